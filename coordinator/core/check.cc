@@ -1,4 +1,4 @@
-// Every invariant of the core's state, in prose and code. A debug build runs them after each event; tests do so always.
+// Every invariant of the core's state. Debug builds and tests check all of them after each event.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -20,27 +20,29 @@ absl::Status Broken(const Job& job, absl::string_view what) {
                                           job.head().generation(), "): ", what));
 }
 
-// Where the job stands and where the tables say it stands are the same.
+// The job's state and the indexes of the core agree.
 absl::Status CheckIndexes(const State& state, const Job& job) {
   uint64_t index = job.record.submit_index();
   auto it = state.by_submission.find(index);
   if (it == state.by_submission.end() || it->second != job.id) return Broken(job, "is not listed by its submit index");
-  if (state.active.contains(job.id) != HasTrainers(job.state())) return Broken(job, "is active in one place only");
+  if (state.active.contains(job.id) != HasTrainers(job.state()))
+    return Broken(job, "has a state that disagrees with the set of active jobs");
   bool queued = state.queue.contains(index);
-  if (job.state() == v1::JOB_STATE_QUEUED && !queued) return Broken(job, "waits, but not in the queue");
+  if (job.state() == v1::JOB_STATE_QUEUED && !queued) return Broken(job, "is QUEUED, but not in the queue");
   if (queued && job.state() != v1::JOB_STATE_QUEUED && job.state() != v1::JOB_STATE_RECOVERING) {
-    return Broken(job, "is in the queue, but does not wait");
+    return Broken(job, "is in the queue in a state that does not wait for slots");
   }
   bool finished = std::count(state.finished.begin(), state.finished.end(), job.id) == 1;
-  if (finished != IsFinal(job.state())) return Broken(job, "is final in one place only");
+  if (finished != IsFinal(job.state())) return Broken(job, "has a state that disagrees with the list of finished jobs");
   return absl::OkStatus();
 }
 
-// A generation has all its ranks, each on one host that knows of the job as long as it is not over.
+// A generation has all its ranks, each on one host, which lists the job until the job has ended.
 absl::Status CheckRanks(const State& state, const Job& job) {
-  if (job.ranks.size() != job.record.rank_count()) return Broken(job, "has another number of ranks than recorded");
+  if (job.ranks.size() != job.record.rank_count())
+    return Broken(job, "has a number of ranks that differs from the record");
   if ((job.head().generation() == 0) != job.ranks.empty()) return Broken(job, "has ranks without a generation");
-  if (!job.ranks.empty() && job.ranks.size() != job.world_size()) return Broken(job, "is not placed whole");
+  if (!job.ranks.empty() && job.ranks.size() != job.world_size()) return Broken(job, "is placed in part");
   size_t indexed = 0;
   for (const auto& [name, ranks] : job.ranks_on) {
     indexed += ranks.size();
@@ -48,24 +50,27 @@ absl::Status CheckRanks(const State& state, const Job& job) {
     bool listed = host != state.hosts.end() && host->second.jobs.contains(job.id);
     bool left = std::any_of(ranks.begin(), ranks.end(),
                             [&](uint32_t rank) { return rank < job.ranks.size() && !job.ranks[rank].ended(); });
-    // A host may be forgotten once nothing of the job is left there, and be a new one after that.
+    // A host may be forgotten once nothing of the job is left there, and a new one may take its name.
     if (!IsFinal(job.state()) && left && !listed) {
-      return Broken(job, absl::StrCat("host ", name.value(), " does not know it"));
+      return Broken(job, absl::StrCat("host ", name.value(), " does not list it"));
     }
-    if (IsFinal(job.state()) && listed) return Broken(job, absl::StrCat("is over, yet holds host ", name.value()));
+    if (IsFinal(job.state()) && listed)
+      return Broken(job, absl::StrCat("has ended, but is listed by host ", name.value()));
     for (uint32_t rank : ranks) {
-      if (rank >= job.ranks.size() || job.ranks[rank].host() != name) return Broken(job, "a rank's host is wrong");
+      if (rank >= job.ranks.size() || job.ranks[rank].host() != name)
+        return Broken(job, "has a rank on a host that the index does not name");
     }
   }
-  if (indexed != job.ranks.size()) return Broken(job, "a rank is on no host");
+  if (indexed != job.ranks.size()) return Broken(job, "has a rank on no host");
   return absl::OkStatus();
 }
 
-// What a state promises about its ranks and about the store.
+// What each state guarantees about the ranks and the value store.
 absl::Status CheckPromises(const Job& job) {
   v1::JobState at = job.state();
   for (const Rank& rank : job.ranks) {
-    if (rank.record.ready() && !rank.record.registered()) return Broken(job, "a rank is ready without its digest");
+    if (rank.record.ready() && !rank.record.registered())
+      return Broken(job, "has a rank that is ready without the right digest");
     if (at == v1::JOB_STATE_RUNNING && !rank.record.ready()) return Broken(job, "runs with a rank that is not ready");
     if (at == v1::JOB_STATE_SUCCEEDED && (!rank.ended() || !rank.record.finished())) {
       return Broken(job, "succeeded with a rank that did not finish");
@@ -79,39 +84,40 @@ absl::Status CheckPromises(const Job& job) {
     return Broken(job, "forms with a sealed store");
   }
   if ((job.current.store.sealed || job.current.nothing_desired) && job.current.store.log != nullptr) {
-    return Broken(job, "values are still told of a store that is over");
+    return Broken(job, "still sends values of a closed store");
   }
   if (job.head().restarts() > job.head().spec().recovery().max_restarts()) return Broken(job, "restarted too often");
   if (job.head().restarts() + job.head().planned_restarts() + 1 != job.head().generation() &&
       job.head().generation() > 0) {
-    return Broken(job, "a generation that nothing led to");
+    return Broken(job, "has a generation that no restart explains");
   }
-  if (!HasTrainers(at) && !job.current.nothing_desired) return Broken(job, "has no group, yet desires trainers");
+  if (!HasTrainers(at) && !job.current.nothing_desired) return Broken(job, "has no group, but desires trainers");
   if (at == v1::JOB_STATE_QUEUED || at == v1::JOB_STATE_PAUSED) {
     for (const Rank& rank : job.ranks) {
-      if (!rank.ended()) return Broken(job, "has no group, yet a rank of the last one may run");
+      if (!rank.ended()) return Broken(job, "has no group, but a rank of the last one may run");
     }
   }
   bool ending = job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
-  if (ending && at != v1::JOB_STATE_STOPPING) return Broken(job, "is to end a group, yet does not");
+  if (ending && at != v1::JOB_STATE_STOPPING) return Broken(job, "records how a group ends, but is not STOPPING");
   if (at == v1::JOB_STATE_CANCELLED && !job.record.cancelled()) {
-    if (job.head().generation() > 0) return Broken(job, "cancelled though nobody asked");
+    if (job.head().generation() > 0) return Broken(job, "is CANCELLED without a request");
   }
-  if (IsFinal(at) && job.head().finished_unix_ms() == 0) return Broken(job, "is over at no time");
+  if (IsFinal(at) && job.head().finished_unix_ms() == 0) return Broken(job, "has ended without a time");
   return absl::OkStatus();
 }
 
-// Every rank-millisecond is in one part of the ledger.
+// Every millisecond of every rank is in exactly one part of the ledger.
 absl::Status CheckGoodput(const Job& job) {
   const v1::GoodputRecord& ledger = job.record.goodput();
   uint64_t span = static_cast<uint64_t>(ledger.until_unix_ms() - ledger.begin_unix_ms());
-  if (TotalMs(ledger) != span * job.world_size()) return Broken(job, "its goodput does not add up");
-  if (ledger.since_saved_ms() > ledger.train_ms()) return Broken(job, "more is unsaved than was trained");
-  if (ledger.since_step_ms() > ledger.since_saved_ms()) return Broken(job, "more is unfinished than is unsaved");
+  if (TotalMs(ledger) != span * job.world_size()) return Broken(job, "has a goodput that does not add up");
+  if (ledger.since_saved_ms() > ledger.train_ms()) return Broken(job, "has more unsaved time than training time");
+  if (ledger.since_step_ms() > ledger.since_saved_ms())
+    return Broken(job, "has more unfinished time than unsaved time");
   return absl::OkStatus();
 }
 
-// Slots are never given twice: what may run on a host fits it, unless its daemon came back with fewer.
+// No slot is given twice: what may run on a host fits its slots, unless its daemon came back with fewer.
 absl::Status CheckSlots(const State& state, const Host& host) {
   uint64_t used = 0;
   for (const JobId& id : host.jobs) {
@@ -125,43 +131,43 @@ absl::Status CheckSlots(const State& state, const Host& host) {
       absl::StrCat("host ", host.name.value(), " has ", used, " ranks in ", host.max_slots, " slots"));
 }
 
-// Watchers: sequences rise, stay below what was reserved, and a job that is over keeps nobody waiting.
+// Sequences rise and stay below what was reserved; no watcher waits for a job that has ended.
 absl::Status CheckHistory(const Job& job) {
   for (const auto* events : {&job.history.durable(), &job.history.reports()}) {
     uint64_t before = 0;
     for (const EventPtr& event : *events) {
-      if (event->sequence() <= before) return Broken(job, "its history is out of order");
+      if (event->sequence() <= before) return Broken(job, "has a history out of order");
       before = event->sequence();
     }
   }
-  if (job.history.last_sequence() > job.last_sequence) return Broken(job, "told an event beyond its last sequence");
+  if (job.history.last_sequence() > job.last_sequence) return Broken(job, "published an event above its last sequence");
   uint64_t durable = job.history.durable().empty() ? 0 : job.history.durable().back()->sequence();
   if (durable > job.record.event_sequence()) return Broken(job, "has a durable event that its record does not know");
   // A job's first event has the number 1.
   const bool cut = !job.history.durable().empty() && job.history.durable().front()->sequence() > 1;
   if (cut && job.record.events_dropped() == 0) return Broken(job, "lost events that were not counted");
-  if (job.history.durable().size() > limits::kDurableEvents) return Broken(job, "keeps too many durable events");
-  if (job.history.reports().size() > limits::kJobEvents) return Broken(job, "keeps too many reports");
+  if (job.history.durable().size() > limits::kDurableEvents) return Broken(job, "has too many durable events");
+  if (job.history.reports().size() > limits::kJobEvents) return Broken(job, "has too many reports");
   if (!IsFinal(job.state()) && job.last_sequence > job.record.sequence_limit()) {
-    return Broken(job, "told an event beyond what was reserved");
+    return Broken(job, "published an event above the reserved sequences");
   }
-  if (IsFinal(job.state()) && !job.waiting.empty()) return Broken(job, "is over, yet a watcher waits");
+  if (IsFinal(job.state()) && !job.waiting.empty()) return Broken(job, "has ended, but a watcher waits");
   for (int i = 1; i < job.head().checkpoints_size(); ++i) {
     if (job.head().checkpoints(i - 1).step() >= job.head().checkpoints(i).step()) {
-      return Broken(job, "its checkpoints are out of order");
+      return Broken(job, "has checkpoints out of order");
     }
   }
   return absl::OkStatus();
 }
 
-// Words on ready checkpoints: a few, of generations there were, and granted forward, one content a step; each with its
-// reason where it is a refusal. What is recorded needs no word any more.
+// Grants: a few, of generations that existed, with rising steps and one content per step; a refusal has a reason. A
+// recorded checkpoint needs no grant any more.
 absl::Status CheckGrants(const Job& job) {
   const v1::Job& head = job.head();
-  if (job.record.grants_size() > kWordsKept) return Broken(job, "keeps too many words on checkpoints");
+  if (job.record.grants_size() > kWordsKept) return Broken(job, "has too many grants");
   std::map<uint64_t, uint64_t> granted;  // newest step by generation
   for (const v1::CheckpointGrant& grant : job.record.grants()) {
-    if (grant.generation() > head.generation()) return Broken(job, "has a word on a checkpoint of a later generation");
+    if (grant.generation() > head.generation()) return Broken(job, "has a grant of a later generation");
     if (grant.refused() == grant.reason().empty()) return Broken(job, "refused a checkpoint without a reason");
     if (grant.refused()) continue;
     uint64_t& newest = granted[grant.generation()];
@@ -174,7 +180,7 @@ absl::Status CheckGrants(const Job& job) {
     }
   }
   if (job.record.save_awaited() && job.state() == v1::JOB_STATE_RUNNING && job.record.save_requests() == 0) {
-    return Broken(job, "owes a save that its ranks were not asked for");
+    return Broken(job, "awaits a save that was not requested from its ranks");
   }
   return absl::OkStatus();
 }
@@ -186,7 +192,7 @@ absl::Status CheckHosts(const State& state) {
       ++attached;
       auto it = state.sessions.find(host.session);
       if (it == state.sessions.end() || it->second != name) {
-        return absl::InternalError(absl::StrCat("host ", name.value(), ": its session is not its own"));
+        return absl::InternalError(absl::StrCat("host ", name.value(), ": its session belongs to another host"));
       }
     }
     RETURN_IF_ERROR(CheckSlots(state, host));
@@ -214,12 +220,13 @@ absl::Status Core::Check() const {
     RETURN_IF_ERROR(CheckHistory(job));
     RETURN_IF_ERROR(CheckGrants(job));
     durable_bytes += job.history.durable_bytes();
-    if (HashHex(job.record.spec_bytes()) != job.head().spec_digest()) return Broken(job, "digest and spec differ");
+    if (HashHex(job.record.spec_bytes()) != job.head().spec_digest())
+      return Broken(job, "has a digest that is not that of its spec");
   }
   if (durable_bytes != state_.durable_bytes) return absl::InternalError("the durable events' bytes do not add up");
   for (const auto& [reader_id, reader] : state_.readers) {
     if (!state_.jobs.contains(JobId(reader.request.job_id()))) {
-      return absl::InternalError(absl::StrCat("log reader ", reader_id.value(), " reads a job that is forgotten"));
+      return absl::InternalError(absl::StrCat("log reader ", reader_id.value(), " reads a job that was removed"));
     }
   }
   return absl::OkStatus();

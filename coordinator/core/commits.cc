@@ -14,10 +14,10 @@ class Packer {
  public:
   explicit Packer(size_t most) : most_(most) {}
 
-  // Adds these records so that they are in one commit, where one takes them.
+  // Adds these records to one commit, if one can hold them.
   void Add(std::vector<Record> records) {
     if (records.size() > most_) return AddSplit(std::move(records));
-    // An upper bound: a key that is there already takes no room.
+    // An upper bound: a key that is already in the commit needs no room.
     if (entries_.size() + CountNew(records) > most_) Close();
     for (Record& record : records) Put(std::move(record));
   }
@@ -28,7 +28,7 @@ class Packer {
   }
 
  private:
-  // At the ends of groups; inside of one only where it is too large itself.
+  // Splits at the ends of groups, and inside a group only if the group is too large itself.
   void AddSplit(std::vector<Record> records) {
     Close();
     for (size_t begin = 0; begin < records.size();) {

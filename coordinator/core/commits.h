@@ -1,7 +1,7 @@
-// How the records of a batch of turns become commits of the store, which takes so many entries at once: each commit
-// holds whole turns, in their order, so that a crash between two leaves a state that was. A turn that is too large for
-// one is split between its groups, and a group that is too large anywhere; the loader (records.h) then drops what lacks
-// its end. Pure.
+// Packs the records of a batch of turns into commits of the store, which accepts a limited number of entries each. A
+// commit holds whole turns in their order, so that a crash between two commits leaves a state that existed. A turn that
+// is too large is split between its groups, and a group that is too large is split anywhere; the loader (records.h)
+// then drops parts without an end. Pure.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace trainyard {
 
-// Of several records with one key in a commit the last one counts.
+// If a commit has several records with one key, the last one counts.
 std::vector<std::vector<StoreEntry>> MakeCommits(std::vector<std::vector<Record>> turns,
                                                  size_t most = Store::kEntriesMax);
 

@@ -18,7 +18,7 @@
 namespace trainyard {
 namespace {
 
-// The job's last state, where its history has it; a store of a version without events has none.
+// Returns the job's last published state; null in a store of a version without events.
 const v1::StateChange* LastState(const Job& job) {
   for (auto event = job.history.durable().rbegin(); event != job.history.durable().rend(); ++event) {
     if ((*event)->has_state()) return &(*event)->state();
@@ -26,7 +26,7 @@ const v1::StateChange* LastState(const Job& job) {
   return nullptr;
 }
 
-// A job of the store: watchers that come back find everything that was told of it, and its state as it is now.
+// Adopts a job of the store: watchers that return find all its published events, and its state as it is now.
 void AdoptJob(Turn& turn, Job& job) {
   turn.ReserveSequences(job);
   const v1::StateChange* last = LastState(job);
@@ -47,17 +47,17 @@ void AdoptJob(Turn& turn, Job& job) {
     hosts.push_back(host.value());
   }
   turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kInfo,
-              absl::StrCat("a new coordinator took the job up; it waits for ", absl::StrJoin(hosts, ", "),
+              absl::StrCat("a new coordinator adopted the job; it waits for ", absl::StrJoin(hosts, ", "),
                            " to attach and decides nothing until then"));
 }
 
-// Also to the jobs that may have waited for it, where a host would have been unreachable by then.
+// Publishes that the coordinator was away: to the cluster, and to jobs if the absence was longer than a lease.
 void PublishAbsence(Turn& turn, absl::Duration away, bool held_up) {
   std::string lasted = absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)));
   std::string text = held_up ? absl::StrCat("the coordinator was held up for ", lasted,
-                                            " by a store that took nothing (was its disk full?)")
+                                            " by a store that accepted no records (was its disk full?)")
                              : absl::StrCat("the coordinator was away for ", lasted, " (stopped or suspended)");
-  absl::StrAppend(&text, "; no host counts as silent for it");
+  absl::StrAppend(&text, "; no host counts as unreachable because of it");
   turn.DecideCluster(HostName(), DecisionRule::kNone, NoticeLevel::kWarning, text);
   if (away < turn.state.options.lease) return;
   for (auto& [id, job] : turn.state.jobs) {
@@ -90,7 +90,7 @@ Output Core::Start(CoreTime time) {
     if (!IsFinal(job.state())) turn.Touch(job);
   }
   if (!state_.jobs.empty()) {
-    turn.Info(absl::StrCat("took up ", Plural(state_.jobs.size(), "job"), ", ", state_.active.size(),
+    turn.Info(absl::StrCat("adopted ", Plural(state_.jobs.size(), "job"), ", ", state_.active.size(),
                            " of them with trainers that may be running; waiting for their hosts to attach"));
   }
   return turn.Finish();

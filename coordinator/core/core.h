@@ -1,6 +1,7 @@
-// The coordinator's event core: Handle(event, now) → records to store and effects to release. No thread, lock, clock,
-// disk, network or randomness inside, so that "durable before it is acknowledged" and "simulated in one thread" hold by
-// construction. One thread feeds it (core_loop.h); handlers/ holds what each event does, policy/ what is decided.
+// The coordinator's event core: Handle(event, now) returns records to store and effects to release. It uses no thread,
+// lock, clock, disk, network or randomness, so the loop can make everything durable before it is acknowledged, and
+// tests/sim can run it in one thread. One thread feeds it (core_loop.h); handlers/ has a file per event, policy/ the
+// decisions.
 //
 //   ASSIGN_OR_RETURN(auto core, Core::New({.cluster_id = id, .incarnation = life}, records, now));
 //   Output output = core->Handle(SubmitJob{...}, now);
@@ -22,7 +23,7 @@
 
 namespace trainyard {
 
-// What gauges show.
+// The values of gauges.
 struct Totals {
   std::map<v1::JobState, uint64_t> jobs;
   uint64_t hosts_attached = 0;
@@ -39,16 +40,16 @@ class Core {
                                                    const std::vector<std::pair<std::string, std::string>>& records,
                                                    absl::Time now);
 
-  // Once, before the first event: takes up what the store held.
+  // Called once, before the first event: adopts the jobs of the store.
   Output Start(CoreTime time);
   // REQUIRES: `time.now` and `time.steady` are not before those of the event before.
   Output Handle(Event event, CoreTime time);
 
   Totals CountTotals() const;
-  // The ledgers of unfinished jobs, up to `steady`.
+  // Returns the ledgers of unfinished jobs, accounted up to `steady`.
   std::vector<std::pair<JobId, v1::GoodputRecord>> CountGoodput(absl::Time steady) const;
   const State& state() const { return state_; }
-  // Every invariant of the state; the message names the first that does not hold. Run after each event in debug builds.
+  // Checks every invariant of the state; the message names the first violation. Run after each event in debug builds.
   absl::Status Check() const;
 
  private:

@@ -19,11 +19,11 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kBatchEvents = 1'024;
-// More than that is not held.
+// A batch with more records is not held.
 constexpr size_t kHoldRecords = 1'024;
 constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
 constexpr absl::Duration kStoreCheckInterval = absl::Seconds(1);
-// A store that takes nothing is tried again after 50 ms, doubling up to a second, and said to be so every 30 s.
+// A store that refuses records is tried again after 50 ms, doubling up to a second, and logged every 30 s.
 constexpr absl::Duration kRetryMin = absl::Milliseconds(50);
 constexpr absl::Duration kRetryMax = absl::Seconds(1);
 constexpr absl::Duration kStallLogInterval = absl::Seconds(30);
@@ -41,7 +41,7 @@ void CheckInvariants(const Core& core, const Event* event) {
 #endif
 }
 
-// Reads are answered from memory whatever the disk does.
+// Whether the event only reads. Reads are answered from memory even if the disk fails.
 bool IsRead(const Event& event) {
   return std::visit(
       [](const auto& what) {
@@ -52,7 +52,8 @@ bool IsRead(const Event& event) {
       event);
 }
 
-// What a person asked for is refused with the reason rather than left to hang; none: it is no such call.
+// Returns the call that waits for an answer; none: the event is no call. Such calls are refused rather than left
+// waiting.
 std::optional<CallId> CallOf(const Event& event) {
   return std::visit(
       [](const auto& what) -> std::optional<CallId> {
@@ -65,7 +66,7 @@ std::optional<CallId> CallOf(const Event& event) {
       event);
 }
 
-// Whether somebody waits for it; what is left is told to logs, metrics and daemons that go on without.
+// Whether someone waits for the effect. Logs, metrics and acknowledgements can wait.
 bool IsAwaited(const Effect& effect) {
   return std::visit(
       [](const auto& what) {
@@ -102,7 +103,7 @@ void CoreLoop::Stop() {
 void CoreLoop::Loop() {
   while (true) {
     bool closed = options_.queue->closed();
-    // No time passes for the core while the store takes nothing, so there is no tick to wake for.
+    // The core's time stands still while the store refuses records, so there is no tick to wake up for.
     absl::Time until = std::min({stalled_.has_value() ? retry_at_ : next_tick_, flush_at_, held_until_});
     absl::StatusOr<size_t> handled = RunOnce(until);
     if (!handled.ok()) {
@@ -148,7 +149,7 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
     CheckInvariants(*options_.core, nullptr);
   }
   if (now.steady >= next_tick_) {
-    // Behind the batch: what was heard before these events were handled must not overtake them.
+    // The tick follows the batch: a contact from before these events must not overtake them.
     Tick tick{options_.heard ? options_.heard() : std::vector<Tick::Contact>()};
     for (Tick::Contact& contact : tick.contacts) contact.time = time_.FromSteady(contact.time);
     batch.push_back(std::move(tick));
@@ -183,7 +184,7 @@ bool CoreLoop::MayHold(const Unwritten& unwritten) const {
   return std::none_of(unwritten.effects.begin(), unwritten.effects.end(), IsAwaited);
 }
 
-// All of it, or up to the first commit that the store refuses: then the rest waits, and so does every effect.
+// Writes all commits, or up to the first that the store refuses; then the rest waits, and so does every effect.
 absl::Status CoreLoop::Write(Unwritten unwritten) {
   absl::Time begin = absl::Now();
   for (; unwritten.written < unwritten.commits.size(); ++unwritten.written) {
@@ -221,9 +222,10 @@ void CoreLoop::Stall(Unwritten unwritten, const absl::Status& status) {
   if (first && options_.stalled) options_.stalled(std::string(status.message()));
   if (first || now - logged_at_ >= kStallLogInterval) {
     logged_at_ = now;
-    options_.sink->Release(WriteLog{WriteLog::Level::kError,
-                                    absl::StrCat("the store takes nothing: ", std::string(status.message()),
-                                                 "; nothing is acknowledged until it does, jobs go on, trying again")});
+    options_.sink->Release(
+        WriteLog{WriteLog::Level::kError,
+                 absl::StrCat("the store accepts no records: ", std::string(status.message()),
+                              "; nothing is acknowledged until it does; jobs continue, and the store is tried again")});
   }
   LoopRound round;
   round.commit_failures = 1;
@@ -233,7 +235,7 @@ void CoreLoop::Stall(Unwritten unwritten, const absl::Status& status) {
 }
 
 absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
-  // `until` may be a tick that is overdue; none is made before the store takes records again.
+  // `until` may be an overdue tick; there is none before the store accepts records again.
   const absl::Time now = options_.clock->TimeNow();
   absl::Duration wait = (until > now ? std::min(until, retry_at_) : retry_at_) - now;
   std::vector<Event> batch;
@@ -253,9 +255,9 @@ absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
   retry_wait_ = absl::ZeroDuration();
   if (options_.stalled) options_.stalled("");
   options_.sink->Release(
-      WriteLog{WriteLog::Level::kInfo, absl::StrCat("the store takes records again, after ",
+      WriteLog{WriteLog::Level::kInfo, absl::StrCat("the store accepts records again after ",
                                                     absl::FormatDuration(options_.clock->TimeNow() - stalled_since_))});
-  return taken + 1;  // there is more to do, also for a loop that is ending
+  return taken + 1;  // there is more to do, also for a loop that ends
 }
 
 void CoreLoop::HandleStalled(Event event) {

@@ -1,15 +1,15 @@
-// The one thread that feeds the core: takes a batch of events, commits all their records in one go, and only then
-// releases their effects. So nothing is told that a crash could take back, and a thousand facts cost one disk write.
+// The one thread that feeds the core: it takes a batch of events, commits all their records at once, and only then
+// releases their effects. So no crash can revoke an effect, and a thousand facts cost one disk write.
 //
-// While the store takes nothing (the disk is full), everything that would change something waits, in order: nothing is
-// acknowledged, calls are refused with the reason, and reads are answered from memory (the one exception to the above).
-// The store is tried again until it takes what it refused; no time passes for the core meanwhile.
+// While the store accepts no records (the disk is full), every event that would change something waits, in order:
+// nothing is acknowledged, calls are refused with the reason, and reads are answered from memory (the one exception to
+// the above). The commit is tried again until the store accepts it; the core's time stands still meanwhile.
 //
-// A batch that leads to nothing but acknowledgements is held for up to kHoldMax, to be written with what follows:
-// while a group forms, its ranks' facts come one by one, and a disk write for each would be what all of them wait for.
+// A batch that leads only to acknowledgements is held for up to kHoldMax, to be written with the next ones: while a
+// group forms, the facts of its ranks arrive one by one, and a disk write for each would delay all of them.
 //
-// What the core must not have comes in here: the clock, the disk, the network (as a sink of effects). Start, then Stop
-// from any other thread; effects are released on the loop's thread.
+// The clock, the disk and the network (as a sink of effects) enter here, because the core must not have them. Start,
+// then Stop from any other thread; effects are released on the loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -34,21 +34,21 @@ class EffectSink {
  public:
   virtual ~EffectSink() = default;
   virtual void Release(Effect effect) = 0;
-  // The round's effects have all been released: what was held back, to go out together, may be due. Returns in what
-  // time it wants to be called again.
+  // All effects of the round have been released, so messages that were held to be sent together may be due. Returns the
+  // time after which it must be called again.
   virtual absl::Duration Flush() { return absl::InfiniteDuration(); }
 };
 
-// What one round of the loop was like.
+// What one round of the loop did.
 struct LoopRound {
   std::vector<const char*> events;  // their names
   absl::Duration handle_time;
-  absl::Duration commit_time;  // zero: there was nothing to commit
+  absl::Duration commit_time;  // zero: nothing to commit
   size_t records = 0;
   size_t queue_length = 0;     // left after the batch was taken
   size_t commit_failures = 0;  // commits that the store refused for now
-  bool stalled = false;        // and it has not taken them since
-  uint64_t reports_shed = 0;   // thinned out of the queue since the round before
+  bool stalled = false;        // the store still refuses them
+  uint64_t reports_shed = 0;   // reports that the queue dropped since the round before
 };
 
 class CoreLoop {
@@ -57,18 +57,20 @@ class CoreLoop {
     std::unique_ptr<Core> core;
     uint64_t revision = 0;  // of the store, as loaded
     Store* store = nullptr;
-    Clock* clock = nullptr;  // never set, see CoreClock
-    Clock* wall = nullptr;   // stamps what people read; none: `clock`
+    Clock* clock = nullptr;  // a clock that is never set, see CoreClock
+    Clock* wall = nullptr;   // for the times that users read; null: `clock`
     EventQueue* queue = nullptr;
     EffectSink* sink = nullptr;
-    std::function<std::vector<Tick::Contact>()> heard;           // sessions heard of since the last tick
+    std::function<std::vector<Tick::Contact>()> heard;           // sessions that sent anything since the last tick
     std::function<void(const LoopRound&, const Core&)> observe;  // may be empty
-    // Why the store takes nothing, when that begins, and again as an empty text when it is over. May be empty.
+    // Called with the reason when the store begins to refuse records, and with an empty text when it ends. May be
+    // empty.
     std::function<void(const std::string& why)> stalled = nullptr;
-    // Whether the store still lies where it was opened; asked once a second, so that a coordinator that has nothing to
-    // write notices it as well. May be empty. Unavailable: nobody can say so now. Any other error ends the loop.
+    // Checks whether the store is still where it was opened; called once a second, so that an idle coordinator notices
+    // it, too. May be empty. Unavailable: it cannot be checked now. Any other error ends the loop.
     std::function<absl::Status()> check_store = nullptr;
-    // The store is not ours any more, gone, or damaged. The loop has ended; nothing was released that is not durable.
+    // The store belongs to another process, has disappeared or is damaged. The loop has ended; every released effect is
+    // durable.
     std::function<void(absl::Status)> failed;
   };
 
@@ -81,20 +83,20 @@ class CoreLoop {
   // Closes the queue, handles what is in it, ends the thread.
   void Stop();
 
-  // A batch is held no longer than that; an acknowledgement waits longer to go out with others.
+  // The longest time that a batch is held; acknowledgements wait longer, to be sent together.
   static constexpr absl::Duration kHoldMax = absl::Milliseconds(10);
 
   // One round without the thread, for tests. Returns the number of events handled.
   absl::StatusOr<size_t> RunOnce(absl::Time until);
 
  private:
-  // What a round has brought about, on its way to the store and then to the world.
+  // The output of a round, on its way to the store and then to the sink.
   struct Unwritten {
     std::vector<std::vector<StoreEntry>> commits;
     size_t written = 0;  // of `commits`
     std::vector<Effect> effects;
     LoopRound round;
-    std::vector<std::vector<Record>> turns;  // that make up `commits`, once it is decided to write them
+    std::vector<std::vector<Record>> turns;  // not yet packed into `commits`
   };
 
   void Loop();
@@ -102,7 +104,7 @@ class CoreLoop {
   bool MayHold(const Unwritten& unwritten) const;
   absl::Status Write(Unwritten unwritten);
   void Release(Unwritten& written);
-  // A round while the store refuses what the one before brought about.
+  // One round while the store refuses the records of an earlier round.
   absl::StatusOr<size_t> RunStalled(absl::Time until);
   void HandleStalled(Event event);
   void Stall(Unwritten unwritten, const absl::Status& status);
@@ -112,8 +114,8 @@ class CoreLoop {
   uint64_t revision_;
   std::optional<Unwritten> stalled_;
   Unwritten held_;
-  absl::Time held_until_ = absl::InfiniteFuture();  // infinite: none is
-  std::deque<Event> deferred_;                      // came while the store took nothing
+  absl::Time held_until_ = absl::InfiniteFuture();  // infinite: no batch is held
+  std::deque<Event> deferred_;                      // arrived while the store refused records
   size_t deferred_bytes_ = 0;                       // QueuedBytes of them
   absl::Time stalled_since_;
   absl::Time retry_at_;

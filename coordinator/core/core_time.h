@@ -9,26 +9,27 @@
 namespace trainyard {
 
 struct CoreTime {
-  // All three the same, for those who hold the clock.
+  // All three are the same, for callers that control the clock.
   CoreTime(absl::Time all) : now(all), steady(all), wall(all) {}  // NOLINT(google-explicit-constructor)
   CoreTime(absl::Time now, absl::Time steady, absl::Time wall) : now(now), steady(steady), wall(wall) {}
 
-  absl::Time now;     // goes forward only, and stands still while the coordinator itself was away
-  absl::Time steady;  // goes forward only, also while it was away: for the ledger of goodput
-  absl::Time wall;    // stamps what people read
-  // The newest time away was spent on a store that took nothing.
+  absl::Time now;     // monotonic; does not advance while the coordinator itself was away
+  absl::Time steady;  // monotonic; advances also while it was away: for the ledger of goodput
+  absl::Time wall;    // for the times that users read
+  // The newest absence was caused by a store that accepted no records.
   bool held_up = false;
 };
 
-// Makes the core's time of the machine's. A coordinator that was stopped (SIGSTOP), suspended or held up by its disk
-// heard of nobody meanwhile, which says nothing of them: between two rounds of the loop more than kAwayAfter apart, the
-// core's time moves by kAwayStep only, so that every lease, stall and grace is as it was. Used on the loop's thread.
+// Derives the core's time from the machine's. A coordinator that was stopped (SIGSTOP), suspended or blocked by its
+// disk received nothing meanwhile, which proves nothing about the hosts. So if two rounds of the loop are more than
+// kAwayAfter apart, the core's time advances by kAwayStep only, and every lease, stall and grace keeps its rest. Used
+// on the loop's thread.
 class CoreClock {
  public:
   static constexpr absl::Duration kAwayAfter = absl::Milliseconds(500);
   static constexpr absl::Duration kAwayStep = absl::Milliseconds(100);
 
-  // `steady` is a clock that is never set.
+  // `steady` is the time of a clock that is never set.
   CoreTime Advance(absl::Time steady, absl::Time wall) {
     if (last_ != absl::InfinitePast() && steady - last_ > kAwayAfter) away_ += steady - last_ - kAwayStep;
     last_ = std::max(last_, steady);
@@ -36,9 +37,9 @@ class CoreClock {
     time.held_up = std::exchange(held_up_, false);
     return time;
   }
-  // What passes from now until the next round was spent on the store.
+  // The time until the next round counts as spent on the store.
   void HoldUp() { held_up_ = true; }
-  // When something that was heard of at `steady` was heard of in the core's time; not after `now`.
+  // Converts the time of a contact to the core's time; not after `now`.
   absl::Time FromSteady(absl::Time steady) const { return std::min(steady, last_) - away_; }
 
  private:

@@ -10,9 +10,9 @@ namespace {
 
 bool IsDesired(const Job& job, const Rank& rank) {
   if (job.current.nothing_desired || rank.ended()) return false;
-  // Told as started, yet its host attached without it: its exit is on the way, and starting it anew would be wrong.
+  // It was reported as started, but its host attached without it: its exit is on the way, so it must not start again.
   if (rank.missing_since != absl::InfiniteFuture()) return false;
-  // After a restart of ours nothing is started until every host of the job has said what it runs.
+  // After a restart of the coordinator nothing is started until every host of the job has reported what it runs.
   return rank.seen_running || job.current.unconfirmed.empty();
 }
 
@@ -37,7 +37,7 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   trainer.set_stop(job.current.stop);
   if (job.current.stop) {
     trainer.set_stop_request(job.record.stop_requests());
-    // What an operator asked for can be asked for again; a cancelled job has no use for what it would make.
+    // An operator can repeat a pause or a restart; a cancelled job does not need the checkpoint.
     trainer.set_stop_needs_save(!job.record.cancelled() && job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED);
   }
   trainer.set_data_address(host.inventory.data_address());
@@ -68,7 +68,7 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   v1::CoordinatorMessage message;
   v1::DesiredState& desired = *message.mutable_desired();
   desired.set_revision(host.record.revision());
-  // A job that is paused goes on from the disk: others may need the memory meanwhile.
+  // A paused job resumes from the disk, so its memory on the host is released for other jobs.
   for (const JobId& id : host.jobs) {
     if (state.jobs.at(id).state() != v1::JOB_STATE_PAUSED) desired.add_jobs(id.value());
   }
@@ -117,7 +117,7 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   for (const v1::TrainerKey& key : host.unknown) unknown.insert(key.job_id());
   for (const std::string& id : unknown) desired.add_unknown_jobs(id);
   for (const auto& [id, reader] : state.readers) {
-    // Once the job has ended there is nothing to follow: the daemon sends what is left and ends its push.
+    // Once the job has ended there is nothing to follow: the daemon sends the rest and ends its push.
     if (reader.close_at != absl::InfiniteFuture()) continue;
     for (const auto& [request_id, name] : reader.open) {
       const Job& job = state.jobs.at(JobId(reader.request.job_id()));

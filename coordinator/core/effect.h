@@ -1,4 +1,4 @@
-// What the core wants done: plain values, released by the loop once the records that came with them are durable.
+// The effects of the core: plain values that the loop releases once the records made with them are durable.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Reply {
 
 using EventPtr = std::shared_ptr<const v1::Event>;
 
-// Events a watcher asked for, and where to go on from. `last`: the stream ends with OK after them.
+// Events that a watcher requested, and the position after them. `last`: the stream ends with OK after them.
 struct WatchBatch {
   WatchId watch;
   std::vector<EventPtr> events;
@@ -42,7 +42,7 @@ struct EndWatch {
   absl::Status status;
 };
 
-// The reader's lines come under these request ids, each pushed by one host.
+// The reader's lines arrive under these request ids, each pushed by one host.
 struct LogsOpened {
   ReaderId reader;
   std::vector<std::string> request_ids;
@@ -69,15 +69,15 @@ using ValuePtr = std::shared_ptr<const v1::StoreValue>;
 
 using SessionList = std::shared_ptr<const std::vector<SessionId>>;
 
-// The values of one generation, in the order they were put. It grows while effects that name it are on their way: all
-// of that is on the loop's thread.
+// The values of one generation in the order they were put. It grows while effects that name it are pending; all of that
+// happens on the loop's thread.
 struct ValueLog {
   JobId job;
   uint64_t generation = 0;
   std::vector<ValuePtr> values = {};
 };
 
-// These hosts are due what they have not yet got of the log.
+// Sends these hosts the values of the log that they have not received yet.
 struct SendValues {
   std::shared_ptr<const ValueLog> log;
   SessionList sessions;
@@ -91,19 +91,19 @@ struct WriteLog {
   std::string text;
 };
 
-// Something of a job that metrics count; watchers got it by WatchBatch.
+// An event of a job for metrics; watchers receive it by WatchBatch.
 struct JobPublished {
   JobId job;
   EventPtr event;
 };
 
-// Events that nobody can be told any more: over a limit. "durable", "report" or "cluster".
+// Events that were dropped over a limit, so that no watcher receives them. `kind`: "durable", "report" or "cluster".
 struct EventsDropped {
   const char* kind = "";
   uint64_t count = 0;
 };
 
-// A finished job was forgotten, as there are more than are kept.
+// A finished job was removed, because there are more than the limit.
 struct JobForgotten {
   JobId job;
 };
@@ -119,7 +119,7 @@ struct SaveCounted {
   double seconds = 0;
 };
 
-// The job is final: metrics drop what carries its id.
+// The job is final: metrics drop the series with its id.
 struct JobEnded {
   JobId job;
 };
@@ -131,7 +131,7 @@ using Effect = std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, Se
 struct Record {
   std::string key;
   std::optional<std::string> value;
-  // Records of one turn with the same number other than 0 are in one commit, where one takes that many.
+  // Records of one turn with the same number other than 0 are in one commit, if one can hold them.
   uint32_t group = 0;
 };
 

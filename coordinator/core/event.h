@@ -1,6 +1,5 @@
-// What can happen to the coordinator's core: plain values, made by rpc/ from messages and by the loop from its timer.
-// Ids and random numbers come in with the event, so that handling one is a function of the state, the event and the
-// time.
+// The events of the coordinator's core: plain values, made by rpc/ from messages and by the loop from its timer. Ids
+// and random numbers are part of the event, so that its handling is a function of the state, the event and the time.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@
 
 namespace trainyard {
 
-// A call that waits for one answer; a stream that is fed until it ends; one life of a daemon's stream.
+// A call that waits for one answer; a stream of events to a watcher; one stream of a daemon; a reader of output.
 using CallId = NumberId<struct CallIdTag>;
 using WatchId = NumberId<struct WatchIdTag>;
 using SessionId = NumberId<struct SessionIdTag>;
@@ -39,7 +38,7 @@ struct ListJobs {
   v1::ListRequest request;
 };
 
-// The jobs that a text names, by id, by the beginning of one, or by name.
+// Finds the jobs whose id is or begins with the text, or else whose name it is.
 struct FindJobs {
   CallId call;
   std::string text;
@@ -90,16 +89,16 @@ struct ListEvents {
   v1::ListEventsRequest request;
 };
 
-// How far a watcher has come. Steps and evaluations are known by their number, whatever sequence they have now: after a
-// restart of the coordinator they come again under new ones.
+// The position of a watcher. Steps and evaluations are identified by their number, because after a restart of the
+// coordinator they arrive again under new sequences.
 struct WatchPosition {
   uint64_t sequence = 0;
   uint64_t step = 0;
   uint64_t eval_step = 0;
 };
 
-// Asks for what happened to a job after `position`; answered by WatchBatch as soon as there is something. The watcher
-// asks again when it has written the batch, so a slow one holds no queue here.
+// Requests the events of a job after `position`; answered by WatchBatch as soon as there are any. The watcher requests
+// more when it has written the batch, so a slow one has no queue here.
 struct WatchJob {
   WatchId watch;
   JobId job;
@@ -117,11 +116,11 @@ struct OpenLogs {
   v1::LogsRequest request;
 };
 
-struct LogsClosed {  // the reader has gone
+struct LogsClosed {  // the reader has disconnected
   ReaderId reader;
 };
 
-struct LogPushEnded {  // a daemon has sent all that a request asked for
+struct LogPushEnded {  // a daemon has sent all output that a request covers
   std::string request_id;
 };
 
@@ -149,25 +148,25 @@ struct RankReportsReceived {
   size_t bytes = 0;  // by the queue: what it counts this as
 };
 
-// The host has applied a desired state. Sent when the number changes; heartbeats as such come with the Tick.
+// The host has applied a desired state. Sent when the number changes; heartbeats arrive with the Tick.
 struct RevisionApplied {
   SessionId session;
   uint64_t revision = 0;
 };
 
-// The daemon is about to leave with its trainers, or is not any more. Sent when it changes.
+// The daemon is about to leave with its trainers, or stays after all. Sent when it changes.
 struct HostDraining {
   SessionId session;
   bool draining = false;
 };
 
-// Why the host can run nothing now; empty: it can. Sent with the first heartbeat of a stream, and when it changes.
+// Why the host can run no trainer now; empty: it can. Sent with the first heartbeat of a stream, and when it changes.
 struct HostTrouble {
   SessionId session;
   std::string trouble;
 };
 
-// Rendezvous values that ranks of the host put.
+// Rendezvous values that ranks of the host have put.
 struct HostValuesReceived {
   SessionId session;
   v1::PutValues put;
@@ -180,8 +179,8 @@ struct Tick {
   struct Contact {
     SessionId session;
     absl::Time time;
-    // Of the newest heartbeat since, if there was one that said so.
-    std::optional<absl::Duration> clock_offset = std::nullopt;  // its clock less ours; includes the message's way
+    // From the newest heartbeat since the last tick, if it had them.
+    std::optional<absl::Duration> clock_offset = std::nullopt;  // its clock minus ours, including the message's delay
     std::optional<uint64_t> disk_free_bytes = std::nullopt;
   };
   std::vector<Contact> contacts;

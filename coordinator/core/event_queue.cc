@@ -21,7 +21,7 @@ bool EventQueue::TryPost(Event event) {
     events_.push_back(std::move(event));
     wake = std::exchange(taker_waits_, false);
   }
-  // Without the lock, which who wakes would only wait for; and not at all while the taker is busy anyway.
+  // Notifies without the lock, which the woken thread would wait for, and only if the loop's thread waits.
   if (wake) changed_.notify_all();
   return true;
 }
@@ -37,7 +37,7 @@ bool EventQueue::PostUnwoken(Event event, bool& wake) {
   std::lock_guard<std::mutex> lock(mu_);
   if (closed_) return true;
   if (auto* received = std::get_if<RankReportsReceived>(&event)) {
-    // Half full is crowded: facts and calls must find room.
+    // A half-full queue drops reports, so that facts and calls find room.
     if ((events_.size() >= limit_ / 2 || report_bytes_ >= report_bytes_limit_ / 2) && !Thin(*received))
       return !IsFull();
     received->bytes = received->reports.ByteSizeLong();

@@ -1,8 +1,9 @@
-// The bounded queue before the core: many threads put events in, the loop's thread takes them out in batches. A full
-// queue never blocks the thread that fills it: a call is refused, a stream stops reading until the queue was drained.
+// The bounded queue in front of the core: many threads put events in, the loop's thread takes them out in batches. A
+// full queue never blocks the thread that posts: a call is refused, and a stream stops reading until the queue has
+// drained.
 //
-// Reports are the bulk of what daemons say, and the newest of each rank is enough: where too many wait, those of ranks
-// other than 0 are left out and counted. What rank 0 tells of steps is never left out; its stream waits instead.
+// Most of the traffic from daemons is reports, and the newest report of each rank is enough: if too many wait, those of
+// ranks other than 0 are dropped and counted. Step reports of rank 0 are never dropped; its stream waits instead.
 // Thread-safe.
 #pragma once
 
@@ -20,7 +21,7 @@
 
 namespace trainyard {
 
-// What an event counts as where bytes are limited: facts and reports, once they have been in the queue.
+// Returns the bytes that an event counts towards the limits: those of facts and reports that have been in the queue.
 size_t QueuedBytes(const Event& event);
 
 class EventQueue {
@@ -35,16 +36,16 @@ class EventQueue {
   // For streams, whose events must not be lost. False: taken, but the queue is full; read no more until `WhenDrained`.
   bool Post(Event event);
 
-  // Runs `resume` once the queue has room: at once, or on the loop's thread.
+  // Runs `resume` once the queue has room: immediately, or later on the loop's thread.
   void WhenDrained(std::function<void()> resume);
 
   // Waits until there is an event, `wait` has passed or the queue is closed; takes up to `most` events.
   std::vector<Event> Take(absl::Duration wait, size_t most);
 
-  // Reports left out since the last call.
+  // Returns the number of reports dropped since the last call.
   uint64_t TakeShed();
 
-  // From here on nothing is taken in.
+  // The queue accepts no events from now on.
   void Close();
   bool closed() const;
   // Waits for at most `wait`. Returns whether it is closed.
@@ -52,13 +53,13 @@ class EventQueue {
   size_t size() const;
 
  private:
-  bool PostUnwoken(Event event, bool& wake);  // `wake`: who takes is to be woken
+  bool PostUnwoken(Event event, bool& wake);  // `wake`: the loop's thread must be woken
   template <typename Ready>
   bool Await(std::unique_lock<std::mutex>& lock, absl::Duration wait, Ready ready) const;
-  // Leaves out of `told` what need not wait. Returns whether anything is left.
+  // Drops the reports that may be dropped. Returns whether any are left.
   bool Thin(RankReportsReceived& received);
   bool IsFull() const { return IsFull(1); }
-  // Of 1 / `part` of each limit.
+  // Whether 1 / `part` of any limit is used.
   bool IsFull(size_t part) const {
     return events_.size() >= limit_ / part || report_bytes_ >= report_bytes_limit_ / part ||
            fact_bytes_ >= fact_bytes_limit_ / part;
@@ -67,7 +68,8 @@ class EventQueue {
   const size_t limit_;
   const size_t report_bytes_limit_;
   const size_t fact_bytes_limit_;
-  // The standard ones: they wait by the steady clock, absl::Mutex by the wall clock, whose step back it sleeps through.
+  // Standard types, because they wait by the steady clock; absl::Mutex waits by the wall clock and oversleeps when that
+  // is set back.
   mutable std::mutex mu_;  // guards what follows
   mutable std::condition_variable changed_;
   std::deque<Event> events_;

@@ -15,15 +15,15 @@ std::deque<EventPtr>::const_iterator FirstAfter(const std::deque<EventPtr>& even
                           [](uint64_t after, const EventPtr& event) { return after < event->sequence(); });
 }
 
-// Steps are told once by their number: after a restart of the coordinator they come again under new sequences.
+// A step is published once by its number: after a restart of the coordinator it arrives again under a new sequence.
 bool IsSeen(const v1::Event& event, const WatchPosition& position) {
   if (event.has_step()) return event.step().step() <= position.step;
   if (event.has_eval()) return event.eval().step() <= position.eval_step;
   return false;
 }
 
-// What people do not need to understand how a job came to its state: saves that were made (the newest are in the job),
-// and what was recorded without a decision.
+// Whether the event does not help to explain the job's state: a save (the newest are in the job) or a notice without a
+// decision.
 bool IsRepetitive(const v1::Event& event) {
   if (event.has_notice())
     return event.notice().level() == LevelName(NoticeLevel::kInfo) && event.notice().rule().empty();
@@ -71,7 +71,7 @@ std::vector<uint64_t> History::Shrink(size_t bytes, size_t least, Dropped what) 
   return dropped;
 }
 
-// The oldest that repeats itself, else the oldest beyond the first ones.
+// Drops the oldest repetitive event, or else the oldest one after the protected first ones.
 uint64_t History::DropLeastImportant() {
   const auto newest = std::prev(durable_.end());
   auto least = std::find_if(durable_.begin(), newest, [](const EventPtr& event) { return IsRepetitive(*event); });

@@ -1,7 +1,6 @@
-// What happened to one job (or to the cluster), in memory, for watchers and for `events`: two lists with one count of
-// sequences. Durable events (states, notices, checkpoints, decisions, probes) also lie in the store; step and
-// evaluation reports come again from daemons. Both are bounded; decisions and failures are the last to go. Core thread
-// only.
+// The events of one job (or of the cluster) in memory, for watchers and for `events`: two lists that share one count of
+// sequences. Durable events (states, notices, checkpoints, decisions, probes) are in the store, too; daemons send step
+// and evaluation reports again. Both lists are bounded; decisions and failures are dropped last. Core thread only.
 //
 //   for (uint64_t gone : history.AddDurable(event)) ... delete its record
 //   history.Next(position, 256, batch);   // moves `position`
@@ -19,34 +18,34 @@
 
 namespace trainyard {
 
-// `text`, or its beginning with "..." where it has more than `bytes`; never cut inside a character.
+// Returns `text`, cut to `bytes` with "..." at its end if it is longer; never cuts inside a character.
 std::string CutText(absl::string_view text, size_t bytes);
 
 class History {
  public:
   struct Limits {
     size_t durable = limits::kDurableEvents;
-    size_t first = limits::kDurableEventsFirst;  // of the durable ones, never pushed out by later ones
+    size_t first = limits::kDurableEventsFirst;  // of the durable ones, never dropped for later ones
     size_t reports = limits::kJobEvents;
   };
 
   History() = default;
   explicit History(Limits limits) : limits_(limits) {}
 
-  // Returns the sequences of the durable events that fell out. REQUIRES: the event's sequence is above all before.
+  // Returns the sequences of the durable events that were dropped. REQUIRES: the event's sequence is above all before.
   std::vector<uint64_t> AddDurable(EventPtr event);
-  // Returns how many reports fell out. REQUIRES: as above.
+  // Returns the number of reports that were dropped. REQUIRES: as above.
   size_t AddReport(EventPtr event);
 
-  // What may go where there is too much: saves that were made and what is told without a decision; or everything.
+  // What may be dropped: only saves and notices without a decision, or everything.
   enum class Dropped { kRepetitive, kAny };
   // Drops durable events until `bytes` of them are gone or only `least` are left; returns their sequences. The newest
-  // one stays, and the first ones as long as others are left.
+  // event stays, and the first ones stay as long as there are others.
   std::vector<uint64_t> Shrink(size_t bytes, size_t least, Dropped what);
   void DropReports() { reports_.clear(); }
 
-  // Appends to `events` what a watcher at `position` is due, in order of sequence, until there are `most`; moves the
-  // position behind what was looked at. Returns whether it is at the end.
+  // Appends the events after `position` in order of sequence until `events` has `most`, and moves the position behind
+  // them. Returns whether that is the end.
   bool Next(WatchPosition& position, size_t most, std::vector<EventPtr>& events) const;
 
   const std::deque<EventPtr>& durable() const { return durable_; }

@@ -41,7 +41,8 @@ absl::Status LoadRankPart(const std::string& key, const std::string& value, Stat
     return Unreadable(key);
   }
   auto it = state.jobs.find(JobId(parts[1]));
-  // Left by a commit whose second half was lost; the job's record does not know it, so it does not count.
+  // Left by a commit whose second half was lost: the job's record does not name this generation, so the part is
+  // ignored.
   if (it == state.jobs.end() || it->second.head().generation() != generation) {
     state.orphans.push_back(key);
     return absl::OkStatus();
@@ -74,7 +75,7 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
   auto it = state.jobs.find(JobId(parts[1]));
   if (it == state.jobs.end() || sequence > it->second.record.event_sequence()) {
     state.orphans.push_back(key);
-    // Its number is not used again: what takes its place must not be deleted with it.
+    // Its sequence is not used again, as the event that took it over would be deleted with this record.
     if (it != state.jobs.end()) it->second.last_sequence = std::max(it->second.last_sequence, sequence);
     return absl::OkStatus();
   }
@@ -86,7 +87,7 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
   return absl::OkStatus();
 }
 
-// Jobs that were pushed out of the history, by a running number.
+// Jobs that were removed from the history, by a running number.
 absl::Status LoadForgotten(absl::string_view number, const std::string& key, const std::string& id, State& state) {
   uint64_t at = 0;
   if (!absl::SimpleAtoi(number, &at)) return Unreadable(key);
@@ -95,14 +96,14 @@ absl::Status LoadForgotten(absl::string_view number, const std::string& key, con
   return absl::OkStatus();
 }
 
-// An earlier version dropped events without counting them: a job's first one was its acceptance, under number 1.
+// An earlier version dropped events without counting them. A job's first event, its acceptance, has sequence 1.
 void CountDroppedEvents(Job& job) {
   const auto& kept = job.history.durable();
   const bool cut = kept.empty() ? job.record.event_sequence() > 0 : kept.front()->sequence() > 1;
   if (cut && job.record.events_dropped() == 0) job.record.set_events_dropped(1);
 }
 
-// Reports keep their sequences, so that they stay before what was told after them.
+// Reports keep their sequences, so that they stay before the events that were published after them.
 absl::Status LoadReports(const std::string& key, const std::string& value, State& state) {
   std::vector<absl::string_view> parts = absl::StrSplit(key, '/');
   uint64_t part = 0;
@@ -151,7 +152,7 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   if (IsFinal(at)) state.finished.push_back(job.id);
   if (IsFinal(at)) return absl::OkStatus();
   for (const auto& [name, ranks] : job.ranks_on) {
-    // A host that was forgotten since its ranks ended stays so.
+    // A host that was forgotten after its ranks ended stays forgotten.
     bool left = std::any_of(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
     if (!left && !state.hosts.contains(name)) continue;
     Host& host = state.hosts[name];
@@ -163,7 +164,7 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   state.active.insert(job.id);
   bool formed = std::all_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.ready(); });
   job.current.store.sealed = formed;
-  // A stop that was asked for while steps were made is asked for again; any other end goes on as an end.
+  // A stop that was requested while the job trained is requested again; any other end continues as it is.
   bool asked = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
   job.current.stop = at == v1::JOB_STATE_STOPPING && formed && asked && !job.record.has_failure();
   job.current.nothing_desired = at == v1::JOB_STATE_RECOVERING || (at == v1::JOB_STATE_STOPPING && !job.current.stop);
@@ -181,7 +182,7 @@ std::string RankPartKey(const JobId& job, uint64_t generation, uint32_t part) {
 std::string JobKey(const JobId& job) { return absl::StrCat(kJobPrefix, job.value()); }
 std::string PublishedKey(const JobId& job) { return absl::StrCat(kPublishedPrefix, job.value()); }
 
-// A v1::RankPart, written without one: it is made for every fact, and copying the ranks would be most of that.
+// Serializes a v1::RankPart without making one: this runs for every fact, and copying the ranks would dominate it.
 Record RankPartRecord(const Job& job, uint32_t part) {
   namespace pb = google::protobuf;
   constexpr uint32_t kTag = pb::internal::WireFormatLite::MakeTag(
@@ -211,7 +212,7 @@ std::string ReportPartKey(const JobId& job, uint64_t part) {
   return absl::StrCat(kReportPrefix, job.value(), "/", absl::Dec(part, absl::kZeroPad20));
 }
 std::string EventKey(const JobId& job, uint64_t sequence) {
-  // As long as any, so that the store's order is the order of events.
+  // Padded to a fixed width, so that the order of keys is the order of events.
   return absl::StrCat(kEventPrefix, job.value(), "/", absl::Dec(sequence, absl::kZeroPad20));
 }
 

@@ -19,16 +19,16 @@
 namespace trainyard {
 namespace {
 
-// A watcher asks again after so many, so that it never holds more than this for a slow reader.
+// A watcher requests the next batch after this one, so a slow reader never has more than this in memory.
 constexpr size_t kWatchBatch = 256;
-// Sequences are reserved in blocks: one write for so many events, and none is ever told twice over a restart.
+// Sequences are reserved in blocks: one write for this many events, and no sequence is used twice over a restart.
 constexpr uint64_t kSequenceBlock = 4'096;
-// Of finished jobs only the newest keep their steps and evaluations: somebody may still be reading.
+// Only the newest finished jobs keep their steps and evaluations, because a client may still be reading them.
 constexpr size_t kFinishedWithReports = 8;
-// Where all jobs' events are too many, some more than needed go, so that it is not done for each new one.
+// When the events of all jobs exceed their limit, more than needed are dropped, so that not every new event drops some.
 constexpr size_t kEventBytesGoal = limits::kDurableEventBytes / 16 * 15;
 
-// A durable event is bounded: what daemons and people wrote is cut.
+// A durable event is bounded: texts from daemons and users are cut.
 void CutTexts(v1::Event& event) {
   const auto cut = [](std::string* text) {
     if (text->size() > limits::kDurableTextBytes) *text = CutText(*text, limits::kDurableTextBytes);
@@ -82,7 +82,7 @@ void Turn::Publish(Job& job, v1::Event event) {
   Save(job);
   size_t bytes = job.history.durable_bytes();
   std::vector<uint64_t> dropped = job.history.AddDurable(shared);
-  state.durable_bytes += job.history.durable_bytes() - bytes;  // may be less than before: the sum is right all the same
+  state.durable_bytes += job.history.durable_bytes() - bytes;  // the difference may wrap around; the sum is right
   DropEvents(job, dropped);
   LimitEvents(job);
   with_news_.insert(job.id);
@@ -104,7 +104,7 @@ void Turn::DropEvents(Job& job, const std::vector<uint64_t>& sequences) {
   if (sequences.empty()) return;
   JobChanges& changes = changes_[job.id];
   for (uint64_t sequence : sequences) {
-    // One of this very turn was never written.
+    // An event of this turn was not written yet.
     if (changes.events.erase(sequence) == 0) changes.dropped_events.push_back(sequence);
   }
   job.record.set_events_dropped(job.record.events_dropped() + sequences.size());
@@ -120,8 +120,8 @@ void Turn::ShrinkEvents(Job& job, size_t goal, size_t least, History::Dropped wh
   DropEvents(job, dropped);
 }
 
-// All jobs' events together have a limit. What repeats itself goes first, then what else the finished jobs have but
-// their newest, the oldest jobs first; where that is not enough, the job that records gives up its own.
+// The events of all jobs share a limit. Repetitive events of finished jobs are dropped first, then the other events of
+// finished jobs except their newest, oldest jobs first; if that is not enough, this job's own events are dropped.
 void Turn::LimitEvents(Job& job) {
   if (state.durable_bytes <= limits::kDurableEventBytes) return;
   for (auto what : {History::Dropped::kRepetitive, History::Dropped::kAny}) {
@@ -204,7 +204,7 @@ void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
   v1::JobState from = job.state();
   std::optional<v1::JobState> to = NextState(from, event);
   if (!to.has_value()) {
-    // A bug of ours: the table is the authority, so the job stays where it is and the log says what was tried.
+    // A bug: the table is the authority, so the job keeps its state and the log names the attempt.
     Emit(WriteLog{WriteLog::Level::kError, absl::StrCat("job ", job.id.value(), ": ", EventName(event), " in state ",
                                                         StateName(from), " is not in the lifecycle's table")});
     return;
@@ -240,7 +240,7 @@ void Turn::PublishState(Job& job, bool durable) {
 void Turn::EnterState(Job& job, v1::JobState from) {
   v1::JobState to = job.state();
   if (to != v1::JOB_STATE_STOPPING) job.record.clear_ending();
-  // Whatever state follows, a job that waited (also to be started again) does so no more.
+  // In any next state a job that waited (also for a restart) no longer waits.
   if (from == v1::JOB_STATE_QUEUED || from == v1::JOB_STATE_RECOVERING) {
     state.queue.erase(job.record.submit_index());
     state.overdue.erase(job.record.submit_index());
@@ -282,7 +282,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
 }
 
 Output Turn::Finish() {
-  // Each round moves jobs forward in their lifecycle, so the rounds end; the bound is a guard against a bug of ours.
+  // Each round moves jobs forward in their lifecycle, so the rounds end; the bound guards against a bug.
   for (int round = 0; round < 64 && (!touched_.empty() || schedule_all_ || !to_schedule_.empty()); ++round) {
     std::set<JobId> touched = std::exchange(touched_, {});
     for (const JobId& id : touched) {
@@ -328,9 +328,9 @@ void Turn::SendDesired() {
   }
 }
 
-// A turn's records are written in this order where one commit does not take them all, so that what was lost of the end
-// changes nothing: the job's record makes its ranks (by generation) and its events (by sequence) count; what is
-// acknowledged to a host comes behind what it told.
+// If one commit cannot hold all records of a turn, they are written in this order, so that a lost end changes nothing:
+// ranks (by generation) and events (by sequence) count only with the job's record behind them, and the acknowledgement
+// to a host is behind the records of what the host reported.
 void Turn::WriteRecords() {
   for (const auto& [id, changes] : changes_) {
     if (state.jobs.contains(id)) WriteJob(id);

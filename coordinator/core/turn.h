@@ -1,6 +1,6 @@
-// One turn of the core: the state, the time, and what this event brings about. The functions of handlers/ change the state
-// through references and say here what follows; the turn then writes each changed record once, sends each host at most
-// one new desired state, and feeds waiting watchers once. Used on the core's thread only.
+// One turn of the core: the state, the time, and what one event leads to. The functions of handlers/ change the state
+// through references and register here what follows. At the end the turn writes each changed record once, sends each
+// host at most one new desired state, and answers waiting watchers once. Used on the core's thread only.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ class Turn {
   Turn& operator=(const Turn&) = delete;
 
   State& state;
-  const absl::Time now;     // what is decided by
-  const absl::Time steady;  // what the ledger of goodput counts by
-  const absl::Time wall;    // what people are told
+  const absl::Time now;     // the time of decisions
+  const absl::Time steady;  // the time of the ledger of goodput
+  const absl::Time wall;    // the time that users see
 
   void Emit(Effect effect) { output_.effects.push_back(std::move(effect)); }
   void Info(std::string text) { Emit(WriteLog{WriteLog::Level::kInfo, std::move(text)}); }
@@ -48,13 +48,13 @@ class Turn {
   void Push(const HostName& host) { hosts_to_push_.insert(host); }
   void PushAll(const Job& job);
 
-  // Something happened that may move the job on; or that may let waiting jobs be placed.
+  // Something happened that may move the job through its lifecycle, or that may let waiting jobs be placed.
   void Touch(const Job& job) { touched_.insert(job.id); }
   void ScheduleAll() { schedule_all_ = true; }
   void Schedule(const Job& job) { to_schedule_.insert(job.record.submit_index()); }
 
-  // Adds a durable event to the job's history: watchers get it, metrics count it, the next coordinator knows it. Texts
-  // are cut to limits::kDurableTextBytes.
+  // Adds a durable event to the job's history: watchers receive it, metrics count it, the next coordinator loads it.
+  // Texts are cut to limits::kDurableTextBytes.
   void Publish(Job& job, v1::Event event);
   void Notice(Job& job, NoticeLevel level, std::string text);
   // A decision about the job, the rule by which it was made, and the facts in words: a notice that `why` shows. Also
@@ -62,22 +62,21 @@ class Turn {
   void Decide(Job& job, DecisionRule rule, NoticeLevel level, std::string text);
   // The same about a host (empty: the cluster as a whole), as a durable event of the cluster.
   void DecideCluster(const HostName& host, DecisionRule rule, NoticeLevel level, std::string text);
-  // A step or an evaluation: watchers get it, metrics count it where `is_new`; not durable.
+  // Publishes a step or an evaluation: watchers receive it, and metrics count it if `is_new`. Not durable.
   void PublishReport(Job& job, v1::Event event, bool is_new);
-  // The newest step and evaluation reports go to the store: nobody will tell them again.
+  // Stores the newest step and evaluation reports, because no daemon will send them again.
   void StoreReports(Job& job);
-  // Of a finished job that is not among the newest: nobody reads its steps and evaluations any more.
+  // Drops the step and evaluation reports of a finished job that is not among the newest.
   void ForgetReports(Job& job);
-  // Makes sure that no coordinator after this one uses the job's sequences again.
+  // Ensures that no later coordinator uses the job's sequences again.
   void ReserveSequences(Job& job);
-  // Moves the job by the lifecycle's table, with the reason an operator should see.
+  // Moves the job by the table of the lifecycle; `reason` is what an operator sees.
   // REQUIRES: the table has (state, event).
   void Move(Job& job, LifecycleEvent event, std::string reason);
-  // The state stays; why it stands there has changed. Watchers are told; durable where it is the first the job is told
-  // of.
+  // Changes the reason of the job's state and publishes it; durable only if it is the first event of the job.
   void SetReason(Job& job, std::string reason);
 
-  // Runs what was touched and scheduled until nothing is left, then makes the records and messages.
+  // Advances touched jobs and places scheduled ones until none is left, then makes the records and messages.
   Output Finish();
 
  private:
@@ -93,7 +92,7 @@ class Turn {
   void WriteRecords();
   void WriteJob(const JobId& id);
 
-  // What of a job is to be written.
+  // What must be written of a job.
   struct JobChanges {
     bool record = false;
     bool published = false;
@@ -117,7 +116,7 @@ class Turn {
   std::vector<std::string> deletes_;
 };
 
-// The events a watcher at `position` is due, at most kWatchBatch; none: it must wait. Moves the position.
+// Returns the next events for a watcher at `position`, at most kWatchBatch, and moves the position; none: it must wait.
 std::optional<WatchBatch> MakeWatchBatch(const Job& job, WatchId watch, WatchPosition& position);
 
 }  // namespace trainyard

@@ -22,8 +22,8 @@
 namespace trainyard {
 namespace {
 
-// When peers report a broken collective before the rank that reported_broken it has told why, the cause gets this long to arrive
-// before what is left is killed: dying ranks tell within milliseconds.
+// When peers report a broken collective before the rank that reported_broken it has told why, the cause gets this long
+// to arrive before what is left is killed: dying ranks tell within milliseconds.
 constexpr absl::Duration kCauseGrace = absl::Milliseconds(300);
 
 DecisionRule RuleOf(v1::FailureRecord::Kind kind, bool restart) {

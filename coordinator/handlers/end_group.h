@@ -11,8 +11,8 @@ namespace trainyard {
 // However long a save takes, a requested stop ends with a kill after this time.
 inline constexpr absl::Duration kStopGraceMax = absl::Minutes(10);
 
-// The generation has failed: restart or give up, as policy/recovery decides. While the job is unconfirmed the failure is
-// only recorded; DecideFailure follows once every host has attached or is lost.
+// The generation has failed: restart or give up, as policy/recovery decides. While the job is unconfirmed the failure
+// is only recorded; DecideFailure follows once every host has attached or is lost.
 void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure);
 void DecideFailure(Turn& turn, Job& job);
 

@@ -13,8 +13,8 @@ inline constexpr absl::Duration kReportsGrace = absl::Seconds(1);
 // Whether rank 0 made steps whose reports have not arrived yet.
 bool ReportsAreMissing(const Job& job);
 
-// Stores the reports that are here, and delays the acknowledgement of `fact` (rank 0 has finished or exited) if some are
-// missing.
+// Stores the reports that are here, and delays the acknowledgement of `fact` (rank 0 has finished or exited) if some
+// are missing.
 void StoreLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact);
 
 // Acknowledges all facts of the host but those that wait for reports.
