@@ -19,9 +19,9 @@
 namespace trainyard {
 namespace {
 
-// A host that has not answered by then does not have it, as far as this job is concerned.
+// A host that has not answered by then counts as a host without the checkpoint.
 constexpr absl::Duration kAnswerWait = absl::Seconds(5);
-// What is not there now may be later.
+// A checkpoint that is not there now may be there later.
 constexpr absl::Duration kAskAgain = absl::Minutes(1);
 constexpr size_t kNoteBytes = 128;
 constexpr size_t kHostsNamed = 3;
@@ -41,7 +41,8 @@ bool IsDue(const Turn& turn, const PathQuery& query, const std::string& path) {
   return !(query.answer.has_value() && query.answer->there()) && turn.now - query.asked_at >= kAskAgain;
 }
 
-// A granted one may not have its name yet: the run folder it lies in is looked for, where none has.
+// Returns the newest recorded checkpoint. A granted one may not have its name yet, so without a recorded one the query
+// is for the run folder.
 v1::CheckpointInfo NewestOf(const Job& job) {
   const v1::Job& head = job.head();
   if (head.checkpoints_size() > 0) return head.checkpoints(head.checkpoints_size() - 1);
@@ -57,7 +58,7 @@ v1::CheckpointInfo NewestOf(const Job& job) {
 
 bool MayAbandon(Turn& turn, Job& job) {
   const v1::CheckpointInfo newest = NewestOf(job);
-  if (newest.path().empty()) return true;  // it begins anew wherever that is
+  if (newest.path().empty()) return true;  // it starts from the beginning on any host
   std::vector<std::string> without;
   std::vector<std::string> hosts_without;
   bool awaited = false;
@@ -72,20 +73,18 @@ bool MayAbandon(Turn& turn, Job& job) {
     if (asked.answer.has_value() && asked.answer->there()) continue;
     awaited |= !asked.answer.has_value() && turn.now - asked.asked_at < kAnswerWait;
     without.push_back(host.name.value());
-    hosts_without.push_back(
-        absl::StrCat(host.name.value(), " (",
-                     asked.answer.has_value() ? asked.answer->note() : "does not answer", ")"));
+    hosts_without.push_back(absl::StrCat(host.name.value(), " (",
+                                         asked.answer.has_value() ? asked.answer->note() : "does not answer", ")"));
   }
   if (FitsWithout(turn.now, turn.state, job, without)) return true;
   if (awaited || job.abandon_refused) return false;
   job.abandon_refused = true;
-  turn.Decide(
-      job, DecisionRule::kAbandon, NoticeLevel::kWarning,
-      absl::StrCat("recovery.abandon_after_s has passed, but too few hosts could go on from the checkpoint of step ",
-                   newest.step(), ": ", newest.path(), " is not on ",
-                   hosts_without.empty() ? "any that is attached" : JoinFirst(hosts_without, kHostsNamed),
-                   "; the job is left to its hosts, where it may still train (trainctl drain HOST --lost gives "
-                   "them up)"));
+  turn.Decide(job, DecisionRule::kAbandon, NoticeLevel::kWarning,
+              absl::StrCat("recovery.abandon_after_s has passed, but too few hosts have the checkpoint of step ",
+                           newest.step(), ": ", newest.path(), " is not on ",
+                           hosts_without.empty() ? "any attached host" : JoinFirst(hosts_without, kHostsNamed),
+                           "; the job stays on its hosts, where it may still train (trainctl drain HOST --lost gives "
+                           "them up)"));
   return false;
 }
 
@@ -102,7 +101,7 @@ void RecordPathAnswers(Turn& turn, const HostName& host, const v1::RankReports& 
       Job& job = turn.state.jobs.at(id);
       auto query = job.path_queries.find(host);
       if (query == job.path_queries.end() || query->second.request_id != answer.request_id()) continue;
-      if (!query->second.answer.has_value()) turn.Push(host);  // it need not say it again
+      if (!query->second.answer.has_value()) turn.Push(host);  // the query leaves the desired state
       query->second.answer = answer;
       query->second.answer->set_note(CutText(answer.note(), kNoteBytes));
     }

@@ -21,13 +21,13 @@
 namespace trainyard {
 namespace {
 
-// Asked after every fact. Ranks that come in their order would make each look at all before it, but for the last one.
+// Called after every fact. If ranks arrive in order, the check of the last rank keeps this from being quadratic.
 bool AllReady(const Job& job) {
   const auto ready = [](const Rank& rank) { return rank.record.ready() && !rank.exited(); };
   return (job.ranks.empty() || ready(job.ranks.back())) && std::all_of(job.ranks.begin(), job.ranks.end(), ready);
 }
 
-// Every rank made all steps and left with 0, or had to be killed when it did not leave.
+// Whether every rank made all steps and exited with 0, or was killed because it did not exit.
 bool AllDone(const Job& job) {
   uint64_t steps = job.head().spec().train().steps();
   return std::all_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
@@ -39,7 +39,7 @@ bool AllDone(const Job& job) {
   });
 }
 
-// Every rank has told that it made all steps, though some may not have left.
+// Whether every rank has reported that it made all steps; some may not have exited.
 bool AllFinished(const Job& job) {
   uint64_t steps = job.head().spec().train().steps();
   return !job.ranks.empty() && std::all_of(job.ranks.begin(), job.ranks.end(), [steps](const Rank& rank) {
@@ -56,7 +56,7 @@ void AdvanceForming(Turn& turn, Job& job) {
   bool started =
       std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.started(); });
   if (job.state() == v1::JOB_STATE_PLACED && started) {
-    turn.Move(job, LifecycleEvent::kTrainerStarted, "trainers run; the group forms");
+    turn.Move(job, LifecycleEvent::kTrainerStarted, "trainers are running; the group forms");
   }
   if (job.state() != v1::JOB_STATE_STARTING || !AllReady(job)) return;
   job.current.store.sealed = true;
@@ -69,20 +69,21 @@ void AdvanceForming(Turn& turn, Job& job) {
   turn.PushAll(job);
 }
 
-// A granted checkpoint whose name was not heard of is complete, but the tools that read a folder want the name.
+// Publishes a granted checkpoint whose rename no rank confirmed: it is complete, but tools find a checkpoint by its
+// name.
 void PublishUnnamedCheckpoint(Turn& turn, Job& job) {
   const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
   if (granted == nullptr || granted->step() < NewestKeptStep(job.head(), job.record.grants()).value_or(0)) return;
   turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
               absl::StrCat("the checkpoint of step ", granted->step(), " is complete and was granted its name, ",
                            granted->path(),
-                           ", but nobody told that it has got it; a job that goes on from the folder "
+                           ", but no rank confirmed the rename; a job that resumes from the folder "
                            "(--resume) gives it the name"));
 }
 
-// All ranks say that they have made all steps, and nothing recorded holds the last one: facts come in order, so the
-// save that was to come first was not made. It may lie there complete, without its name; the next group gives it that,
-// or makes the steps since the newest checkpoint again.
+// All ranks report that they made all steps, but no recorded checkpoint holds the last one: facts arrive in order, so
+// the save that had to come first was not made. Its checkpoint may be complete without its name; the next group renames
+// it, or makes the steps since the newest checkpoint again.
 void FailUnsaved(Turn& turn, Job& job) {
   if (job.record.has_failure()) return;
   const Rank& first = job.ranks.front();
@@ -90,8 +91,8 @@ void FailUnsaved(Turn& turn, Job& job) {
   const bool unnamed = granted != nullptr && granted->step() >= job.head().spec().train().steps();
   FailGeneration(turn, job,
                  MakeRankFailure(v1::FailureRecord::KIND_EXIT, first.record.rank(), first.record.host(),
-                                 unnamed ? "left before its last checkpoint, which is complete, had its name"
-                                         : "left after the last step, and no checkpoint of that step is recorded"));
+                                 unnamed ? "exited before its last checkpoint, which is complete, got its name"
+                                         : "exited after the last step, and no checkpoint of that step is recorded"));
 }
 
 // Returns whether the job is done.
@@ -111,17 +112,17 @@ bool AdvanceDone(Turn& turn, Job& job) {
   }
   PublishUnnamedCheckpoint(turn, job);
   turn.Move(job, LifecycleEvent::kAllDone,
-            job.head().spec().has_probe() ? std::string("every rank has told what it measured")
+            job.head().spec().has_probe() ? std::string("every rank has reported its measurements")
                                           : AllOf(job.head().spec().train().steps(), "step is made", "steps are made"));
   return true;
 }
 
-// By the cause that is known once all ranks have ended, not by what the first peer to notice said.
+// Counts the cause that is known once all ranks have ended, not what the first peer reported.
 void CountFailure(Turn& turn, const Job& job) {
   turn.Emit(FailureCounted{std::string(FailureKindName(job.record.failure().kind()))});
 }
 
-// What the group made and did not save is lost to the ledger, too, where it was ended on purpose.
+// Unsaved steps count as lost in the ledger, also if the group was ended on purpose.
 void EndLedger(Turn& turn, Job& job) {
   AccountGoodput(turn, job);
   v1::GoodputRecord& ledger = *job.record.mutable_goodput();
@@ -133,9 +134,9 @@ void EndLedger(Turn& turn, Job& job) {
 void AdvanceStopping(Turn& turn, Job& job) {
   if (!AllEnded(job)) return;
   EndLedger(turn, job);
-  const bool goes_on =
+  const bool continues =
       job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
-  if (job.record.cancelled() || !goes_on) PublishUnnamedCheckpoint(turn, job);
+  if (job.record.cancelled() || !continues) PublishUnnamedCheckpoint(turn, job);
   if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) {
     job.record.set_cancelled(true);
     job.record.set_cancel_reason(job.record.ending_reason());
@@ -148,7 +149,7 @@ void AdvanceStopping(Turn& turn, Job& job) {
   v1::JobRecord::Ending ending = job.record.ending();
   if (ending == v1::JobRecord::ENDING_UNSPECIFIED) {
     RecoveryDecision decision = DecideRecovery(FactsForRecovery(turn, job));
-    // It was decided when it failed; a host that came since changes nothing.
+    // The decision was made when the group failed; a host that attached since does not change it.
     turn.Move(job, LifecycleEvent::kEndedFailed,
               decision.restart ? std::string(job.record.failure().text()) : std::move(decision.reason));
     return;
@@ -202,7 +203,7 @@ RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
 
 void AdvanceJob(Turn& turn, Job& job) {
   if (job.held_at != 0) return;
-  // A failure of the time when not every host had attached.
+  // The job failed before every host had attached, so the decision was postponed until now.
   bool ending = job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_STOPPING;
   if (HasTrainers(job.state()) && !ending && job.record.has_failure() && job.current.unconfirmed.empty()) {
     DecideFailure(turn, job);

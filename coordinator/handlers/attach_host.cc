@@ -1,4 +1,5 @@
-// A daemon's stream has opened: who it is, whether it may, and what it runs compared with what it should.
+// AttachHost: the stream of a daemon has opened. Checks whether the daemon may attach, and compares the trainers that
+// it runs with those it should run.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -26,7 +27,7 @@ namespace {
 
 constexpr int kPastIncarnations = 8;
 
-// Makes room where the table of hosts is full: those that are long gone and have no ranks.
+// Removes a host that is unreachable and has no ranks, if the table of hosts is full.
 absl::Status MakeRoom(Turn& turn) {
   State& state = turn.state;
   if (state.hosts.size() < limits::kHosts) return absl::OkStatus();
@@ -41,10 +42,10 @@ absl::Status MakeRoom(Turn& turn) {
   return absl::ResourceExhaustedError(absl::StrCat(limits::kHosts, " hosts are attached, the limit"));
 }
 
-// Facts are numbered by the outbox they lie in; a daemon without one numbers those of each life anew.
+// Facts are numbered per outbox; a daemon without one starts again at 1 with each process.
 void UpdateOutbox(Host& host, const std::string& outbox_id, bool new_life) {
   bool same = outbox_id == host.record.outbox_id() && (!outbox_id.empty() || !new_life);
-  host.delayed_acks.clear();  // it tells again what is not acknowledged
+  host.delayed_acks.clear();  // the daemon sends unacknowledged facts again
   if (!same) host.record.set_acked_fact(0);
   host.record.set_outbox_id(outbox_id);
   host.applied_fact = host.record.acked_fact();
@@ -106,13 +107,13 @@ void Welcome(Turn& turn, const Host& host, uint32_t protocol) {
   welcome.set_lease_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(turn.state.options.lease)));
   welcome.set_heartbeat_ms(
       static_cast<uint32_t>(absl::ToInt64Milliseconds(HeartbeatInterval(turn.state.options.lease))));
-  welcome.set_protocol(std::min(protocol, limits::kProtocol));  // the newest that both speak
+  welcome.set_protocol(std::min(protocol, limits::kProtocol));  // the newest that both support
   welcome.set_acked_fact(host.record.acked_fact());
   turn.Emit(std::move(effect));
 }
 
-// A trainer that the host runs: one of a current generation is marked as running, any other holds a slot until it is
-// gone.
+// A trainer that the host runs: one of a current generation is marked as running; any other uses a slot until it has
+// exited.
 void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, bool of_this_cluster) {
   auto it = turn.state.jobs.find(JobId(running.key().job_id()));
   if (it == turn.state.jobs.end() && of_this_cluster && IsUnknown(turn.state, running.key())) {
@@ -130,7 +131,7 @@ void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, boo
     host.strays.push_back(running.key());
     turn.Info(absl::StrCat("host ", host.name.value(), " runs rank ", running.key().rank(), " of generation ",
                            running.key().generation(), " of job ", running.key().job_id(),
-                           ", which is not wanted any more; it is to be ended"));
+                           ", which is no longer desired; it will be ended"));
     return;
   }
   Rank& rank = it->second.ranks[running.key().rank()];
@@ -162,18 +163,18 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
       bool missing = rank.record.started() && !rank.ended() && !reported.contains({id.value(), index});
       rank.missing_since = missing ? turn.now : absl::InfiniteFuture();
       rank.removed_at_revision = 0;
-      rank.dropped_at = absl::InfiniteFuture();  // this life of the daemon has yet to try
+      rank.dropped_at = absl::InfiniteFuture();  // the new daemon has not tried to end it yet
     }
     bool was_unconfirmed = !job.current.unconfirmed.empty();
     job.current.unconfirmed.erase(host.name);
     if (was_unconfirmed && job.current.unconfirmed.empty()) {
       turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kInfo,
-                  "every host of the job has attached again; its ranks go on as they are");
+                  "every host of the job has attached again; its ranks continue");
       turn.PushAll(job);
     }
     turn.Touch(job);
   }
-  // What was held and has ended meanwhile.
+  // Held trainers that have ended meanwhile.
   for (const v1::RunningTrainer& before : held) {
     auto it = turn.state.jobs.find(JobId(before.key().job_id()));
     if (it != turn.state.jobs.end()) ResumeHeld(turn, it->second);
@@ -181,7 +182,7 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
   ForgetEndedUnknown(turn);
 }
 
-// A daemon that died and came back is what an operator looks for who sees a gap in a job's reports.
+// A restarted daemon explains a gap in a job's reports, so the job gets a notice.
 void PublishNewDaemon(Turn& turn, const Host& host) {
   for (const JobId& id : host.jobs) {
     Job& job = turn.state.jobs.at(id);
@@ -196,7 +197,7 @@ void PublishNewDaemon(Turn& turn, const Host& host) {
       ranks.push_back(absl::StrCat(index, lost ? " (not found)" : ""));
     }
     turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kInfo,
-                absl::StrCat("a new daemon of host ", host.name.value(), " took up rank ", absl::StrJoin(ranks, ", ")));
+                absl::StrCat("a new daemon of host ", host.name.value(), " adopted rank ", absl::StrJoin(ranks, ", ")));
   }
 }
 
@@ -226,7 +227,7 @@ void Run(Turn& turn, AttachHost& event) {
   std::string text = absl::StrCat("host ", name.value(), " attached from ", event.peer, ": ",
                                   Plural(host.slots, "slot"), ", ", Plural(host.inventory.cores(), "core"), ", ",
                                   Plural(event.hello.trainers_size(), "trainer runs", "trainers run"));
-  // A daemon that dials again, or finds a new coordinator, is no news; a thousand of them would be many.
+  // A daemon that reconnects, also to a new coordinator, gets no event: a thousand of them would be too many.
   if (known && was_reachable) {
     turn.Info(std::move(text));
   } else {

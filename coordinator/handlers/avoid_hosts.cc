@@ -43,7 +43,7 @@ void AvoidFailedHost(Turn& turn, Job& job) {
   avoided.set_times(avoided.times() + 1);
   avoided.set_last_resort(failure.kind() == v1::FailureRecord::KIND_NO_ROOM);
   absl::Duration time = std::min(kAvoidLeast * (1 << std::min(avoided.times() - 1, 10u)), kAvoidMost);
-  // A program or an interface does not come by itself.
+  // A missing program or network interface does not appear on its own.
   if (failure.kind() == v1::FailureRecord::KIND_START) time = absl::InfiniteDuration();
   job.avoid_until[HostName(failure.host())] = turn.now + time;
   turn.Save(job);
@@ -70,7 +70,7 @@ void ScheduleWhereAvoidanceEnds(Turn& turn, Job& job) {
   bool ended = false;
   for (auto& [host, until] : job.avoid_until) {
     if (until == absl::InfinitePast() || turn.now < until) continue;
-    until = absl::InfinitePast();  // how often it was avoided is still known
+    until = absl::InfinitePast();  // the number of times it was avoided is kept
     ended = true;
   }
   if (ended) turn.Schedule(job);

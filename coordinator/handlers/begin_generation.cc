@@ -14,7 +14,7 @@ void ForgetGeneration(Turn& turn, Job& job) {
     auto host = turn.state.hosts.find(name);
     if (host == turn.state.hosts.end()) continue;
     host->second.jobs.erase(job.id);
-    turn.Push(name);  // a host that has no part in the next generation keeps nothing of the job
+    turn.Push(name);  // a host without ranks of the next generation releases what it has of the job
   }
   for (size_t rank = 0; rank < job.ranks.size(); rank += kRanksPerPart) {
     turn.Delete(RankPartKey(job.id, job.head().generation(), static_cast<uint32_t>(rank / kRanksPerPart)));
@@ -39,7 +39,7 @@ void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& places) 
   v1::Job& head = job.head();
   const bool takes_restart = job.state() == v1::JOB_STATE_RECOVERING && IsPaidByTheJob(job.record.failure().kind());
   ForgetGeneration(turn, job);
-  // Above any that ran, also one that this store did not know of.
+  // Above every generation that ran, including one that this store did not know.
   head.set_generation(std::max(head.generation(), job.past_generation) + 1);
   if (takes_restart) head.set_restarts(head.restarts() + 1);
   head.set_planned_restarts(static_cast<uint32_t>(head.generation() - 1 - head.restarts()));

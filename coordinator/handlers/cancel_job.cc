@@ -1,5 +1,5 @@
-// CancelJob: the wish is recorded, then the ranks are asked to stop at the next step, or ended at once where there is
-// no step to stop at. With a save it is the stop that a pause uses, off where the save fails. Answers before they have
+// CancelJob: records the request, then asks the ranks to stop at the next step, or ends them immediately if they make
+// no steps. With a save, the job stops as for a pause and continues if the save fails. Answers before the ranks have
 // ended.
 #include <string>
 #include <utility>
@@ -20,8 +20,7 @@
 namespace trainyard {
 namespace {
 
-// "cancelled: enough". Of a reason that begins with the word, as "cancelled by trainctl cancel" does, it is not
-// repeated.
+// Returns "cancelled: enough"; does not repeat the word if the reason begins with it ("cancelled by trainctl cancel").
 std::string CancelText(absl::string_view what, const std::string& given) {
   absl::string_view reason = given;
   if (!absl::ConsumePrefix(&reason, "cancelled")) return WithReason(what, given);
@@ -38,10 +37,10 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
   std::string text = CancelText("cancelled", reason);
   turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, text);
   if (job.state() == v1::JOB_STATE_STOPPING) {
-    // It was being ended to be paused or restarted: the same end, with another outcome.
+    // The group was being ended for a pause or a restart: only the outcome changes.
     job.record.clear_ending();
     turn.SetReason(job, std::move(text));
-    // The stop that is under way may be undone by a failed save; this one is not.
+    // A failed save may undo the stop that is under way, but not this one.
     if (job.current.stop && !job.current.nothing_desired) StopAtStep(turn, job);
     turn.Save(job);
     turn.Touch(job);
@@ -63,28 +62,28 @@ absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
   const bool leaving = job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.current.nothing_desired;
   if (job.held_at != 0 || (!stepping && !leaving)) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
-                                                      job.head().reason(), "): it makes no steps now that could be ",
-                                                      "saved; cancel it without --save"));
+                                                      job.head().reason(), "): the job is not training, so there is ",
+                                                      "nothing to save; cancel it without --save"));
   }
   std::string text = CancelText("cancelled, with a save", reason);
   if (stepping) {
     EndGroup(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text), /*now=*/false);
     return absl::OkStatus();
   }
-  // To be paused or restarted it saves before it leaves, too; what is cancelled already is left to end as it does.
+  // A pause or a restart saves before the ranks exit, too. A cancelled job ends as it does.
   const v1::JobRecord::Ending ending = job.record.ending();
   if (ending != v1::JobRecord::ENDING_PAUSE && ending != v1::JobRecord::ENDING_RESTART) return absl::OkStatus();
   ChangeEnding(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text));
   return absl::OkStatus();
 }
 
-// Of a job that is not recorded: it may run all the same.
+// Cancels a job that is not recorded; it may run nevertheless.
 Reply CancelOther(Turn& turn, const CancelJob& event) {
   Reply reply{event.call, absl::OkStatus(), {}};
   if (event.save && !HostsWithUnknown(turn.state, event.job).empty()) {
     reply.status = absl::FailedPreconditionError(
         absl::StrCat("this coordinator's store does not know job ", event.job.value(),
-                     ", so it cannot ask it to save; cancel it without --save, or wait for its end"));
+                     ", so it cannot request a save; cancel the job without --save, or wait for its end"));
     return reply;
   }
   if (auto job = CancelUnknown(turn, event.job, event.reason)) {
@@ -106,7 +105,7 @@ void Run(Turn& turn, CancelJob& event) {
     return status.ok() ? turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)})
                        : turn.Emit(Reply{event.call, std::move(status), {}});
   }
-  // A job that is being ended already is left to end as it does: the answer tells its state.
+  // A job that is being ended already ends as it does; the answer has its state.
   bool ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
   if (!IsFinal(job.state()) && !ending) Cancel(turn, job, event.reason);
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)});

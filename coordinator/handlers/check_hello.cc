@@ -31,9 +31,10 @@ bool IsHostName(absl::string_view name) {
 absl::Status CheckFields(const v1::Hello& hello) {
   const uint32_t oldest = hello.oldest_protocol() == 0 ? hello.protocol() : hello.oldest_protocol();
   if (hello.protocol() < limits::kOldestProtocol || oldest > limits::kProtocol || oldest > hello.protocol()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this daemon speaks protocol ", oldest, " to ", hello.protocol(), ", the coordinator ", limits::kOldestProtocol,
-        " to ", limits::kProtocol, "; install version ", kVersion, " of trainyard on the host"));
+    return absl::FailedPreconditionError(absl::StrCat("this daemon supports protocol ", oldest, " to ",
+                                                      hello.protocol(), ", the coordinator ", limits::kOldestProtocol,
+                                                      " to ", limits::kProtocol, "; install version ", kVersion,
+                                                      " of trainyard on the host"));
   }
   if (!IsHostName(hello.host())) {
     return absl::InvalidArgumentError(absl::StrCat("host name '", hello.host().substr(0, 64),
@@ -46,8 +47,8 @@ absl::Status CheckFields(const v1::Hello& hello) {
   return absl::OkStatus();
 }
 
-// A daemon whose trainers belong to another cluster's jobs must not be told that nothing is desired: it would end them.
-// It tries again until its own coordinator is back, or its trainers have ended.
+// A daemon that runs trainers of another cluster must not receive an empty desired state, which would end them. It
+// tries again until its own coordinator is back or its trainers have ended.
 absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
   const std::string& ours = state.options.cluster_id;
   if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
@@ -58,7 +59,7 @@ absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
       "trainers and gives the host to this cluster"));
 }
 
-// A daemon of an earlier version would end them, whatever the desired state says.
+// A daemon of an earlier version would end trainers of unknown jobs, whatever the desired state lists.
 absl::Status CheckUnknownJobs(const State& state, const v1::Hello& hello) {
   if (hello.protocol() >= limits::kUnknownJobsProtocol || hello.cluster_id() != state.options.cluster_id) {
     return absl::OkStatus();
@@ -79,7 +80,7 @@ bool IsPast(const Host& host, uint64_t incarnation) {
   return std::count(past.begin(), past.end(), incarnation) > 0;
 }
 
-// Whether this life of the daemon may take the name.
+// Whether this daemon process may use the name of the host.
 absl::Status CheckLife(const Turn& turn, const Host& host, const v1::Hello& hello) {
   if (host.record.incarnation() == hello.incarnation() || host.record.incarnation() == 0) return absl::OkStatus();
   if (IsPast(host, hello.incarnation())) {
@@ -88,7 +89,7 @@ absl::Status CheckLife(const Turn& turn, const Host& host, const v1::Hello& hell
   HostFacts facts{.attached = host.attached(), .last_heard = host.last_contact, .lease = LeaseFor(turn.state, host)};
   if (host.attached() && JudgeHost(turn.now, facts).reachable) {
     return absl::AlreadyExistsError(absl::StrCat("another daemon named ", hello.host(), " is attached from ", host.peer,
-                                                 " and alive; give this one another --name"));
+                                                 " and running; give this one another --name"));
   }
   return absl::OkStatus();
 }

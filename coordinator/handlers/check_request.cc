@@ -19,7 +19,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// A field's limits beyond those of its type, by message (empty: all) and field.
+// The limits of a field beyond those of its type, by message (empty: all) and field.
 struct Limit {
   const char* message;
   const char* field;
@@ -29,9 +29,9 @@ struct Limit {
   int items_max = 0;                      // of a list; 0: it is none
 };
 
-constexpr size_t kNameBytes = 64;  // of ids, of names of jobs, which people give in place of ids, and of page tokens
+constexpr size_t kNameBytes = 64;  // of ids, of names of jobs, which users type instead of ids, and of page tokens
 constexpr uint64_t kRanksMax = 65'536;
-// Room below it for the folder of a job and what lies in it.
+// Leaves room for the folder of a job and the paths in it.
 constexpr size_t kRunRootBytes = limits::kPathBytes - 200;
 
 constexpr Limit kLimits[] = {

@@ -1,6 +1,6 @@
-// What a request must be before the coordinator looks at its own state: every text plain UTF-8, every enum value known,
-// every list and number within its limit. One place for all requests of JobService, so that no operation meets what it
-// cannot handle; a job's spec has rules of its own, which PrepareJob checks. Pure; called by rpc/ on gRPC's threads.
+// Checks a request on its own, before it reaches the core: every text is UTF-8, every enum value is known, every list
+// and number is within its limit. One place for all requests of JobService, so that no handler receives what it cannot
+// handle; PrepareJob checks the rules of a job's spec. Pure; called by rpc/ on gRPC's threads.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace trainyard {
 inline constexpr uint32_t kJobsPageMax = 1'000;     // of ListRequest.page_size
 inline constexpr uint32_t kEventsPageMax = 10'000;  // of ListEventsRequest.limit
 
-// Possible errors: InvalidArgument: every problem, one a line, with google.rpc.BadRequest (see bad_request.h).
+// Possible errors: InvalidArgument: all problems, one per line, with google.rpc.BadRequest (see bad_request.h).
 absl::Status CheckRequest(const google::protobuf::Message& request);
 
 }  // namespace trainyard

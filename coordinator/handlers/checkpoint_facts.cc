@@ -18,23 +18,23 @@
 namespace trainyard {
 namespace {
 
-// With checkpoint.keep 0 every one is kept on disk; the record names the newest of them.
+// With checkpoint.keep 0 all checkpoints stay on disk; the record names this many of the newest.
 constexpr int kCheckpointsRecorded = 1'000;
-// Keys that a resumed job changed; its trainers' log has all.
+// The number of changed keys that are published for a resumed job; the log of its trainers has all.
 constexpr int kChangesPublished = 32;
 
 void EraseFrom(v1::Job& head, int first) {
   head.mutable_checkpoints()->DeleteSubrange(first, head.checkpoints_size() - first);
 }
 
-// Index of the first recorded checkpoint whose step is at least `step`.
+// Returns the index of the first recorded checkpoint whose step is at least `step`.
 int FirstAt(const v1::Job& head, uint64_t step) {
   int index = head.checkpoints_size();
   while (index > 0 && head.checkpoints(index - 1).step() >= step) --index;
   return index;
 }
 
-// The word is recorded, and told to rank 0's host once that is durable.
+// Records the grant or refusal; rank 0's host receives it once it is durable.
 void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady& ready) {
   CheckpointGrants& grants = *job.record.mutable_grants();
   for (const v1::CheckpointInfo& info : job.head().checkpoints()) {
@@ -42,12 +42,12 @@ void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady
   }
   v1::CheckpointGrant grant = DecideGrant(job.head(), grants, ready);
   if (FindGrant(grants, grant.generation(), grant.step(), grant.manifest_hash()) != nullptr)
-    return;  // it is told already
+    return;  // it is known already
   grant.set_time_unix_ms(absl::ToUnixMillis(turn.wall));
   if (grant.refused()) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
                 absl::StrCat("the checkpoint of step ", grant.step(), " that rank 0 on ", rank.record.host(),
-                             " has ready does not get its name: ", grant.reason()));
+                             " has complete is refused its name: ", grant.reason()));
   } else {
     turn.Info(absl::StrCat("job ", job.id.value(), ": the checkpoint of step ", grant.step(), " is granted its name, ",
                            grant.path()));
@@ -57,29 +57,29 @@ void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady
   turn.Push(rank.host());
 }
 
-// Why what rank 0 calls saved cannot be; empty: it can.
+// Returns why the reported save cannot be true; empty: it can.
 std::string FindContradiction(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointSaved& saved) {
   if (saved.path().size() > limits::kPathBytes || saved.manifest_hash().size() > kManifestHashBytes) {
-    return "its path or hash is longer than any";
+    return "its path or hash is too long";
   }
   for (const v1::CheckpointGrant& grant : grants) {
     if (grant.generation() != head.generation() || grant.step() != saved.step()) continue;
     const bool same = grant.manifest_hash() == saved.manifest_hash();
     if (same && grant.refused()) return absl::StrCat("it was refused its name: ", grant.reason());
     if (!same && !grant.refused())
-      return absl::StrCat("another one was granted, of manifest hash ", grant.manifest_hash());
+      return absl::StrCat("another one was granted, with manifest hash ", grant.manifest_hash());
   }
   return "";
 }
 
-// An operator's wish is answered by what is not older than it.
+// A checkpoint answers an operator's request if it is not older than the request.
 void ClearSaveRequest(Job& job, uint64_t saved_step) {
   if (saved_step < job.record.save_asked_step()) return;
   job.record.clear_save_awaited();
   job.record.clear_save_asked_step();
 }
 
-// What was trained after this step is not held by a checkpoint of it; it may be long ago.
+// Returns the training time after this step, which a checkpoint of the step does not hold; the step may be long ago.
 uint64_t TrainedSince(const Job& job, uint64_t step) {
   auto after = std::upper_bound(job.current.step_marks.begin(), job.current.step_marks.end(), step,
                                 [](uint64_t of, const StepMark& mark) { return of < mark.step; });
@@ -90,7 +90,7 @@ uint64_t TrainedSince(const Job& job, uint64_t step) {
 
 void Record(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
   v1::Job& head = job.head();
-  // A younger one can only be of an earlier generation, which did not get to restart from it.
+  // A newer checkpoint can only be of an earlier generation, and no group restarted from it.
   EraseFrom(head, FirstAt(head, info.step()));
   *head.add_checkpoints() = info;
   uint32_t keep = head.spec().checkpoint().keep();
@@ -104,13 +104,14 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   CheckpointGrants& grants = *job.record.mutable_grants();
   if (std::string why = FindContradiction(head, grants, saved); !why.empty()) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kError,
-                absl::StrCat("rank 0 tells of a checkpoint of step ", saved.step(), " that is not recorded: ", why));
+                absl::StrCat("rank 0 reports a checkpoint of step ", saved.step(), " that is not recorded: ", why));
     return;
   }
   const bool retried = LastSaveIsRetried(job);
   ForgetGrants(head.generation(), saved.step(), grants);
   ClearSaveRequest(job, saved.step());
-  // A generation saves forward only: what is not above its newest was told before, also if it was dropped since.
+  // A generation saves forward only: a step that is not above its newest was reported before, and may have been
+  // dropped.
   if (head.checkpoints_size() > 0) {
     const v1::CheckpointInfo& newest = head.checkpoints(head.checkpoints_size() - 1);
     if (newest.generation() == head.generation() && saved.step() <= newest.step()) return turn.Save(job);
@@ -123,7 +124,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   info.set_size_bytes(saved.size_bytes());
   info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
   Record(turn, job, info);
-  // What a stop must be given time for: the rest of a save goes on beside the training.
+  // A stop must allow for the stall only: the rest of a save runs while the job trains.
   job.longest_s = std::max(job.longest_s, saved.has_stall_s() ? saved.stall_s() : saved.seconds());
   AccountGoodput(turn, job);
   StepsSaved(*job.record.mutable_goodput(), TrainedSince(job, saved.step()));
@@ -134,7 +135,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   if (retried) PublishLastSaveSuccess(turn, job);
 }
 
-// Nothing of it is left: no generation is to look for it.
+// Nothing of the save is left, so no generation must look for it.
 void ForgetSave(Turn& turn, Job& job, const Rank& rank, uint64_t step) {
   if (rank.record.rank() != 0) return;
   ForgetGrants(job.head().generation(), step, *job.record.mutable_grants());
@@ -146,7 +147,7 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   if (failed.withdrawn()) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kInfo,
                 absl::StrCat("the complete checkpoint of step ", failed.step(),
-                             " made room for a newer one before it had a name"));
+                             " was removed for a newer one before it got its name"));
     return;
   }
   turn.Emit(SaveCounted{.failed = true, .seconds = 0});
@@ -160,9 +161,9 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   event.mutable_notice()->set_failed_save_step(failed.step());
   event.mutable_notice()->set_text(absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(),
                                                 " could not save step ", failed.step(), ": ",
-                                                CutText(failed.message(), 4096), last ? "" : "; training goes on"));
+                                                CutText(failed.message(), 4096), last ? "" : "; training continues"));
   turn.Publish(job, std::move(event));
-  // It was the save before a stop, and the ranks have gone on; unless somebody wanted more than that stop since.
+  // It was the save before a stop, and the ranks continue, unless a stronger request has followed that stop.
   bool undone = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() && job.current.stop &&
                 job.state() == v1::JOB_STATE_STOPPING && !job.current.nothing_desired && !job.record.cancelled() &&
                 !job.record.has_failure();
@@ -170,14 +171,14 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   UndoStop(turn, job, absl::StrCat("step ", failed.step(), " could not be saved: ", CutText(failed.message(), 1024)));
 }
 
-// A trainer of an earlier version tells no hash.
+// A trainer of an earlier version reports no hash.
 bool IsSameCheckpoint(const v1::CheckpointGrant& grant, const v1::RestorePoint& restored) {
   const std::string& hash = restored.manifest_hash();
   return grant.step() == restored.step() && (hash.empty() || hash == grant.manifest_hash());
 }
 
-// The group has settled what earlier ones left: what they were granted has its name, or is gone. `restored`: where it
-// went on from; null: it began anew.
+// Resolves the grants of earlier generations: the new group has renamed their checkpoints or removed them. `restored`:
+// the checkpoint that it resumed from; null: it starts without one.
 void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
   CheckpointGrants& grants = *job.record.mutable_grants();
   const CheckpointGrants before = grants;
@@ -193,14 +194,14 @@ void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
       turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
                   absl::StrCat("the checkpoint of step ", grant.step(), " that generation ", grant.generation(),
                                " was granted could not be used; ",
-                               restored == nullptr ? "training begins anew"
+                               restored == nullptr ? "training starts from the beginning"
                                                    : absl::StrCat("restored from step ", restored->step())));
     }
   }
   if (grants.size() != before.size()) turn.Save(job);
 }
 
-// A group that was lost may have made, and saved, steps that nobody was told of.
+// A lost group may have made and saved steps whose reports never arrived.
 void PublishMissingReports(Turn& turn, Job& job, uint64_t restored_step) {
   const uint64_t published = std::max(job.reported_step, job.published.step());
   if (job.generation().value() == 1 || restored_step <= published) return;
@@ -209,12 +210,12 @@ void PublishMissingReports(Turn& turn, Job& job, uint64_t restored_step) {
                            " did not arrive: the group that made them was lost"));
 }
 
-// What in the job's file is not as it was when the checkpoint was made, and may differ.
+// Publishes the keys of the job file whose values differ from those that the checkpoint was made with.
 void PublishChangedKeys(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   for (int i = 0; i < std::min(restored.changes_size(), kChangesPublished); ++i) {
     const v1::ResolvedKey& change = restored.changes(i);
     const std::string text =
-        CutText(absl::StrCat("goes on from step ", restored.step(), " with another ", change.key(), ": ",
+        CutText(absl::StrCat("resumes from step ", restored.step(), " with a changed ", change.key(), ": ",
                              change.value(), change.reason().empty() ? "" : "; ", change.reason()),
                 limits::kDurableTextBytes);
     if (!WasPublished(job, DecisionRule::kResume, text))
@@ -222,7 +223,7 @@ void PublishChangedKeys(Turn& turn, Job& job, const v1::RestorePoint& restored) 
   }
 }
 
-// The checkpoint that a group resumed from is one of this job from then on, also if another job wrote it.
+// The checkpoint that a group resumed from belongs to this job from now on, also if another job wrote it.
 void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   const v1::Job& head = job.head();
   const int at = FirstAt(head, restored.step());
@@ -239,7 +240,7 @@ void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   PublishMissingReports(turn, job, restored.step());
   job.record.set_restored_step(restored.step());
-  // A job that goes on from what another one left has made those steps, though nobody was told of them here.
+  // A job that resumes from another job's checkpoint counts those steps as made, though they were not reported here.
   job.head().set_last_step(std::max(job.head().last_step(), restored.step()));
   turn.Save(job);
   for (int i = 0; i < std::min(restored.passed_over_size(), limits::kPassedOverReported); ++i) {
@@ -278,7 +279,7 @@ void ResolveGrantsWithoutRestore(Turn& turn, Job& job) { ResolveOldGrants(turn, 
 void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
   switch (fact.kind_case()) {
     case v1::Fact::kSaveReady:
-      // The others have nothing to ask for.
+      // Only rank 0 requests grants.
       if (rank.record.rank() == 0) SaveReady(turn, job, rank, fact.save_ready());
       break;
     case v1::Fact::kSaved:
@@ -288,7 +289,7 @@ void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact)
       SaveFailed(turn, job, rank, fact.save_failed());
       break;
     default:
-      // Rank 0 chooses the restart point for all; the others would only say the same again.
+      // Rank 0 chooses the restart point for all ranks; the others would report the same.
       if (rank.record.rank() == 0) Restored(turn, job, fact.restored());
   }
 }

@@ -1,4 +1,5 @@
-// A daemon's stream has ended. Its trainers go on: nothing is decided here, the lease runs.
+// DetachHost: the stream of a daemon has ended. Its trainers continue, and nothing is decided before its lease has run
+// out.
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/handlers.h"
@@ -14,7 +15,7 @@ void Run(Turn& turn, DetachHost& event) {
   turn.state.sessions.erase(it);
   ++turn.state.session_changes;
   host.session = SessionId();
-  turn.Warn(absl::StrCat("host ", host.name.value(), ": its stream ended; its trainers go on"));
+  turn.Warn(absl::StrCat("host ", host.name.value(), ": its stream ended; its trainers continue"));
   EndLogsAtHost(turn, host);
   turn.ScheduleAll();
 }

@@ -32,7 +32,7 @@ void PublishDroppedReports(Turn& turn, Job& job) {
         absl::StrCat(Plural(job.reports_dropped, "more step report was", "more step reports were"), " dropped in the ",
                      absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))), " since then"));
   }
-  // As long as there is more to tell, it is told once a span.
+  // While reports keep being dropped, this is published once per interval.
   job.drops_since = job.reports_dropped > 0 ? turn.now : absl::InfiniteFuture();
   job.reports_dropped = 0;
 }

@@ -22,8 +22,8 @@
 namespace trainyard {
 namespace {
 
-// When peers report a broken collective before the rank that reported_broken it has told why, the cause gets this long
-// to arrive before what is left is killed: dying ranks tell within milliseconds.
+// If peers report a broken collective before the failed rank has reported the cause, the cause has this long to arrive
+// before the remaining ranks are killed: failing ranks report within milliseconds.
 constexpr absl::Duration kCauseGrace = absl::Milliseconds(300);
 
 DecisionRule RuleOf(v1::FailureRecord::Kind kind, bool restart) {
@@ -46,19 +46,19 @@ void KillAfterCause(Turn& turn, Job& job) {
   turn.Touch(job);
 }
 
-// A group that was being ended as asked has failed on its way.
+// A group that was being ended on request has failed before its end.
 void FailEnding(Turn& turn, Job& job) {
   const v1::FailureRecord& failure = job.record.failure();
-  // A job that is to continue later makes its last steps once more then.
-  const bool goes_on =
+  // A job that continues later makes its last steps again.
+  const bool continues =
       job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
-  const bool remakes = failure.kind() == v1::FailureRecord::KIND_UNSAVED && goes_on;
+  const bool remakes = failure.kind() == v1::FailureRecord::KIND_UNSAVED && continues;
   if (IsForGood(failure.kind()) && !remakes && !job.record.cancelled()) {
     job.record.clear_ending();
     turn.Decide(job, DecisionRule::kGiveUp, NoticeLevel::kError, failure.text());
     turn.SetReason(job, failure.text());
   } else {
-    // It ends anyway, but not at a step any more.
+    // The group ends anyway, but no longer at a step.
     turn.Notice(job, NoticeLevel::kWarning, absl::StrCat(failure.text(), "; the group was being ended anyway"));
   }
   KillAfterCause(turn, job);
@@ -81,7 +81,7 @@ absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3
 
 absl::Duration MaxStopGrace(const Job& job) {
   const absl::Duration most = std::max(kStopGraceMax, StopGrace(job));
-  // Without its save the stop is off, so the save is given up before the group is.
+  // If its save fails the stop is undone, so the save must end before the group is killed.
   if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) return most;
   return std::max(most, absl::Seconds(job.head().spec().checkpoint().timeout_s()) + StopGrace(job));
 }
@@ -122,9 +122,9 @@ void UndoStop(Turn& turn, Job& job, const std::string& why) {
   const v1::JobRecord::Ending ending = job.record.ending();
   std::string text =
       ending == v1::JobRecord::ENDING_CANCEL
-          ? absl::StrCat("the job was not cancelled: ", why, "; it goes on (without --save it ends)")
+          ? absl::StrCat("the job was not cancelled: ", why, "; it continues (cancel without --save to end it)")
           : absl::StrCat("the job was not ", ending == v1::JobRecord::ENDING_PAUSE ? "paused" : "restarted", ": ", why,
-                         "; training goes on (--now ends it without)");
+                         "; training continues (--now ends it without a save)");
   job.current.stop = false;
   job.current.drop_at = job.current.drop_by = absl::InfiniteFuture();
   job.record.clear_ending_reason();
@@ -155,14 +155,14 @@ void MarkGone(Turn& turn, Job& job, Rank& rank, std::string why) {
 void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
   if (!HasTrainers(job.state()) || job.held_at != 0) return;
   if (job.record.has_failure() && !IsBetterCause(failure, job.record.failure())) {
-    // A consequence, or one more of the same: told where it says something new.
+    // A consequence, or another failure of the same kind: published only if it adds something.
     bool own = HasOwnCause(failure.kind());
     if (own && failure.text() != job.record.failure().text()) turn.Notice(job, NoticeLevel::kWarning, failure.text());
     return;
   }
   *job.record.mutable_failure() = failure;
   turn.Save(job);
-  // It was to be cancelled with what it has made, and that is not saved yet.
+  // The job was being cancelled with a save that is not made yet.
   if (job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
       !job.current.nothing_desired && !AnyFinished(job)) {
     UndoStop(turn, job, failure.text());
@@ -197,7 +197,7 @@ void DecideFailure(Turn& turn, Job& job) {
 void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit) {
   if (rank.exited()) return;
   v1::TrainerExited kept = exit;
-  kept.clear_last_lines();  // told below; the record stays small
+  kept.clear_last_lines();  // published below, so that the record stays small
   kept.set_message(CutText(exit.message(), 1024));
   *rank.record.mutable_exit() = std::move(kept);
   rank.record.clear_gone();
@@ -216,7 +216,7 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
                             .exit = &rank.record.exit()});
   if (failure.has_value()) {
     FailGeneration(turn, job, *failure);
-    // Those of the rank that is the cause; of its victims they would only be many.
+    // Only the output of the rank that is the cause; that of its peers would not help.
     bool is_cause = job.record.failure().text() == failure->text();
     if (is_cause && HasOwnCause(failure->kind())) PublishLastLines(turn, job, rank, exit);
   }

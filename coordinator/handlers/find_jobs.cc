@@ -1,4 +1,4 @@
-// FindJobs: the jobs that a text names, so that nobody has to write a whole id. Changes nothing.
+// FindJobs: returns the jobs that match a text, so that users need not type a whole id. Changes nothing.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kFoundMax = 20;
 
-// Jobs that hosts run and that this coordinator does not know have an id alone; they can be cancelled.
+// Returns matching jobs that hosts run and this store does not know. They have only an id; they can be cancelled.
 std::vector<JobId> UnknownJobs(const State& state, const std::string& text) {
   std::vector<JobId> found;
   if (state.unknown.contains(JobId(text))) return {JobId(text)};

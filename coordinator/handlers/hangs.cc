@@ -33,7 +33,7 @@ PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
   for (const v1::PhaseRecord& record : job.record.phases()) {
     if (record.phase() != phase) continue;
     facts.doublings = record.doublings();
-    // Of an earlier life of the coordinator.
+    // Learned by an earlier coordinator process.
     if (facts.learned_s == 0) facts.learned_s = record.learned_s();
   }
   return facts;
@@ -64,14 +64,14 @@ HangFacts GatherFacts(const Turn& turn, const Job& job) {
   return facts;
 }
 
-// With a stack only where the process is to be ended anyway: to tell it, it is interrupted.
+// Requests a stack only if the process will be ended anyway, because reading the stack interrupts it.
 void RequestExaminations(Turn& turn, Job& job, const std::vector<uint32_t>& culprits, bool with_stack) {
   constexpr size_t kAtMost = 4;
   for (size_t i = 0; i < culprits.size() && i < kAtMost; ++i) {
     Rank& rank = job.ranks[culprits[i]];
     auto host = turn.state.hosts.find(rank.host());
     const bool can_answer = host != turn.state.hosts.end() && host->second.attached() && host->second.reachable;
-    // A stopped process cannot tell where it is, and that it is stopped says enough.
+    // A stopped process cannot report its stack, and its state is explanation enough.
     const bool stack_is_there = can_answer && !rank.ended() && rank.position.process_state != "T";
     if (rank.examination.has_value() || (with_stack && !stack_is_there)) continue;
     rank.examination = ExaminationCall{
@@ -92,7 +92,7 @@ void ForgetExaminations(Turn& turn, Job& job) {
   }
 }
 
-// What was told of a stall is over: the ranks go on.
+// The ranks continue, so a published stall is over.
 void EndStall(Turn& turn, Job& job) {
   HangWatch& watch = job.current.hang;
   if (!watch.stalled) return;
@@ -101,10 +101,10 @@ void EndStall(Turn& turn, Job& job) {
   ForgetExaminations(turn, job);
   if (watch.published.empty()) return;
   turn.Decide(job, DecisionRule::kHang, NoticeLevel::kInfo,
-              absl::StrCat("the ranks go on after ",
+              absl::StrCat("the ranks continue after ",
                            absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
-                           "; it was told: ", watch.published));
-  // A phase that just took longer than thought is learned; one that somebody stopped is not.
+                           "; the reported stall: ", watch.published));
+  // A phase that only took longer than expected is learned; one in which a process was stopped is not.
   if (watch.published_is_learned) job.unlearned_until = turn.now;
   watch.published.clear();
 }
@@ -128,7 +128,7 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
     return;
   }
   if (!decision.phase.empty()) {
-    // Should it have been slowness after all, then it is given more time from here on.
+    // In case the phase was only slow, it has more time from now on.
     v1::PhaseRecord& record = PhaseRecordOf(job, decision.phase);
     record.set_doublings(record.doublings() + 1);
     turn.Save(job);
@@ -142,7 +142,7 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   FailGeneration(turn, job, failure);
 }
 
-// For how long nothing may move while the last save is tried again: the longest pause and a save.
+// How long a group may make no progress while the last save is tried again: the longest pause and a save.
 absl::Duration LastSaveLimit(const Job& job) {
   return absl::Seconds(30) + absl::Seconds(job.head().spec().checkpoint().timeout_s());
 }
@@ -160,16 +160,16 @@ void CheckHang(Turn& turn, Job& job) {
     watch.generation = job.head().generation();
     watch.since = watch.progress_at = turn.now;
   }
-  // What all have to say is not known before every host is back.
+  // The positions of all ranks are known only when every host has attached again.
   if (!job.current.unconfirmed.empty()) return RestartStallTimer(turn, job);
   const absl::Duration still = turn.now - std::max(watch.progress_at, watch.since);
   if (still < kHangExamineAfter) return EndStall(turn, job);
-  // Between two tries the ranks wait, and a sick disk is slow; what they hold is nowhere else.
+  // Between two tries the ranks wait, and a failing disk is slow; only the ranks have this state.
   if (still < LastSaveLimit(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
   CarryOut(turn, job, JudgeHang(turn.now, GatherFacts(turn, job)));
 }
 
-// Where a rank that hung was, for `why`; the group's end waited for that.
+// Publishes the stack of a rank that hung, for `why`, and ends the group, which waited for the stack.
 void PublishStack(Turn& turn, Job& job, const Rank& rank) {
   const v1::Examination& seen = *rank.examination->answer;
   const std::string who = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
@@ -200,7 +200,7 @@ void RecordExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& 
   bool first = !rank.examination->answer.has_value();
   rank.examination->answer = std::move(kept);
   if (!first) return;
-  turn.Push(rank.host());  // it is asked no more
+  turn.Push(rank.host());  // the request leaves the desired state
   if (rank.examination->with_stack) PublishStack(turn, job, rank);
 }
 

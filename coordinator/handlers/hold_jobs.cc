@@ -28,7 +28,7 @@ bool RunsUnknown(const Host& host, const JobId& id) {
                      [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); });
 }
 
-// The group that the store knows was over before the later one was formed.
+// The recorded group had ended before the later one was formed.
 void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
   for (Rank& rank : job.ranks) {
     if (!rank.seen_running) MarkGone(turn, job, rank, "a later generation of the job ran after it");
@@ -67,11 +67,11 @@ void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running
 void ResumeHeld(Turn& turn, Job& job) {
   if (job.held_at == 0) return;
   for (const auto& [name, host] : turn.state.hosts) {
-    // What a host runs that is about to attach is not known yet.
+    // A reachable host that has not attached yet may run it, too.
     if (Runs(host, job.id) || (job.current.unconfirmed.contains(name) && host.reachable)) return;
   }
   std::string text = absl::StrCat("generation ", job.held_at, ", which this coordinator's store did not know, has ",
-                                  "ended; the job goes on from what it has saved");
+                                  "ended; the job resumes from its checkpoints");
   job.past_generation = std::max(job.past_generation, job.held_at);
   job.held_at = 0;
   turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kWarning, text);
@@ -146,7 +146,7 @@ std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::str
     turn.Push(host.name);
   }
   turn.state.unknown.erase(id);
-  RememberForgotten(turn, id);  // also where a host is away, or this coordinator is restarted before they have ended
+  RememberForgotten(turn, id);  // in case a host is away, or the coordinator restarts before they have ended
   std::string text = WithReason(absl::StrCat("job ", id.value(), ", which this coordinator's store does not know, is ",
                                              "cancelled; its trainers on ", absl::StrJoin(hosts, ", "), " are ended"),
                                 reason);

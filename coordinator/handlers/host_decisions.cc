@@ -53,7 +53,7 @@ void RecordHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::H
   for (const v1::ResolvedKey& decision : decided.decisions()) {
     if (!IsHostsKey(decision.key())) continue;
     auto& by_host = job.host_decisions[decision.key()];
-    // Hosts of earlier generations have no say any more.
+    // Hosts of earlier generations no longer count.
     if (!by_host.contains(host) && by_host.size() >= job.ranks_on.size()) {
       std::erase_if(by_host, [&](const auto& entry) { return !job.ranks_on.contains(entry.first); });
     }
@@ -65,7 +65,7 @@ void RecordHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::H
     auto* decisions = job.head().mutable_decisions();
     auto at = std::find_if(decisions->begin(), decisions->end(),
                            [&](const v1::ResolvedKey& known) { return known.key() == decision.key(); });
-    // One more of the same changes nothing: a thousand hosts must not cost a million comparisons.
+    // The same value again changes nothing: a thousand hosts must not cost a million comparisons.
     if (at != decisions->end() && at->value() == newest.value() && at->reason() == newest.reason()) continue;
     v1::ResolvedKey merged = Merge(decision.key(), by_host);
     if (at != decisions->end()) {

@@ -1,5 +1,5 @@
-// A batch of facts: each counts once, by its sequence; what belongs to an old generation is refused by name; all of it
-// is acknowledged, durably, so that the daemon may forget it.
+// HostFactsReceived: a batch of facts about trainers. Each fact counts once, by its sequence; one of an old generation
+// changes nothing and is logged. All are acknowledged once they are durable, so that the daemon may forget them.
 #include <algorithm>
 #include <string>
 
@@ -22,7 +22,7 @@ absl::string_view FactName(const v1::Fact& fact) {
   return field == nullptr ? absl::string_view("unknown") : absl::string_view(field->name());
 }
 
-// What runs of a job that is held, or not known, is left alone until it has exited. Returns whether it was one.
+// Trainers of held or unknown jobs are left alone until they have exited. Returns whether the fact is about one.
 bool ForgetHeld(Turn& turn, Host& host, const v1::Fact& fact) {
   const auto is_it = [&](const v1::TrainerKey& key) { return SameTrainer(key, fact.key()); };
   const auto runs_it = [&](const v1::RunningTrainer& running) { return SameTrainer(running.key(), fact.key()); };
@@ -40,7 +40,7 @@ bool ForgetHeld(Turn& turn, Host& host, const v1::Fact& fact) {
   return true;
 }
 
-// OK, or why the fact changes nothing.
+// Returns OK, or why the fact must change nothing.
 absl::Status CheckFence(const State& state, const Host& host, const v1::Fact& fact) {
   const v1::TrainerKey& key = fact.key();
   auto it = state.jobs.find(JobId(key.job_id()));
@@ -50,7 +50,7 @@ absl::Status CheckFence(const State& state, const Host& host, const v1::Fact& fa
     return absl::AbortedError(absl::StrCat("the job is at generation ", job.head().generation()));
   }
   if (IsFinal(job.state())) return absl::AbortedError(absl::StrCat("the job is ", StateName(job.state())));
-  // A host that was forgotten has no part in what it ran before.
+  // A host that was forgotten does not own the ranks that it ran before.
   if (key.rank() >= job.ranks.size() || job.ranks[key.rank()].host() != host.name || !host.jobs.contains(job.id)) {
     return absl::AbortedError("that rank is not on this host");
   }
@@ -58,7 +58,7 @@ absl::Status CheckFence(const State& state, const Host& host, const v1::Fact& fa
 }
 
 void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
-  // Its generation, or its job, is none that a fact could be counted for; the folder of the run has what it saved.
+  // The store does not have its generation or its job; the run folder has its checkpoints.
   if (ForgetHeld(turn, host, fact)) return;
   ForgetStray(turn, host, fact);
   if (absl::Status status = CheckFence(turn.state, host, fact); !status.ok()) {
@@ -87,7 +87,7 @@ void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
 
 void Run(Turn& turn, HostFactsReceived& event) {
   auto session = turn.state.sessions.find(event.session);
-  if (session == turn.state.sessions.end()) return;  // an old stream: its daemon tells them again on its new one
+  if (session == turn.state.sessions.end()) return;  // an old stream: its daemon sends them again on the new one
   Host& host = turn.state.hosts.at(session->second);
   for (const v1::Fact& fact : event.batch.facts()) {
     if (fact.sequence() <= host.applied_fact) continue;

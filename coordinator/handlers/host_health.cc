@@ -15,13 +15,14 @@ namespace {
 void PublishUnreachable(Turn& turn, const Host& host, const std::string& reason) {
   std::string text = absl::StrCat("host ", host.name.value(), " is unreachable: ", reason);
   turn.DecideCluster(host.name, DecisionRule::kNone, NoticeLevel::kWarning,
-                     absl::StrCat(text, "; its trainers may go on"));
+                     absl::StrCat(text, "; its trainers may still run"));
   std::vector<JobId> jobs(host.jobs.begin(), host.jobs.end());
   for (const JobId& id : jobs) {
     Job& job = turn.state.jobs.at(id);
     if (!HasTrainers(job.state())) continue;
     if (job.forming()) turn.Notice(job, NoticeLevel::kWarning, text + "; forming waits for it");
-    if (job.state() == v1::JOB_STATE_RUNNING) turn.Notice(job, NoticeLevel::kWarning, text + "; its ranks may go on");
+    if (job.state() == v1::JOB_STATE_RUNNING)
+      turn.Notice(job, NoticeLevel::kWarning, text + "; its ranks may still run");
   }
   turn.ScheduleAll();
 }

@@ -26,10 +26,10 @@ void Run(Turn& turn, HostTrouble& event) {
   if (!had && !host.trouble.empty()) {
     turn.DecideCluster(
         host.name, DecisionRule::kNone, NoticeLevel::kError,
-        absl::StrCat("host ", name, ": ", host.trouble, "; nothing is placed there until that is mended"));
+        absl::StrCat("host ", name, ": ", host.trouble, "; nothing is placed there until that is fixed"));
   } else if (had && host.trouble.empty()) {
     turn.DecideCluster(host.name, DecisionRule::kNone, NoticeLevel::kInfo,
-                       absl::StrCat("host ", name, " can be given ranks again"));
+                       absl::StrCat("host ", name, " can run ranks again"));
   }
   turn.ScheduleAll();
 }

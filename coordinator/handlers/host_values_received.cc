@@ -1,5 +1,5 @@
-// Rendezvous values: each is written once and told to every host of its generation, until the store is sealed or the
-// generation is over. Who may use a store is decided here.
+// HostValuesReceived: values that ranks exchange to connect. Each is written once and sent to every host of its
+// generation, until the store is sealed or the generation has ended. Checks who may use a store.
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kNameBytes = 1'024;
 
-// OK, or why this host may not use the store of this generation.
+// Returns OK, or why this host may not use the store of this generation.
 absl::Status CheckAccess(const State& state, const Host& host, const JobId& id, uint64_t generation) {
   auto it = state.jobs.find(id);
   if (it == state.jobs.end()) return absl::AbortedError(absl::StrCat("there is no job ", id.value()));
@@ -29,7 +29,7 @@ absl::Status CheckAccess(const State& state, const Host& host, const JobId& id, 
   return absl::AbortedError(absl::StrCat("job ", id.value(), " has no ranks on host ", host.name.value()));
 }
 
-// OK where the value is to be added; `known` is set where the same value is there already.
+// Returns OK if the value may be added; sets `known` if the same value is there already.
 absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool& known) {
   known = false;
   if (value.name().empty() || value.name().size() > kNameBytes) {
@@ -53,7 +53,7 @@ absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool
   return absl::OkStatus();
 }
 
-// A thousand ranks put, each for a thousand hosts: the list is made once a change of them, not once a put.
+// A thousand ranks put values for a thousand hosts, so the list is made once per change of the hosts, not once per put.
 SessionList SessionsOf(const State& state, Job& job) {
   if (job.current.store.sessions == nullptr || job.current.store.sessions_of != state.session_changes) {
     auto list = std::make_shared<std::vector<SessionId>>();
@@ -94,7 +94,7 @@ bool Add(Job& job, v1::StoreValue& value, v1::StoreValues& answer) {
 
 void Run(Turn& turn, HostValuesReceived& event) {
   auto session = turn.state.sessions.find(event.session);
-  if (session == turn.state.sessions.end()) return;  // an old stream: its daemon puts them again on its new one
+  if (session == turn.state.sessions.end()) return;  // an old stream: its daemon puts them again on the new one
   const Host& host = turn.state.hosts.at(session->second);
   v1::PutValues& put = event.put;
   SendToHost answer{event.session, {}};

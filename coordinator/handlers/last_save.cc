@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-constexpr char kLastSaveMade[] = "the last save is made after all";
+constexpr char kLastSaveMade[] = "the last save has succeeded after all";
 constexpr size_t kErrorBytes = 1'024;
 
 }  // namespace
@@ -42,7 +42,7 @@ void PublishLastSaveFailure(Turn& turn, Job& job, const Rank& rank, const v1::Ch
   const bool names_rank = absl::StartsWith(failed.message(), "rank ");
   const std::string who = names_rank ? "" : absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), ": ");
   const std::string text =
-      absl::StrCat("the last save fails and is tried again: ", who, CutText(failed.message(), kErrorBytes));
+      absl::StrCat("the last save failed and is tried again: ", who, CutText(failed.message(), kErrorBytes));
   if (!WasPublished(job, DecisionRule::kCheckpoint, text)) {
     turn.Warn(absl::StrCat("job ", job.id.value(), ": ", text));
     v1::Event event;

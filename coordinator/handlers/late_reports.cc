@@ -8,9 +8,9 @@
 namespace trainyard {
 namespace {
 
-// A rank 0 that has finished and waits for the word that this is known tells its newest steps again once its link is
-// open again: a daemon that died had them in memory alone, and its successor tells the fact, which was on disk, at
-// once.
+// A daemon that was killed had the newest reports only in memory, while its successor sends the fact, which was on
+// disk, immediately. A rank 0 that has finished and waits for the acknowledgement sends its newest steps again once its
+// link is open.
 constexpr absl::Duration kReportsLimit = absl::Seconds(30);
 
 }  // namespace

@@ -1,6 +1,6 @@
-// ListEvents: the durable events of a job, or of the cluster, oldest first: what `why` and `events` show. By pages,
-// each well within a message; a token says where the next one begins and where the answer as a whole ends, so that what
-// happens meanwhile is in none of them.
+// ListEvents: returns the durable events of a job or of the cluster, oldest first, which `why` and `events` show. Pages
+// stay well below the limit of a message. The page token has the start of the next page and the end of the whole
+// answer, so that events that happen meanwhile are in no page. Changes nothing.
 #include <algorithm>
 #include <deque>
 #include <iterator>
@@ -23,7 +23,7 @@ namespace trainyard {
 namespace {
 
 constexpr uint32_t kEventsDefault = 1'000;
-constexpr size_t kFieldBytes = 8;  // of the message, around each
+constexpr size_t kFieldBytes = 8;  // overhead of each event in the message
 constexpr char kPageTokenPrefix[] = "events";
 
 // Events with sequences above `after`, up to `last`.
@@ -40,7 +40,7 @@ absl::StatusOr<Span> ReadToken(const std::string& token) {
   if (parts.size() != 3 || parts[0] != kPageTokenPrefix || !absl::SimpleAtoi(parts[1], &span.after) ||
       !absl::SimpleAtoi(parts[2], &span.last)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("page_token '", token.substr(0, 64), "' is not one of ours; leave it empty for the first page"));
+        absl::StrCat("page_token '", token.substr(0, 64), "' is not valid; leave it empty for the first page"));
   }
   return span;
 }
@@ -54,7 +54,7 @@ absl::StatusOr<v1::ListEventsResponse> ReadPage(const History& history, uint64_t
                                                 const v1::ListEventsRequest& request) {
   const auto& events = history.durable();
   v1::ListEventsResponse response;
-  // A caller that asks for what follows an event has received those before it.
+  // A caller that requests the events after one has received those before it.
   if (request.after_sequence() == 0 && request.page_token().empty()) response.set_dropped(dropped);
   if (events.empty()) return response;
   Span span{.after = request.after_sequence(), .last = events.back()->sequence()};

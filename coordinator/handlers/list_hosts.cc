@@ -1,4 +1,4 @@
-// ListHosts: every host the coordinator knows, attached or not, in name order. Changes nothing.
+// ListHosts: returns every known host, attached or not, in name order. Changes nothing.
 #include <utility>
 
 #include "absl/status/status.h"

@@ -27,7 +27,7 @@ void Run(Turn& turn, ListJobs& event) {
   if (!token.empty() && (!absl::ConsumePrefix(&token, kPageTokenPrefix) || !absl::SimpleAtoi(token, &before))) {
     turn.Emit(Reply{event.call,
                     absl::InvalidArgumentError(absl::StrCat("page_token '", request.page_token().substr(0, 64),
-                                                            "' is not one of ours; leave it empty for the first page")),
+                                                            "' is not valid; leave it empty for the first page")),
                     {}});
     return;
   }

@@ -15,7 +15,7 @@
 namespace trainyard {
 namespace {
 
-// After a job's end its last lines are on their way for so long.
+// How long the last lines may be on their way after the end of a job.
 constexpr absl::Duration kLastLinesGrace = absl::Seconds(2);
 
 std::set<HostName> HostsOfReader(const Job& job, const v1::LogsRequest& request) {
@@ -31,7 +31,7 @@ std::set<HostName> HostsOfReader(const Job& job, const v1::LogsRequest& request)
 
 absl::Status NotAttached(absl::string_view host) {
   return absl::UnavailableError(
-      absl::StrCat("host ", host, " is not attached, and the output lies there; try again when it is back"));
+      absl::StrCat("host ", host, " is not attached, and the output is stored there; try again when it is back"));
 }
 
 std::string AskHosts(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids) {
@@ -65,7 +65,7 @@ void MoveLogsOfJob(Turn& turn, const Job& job) {
       if (!stays) turn.Push(open->second);
       open = stays ? std::next(open) : reader.open.erase(open);
     }
-    // A host whose request is still open follows the job's ranks, whatever their generation.
+    // A host with an open request follows the job's ranks in any generation.
     reader.asked.clear();
     for (const auto& [request_id, host] : reader.open) reader.asked.insert(host);
     std::vector<std::string> request_ids;

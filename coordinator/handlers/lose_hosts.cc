@@ -27,13 +27,13 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
   for (const v1::CommunicatorReport& communicator : rank.position.communicators) {
     if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();
   }
-  // Steps are judged by when the last one was completed; of a phase whose time is not learned nothing is concluded.
+  // For steps the time of the last completed one counts; a phase without a learned time proves nothing.
   peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.position.phase_s);
   peer.phase_limit = rank.phase == Phase::kTrain ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase.name());
   return peer;
 }
 
-// All facts but those of the one host.
+// Gathers the facts that are the same for every host of the job.
 HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>& peers, std::string& broken) {
   HostLossFacts facts;
   facts.forming = job.forming();
@@ -53,7 +53,7 @@ HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>&
     if (!facts.forming) progress = std::max({progress, rank.step_at, host.attached_at});
     if (!rank.ended()) peers.push_back(MakePeer(turn, job, rank, host));
   }
-  // A rank that failed by itself says more than one that noticed.
+  // The failure of a rank explains more than the report of a peer.
   if (job.record.has_failure()) broken = job.record.failure().text();
   facts.since_progress = turn.now - progress;
   facts.peers = peers;
@@ -61,8 +61,8 @@ HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>&
   return facts;
 }
 
-// Whether the host's ranks are known to have heard `go`: one of the group has made a step, which takes all of them, or
-// each of the host's own was heard in a phase that follows.
+// Whether the host's ranks are known to have received `go`: a rank of the group has made a step, which needs all of
+// them, or each rank of the host has reported a later phase.
 bool HasBegun(const Job& job, const HostName& name) {
   bool stepped = std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) {
     return rank.last_step >= std::max<uint64_t>(1, rank.record.first_step());
@@ -75,7 +75,7 @@ bool HasBegun(const Job& job, const HostName& name) {
   });
 }
 
-// Of the hosts with ranks that have not ended: those that cannot be reached, and how many can.
+// The hosts with ranks that have not ended: those that cannot be reached, and the number of the others.
 struct Reach {
   std::vector<HostName> silent;
   size_t reachable = 0;
@@ -95,7 +95,7 @@ Reach FindReach(const State& state, const Job& job) {
   return reach;
 }
 
-// Sets the flag of a job none of whose hosts can be reached.
+// Marks the job as unreachable if none of its hosts can be reached, and publishes changes.
 void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
   bool unreachable = !reach.silent.empty() && reach.reachable == 0;
   if (unreachable == job.head().unreachable()) {
@@ -115,8 +115,8 @@ void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
                   : std::string("a host of the job can be reached again"));
 }
 
-// The host's ranks of the job count as gone. What it may still run holds its slot until its exit is told: the stream
-// may outlive the loss, and then no Hello says what runs there, nor what it will start of what is on its way to it.
+// Counts the host's ranks of the job as gone. What may still run there uses its slot until its exit is reported: the
+// stream may survive the loss, and then no Hello lists what runs there, or what a desired state on its way will start.
 void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
   auto ranks = job.ranks_on.find(host.name);
   if (ranks == job.ranks_on.end()) return;
@@ -130,7 +130,8 @@ void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
   }
 }
 
-// Every rank has told that it made all steps: nothing is lost with a host that cannot tell how its ranks left.
+// Every rank has reported that it made all steps, so nothing is lost with a host that cannot report how its ranks
+// ended.
 void CountAsEnded(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
   turn.Notice(job, NoticeLevel::kWarning, absl::StrCat(reason, "; its ranks had made all steps"));
   if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {

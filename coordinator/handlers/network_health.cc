@@ -13,11 +13,11 @@
 namespace trainyard {
 namespace {
 
-// On a full disk the last bytes come and go.
+// Two thresholds, because the last bytes of a full disk come and go.
 constexpr uint64_t kDiskFull = 64 << 10;
 constexpr uint64_t kDiskHasRoom = 256 << 10;
 
-// To the jobs whose ranks run there; the cluster's events have it in any case.
+// Publishes to the cluster, and to the jobs with ranks on the host.
 void PublishForHost(Turn& turn, const Host& host, DecisionRule rule, NoticeLevel level, const std::string& text) {
   turn.DecideCluster(host.name, rule, level, text);
   for (const JobId& id : host.jobs) {
@@ -31,12 +31,12 @@ void CheckArrival(Turn& turn, Host& host, absl::Duration clock_offset) {
     case ArrivalTrend::Change::kLate:
       return PublishForHost(
           turn, host, DecisionRule::kNetwork, NoticeLevel::kWarning,
-          absl::StrCat("what host ", host.name.value(), " sends to the coordinator arrives ",
+          absl::StrCat("messages of host ", host.name.value(), " arrive at the coordinator ",
                        absl::FormatDuration(absl::Trunc(host.arrivals.late_by(), absl::Milliseconds(1))),
                        " late: the network is slow, or one of the two is very busy"));
     case ArrivalTrend::Change::kPunctual:
       return PublishForHost(turn, host, DecisionRule::kNetwork, NoticeLevel::kInfo,
-                            absl::StrCat("what host ", host.name.value(), " sends arrives in time again"));
+                            absl::StrCat("messages of host ", host.name.value(), " arrive in time again"));
     case ArrivalTrend::Change::kNone:
       return;
   }
@@ -49,10 +49,9 @@ void CheckDisk(Turn& turn, Host& host) {
   if (!full)
     return PublishForHost(turn, host, DecisionRule::kDisk, NoticeLevel::kInfo,
                           absl::StrCat("the disk of host ", host.name.value(), " has room again"));
-  PublishForHost(
-      turn, host, DecisionRule::kDisk, NoticeLevel::kWarning,
-      absl::StrCat("the disk of host ", host.name.value(), " that holds its daemon's state is full (",
-                   host.disk_free_bytes, " bytes free): what happens there is kept in memory until there is room"));
+  PublishForHost(turn, host, DecisionRule::kDisk, NoticeLevel::kWarning,
+                 absl::StrCat("the disk of host ", host.name.value(), " that holds its daemon's state is full (",
+                              host.disk_free_bytes, " bytes free): its facts stay in memory until there is room"));
 }
 
 }  // namespace
@@ -79,7 +78,7 @@ void CheckNetwork(Turn& turn, Job& job) {
     if (!WaitsAsUsual(turn.now, ranks)) return;
     job.current.network_slow = false;
     return turn.Decide(job, DecisionRule::kNetwork, NoticeLevel::kInfo,
-                       "the ranks wait for one another no longer than they used to");
+                       "the ranks wait for one another no longer than usual");
   }
   std::string text = JudgeWaiting(turn.now, ranks);
   if (text.empty()) return;

@@ -1,4 +1,4 @@
-// OpenLogs: a reader requests the output of a job; the hosts of its ranks are asked for it (log_readers.h).
+// OpenLogs: a reader requests the output of a job. The hosts of its ranks receive log requests (log_readers.h).
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,7 +42,7 @@ void Run(Turn& turn, OpenLogs& event) {
   std::string missing = AskHosts(turn, job, kept, request_ids);
   if (!missing.empty()) return CloseLogReader(turn, event.reader, NotAttached(missing));
   turn.Emit(LogsOpened{event.reader, std::move(request_ids)});
-  // Nothing was ever started, and nobody waits for what may be.
+  // No rank was ever placed, and the reader does not follow.
   if (kept.open.empty() && !kept.request.follow()) CloseLogReader(turn, event.reader, absl::OkStatus());
 }
 

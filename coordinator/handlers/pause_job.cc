@@ -1,4 +1,4 @@
-// PauseJob: as a restart, but the job rests without slots until it is resumed.
+// PauseJob: ends the group at a step and with a save, and frees the job's slots until it is resumed.
 #include <string>
 #include <utility>
 
@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-constexpr char kNotWaitedFor[] = "the operator asked for a pause without waiting for it";
+constexpr char kNotWaitedFor[] = "the operator requested an immediate pause";
 
 absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
   if (job.held_at != 0)

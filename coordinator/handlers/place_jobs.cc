@@ -41,7 +41,7 @@ v1::ResolvedKey& DecisionOf(Job& job, absl::string_view key) {
   return added;
 }
 
-// What only the chosen hosts could tell is added to the decisions of the job.
+// These functions add to the job's decisions what depends on the chosen hosts.
 void DecideSharedMemory(Job& job) {
   if (job.ranks.size() == 1 || job.head().spec().network().has_shared_memory()) return;
   const bool one_host = job.ranks_on.size() == 1;
@@ -64,7 +64,7 @@ void DecideThreads(const State& state, Job& job) {
                                    job.ranks_on.size() > 1 ? "; other hosts decide likewise" : ""));
 }
 
-// Jobs with ranks on the host that may compute on its GPUs.
+// Returns the other jobs on the host that may compute on its GPUs.
 std::string OthersOnGpus(const State& state, const Host& host, const Job& job) {
   std::string others;
   size_t count = 0;
@@ -73,12 +73,12 @@ std::string OthersOnGpus(const State& state, const Host& host, const Job& job) {
     if (++count <= kJobsNamed) absl::StrAppend(&others, count == 1 ? "job " : ", job ", id.value());
   }
   if (!host.strays.empty() || !host.held.empty() || !host.unknown.empty())
-    absl::StrAppend(&others, count == 0 ? "" : ", ", "trainers of the past");
+    absl::StrAppend(&others, count == 0 ? "" : ", ", "trainers of past generations");
   if (count > kJobsNamed) absl::StrAppend(&others, " and ", Plural(count - kJobsNamed, "more job"));
   return others;
 }
 
-// After the ranks have their hosts.
+// Chooses the device once the ranks have their hosts.
 void ChooseDevice(const State& state, Job& job) {
   const v1::JobSpec& spec = job.head().spec();
   if (spec.resources().has_device()) return;
@@ -125,14 +125,14 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   MoveLogsOfJob(turn, job);
 }
 
-// A job that is started again is only placed once everything of its old generation has ended, and not before its time.
+// A job that restarts is placed once everything of its old generation has ended and its delay has passed.
 bool MayBePlaced(const Turn& turn, Job& job) {
   if (job.held_at != 0) return false;
   if (job.state() == v1::JOB_STATE_QUEUED) return true;
   return job.state() == v1::JOB_STATE_RECOVERING && turn.now >= job.restart_at && AllEnded(job);
 }
 
-// All that can be reached, and by name those that cannot: a reason to wait names them.
+// Returns all hosts; those that cannot be reached only by name, so that the reason for waiting can name them.
 std::vector<HostSlots> AllHosts(const State& state) {
   std::vector<HostSlots> hosts = FreeSlots(state);
   for (const auto& [name, host] : state.hosts) {
@@ -157,16 +157,16 @@ PlacementFacts MakeFacts(absl::Time now, const Job& job, const std::vector<HostS
       .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
       .avoided = AvoidedNow(now, job, /*with_last_resorts=*/true),
       .one_a_host = job.head().spec().has_probe() && static_cast<uint32_t>(resources.hosts_size()) == job.world_size()};
-  // Better where it may fail again than nowhere.
+  // Placing the job where it may fail again is better than not placing it.
   if (!facts.avoided.empty() && !CouldFit(facts)) facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/false);
   return facts;
 }
 
-// Later jobs are to leave alone what this one, which has waited for long, could use.
+// Reserves the hosts that this job could use, because it has waited for long; later jobs must not take them.
 void ReserveFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
   PlacementFacts facts = MakeFacts(turn.now, job, hosts);
-  if (!CouldFit(facts)) return;  // however long the others wait, it would not be placed
-  std::string why = absl::StrCat("kept for job ", job.id.value(), ", which has waited for ",
+  if (!CouldFit(facts)) return;  // it could not be placed even if the others waited
+  std::string why = absl::StrCat("reserved for job ", job.id.value(), ", which has waited for ",
                                  absl::FormatDuration(absl::Trunc(turn.now - job.waiting_since, absl::Seconds(1))));
   std::vector<bool> may_use;
   for (const HostSlots& host : hosts) may_use.push_back(BarredFor(facts, host).empty());

@@ -19,9 +19,9 @@ constexpr size_t kWordBytes = 128;
 constexpr size_t kPhaseTimes = 16;
 constexpr size_t kPhaseBytes = 32;
 constexpr absl::Duration kCpuInterval = absl::Milliseconds(400);
-// Of a core. Less is what the threads of a process that waits use.
+// Of one core. The threads of a waiting process use less.
 constexpr double kBusy = 0.05;
-// What is learned is written when it was outgrown by so much.
+// A learned time is written again once it has grown by this factor.
 constexpr double kOutgrown = 1.5;
 
 v1::PhaseRecord* FindPhase(Job& job, absl::string_view phase) {
@@ -31,7 +31,7 @@ v1::PhaseRecord* FindPhase(Job& job, absl::string_view phase) {
   return nullptr;
 }
 
-// The phases there are; others would let a trainer fill our memory.
+// Only known phases are measured; with others a trainer could fill the coordinator's memory.
 bool IsMeasured(std::optional<Phase> phase) {
   return phase == Phase::kFirstStep || phase == Phase::kTrain || phase == Phase::kEvaluate || phase == Phase::kSave;
 }
@@ -41,7 +41,7 @@ void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_a
     const v1::PhaseTime& time = report.phase_times(i);
     const std::optional<Phase> phase = ParsePhase(time.phase());
     if (!IsMeasured(phase) || !(time.longest_s() > 0)) continue;
-    // A stall was in it.
+    // The phase includes a stall.
     if (made_at - absl::Seconds(time.longest_s()) < job.unlearned_until) continue;
     if (job.current.hang.published_is_learned && !job.current.hang.published.empty() &&
         made_at > job.current.hang.stalled_since)
@@ -109,7 +109,7 @@ void RecordPosition(Turn& turn, Job& job, Rank& rank, const v1::RankReport& repo
   RecordProcess(turn, rank, report);
   absl::Time made_at = turn.now - absl::Seconds(std::clamp(report.age_s(), 0.0, 1e6));
   RankPosition& position = rank.position;
-  // What a daemon sends again says nothing new of the trainer itself.
+  // A report that a daemon sends again has nothing new about the trainer itself.
   if (report.phase().empty() || made_at < position.told_at) return;
   position.told_at = made_at;
   Learn(turn, job, report, made_at);

@@ -1,4 +1,5 @@
-// Soft reports of ranks: where each stands, and rank 0's steps and evaluations, which watchers get once and in order.
+// RankReportsReceived: soft reports of ranks. Records the progress of each rank, and publishes the steps and
+// evaluations of rank 0 once and in order.
 #include <algorithm>
 #include <utility>
 
@@ -19,10 +20,10 @@ constexpr int kMemoryKinds = 8;
 constexpr size_t kWordBytes = 32;
 constexpr size_t kStepMarks = 256;
 
-// A restart makes some steps again, with the same numbers; a daemon that re-attached tells some again. What an earlier
-// coordinator told is told once more to fill the history, and not counted: each watcher knows how far it has come.
+// A restart makes some steps again under the same numbers, and a daemon that attached again sends some again. Reports
+// that an earlier coordinator published fill the history, but do not count as new: each watcher knows its position.
 void PublishStep(Turn& turn, Job& job, const v1::StepReport& step) {
-  // A number the job cannot have come to would hide every step after it.
+  // A number that the job cannot have reached would hide every step after it.
   if (step.step() <= job.reported_step || step.step() > job.head().spec().train().steps()) return;
   job.reported_step = step.step();
   job.longest_s = std::max(job.longest_s, step.step_s());
@@ -53,7 +54,7 @@ void PublishEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
   turn.PublishReport(job, std::move(event), is_new);
 }
 
-// An evaluation follows the step it was made after.
+// Publishes each evaluation behind the step that it was made after.
 void PublishInOrder(Turn& turn, Job& job, const v1::RankReport& report) {
   int eval = 0;
   for (const v1::StepReport& step : report.steps()) {
@@ -74,13 +75,13 @@ void RecordMemory(Rank& rank, const v1::RankReport& report) {
   }
 }
 
-// When the newest step that a rank reports was completed: what it does since, it does for `phase_s`.
+// Returns when the newest step that a rank reports was completed: its current phase began then, `phase_s` ago.
 absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankReport& report) {
   double ago = std::clamp(report.age_s(), 0.0, 1e6) + std::clamp(report.phase_s(), 0.0, 1e6);
   return std::max(rank.step_at, now - absl::Seconds(ago));
 }
 
-// A checkpoint of this step may be told long after it. The longer ago, the fewer marks.
+// A checkpoint of this step may be reported much later. The older the steps, the fewer the marks.
 void MarkStep(Job& job, uint64_t step) {
   job.current.step_marks.push_back({.step = step, .train_ms = job.record.goodput().train_ms()});
   if (job.current.step_marks.size() <= kStepMarks) return;
@@ -124,7 +125,7 @@ void Run(Turn& turn, RankReportsReceived& event) {
     Job& job = it->second;
     bool current = report.key().generation() == job.head().generation() && !IsFinal(job.state()) &&
                    report.key().rank() < job.ranks.size() && job.ranks[report.key().rank()].host() == host;
-    if (!current) continue;  // of a generation that is over: no report of it counts
+    if (!current) continue;  // a report of an old generation does not count
     ApplyReport(turn, job, job.ranks[report.key().rank()], report);
     ReleaseDelayedAck(turn, turn.state.hosts.at(host), job);
     if (job.current.reports_until != absl::InfiniteFuture()) turn.Touch(job);

@@ -1,4 +1,4 @@
-// RestartJob: the group is ended at a step and with a save, and formed anew.
+// RestartJob: ends the group at a step and with a save, and forms a new one.
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
@@ -11,6 +11,8 @@
 namespace trainyard {
 namespace {
 
+constexpr char kNotWaitedFor[] = "the operator requested an immediate restart";
+
 absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
   if (job.held_at != 0)
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
@@ -18,18 +20,19 @@ absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
     case v1::JOB_STATE_PLACED:
     case v1::JOB_STATE_STARTING:
     case v1::JOB_STATE_RUNNING:
-      EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, WithReason("restart asked", request.reason()), request.now());
-      if (request.now()) LoseUnreachable(turn, job, "the operator asked for a restart without waiting for it");
+      EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, WithReason("restart requested", request.reason()),
+               request.now());
+      if (request.now()) LoseUnreachable(turn, job, kNotWaitedFor);
       return absl::OkStatus();
     case v1::JOB_STATE_RECOVERING:
       StopAvoidingAll(turn, job);
-      if (request.now()) LoseUnreachable(turn, job, "the operator asked for a restart without waiting for it");
+      if (request.now()) LoseUnreachable(turn, job, kNotWaitedFor);
       return absl::OkStatus();  // it is being started again already
     case v1::JOB_STATE_STOPPING:
       if (job.record.ending() != v1::JobRecord::ENDING_RESTART) break;
       if (request.now()) {
         DropTrainers(turn, job);
-        LoseUnreachable(turn, job, "the operator asked for a restart without waiting for it");
+        LoseUnreachable(turn, job, kNotWaitedFor);
       }
       return absl::OkStatus();
     default:

@@ -1,4 +1,4 @@
-// ResumeJob: a paused job waits for slots again, and goes on from its newest checkpoint.
+// ResumeJob: a paused job waits for slots again, and resumes from its newest checkpoint.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -26,7 +26,7 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
   }
   std::string reason = WithReason("resumed", request.reason());
   if (being_paused) {
-    // The group is still on its way out; it is formed anew at once.
+    // The group is still ending; a new one is formed directly after it.
     ChangeEnding(turn, job, v1::JobRecord::ENDING_RESTART, std::move(reason));
     return absl::OkStatus();
   }
@@ -35,7 +35,7 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
   if (made > job.record.restored_step() && !kept && !request.from_start()) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", Plural(made, "step"),
                                                       " and no checkpoint holds them: resuming it makes "
-                                                      "them again; say so with --from-start, or cancel the job"));
+                                                      "them again; confirm that with --from-start, or cancel the job"));
   }
   turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, reason);
   StopAvoidingAll(turn, job);

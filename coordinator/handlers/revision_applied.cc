@@ -1,5 +1,5 @@
-// A host has applied a desired state. The daemon tells this in order behind its facts, so a trainer that this revision
-// lacks and that never said `started` never will.
+// RevisionApplied: a host has applied a desired state. The daemon reports this behind its facts, so a trainer that the
+// revision lacks and that has not reported `started` will never start.
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"

@@ -1,5 +1,5 @@
-// SaveJob: the wish is counted and recorded; rank 0 learns of it by its desired state, and all ranks save after the
-// same step. A wish that no save has answered outlives its generation.
+// SaveJob: counts and records the request; rank 0 receives it with its desired state, and all ranks save after the same
+// step. A request without a save outlives its generation.
 #include <algorithm>
 
 #include "absl/status/status.h"
@@ -18,12 +18,12 @@ absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
   if (job.state() != v1::JOB_STATE_RUNNING || job.record.has_failure() || job.head().spec().has_probe()) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
                                                       job.head().reason(),
-                                                      "): it makes no steps now that could be saved"));
+                                                      "): the job is not training, so there is nothing to save"));
   }
   job.record.set_save_requests(job.record.save_requests() + 1);
   job.record.set_save_awaited(true);
   job.record.set_save_asked_step(std::max(job.published.step(), job.head().last_step()));
-  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, WithReason("a save was asked for", request.reason()));
+  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, WithReason("a save was requested", request.reason()));
   turn.Save(job);
   turn.Push(job.ranks.front().host());
   return absl::OkStatus();

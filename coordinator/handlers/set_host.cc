@@ -1,4 +1,4 @@
-// SetHost: an operator takes a host out of use, back into use, or says that it is gone, for now or for good.
+// SetHost: an operator takes a host out of use or back into use, gives it up as lost, or removes it.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -36,7 +36,7 @@ void Cordon(Turn& turn, Host& host, const std::string& reason) {
   turn.Save(host);
 }
 
-// Jobs that have ranks there which have not ended.
+// Returns the jobs with ranks there that have not ended.
 std::vector<JobId> JobsOn(const State& state, const Host& host) {
   std::vector<JobId> jobs;
   for (const JobId& id : host.jobs) {
@@ -57,16 +57,16 @@ void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {
                      absl::StrCat(text, "; jobs with ranks there: ", jobs.size()));
   for (const JobId& id : jobs) {
     Job& job = turn.state.jobs.at(id);
-    // A group that is being ended leaves the host anyway, and is not placed on a cordoned one again.
+    // A group that is being ended leaves the host anyway, and is not placed on a cordoned host again.
     const bool ending = job.state() == v1::JOB_STATE_STOPPING || job.state() == v1::JOB_STATE_RECOVERING;
     if (!ending) EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, text, request.now());
     if (ending && request.now()) DropTrainers(turn, job);
-    if (request.now()) LoseUnreachable(turn, job, "the operator asked for a drain without waiting for it");
+    if (request.now()) LoseUnreachable(turn, job, "the operator requested an immediate drain");
   }
 }
 
 void Lose(Turn& turn, Host& host, const std::string& reason) {
-  std::string text = WithReason(absl::StrCat("host ", host.name.value(), " is lost: the operator says so"), reason);
+  std::string text = WithReason(absl::StrCat("host ", host.name.value(), " is lost: the operator reported it"), reason);
   turn.DecideCluster(host.name, DecisionRule::kOperator, NoticeLevel::kWarning, text);
   for (const JobId& id : JobsOn(turn.state, host)) {
     Job& job = turn.state.jobs.at(id);
@@ -79,7 +79,7 @@ absl::Status CheckForgettable(const State& state, const Host& host) {
   if (host.attached()) {
     problems.push_back(absl::StrCat("its daemon is attached from ", host.peer, " (stop it there first)"));
   } else if (host.reachable) {
-    problems.push_back("it was heard of within its lease (wait for that to run out)");
+    problems.push_back("its lease still runs (wait for its end)");
   }
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
@@ -97,7 +97,7 @@ absl::Status CheckForgettable(const State& state, const Host& host) {
       absl::StrCat("host ", host.name.value(), " cannot be forgotten: ", absl::StrJoin(problems, "; ")));
 }
 
-// Nothing of it is left but what its jobs' records and the events tell.
+// Removes the host; only the records of its jobs and the events still name it.
 void Forget(Turn& turn, const Host& host, const std::string& reason) {
   const HostName name = host.name;
   turn.DecideCluster(name, DecisionRule::kOperator, NoticeLevel::kInfo,
@@ -144,7 +144,7 @@ absl::Status Set(Turn& turn, const v1::SetHostRequest& request) {
   return absl::OkStatus();
 }
 
-// Answers with what the host was.
+// Answers with the last status of the host.
 void ForgetHost(Turn& turn, const SetHost& event) {
   Reply reply{event.call, absl::OkStatus(), {}};
   auto it = turn.state.hosts.find(HostName(event.request.name()));

@@ -12,10 +12,11 @@
 namespace trainyard {
 namespace {
 
-// Of a job that is held a later group runs, which counts by itself: of the recorded one only what was seen to run.
+// The later group of a held job is counted on its own, so of the recorded group only ranks that were seen running
+// count.
 bool HoldsSlot(const Job& job, const Rank& rank) { return !rank.ended() && (job.held_at == 0 || rank.seen_running); }
 
-// Why nothing new is placed on the host; empty: it may be used.
+// Returns why nothing new is placed on the host; empty: it may be used.
 std::string WhyBarred(const Host& host) {
   if (!host.trouble.empty()) return host.trouble;
   if (host.draining) return "its daemon is leaving";
@@ -34,9 +35,9 @@ std::string LabelOf(const Host& host, const char* label) {
 UsedSlots UsedSlotsOf(const State& state, const Host& host) {
   UsedSlots used;
   used.count = host.strays.size() + host.held.size() + host.unknown.size();
-  if (used.count > host.unknown.size()) used.busy_with = "trainers of the past";
+  if (used.count > host.unknown.size()) used.busy_with = "trainers of past generations";
   if (!host.unknown.empty()) {
-    absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "a job that is not known");
+    absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "an unknown job");
   }
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);

@@ -33,7 +33,8 @@ void CheckStragglers(Turn& turn, Job& job) {
     job.ranks[i].straggler = facts[i].named;
   }
   for (StragglerChange& change : changes) {
-    turn.Decide(job, DecisionRule::kStraggler, change.named ? NoticeLevel::kWarning : NoticeLevel::kInfo, std::move(change.text));
+    turn.Decide(job, DecisionRule::kStraggler, change.named ? NoticeLevel::kWarning : NoticeLevel::kInfo,
+                std::move(change.text));
   }
 }
 

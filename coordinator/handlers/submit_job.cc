@@ -1,4 +1,4 @@
-// SubmitJob: check, resolve, record, answer; then place at once if the slots are there.
+// SubmitJob: checks, resolves and records a job, answers, and places it immediately if there are slots.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -1,4 +1,5 @@
-// What only time brings: leases that run out, graces that end, groups that do not form, marks written once a second.
+// Tick: what follows from time alone: leases that run out, graces that end, groups that do not form, records that are
+// written once a second.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -30,15 +31,15 @@
 namespace trainyard {
 namespace {
 
-// A group that has made no progress in forming for so long will not form. Loading a model is seconds; a cold network
-// file system tens of them.
+// A group that has made no progress in forming for this time will not form. Loading a model takes seconds, from a cold
+// network file system tens of seconds.
 constexpr absl::Duration kFormationLimit = absl::Seconds(120);
-// A daemon that attached without a trainer it had tells its exit from the rank folder at once, if it can at all.
+// A daemon that attached without one of its trainers reports the exit from the rank folder immediately, if it can.
 constexpr absl::Duration kMissingLimit = absl::Seconds(1);
 constexpr absl::Duration kPublishedInterval = absl::Seconds(1);
-// A process that a SIGKILL does not end (blocked in the kernel for good) counts as gone; its slot stays taken.
+// A process that SIGKILL does not end (blocked in the kernel) counts as gone after this time; its slot stays in use.
 constexpr absl::Duration kKillLimit = absl::Seconds(30);
-// A rank that has told its last step leaves within this, or is killed; the job has succeeded either way.
+// A rank that has reported its last step exits within this time, or is killed; the job has succeeded in both cases.
 constexpr absl::Duration kLeaveLimit = limits::kStopGrace;
 
 void EndMissingTrainers(Turn& turn, Job& job) {
@@ -47,14 +48,14 @@ void EndMissingTrainers(Turn& turn, Job& job) {
     rank.missing_since = absl::InfiniteFuture();
     v1::TrainerExited exit;
     exit.set_cause(v1::TrainerExited::CAUSE_LOST);
-    exit.set_message("its host's daemon knows nothing of it any more");
+    exit.set_message("its host's daemon no longer knows it");
     RankExited(turn, job, rank, exit);
   }
 }
 
 void CheckFormation(Turn& turn, Job& job) {
   if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit) return;
-  // While a host of it cannot be reached, forming waits for the host: policy/host_loss says how long.
+  // While one of its hosts cannot be reached, forming waits for the host; policy/host_loss decides how long.
   bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& on) {
     auto host = turn.state.hosts.find(on.first);
     return host == turn.state.hosts.end() || !host->second.reachable;
@@ -90,23 +91,23 @@ void EndUnkillable(Turn& turn, Job& job) {
     AddStray(host->second, job, rank.record.rank());
     std::string why =
         absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " was not ended by SIGKILL in ",
-                     absl::FormatDuration(kKillLimit), "; it counts as gone and its slot as taken");
+                     absl::FormatDuration(kKillLimit), "; it counts as gone and its slot as in use");
     turn.Notice(job, NoticeLevel::kError, why);
     MarkGone(turn, job, rank, std::move(why));
   }
 }
 
-// "rank 1 on w2 (its process has ended, its shim does not tell)".
+// Returns "rank 1 on w2 (its process has ended, but its shim did not report it)".
 std::string DescribeRank(const Turn& turn, const Rank& rank) {
   std::string text = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
   auto host = turn.state.hosts.find(rank.host());
   const std::string& state = rank.position.process_state;
   if (host == turn.state.hosts.end() || !host->second.reachable) return absl::StrCat(text, " (host unreachable)");
-  if (state == "Z") return absl::StrCat(text, " (its process has ended, its shim does not tell)");
+  if (state == "Z") return absl::StrCat(text, " (its process has ended, but its shim did not report it)");
   return state.empty() ? text : absl::StrCat(text, " (state ", state, ")");
 }
 
-// Every rank has told its last step, but not every one has left.
+// Kills ranks that have reported their last step, but do not exit.
 void KillRemaining(Turn& turn, Job& job) {
   if (turn.now - job.current.finished_at < kLeaveLimit || job.current.nothing_desired || AllEnded(job)) return;
   std::vector<std::string> remaining;
@@ -115,16 +116,17 @@ void KillRemaining(Turn& turn, Job& job) {
     remaining.push_back(remaining.size() < 3 ? DescribeRank(turn, rank) : "...");
     if (remaining.size() > 3) break;
   }
-  turn.Notice(job, NoticeLevel::kWarning,
-              absl::StrCat("every rank has made all steps, but not left within ", absl::FormatDuration(kLeaveLimit),
-                           ": ", absl::StrJoin(remaining, ", "), "; what is left of the group is killed"));
+  turn.Notice(
+      job, NoticeLevel::kWarning,
+      absl::StrCat("every rank has made all steps, but some did not exit within ", absl::FormatDuration(kLeaveLimit),
+                   ": ", absl::StrJoin(remaining, ", "), "; the rest of the group is killed"));
   DropTrainers(turn, job);
 }
 
-// A stop waits for an evaluation or a save that is under way or is given its name, within drop_by.
+// Whether a stop still waits, within drop_by, for an evaluation, a save or the rename of a checkpoint.
 bool MayStillStop(const Turn& turn, const Job& job) {
   if (!job.current.stop) return false;
-  // A stop that is not to lose anything waits until the ranks give up saving, which they do by themselves.
+  // A stop that must not lose steps waits until the ranks give up saving, which they do on their own.
   if (!job.record.cancelled() && LastSaveIsRetried(job)) return true;
   if (turn.now >= job.current.drop_by) return false;
   return std::any_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
@@ -147,7 +149,7 @@ void TickJob(Turn& turn, Job& job) {
     }
     DropTrainers(turn, job);
   }
-  // A stop that was under way when the coordinator was restarted gets its grace anew.
+  // A stop that was under way when the coordinator restarted gets its full grace again.
   if (job.current.stop && !job.current.nothing_desired && job.current.drop_at == absl::InfiniteFuture()) {
     job.current.drop_at = turn.now + StopGrace(job);
     job.current.drop_by = turn.now + MaxStopGrace(job);
@@ -163,8 +165,8 @@ void TickJob(Turn& turn, Job& job) {
   }
 }
 
-// Jobs whose time has come: to be placed where they could not run before, or because they have waited so long that
-// later ones no longer overtake them.
+// Schedules jobs whose avoided hosts may be used again, and marks those that have waited so long that later jobs may no
+// longer overtake them.
 void MarkOverdue(Turn& turn) {
   for (uint64_t index : turn.state.queue) {
     Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));

@@ -24,7 +24,7 @@ v1::FailureRecord FailureOf(const Rank& rank, v1::FailureRecord::Kind kind, absl
 }
 
 void Started(Turn& turn, Job& job, Rank& rank, const v1::TrainerStarted& started) {
-  // Its host was given up and the job has no group any more: what comes back late is a stray of that host.
+  // Its host was given up and the job has no group any more: a trainer that starts late is a stray of that host.
   if (!HasTrainers(job.state())) return;
   rank.record.set_started(true);
   rank.record.set_pid(started.pid());
@@ -44,12 +44,12 @@ void Registered(Turn& turn, Job& job, Rank& rank, const v1::TrainerRegistered& r
   }
   FailGeneration(turn, job,
                  FailureOf(rank, v1::FailureRecord::KIND_DIGEST,
-                           absl::StrCat("has another configuration than the job: digest ", registered.spec_digest(),
-                                        ", expected ", job.head().spec_digest())));
+                           absl::StrCat("has a configuration that differs from the job's: digest ",
+                                        registered.spec_digest(), ", expected ", job.head().spec_digest())));
 }
 
 void Ready(Turn& turn, Job& job, Rank& rank, const v1::TrainerReady& ready) {
-  // Without a right digest nobody counts as ready; the daemon tells `registered` first, always.
+  // No rank is ready without the right digest; the daemon always reports `registered` first.
   if (!rank.record.registered() || rank.record.ready()) return;
   rank.record.set_ready(true);
   rank.record.set_first_step(ready.first_step());
@@ -68,15 +68,15 @@ void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken
 
 void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& refused) {
   std::string message = CutText(refused.message(), 4096);
-  // An original that was cut off may have the checkpoint; that this host lacks it says nothing against the job.
+  // Another host that cannot be reached may have the checkpoint: that this host lacks it does not condemn the job.
   FailGeneration(
       turn, job,
       refused.checkpoint_missing()
-          ? FailureOf(rank, v1::FailureRecord::KIND_CHECKPOINT, absl::StrCat("cannot go on there: ", message))
+          ? FailureOf(rank, v1::FailureRecord::KIND_CHECKPOINT, absl::StrCat("cannot resume there: ", message))
           : FailureOf(rank, v1::FailureRecord::KIND_REFUSED, absl::StrCat("refused the job: ", message)));
 }
 
-// All steps are made, or it stopped as asked. Where the last step could not be saved the job has not succeeded.
+// All steps are made, or the rank stopped on request. If the last step could not be saved the job has not succeeded.
 void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finished) {
   rank.record.set_finished(true);
   rank.record.set_stopped(finished.stopped());
@@ -92,7 +92,7 @@ void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finis
                                                          : std::string("there is no checkpoint"))));
 }
 
-// Once a rank: what it measured is told to watchers, and the doctor judges it.
+// Publishes the measurements of a rank once; the doctor evaluates them.
 void Probed(Turn& turn, Job& job, const Rank& rank, const v1::ProbeReport& report) {
   const bool published =
       std::any_of(job.history.durable().begin(), job.history.durable().end(), [&](const EventPtr& event) {
@@ -110,7 +110,7 @@ void Probed(Turn& turn, Job& job, const Rank& rank, const v1::ProbeReport& repor
 }  // namespace
 
 void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
-  if (rank.exited()) return;  // its exit was the last word
+  if (rank.exited()) return;  // nothing counts after its exit
   switch (fact.kind_case()) {
     case v1::Fact::kStarted:
       Started(turn, job, rank, fact.started());

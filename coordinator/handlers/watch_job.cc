@@ -1,4 +1,4 @@
-// WatchJob: a watcher asks for what comes after its position and gets a batch, now or once there is something.
+// WatchJob: a watcher requests the events after its position, and receives a batch now or once there are any.
 #include <utility>
 
 #include "absl/status/status.h"

@@ -42,7 +42,7 @@ def test_a_failed_save_is_reported_with_its_path_and_causes_no_restart(cluster, 
     assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
     reported = notices(cluster, job, "could not save")
     assert len(reported) == 1, reported
-    for text in (words, str(tmp_path / "run"), "training goes on"):
+    for text in (words, str(tmp_path / "run"), "training continues"):
         assert text in reported[0], reported
     assert view.job.checkpoints[-1].step == 4 * SAVE_EVERY
     assert not [name for name in names_in(tmp_path / "run") if "." in name]

@@ -90,7 +90,7 @@ def test_notify_leaves_a_stopped_rank_alone_and_reports_when_it_continues(one_ho
     assert (view.job.restarts, view.job.generation) == (0, 1)
     assert harness.metrics_steps(tmp_path / "run") == undisturbed
     reported = decisions(one_host, job)
-    assert len(reported) == 2 and "the ranks go on after" in reported[1], reported
+    assert len(reported) == 2 and "the ranks continue after" in reported[1], reported
 
 
 @pytest.mark.parametrize("fault, how", [("spin", r"spinning \(CPU share \d\.\d\d, state R\)"),

@@ -103,7 +103,7 @@ def test_checkpoint_now_with_wait_returns_a_save_not_older_than_the_request(one_
     assert saved["event"] == "checkpoint" and saved["step"] >= before
     assert saved["step"] in [line["step"] for line in checkpoints_of(one_host, job)]
     why = one_host.trainctl("why", job).stdout
-    assert "a save was asked for: trainctl checkpoint now" in why
+    assert "a save was requested: trainctl checkpoint now" in why
     one_host.trainctl("cancel", job)
     one_host.wait_for_state(job, "CANCELLED")
 
@@ -114,7 +114,7 @@ def test_a_save_is_refused_while_the_job_is_not_training_and_suggests_the_neares
     waiting = one_host.submit(resources__ranks=64)
 
     for verb in (["checkpoint", "now", job], ["checkpoint", "now", waiting], ["cancel", "--save", waiting]):
-        assert "it makes no steps now that could be saved" in one_host.trainctl(*verb, expect=2).stderr
+        assert "the job is not training, so there is nothing to save" in one_host.trainctl(*verb, expect=2).stderr
     typo = waiting[:-1] + ("a" if waiting[-1] != "a" else "b")
     assert f"did you mean {waiting}?" in one_host.trainctl("checkpoint", "now", typo, expect=2).stderr
     several = one_host.trainctl("checkpoint", "ls", "small", expect=2).stderr

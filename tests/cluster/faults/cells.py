@@ -30,21 +30,21 @@ HOLD_FULL_S = 20.0
 # (fault, target) -> what `trainctl why` must report once it is due. For other cells, or before, the job may not notice
 # the fault; then `why` reports that nothing disturbed it.
 CAUSES = {
-    ("kill", "coordinator"): r"a new coordinator took the job up",
-    ("kill", "daemon"): r"a new daemon of host b took up rank \d",
+    ("kill", "coordinator"): r"a new coordinator adopted the job",
+    ("kill", "daemon"): r"a new daemon of host b adopted rank \d",
     ("kill", "shim"): r"rank \d on b.*(SIGKILL|shim)",
-    ("kill", "all"): r"a new coordinator took the job up(.|\n)*a new daemon of host b took up rank \d",
+    ("kill", "all"): r"a new coordinator adopted the job(.|\n)*a new daemon of host b adopted rank \d",
     ("stop", "coordinator"): r"the coordinator was away for",
     ("stop", "daemon"): r"host b .*unreachable",
-    ("stop", "shim"): r"rank \d on b \(its process has ended, its shim does not tell\)",
+    ("stop", "shim"): r"rank \d on b \(its process has ended, but its shim did not report it\)",
     ("stop", "all"): r"the coordinator was away for",
     ("control_cut", "coordinator"): r"host [ab] .*unreachable",
     ("control_cut", "daemon"): r"host b .*unreachable",
     ("host_cut", "coordinator"): r"host [ab] .*unreachable",
     ("host_cut", "daemon"): r"host b .*(unreachable|lost)",
     ("host_cut", "all"): r"host [ab] .*(unreachable|lost)",
-    ("disk_full", "coordinator"): r"the coordinator was held up for .* by a store that took nothing",
-    ("disk_full", "all"): r"the coordinator was held up for .* by a store that took nothing",
+    ("disk_full", "coordinator"): r"the coordinator was held up for .* by a store that accepted no records",
+    ("disk_full", "all"): r"the coordinator was held up for .* by a store that accepted no records",
 }
 # What is reported while the fault lasts: these faults last until it is reported or the job has ended. A network is slow
 # only compared with earlier measurements, so the job must already be training.

@@ -70,7 +70,7 @@ def check(cluster, job, run_folder, watcher):
     # While no coordinator answers, complete saves wait to be published; the oldest of more than two is removed and
     # reported.
     notices = "\n".join(line["text"] for line in watcher.of("notice"))
-    gone = {int(step) for step in re.findall(r"checkpoint of step (\d+) made room for a newer one", notices)}
+    gone = {int(step) for step in re.findall(r"checkpoint of step (\d+) was removed for a newer one", notices)}
     due = [step for step in losses if (step % SAVE_EVERY == 0 or step == len(losses)) and step not in gone]
     assert saved == due, "a checkpoint was not reported, or reported twice"
     states = [line["state"] for line in watcher.of("state")]

@@ -38,7 +38,7 @@ TEST(CoreHosts, PauseAndDrainNow_GiveUpUnreachableHosts) {
     two.first.Apply();
 
     EXPECT_EQ(two.harness.StateOf(kJob), drain ? v1::JOB_STATE_QUEUED : v1::JOB_STATE_PAUSED);
-    EXPECT_THAT(two.harness.Decisions(kJob), Contains(HasSubstr("host w2 is lost: the operator asked for a")));
+    EXPECT_THAT(two.harness.Decisions(kJob), Contains(HasSubstr("host w2 is lost: the operator requested a")));
     EXPECT_EQ(two.harness.Get(kJob).restarts(), 0u);
   }
 }
@@ -67,7 +67,7 @@ TEST(CoreHosts, Forget_IsRefusedWithAllObstacles_AndIsThenPermanent) {
   ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PAUSED);
   two.second.Detach();
   EXPECT_THAT(std::string(two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET).status.message()),
-              HasSubstr("heard of within its lease"));
+              HasSubstr("its lease still runs"));
   two.harness.Advance(absl::Seconds(4));
   reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET, "sold");
   ASSERT_TRUE(reply.status.ok()) << reply.status;
@@ -126,7 +126,7 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_Withou
 
   v1::Job job = harness.Get(kJob);
   EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING) << job.reason();
-  EXPECT_THAT(job.reason(), HasSubstr("not used: w1 (unreachable), w2 (rank 0 on w2 cannot go on there: the "
+  EXPECT_THAT(job.reason(), HasSubstr("not used: w1 (unreachable), w2 (rank 0 on w2 cannot resume there: the "
                                       "checkpoint of step 40"));
   EXPECT_EQ(job.restarts(), 1u) << "the restart because of the lost host";
   EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("waits for a host that has it")));
@@ -248,7 +248,7 @@ TEST(CoreHosts, HostInTrouble_GetsNoNewJobs_AndIsReportedOnce_WithTheReason) {
   EXPECT_EQ(
       std::count_if(told.begin(), told.end(), [&](const std::string& text) { return text.find(trouble) != text.npos; }),
       1);
-  EXPECT_THAT(told, Contains("host w1 can be given ranks again"));
+  EXPECT_THAT(told, Contains("host w1 can run ranks again"));
 }
 
 TEST(CoreHosts, UnreachableHost_ShowsItsUsedSlots) {
@@ -305,7 +305,7 @@ TEST(CoreHosts, LargeJob_IsNotOvertakenForever) {
 
   harness.Submit(MakeSpec(1), "job00three3");
   EXPECT_EQ(harness.StateOf("job00three3"), v1::JOB_STATE_QUEUED);
-  EXPECT_THAT(harness.Get("job00three3").reason(), HasSubstr("kept for job job00000big, which has waited for 10m"));
+  EXPECT_THAT(harness.Get("job00three3").reason(), HasSubstr("reserved for job job00000big, which has waited for 10m"));
   harness.Cancel("job0000one1");
   host.Apply();
   EXPECT_EQ(harness.StateOf("job00000big"), v1::JOB_STATE_PLACED);

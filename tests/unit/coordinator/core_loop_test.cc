@@ -103,7 +103,7 @@ TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_A
   EXPECT_THAT(sink_.replies, IsEmpty()) << "not durable, so not answered";
   EXPECT_TRUE(rounds_.back().stalled);
   EXPECT_EQ(rounds_.back().commit_failures, 1u);
-  EXPECT_THAT(sink_.log, Contains(HasSubstr("the store takes nothing: database or disk is full")));
+  EXPECT_THAT(sink_.log, Contains(HasSubstr("the store accepts no records: database or disk is full")));
 
   queue_.Post(Attach());
   ASSERT_TRUE(queue_.TryPost(GetServerInfo{CallId(2)}));
@@ -131,7 +131,7 @@ TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_A
   clock_.AdvanceTime(absl::Seconds(2));
   ASSERT_TRUE(Round().ok());
   EXPECT_TRUE(sink_.replies.at(CallId(1)).status.ok());
-  EXPECT_THAT(sink_.log, Contains(HasSubstr("the store takes records again")));
+  EXPECT_THAT(sink_.log, Contains(HasSubstr("the store accepts records again")));
   EXPECT_THAT(stalls_, ElementsAre("database or disk is full", ""));
   ASSERT_TRUE(Round().ok());
   EXPECT_EQ(sink_.sent, 1) << "the waiting events are handled now";

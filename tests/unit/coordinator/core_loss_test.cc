@@ -230,7 +230,7 @@ TEST(CoreLoss, OperatorsForget_LosesAHostImmediately) {
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
-  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains("operator: host w2 is lost: the operator says so: burnt"));
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains("operator: host w2 is lost: the operator reported it: burnt"));
 }
 
 TEST(CoreLoss, RestartNow_OfAnUnreachableJob_StartsItElsewhere) {
@@ -394,7 +394,7 @@ TEST(CoreTimes, TimeWithABlockedStore_IsReported_WhenItRecovers) {
   cluster.harness.Handle(Tick{}, clock.Advance(cluster.harness.now + absl::Seconds(5), cluster.harness.now));
 
   EXPECT_THAT(cluster.harness.Notices(kJob),
-              Contains(HasSubstr("the coordinator was held up for 4.9s by a store that took nothing")));
+              Contains(HasSubstr("the coordinator was held up for 4.9s by a store that accepted no records")));
   EXPECT_FALSE(clock.Advance(cluster.harness.now + absl::Seconds(9), cluster.harness.now).held_up);
 }
 

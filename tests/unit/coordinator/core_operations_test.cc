@@ -133,8 +133,8 @@ TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGen
     EXPECT_FALSE(one.host.desired().trainers(0).stop());
     EXPECT_THAT(one.harness.Decisions(kJob),
                 Contains(HasSubstr(absl::StrCat("the job was not ", pause ? "paused" : "restarted",
-                                                ": step 5 could not be saved: No space left on device; training goes "
-                                                "on"))));
+                                                ": step 5 could not be saved: No space left on device; training "
+                                                "continues"))));
     one.harness.Advance(absl::Minutes(1));
     one.harness.Restart();
     one.host.Attach();

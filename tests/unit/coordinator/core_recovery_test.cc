@@ -118,7 +118,7 @@ TEST(CoreRecovery, WrongDigest_FailsTheJobByName) {
   one.host.Apply();
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_FAILED);
-  EXPECT_THAT(one.Get().reason(), HasSubstr("rank 1 on w1 has another configuration"));
+  EXPECT_THAT(one.Get().reason(), HasSubstr("rank 1 on w1 has a configuration that differs"));
   EXPECT_THAT(one.Get().reason(), HasSubstr("deadbeef"));
 }
 
@@ -421,7 +421,7 @@ TEST(CoreRestart, RestartedDaemonOfAHost_IsReportedToItsJobs) {
   one.host.sequence = 0;
   one.host.Attach();
 
-  EXPECT_THAT(one.harness.Decisions(kJob), Contains("adoption: a new daemon of host w1 took up rank 0, 1").Times(1));
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains("adoption: a new daemon of host w1 adopted rank 0, 1").Times(1));
   EXPECT_EQ(one.Get().generation(), 1u);
 }
 

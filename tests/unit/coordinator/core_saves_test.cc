@@ -162,7 +162,7 @@ TEST(CoreSaves, UnusableGrant_IsReportedAndGivenUp) {
     EXPECT_THAT(
         one.harness.Decisions(kJob),
         Contains(HasSubstr(absl::StrCat("the checkpoint of step 5 that generation 1 was granted could not be used; ",
-                                        anew ? "training begins anew" : "restored from step 3"))));
+                                        anew ? "training starts from the beginning" : "restored from step 3"))));
     one.host.ReadySave(Key(kJob, 2, 0), 5, "b");
     EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g2 b")) << "made again, with the other outcome";
   }
@@ -198,7 +198,7 @@ TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
     one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
     one.RestartCoordinator();  // it is not published on its own
     EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b"));
-    EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr(withdrawn ? "step 4 made room for a newer one"
+    EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr(withdrawn ? "step 4 was removed for a newer one"
                                                                           : "could not save step 4: Input/output")));
     one.host.SaveFails(Key(kJob, 1, 1), 6);
     EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b")) << "only rank 0 knows the state of the whole save";
@@ -214,7 +214,7 @@ TEST(CoreSaves, JobThatEndsWithAnUnusedGrant_ReportsIt) {
   one.host.FinishOnly(Key(kJob, 1, 0), 10);
   one.host.FinishOnly(Key(kJob, 1, 1), 10);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
-  EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("nobody told that it has got it")));
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("no rank confirmed the rename")));
   one.host.ReadySave(Key(kJob, 1, 0), 10, "b");
   EXPECT_EQ(one.Get().checkpoints_size(), 1) << "it has ended";
 }
@@ -230,7 +230,7 @@ TEST(CoreSaves, SaveRequest_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswer
   EXPECT_EQ(one.host.desired().trainers(1).save_requests(), 0u);
   ASSERT_TRUE(one.harness.SaveAsked(kJob).status.ok());
   EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 2u);
-  EXPECT_THAT(one.harness.Decisions(kJob), Contains("operator: a save was asked for: before the night"));
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains("operator: a save was requested: before the night"));
   one.host.Save(Key(kJob, 1, 0), 3);
   one.RestartCoordinator();
   EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 2u);
@@ -325,17 +325,17 @@ TEST(CoreLastSave, ThatFails_IsReportedOncePerError_AndTheJobSucceedsWhenItIsMad
   for (int i = 0; i < 5; ++i) one.host.LastSaveFails(Key(kJob, 1, 0), 10, "/runs/x: No space left on device");
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING);
-  const std::string reason = "the last save fails and is tried again: rank 0 on w1: /runs/x: No space left on device";
+  const std::string reason = "the last save failed and is tried again: rank 0 on w1: /runs/x: No space left on device";
   EXPECT_EQ(one.Get().reason(), reason);
   std::vector<std::string> decisions = one.harness.Decisions(kJob);
   EXPECT_EQ(std::count(decisions.begin(), decisions.end(), absl::StrCat("checkpoint: ", reason)), 1);
-  EXPECT_THAT(decisions, Not(Contains(HasSubstr("training goes on"))));
+  EXPECT_THAT(decisions, Not(Contains(HasSubstr("training continues"))));
 
   one.host.Finish(Key(kJob, 1, 0), 10);
   one.host.Finish(Key(kJob, 1, 1), 10);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_EQ(one.Get().reason(), "all 10 steps are made");
-  EXPECT_THAT(one.harness.Decisions(kJob), Contains("checkpoint: the last save is made after all"));
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains("checkpoint: the last save has succeeded after all"));
 }
 
 TEST(CoreLastSave, ThatIsGivenUp_FailsTheJob_NamesTheDisk_AndIsNotRestarted) {
@@ -399,7 +399,7 @@ TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore)
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED) << one.Get().reason();
   EXPECT_EQ(one.Get().restarts(), 1u);
   EXPECT_THAT(one.harness.Decisions(kJob),
-              Contains(HasSubstr("rank 0 on w1 left before its last checkpoint, which is complete, had its name")));
+              Contains(HasSubstr("rank 0 on w1 exited before its last checkpoint, which is complete, got its name")));
 
   // It has given the save its name, and has nothing else to do.
   one.host.Apply();
@@ -443,9 +443,9 @@ TEST(CoreSaves, ChangesSinceTheCheckpoint_AreADecisionPerKey) {
 
   std::vector<std::string> decisions = one.harness.Decisions(kJob);
   EXPECT_EQ(std::count(decisions.begin(), decisions.end(),
-                       "resume: goes on from step 5 with another train.optimizer.lr: 1 -> 2"),
+                       "resume: resumes from step 5 with a changed train.optimizer.lr: 1 -> 2"),
             1);
-  EXPECT_THAT(decisions, Contains("resume: goes on from step 5 with another resources.ranks: 1 -> 2"));
+  EXPECT_THAT(decisions, Contains("resume: resumes from step 5 with a changed resources.ranks: 1 -> 2"));
 }
 
 TEST(CoreSaves, AllowedFreshStart_IsSentToTheTrainers) {
