@@ -20,7 +20,7 @@ using WatchId = NumberId<struct WatchIdTag>;
 using SessionId = NumberId<struct SessionIdTag>;
 using ReaderId = NumberId<struct ReaderIdTag>;
 
-// ---- people and services -------------------------------------------------------------------------------------------
+// ---- clients -------------------------------------------------------------------------------------------------------
 
 struct SubmitJob {
   CallId call;

@@ -8,7 +8,7 @@
 
 namespace trainyard {
 
-// ---- people and services -------------------------------------------------------------------------------------------
+// ---- clients -------------------------------------------------------------------------------------------------------
 void Run(Turn& turn, SubmitJob& event);
 void Run(Turn& turn, GetJob& event);
 void Run(Turn& turn, ListJobs& event);
