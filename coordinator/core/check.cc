@@ -164,7 +164,7 @@ absl::Status CheckHistory(const Job& job) {
 // recorded checkpoint needs no grant any more.
 absl::Status CheckGrants(const Job& job) {
   const v1::Job& head = job.head();
-  if (job.record.grants_size() > kWordsKept) return Broken(job, "has too many grants");
+  if (job.record.grants_size() > kGrantsMax) return Broken(job, "has too many grants");
   std::map<uint64_t, uint64_t> granted;  // newest step by generation
   for (const v1::CheckpointGrant& grant : job.record.grants()) {
     if (grant.generation() > head.generation()) return Broken(job, "has a grant of a later generation");

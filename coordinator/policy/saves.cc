@@ -66,7 +66,7 @@ v1::CheckpointGrant DecideGrant(const v1::Job& head, const CheckpointGrants& gra
 
 void AddGrant(v1::CheckpointGrant grant, CheckpointGrants& grants) {
   *grants.Add() = std::move(grant);
-  while (grants.size() > kWordsKept) {
+  while (grants.size() > kGrantsMax) {
     auto oldest = std::find_if(grants.begin(), grants.end(), [](const auto& known) { return known.refused(); });
     grants.erase(oldest == grants.end() ? grants.begin() : oldest);
   }

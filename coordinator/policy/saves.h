@@ -16,7 +16,7 @@ namespace trainyard {
 using CheckpointGrants = google::protobuf::RepeatedPtrField<v1::CheckpointGrant>;
 
 // The number of grants stored per job, newest last. A trainer has one or two unnamed saves at a time.
-inline constexpr int kWordsKept = 16;
+inline constexpr int kGrantsMax = 16;
 inline constexpr size_t kManifestHashBytes = 256;
 
 // The answer for a checkpoint that rank 0 of the job's current generation has ready. It is granted if it is newer than

@@ -72,11 +72,11 @@ TEST_F(SavesPolicy, InvalidRequests_AreRefused) {
 TEST_F(SavesPolicy, Grants_AreLimited_AndRefusalsAreDroppedFirst) {
   Ask(40, "a");
   for (int i = 0; i < 100; ++i) Ask(40, absl::StrCat("other-", i));
-  EXPECT_EQ(words_.size(), kWordsKept);
+  EXPECT_EQ(words_.size(), kGrantsMax);
   EXPECT_NE(FindGrant(words_, 2, 40, "a"), nullptr);
   EXPECT_NE(FindGrant(words_, 2, 40, "other-99"), nullptr);
   for (uint64_t step = 41; step <= 90; ++step) Ask(step, "b");
-  EXPECT_EQ(words_.size(), kWordsKept);
+  EXPECT_EQ(words_.size(), kGrantsMax);
   EXPECT_EQ(NewestGranted(words_)->step(), 90u);
 }
 
