@@ -9,8 +9,6 @@
 #include "common/plural.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/end_group.h"
-#include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/place_jobs.h"
 #include "coordinator/handlers/slots.h"
 #include "coordinator/policy/placement.h"

@@ -3,8 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/plural.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/end_group.h"
-#include "coordinator/handlers/late_reports.h"
 
 namespace trainyard {
 namespace {

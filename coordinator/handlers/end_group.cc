@@ -12,11 +12,9 @@
 #include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/advance_job.h"
 #include "coordinator/handlers/hangs.h"
-#include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/hang.h"
-#include "coordinator/policy/host_loss.h"
 #include "coordinator/policy/recovery.h"
 
 namespace trainyard {

@@ -12,12 +12,10 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/last_save.h"
-#include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/network_health.h"
 #include "coordinator/handlers/rank_progress.h"
 #include "coordinator/handlers/stragglers.h"
 #include "coordinator/policy/hang.h"
-#include "coordinator/policy/host_loss.h"
 
 namespace trainyard {
 namespace {

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/late_reports.h"
 
 namespace trainyard {
 namespace {

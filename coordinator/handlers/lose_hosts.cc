@@ -11,7 +11,6 @@
 #include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/hangs.h"
 #include "coordinator/handlers/host_health.h"
-#include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/strays.h"
 #include "coordinator/policy/host_loss.h"
 #include "coordinator/policy/recovery.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/policy/host_loss.h"
 #include "coordinator/policy/network.h"
 
 namespace trainyard {

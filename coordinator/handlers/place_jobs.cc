@@ -15,7 +15,6 @@
 #include "coordinator/handlers/advance_job.h"
 #include "coordinator/handlers/avoid_hosts.h"
 #include "coordinator/handlers/begin_generation.h"
-#include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/log_readers.h"
 #include "coordinator/handlers/slots.h"
 #include "coordinator/policy/device.h"

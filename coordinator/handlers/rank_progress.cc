@@ -7,9 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/late_reports.h"
 #include "coordinator/policy/hang.h"
-#include "coordinator/policy/host_loss.h"
 
 namespace trainyard {
 namespace {

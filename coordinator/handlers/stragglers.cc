@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/late_reports.h"
 #include "coordinator/policy/straggler.h"
 
 namespace trainyard {
