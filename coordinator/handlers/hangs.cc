@@ -12,9 +12,7 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/last_save.h"
-#include "coordinator/handlers/network_health.h"
 #include "coordinator/handlers/rank_progress.h"
-#include "coordinator/handlers/stragglers.h"
 #include "coordinator/policy/hang.h"
 
 namespace trainyard {
@@ -145,28 +143,6 @@ absl::Duration LastSaveLimit(const Job& job) {
   return absl::Seconds(30) + absl::Seconds(job.head().spec().checkpoint().timeout_s());
 }
 
-void CheckHang(Turn& turn, Job& job) {
-  HangWatch& watch = job.current.hang;
-  if (job.state() != v1::JOB_STATE_RUNNING || job.current.nothing_desired || job.held_at != 0) {
-    watch.generation = 0;
-    watch.stalled = false;
-    watch.suspects.clear();
-    watch.published.clear();
-    return;
-  }
-  if (watch.generation != job.head().generation()) {
-    watch.generation = job.head().generation();
-    watch.since = watch.progress_at = turn.now;
-  }
-  // The positions of all ranks are known only when every host has attached again.
-  if (!job.current.unconfirmed.empty()) return RestartStallTimer(turn, job);
-  const absl::Duration still = turn.now - std::max(watch.progress_at, watch.since);
-  if (still < kHangExamineAfter) return EndStall(turn, job);
-  // Between two tries the ranks wait, and a failing disk is slow; only the ranks have this state.
-  if (still < LastSaveLimit(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
-  CarryOut(turn, job, JudgeHang(turn.now, GatherFacts(turn, job)));
-}
-
 // Publishes the stack of a rank that hung, for `why`, and ends the group, which waited for the stack.
 void PublishStack(Turn& turn, Job& job, const Rank& rank) {
   const v1::Examination& seen = *rank.examination->answer;
@@ -217,15 +193,26 @@ absl::Duration LearnedPhaseLimit(const Job& job, absl::string_view phase) {
   return facts.learned_s > 0 ? HangLimit(phase, facts) : absl::InfiniteDuration();
 }
 
-void JudgeHangs(Turn& turn) {
-  State& state = turn.state;
-  std::vector<JobId> active(state.active.begin(), state.active.end());
-  for (const JobId& id : active) {
-    Job& job = state.jobs.at(id);
-    CheckHang(turn, job);
-    CheckStragglers(turn, job);
-    CheckNetwork(turn, job);
+void CheckHang(Turn& turn, Job& job) {
+  HangWatch& watch = job.current.hang;
+  if (job.state() != v1::JOB_STATE_RUNNING || job.current.nothing_desired || job.held_at != 0) {
+    watch.generation = 0;
+    watch.stalled = false;
+    watch.suspects.clear();
+    watch.published.clear();
+    return;
   }
+  if (watch.generation != job.head().generation()) {
+    watch.generation = job.head().generation();
+    watch.since = watch.progress_at = turn.now;
+  }
+  // The positions of all ranks are known only when every host has attached again.
+  if (!job.current.unconfirmed.empty()) return RestartStallTimer(turn, job);
+  const absl::Duration still = turn.now - std::max(watch.progress_at, watch.since);
+  if (still < kHangExamineAfter) return EndStall(turn, job);
+  // Between two tries the ranks wait, and a failing disk is slow; only the ranks have this state.
+  if (still < LastSaveLimit(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
+  CarryOut(turn, job, JudgeHang(turn.now, GatherFacts(turn, job)));
 }
 
 }  // namespace trainyard

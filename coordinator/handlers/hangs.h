@@ -7,8 +7,8 @@
 
 namespace trainyard {
 
-// Checks every job with trainers for hangs, stragglers and slow networks. Called by the tick.
-void JudgeHangs(Turn& turn);
+// Checks whether the job's group hangs, and carries out the decision. Called by the tick.
+void CheckHang(Turn& turn, Job& job);
 
 // A daemon has examined the process of a rank.
 void RecordExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination);

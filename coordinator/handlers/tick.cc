@@ -23,6 +23,7 @@
 #include "coordinator/handlers/log_readers.h"
 #include "coordinator/handlers/lose_hosts.h"
 #include "coordinator/handlers/network_health.h"
+#include "coordinator/handlers/stragglers.h"
 #include "coordinator/handlers/strays.h"
 #include "coordinator/policy/health.h"
 #include "coordinator/policy/placement.h"
@@ -203,7 +204,14 @@ void Run(Turn& turn, Tick& event) {
   UpdateReachability(turn);
   std::vector<JobId> active(state.active.begin(), state.active.end());
   for (const JobId& id : active) TickJob(turn, state.jobs.at(id));
-  JudgeHangs(turn);
+  // The checks above may have ended jobs.
+  const std::vector<JobId> still_active(state.active.begin(), state.active.end());
+  for (const JobId& id : still_active) {
+    Job& job = state.jobs.at(id);
+    CheckHang(turn, job);
+    CheckStragglers(turn, job);
+    CheckNetwork(turn, job);
+  }
   EndReaders(turn);
   ReleaseDelayedAcks(turn);
   if (turn.now - state.published_saved_at >= kPublishedInterval) {
