@@ -128,7 +128,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
       .wall = &Clock::GetRealClock(),
       .queue = queue_.get(),
       .sink = this,
-      .heard = [this] { return server_->TakeContacts(); },
+      .contacts = [this] { return server_->TakeContacts(); },
       .observe =
           [this, &clock](const LoopRound& round, const Core& core) {
             metrics_->ObserveRound(round, core, clock.TimeNow());

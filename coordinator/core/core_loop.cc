@@ -150,7 +150,7 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   }
   if (now.steady >= next_tick_) {
     // The tick follows the batch: a contact from before these events must not overtake them.
-    Tick tick{options_.heard ? options_.heard() : std::vector<Tick::Contact>()};
+    Tick tick{options_.contacts ? options_.contacts() : std::vector<Tick::Contact>()};
     for (Tick::Contact& contact : tick.contacts) contact.time = time_.FromSteady(contact.time);
     batch.push_back(std::move(tick));
     next_tick_ = now.steady + kTickInterval;

@@ -61,7 +61,7 @@ class CoreLoop {
     Clock* wall = nullptr;   // for the times that users read; null: `clock`
     EventQueue* queue = nullptr;
     EffectSink* sink = nullptr;
-    std::function<std::vector<Tick::Contact>()> heard;           // sessions that sent anything since the last tick
+    std::function<std::vector<Tick::Contact>()> contacts;        // sessions that sent anything since the last tick
     std::function<void(const LoopRound&, const Core&)> observe;  // may be empty
     // Called with the reason when the store begins to refuse records, and with an empty text when it ends. May be
     // empty.

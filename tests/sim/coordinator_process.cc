@@ -48,7 +48,7 @@ void CoordinatorProcess::Start() {
                                                        .clock = &clock,
                                                        .queue = queue_.get(),
                                                        .sink = this,
-                                                       .heard = [this] { return TakeContacts(); },
+                                                       .contacts = [this] { return TakeContacts(); },
                                                        .observe = {},
                                                        .failed = {}});
   world_.judge.Trace(absl::StrCat("coordinator: incarnation ", life_, " with ", snapshot.records.size(), " records"));

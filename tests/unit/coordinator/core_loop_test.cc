@@ -60,7 +60,7 @@ class CoreLoopTest : public testing::Test {
         .clock = &clock_,
         .queue = &queue_,
         .sink = &sink_,
-        .heard = nullptr,
+        .contacts = nullptr,
         .observe = [this](const LoopRound& round, const Core&) { rounds_.push_back(round); },
         .stalled = [this](const std::string& why) { stalls_.push_back(why); },
         .check_store = [this] { return place_; },
