@@ -39,7 +39,7 @@ void DaemonProcess::Start() {
   const uint64_t life = life_;
   std::vector<agent::Event> found;
   for (const auto& [id, folder] : machine_.folders) {
-    found.push_back(agent::ProcessFound{.id = id, .token = folder.token, .pid = folder.pid, .told = folder.told});
+    found.push_back(agent::ProcessFound{.id = id, .token = folder.token, .pid = folder.pid, .reported = folder.told});
     if (!folder.told && folder.exited.has_value()) found.push_back(agent::ProcessEnded{id, *folder.exited});
   }
   found.push_back(agent::AllFound{});
