@@ -22,7 +22,7 @@ constexpr absl::Duration kAnswerWait = absl::Seconds(5);
 // A checkpoint that is not there now may be there later.
 constexpr absl::Duration kAskAgain = absl::Minutes(1);
 constexpr size_t kNoteBytes = 128;
-constexpr size_t kHostsNamed = 3;
+constexpr size_t kMaxHostsNamed = 3;
 
 void Ask(Turn& turn, Job& job, const HostName& name, const std::string& path) {
   job.path_queries[name] =
@@ -80,7 +80,7 @@ bool MayAbandon(Turn& turn, Job& job) {
   turn.Decide(job, DecisionRule::kAbandon, NoticeLevel::kWarning,
               absl::StrCat("recovery.abandon_after_s has passed, but too few hosts have the checkpoint of step ",
                            newest.step(), ": ", newest.path(), " is not on ",
-                           hosts_without.empty() ? "any attached host" : JoinFirst(hosts_without, kHostsNamed),
+                           hosts_without.empty() ? "any attached host" : JoinFirst(hosts_without, kMaxHostsNamed),
                            "; the job stays on its hosts, where it may still train (trainctl drain HOST --lost gives "
                            "them up)"));
   return false;

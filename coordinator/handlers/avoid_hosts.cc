@@ -12,7 +12,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kAvoidedMax = 64;
-constexpr size_t kReasonBytes = 512;
+constexpr size_t kAvoidReasonBytes = 512;
 
 bool IsHostFailure(v1::FailureRecord::Kind kind) {
   return kind == v1::FailureRecord::KIND_CHECKPOINT || kind == v1::FailureRecord::KIND_START ||
@@ -39,7 +39,7 @@ void AvoidFailedHost(Turn& turn, Job& job) {
   const v1::FailureRecord& failure = job.record.failure();
   if (!IsHostFailure(failure.kind()) || failure.host().empty()) return;
   v1::AvoidedHost& avoided = AvoidedRecord(job, failure.host());
-  avoided.set_reason(CutText(failure.text(), kReasonBytes));
+  avoided.set_reason(CutText(failure.text(), kAvoidReasonBytes));
   avoided.set_times(avoided.times() + 1);
   avoided.set_last_resort(failure.kind() == v1::FailureRecord::KIND_NO_ROOM);
   absl::Duration time = std::min(kAvoidLeast * (1 << std::min(avoided.times() - 1, 10u)), kAvoidMost);

@@ -88,7 +88,7 @@ uint64_t TrainedSince(const Job& job, uint64_t step) {
   return now_ms - std::min(now_ms, std::prev(after)->train_ms);
 }
 
-void Record(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
+void RecordCheckpoint(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
   v1::Job& head = job.head();
   // A newer checkpoint can only be of an earlier generation, and no group restarted from it.
   EraseFrom(head, FirstAt(head, info.step()));
@@ -123,7 +123,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   info.set_manifest_hash(saved.manifest_hash());
   info.set_size_bytes(saved.size_bytes());
   info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
-  Record(turn, job, info);
+  RecordCheckpoint(turn, job, info);
   // A stop must allow for the stall only: the rest of a save runs while the job trains.
   job.longest_s = std::max(job.longest_s, saved.has_stall_s() ? saved.stall_s() : saved.seconds());
   AccountGoodput(turn, job);
@@ -189,7 +189,7 @@ void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
     } else if (!grant.refused() && restored != nullptr && IsSameCheckpoint(grant, *restored)) {
       v1::CheckpointInfo info = MakeInfo(grant);
       info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
-      Record(turn, job, info);
+      RecordCheckpoint(turn, job, info);
     } else if (!grant.refused() && (restored == nullptr || grant.step() >= restored->step())) {
       turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
                   absl::StrCat("the checkpoint of step ", grant.step(), " that generation ", grant.generation(),
@@ -234,7 +234,7 @@ void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   info.set_path(restored.path());
   info.set_manifest_hash(restored.manifest_hash());
   info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
-  Record(turn, job, info);
+  RecordCheckpoint(turn, job, info);
 }
 
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {

@@ -18,7 +18,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kWordBytes = 128;
+constexpr size_t kExaminedBytes = 128;
 
 PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
   PhaseFacts facts;
@@ -149,10 +149,10 @@ void PublishStack(Turn& turn, Job& job, const Rank& rank) {
   const std::string who = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
   std::string text;
   if (seen.stack().empty()) {
-    text = absl::StrCat("no stack of ", who, ": ", CutText(seen.stack_note(), kWordBytes * 2));
+    text = absl::StrCat("no stack of ", who, ": ", CutText(seen.stack_note(), kExaminedBytes * 2));
   } else {
-    text = absl::StrCat("stack of ", who, seen.stack_note().empty() ? "" : " (", CutText(seen.stack_note(), kWordBytes),
-                        seen.stack_note().empty() ? ":" : "):");
+    text = absl::StrCat("stack of ", who, seen.stack_note().empty() ? "" : " (",
+                        CutText(seen.stack_note(), kExaminedBytes), seen.stack_note().empty() ? ":" : "):");
     for (const std::string& frame : seen.stack()) absl::StrAppend(&text, "\n  ", frame);
   }
   turn.Decide(job, DecisionRule::kHang, NoticeLevel::kInfo, std::move(text));
@@ -168,9 +168,9 @@ void RecordExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& 
   const int kFrames = rank.examination->with_stack ? 32 : 8;
   v1::Examination kept = examination;
   kept.set_state(examination.state().substr(0, 1));
-  kept.set_system_call(CutText(examination.system_call(), kWordBytes));
+  kept.set_system_call(CutText(examination.system_call(), kExaminedBytes));
   while (kept.stack_size() > kFrames) kept.mutable_stack()->RemoveLast();
-  for (std::string& frame : *kept.mutable_stack()) frame = CutText(frame, kWordBytes);
+  for (std::string& frame : *kept.mutable_stack()) frame = CutText(frame, kExaminedBytes);
   bool first = !rank.examination->answer.has_value();
   rank.examination->answer = std::move(kept);
   if (!first) return;

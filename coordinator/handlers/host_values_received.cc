@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kNameBytes = 1'024;
+constexpr size_t kValueNameBytes = 1'024;
 
 // Returns OK, or why this host may not use the store of this generation.
 absl::Status CheckAccess(const State& state, const Host& host, const JobId& id, uint64_t generation) {
@@ -32,8 +32,8 @@ absl::Status CheckAccess(const State& state, const Host& host, const JobId& id, 
 // Returns OK if the value may be added; sets `known` if the same value is there already.
 absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool& known) {
   known = false;
-  if (value.name().empty() || value.name().size() > kNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a value's name has 1 to ", kNameBytes, " bytes"));
+  if (value.name().empty() || value.name().size() > kValueNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a value's name has 1 to ", kValueNameBytes, " bytes"));
   }
   if (value.value().size() > limits::kStoreValueBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("value '", value.name(), "' has ", value.value().size(),

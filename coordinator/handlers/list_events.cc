@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint32_t kEventsDefault = 1'000;
 constexpr size_t kFieldBytes = 8;  // overhead of each event in the message
-constexpr char kPageTokenPrefix[] = "events";
+constexpr char kEventsToken[] = "events";
 
 // Events with sequences above `after`, up to `last`.
 struct Span {
@@ -32,12 +32,12 @@ struct Span {
   uint64_t last = 0;
 };
 
-std::string MakeToken(const Span& span) { return absl::StrCat(kPageTokenPrefix, "-", span.after, "-", span.last); }
+std::string MakeToken(const Span& span) { return absl::StrCat(kEventsToken, "-", span.after, "-", span.last); }
 
 absl::StatusOr<Span> ReadToken(const std::string& token) {
   std::vector<absl::string_view> parts = absl::StrSplit(token, '-');
   Span span;
-  if (parts.size() != 3 || parts[0] != kPageTokenPrefix || !absl::SimpleAtoi(parts[1], &span.after) ||
+  if (parts.size() != 3 || parts[0] != kEventsToken || !absl::SimpleAtoi(parts[1], &span.after) ||
       !absl::SimpleAtoi(parts[2], &span.last)) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_token '", token.substr(0, 64), "' is not valid; leave it empty for the first page"));
@@ -45,7 +45,7 @@ absl::StatusOr<Span> ReadToken(const std::string& token) {
   return span;
 }
 
-std::deque<EventPtr>::const_iterator FirstAfter(const std::deque<EventPtr>& events, uint64_t after) {
+std::deque<EventPtr>::const_iterator FirstEventAfter(const std::deque<EventPtr>& events, uint64_t after) {
   return std::upper_bound(events.begin(), events.end(), after,
                           [](uint64_t sequence, const EventPtr& event) { return sequence < event->sequence(); });
 }
@@ -63,8 +63,8 @@ absl::StatusOr<v1::ListEventsResponse> ReadPage(const History& history, uint64_t
     if (!asked.ok()) return asked.status();
     span = *asked;
   }
-  auto first = FirstAfter(events, span.after);
-  const auto end = FirstAfter(events, span.last);
+  auto first = FirstEventAfter(events, span.after);
+  const auto end = FirstEventAfter(events, span.last);
   const auto most =
       static_cast<ptrdiff_t>(request.limit() == 0 ? kEventsDefault : std::min(request.limit(), kEventsPageMax));
   if (request.page_token().empty() && end - first > most) first = end - most;

@@ -16,7 +16,7 @@ namespace trainyard {
 namespace {
 
 constexpr uint32_t kPageDefault = 100;
-constexpr char kPageTokenPrefix[] = "before-";
+constexpr char kJobsToken[] = "before-";
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void Run(Turn& turn, ListJobs& event) {
   const v1::ListRequest& request = event.request;
   uint64_t before = turn.state.next_submit_index;
   absl::string_view token = request.page_token();
-  if (!token.empty() && (!absl::ConsumePrefix(&token, kPageTokenPrefix) || !absl::SimpleAtoi(token, &before))) {
+  if (!token.empty() && (!absl::ConsumePrefix(&token, kJobsToken) || !absl::SimpleAtoi(token, &before))) {
     turn.Emit(Reply{event.call,
                     absl::InvalidArgumentError(absl::StrCat("page_token '", request.page_token().substr(0, 64),
                                                             "' is not valid; leave it empty for the first page")),
@@ -42,7 +42,7 @@ void Run(Turn& turn, ListJobs& event) {
     if (response.jobs_size() == static_cast<int>(size)) {
       // The page is full and there is more: the next one starts below the last job of this one.
       auto last = turn.state.jobs.find(JobId(response.jobs(response.jobs_size() - 1).job_id()));
-      response.set_next_page_token(absl::StrCat(kPageTokenPrefix, last->second.record.submit_index()));
+      response.set_next_page_token(absl::StrCat(kJobsToken, last->second.record.submit_index()));
       break;
     }
     *response.add_jobs() = MakeHead(job);

@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-constexpr char kNotWaitedFor[] = "the operator requested an immediate pause";
+constexpr char kImmediatePause[] = "the operator requested an immediate pause";
 
 absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
   if (job.held_at != 0)
@@ -31,7 +31,7 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
     case v1::JOB_STATE_RUNNING:
     case v1::JOB_STATE_RECOVERING:
       EndGroup(turn, job, v1::JobRecord::ENDING_PAUSE, std::move(reason), request.now());
-      if (request.now()) LoseUnreachable(turn, job, kNotWaitedFor);
+      if (request.now()) LoseUnreachable(turn, job, kImmediatePause);
       return absl::OkStatus();
     case v1::JOB_STATE_STOPPING:
       if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) break;
@@ -41,7 +41,7 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
       }
       if (request.now()) {
         DropTrainers(turn, job);
-        LoseUnreachable(turn, job, kNotWaitedFor);
+        LoseUnreachable(turn, job, kImmediatePause);
       }
       return absl::OkStatus();
     default:

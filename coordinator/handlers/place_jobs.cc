@@ -27,7 +27,7 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kJobsNamed = 3;
-constexpr size_t kReasonBytes = 512;
+constexpr size_t kDeviceReasonBytes = 512;
 constexpr char kThreadsKey[] = "resources.threads_per_rank";
 constexpr char kSharedMemoryKey[] = "network.shared_memory";
 
@@ -99,7 +99,7 @@ void ChooseDevice(const State& state, Job& job) {
   const DeviceDecision decision = DecideDevice(facts);
   v1::ResolvedKey& device = DecisionOf(job, kDeviceKey);
   device.set_value(decision.cuda ? kCudaWord : "cpu");
-  device.set_reason(CutText(decision.reason, kReasonBytes));
+  device.set_reason(CutText(decision.reason, kDeviceReasonBytes));
 }
 
 std::vector<HostName> HostsOfRanks(const Job& job) {

@@ -17,7 +17,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kMemoryKinds = 8;
-constexpr size_t kWordBytes = 32;
+constexpr size_t kPhaseNameBytes = 32;
 constexpr size_t kStepMarks = 256;
 
 // A restart makes some steps again under the same numbers, and a daemon that attached again sends some again. Reports
@@ -71,7 +71,7 @@ void RecordMemory(Rank& rank, const v1::RankReport& report) {
   rank.memory.clear();
   for (int i = 0; i < report.memory_size() && i < kMemoryKinds; ++i) {
     rank.memory.push_back(report.memory(i));
-    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kWordBytes));
+    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kPhaseNameBytes));
   }
 }
 
@@ -93,7 +93,7 @@ void ApplyReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report)
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
     if (rank.phase.name() != report.phase()) job.current.progress_at = turn.now;
-    rank.phase = ReportedPhase(CutText(report.phase(), kWordBytes));
+    rank.phase = ReportedPhase(CutText(report.phase(), kPhaseNameBytes));
   }
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();

@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-constexpr char kNotWaitedFor[] = "the operator requested an immediate restart";
+constexpr char kImmediateRestart[] = "the operator requested an immediate restart";
 
 absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
   if (job.held_at != 0)
@@ -22,17 +22,17 @@ absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
     case v1::JOB_STATE_RUNNING:
       EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, WithReason("restart requested", request.reason()),
                request.now());
-      if (request.now()) LoseUnreachable(turn, job, kNotWaitedFor);
+      if (request.now()) LoseUnreachable(turn, job, kImmediateRestart);
       return absl::OkStatus();
     case v1::JOB_STATE_RECOVERING:
       StopAvoidingAll(turn, job);
-      if (request.now()) LoseUnreachable(turn, job, kNotWaitedFor);
+      if (request.now()) LoseUnreachable(turn, job, kImmediateRestart);
       return absl::OkStatus();  // it is being started again already
     case v1::JOB_STATE_STOPPING:
       if (job.record.ending() != v1::JobRecord::ENDING_RESTART) break;
       if (request.now()) {
         DropTrainers(turn, job);
-        LoseUnreachable(turn, job, kNotWaitedFor);
+        LoseUnreachable(turn, job, kImmediateRestart);
       }
       return absl::OkStatus();
     default:

@@ -94,18 +94,23 @@ def test_links_of_the_documents_lead_somewhere():
             assert path.exists(), f"{document.relative_to(harness.ROOT)} leads to {target}"
 
 
+def table_of_the_architecture(name):
+    """What ARCHITECTURE.md has between the marks of this table."""
+    text = (harness.ROOT / "ARCHITECTURE.md").read_text()
+    return text.split(f"<!-- {name} -->\n")[1].split(f"<!-- /{name} -->")[0]
+
+
 @pytest.mark.parametrize("table", ["lifecycle", "events"])
 def test_the_architecture_shows_the_table_that_the_code_uses(table):
-    printed = subprocess.run([harness.BIN / "trainyard-coordinator", f"--print-{table}"], check=True, capture_output=True,
-                             text=True).stdout
+    printed = subprocess.run([harness.BIN / "trainyard-coordinator", f"--print-{table}"], check=True,
+                             capture_output=True, text=True).stdout
 
-    shown = (harness.ROOT / "ARCHITECTURE.md").read_text().split(f"<!-- {table} -->\n")[1].split(f"<!-- /{table} -->")[0]
-    assert shown == printed
+    assert table_of_the_architecture(table) == printed
 
 
 def test_each_event_of_the_coordinator_has_a_handler_file_of_its_name():
-    shown = (harness.ROOT / "ARCHITECTURE.md").read_text().split("<!-- events -->\n")[1].split("<!-- /events -->")[0]
-    events = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in re.findall(r"^\| ([A-Z]\w+) \| [a-z]", shown, re.M)}
+    names = re.findall(r"^\| ([A-Z]\w+) \| [a-z]", table_of_the_architecture("events"), re.M)
+    events = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in names}
 
     handlers = {path.stem for path in (harness.ROOT / "coordinator" / "handlers").glob("*.cc")
                 if "\nvoid Run(Turn& turn, " in path.read_text()}

@@ -194,8 +194,8 @@ TEST_F(CoreHangTest, Notify_ReportsOnce_AndAlsoTheEnd_AndDoesNotLearnFromIt) {
 
   EXPECT_THAT(PublishedDecisions("hang"), SizeIs(2));
   EXPECT_THAT(PublishedDecisions("hang").back(), HasSubstr("the ranks continue after"));
-  EXPECT_LT(harness_.Get(kJob).learned_step_s(), 1.0);
-  EXPECT_EQ(harness_.Get(kJob).restarts(), 0u);
+  EXPECT_LT(harness_.Get(kHungJob).learned_step_s(), 1.0);
+  EXPECT_EQ(harness_.Get(kHungJob).restarts(), 0u);
 }
 
 TEST_F(CoreHangTest, SlowSave_IsNoHang) {
