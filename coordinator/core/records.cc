@@ -140,7 +140,7 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   state.next_submit_index = std::max(state.next_submit_index, job.record.submit_index() + 1);
   job.current.progress_at = now;
   for (const v1::AvoidedHost& avoided : job.record.avoided()) {
-    job.avoid_until[HostName(avoided.host())] = now + kAvoidLeast;
+    job.avoid_until[HostName(avoided.host())] = now + kMinAvoidTime;
   }
   state.durable_bytes += job.history.durable_bytes();
   CountDroppedEvents(job);

@@ -13,7 +13,7 @@ v1::GoodputRecord AccountedTo(const Job& job, absl::Time steady) {
     const ReportedPhase& phase = job.ranks.front().phase;
     facts.saves = phase == Phase::kSave || phase == Phase::kLeaving;
   }
-  if (!IsFinal(job.state())) Account(PartOf(facts), absl::ToUnixMillis(steady), job.world_size(), ledger);
+  if (!IsFinal(job.state())) Account(CurrentPart(facts), absl::ToUnixMillis(steady), job.world_size(), ledger);
   return ledger;
 }
 

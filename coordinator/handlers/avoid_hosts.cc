@@ -42,7 +42,7 @@ void AvoidFailedHost(Turn& turn, Job& job) {
   avoided.set_reason(CutText(failure.text(), kAvoidReasonBytes));
   avoided.set_times(avoided.times() + 1);
   avoided.set_last_resort(failure.kind() == v1::FailureRecord::KIND_NO_ROOM);
-  absl::Duration time = std::min(kAvoidLeast * (1 << std::min(avoided.times() - 1, 10u)), kAvoidMost);
+  absl::Duration time = std::min(kMinAvoidTime * (1 << std::min(avoided.times() - 1, 10u)), kMaxAvoidTime);
   // A missing program or network interface does not appear on its own.
   if (failure.kind() == v1::FailureRecord::KIND_START) time = absl::InfiniteDuration();
   job.avoid_until[HostName(failure.host())] = turn.now + time;

@@ -37,7 +37,7 @@ void SetRanks(Turn& turn, Job& job, const std::vector<HostName>& places) {
 
 void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& places) {
   v1::Job& head = job.head();
-  const bool takes_restart = job.state() == v1::JOB_STATE_RECOVERING && IsPaidByTheJob(job.record.failure().kind());
+  const bool takes_restart = job.state() == v1::JOB_STATE_RECOVERING && CountsAsRestart(job.record.failure().kind());
   ForgetGeneration(turn, job);
   // Above every generation that ran, including one that this store did not know.
   head.set_generation(std::max(head.generation(), job.past_generation) + 1);

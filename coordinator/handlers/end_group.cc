@@ -51,7 +51,7 @@ void FailEnding(Turn& turn, Job& job) {
   const bool continues =
       job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
   const bool remakes = failure.kind() == v1::FailureRecord::KIND_UNSAVED && continues;
-  if (IsForGood(failure.kind()) && !remakes && !job.record.cancelled()) {
+  if (IsPermanent(failure.kind()) && !remakes && !job.record.cancelled()) {
     job.record.clear_ending();
     turn.Decide(job, DecisionRule::kGiveUp, NoticeLevel::kError, failure.text());
     turn.SetReason(job, failure.text());
@@ -202,16 +202,16 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   rank.phase = Phase::kEnded;
   turn.SaveRank(job, rank.record.rank());
   bool stop_asked = job.current.stop || job.current.nothing_desired;
-  bool stopped_unasked = rank.record.finished() && rank.record.stopped() && !stop_asked;
+  bool stopped_unrequested = rank.record.finished() && rank.record.stopped() && !stop_asked;
   uint64_t steps = job.head().spec().train().steps();
   bool finished = rank.record.finished() && (rank.record.stopped() ? stop_asked : rank.record.finished_step() >= steps);
   std::string host = rank.record.host();
-  auto failure = JudgeExit({.rank = rank.record.rank(),
-                            .host = host,
-                            .told_finished = finished,
-                            .stopped_unasked = stopped_unasked,
-                            .was_desired = !job.current.nothing_desired,
-                            .exit = &rank.record.exit()});
+  auto failure = ClassifyExit({.rank = rank.record.rank(),
+                               .host = host,
+                               .reported_finished = finished,
+                               .stopped_unrequested = stopped_unrequested,
+                               .was_desired = !job.current.nothing_desired,
+                               .exit = &rank.record.exit()});
   if (failure.has_value()) {
     FailGeneration(turn, job, *failure);
     // Only the output of the rank that is the cause; that of its peers would not help.

@@ -212,7 +212,7 @@ void CheckHang(Turn& turn, Job& job) {
   if (still < kHangExamineAfter) return EndStall(turn, job);
   // Between two tries the ranks wait, and a failing disk is slow; only the ranks have this state.
   if (still < LastSaveLimit(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
-  CarryOut(turn, job, JudgeHang(turn.now, GatherFacts(turn, job)));
+  CarryOut(turn, job, DecideHang(turn.now, GatherFacts(turn, job)));
 }
 
 }  // namespace trainyard

@@ -20,7 +20,7 @@ void PublishUnreachable(Turn& turn, const Host& host, const std::string& reason)
   for (const JobId& id : jobs) {
     Job& job = turn.state.jobs.at(id);
     if (!HasTrainers(job.state())) continue;
-    if (job.forming()) turn.Notice(job, NoticeLevel::kWarning, text + "; forming waits for it");
+    if (job.forming()) turn.Notice(job, NoticeLevel::kWarning, text + "; the forming group waits for it");
     if (job.state() == v1::JOB_STATE_RUNNING)
       turn.Notice(job, NoticeLevel::kWarning, text + "; its ranks may still run");
   }
@@ -38,7 +38,7 @@ bool IsReachable(const State& state, const HostName& name) {
 
 void UpdateReachability(Turn& turn) {
   for (auto& [name, host] : turn.state.hosts) {
-    HostJudgement judged = JudgeHost(
+    HostContact judged = CheckContact(
         turn.now, {.attached = host.attached(), .last_heard = host.last_contact, .lease = LeaseFor(turn.state, host)});
     if (judged.reachable == host.reachable) continue;
     host.reachable = judged.reachable;

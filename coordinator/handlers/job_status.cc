@@ -33,7 +33,7 @@ v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) 
   status.set_max_rss_bytes(rank.record.exit().max_rss_bytes());
   status.set_user_s(rank.record.exit().user_s());
   status.set_system_s(rank.record.exit().system_s());
-  if (rank.exited()) status.set_exit(TellExit(rank.record.exit()));
+  if (rank.exited()) status.set_exit(DescribeExit(rank.record.exit()));
   if (!rank.exited()) status.set_exit(rank.record.gone());
   return status;
 }

@@ -21,7 +21,7 @@ namespace {
 PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host& host) {
   PeerRank peer;
   peer.reports = rank.last_report > host.attached_at && turn.now - rank.last_report <= LeaseFor(turn.state, host);
-  peer.unheard = turn.now - rank.last_report;
+  peer.report_age = turn.now - rank.last_report;
   peer.suspect = job.current.hang.suspects.contains(rank.record.rank());
   for (const v1::CommunicatorReport& communicator : rank.position.communicators) {
     if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();

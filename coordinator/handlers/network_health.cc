@@ -79,7 +79,7 @@ void CheckNetwork(Turn& turn, Job& job) {
     return turn.Decide(job, DecisionRule::kNetwork, NoticeLevel::kInfo,
                        "the ranks wait for one another no longer than usual");
   }
-  std::string text = JudgeWaiting(turn.now, ranks);
+  std::string text = FindSlowNetwork(turn.now, ranks);
   if (text.empty()) return;
   job.current.network_slow = true;
   turn.Decide(job, DecisionRule::kNetwork, NoticeLevel::kWarning, std::move(text));

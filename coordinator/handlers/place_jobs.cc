@@ -141,21 +141,21 @@ std::vector<HostSlots> AllHosts(const State& state) {
     away.barred = host.attached() || !host.reachable ? "unreachable" : "not attached";
     hosts.push_back(std::move(away));
   }
-  OrderByPlace(hosts);
+  SortByTopology(hosts);
   return hosts;
 }
 
 PlacementFacts MakeFacts(absl::Time now, const Job& job, const std::vector<HostSlots>& hosts) {
   const v1::Resources& resources = job.head().spec().resources();
-  PlacementFacts facts{
-      .ranks = job.world_size(),
-      .needs_gpu = resources.device() == v1::DEVICE_CUDA,
-      .hosts = hosts,
-      .previous = HostsOfRanks(job),
-      .only = {resources.hosts().begin(), resources.hosts().end()},
-      .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
-      .avoided = AvoidedNow(now, job, /*with_last_resorts=*/true),
-      .one_a_host = job.head().spec().has_probe() && static_cast<uint32_t>(resources.hosts_size()) == job.world_size()};
+  PlacementFacts facts{.ranks = job.world_size(),
+                       .needs_gpu = resources.device() == v1::DEVICE_CUDA,
+                       .hosts = hosts,
+                       .previous = HostsOfRanks(job),
+                       .only = {resources.hosts().begin(), resources.hosts().end()},
+                       .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
+                       .avoided = AvoidedNow(now, job, /*with_last_resorts=*/true),
+                       .one_per_host = job.head().spec().has_probe() &&
+                                       static_cast<uint32_t>(resources.hosts_size()) == job.world_size()};
   // Placing the job where it may fail again is better than not placing it.
   if (!facts.avoided.empty() && !CouldFit(facts)) facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/false);
   return facts;

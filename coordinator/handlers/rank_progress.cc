@@ -108,8 +108,8 @@ void RecordPosition(Turn& turn, Job& job, Rank& rank, const v1::RankReport& repo
   absl::Time made_at = turn.now - absl::Seconds(std::clamp(report.age_s(), 0.0, 1e6));
   RankPosition& position = rank.position;
   // A report that a daemon sends again has nothing new about the trainer itself.
-  if (report.phase().empty() || made_at < position.told_at) return;
-  position.told_at = made_at;
+  if (report.phase().empty() || made_at < position.reported_at) return;
+  position.reported_at = made_at;
   Learn(turn, job, report, made_at);
   if (report.micro_batches_made() > 0) {
     rank.computing.Add(made_at, report.compute_total_s(), report.micro_batches_made(), report.steps_made(),

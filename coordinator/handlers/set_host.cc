@@ -79,7 +79,7 @@ absl::Status CheckForgettable(const State& state, const Host& host) {
   if (host.attached()) {
     problems.push_back(absl::StrCat("its daemon is attached from ", host.peer, " (stop it there first)"));
   } else if (host.reachable) {
-    problems.push_back("its lease still runs (wait for its end)");
+    problems.push_back("its lease has not expired (wait until it has)");
   }
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);

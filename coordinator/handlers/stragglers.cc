@@ -26,7 +26,7 @@ void CheckStragglers(Turn& turn, Job& job) {
                      .slow_since = rank.slow_since,
                      .named = rank.straggler});
   }
-  std::vector<StragglerChange> changes = JudgeStragglers(turn.now, facts);
+  std::vector<StragglerChange> changes = FindStragglers(turn.now, facts);
   for (size_t i = 0; i < facts.size(); ++i) {
     job.ranks[i].slow_since = facts[i].slow_since;
     job.ranks[i].straggler = facts[i].named;

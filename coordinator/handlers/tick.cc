@@ -196,7 +196,7 @@ void Run(Turn& turn, Tick& event) {
     if (session != state.sessions.end()) {
       Host& host = state.hosts.at(session->second);
       ObserveGap(contact.time - host.last_contact, state.options.lease, host.gaps);
-      host.lease = LeaseOf(state.options.lease, host.gaps);
+      host.lease = AdaptiveLease(state.options.lease, host.gaps);
       host.last_contact = std::max(host.last_contact, contact.time);
       RecordHeartbeat(turn, host, contact);
     }

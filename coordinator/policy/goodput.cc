@@ -52,7 +52,7 @@ const char* GoodputPartName(GoodputPart part) {
   return "unknown";
 }
 
-GoodputPart PartOf(const GoodputFacts& facts) {
+GoodputPart CurrentPart(const GoodputFacts& facts) {
   switch (facts.state) {
     case v1::JOB_STATE_PLACED:
     case v1::JOB_STATE_STARTING:

@@ -26,7 +26,7 @@ struct GoodputFacts {
   bool saves = false;        // rank 0 is in the save phase
 };
 // The part that the ranks' current time counts as.
-GoodputPart PartOf(const GoodputFacts& facts);
+GoodputPart CurrentPart(const GoodputFacts& facts);
 
 // The ledger of a job that starts at `now_ms`.
 v1::GoodputRecord BeginGoodput(int64_t now_ms);

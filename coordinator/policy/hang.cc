@@ -11,11 +11,11 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kTimesKept = 64;
+constexpr size_t kMaxTimes = 64;
 constexpr absl::Duration kMinLimit = absl::Seconds(5);
 // How long an operator would wait if no duration is known.
 constexpr absl::Duration kUnlearned = absl::Seconds(120);
-constexpr uint32_t kMostDoublings = 6;
+constexpr uint32_t kMaxDoublings = 6;
 // A trainer whose link is closed (its daemon was restarted) reopens it within a second or two; after this time it
 // counts as silent.
 constexpr absl::Duration kLinkPatience = absl::Seconds(30);
@@ -57,9 +57,9 @@ struct Blame {
   std::string text;       // set if the common form does not fit
 };
 
-class Judge {
+class HangAnalysis {
  public:
-  Judge(absl::Time now, const HangFacts& facts) : now_(now), facts_(facts) {
+  HangAnalysis(absl::Time now, const HangFacts& facts) : now_(now), facts_(facts) {
     last_ = facts.since;
     for (const RankPosition& rank : facts.ranks) {
       if (rank.ended) continue;
@@ -118,9 +118,9 @@ class Judge {
   }
 
   // It has reported since the stall began.
-  bool IsFresh(const RankPosition& rank) const { return rank.reachable && rank.told_at > last_; }
+  bool IsFresh(const RankPosition& rank) const { return rank.reachable && rank.reported_at > last_; }
   // For a rank that a new coordinator has not heard from at all, the time since the coordinator started.
-  absl::Duration QuietFor(const RankPosition& rank) const { return now_ - std::max(rank.told_at, facts_.since); }
+  absl::Duration QuietFor(const RankPosition& rank) const { return now_ - std::max(rank.reported_at, facts_.since); }
   bool IsSilent(const RankPosition& rank) const {
     absl::Duration quiet = QuietFor(rank);
     return rank.reachable && rank.seen_at > last_ &&
@@ -136,7 +136,7 @@ class Judge {
   absl::Time HeardUntil(const Blame& blame) const {
     absl::Time until = now_;
     for (const RankPosition* rank : blame.hard ? blame.culprits : alive_) {
-      if (IsKnown(*rank)) until = std::min(until, std::max(rank->seen_at, rank->told_at) + kReportInterval);
+      if (IsKnown(*rank)) until = std::min(until, std::max(rank->seen_at, rank->reported_at) + kReportInterval);
     }
     return until;
   }
@@ -383,7 +383,7 @@ void PhaseTimes::Add(uint64_t step, double seconds) {
     times_.back().second = std::max(times_.back().second, seconds);
   } else {
     times_.emplace_back(step, seconds);
-    if (times_.size() > kTimesKept) times_.pop_front();
+    if (times_.size() > kMaxTimes) times_.pop_front();
   }
   longest_ = 0;
   for (const auto& [at, took] : times_) longest_ = std::max(longest_, took);
@@ -394,9 +394,9 @@ absl::Duration HangLimit(absl::string_view phase, const PhaseFacts& facts) {
   absl::Duration limit = facts.learned_s <= 0 ? kUnlearned
                          : phase == "train"   ? std::max(kMinLimit, 2 * learned)
                                               : 3 * learned + kMinLimit;
-  return limit * (int64_t{1} << std::min(facts.doublings, kMostDoublings));
+  return limit * (int64_t{1} << std::min(facts.doublings, kMaxDoublings));
 }
 
-HangDecision JudgeHang(absl::Time now, const HangFacts& facts) { return Judge(now, facts).Decide(); }
+HangDecision DecideHang(absl::Time now, const HangFacts& facts) { return HangAnalysis(now, facts).Decide(); }
 
 }  // namespace trainyard

@@ -60,7 +60,7 @@ struct RankPosition {
   uint64_t last_step = 0;
   double phase_s = 0;
   std::vector<v1::CommunicatorReport> communicators;
-  absl::Time told_at = absl::InfinitePast();      // time of the rank's own last report
+  absl::Time reported_at = absl::InfinitePast();  // time of the rank's own last report
   absl::Time progress_at = absl::InfinitePast();  // when the rank's own reports last changed
 
   std::string process_state;                     // "T"; empty: unknown
@@ -93,6 +93,6 @@ struct HangDecision {
   std::string reason;  // "rank 1 on w2 is stopped (SIGSTOP, state T) and ..."
 };
 
-HangDecision JudgeHang(absl::Time now, const HangFacts& facts);
+HangDecision DecideHang(absl::Time now, const HangFacts& facts);
 
 }  // namespace trainyard

@@ -6,7 +6,7 @@
 
 namespace trainyard {
 
-HostJudgement JudgeHost(absl::Time now, const HostFacts& facts) {
+HostContact CheckContact(absl::Time now, const HostFacts& facts) {
   absl::Duration silent = std::max(now - facts.last_heard, absl::ZeroDuration());
   if (silent <= facts.lease) {
     return {.reachable = true,
@@ -27,7 +27,7 @@ void ObserveGap(absl::Duration gap, absl::Duration base, HeartbeatGaps& gaps) {
   gaps.deviation += (absl::AbsDuration(error) - gaps.deviation) / 4;
 }
 
-absl::Duration LeaseOf(absl::Duration base, const HeartbeatGaps& gaps) {
+absl::Duration AdaptiveLease(absl::Duration base, const HeartbeatGaps& gaps) {
   return std::clamp(gaps.mean + 4 * gaps.deviation, base, base * kLeaseGrowth);
 }
 

@@ -15,12 +15,12 @@ struct HostFacts {
   absl::Duration lease;
 };
 
-struct HostJudgement {
+struct HostContact {
   bool reachable = false;
   std::string reason;  // "no contact for 3.2s (lease 3s)"
 };
 
-HostJudgement JudgeHost(absl::Time now, const HostFacts& facts);
+HostContact CheckContact(absl::Time now, const HostFacts& facts);
 
 // Three heartbeats are sent per lease: one lost packet is normal, two are suspicious.
 absl::Duration HeartbeatInterval(absl::Duration lease);
@@ -38,6 +38,6 @@ inline constexpr int kLeaseGrowth = 4;
 void ObserveGap(absl::Duration gap, absl::Duration base, HeartbeatGaps& gaps);
 
 // The mean gap plus four deviations, but at least `base` and at most kLeaseGrowth times `base`.
-absl::Duration LeaseOf(absl::Duration base, const HeartbeatGaps& gaps);
+absl::Duration AdaptiveLease(absl::Duration base, const HeartbeatGaps& gaps);
 
 }  // namespace trainyard

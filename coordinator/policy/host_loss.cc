@@ -7,12 +7,13 @@
 namespace trainyard {
 namespace {
 
-std::string Tell(absl::Duration time) { return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(100))); }
+std::string Rounded(absl::Duration time) { return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(100))); }
 
 HostLossDecision Lost(const HostLossFacts& facts, DecisionRule rule, absl::string_view why) {
-  return {.lost = true,
-          .rule = rule,
-          .reason = absl::StrCat("host ", facts.host, " is lost: no contact for ", Tell(facts.silent), ", and ", why)};
+  return {
+      .lost = true,
+      .rule = rule,
+      .reason = absl::StrCat("host ", facts.host, " is lost: no contact for ", Rounded(facts.silent), ", and ", why)};
 }
 
 HostLossDecision Kept(std::string why) {
@@ -27,7 +28,7 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
   absl::Duration unknown = absl::ZeroDuration();
   for (const PeerRank& peer : facts.peers) {
     if (!peer.reports) return Kept("a rank on a reachable host does not report");
-    const absl::Duration beyond = std::max(absl::ZeroDuration(), peer.unheard - kReportInterval);
+    const absl::Duration beyond = std::max(absl::ZeroDuration(), peer.report_age - kReportInterval);
     unknown = std::max(unknown, beyond);
     if (peer.suspect) return Kept("a rank on a reachable host is suspected of hanging");
     if (peer.waits_in.empty() || peer.waits_in != operation) return Kept("its peers do not wait for it");
@@ -39,21 +40,21 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
   absl::Duration limit = facts.begun ? kStallShare * facts.lease + 2 * facts.learned_step : kFormingPatience;
   const absl::Duration stalled = facts.since_progress - unknown;
   if (stalled < limit) {
-    return Kept(facts.begun ? "its peers may still complete a step" : "its ranks may be waiting for the word to go");
+    return Kept(facts.begun ? "its peers may still complete a step" : "its ranks may still wait for `go`");
   }
-  return Lost(
-      facts, DecisionRule::kHostLost,
-      absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ", Tell(stalled), " (limit ",
-                   Tell(limit), ")", facts.begun ? "" : "; its ranks were not heard to have begun"));
+  return Lost(facts, DecisionRule::kHostLost,
+              absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ", Rounded(stalled),
+                           " (limit ", Rounded(limit), ")",
+                           facts.begun ? "" : "; its ranks have not reported that they began"));
 }
 
 }  // namespace
 
 HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
-  if (facts.silent <= facts.lease) return Kept("its lease still runs");
+  if (facts.silent <= facts.lease) return Kept("its lease has not expired");
   if (facts.none_reachable_for > absl::ZeroDuration() && facts.none_reachable_for >= facts.abandon_after) {
     return Lost(facts, DecisionRule::kAbandon,
-                absl::StrCat("no host of the job was reachable for ", Tell(facts.none_reachable_for),
+                absl::StrCat("no host of the job was reachable for ", Rounded(facts.none_reachable_for),
                              " (recovery.abandon_after_s ", absl::ToDoubleSeconds(facts.abandon_after), ")"));
   }
   if (!facts.broken.empty()) return Lost(facts, DecisionRule::kHostLost, facts.broken);
@@ -65,10 +66,10 @@ HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
   }
   if (facts.forming) {
     if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
-    if (facts.since_progress < kFormingPatience) return Kept("forming waits for it");
+    if (facts.since_progress < kFormingPatience) return Kept("the forming group still waits for it");
     return Lost(facts, DecisionRule::kHostLost,
-                absl::StrCat("the group that forms has not moved for ", Tell(facts.since_progress), " (limit ",
-                             Tell(kFormingPatience), ")"));
+                absl::StrCat("the forming group has made no progress for ", Rounded(facts.since_progress), " (limit ",
+                             Rounded(kFormingPatience), ")"));
   }
   return DecideStall(facts);
 }

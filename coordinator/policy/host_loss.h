@@ -39,7 +39,7 @@ inline constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
 // A rank on a reachable host whose process has not exited.
 struct PeerRank {
   bool reports = false;        // has reported recently, and since its link was last opened
-  absl::Duration unheard;      // age of its last report
+  absl::Duration report_age;   // age of its last report
   bool suspect = false;        // is the culprit of a suspected hang: others wait for it, and not for the host
   absl::string_view waits_in;  // "all-reduce 17 (6553600 x fp32)"; empty: it waits in no collective
   absl::Duration phase_time;   // time in its current phase
@@ -65,7 +65,7 @@ struct HostLossFacts {
 struct HostLossDecision {
   bool lost = false;
   DecisionRule rule = DecisionRule::kHostLost;  // or kAbandon
-  std::string reason;  // "host w2 is lost: not heard of for 3.2s, and ..."; not lost: what is missing
+  std::string reason;  // "host w2 is lost: no contact for 3.2s, and ..."; not lost: what is missing
 };
 
 HostLossDecision DecideHostLoss(const HostLossFacts& facts);

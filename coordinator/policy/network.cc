@@ -36,12 +36,12 @@ void WaitTrend::Add(absl::Time at, double compute_s, double wait_s, uint64_t ste
   }
   if (at - first_->at < kWindow || steps == first_->steps) return;
   const double made = static_cast<double>(steps - first_->steps);
-  judged_at_ = at;
-  Judge((compute_s - first_->compute_s) / made, (wait_s - first_->wait_s) / made);
+  checked_at_ = at;
+  UpdateUsual((compute_s - first_->compute_s) / made, (wait_s - first_->wait_s) / made);
   first_ = now;
 }
 
-void WaitTrend::Judge(double compute_s, double wait_s) {
+void WaitTrend::UpdateUsual(double compute_s, double wait_s) {
   wait_s_ = wait_s;
   const bool computes_longer = compute_s > kTimesComputing * usual_compute_s_ + kMinSlowSeconds / 10;
   slow_ = known_ && wait_s > kTimesSlow * usual_wait_s_ + kMinSlowSeconds && !computes_longer;
@@ -52,11 +52,11 @@ void WaitTrend::Judge(double compute_s, double wait_s) {
   usual_compute_s_ += weight * (compute_s - usual_compute_s_);
 }
 
-std::string JudgeWaiting(absl::Time now, const std::vector<WaitingRank>& ranks) {
+std::string FindSlowNetwork(absl::Time now, const std::vector<WaitingRank>& ranks) {
   std::set<absl::string_view> hosts;
   const WaitTrend* least = nullptr;
   for (const WaitingRank& rank : ranks) {
-    if (!rank.trend->is_slow() || now - rank.trend->judged_at() > kFresh) return "";
+    if (!rank.trend->is_slow() || now - rank.trend->checked_at() > kFresh) return "";
     if (least == nullptr || rank.trend->wait_s() < least->wait_s()) least = rank.trend;
     hosts.insert(rank.host);
   }
@@ -74,7 +74,7 @@ std::string JudgeWaiting(absl::Time now, const std::vector<WaitingRank>& ranks) 
 
 bool WaitsAsUsual(absl::Time now, const std::vector<WaitingRank>& ranks) {
   return std::all_of(ranks.begin(), ranks.end(), [now](const WaitingRank& rank) {
-    return !rank.trend->is_slow() && now - rank.trend->judged_at() <= kFresh;
+    return !rank.trend->is_slow() && now - rank.trend->checked_at() <= kFresh;
   });
 }
 

@@ -23,7 +23,7 @@ class WaitTrend {
   bool is_slow() const { return slow_; }
   double wait_s() const { return wait_s_; }              // per step, in the newest window
   double usual_wait_s() const { return usual_wait_s_; }  // in the earlier windows that were not slow
-  absl::Time judged_at() const { return judged_at_; }
+  absl::Time checked_at() const { return checked_at_; }
 
  private:
   struct Totals {
@@ -32,7 +32,7 @@ class WaitTrend {
     double wait_s;
     uint64_t steps;
   };
-  void Judge(double compute_s, double wait_s);
+  void UpdateUsual(double compute_s, double wait_s);
 
   std::optional<Totals> first_;  // of the current window
   bool known_ = false;           // the usual times are known
@@ -40,7 +40,7 @@ class WaitTrend {
   double usual_compute_s_ = 0;
   double wait_s_ = 0;
   bool slow_ = false;
-  absl::Time judged_at_ = absl::InfinitePast();
+  absl::Time checked_at_ = absl::InfinitePast();
 };
 
 struct WaitingRank {
@@ -51,7 +51,7 @@ struct WaitingRank {
 // "the network between hosts a, b is slow or loses packets: a step waits 152 ms for the other ranks (before: 4.1 ms),
 // ..."; empty if it is not, or if it cannot be determined. All running ranks of the group must be slow, on several
 // hosts: a rank that waits less than the others is the one they wait for.
-std::string JudgeWaiting(absl::Time now, const std::vector<WaitingRank>& ranks);
+std::string FindSlowNetwork(absl::Time now, const std::vector<WaitingRank>& ranks);
 // Whether no rank waits longer than usual any more.
 bool WaitsAsUsual(absl::Time now, const std::vector<WaitingRank>& ranks);
 

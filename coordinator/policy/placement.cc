@@ -19,7 +19,7 @@ std::string NameList(const std::vector<std::string>& names) { return JoinFirst(n
 
 uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
   if (!BarredFor(facts, host).empty()) return 0;
-  if (facts.one_a_host) return std::min(host.slots, uint32_t{1});
+  if (facts.one_per_host) return std::min(host.slots, uint32_t{1});
   return facts.needs_gpu ? std::min(host.slots, host.gpus) : host.slots;
 }
 
@@ -90,7 +90,7 @@ uint32_t KeepHosts(const PlacementFacts& facts, std::map<HostName, uint32_t>& ta
 
 }  // namespace
 
-void OrderByPlace(std::vector<HostSlots>& hosts) {
+void SortByTopology(std::vector<HostSlots>& hosts) {
   std::sort(hosts.begin(), hosts.end(), [](const HostSlots& a, const HostSlots& b) {
     return std::tie(a.switch_name, a.rack, a.name) < std::tie(b.switch_name, b.rack, b.name);
   });

@@ -44,7 +44,7 @@ Failure MakeRankFailure(Failure::Kind kind, uint32_t rank, absl::string_view hos
   return failure;
 }
 
-std::string TellExit(const v1::TrainerExited& exit) {
+std::string DescribeExit(const v1::TrainerExited& exit) {
   switch (exit.cause()) {
     case v1::TrainerExited::CAUSE_EXIT:
       return absl::StrCat("exit code ", exit.code());
@@ -61,7 +61,7 @@ std::string TellExit(const v1::TrainerExited& exit) {
   }
 }
 
-std::optional<Failure> JudgeExit(const EndedRank& ended) {
+std::optional<Failure> ClassifyExit(const EndedRank& ended) {
   const v1::TrainerExited& exit = *ended.exit;
   auto fail = [&ended](Failure::Kind kind, absl::string_view what) {
     return MakeRankFailure(kind, ended.rank, ended.host, what);
@@ -69,8 +69,8 @@ std::optional<Failure> JudgeExit(const EndedRank& ended) {
   switch (exit.cause()) {
     case v1::TrainerExited::CAUSE_EXIT:
       if (exit.code() == kExitDone) {
-        if (ended.told_finished || !ended.was_desired) return std::nullopt;
-        if (ended.stopped_unasked) {
+        if (ended.reported_finished || !ended.was_desired) return std::nullopt;
+        if (ended.stopped_unrequested) {
           return fail(Failure::KIND_HOST, "stopped although the job was not cancelled (a SIGTERM?)");
         }
         return fail(Failure::KIND_EXIT, "exited with code 0 before all its steps were made");
@@ -88,28 +88,28 @@ std::optional<Failure> JudgeExit(const EndedRank& ended) {
       }
       return fail(Failure::KIND_EXIT, absl::StrCat("exited with code ", exit.code(), DescribeUsage(exit)));
     case v1::TrainerExited::CAUSE_SIGNAL:
-      return fail(Failure::KIND_SIGNAL, absl::StrCat("was ", TellExit(exit), DescribeUsage(exit)));
+      return fail(Failure::KIND_SIGNAL, absl::StrCat("was ", DescribeExit(exit), DescribeUsage(exit)));
     case v1::TrainerExited::CAUSE_START_FAILED:
-      return fail(exit.may_pass() ? Failure::KIND_NO_ROOM : Failure::KIND_START, TellExit(exit));
+      return fail(exit.may_pass() ? Failure::KIND_NO_ROOM : Failure::KIND_START, DescribeExit(exit));
     case v1::TrainerExited::CAUSE_STOPPED:
       if (!ended.was_desired) return std::nullopt;
       return fail(Failure::KIND_HOST, absl::StrCat("was ended by its daemon",
                                                    exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
     default:
-      return fail(Failure::KIND_LOST, absl::StrCat("is ", TellExit(exit)));
+      return fail(Failure::KIND_LOST, absl::StrCat("is ", DescribeExit(exit)));
   }
 }
 
-bool IsPaidByTheJob(Failure::Kind kind) { return kind != Failure::KIND_CHECKPOINT && kind != Failure::KIND_NO_ROOM; }
+bool CountsAsRestart(Failure::Kind kind) { return kind != Failure::KIND_CHECKPOINT && kind != Failure::KIND_NO_ROOM; }
 
-bool IsForGood(Failure::Kind kind) {
+bool IsPermanent(Failure::Kind kind) {
   return kind == Failure::KIND_REFUSED || kind == Failure::KIND_DIGEST || kind == Failure::KIND_UNSAVED;
 }
 
 bool HasOwnCause(Failure::Kind kind) { return kind != Failure::KIND_ABORTED && kind != Failure::KIND_COLLECTIVE; }
 
 bool IsBetterCause(const Failure& found, const Failure& known) {
-  if (IsForGood(found.kind()) != IsForGood(known.kind())) return IsForGood(found.kind());
+  if (IsPermanent(found.kind()) != IsPermanent(known.kind())) return IsPermanent(found.kind());
   // A refusal with a message explains more than the exit code, which arrives later and must not replace it.
   return HasOwnCause(found.kind()) && !HasOwnCause(known.kind());
 }
@@ -151,7 +151,7 @@ absl::string_view FailureKindName(Failure::Kind kind) {
 
 RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
   const Failure& failure = *facts.failure;
-  if (IsForGood(failure.kind())) {
+  if (IsPermanent(failure.kind())) {
     return {.restart = false, .delay = absl::ZeroDuration(), .reason = failure.text()};
   }
   if (failure.kind() == Failure::KIND_CHECKPOINT) {
@@ -165,7 +165,7 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
             .delay = absl::ZeroDuration(),
             .reason = absl::StrCat(failure.text(), "; no other host can run the job")};
   }
-  const bool is_paid = IsPaidByTheJob(failure.kind());
+  const bool is_paid = CountsAsRestart(failure.kind());
   if (is_paid && facts.restarts >= facts.max_restarts) {
     const std::string used = facts.max_restarts == 0 ? "no restart is allowed"
                              : facts.max_restarts == 1

@@ -20,19 +20,19 @@ v1::FailureRecord MakeRankFailure(v1::FailureRecord::Kind kind, uint32_t rank, a
                                   absl::string_view what);
 
 // "exit code 1", "killed by signal 9 (SIGKILL)".
-std::string TellExit(const v1::TrainerExited& exit);
+std::string DescribeExit(const v1::TrainerExited& exit);
 
 struct EndedRank {
   uint32_t rank = 0;
   absl::string_view host;
-  bool told_finished = false;    // it reported that all its steps are made, or that it stopped as requested
-  bool stopped_unasked = false;  // it stopped between two steps although the coordinator had not requested it
-  bool was_desired = true;       // false: it was already being ended
+  bool reported_finished = false;    // it reported that all its steps are made, or that it stopped as requested
+  bool stopped_unrequested = false;  // it stopped between two steps although the coordinator had not requested it
+  bool was_desired = true;           // false: it was already being ended
   const v1::TrainerExited* exit = nullptr;
 };
 
 // nullopt: the rank ended successfully, or as requested.
-std::optional<v1::FailureRecord> JudgeExit(const EndedRank& ended);
+std::optional<v1::FailureRecord> ClassifyExit(const EndedRank& ended);
 
 // Whether `found` explains the failure better than `known`: a refusal is best, then the first failure with a cause of
 // its own. Reports of a failed rank's peers are not a cause of their own.
@@ -40,16 +40,16 @@ bool IsBetterCause(const v1::FailureRecord& found, const v1::FailureRecord& know
 bool HasOwnCause(v1::FailureRecord::Kind kind);
 // Whether a restart after such a failure counts against the job's limit of restarts. It does not if a host lacks the
 // checkpoint or currently has no space (its disk is full, its state folder is missing): the job cannot prevent that.
-bool IsPaidByTheJob(v1::FailureRecord::Kind kind);
+bool CountsAsRestart(v1::FailureRecord::Kind kind);
 // Whether a restart cannot help on any host: the job cannot work as specified, or it has made all steps and has given
 // up saving the last one.
-bool IsForGood(v1::FailureRecord::Kind kind);
+bool IsPermanent(v1::FailureRecord::Kind kind);
 // "signal": a label of metrics and reports.
 absl::string_view FailureKindName(v1::FailureRecord::Kind kind);
 
 // A host that could not run a job is excluded from its placement for this long, doubled each time up to the maximum.
-inline constexpr absl::Duration kAvoidLeast = absl::Minutes(1);
-inline constexpr absl::Duration kAvoidMost = absl::Minutes(10);
+inline constexpr absl::Duration kMinAvoidTime = absl::Minutes(1);
+inline constexpr absl::Duration kMaxAvoidTime = absl::Minutes(10);
 
 struct RecoveryFacts {
   const v1::FailureRecord* failure = nullptr;

@@ -59,7 +59,7 @@ double ComputeWindow::WaitShare() const {
   return waited > 0 && computed >= 0 ? waited / (waited + computed) : 0;
 }
 
-std::vector<StragglerChange> JudgeStragglers(absl::Time now, std::vector<StragglerFacts>& ranks) {
+std::vector<StragglerChange> FindStragglers(absl::Time now, std::vector<StragglerFacts>& ranks) {
   std::vector<StragglerChange> changes;
   std::vector<double> sorted;
   for (const StragglerFacts& rank : ranks) {

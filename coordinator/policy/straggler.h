@@ -55,6 +55,6 @@ struct StragglerChange {
 // A rank is named when it has been slower than 1.3 times the median of the other ranks for 30 s, and no longer named
 // when it is below 1.2 times. Changes `slow_since` and `named` of `ranks`. With two ranks the slower one is named,
 // because it is unknown which of them has the normal speed.
-std::vector<StragglerChange> JudgeStragglers(absl::Time now, std::vector<StragglerFacts>& ranks);
+std::vector<StragglerChange> FindStragglers(absl::Time now, std::vector<StragglerFacts>& ranks);
 
 }  // namespace trainyard

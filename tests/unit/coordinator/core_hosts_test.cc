@@ -67,7 +67,7 @@ TEST(CoreHosts, Forget_IsRefusedWithAllObstacles_AndIsThenPermanent) {
   ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PAUSED);
   two.second.Detach();
   EXPECT_THAT(std::string(two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET).status.message()),
-              HasSubstr("its lease still runs"));
+              HasSubstr("its lease has not expired"));
   two.harness.Advance(absl::Seconds(4));
   reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET, "sold");
   ASSERT_TRUE(reply.status.ok()) << reply.status;

@@ -135,7 +135,7 @@ TEST(CoreLoss, HostDisconnectedBeforeItsFirstStep_IsReplaced_AfterTheTimeOfFormi
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().generation(), 2u);
   EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
-  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("its ranks were not heard to have begun")));
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("its ranks have not reported that they began")));
 }
 
 TEST(CoreLoss, FormingGroup_WaitsForADisconnectedHost) {
@@ -161,7 +161,7 @@ TEST(CoreLoss, FormingGroup_UsesASpare_IfTheHostStaysAway) {
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().generation(), 2u);
   EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
-  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("the group that forms has not moved for")));
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("the forming group has made no progress for")));
 }
 
 TEST(CoreLoss, JobWithoutAReachableHost_IsFlagged_ThenAbandoned) {

@@ -41,7 +41,7 @@ TEST(Goodput, Failure_MovesUnsavedTimeToLost_AndSilenceToDetect) {
 
 TEST(Goodput, EachState_HasItsPart) {
   auto part = [](v1::JobState state, uint64_t generation, bool makes_steps, bool saves) {
-    return PartOf({.state = state, .generation = generation, .makes_steps = makes_steps, .saves = saves});
+    return CurrentPart({.state = state, .generation = generation, .makes_steps = makes_steps, .saves = saves});
   };
   EXPECT_EQ(part(v1::JOB_STATE_QUEUED, 0, false, false), GoodputPart::kQueue);
   EXPECT_EQ(part(v1::JOB_STATE_PLACED, 1, false, false), GoodputPart::kStart);

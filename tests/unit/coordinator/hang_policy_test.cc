@@ -61,9 +61,9 @@ class HangTest : public ::testing::Test {
     for (RankPosition& rank : facts_.ranks) {
       if (rank.reachable) rank.seen_at = now;
       bool speaks = rank.reachable && !rank.silent && rank.process_state != "T";
-      rank.told_at = speaks ? now : kStart - absl::Milliseconds(300);
+      rank.reported_at = speaks ? now : kStart - absl::Milliseconds(300);
     }
-    return JudgeHang(now, facts_);
+    return DecideHang(now, facts_);
   }
 
   HangFacts facts_;
@@ -186,16 +186,16 @@ TEST_F(HangTest, TrainerWithAClosedLink_IsNotSilent) {
   SetPosition(facts_.ranks[1], 4);
   Learned("train", 0.1);
   absl::Time now = kStart + absl::Seconds(8);
-  facts_.ranks[0].told_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
-  facts_.ranks[1].told_at = kStart - absl::Seconds(1);
+  facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
+  facts_.ranks[1].reported_at = kStart - absl::Seconds(1);
 
   // After a daemon restart nothing is known about rank 1, which may be the one that works.
-  EXPECT_EQ(JudgeHang(now, facts_).act, Act::kNone);
+  EXPECT_EQ(DecideHang(now, facts_).act, Act::kNone);
 
   // But not forever.
   now = kStart + absl::Seconds(31);
-  facts_.ranks[0].told_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
-  EXPECT_EQ(JudgeHang(now, facts_).act, Act::kRestart);
+  facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
+  EXPECT_EQ(DecideHang(now, facts_).act, Act::kRestart);
 }
 
 // The lease of its host grows because its messages arrive irregularly: the last reports before they stopped prove no
@@ -207,17 +207,17 @@ TEST_F(HangTest, LateMessages_ProveNoStall) {
   SetPosition(facts_.ranks[1], 4);
   Learned("train", 2);
   const absl::Time heard = kStart + absl::Seconds(2);
-  for (RankPosition& rank : facts_.ranks) rank.told_at = rank.seen_at = heard;
+  for (RankPosition& rank : facts_.ranks) rank.reported_at = rank.seen_at = heard;
 
-  EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
+  EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
   // A second host that waits for the first, and whose messages may still arrive, changes nothing.
   Wait(facts_.ranks[1], 5, 5);
-  facts_.ranks[1].told_at = facts_.ranks[1].seen_at = kStart + absl::Seconds(8);
-  EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
+  facts_.ranks[1].reported_at = facts_.ranks[1].seen_at = kStart + absl::Seconds(8);
+  EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
-  facts_.ranks[0].told_at = facts_.ranks[0].seen_at = kStart + absl::Seconds(8);
-  EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kRestart) << "all were heard to stand still";
+  facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = kStart + absl::Seconds(8);
+  EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kRestart) << "all were heard to stand still";
 }
 
 TEST_F(HangTest, RanksUnknownToANewCoordinator_GetTheSameTime) {
@@ -227,10 +227,10 @@ TEST_F(HangTest, RanksUnknownToANewCoordinator_GetTheSameTime) {
   absl::Time now = kStart + absl::Seconds(29);
   facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
 
-  EXPECT_EQ(JudgeHang(now, facts_).act, Act::kNone);
+  EXPECT_EQ(DecideHang(now, facts_).act, Act::kNone);
   now = kStart + absl::Seconds(31);
   facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
-  HangDecision decided = JudgeHang(now, facts_);
+  HangDecision decided = DecideHang(now, facts_);
 
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.reason, HasSubstr("have sent no report for 31.0 s"));

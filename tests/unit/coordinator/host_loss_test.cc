@@ -71,15 +71,15 @@ TEST(HostLoss, StallOfAllPeersInOneOperation_LosesTheHost_AfterMostOfALeaseAndTw
 TEST(HostLoss, Stall_CountsOnlyUpToTheOldestReportOfAPeer) {
   Stalled stalled;
   stalled.facts.since_progress = absl::Milliseconds(3'400);
-  stalled.peers[1].unheard = kReportInterval;
+  stalled.peers[1].report_age = kReportInterval;
   EXPECT_TRUE(stalled.Decide().lost) << "from one report to the next";
-  stalled.peers[1].unheard += absl::Milliseconds(1);
+  stalled.peers[1].report_age += absl::Milliseconds(1);
   EXPECT_FALSE(stalled.Decide().lost);
   stalled.facts.since_progress += absl::Milliseconds(1);
   EXPECT_TRUE(stalled.Decide().lost);
 
   Stalled evaluating;
-  evaluating.peers[1].unheard = kReportInterval + absl::Seconds(2);
+  evaluating.peers[1].report_age = kReportInterval + absl::Seconds(2);
   evaluating.peers[1].phase_limit = absl::Seconds(4);
   evaluating.peers[1].phase_time = absl::Milliseconds(5'999);
   EXPECT_FALSE(evaluating.Decide().lost) << "was heard in its phase for less than 4 s";
@@ -134,10 +134,10 @@ TEST(HostLoss, HostThatMayNotHaveReceivedGo_GetsTheTimeOfForming) {
   stalled.peers[0].phase_limit = absl::InfiniteDuration();
   stalled.facts.since_progress = kFormingPatience - absl::Milliseconds(1);
   EXPECT_FALSE(stalled.Decide().lost);
-  EXPECT_THAT(stalled.Decide().reason, HasSubstr("waiting for the word to go"));
+  EXPECT_THAT(stalled.Decide().reason, HasSubstr("may still wait for `go`"));
   stalled.facts.since_progress = kFormingPatience;
   EXPECT_TRUE(stalled.Decide().lost);
-  EXPECT_THAT(stalled.Decide().reason, HasSubstr("were not heard to have begun"));
+  EXPECT_THAT(stalled.Decide().reason, HasSubstr("have not reported that they began"));
 
   stalled.peers[0].waits_in = "";
   EXPECT_FALSE(stalled.Decide().lost) << "a peer computes its first step";

@@ -31,7 +31,7 @@ struct Pair {
   std::vector<WaitingRank> Ranks(const char* second_host = "w2") const {
     return {{.host = "w1", .trend = &first}, {.host = second_host, .trend = &second}};
   }
-  std::string Judge() const { return JudgeWaiting(now, Ranks()); }
+  std::string Judge() const { return FindSlowNetwork(now, Ranks()); }
 
   absl::Time now = kNetworkStart;
   uint64_t steps = 0;
@@ -78,7 +78,7 @@ TEST(Network, OtherCauses_AreNotAttributedToTheNetwork) {
   Pair one_host;
   one_host.Step(10, 0.010, 0.004);
   one_host.Step(5, 0.010, 0.090);
-  EXPECT_THAT(JudgeWaiting(one_host.now, one_host.Ranks("w1")), IsEmpty());
+  EXPECT_THAT(FindSlowNetwork(one_host.now, one_host.Ranks("w1")), IsEmpty());
 
   one_host.now += absl::Seconds(30);
   EXPECT_THAT(one_host.Judge(), IsEmpty()) << "nothing is heard of the ranks any more";

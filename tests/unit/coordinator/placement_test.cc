@@ -28,7 +28,7 @@ std::string Print(const PlacementDecision& decision) {
 TEST(Placement, ProbeGetsOneRankOnEachHostItNames) {
   std::vector<HostSlots> hosts = {Slots("w1", 2, 2), Slots("w2", 2, 2), Slots("w3", 2, 0)};
   PlacementFacts facts{.ranks = 2, .needs_gpu = false, .hosts = hosts, .previous = {}};
-  facts.one_a_host = true;
+  facts.one_per_host = true;
   facts.only = {"w1", "w2"};
 
   EXPECT_EQ(Print(DecidePlacement(facts)), "w1=1 w2=1 ");
@@ -113,7 +113,7 @@ TEST(Placement, HostsOfOneSwitchAndRack_AreNextToEachOther) {
   hosts[1].switch_name = hosts[3].switch_name = "s1";
   hosts[1].rack = "r2";
   hosts[3].rack = "r1";
-  OrderByPlace(hosts);
+  SortByTopology(hosts);
   EXPECT_EQ(Print(DecidePlacement(Facts(4, hosts))), "d=1 b=1 a=1 c=1 ");
   EXPECT_EQ(Print(DecidePlacement(Facts(2, hosts))), "d=1 b=1 ");
 }

@@ -27,33 +27,33 @@ TEST(RankAssignment, RanksStayOnTheirHosts_OverGenerations) {
 TEST(Health, LeaseDecides_NotTheStream) {
   absl::Time now = absl::FromUnixSeconds(100);
   HostFacts facts{.attached = true, .last_heard = now - absl::Seconds(3), .lease = absl::Seconds(3)};
-  EXPECT_TRUE(JudgeHost(now, facts).reachable);
+  EXPECT_TRUE(CheckContact(now, facts).reachable);
   facts.last_heard -= absl::Milliseconds(200);
-  EXPECT_FALSE(JudgeHost(now, facts).reachable);
-  EXPECT_EQ(JudgeHost(now, facts).reason, "no contact for 3.2s (lease 3s)");
+  EXPECT_FALSE(CheckContact(now, facts).reachable);
+  EXPECT_EQ(CheckContact(now, facts).reason, "no contact for 3.2s (lease 3s)");
   facts = {.attached = false, .last_heard = now, .lease = absl::Seconds(3)};
-  EXPECT_TRUE(JudgeHost(now, facts).reachable);
+  EXPECT_TRUE(CheckContact(now, facts).reachable);
   facts.last_heard = now + absl::Seconds(1);
-  EXPECT_TRUE(JudgeHost(now, facts).reachable) << "heard of after the event was made";
+  EXPECT_TRUE(CheckContact(now, facts).reachable) << "heard of after the event was made";
 }
 
 TEST(Health, LeaseGrowsWithUnevenHeartbeats_UpToABound_AndShrinksAgain) {
   const absl::Duration base = absl::Seconds(3);
   HeartbeatGaps gaps;
-  EXPECT_EQ(LeaseOf(base, gaps), base);
+  EXPECT_EQ(AdaptiveLease(base, gaps), base);
   for (int i = 0; i < 50; ++i) ObserveGap(absl::Seconds(1), base, gaps);
-  EXPECT_EQ(LeaseOf(base, gaps), base) << "even heartbeats leave it as it is";
+  EXPECT_EQ(AdaptiveLease(base, gaps), base) << "even heartbeats leave it as it is";
   for (int i = 0; i < 50; ++i) ObserveGap(absl::Milliseconds(i % 2 == 0 ? 200 : 2'900), base, gaps);
-  EXPECT_GT(LeaseOf(base, gaps), absl::Seconds(5));
-  EXPECT_LE(LeaseOf(base, gaps), kLeaseGrowth * base);
+  EXPECT_GT(AdaptiveLease(base, gaps), absl::Seconds(5));
+  EXPECT_LE(AdaptiveLease(base, gaps), kLeaseGrowth * base);
   HeartbeatGaps before = gaps;
   ObserveGap(absl::Minutes(5), base, gaps);
-  EXPECT_EQ(LeaseOf(base, gaps), LeaseOf(base, before)) << "an outage is not unevenness";
+  EXPECT_EQ(AdaptiveLease(base, gaps), AdaptiveLease(base, before)) << "an outage is not unevenness";
   for (int i = 0; i < 50; ++i) ObserveGap(absl::Seconds(11), base, gaps);
   for (int i = 0; i < 4; ++i) ObserveGap(i % 2 == 0 ? absl::Milliseconds(1) : absl::Seconds(12), base, gaps);
-  EXPECT_EQ(LeaseOf(base, gaps), kLeaseGrowth * base);
+  EXPECT_EQ(AdaptiveLease(base, gaps), kLeaseGrowth * base);
   for (int i = 0; i < 100; ++i) ObserveGap(absl::Seconds(1), base, gaps);
-  EXPECT_EQ(LeaseOf(base, gaps), base);
+  EXPECT_EQ(AdaptiveLease(base, gaps), base);
 }
 
 TEST(Lifecycle, TableIsClosed_DeterministicAndReachable) {
@@ -95,12 +95,12 @@ TEST(Recovery, Exits_AreClassified) {
     v1::TrainerExited exit;
     exit.set_cause(c.cause);
     (c.cause == v1::TrainerExited::CAUSE_SIGNAL) ? exit.set_signal(c.number) : exit.set_code(c.number);
-    auto failure = JudgeExit({.rank = 1,
-                              .host = "w1",
-                              .told_finished = c.finished,
-                              .stopped_unasked = false,
-                              .was_desired = c.desired,
-                              .exit = &exit});
+    auto failure = ClassifyExit({.rank = 1,
+                                 .host = "w1",
+                                 .reported_finished = c.finished,
+                                 .stopped_unrequested = false,
+                                 .was_desired = c.desired,
+                                 .exit = &exit});
     EXPECT_EQ(failure.has_value(), *c.expected != 0);
     EXPECT_THAT(failure.has_value() ? failure->text() : "", StartsWith(c.expected));
   }
@@ -142,13 +142,13 @@ TEST(Recovery, FailedProcess_IsReportedWithItsResourceUse) {
   exit.set_system_s(2.5);
   EndedRank ended{.rank = 1, .host = "w1", .exit = &exit};
 
-  EXPECT_EQ(JudgeExit(ended)->text(),
+  EXPECT_EQ(ClassifyExit(ended)->text(),
             "rank 1 on w1 was killed by signal 9 (SIGKILL), having used up to 1.50 GiB of memory and 42.5 s of CPU");
-  EXPECT_EQ(JudgeExit(ended)->host(), "w1");
+  EXPECT_EQ(ClassifyExit(ended)->host(), "w1");
   exit.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
-  EXPECT_EQ(JudgeExit(ended)->kind(), v1::FailureRecord::KIND_START);
+  EXPECT_EQ(ClassifyExit(ended)->kind(), v1::FailureRecord::KIND_START);
   exit.set_may_pass(true);
-  EXPECT_EQ(JudgeExit(ended)->kind(), v1::FailureRecord::KIND_NO_ROOM);
+  EXPECT_EQ(ClassifyExit(ended)->kind(), v1::FailureRecord::KIND_NO_ROOM);
 }
 
 TEST(Recovery, HostSpecificFailure_RestartsOnOtherHosts) {

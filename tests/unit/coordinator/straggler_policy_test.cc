@@ -26,19 +26,19 @@ std::vector<StragglerFacts> Ranks(std::vector<double> seconds) {
 TEST(StragglerTest, SlowRank_IsNamedAfter30Seconds_AndItsEndIsReportedOnce) {
   auto ranks = Ranks({0.020, 0.021, 0.040, 0.020});
 
-  EXPECT_THAT(JudgeStragglers(kTrainStart, ranks), IsEmpty());
-  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(29), ranks), IsEmpty());
-  auto named = JudgeStragglers(kTrainStart + absl::Seconds(30), ranks);
+  EXPECT_THAT(FindStragglers(kTrainStart, ranks), IsEmpty());
+  EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(29), ranks), IsEmpty());
+  auto named = FindStragglers(kTrainStart + absl::Seconds(30), ranks);
   ASSERT_THAT(named, SizeIs(1));
   EXPECT_EQ(named[0].rank, 2u);
   EXPECT_TRUE(named[0].named);
   EXPECT_THAT(named[0].text, HasSubstr("rank 2 on w1 is slow: 40.0 ms per micro-batch, 2.00 times the median"));
-  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(31), ranks), IsEmpty());
+  EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(31), ranks), IsEmpty());
 
   ranks[2].micro_batch_s = 0.025;  // between the two limits: still named
-  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(40), ranks), IsEmpty());
+  EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(40), ranks), IsEmpty());
   ranks[2].micro_batch_s = 0.022;
-  auto over = JudgeStragglers(kTrainStart + absl::Seconds(50), ranks);
+  auto over = FindStragglers(kTrainStart + absl::Seconds(50), ranks);
   ASSERT_THAT(over, SizeIs(1));
   EXPECT_FALSE(over[0].named);
 }
@@ -46,12 +46,12 @@ TEST(StragglerTest, SlowRank_IsNamedAfter30Seconds_AndItsEndIsReportedOnce) {
 TEST(StragglerTest, TemporarySlowness_IsNotReported) {
   auto ranks = Ranks({0.020, 0.040});
 
-  JudgeStragglers(kTrainStart, ranks);
+  FindStragglers(kTrainStart, ranks);
   ranks[1].micro_batch_s = 0.020;
-  JudgeStragglers(kTrainStart + absl::Seconds(20), ranks);
+  FindStragglers(kTrainStart + absl::Seconds(20), ranks);
   ranks[1].micro_batch_s = 0.040;
 
-  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(31), ranks), IsEmpty());
+  EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(31), ranks), IsEmpty());
 }
 
 TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneIsNeverNamed) {
@@ -61,9 +61,9 @@ TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneIsNeverNamed) {
 
   for (int second = 0; second <= 40; ++second) {
     absl::Time now = kTrainStart + absl::Seconds(second);
-    EXPECT_THAT(JudgeStragglers(now, one), IsEmpty());
-    EXPECT_THAT(JudgeStragglers(now, unknown), IsEmpty());
-    EXPECT_EQ(JudgeStragglers(now, two).size(), second == 30 ? 1u : 0u) << second;
+    EXPECT_THAT(FindStragglers(now, one), IsEmpty());
+    EXPECT_THAT(FindStragglers(now, unknown), IsEmpty());
+    EXPECT_EQ(FindStragglers(now, two).size(), second == 30 ? 1u : 0u) << second;
   }
   EXPECT_TRUE(two[0].named);
   EXPECT_FALSE(two[1].named);
@@ -72,9 +72,9 @@ TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneIsNeverNamed) {
 TEST(StragglerTest, DifferencesBelowAMillisecond_AreIgnored) {
   auto ranks = Ranks({0.0005, 0.0005, 0.0012});
 
-  JudgeStragglers(kTrainStart, ranks);
+  FindStragglers(kTrainStart, ranks);
 
-  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(60), ranks), IsEmpty());
+  EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(60), ranks), IsEmpty());
 }
 
 TEST(ComputeWindowTest, UsesTimesPerMicroBatch_SoThatUnevenDealsDoNotMatter) {
