@@ -82,6 +82,22 @@ TEST_F(Gpt2FolderTest, ExportThenImport_GivesTheWeightsBackAndEmptyMoments) {
   EXPECT_TRUE(absl::IsAlreadyExists(ExportGpt2(*before, kSizes, folder_ / "out", FileSystem::Real())));
 }
 
+TEST_F(Gpt2FolderTest, Export_WritesExactlyTheseBytes) {
+  ASSERT_TRUE(ExportGpt2(*Saved(), kSizes, folder_ / "out", FileSystem::Real()).ok());
+
+  const std::map<std::string, std::string> hashes = {{"README.md", "f0a750688697f2f744e27301554cb181"},
+                                                     {"config.json", "3473fb7deb1433aba9448c2a7f581ac6"},
+                                                     {"generation_config.json", "766641d0a571d5e191e81c93eb7f8e8e"},
+                                                     {"model.safetensors", "d90a3f14b23621c4724a7ead02a548aa"},
+                                                     {"tokenizer.json", "b6c8948a47d2c7de5431ddba86472108"},
+                                                     {"tokenizer_config.json", "a81668c9a3f1917c7a97b6d7255415d9"}};
+  std::map<std::string, std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "out")) {
+    found[entry.path().filename()] = HashHex(*ReadFile(entry.path()));
+  }
+  EXPECT_EQ(found, hashes);
+}
+
 TEST_F(Gpt2FolderTest, Export_ThatFailsOnItsWay_LeavesNothing) {
   std::unique_ptr<Checkpoint> checkpoint = Saved();
   FullDisk disk(5000);
