@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/catalog.h"
-#include "checkpoint/gpt2_folder.h"
+#include "checkpoint/hugging_face_folder.h"
 #include "client/checkpoint_verbs.h"
 #include "client/find_job.h"
 #include "client/output.h"

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "checkpoint/catalog.h"
-#include "checkpoint/gpt2_folder.h"
+#include "checkpoint/hugging_face_folder.h"
 #include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "tests/unit/link/fake_link.h"

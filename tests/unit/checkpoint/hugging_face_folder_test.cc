@@ -1,5 +1,5 @@
 // To and from the folder form of transformers; that the library itself agrees is tests/interop/transformers_test.py.
-#include "checkpoint/gpt2_folder.h"
+#include "checkpoint/hugging_face_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

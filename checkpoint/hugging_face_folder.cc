@@ -1,4 +1,4 @@
-#include "checkpoint/gpt2_folder.h"
+#include "checkpoint/hugging_face_folder.h"
 
 #include <cstring>
 #include <filesystem>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/catalog.h"
-#include "checkpoint/gpt2_weights.h"
+#include "checkpoint/foreign_weights.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 

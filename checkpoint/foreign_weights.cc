@@ -1,4 +1,4 @@
-#include "checkpoint/gpt2_weights.h"
+#include "checkpoint/foreign_weights.h"
 
 #include <cstring>
 #include <map>

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/gpt2_folder.h"
+#include "checkpoint/hugging_face_folder.h"
 #include "checkpoint/safetensors.h"
 
 namespace trainyard {
