@@ -1,9 +1,11 @@
 #include "checkpoint/foreign_weights.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
 #include <cstring>
 #include <map>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -11,8 +13,6 @@
 
 namespace trainyard {
 namespace {
-
-constexpr char kPrefix[] = "transformer.";
 
 // Exact: every bf16 and fp16 value is a float.
 float FromBf16(uint16_t bits) {
@@ -35,20 +35,21 @@ float FromF16(uint16_t bits) {
   return value;
 }
 
-bool IsMask(absl::string_view name) {
-  return absl::StartsWith(name, "h.") &&
-         (absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias"));
+bool IsIgnored(const std::string& name, const HuggingFaceNames& names) {
+  return std::any_of(names.ignored.begin(), names.ignored.end(),
+                     [&](const std::string& glob) { return fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
 }
 
 }  // namespace
 
-absl::Status CheckWeights(const std::vector<WeightInfo>& held, const Gpt2Sizes& sizes) {
+absl::Status CheckWeights(const std::vector<WeightInfo>& held, const ModelDescription& model) {
+  const std::string& embedding = model.hugging_face.embedding;
   std::map<std::string, const WeightInfo*> by_name;
   for (const WeightInfo& weight : held) by_name[weight.name] = &weight;
-  auto first = by_name.find("wte.weight");
+  auto first = by_name.find(embedding);
   const std::string dtype = first == by_name.end() ? "" : first->second->dtype;
   std::vector<std::string> missing, unexpected, wrong;
-  for (const auto& [name, shape] : Gpt2Parameters(sizes)) {
+  for (const auto& [name, shape, initial] : model.ParametersInExportOrder()) {
     auto it = by_name.find(name);
     if (it == by_name.end()) {
       missing.push_back(name);
@@ -58,7 +59,7 @@ absl::Status CheckWeights(const std::vector<WeightInfo>& held, const Gpt2Sizes& 
     if (weight.shape != shape) {
       wrong.push_back(absl::StrCat(name, " is ", ShapeText(weight.shape), ", expected ", ShapeText(shape)));
     } else if (!dtype.empty() && weight.dtype != dtype) {
-      wrong.push_back(absl::StrCat(name, " is ", weight.dtype, ", wte.weight is ", dtype));
+      wrong.push_back(absl::StrCat(name, " is ", weight.dtype, ", ", embedding, " is ", dtype));
     }
     by_name.erase(it);
   }
@@ -71,28 +72,29 @@ absl::Status CheckWeights(const std::vector<WeightInfo>& held, const Gpt2Sizes& 
   report("unexpected", unexpected);
   report("wrong", wrong);
   if (problems.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the weights are not those of a GPT-2 of ", sizes.layers, " layers, width ", sizes.width, ", context ",
-      sizes.context, ", vocabulary ", sizes.vocabulary, "; ", absl::StrJoin(problems, "; ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the weights are not those of ", SizesText(model.sizes), "; ", absl::StrJoin(problems, "; ")));
 }
 
-absl::StatusOr<std::unique_ptr<ForeignWeights>> ForeignWeights::Open(const std::string& path, const Gpt2Sizes& sizes) {
-  std::unique_ptr<ForeignWeights> weights(new ForeignWeights());
+absl::StatusOr<std::unique_ptr<ForeignWeights>> ForeignWeights::Open(const std::string& path,
+                                                                     const ModelDescription& model) {
+  const HuggingFaceNames& names = model.hugging_face;
+  std::unique_ptr<ForeignWeights> weights(new ForeignWeights(names.prefix));
   ASSIGN_OR_RETURN(weights->file_, SafetensorsFile::Open(path));
   const SafetensorsFile& file = *weights->file_;
   std::vector<WeightInfo> held;
-  const TensorInfo* head = file.Find("lm_head.weight");
+  const TensorInfo* head = file.Find(names.head);
   for (const TensorInfo& info : file.tensors()) {
-    const std::string name(absl::StripPrefix(info.name, kPrefix));
-    if (&info == head || IsMask(name)) continue;
+    const std::string name(absl::StripPrefix(info.name, names.prefix));
+    if (&info == head || IsIgnored(name, names)) continue;
     held.push_back({name, info.dtype, info.shape});
   }
-  RETURN_IF_ERROR(CheckWeights(held, sizes)) << path;
-  const TensorInfo& embedding = weights->Find("wte.weight");
+  RETURN_IF_ERROR(CheckWeights(held, model)) << path;
+  const TensorInfo& embedding = weights->Find(names.embedding);
   if (head != nullptr && file.Bytes(*head) != file.Bytes(embedding)) {
-    return absl::InvalidArgumentError(absl::StrCat(path,
-                                                   ": lm_head.weight differs from wte.weight; only a head that is "
-                                                   "tied to the token embedding can be trained here"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", names.head, " differs from ", names.embedding,
+                                                   "; only a head that is tied to the token embedding can be trained "
+                                                   "here"));
   }
   if (embedding.dtype == "F64") weights->dtype_ = "F64";
   for (const char* known : {"F64", "F32", "F16", "BF16"}) {
@@ -103,7 +105,7 @@ absl::StatusOr<std::unique_ptr<ForeignWeights>> ForeignWeights::Open(const std::
 
 const TensorInfo& ForeignWeights::Find(const std::string& name) const {
   const TensorInfo* info = file_->Find(name);
-  return info != nullptr ? *info : *file_->Find(absl::StrCat(kPrefix, name));
+  return info != nullptr ? *info : *file_->Find(absl::StrCat(prefix_, name));
 }
 
 std::string ForeignWeights::Read(const std::string& name) const {

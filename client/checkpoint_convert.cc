@@ -16,6 +16,8 @@
 #include "common/hash.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
+#include "spec/model_sizes.h"
+#include "tokenizers/byte_tokenizer.h"
 #include "trainyard/v1/job.pb.h"
 
 namespace trainyard::client {
@@ -27,8 +29,6 @@ struct ConvertOptions {
   std::optional<uint64_t> step;
   bool json = false;
 };
-
-constexpr uint32_t kBytesVocabulary = 256;  // the default of train.model.vocabulary: one token per byte
 
 // Opens a checkpoint by its path, or the requested or newest good one of a run folder.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const ConvertOptions& options) {
@@ -48,18 +48,12 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const ConvertOptions& opti
   return absl::DataLossError(absl::StrCat("every checkpoint in ", path, " is damaged or not finite"));
 }
 
-absl::StatusOr<Gpt2Sizes> SizesOf(const Checkpoint& checkpoint) {
+absl::StatusOr<ModelSizes> SizesOf(const Checkpoint& checkpoint) {
   v1::JobSpec spec;
   if (!spec.ParseFromString(checkpoint.manifest().spec) || !spec.train().model().has_layers()) {
     return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), " does not describe its model (train.model)"));
   }
-  const v1::Model& model = spec.train().model();
-  return Gpt2Sizes{.layers = model.layers(),
-                   .heads = model.heads(),
-                   .width = model.width(),
-                   .context = model.context(),
-                   .vocabulary = model.has_vocabulary() ? model.vocabulary() : kBytesVocabulary,
-                   .dropout = model.dropout()};
+  return SizesOfModel(spec.train().model());
 }
 
 void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& json, const std::string& text) {
@@ -73,10 +67,10 @@ void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& js
 absl::Status Export(const ConvertOptions& options) {
   const std::string out = AbsolutePath(options.to, WorkingDirectory());
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenGiven(options));
-  ASSIGN_OR_RETURN(Gpt2Sizes sizes, SizesOf(*checkpoint));
-  RETURN_IF_ERROR(ExportGpt2(*checkpoint, sizes, out, FileSystem::ForOthers()));
+  ASSIGN_OR_RETURN(ModelSizes sizes, SizesOf(*checkpoint));
+  RETURN_IF_ERROR(ExportModel(*checkpoint, sizes, out, FileSystem::ForOthers()));
   std::string text = absl::StrCat("exported ", checkpoint->path(), " to ", out);
-  if (sizes.vocabulary == kBytesVocabulary) {
+  if (sizes.vocabulary == ByteTokenizer::kVocabulary) {
     absl::StrAppend(&text, "\nthe vocabulary is the 256 bytes, without special tokens; tokenizer.json describes it");
   }
   const uint64_t step = checkpoint->manifest().step;
@@ -84,16 +78,10 @@ absl::Status Export(const ConvertOptions& options) {
   return absl::OkStatus();
 }
 
-Manifest ManifestOfImport(const Gpt2Sizes& sizes) {
+Manifest ManifestOfImport(const ModelSizes& sizes) {
   v1::JobSpec spec;
   spec.set_name("imported");
-  v1::Model& model = *spec.mutable_train()->mutable_model();
-  model.set_layers(static_cast<uint32_t>(sizes.layers));
-  model.set_heads(static_cast<uint32_t>(sizes.heads));
-  model.set_width(static_cast<uint32_t>(sizes.width));
-  model.set_context(static_cast<uint32_t>(sizes.context));
-  model.set_vocabulary(static_cast<uint32_t>(sizes.vocabulary));
-  model.set_dropout(sizes.dropout);
+  SetModelSizes(sizes, *spec.mutable_train()->mutable_model());
   Manifest manifest;
   manifest.job_id = manifest.job_name = spec.name();
   manifest.spec = spec.SerializeAsString();
@@ -106,9 +94,9 @@ Manifest ManifestOfImport(const Gpt2Sizes& sizes) {
 absl::Status Import(const ConvertOptions& options) {
   const std::string folder = AbsolutePath(options.from, WorkingDirectory());
   const std::string run_folder = AbsolutePath(options.to, WorkingDirectory());
-  ASSIGN_OR_RETURN(Gpt2Sizes sizes, ReadGpt2Config(folder));
+  ASSIGN_OR_RETURN(ModelSizes sizes, ReadModelConfig(folder));
   ASSIGN_OR_RETURN(SavedCheckpoint saved,
-                   ImportGpt2(folder, sizes, run_folder, ManifestOfImport(sizes), FileSystem::Real()));
+                   ImportModel(folder, sizes, run_folder, ManifestOfImport(sizes), FileSystem::Real()));
   PrintResult(options,
               {{"event", "imported"},
                {"checkpoint", saved.path},

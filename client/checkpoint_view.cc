@@ -9,6 +9,7 @@
 #include "checkpoint/safetensors.h"
 #include "client/text.h"
 #include "common/plural.h"
+#include "spec/model_sizes.h"
 #include "trainyard/v1/job.pb.h"
 
 namespace trainyard::client {
@@ -91,8 +92,8 @@ std::string ModelText(const std::string& spec_bytes) {
   v1::JobSpec spec;
   if (!spec.ParseFromString(spec_bytes) || !spec.train().has_model()) return "";
   const v1::Model& model = spec.train().model();
-  return absl::StrCat("gpt2, ", Plural(model.layers(), "layer"), ", ", Plural(model.heads(), "head"), ", width ",
-                      model.width(), ", context ", model.context());
+  return absl::StrCat(FamilyName(SizesOfModel(model).family), ", ", Plural(model.layers(), "layer"), ", ",
+                      Plural(model.heads(), "head"), ", width ", model.width(), ", context ", model.context());
 }
 
 std::string TensorLines(const Manifest& manifest, int columns) {

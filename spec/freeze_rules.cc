@@ -6,7 +6,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "spec/gpt2_names.h"
+#include "models/model_description.h"
+#include "spec/model_sizes.h"
 
 namespace trainyard {
 namespace {
@@ -32,7 +33,10 @@ void CheckFreeze(const v1::Train& train, const Positions& positions, Problems* p
     work += (glob.size() + 1) * kParametersPerBlock * train.model().layers();
   }
   if (work > kWorkMax) return;
-  const std::vector<std::string> names = Gpt2ParameterNames(train.model().layers());
+  std::vector<std::string> names;
+  for (ParameterDescription& parameter : DescribeModel(SizesOfModel(train.model())).parameters) {
+    names.push_back(std::move(parameter.name));
+  }
   std::set<std::string> frozen;
   for (const std::string& glob : train.freeze()) {
     bool matches = false;

@@ -11,10 +11,13 @@
 #include "absl/strings/str_split.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
+#include "models/model_description.h"
 #include "spec/choices.h"
 #include "spec/freeze_rules.h"
+#include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
+#include "tokenizers/byte_tokenizer.h"
 
 namespace trainyard {
 namespace {
@@ -254,15 +257,9 @@ bool IsHostName(absl::string_view name) {
   });
 }
 
-uint32_t TokenizerVocabulary(v1::Tokenizer) { return 256; }
+uint32_t TokenizerVocabulary(v1::Tokenizer) { return ByteTokenizer::kVocabulary; }
 
-uint64_t CountParameters(const v1::Model& model) {
-  const uint64_t width = model.width();
-  const uint64_t vocabulary = model.vocabulary() > 0 ? model.vocabulary() : TokenizerVocabulary(v1::TOKENIZER_BYTES);
-  // A block: two norms (4w), attention (4w^2 + 4w), the two-layer perceptron (8w^2 + 5w). Then the last norm.
-  const uint64_t block = 12 * width * width + 13 * width;
-  return (vocabulary + model.context()) * width + model.layers() * block + 2 * width;
-}
+uint64_t CountParameters(const v1::Model& model) { return CountParameters(SizesOfModel(model)); }
 
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
   Validator validator(spec, positions, problems);

@@ -56,7 +56,7 @@ namespace trainyard {
 namespace {
 
 // A block has 3 MiB in fp32, and its largest tensors have 1 MiB.
-const Gpt2Config kModel = {.layers = 6, .heads = 4, .width = 256, .context = 16, .vocabulary = 64};
+const ModelSizes kModel = {.layers = 6, .heads = 4, .width = 256, .context = 16, .vocabulary = 64};
 
 struct Layout {
   Strategy strategy = Strategy::kFsdp;

@@ -21,7 +21,7 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kBlocks = 4;
 
 // Few tokens and large blocks, or many tokens and small blocks.
-Gpt2Config ModelOf(bool large_blocks) {
+ModelSizes ModelOf(bool large_blocks) {
   if (large_blocks) return {.layers = kBlocks, .heads = 5, .width = 640, .context = 16, .vocabulary = 64};
   return {.layers = 6, .heads = 2, .width = 64, .context = 128, .vocabulary = 64};
 }
@@ -128,7 +128,7 @@ std::vector<Answer> Ask(const MeshShape& mesh, PoolTransport transport, const Qu
 struct Sizes {
   int64_t all = 0, unit = 0, root = 0;
 };
-Sizes SizesOf(const Gpt2Config& config) {
+Sizes SizesOf(const ModelSizes& config) {
   auto model = *NewGpt2(config, 1, at::kFloat);
   Sizes sizes;
   for (const NamedTensor& parameter : model->parameters()) {

@@ -42,7 +42,7 @@ absl::StatusOr<std::string> LossesMain(const PoolRank& rank, const std::string& 
     return absl::InvalidArgumentError("tensors are missing");
   const at::Tensor tokens = TensorOf(*tokens_file, *tokens_info);
 
-  const Gpt2Config config{
+  const ModelSizes config{
       .layers = layers, .heads = heads, .width = wte->shape[1], .context = wpe->shape[0], .vocabulary = wte->shape[0]};
   ASSIGN_OR_RETURN(auto model, NewGpt2(config, /*seed=*/0, at::kFloat));
   RETURN_IF_ERROR(LoadParameters(weights, *model));

@@ -41,7 +41,7 @@ inline at::Tensor Attention(const at::Tensor& x, const Parameters& p, const std:
 }
 
 inline at::Tensor MeanLoss(const at::Tensor& inputs, const at::Tensor& targets, const Parameters& p,
-                           const Gpt2Config& c) {
+                           const ModelSizes& c) {
   at::Tensor x = p.at("wte.weight").index({inputs}) + p.at("wpe.weight").slice(0, 0, inputs.size(1));
   for (int64_t i = 0; i < c.layers; ++i) {
     std::string h = "h." + std::to_string(i);

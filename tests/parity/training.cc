@@ -218,7 +218,7 @@ TrainingCase TrainingCase::Parse(const std::string& text) {
   return training;
 }
 
-Gpt2Config TrainingCase::model() const {
+ModelSizes TrainingCase::model() const {
   if (lab_tiny) return {.layers = 4, .heads = 4, .width = 128, .context = 64, .vocabulary = 256, .dropout = dropout};
   // The sizes are not multiples of a world size or of a layout's alignment.
   return {.layers = 3, .heads = 2, .width = 20, .context = 16, .vocabulary = 67, .dropout = dropout};
@@ -362,7 +362,7 @@ absl::StatusOr<std::string> TrainMain(const PoolRank& rank, const std::string& a
 }
 
 TrainingOutcome TrainReference(const TrainingCase& training) {
-  const Gpt2Config config = training.model();
+  const ModelSizes config = training.model();
   auto model = *NewGpt2(config, kSeed, training.type);
   reference::Parameters p, m, v;
   for (const NamedTensor& parameter : model->parameters()) {

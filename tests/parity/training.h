@@ -49,7 +49,7 @@ struct TrainingCase {
   std::string ToString() const;  // in the format of a rank's arguments
   static TrainingCase Parse(const std::string& text);
 
-  Gpt2Config model() const;
+  ModelSizes model() const;
   DataParallelOptions options() const;
   double LearningRate(int64_t step) const;
 };

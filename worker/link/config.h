@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "models/model_sizes.h"
 
 namespace trainyard {
 
@@ -33,15 +34,8 @@ struct TrainConfig {
   uint64_t steps = 0;
   uint64_t seed = 1337;
 
-  struct Model {
-    int64_t layers = 0;
-    int64_t heads = 0;
-    int64_t width = 0;
-    int64_t context = 0;
-    int64_t vocabulary = 256;
-    double dropout = 0;
-    std::string init_from;  // empty: initial weights are drawn from the seed
-  } model;
+  ModelSizes model;
+  std::string init_from;  // train.model.init_from; empty: initial weights are drawn from the seed
 
   struct Data {
     std::vector<std::string> text;

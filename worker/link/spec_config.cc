@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "spec/model_sizes.h"
 #include "trainyard/v1/job.pb.h"
 
 namespace trainyard {
@@ -46,17 +47,16 @@ absl::Status Parse(absl::string_view bytes, v1::JobSpec& spec) {
   return absl::InvalidArgumentError(absl::StrCat("the ", bytes.size(), " bytes of the spec are not a JobSpec"));
 }
 
-absl::Status ReadModel(const v1::Model& model, TrainConfig::Model& out) {
+absl::Status ReadModel(const v1::Model& model, TrainConfig& out) {
   if (!model.has_layers()) return Missing("train.model.layers");
   if (!model.has_heads()) return Missing("train.model.heads");
   if (!model.has_width()) return Missing("train.model.width");
   if (!model.has_context()) return Missing("train.model.context");
-  out.layers = model.layers();
-  out.heads = model.heads();
-  out.width = model.width();
-  out.context = model.context();
-  if (model.has_vocabulary()) out.vocabulary = model.vocabulary();
-  out.dropout = model.dropout();
+  if (!v1::ModelFamily_IsValid(model.family())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.model.family is ", static_cast<int>(model.family()), ", which this program does not know"));
+  }
+  out.model = SizesOfModel(model);
   out.init_from = model.init_from();
   return absl::OkStatus();
 }
@@ -130,7 +130,7 @@ void ReadPrecision(const v1::Train& train, TrainConfig& out) {
 }
 
 absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
-  RETURN_IF_ERROR(ReadModel(train.model(), out.model));
+  RETURN_IF_ERROR(ReadModel(train.model(), out));
   out.data.text.assign(train.data().text().begin(), train.data().text().end());
   if (out.data.text.empty()) return Missing("train.data.text");
   out.data.joins_uneven = train.data().uneven() == v1::UNEVEN_DATA_JOIN;
@@ -220,7 +220,7 @@ absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
   v1::JobSpec spec;
   RETURN_IF_ERROR(Parse(spec_bytes, spec));
   TrainConfig config;
-  RETURN_IF_ERROR(ReadModel(spec.train().model(), config.model));
+  RETURN_IF_ERROR(ReadModel(spec.train().model(), config));
   ReadPrecision(spec.train(), config);
   return config;
 }

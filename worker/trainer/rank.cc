@@ -13,7 +13,7 @@
 #include "worker/collectives/device_communicator.h"
 #include "worker/data/data_check.h"
 #include "worker/mesh/mesh.h"
-#include "worker/model/gpt2.h"
+#include "worker/model/model_factory.h"
 #include "worker/numerics/precision.h"
 #include "worker/parallel/parallelize.h"
 #include "worker/saving/state.h"
@@ -343,9 +343,10 @@ absl::StatusOr<RestorePoint> AcquireFolder(const StartOrder& order, FileSystem& 
 void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& device, const Model& model,
               std::ostream& log) {
   const TrainConfig& config = order.config;
-  log << absl::StrFormat("model: gpt2, %d layers, %d heads, width %d, context %d: %d parameters in %s",
-                         config.model.layers, config.model.heads, config.model.width, config.model.context,
-                         model.num_elements(), ParsePrecision(config).value_or(Precision{}).ToString())
+  log << absl::StrFormat("model: %s, %d layers, %d heads, width %d, context %d: %d parameters in %s",
+                         FamilyName(config.model.family), config.model.layers, config.model.heads, config.model.width,
+                         config.model.context, model.num_elements(),
+                         ParsePrecision(config).value_or(Precision{}).ToString())
       << std::endl;
   if (device.cuda != nullptr) {
     log << absl::StrFormat("device: GPU %d, %s, %.1f GB", device.gpu.index, device.gpu.name,
@@ -362,15 +363,9 @@ void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& devic
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool backed) {
-  Gpt2Config gpt2{.layers = config.model.layers,
-                  .heads = config.model.heads,
-                  .width = config.model.width,
-                  .context = config.model.context,
-                  .vocabulary = config.model.vocabulary,
-                  .dropout = config.model.dropout};
   // Created in the type of the masters, which is what a checkpoint holds.
   ASSIGN_OR_RETURN(at::ScalarType master, TypeFromName(config.precision.master), << "train.precision.master");
-  return NewGpt2(gpt2, config.seed, master, backed);
+  return NewModel(config.model, config.seed, master, backed);
 }
 
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
@@ -398,8 +393,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
     ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
     LogModel(order, mesh, rank->device, *rank->model, log);
   }
-  if (!announced.has_value() && !order.config.model.init_from.empty()) {
-    RETURN_IF_ERROR(InitializeFrom(order.config.model.init_from, *rank->model));
+  if (!announced.has_value() && !order.config.init_from.empty()) {
+    RETURN_IF_ERROR(InitializeFrom(order.config.init_from, *rank->model));
   }
   RETURN_IF_ERROR(MakeParallel(order, *rank));
   RETURN_IF_ERROR(Restore(order, std::move(point), announced, reading, link, *rank, log));

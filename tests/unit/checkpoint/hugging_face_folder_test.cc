@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "checkpoint/safetensors.h"
+#include "models/model_description.h"
 #include "tests/unit/checkpoint/testing.h"
 
 namespace trainyard {
@@ -15,15 +16,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const Gpt2Sizes kSizes{.layers = 2, .heads = 2, .width = 4, .context = 8, .vocabulary = 256, .dropout = 0.1};
+const ModelSizes kSizes{.layers = 2, .heads = 2, .width = 4, .context = 8, .vocabulary = 256, .dropout = 0.1};
 
-class Gpt2FolderTest : public testing::Test {
+class HuggingFaceFolderTest : public testing::Test {
  protected:
   // Parameters whose every element differs, and moments.
   std::unique_ptr<Checkpoint> Saved() {
     std::vector<TensorBytes> tensors;
     for (const char* role : {"parameter", "exp_avg"}) {
-      for (auto& [name, shape] : Gpt2Parameters(kSizes)) {
+      for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
         std::vector<float>& values = values_.emplace_back(*CountElements(shape));
         for (float& value : values) value = next_++;
         tensors.push_back({.name = name,
@@ -46,7 +47,7 @@ class Gpt2FolderTest : public testing::Test {
     ASSERT_TRUE(WriteFileAtomically(foreign_ + "/model.safetensors", SafetensorsHeader(infos, {}) + data).ok());
   }
   absl::StatusOr<SavedCheckpoint> Import(const std::string& from, const std::string& to) {
-    return ImportGpt2(from, kSizes, folder_ / to, SmallManifest(5), FileSystem::Real());
+    return ImportModel(from, kSizes, folder_ / to, SmallManifest(5), FileSystem::Real());
   }
 
   const TemporaryFolder folder_;
@@ -55,11 +56,11 @@ class Gpt2FolderTest : public testing::Test {
   float next_ = 1;
 };
 
-TEST_F(Gpt2FolderTest, ExportThenImport_GivesTheWeightsBackAndEmptyMoments) {
+TEST_F(HuggingFaceFolderTest, ExportThenImport_GivesTheWeightsBackAndEmptyMoments) {
   std::unique_ptr<Checkpoint> before = Saved();
 
-  ASSERT_TRUE(ExportGpt2(*before, kSizes, folder_ / "out", FileSystem::Real()).ok());
-  auto sizes = ReadGpt2Config(folder_ / "out");
+  ASSERT_TRUE(ExportModel(*before, kSizes, folder_ / "out", FileSystem::Real()).ok());
+  auto sizes = ReadModelConfig(folder_ / "out");
   auto imported = Import(folder_ / "out", "again");
 
   ASSERT_TRUE(sizes.ok()) << sizes.status();
@@ -69,7 +70,7 @@ TEST_F(Gpt2FolderTest, ExportThenImport_GivesTheWeightsBackAndEmptyMoments) {
   EXPECT_EQ(imported->path, folder_ / "again/step-00000000");
   auto after = Checkpoint::Open(imported->path);
   ASSERT_TRUE(after.ok()) << after.status();
-  for (auto& [name, shape] : Gpt2Parameters(kSizes)) {
+  for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
     const uint64_t bytes = *CountElements(shape) * 4;
     std::string was(bytes, '\0'), is(bytes, '\0'), moment(bytes, 'x');
     ASSERT_TRUE(before->ReadTensor("parameter", name, "F32", shape, absl::MakeSpan(was.data(), bytes)).ok());
@@ -79,11 +80,11 @@ TEST_F(Gpt2FolderTest, ExportThenImport_GivesTheWeightsBackAndEmptyMoments) {
     EXPECT_EQ(moment, std::string(bytes, '\0')) << name;
   }
   EXPECT_TRUE(absl::IsAlreadyExists(Import(folder_ / "out", "again").status()));
-  EXPECT_TRUE(absl::IsAlreadyExists(ExportGpt2(*before, kSizes, folder_ / "out", FileSystem::Real())));
+  EXPECT_TRUE(absl::IsAlreadyExists(ExportModel(*before, kSizes, folder_ / "out", FileSystem::Real())));
 }
 
-TEST_F(Gpt2FolderTest, Export_WritesExactlyTheseBytes) {
-  ASSERT_TRUE(ExportGpt2(*Saved(), kSizes, folder_ / "out", FileSystem::Real()).ok());
+TEST_F(HuggingFaceFolderTest, Export_WritesExactlyTheseBytes) {
+  ASSERT_TRUE(ExportModel(*Saved(), kSizes, folder_ / "out", FileSystem::Real()).ok());
 
   const std::map<std::string, std::string> hashes = {{"README.md", "f0a750688697f2f744e27301554cb181"},
                                                      {"config.json", "3473fb7deb1433aba9448c2a7f581ac6"},
@@ -98,14 +99,14 @@ TEST_F(Gpt2FolderTest, Export_WritesExactlyTheseBytes) {
   EXPECT_EQ(found, hashes);
 }
 
-TEST_F(Gpt2FolderTest, Export_ThatFailsOnItsWay_LeavesNothing) {
+TEST_F(HuggingFaceFolderTest, Export_ThatFailsOnItsWay_LeavesNothing) {
   std::unique_ptr<Checkpoint> checkpoint = Saved();
   FullDisk disk(5000);
-  Gpt2Sizes wider = kSizes;
+  ModelSizes wider = kSizes;
   wider.layers = 3;
 
-  EXPECT_TRUE(absl::IsResourceExhausted(ExportGpt2(*checkpoint, kSizes, folder_ / "out", disk)));
-  absl::Status other = ExportGpt2(*checkpoint, wider, folder_ / "out", FileSystem::Real());
+  EXPECT_TRUE(absl::IsResourceExhausted(ExportModel(*checkpoint, kSizes, folder_ / "out", disk)));
+  absl::Status other = ExportModel(*checkpoint, wider, folder_ / "out", FileSystem::Real());
 
   EXPECT_TRUE(absl::IsFailedPrecondition(other));
   EXPECT_THAT(std::string(other.message()), HasSubstr("missing: h.2.ln_1.weight"));
@@ -113,9 +114,9 @@ TEST_F(Gpt2FolderTest, Export_ThatFailsOnItsWay_LeavesNothing) {
   EXPECT_FALSE(FileExists(folder_ / "out.partial"));
 }
 
-TEST_F(Gpt2FolderTest, Import_OfOtherWeights_NamesEveryOneThatIsWrong) {
+TEST_F(HuggingFaceFolderTest, Import_OfOtherWeights_NamesEveryOneThatIsWrong) {
   std::vector<TensorInfo> infos;
-  for (auto& [name, shape] : Gpt2Parameters(kSizes)) {
+  for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
     if (name == "h.1.mlp.c_fc.bias" || name == "ln_f.weight") continue;
     infos.push_back({.name = name, .dtype = "F32", .shape = shape});
     if (name == "h.0.attn.c_attn.weight") infos.back().shape = {12, 4};
@@ -135,11 +136,11 @@ TEST_F(Gpt2FolderTest, Import_OfOtherWeights_NamesEveryOneThatIsWrong) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_ / "run"));
 }
 
-TEST_F(Gpt2FolderTest, Import_OfSixteenBits_WidensExactlyAndAHeadOfItsOwnIsRefused) {
+TEST_F(HuggingFaceFolderTest, Import_OfSixteenBits_WidensExactlyAndAHeadOfItsOwnIsRefused) {
   for (const char* dtype : {"F16", "BF16"}) {
     std::vector<TensorInfo> infos;
     std::string data;
-    for (auto& [name, shape] : Gpt2Parameters(kSizes)) {
+    for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
       infos.push_back({.name = "transformer." + name, .dtype = dtype, .shape = shape});
       data += std::string(*CountElements(shape) * 2, '\0');
     }
@@ -168,8 +169,8 @@ TEST_F(Gpt2FolderTest, Import_OfSixteenBits_WidensExactlyAndAHeadOfItsOwnIsRefus
   }
 }
 
-TEST_F(Gpt2FolderTest, Config_OfAnotherModel_IsRefusedWithEveryReason) {
-  ASSERT_TRUE(ExportGpt2(*Saved(), kSizes, folder_ / "out", FileSystem::Real()).ok());
+TEST_F(HuggingFaceFolderTest, Config_OfAnotherModel_IsRefusedWithEveryReason) {
+  ASSERT_TRUE(ExportModel(*Saved(), kSizes, folder_ / "out", FileSystem::Real()).ok());
   const std::string path = folder_ / "out/config.json";
   std::string text = *ReadFile(path);
   ASSERT_TRUE(WriteFileAtomically(path, absl::StrReplaceAll(text, {{"gelu_new", "relu"},
@@ -178,7 +179,7 @@ TEST_F(Gpt2FolderTest, Config_OfAnotherModel_IsRefusedWithEveryReason) {
                                                                    {"\"n_positions\": 8", "\"n_positions\": -8"}}))
                   .ok());
 
-  absl::Status status = ReadGpt2Config(folder_ / "out").status();
+  absl::Status status = ReadModelConfig(folder_ / "out").status();
 
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   for (const char* part :
@@ -186,7 +187,7 @@ TEST_F(Gpt2FolderTest, Config_OfAnotherModel_IsRefusedWithEveryReason) {
         "n_positions: expected a positive number, found -8", "n_head 3 does not divide n_embd 4"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
-  EXPECT_TRUE(absl::IsNotFound(ReadGpt2Config(folder_ / "nowhere").status()));
+  EXPECT_TRUE(absl::IsNotFound(ReadModelConfig(folder_ / "nowhere").status()));
 }
 
 }  // namespace

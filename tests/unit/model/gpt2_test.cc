@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int64_t kContext = 8;
-Gpt2Config Small() { return {.layers = 2, .heads = 2, .width = 16, .context = kContext, .vocabulary = 32}; }
+ModelSizes Small() { return {.layers = 2, .heads = 2, .width = 16, .context = kContext, .vocabulary = 32}; }
 
 std::pair<at::Tensor, at::Tensor> Sample() {
   at::Tensor tokens = at::arange(2 * (kContext + 1), at::kLong).view({2, kContext + 1});
@@ -83,7 +83,7 @@ TEST(Gpt2, ForwardWalksTheUnitsWithTheRootAroundThem) {
 }
 
 TEST(Gpt2, RerunOfAUnit_GivesTheSameResult_AlsoWithDropout) {
-  Gpt2Config config = Small();
+  ModelSizes config = Small();
   config.dropout = 0.3;
   auto model = *NewGpt2(config, 1, at::kFloat);
   RecordingHooks hooks;
@@ -150,7 +150,7 @@ TEST(Gpt2, Logits_DoNotDependOnLaterTokens) {
 }
 
 TEST(Gpt2, DropoutDependsOnItsKeyAlone) {
-  Gpt2Config config = Small();
+  ModelSizes config = Small();
   config.dropout = 0.3;
   auto model = *NewGpt2(config, 1, at::kDouble);
 
@@ -163,16 +163,16 @@ TEST(Gpt2, DropoutDependsOnItsKeyAlone) {
 }
 
 TEST(Gpt2, InvalidSizes_AreRefusedWithTheNumbers) {
-  Gpt2Config odd = Small();
+  ModelSizes odd = Small();
   odd.heads = 3;
   auto model = NewGpt2(odd, 1, at::kFloat);
   ASSERT_TRUE(absl::IsInvalidArgument(model.status()));
   EXPECT_THAT(model.status().message(), HasSubstr("16 / 3 leaves 1"));
 
-  Gpt2Config empty = Small();
+  ModelSizes empty = Small();
   empty.layers = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(NewGpt2(empty, 1, at::kFloat).status()));
-  Gpt2Config all = Small();
+  ModelSizes all = Small();
   all.dropout = 1;
   EXPECT_TRUE(absl::IsInvalidArgument(NewGpt2(all, 1, at::kFloat).status()));
 }

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "absl/synchronization/notification.h"
+#include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "tests/unit/link/fake_link.h"

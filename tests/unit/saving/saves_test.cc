@@ -126,7 +126,7 @@ TEST_F(SavesTest, RefusedJob_LeavesTheFolderOfAnotherUnchanged) {
 TEST_F(SavesTest, RefusedJob_CreatesNoFolder) {
   FakeLink link;
   StartOrder order = Order("new/run", 6);
-  order.config.model.init_from = folder_ / "missing";
+  order.config.init_from = folder_ / "missing";
 
   EXPECT_EQ(Run(order, link), kExitRefused);
 

@@ -268,7 +268,7 @@ TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
   ASSERT_TRUE(MakeFolders(folder_ / "damaged/step-00000002").ok());
   StartOrder no_data = Order("a", 2), no_init = Order("c", 2);
   no_data.config.data.text = {folder_ / "missing.txt"};
-  no_init.config.model.init_from = folder_ / "missing.safetensors";
+  no_init.config.init_from = folder_ / "missing.safetensors";
   struct Case {
     StartOrder order;
     std::vector<std::string> expected;
@@ -296,7 +296,7 @@ TEST_F(RunTest, InitFrom_ACheckpointsShard_StartsFromItsWeights) {
   FakeLink first, second;
   ASSERT_EQ(Run(Order("first", 3), first), kExitDone);
   StartOrder order = Order("second", 1);
-  order.config.model.init_from = folder_ / "first/step-00000003/shard-00000.safetensors";
+  order.config.init_from = folder_ / "first/step-00000003/shard-00000.safetensors";
 
   ASSERT_EQ(Run(order, second), kExitDone) << log_.str();
 
@@ -330,18 +330,18 @@ TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
 TEST_F(RunTest, TwoRanks_ResumeFromAnImportedModelOfStepZeroIdentically) {
   FakeLink first;
   ASSERT_EQ(Run(Order("first", 3), first), kExitDone);
-  const Gpt2Sizes sizes{.layers = 2, .heads = 2, .width = 16, .context = 16, .vocabulary = 256};
+  const ModelSizes sizes{.layers = 2, .heads = 2, .width = 16, .context = 16, .vocabulary = 256};
   auto trained = Checkpoint::Open(folder_ / "first/step-00000003");
   ASSERT_TRUE(trained.ok()) << trained.status();
-  ASSERT_TRUE(ExportGpt2(**trained, sizes, folder_ / "gpt2", FileSystem::Real()).ok());
-  auto imported = ImportGpt2(folder_ / "gpt2", sizes, folder_ / "imported", SmallManifest(0), FileSystem::Real());
+  ASSERT_TRUE(ExportModel(**trained, sizes, folder_ / "gpt2", FileSystem::Real()).ok());
+  auto imported = ImportModel(folder_ / "gpt2", sizes, folder_ / "imported", SmallManifest(0), FileSystem::Real());
   ASSERT_TRUE(imported.ok()) << imported.status();
   auto both = [&](const std::string& run, bool resume, const std::string& init_from) {
     FakeStore store;
     FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
     StartOrder order = Order(run, 4);
     order.resume = resume;
-    order.config.model.init_from = init_from;
+    order.config.init_from = init_from;
     RunTwo(order, links);
     return Losses(links[0]);
   };

@@ -143,7 +143,7 @@ TEST_F(StrategiesTest, RequestedSave_IsMadeByAllRanksAndCanInitializeAModel) {
   EXPECT_EQ(saved[0].step, 4u) << "requested in step 3, agreed on in step 4";
   EXPECT_EQ(saved[1].step, 8u);
   StartOrder begun = Order("begun", {"ddp", 2}, 1);
-  begun.config.model.init_from = saved[1].path;
+  begun.config.init_from = saved[1].path;
   const auto ranks = Run(begun);
   EXPECT_LT(ranks->links[0]->steps()[0].loss, all->links[0]->steps()[0].loss - 0.01);
 }

@@ -1,0 +1,27 @@
+// config.json and generation_config.json of a model folder, as the Python library transformers writes and reads them.
+// Pure: reading and writing the files is checkpoint/hugging_face_folder.h.
+//
+// GPT-2 is trained here with GELU in its tanh form (gelu_new), an inner width of 4 x width, layer norms with epsilon
+// 1e-5, attention scaled by the head's size alone, and the head tied to the token embedding. A config.json with other
+// settings is refused.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/model_sizes.h"
+
+namespace trainyard {
+
+// The text of config.json. `dtype` is the type of the weights as safetensors names it: F32, BF16.
+std::string HuggingFaceConfig(const ModelSizes& sizes, absl::string_view dtype);
+
+// The text of generation_config.json: no special tokens.
+std::string HuggingFaceGenerationConfig();
+
+// Reads the text of config.json; `path` is for messages. Fails with InvalidArgument, which lists every setting that
+// differs, if the model cannot be trained here.
+absl::StatusOr<ModelSizes> ParseHuggingFaceConfig(absl::string_view text, absl::string_view path);
+
+}  // namespace trainyard

@@ -1,0 +1,68 @@
+// What a model consists of, as plain values: its parameters, the units they belong to, how they begin and how they are
+// named in files. The only place that knows this of a family: the engine builds its tensors from it, job files check
+// `train.freeze` against it, checkpoints are exported and imported by it.
+//
+//   ModelDescription model = DescribeModel({.layers = 2, .heads = 2, .width = 16, .context = 8});
+//   model.parameters[0].name;          // "wte.weight"
+//   model.units[1].first_parameter;    // 4: the first parameter of block 0
+//
+// A new family adds a name to ModelFamily, a file like gpt2_description.cc and a case in each switch over ModelFamily.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/model_sizes.h"
+
+namespace trainyard {
+
+struct InitialValue {
+  enum class Kind { kZeros, kOnes, kNormal };
+  Kind kind = Kind::kZeros;
+  double deviation = 0;  // of kNormal, whose mean is 0
+  bool operator==(const InitialValue&) const = default;
+};
+
+struct ParameterDescription {
+  std::string name;
+  std::vector<int64_t> shape;
+  InitialValue initial = {};
+  bool operator==(const ParameterDescription&) const = default;
+};
+
+// Parameters [first_parameter, first_parameter + num_parameters). A unit is what a data-parallel strategy communicates
+// together.
+struct UnitDescription {
+  std::string name;
+  int first_parameter = 0;
+  int num_parameters = 0;
+  bool operator==(const UnitDescription&) const = default;
+};
+
+// How model.safetensors of the Python library transformers names the weights.
+struct HuggingFaceNames {
+  std::string prefix;                // of every name but the head's; some files leave it out
+  std::string embedding;             // without the prefix
+  std::string head;                  // must equal the embedding if a file has it
+  std::vector<std::string> ignored;  // globs of names, without the prefix, of tensors that are no weights
+};
+
+struct ModelDescription {
+  ModelSizes sizes;
+  // The index of a parameter is its number: random initial values, flat groups, buckets and manifests depend on it.
+  std::vector<ParameterDescription> parameters;
+  std::vector<UnitDescription> units;  // 0 is the root, which holds what is in no block
+  std::vector<int> export_order;       // numbers of all parameters in the order of an exported file
+  HuggingFaceNames hugging_face;
+
+  std::vector<ParameterDescription> ParametersInExportOrder() const;
+};
+
+// REQUIRES: CheckSizes(sizes).
+ModelDescription DescribeModel(const ModelSizes& sizes);
+
+// The number of elements of all parameters, without making the description. REQUIRES: sizes are not negative.
+uint64_t CountParameters(const ModelSizes& sizes);
+
+}  // namespace trainyard

@@ -1,0 +1,16 @@
+// Named model sizes, for `train.model.preset`.
+#pragma once
+
+#include "absl/types/span.h"
+#include "models/model_sizes.h"
+
+namespace trainyard {
+
+struct ModelPreset {
+  const char* name;
+  ModelSizes sizes;  // layers, heads, width and context
+};
+
+absl::Span<const ModelPreset> ModelPresets();
+
+}  // namespace trainyard

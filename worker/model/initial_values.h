@@ -1,0 +1,19 @@
+// Random initial values of parameters, reproducible from a seed. Stateless.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/model_description.h"
+#include "worker/model/model.h"
+
+namespace trainyard {
+
+// A seed that depends on both numbers, each bit on all their bits.
+uint64_t CombineSeeds(uint64_t a, uint64_t b);
+
+// Draws each parameter of `model` as its description says. The values depend on `seed`, the number of the parameter and
+// its shape alone: they are drawn in fp32 on the CPU, whatever the type and device of the tensor.
+InitialValues DrawInitialValues(const ModelDescription& model, uint64_t seed);
+
+}  // namespace trainyard

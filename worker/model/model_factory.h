@@ -1,0 +1,18 @@
+// Makes the engine's model for a description of sizes, whatever its family.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "models/model_sizes.h"
+#include "worker/model/model.h"
+
+namespace trainyard {
+
+// Initial values depend on `seed` and the sizes alone; those in fp64 equal those in fp32. With `backed` false the
+// parameters have no memory yet (model.h). Fails with the errors of CheckSizes.
+absl::StatusOr<std::unique_ptr<Model>> NewModel(const ModelSizes& sizes, uint64_t seed, at::ScalarType type,
+                                                bool backed = true);
+
+}  // namespace trainyard
