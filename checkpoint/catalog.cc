@@ -37,6 +37,10 @@ std::optional<uint64_t> StepOfFolderName(absl::string_view name) {
   return step;
 }
 
+std::string PartialPath(const std::string& run_folder, uint64_t step, uint64_t generation) {
+  return JoinPath(run_folder, absl::StrCat(StepFolderName(step), ".g", generation, kPartialSuffix));
+}
+
 absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_folder) {
   ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
   std::vector<StepFolder> folders;

@@ -40,6 +40,9 @@ std::string StepFolderName(uint64_t step);
 // The step of such a name; none for any other name.
 std::optional<uint64_t> StepOfFolderName(absl::string_view name);
 
+// Where a save of `generation` writes before it has its name: "<run folder>/step-00000100.g2.partial".
+std::string PartialPath(const std::string& run_folder, uint64_t step, uint64_t generation);
+
 // Newest first; not verified. A folder that is not there holds none. Possible errors: those of reading a folder.
 absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_folder);
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/status_macros.h"
 
 namespace trainyard {
 namespace {
@@ -133,6 +134,12 @@ absl::Status WithFreeSpace(absl::Status status, const std::string& path) {
   return absl::Status(
       status.code(), absl::StrCat(status.message(), "; the file system at ", at.string(), " has ",
                                   room.f_bavail * room.f_frsize, " of ", room.f_blocks * room.f_frsize, " bytes free"));
+}
+
+absl::Status PublishFolder(const std::string& from, const std::string& to, FileSystem& file_system) {
+  RETURN_IF_ERROR(file_system.RenameOrExchange(from, to));
+  const std::string parent = std::filesystem::path(to).parent_path().string();
+  return file_system.SyncFolder(parent.empty() ? "." : parent);
 }
 
 FileSystem& FileSystem::Real() {

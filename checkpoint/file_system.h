@@ -56,4 +56,9 @@ class FileSystem {
   virtual absl::Status RemoveAll(const std::string& path) = 0;
 };
 
+// Gives the finished folder `from` the name `to` with RenameOrExchange, then syncs the folder that holds `to`, so that
+// the name survives a power cut. What was at `to` is at `from` afterwards, and the caller removes it. If the sync fails,
+// `to` is already in place.
+absl::Status PublishFolder(const std::string& from, const std::string& to, FileSystem& file_system);
+
 }  // namespace trainyard

@@ -1,11 +1,10 @@
 #include "checkpoint/hugging_face_folder.h"
 
-#include <filesystem>
-
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/foreign_weights.h"
+#include "checkpoint/import_writer.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "models/hugging_face_config.h"
@@ -87,8 +86,7 @@ absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, 
     RETURN_IF_ERROR(write("README.md", kReadme));
   }
   RETURN_IF_ERROR(file_system.SyncFolder(partial));
-  RETURN_IF_ERROR(file_system.RenameOrExchange(partial, out));
-  return file_system.SyncFolder(std::filesystem::path(out).parent_path().string());
+  return PublishFolder(partial, out, file_system);
 }
 
 absl::StatusOr<ModelSizes> ReadModelConfig(const std::string& folder) {
@@ -120,7 +118,7 @@ absl::StatusOr<SavedCheckpoint> ImportModel(const std::string& folder, const Mod
     return absl::OkStatus();
   };
   manifest.step = 0;
-  return WriteCheckpoint(run_folder, std::move(manifest), headers, stream, file_system);
+  return WriteImportedCheckpoint(run_folder, std::move(manifest), headers, stream, file_system);
 }
 
 }  // namespace trainyard

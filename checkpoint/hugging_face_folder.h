@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "checkpoint/file_system.h"
-#include "checkpoint/import_writer.h"
+#include "checkpoint/manifest_file.h"
 #include "checkpoint/reader.h"
 #include "models/model_sizes.h"
 

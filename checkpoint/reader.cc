@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "checkpoint/manifest_file.h"
 #include "checkpoint/safetensors.h"
 #include "common/files.h"
 #include "common/hash.h"
@@ -15,8 +16,6 @@
 
 namespace trainyard {
 namespace {
-
-constexpr uint64_t kManifestBytes = 256 << 20;
 
 std::vector<uint64_t> Strides(const std::vector<int64_t>& size) {
   std::vector<uint64_t> strides(size.size(), 1);
@@ -148,7 +147,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenManifest(const std::
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = path;
   ASSIGN_OR_RETURN(checkpoint->lease_, CheckpointLease::ToRead(path));
-  ASSIGN_OR_RETURN(std::string text, ReadRegularFile(JoinPath(path, kManifestName), kManifestBytes));
+  ASSIGN_OR_RETURN(std::string text, ReadManifestText(path));
   ASSIGN_OR_RETURN(checkpoint->manifest_, ParseManifest(text), << path);
   checkpoint->manifest_hash_ = ManifestHash(text);
   return checkpoint;

@@ -172,12 +172,11 @@ absl::StatusOr<SavedCheckpoint> ReshardCheckpoint(const Checkpoint& from, const 
   }
   const std::string text = ManifestText(manifest);
   RETURN_IF_ERROR(WriteManifest(partial, text, file_system));
-  RETURN_IF_ERROR(file_system.RenameOrExchange(partial, path));
-  std::move(remove_partial).Cancel();
-  RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
-  SavedCheckpoint saved{.path = path, .manifest_hash = ManifestHash(text), .size_bytes = text.size()};
-  for (const ManifestFile& file : manifest.files) saved.size_bytes += file.bytes;
-  return saved;
+  absl::Status published = PublishFolder(partial, path, file_system);
+  // Once the checkpoint has its name, `partial` can only be what another process had at that name meanwhile.
+  if (FileExists(path)) std::move(remove_partial).Cancel();
+  RETURN_IF_ERROR(std::move(published));
+  return SavedCheckpointOf(path, manifest, text);
 }
 
 }  // namespace trainyard

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "checkpoint/file_system.h"
-#include "checkpoint/import_writer.h"
+#include "checkpoint/manifest_file.h"
 #include "checkpoint/reader.h"
 
 namespace trainyard {

@@ -86,8 +86,7 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
     const bool replaces = FileExists(path);
     if (!replaces || !IsSound(VerifyCheckpoint(path, {}), step)) {
       RETURN_IF_ERROR(SyncAll(partial, *verified->manifest, file_system));
-      RETURN_IF_ERROR(file_system.RenameOrExchange(partial, path));
-      RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
+      RETURN_IF_ERROR(PublishFolder(partial, path, file_system));
       told.push_back(absl::StrCat(name, " was complete and ", replaces ? "has taken the place of " : "is taken as ",
                                   path, replaces ? ", which was damaged" : ""));
       return replaces ? RemovePartial(partial, file_system) : absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
@@ -98,6 +99,8 @@ class ShardWriter::HashedFile {
   uint64_t num_bytes_ = 0;
   uint64_t started_ = 0, awaited_ = 0;  // up to there
 };
+
+std::string ShardName(uint64_t rank) { return absl::StrFormat("shard-%05d.safetensors", rank); }
 
 std::string ShardTensorName(absl::string_view role, absl::string_view name) {
   return role == "parameter" || role == kCopyRole ? std::string(name) : absl::StrCat("optimizer.", role, ".", name);

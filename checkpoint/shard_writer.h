@@ -43,6 +43,9 @@ struct ShardEntry {
   uint64_t count = 0;
 };
 
+// "shard-00003.safetensors".
+std::string ShardName(uint64_t rank);
+
 // A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before it.
 std::string ShardTensorName(absl::string_view role, absl::string_view name);
 

@@ -17,6 +17,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "checkpoint/manifest_file.h"
 #include "checkpoint/safetensors.h"
 #include "common/files.h"
 #include "common/hash.h"
@@ -25,7 +26,6 @@
 namespace trainyard {
 namespace {
 
-constexpr uint64_t kManifestBytesMax = 256 << 20;
 constexpr unsigned kThreadsMax = 8;
 // Read and hashed at a time: large enough for the disk, small enough to be in the cache for the second hash.
 constexpr size_t kReadAtOnce = 512 << 10;
@@ -174,7 +174,7 @@ void Append(std::vector<CheckpointProblem> more, std::vector<CheckpointProblem>&
 
 absl::StatusOr<VerifiedCheckpoint> ReadManifestOf(const std::string& path) {
   VerifiedCheckpoint verified;
-  absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(path, kManifestName), kManifestBytesMax);
+  absl::StatusOr<std::string> text = ReadManifestText(path);
   if (absl::IsFailedPrecondition(text.status())) {
     verified.problems.push_back(
         {.file = kManifestName, .expected = "a manifest", .found = std::string(text.status().message())});

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/catalog.h"
-#include "checkpoint/import_writer.h"
+#include "checkpoint/manifest_file.h"
 #include "checkpoint/part.h"
 #include "checkpoint/reader.h"
 #include "common/files.h"

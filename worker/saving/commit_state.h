@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "checkpoint/import_writer.h"
+#include "checkpoint/catalog.h"
 #include "checkpoint/settle.h"
 #include "common/steady_cond_var.h"
 #include "worker/saving/commit_thread.h"

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "checkpoint/fault_points.h"
-#include "checkpoint/import_writer.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/manifest_file.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "worker/saving/commit_state.h"
@@ -153,8 +153,7 @@ void CommitThread::State::Name(Ready ready) {
   auto name = [&]() -> absl::Status {
     RETURN_IF_ERROR(FaultPoint("grant"));
     RETURN_IF_ERROR(deps.check_fence());
-    RETURN_IF_ERROR(deps.file_system.RenameOrExchange(folder, path));
-    RETURN_IF_ERROR(deps.file_system.SyncFolder(deps.run_folder));
+    RETURN_IF_ERROR(PublishFolder(folder, path, deps.file_system));
     FaultPoint("commit").IgnoreError();  // the checkpoint is named
     return absl::OkStatus();
   };

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/import_writer.h"
+#include "checkpoint/catalog.h"
 #include "common/status_macros.h"
 #include "worker/data/data_check.h"
 #include "worker/saving/state.h"

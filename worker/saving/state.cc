@@ -10,8 +10,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "checkpoint/import_writer.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/shard_writer.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 

@@ -54,22 +54,6 @@ TEST(CheckpointTest, WriteThenRead_GivesEveryByteBack) {
   }
 }
 
-TEST(CheckpointTest, Write_ThatMayNotCommit_LeavesTheFolderAsItWas) {
-  TemporaryFolder folder;
-  Write(folder, 5);
-  SmallState state(9);
-  std::set<std::string> seen;
-
-  auto saved = WriteCheckpoint(folder.path(), SmallManifest(5), state.tensors(), FileSystem::Real(), [&] {
-    seen = Names(folder.path());
-    return absl::AbortedError("generation 2 is over");
-  });
-
-  EXPECT_TRUE(absl::IsAborted(saved.status()));
-  EXPECT_EQ(seen.size(), 2u);  // asked when all is written and nothing is named
-  EXPECT_EQ(Names(folder.path()), std::set<std::string>{"step-00000005"});
-}
-
 TEST(CheckpointTest, Write_OfAStepThatIsThere_ReplacesIt) {
   TemporaryFolder folder;
   Write(folder, 5, /*salt=*/1);
@@ -257,7 +241,7 @@ TEST(CheckpointTest, Write_FromAStream_TakesWhatWasAnnouncedAndNothingElse) {
   const std::vector<TensorHeader> headers = {{.name = "a", .role = "parameter", .dtype = "F32", .shape = {2}},
                                              {.name = "b", .role = "parameter", .dtype = "F32", .shape = {1}}};
   auto write = [&](const std::vector<std::string>& given) {
-    return WriteCheckpoint(
+    return WriteImportedCheckpoint(
         folder.path(), SmallManifest(1), headers,
         [&](TensorSink sink) {
           for (const std::string& bytes : given) {

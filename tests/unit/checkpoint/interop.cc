@@ -3,7 +3,6 @@
 // bytes.
 #include <iostream>
 
-#include "checkpoint/import_writer.h"
 #include "checkpoint/safetensors.h"
 #include "tests/unit/checkpoint/testing.h"
 

@@ -20,6 +20,32 @@
 
 namespace trainyard {
 
+// A whole tensor in memory, dense and row-major. `bytes` is borrowed.
+struct TensorBytes {
+  std::string name;
+  std::string role;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  absl::string_view bytes;
+};
+
+// Writes a checkpoint of these tensors below `run_folder`.
+inline absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
+                                                       const std::vector<TensorBytes>& tensors,
+                                                       FileSystem& file_system) {
+  std::vector<TensorHeader> headers;
+  for (const TensorBytes& tensor : tensors) {
+    headers.push_back({.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape});
+  }
+  auto stream = [&](TensorSink sink) {
+    for (const TensorBytes& tensor : tensors) {
+      if (absl::Status status = sink(tensor.bytes); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  };
+  return WriteImportedCheckpoint(run_folder, std::move(manifest), headers, stream, file_system);
+}
+
 // Two parameters with their moments, whose values depend on `salt`.
 class SmallState {
  public:

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "checkpoint/catalog.h"
-#include "checkpoint/import_writer.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
