@@ -66,7 +66,7 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
       const std::vector<std::string>& names = (*checkpoint)->manifest().nonfinite;
       found.damaged.push_back(absl::StrCat("checkpoint of step ", folder.step, " holds values that are not finite (",
                                            names[0], names.size() > 1 ? " and others" : "",
-                                           ") and is not gone on from"));
+                                           "); no job resumes from it"));
       continue;
     }
     if (checkpoint.ok()) {
@@ -81,7 +81,7 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
 
 namespace {
 
-// Whether its manifest is in order and tells of no value that is not finite. The files are not looked at.
+// Whether the manifest is undamaged and lists no tensor with non-finite values. The files are not checked.
 bool IsFinite(const std::string& path) {
   absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(path, kManifestName));
   if (!text.ok()) return false;
@@ -96,7 +96,7 @@ absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) 
   const std::string aside = absl::StrCat(path, ".pruned", kPartialSuffix);
   RETURN_IF_ERROR(file_system.RemoveAll(aside));
   RETURN_IF_ERROR(file_system.RenameOrExchange(path, aside));
-  // Else its files may be gone after a crash while it has its name.
+  // Otherwise a crash could leave the checkpoint under its name without its files.
   RETURN_IF_ERROR(file_system.SyncFolder(std::filesystem::path(path).parent_path().string()));
   return file_system.RemoveAll(aside);
 }
@@ -113,14 +113,14 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
   for (size_t i = 0; i < folders.size(); ++i) {
     const bool for_good = retention.keep_every > 0 && folders[i].step % retention.keep_every == 0;
     const bool stays = i < retention.keep || for_good || protected_steps.contains(folders[i].step);
-    // The newest answers for almost all: its manifest alone is read then.
+    // In most cases the newest checkpoint is finite, and only its manifest is read.
     if (!finite_stays && IsFinite(folders[i].path)) {
       finite_stays = true;
       continue;
     }
     if (stays) continue;
     absl::Status status = RemoveCheckpoint(folders[i].path, file_system);
-    if (absl::IsUnavailable(status)) continue;  // being read; the next save looks again
+    if (absl::IsUnavailable(status)) continue;  // being read; the next save tries again
     RETURN_IF_ERROR(status);
     removed.push_back(folders[i].step);
   }

@@ -1,11 +1,11 @@
-// The checkpoints of a run folder: which there are, which of them may be trusted, which may go. Called by rank 0, which
-// holds the folder's lock; listing is safe from anywhere.
+// The checkpoints of a run folder: lists them, finds the newest one that can be trusted, removes old ones. The caller
+// of a function that changes the folder holds the folder's lock (rank 0 does). Listing needs no lock.
 //
-// [Note: which checkpoints are removed] `keep` counts back from the one just saved. Those of later steps, which a run
-// leaves behind that went back to an older checkpoint, are not counted: they are replaced as the steps come again. One
-// beyond `keep` goes only when it is not protected: the loop protects the step that was last confirmed, for a restart
-// asks for it. Nor does it go when its step is a multiple of `keep_every`, when somebody reads it, or when those that
-// stay all hold values that are not finite and it is the newest that does not.
+// [Note: which checkpoints are removed] `keep` counts back from the checkpoint just saved. Checkpoints of later steps,
+// which a run leaves when it resumes from an older one, are not counted: they are replaced when their steps come again.
+// A checkpoint beyond `keep` is still stored if its step is protected (the loop protects the step that was last
+// confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a process reads it, and
+// if it is the newest whose values are all finite.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@
 namespace trainyard {
 
 inline constexpr char kPartialSuffix[] = ".partial";
-// Held in a run folder by the rank 0 that trains into it (worker/trainer/run_folder.h), and by whoever removes there.
+// A lock file in a run folder, held by the rank 0 that trains into it (worker/trainer/run_folder.h) and by any process
+// that removes checkpoints there.
 inline constexpr char kRunLockName[] = ".lock";
 
 struct StepFolder {
@@ -32,42 +33,42 @@ struct StepFolder {
   std::string path;
 };
 
-// Of everything in a folder, sorted; a folder that is not there holds nothing. Possible errors: those of reading it.
+// Returns the names of everything in a folder, sorted; none if the folder does not exist. Fails if it cannot be read.
 absl::StatusOr<std::vector<std::string>> ListNames(const std::string& folder);
 
 // "step-00000100".
 std::string StepFolderName(uint64_t step);
-// The step of such a name; none for any other name.
+// Returns the step of such a name, none for any other name.
 std::optional<uint64_t> StepOfFolderName(absl::string_view name);
 
 // Where a save of `generation` writes before it has its name: "<run folder>/step-00000100.g2.partial".
 std::string PartialPath(const std::string& run_folder, uint64_t step, uint64_t generation);
 
-// Newest first; not verified. A folder that is not there holds none. Possible errors: those of reading a folder.
+// Newest first, not verified; none if the folder does not exist. Fails if the folder cannot be read.
 absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_folder);
 
 struct FoundCheckpoint {
-  std::unique_ptr<Checkpoint> checkpoint;  // null: none could be trusted
-  std::vector<std::string> damaged;        // why newer ones were passed over, a sentence each
+  std::unique_ptr<Checkpoint> checkpoint;  // null: none can be trusted
+  std::vector<std::string> damaged;        // why newer ones were skipped, a sentence each
 };
 
 struct FindOptions {
   std::optional<uint64_t> before_step = {};  // only older ones
-  bool every_byte = true;                    // is read; else manifests, names and lengths are looked at
+  bool every_byte = true;                    // false: only manifests, names and lengths are checked
 };
-// The newest good one. One that holds values which are not finite is passed over as a damaged one is.
+// Finds the newest checkpoint that is undamaged and holds only finite values.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options = {});
 
-// Removes a checkpoint or what is left of one: first from its name, so that a crash in the middle leaves a partial, not
-// a checkpoint that looks damaged. Possible errors: Unavailable: somebody reads it; those of the file system.
+// Removes a checkpoint, or the remains of one. Renames it first, so that a crash in the middle leaves a partial and not
+// a checkpoint that looks damaged. Fails with Unavailable if a process reads it, and with errors of the file system.
 absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system);
 
 struct Retention {
-  uint64_t keep = 0;        // the newest; 0: all
-  uint64_t keep_every = 0;  // besides, every step that is a multiple; 0: none
+  uint64_t keep = 0;        // the number of newest checkpoints; 0: all
+  uint64_t keep_every = 0;  // also every step that is a multiple of this; 0: none
 };
 
-// Removes those of the checkpoints up to `saved_step` that need not stay. Returns the steps removed.
+// Removes the checkpoints up to `saved_step` that need not be stored. Returns their steps.
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
                                                        const Retention& retention,
                                                        const std::set<uint64_t>& protected_steps,

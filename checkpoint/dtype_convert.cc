@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// Sign, then exponent, then fraction bits of 16.
+// A 16-bit type: a sign bit, then exponent bits, then fraction bits.
 struct Half {
   int exponent_bits;
   int fraction_bits;
@@ -44,9 +44,9 @@ uint16_t ToHalf(double value, const Half& type) {
   std::frexp(value, &exponent);  // value = m x 2^exponent, m in [0.5, 1)
   const int least = 1 - type.bias();
   const int power = std::max(exponent - 1, least);
-  // Scaling by a power of two is exact, so this rounds once; the mode is to nearest, ties to even.
+  // Scaling by a power of two is exact, so this rounds once: to nearest, ties to even.
   const double units = std::nearbyint(std::ldexp(std::fabs(value), type.fraction_bits - power));
-  // What rounds up to the next power carries into the exponent by itself, and beyond the largest it is infinity.
+  // A value that rounds up to the next power of two carries into the exponent; beyond the largest one it is infinity.
   const uint64_t bits = static_cast<uint64_t>(units) + (static_cast<uint64_t>(power - least) << type.fraction_bits);
   return sign | static_cast<uint16_t>(std::min<uint64_t>(bits, type.exponent_ones()));
 }

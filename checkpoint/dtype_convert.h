@@ -1,5 +1,5 @@
-// Values of one floating type as another, rounded to the nearest, ties to even, as IEEE 754 and torch do. Pure; needs
-// no torch.
+// Converts values between floating types, rounding to nearest, ties to even, as IEEE 754 and torch do. Pure; needs no
+// torch.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace trainyard {
 
-// Whether it is one of F64, F32, F16, BF16.
+// Returns whether `dtype` is one of F64, F32, F16, BF16.
 bool IsFloating(absl::string_view dtype);
 
-// "F32" of "fp32" and so on, the words of train.precision; empty for any other word.
+// Returns "F32" for "fp32" and so on, the names of train.precision; empty for any other name.
 std::string DtypeOfWord(absl::string_view word);
 
 // REQUIRES: both types are floating, `bytes` are whole values.

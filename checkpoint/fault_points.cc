@@ -26,7 +26,7 @@ namespace trainyard {
 namespace {
 
 constexpr uint64_t kRulesBytesMax = 1 << 20;
-// A harness that has died lets go of nobody.
+// A test that was killed never creates the file that ends the wait.
 constexpr absl::Duration kWaitLimit = absl::Minutes(10);
 constexpr absl::Duration kWaitPoll = absl::Milliseconds(2);
 
@@ -114,7 +114,7 @@ FaultRule ReadRule(absl::string_view text, std::vector<std::string>& problems) {
   return rule;
 }
 
-// Whether the rule's "sync:*:before" is about "sync:shard:before".
+// Whether a rule's point, such as "sync:*:before", matches a point such as "sync:shard:before".
 bool IsAbout(absl::string_view pattern, absl::string_view point) {
   const std::vector<absl::string_view> wanted = absl::StrSplit(pattern, ':'), parts = absl::StrSplit(point, ':');
   if (wanted.size() != parts.size()) return false;
@@ -124,7 +124,7 @@ bool IsAbout(absl::string_view pattern, absl::string_view point) {
   return true;
 }
 
-// Holds the number of this process. False: another one, or an earlier life of this one, has made it.
+// Creates a file that holds the number of this process. False: the file exists already.
 bool MakeMarker(const std::string& path) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return false;
@@ -249,7 +249,7 @@ absl::StatusOr<std::vector<FaultRule>> ParseFaultRules(absl::string_view text) {
 FaultEffects FaultEffects::Real() {
   return {.kill = [] { ::kill(getpid(), SIGKILL); },
           .stop = [] { ::kill(getpid(), SIGSTOP); },
-          // The fault is this very wait.
+          // The wait is the fault that the rule asks for.
           .sleep = [](absl::Duration duration) { absl::SleepFor(duration); }};
 }
 

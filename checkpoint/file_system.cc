@@ -44,9 +44,9 @@ class KernelFile final : public WritableFile {
   }
 
  private:
-  // An error that it tells is not told again by a later fsync, so it counts.
+  // A later fsync does not report an error again that this call has reported.
   absl::Status SyncRange(uint64_t first, uint64_t last, unsigned flags) {
-    if (first == last) return absl::OkStatus();  // a length of 0 would mean all
+    if (first == last) return absl::OkStatus();  // a length of 0 would mean the whole file
     const off_t at = static_cast<off_t>(first), bytes = static_cast<off_t>(last - first);
     if (sync_file_range(fd_, at, bytes, flags) == 0) return absl::OkStatus();
     if (errno == ENOSYS || errno == EINVAL || errno == ESPIPE || errno == EOPNOTSUPP) return absl::OkStatus();
@@ -86,7 +86,7 @@ class KernelFileSystem final : public FileSystem {
       return absl::OkStatus();
     }
     if (errno != EINVAL && errno != ENOSYS) return Failed(from, to);
-    // NFS and others know neither flag: there the old one is away for the moment between two renames.
+    // NFS and others support neither flag. There `to` is missing for the moment between two renames.
     if (access(from.c_str(), F_OK) != 0) return Failed(from, to);
     std::string aside = absl::StrCat(from, kReplacedSuffix);
     bool replaces = rename(to.c_str(), aside.c_str()) == 0;
@@ -127,7 +127,7 @@ absl::Status WithFreeSpace(absl::Status status, const std::string& path) {
   }
   struct statvfs room;
   if (statvfs(at.c_str(), &room) != 0) return status;
-  // Up to where it is mounted.
+  // Go up to the mount point.
   while (at.has_relative_path() && stat(at.parent_path().c_str(), &parent) == 0 && parent.st_dev == st.st_dev) {
     at = at.parent_path();
   }

@@ -1,6 +1,6 @@
-// What a checkpoint is written through. The real one calls the kernel; a test hands in one that runs out of disk.
-// A FileSystem is thread-safe; a WritableFile belongs to one thread. Every error names the path, and errno's meaning is
-// kept: ResourceExhausted is a full disk, PermissionDenied a folder that is not ours.
+// The interface through which checkpoints are written. The real one calls the kernel; a test passes one that runs out
+// of disk. A FileSystem is thread-safe; a WritableFile belongs to one thread. Every error names the path and has the
+// code of its errno: ResourceExhausted for a full disk, PermissionDenied for a folder of another user.
 #pragma once
 
 #include <cstdint>
@@ -13,52 +13,51 @@
 
 namespace trainyard {
 
-// Where RenameOrExchange, on a file system that cannot exchange, has what lies at `to` for a moment.
+// The suffix of the name that `to` has for a moment where a file system cannot exchange (RenameOrExchange).
 inline constexpr char kReplacedSuffix[] = ".replaced";
 
-// A new file, written from its start. Closed by its destructor; what was not synced may be lost in a power cut.
+// A new file, written from its start. The destructor closes it; bytes that were not synced may be lost in a power cut.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual absl::Status Append(absl::string_view bytes) = 0;
-  // Bytes [first, last), appended before, begin their way to the disk; the caller goes on. They are no safer for it:
-  // only Sync makes them so, which then has less to wait for. Nothing where the file system cannot.
+  // Starts to write bytes [first, last), appended before, to the disk, and does not wait. Only Sync makes them durable;
+  // it then has less to wait for. Does nothing if the file system cannot do it.
   virtual absl::Status StartWriteBack(uint64_t first, uint64_t last) = 0;
-  // Waits until those have been written. Possible errors: what the disk said.
+  // Waits until those bytes have been written. Fails with the error of the disk.
   virtual absl::Status AwaitWriteBack(uint64_t first, uint64_t last) = 0;
   virtual absl::Status Sync() = 0;
 };
 
-// `status`; where it says that a disk is full, with how much room the file system of `path` has: "...; the file system
-// at /mnt has 0 of 8388608 bytes free".
+// Returns `status`; if it reports a full disk, with the free space of the file system of `path` appended: "...; the
+// file system at /mnt has 0 of 8388608 bytes free".
 absl::Status WithFreeSpace(absl::Status status, const std::string& path);
 
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // The machine's. What it makes is for its owner alone, whatever the umask is. Never deleted.
+  // The machine's file system. Only the owner can access what it creates, whatever the umask is. Never deleted.
   static FileSystem& Real();
-  // The same, for what a person makes to hand it on: as readable as the umask allows.
+  // The same for files that a user wants to pass on: as readable as the umask allows.
   static FileSystem& ForOthers();
 
-  // Possible errors: AlreadyExists; ResourceExhausted; PermissionDenied; NotFound when the folder is missing.
+  // Fails with AlreadyExists, ResourceExhausted, PermissionDenied, or NotFound if the folder is missing.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
   virtual absl::Status MakeFolder(const std::string& path) = 0;
   virtual absl::Status SyncFolder(const std::string& path) = 0;
-  // A file that somebody else has written and perhaps not synced.
+  // Syncs a file that another process has written and perhaps not synced.
   virtual absl::Status SyncFile(const std::string& path) = 0;
-  // Gives folder `from` the name `to`; NotFound, and nothing is touched, where there is no `from`. Where `to` exists
-  // the two change places at once, so that neither is ever missing; what was at `to` is then at `from`, to be removed
-  // by the caller.
+  // Renames folder `from` to `to`. If `to` exists, exchanges the two atomically, so that neither name is ever missing;
+  // the caller removes what is at `from` afterwards. Fails with NotFound, and changes nothing, if `from` is missing.
   virtual absl::Status RenameOrExchange(const std::string& from, const std::string& to) = 0;
-  // Whatever is at `path`, with all it holds. Nothing there is no error.
+  // Removes the file or folder at `path` and everything in it. Succeeds if nothing is there.
   virtual absl::Status RemoveAll(const std::string& path) = 0;
 };
 
 // Gives the finished folder `from` the name `to` with RenameOrExchange, then syncs the folder that holds `to`, so that
-// the name survives a power cut. What was at `to` is at `from` afterwards, and the caller removes it. If the sync fails,
-// `to` is already in place.
+// the name survives a power cut. What was at `to` is at `from` afterwards, and the caller removes it. If the sync
+// fails, `to` is already in place.
 absl::Status PublishFolder(const std::string& from, const std::string& to, FileSystem& file_system);
 
 }  // namespace trainyard

@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-// Exact: every bf16 and fp16 value is a float.
+// Exact, because every bf16 and fp16 value is a float.
 float FromBf16(uint16_t bits) {
   const uint32_t wide = static_cast<uint32_t>(bits) << 16;
   float value;
@@ -25,7 +25,7 @@ float FromBf16(uint16_t bits) {
 float FromF16(uint16_t bits) {
   const uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 0x1F, fraction = bits & 0x3FF;
   float value;
-  if (exponent == 0) {  // zero and what is too small for an exponent: fraction x 2^-24
+  if (exponent == 0) {  // zero and subnormal values: fraction x 2^-24
     value = static_cast<float>(fraction) * 0x1p-24f;
     return sign != 0 ? -value : value;
   }

@@ -1,5 +1,5 @@
-// Weights that another program has written: checks them against a model's description and reads their values in the types
-// that training uses. Immutable once opened.
+// Weights that another program has written: checks them against a model's description and reads their values in the
+// types that training uses. Immutable once opened.
 #pragma once
 
 #include <memory>

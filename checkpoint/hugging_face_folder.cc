@@ -50,7 +50,7 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const ModelDescription& 
   return file->Sync();
 }
 
-// All parameters of the checkpoint have one type; which, the token embedding tells.
+// Checks that the checkpoint is of this model. Returns the type of its parameters, which have that of the embedding.
 absl::StatusOr<std::string> CheckHolds(const Checkpoint& checkpoint, const ModelDescription& model) {
   std::vector<WeightInfo> held;
   std::string dtype = "F32";
@@ -68,7 +68,7 @@ absl::StatusOr<std::string> CheckHolds(const Checkpoint& checkpoint, const Model
 
 absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& out,
                          FileSystem& file_system) {
-  if (FileExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " is there already; name a new folder"));
+  if (FileExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " already exists; name a new folder"));
   const ModelDescription model = DescribeModel(sizes);
   ASSIGN_OR_RETURN(std::string dtype, CheckHolds(checkpoint, model));
   const std::string partial = absl::StrCat(out, kPartialSuffix);
@@ -99,7 +99,7 @@ absl::StatusOr<SavedCheckpoint> ImportModel(const std::string& folder, const Mod
                                             const std::string& run_folder, Manifest manifest, FileSystem& file_system) {
   ASSIGN_OR_RETURN(std::vector<StepFolder> there, ListCheckpoints(run_folder));
   if (!there.empty())
-    return absl::AlreadyExistsError(absl::StrCat(there[0].path, " is there already; name a new folder"));
+    return absl::AlreadyExistsError(absl::StrCat(there[0].path, " already exists; name a new folder"));
   const ModelDescription model = DescribeModel(sizes);
   ASSIGN_OR_RETURN(std::unique_ptr<ForeignWeights> weights,
                    ForeignWeights::Open(JoinPath(folder, kWeightsName), model));

@@ -1,5 +1,5 @@
-// Writes a whole checkpoint from one process, for `trainctl checkpoint import` (part.h is for what the ranks of a job write
-// together), so that a crash at any moment leaves either a whole checkpoint or none:
+// Writes a whole checkpoint from one process, for `trainctl checkpoint import` (part.h is for what the ranks of a job
+// write together), so that a crash at any moment leaves either a whole checkpoint or none:
 //
 //   step-00000000.g0.partial/   made; the shard streamed into it, hashed on the way, synced
 //   step-00000000.g0.partial/manifest.json   last, synced

@@ -42,7 +42,7 @@ uint64_t SizeOf(const fs::path& path) {
   return bytes;
 }
 
-// What a name says; none: not of a checkpoint, and no concern of ours.
+// Reads the kind and step from a name. None: the entry has nothing to do with checkpoints.
 std::optional<RunEntry> EntryOf(const std::string& name) {
   RunEntry entry{.name = name};
   entry.step = StepOfFolderName(name);
@@ -59,7 +59,7 @@ std::optional<RunEntry> EntryOf(const std::string& name) {
   return std::nullopt;
 }
 
-// Whether it is one that a run would take: a checkpoint, or a partial that only lacks its name.
+// Whether a run would resume from it: a checkpoint, or a partial that is complete except for its name.
 bool IsGood(const RunEntry& entry) {
   if (entry.kind == RunEntry::Kind::kOrphan) return false;
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(entry.path, {});
@@ -71,7 +71,7 @@ absl::Status CheckOneStays(const std::vector<RunEntry>& go, const std::vector<Ru
   auto good = std::find_if(go.begin(), go.end(), IsGood);
   if (good == go.end() || std::any_of(stay.begin(), stay.end(), IsGood)) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(good->path, " is the last good checkpoint there and stays; nothing was removed"));
+      absl::StrCat(good->path, " is the last good checkpoint there and cannot be removed; nothing was removed"));
 }
 
 absl::StatusOr<std::unique_ptr<FileLock>> LockRunFolder(const std::string& run_folder) {
@@ -79,8 +79,8 @@ absl::StatusOr<std::unique_ptr<FileLock>> LockRunFolder(const std::string& run_f
       FileLock::Acquire(JoinPath(run_folder, kRunLockName), absl::ZeroDuration());
   if (!absl::IsUnavailable(lock.status())) return lock;
   return absl::FailedPreconditionError(absl::StrCat("a job trains into ", run_folder, " now: ", lock.status().message(),
-                                                    "; nothing was removed. Old checkpoints go by themselves "
-                                                    "(checkpoint.keep)"));
+                                                    "; nothing was removed. The job removes old checkpoints "
+                                                    "itself (checkpoint.keep)"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// What lies in a run folder, for a person who looks at it or tidies it up without a job: checkpoints, partial folders,
-// and what crashes left. Listing changes nothing and takes no lock. Removing takes the run folder's lock, so it never
-// meets a save, and asks each reader's lease (lease.h); it leaves a good checkpoint, whatever it is told.
+// Lists and removes the content of a run folder without a job: checkpoints, partial folders and files left by crashes.
+// Listing changes nothing and acquires no lock. Removing acquires the run folder's lock, so that no save runs
+// meanwhile, and checks for readers (lease.h); it never removes the last good checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +25,21 @@ struct RunEntry {
   Kind kind = Kind::kCheckpoint;
   std::string name = {};
   std::string path = {};
-  std::optional<uint64_t> step = {};  // none: an orphan, or a partial whose name does not tell
-  uint64_t size_bytes = 0;            // of all that it holds
+  std::optional<uint64_t> step = {};  // none: an orphan, or a partial whose name has no step
+  uint64_t size_bytes = 0;            // of everything in it
   absl::Time modified = {};
 };
 
-// Checkpoints newest first, then partials, then orphans, by name. Possible errors: NotFound, and others of reading a
-// folder.
+// Returns checkpoints newest first, then partials, then orphans, by name. Fails with NotFound, and with other errors of
+// reading a folder.
 absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folder);
 
-// Who holds the run folder's lock, "process 123"; empty: nobody does.
+// Returns the process that holds the run folder's lock, "process 123"; empty if there is none.
 std::string RunFolderHolder(const std::string& run_folder);
 
-// Removes the entries of these names. Possible errors, before anything is removed: NotFound: there is no such entry;
-// FailedPrecondition: a job trains into the folder, one of them is being read, or no good checkpoint would be left
-// where one of them is good. Later: those of the file system.
+// Removes the entries of these names. Before anything is removed, fails with NotFound if there is no such entry, and
+// with FailedPrecondition if a job trains into the folder, an entry is being read, or the last good checkpoint would be
+// removed. Later fails with errors of the file system.
 absl::Status RemoveFromRunFolder(const std::string& run_folder, const std::vector<std::string>& names,
                                  FileSystem& file_system);
 

@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-// False: somebody is in the way.
+// False: another process holds a conflicting lock.
 bool Lock(int fd, int kind) {
   while (flock(fd, kind | LOCK_NB) != 0) {
     if (errno != EINTR) return errno != EWOULDBLOCK;
@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<CheckpointLease>> CheckpointLease::ToRead(const s
 
 absl::StatusOr<std::unique_ptr<CheckpointLease>> CheckpointLease::ToRemove(const std::string& path) {
   const std::string manifest = JoinPath(path, kManifestName);
-  // NFS locks exclusively only what may be written.
+  // NFS grants an exclusive lock only on a file that is open for writing.
   int fd = OpenRegularFile(manifest, O_RDWR).value_or(-1);
   if (fd < 0) fd = OpenRegularFile(manifest, O_RDONLY).value_or(-1);
   std::unique_ptr<CheckpointLease> lease(new CheckpointLease(fd));

@@ -1,6 +1,6 @@
-// Keeps those who read a checkpoint and those who would remove it apart. A reader holds a shared lock of the kernel
-// (flock) on the checkpoint's manifest, whoever removes it needs the exclusive one; both ends with the process. A file
-// system without such locks keeps nobody apart. Values that may be moved; used by one thread.
+// Prevents that a checkpoint is removed while it is read. A reader holds a shared lock of the kernel (flock) on the
+// checkpoint's manifest, and removing needs the exclusive lock; both end with the process. There is no protection on a
+// file system without such locks. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@ namespace trainyard {
 
 class CheckpointLease {
  public:
-  // While it lives, the checkpoint at `path` is not removed by retention or by trainctl. Possible errors: NotFound: no
-  // manifest is there; Unavailable: it is being removed.
+  // While the lease exists, neither retention nor trainctl removes the checkpoint at `path`. Fails with NotFound if
+  // there is no manifest, with Unavailable if the checkpoint is being removed.
   static absl::StatusOr<std::unique_ptr<CheckpointLease>> ToRead(const std::string& path);
-  // While it lives, nobody begins to read. Possible errors: Unavailable: it is being read. A checkpoint without a
-  // manifest is nobody's.
+  // While the lease exists, no reader can open the checkpoint. Fails with Unavailable if it is being read. A checkpoint
+  // without a manifest has no readers.
   static absl::StatusOr<std::unique_ptr<CheckpointLease>> ToRemove(const std::string& path);
   ~CheckpointLease();
   CheckpointLease(const CheckpointLease&) = delete;

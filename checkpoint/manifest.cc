@@ -31,7 +31,7 @@ bool BoxesMeet(const ManifestPiece& a, const ManifestPiece& b) {
   return true;
 }
 
-// Two pieces share an element only when their boxes meet; of one and the same box, only when their ranges do.
+// Two pieces share an element only if their boxes overlap; pieces of the same box only if their ranges overlap.
 bool PiecesMeet(const ManifestPiece& a, const ManifestPiece& b) {
   if (a.start == b.start && a.size == b.size) {
     return a.first_element < b.last_element && b.first_element < a.last_element;
@@ -39,7 +39,7 @@ bool PiecesMeet(const ManifestPiece& a, const ManifestPiece& b) {
   return BoxesMeet(a, b);
 }
 
-// Bytes of each file, by name.
+// The length of each file, by name.
 using FileBytes = absl::flat_hash_map<std::string, uint64_t>;
 
 absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece, const FileBytes& files) {
@@ -68,7 +68,7 @@ absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece
   return absl::OkStatus();
 }
 
-// Whether two of them share an element. Flat ranges of one box, of which there may be many, are sorted.
+// Whether two pieces share an element. Flat ranges of one box are sorted first, because there may be many.
 bool AnyMeet(const std::vector<ManifestPiece>& pieces) {
   const bool one_box = std::all_of(pieces.begin(), pieces.end(), [&](const ManifestPiece& piece) {
     return piece.start == pieces[0].start && piece.size == pieces[0].size;
@@ -92,7 +92,7 @@ bool AnyMeet(const std::vector<ManifestPiece>& pieces) {
   return false;
 }
 
-// Every element of the tensor in exactly one piece: none shared, and as many as there are.
+// Checks that every element is in exactly one piece: no pieces overlap, and their lengths add up to the tensor.
 absl::Status CheckTensor(const ManifestTensor& tensor, const FileBytes& files) {
   std::string where = absl::StrCat(tensor.role, " '", tensor.name, "'");
   if (DtypeBytes(tensor.dtype) == 0) return Wrong(absl::StrCat(where, " has unknown dtype '", tensor.dtype, "'"));
@@ -212,7 +212,7 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
     RETURN_IF_ERROR(reader->Finish());
 
   if (!absl::Base64Unescape(base64, &m.spec) || HashHex(m.spec) != m.spec_digest) {
-    return Wrong("the spec does not have the digest that stands beside it");
+    return Wrong("the spec does not match its digest");
   }
   RETURN_IF_ERROR(ReadBuckets(buckets, m));
   RETURN_IF_ERROR(manifest_json::ReadFiles(files, kManifestDocument, m.files));

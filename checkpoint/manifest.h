@@ -1,5 +1,5 @@
-// The manifest of a checkpoint: what it holds, where each piece lies, and by which hashes it proves itself. The text
-// form, manifest.json, is specified in docs/checkpoint-format.md. Values; no threads, no files.
+// The manifest of a checkpoint: its tensors, where each piece of them is stored, and the hashes that detect damage. The
+// text form, manifest.json, is specified in docs/checkpoint-format.md. Plain values; reads and writes no files.
 //
 //   std::string text = ManifestText(manifest);            // with its own hash inside
 //   ASSIGN_OR_RETURN(Manifest read, ParseManifest(text)); // the hash is checked first
@@ -15,10 +15,10 @@
 
 namespace trainyard {
 
-// What is written; 1 is read too, which lacks `nonfinite` and `data.list`.
+// The version that is written. Version 1, without `nonfinite` and `data.list`, is read too.
 inline constexpr int kManifestVersion = 2;
 inline constexpr char kManifestName[] = "manifest.json";
-// Of parameters rounded to a narrower type, beside the parameters: for other programs, nothing goes on from them.
+// The role of copies of the parameters in a narrower type, for other programs. No job resumes from them.
 inline constexpr char kCopyRole[] = "copy";
 
 struct ManifestFile {
@@ -27,8 +27,8 @@ struct ManifestFile {
   std::string hash = {};  // of the whole file, as HashHex
 };
 
-// A part of a logical tensor: a box in the global tensor, and of that box, in row-major order, the elements
-// [first_element, last_element). They lie one after another in `file`.
+// A piece of a logical tensor: elements [first_element, last_element), in row-major order, of a box in the global
+// tensor. They are stored one after another in `file`.
 struct ManifestPiece {
   std::string file = {};
   std::vector<int64_t> start = {};
@@ -48,14 +48,14 @@ struct ManifestTensor {
   std::vector<ManifestPiece> pieces = {};
 };
 
-// A file of the data, as it was when the checkpoint was made.
+// A file of training data, as it was when the checkpoint was made.
 struct ManifestDataFile {
   std::string path;
   uint64_t bytes = 0;
   std::string hash;
 };
 
-// What the run had been trained on, to tell whether a resumed one sees the same.
+// The data that the run was trained on, to detect whether a resumed run has the same.
 struct ManifestData {
   uint64_t consumed_samples = 0;
   uint64_t epoch = 0;
@@ -63,13 +63,13 @@ struct ManifestData {
   uint64_t num_bytes = 0;
   std::string files_hash;
   std::string content_hash;
-  // In the order in which they are read. Empty where there are more than kDataFilesListed.
+  // In the order in which they are read; empty if there are more than kDataFilesListed.
   std::vector<ManifestDataFile> list = {};
 };
 
-// Enough to name the file that differs, without manifests of megabytes.
+// Enough to name the file that differs, and few enough that the manifest does not grow to megabytes.
 inline constexpr size_t kDataFilesListed = 4096;
-// Names of tensors that are told in `nonfinite`.
+// The maximum number of names in `nonfinite`.
 inline constexpr size_t kNonfiniteListed = 16;
 
 struct Manifest {
@@ -79,37 +79,36 @@ struct Manifest {
   uint64_t generation = 0;
   std::string spec;  // bytes of the resolved JobSpec
   std::string spec_digest;
-  uint64_t seed = 0;  // all randomness follows from it, step and micro-batch: there is no state to keep
+  uint64_t seed = 0;  // with step and micro-batch it determines all random numbers, so no state is stored
   uint64_t optimizer_updates = 0;
-  // The loss scaler of fp16: its scale, good steps in a row, overflows it still stands. Scale 0: losses are not scaled.
+  // The loss scaler of fp16: its scale, finite steps in a row, overflows until it backs off. Scale 0: no loss scaling.
   struct LossScale {
     double scale = 0;
     uint64_t good_steps = 0;
     uint64_t hysteresis_left = 0;
   } loss_scale;
   ManifestData data;
-  std::string strategy;  // a word of parallel.data
+  std::string strategy;  // a name of parallel.data
   uint64_t world_size = 0;
   std::vector<std::vector<std::string>> bucket_order;
-  // Tensors with a value that is infinite or not a number, "parameter 'wte.weight'", the first of them. Such a
-  // checkpoint is kept for a person to look at; no run goes on from it by itself.
+  // The first tensors with a value that is infinite or not a number, "parameter 'wte.weight'". Such a checkpoint is
+  // stored for the user to inspect; no run resumes from it on its own.
   std::vector<std::string> nonfinite;
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;
 };
 
-// Whether the content contradicts itself: a piece outside its tensor or file, an element in no piece or in two.
-// Possible errors: DataLoss.
+// Fails with DataLoss if the content contradicts itself: a piece outside its tensor or file, an element in no piece or
+// in two.
 absl::Status CheckManifest(const Manifest& manifest);
 
-// Ends with a line feed. Two calls give the same text.
+// The text ends with a line feed and is the same for the same manifest.
 std::string ManifestText(const Manifest& manifest);
-// The hash inside a manifest's text, as it was recorded. Empty: there is none.
+// Returns the hash recorded in a manifest's text; empty if there is none.
 std::string ManifestHash(absl::string_view text);
 
-// Possible errors: DataLoss when the hash does not cover the text, a key is missing, unknown or of the wrong type, or
-// the content contradicts itself (a piece outside its tensor, tensors not covered once); Unimplemented for a later
-// version.
+// Fails with DataLoss if the text does not match its hash, if a key is missing, unknown or of the wrong type, and with
+// the errors of CheckManifest; with Unimplemented for a later version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
 
 }  // namespace trainyard

@@ -8,7 +8,7 @@
 namespace trainyard::manifest_json {
 namespace {
 
-// The text begins so, with 32 hex digits after it: that is where the hash stands, whatever else the file holds.
+// The text begins with these characters and the 32 hex digits of the hash, whatever else the file holds.
 constexpr absl::string_view kHead = "{\n \"hash\": \"";
 constexpr size_t kHashDigits = 32;
 
@@ -85,7 +85,7 @@ void ObjectReader::Read(const char* key, std::vector<int64_t>& values) {
   const Json* found = Take(key, "a list", &Json::is_array);
   if (found == nullptr) return;
   for (const Json& value : *found) {
-    if (!value.is_number_unsigned()) return Fail(absl::StrCat("'", key, "' holds what is not a count"));
+    if (!value.is_number_unsigned()) return Fail(absl::StrCat("'", key, "' holds a value that is not a count"));
     values.push_back(value.get<int64_t>());
   }
 }
@@ -122,7 +122,7 @@ const Json* ObjectReader::Take(const char* key, const char* expected, bool (Json
   if (!status_.ok()) return nullptr;
   auto found = json_.find(key);
   if (found == json_.end() || !((*found).*is)()) {
-    Fail(absl::StrCat("'", key, "' is not there, or is not ", expected));
+    Fail(absl::StrCat("'", key, "' is missing or not ", expected));
     return nullptr;
   }
   ++num_taken_;

@@ -1,5 +1,5 @@
-// What manifests and parts have in common as text: JSON whose first key is its own hash, read strictly. Private to
-// these two. Pure.
+// The text form that manifests and parts share: JSON whose first key is its own hash, read strictly. Only manifest.cc
+// and part.cc include this. Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,19 +15,20 @@ namespace trainyard::manifest_json {
 
 using Json = nlohmann::ordered_json;
 
-// `json`, whose first key must be "hash", as text that ends with a line feed and begins with the hash over itself.
+// Returns `json`, whose first key must be "hash", as text that begins with the hash of itself and ends with a line
+// feed.
 std::string Sealed(Json json);
-// The hash that stands in such a text. Empty: none does.
+// Returns the hash in such a text; empty if there is none.
 std::string SealOf(absl::string_view text);
-// Possible errors, all DataLoss and beginning with `document`: the text does not begin with its hash, has another, or
-// is no JSON.
+// Fails with DataLoss, in a message that begins with `document`, if the text does not begin with its hash, has another
+// hash, or is not JSON.
 absl::StatusOr<Json> Unsealed(absl::string_view text, absl::string_view document);
 
-// Reads keys of one object, remembers the first problem, and at the end says whether any key was left over. `json` must
+// Reads keys of one object, records the first problem, and at the end checks that no key was left over. `json` must
 // outlive it.
 class ObjectReader {
  public:
-  // `where` begins every problem: "manifest: tensor".
+  // Every problem begins with `where`: "manifest: tensor".
   ObjectReader(const Json& json, std::string where);
 
   void Read(const char* key, std::string& value);
@@ -36,12 +37,12 @@ class ObjectReader {
   void Read(const char* key, std::vector<int64_t>& values);
   void Read(const char* key, std::vector<std::string>& values);
   void ReadRange(const char* key, uint64_t& first, uint64_t& last);
-  // Whether a key is there that need not be.
+  // Returns whether an optional key is there.
   bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
-  // The object or list at `key`; an empty one after an error.
+  // Returns the object or list at `key`; an empty one after an error.
   const Json& Inner(const char* key, bool list);
 
-  // Possible errors: DataLoss.
+  // Fails with DataLoss.
   absl::Status Finish();
 
  private:

@@ -27,7 +27,7 @@ constexpr uint64_t kPartBytes = 256 << 20;
 
 std::string RoleAndName(const ManifestTensor& tensor) { return absl::StrCat(tensor.role, " '", tensor.name, "'"); }
 
-// By a handle of its own: what a network file system remembers of a name may be old.
+// Opens the file for its length, because a network file system may have outdated attributes for a name.
 absl::Status CheckLength(const std::string& path, uint64_t bytes) {
   const absl::StatusOr<int> opened = OpenRegularFile(path, O_RDONLY);
   if (!opened.ok()) return absl::UnavailableError(opened.status().message());
@@ -38,7 +38,7 @@ absl::Status CheckLength(const std::string& path, uint64_t bytes) {
   return absl::UnavailableError(absl::StrCat(path, " has ", st.st_size, " bytes, its part says ", bytes));
 }
 
-// Pieces that hold the same elements have the same hash, or their ranks differ.
+// Compares pieces that several ranks hold: the same elements must have the same hash.
 using PieceKey = std::tuple<std::string, uint64_t, uint64_t>;
 struct Writer {
   uint64_t rank = 0;
@@ -164,7 +164,7 @@ absl::Status AssembleManifest(const std::vector<CheckpointPart>& parts, const st
           manifest.tensors[place->second].shape != tensor.shape) {
         return absl::DataLossError(absl::StrCat("rank ", part.rank, " has written ", RoleAndName(tensor), " of ",
                                                 tensor.dtype, " ", ShapeText(tensor.shape),
-                                                ", which is no tensor of this state"));
+                                                ", which is not a tensor of this state"));
       }
       std::vector<ManifestPiece>& pieces = manifest.tensors[place->second].pieces;
       pieces.insert(pieces.end(), tensor.pieces.begin(), tensor.pieces.end());

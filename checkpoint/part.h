@@ -1,5 +1,6 @@
-// What one rank has written of a checkpoint, as a file beside its shard (part-00003.json), and the manifest that rank 0
-// makes of all ranks' parts. The order in which these files come and go: docs/checkpoint-format.md. Any thread.
+// The part of a checkpoint that one rank has written, described in a file next to its shard (part-00003.json), and the
+// manifest that rank 0 assembles from the parts of all ranks. docs/checkpoint-format.md has the order in which these
+// files are created and removed. Thread-safe.
 //
 //   every rank   WriteCheckpointPart
 //   rank 0       ReadCheckpointPart of each, AssembleManifest, RemoveCheckpointParts, WriteManifest
@@ -30,33 +31,34 @@ struct CheckpointPart {
   SaveKey save = {};
   uint64_t rank = 0;
   std::vector<ManifestFile> files = {};
-  std::vector<ManifestTensor> tensors = {};  // with the pieces in these files; a tensor may come more than once
-  // Pieces that this rank holds too and another writes: hashes alone, cut as that one cuts them. Their file is "".
+  std::vector<ManifestTensor> tensors = {};  // with the pieces in these files; a tensor may occur more than once
+  // Pieces that this rank holds and another rank writes: only their hashes, with the writer's boundaries. `file` is "".
   std::vector<ManifestTensor> witnessed = {};
   std::vector<std::string> nonfinite = {};  // as in a manifest
 };
 
 std::string PartName(uint64_t rank);  // "part-00003.json"
 
-// Ends with a line feed. Two calls give the same text.
+// The text ends with a line feed and is the same for the same part.
 std::string PartText(const CheckpointPart& part);
-// Possible errors: DataLoss when the hash does not cover the text, or a key is missing, unknown or of the wrong type.
+// Fails with DataLoss if the text does not match its hash, or a key is missing, unknown or of the wrong type.
 absl::StatusOr<CheckpointPart> ParsePart(absl::string_view text);
 
-// Creates the part's file in `folder`, and syncs both. Possible errors: those of the file system.
+// Creates the part's file in `folder`, and syncs both. Fails with the errors of the file system.
 absl::Status WriteCheckpointPart(const std::string& folder, const CheckpointPart& part, FileSystem& file_system);
 
-// Reads the part of `rank`, and looks for its files. Possible errors: Unavailable: it, or a file it names, is not there
-// yet, or not whole: a network file system may show either late; FailedPrecondition: it belongs to another save.
+// Reads the part of `rank`, and checks that its files are there. Fails with Unavailable if the part or a file is not
+// there yet or not complete (a network file system may show either late), with FailedPrecondition if the part belongs
+// to another save.
 absl::StatusOr<CheckpointPart> ReadCheckpointPart(const std::string& folder, uint64_t rank, const SaveKey& save);
 
-// Fills files, tensors and `nonfinite` of `manifest`: the tensors are `tensors`, in that order. Possible errors:
-// DataLoss: a tensor is of another type or shape in a part, is no tensor of the state, is not covered exactly once, or
-// two ranks that should hold the same do not: the message names both and the tensor.
+// Fills `files`, `tensors` (in the order of the argument) and `nonfinite` of `manifest`. Fails with DataLoss if a
+// tensor of a part is not in `tensors` or has another type or shape, if an element is not written exactly once, or if
+// ranks that should hold the same values do not; the message names both ranks and the tensor.
 absl::Status AssembleManifest(const std::vector<CheckpointPart>& parts, const std::vector<TensorHeader>& tensors,
                               Manifest& manifest);
 
-// All ranks' parts, and syncs the folder. Possible errors: those of the file system.
+// Removes the parts of all ranks, and syncs the folder. Fails with the errors of the file system.
 absl::Status RemoveCheckpointParts(const std::string& folder, uint64_t world_size, FileSystem& file_system);
 
 }  // namespace trainyard

@@ -23,7 +23,7 @@ std::vector<uint64_t> Strides(const std::vector<int64_t>& size) {
   return strides;
 }
 
-// Copies what `piece` and `box` have in common, one run of the last dimension at a time.
+// Copies the intersection of `piece` and `box`, one row of the last dimension at a time.
 void CopyCommon(const ManifestPiece& piece, const char* source, const Box& box, uint64_t element_bytes, char* out) {
   const size_t dims = box.size.size();
   std::vector<int64_t> low(dims), high(dims);
@@ -41,7 +41,7 @@ void CopyCommon(const ManifestPiece& piece, const char* source, const Box& box, 
       from += static_cast<uint64_t>(at[d] - piece.start[d]) * from_strides[d];
       to += static_cast<uint64_t>(at[d] - box.start[d]) * to_strides[d];
     }
-    // Of this run the piece holds only its element range.
+    // The piece may hold only a part of this row.
     uint64_t first = std::max(from, piece.first_element), last = std::min(from + run, piece.last_element);
     if (first < last) {
       std::memcpy(out + (to + first - from) * element_bytes, source + (first - piece.first_element) * element_bytes,
@@ -49,7 +49,7 @@ void CopyCommon(const ManifestPiece& piece, const char* source, const Box& box, 
     }
     size_t d = dims;
     while (d-- > 0) {
-      if (d + 1 == dims) continue;  // the run itself
+      if (d + 1 == dims) continue;  // the row itself
       if (++at[d] < high[d]) break;
       at[d] = low[d];
     }
@@ -57,8 +57,8 @@ void CopyCommon(const ManifestPiece& piece, const char* source, const Box& box, 
   }
 }
 
-// The boxes that elements [first, first + count) of `shape` make up, in row-major order: at most a part of a row, whole
-// rows and a part of a row, on every level. `at` is where on the levels above.
+// Appends the boxes that make up elements [first, first + count) of `shape`, in row-major order: in each dimension at
+// most a part of a row, whole rows, and another part of a row. `at` is the position in the dimensions before.
 void AddBoxes(const std::vector<int64_t>& shape, std::vector<int64_t> at, int64_t first, int64_t count,
               std::vector<Box>& boxes) {
   if (count == 0) return;
@@ -100,11 +100,11 @@ uint64_t CountOf(const Box& box) {
 }
 
 bool IsWhole(const ManifestPiece& piece, const ManifestTensor& tensor) {
-  return piece.size == tensor.shape;  // it lies within the tensor, so it begins where that does
+  return piece.size == tensor.shape;  // it is within the tensor, so it starts where the tensor starts
 }
 
-// Of a box that lies in rows one after another, the first element in the tensor and the one after the last; a box may
-// hold less than all between them.
+// Returns the number in the tensor of the box's first element and the number after its last one. The box need not hold
+// all elements in between.
 std::pair<uint64_t, uint64_t> Bounds(const std::vector<int64_t>& start, const std::vector<int64_t>& size,
                                      const std::vector<int64_t>& shape) {
   const std::vector<uint64_t> strides = Strides(shape);
@@ -117,7 +117,7 @@ std::pair<uint64_t, uint64_t> Bounds(const std::vector<int64_t>& start, const st
   return {first, last + 1};
 }
 
-// Whether a piece may hold any of elements [first, last) of the tensor.
+// Whether a piece may hold an element in [first, last) of the tensor.
 bool MayHold(const ManifestPiece& piece, const ManifestTensor& tensor, uint64_t first, uint64_t last) {
   if (piece.first_element == piece.last_element) return false;
   if (IsWhole(piece, tensor)) return piece.first_element < last && first < piece.last_element;
@@ -130,7 +130,7 @@ absl::Status FirstOf(const std::vector<CheckpointProblem>& problems, const std::
   return absl::DataLossError(absl::StrCat(problems[0].Text(path), AndMore(1, problems.size(), "; ", "problem")));
 }
 
-// Whose file it is to vouch for: a shard is its rank's, who most likely reads it anyway.
+// The share that hashes the whole file: for a shard that of its rank, which most likely reads it anyway.
 uint64_t DealtTo(absl::string_view name, size_t index) {
   uint64_t rank = 0;
   const bool is_shard = absl::ConsumePrefix(&name, "shard-") && absl::ConsumeSuffix(&name, ".safetensors") &&
@@ -174,7 +174,7 @@ absl::Status Checkpoint::OpenFiles(const std::vector<CheckpointProblem>& problem
 }
 
 void Checkpoint::Vouch(int share, int shares) {
-  // What nothing goes on from is not read, and its damage costs no run its checkpoint.
+  // No job resumes from copies, so they are not read, and damage in them does not cost a run its checkpoint.
   absl::flat_hash_set<std::string> of_state;
   for (const ManifestTensor& tensor : manifest_.tensors) {
     if (tensor.role == kCopyRole) continue;
@@ -193,7 +193,7 @@ absl::Status Checkpoint::FinishVouching() {
     if (!file.vouched()) continue;
     absl::Status whole = file.FinishVouching();
     if (whole.ok()) continue;
-    // Once more, piece by piece, to say where: what the ranges needed was found in order.
+    // Read again, piece by piece, to find the tensor: the bytes that were read before were undamaged.
     RETURN_IF_ERROR(FirstOf(VerifyFile(path_, manifest_, listed), path_));
     return whole;
   }

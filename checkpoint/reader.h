@@ -1,17 +1,17 @@
-// Reads a checkpoint that has proved itself. Opening verifies everything, in parallel over the files (verify.h): the
-// manifest's own hash, that its content does not contradict itself, that the folder holds exactly the files it lists,
-// their lengths, and the hash of every byte. Reading gives any box of a tensor from whatever pieces it was saved in, so
-// that a layout may load what another wrote; only pieces that it overlaps are read, a MiB at a time, and hashed once
-// more. While it is open nobody removes it (lease.h). Immutable once opened; may be read from any thread.
+// Reads a verified checkpoint. Open verifies everything (verify.h): the manifest's own hash, that its content does not
+// contradict itself, that the folder holds exactly the files it lists, their lengths, and the hash of every byte. A
+// read returns any box of a tensor whatever pieces it was saved in, so that one layout can load what another wrote. It
+// reads only the pieces that overlap the box, a MiB at a time, and hashes them again. An open checkpoint is not removed
+// (lease.h). Immutable once opened, and thread-safe.
 //
 //   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::Open(path));
 //   RETURN_IF_ERROR(checkpoint->ReadTensor("parameter", "wte.weight", "F32", {256, 128}, {data, bytes}));
 //
-// Ranks that load together verify as they read, each file once among them all:
+// Ranks that load together verify while they read, so that each file is read in full by one rank only:
 //
 //   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::OpenUnread(path));
 //   checkpoint->Vouch(rank, world_size);
-//   ... reads of one thread ...
+//   ... reads by one thread ...
 //   RETURN_IF_ERROR(checkpoint->FinishVouching());
 #pragma once
 
@@ -32,7 +32,7 @@
 
 namespace trainyard {
 
-// A part of a global tensor: where it begins and its size, per dimension.
+// A range of a global tensor in each dimension.
 struct Box {
   std::vector<int64_t> start;
   std::vector<int64_t> size;
@@ -40,10 +40,10 @@ struct Box {
 
 class Checkpoint {
  public:
-  // Possible errors: NotFound when `path` is no checkpoint; DataLoss, naming file and tensor, when it is damaged;
-  // Unavailable when it is being removed.
+  // Fails with NotFound if there is no checkpoint at `path`, with DataLoss that names file and tensor if it is damaged,
+  // with Unavailable if it is being removed.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
-  // The same without reading the files: manifest, names and lengths. What is read of it is hashed in any case.
+  // The same, but checks only manifest, names and lengths. Bytes that are read later are always hashed.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenUnread(const std::string& path);
   ~Checkpoint();
 
@@ -51,27 +51,27 @@ class Checkpoint {
   const Manifest& manifest() const { return manifest_; }
   const std::string& manifest_hash() const { return manifest_hash_; }
 
-  // Of the files dealt to `share` of `shares`, the hash of the whole is made too, as they are read from now on, by one
-  // thread. Each file is dealt to one share, a rank's shard to that rank if there is one.
+  // From now on also hashes whole files while they are read: those that belong to `share` of `shares`. Each file
+  // belongs to one share, a rank's shard to that rank if there is one. All reads must then come from one thread.
   void Vouch(int share, int shares);
-  // Reads what was not read of those, and compares. Possible errors: DataLoss, naming file and, where it lies in one,
-  // tensor.
+  // Reads the rest of those files and compares the hashes. Fails with DataLoss that names the file, and the tensor if
+  // the damage is in one.
   absl::Status FinishVouching();
-  // Of all files, so far, since they were opened to be read.
+  // The bytes of all files that were read since they were opened.
   uint64_t bytes_read() const;
 
-  // Copies a whole tensor, row-major, into `out`. Possible errors: NotFound when there is no such tensor;
-  // FailedPrecondition when dtype or shape differ from those asked for.
+  // Copies a whole tensor, row-major, into `out`. Fails with NotFound if there is no such tensor, with
+  // FailedPrecondition if its dtype or shape differs from the arguments.
   absl::Status ReadTensor(absl::string_view role, absl::string_view name, absl::string_view dtype,
                           const std::vector<int64_t>& shape, absl::Span<char> out) const;
 
   // Copies elements [first, first + count) of a tensor, in row-major order, into `out`. `dtype` and `shape` are those
-  // of the whole tensor. Possible errors: those of ReadTensor and ReadBox.
+  // of the whole tensor. Fails with the errors of ReadTensor and ReadBox.
   absl::Status ReadRange(absl::string_view role, absl::string_view name, absl::string_view dtype,
                          const std::vector<int64_t>& shape, int64_t first, int64_t count, absl::Span<char> out) const;
 
-  // Copies a box of a tensor, row-major, into `out`, whose size is that of the box. Possible errors: NotFound;
-  // InvalidArgument when the box is not within the tensor or `out` has another size; DataLoss when a piece's hash
+  // Copies a box of a tensor, row-major, into `out`, whose size is that of the box. Fails with NotFound, with
+  // InvalidArgument if the box is not within the tensor or `out` has another size, with DataLoss if the hash of a piece
   // differs.
   absl::Status ReadBox(absl::string_view role, absl::string_view name, const Box& box, absl::Span<char> out) const;
 
@@ -82,7 +82,7 @@ class Checkpoint {
   absl::StatusOr<const ManifestTensor*> Find(absl::string_view role, absl::string_view name) const;
   absl::StatusOr<const ManifestTensor*> FindLike(absl::string_view role, absl::string_view name,
                                                  absl::string_view dtype, const std::vector<int64_t>& shape) const;
-  // Calls `take(piece, bytes)` for one stretch after another of what is in the file, each as a piece of its own.
+  // Calls `take(piece, bytes)` for one range after another of the piece, each as a piece of its own.
   absl::Status ReadPiece(const ManifestTensor& tensor, const ManifestPiece& piece,
                          absl::FunctionRef<void(const ManifestPiece& stretch, const char* bytes)> take) const;
 

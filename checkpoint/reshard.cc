@@ -25,7 +25,7 @@ std::string TypeIn(const ManifestTensor& tensor, const ReshardOptions& options) 
 
 uint64_t ElementsOf(const ManifestTensor& tensor) { return CountElements(tensor.shape).value_or(0); }
 
-// One file to be: what lies in it, and of which of the old tensors.
+// A file to write: its entries, and the old tensor that each is read from.
 struct NewFile {
   std::string name;
   std::vector<ShardEntry> entries = {};
@@ -40,7 +40,7 @@ struct NewFile {
   }
 };
 
-// Wide types first, so that each lies at a multiple of its element's size.
+// Wide types first, so that each tensor is aligned to its elements.
 std::vector<const ManifestTensor*> InOrder(const Manifest& manifest, const ReshardOptions& options) {
   std::vector<const ManifestTensor*> tensors;
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -68,7 +68,7 @@ NewFile ShardOf(const Manifest& manifest, const ReshardOptions& options, uint64_
     const uint64_t share = elements / options.ranks, more = elements % options.ranks;
     const uint64_t first = rank * share + std::min(rank, more), count = share + (rank < more ? 1 : 0);
     if (count == 0) continue;
-    // An entry a piece: no more than that is in memory.
+    // One entry per piece, so that only one piece is in memory at a time.
     const TensorHeader header{
         .name = tensor->name, .role = tensor->role, .dtype = TypeIn(*tensor, options), .shape = tensor->shape};
     for (const ManifestPiece& piece : CutIntoPieces(header, first, count)) {
@@ -78,7 +78,7 @@ NewFile ShardOf(const Manifest& manifest, const ReshardOptions& options, uint64_
   return file;
 }
 
-// The pieces of each tensor, file by file.
+// The pieces of each tensor, in the order of the files.
 using PiecesByTensor = std::map<std::pair<std::string, std::string>, std::vector<ManifestPiece>>;
 
 absl::Status WriteFile(const Checkpoint& from, const NewFile& file, const std::string& folder,
@@ -143,7 +143,7 @@ absl::StatusOr<SavedCheckpoint> ReshardCheckpoint(const Checkpoint& from, const 
   RETURN_IF_ERROR(CheckOptions(from, options));
   Manifest manifest = from.manifest();
   const std::string path = JoinPath(run_folder, StepFolderName(manifest.step));
-  if (FileExists(path)) return absl::AlreadyExistsError(absl::StrCat(path, " is there already; name another folder"));
+  if (FileExists(path)) return absl::AlreadyExistsError(absl::StrCat(path, " already exists; name another folder"));
   RETURN_IF_ERROR(MakeFolders(run_folder));
   const std::string partial = PartialPath(run_folder, manifest.step, manifest.generation);
   if (FileExists(partial)) {
@@ -173,7 +173,7 @@ absl::StatusOr<SavedCheckpoint> ReshardCheckpoint(const Checkpoint& from, const 
   const std::string text = ManifestText(manifest);
   RETURN_IF_ERROR(WriteManifest(partial, text, file_system));
   absl::Status published = PublishFolder(partial, path, file_system);
-  // Once the checkpoint has its name, `partial` can only be what another process had at that name meanwhile.
+  // Once the checkpoint has its name, a folder at `partial` is one that another process had created at `path`.
   if (FileExists(path)) std::move(remove_partial).Cancel();
   RETURN_IF_ERROR(std::move(published));
   return SavedCheckpointOf(path, manifest, text);

@@ -22,7 +22,7 @@ namespace {
 
 using HeaderJson = nlohmann::json;
 
-// The limit of the format's own library.
+// The limit of the format's reference implementation.
 constexpr uint64_t kHeaderBytes = 100'000'000;
 constexpr uint64_t kElements = uint64_t{1} << 62;
 
@@ -64,14 +64,14 @@ absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const HeaderJson& 
   if (!entry["shape"].is_array()) return absl::DataLossError(absl::StrCat(where, ": shape is not a list"));
   for (const HeaderJson& size : entry["shape"]) {
     if (!size.is_number_unsigned() || size.get<uint64_t>() > kElements) {
-      return absl::DataLossError(absl::StrCat(where, ": shape holds what is not a size"));
+      return absl::DataLossError(absl::StrCat(where, ": shape holds a value that is not a size"));
     }
     info.shape.push_back(size.get<int64_t>());
   }
   const HeaderJson& offsets = entry["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
-    return absl::DataLossError(absl::StrCat(where, ": data_offsets is not two numbers"));
+    return absl::DataLossError(absl::StrCat(where, ": data_offsets does not hold two numbers"));
   }
   info.begin = offsets[0].get<uint64_t>();
   info.end = offsets[1].get<uint64_t>();
@@ -85,7 +85,7 @@ absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const HeaderJson& 
   return info;
 }
 
-// Parses without exceptions, and refuses a key that stands twice: a JSON reader would silently take one of them.
+// Parses without exceptions, and refuses a key that occurs twice: the JSON library would silently use one of them.
 absl::StatusOr<HeaderJson> ParseHeader(absl::string_view text, const std::string& path) {
   std::set<std::string> keys;
   std::string twice;
@@ -147,11 +147,12 @@ absl::Status SafetensorsFile::ReadHeader() {
   uint64_t length = LoadLength(whole_);
   if (length > kHeaderBytes || whole_.size() == 8 || whole_[8] != '{') {
     return absl::DataLossError(absl::StrCat(path_, " is not a safetensors file: such a file begins with the length of ",
-                                            "its header in 8 bytes and a '{', as none of another kind does"));
+                                            "its header in 8 bytes and a '{'"));
   }
   if (length > whole_.size() - 8) {
-    return absl::DataLossError(absl::StrCat(path_, ": its header is said to have ", length, " bytes; the file has ",
-                                            whole_.size(), ", and ", kHeaderBytes, " are allowed"));
+    return absl::DataLossError(absl::StrCat(path_, ": its first 8 bytes announce a header of ", length,
+                                            " bytes; the file has ", whole_.size(), ", and the limit is ",
+                                            kHeaderBytes));
   }
   ASSIGN_OR_RETURN(HeaderJson header, ParseHeader(whole_.substr(8, length), path_));
   data_ = whole_.substr(8 + length);

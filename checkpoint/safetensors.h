@@ -1,10 +1,10 @@
-// The safetensors format: 8 bytes little-endian header length, a JSON header, then the tensors' raw bytes. Shards of
-// our checkpoints and files named by `model.init_from` are such files; Python's `safetensors` reads what is written
-// here.
+// Reads and writes the safetensors format: 8 bytes little-endian header length, a JSON header, then the raw bytes of
+// the tensors. Shards of checkpoints and the files that `train.model.init_from` names have this format; the Python
+// library `safetensors` reads what is written here.
 //
-// The reader trusts nothing: a header that is too long, not JSON, names a tensor twice, an unknown dtype, a size that
-// does not follow from dtype and shape, ranges that overlap, leave holes or end elsewhere than the file are each an
-// error that names the file and the tensor. Objects are immutable once opened and may be read by any thread.
+// The reader does not trust the file. It refuses, with an error that names file and tensor, a header that is too long,
+// not JSON or names a tensor twice, an unknown dtype, a size that does not follow from dtype and shape, and ranges that
+// overlap, leave holes or do not end where the file ends. Immutable once opened, and thread-safe.
 //
 //   ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path));
 //   const TensorInfo* wte = file->Find("wte.weight");
@@ -27,19 +27,19 @@ struct TensorInfo {
   std::string name;
   std::string dtype;  // F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL
   std::vector<int64_t> shape;
-  uint64_t begin = 0;  // in the file's data, that is after the header
+  uint64_t begin = 0;  // from the end of the header
   uint64_t end = 0;
 };
 
-// Bytes of one element, 0 for a dtype that is not known.
+// Returns the bytes of one element, 0 for an unknown dtype.
 uint64_t DtypeBytes(absl::string_view dtype);
-// Product of the dimensions. Possible errors: InvalidArgument for a negative one or more than 2^62 elements.
+// Returns the product of the dimensions. Fails with InvalidArgument if one is negative or the product exceeds 2^62.
 absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape);
 std::string ShapeText(const std::vector<int64_t>& shape);  // "[4, 128]"
 
 class SafetensorsFile {
  public:
-  // Possible errors: NotFound, PermissionDenied; DataLoss for a file that is not what it should be.
+  // Fails with NotFound, PermissionDenied, or DataLoss if the file does not have the format.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -64,9 +64,9 @@ class SafetensorsFile {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
-// The header of a file that holds `tensors` one after another, with its 8 bytes of length; padded so that the data
-// begins at a multiple of 8. Fills `begin` and `end`. REQUIRES: dtypes are known, and the widest come first, so that
-// every tensor lies at a multiple of its element's size.
+// Returns the header of a file that holds `tensors` one after another, including its 8 bytes of length, padded so that
+// the data begins at a multiple of 8. Fills `begin` and `end`. REQUIRES: dtypes are known, and the widest come first,
+// so that every tensor is aligned to its elements.
 std::string SafetensorsHeader(std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata);
 
 }  // namespace trainyard

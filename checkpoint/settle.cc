@@ -26,7 +26,7 @@ struct PartialName {
   uint64_t generation = 0;
 };
 
-// None: a partial that is being removed, or of no save.
+// None: a partial that is being removed, or that no save has made.
 std::optional<PartialName> PartialOf(absl::string_view name) {
   if (!absl::ConsumeSuffix(&name, kPartialSuffix)) return std::nullopt;
   const size_t dot = name.find(".g");
@@ -47,7 +47,7 @@ bool IsSound(const absl::StatusOr<VerifiedCheckpoint>& verified, uint64_t step) 
          verified->manifest->step == step;
 }
 
-// Nothing has been lost when the power goes right after: who wrote this may have been killed before it synced.
+// The process that wrote the partial may have been killed before it synced the files.
 absl::Status SyncAll(const std::string& partial, const Manifest& manifest, FileSystem& file_system) {
   for (const ManifestFile& file : manifest.files) {
     RETURN_IF_ERROR(file_system.SyncFile(JoinPath(partial, file.name)));
@@ -56,7 +56,7 @@ absl::Status SyncAll(const std::string& partial, const Manifest& manifest, FileS
   return file_system.SyncFolder(partial);
 }
 
-// Why a partial does not get its name; empty: it does. `verified` has its manifest then.
+// Returns why a partial does not become a checkpoint; empty if it does, and `verified` then has its manifest.
 std::string WhyNot(const std::string& partial, const std::string& name, const SettleOptions& options,
                    absl::StatusOr<VerifiedCheckpoint>& verified) {
   const std::optional<PartialName> parsed = PartialOf(name);
@@ -67,7 +67,7 @@ std::string WhyNot(const std::string& partial, const std::string& name, const Se
   }
   std::string reason = WhyNotSettled(*verified->manifest, verified->manifest_hash, options);
   if (!reason.empty()) return reason;
-  // Every byte, last: most do not come so far.
+  // Every byte is read last, because most partials are refused before.
   verified = VerifyCheckpoint(partial, {});
   if (IsSound(verified, parsed->step)) return "";
   return absl::StrCat("is damaged: ", verified.ok() && !verified->problems.empty()
@@ -87,20 +87,21 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
     if (!replaces || !IsSound(VerifyCheckpoint(path, {}), step)) {
       RETURN_IF_ERROR(SyncAll(partial, *verified->manifest, file_system));
       RETURN_IF_ERROR(PublishFolder(partial, path, file_system));
-      told.push_back(absl::StrCat(name, " was complete and ", replaces ? "has taken the place of " : "is taken as ",
-                                  path, replaces ? ", which was damaged" : ""));
+      told.push_back(absl::StrCat(name, " was complete and ", replaces ? "replaces " : "becomes ", path,
+                                  replaces ? ", which was damaged" : ""));
       return replaces ? RemovePartial(partial, file_system) : absl::OkStatus();
     }
-    reason = "is of a step that has its checkpoint";
+    reason = "is of a step that has a checkpoint already";
   }
   if (!options.removes) return absl::OkStatus();
   absl::Status removed = RemovePartial(partial, file_system);
-  told.push_back(absl::StrCat(name, " ", reason,
-                              removed.ok() ? "; it was removed" : absl::StrCat("; it stays: ", removed.message())));
+  told.push_back(
+      absl::StrCat(name, " ", reason,
+                   removed.ok() ? "; it was removed" : absl::StrCat("; it cannot be removed: ", removed.message())));
   return absl::OkStatus();
 }
 
-// A file system without an exchange has the old checkpoint of a step lie aside for a moment (file_system.cc).
+// On a file system that cannot exchange, the old checkpoint of a step has another name for a moment (file_system.cc).
 void SettleReplaced(const std::string& run_folder, const std::string& name, bool removes, FileSystem& file_system,
                     std::vector<std::string>& told) {
   const std::string aside = JoinPath(run_folder, name);
@@ -111,12 +112,12 @@ void SettleReplaced(const std::string& run_folder, const std::string& name, bool
   if (!good || FileExists(path)) return file_system.RemoveAll(aside).IgnoreError();
   absl::Status back = file_system.RenameOrExchange(aside, path);
   if (back.ok()) back = file_system.SyncFolder(run_folder);
-  told.push_back(absl::StrCat(name, " was being replaced and ",
-                              back.ok() ? "is taken as " : "stays: ", back.ok() ? path : std::string(back.message())));
+  told.push_back(absl::StrCat(name, " was being replaced and ", back.ok() ? "is again " : "cannot be renamed: ",
+                              back.ok() ? path : std::string(back.message())));
 }
 
-// What WriteFileAtomically and FileLock::Seize leave when they are killed; whose maker, by the number at the name's
-// end, runs on this host is still being written.
+// A file that WriteFileAtomically or FileLock::Seize left because its process was killed. If the process, whose number
+// ends the name, still runs on this host, the file is still being written.
 bool IsTemporary(const std::string& name) {
   int pid = 0;
   const bool named_so = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".new-");
@@ -124,7 +125,7 @@ bool IsTemporary(const std::string& name) {
   return kill(pid, 0) != 0 && errno == ESRCH;
 }
 
-// The tokens by which ranks once proved that they see one folder (run_folder.h): nobody looks for them any more.
+// Removes the tokens by which ranks have proved that they see one folder (run_folder.h); no rank reads them any more.
 void SweepTokens(const std::string& run_folder, FileSystem& file_system) {
   const std::string folder = JoinPath(run_folder, ".trainyard");
   absl::StatusOr<std::vector<std::string>> names = ListNames(folder);
@@ -140,17 +141,17 @@ std::string WhyNotSettled(const Manifest& manifest, const std::string& manifest_
   if (options.granted.contains(manifest_hash)) return "";
   const JobGeneration least = options.settled.value_or(JobGeneration{.job_id = options.job_id});
   if (manifest.job_id != least.job_id) {
-    return absl::StrCat("is of job ", manifest.job_id, ", and it is job ", least.job_id, " that had the folder");
+    return absl::StrCat("is of job ", manifest.job_id, ", but job ", least.job_id, " had claimed the folder");
   }
   if (manifest.generation >= least.generation) return "";
   return absl::StrCat("was completed by generation ", manifest.generation, " after generation ", least.generation,
-                      " had taken the folder");
+                      " had claimed the folder");
 }
 
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
                                                         FileSystem& file_system) {
-  // Whoever gave a checkpoint its name may have been killed before it synced that: what is gone on from must stay, and
-  // what it replaced may go only then.
+  // The process that published a checkpoint may have been killed before it synced the folder. The name must be durable
+  // before the run resumes from the checkpoint, and before the one it replaced is removed.
   RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
   ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
   std::vector<std::string> told;
@@ -180,7 +181,7 @@ std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t g
     if (partial.has_value() && partial->generation == generation) continue;
     absl::Status removed = RemovePartial(JoinPath(run_folder, name), file_system);
     told.push_back(absl::StrCat(name, removed.ok() ? ", left by another generation, was removed"
-                                                   : absl::StrCat(" stays: ", removed.message())));
+                                                   : absl::StrCat(" cannot be removed: ", removed.message())));
   }
   return told;
 }

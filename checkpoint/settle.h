@@ -1,11 +1,11 @@
-// What lies in a run folder besides checkpoints when somebody takes it: partial folders, temporary files, folders that
-// were being removed. Called by rank 0, which holds the folder's lock.
+// Settles what a run folder holds besides checkpoints when a generation claims it: partial folders, temporary files and
+// folders that were being removed. The caller is rank 0, which holds the folder's lock.
 //
-// [Note: whose partials count] Rank 0 of a host that is cut off may go on writing after the next generation has taken
-// the folder. What is complete when the folder is taken is newer than anything the new generation has, and gets its
-// name; what is completed later by those who were fenced off is not part of the run's history any more. So the folder
-// says up to whom partials have been settled, and only those of that very job, not of an earlier generation, count.
-// What was granted counts in any case: the coordinator knows it.
+// [Note: which partials are valid] Rank 0 of a host that is cut off may continue to write after the next generation has
+// claimed the folder. A partial that is complete at that moment is newer than anything the new generation has, so it
+// becomes a checkpoint. A partial that a fenced generation completes later is no longer part of the run's history.
+// Therefore the folder records the generation up to which partials have been settled, and only partials of the same job
+// and of no earlier generation are valid. A partial that the coordinator has granted is always valid.
 #pragma once
 
 #include <cstdint>
@@ -27,32 +27,32 @@ struct JobGeneration {
 };
 
 struct SettleOptions {
-  std::string job_id;  // whose rank 0 settles
-  // Up to whom partials in this folder have been settled. None: nothing that can be read says so, and all of this job
-  // count.
+  std::string job_id;  // of the job that claims the folder
+  // The generation up to which partials in this folder have been settled. None: no readable record, and all partials of
+  // this job are valid.
   std::optional<JobGeneration> settled = {};
   // Hashes of manifests that the coordinator has granted.
   std::set<std::string> granted = {};
-  // False: what counts gets its name, and nothing is removed. For a job that may still be refused.
+  // False: valid partials become checkpoints, and nothing is removed. For a job that may still be refused.
   bool removes = true;
 };
 
-// Empty: a complete partial with this manifest counts; else the reason why not, "it is of job x, ...". Pure.
+// Returns why a complete partial with this manifest is not valid, "is of job x, ..."; empty if it is. Pure.
 std::string WhyNotSettled(const Manifest& manifest, const std::string& manifest_hash, const SettleOptions& options);
 
-// A partial that counts and verifies gets its name, where there is no checkpoint of that step or a damaged one; all
-// others are removed, and so are temporary files of processes that are gone. Returns a sentence for each partial.
-// Removing is best effort, and what stays is told: a rank that was fenced off may still write. Possible errors: those
-// of listing the folder and of giving a name.
+// Makes each valid and undamaged partial a checkpoint, unless its step has an undamaged one already. Removes all other
+// partials and the temporary files of processes that no longer run. Returns a sentence for each partial. Removing is
+// best effort, because a fenced rank may still write; the sentences name what stays. Fails if the folder cannot be
+// listed or a partial cannot be renamed.
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
                                                         FileSystem& file_system);
 
-// Once partials are settled: removes those of other generations than `generation`, and what interrupted removals left.
+// After SettlePartials: removes partials of generations other than `generation`, and what interrupted removals left.
 // Best effort; returns a sentence for each.
 std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t generation, FileSystem& file_system);
 
-// First from its name, so that whoever still writes there by path fails, then the rest. Possible errors: those of the
-// file system; what is left is a partial, to be swept another time.
+// Renames the partial first, so that a process that still writes there by path fails, then removes it. Fails with
+// errors of the file system; what is left is a partial, for a later sweep.
 absl::Status RemovePartial(const std::string& partial, FileSystem& file_system);
 
 }  // namespace trainyard

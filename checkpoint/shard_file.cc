@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(const std::string& fo
   const std::string path = JoinPath(folder, listed.name);
   ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
   std::unique_ptr<ShardFile> file(new ShardFile(fd, path, listed));
-  // What is open may be another file than the one that was looked at, if somebody changes the folder at this moment.
+  // The file that was opened may differ from the one that was checked, if another process changes the folder meanwhile.
   struct stat st;
   if (fstat(fd, &st) != 0 || static_cast<uint64_t>(st.st_size) != listed.bytes) {
     return absl::DataLossError(absl::StrCat(path, " is changing while it is read"));
@@ -43,7 +43,7 @@ absl::Status ShardFile::Read(uint64_t at, absl::Span<char> out) {
 }
 
 void ShardFile::Vouch() {
-  posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);  // all of it will be read, most of it in order
+  posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);  // it will be read whole, mostly in order
   whole_ = std::make_unique<Hasher>();
 }
 
@@ -69,7 +69,7 @@ absl::Status ShardFile::ReadBytes(uint64_t at, absl::Span<char> out) {
   return absl::OkStatus();
 }
 
-// Hashes what lies before `at` and was not read.
+// Hashes the bytes before `at` that were not read.
 absl::Status ShardFile::PassTo(uint64_t at) {
   if (passed_ >= at) return absl::OkStatus();
   const uint64_t most = std::min(kStretchBytes, at - passed_);

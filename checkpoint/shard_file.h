@@ -1,6 +1,6 @@
-// One file of a checkpoint under a handle that stays on it whatever becomes of its name. Where its reader vouches for
-// the file, the hash of the whole is made of the bytes as they are read: what is read in order is read once, what was
-// left out is read for the hash alone. Used by one thread at a time while it is vouched for, else by any.
+// Reads one file of a checkpoint through an open handle, which is not affected if the file is renamed. After Vouch, the
+// hash of the whole file is computed from the bytes as they are read: bytes read in order are read once, skipped bytes
+// are read for the hash only. Thread-safe without Vouch; not thread-safe after it.
 //
 //   ASSIGN_OR_RETURN(auto file, ShardFile::Open(folder, listed));
 //   file->Vouch();
@@ -21,27 +21,27 @@
 
 namespace trainyard {
 
-// Of a file, in memory at once.
+// The number of bytes of a file that are in memory at a time.
 inline constexpr uint64_t kStretchBytes = 1 << 20;
 
 class ShardFile {
  public:
-  // Possible errors: those of opening it; DataLoss when it has another length than `listed`.
+  // Fails with the errors of opening the file, and with DataLoss if its length differs from `listed`.
   static absl::StatusOr<std::unique_ptr<ShardFile>> Open(const std::string& folder, const ManifestFile& listed);
   ~ShardFile();
   ShardFile(const ShardFile&) = delete;
   ShardFile& operator=(const ShardFile&) = delete;
 
   const std::string& path() const { return path_; }
-  // By all reads so far, also those for the hash.
+  // The bytes of all reads so far, including those for the hash.
   uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
-  // Possible errors: DataLoss, also where the disk says no: what cannot be read is as good as damaged.
+  // Fails with DataLoss, also if the disk reports an error: a file that cannot be read counts as damaged.
   absl::Status Read(uint64_t at, absl::Span<char> out);
 
   void Vouch();
   bool vouched() const { return whole_ != nullptr; }
-  // Possible errors: DataLoss when a byte is not what it was, also of one that nobody asked for.
+  // Fails with DataLoss if any byte of the file has changed, including bytes that were not read before.
   absl::Status FinishVouching();
 
  private:

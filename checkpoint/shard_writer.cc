@@ -13,10 +13,10 @@
 namespace trainyard {
 namespace {
 
-// What is hashed and handed to the kernel at a time: small enough to be still in the cache for the second.
+// Bytes that are hashed and then written at a time: few enough to be still in the cache for the write.
 constexpr size_t kHashedAtOnce = 256 << 10;
 
-// Its exponent is all ones.
+// An infinite value or NaN has an exponent of ones.
 template <typename Bits>
 bool AnyNonfinite(absl::string_view bytes, Bits exponent) {
   bool any = false;
@@ -55,11 +55,11 @@ absl::StatusOr<TensorInfo> InfoOf(const ShardEntry& entry) {
 
 class ShardWriter::HashedFile {
  public:
-  // `options` is the writer's, and lives as long.
+  // `options` must outlive this.
   HashedFile(std::unique_ptr<WritableFile> file, const ShardOptions& options)
       : file_(std::move(file)), options_(options) {}
 
-  // `own` gets the hash of `bytes` alone; null: nobody asks.
+  // `own`, if not null, gets the hash of `bytes` alone.
   absl::Status Append(absl::string_view bytes, std::string* own) {
     Hasher hasher;
     while (!bytes.empty()) {
@@ -84,7 +84,7 @@ class ShardWriter::HashedFile {
   }
 
  private:
-  // Starts a stretch, then waits for the one before.
+  // Starts to write back a range, then waits for the range before.
   absl::Status KeepPace() {
     if (num_bytes_ - started_ < options_.write_back_bytes) return absl::OkStatus();
     RETURN_IF_ERROR(file_->StartWriteBack(started_, num_bytes_));
@@ -97,7 +97,7 @@ class ShardWriter::HashedFile {
   const ShardOptions& options_;
   Hasher whole_;
   uint64_t num_bytes_ = 0;
-  uint64_t started_ = 0, awaited_ = 0;  // up to there
+  uint64_t started_ = 0, awaited_ = 0;  // bytes
 };
 
 std::string ShardName(uint64_t rank) { return absl::StrFormat("shard-%05d.safetensors", rank); }

@@ -1,12 +1,12 @@
-// Writes one file of a checkpoint: tensors, or flat ranges of them, as safetensors, hashed on the way and cut into
-// pieces that a reader can take one at a time. Write-back is started as it goes, and never further behind than two
-// stretches, so that what the end has to sync is little, however long the file.
+// Writes one file of a checkpoint: tensors, or flat ranges of them, in the safetensors format, hashed on the way and
+// cut into pieces that can be read one at a time. Write-back is started during the writing and is never more than two
+// ranges of `write_back_bytes` behind, so that the final sync is short for a file of any length.
 //
 //   ASSIGN_OR_RETURN(auto shard, ShardWriter::Create(folder, "shard-00003.safetensors", entries, file_system));
-//   for (...) RETURN_IF_ERROR(shard->Append(bytes));     // of each entry, in their order
+//   for (...) RETURN_IF_ERROR(shard->Append(bytes));     // for each entry, in their order
 //   ASSIGN_OR_RETURN(WrittenShard written, shard->Finish());
 //
-// One thread. A file that is there already is an error; what was begun is the caller's to remove.
+// Not thread-safe. The file must not exist before; after an error the caller removes it.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@
 
 namespace trainyard {
 
-// Longest piece: what a reader verifies at once, and what damage is narrowed down to.
+// The longest piece: a reader verifies a piece at a time, and damage is located to a piece.
 inline constexpr uint64_t kPieceBytes = 64 << 20;
 
-// What a tensor of a checkpoint is. Its bytes come later, so that not all of them need be in memory at once.
+// The description of a tensor in a checkpoint. Its bytes come later, so that they need not all be in memory.
 struct TensorHeader {
   std::string name = {};
   std::string role = {};  // see ManifestTensor
@@ -35,8 +35,8 @@ struct TensorHeader {
   std::vector<int64_t> shape = {};
 };
 
-// Elements [first, first + count) of a tensor, in row-major order; the whole of it lies in the file under its own name
-// and shape, a part under name[first:last], flat.
+// Elements [first, first + count) of a tensor, in row-major order. In the file a whole tensor has its own name and
+// shape, a range is flat and named name[first:last].
 struct ShardEntry {
   TensorHeader tensor = {};
   uint64_t first = 0;
@@ -49,21 +49,21 @@ std::string ShardName(uint64_t rank);
 // A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before it.
 std::string ShardTensorName(absl::string_view role, absl::string_view name);
 
-// The pieces into which `count` elements from `first` on are cut, at the same places whoever cuts them; without file,
-// bytes and hash.
+// Returns the pieces into which `count` elements from `first` on are cut, without file, bytes and hash. The boundaries
+// depend on the arguments only, so that ranks cut the same range identically.
 std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t first, uint64_t count,
                                          uint64_t piece_bytes = kPieceBytes);
 
-// Whether any value of a floating type is infinite or not a number. `bytes` is of whole values.
+// Returns whether any value of a floating type is infinite or not a number. `bytes` holds whole values.
 bool HasNonfinite(absl::string_view dtype, absl::string_view bytes);
 
 struct WrittenShard {
   ManifestFile file = {};
-  std::vector<ManifestTensor> tensors = {};  // with the pieces in this file alone; one an entry, in their order
+  std::vector<ManifestTensor> tensors = {};  // one per entry, in their order, with the pieces in this file
   std::vector<std::string> nonfinite = {};   // as in a manifest
 };
 
-// What is found out about an entry's bytes.
+// The hashes of an entry's bytes, and whether a value is not finite.
 struct EntryProof {
   std::vector<std::string> hashes = {};  // of its pieces
   bool nonfinite = false;
@@ -72,23 +72,23 @@ EntryProof ProveEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t
 
 struct ShardOptions {
   uint64_t piece_bytes = kPieceBytes;
-  uint64_t write_back_bytes = 8 << 20;  // of a stretch
-  // Asked before so many bytes are handed to the file; it may wait, and an error ends the writing.
+  uint64_t write_back_bytes = 8 << 20;  // started at a time
+  // Called before `bytes` bytes are written to the file. It may wait; an error ends the writing.
   std::function<absl::Status(uint64_t bytes)> before_write = nullptr;
 };
 
 class ShardWriter {
  public:
-  // Entries of wide types should come first: each lies at a multiple of its element's size then. Possible errors: those
-  // of FileSystem::Create; Internal for a dtype that is not known.
+  // Entries of wide types should come first, so that each is aligned to its elements. Fails with the errors of
+  // FileSystem::Create, and with Internal for an unknown dtype.
   static absl::StatusOr<std::unique_ptr<ShardWriter>> Create(const std::string& folder, const std::string& name,
                                                              std::vector<ShardEntry> entries, FileSystem& file_system,
                                                              ShardOptions options = {});
 
-  // All bytes of the next entry; `proof`, if there is one, is of these bytes and pieces of this size. Possible errors:
-  // Internal when there is none, or it has another length; those of the file.
+  // Writes all bytes of the next entry. `proof`, if not null, is of these bytes and of the same `piece_bytes`. Fails
+  // with Internal if there is no next entry or it has another length, and with the errors of the file.
   absl::Status Append(absl::string_view bytes, const EntryProof* proof = nullptr);
-  // Syncs. Possible errors: Internal when entries are missing; those of the file.
+  // Syncs the file. Fails with Internal if entries are missing, and with the errors of the file.
   absl::StatusOr<WrittenShard> Finish();
 
  private:

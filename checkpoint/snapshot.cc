@@ -27,10 +27,10 @@ namespace {
 using snapshot_format::Header;
 using snapshot_format::kHeaderBytes;
 
-// Of a piece that is verified and not kept.
+// The bytes read at a time of a piece that is verified only.
 constexpr uint64_t kCopiedAtOnce = 4 << 20;
 
-// "k3vq7a2p.g2.r0.a": job and generation. None: something else.
+// Reads job and generation from a name such as "k3vq7a2p.g2.r0.a"; none for any other name.
 struct NamedSnapshot {
   std::string job_id;
   uint64_t generation = 0;
@@ -50,7 +50,7 @@ void PutHash(char (&field)[snapshot_format::kHashDigits], const std::string& has
 }
 absl::string_view HashIn(const char (&field)[snapshot_format::kHashDigits]) { return {field, sizeof field}; }
 
-// What the processor and the compiler may not move: one side is killed, the other is another process.
+// Keeps the order of writes before and after: this process may be killed in between, and another one reads the file.
 void SetState(char* data, uint32_t state) {
   std::atomic_ref<uint32_t>(reinterpret_cast<Header*>(data)->state).store(state, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -78,10 +78,10 @@ absl::StatusOr<std::unique_ptr<SnapshotBuffer>> SnapshotBuffer::Make(const std::
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
   const uint64_t all = kHeaderBytes + bytes;
-  // Taken now: what runs out later would be a SIGBUS in the middle of a copy.
+  // Allocated now: running out of memory later would be a SIGBUS in the middle of a copy.
   int error;
   do error = posix_fallocate(fd, 0, static_cast<off_t>(all));
-  while (error == EINTR);  // a signal, of which SA_RESTART does not help here
+  while (error == EINTR);  // SA_RESTART does not cover this call
   void* data = error == 0 ? mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0) : MAP_FAILED;
   if (data == MAP_FAILED) {
     absl::Status failed =
@@ -163,7 +163,7 @@ absl::Status Snapshot::ReadIndex() {
   RETURN_IF_ERROR(ReadAt(0, {reinterpret_cast<char*>(&header), sizeof header}));
   if (header.state != snapshot_format::kWhole) return absl::UnavailableError("it is not whole: it was being written");
   if (std::memcmp(header.magic, snapshot_format::kMagic, sizeof header.magic) != 0) {
-    return absl::DataLossError("it is no snapshot");
+    return absl::DataLossError("it is not a snapshot");
   }
   if (header.version != snapshot_format::kVersion) {
     return absl::UnimplementedError(absl::StrCat("it is of version ", header.version));
@@ -211,7 +211,7 @@ absl::Status Snapshot::Read(const ManifestPiece& piece, absl::Span<char> out) co
   RETURN_IF_ERROR(ReadAt(kHeaderBytes + piece.first_byte, out)) << path_;
   if (HashHex({out.data(), out.size()}) == piece.hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path_, ": bytes ", piece.first_byte, " to ", piece.last_byte,
-                                          " have another hash than its index says"));
+                                          " do not match the hash in its index"));
 }
 
 absl::Status Snapshot::Verify() const {
@@ -227,7 +227,7 @@ absl::Status Snapshot::Verify() const {
       if (hasher.Hex() == piece.hash) continue;
       return absl::DataLossError(absl::StrCat(path_, ": elements [", piece.first_element, ", ", piece.last_element,
                                               ") of ", tensor.role, " '", tensor.name,
-                                              "' have another hash than its index says"));
+                                              "' do not match the hash in its index"));
     }
   }
   return absl::OkStatus();

@@ -1,13 +1,14 @@
-// What a rank has copied for a save, in a file of shared memory: it outlives the trainer that made it, and proves
-// itself. A rank has two such files and writes them by turns, so that whenever it is killed one is whole;
-// docs/decisions/0006-saves.md tells who makes and who removes them.
+// The copy that a rank has made for a save, in a file in shared memory: it outlives the trainer that made it, and
+// hashes detect damage. A rank writes two such files alternately, so that one is whole whenever the trainer is killed;
+// docs/decisions/0006-saves.md describes which process creates and which removes them.
 //
-//   header      a page: magic, version, state, job, generation, step, rank, world size, where the rest lies, and hashes
+//   header      a page: magic, version, state, job, generation, step, rank, world size, where the rest is, and hashes
 //   contents    ranges of tensors, each at a multiple of 64 bytes
-//   index       a part (part.h), whose pieces lie in the contents; behind it what the saver added, as it gave it
+//   index       a part (part.h), whose pieces are in the contents; after it the bytes that the saver added
 //
-// `state` says "being written" before the contents change and "whole" once all else is there. The header has its own
-// hash and the index's, the index one for every piece. Numbers are in this machine's order: the file never leaves it.
+// `state` is "being written" before the contents change, and "whole" after everything else has been written. The header
+// has its own hash and that of the index, the index a hash of every piece. Numbers have this machine's byte order,
+// because the file never leaves it.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +29,9 @@ inline uint64_t AlignedInSnapshot(uint64_t bytes) {
   return (bytes + kSnapshotAlignment - 1) / kSnapshotAlignment * kSnapshotAlignment;
 }
 
-// Whose snapshots, and where.
+// The folder and the rank that snapshots belong to.
 struct SnapshotPlace {
-  std::string folder = {};  // empty: nowhere
+  std::string folder = {};  // empty: no snapshots are made
   std::string job_id = {};
   uint64_t generation = 0;
   uint64_t rank = 0;
@@ -38,13 +39,13 @@ struct SnapshotPlace {
 inline constexpr char kSnapshotBuffers[] = {'a', 'b'};
 std::string SnapshotPath(const SnapshotPlace& place, char buffer);  // "<folder>/k3vq7a2p.g2.r0.a"
 
-// The writer's side: one file, mapped. One thread at a time; who copies into contents() is the caller's concern.
+// The writer's side: one mapped file. Not thread-safe; the caller synchronizes the writes to contents().
 class SnapshotBuffer {
  public:
-  // A new file with room for so many bytes of contents, all taken now. Possible errors: ResourceExhausted: there is no
-  // room; AlreadyExists; others of the system.
+  // Creates a file and allocates `bytes` bytes for the contents. Fails with ResourceExhausted if there is no room, with
+  // AlreadyExists, and with other errors of the system.
   static absl::StatusOr<std::unique_ptr<SnapshotBuffer>> Make(const std::string& path, uint64_t bytes);
-  // The file stays.
+  // Does not remove the file.
   ~SnapshotBuffer();
   SnapshotBuffer(const SnapshotBuffer&) = delete;
   SnapshotBuffer& operator=(const SnapshotBuffer&) = delete;
@@ -52,10 +53,10 @@ class SnapshotBuffer {
   char* contents() const;
   uint64_t bytes() const { return bytes_; }
 
-  // From here on it is not whole. Comes before any change of the contents.
+  // Marks the snapshot as not whole. Must be called before the contents change.
   void Begin();
-  // It is whole: `part` says what lies where, with the hashes of what is there now. Possible errors: ResourceExhausted
-  // when there is no room for the index; it is not whole then.
+  // Marks the snapshot as whole. `part` describes the contents, with hashes of the present bytes. Fails with
+  // ResourceExhausted if there is no room for the index; the snapshot is then not whole.
   absl::Status Seal(absl::string_view job_id, const CheckpointPart& part, absl::string_view more);
   void Remove();
 
@@ -72,8 +73,8 @@ class SnapshotBuffer {
 // The reader's side. Thread-safe.
 class Snapshot {
  public:
-  // Reads header and index. Possible errors: NotFound; Unavailable: it is not whole (being written, or left so);
-  // DataLoss: a hash does not fit, or it is no snapshot; Unimplemented: of another version.
+  // Reads header and index. Fails with NotFound, with Unavailable if the snapshot is not whole, with DataLoss if a hash
+  // does not match or the file is not a snapshot, with Unimplemented for another version.
   static absl::StatusOr<std::unique_ptr<Snapshot>> Open(const std::string& path);
   ~Snapshot();
   Snapshot(const Snapshot&) = delete;
@@ -81,16 +82,16 @@ class Snapshot {
 
   const std::string& path() const { return path_; }
   const std::string& job_id() const { return job_id_; }
-  // Step, generation, world size, rank; each tensor's ranges. A piece's bytes count from the start of the contents,
-  // which stand for the file it would have been written to; that has no hash of its own.
+  // Step, generation, world size, rank and the ranges of each tensor. The bytes of a piece are counted from the start
+  // of the contents, which take the place of a shard file and have no hash as a whole.
   const CheckpointPart& part() const { return part_; }
-  // What the saver added.
+  // The bytes that the saver added.
   const std::string& more() const { return more_; }
 
-  // Copies the bytes of one piece of part(), and verifies the copy: whoever writes the file meanwhile is found out.
-  // REQUIRES: out.size() is the piece's length. Possible errors: DataLoss.
+  // Copies the bytes of one piece of part(), and verifies the copy, which detects a concurrent write. Fails with
+  // DataLoss. REQUIRES: out.size() is the piece's length.
   absl::Status Read(const ManifestPiece& piece, absl::Span<char> out) const;
-  // Every byte. Possible errors: DataLoss, naming the tensor.
+  // Verifies every byte. Fails with DataLoss that names the tensor.
   absl::Status Verify() const;
 
  private:
@@ -106,10 +107,10 @@ class Snapshot {
   std::string more_;
 };
 
-// Paths of all snapshots of a job in `folder`, whole or not; of all generations and ranks.
+// Returns the paths of all snapshots of a job in `folder`, whole or not, of all generations and ranks.
 std::vector<std::string> ListSnapshots(const std::string& folder, absl::string_view job_id);
 
-// Removes all of a job in `folder` that are of generations below `generation`.
+// Removes the snapshots of a job in `folder` whose generation is below `generation`.
 void RemoveOlderSnapshots(const std::string& folder, absl::string_view job_id, uint64_t generation);
 
 }  // namespace trainyard

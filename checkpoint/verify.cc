@@ -30,7 +30,7 @@ constexpr unsigned kThreadsMax = 8;
 // Read and hashed at a time: large enough for the disk, small enough to be in the cache for the second hash.
 constexpr size_t kReadAtOnce = 512 << 10;
 
-// A piece, and where its hash has got to.
+// A piece, and the hash of its bytes so far.
 struct PieceCheck {
   const ManifestTensor* tensor;
   const ManifestPiece* piece;
@@ -39,7 +39,7 @@ struct PieceCheck {
 
 std::string NameOf(const ManifestTensor& tensor) { return absl::StrCat(tensor.role, " '", tensor.name, "'"); }
 
-// The pieces that lie in `file`, by their first byte.
+// Returns the pieces in `file`, by their first byte.
 std::vector<PieceCheck> PiecesIn(const Manifest& manifest, absl::string_view file) {
   std::vector<PieceCheck> pieces;
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -52,7 +52,7 @@ std::vector<PieceCheck> PiecesIn(const Manifest& manifest, absl::string_view fil
   return pieces;
 }
 
-// One file: reads it once, hashing the whole and every piece on the way.
+// Reads one file once, and hashes the whole and every piece on the way.
 class FileCheck {
  public:
   FileCheck(const std::string& path, const Manifest& manifest, const ManifestFile& listed)
@@ -63,12 +63,12 @@ class FileCheck {
     if (stat(path_.c_str(), &st) != 0) {
       Add("", absl::StrCat(listed_.bytes, " bytes"), errno == ENOENT ? "nothing: it is missing" : std::strerror(errno));
     } else if (!S_ISREG(st.st_mode)) {
-      Add("", absl::StrCat("a file of ", listed_.bytes, " bytes"), "what is no file");
+      Add("", absl::StrCat("a file of ", listed_.bytes, " bytes"), "something that is not a file");
     } else if (static_cast<uint64_t>(st.st_size) != listed_.bytes) {
       Add("", absl::StrCat(listed_.bytes, " bytes"), absl::StrCat(st.st_size, " bytes"));
     }
     if (!absl::EndsWith(listed_.name, ".safetensors")) {
-      for (const PieceCheck& check : pieces_) Add(NameOf(*check.tensor), "to lie in a shard", "it lies in this file");
+      for (const PieceCheck& check : pieces_) Add(NameOf(*check.tensor), "to be in a shard", "it is in this file");
     }
     return std::move(problems_);
   }
@@ -76,7 +76,7 @@ class FileCheck {
   std::vector<CheckpointProblem> Bytes(const std::function<void(uint64_t)>& on_bytes) {
     const absl::StatusOr<int> opened = OpenRegularFile(path_, O_RDONLY);
     if (!opened.ok()) {
-      // What is missing or no file is reported with the lengths.
+      // A missing file, or something that is not a file, is reported with the lengths.
       const bool told = absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status());
       if (!told) Add("", "to be readable", std::string(opened.status().message()));
       return std::move(problems_);
@@ -147,7 +147,7 @@ class FileCheck {
   std::vector<CheckpointProblem> problems_;
 };
 
-// Nothing but the manifest and what it lists may lie in the folder: who added a file may have changed others.
+// The folder may hold only the manifest and the files it lists: a program that added a file may have changed others.
 std::vector<CheckpointProblem> CheckNames(const std::string& path, const Manifest& manifest) {
   std::set<std::string> listed = {kManifestName};
   for (const ManifestFile& file : manifest.files) listed.insert(file.name);
@@ -156,7 +156,7 @@ std::vector<CheckpointProblem> CheckNames(const std::string& path, const Manifes
   std::filesystem::directory_iterator it(path, error), end;
   while (!error && it != end) {
     std::string name = it->path().filename().string();
-    // ".nfs...": removed while somebody has it open there; the file system shows it until that ends.
+    // ".nfs...": a file that was removed while a process of that host has it open.
     if (!listed.contains(name) && !absl::StartsWith(name, ".nfs")) {
       problems.push_back({.file = name, .expected = "only what the manifest lists", .found = "a file it does not"});
     }
@@ -192,7 +192,7 @@ absl::StatusOr<VerifiedCheckpoint> ReadManifestOf(const std::string& path) {
   verified.size_bytes = text->size();
   if (!manifest.ok()) {
     verified.problems.push_back({.file = kManifestName,
-                                 .expected = "a manifest that proves itself",
+                                 .expected = "a manifest that matches its hash",
                                  .found = std::string(manifest.status().message())});
     return verified;
   }

@@ -50,7 +50,7 @@ Json GenerationConfig() {
           {"do_sample", true},       {"temperature", 0.8},      {"max_new_tokens", 300}};
 }
 
-// Reads keys of config.json and collects what is wrong with them.
+// Reads keys of config.json and collects the problems.
 class ConfigReader {
  public:
   explicit ConfigReader(const nlohmann::json& json) : json_(json) {}
@@ -70,7 +70,7 @@ class ConfigReader {
     Problem(key, "a share from 0 to below 1", it);
     return 0;
   }
-  // A key that need not be there and may say only this.
+  // Checks that an optional key, if it is there, has this value.
   void Expect(const char* key, const nlohmann::json& value) {
     auto it = json_.find(key);
     if (it != json_.end() && !it->is_null() && *it != value) Problem(key, value.dump(), it);
@@ -128,7 +128,7 @@ absl::StatusOr<ModelSizes> ParseHuggingFaceConfig(absl::string_view text, absl::
   const std::vector<std::string>& problems = reader.problems();
   if (problems.empty()) return sizes;
   return absl::InvalidArgumentError(
-      absl::StrCat(path, " tells of no GPT-2 that can be trained here: ", absl::StrJoin(problems, "; ")));
+      absl::StrCat(path, " describes a model that cannot be trained here: ", absl::StrJoin(problems, "; ")));
 }
 
 }  // namespace trainyard

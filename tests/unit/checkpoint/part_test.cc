@@ -180,7 +180,7 @@ TEST_F(PartTest, ElementsThatNobodyOrTwoHaveWritten_AreNoManifest) {
   EXPECT_THAT(AssembleManifest(twice, Headers(state), manifest).message(), HasSubstr("has pieces that overlap"));
   EXPECT_THAT(AssembleManifest(parts, one_more, manifest).message(),
               HasSubstr("'wpe.weight' has 2 elements, its pieces hold 0"));
-  EXPECT_THAT(AssembleManifest(parts, fewer, manifest).message(), HasSubstr("no tensor of this state"));
+  EXPECT_THAT(AssembleManifest(parts, fewer, manifest).message(), HasSubstr("not a tensor of this state"));
 }
 
 TEST_F(PartTest, RanksThatShouldHoldTheSameAndDoNot_AreNamedWithTheTensor) {

@@ -66,7 +66,7 @@ TEST(SafetensorsTest, Open_OfBadFiles_SaysWhatIsWrong) {
   const std::vector<Case> cases = {
       {"", "too short"},
       {"1234567", "too short"},
-      {Length(10) + "{}", "said to have 10 bytes"},
+      {Length(10) + "{}", "announce a header of 10 bytes"},
       {Length(uint64_t{1} << 63) + "{}", "is not a safetensors file"},
       {"root:x:0:0:root:/root:/bin/bash\n", "is not a safetensors file"},
       {Length(200'000'000) + "{}", "is not a safetensors file"},
@@ -85,7 +85,7 @@ TEST(SafetensorsTest, Open_OfBadFiles_SaysWhatIsWrong) {
       {with_header(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4),
        "too many elements"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4), "its range is [4, 0)"},
-      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4), "not two numbers"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4), "does not hold two numbers"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "begins at 4"},
       {with_header(
            R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"

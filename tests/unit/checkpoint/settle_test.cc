@@ -59,8 +59,8 @@ TEST_F(SettleTest, CompleteOneOfTheGenerationThatHadTheFolder_GetsItsName_Others
 
   std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 3});
 
-  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr("was complete and is taken as"), HasSubstr("step-00000100")),
-                                HasSubstr("is of a step that has its checkpoint"),
+  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr("was complete and becomes "), HasSubstr("step-00000100")),
+                                HasSubstr("is of a step that has a checkpoint already"),
                                 HasSubstr("was left by an interrupted save")));
   EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
 }
@@ -71,7 +71,7 @@ TEST_F(SettleTest, WhatAFencedGenerationCompletedLate_IsNotUsed) {
 
   std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 2});
 
-  EXPECT_THAT(told, ElementsAre(HasSubstr("was completed by generation 1 after generation 2 had taken the folder")));
+  EXPECT_THAT(told, ElementsAre(HasSubstr("was completed by generation 1 after generation 2 had claimed the folder")));
   EXPECT_THAT(Names(), IsEmpty());
 }
 
@@ -90,7 +90,7 @@ TEST_F(SettleTest, GenerationsOfAnotherJob_AreNotCompared) {
 
   std::vector<std::string> told = Settle(JobGeneration{"b", 1});
 
-  EXPECT_THAT(told, ElementsAre(HasSubstr("is of job a, and it is job b that had the folder")));
+  EXPECT_THAT(told, ElementsAre(HasSubstr("is of job a, but job b had claimed the folder")));
   EXPECT_THAT(Names(), IsEmpty());
 }
 
@@ -187,7 +187,7 @@ TEST_F(SettleTest, APartialThatCannotBeRemoved_IsTold) {
   auto told = SettlePartials(folder_.path(), {.job_id = "abcdefgh"}, disk);
 
   ASSERT_TRUE(told.ok()) << told.status();
-  EXPECT_THAT(*told, ElementsAre(HasSubstr("it stays: it is not empty")));
+  EXPECT_THAT(*told, ElementsAre(HasSubstr("it cannot be removed: it is not empty")));
   // Under a name that nobody writes to.
   EXPECT_THAT(Names(), ElementsAre(HasSubstr("step-00000300.g3.swept-")));
   EXPECT_EQ(SweepPartials(folder_.path(), 3, FileSystem::Real()).size(), 1u);

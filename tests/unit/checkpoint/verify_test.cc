@@ -122,7 +122,7 @@ TEST_F(VerifyTest, WhatIsNoFile_IsAProblemAndHoldsNobodyUp) {
   std::filesystem::remove(shard_);
   ASSERT_EQ(mkfifo(shard_.c_str(), 0600), 0);
   ASSERT_EQ(Problems().size(), 1u);
-  EXPECT_EQ(Problems()[0].found, "what is no file");
+  EXPECT_EQ(Problems()[0].found, "something that is not a file");
   EXPECT_FALSE(Checkpoint::OpenUnread(path_).ok());
 
   const std::string manifest = JoinPath(path_, kManifestName);
