@@ -1,4 +1,4 @@
-// Numbers a message offers in place of a wrong one. Pure.
+// Finds the numbers that a message offers in place of a wrong one. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace trainyard {
 
-// All divisors of n, ascending; of an n above 2^32 those that are at most 2^16 or n over one of these, so that it takes
-// 2^16 divisions at most. 0 has none.
+// Returns all divisors of n, ascending, none for 0. For n above 2^32, only those that are at most 2^16 and their
+// quotients, so that at most 2^16 divisions are needed.
 std::vector<uint64_t> DivisorsOf(uint64_t n);
 
-// Divisors of n near `near`, at most four, ascending.
+// Returns up to four divisors of n near `near`, ascending.
 std::vector<uint64_t> DivisorsNear(uint64_t n, uint64_t near);
 
-// "1, 2, 4".
+// Returns "1, 2, 4".
 std::string Choices(const std::vector<uint64_t>& numbers);
 
-// Multiples of `unit` just below and above `near`: "6 or 9".
+// Returns the multiples of `unit` next to `near`: "6 or 9".
 std::string MultiplesAround(uint64_t near, uint64_t unit);
 
 }  // namespace trainyard

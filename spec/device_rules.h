@@ -1,4 +1,4 @@
-// What a job may ask for that is not computed on a GPU. Pure.
+// The settings of a job that do not run on a GPU. Pure.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace trainyard {
 
-// Why a job that leaves resources.device open computes on the CPU whatever its hosts have: "parallel.offload is for the
-// CPU in this version". Empty: nothing speaks against a GPU. `spec` is resolved, but for what is left to hosts.
+// Returns why a job without resources.device trains on the CPU even if its hosts have GPUs, "parallel.offload has run
+// on CPUs only"; empty if it may use GPUs. `spec` is resolved, except for the keys that hosts decide.
 std::string WhyNotOnGpu(const v1::JobSpec& spec);
 
-// Whether a GPU must know bf16, which those before compute capability 8 do not.
+// Returns whether the job needs a GPU with bf16, that is with compute capability 8 or above.
 bool NeedsBfloat16(const v1::JobSpec& spec);
 
 }  // namespace trainyard

@@ -1,5 +1,5 @@
-// The bytes of a spec and the digest of bytes. The coordinator fixes both when a job is submitted; every rank computes
-// the digest over the very bytes it received and echoes it before it trains. Pure.
+// The bytes of a spec, and their digest. The coordinator computes both when a job is submitted. Every rank computes the
+// digest of the bytes it received and reports it before it trains. Pure.
 #pragma once
 
 #include <string>

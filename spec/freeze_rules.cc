@@ -12,8 +12,8 @@
 namespace trainyard {
 namespace {
 
-// Bytes of globs, each counted for every parameter: beyond this a submit would take longer than a millisecond, and it
-// is left to the ranks, which look at the same.
+// The maximum total of bytes of globs, each counted once per parameter, so that a submit takes about a millisecond.
+// Beyond it only the ranks check, by the same rules.
 constexpr uint64_t kWorkMax = 100'000;
 constexpr uint64_t kParametersPerBlock = 12;
 constexpr size_t kGlobBytesMax = 100;  // the longest name has 25

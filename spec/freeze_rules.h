@@ -1,4 +1,4 @@
-// Whether `train.freeze` says something: each glob matches a parameter, and something is left to train. Pure.
+// Checks `train.freeze`: each glob must match a parameter, and a parameter must be left to train. Pure.
 #pragma once
 
 #include "common/problems.h"

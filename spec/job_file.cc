@@ -35,14 +35,14 @@ v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* posi
   const int before = problems->error_count();
   ReadYaml({.text = file.text, .file_name = file.file_name, .working_directory = file.working_directory}, &spec,
            problems, positions);
-  // A text that is no YAML at all would only draw a train of "is required" after it.
+  // For a text that is not YAML, only that is reported, and not every required key as well.
   const bool readable = problems->error_count() == before || positions->size() > 1;
   for (const std::string& text : file.overrides) ApplyOverride(file, text, &spec, problems, positions);
   if (!readable) return spec;
   const int before_preset = problems->error_count();
   ApplyPreset(*positions, &spec, problems);
   if (problems->error_count() > before_preset) {
-    // Sizes that the preset would have given are not missing; they are unknown.
+    // With an unknown preset the sizes are unknown, not missing.
     for (const char* key : {"layers", "heads", "width", "context"}) {
       positions->insert({absl::StrCat("train.model.", key), Position{.file = file.file_name, .line = 0, .column = 0}});
     }

@@ -1,5 +1,4 @@
-// Job files: YAML text and `--set key=value` to JobSpec, strictly. The first step of a job's path; run by trainctl.
-// Pure; not thread-safe only in that `problems` is not.
+// Reads job files: YAML text and `--set key=value` become a JobSpec, with strict checks. trainctl runs it. Pure.
 #pragma once
 
 #include <string>
@@ -13,14 +12,13 @@ namespace trainyard {
 
 struct JobFile {
   absl::string_view text;
-  std::string file_name;          // as problems name it
-  std::string working_directory;  // relative paths are resolved against it
-  std::vector<std::string>
-      overrides;  // "key=value", value in YAML; a later one wins over an earlier, all over the file
+  std::string file_name;               // for messages
+  std::string working_directory;       // relative paths are resolved against it
+  std::vector<std::string> overrides;  // "key=value", value in YAML; a later one replaces an earlier one and the file
 };
 
-// The spec with its preset applied, checked by ValidateJob. Nothing is defaulted or decided yet (see prepare.h): that
-// is the coordinator's. With errors in `problems` the result is not to be used.
+// Returns the spec with its preset applied, checked by ValidateJob. The coordinator sets the defaults later
+// (prepare.h). The result is invalid if `problems` has errors.
 v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions = nullptr);
 
 }  // namespace trainyard

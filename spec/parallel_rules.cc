@@ -62,7 +62,7 @@ class ParallelRules {
                               "reduce_scatter", "all_gather", "persist_elements", "reduce_every_micro_batch"}) {
         NoEffect(key, "one rank reduces with no other");
       }
-      // Shards in host memory are brought to the device block by block all the same.
+      // Offloaded shards are copied to the device block by block even on one rank.
       if (parallel_.offload().parameters() && ShardsParameters(data)) return;
       for (const char* key : {"prefetch_elements", "max_live_elements", "reuse_elements"}) {
         NoEffect(key, "one rank gathers from no other");
@@ -78,7 +78,7 @@ class ParallelRules {
       for (const char* key : {"bucket_elements", "gather_bucket_elements", "reduce_scatter"}) {
         NoEffect(key, absl::StrCat(word_, " communicates block by block"));
       }
-      // What stays gathered is gathered once a step.
+      // Parameters that stay gathered are gathered once per step.
       const bool persists =
           parallel_.has_persist_elements() ? parallel_.persist_elements() > 0 : data == v1::DATA_PARALLEL_ZERO3;
       if (!persists) NoEffect("all_gather", absl::StrCat(word_, " communicates block by block"));
@@ -123,7 +123,7 @@ class ParallelRules {
     }
   }
 
-  // After Sizes found no error.
+  // REQUIRES: Sizes found no error.
   void Reshard() {
     const uint64_t group = parallel_.reshard_after_forward(), shard = DataSizesOf(parallel_, ranks_).shard;
     if (group < 2 || !ShardsParameters(parallel_.data()) || shard % group == 0) return;
@@ -133,7 +133,7 @@ class ParallelRules {
   }
 
  private:
-  // Micro-batches of a step on the rank that gets most; 0: the sizes are wrong or not known.
+  // Returns the micro-batches per step of the rank with the most; 0 if the sizes are invalid or unknown.
   uint64_t Rounds() const {
     const v1::Batch& batch = spec_.train().batch();
     if (batch.global_size() == 0 || ranks_ == 0) return 0;
@@ -154,11 +154,11 @@ class ParallelRules {
     problems_.AddError(positions_, absl::StrCat("parallel.", key), text);
     return false;
   }
-  // A warning, if the key was given and says something.
+  // Adds a warning if the key was given with another value than its default.
   void NoEffect(const char* key, absl::string_view why) {
     const auto* field = v1::Parallel::descriptor()->FindFieldByName(key);
     if (!parallel_.GetReflection()->HasField(parallel_, field)) return;
-    if (yaml::HasDefaultValue(parallel_, *field)) return;  // given or not, it says what holds anyway
+    if (yaml::HasDefaultValue(parallel_, *field)) return;  // the default has the same meaning as no value
     problems_.AddWarning(positions_, absl::StrCat("parallel.", key), absl::StrCat("has no effect: ", why));
   }
 
@@ -170,7 +170,7 @@ class ParallelRules {
   Problems& problems_;
 };
 
-// 24 sequences in micro-batches of 3, 3 ranks: 8 micro-batches take 3 rounds, one place of 9 stays empty.
+// Example: 24 sequences in micro-batches of 3 on 3 ranks are 8 micro-batches in 3 rounds, with 1 of 9 places empty.
 void WarnOfIdleRanks(const v1::Batch& batch, uint64_t micro, uint64_t ranks, const Positions& positions,
                      Problems* problems) {
   const DealShape deal = DealShapeOf(batch.global_size(), micro, ranks);
@@ -216,7 +216,7 @@ uint64_t AutoMicro(uint64_t global, uint64_t ranks) {
   uint64_t best = 1;
   for (uint64_t d : DivisorsOf(global)) {
     const DealShape ours = DealShapeOf(global, d, ranks), other = DealShapeOf(global, best, ranks);
-    // Shares of idle places, compared without division; at equal ones the larger micro-batch.
+    // Compares the shares of idle places without division; of equal shares the larger micro-batch wins.
     if (ours.idle * other.rounds <= other.idle * ours.rounds) best = d;
   }
   return best;

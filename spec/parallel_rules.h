@@ -1,7 +1,7 @@
-// What `parallel` and `train.batch` mean for a job of so many ranks: the sizes of the data axes, which keys have an
-// effect, how a step is dealt. Pure.
+// The rules of `parallel` and `train.batch` for a given number of ranks: the sizes of the data axes, the keys that have
+// an effect, the micro-batches of each rank. Pure.
 //
-//   shard 2 x replicate 3 = 6 ranks:   0 1 | 2 3 | 4 5    each pair holds one copy of what is sharded
+//   shard 2 x replicate 3 = 6 ranks:   0 1 | 2 3 | 4 5    each pair holds one copy of the sharded state
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace trainyard {
 
-// What a strategy shards over `shard` ranks; an unset strategy is ddp.
+// The state that a strategy shards over `shard` ranks; an unset strategy is ddp.
 bool ShardsParameters(v1::DataParallel strategy);
 bool ShardsGradients(v1::DataParallel strategy);
 bool ShardsOptimizerState(v1::DataParallel strategy);
@@ -23,7 +23,7 @@ struct DataSizes {
 // REQUIRES: CheckParallel finds no error.
 DataSizes DataSizesOf(const v1::Parallel& parallel, uint64_t ranks);
 
-// How global / micro micro-batches are dealt to the ranks: in rounds, the last of which may leave ranks idle.
+// How the global / micro micro-batches of a step are dealt to the ranks: in rounds, and the last may leave ranks idle.
 struct DealShape {
   uint64_t micro_batches = 0;
   uint64_t rounds = 0;
@@ -32,10 +32,11 @@ struct DealShape {
 // REQUIRES: micro divides global; ranks > 0.
 DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t ranks);
 
-// What `train.batch.micro: auto` comes to: the largest divisor of `global` whose deal leaves the smallest share idle.
+// Returns the value for `train.batch.micro: auto`: the divisor of `global` with the smallest share of idle places, the
+// largest of equal ones.
 uint64_t AutoMicro(uint64_t global, uint64_t ranks);
 
-// `ranks` 0: not known. As for ValidateJob, a key that was given must be told from one that was not.
+// `ranks` 0: unknown. As for ValidateJob, defaults are not applied yet.
 void CheckParallel(const v1::JobSpec& spec, uint64_t ranks, const Positions& positions, Problems* problems);
 void CheckBatch(const v1::Batch& batch, uint64_t ranks, const Positions& positions, Problems* problems);
 

@@ -12,7 +12,7 @@ bool IsSmall(v1::Precision type) { return type == v1::PRECISION_BF16 || type == 
 
 std::string NameOf(v1::Precision type) { return EnumName(*v1::Precision_descriptor()->FindValueByNumber(type)); }
 
-// What cannot be, or nothing. worker/numerics/precision.cc refuses the same.
+// Returns why the types cannot be combined; empty if they can. worker/numerics/precision.cc has the same rules.
 std::string Contradiction(const v1::PrecisionPolicy& p) {
   int num_fp64 = 0;
   for (v1::Precision type : {p.param(), p.reduce(), p.output(), p.master(), p.state()}) {
@@ -41,7 +41,7 @@ v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy) {
   if (!out.has_param()) out.set_param(policy.has_type() ? policy.type() : v1::PRECISION_FP32);
   const bool wide = out.param() == v1::PRECISION_FP64;
   const v1::Precision kept = wide ? v1::PRECISION_FP64 : v1::PRECISION_FP32;
-  // A word means the usual recipe; a map says what travels by saying what is computed with.
+  // A name stands for the usual types; in a map `reduce` and `output` follow from `param`.
   const v1::Precision travels = policy.has_type() ? kept : out.param();
   if (!out.has_reduce()) out.set_reduce(travels);
   if (!out.has_output()) out.set_output(travels);

@@ -1,4 +1,4 @@
-// What `train.precision` comes to. Pure.
+// Resolves and checks `train.precision`. Pure.
 #pragma once
 
 #include "common/problems.h"
@@ -6,10 +6,11 @@
 
 namespace trainyard {
 
-// All five types, `type` left out: what the word stands for, what follows from `param`. The same again for a result.
+// Returns all five types, without `type`: those that the name stands for or that follow from `param`. Idempotent.
 v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy);
 
-// Types that cannot be together or are slow on `device`, keys of a loss scaler where there is none, two ways to clip.
+// Checks for types that cannot be combined or are slow on `device`, for keys of an unused loss scaler, and for two ways
+// to clip.
 void CheckPrecision(const v1::Train& train, v1::Device device, const Positions& positions, Problems* problems);
 
 }  // namespace trainyard

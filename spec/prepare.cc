@@ -14,7 +14,7 @@ namespace trainyard {
 absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOptions& options) {
   PreparedJob job;
   Problems problems;
-  Positions positions;  // of no file: the keys that were refused
+  Positions positions;  // not of a file: the keys that were refused
   if (const size_t bytes = spec.ByteSizeLong(); bytes > kSpecBytesMax) {
     problems.AddError({}, "", absl::StrCat("the spec has ", bytes, " bytes; at most ", kSpecBytesMax, " are accepted"));
     return BadRequestStatus(problems, *v1::JobSpec::descriptor(), "spec");

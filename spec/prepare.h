@@ -1,6 +1,6 @@
-// Everything that turns a submitted JobSpec into the one that every rank runs: preset, checks, defaults, every `auto`
-// that can be decided without a host, then the bytes and their digest, fixed once. Used by the coordinator's submit_job
-// and by `trainctl validate`. Pure.
+// Turns a submitted JobSpec into the one that every rank runs: applies the preset, checks, sets defaults, decides every
+// `auto` that needs no host, and serializes the result. The coordinator's submit_job and `trainctl validate` use it.
+// Pure.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,19 @@ struct PrepareOptions {
   std::string default_run_root;  // absolute; empty: the spec must name checkpoint.dir
 };
 
-// As much as a job file may have: every rule reads the whole spec, and every rank receives it.
+// The same limit as for job files, because every rule reads the whole spec and every rank receives it.
 inline constexpr size_t kSpecBytesMax = 1 << 20;
 
 struct PreparedJob {
-  v1::JobSpec spec;    // nothing left open but what each host decides
-  std::string bytes;   // `spec`, serialised deterministically: what ranks receive
+  v1::JobSpec spec;    // complete except for the keys that each host decides
+  std::string bytes;   // `spec`, serialized deterministically, as ranks receive it
   std::string digest;  // of `bytes`
   std::vector<v1::ResolvedKey> decisions;
   std::vector<std::string> warnings;
 };
 
-// Possible errors: InvalidArgument: every problem of the spec, one a line, also as google.rpc.BadRequest (see
-// bad_request.h) with fields below `spec`. Fix the spec.
+// Fails with InvalidArgument, which lists every problem of the spec, one per line, and also as google.rpc.BadRequest
+// (bad_request.h) with fields below `spec`.
 absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOptions& options);
 
 }  // namespace trainyard

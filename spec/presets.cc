@@ -18,7 +18,7 @@ std::vector<std::string> PresetNames() {
 
 void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* problems) {
   if (!spec->train().model().has_preset()) return;
-  if (!WhyNotPlainText(spec->train().model().preset()).empty()) return;  // the rules of the schema refuse it
+  if (!WhyNotPlainText(spec->train().model().preset()).empty()) return;  // the schema refuses it
   v1::Model& model = *spec->mutable_train()->mutable_model();
   for (const ModelPreset& preset : ModelPresets()) {
     if (model.preset() != preset.name) continue;

@@ -1,4 +1,4 @@
-// Named model sizes. A preset fills only the keys of `model` that are not given. Pure.
+// Applies a named preset (models/presets.h) to a job. It sets only the keys of `model` that are not given. Pure.
 #pragma once
 
 #include <string>
@@ -11,8 +11,7 @@ namespace trainyard {
 
 std::vector<std::string> PresetNames();
 
-// Fills `spec`'s model from the preset it names, if it names one; an unknown name is a problem. The name stays in the
-// spec.
+// Fills the model of `spec` from its preset, if it names one. An unknown name is a problem. The name stays in the spec.
 void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* problems);
 
 }  // namespace trainyard

@@ -1,5 +1,6 @@
-// Decides every default and every `auto` of a job that needs no host, and says why. What only a host can know
-// (device, threads_per_rank, mkl_avx512, network.interface) stays unset and is told as such. Pure.
+// Sets every default and every `auto` of a job that can be decided without a host, and returns the reasons. Keys that
+// only a host can decide (device, threads_per_rank, mkl_avx512, network.interface) stay unset and are listed as such.
+// Pure.
 #pragma once
 
 #include <string>
@@ -10,8 +11,8 @@
 
 namespace trainyard {
 
-// REQUIRES: ValidateJob found no error in `spec`. `default_run_root` is used when checkpoint.dir is not set; where it
-// is empty too, checkpoint.dir stays unset. A probe keeps none of the keys of training.
+// If checkpoint.dir is not set, uses a folder below `default_run_root`, unless that is empty. Removes the keys of
+// training from a probe. REQUIRES: ValidateJob found no error in `spec`.
 std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::string& default_run_root,
                                         v1::JobSpec* spec);
 

@@ -22,11 +22,11 @@
 namespace trainyard {
 namespace {
 
-// No machine of today holds a tensor of 2^38 elements (1 TiB of fp32) or trains 2^42 parameters on one rank each, and
-// all products of sizes below these stay far from the end of 64 bits.
+// Larger than any tensor (1 TiB of fp32) or model of today, and small enough that products of valid sizes do not
+// overflow 64 bits.
 constexpr uint64_t kTensorElementsMax = uint64_t{1} << 38;
 constexpr uint64_t kParametersMax = uint64_t{1} << 42;
-constexpr size_t kInterfaceBytesMax = 15;  // the kernel's IFNAMSIZ, less the ending zero
+constexpr size_t kInterfaceBytesMax = 15;  // the kernel's IFNAMSIZ without the terminating zero
 
 std::string NameOf(const google::protobuf::EnumDescriptor* type, int number) {
   const auto* value = type->FindValueByNumber(number);
@@ -44,7 +44,7 @@ class Validator {
                                spec_.name().substr(0, 80), "'"));
   }
 
-  // Whether the job trains; else it is a probe, or neither.
+  // Returns whether the job trains. Otherwise it is a probe, or invalid.
   bool Kind() {
     if (spec_.has_train() && spec_.has_probe()) {
       Error("probe", "times hosts instead of training them; give either train or probe, not both");
@@ -56,7 +56,7 @@ class Validator {
     return spec_.has_train();
   }
 
-  // Keys of training that a probe has no use for.
+  // Warns of the keys of training that a probe does not use.
   void Probe() {
     if (spec_.has_checkpoint()) NoEffect("checkpoint", "a probe saves nothing");
     if (spec_.has_parallel()) NoEffect("parallel", "a probe trains nothing");
@@ -191,7 +191,7 @@ class Validator {
 
   uint64_t Ranks() const {
     if (spec_.resources().has_ranks()) return spec_.resources().ranks();
-    // Given but refused before: nothing is known about it.
+    // A value that was given but refused is unknown.
     return positions_.count("resources.ranks") > 0 ? 0 : 1;
   }
 
@@ -225,7 +225,7 @@ class Validator {
 
   void Error(absl::string_view path, absl::string_view text) { problems_.AddError(positions_, path, text); }
   void Warning(absl::string_view path, absl::string_view text) { problems_.AddWarning(positions_, path, text); }
-  // Nothing is said of a key that has its default: given or not, it says what holds anyway.
+  // Adds no warning for a key with its default value, which has the same meaning as no value.
   void NoEffect(absl::string_view path, absl::string_view why) {
     const google::protobuf::Message* message = &spec_;
     const google::protobuf::FieldDescriptor* field = nullptr;

@@ -1,5 +1,5 @@
-// What is wrong with a job beyond the ranges of single fields, and which of its keys have no effect. Lists all problems
-// at once, each with the numbers it is about and the choices there are. Pure.
+// Checks a job beyond the ranges of single fields, and finds keys that have no effect. Lists all problems, each with
+// its numbers and the valid choices. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@
 
 namespace trainyard {
 
-// REQUIRES: DropRefused left nothing out of range in `spec`. The preset is applied and defaults are not, so that a key
-// that was given can be told from one that was not. `positions` may be empty. No loop runs over a number of the spec
-// itself, so that it takes a millisecond at most whatever the numbers are.
+// REQUIRES: DropRefused has removed values out of range from `spec`; the preset is applied, and defaults are not, so
+// that keys that were given can be distinguished. `positions` may be empty. Takes about a millisecond for any numbers,
+// because no loop is longer than the fields' limits allow.
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
-// Parameters of the model, the tied head counted once. REQUIRES: sizes are set; `vocabulary` 0 counts as the
-// tokenizer's.
+// Returns the number of elements of all parameters; the tied head counts once. REQUIRES: sizes are set; `vocabulary`
+// may be unset.
 uint64_t CountParameters(const v1::Model& model);
 
-// Tokens the job's tokenizer has: the least vocabulary.
+// Returns the number of tokens of the tokenizer, which is the smallest vocabulary of a model.
 uint32_t TokenizerVocabulary(v1::Tokenizer tokenizer);
 
-// As a worker daemon may be called: 1 to 253 letters, digits, '-', '_' or '.'.
+// Returns whether a worker daemon may have this name: 1 to 253 letters, digits, '-', '_' or '.'.
 bool IsHostName(absl::string_view name);
 
-// [a-z][a-z0-9-]{0,62}
+// Returns whether a job may have this name: [a-z][a-z0-9-]{0,62}.
 bool IsJobName(absl::string_view name);
 
 }  // namespace trainyard

@@ -1,4 +1,7 @@
-// Text to tokens and back. The byte tokenizer has one token a byte: any text in any language, no file needed.
+// The tokenizer with one token per byte: the token is the value of the byte. It works for any text in any encoding and
+// needs no file. Stateless and thread-safe.
+//
+//   std::vector<int64_t> tokens = ByteTokenizer().Encode("A");   // {65}
 #pragma once
 
 #include <cstdint>

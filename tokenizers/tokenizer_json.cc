@@ -12,14 +12,14 @@ using Json = nlohmann::ordered_json;
 void AppendUtf8(uint32_t code, std::string& text) {
   if (code < 0x80) {
     text += static_cast<char>(code);
-  } else {  // below 0x800 in all that follows
+  } else {  // the codes used here are below 0x800
     text += static_cast<char>(0xC0 | code >> 6);
     text += static_cast<char>(0x80 | (code & 0x3F));
   }
 }
 
-// A tokenizer that does nothing: its alphabet is what byte-level BPE makes of the 256 bytes (those that print stand for
-// themselves, the others for the characters from 256 on), and it merges nothing.
+// A byte-level BPE tokenizer without merges. Its vocabulary is the alphabet of byte-level BPE: a byte that prints is the
+// character with its number, the others are the characters from 256 on.
 Json Tokenizer() {
   Json vocabulary = Json::object();
   uint32_t next = 256;

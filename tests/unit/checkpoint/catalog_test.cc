@@ -29,7 +29,7 @@ std::vector<uint64_t> Steps(const TemporaryFolder& folder) {
   return steps;
 }
 
-TEST(CatalogTest, FolderNames_AreReadBackAndOthersPassedOver) {
+TEST(CatalogTest, FolderNames_AreParsedAndOthersIgnored) {
   EXPECT_EQ(StepFolderName(100), "step-00000100");
   EXPECT_EQ(StepFolderName(123456789012), "step-123456789012");
   EXPECT_EQ(StepOfFolderName("step-00000100"), 100u);
@@ -40,7 +40,7 @@ TEST(CatalogTest, FolderNames_AreReadBackAndOthersPassedOver) {
   }
 }
 
-TEST(CatalogTest, Find_WithNothingThere_FindsNothing) {
+TEST(CatalogTest, Find_InAnEmptyFolder_FindsNothing) {
   TemporaryFolder folder;
 
   auto found = FindCheckpoint(folder.path());
@@ -50,7 +50,7 @@ TEST(CatalogTest, Find_WithNothingThere_FindsNothing) {
   EXPECT_THAT(found->damaged, IsEmpty());
 }
 
-TEST(CatalogTest, Find_NewestDamaged_FallsBackAndSaysWhy) {
+TEST(CatalogTest, Find_NewestDamaged_ReturnsTheOneBeforeWithTheReason) {
   TemporaryFolder folder;
   WriteStep(folder, 100);
   WriteStep(folder, 200);
@@ -65,7 +65,7 @@ TEST(CatalogTest, Find_NewestDamaged_FallsBackAndSaysWhy) {
   EXPECT_THAT(found->damaged[0], HasSubstr("checkpoint of step 300 is damaged"));
 }
 
-TEST(CatalogTest, Find_TakesTheNewest) {
+TEST(CatalogTest, Find_ReturnsTheNewest) {
   TemporaryFolder folder;
   for (uint64_t step : {100, 300, 200}) WriteStep(folder, step);
 
@@ -104,7 +104,7 @@ std::string WriteNonfinite(const TemporaryFolder& folder, uint64_t step) {
   return WriteCheckpoint(folder.path(), SmallManifest(step), tensors, FileSystem::Real())->path;
 }
 
-TEST(CatalogTest, ACheckpointWithValuesThatAreNotFinite_IsMarkedAndNotGoneOnFrom) {
+TEST(CatalogTest, NonfiniteCheckpoint_IsMarkedAndSkipped) {
   TemporaryFolder folder;
   WriteStep(folder, 100);
   std::string path = WriteNonfinite(folder, 200);
@@ -116,7 +116,7 @@ TEST(CatalogTest, ACheckpointWithValuesThatAreNotFinite_IsMarkedAndNotGoneOnFrom
   EXPECT_THAT(found->damaged, ElementsAre(HasSubstr("values that are not finite (parameter 'ln_f.bias')")));
 }
 
-TEST(CatalogTest, EachType_KnowsItsValuesThatAreNotFinite) {
+TEST(CatalogTest, NonfiniteValues_AreDetectedInEachType) {
   TemporaryFolder folder;
   struct Case {
     const char* dtype;
@@ -144,7 +144,7 @@ TEST(CatalogTest, EachType_KnowsItsValuesThatAreNotFinite) {
   }
 }
 
-TEST(CatalogTest, Prune_KeepEvery_LeavesMultiplesForGood) {
+TEST(CatalogTest, Prune_KeepEvery_NeverRemovesMultiples) {
   TemporaryFolder folder;
   for (uint64_t step : {100, 150, 200, 250, 300, 350}) WriteStep(folder, step);
 
@@ -154,7 +154,7 @@ TEST(CatalogTest, Prune_KeepEvery_LeavesMultiplesForGood) {
   EXPECT_THAT(Steps(folder), ElementsAre(350, 300, 200, 100));
 }
 
-TEST(CatalogTest, Prune_NeverTakesTheLastOneThatIsFinite) {
+TEST(CatalogTest, Prune_NeverRemovesTheLastFiniteCheckpoint) {
   TemporaryFolder folder;
   for (uint64_t step : {100, 200}) WriteStep(folder, step);
   for (uint64_t step : {300, 400, 500}) WriteNonfinite(folder, step);

@@ -31,7 +31,7 @@ std::set<std::string> Names(const std::string& folder) {
   return names;
 }
 
-TEST(CheckpointTest, WriteThenRead_GivesEveryByteBack) {
+TEST(CheckpointTest, WriteThenRead_ReturnsEveryByte) {
   TemporaryFolder folder;
   SmallState state(3);
 
@@ -54,7 +54,7 @@ TEST(CheckpointTest, WriteThenRead_GivesEveryByteBack) {
   }
 }
 
-TEST(CheckpointTest, Write_OfAStepThatIsThere_ReplacesIt) {
+TEST(CheckpointTest, Write_OfAnExistingStep_ReplacesIt) {
   TemporaryFolder folder;
   Write(folder, 5, /*salt=*/1);
 
@@ -103,7 +103,7 @@ TEST(CheckpointTest, Open_OfDamage_NamesTheFile) {
   EXPECT_EQ(Checkpoint::Open(folder / "step-00000009").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(CheckpointTest, OpenUnread_FindsWhatIsMissingAtOnce_AndAFlippedByteWhenItIsRead) {
+TEST(CheckpointTest, OpenUnread_DetectsMissingFilesImmediately_AndAFlippedByteWhenRead) {
   TemporaryFolder folder;
   const std::string path = Write(folder, 1), shard = path + "/shard-00000.safetensors";
   FlipByte(shard, std::filesystem::file_size(shard) - 1);  // of exp_avg_sq ln_f.bias
@@ -119,7 +119,7 @@ TEST(CheckpointTest, OpenUnread_FindsWhatIsMissingAtOnce_AndAFlippedByteWhenItIs
   EXPECT_TRUE(absl::IsDataLoss(Checkpoint::OpenUnread(path).status()));
 }
 
-TEST(CheckpointTest, ReadTensor_OfAnotherModel_SaysBothShapes) {
+TEST(CheckpointTest, ReadTensor_OfAnotherModel_ReportsBothShapes) {
   TemporaryFolder folder;
   auto checkpoint = Checkpoint::Open(Write(folder, 1));
   ASSERT_TRUE(checkpoint.ok());
@@ -135,7 +135,7 @@ TEST(CheckpointTest, ReadTensor_OfAnotherModel_SaysBothShapes) {
   EXPECT_EQ(name.code(), absl::StatusCode::kNotFound);
 }
 
-TEST(CheckpointTest, ReadBox_OfAnyBox_GivesItsElements) {
+TEST(CheckpointTest, ReadBox_OfAnyBox_ReturnsItsElements) {
   TemporaryFolder folder;
   auto checkpoint = Checkpoint::Open(Write(folder, 1));
   ASSERT_TRUE(checkpoint.ok());
@@ -159,7 +159,7 @@ TEST(CheckpointTest, ReadBox_OfAnyBox_GivesItsElements) {
 }
 
 // A tensor of [3, 4] told as two column slices, the right one cut in two flat ranges: what other layouts will write.
-TEST(CheckpointTest, ReadBox_FromColumnSlicesAndFlatRanges_PutsThemTogether) {
+TEST(CheckpointTest, ReadBox_FromColumnSlicesAndFlatRanges_CombinesThem) {
   TemporaryFolder folder;
   std::string path = folder / "step-00000001";
   ASSERT_TRUE(MakeFolders(path).ok());
@@ -213,7 +213,7 @@ TEST(CheckpointTest, ReadBox_FromColumnSlicesAndFlatRanges_PutsThemTogether) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(CheckpointTest, ReadRange_OfATensorOfThreeDimensions_IsItsStretchOfElements) {
+TEST(CheckpointTest, ReadRange_OfATensorOfThreeDimensions_ReturnsItsElements) {
   TemporaryFolder folder;
   std::vector<float> values(2 * 3 * 5);
   std::iota(values.begin(), values.end(), 0.0f);
@@ -235,7 +235,7 @@ TEST(CheckpointTest, ReadRange_OfATensorOfThreeDimensions_IsItsStretchOfElements
   }
 }
 
-TEST(CheckpointTest, Write_FromAStream_TakesWhatWasAnnouncedAndNothingElse) {
+TEST(CheckpointTest, Write_FromAStream_AcceptsOnlyTheAnnouncedTensors) {
   TemporaryFolder folder;
   const std::string four(4, 'x'), eight(8, 'y');
   const std::vector<TensorHeader> headers = {{.name = "a", .role = "parameter", .dtype = "F32", .shape = {2}},
@@ -261,7 +261,7 @@ TEST(CheckpointTest, Write_FromAStream_TakesWhatWasAnnouncedAndNothingElse) {
   EXPECT_TRUE(Checkpoint::Open(saved->path).ok());
 }
 
-TEST(CheckpointTest, Write_ToAFullDisk_IsRefusedAtAnyByteAndLeavesNothing) {
+TEST(CheckpointTest, Write_ToAFullDisk_FailsAtAnyByteAndLeavesNothing) {
   TemporaryFolder folder;
   std::string before = Write(folder, 1);
   int64_t needed = 0;

@@ -152,7 +152,7 @@ class CrashTest : public ::testing::TestWithParam<Before> {
   float older_ = -1;
 };
 
-TEST_P(CrashTest, AtEveryCallOfASave_TheNewestWholeOneLoads) {
+TEST_P(CrashTest, CrashAtEveryCallOfASave_TheNewestWholeCheckpointLoads) {
   auto save = [](const std::string& folder, FileSystem& disk) { return GetParam().Save(folder, disk); };
   const int calls = CountCalls(base_.path(), save);
   ASSERT_GT(calls, 10);
@@ -179,7 +179,7 @@ TEST_P(CrashTest, AtEveryCallOfASave_TheNewestWholeOneLoads) {
   }
 }
 
-TEST_P(CrashTest, AtEveryCallOfSettling_NothingIsLost) {
+TEST_P(CrashTest, CrashAtEveryCallOfSettling_NothingIsLost) {
   // The process alone is killed first, so what it had not synced yet is there and may be lost later.
   auto save = [](const std::string& folder, FileSystem& disk) { return GetParam().Save(folder, disk); };
   const int save_calls = CountCalls(base_.path(), save);
@@ -219,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(Saves, CrashTest,
                                            Before{"TogetherReplacing", {200}, 200, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(CrashTest, AtEveryCallOfRemoving_WhatHasItsNameIsWhole) {
+TEST(CrashTest, CrashAtEveryCallOfRemoving_NamedCheckpointsAreWhole) {
   TemporaryFolder base;
   for (uint64_t step : {100, 200, 300}) {
     ASSERT_TRUE(Save(base.path(), step, static_cast<float>(step), FileSystem::Real()).ok());

@@ -36,7 +36,7 @@ struct Recorder {
   }
 };
 
-TEST(FaultPointsTest, Parse_TellsEverythingThatIsWrongAtOnce) {
+TEST(FaultPointsTest, Parse_ListsEveryProblem) {
   auto rules = ParseFaultRules("point=sync:shrad:before,do=kill;rank=x,do=slow:fast;colour=red,point=grant");
 
   ASSERT_TRUE(absl::IsInvalidArgument(rules.status()));
@@ -47,7 +47,7 @@ TEST(FaultPointsTest, Parse_TellsEverythingThatIsWrongAtOnce) {
   }
 }
 
-TEST(FaultPointsTest, Parse_ReadsRulesOfAFile_AndNamesOneThatIsNotThere) {
+TEST(FaultPointsTest, Parse_ReadsRulesFromAFile_AndNamesAMissingOne) {
   TemporaryFolder folder;
   ASSERT_TRUE(WriteFileAtomically(folder / "rules", "point=grant,do=kill\n\n point=commit , do=stop,nth=3\n").ok());
 
@@ -61,7 +61,7 @@ TEST(FaultPointsTest, Parse_ReadsRulesOfAFile_AndNamesOneThatIsNotThere) {
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr(folder / "none"));
 }
 
-TEST(FaultPointsTest, Pass_ActsAtItsPointRankGenerationAndCountAlone) {
+TEST(FaultPointsTest, Pass_ActsOnlyAtItsPointRankGenerationAndCount) {
   Recorder recorder;
   FaultPoints points = recorder.Points(
       "rank=1,generation=2,point=sync:*:before,nth=2,do=kill;rank=0,point=sync:*:before,do=stop;"
@@ -92,7 +92,7 @@ TEST(FaultPointsTest, Pass_OnceActsOnceOverAllProcesses) {
   EXPECT_TRUE(FileExists(folder / "fired"));
 }
 
-TEST(FaultPointsTest, Pass_WaitSaysThatItIsThereAndGoesOnOnceTheFileIs) {
+TEST(FaultPointsTest, Pass_Wait_ReportsThatItWaitsAndContinuesOnceTheFileExists) {
   TemporaryFolder folder;
   Recorder recorder;
   const std::string file = folder / "go";
@@ -110,7 +110,7 @@ TEST(FaultPointsTest, Pass_WaitSaysThatItIsThereAndGoesOnOnceTheFileIs) {
 }
 
 // A save passes every point, in this order: what a crash test may name is what happens.
-TEST(FaultPointsTest, FileSystem_TellsEveryCallOfASave) {
+TEST(FaultPointsTest, FileSystem_HasAPointForEveryCallOfASave) {
   TemporaryFolder folder;
   Recorder recorder;
   std::vector<std::string> passed;
@@ -166,7 +166,7 @@ TEST(FaultPointsTest, FileSystem_FailsAsTheKernelWould_AndTheSaveLeavesNothing) 
   }
 }
 
-TEST(FaultPointsTest, Install_WithoutRulesChangesNothing_WithBadOnesRefuses) {
+TEST(FaultPointsTest, Install_WithoutRulesChangesNothing_WithInvalidRulesFails) {
   EXPECT_EQ(*InstallFaultPoints(nullptr, 0, 1, FileSystem::Real()), &FileSystem::Real());
   EXPECT_TRUE(absl::IsInvalidArgument(InstallFaultPoints("point=x", 0, 1, FileSystem::Real()).status()));
   EXPECT_TRUE(FaultPoint("grant").ok());

@@ -56,7 +56,7 @@ class HuggingFaceFolderTest : public testing::Test {
   float next_ = 1;
 };
 
-TEST_F(HuggingFaceFolderTest, ExportThenImport_GivesTheWeightsBackAndEmptyMoments) {
+TEST_F(HuggingFaceFolderTest, ExportThenImport_ReturnsTheWeightsWithZeroMoments) {
   std::unique_ptr<Checkpoint> before = Saved();
 
   ASSERT_TRUE(ExportModel(*before, kSizes, folder_ / "out", FileSystem::Real()).ok());
@@ -99,7 +99,7 @@ TEST_F(HuggingFaceFolderTest, Export_WritesExactlyTheseBytes) {
   EXPECT_EQ(found, hashes);
 }
 
-TEST_F(HuggingFaceFolderTest, Export_ThatFailsOnItsWay_LeavesNothing) {
+TEST_F(HuggingFaceFolderTest, FailedExport_LeavesNothing) {
   std::unique_ptr<Checkpoint> checkpoint = Saved();
   FullDisk disk(5000);
   ModelSizes wider = kSizes;
@@ -114,7 +114,7 @@ TEST_F(HuggingFaceFolderTest, Export_ThatFailsOnItsWay_LeavesNothing) {
   EXPECT_FALSE(FileExists(folder_ / "out.partial"));
 }
 
-TEST_F(HuggingFaceFolderTest, Import_OfOtherWeights_NamesEveryOneThatIsWrong) {
+TEST_F(HuggingFaceFolderTest, Import_OfOtherWeights_NamesEveryDifference) {
   std::vector<TensorInfo> infos;
   for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
     if (name == "h.1.mlp.c_fc.bias" || name == "ln_f.weight") continue;
@@ -136,7 +136,7 @@ TEST_F(HuggingFaceFolderTest, Import_OfOtherWeights_NamesEveryOneThatIsWrong) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_ / "run"));
 }
 
-TEST_F(HuggingFaceFolderTest, Import_OfSixteenBits_WidensExactlyAndAHeadOfItsOwnIsRefused) {
+TEST_F(HuggingFaceFolderTest, Import_OfSixteenBits_WidensExactlyAndRefusesAnUntiedHead) {
   for (const char* dtype : {"F16", "BF16"}) {
     std::vector<TensorInfo> infos;
     std::string data;

@@ -37,7 +37,7 @@ class InventoryTest : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(InventoryTest, List_GivesCheckpointsPartialsAndOrphansAndNothingElse) {
+TEST_F(InventoryTest, List_ReturnsOnlyCheckpointsPartialsAndOrphans) {
   for (uint64_t step : {100, 300, 200}) Write(step);
   std::filesystem::rename(Write(400), folder_ / "step-00000400.g2.partial");
   for (const char* name : {"metrics.jsonl", ".lock", ".fence", "notes.txt", "metrics.jsonl.tmp-12"}) {
@@ -57,7 +57,7 @@ TEST_F(InventoryTest, List_GivesCheckpointsPartialsAndOrphansAndNothingElse) {
   EXPECT_TRUE(absl::IsNotFound(ListRunFolder(folder_ / "none").status()));
 }
 
-TEST_F(InventoryTest, Remove_TakesWhatIsNamedAndLeavesTheRest) {
+TEST_F(InventoryTest, Remove_RemovesOnlyTheNamedEntries) {
   for (uint64_t step : {100, 200, 300}) Write(step);
 
   ASSERT_TRUE(Remove({"step-00000100", "step-00000300"}).ok());
@@ -66,7 +66,7 @@ TEST_F(InventoryTest, Remove_TakesWhatIsNamedAndLeavesTheRest) {
   EXPECT_TRUE(absl::IsNotFound(Remove({"step-00000100"})));
 }
 
-TEST_F(InventoryTest, Remove_NeverTakesTheLastGoodOne) {
+TEST_F(InventoryTest, Remove_NeverRemovesTheLastGoodCheckpoint) {
   for (uint64_t step : {100, 200, 300}) Write(step);
   Damage(folder_ / "step-00000300");
 
@@ -79,7 +79,7 @@ TEST_F(InventoryTest, Remove_NeverTakesTheLastGoodOne) {
   EXPECT_FALSE(Remove({"step-00000200"}).ok());
 }
 
-TEST_F(InventoryTest, Remove_OfDamagedOnesAlone_IsAllowed) {
+TEST_F(InventoryTest, Remove_OfOnlyDamagedCheckpoints_IsAllowed) {
   Damage(Write(100));
 
   EXPECT_TRUE(Remove({"step-00000100"}).ok());
@@ -87,7 +87,7 @@ TEST_F(InventoryTest, Remove_OfDamagedOnesAlone_IsAllowed) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(InventoryTest, Remove_OfAPartialThatIsTheOnlyGoodOne_IsRefused) {
+TEST_F(InventoryTest, Remove_OfAPartialThatIsTheOnlyGoodCheckpoint_IsRefused) {
   std::filesystem::rename(Write(400), folder_ / "step-00000400.g2.partial");
   ASSERT_TRUE(MakeFolders(folder_ / "step-00000500.g2.partial").ok());
 
@@ -112,7 +112,7 @@ TEST_F(InventoryTest, Remove_WhileAJobTrainsIntoTheFolder_IsRefused) {
   EXPECT_EQ(Names().size(), 2u);
 }
 
-TEST_F(InventoryTest, WhatIsBeingRead_StaysUntilItIsNot) {
+TEST_F(InventoryTest, CheckpointBeingRead_IsNotRemoved) {
   for (uint64_t step : {100, 200, 300}) Write(step);
   auto reader = Checkpoint::Open(folder_ / "step-00000100");
   ASSERT_TRUE(reader.ok());

@@ -44,7 +44,7 @@ std::string ErrorOf(const Manifest& manifest) {
   return std::string(ParseManifest(ManifestText(manifest)).status().message());
 }
 
-TEST(ManifestTest, TextAndBack_KeepsEverything) {
+TEST(ManifestTest, TextRoundTrip_KeepsEverything) {
   Manifest manifest = Sample();
 
   auto read = ParseManifest(ManifestText(manifest));
@@ -75,7 +75,7 @@ TEST(ManifestTest, Parse_CutAnywhere_IsDataLoss) {
   }
 }
 
-TEST(ManifestTest, Parse_LaterVersion_IsUnimplementedAndSaysWhatToDo) {
+TEST(ManifestTest, Parse_LaterVersion_IsUnimplementedWithAdvice) {
   std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 2", "\"version\": 3"}}));
 
   absl::Status status = ParseManifest(text).status();
@@ -84,7 +84,7 @@ TEST(ManifestTest, Parse_LaterVersion_IsUnimplementedAndSaysWhatToDo) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("newer trainyard"));
 }
 
-TEST(ManifestTest, WhatVersionTwoAdds_IsKeptAndNotAskedOfVersionOne) {
+TEST(ManifestTest, KeysOfVersionTwo_AreReadAndNotRequiredInVersionOne) {
   Manifest manifest = Sample();
   const std::string plain = ManifestText(manifest);
   manifest.data.list = {{.path = "/data/a.txt", .bytes = 1000, .hash = std::string(32, 'b')}};
@@ -119,7 +119,7 @@ TEST(ManifestTest, Parse_SpecWithAnotherDigest_IsDataLoss) {
   EXPECT_THAT(ErrorOf(manifest), HasSubstr("digest"));
 }
 
-TEST(ManifestTest, Parse_PiecesThatDoNotFit_AreNamed) {
+TEST(ManifestTest, Parse_InvalidPieces_AreNamed) {
   Manifest outside = Sample(), overlap = Sample(), hole = Sample(), bytes = Sample(), file = Sample(), range = Sample();
   outside.tensors[0].pieces[0].start = {0, 3};
   overlap.tensors[0].pieces[0].start = {0, 1};

@@ -90,7 +90,7 @@ class PartTest : public testing::Test {
   const std::string partial_ = PartialPath(folder_.path(), 4, 2);
 };
 
-TEST_F(PartTest, RanksTogether_WriteACheckpointThatGivesEveryByteBack) {
+TEST_F(PartTest, AllRanks_WriteACheckpointThatReturnsEveryByte) {
   for (uint64_t world : {1, 2, 3, 4, 7}) {
     SmallState state(static_cast<float>(world));
     for (uint64_t rank = 0; rank < world; ++rank) WritePart(state, rank, world);
@@ -126,7 +126,7 @@ TEST_F(PartTest, RanksTogether_WriteACheckpointThatGivesEveryByteBack) {
   }
 }
 
-TEST_F(PartTest, Text_ReadsBackAndAnyByteFlippedIsFound) {
+TEST_F(PartTest, Text_RoundTripsAndAnyFlippedByteIsDetected) {
   const CheckpointPart part = WritePart(SmallState(1), 1, 3);
   const std::string text = PartText(part), path = JoinPath(partial_, PartName(1));
 
@@ -144,7 +144,7 @@ TEST_F(PartTest, Text_ReadsBackAndAnyByteFlippedIsFound) {
   EXPECT_TRUE(absl::IsUnavailable(Read(1, 3).status())) << "a file system may show a file before it is whole";
 }
 
-TEST_F(PartTest, WhatIsNotThereYet_IsToldApartFromWhatIsOfAnotherSave) {
+TEST_F(PartTest, MissingPart_IsDistinguishedFromAPartOfAnotherSave) {
   WritePart(SmallState(1), 0, 2);
 
   absl::Status missing = Read(1, 2).status();
@@ -163,7 +163,7 @@ TEST_F(PartTest, WhatIsNotThereYet_IsToldApartFromWhatIsOfAnotherSave) {
   EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
 }
 
-TEST_F(PartTest, ElementsThatNobodyOrTwoHaveWritten_AreNoManifest) {
+TEST_F(PartTest, ElementsWrittenByNoRankOrTwo_AreRefused) {
   SmallState state(1);
   std::vector<CheckpointPart> parts;
   for (uint64_t rank = 0; rank < 3; ++rank) parts.push_back(WritePart(state, rank, 3));
@@ -183,7 +183,7 @@ TEST_F(PartTest, ElementsThatNobodyOrTwoHaveWritten_AreNoManifest) {
   EXPECT_THAT(AssembleManifest(parts, fewer, manifest).message(), HasSubstr("not a tensor of this state"));
 }
 
-TEST_F(PartTest, RanksThatShouldHoldTheSameAndDoNot_AreNamedWithTheTensor) {
+TEST_F(PartTest, RanksWithDifferentCopies_AreNamedWithTheTensor) {
   SmallState right(1), wrong(1.5);
   std::vector<CheckpointPart> parts = {WritePart(right, 0, 3), WritePart(wrong, 1, 3), WritePart(right, 2, 3)};
   Manifest manifest = SmallManifest(4);
@@ -195,7 +195,7 @@ TEST_F(PartTest, RanksThatShouldHoldTheSameAndDoNot_AreNamedWithTheTensor) {
                                           "parameter 'wte.weight'"));
 }
 
-TEST_F(PartTest, Nonfinite_OfAllRanksIsToldOnce) {
+TEST_F(PartTest, Nonfinite_OfAllRanks_IsListedOnce) {
   SmallState state(1);
   std::vector<CheckpointPart> parts = {WritePart(state, 0, 2), WritePart(state, 1, 2)};
   parts[0].nonfinite = parts[1].nonfinite = {"parameter 'wte.weight'"};
@@ -206,7 +206,7 @@ TEST_F(PartTest, Nonfinite_OfAllRanksIsToldOnce) {
   EXPECT_THAT(manifest.nonfinite, testing::ElementsAre("parameter 'wte.weight'"));
 }
 
-TEST_F(PartTest, AWriterThatIsToldToStop_StopsAtTheNextChunk) {
+TEST_F(PartTest, WriterWithAnErrorBeforeAWrite_StopsAtTheNextChunk) {
   const std::string bytes(1 << 20, 'x');
   uint64_t asked = 0;
   ShardOptions options{.before_write = [&](uint64_t chunk) {

@@ -75,7 +75,7 @@ TEST_F(ReshardTest, ToAnyNumberOfRanksAndBack_HoldsTheSameBits) {
   }
 }
 
-TEST_F(ReshardTest, Full_HasWeightsAndOptimizerWholeInAFileEach) {
+TEST_F(ReshardTest, Full_HasOneFileOfWeightsAndOneOfTheOptimizer) {
   std::unique_ptr<Checkpoint> whole = Reshard({}, "whole");
 
   ExpectSame(*whole);
@@ -85,7 +85,7 @@ TEST_F(ReshardTest, Full_HasWeightsAndOptimizerWholeInAFileEach) {
   EXPECT_EQ((*weights)->Bytes(*(*weights)->Find("wte.weight")), state_.Bytes("parameter", "wte.weight"));
 }
 
-TEST_F(ReshardTest, Dtype_RoundsTheWeightsAndKeepsTheOptimizers) {
+TEST_F(ReshardTest, Dtype_RoundsTheWeightsAndNotTheOptimizer) {
   std::unique_ptr<Checkpoint> narrow = Reshard({.ranks = 2, .dtype = "BF16"}, "narrow");
 
   std::string bytes(24 * 2, '\0');
@@ -96,7 +96,7 @@ TEST_F(ReshardTest, Dtype_RoundsTheWeightsAndKeepsTheOptimizers) {
   EXPECT_EQ(moments, state_.Bytes("exp_avg", "wte.weight"));
 }
 
-TEST_F(ReshardTest, WhatIsThereAlready_IsLeftAlone) {
+TEST_F(ReshardTest, ExistingCheckpoint_IsNotChanged) {
   Reshard({.ranks = 2}, "out");
   const std::string before = *ReadFile(folder_ / "out/step-00000007/manifest.json");
 
@@ -106,7 +106,7 @@ TEST_F(ReshardTest, WhatIsThereAlready_IsLeftAlone) {
   EXPECT_EQ(*ReadFile(folder_ / "out/step-00000007/manifest.json"), before);
 }
 
-TEST_F(ReshardTest, DiskFull_IsToldAndLeavesNothing) {
+TEST_F(ReshardTest, FullDisk_IsReportedAndLeavesNothing) {
   FullDisk disk(500);
 
   absl::Status full = ReshardCheckpoint(*from_, {.ranks = 2}, folder_ / "out", disk).status();
@@ -163,7 +163,7 @@ TEST(DtypeConvertTest, Halves_RoundToTheNearestAndTiesToEven) {
 }
 
 // Every value of a narrow type is one of the wide types.
-TEST(DtypeConvertTest, EveryHalf_ComesBackAsItWas) {
+TEST(DtypeConvertTest, EveryHalf_RoundTrips) {
   for (const char* half : {"F16", "BF16"}) {
     for (const char* wide : {"F32", "F64"}) {
       for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) {

@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> OpenHeader(const TemporaryFolde
   return OpenBytes(folder, Length(header.size()) + header + std::string(data_bytes, 'x'));
 }
 
-TEST(SafetensorsTest, Open_WhatTheHeaderFunctionMade_FindsEveryTensor) {
+TEST(SafetensorsTest, Open_WithAHeaderOfSafetensorsHeader_FindsEveryTensor) {
   TemporaryFolder folder;
   std::vector<TensorInfo> tensors = {{.name = "a", .dtype = "F64", .shape = {2}},
                                      {.name = "b", .dtype = "U8", .shape = {3, 1}}};
@@ -55,7 +55,7 @@ TEST(SafetensorsTest, Open_ScalarAndEmptyTensor_AreTensors) {
   EXPECT_EQ((*file)->tensors().size(), 2u);
 }
 
-TEST(SafetensorsTest, Open_OfBadFiles_SaysWhatIsWrong) {
+TEST(SafetensorsTest, Open_OfInvalidFiles_ReportsTheProblem) {
   struct Case {
     std::string bytes;
     std::string expected;
@@ -106,7 +106,7 @@ TEST(SafetensorsTest, Open_OfBadFiles_SaysWhatIsWrong) {
   }
 }
 
-TEST(SafetensorsTest, Open_OfNoFile_IsNotFound) {
+TEST(SafetensorsTest, Open_OfAMissingFile_IsNotFound) {
   EXPECT_EQ(SafetensorsFile::Open("/nonexistent/x.safetensors").status().code(), absl::StatusCode::kNotFound);
 }
 

@@ -51,7 +51,7 @@ class SettleTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(SettleTest, CompleteOneOfTheGenerationThatHadTheFolder_GetsItsName_OthersAreRemoved) {
+TEST_F(SettleTest, CompletePartialOfTheLastGeneration_BecomesACheckpoint_OthersAreRemoved) {
   Partial(100, 3);
   Checkpoint(200);
   Partial(200, 3);
@@ -66,7 +66,7 @@ TEST_F(SettleTest, CompleteOneOfTheGenerationThatHadTheFolder_GetsItsName_Others
 }
 
 // Generation 1 was cut off, generation 2 took the folder and settled; what 1 completes later is not the run's.
-TEST_F(SettleTest, WhatAFencedGenerationCompletedLate_IsNotUsed) {
+TEST_F(SettleTest, PartialCompletedByAFencedGeneration_IsNotUsed) {
   Partial(900, 1);
 
   std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 2});
@@ -76,7 +76,7 @@ TEST_F(SettleTest, WhatAFencedGenerationCompletedLate_IsNotUsed) {
 }
 
 // Generation 2 took the folder and died before it settled: what 1 left is the newest there is.
-TEST_F(SettleTest, WhoeverDiedBeforeSettling_DoesNotCount) {
+TEST_F(SettleTest, GenerationKilledBeforeSettling_DoesNotCount) {
   Partial(900, 1);
 
   Settle(JobGeneration{"abcdefgh", 1});
@@ -94,7 +94,7 @@ TEST_F(SettleTest, GenerationsOfAnotherJob_AreNotCompared) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SettleTest, WhatWasGranted_CountsWhoeverWroteIt) {
+TEST_F(SettleTest, GrantedPartial_IsValidWhicheverGenerationWroteIt) {
   const std::string granted = Partial(900, 1);
   Partial(800, 1);
 
@@ -103,7 +103,7 @@ TEST_F(SettleTest, WhatWasGranted_CountsWhoeverWroteIt) {
   EXPECT_THAT(Names(), ElementsAre("step-00000900"));
 }
 
-TEST_F(SettleTest, WithoutAFence_AllOfThisJobCount) {
+TEST_F(SettleTest, WithoutAFence_AllPartialsOfThisJobAreValid) {
   Partial(100, 1);
   Partial(200, 5);
   Partial(300, 5, "another");
@@ -113,7 +113,7 @@ TEST_F(SettleTest, WithoutAFence_AllOfThisJobCount) {
   EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
 }
 
-TEST_F(SettleTest, EveryByteIsVerifiedBeforeItGetsItsName) {
+TEST_F(SettleTest, EveryByteIsVerifiedBeforeTheRename) {
   Partial(100, 3);
   FlipByte(PartialPathOf(100, 3) + "/shard-00000.safetensors", 700);
 
@@ -123,7 +123,7 @@ TEST_F(SettleTest, EveryByteIsVerifiedBeforeItGetsItsName) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SettleTest, CompleteOneTakesThePlaceOfADamagedOne) {
+TEST_F(SettleTest, CompletePartial_ReplacesADamagedCheckpoint) {
   Checkpoint(100);
   Partial(100, 3);
   std::filesystem::remove(folder_ / "step-00000100/manifest.json");
@@ -136,7 +136,7 @@ TEST_F(SettleTest, CompleteOneTakesThePlaceOfADamagedOne) {
 }
 
 // A name says the generation, and so does the manifest; what was being removed is whole until its files go.
-TEST_F(SettleTest, WhatWasBeingRemovedOrReplaced_IsNotTakenForASave) {
+TEST_F(SettleTest, FolderBeingRemovedOrReplaced_IsNotUsedAsASave) {
   Partial(100, 3);
   std::filesystem::rename(PartialPathOf(100, 3), folder_ / "step-00000100.pruned.partial");
   Partial(200, 3);
@@ -149,7 +149,7 @@ TEST_F(SettleTest, WhatWasBeingRemovedOrReplaced_IsNotTakenForASave) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SettleTest, ACheckpointThatLayAsideWhileItWasReplaced_ComesBack) {
+TEST_F(SettleTest, CheckpointRenamedDuringAReplacement_IsRestored) {
   Checkpoint(100);
   Checkpoint(200);
   std::filesystem::rename(folder_ / "step-00000100", folder_ / "step-00000100.g3.partial.replaced");
@@ -160,7 +160,7 @@ TEST_F(SettleTest, ACheckpointThatLayAsideWhileItWasReplaced_ComesBack) {
   EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
 }
 
-TEST_F(SettleTest, TemporaryFilesOfProcessesThatAreGone_AreSwept) {
+TEST_F(SettleTest, TemporaryFilesOfEndedProcesses_AreRemoved) {
   // No process has this number: the kernel's limit lies below.
   for (const char* name : {"metrics.jsonl.tmp-999999999", ".lock.new-999999999", "notes.tmp-mine"}) {
     ASSERT_TRUE(WriteFileAtomically(folder_ / name, "x").ok());
@@ -177,7 +177,7 @@ TEST_F(SettleTest, TemporaryFilesOfProcessesThatAreGone_AreSwept) {
 }
 
 // What cannot be removed is no reason not to start: it is told, and swept another time.
-TEST_F(SettleTest, APartialThatCannotBeRemoved_IsTold) {
+TEST_F(SettleTest, PartialThatCannotBeRemoved_IsReported) {
   class Stubborn final : public ForwardingDisk {
    public:
     absl::Status RemoveAll(const std::string&) override { return absl::AlreadyExistsError("it is not empty"); }
@@ -194,7 +194,7 @@ TEST_F(SettleTest, APartialThatCannotBeRemoved_IsTold) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SettleTest, Sweep_LeavesTheOwnGenerationsAlone) {
+TEST_F(SettleTest, Sweep_LeavesItsOwnGenerationAlone) {
   Partial(100, 3);
   Partial(200, 2);
   Checkpoint(50);

@@ -54,13 +54,13 @@ TEST_F(ShardFileTest, ReadInAnyOrder_IsReadTwiceAtMost) {
   EXPECT_EQ(file_->bytes_read(), bytes_.size() + 1000 + 500);
 }
 
-TEST_F(ShardFileTest, WithoutVouching_OnlyWhatIsAskedForIsRead) {
+TEST_F(ShardFileTest, WithoutVouching_OnlyRequestedBytesAreRead) {
   Read(5000, 10);
 
   EXPECT_EQ(file_->bytes_read(), 10u);
 }
 
-TEST_F(ShardFileTest, AnyByteFlipped_IsFound_WhetherItWasAskedForOrNot) {
+TEST_F(ShardFileTest, AnyFlippedByte_IsDetected_RequestedOrNot) {
   for (uint64_t at : {uint64_t{0}, uint64_t{5500}, 2 * kStretchBytes, bytes_.size() - 1}) {
     FlipByte(folder_ / "f", at);
     auto file = *ShardFile::Open(folder_.path(), listed());
@@ -76,7 +76,7 @@ TEST_F(ShardFileTest, AnyByteFlipped_IsFound_WhetherItWasAskedForOrNot) {
   }
 }
 
-TEST_F(ShardFileTest, WhatGrowsShrinksOrCannotBeRead_IsDamage) {
+TEST_F(ShardFileTest, FileThatChangesLengthOrCannotBeRead_IsDamaged) {
   ManifestFile longer = listed();
   ++longer.bytes;
   EXPECT_TRUE(absl::IsDataLoss(ShardFile::Open(folder_.path(), longer).status()));
@@ -93,7 +93,7 @@ TEST_F(ShardFileTest, WhatGrowsShrinksOrCannotBeRead_IsDamage) {
 }
 
 // Wherever the flip is and however many share the work: exactly one of them finds it, and names the tensor.
-TEST(VouchTest, EachByteIsVouchedForByOne) {
+TEST(VouchTest, EachFileIsHashedByOneShare) {
   TemporaryFolder folder;
   SmallState state(1);
   const std::string path = WriteCheckpoint(folder.path(), SmallManifest(1), state.tensors(), FileSystem::Real())->path;

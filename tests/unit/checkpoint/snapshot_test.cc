@@ -60,7 +60,7 @@ class SnapshotTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(SnapshotTest, WhatWasSealed_IsFoundByAnotherWhoOpensIt) {
+TEST_F(SnapshotTest, SealedSnapshot_CanBeOpenedByAnotherProcess) {
   Save(7, *Make());  // whose memory is unmapped by now
 
   auto snapshot = Snapshot::Open(Path());
@@ -80,7 +80,7 @@ TEST_F(SnapshotTest, WhatWasSealed_IsFoundByAnotherWhoOpensIt) {
 }
 
 // The writer is killed wherever it stands: what lies in the file at that moment is what a reader finds.
-TEST_F(SnapshotTest, WhatIsNotSealed_IsNotTaken_AndTheOtherBufferStaysWhole) {
+TEST_F(SnapshotTest, UnsealedSnapshot_IsRefused_AndTheOtherBufferStaysWhole) {
   auto a = Make('a'), b = Make('b');
   EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('a')).status())) << "nothing was ever written";
   Save(7, *a);
@@ -97,7 +97,7 @@ TEST_F(SnapshotTest, WhatIsNotSealed_IsNotTaken_AndTheOtherBufferStaysWhole) {
   }
 }
 
-TEST_F(SnapshotTest, ASealWithoutRoomForItsIndex_IsNotWhole) {
+TEST_F(SnapshotTest, SealWithoutRoomForItsIndex_IsNotWhole) {
   auto buffer = Make();
   buffer->Begin();
   CheckpointPart part = Copy(7, *buffer);
@@ -108,7 +108,7 @@ TEST_F(SnapshotTest, ASealWithoutRoomForItsIndex_IsNotWhole) {
 }
 
 // Padding between tensors and behind the header belongs to nobody; every other bit is seen.
-TEST_F(SnapshotTest, AFlipOfAnyBit_IsFound) {
+TEST_F(SnapshotTest, AnyFlippedBit_IsDetected) {
   Save(7, *Make());
   const uint64_t size = std::filesystem::file_size(Path());
   const CheckpointPart part = (*Snapshot::Open(Path()))->part();
@@ -141,7 +141,7 @@ TEST_F(SnapshotTest, ACutFile_IsRefused) {
 }
 
 // A zombie of an earlier generation goes on writing what somebody reads.
-TEST_F(SnapshotTest, ABufferThatIsWrittenWhileItIsRead_IsDamageAndNotData) {
+TEST_F(SnapshotTest, BufferWrittenDuringARead_IsReportedAsDamage) {
   auto buffer = Make();
   Save(7, *buffer);
   auto snapshot = *Snapshot::Open(Path());
@@ -157,7 +157,7 @@ TEST_F(SnapshotTest, ABufferThatIsWrittenWhileItIsRead_IsDamageAndNotData) {
   EXPECT_THAT(verified.message(), HasSubstr("wte.weight"));
 }
 
-TEST_F(SnapshotTest, AFileThatIsThere_AndALink_AreNotTaken) {
+TEST_F(SnapshotTest, ExistingFileAndLink_AreRefused) {
   auto buffer = Make();
   EXPECT_TRUE(absl::IsAlreadyExists(SnapshotBuffer::Make(Path(), kRoom).status()));
 
@@ -167,14 +167,14 @@ TEST_F(SnapshotTest, AFileThatIsThere_AndALink_AreNotTaken) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "elsewhere"));
 }
 
-TEST_F(SnapshotTest, WithoutRoom_NothingIsLeft) {
+TEST_F(SnapshotTest, WithoutRoom_NoFileIsLeft) {
   // More than any file may have.
   EXPECT_FALSE(SnapshotBuffer::Make(Path(), uint64_t{1} << 62).ok());
 
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
-TEST_F(SnapshotTest, OlderGenerations_AreRemovedWhateverTheirRanksWere) {
+TEST_F(SnapshotTest, OlderGenerations_AreRemovedForAllRanks) {
   std::vector<std::unique_ptr<SnapshotBuffer>> live;  // a zombie's: it goes on with memory that has no name
   for (uint64_t generation : {1, 2, 3}) {
     for (uint64_t rank : {0, 3}) {

@@ -40,7 +40,7 @@ class VerifyTest : public testing::Test {
   std::string shard_;
 };
 
-TEST_F(VerifyTest, AGoodCheckpoint_HasNoProblemAndEveryByteIsCounted) {
+TEST_F(VerifyTest, GoodCheckpoint_HasNoProblemAndEveryByteIsCounted) {
   std::atomic<uint64_t> bytes = 0;
 
   auto verified = VerifyCheckpoint(path_, {.on_bytes = [&](uint64_t n) { bytes += n; }});
@@ -69,7 +69,7 @@ TEST_F(VerifyTest, EveryDamagedTensor_IsNamed) {
   EXPECT_THAT(problems[0].Text(path_), HasSubstr(shard_ + ", parameter 'wte.weight': expected hash "));
 }
 
-TEST_F(VerifyTest, DamageToAHeader_IsOfTheFileAlone) {
+TEST_F(VerifyTest, DamagedHeader_IsAProblemOfTheFileOnly) {
   FlipByte(shard_, 20);
 
   std::vector<CheckpointProblem> problems = Problems();
@@ -79,7 +79,7 @@ TEST_F(VerifyTest, DamageToAHeader_IsOfTheFileAlone) {
   EXPECT_EQ(problems[0].tensor, "");
 }
 
-TEST_F(VerifyTest, AFileCutShort_NamesTheTensorsThatAreGone) {
+TEST_F(VerifyTest, TruncatedFile_NamesTheMissingTensors) {
   const uint64_t cut = FirstByte("optimizer.exp_avg_sq.ln_f.bias") + 4;
   const uint64_t whole = std::filesystem::file_size(shard_);
   std::filesystem::resize_file(shard_, cut);
@@ -93,7 +93,7 @@ TEST_F(VerifyTest, AFileCutShort_NamesTheTensorsThatAreGone) {
   EXPECT_EQ(problems[1].found, absl::StrCat("the file ends at ", cut));
 }
 
-TEST_F(VerifyTest, ManyThings_AreAllTold) {
+TEST_F(VerifyTest, SeveralProblems_AreAllReported) {
   std::filesystem::remove(shard_);
   ASSERT_TRUE(WriteFileAtomically(JoinPath(path_, "notes.txt"), "mine").ok());
 
@@ -104,7 +104,7 @@ TEST_F(VerifyTest, ManyThings_AreAllTold) {
   EXPECT_EQ(problems[1].found, "nothing: it is missing");
 }
 
-TEST_F(VerifyTest, AManifestThatIsDamagedOrMissing_IsTheProblem) {
+TEST_F(VerifyTest, DamagedOrMissingManifest_IsTheProblem) {
   FlipByte(JoinPath(path_, kManifestName), 200);
   auto damaged = VerifyCheckpoint(path_, {});
   std::filesystem::remove(JoinPath(path_, kManifestName));
@@ -118,7 +118,7 @@ TEST_F(VerifyTest, AManifestThatIsDamagedOrMissing_IsTheProblem) {
 }
 
 // Opened as files are, a FIFO would wait for somebody to write to it.
-TEST_F(VerifyTest, WhatIsNoFile_IsAProblemAndHoldsNobodyUp) {
+TEST_F(VerifyTest, EntryThatIsNotAFile_IsAProblemAndDoesNotBlock) {
   std::filesystem::remove(shard_);
   ASSERT_EQ(mkfifo(shard_.c_str(), 0600), 0);
   ASSERT_EQ(Problems().size(), 1u);
@@ -133,7 +133,7 @@ TEST_F(VerifyTest, WhatIsNoFile_IsAProblemAndHoldsNobodyUp) {
   EXPECT_FALSE(Checkpoint::Open(path_).ok());
 }
 
-TEST_F(VerifyTest, ALook_SeesLengthsAndNamesButNotBytes) {
+TEST_F(VerifyTest, LookAtCheckpoint_ChecksLengthsAndNamesButNotBytes) {
   FlipByte(shard_, 20);
   EXPECT_THAT(LookAtCheckpoint(path_)->problems, IsEmpty());
 
@@ -142,7 +142,7 @@ TEST_F(VerifyTest, ALook_SeesLengthsAndNamesButNotBytes) {
 }
 
 // Files are verified at the same time; each file's problems come in the order of the manifest whoever was first.
-TEST_F(VerifyTest, ManyFilesWithManyThreads_GiveTheSameProblemsInOrder) {
+TEST_F(VerifyTest, ManyFilesWithManyThreads_ReturnTheSameProblemsInOrder) {
   std::string path = folder_ / "step-00000002";
   ASSERT_TRUE(MakeFolders(path).ok());
   Manifest manifest = SmallManifest(2);

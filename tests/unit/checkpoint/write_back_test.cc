@@ -39,7 +39,7 @@ class WriteBackTest : public testing::Test {
   RecordingDisk disk_;
 };
 
-TEST_F(WriteBackTest, EachStretchIsStarted_TheOneBeforeAwaited_AndTheSyncComesLast) {
+TEST_F(WriteBackTest, EachRangeIsStarted_TheOneBeforeAwaited_AndTheSyncComesLast) {
   ASSERT_TRUE(Write(disk_, 5 * kChunk + 40).ok());
 
   const std::vector<std::string> calls = disk_.calls();
@@ -53,13 +53,13 @@ TEST_F(WriteBackTest, EachStretchIsStarted_TheOneBeforeAwaited_AndTheSyncComesLa
                                  stretch("start", 2, 4), stretch("await", 0, 2), chunk, "append 40", "sync"));
 }
 
-TEST_F(WriteBackTest, AShortFile_IsSyncedAlone) {
+TEST_F(WriteBackTest, ShortFile_IsOnlySynced) {
   ASSERT_TRUE(Write(disk_, 1000).ok());
 
   EXPECT_THAT(disk_.calls(), ElementsAre(HasSubstr("append "), "append 1000", "sync"));
 }
 
-TEST_F(WriteBackTest, AnErrorOfTheDisk_EndsTheWriting) {
+TEST_F(WriteBackTest, DiskError_EndsTheWriting) {
   disk_.on_call = [](const std::string& call) {
     return call.starts_with("await") ? absl::UnknownError("Input/output error") : absl::OkStatus();
   };
@@ -67,7 +67,7 @@ TEST_F(WriteBackTest, AnErrorOfTheDisk_EndsTheWriting) {
   EXPECT_THAT(Write(disk_, 8 * kChunk).status().message(), HasSubstr("Input/output error"));
 }
 
-TEST_F(WriteBackTest, ItHasAFaultPoint) {
+TEST_F(WriteBackTest, WriteBack_HasAFaultPoint) {
   auto rules = ParseFaultRules("point=writeback:shard:before,nth=2,do=enospc");
   ASSERT_TRUE(rules.ok()) << rules.status();
   FaultPoints points(*rules, 0, 1, FaultEffects{});
@@ -76,7 +76,7 @@ TEST_F(WriteBackTest, ItHasAFaultPoint) {
   EXPECT_TRUE(absl::IsResourceExhausted(Write(*faulty, 8 * kChunk).status()));
 }
 
-TEST_F(WriteBackTest, WhatWasProvedBefore_IsWhatTheWriterFinds) {
+TEST_F(WriteBackTest, ProofMadeBefore_EqualsTheProofOfTheWriter) {
   const uint64_t bytes = 3 * kChunk;
   std::string values = Values(bytes);
   const EntryProof proof = ProveEntry(Entry(bytes), values);

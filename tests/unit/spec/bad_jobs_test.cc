@@ -20,7 +20,7 @@ std::ostream& operator<<(std::ostream& out, const BadJob& row) { return out << r
 
 class BadJobTest : public testing::TestWithParam<BadJob> {};
 
-TEST_P(BadJobTest, IsRefusedWithASentence) {
+TEST_P(BadJobTest, IsRefusedWithOneMessage) {
   const BadJob& row = GetParam();
 
   ReadJob read = Read(absl::StrReplaceAll(kGoodJob, {{row.from, row.to}}));
@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Together, BadJobTest, testing::ValuesIn(kTogether), Bad
 INSTANTIATE_TEST_SUITE_P(Words, BadJobTest, testing::ValuesIn(kWords), BadJobName);
 INSTANTIATE_TEST_SUITE_P(Files, BadJobTest, testing::ValuesIn(kFiles), BadJobName);
 
-TEST(BadJobs, EmptyFile_AsksForWhatIsRequired) {
+TEST(BadJobs, EmptyFile_ListsTheRequiredKeys) {
   EXPECT_EQ(Read("").Errors(),
             "job.yaml: name: is required; expected a string\n"
             "job.yaml: train: is required; expected a map with keys of model, data, batch, steps and more (or "
@@ -195,14 +195,14 @@ TEST(BadJobs, TrainAndProbeTogetherAreRefused) {
             "job.yaml:16:1: probe: times hosts instead of training them; give either train or probe, not both");
 }
 
-TEST(BadJobs, ProbeHasARankOnEveryHostItNames) {
+TEST(BadJobs, ProbeNeedsARankOnEveryNamedHost) {
   EXPECT_EQ(
       Read("name: p\nprobe: {matmul_size: 64}\nresources: {hosts: [a, b]}\n").Errors(),
       "job.yaml:3:1: resources.ranks: is 1, and resources.hosts names 2 hosts; a probe has a rank on each: set ranks "
       "to 2");
 }
 
-TEST(BadJobs, AllProblemsAreToldAtOnceInTheOrderOfTheFile) {
+TEST(BadJobs, AllProblemsAreReportedInTheOrderOfTheFile) {
   ReadJob read = Read("name: Small\ntrain:\n  modle: {layers: 1}\n  steps: -1\nresources: {rank: 2}\n");
 
   EXPECT_EQ(read.problems.error_count(), 7);

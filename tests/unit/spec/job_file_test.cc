@@ -47,7 +47,7 @@ TEST(JobFile, AutoLeavesAKeyOpen) {
   EXPECT_FALSE(read.spec.train().batch().has_micro());
 }
 
-TEST(Overrides, WinOverTheFileAndTheLaterOverTheEarlier) {
+TEST(Overrides, ReplaceTheFileAndEarlierOverrides) {
   ReadJob read = Read(kGoodJob, {"train.steps=20", "train.optimizer.betas=[0.8, 0.9]", "train.steps=30",
                                  "resources={ranks: 4}", "checkpoint.dir=out"});
 
@@ -58,24 +58,24 @@ TEST(Overrides, WinOverTheFileAndTheLaterOverTheEarlier) {
   EXPECT_EQ(read.spec.checkpoint().dir(), "/home/ada/out");
 }
 
-TEST(Overrides, OfAMapGiveTheKeysTheyName) {
+TEST(Overrides, OfAMap_SetTheKeysTheyName) {
   ReadJob read = Read(kGoodJob, {"train.batch={global: 16}"});
 
   EXPECT_EQ(read.spec.train().batch().global_size(), 16u);
   EXPECT_EQ(read.spec.train().batch().micro(), 2u);
 }
 
-TEST(Overrides, OfAListReplaceTheWholeList) {
+TEST(Overrides, OfAList_ReplaceTheWholeList) {
   ReadJob read = Read(kGoodJob, {"train.data.text=[a]", "train.data.text=[b, c]"});
 
   EXPECT_EQ(read.spec.train().data().text_size(), 2);
 }
 
-TEST(Overrides, AutoUndoesWhatTheFileSays) {
+TEST(Overrides, AutoUndoesTheValueOfTheFile) {
   EXPECT_FALSE(Read(kGoodJob, {"train.batch.micro=auto"}).spec.train().batch().has_micro());
 }
 
-TEST(Overrides, GiveWhatTheFileLacks) {
+TEST(Overrides, SetKeysThatTheFileLacks) {
   EXPECT_EQ(Read(absl::StrReplaceAll(kGoodJob, {{"  steps: 10\n", ""}}), {"train.steps=5"}).Errors(), "");
 }
 
@@ -110,7 +110,7 @@ TEST(Presets, FillTheSizes) {
   EXPECT_EQ(model.context(), 256u);
 }
 
-TEST(Presets, FillOnlyWhatIsNotGivenInFileOrOverride) {
+TEST(Presets, FillOnlyKeysThatNeitherFileNorOverrideHas) {
   const v1::Model model =
       Read(WithModel("    preset: lab-tiny\n    context: 32\n"), {"train.model.layers=1"}).spec.train().model();
 
@@ -120,7 +120,7 @@ TEST(Presets, FillOnlyWhatIsNotGivenInFileOrOverride) {
   EXPECT_EQ(model.context(), 32u);
 }
 
-TEST(Presets, UnknownOne_IsTheOnlyProblem) {
+TEST(Presets, UnknownPreset_IsTheOnlyProblem) {
   EXPECT_EQ(Read(WithModel("    preset: huge\n")).problems.error_count(), 1);
 }
 

@@ -36,7 +36,7 @@ std::string RowName(const testing::TestParamInfo<Row>& info) { return info.param
 
 class RefusedSizes : public testing::TestWithParam<Row> {};
 
-TEST_P(RefusedSizes, GetASentenceWithTheProduct) {
+TEST_P(RefusedSizes, AreRefusedWithTheProduct) {
   const Row& row = GetParam();
 
   EXPECT_EQ(ReadParallel(row.ranks, row.parallel).Errors(), row.text);
@@ -145,7 +145,7 @@ TEST(DataSizes, OfEachStrategyMultiplyToTheRanks) {
   }
 }
 
-TEST(PersistElements, OfZero3AreTenRows) {
+TEST(PersistElements, OfZero3_AreTenRows) {
   auto persist = [](const char* parallel) {
     auto job = PrepareJob(ReadParallel(2, parallel).spec, {.job_id = "abcdefgh", .default_run_root = "/r"});
     return job.ok() ? job->spec.parallel().persist_elements() : 999;
@@ -155,7 +155,7 @@ TEST(PersistElements, OfZero3AreTenRows) {
   EXPECT_EQ(persist("data: fsdp"), 0u);
 }
 
-TEST(Freeze, NamesWhatThereIs_AndLeavesSomethingToTrain) {
+TEST(Freeze, GlobsMustMatch_AndLeaveAParameterToTrain) {
   auto errors = [](const char* freeze) { return Read(kGoodJob, {absl::StrCat("train.freeze=", freeze)}).Errors(); };
 
   EXPECT_EQ(errors("[wte.weight, 'h.0.*', 'h.*.ln_?.bias']"), "");
@@ -166,7 +166,7 @@ TEST(Freeze, NamesWhatThereIs_AndLeavesSomethingToTrain) {
             "--set train.freeze=['*']: train.freeze: matches all 28 parameters: nothing is left to train");
 }
 
-TEST(DataSizes, AreInTheResolvedSpecAndTold) {
+TEST(DataSizes, AreInTheResolvedSpecAndTheDecisions) {
   auto job = PrepareJob(ReadParallel(4, "data: hsdp, shard: 2").spec, {.job_id = "abcdefgh", .default_run_root = "/r"});
   ASSERT_TRUE(job.ok()) << job.status();
 
@@ -181,7 +181,7 @@ TEST(DataSizes, AreInTheResolvedSpecAndTold) {
   EXPECT_EQ(again->digest, job->digest);
 }
 
-TEST(ReshardAfterForward, IsAWordOrANumber) {
+TEST(ReshardAfterForward, IsANameOrANumber) {
   EXPECT_EQ(ReadParallel(4, "data: fsdp, reshard_after_forward: true").spec.parallel().reshard_after_forward(), 0u);
   ReadJob kept = ReadParallel(4, "data: fsdp, reshard_after_forward: false");
 
@@ -189,7 +189,7 @@ TEST(ReshardAfterForward, IsAWordOrANumber) {
   EXPECT_NE(WriteYaml(kept.spec).find("reshard_after_forward: false\n"), std::string::npos);
 }
 
-TEST(Precision, IsAWordOrAMap) {
+TEST(Precision, IsANameOrAMap) {
   const std::string word = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: fp64"}});
   const std::string map = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: {type: fp64}"}});
   const std::string wrong = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: fp63"}});
@@ -213,7 +213,7 @@ std::string Types(const std::string& precision) {
   return types;
 }
 
-TEST(Precision, OfAWordIsTheUsualRecipe_OfAMapFollowsParam) {
+TEST(Precision, OfAName_IsTheUsualSet_OfAMap_FollowsParam) {
   EXPECT_EQ(Types("fp32"), "fp32 fp32 fp32 fp32 fp32 ");
   EXPECT_EQ(Types("fp64"), "fp64 fp64 fp64 fp64 fp64 ");
   EXPECT_EQ(Types("bf16"), "bf16 fp32 fp32 fp32 fp32 ");
@@ -222,7 +222,7 @@ TEST(Precision, OfAWordIsTheUsualRecipe_OfAMapFollowsParam) {
   EXPECT_EQ(Types("{type: fp16, reduce: fp16}"), "fp16 fp16 fp32 fp32 fp32 ");
 }
 
-TEST(Precision, ThatContradictsItselfIsRefused) {
+TEST(Precision, Contradiction_IsRefused) {
   auto errors = [](const char* precision) {
     return Read(kGoodJob, {absl::StrCat("train.precision=", precision)}).Errors();
   };
@@ -240,11 +240,11 @@ TEST(Precision, ThatContradictsItselfIsRefused) {
             "fp16; choose fp16 or fp32");
 }
 
-TEST(Precision, OfFp16IsSlowOnACpuAlone) {
+TEST(Precision, Fp16_IsSlowOnlyOnACpu) {
   EXPECT_EQ(Read(kGoodJob, {"train.precision=fp16", "resources.device=cuda"}).Warnings(), "");
 }
 
-TEST(Precision, WarnsOfWhatIsSlowAndOfScalersWithoutEffect) {
+TEST(Precision, SlowTypesAndScalersWithoutEffect_AreWarnings) {
   EXPECT_EQ(Read(kGoodJob, {"train.precision=fp16", "train.loss_scale={initial: 1024}"}).Warnings(),
             "--set train.precision=fp16: warning: train.precision: fp16 is slow on a CPU; "
             "bf16 is not");
@@ -253,7 +253,7 @@ TEST(Precision, WarnsOfWhatIsSlowAndOfScalersWithoutEffect) {
             "losses scaled");
 }
 
-TEST(Clipping, IsByOneOfTwoWays) {
+TEST(Clipping, IsByNormOrByValue) {
   EXPECT_EQ(Read(kGoodJob, {"train.optimizer={clip_norm: 1, clip_value: 0.5}"}).Errors(),
             "--set train.optimizer={clip_norm: 1, clip_value: 0.5}: train.optimizer.clip_value: is one way to clip, "
             "train.optimizer.clip_norm (1) the other; give one of them");
@@ -273,7 +273,7 @@ TEST(Deal, CountsRoundsAndEmptyPlaces) {
   EXPECT_EQ(uneven.idle, 1u);
 }
 
-TEST(AutoMicro, IsTheLargestThatLeavesTheSmallestShareIdle) {
+TEST(AutoMicro, IsTheLargestWithTheSmallestIdleShare) {
   EXPECT_EQ(AutoMicro(8, 2), 4u);   // 2 x 4
   EXPECT_EQ(AutoMicro(8, 1), 8u);   // one of 8
   EXPECT_EQ(AutoMicro(8, 3), 1u);   // 8 micro-batches in 3 rounds: 1 of 9 empty; in twos 2 of 6
@@ -281,7 +281,7 @@ TEST(AutoMicro, IsTheLargestThatLeavesTheSmallestShareIdle) {
   EXPECT_EQ(AutoMicro(2, 3), 1u);
 }
 
-TEST(Divisors, AreAllThereAre) {
+TEST(Divisors, AreComplete) {
   for (uint64_t n = 0; n <= 300; ++n) {
     std::vector<uint64_t> all;
     for (uint64_t d = 1; d <= n; ++d) {
@@ -298,14 +298,14 @@ double CpuSeconds(const std::function<void()>& work) {
   return static_cast<double>(clock() - begin) / CLOCKS_PER_SEC;
 }
 
-TEST(Costs, NoLoopRunsOverANumberThatAUserChose) {
+TEST(Costs, NoLoopRunsOverANumberOfTheUser) {
   for (uint64_t n : {uint64_t{16777216}, uint64_t{16777213}, uint64_t{UINT32_MAX}, uint64_t{UINT64_MAX}}) {
     EXPECT_LT(CpuSeconds([n] { AutoMicro(n, 65536); }), 1) << n;
     EXPECT_LT(CpuSeconds([n] { DivisorsNear(n, n / 2); }), 1) << n;
   }
 }
 
-TEST(Costs, TheLongestListsThatAreAcceptedAreCheckedAtOnce) {
+TEST(Costs, TheLongestAcceptedLists_AreCheckedQuickly) {
   v1::JobSpec spec = Read(kGoodJob).spec;
   spec.mutable_train()->mutable_model()->set_layers(1024);
   spec.mutable_train()->mutable_batch()->set_global_size(16777213);

@@ -32,7 +32,7 @@ std::map<std::string, std::string> Decisions(const PreparedJob& job) {
   return decisions;
 }
 
-TEST(Prepare, GivesEveryDefaultOfTheSchema) {
+TEST(Prepare, SetsEveryDefaultOfTheSchema) {
   const v1::JobSpec spec = Prepared(kGoodJob).spec;
 
   EXPECT_EQ(spec.train().optimizer().lr(), 3e-4);
@@ -49,7 +49,7 @@ TEST(Prepare, GivesEveryDefaultOfTheSchema) {
   EXPECT_EQ(spec.recovery().abandon_after_s(), 600);
 }
 
-TEST(Prepare, DecidesEveryAutoThatNeedsNoHostAndTellsAllOfThem) {
+TEST(Prepare, DecidesEveryAutoThatNeedsNoHostAndListsThem) {
   PreparedJob job = Prepared(absl::StrReplaceAll(kGoodJob, {{"micro: 2", "micro: auto"}}));
 
   EXPECT_EQ(Decisions(job), (std::map<std::string, std::string>{
@@ -68,7 +68,7 @@ TEST(Prepare, DecidesEveryAutoThatNeedsNoHostAndTellsAllOfThem) {
   EXPECT_EQ(job.decisions[0].reason(), "the largest that gives each of 2 ranks the same count: global 8 = 4 x 2");
 }
 
-TEST(Prepare, WhatIsGivenIsNoDecision) {
+TEST(Prepare, GivenValues_AreNoDecisions) {
   PreparedJob job = Prepared(absl::StrReplaceAll(
       kGoodJob, {{"context: 8", "context: 8\n    vocabulary: 300"},
                  {"  ranks: 2",
@@ -79,7 +79,7 @@ TEST(Prepare, WhatIsGivenIsNoDecision) {
   EXPECT_EQ(job.spec.resources().mkl_avx512(), v1::SWITCH_OFF);
 }
 
-TEST(Prepare, AJobWithWhatHasRunOnCpusOnlyIsForTheCpu) {
+TEST(Prepare, JobWithSettingsForCpusOnly_RunsOnTheCpu) {
   const std::pair<const char*, const char*> cases[] = {
       {"parallel: {offload: {optimizer: true}}", "parallel.offload has run on CPUs only"},
       {"parallel: {recompute: blocks}", "parallel.recompute has run on CPUs only"},
@@ -122,7 +122,7 @@ absl::Status PrepareStatus(const v1::JobSpec& spec) {
 }
 
 // Each of these once ended the coordinator, or held it up for a minute.
-TEST(Prepare, NumbersOutOfRangeReachNoRule) {
+TEST(Prepare, NumbersOutOfRange_ReachNoRule) {
   const v1::JobSpec good = Read(kGoodJob).spec;
   v1::JobSpec spec = good;
   spec.mutable_parallel()->set_data(static_cast<v1::DataParallel>(99));
@@ -141,7 +141,7 @@ TEST(Prepare, NumbersOutOfRangeReachNoRule) {
   EXPECT_EQ(PrepareStatus(spec).message(), "train.batch.global: must be from 1 to 16777216, found 4294967295");
 }
 
-TEST(Prepare, PathsThatAreRelativeOrHoldControlCharactersAreRefused) {
+TEST(Prepare, RelativePathsAndControlCharacters_AreRefused) {
   const v1::JobSpec good = Read(kGoodJob).spec;
   v1::JobSpec spec = good;
   spec.mutable_checkpoint()->set_dir("runs/a");
@@ -158,7 +158,7 @@ TEST(Prepare, PathsThatAreRelativeOrHoldControlCharactersAreRefused) {
             "characters");
 }
 
-TEST(Prepare, ASpecAboveTheLimitIsNotLookedAt) {
+TEST(Prepare, SpecAboveTheLimit_IsRefusedUnread) {
   v1::JobSpec spec = Read(kGoodJob).spec;
   for (int i = 0; i < 4000; ++i)
     spec.mutable_train()->mutable_data()->add_text(absl::StrCat("/", std::string(300, 'x')));
@@ -166,7 +166,7 @@ TEST(Prepare, ASpecAboveTheLimitIsNotLookedAt) {
   EXPECT_NE(std::string(PrepareStatus(spec).message()).find("bytes; at most 1048576 are accepted"), std::string::npos);
 }
 
-TEST(Prepare, ARefusalNamesTheFieldsOfTheApi) {
+TEST(Prepare, Refusal_NamesTheFieldsOfTheApi) {
   v1::JobSpec spec = Read(kGoodJob).spec;
   spec.mutable_train()->mutable_batch()->set_global_size(0);
   spec.mutable_resources()->add_hosts("a b");
@@ -196,7 +196,7 @@ TEST(Prepare, ViolationsStaySmall_AndTheLastCountsTheRest) {
   EXPECT_EQ(last.description(), absl::StrCat("and ", 91 - details.field_violations_size(), " more problems"));
 }
 
-TEST(Prepare, WarningsTravelWithoutAPlace) {
+TEST(Prepare, Warnings_HaveNoFilePosition) {
   PreparedJob job = Prepared(absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  optimizer: {lr: 0}"}}));
 
   EXPECT_EQ(job.warnings, std::vector<std::string>({"train.optimizer.lr: is 0: the model learns nothing"}));
@@ -211,7 +211,7 @@ TEST(Prepare, PreparingAPreparedSpecChangesNothing) {
   EXPECT_EQ(second->digest, first.digest);
 }
 
-TEST(Digest, IsOfTheBytesAndStaysTheSame) {
+TEST(Digest, IsOfTheBytesAndStable) {
   PreparedJob job = Prepared(kGoodJob);
 
   EXPECT_EQ(job.digest, SpecDigest(job.bytes));
@@ -227,7 +227,7 @@ TEST(Digest, DiffersWhereSpecsDiffer) {
   EXPECT_NE(Prepared(kGoodJob).digest, Prepared(absl::StrReplaceAll(kGoodJob, {{"steps: 10", "steps: 11"}})).digest);
 }
 
-TEST(Parameters, AreThoseOfGpt2) {
+TEST(Parameters, AreCountedAsForGpt2) {
   v1::Model model;
   model.set_layers(12);
   model.set_heads(12);
@@ -258,7 +258,7 @@ TEST(WriteYaml, ResolvedSpecReadsBackEqual) {
 
 constexpr char kProbeJob[] = "name: probe\nprobe: {matmul_size: 64}\nresources: {ranks: 2, hosts: [w1, w2]}\n";
 
-TEST(PrepareProbe, KeepsNothingOfTraining_AndNeedsNoFolder) {
+TEST(PrepareProbe, DropsTheKeysOfTraining_AndNeedsNoFolder) {
   auto job = PrepareJob(Read(kProbeJob).spec, {.job_id = "abcdefgh", .default_run_root = ""});
 
   ASSERT_TRUE(job.ok()) << job.status();
@@ -280,7 +280,7 @@ TEST(Prepare, LabTinyWithOneRankHasNoWarning) {
   EXPECT_EQ(read.Warnings(), "") << "the file gives these keys their defaults";
 }
 
-TEST(PrepareProbe, ShippedOneIsValidWithoutAWarning) {
+TEST(PrepareProbe, ShippedProbe_IsValidWithoutAWarning) {
   auto text = ReadFile("configs/jobs/probe.yaml");
   ASSERT_TRUE(text.ok()) << text.status();
 
@@ -290,9 +290,9 @@ TEST(PrepareProbe, ShippedOneIsValidWithoutAWarning) {
   EXPECT_EQ(read.Warnings(), "");
 }
 
-TEST(PrepareProbe, TrainingJobHasNone) { EXPECT_FALSE(Prepared(kGoodJob).spec.has_probe()); }
+TEST(PrepareProbe, TrainingJob_HasNoProbe) { EXPECT_FALSE(Prepared(kGoodJob).spec.has_probe()); }
 
-TEST(HostNames, AreWhatADaemonMayBeCalled) {
+TEST(HostNames, AreValidNamesOfDaemons) {
   for (const char* good : {"w1", "W-1.rack_2", "10.0.0.1"}) EXPECT_TRUE(IsHostName(good)) << good;
   for (const char* bad : {"", "a b", "w/1", "ä"}) EXPECT_FALSE(IsHostName(bad)) << bad;
 }
