@@ -158,7 +158,7 @@ TEST(CheckpointTest, ReadBox_OfAnyBox_ReturnsItsElements) {
   }
 }
 
-// A tensor of [3, 4] told as two column slices, the right one cut in two flat ranges: what other layouts will write.
+// A tensor of [3, 4] in two column slices, the right one cut into two flat ranges, as other layouts will write.
 TEST(CheckpointTest, ReadBox_FromColumnSlicesAndFlatRanges_CombinesThem) {
   TemporaryFolder folder;
   std::string path = folder / "step-00000001";

@@ -1,5 +1,5 @@
-// A crash at every call of a save, of settling and of removing, on a disk that forgets: afterwards the newest
-// checkpoint that was whole loads, nothing else is used, and a sweep leaves no byte.
+// A crash at every call of a save, of settling and of removing, on a disk that loses unsynced writes. Afterwards the
+// newest whole checkpoint must load, nothing else may be used, and a sweep must leave nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ absl::StatusOr<SavedCheckpoint> Save(const std::string& folder, uint64_t step, f
   return WriteCheckpoint(folder, SmallManifest(step), state.tensors(), disk);
 }
 
-// What two ranks and the one that names it do, one after another.
+// A save by two ranks, and the commit by rank 0, one after another.
 absl::Status SaveTogether(const std::string& folder, uint64_t step, float salt, FileSystem& disk) {
   constexpr uint64_t kRanks = 2;
   SmallState state(salt);
@@ -87,8 +87,8 @@ absl::Status Settle(const std::string& folder, FileSystem& disk) {
       .status();
 }
 
-// Which state the newest checkpoint holds, by its salt; -1: there is no checkpoint. Fails where it is not whole, or
-// where anything else is left.
+// Returns the salt of the state in the newest checkpoint, -1 if there is none. Fails if it is not whole, or if anything
+// else is left.
 float NewestState(const std::string& folder, const std::vector<float>& salts) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -115,7 +115,7 @@ float NewestState(const std::string& folder, const std::vector<float>& salts) {
   return -1;
 }
 
-// Calls of `act` on a copy of what lies in `folder`.
+// Counts the calls of `act` on a copy of `folder`.
 template <typename Act>
 int CountCalls(const std::string& folder, const Act& act) {
   TemporaryFolder copy;
@@ -127,7 +127,7 @@ int CountCalls(const std::string& folder, const Act& act) {
 
 struct Before {
   const char* name;
-  std::vector<uint64_t> steps;  // saved before, each with its step as salt
+  std::vector<uint64_t> steps;  // saved before, with the step as salt
   uint64_t saved;               // with salt 7
   bool together = false;        // by two ranks
   bool Save(const std::string& folder, FileSystem& disk) const {
@@ -143,7 +143,7 @@ class CrashTest : public ::testing::TestWithParam<Before> {
     }
     if (!GetParam().steps.empty()) older_ = static_cast<float>(GetParam().steps.back());
   }
-  // The folder as it was before, in a place of its own.
+  // A copy of the folder before the save.
   void CopyTo(const TemporaryFolder& folder) {
     std::filesystem::copy(base_.path(), folder.path(), std::filesystem::copy_options::recursive);
   }
@@ -170,7 +170,7 @@ TEST_P(CrashTest, CrashAtEveryCallOfASave_TheNewestWholeCheckpointLoads) {
 
       const float found = NewestState(folder.path(), {7, older_});
       EXPECT_TRUE(found == 7 || (!saved && found == older_)) << "saved " << saved << ", found " << found;
-      // What has been found once stays, whatever happens next.
+      // A checkpoint that was found once must survive a further power cut.
       disk.Restart(Survives::kSynced);
       ASSERT_TRUE(Settle(folder.path(), disk).ok());
       EXPECT_EQ(NewestState(folder.path(), {7, older_}), found);
@@ -180,7 +180,7 @@ TEST_P(CrashTest, CrashAtEveryCallOfASave_TheNewestWholeCheckpointLoads) {
 }
 
 TEST_P(CrashTest, CrashAtEveryCallOfSettling_NothingIsLost) {
-  // The process alone is killed first, so what it had not synced yet is there and may be lost later.
+  // First only the process is killed: unsynced writes are still there, and a later power cut may lose them.
   auto save = [](const std::string& folder, FileSystem& disk) { return GetParam().Save(folder, disk); };
   const int save_calls = CountCalls(base_.path(), save);
   for (int killed = 0; killed <= save_calls; ++killed) {

@@ -1,4 +1,4 @@
-// Damage at random places, through the reader: every single-bit flip and every truncation is found.
+// Damage at random places: the reader must detect every flipped bit and every truncation.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr int kFlips = 10000;
 constexpr int kTruncations = 1000;
 
-// The same every time; TRAINYARD_DAMAGE_SEED repeats another.
+// A fixed seed; TRAINYARD_DAMAGE_SEED sets another one.
 uint64_t Seed() {
   const char* given = getenv("TRAINYARD_DAMAGE_SEED");
   const uint64_t seed = given == nullptr ? 1 : strtoull(given, nullptr, 10);
@@ -33,7 +33,7 @@ class DamageTest : public testing::Test {
       sizes_.push_back(ReadFile(files_.back())->size());
     }
   }
-  // Every byte of the checkpoint is as likely as any other.
+  // Each byte of the checkpoint has the same probability.
   std::pair<size_t, uint64_t> Draw() {
     uint64_t at = std::uniform_int_distribution<uint64_t>(0, sizes_[0] + sizes_[1] - 1)(random_);
     return at < sizes_[0] ? std::pair<size_t, uint64_t>{0, at} : std::pair<size_t, uint64_t>{1, at - sizes_[0]};

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Writes down what would have happened to the process.
+// Records the actions instead of applying them to the process.
 struct Recorder {
   std::vector<std::string> acts;
   std::function<void()> as_time_passes = [] {};
@@ -109,7 +109,7 @@ TEST(FaultPointsTest, Pass_Wait_ReportsThatItWaitsAndContinuesOnceTheFileExists)
   EXPECT_EQ(recorder.acts.size(), 3u);
 }
 
-// A save passes every point, in this order: what a crash test may name is what happens.
+// A save passes these points in this order, so crash tests may name each of them.
 TEST(FaultPointsTest, FileSystem_HasAPointForEveryCallOfASave) {
   TemporaryFolder folder;
   Recorder recorder;

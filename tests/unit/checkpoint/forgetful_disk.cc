@@ -29,11 +29,11 @@ std::string ReadAll(const fs::path& path) {
 std::string ParentOf(const std::string& path) { return fs::path(path).parent_path().string(); }
 std::string NameOf(const std::string& path) { return fs::path(path).filename().string(); }
 
-// What is left of bytes of which so many were synced.
+// Returns the bytes that survive if only `synced` of `live` were synced.
 std::string Torn(const std::string& live, const std::string& synced, std::mt19937& random) {
   const size_t more = live.size() - std::min(live.size(), synced.size());
   std::string left = live.substr(0, live.size() - more + random() % (more + 1));
-  if (random() % 3 == 0) left.resize(live.size(), '\0');  // its length was kept, not its bytes
+  if (random() % 3 == 0) left.resize(live.size(), '\0');  // the length survived, the bytes did not
   return left;
 }
 
@@ -48,7 +48,7 @@ class ForgetfulDisk::File final : public WritableFile {
     node_->live.append(bytes.data(), bytes.size());
     return real_->Append(bytes);
   }
-  // Promises nothing.
+  // Starting a write-back makes nothing durable.
   absl::Status StartWriteBack(uint64_t, uint64_t) override { return disk_.Call(); }
   absl::Status AwaitWriteBack(uint64_t, uint64_t) override { return disk_.Call(); }
   absl::Status Sync() override {
@@ -157,7 +157,7 @@ void ForgetfulDisk::Restart(Survives survives, uint32_t seed) {
   crashed_ = false;
   if (survives == Survives::kProcess) return;
   std::mt19937 random(seed);
-  // Makes of a node what is left of it.
+  // Changes a node to its state after the power cut.
   auto settle = [&](const auto& self, Node& node) -> void {
     if (survives == Survives::kSynced) node.live = node.synced;
     if (survives == Survives::kSome && !node.is_folder) node.live = Torn(node.live, node.synced, random);
@@ -186,7 +186,7 @@ void ForgetfulDisk::Restart(Survives survives, uint32_t seed) {
     Forget(root_, tree_);
     return;
   }
-  // The first time: what is there.
+  // On the first call the present files are the synced state.
   auto read = [&](const auto& self, const fs::path& path) -> NodePtr {
     auto node = std::make_shared<Node>();
     node->is_folder = fs::is_directory(path);

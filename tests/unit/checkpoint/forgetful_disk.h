@@ -1,12 +1,12 @@
-// A disk that forgets. It works on a real folder, so that readers see what they would see, and remembers beside it what
-// would be left after a power cut: of a file what was synced, of a folder the names that were there when it was synced.
-// The kernel promises no more, and file systems differ in what else they keep; so a restart keeps just that, or
-// everything, or some of the rest, by a seed.
+// A disk that loses unsynced writes in a power cut. It works on a real folder, so that readers see the present content,
+// and also records the content after a power cut: the synced bytes of files, and the names that folders had when they
+// were synced. The kernel guarantees no more, and file systems differ in what else survives. So a restart keeps only
+// that, or everything, or a part of the rest chosen by a seed.
 //
 //   ForgetfulDisk disk(folder);
 //   disk.CrashAfter(7);                  // the eighth call fails, and so does every one after it
 //   Save(disk);
-//   disk.Restart(Survives::kSynced);     // the folder is now what a machine would find that comes up again
+//   disk.Restart(Survives::kSynced);     // the folder now has the content that a restarted machine finds
 #pragma once
 
 #include <map>
@@ -20,21 +20,21 @@
 namespace trainyard {
 
 enum class Survives {
-  kSynced,      // nothing but what was synced
-  kEverything,  // as if all had been written a moment before
-  kSome,        // what was synced, and by the seed a part of the rest: names in order, bytes torn or zeros
-  kProcess,     // the process alone was killed: all is there, but what was not synced may still be lost
+  kSynced,      // only synced data
+  kEverything,  // all data, as if it had been written back just before
+  kSome,        // synced data and a part of the rest: names in order, bytes torn or zero
+  kProcess,     // only the process was killed: all data is there, but unsynced data may still be lost
 };
 
 class ForgetfulDisk final : public FileSystem {
  public:
-  // What lies in `root` now is safe. `root` itself never goes.
+  // The present content of `root` counts as synced. `root` itself is never removed.
   explicit ForgetfulDisk(std::string root);
   ~ForgetfulDisk() override;
 
   void CrashAfter(int calls) { calls_left_ = calls; }
   int num_calls() const { return num_calls_; }
-  // Whether a call has been refused.
+  // Returns whether a call has been refused.
   bool crashed() const { return crashed_; }
   void Restart(Survives survives, uint32_t seed = 0);
 
@@ -49,7 +49,7 @@ class ForgetfulDisk final : public FileSystem {
   struct Node;
   class File;
   using NodePtr = std::shared_ptr<Node>;
-  // Names that change together, and what they stand for then; null: nothing.
+  // Names that change together, and the nodes they then refer to; null: none.
   using Change = std::vector<std::pair<std::string, NodePtr>>;
 
   absl::Status Call();
@@ -59,7 +59,7 @@ class ForgetfulDisk final : public FileSystem {
 
   const std::string root_;
   NodePtr tree_;
-  int calls_left_ = -1;  // none: it does not crash
+  int calls_left_ = -1;  // -1: it does not crash
   int num_calls_ = 0;
   bool crashed_ = false;
 };

@@ -1,4 +1,4 @@
-// The machine's file system, call by call: tests derive from it and change what they are about.
+// Forwards each call to the machine's file system. Tests derive from it and override the calls they test.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// To and from the folder form of transformers; that the library itself agrees is tests/interop/transformers_test.py.
+// Export and import of model folders. tests/interop/transformers_test.py checks that the Python library agrees.
 #include "checkpoint/hugging_face_folder.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ const ModelSizes kSizes{.layers = 2, .heads = 2, .width = 4, .context = 8, .voca
 
 class HuggingFaceFolderTest : public testing::Test {
  protected:
-  // Parameters whose every element differs, and moments.
+  // Writes a checkpoint of parameters and moments in which all elements differ.
   std::unique_ptr<Checkpoint> Saved() {
     std::vector<TensorBytes> tensors;
     for (const char* role : {"parameter", "exp_avg"}) {
@@ -40,7 +40,7 @@ class HuggingFaceFolderTest : public testing::Test {
   }
   void SetUp() override { ASSERT_TRUE(MakeFolders(folder_ / "run").ok()); }
 
-  // A folder as somebody else might have written it.
+  // Writes a folder as another program might have written it.
   void WriteForeign(std::vector<TensorInfo> infos, const std::string& data) {
     std::filesystem::remove_all(foreign_);
     ASSERT_TRUE(MakeFolders(foreign_).ok());
@@ -121,7 +121,7 @@ TEST_F(HuggingFaceFolderTest, Import_OfOtherWeights_NamesEveryDifference) {
     infos.push_back({.name = name, .dtype = "F32", .shape = shape});
     if (name == "h.0.attn.c_attn.weight") infos.back().shape = {12, 4};
   }
-  infos.push_back({.name = "h.0.attn.bias", .dtype = "F32", .shape = {1}});  // a mask, of old files
+  infos.push_back({.name = "h.0.attn.bias", .dtype = "F32", .shape = {1}});  // a mask in old files
   infos.push_back({.name = "h.0.crossattention.c_attn.weight", .dtype = "F32", .shape = {1}});
   uint64_t bytes = 0;
   for (const TensorInfo& info : infos) bytes += *CountElements(info.shape) * 4;
@@ -144,7 +144,7 @@ TEST_F(HuggingFaceFolderTest, Import_OfSixteenBits_WidensExactlyAndRefusesAnUnti
       infos.push_back({.name = "transformer." + name, .dtype = dtype, .shape = shape});
       data += std::string(*CountElements(shape) * 2, '\0');
     }
-    // wte.weight begins with 1.5, -0.25, and the smallest value there is.
+    // wte.weight begins with 1.5, -0.25, and the smallest positive value.
     const bool half = dtype[0] == 'F';
     const uint16_t bits[] = {static_cast<uint16_t>(half ? 0x3E00 : 0x3FC0),
                              static_cast<uint16_t>(half ? 0xB400 : 0xBE80), 1};

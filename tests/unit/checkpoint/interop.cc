@@ -1,6 +1,5 @@
-// The two halves of interop.py that are ours: `write FOLDER [STEP]` writes a checkpoint there and prints its path,
-// `read FILE` prints what our reader finds in a safetensors file, a line a tensor: name, dtype, shape, hash of its
-// bytes.
+// The C++ side of interop.py: `write FOLDER [STEP]` writes a checkpoint there and prints its path; `read FILE` prints
+// one line per tensor of a safetensors file: name, dtype, shape, hash of its bytes.
 #include <iostream>
 
 #include "checkpoint/safetensors.h"

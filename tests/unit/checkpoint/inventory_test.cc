@@ -1,4 +1,4 @@
-// What lies in a run folder, and what may be removed from it.
+// Listing of run folders and removal of their entries.
 #include "checkpoint/inventory.h"
 
 #include <gmock/gmock.h>

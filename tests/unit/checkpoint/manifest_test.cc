@@ -32,7 +32,7 @@ Manifest Sample() {
   return manifest;
 }
 
-// Text with its own hash put right again, as somebody would who changes a manifest by hand.
+// Returns the text with a correct hash, as after a careful change by hand.
 std::string Rehash(std::string text) {
   const std::string head = "{\n \"hash\": \"";
   text.replace(head.size(), 32, std::string(32, '0'));

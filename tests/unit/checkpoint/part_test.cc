@@ -1,4 +1,4 @@
-// A checkpoint that several ranks have written: their parts, the manifest made of them, and what is wrong with either.
+// Checkpoints written by several ranks: their parts, the assembled manifest, and errors in either.
 #include "checkpoint/part.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ std::vector<TensorHeader> Headers(const SmallState& state) {
   return headers;
 }
 
-// Rank `rank` of `world` writes its share of every tensor, a few of them none, and witnesses that of the next rank.
+// Rank `rank` of `world` writes its range of every tensor, which may be empty, and hashes that of the next rank.
 class PartTest : public testing::Test {
  protected:
   PartTest() { EXPECT_TRUE(FileSystem::Real().MakeFolder(partial_).ok()); }
@@ -103,7 +103,7 @@ TEST_F(PartTest, AllRanks_WriteACheckpointThatReturnsEveryByte) {
     ASSERT_TRUE(RemoveCheckpointParts(partial_, world, FileSystem::Real()).ok());
     ASSERT_TRUE(WriteManifest(partial_, ManifestText(manifest), FileSystem::Real()).ok());
 
-    // A partial with a manifest is a checkpoint but for its name.
+    // Apart from its name, a partial with a manifest is a checkpoint.
     auto checkpoint = Checkpoint::Open(partial_);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     EXPECT_EQ((*checkpoint)->manifest().files.size(), world);

@@ -1,4 +1,4 @@
-// A disk that does what it is told and remembers it, in words: "append 262144", "start 0-262144", "sync".
+// A disk that records its calls as texts: "append 262144", "start 0-262144", "sync".
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace trainyard {
 
 class RecordingDisk final : public ForwardingDisk {
  public:
-  // Asked at every call of a file, with its words; an error is what the call comes to.
+  // Called with the text of every call of a file; an error becomes the result of the call.
   std::function<absl::Status(const std::string& call)> on_call = [](const std::string&) { return absl::OkStatus(); };
 
   std::vector<std::string> calls() const {

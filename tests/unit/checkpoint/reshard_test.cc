@@ -35,7 +35,7 @@ class ReshardTest : public ::testing::Test {
     EXPECT_EQ(verified->size_bytes, saved->size_bytes);
     return *Checkpoint::Open(saved->path);
   }
-  // Its tensors, bit by bit, are those of the state.
+  // Expects that every tensor has the bits of the state.
   void ExpectSame(const Checkpoint& checkpoint) {
     ASSERT_EQ(checkpoint.manifest().tensors.size(), state_.tensors().size());
     for (const TensorBytes& tensor : state_.tensors()) {
@@ -148,10 +148,10 @@ TEST(DtypeConvertTest, Halves_RoundToTheNearestAndTiesToEven) {
       {65504.0, 0x7BFF, 0x4780},  // the largest of fp16
       {65519.0, 0x7BFF, 0x4780},
       {65520.0, 0x7C00, 0x4780},  // rounds to infinity there
-      {0x1p-24, 0x0001, 0x3380},  // the least of fp16
-      {0x1p-25, 0x0000, 0x3300},  // halfway to nothing: to even
+      {0x1p-24, 0x0001, 0x3380},  // the smallest of fp16
+      {0x1p-25, 0x0000, 0x3300},  // halfway to 0: to even
       {0x1.8p-25, 0x0001, 0x3340},
-      {0x1p-14 - 0x1p-25, 0x0400, 0x3880},  // rounds up into the normal ones
+      {0x1p-14 - 0x1p-25, 0x0400, 0x3880},  // rounds up to a normal value
       {inf, 0x7C00, 0x7F80},
       {-inf, 0xFC00, 0xFF80},
       {1e300, 0x7C00, 0x7F80},
@@ -162,7 +162,7 @@ TEST(DtypeConvertTest, Halves_RoundToTheNearestAndTiesToEven) {
   }
 }
 
-// Every value of a narrow type is one of the wide types.
+// Every value of a 16-bit type is exact in the wider types.
 TEST(DtypeConvertTest, EveryHalf_RoundTrips) {
   for (const char* half : {"F16", "BF16"}) {
     for (const char* wide : {"F32", "F64"}) {

@@ -20,7 +20,7 @@ using ::testing::Not;
 
 class SettleTest : public ::testing::Test {
  protected:
-  // A complete partial, as a save of that generation leaves it before it is granted; returns its manifest's hash.
+  // Writes a complete partial, as a save of that generation leaves it before the grant. Returns its manifest's hash.
   std::string Partial(uint64_t step, uint64_t generation, const std::string& job = "abcdefgh") {
     TemporaryFolder elsewhere;
     SmallState state(static_cast<float>(step + generation));
@@ -65,7 +65,7 @@ TEST_F(SettleTest, CompletePartialOfTheLastGeneration_BecomesACheckpoint_OthersA
   EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
 }
 
-// Generation 1 was cut off, generation 2 took the folder and settled; what 1 completes later is not the run's.
+// Generation 1 was cut off, generation 2 claimed the folder and settled. A partial that 1 completes later is not valid.
 TEST_F(SettleTest, PartialCompletedByAFencedGeneration_IsNotUsed) {
   Partial(900, 1);
 
@@ -75,7 +75,7 @@ TEST_F(SettleTest, PartialCompletedByAFencedGeneration_IsNotUsed) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-// Generation 2 took the folder and died before it settled: what 1 left is the newest there is.
+// Generation 2 claimed the folder and was killed before it settled: the partial of generation 1 is the newest.
 TEST_F(SettleTest, GenerationKilledBeforeSettling_DoesNotCount) {
   Partial(900, 1);
 
@@ -84,7 +84,7 @@ TEST_F(SettleTest, GenerationKilledBeforeSettling_DoesNotCount) {
   EXPECT_THAT(Names(), ElementsAre("step-00000900"));
 }
 
-// Job b went on in the folder of job a, whose generation 3 lives on somewhere: 3 is more than 1, but not b's.
+// Job b resumed in the folder of job a, whose generation 3 still runs: 3 is more than 1, but not a generation of b.
 TEST_F(SettleTest, GenerationsOfAnotherJob_AreNotCompared) {
   Partial(900, 3, "a");
 
@@ -135,7 +135,7 @@ TEST_F(SettleTest, CompletePartial_ReplacesADamagedCheckpoint) {
   EXPECT_EQ(FindCheckpoint(folder_.path())->checkpoint->manifest().generation, 3u);
 }
 
-// A name says the generation, and so does the manifest; what was being removed is whole until its files go.
+// Name and manifest have the generation; a folder that is being removed is whole until its files are removed.
 TEST_F(SettleTest, FolderBeingRemovedOrReplaced_IsNotUsedAsASave) {
   Partial(100, 3);
   std::filesystem::rename(PartialPathOf(100, 3), folder_ / "step-00000100.pruned.partial");
@@ -161,7 +161,7 @@ TEST_F(SettleTest, CheckpointRenamedDuringAReplacement_IsRestored) {
 }
 
 TEST_F(SettleTest, TemporaryFilesOfEndedProcesses_AreRemoved) {
-  // No process has this number: the kernel's limit lies below.
+  // No process has this number, which is above the kernel's limit.
   for (const char* name : {"metrics.jsonl.tmp-999999999", ".lock.new-999999999", "notes.tmp-mine"}) {
     ASSERT_TRUE(WriteFileAtomically(folder_ / name, "x").ok());
   }
@@ -176,7 +176,7 @@ TEST_F(SettleTest, TemporaryFilesOfEndedProcesses_AreRemoved) {
   EXPECT_THAT(*ListNames(folder_ / ".trainyard"), ElementsAre("job"));
 }
 
-// What cannot be removed is no reason not to start: it is told, and swept another time.
+// A partial that cannot be removed does not prevent the start: it is reported, and removed by a later sweep.
 TEST_F(SettleTest, PartialThatCannotBeRemoved_IsReported) {
   class Stubborn final : public ForwardingDisk {
    public:
@@ -188,7 +188,7 @@ TEST_F(SettleTest, PartialThatCannotBeRemoved_IsReported) {
 
   ASSERT_TRUE(told.ok()) << told.status();
   EXPECT_THAT(*told, ElementsAre(HasSubstr("it cannot be removed: it is not empty")));
-  // Under a name that nobody writes to.
+  // Under a name that no process writes to.
   EXPECT_THAT(Names(), ElementsAre(HasSubstr("step-00000300.g3.swept-")));
   EXPECT_EQ(SweepPartials(folder_.path(), 3, FileSystem::Real()).size(), 1u);
   EXPECT_THAT(Names(), IsEmpty());

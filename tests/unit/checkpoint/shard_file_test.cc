@@ -1,4 +1,4 @@
-// Whole files that prove themselves while ranges of them are read.
+// Hashing of whole files while ranges of them are read.
 #include "checkpoint/shard_file.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ TEST_F(ShardFileTest, ReadInAnyOrder_IsReadTwiceAtMost) {
   file_->Vouch();
   Read(2 * kStretchBytes, 1000);
   Read(10, 1000);
-  Read(2 * kStretchBytes + 500, 1000);  // half of it is behind
+  Read(2 * kStretchBytes + 500, 1000);  // half of it was read before
 
   EXPECT_TRUE(file_->FinishVouching().ok());
 
@@ -84,7 +84,7 @@ TEST_F(ShardFileTest, FileThatChangesLengthOrCannotBeRead_IsDamaged) {
   std::string out(1000, '\0');
   EXPECT_TRUE(absl::IsDataLoss(file_->Read(5000, absl::MakeSpan(out.data(), out.size()))));
 
-  // The kernel has nothing at this place: EIO, as of a disk that fails.
+  // Reading here fails with EIO, as on a disk that fails.
   auto failing = ShardFile::Open("/proc/self", {.name = "mem", .bytes = 0});
   ASSERT_TRUE(failing.ok()) << failing.status();
   absl::Status status = (*failing)->Read(0, absl::MakeSpan(out.data(), out.size()));
@@ -92,7 +92,7 @@ TEST_F(ShardFileTest, FileThatChangesLengthOrCannotBeRead_IsDamaged) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("Input/output error"));
 }
 
-// Wherever the flip is and however many share the work: exactly one of them finds it, and names the tensor.
+// For any place of the flip and any number of shares, exactly one share detects it and names the tensor.
 TEST(VouchTest, EachFileIsHashedByOneShare) {
   TemporaryFolder folder;
   SmallState state(1);

@@ -1,4 +1,4 @@
-// A snapshot that says it is whole is whole, wherever its writer was killed and whatever became of a byte of it.
+// A snapshot that opens is whole, wherever its writer was killed and whichever byte was changed.
 #include "checkpoint/snapshot.h"
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ class SnapshotTest : public testing::Test {
   std::string Path(char buffer = 'a') { return SnapshotPath(Place(2, 1), buffer); }
   std::unique_ptr<SnapshotBuffer> Make(char buffer = 'a') { return *SnapshotBuffer::Make(Path(buffer), kRoom); }
 
-  // What a rank of two has of the state of this step, copied into `buffer`.
+  // Copies the half of the state of this step that one of two ranks holds into `buffer`.
   CheckpointPart Copy(uint64_t step, SnapshotBuffer& buffer) {
     const SmallState state(static_cast<float>(step));
     CheckpointPart part{.save = {.step = step, .generation = 2, .world_size = 2}, .rank = 1};
@@ -61,7 +61,7 @@ class SnapshotTest : public testing::Test {
 };
 
 TEST_F(SnapshotTest, SealedSnapshot_CanBeOpenedByAnotherProcess) {
-  Save(7, *Make());  // whose memory is unmapped by now
+  Save(7, *Make());  // the buffer is unmapped when this returns
 
   auto snapshot = Snapshot::Open(Path());
 
@@ -79,7 +79,7 @@ TEST_F(SnapshotTest, SealedSnapshot_CanBeOpenedByAnotherProcess) {
   }
 }
 
-// The writer is killed wherever it stands: what lies in the file at that moment is what a reader finds.
+// The writer may be killed at any moment, and a reader then finds the present content of the file.
 TEST_F(SnapshotTest, UnsealedSnapshot_IsRefused_AndTheOtherBufferStaysWhole) {
   auto a = Make('a'), b = Make('b');
   EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('a')).status())) << "nothing was ever written";
@@ -107,7 +107,7 @@ TEST_F(SnapshotTest, SealWithoutRoomForItsIndex_IsNotWhole) {
   EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path()).status()));
 }
 
-// Padding between tensors and behind the header belongs to nobody; every other bit is seen.
+// Only the padding between tensors and after the header is not hashed.
 TEST_F(SnapshotTest, AnyFlippedBit_IsDetected) {
   Save(7, *Make());
   const uint64_t size = std::filesystem::file_size(Path());
@@ -140,7 +140,7 @@ TEST_F(SnapshotTest, ACutFile_IsRefused) {
   }
 }
 
-// A zombie of an earlier generation goes on writing what somebody reads.
+// A process of an earlier generation still writes while another process reads.
 TEST_F(SnapshotTest, BufferWrittenDuringARead_IsReportedAsDamage) {
   auto buffer = Make();
   Save(7, *buffer);
@@ -168,14 +168,15 @@ TEST_F(SnapshotTest, ExistingFileAndLink_AreRefused) {
 }
 
 TEST_F(SnapshotTest, WithoutRoom_NoFileIsLeft) {
-  // More than any file may have.
+  // More than the maximum length of a file.
   EXPECT_FALSE(SnapshotBuffer::Make(Path(), uint64_t{1} << 62).ok());
 
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
 TEST_F(SnapshotTest, OlderGenerations_AreRemovedForAllRanks) {
-  std::vector<std::unique_ptr<SnapshotBuffer>> live;  // a zombie's: it goes on with memory that has no name
+  std::vector<std::unique_ptr<SnapshotBuffer>>
+      live;  // of a process that still runs: it writes to a file without a name
   for (uint64_t generation : {1, 2, 3}) {
     for (uint64_t rank : {0, 3}) {
       live.push_back(*SnapshotBuffer::Make(SnapshotPath(Place(generation, rank), 'a'), kRoom));

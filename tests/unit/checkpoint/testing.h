@@ -1,4 +1,4 @@
-// What the tests of checkpoints share: a small state, and a file system that fails when told.
+// A small state and a file system that runs out of space, for the tests of checkpoints.
 #pragma once
 
 #include <fcntl.h>
@@ -96,7 +96,7 @@ inline Manifest SmallManifest(uint64_t step) {
   return manifest;
 }
 
-// In place: a file that is written anew costs a sync on some file systems.
+// Changes the file in place, because a new file costs a sync on some file systems.
 inline void FlipBit(const std::string& path, uint64_t at, int bit) {
   const int fd = open(path.c_str(), O_RDWR);
   char byte = 0;
@@ -107,7 +107,7 @@ inline void FlipBit(const std::string& path, uint64_t at, int bit) {
 }
 inline void FlipByte(const std::string& path, size_t at) { FlipBit(path, at, 5); }
 
-// A disk with room for so many bytes; what is removed makes no room again.
+// A disk with room for `room` bytes; removing files does not free any.
 class FullDisk final : public ForwardingDisk {
  public:
   explicit FullDisk(int64_t room) : room_(room) {}

@@ -1,4 +1,4 @@
-// Verification tells every problem, by file and tensor, and what of it is seen without reading the files.
+// Verification reports every problem by file and tensor; some are found without reading the files.
 #include "checkpoint/verify.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ class VerifyTest : public testing::Test {
     path_ = WriteCheckpoint(folder_.path(), SmallManifest(1), state.tensors(), FileSystem::Real())->path;
     shard_ = JoinPath(path_, kShard);
   }
-  // Where the bytes of a tensor begin in the shard.
+  // Returns where the bytes of a tensor begin in the shard.
   uint64_t FirstByte(const char* name) {
     auto file = SafetensorsFile::Open(shard_);
     return static_cast<uint64_t>((*file)->Bytes(*(*file)->Find(name)).data() - (*file)->whole().data());
@@ -117,7 +117,7 @@ TEST_F(VerifyTest, DamagedOrMissingManifest_IsTheProblem) {
   EXPECT_TRUE(absl::IsNotFound(VerifyCheckpoint(folder_ / "step-00000009", {}).status()));
 }
 
-// Opened as files are, a FIFO would wait for somebody to write to it.
+// Opening a FIFO as a file would block until a process writes to it.
 TEST_F(VerifyTest, EntryThatIsNotAFile_IsAProblemAndDoesNotBlock) {
   std::filesystem::remove(shard_);
   ASSERT_EQ(mkfifo(shard_.c_str(), 0600), 0);
@@ -141,7 +141,7 @@ TEST_F(VerifyTest, LookAtCheckpoint_ChecksLengthsAndNamesButNotBytes) {
   EXPECT_EQ(LookAtCheckpoint(path_)->problems.size(), 1u);
 }
 
-// Files are verified at the same time; each file's problems come in the order of the manifest whoever was first.
+// Files are verified concurrently; the problems are in the order of the manifest whichever file was finished first.
 TEST_F(VerifyTest, ManyFilesWithManyThreads_ReturnTheSameProblemsInOrder) {
   std::string path = folder_ / "step-00000002";
   ASSERT_TRUE(MakeFolders(path).ok());

@@ -1,4 +1,4 @@
-// A long file is on its way to the disk while it is written, so that its last sync finds little to wait for.
+// A long file is written back while it is written, so that the final sync is short.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,11 +15,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint64_t kChunk = 256 << 10;  // that is handed to a file at a time
+constexpr uint64_t kChunk = 256 << 10;  // bytes written to a file at a time
 
 class WriteBackTest : public testing::Test {
  protected:
-  // One tensor of so many bytes, with write-back by stretches of two chunks.
+  // Writes one tensor of `bytes` bytes, with write-back in ranges of two chunks.
   absl::StatusOr<WrittenShard> Write(FileSystem& disk, uint64_t bytes, const EntryProof* proof = nullptr) {
     const std::string values = Values(bytes);
     auto shard = ShardWriter::Create(folder_.path(), "shard-00000.safetensors", {Entry(bytes)}, disk,

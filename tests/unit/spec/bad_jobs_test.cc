@@ -1,4 +1,4 @@
-// Bad input gets a sentence: each row is one thing wrong and the very words it is refused with.
+// Invalid job files: each row has one mistake and the exact message.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -68,7 +68,7 @@ const BadJob kValues[] = {
      "job.yaml:4:13: train.model.layers: must be from 1 to 1024, found 99999999999999999999999"},
 };
 
-// What does not fit together.
+// Values that contradict each other.
 const BadJob kTogether[] = {
     {"heads_not_dividing_width", "heads: 2", "heads: 3",
      "job.yaml:5:12: train.model.heads: width 16 is not a multiple of heads 3; choose heads 1, 2, 4, 8 or width 15 or "
@@ -105,7 +105,7 @@ const BadJob kTogether[] = {
      "job.yaml:16:29: recovery.abandon_after_s: must be from 1 to 1000000000, found 0"},
 };
 
-// Words, lists and texts.
+// Names, lists and texts.
 const BadJob kWords[] = {
     {"wrong_word", "  steps: 10", "  steps: 10\n  schedule: {kind: cosinus}",
      "job.yaml:14:20: train.schedule.kind: expected one of cosine, linear, constant, found 'cosinus'; did you mean "

@@ -1,4 +1,4 @@
-// What a job file comes to: values, paths, presets, overrides.
+// Reading of job files: values, paths, presets, overrides.
 #include "spec/job_file.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Sizes of the data axes, deals, and keys of `parallel` that can have no effect.
+// Sizes of the data axes, deals of micro-batches, and keys of `parallel` without effect.
 #include "spec/parallel_rules.h"
 
 #include <gtest/gtest.h>
@@ -291,7 +291,7 @@ TEST(Divisors, AreComplete) {
   }
 }
 
-// The bounds below are thousands of times what is needed; loops over the numbers themselves took minutes.
+// The bounds are a thousand times the usual time; loops over the numbers themselves would take minutes.
 double CpuSeconds(const std::function<void()>& work) {
   const clock_t begin = clock();
   work();

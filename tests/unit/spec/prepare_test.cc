@@ -1,4 +1,4 @@
-// From a submitted spec to the one every rank runs.
+// Preparation of a submitted spec for the ranks.
 #include "spec/prepare.h"
 
 #include <gtest/gtest.h>
@@ -121,7 +121,7 @@ absl::Status PrepareStatus(const v1::JobSpec& spec) {
   return PrepareJob(spec, {.job_id = "abcdefgh", .default_run_root = "/runs"}).status();
 }
 
-// Each of these once ended the coordinator, or held it up for a minute.
+// Each of these once ended the coordinator or blocked it for a minute.
 TEST(Prepare, NumbersOutOfRange_ReachNoRule) {
   const v1::JobSpec good = Read(kGoodJob).spec;
   v1::JobSpec spec = good;
@@ -219,7 +219,7 @@ TEST(Digest, IsOfTheBytesAndStable) {
   v1::JobSpec parsed;
   ASSERT_TRUE(parsed.ParseFromString(job.bytes));
   EXPECT_EQ(SpecBytes(parsed), job.bytes);
-  // A change of this value means that coordinators and trainers of different builds refuse each other.
+  // If this value changes, coordinators and trainers of different builds refuse each other.
   EXPECT_EQ(job.digest, "192a991da7ff97ab8e22b4a31d1983ca");
 }
 
@@ -323,7 +323,7 @@ TEST_P(ShippedJobs, CommentEveryKeyOfTheSchema) {
   EXPECT_GT(lines, 40u);
 }
 
-// One file a strategy, with the keys that matter to it.
+// One file per strategy, with the keys that affect it.
 TEST(StrategyJobs, AreValidWithoutAWarning) {
   for (const char* name : {"ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"}) {
     auto text = ReadFile(std::string("configs/jobs/") + name + ".yaml");

@@ -1,4 +1,4 @@
-// A job that is right, for tests that break one thing of it.
+// A valid job, for tests that change one value of it.
 #pragma once
 
 #include <string>
