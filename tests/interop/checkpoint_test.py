@@ -1,5 +1,5 @@
-"""trainctl checkpoint on folders of which no job knows: what it lists, finds and removes, its JSON and its exit codes;
-and the Python safetensors library on every shard."""
+"""`trainctl checkpoint` on folders without a job: listing, verification and removal, its JSON and its exit codes. The
+Python library safetensors reads every shard."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ SHARD = "shard-00000.safetensors"
 
 
 def write(folder, step):
-    """A small checkpoint, by our writer."""
+    """Writes a small checkpoint."""
     subprocess.run([harness.BIN / "tests" / "safetensors_interop", "write", folder, str(step)], check=True,
                    stdout=subprocess.DEVNULL)
     return folder / f"step-{step:08}"

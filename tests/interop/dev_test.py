@@ -1,4 +1,4 @@
-"""./dev itself: what it says when it cannot go on, and how it counts tests."""
+"""The script ./dev: its messages when it cannot continue, and how it counts tests."""
 
 import os
 import pathlib
@@ -16,8 +16,8 @@ AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if o
 
 @pytest.fixture
 def checkout():
-    """A checkout with only what setup reads, which anybody may write; nothing is installed in it."""
-    top = pathlib.Path(tempfile.mkdtemp(prefix="trainyard-dev-test-"))  # pytest's own folders are closed to others
+    """A checkout with only the files that setup reads, writable by all users; nothing is installed in it."""
+    top = pathlib.Path(tempfile.mkdtemp(prefix="trainyard-dev-test-"))  # other users cannot read pytest's own folders
     root = top / "checkout"
     root.mkdir()
     shutil.copy(harness.ROOT / "dev", root)
@@ -31,7 +31,7 @@ def checkout():
 
 
 def fake_program(checkout, name, script):
-    """Puts a program of that name first in PATH and returns the environment that has it so."""
+    """Creates a program of that name and returns an environment with it first in PATH."""
     folder = checkout / "fakes"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
@@ -63,7 +63,7 @@ def test_nothing_missing_asks_for_no_root_and_calls_no_apt(checkout):
 
     done = setup(checkout, AS_NOBODY, env)
 
-    # It got as far as the wheels, for which there is no network here.
+    # Setup reached the wheels, for which there is no network here.
     assert not (checkout / "apt-was-called").exists()
     assert done.returncode == 1
     assert "package index did not answer" in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""What the documents claim: the README's commands run as they stand, and the table of requirements is whole."""
+"""The claims of the documents: the README's commands run unchanged, and the table of requirements is complete."""
 
 import os
 import pathlib
@@ -16,8 +16,8 @@ README_PORT = 7070
 
 
 def readme_script():
-    """One bash script of the README's marked blocks, in order. A block marked `background` is a terminal of its own: it
-    is left running, and the next block starts when the coordinator's port answers."""
+    """Returns one bash script of the README's marked blocks, in order. A block marked `background` stands for another
+    terminal: it keeps running, and the next block starts when the coordinator's port answers."""
     parts = ["set -euo pipefail", "trap 'kill $(jobs -p)' EXIT"]
     for background, body in BLOCK.findall((harness.ROOT / "README.md").read_text()):
         if background:
@@ -44,7 +44,7 @@ def test_the_commands_of_the_readme_run_as_they_stand(tmp_path):
     assert port_is_free(README_PORT), f"port {README_PORT} is in use: first end the coordinator on this machine"
     processes.start_following()
     log = tmp_path / "readme.log"
-    # Links to the checkout, with runs and state of its own, so that those of the developer stay as they are.
+    # Links to the checkout, with separate runs and state, so that those of the developer do not change.
     work = tmp_path / "checkout"
     work.mkdir()
     for entry in harness.ROOT.iterdir():

@@ -1,4 +1,4 @@
-"""A program in another language, with a stub made from the same proto, submits a job and watches it to its end."""
+"""A Python program with a stub generated from the same proto files submits a job and watches it until it ends."""
 
 import grpc
 import pytest

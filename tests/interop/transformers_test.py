@@ -1,5 +1,5 @@
-"""What trainctl checkpoint export writes is opened by transformers, with our numbers; what transformers writes is
-trained on here."""
+"""The library transformers opens folders of `trainctl checkpoint export` and computes the same numbers, and a job
+trains from folders that transformers wrote."""
 
 import json
 import subprocess
@@ -12,12 +12,12 @@ import transformers
 
 SIZES = {"layers": 2, "heads": 2, "width": 16, "context": 16}
 TOLERANCE = 1e-5
-TEXT = "the rank waits\u00e9"  # 16 bytes, one of its characters takes two
+TEXT = "the rank waits\u00e9"  # 16 bytes: one character has two
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, stubs):
-    """The run folder of a small model after a few steps."""
+    """Trains a small model for a few steps and returns its run folder."""
     processes.start_following()
     cluster = harness.Cluster(tmp_path_factory.mktemp("trained"), stubs)
     folder = cluster.folder / "run"
@@ -36,7 +36,7 @@ def checkpoint(*words, expect=0):
 
 
 def our_logits(run_folder, step, tokens, folder):
-    """Of the weights as the ranks wrote them, put together in one file."""
+    """Returns the logits of the engine for the weights that the ranks wrote, joined into one file."""
     checkpoint("reshard", run_folder, step, "--format", "full", "--out", folder / "whole")
     weights = folder / "whole" / f"step-{step:08}" / "model.safetensors"
     words = [harness.BIN / "tests" / "gpt2_logits", weights, str(SIZES["heads"]), *map(str, tokens)]

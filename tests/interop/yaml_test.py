@@ -1,8 +1,8 @@
-"""Our reader of YAML beside PyYAML, on the shipped files and thousands of mutations of them: whatever we accept, PyYAML
-accepts as well, with the same keys and the same texts in the same places (so whatever PyYAML refuses, we refuse). We
-refuse more than it does: values over several lines, tabs, tags, block scalars.
+"""Compares Trainyard's YAML reader with PyYAML on the shipped files and thousands of mutations of them. PyYAML must
+accept every text that Trainyard accepts, with the same keys and texts in the same places. Trainyard refuses more:
+values over several lines, tabs, tags, block scalars.
 
-TRAINYARD_YAML_MUTANTS=N takes N mutants; each is made from its number alone, so a failure repeats."""
+TRAINYARD_YAML_MUTANTS=N sets the number of mutations; each depends on its number only, so a failure repeats."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def mutants():
     for number in range(MUTANTS):
         dice = random.Random(number)
         text = dice.choice(sources) if number % 10 == 0 else dice.choice(bare)
-        if number % 2 == 1:  # a part, in which a mutation meets its like
+        if number % 2 == 1:  # a part of the file, so that two mutations are close to each other
             lines = text.split("\n")
             begin = dice.randrange(len(lines))
             text = "\n".join(lines[begin:begin + dice.randrange(1, 12)])
@@ -73,7 +73,7 @@ def mutants():
 
 
 def read_ours(texts):
-    """What our parser makes of each text, in one process."""
+    """Returns the result of Trainyard's parser for each text, from one process."""
     blobs = [text.encode() for text in texts]
     done = subprocess.run([BIN / "tests" / "yaml_trees"],
                           input=b"".join(b"%d\n%s" % (len(blob), blob) for blob in blobs),
@@ -121,7 +121,7 @@ def test_what_we_accept_of_a_mutated_file_means_the_same_to_pyyaml():
 
 
 def test_what_shows_the_limits_of_the_subset():
-    # Each with what PyYAML says; all of ours must be refusals or the same tree.
+    # Trainyard must refuse each text or return the same tree as PyYAML.
     texts = ["a: 'b\nc: d'\n", "a: b\n  c\n", "a: |\n  b\n", "a:\tb\n", "a: b\t\n", "\ta: b\n", "a: [b\n", "a: {b: c\n",
              "a: b: c\n", "- a\nb: c\n", "a: 1\n b: 2\n", "a: &x 1\nb: *x\n", "a: *x\n", "a: &x 1\nb: &x 2\n",
              "a: @b\n",

@@ -1,4 +1,4 @@
-"""Shards are safetensors files: the format's own library reads what we write, and we read what it writes."""
+"""Shards are safetensors files: the Python library safetensors reads files of the C++ writer, and the C++ reader its files."""
 
 import subprocess
 import sys
