@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "checkpoint/lease.h"
+#include "checkpoint/manifest_file.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 
@@ -83,7 +84,7 @@ namespace {
 
 // Whether the manifest is undamaged and lists no tensor with non-finite values. The files are not checked.
 bool IsFinite(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(path, kManifestName));
+  absl::StatusOr<std::string> text = ReadManifestText(path);
   if (!text.ok()) return false;
   absl::StatusOr<Manifest> manifest = ParseManifest(*text);
   return manifest.ok() && manifest->nonfinite.empty();
