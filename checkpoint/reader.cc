@@ -223,23 +223,22 @@ absl::StatusOr<const ManifestTensor*> Checkpoint::FindLike(absl::string_view rol
                                                     ShapeText(shape)));
 }
 
-absl::Status Checkpoint::ReadPiece(
-    const ManifestTensor& tensor, const ManifestPiece& piece,
-    absl::FunctionRef<void(const ManifestPiece& stretch, const char* bytes)> take) const {
+absl::Status Checkpoint::ReadPiece(const ManifestTensor& tensor, const ManifestPiece& piece,
+                                   absl::FunctionRef<void(const ManifestPiece& range, const char* bytes)> take) const {
   ShardFile& file = *files_.at(piece.file);
-  const uint64_t element_bytes = DtypeBytes(tensor.dtype), most = kStretchBytes / element_bytes;
+  const uint64_t element_bytes = DtypeBytes(tensor.dtype), most = kReadBytes / element_bytes;
   const uint64_t longest = std::min(most, piece.last_element - piece.first_element) * element_bytes;
   const auto buffer = std::make_unique_for_overwrite<char[]>(longest);
   Hasher hasher;
-  ManifestPiece stretch{.file = piece.file, .start = piece.start, .size = piece.size};
+  ManifestPiece range{.file = piece.file, .start = piece.start, .size = piece.size};
   for (uint64_t first = piece.first_element; first < piece.last_element; first += most) {
-    stretch.first_element = first;
-    stretch.last_element = std::min(first + most, piece.last_element);
-    const uint64_t length = (stretch.last_element - first) * element_bytes;
+    range.first_element = first;
+    range.last_element = std::min(first + most, piece.last_element);
+    const uint64_t length = (range.last_element - first) * element_bytes;
     RETURN_IF_ERROR(
         file.Read(piece.first_byte + (first - piece.first_element) * element_bytes, {buffer.get(), length}));
     hasher.Add({buffer.get(), length});
-    take(stretch, buffer.get());
+    take(range, buffer.get());
   }
   if (hasher.Hex() == piece.hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path_, ": the bytes of ", tensor.role, " '", tensor.name, "' in ", piece.file,
@@ -269,17 +268,17 @@ absl::Status Checkpoint::ReadRange(absl::string_view role, absl::string_view nam
   const uint64_t from = static_cast<uint64_t>(first), to = from + static_cast<uint64_t>(count);
   for (const ManifestPiece& piece : tensor->pieces) {
     if (!MayHold(piece, *tensor, from, to)) continue;
-    RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& stretch, const char* bytes) {
+    RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& range, const char* bytes) {
       if (IsWhole(piece, *tensor)) {
-        const uint64_t low = std::max(stretch.first_element, from), high = std::min(stretch.last_element, to);
+        const uint64_t low = std::max(range.first_element, from), high = std::min(range.last_element, to);
         if (low >= high) return;
-        std::memcpy(out.data() + (low - from) * element_bytes, bytes + (low - stretch.first_element) * element_bytes,
+        std::memcpy(out.data() + (low - from) * element_bytes, bytes + (low - range.first_element) * element_bytes,
                     (high - low) * element_bytes);
         return;
       }
       char* target = out.data();
       for (const Box& box : boxes) {
-        CopyCommon(stretch, bytes, box, element_bytes, target);
+        CopyCommon(range, bytes, box, element_bytes, target);
         target += CountOf(box) * element_bytes;
       }
     }));
@@ -305,8 +304,8 @@ absl::Status Checkpoint::ReadBox(absl::string_view role, absl::string_view name,
   const auto [first, last] = Bounds(box.start, box.size, tensor->shape);
   for (const ManifestPiece& piece : tensor->pieces) {
     if (!MayHold(piece, *tensor, first, last)) continue;
-    RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& stretch, const char* bytes) {
-      CopyCommon(stretch, bytes, box, element_bytes, out.data());
+    RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& range, const char* bytes) {
+      CopyCommon(range, bytes, box, element_bytes, out.data());
     }));
   }
   return absl::OkStatus();

@@ -84,7 +84,7 @@ class Checkpoint {
                                                  absl::string_view dtype, const std::vector<int64_t>& shape) const;
   // Calls `take(piece, bytes)` for one range after another of the piece, each as a piece of its own.
   absl::Status ReadPiece(const ManifestTensor& tensor, const ManifestPiece& piece,
-                         absl::FunctionRef<void(const ManifestPiece& stretch, const char* bytes)> take) const;
+                         absl::FunctionRef<void(const ManifestPiece& range, const char* bytes)> take) const;
 
   std::string path_;
   std::unique_ptr<CheckpointLease> lease_;

@@ -76,7 +76,7 @@ std::string WhyNot(const std::string& partial, const std::string& name, const Se
 }
 
 absl::Status SettleOne(const std::string& run_folder, const std::string& name, const SettleOptions& options,
-                       FileSystem& file_system, std::vector<std::string>& told) {
+                       FileSystem& file_system, std::vector<std::string>& messages) {
   const std::string partial = JoinPath(run_folder, name);
   absl::StatusOr<VerifiedCheckpoint> verified;
   std::string reason = WhyNot(partial, name, options, verified);
@@ -87,15 +87,15 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
     if (!replaces || !IsSound(VerifyCheckpoint(path, {}), step)) {
       RETURN_IF_ERROR(SyncAll(partial, *verified->manifest, file_system));
       RETURN_IF_ERROR(PublishFolder(partial, path, file_system));
-      told.push_back(absl::StrCat(name, " was complete and ", replaces ? "replaces " : "becomes ", path,
-                                  replaces ? ", which was damaged" : ""));
+      messages.push_back(absl::StrCat(name, " was complete and ", replaces ? "replaces " : "becomes ", path,
+                                      replaces ? ", which was damaged" : ""));
       return replaces ? RemovePartial(partial, file_system) : absl::OkStatus();
     }
     reason = "is of a step that has a checkpoint already";
   }
   if (!options.removes) return absl::OkStatus();
   absl::Status removed = RemovePartial(partial, file_system);
-  told.push_back(
+  messages.push_back(
       absl::StrCat(name, " ", reason,
                    removed.ok() ? "; it was removed" : absl::StrCat("; it cannot be removed: ", removed.message())));
   return absl::OkStatus();
@@ -103,7 +103,7 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
 
 // On a file system that cannot exchange, the old checkpoint of a step has another name for a moment (file_system.cc).
 void SettleReplaced(const std::string& run_folder, const std::string& name, bool removes, FileSystem& file_system,
-                    std::vector<std::string>& told) {
+                    std::vector<std::string>& messages) {
   const std::string aside = JoinPath(run_folder, name);
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(aside, {});
   const bool good = verified.ok() && verified->manifest.has_value() && verified->problems.empty();
@@ -112,8 +112,8 @@ void SettleReplaced(const std::string& run_folder, const std::string& name, bool
   if (!good || FileExists(path)) return file_system.RemoveAll(aside).IgnoreError();
   absl::Status back = file_system.RenameOrExchange(aside, path);
   if (back.ok()) back = file_system.SyncFolder(run_folder);
-  told.push_back(absl::StrCat(name, " was being replaced and ", back.ok() ? "is again " : "cannot be renamed: ",
-                              back.ok() ? path : std::string(back.message())));
+  messages.push_back(absl::StrCat(name, " was being replaced and ", back.ok() ? "is again " : "cannot be renamed: ",
+                                  back.ok() ? path : std::string(back.message())));
 }
 
 // A file that WriteFileAtomically or FileLock::Seize left because its process was killed. If the process, whose number
@@ -154,36 +154,36 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   // before the run resumes from the checkpoint, and before the one it replaced is removed.
   RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
   ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
-  std::vector<std::string> told;
+  std::vector<std::string> messages;
   for (const std::string& name : names) {
     if (IsPartial(name)) {
-      RETURN_IF_ERROR(SettleOne(run_folder, name, options, file_system, told));
+      RETURN_IF_ERROR(SettleOne(run_folder, name, options, file_system, messages));
     } else if (options.removes && IsTemporary(name)) {
       file_system.RemoveAll(JoinPath(run_folder, name)).IgnoreError();
     }
   }
   for (const std::string& name : names) {
     if (absl::StartsWith(name, "step-") && absl::EndsWith(name, kReplacedSuffix)) {
-      SettleReplaced(run_folder, name, options.removes, file_system, told);
+      SettleReplaced(run_folder, name, options.removes, file_system, messages);
     }
   }
   if (options.removes) SweepTokens(run_folder, file_system);
-  return told;
+  return messages;
 }
 
 std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t generation, FileSystem& file_system) {
-  std::vector<std::string> told;
+  std::vector<std::string> messages;
   absl::StatusOr<std::vector<std::string>> names = ListNames(run_folder);
-  if (!names.ok()) return told;
+  if (!names.ok()) return messages;
   for (const std::string& name : *names) {
     if (!IsPartial(name)) continue;
     const std::optional<PartialName> partial = PartialOf(name);
     if (partial.has_value() && partial->generation == generation) continue;
     absl::Status removed = RemovePartial(JoinPath(run_folder, name), file_system);
-    told.push_back(absl::StrCat(name, removed.ok() ? ", left by another generation, was removed"
-                                                   : absl::StrCat(" cannot be removed: ", removed.message())));
+    messages.push_back(absl::StrCat(name, removed.ok() ? ", left by another generation, was removed"
+                                                       : absl::StrCat(" cannot be removed: ", removed.message())));
   }
-  return told;
+  return messages;
 }
 
 absl::Status RemovePartial(const std::string& partial, FileSystem& file_system) {

@@ -72,7 +72,7 @@ absl::Status ShardFile::ReadBytes(uint64_t at, absl::Span<char> out) {
 // Hashes the bytes before `at` that were not read.
 absl::Status ShardFile::PassTo(uint64_t at) {
   if (passed_ >= at) return absl::OkStatus();
-  const uint64_t most = std::min(kStretchBytes, at - passed_);
+  const uint64_t most = std::min(kReadBytes, at - passed_);
   const auto buffer = std::make_unique_for_overwrite<char[]>(most);
   while (passed_ < at) {
     const uint64_t length = std::min(most, at - passed_);

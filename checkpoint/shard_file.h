@@ -22,7 +22,7 @@
 namespace trainyard {
 
 // The number of bytes of a file that are in memory at a time.
-inline constexpr uint64_t kStretchBytes = 1 << 20;
+inline constexpr uint64_t kReadBytes = 1 << 20;
 
 class ShardFile {
  public:

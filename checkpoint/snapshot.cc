@@ -108,7 +108,7 @@ void SnapshotBuffer::Remove() { unlink(path_.c_str()); }
 
 absl::Status SnapshotBuffer::Seal(absl::string_view job_id, const CheckpointPart& part, absl::string_view more) {
   const std::string index = PartText(part);
-  const std::string behind = absl::StrCat(index, more);
+  const std::string index_and_more = absl::StrCat(index, more);
   Header header = {};
   std::memcpy(header.magic, snapshot_format::kMagic, sizeof header.magic);
   header.version = snapshot_format::kVersion;
@@ -121,13 +121,13 @@ absl::Status SnapshotBuffer::Seal(absl::string_view job_id, const CheckpointPart
   header.step = part.save.step;
   header.world_size = part.save.world_size;
   header.rank = part.rank;
-  if (job_id.size() >= sizeof header.job_id || behind.size() > snapshot_format::kIndexBytesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("the index of ", path_, " has ", behind.size(), " bytes"));
+  if (job_id.size() >= sizeof header.job_id || index_and_more.size() > snapshot_format::kIndexBytesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("the index of ", path_, " has ", index_and_more.size(), " bytes"));
   }
   std::memcpy(header.job_id, job_id.data(), job_id.size());
-  PutHash(header.index_hash, HashHex(behind));
+  PutHash(header.index_hash, HashHex(index_and_more));
   PutHash(header.header_hash, HashHex(snapshot_format::HashedBytes(header)));
-  RETURN_IF_ERROR(WriteAt(fd_, behind, header.index_begin, path_));
+  RETURN_IF_ERROR(WriteAt(fd_, index_and_more, header.index_begin, path_));
   header.state = snapshot_format::kWriting;
   std::memcpy(data_, &header, sizeof header);
   SetState(data_, snapshot_format::kWhole);
@@ -179,14 +179,14 @@ absl::Status Snapshot::ReadIndex() {
                     kHeaderBytes == header.index_begin - header.contents_bytes &&
                     header.job_id[sizeof header.job_id - 1] == '\0';
   if (!fits) return absl::DataLossError("its header contradicts itself, or the file was cut");
-  std::string behind(header.index_bytes + header.more_bytes, '\0');
-  RETURN_IF_ERROR(ReadAt(header.index_begin, absl::MakeSpan(behind.data(), behind.size())));
-  if (HashHex(behind) != HashIn(header.index_hash)) return absl::DataLossError("its index is damaged");
-  ASSIGN_OR_RETURN(part_, ParsePart(absl::string_view(behind).substr(0, header.index_bytes)));
+  std::string index_and_more(header.index_bytes + header.more_bytes, '\0');
+  RETURN_IF_ERROR(ReadAt(header.index_begin, absl::MakeSpan(index_and_more.data(), index_and_more.size())));
+  if (HashHex(index_and_more) != HashIn(header.index_hash)) return absl::DataLossError("its index is damaged");
+  ASSIGN_OR_RETURN(part_, ParsePart(absl::string_view(index_and_more).substr(0, header.index_bytes)));
   const SaveKey save{.step = header.step, .generation = header.generation, .world_size = header.world_size};
   if (part_.save != save || part_.rank != header.rank) return absl::DataLossError("header and index differ");
   job_id_ = header.job_id;
-  more_ = behind.substr(header.index_bytes);
+  more_ = index_and_more.substr(header.index_bytes);
   return CheckPieces(header.contents_bytes);
 }
 

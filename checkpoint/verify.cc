@@ -77,8 +77,8 @@ class FileCheck {
     const absl::StatusOr<int> opened = OpenRegularFile(path_, O_RDONLY);
     if (!opened.ok()) {
       // A missing file, or something that is not a file, is reported with the lengths.
-      const bool told = absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status());
-      if (!told) Add("", "to be readable", std::string(opened.status().message()));
+      const bool reported = absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status());
+      if (!reported) Add("", "to be readable", std::string(opened.status().message()));
       return std::move(problems_);
     }
     const int fd = *opened;

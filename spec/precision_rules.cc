@@ -40,13 +40,13 @@ v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy) {
   out.clear_type();
   if (!out.has_param()) out.set_param(policy.has_type() ? policy.type() : v1::PRECISION_FP32);
   const bool wide = out.param() == v1::PRECISION_FP64;
-  const v1::Precision kept = wide ? v1::PRECISION_FP64 : v1::PRECISION_FP32;
+  const v1::Precision stored = wide ? v1::PRECISION_FP64 : v1::PRECISION_FP32;
   // A name stands for the usual types; in a map `reduce` and `output` follow from `param`.
-  const v1::Precision travels = policy.has_type() ? kept : out.param();
-  if (!out.has_reduce()) out.set_reduce(travels);
-  if (!out.has_output()) out.set_output(travels);
-  if (!out.has_master()) out.set_master(kept);
-  if (!out.has_state()) out.set_state(kept);
+  const v1::Precision communicated = policy.has_type() ? stored : out.param();
+  if (!out.has_reduce()) out.set_reduce(communicated);
+  if (!out.has_output()) out.set_output(communicated);
+  if (!out.has_master()) out.set_master(stored);
+  if (!out.has_state()) out.set_state(stored);
   return out;
 }
 

@@ -111,7 +111,7 @@ float NewestState(const std::string& folder, const std::vector<float>& salts) {
     }
     if (same) return salt;
   }
-  ADD_FAILURE() << "the checkpoint holds what nobody saved";
+  ADD_FAILURE() << "the checkpoint holds a state that was never saved";
   return -1;
 }
 

@@ -14,9 +14,9 @@ namespace fs = std::filesystem;
 
 struct ForgetfulDisk::Node {
   bool is_folder = false;
-  std::string live, synced;                      // of a file
-  std::map<std::string, NodePtr> entries, kept;  // of a folder: now, and when it was last synced
-  std::vector<Change> pending;                   // from `kept` to `entries`
+  std::string live, synced;                                // of a file
+  std::map<std::string, NodePtr> entries, synced_entries;  // of a folder: now, and when it was last synced
+  std::vector<Change> pending;                             // from `synced_entries` to `entries`
 };
 
 namespace {
@@ -122,7 +122,7 @@ absl::Status ForgetfulDisk::SyncFolder(const std::string& path) {
   RETURN_IF_ERROR(Call());
   const NodePtr node = Find(path);
   if (node == nullptr) return absl::NotFoundError(path);
-  node->kept = node->entries;
+  node->synced_entries = node->entries;
   node->pending.clear();
   return absl::OkStatus();
 }
@@ -162,9 +162,9 @@ void ForgetfulDisk::Restart(Survives survives, uint32_t seed) {
     if (survives == Survives::kSynced) node.live = node.synced;
     if (survives == Survives::kSome && !node.is_folder) node.live = Torn(node.live, node.synced, random);
     node.synced = node.live;
-    if (survives == Survives::kSynced) node.entries = node.kept;
+    if (survives == Survives::kSynced) node.entries = node.synced_entries;
     if (survives == Survives::kSome) {
-      node.entries = node.kept;
+      node.entries = node.synced_entries;
       node.pending.resize(random() % (node.pending.size() + 1));
       for (const Change& change : node.pending) {
         for (const auto& [name, entry] : change) {
@@ -176,7 +176,7 @@ void ForgetfulDisk::Restart(Survives survives, uint32_t seed) {
         }
       }
     }
-    node.kept = node.entries;
+    node.synced_entries = node.entries;
     node.pending.clear();
     for (const auto& entry : node.entries) self(self, *entry.second);
   };
@@ -197,7 +197,7 @@ void ForgetfulDisk::Restart(Survives survives, uint32_t seed) {
     for (const auto& entry : fs::directory_iterator(path)) {
       node->entries[entry.path().filename().string()] = self(self, entry.path());
     }
-    node->kept = node->entries;
+    node->synced_entries = node->entries;
     return node;
   };
   tree_ = read(read, root_);

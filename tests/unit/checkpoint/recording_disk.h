@@ -34,20 +34,20 @@ class RecordingDisk final : public ForwardingDisk {
    public:
     File(RecordingDisk& disk, std::unique_ptr<WritableFile> file) : disk_(disk), file_(std::move(file)) {}
     absl::Status Append(absl::string_view bytes) override {
-      absl::Status told = disk_.Note(absl::StrCat("append ", bytes.size()));
-      return told.ok() ? file_->Append(bytes) : told;
+      absl::Status noted = disk_.Note(absl::StrCat("append ", bytes.size()));
+      return noted.ok() ? file_->Append(bytes) : noted;
     }
     absl::Status StartWriteBack(uint64_t first, uint64_t last) override {
-      absl::Status told = disk_.Note(absl::StrCat("start ", first, "-", last));
-      return told.ok() ? file_->StartWriteBack(first, last) : told;
+      absl::Status noted = disk_.Note(absl::StrCat("start ", first, "-", last));
+      return noted.ok() ? file_->StartWriteBack(first, last) : noted;
     }
     absl::Status AwaitWriteBack(uint64_t first, uint64_t last) override {
-      absl::Status told = disk_.Note(absl::StrCat("await ", first, "-", last));
-      return told.ok() ? file_->AwaitWriteBack(first, last) : told;
+      absl::Status noted = disk_.Note(absl::StrCat("await ", first, "-", last));
+      return noted.ok() ? file_->AwaitWriteBack(first, last) : noted;
     }
     absl::Status Sync() override {
-      absl::Status told = disk_.Note("sync");
-      return told.ok() ? file_->Sync() : told;
+      absl::Status noted = disk_.Note("sync");
+      return noted.ok() ? file_->Sync() : noted;
     }
 
    private:

@@ -40,11 +40,11 @@ class SettleTest : public ::testing::Test {
     ASSERT_TRUE(WriteCheckpoint(folder_.path(), SmallManifest(step), state.tensors(), FileSystem::Real()).ok());
   }
   std::vector<std::string> Settle(std::optional<JobGeneration> settled, std::set<std::string> granted = {}) {
-    auto told = SettlePartials(folder_.path(),
-                               {.job_id = "abcdefgh", .settled = std::move(settled), .granted = std::move(granted)},
-                               FileSystem::Real());
-    EXPECT_TRUE(told.ok()) << told.status();
-    return *told;
+    auto messages = SettlePartials(folder_.path(),
+                                   {.job_id = "abcdefgh", .settled = std::move(settled), .granted = std::move(granted)},
+                                   FileSystem::Real());
+    EXPECT_TRUE(messages.ok()) << messages.status();
+    return *messages;
   }
   std::vector<std::string> Names() { return *ListNames(folder_.path()); }
 
@@ -57,11 +57,11 @@ TEST_F(SettleTest, CompletePartialOfTheLastGeneration_BecomesACheckpoint_OthersA
   Partial(200, 3);
   ASSERT_TRUE(MakeFolders(PartialPathOf(300, 3)).ok());
 
-  std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 3});
+  std::vector<std::string> messages = Settle(JobGeneration{"abcdefgh", 3});
 
-  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr("was complete and becomes "), HasSubstr("step-00000100")),
-                                HasSubstr("is of a step that has a checkpoint already"),
-                                HasSubstr("was left by an interrupted save")));
+  EXPECT_THAT(messages, ElementsAre(AllOf(HasSubstr("was complete and becomes "), HasSubstr("step-00000100")),
+                                    HasSubstr("is of a step that has a checkpoint already"),
+                                    HasSubstr("was left by an interrupted save")));
   EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
 }
 
@@ -69,9 +69,10 @@ TEST_F(SettleTest, CompletePartialOfTheLastGeneration_BecomesACheckpoint_OthersA
 TEST_F(SettleTest, PartialCompletedByAFencedGeneration_IsNotUsed) {
   Partial(900, 1);
 
-  std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 2});
+  std::vector<std::string> messages = Settle(JobGeneration{"abcdefgh", 2});
 
-  EXPECT_THAT(told, ElementsAre(HasSubstr("was completed by generation 1 after generation 2 had claimed the folder")));
+  EXPECT_THAT(messages,
+              ElementsAre(HasSubstr("was completed by generation 1 after generation 2 had claimed the folder")));
   EXPECT_THAT(Names(), IsEmpty());
 }
 
@@ -88,9 +89,9 @@ TEST_F(SettleTest, GenerationKilledBeforeSettling_DoesNotCount) {
 TEST_F(SettleTest, GenerationsOfAnotherJob_AreNotCompared) {
   Partial(900, 3, "a");
 
-  std::vector<std::string> told = Settle(JobGeneration{"b", 1});
+  std::vector<std::string> messages = Settle(JobGeneration{"b", 1});
 
-  EXPECT_THAT(told, ElementsAre(HasSubstr("is of job a, but job b had claimed the folder")));
+  EXPECT_THAT(messages, ElementsAre(HasSubstr("is of job a, but job b had claimed the folder")));
   EXPECT_THAT(Names(), IsEmpty());
 }
 
@@ -117,9 +118,9 @@ TEST_F(SettleTest, EveryByteIsVerifiedBeforeTheRename) {
   Partial(100, 3);
   FlipByte(PartialPathOf(100, 3) + "/shard-00000.safetensors", 700);
 
-  std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 3});
+  std::vector<std::string> messages = Settle(JobGeneration{"abcdefgh", 3});
 
-  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr("is damaged"), HasSubstr("shard-00000.safetensors"))));
+  EXPECT_THAT(messages, ElementsAre(AllOf(HasSubstr("is damaged"), HasSubstr("shard-00000.safetensors"))));
   EXPECT_THAT(Names(), IsEmpty());
 }
 
@@ -128,9 +129,9 @@ TEST_F(SettleTest, CompletePartial_ReplacesADamagedCheckpoint) {
   Partial(100, 3);
   std::filesystem::remove(folder_ / "step-00000100/manifest.json");
 
-  std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 3});
+  std::vector<std::string> messages = Settle(JobGeneration{"abcdefgh", 3});
 
-  EXPECT_THAT(told, ElementsAre(HasSubstr("which was damaged")));
+  EXPECT_THAT(messages, ElementsAre(HasSubstr("which was damaged")));
   EXPECT_THAT(Names(), ElementsAre("step-00000100"));
   EXPECT_EQ(FindCheckpoint(folder_.path())->checkpoint->manifest().generation, 3u);
 }
@@ -184,10 +185,10 @@ TEST_F(SettleTest, PartialThatCannotBeRemoved_IsReported) {
   } disk;
   ASSERT_TRUE(MakeFolders(PartialPathOf(300, 3)).ok());
 
-  auto told = SettlePartials(folder_.path(), {.job_id = "abcdefgh"}, disk);
+  auto messages = SettlePartials(folder_.path(), {.job_id = "abcdefgh"}, disk);
 
-  ASSERT_TRUE(told.ok()) << told.status();
-  EXPECT_THAT(*told, ElementsAre(HasSubstr("it cannot be removed: it is not empty")));
+  ASSERT_TRUE(messages.ok()) << messages.status();
+  EXPECT_THAT(*messages, ElementsAre(HasSubstr("it cannot be removed: it is not empty")));
   // Under a name that no process writes to.
   EXPECT_THAT(Names(), ElementsAre(HasSubstr("step-00000300.g3.swept-")));
   EXPECT_EQ(SweepPartials(folder_.path(), 3, FileSystem::Real()).size(), 1u);
@@ -199,9 +200,9 @@ TEST_F(SettleTest, Sweep_LeavesItsOwnGenerationAlone) {
   Partial(200, 2);
   Checkpoint(50);
 
-  std::vector<std::string> told = SweepPartials(folder_.path(), 3, FileSystem::Real());
+  std::vector<std::string> messages = SweepPartials(folder_.path(), 3, FileSystem::Real());
 
-  EXPECT_THAT(told, ElementsAre(HasSubstr("step-00000200.g2.partial, left by another generation, was removed")));
+  EXPECT_THAT(messages, ElementsAre(HasSubstr("step-00000200.g2.partial, left by another generation, was removed")));
   EXPECT_THAT(Names(), ElementsAre("step-00000050", "step-00000100.g3.partial"));
 }
 

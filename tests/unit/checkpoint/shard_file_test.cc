@@ -30,7 +30,7 @@ class ShardFileTest : public ::testing::Test {
   }
 
   const TemporaryFolder folder_;
-  std::string bytes_ = std::string(3 * kStretchBytes + 777, '\0');
+  std::string bytes_ = std::string(3 * kReadBytes + 777, '\0');
   std::unique_ptr<ShardFile> file_;
 };
 
@@ -45,9 +45,9 @@ TEST_F(ShardFileTest, ReadInOrder_IsReadOnce) {
 
 TEST_F(ShardFileTest, ReadInAnyOrder_IsReadTwiceAtMost) {
   file_->Vouch();
-  Read(2 * kStretchBytes, 1000);
+  Read(2 * kReadBytes, 1000);
   Read(10, 1000);
-  Read(2 * kStretchBytes + 500, 1000);  // half of it was read before
+  Read(2 * kReadBytes + 500, 1000);  // half of it was read before
 
   EXPECT_TRUE(file_->FinishVouching().ok());
 
@@ -61,7 +61,7 @@ TEST_F(ShardFileTest, WithoutVouching_OnlyRequestedBytesAreRead) {
 }
 
 TEST_F(ShardFileTest, AnyFlippedByte_IsDetected_RequestedOrNot) {
-  for (uint64_t at : {uint64_t{0}, uint64_t{5500}, 2 * kStretchBytes, bytes_.size() - 1}) {
+  for (uint64_t at : {uint64_t{0}, uint64_t{5500}, 2 * kReadBytes, bytes_.size() - 1}) {
     FlipByte(folder_ / "f", at);
     auto file = *ShardFile::Open(folder_.path(), listed());
     file->Vouch();

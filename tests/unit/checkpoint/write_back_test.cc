@@ -45,12 +45,12 @@ TEST_F(WriteBackTest, EachRangeIsStarted_TheOneBeforeAwaited_AndTheSyncComesLast
   const std::vector<std::string> calls = disk_.calls();
   const uint64_t header = std::stoull(calls.at(0).substr(7));
   const std::string chunk = absl::StrCat("append ", kChunk);
-  auto stretch = [&](const char* what, uint64_t first, uint64_t last) {
+  auto range = [&](const char* what, uint64_t first, uint64_t last) {
     auto at = [&](uint64_t chunks) { return chunks == 0 ? 0 : header + chunks * kChunk; };
     return absl::StrCat(what, " ", at(first), "-", at(last));
   };
-  EXPECT_THAT(calls, ElementsAre(absl::StrCat("append ", header), chunk, chunk, stretch("start", 0, 2), chunk, chunk,
-                                 stretch("start", 2, 4), stretch("await", 0, 2), chunk, "append 40", "sync"));
+  EXPECT_THAT(calls, ElementsAre(absl::StrCat("append ", header), chunk, chunk, range("start", 0, 2), chunk, chunk,
+                                 range("start", 2, 4), range("await", 0, 2), chunk, "append 40", "sync"));
 }
 
 TEST_F(WriteBackTest, ShortFile_IsOnlySynced) {
