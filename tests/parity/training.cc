@@ -345,7 +345,7 @@ absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& 
     groups.EndStep();
     outcome.counts = traffic.End();
     at::Tensor sum = at::full({1}, loss, at::kDouble);
-    RETURN_IF_ERROR(groups.communicators().world->AllReduceSum(sum)->Wait());
+    RETURN_IF_ERROR(groups.communicators().data->AllReduceSum(sum)->Wait());
     outcome.losses.push_back(sum.item<double>() / static_cast<double>(tokens));
     outcome.norms.push_back(output.skipped ? NAN : output.gradient_norm);
     if (step == training.save_step) {
