@@ -18,8 +18,8 @@ void AppendUtf8(uint32_t code, std::string& text) {
   }
 }
 
-// A byte-level BPE tokenizer without merges. Its vocabulary is the alphabet of byte-level BPE: a byte that prints is the
-// character with its number, the others are the characters from 256 on.
+// A byte-level BPE tokenizer without merges. Its vocabulary is the alphabet of byte-level BPE: a byte that prints is
+// the character with its number, the others are the characters from 256 on.
 Json Tokenizer() {
   Json vocabulary = Json::object();
   uint32_t next = 256;

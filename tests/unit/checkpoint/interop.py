@@ -1,4 +1,4 @@
-"""Shards are safetensors files: the Python library safetensors reads files of the C++ writer, and the C++ reader its files."""
+"""Shards are safetensors files: the Python library reads files of the C++ writer, and the C++ reader its files."""
 
 import subprocess
 import sys
