@@ -39,7 +39,7 @@ int BlockSignals() {
   return signalfd(-1, &signals, SFD_CLOEXEC);
 }
 
-void TellReady(int fd, const Coordinator& coordinator) {
+void WriteReady(int fd, const Coordinator& coordinator) {
   if (fd < 0) return;
   std::string line =
       nlohmann::json({{"listen", coordinator.address()}, {"metrics", coordinator.metrics_address()}}).dump() + "\n";
@@ -111,7 +111,7 @@ int Run(const CoordinatorOptions& options) {
     spdlog::error("{}", std::string(coordinator.status().message()));
     return absl::IsInvalidArgument(coordinator.status()) ? kClientBadInput : kClientFailed;
   }
-  TellReady(options.ready_fd, **coordinator);
+  WriteReady(options.ready_fd, **coordinator);
   int code = WaitForEnd(signal_fd, options.lifeline_fd, failed_fd, **coordinator);
   (*coordinator)->Stop();
   return code;
