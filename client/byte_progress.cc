@@ -37,7 +37,7 @@ ByteProgress::ByteProgress(FILE* stream, std::string label, uint64_t total)
     : label_(std::move(label)), total_(total), began_(absl::Now()), terminal_(stream, TraitsOf(stream)) {}
 
 void ByteProgress::Add(uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mu_);
   done_ += bytes;
   const absl::Time now = absl::Now();
   if (now - drawn_ < kRedraw && done_ < total_) return;

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/terminal.h"
 
@@ -25,10 +26,10 @@ class ByteProgress {
   const std::string label_;
   const uint64_t total_;
   const absl::Time began_;
-  std::mutex mutex_;
-  Terminal terminal_;  // mutex_ guards this and the fields below
-  uint64_t done_ = 0;
-  absl::Time drawn_ = absl::InfinitePast();
+  absl::Mutex mu_;
+  Terminal terminal_ ABSL_GUARDED_BY(mu_);
+  uint64_t done_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Time drawn_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 
 }  // namespace trainyard::client

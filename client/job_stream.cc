@@ -60,7 +60,7 @@ void JobStream::Stop() {
 
 bool JobStream::Pause(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
-  return !stop_asked_.AwaitFor(&mu_, duration, [this] { return stopped_; });
+  return !stop_asked_.AwaitFor(&mu_, duration, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopped_; });
 }
 
 absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::JobState* final_state) {

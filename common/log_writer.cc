@@ -10,8 +10,8 @@
 namespace trainyard {
 namespace {
 
-// No signal is taken on the new thread: a program that waits for SIGTERM elsewhere must not be killed by it here, and a
-// pipe without a reader is an error of write, not an end.
+// Blocks all signals on the new thread: a program that waits for SIGTERM elsewhere must not be killed by it here, and a
+// pipe without a reader must be an error of write().
 std::thread StartWithoutSignals(std::function<void()> run) {
   sigset_t all;
   sigset_t before;
@@ -32,12 +32,13 @@ LogWriter::~LogWriter() {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
   }
+  changed_.SignalAll();
   thread_.join();
 }
 
 void LogWriter::Push(std::string line) {
   absl::MutexLock lock(&mu_);
-  // After a line that is missing no shorter one slips in, so the count stands where the gap is.
+  // After a dropped line shorter lines are dropped too, so that the line with the count is where the gap is.
   if (missing_ > 0 || bytes_ + line.size() > options_.queue_bytes) {
     ++missing_;
     ++dropped_;
@@ -46,33 +47,28 @@ void LogWriter::Push(std::string line) {
   idle_ = false;
   bytes_ += line.size();
   lines_.push_back(std::move(line));
+  changed_.SignalAll();
 }
 
 bool LogWriter::Flush(absl::Duration limit) {
   absl::MutexLock lock(&mu_);
-  const auto written = [this] {
-    mu_.AssertReaderHeld();
-    return lines_.empty() && !writing_;
-  };
-  return mu_.AwaitWithTimeout(absl::Condition(&written), limit);
+  return changed_.AwaitFor(&mu_, limit,
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return lines_.empty() && !writing_; });
 }
 
 void LogWriter::Loop() {
-  const auto has_work = [this] {
-    mu_.AssertReaderHeld();
-    return !lines_.empty() || stopping_;
-  };
-  uint64_t untold = 0;  // lines missing up to here
-  const auto tell = [&] {
-    if (untold > 0 && Write(options_.tell_dropped(untold))) untold = 0;
-    return untold == 0;
+  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !lines_.empty() || stopping_; };
+  uint64_t unreported = 0;  // lines lost so far that no line in the log mentions
+  const auto report_dropped = [&] {
+    if (unreported > 0 && Write(options_.format_dropped(unreported))) unreported = 0;
+    return unreported == 0;
   };
   while (true) {
     std::vector<std::string> lines;
     uint64_t missing = 0;
     {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&has_work));
+      changed_.AwaitFor(&mu_, absl::InfiniteDuration(), has_work);
       if (lines_.empty()) return;
       lines.swap(lines_);
       bytes_ = 0;
@@ -80,15 +76,16 @@ void LogWriter::Loop() {
       writing_ = true;
     }
     for (const std::string& line : lines) {
-      if (tell() && Write(line)) continue;
-      ++untold;
+      if (report_dropped() && Write(line)) continue;
+      ++unreported;
       ++dropped_;
     }
-    untold += missing;
-    tell();
+    unreported += missing;
+    report_dropped();
     absl::MutexLock lock(&mu_);
     writing_ = false;
     idle_ = lines_.empty();
+    changed_.SignalAll();
   }
 }
 
@@ -98,7 +95,7 @@ bool LogWriter::Write(const std::string& text) const {
     const ssize_t n = write(options_.fd, text.data() + written, text.size() - written);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
-      // A process that shares the descriptor has made it one that does not wait.
+      // Another process that shares the descriptor has made it non-blocking.
       pollfd room = {.fd = options_.fd, .events = POLLOUT, .revents = 0};
       poll(&room, 1, -1);
       continue;

@@ -1,8 +1,8 @@
-// Writes lines to a descriptor from a thread of its own, so that a reader who does not read (a pager, a stopped
-// terminal, a stuck collector) holds up nobody else: lines wait in a queue of bounded size, what does not fit is
-// dropped and counted, and the count is written in the place of what is missing once there is room again.
+// Writes lines to a descriptor from a thread of its own, so that a reader that does not read (a pager, a stopped
+// terminal, a stuck log collector) blocks no other thread. Lines wait in a queue of limited size. Lines that do not fit
+// are dropped and counted, and once there is room a line with the count is written in their place.
 //
-//   LogWriter writer({.fd = STDERR_FILENO, .tell_dropped = [](uint64_t lines) { return "... dropped\n"; }});
+//   LogWriter writer({.fd = STDERR_FILENO, .format_dropped = [](uint64_t lines) { return "... dropped\n"; }});
 //   writer.Push("a line\n");
 //   writer.Flush(absl::Seconds(1));
 //
@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/limits.h"
+#include "common/steady_cond_var.h"
 
 namespace trainyard {
 
@@ -29,26 +30,26 @@ class LogWriter {
   struct Options {
     int fd = -1;  // not owned
     size_t queue_bytes = limits::kLogQueueBytes;
-    // The line that stands for so many that were dropped. Called on the writer's thread.
-    std::function<std::string(uint64_t)> tell_dropped;
+    // Formats the line that replaces this many dropped lines. Called on the writer's thread.
+    std::function<std::string(uint64_t)> format_dropped;
   };
 
   explicit LogWriter(Options options);
-  // Waits until the descriptor has taken what is queued or refuses it. A program whose reader may be stuck calls Flush
-  // instead and leaves the object to the end of the process.
+  // Waits until the descriptor has accepted or refused all queued lines. A program whose reader may be stuck calls
+  // Flush instead and does not destroy the object.
   ~LogWriter();
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
   void Push(std::string line);
 
-  // Waits until everything pushed so far has been written or refused; false: not within `limit`.
+  // Waits until all lines pushed so far have been written or refused. Returns false if that takes longer than `limit`.
   bool Flush(absl::Duration limit);
 
-  // Lines that nobody will read: dropped here, or refused by the descriptor.
+  // The number of lines that were lost: dropped here, or refused by the descriptor.
   uint64_t dropped() const { return dropped_; }
 
-  // Whether everything has been written. Takes no lock: for signal handlers.
+  // Whether all lines have been written. Acquires no lock, so signal handlers can call it.
   bool idle() const { return idle_; }
 
  private:
@@ -59,7 +60,8 @@ class LogWriter {
   std::atomic<uint64_t> dropped_{0};
   std::atomic<bool> idle_{true};
 
-  mutable absl::Mutex mu_;
+  absl::Mutex mu_;
+  SteadyCondVar changed_;
   std::vector<std::string> lines_ ABSL_GUARDED_BY(mu_);
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;      // of lines_
   uint64_t missing_ ABSL_GUARDED_BY(mu_) = 0;  // dropped after the last of lines_

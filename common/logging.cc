@@ -79,7 +79,7 @@ class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
 
 LogWriter* NewWriter(const LoggingOptions& options) {
   std::shared_ptr<spdlog::formatter> formatter = MakeFormatter(options.json);
-  return new LogWriter({.fd = options.fd, .tell_dropped = [formatter, program = options.program](uint64_t lines) {
+  return new LogWriter({.fd = options.fd, .format_dropped = [formatter, program = options.program](uint64_t lines) {
                           const std::string text =
                               absl::StrCat(lines, lines == 1 ? " line of this log is" : " lines of this log are",
                                            " missing here: standard error did not take them in time");

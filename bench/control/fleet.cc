@@ -23,6 +23,7 @@ Fleet::~Fleet() {
     absl::MutexLock lock(&mu_);
     ending_ = true;
   }
+  changed_.SignalAll();
   thread_.join();
   for (Host& host : hosts_) {
     if (host.daemon != nullptr) host.daemon->HangUp();
@@ -52,8 +53,8 @@ void Fleet::Reset() {
 absl::StatusOr<absl::Time> Fleet::Await(Milestone milestone, uint64_t count, absl::Duration patience) {
   absl::MutexLock lock(&tally_mu_);
   const Tally& tally = tallies_[static_cast<size_t>(milestone)];
-  auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(tally_mu_) { return tally.count >= count; };
-  if (tally_mu_.AwaitWithTimeout(absl::Condition(&reached), patience)) return tally.last;
+  auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(tally_mu_) { return tally.count >= count; };
+  if (tally_changed_.AwaitFor(&tally_mu_, patience, reached)) return tally.last;
   return absl::DeadlineExceededError(absl::StrCat("waited ", absl::FormatDuration(patience), " for ", count, " ",
                                                   NameOf(milestone), "; there are ", tally.count));
 }
@@ -65,14 +66,13 @@ uint64_t Fleet::Count(Milestone milestone) const {
 
 void Fleet::Idle(absl::Duration duration) const {
   absl::MutexLock lock(&tally_mu_);
-  tally_mu_.AwaitWithTimeout(absl::Condition(
-                                 +[](void*) { return false; }, static_cast<void*>(nullptr)),
-                             duration);
+  tally_changed_.AwaitFor(&tally_mu_, duration, [] { return false; });
 }
 
 void Fleet::Post(Entry entry) {
   absl::MutexLock lock(&mu_);
   queue_.push_back(std::move(entry));
+  changed_.SignalAll();
 }
 
 void Fleet::Reached(Milestone milestone, uint64_t count) {
@@ -80,6 +80,7 @@ void Fleet::Reached(Milestone milestone, uint64_t count) {
   Tally& tally = tallies_[static_cast<size_t>(milestone)];
   tally.count += count;
   tally.last = absl::Now();
+  tally_changed_.SignalAll();
 }
 
 // The event thread.
@@ -89,8 +90,8 @@ void Fleet::Run() {
     {
       absl::MutexLock lock(&mu_);
       absl::Time deadline = timers_.empty() ? absl::InfiniteFuture() : timers_.begin()->first;
-      auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !queue_.empty() || ending_; };
-      mu_.AwaitWithDeadline(absl::Condition(&ready), deadline);
+      auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !queue_.empty() || ending_; };
+      changed_.AwaitFor(&mu_, deadline - absl::Now(), ready);
       if (ending_) return;
       batch.swap(queue_);
     }

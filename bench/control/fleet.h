@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "bench/control/simulated_host.h"
+#include "common/steady_cond_var.h"
 
 namespace trainyard::bench {
 
@@ -75,10 +76,12 @@ class Fleet {
   size_t size_ = 0;  // the bench's thread's own
 
   mutable absl::Mutex mu_;
+  SteadyCondVar changed_;
   std::deque<Entry> queue_ ABSL_GUARDED_BY(mu_);
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
 
   mutable absl::Mutex tally_mu_;
+  mutable SteadyCondVar tally_changed_;
   std::array<Tally, kMilestones> tallies_ ABSL_GUARDED_BY(tally_mu_);
 
   // The event thread's own.

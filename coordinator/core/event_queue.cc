@@ -16,25 +16,25 @@ size_t QueuedBytes(const Event& event) {
 bool EventQueue::TryPost(Event event) {
   bool wake;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    absl::MutexLock lock(&mu_);
     if (closed_ || events_.size() >= limit_) return false;
     events_.push_back(std::move(event));
     wake = std::exchange(taker_waits_, false);
   }
   // Notifies without the lock, which the woken thread would wait for, and only if the loop's thread waits.
-  if (wake) changed_.notify_all();
+  if (wake) changed_.SignalAll();
   return true;
 }
 
 bool EventQueue::Post(Event event) {
   bool wake = false;
   bool room = PostUnwoken(std::move(event), wake);
-  if (wake) changed_.notify_all();
+  if (wake) changed_.SignalAll();
   return room;
 }
 
 bool EventQueue::PostUnwoken(Event event, bool& wake) {
-  std::lock_guard<std::mutex> lock(mu_);
+  absl::MutexLock lock(&mu_);
   if (closed_) return true;
   if (auto* received = std::get_if<RankReportsReceived>(&event)) {
     // A half-full queue drops reports, so that facts and calls find room.
@@ -66,13 +66,13 @@ bool EventQueue::Thin(RankReportsReceived& received) {
 }
 
 uint64_t EventQueue::TakeShed() {
-  std::lock_guard<std::mutex> lock(mu_);
+  absl::MutexLock lock(&mu_);
   return std::exchange(shed_, 0);
 }
 
 void EventQueue::WhenDrained(std::function<void()> resume) {
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    absl::MutexLock lock(&mu_);
     if (!closed_ && IsFull()) {
       paused_.push_back(std::move(resume));
       return;
@@ -85,8 +85,8 @@ std::vector<Event> EventQueue::Take(absl::Duration wait, size_t most) {
   std::vector<Event> taken;
   std::vector<std::function<void()>> resumed;
   {
-    std::unique_lock<std::mutex> lock(mu_);
-    Await(lock, wait, [this] {
+    absl::MutexLock lock(&mu_);
+    changed_.AwaitFor(&mu_, wait, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       taker_waits_ = events_.empty() && !closed_;
       return !taker_waits_;
     });
@@ -106,32 +106,23 @@ std::vector<Event> EventQueue::Take(absl::Duration wait, size_t most) {
 }
 
 void EventQueue::Close() {
-  std::lock_guard<std::mutex> lock(mu_);
+  absl::MutexLock lock(&mu_);
   closed_ = true;
-  changed_.notify_all();
+  changed_.SignalAll();
 }
 
 bool EventQueue::closed() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  absl::MutexLock lock(&mu_);
   return closed_;
 }
 
 bool EventQueue::AwaitClosed(absl::Duration wait) const {
-  std::unique_lock<std::mutex> lock(mu_);
-  return Await(lock, wait, [this] { return closed_; });
-}
-
-template <typename Ready>
-bool EventQueue::Await(std::unique_lock<std::mutex>& lock, absl::Duration wait, Ready ready) const {
-  if (wait == absl::InfiniteDuration()) {
-    changed_.wait(lock, ready);
-    return true;
-  }
-  return changed_.wait_for(lock, absl::ToChronoNanoseconds(wait), ready);
+  absl::MutexLock lock(&mu_);
+  return changed_.AwaitFor(&mu_, wait, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closed_; });
 }
 
 size_t EventQueue::size() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  absl::MutexLock lock(&mu_);
   return events_.size();
 }
 

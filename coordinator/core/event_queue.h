@@ -7,16 +7,17 @@
 // Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/limits.h"
+#include "common/steady_cond_var.h"
 #include "coordinator/core/event.h"
 
 namespace trainyard {
@@ -54,13 +55,11 @@ class EventQueue {
 
  private:
   bool PostUnwoken(Event event, bool& wake);  // `wake`: the loop's thread must be woken
-  template <typename Ready>
-  bool Await(std::unique_lock<std::mutex>& lock, absl::Duration wait, Ready ready) const;
   // Drops the reports that may be dropped. Returns whether any are left.
-  bool Thin(RankReportsReceived& received);
-  bool IsFull() const { return IsFull(1); }
+  bool Thin(RankReportsReceived& received) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return IsFull(1); }
   // Whether 1 / `part` of any limit is used.
-  bool IsFull(size_t part) const {
+  bool IsFull(size_t part) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return events_.size() >= limit_ / part || report_bytes_ >= report_bytes_limit_ / part ||
            fact_bytes_ >= fact_bytes_limit_ / part;
   }
@@ -68,17 +67,15 @@ class EventQueue {
   const size_t limit_;
   const size_t report_bytes_limit_;
   const size_t fact_bytes_limit_;
-  // Standard types, because they wait by the steady clock; absl::Mutex waits by the wall clock and oversleeps when that
-  // is set back.
-  mutable std::mutex mu_;  // guards what follows
-  mutable std::condition_variable changed_;
-  std::deque<Event> events_;
-  size_t report_bytes_ = 0;  // of the reports among them
-  size_t fact_bytes_ = 0;    // of the facts
-  uint64_t shed_ = 0;
-  std::vector<std::function<void()>> paused_;
-  bool closed_ = false;
-  bool taker_waits_ = false;
+  mutable absl::Mutex mu_;
+  mutable SteadyCondVar changed_;
+  std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
+  size_t report_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of the reports in events_
+  size_t fact_bytes_ ABSL_GUARDED_BY(mu_) = 0;    // of the facts in events_
+  uint64_t shed_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::function<void()>> paused_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool taker_waits_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace trainyard

@@ -1,12 +1,12 @@
 #include "coordinator/http/metrics.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/logging.h"
 #include "common/version.h"
 #include "coordinator/policy/goodput.h"
@@ -18,7 +18,7 @@ namespace {
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // The loop has a round with every tick, ten times per second.
-constexpr std::chrono::seconds kPatience(1);
+constexpr absl::Duration kPatience = absl::Seconds(1);
 constexpr size_t kRanksShown = 256;  // per job; each rank has a dozen series
 
 constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
@@ -231,23 +231,23 @@ void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, 
   ObserveNewestSteps(core);
   uint64_t asked = 0;
   {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mu_);
     asked = asked_;
     if (asked == answered_) return;
   }
   ObserveTotals(core);
   ObserveGoodput(core, now);
   ObserveMemory(core);
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mu_);
   answered_ = asked;
-  counted_.notify_all();
+  counted_.SignalAll();
 }
 
 std::vector<prometheus::MetricFamily> CoordinatorMetrics::Collect() const {
   {
-    std::unique_lock lock(mutex_);
-    uint64_t mine = ++asked_;
-    counted_.wait_for(lock, kPatience, [&] { return answered_ >= mine; });
+    absl::MutexLock lock(&mu_);
+    const uint64_t mine = ++asked_;
+    counted_.AwaitFor(&mu_, kPatience, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return answered_ >= mine; });
   }
   return registry_->Collect();
 }

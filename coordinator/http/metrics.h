@@ -10,17 +10,18 @@
 
 #include <prometheus/collectable.h>
 
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "common/metrics.h"
+#include "common/steady_cond_var.h"
 #include "coordinator/core/core_loop.h"
 
 namespace trainyard {
@@ -89,10 +90,10 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   prometheus::Histogram* handle_seconds_;
   prometheus::Gauge* queue_length_;
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable counted_;
-  mutable uint64_t asked_ = 0;  // scrapes that requested totals
-  uint64_t answered_ = 0;       // those that were answered
+  mutable absl::Mutex mu_;
+  mutable SteadyCondVar counted_;
+  mutable uint64_t asked_ ABSL_GUARDED_BY(mu_) = 0;  // scrapes that requested totals
+  uint64_t answered_ ABSL_GUARDED_BY(mu_) = 0;       // those that were answered
 };
 
 }  // namespace trainyard

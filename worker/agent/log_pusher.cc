@@ -241,7 +241,7 @@ bool LogPusher::Push::Flush() {
 
 bool LogPusher::Push::Pause() {
   absl::MutexLock lock(&mu_);
-  return !stop_asked_.AwaitFor(&mu_, kPoll, [this] { return stopping_; });
+  return !stop_asked_.AwaitFor(&mu_, kPoll, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; });
 }
 
 }  // namespace trainyard::agent

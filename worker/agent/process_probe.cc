@@ -185,7 +185,7 @@ void ProcessExaminer::Examine(const ExamineProcess& request) {
 
 bool ProcessExaminer::Wait(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
-  return !changed_.AwaitFor(&mu_, duration, [this] { return stopping_; });
+  return !changed_.AwaitFor(&mu_, duration, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; });
 }
 
 void ProcessExaminer::Run() {
@@ -193,7 +193,8 @@ void ProcessExaminer::Run() {
     ExamineProcess request;
     {
       absl::MutexLock lock(&mu_);
-      changed_.AwaitFor(&mu_, absl::InfiniteDuration(), [this] { return stopping_ || !requests_.empty(); });
+      changed_.AwaitFor(&mu_, absl::InfiniteDuration(),
+                        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !requests_.empty(); });
       if (stopping_) return;
       request = std::move(requests_.front());
       requests_.pop_front();

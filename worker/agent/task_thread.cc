@@ -18,7 +18,8 @@ TaskThread::~TaskThread() {
   absl::MutexLock lock(&state_->mu);
   state_->stopping = true;
   state_->changed.SignalAll();
-  state_->changed.AwaitFor(&state_->mu, kEndWait, [this] { return state_->ended; });
+  state_->changed.AwaitFor(&state_->mu, kEndWait,
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) { return state_->ended; });
 }
 
 bool TaskThread::Post(Task task) {
@@ -32,7 +33,9 @@ bool TaskThread::Post(Task task) {
 void TaskThread::Run(State& state) {
   absl::MutexLock lock(&state.mu);
   while (true) {
-    state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&] { return state.stopping || !state.tasks.empty(); });
+    state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu) {
+      return state.stopping || !state.tasks.empty();
+    });
     if (state.stopping) break;
     Task task = std::move(state.tasks.front());
     state.tasks.pop_front();

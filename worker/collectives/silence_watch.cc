@@ -91,7 +91,8 @@ void SilenceWatch::Run() {
   while (true) {
     {
       absl::MutexLock lock(&mu_);
-      if (stop_asked_.AwaitFor(&mu_, kLookInterval, [this] { return stopping_; })) return;
+      if (stop_asked_.AwaitFor(&mu_, kLookInterval, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; }))
+        return;
     }
     for (Watched& watched : watched_) {
       watched.probe.Poll();

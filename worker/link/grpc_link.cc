@@ -57,7 +57,8 @@ GrpcLink::GrpcLink(const GrpcLinkOptions& options)
 
 absl::StatusOr<StartOrder> GrpcLink::AwaitStart(absl::Duration limit) {
   absl::MutexLock lock(&mu_);
-  changed_.AwaitFor(&mu_, limit, [this] { return order_ != nullptr || !aborted_.ok(); });
+  changed_.AwaitFor(&mu_, limit,
+                    [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return order_ != nullptr || !aborted_.ok(); });
   if (order_ != nullptr) return *order_;
   RETURN_IF_ERROR(aborted_);
   return absl::DeadlineExceededError(
@@ -77,7 +78,9 @@ uint64_t GrpcLink::acknowledged() const {
 
 bool GrpcLink::AwaitAcknowledged(uint64_t sequence, absl::Duration limit) {
   absl::MutexLock lock(&mu_);
-  changed_.AwaitFor(&mu_, limit, [&] { return outbox_.acknowledged() >= sequence || !aborted_.ok(); });
+  changed_.AwaitFor(&mu_, limit, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return outbox_.acknowledged() >= sequence || !aborted_.ok();
+  });
   return outbox_.acknowledged() >= sequence;
 }
 
@@ -137,7 +140,8 @@ StopRequest GrpcLink::stop_request() const {
 absl::Status GrpcLink::AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) {
   const ReadySave save(step, manifest_hash);
   absl::MutexLock lock(&mu_);
-  changed_.AwaitFor(&mu_, limit, [&] { return grants_.contains(save) || !aborted_.ok(); });
+  changed_.AwaitFor(&mu_, limit,
+                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return grants_.contains(save) || !aborted_.ok(); });
   if (auto answer = grants_.find(save); answer != grants_.end()) return answer->second;
   RETURN_IF_ERROR(aborted_);
   return absl::DeadlineExceededError(absl::StrCat("the coordinator has not answered about the checkpoint of step ",
@@ -171,11 +175,11 @@ void GrpcLink::Close(absl::Duration limit) {
   {
     absl::MutexLock lock(&mu_);
     if (!reader_.joinable()) return;
-    changed_.AwaitFor(&mu_, limit, [this] { return Idle() || finished_; });
+    changed_.AwaitFor(&mu_, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return Idle() || finished_; });
     closing_ = true;
     changed_.SignalAll();
     const absl::Duration polite = limit > absl::ZeroDuration() ? kPoliteEnd : absl::ZeroDuration();
-    changed_.AwaitFor(&mu_, polite, [this] { return finished_; });
+    changed_.AwaitFor(&mu_, polite, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return finished_; });
     if (stream_context_ != nullptr) stream_context_->TryCancel();
   }
   reader_.join();

@@ -30,7 +30,8 @@ bool IsFinal(const absl::Status& status) {
 
 bool GrpcLink::Pause(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
-  return !changed_.AwaitFor(&mu_, duration, [this] { return closing_ || !aborted_.ok(); });
+  return !changed_.AwaitFor(&mu_, duration,
+                            [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closing_ || !aborted_.ok(); });
 }
 
 // ---- reading ----

@@ -30,7 +30,7 @@ void ValueCalls::Abort(const absl::Status& reason) {
 
 void ValueCalls::Pause(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
-  aborted_now_.AwaitFor(&mu_, duration, [this] { return !aborted_.ok(); });
+  aborted_now_.AwaitFor(&mu_, duration, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !aborted_.ok(); });
 }
 
 void ValueCalls::RepeatPuts() {

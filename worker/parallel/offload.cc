@@ -108,9 +108,8 @@ TiledUpdate::TiledUpdate(AdamW& optimizer, const HostTensors& host, Ledger* ledg
 
 TiledUpdate::~TiledUpdate() {
   {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mu_);
     ends_ = true;
-    changed_.notify_all();
   }
   helper_.join();
 }
@@ -179,29 +178,31 @@ std::function<void()> TiledUpdate::OnStream(std::function<void()> copy) const {
 
 void TiledUpdate::Post(std::function<void()> copy) {
   if (stream_.has_value()) copy = OnStream(std::move(copy));
-  std::lock_guard lock(mutex_);
-  copies_.push_back(std::move(copy));
   ++num_posted_;
-  changed_.notify_all();
+  absl::MutexLock lock(&mu_);
+  copies_.push_back(std::move(copy));
 }
 
 void TiledUpdate::AwaitCopies(uint64_t count) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return num_done_ >= count; });
+  const auto are_done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return num_done_ >= count; };
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(&are_done));
 }
 
 void TiledUpdate::CopyForever() {
-  std::unique_lock lock(mutex_);
+  const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return ends_ || !copies_.empty(); };
   while (true) {
-    changed_.wait(lock, [this] { return ends_ || !copies_.empty(); });
-    if (copies_.empty()) return;
-    const std::function<void()> copy = std::move(copies_.front());
-    copies_.pop_front();
-    lock.unlock();
+    std::function<void()> copy;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&has_work));
+      if (copies_.empty()) return;
+      copy = std::move(copies_.front());
+      copies_.pop_front();
+    }
     copy();
-    lock.lock();
+    absl::MutexLock lock(&mu_);
     ++num_done_;
-    changed_.notify_all();
   }
 }
 

@@ -10,17 +10,17 @@
 
 #include <c10/core/Stream.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "worker/diagnostics/ledger.h"
 #include "worker/numerics/adamw.h"
 
@@ -83,11 +83,11 @@ class TiledUpdate {
   Buffer buffers_[2];
   std::optional<c10::Stream> stream_;  // of the copies, on a GPU
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> copies_;
-  uint64_t num_posted_ = 0, num_done_ = 0;
-  bool ends_ = false;
+  uint64_t num_posted_ = 0;  // of the loop's thread
+  absl::Mutex mu_;
+  std::deque<std::function<void()>> copies_ ABSL_GUARDED_BY(mu_);
+  uint64_t num_done_ ABSL_GUARDED_BY(mu_) = 0;
+  bool ends_ ABSL_GUARDED_BY(mu_) = false;
   std::thread helper_;  // last: it uses the others
 };
 

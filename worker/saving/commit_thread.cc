@@ -35,7 +35,7 @@ void CommitThread::Serve(State& state) {
       absl::MutexLock lock(&state.mu);
       state.busy = false;
       state.changed.SignalAll();
-      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&] {
+      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu) {
         return state.closing || !state.tasks.empty() || (state.num_waiting > 0 && !state.over);
       });
       if (state.closing) return;
@@ -72,7 +72,7 @@ void CommitThread::Discard(const SaveKey& save) {
 
 bool CommitThread::AwaitRoom(absl::Duration limit) {
   absl::MutexLock lock(&state_->mu);
-  return state_->changed.AwaitFor(&state_->mu, limit, [this] {
+  return state_->changed.AwaitFor(&state_->mu, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
     const auto is_commit = [](const State::Task& task) { return std::holds_alternative<CommitTask>(task); };
     return std::count_if(state_->tasks.begin(), state_->tasks.end(), is_commit) + state_->busy < kBehindMax;
   });
@@ -98,19 +98,22 @@ bool CommitThread::Drain(absl::Duration limit, bool ungranted) {
     state_->ungranted = true;
     state_->changed.SignalAll();
   }
-  return state_->changed.AwaitFor(&state_->mu, limit, [this] {
+  return state_->changed.AwaitFor(&state_->mu, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
     return !state_->busy && state_->tasks.empty() && (state_->num_waiting == 0 || state_->over);
   });
 }
 
 bool CommitThread::AwaitTasks(absl::Duration limit) {
   absl::MutexLock lock(&state_->mu);
-  return state_->changed.AwaitFor(&state_->mu, limit, [this] { return !state_->busy && state_->tasks.empty(); });
+  return state_->changed.AwaitFor(&state_->mu, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+    return !state_->busy && state_->tasks.empty();
+  });
 }
 
 void CommitThread::Pause(absl::Duration duration) {
   absl::MutexLock lock(&state_->mu);
-  state_->changed.AwaitFor(&state_->mu, duration, [this] { return state_->closing; });
+  state_->changed.AwaitFor(&state_->mu, duration,
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) { return state_->closing; });
 }
 
 uint64_t CommitThread::unconfirmed_fact() const {

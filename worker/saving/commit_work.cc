@@ -65,7 +65,8 @@ absl::StatusOr<std::vector<CheckpointPart>> CommitThread::State::AwaitParts(cons
     }
     if (!absl::IsUnavailable(part.status()) || deps.clock.TimeNow() >= until) return part.status();
     absl::MutexLock lock(&mu);
-    if (changed.AwaitFor(&mu, kLook, [&] { return closing; })) return absl::AbortedError("the rank is leaving");
+    const bool left = changed.AwaitFor(&mu, kLook, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return closing; });
+    if (left) return absl::AbortedError("the rank is leaving");
   }
   return all;
 }
@@ -125,7 +126,10 @@ bool CommitThread::State::RequestGrant() {
     without = ungranted && absl::IsDeadlineExceeded(grant);
     // Avoids a busy loop if the link answers immediately.
     pause = absl::IsDeadlineExceeded(grant) && !without && !closing && tasks.empty();
-    if (pause) changed.AwaitFor(&mu, kLook, [&] { return closing || ungranted || !tasks.empty(); });
+    if (pause) {
+      changed.AwaitFor(&mu, kLook,
+                       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return closing || ungranted || !tasks.empty(); });
+    }
     if (absl::IsAborted(grant)) over = true;
   }
   if (absl::IsDeadlineExceeded(grant) && !without) return false;

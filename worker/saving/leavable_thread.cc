@@ -33,7 +33,8 @@ LeavableThread::~LeavableThread() {
   bool came;
   {
     absl::MutexLock lock(&end_->mu);
-    came = end_->changed.AwaitFor(&end_->mu, kLeaveWait, [this] { return end_->came; });
+    came = end_->changed.AwaitFor(&end_->mu, kLeaveWait,
+                                  [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_->mu) { return end_->came; });
   }
   came ? thread_.join() : thread_.detach();
 }

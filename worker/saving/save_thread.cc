@@ -118,8 +118,9 @@ void SaveThread::CopyForever(State& state) {
     std::shared_ptr<SaveWork> work;
     {
       absl::MutexLock lock(&state.mu);
-      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(),
-                             [&] { return state.closing || state.to_copy != nullptr; });
+      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu) {
+        return state.closing || state.to_copy != nullptr;
+      });
       if (state.to_copy == nullptr) return;
       work = std::exchange(state.to_copy, nullptr);
     }
@@ -131,7 +132,9 @@ void SaveThread::WaitForCopy() {
   if (last_ == nullptr) return;
   CopyChunks(*state_, *last_);
   absl::MutexLock lock(&state_->mu);
-  state_->changed.AwaitFor(&state_->mu, absl::InfiniteDuration(), [&] { return last_->copied || last_->cancelled; });
+  state_->changed.AwaitFor(&state_->mu, absl::InfiniteDuration(), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+    return last_->copied || last_->cancelled;
+  });
 }
 
 std::optional<SaveEnd> SaveThread::ended() const {
@@ -141,7 +144,9 @@ std::optional<SaveEnd> SaveThread::ended() const {
 
 bool SaveThread::AwaitEnd(absl::Duration limit) {
   absl::MutexLock lock(&state_->mu);
-  return last_ == nullptr || state_->changed.AwaitFor(&state_->mu, limit, [&] { return last_->end.has_value(); });
+  return last_ == nullptr ||
+         state_->changed.AwaitFor(&state_->mu, limit,
+                                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) { return last_->end.has_value(); });
 }
 
 void SaveThread::Hurry() {
@@ -171,7 +176,7 @@ void SaveThread::WriteForever(State& state) {
     std::optional<SnapshotPlace> remove_older;
     {
       absl::MutexLock lock(&state.mu);
-      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&] {
+      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu) {
         return state.closing || state.remove_older.has_value() || (state.to_write != nullptr && state.to_write->copied);
       });
       if (state.closing) return;
@@ -223,7 +228,9 @@ absl::Status SaveThread::BeforeWrite(State& state, SaveWork& work, uint64_t byte
   if (wait > absl::ZeroDuration() && state.wait != nullptr) state.wait(wait);
   absl::MutexLock lock(&state.mu);
   if (wait > absl::ZeroDuration() && state.wait == nullptr) {
-    state.changed.AwaitFor(&state.mu, wait, [&] { return work.cancelled || work.unlimited || state.closing; });
+    state.changed.AwaitFor(&state.mu, wait, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu) {
+      return work.cancelled || work.unlimited || state.closing;
+    });
   }
   return work.cancelled ? absl::CancelledError("the save was given up") : absl::OkStatus();
 }

@@ -74,7 +74,7 @@ class Pipe {
 };
 
 LogWriter::Options To(int fd, size_t queue_bytes = 1000) {
-  return {.fd = fd, .queue_bytes = queue_bytes, .tell_dropped = [](uint64_t lines) {
+  return {.fd = fd, .queue_bytes = queue_bytes, .format_dropped = [](uint64_t lines) {
             return absl::StrCat(lines, " dropped\n");
           }};
 }

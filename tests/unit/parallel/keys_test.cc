@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "tests/unit/parallel/rank_threads.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/diagnostics/ledger.h"
@@ -89,7 +89,7 @@ absl::Status MakeStep(const Job& run, int step, const Deal& deal, Model& model, 
 
 Outcome Train(const Job& run) {
   Outcome outcome{.losses = std::vector<double>(kSteps), .norms = std::vector<double>(kSteps)};
-  std::mutex mu;
+  absl::Mutex mu;
   OnThreads(
       run.mesh,
       [&](const ThreadRank& rank) -> absl::Status {
@@ -106,7 +106,7 @@ Outcome Train(const Job& run) {
           double loss = 0;
           StepOutput output;
           RETURN_IF_ERROR(MakeStep(run, step, deal, *model, *strategy, &loss, &output));
-          std::lock_guard<std::mutex> lock(mu);
+          absl::MutexLock lock(&mu);
           outcome.losses[step - 1] += loss;
           outcome.norms[step - 1] = output.gradient_norm;
         }

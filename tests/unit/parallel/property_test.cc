@@ -17,12 +17,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <numeric>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "tests/unit/parallel/rank_threads.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/parallelize.h"
@@ -274,8 +274,8 @@ Numbers Oracle(const Draw& draw) {
 }
 
 // Adds what this rank would write of the state.
-absl::Status ShowOwn(DataParallel& strategy, int rank, std::mutex& mu, Numbers& numbers) {
-  std::lock_guard<std::mutex> lock(mu);
+absl::Status ShowOwn(DataParallel& strategy, int rank, absl::Mutex& mu, Numbers& numbers) {
+  absl::MutexLock lock(&mu);
   numbers.bytes.resize(std::max<size_t>(numbers.bytes.size(), static_cast<size_t>(rank) + 1));
   for (const StateEntry& entry : strategy.StateEntries()) {
     int64_t elements = 1;
@@ -301,7 +301,7 @@ absl::Status ShowOwn(DataParallel& strategy, int rank, std::mutex& mu, Numbers& 
       });
 }
 
-absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, std::mutex& mu, Numbers& numbers) {
+absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu, Numbers& numbers) {
   // Only rank 0 has the right values at first.
   DrawnModel model(draw.sizes, rank.rank == 0 ? draw.seed : 999, draw.type, draw.backed);
   Freeze(draw, model);
@@ -328,7 +328,7 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, std::mutex& mu,
     RETURN_IF_ERROR(strategy->FinishBackward());
     ASSIGN_OR_RETURN(StepOutput output, strategy->Step({.lr = 1e-2, .num_tokens = tokens}));
     if (output.skipped) return absl::InternalError("a step was skipped");
-    std::lock_guard<std::mutex> lock(mu);
+    absl::MutexLock lock(&mu);
     numbers.losses[step - 1] += sum;
   }
   ASSIGN_OR_RETURN(auto difference, strategy->CompareParameters());
@@ -366,7 +366,7 @@ void Check(const Draw& draw) {
   SCOPED_TRACE(draw.ToString());
   const Numbers expected = Oracle(draw);
   Numbers found;
-  std::mutex mu;
+  absl::Mutex mu;
   OnThreads(
       draw.mesh, [&](const ThreadRank& rank) { return TrainRank(draw, rank, mu, found); }, draw.reshard_to);
   for (int step = 0; step < kSteps; ++step) {
