@@ -93,7 +93,8 @@ def test_a_folder_of_somebody_else_is_told(checkout):
 
 
 @pytest.mark.parametrize("arguments", [["frobnicate"], [], ["build", "--preset", "relaese"], ["setup", "everything"],
-                                       ["test", "--quick"], ["sim", "one"]], ids=lambda words: " ".join(words) or "nothing")
+                                       ["test", "--quick"], ["sim", "one"], ["tidy", "--slow"]],
+                         ids=lambda words: " ".join(words) or "nothing")
 def test_wrong_usage_is_exit_2_with_a_sentence(checkout, arguments):
     done = subprocess.run(["./dev", *arguments], cwd=checkout, capture_output=True, text=True)
 
@@ -102,7 +103,7 @@ def test_wrong_usage_is_exit_2_with_a_sentence(checkout, arguments):
 
 
 def test_the_tree_keeps_the_rules_a_program_can_check():
-    done = subprocess.run([harness.ROOT / "dev", "tidy"], capture_output=True, text=True)
+    done = subprocess.run([harness.ROOT / "dev", "tidy", "--quick"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -117,7 +118,8 @@ def test_every_verb_explains_itself(checkout, verb):
 def summary(folder, **files):
     for name, text in files.items():
         (folder / f"{name}.xml").write_text(text)
-    return subprocess.run([sys.executable, harness.ROOT / "tools" / "summary.py", folder], capture_output=True, text=True)
+    return subprocess.run([sys.executable, harness.ROOT / "tools" / "summary.py", folder], capture_output=True,
+                          text=True)
 
 
 PROGRAM = '<testsuite><testcase name="a_test" status="{status}">{inside}</testcase></testsuite>'
@@ -177,7 +179,8 @@ def test_installed_programs_run_from_another_folder(tmp_path):
     version = subprocess.run([tmp_path / "to/bin/trainctl", "version"], capture_output=True, text=True)
     trainer = subprocess.run([tmp_path / "to/bin/trainyard-trainer", "--help"], capture_output=True, text=True)
 
-    assert {"trainctl", "trainyard-coordinator", "trainyard-worker", "trainyard-shim", "trainyard-trainer"} <= set(installed)
+    assert {"trainctl", "trainyard-coordinator", "trainyard-worker", "trainyard-shim",
+            "trainyard-trainer"} <= set(installed)
     assert (version.returncode, trainer.returncode) == (0, 0), version.stderr + trainer.stderr
     assert (tmp_path / "to/share/trainyard/configs/worker.yaml").is_file()
     assert "Apache License" in (tmp_path / "to/share/doc/trainyard/LICENSE").read_text()
