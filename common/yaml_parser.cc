@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kDepthMax = 64;
 constexpr size_t kKeyBytesMax = 1'000;  // PyYAML searches only this far for the colon of a key
-constexpr char kSecond[] = "the file goes on after its end, or holds a second document; keep one a file";
+constexpr char kSecond[] =
+    "there is text after the end of the document, or a second document; a file contains one document";
 
 // A recursive descent parser. A method that finds a problem returns null or false, and its callers do the same.
 class Parser {

@@ -23,7 +23,7 @@ run_matrix() {
   local results=$1 folder=$2 filter=$3 code=0
   local table="$results/matrix.md"
   [[ $filter && matrix_test != *"$filter"* ]] && export GTEST_FILTER="*$filter*"
-  printf '%s\n' '# Every strategy beside one process' '' \
+  printf '%s\n' '# Every strategy compared with one process' '' \
     'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters;' \
     'by `./dev test --all`. A cell: strategy, ranks, micro-batches a rank and step, what else is on.' \
     '' '| Cell | Losses | Norms | Parameters |' '|---|---|---|---|' >"$table"

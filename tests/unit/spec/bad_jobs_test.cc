@@ -147,7 +147,7 @@ const BadJob kFiles[] = {
     {"merge_key", "  steps: 10", "  steps: 10\n  <<: {seed: 1}",
      "job.yaml:14:3: train: merge keys (<<) are not supported; write the keys out, or use *alias for the whole value"},
     {"two_documents", "name: tiny", "name: tiny\n---\nname: other",
-     "job.yaml:2:1: the file goes on after its end, or holds a second document; keep one a file"},
+     "job.yaml:2:1: there is text after the end of the document, or a second document; a file contains one document"},
     {"stray_bracket", "  ranks: 2\n", "  ranks: 2\n]\n", "job.yaml:16:1: expected `key: value`, found ']'"},
     {"unclosed_list", "name: tiny", "name: [unclosed",
      "job.yaml:2:1: expected ',' or ']' in the list of line 1, found 'train:'"},
