@@ -9,8 +9,8 @@
 
 namespace trainyard {
 
-// kLeaving: all steps are made, and the rank waits for the coordinator's answer about the last save. How long that takes
-// depends on the network, so no time is learned for it.
+// kLeaving: all steps are made, and the rank waits for the coordinator's answer about the last save. How long that
+// takes depends on the network, so no time is learned for it.
 enum class Phase { kStarting, kJoining, kReady, kFirstStep, kTrain, kEvaluate, kSave, kLeaving, kEnded };
 
 // "first_step".

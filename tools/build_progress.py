@@ -3,9 +3,9 @@
 
     build_progress.py BUILD_FOLDER JOBS [TARGET...]
 
-For a terminal; ./dev build calls it only there. An estimate weighs each step that ninja is about to run by what the same
-step took last time, or, in a first build, by what such a step takes on most machines; the pace of this machine is learnt
-as the steps end.
+For a terminal; ./dev build calls it only there. An estimate weighs each step that ninja is about to run by what the
+same step took last time, or, in a first build, by what such a step takes on most machines; the pace of this machine is
+learnt as the steps end.
 """
 import os
 import re
@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 
-# Seconds of one core, for a step that this build folder has not run yet: the first pattern that its description matches.
+# Seconds of one core, for a step that this build folder has not run yet: the first pattern that its description
+# matches.
 KINDS = (
     (re.compile(r"\.gch$"), 10.0),
     (re.compile(r"Unity/unity_\d+_cxx\.cxx\.o$"), 12.0),

@@ -73,7 +73,8 @@ def test_coordinator_out_of_descriptors_accepts_again_once_there_are_some(cluste
     resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(PREFACE)
-        harness.wait_until(lambda: "cannot accept a connection now" in program.output(), "it has no descriptor left", 30)
+        harness.wait_until(lambda: "cannot accept a connection now" in program.output(), "it has no descriptor left",
+                           30)
 
         resource.prlimit(program.pid, resource.RLIMIT_NOFILE, limits)
 
