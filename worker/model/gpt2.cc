@@ -134,8 +134,8 @@ class Gpt2 final : public Model {
     return drop > 0 ? at::dropout(x, drop, /*train=*/true) : x;
   }
 
-  // Returns the dropout rate of `unit`, and seeds the generator for it. Each unit has its own seed, so that it draws the
-  // same values when it is run again. Attention can only use the process' default generator.
+  // Returns the dropout rate of `unit`, and seeds the generator for it. Each unit has its own seed, so that it draws
+  // the same values when it is run again. Attention can only use the process' default generator.
   double StartDropout(const Dropping& drop, int unit) const {
     if (!drop.has_value()) return 0;
     at::Generator generator = at::globalContext().defaultGenerator(wte_.device());
