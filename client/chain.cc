@@ -19,12 +19,12 @@ namespace {
 
 constexpr size_t kChainTextBytes = 2000;
 
-struct EventWords {
+struct EventDescription {
   std::string kind;
   std::string text;
 };
 
-EventWords WordsOf(const v1::Event& event) {
+EventDescription DescribeEvent(const v1::Event& event) {
   switch (event.kind_case()) {
     case v1::Event::kState:
       return {absl::AsciiStrToLower(StateName(event.state().state())), event.state().reason()};
@@ -80,7 +80,7 @@ bool WasDisturbed(const v1::Job& job, const v1::ListEventsResponse& events) {
 }
 
 std::string EventText(const v1::Event& event, const EventTextOptions& options) {
-  EventWords words = WordsOf(event);
+  EventDescription description = DescribeEvent(event);
   std::string line = absl::StrCat(TimeText(event.time_unix_ms(), options), "  ");
   if (options.job_ids) {
     std::string subject = event.job_id().empty()
@@ -89,8 +89,8 @@ std::string EventText(const v1::Event& event, const EventTextOptions& options) {
                                              event.generation() > 0 ? absl::StrCat(event.generation()) : "");
     absl::StrAppend(&line, absl::StrFormat("%-13s  ", Printable(subject, 80)));
   }
-  absl::StrAppend(&line, absl::StrFormat("%-12s  ", Printable(words.kind, 64)));
-  return absl::StrCat(line, Indented(words.text, line.size()));
+  absl::StrAppend(&line, absl::StrFormat("%-12s  ", Printable(description.kind, 64)));
+  return absl::StrCat(line, Indented(description.text, line.size()));
 }
 
 std::string DroppedText(uint64_t dropped) {

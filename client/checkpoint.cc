@@ -54,7 +54,7 @@ bool IsCheckpointName(const std::string& name) {
          (absl::StartsWith(name, "step-") && absl::EndsWith(name, kPartialSuffix));
 }
 
-absl::StatusOr<Selection> ChooseOne(const std::string& path) {
+absl::StatusOr<Selection> SelectOne(const std::string& path) {
   const std::filesystem::path given(path);
   const std::string name = given.filename().string(), parent = given.parent_path().string();
   if (IsCheckpointName(name)) {
@@ -74,7 +74,7 @@ absl::StatusOr<Selection> ChooseOne(const std::string& path) {
 
 // Selects a checkpoint by its path, or the requested ones of a run folder. Possible errors: NotFound: the folder or a
 // step does not exist. InvalidArgument: a step of a folder that is itself a checkpoint.
-absl::StatusOr<Selection> Choose(const CheckpointOptions& options) {
+absl::StatusOr<Selection> SelectEntries(const CheckpointOptions& options) {
   const std::string path = AbsolutePath(options.folder, WorkingDirectory());
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) {
@@ -85,7 +85,7 @@ absl::StatusOr<Selection> Choose(const CheckpointOptions& options) {
   if (is_checkpoint && !options.steps.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--step: ", path, " is a checkpoint, not a run folder"));
   }
-  if (is_checkpoint) return ChooseOne(path);
+  if (is_checkpoint) return SelectOne(path);
   Selection chosen{.run_folder = path};
   ASSIGN_OR_RETURN(chosen.entries, ListRunFolder(path));
   if (options.steps.empty()) return chosen;
@@ -101,8 +101,8 @@ absl::StatusOr<Selection> Choose(const CheckpointOptions& options) {
   return chosen;
 }
 
-absl::StatusOr<LookedAt> LookAt(const RunEntry& entry, bool verify, int threads) {
-  LookedAt one{.entry = entry};
+absl::StatusOr<InspectedEntry> InspectEntry(const RunEntry& entry, bool verify, int threads) {
+  InspectedEntry one{.entry = entry};
   if (entry.kind == RunEntry::Kind::kOrphan) return one;
   ASSIGN_OR_RETURN(one.found, LookAtCheckpoint(entry.path));
   if (!verify || !one.found.manifest.has_value()) return one;
@@ -122,10 +122,10 @@ absl::StatusOr<LookedAt> LookAt(const RunEntry& entry, bool verify, int threads)
 }
 
 absl::Status ListCheckpoints(const CheckpointOptions& options) {
-  ASSIGN_OR_RETURN(Selection chosen, Choose(options));
-  std::vector<LookedAt> all;
+  ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
+  std::vector<InspectedEntry> all;
   for (const RunEntry& entry : chosen.entries) {
-    ASSIGN_OR_RETURN(LookedAt one, LookAt(entry, options.verify, options.threads));
+    ASSIGN_OR_RETURN(InspectedEntry one, InspectEntry(entry, options.verify, options.threads));
     if (options.json) PrintJson(CheckpointLine(one));
     all.push_back(std::move(one));
   }
@@ -135,14 +135,14 @@ absl::Status ListCheckpoints(const CheckpointOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status NothingThere(const Selection& chosen) {
+absl::Status NoCheckpointError(const Selection& chosen) {
   return absl::NotFoundError(absl::StrCat(chosen.run_folder, " is not a checkpoint and contains no step-* folder"));
 }
 
 absl::Status ShowCheckpoint(const CheckpointOptions& options) {
-  ASSIGN_OR_RETURN(Selection chosen, Choose(options));
-  if (chosen.entries.empty() || chosen.entries[0].kind == RunEntry::Kind::kOrphan) return NothingThere(chosen);
-  ASSIGN_OR_RETURN(LookedAt one, LookAt(chosen.entries[0], options.verify, options.threads));
+  ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
+  if (chosen.entries.empty() || chosen.entries[0].kind == RunEntry::Kind::kOrphan) return NoCheckpointError(chosen);
+  ASSIGN_OR_RETURN(InspectedEntry one, InspectEntry(chosen.entries[0], options.verify, options.threads));
   if (options.json) {
     PrintJson(ManifestJson(one, options.tensors));
   } else {
@@ -153,24 +153,24 @@ absl::Status ShowCheckpoint(const CheckpointOptions& options) {
 }
 
 // A running job may remove a checkpoint (checkpoint.keep) after it was listed or while it is being read.
-bool WentMeanwhile(const RunEntry& entry, const absl::StatusOr<LookedAt>& looked) {
-  if (looked.ok() && looked->found.problems.empty()) return false;
-  return absl::IsUnavailable(looked.status()) || !FileExists(entry.path);
+bool WasRemovedMeanwhile(const RunEntry& entry, const absl::StatusOr<InspectedEntry>& inspected) {
+  if (inspected.ok() && inspected->found.problems.empty()) return false;
+  return absl::IsUnavailable(inspected.status()) || !FileExists(entry.path);
 }
 
 absl::Status Verify(const CheckpointOptions& options) {
-  ASSIGN_OR_RETURN(Selection chosen, Choose(options));
+  ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
   size_t num_checked = 0, num_damaged = 0;
   for (const RunEntry& entry : chosen.entries) {
     // In a run folder, skip entries that are not checkpoints; verify a folder that the user named whatever it is.
     const bool named = AbsolutePath(options.folder, WorkingDirectory()) == entry.path;
     if (entry.kind == RunEntry::Kind::kOrphan || (entry.kind == RunEntry::Kind::kPartial && !named)) continue;
-    absl::StatusOr<LookedAt> looked = LookAt(entry, /*verify=*/true, options.threads);
-    if (!named && FileExists(chosen.run_folder) && WentMeanwhile(entry, looked)) {
+    absl::StatusOr<InspectedEntry> inspected = InspectEntry(entry, /*verify=*/true, options.threads);
+    if (!named && FileExists(chosen.run_folder) && WasRemovedMeanwhile(entry, inspected)) {
       Say(absl::StrCat(entry.name, " was removed in the meantime"));
       continue;
     }
-    ASSIGN_OR_RETURN(LookedAt one, std::move(looked));
+    ASSIGN_OR_RETURN(InspectedEntry one, std::move(inspected));
     if (options.json) {
       PrintJson(CheckpointLine(one));
     } else {
@@ -179,14 +179,14 @@ absl::Status Verify(const CheckpointOptions& options) {
     ++num_checked;
     if (!IsGood(one)) ++num_damaged;
   }
-  if (num_checked == 0) return NothingThere(chosen);
+  if (num_checked == 0) return NoCheckpointError(chosen);
   if (num_damaged == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(num_damaged, " of ", num_checked,
                                           num_checked == 1 ? " checkpoint is" : " checkpoints are",
                                           " damaged or not finite"));
 }
 
-absl::StatusOr<std::vector<RunEntry>> ChooseRemoved(const CheckpointOptions& options, const Selection& chosen) {
+absl::StatusOr<std::vector<RunEntry>> EntriesToRemove(const CheckpointOptions& options, const Selection& chosen) {
   if (chosen.run_folder.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(chosen.entries[0].path, " is not a step folder of a run folder; rm removes only those"));
@@ -222,8 +222,8 @@ absl::Status Remove(const CheckpointOptions& options) {
   if (options.partials && !options.steps.empty()) {
     return absl::InvalidArgumentError("--partials and --step cannot be combined");
   }
-  ASSIGN_OR_RETURN(Selection chosen, Choose(options));
-  ASSIGN_OR_RETURN(std::vector<RunEntry> entries, ChooseRemoved(options, chosen));
+  ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
+  ASSIGN_OR_RETURN(std::vector<RunEntry> entries, EntriesToRemove(options, chosen));
   std::vector<std::string> names;
   uint64_t bytes = 0;
   for (const RunEntry& entry : entries) {
@@ -244,16 +244,16 @@ absl::Status Remove(const CheckpointOptions& options) {
   return absl::OkStatus();
 }
 
-using FolderAct = absl::Status (*)(const CheckpointOptions& options);
+using FolderCommand = absl::Status (*)(const CheckpointOptions& options);
 
 // Runs `act` on a folder, which may be given as the name of its job.
-absl::Status OfFolder(const Globals& globals, CheckpointOptions options, FolderAct act) {
+absl::Status RunOnFolder(const Globals& globals, CheckpointOptions options, FolderCommand act) {
   ASSIGN_OR_RETURN(options.folder, RunFolderOf(globals, options.folder));
   return act(options);
 }
 
 CLI::App* AddFolderVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
-                        const std::shared_ptr<CheckpointOptions>& options, FolderAct act) {
+                        const std::shared_ptr<CheckpointOptions>& options, FolderCommand act) {
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("folder", options->folder, "Run folder (checkpoint.dir), one checkpoint in it, or a job")
       ->required();
@@ -262,35 +262,35 @@ CLI::App* AddFolderVerb(CLI::App& app, const Globals& globals, Chosen* chosen, c
       ->allow_extra_args(false);
   AddJson(*verb, &options->json, "One JSON object per line, one for each checkpoint");
   verb->callback([&globals, options, chosen, act] {
-    *chosen = [&globals, options, act] { return ExitOf(OfFolder(globals, *options, act), options->json); };
+    *chosen = [&globals, options, act] { return ExitOf(RunOnFolder(globals, *options, act), options->json); };
   });
   return verb;
 }
 
 // If the name is not a folder here and a coordinator is configured, shows what the coordinator has recorded of the job
 // of that name. Reads the job's folder for what the coordinator does not record.
-void AlsoOfRecords(CLI::App& verb, const Globals& globals, Chosen* chosen,
-                   const std::shared_ptr<CheckpointOptions>& options, FolderAct of_folder,
-                   absl::Status (*of_job)(const Globals&, const CheckpointOptions&)) {
+void UseRecordsOfJob(CLI::App& verb, const Globals& globals, Chosen* chosen,
+                     const std::shared_ptr<CheckpointOptions>& options, FolderCommand of_folder,
+                     absl::Status (*of_job)(const Globals&, const CheckpointOptions&)) {
   verb.callback([&globals, options, chosen, of_folder, of_job] {
     *chosen = [&globals, options, of_folder, of_job] {
       const bool recorded = !options->verify && !options->tensors;
       const bool online = !globals.coordinator.empty() && MayBeJob(options->folder);
-      return ExitOf(online && recorded ? of_job(globals, *options) : OfFolder(globals, *options, of_folder),
+      return ExitOf(online && recorded ? of_job(globals, *options) : RunOnFolder(globals, *options, of_folder),
                     options->json);
     };
   });
 }
 
 absl::Status ListJob(const Globals& globals, const CheckpointOptions& options) {
-  return ListOfJob(globals, options.folder, options.json);
+  return ListJobCheckpoints(globals, options.folder, options.json);
 }
 
 absl::Status ShowJob(const Globals& globals, const CheckpointOptions& options) {
   if (options.steps.size() > 1) return absl::InvalidArgumentError("--step: give it once; show prints one checkpoint");
   std::optional<uint64_t> step;
   if (!options.steps.empty()) step = options.steps.front();
-  return ShowOfJob(globals, options.folder, step, options.json);
+  return ShowJobCheckpoint(globals, options.folder, step, options.json);
 }
 
 void AddThreads(CLI::App& verb, CheckpointOptions& options) {
@@ -305,7 +305,7 @@ void AddLs(CLI::App& app, const Globals& globals, Chosen* chosen) {
                                  ListCheckpoints);
   verb->add_flag("--verify", options->verify, "Verify every byte, not only manifests, names and lengths");
   AddThreads(*verb, *options);
-  AlsoOfRecords(*verb, globals, chosen, options, ListCheckpoints, ListJob);
+  UseRecordsOfJob(*verb, globals, chosen, options, ListCheckpoints, ListJob);
   verb->footer(
       "Partial folders and leftovers of crashes are listed below the table. For a job, shows what the\n"
       "coordinator has recorded.\n\n"
@@ -321,7 +321,7 @@ void AddShow(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_flag("--verify", options->verify, "Verify every byte");
   verb->add_flag("--tensors", options->tensors, "List every tensor and where its pieces are stored");
   AddThreads(*verb, *options);
-  AlsoOfRecords(*verb, globals, chosen, options, ShowCheckpoint, ShowJob);
+  UseRecordsOfJob(*verb, globals, chosen, options, ShowCheckpoint, ShowJob);
   verb->footer(
       "Examples:\n  trainctl checkpoint show RUN\n  trainctl checkpoint show k3x7q2ab --step 100\n  trainctl "
       "checkpoint show RUN/step-00000100 --tensors --json");

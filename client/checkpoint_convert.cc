@@ -31,7 +31,7 @@ struct ConvertOptions {
 };
 
 // Opens a checkpoint by its path, or the requested or newest good one of a run folder.
-absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const ConvertOptions& options) {
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ConvertOptions& options) {
   const std::string path = AbsolutePath(options.from, WorkingDirectory());
   if (!FileExists(path)) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
   if (FileExists(JoinPath(path, kManifestName))) {
@@ -66,7 +66,7 @@ void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& js
 
 absl::Status Export(const ConvertOptions& options) {
   const std::string out = AbsolutePath(options.to, WorkingDirectory());
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenGiven(options));
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options));
   ASSIGN_OR_RETURN(ModelSizes sizes, SizesOf(*checkpoint));
   RETURN_IF_ERROR(ExportModel(*checkpoint, sizes, out, FileSystem::ForOthers()));
   std::string text = absl::StrCat("exported ", checkpoint->path(), " to ", out);
@@ -111,7 +111,7 @@ absl::Status Import(const ConvertOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status ExportGiven(const Globals& globals, ConvertOptions options) {
+absl::Status ExportFolderOrJob(const Globals& globals, ConvertOptions options) {
   ASSIGN_OR_RETURN(options.from, RunFolderOf(globals, options.from));
   return Export(options);
 }
@@ -129,8 +129,9 @@ CLI::App* AddVerb(CLI::App& app, Chosen* chosen, const char* name, const char* h
 
 void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<ConvertOptions>();
-  CLI::App* verb = AddVerb(app, chosen, "export", "Export a checkpoint's model as a Hugging Face transformers folder",
-                           options, [&globals](const ConvertOptions& given) { return ExportGiven(globals, given); });
+  CLI::App* verb =
+      AddVerb(app, chosen, "export", "Export a checkpoint's model as a Hugging Face transformers folder", options,
+              [&globals](const ConvertOptions& given) { return ExportFolderOrJob(globals, given); });
   verb->add_option("folder", options->from, "Checkpoint, or run folder or job (its newest good checkpoint)")
       ->required();
   verb->add_option("out", options->to, "Folder to create")->required();

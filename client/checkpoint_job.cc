@@ -27,7 +27,7 @@ struct NowOptions {
   std::string reason = "trainctl checkpoint now";
   bool wait = false;
   bool json = false;
-  PatienceOptions patience;
+  ReconnectOptions reconnect;
 };
 
 std::string Age(const v1::CheckpointInfo& info, absl::Time now) {
@@ -47,22 +47,22 @@ absl::StatusOr<uint64_t> NewestEvent(Connection& connection, const std::string& 
 
 absl::Status Await(Connection& connection, const v1::Job& job, uint64_t before, const NowOptions& options) {
   const AwaitedSave awaited(job, before);
-  JobStream stream(connection, job.job_id(), options.patience.retry);
-  AwaitedSave::Word word = AwaitedSave::Word::kNone;
+  JobStream stream(connection, job.job_id(), options.reconnect.retry);
+  AwaitedSave::Result result = AwaitedSave::Result::kNone;
   v1::Event last;
   auto ended = stream.Follow(
       [&](const v1::Event& event) {
-        if (word != AwaitedSave::Word::kNone) return;
-        word = awaited.Take(event);
-        if (word == AwaitedSave::Word::kNone) return;
+        if (result != AwaitedSave::Result::kNone) return;
+        result = awaited.Classify(event);
+        if (result == AwaitedSave::Result::kNone) return;
         last = event;
         stream.Stop();
       },
       [](absl::string_view text) { Say(text); });
-  if (word == AwaitedSave::Word::kFailed) {
+  if (result == AwaitedSave::Result::kFailed) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id(), ": ", Printable(last.notice().text(), 2000)));
   }
-  if (word == AwaitedSave::Word::kNone) {
+  if (result == AwaitedSave::Result::kNone) {
     RETURN_IF_ERROR(ended.status());
     return absl::AbortedError(
         absl::StrCat("job ", job.job_id(), " is ", StateName(*ended), " and has not saved since the request"));
@@ -77,7 +77,7 @@ absl::Status Await(Connection& connection, const v1::Job& job, uint64_t before, 
 }
 
 absl::Status Now(const Globals& globals, NowOptions options) {
-  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.reconnect.connect_wait()));
   ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
   uint64_t before = 0;
   if (options.wait) {
@@ -125,7 +125,7 @@ std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, in
                columns);
 }
 
-absl::Status ListOfJob(const Globals& globals, const std::string& name, bool json) {
+absl::Status ListJobCheckpoints(const Globals& globals, const std::string& name, bool json) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, name));
   ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, id));
@@ -139,7 +139,8 @@ absl::Status ListOfJob(const Globals& globals, const std::string& name, bool jso
   return absl::OkStatus();
 }
 
-absl::Status ShowOfJob(const Globals& globals, const std::string& name, std::optional<uint64_t> step, bool json) {
+absl::Status ShowJobCheckpoint(const Globals& globals, const std::string& name, std::optional<uint64_t> step,
+                               bool json) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, name));
   ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, id));
@@ -163,11 +164,11 @@ absl::Status ShowOfJob(const Globals& globals, const std::string& name, std::opt
   return absl::OkStatus();
 }
 
-AwaitedSave::Word AwaitedSave::Take(const v1::Event& event) const {
-  if (event.sequence() <= before_) return Word::kNone;
-  if (event.has_checkpoint() && event.checkpoint().step() >= asked_step_) return Word::kSaved;
+AwaitedSave::Result AwaitedSave::Classify(const v1::Event& event) const {
+  if (event.sequence() <= before_) return Result::kNone;
+  if (event.has_checkpoint() && event.checkpoint().step() >= asked_step_) return Result::kSaved;
   const uint64_t failed = event.has_notice() ? event.notice().failed_save_step() : 0;
-  return failed > 0 && failed >= asked_step_ ? Word::kFailed : Word::kNone;
+  return failed > 0 && failed >= asked_step_ ? Result::kFailed : Result::kNone;
 }
 
 void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {
@@ -177,7 +178,7 @@ void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_option("--reason", options->reason, "Reason, recorded in the events");
   verb->add_flag("--wait", options->wait, "Wait until the save is recorded or has failed, or the job has ended");
   AddJson(*verb, &options->json, "Print the job, or with --wait the checkpoint, as a JSON object");
-  AddPatience(*verb, &options->patience);
+  AddReconnectFor(*verb, &options->reconnect);
   verb->footer(
       "Returns once the request is stored; a job that is restarting saves once it trains again. Requests during\n"
       "a save lead to one more save after it. Exit code 0: requested, or with --wait saved; 1: the save failed;\n"

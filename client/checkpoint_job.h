@@ -13,10 +13,11 @@
 namespace trainyard::client {
 
 // Lists the newest first. `name` is resolved by FindJob. Possible errors: those of FindJob and GetJob.
-absl::Status ListOfJob(const Globals& globals, const std::string& name, bool json);
+absl::Status ListJobCheckpoints(const Globals& globals, const std::string& name, bool json);
 // Shows the checkpoint of `step`, or the newest. Possible errors: those of FindJob and GetJob; NotFound: the
 // coordinator has no such checkpoint.
-absl::Status ShowOfJob(const Globals& globals, const std::string& name, std::optional<uint64_t> step, bool json);
+absl::Status ShowJobCheckpoint(const Globals& globals, const std::string& name, std::optional<uint64_t> step,
+                               bool json);
 
 // The output of the two functions above at time `now`; `columns`: see Table. Pure.
 std::string JobCheckpointTable(const v1::Job& job, absl::Time now, int columns = 0);
@@ -28,8 +29,8 @@ class AwaitedSave {
   // `job`: the answer to the request; `before`: the sequence of the newest event before the request.
   AwaitedSave(const v1::Job& job, uint64_t before) : asked_step_(job.last_step()), before_(before) {}
 
-  enum class Word { kNone, kSaved, kFailed };
-  Word Take(const v1::Event& event) const;
+  enum class Result { kNone, kSaved, kFailed };
+  Result Classify(const v1::Event& event) const;
 
  private:
   const uint64_t asked_step_;

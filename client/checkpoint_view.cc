@@ -33,14 +33,14 @@ const char* KindName(RunEntry::Kind kind) {
   return "checkpoint";
 }
 
-const char* StateOf(const LookedAt& one) {
+const char* StateOf(const InspectedEntry& one) {
   if (!one.found.problems.empty()) return "damaged";
   return one.verified ? "verified" : "not verified";
 }
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-Json EntryJson(const LookedAt& one) {
+Json EntryJson(const InspectedEntry& one) {
   Json json = {
       {"event", "checkpoint"},         {"kind", KindName(one.entry.kind)},
       {"name", one.entry.name},        {"path", Printable(one.entry.path, kTextBytes)},
@@ -64,7 +64,7 @@ Json EntryJson(const LookedAt& one) {
   return json;
 }
 
-std::string NoCheckpointText(const LookedAt& one, const std::string& holder) {
+std::string NoCheckpointText(const InspectedEntry& one, const std::string& holder) {
   const std::string size = BytesText(one.entry.size_bytes);
   if (one.entry.kind == RunEntry::Kind::kOrphan) {
     return absl::StrCat(one.entry.name, ": ", size,
@@ -115,10 +115,11 @@ std::string TensorLines(const Manifest& manifest, int columns) {
 
 }  // namespace
 
-std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string& holder, absl::Time now, int columns) {
+std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::string& holder, absl::Time now,
+                            int columns) {
   std::vector<std::vector<std::string>> rows = {{"STEP", "GENERATION", "STRATEGY", "RANKS", "BYTES", "AGE", "STATE"}};
   std::string below;
-  for (const LookedAt& one : all) {
+  for (const InspectedEntry& one : all) {
     if (one.entry.kind != RunEntry::Kind::kCheckpoint) {
       below += NoCheckpointText(one, holder);
       continue;
@@ -141,13 +142,13 @@ std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string&
   return text + below;
 }
 
-std::string CheckpointLine(const LookedAt& one) { return Dump(EntryJson(one)); }
+std::string CheckpointLine(const InspectedEntry& one) { return Dump(EntryJson(one)); }
 
-bool IsGood(const LookedAt& one) {
+bool IsGood(const InspectedEntry& one) {
   return one.found.problems.empty() && one.found.manifest.has_value() && one.found.manifest->nonfinite.empty();
 }
 
-std::string VerdictText(const LookedAt& one) {
+std::string VerdictText(const InspectedEntry& one) {
   const std::vector<CheckpointProblem>& problems = one.found.problems;
   if (problems.empty() && !IsGood(one)) {
     return absl::StrCat(one.entry.name, ": NOT FINITE: every byte is intact, but ", one.found.manifest->nonfinite[0],
@@ -168,7 +169,7 @@ std::string VerdictText(const LookedAt& one) {
   return text;
 }
 
-std::string ManifestView(const LookedAt& one, bool with_tensors, int columns) {
+std::string ManifestView(const InspectedEntry& one, bool with_tensors, int columns) {
   if (!one.found.manifest.has_value()) return VerdictText(one);
   const Manifest& m = *one.found.manifest;
   std::vector<std::vector<std::string>> rows = {
@@ -201,7 +202,7 @@ std::string RemovedJson(const std::vector<std::string>& names, uint64_t bytes) {
   return Dump({{"event", "removed"}, {"names", names}, {"bytes", bytes}});
 }
 
-std::string ManifestJson(const LookedAt& one, bool with_tensors) {
+std::string ManifestJson(const InspectedEntry& one, bool with_tensors) {
   Json json = EntryJson(one);
   if (!one.found.manifest.has_value()) return Dump(json);
   // The manifest's text is its specified JSON form.

@@ -12,7 +12,7 @@
 namespace trainyard::client {
 
 // An entry of a run folder and the result of inspecting or verifying it.
-struct LookedAt {
+struct InspectedEntry {
   RunEntry entry;
   bool verified = false;  // every byte was verified, not only manifest, names and lengths
   VerifiedCheckpoint found = {};
@@ -20,19 +20,19 @@ struct LookedAt {
 
 // The table of `ls`, followed by entries that are not checkpoints. `holder`: the process that trains in the folder, or
 // empty. `columns`: see Table.
-std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string& holder, absl::Time now,
+std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::string& holder, absl::Time now,
                             int columns = 0);
 // One JSON object that includes the problems.
-std::string CheckpointLine(const LookedAt& one);
+std::string CheckpointLine(const InspectedEntry& one);
 
 // Returns whether runs and export accept the checkpoint: it has no problem and all its values are finite.
-bool IsGood(const LookedAt& one);
+bool IsGood(const InspectedEntry& one);
 // "step-00000100: good: 2 files, 1.2 MiB", or one line for each problem.
-std::string VerdictText(const LookedAt& one);
+std::string VerdictText(const InspectedEntry& one);
 
 // The output of `show`. `with_tensors`: includes each tensor and its pieces.
-std::string ManifestView(const LookedAt& one, bool with_tensors, int columns = 0);
-std::string ManifestJson(const LookedAt& one, bool with_tensors);
+std::string ManifestView(const InspectedEntry& one, bool with_tensors, int columns = 0);
+std::string ManifestJson(const InspectedEntry& one, bool with_tensors);
 
 // {"event":"removed","names":[...],"bytes":N}
 std::string RemovedJson(const std::vector<std::string>& names, uint64_t bytes);

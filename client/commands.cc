@@ -39,24 +39,24 @@ void AddJson(CLI::App& verb, bool* json, const std::string& help) {
       ->group("");
 }
 
-absl::Duration PatienceOptions::connect_wait() const {
+absl::Duration ReconnectOptions::connect_wait() const {
   // A channel cannot wait forever; a month is long enough.
   constexpr absl::Duration kLongest = absl::Hours(24 * 30);
   return given ? std::max(kConnectWait, std::min(retry.give_up, kLongest)) : kConnectWait;
 }
 
-void AddPatience(CLI::App& verb, PatienceOptions* options) {
+void AddReconnectFor(CLI::App& verb, ReconnectOptions* options) {
   verb.add_option_function<std::string>(
           "--reconnect-for",
           [options](const std::string& text) {
-            absl::optional<absl::Duration> patience = ParsePatience(text);
-            if (!patience.has_value()) {
+            absl::optional<absl::Duration> duration = ParseReconnectDuration(text);
+            if (!duration.has_value()) {
               throw CLI::ValidationError(
                   "--reconnect-for",
                   absl::StrCat("'", text,
                                "' is not a duration: expected 30s, 5m, 1h30m, a number of seconds, or forever"));
             }
-            options->retry.give_up = *patience;
+            options->retry.give_up = *duration;
             options->given = true;
           },
           "How long to retry while the coordinator does not answer: 30s, 5m, forever (the default)")

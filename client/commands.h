@@ -67,13 +67,13 @@ int ExitOf(const absl::Status& status, bool json);
 
 // --reconnect-for: how long a verb that follows something waits for a coordinator that does not answer. `given`: the
 // user set it; then it also applies to the first connection.
-struct PatienceOptions {
+struct ReconnectOptions {
   RetryOptions retry;
   bool given = false;
   // The time that Connection::Open waits.
   absl::Duration connect_wait() const;
 };
-void AddPatience(CLI::App& verb, PatienceOptions* options);
+void AddReconnectFor(CLI::App& verb, ReconnectOptions* options);
 
 // The options that run, submit and validate share.
 struct JobOptions {

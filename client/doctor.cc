@@ -50,11 +50,11 @@ class Doctor {
     ASSIGN_OR_RETURN(report_.hosts, Chosen(all));
     report_.findings = CheckThisMachine(BinaryFolder(), WorkingDirectory());
     for (Finding& finding : CheckHosts(server, report_.hosts)) report_.findings.push_back(std::move(finding));
-    Tell(FindingsText(report_));
+    Report(FindingsText(report_));
     if (!options_.no_probes) {
       RETURN_IF_ERROR(Probe());
     }
-    Tell(options_.json ? DoctorJson(report_) : VerdictsText(report_), /*always=*/true);
+    Report(options_.json ? DoctorJson(report_) : VerdictsText(report_), /*always=*/true);
     return absl::OkStatus();
   }
 
@@ -62,7 +62,7 @@ class Doctor {
 
  private:
   // Prints results as they arrive; with --json only those with `always`.
-  void Tell(const std::string& text, bool always = false) const {
+  void Report(const std::string& text, bool always = false) const {
     if (options_.json && !always) return;
     if (options_.json) {
       PrintJson(text);
@@ -135,7 +135,7 @@ class Doctor {
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.time_limit_s);
     for (size_t i = 0; i < pairs.size(); ++i) {
       ProbeResult result = Await(pairs[i], jobs[i], deadline);
-      Tell(ProbeText(number, result));
+      Report(ProbeText(number, result));
       results.push_back(std::move(result));
     }
     if (interrupts_.interrupted()) return absl::CancelledError("interrupted; the probes are being cancelled");
@@ -172,7 +172,7 @@ class Doctor {
   // The job has ended, so its stream delivers all events and ends.
   void Collect(const std::string& job_id, ProbeResult* result) {
     result->gflops.assign(result->hosts.size(), 0);
-    size_t told = 0;
+    size_t num_reports = 0;
     JobStream stream(connection_, job_id, {.give_up = absl::Seconds(10)});
     auto end = stream.Follow(
         [&](const v1::Event& event) {
@@ -182,14 +182,14 @@ class Doctor {
           result->gflops[static_cast<size_t>(at - result->hosts.begin())] = event.probe().matmul_gflops();
           result->latency_s = std::max(result->latency_s, event.probe().all_reduce_latency_s());
           const double bandwidth = event.probe().all_reduce_bytes_per_s();
-          result->bytes_per_s = told == 0 ? bandwidth : std::min(result->bytes_per_s, bandwidth);
-          ++told;
+          result->bytes_per_s = num_reports == 0 ? bandwidth : std::min(result->bytes_per_s, bandwidth);
+          ++num_reports;
         },
         [](absl::string_view) {});
     if (!end.ok()) {
       result->error = std::string(end.status().message());
-    } else if (told < result->hosts.size()) {
-      result->error = absl::StrCat("only ", told, " of ", result->hosts.size(), " ranks of the probe ", job_id,
+    } else if (num_reports < result->hosts.size()) {
+      result->error = absl::StrCat("only ", num_reports, " of ", result->hosts.size(), " ranks of the probe ", job_id,
                                    " reported their measurements");
     }
   }

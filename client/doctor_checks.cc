@@ -42,9 +42,9 @@ class HostChecker {
       for (const auto& [key, value] : host.labels()) ++labels_[key];
       ++attached_;
     }
-    auto most = std::max_element(torches.begin(), torches.end(),
-                                 [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (most != torches.end()) torch_ = most->first;
+    auto most_common = std::max_element(torches.begin(), torches.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most_common != torches.end()) torch_ = most_common->first;
   }
 
   std::vector<Finding> Check(const v1::HostStatus& host) {

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* Word(HostVerdict::Kind kind) {
+const char* VerdictName(HostVerdict::Kind kind) {
   switch (kind) {
     case HostVerdict::Kind::kGood:
       return "good";
@@ -27,7 +27,7 @@ const char* Word(HostVerdict::Kind kind) {
   return "";
 }
 
-const char* Word(Finding::Level level) {
+const char* LevelName(Finding::Level level) {
   switch (level) {
     case Finding::Level::kOk:
       return "ok";
@@ -59,7 +59,7 @@ bool DoctorReport::AllWell() const {
 std::string FindingsText(const DoctorReport& report) {
   std::string text;
   for (const Finding& finding : report.findings) {
-    const char* mark = finding.level == Finding::Level::kProblem ? "PROBLEM" : Word(finding.level);
+    const char* mark = finding.level == Finding::Level::kProblem ? "PROBLEM" : LevelName(finding.level);
     absl::StrAppend(&text, absl::StrFormat("%-8s %s: %s\n", mark, finding.subject, finding.text));
   }
   return text;
@@ -84,7 +84,7 @@ std::string VerdictsText(const DoctorReport& report) {
   for (const auto& [host, why] : report.skipped) absl::StrAppend(&text, "skipped  ", host, ": ", why, "\n");
   for (const HostVerdict& verdict : report.verdicts) {
     if (verdict.kind == HostVerdict::Kind::kGood) continue;
-    absl::StrAppend(&text, "PROBLEM  ", verdict.host, ": ", Word(verdict.kind), ": ", verdict.text, "\n");
+    absl::StrAppend(&text, "PROBLEM  ", verdict.host, ": ", VerdictName(verdict.kind), ": ", verdict.text, "\n");
   }
   return absl::StrCat(text, report.AllWell() ? "all is well\n" : "problems were found\n");
 }
@@ -93,12 +93,12 @@ std::string DoctorJson(const DoctorReport& report) {
   Json findings = Json::array(), probes = Json::array(), verdicts = Json::array(), skipped = Json::array(),
        hosts = Json::array();
   for (const Finding& finding : report.findings) {
-    findings.push_back({{"level", Word(finding.level)}, {"subject", finding.subject}, {"text", finding.text}});
+    findings.push_back({{"level", LevelName(finding.level)}, {"subject", finding.subject}, {"text", finding.text}});
   }
   for (const ProbeResult& result : report.first) probes.push_back(ProbeJson(1, result));
   for (const ProbeResult& result : report.second) probes.push_back(ProbeJson(2, result));
   for (const HostVerdict& verdict : report.verdicts) {
-    verdicts.push_back({{"host", verdict.host}, {"verdict", Word(verdict.kind)}, {"text", verdict.text}});
+    verdicts.push_back({{"host", verdict.host}, {"verdict", VerdictName(verdict.kind)}, {"text", verdict.text}});
   }
   for (const auto& [host, why] : report.skipped) skipped.push_back({{"host", host}, {"why", why}});
   for (const v1::HostStatus& host : report.hosts.hosts()) hosts.push_back(Json::parse(HostJson(host)));

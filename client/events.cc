@@ -27,7 +27,7 @@ struct EventsOptions {
   uint32_t limit = kEventsDefault;
   bool follow = false;
   bool json = false;
-  PatienceOptions patience;
+  ReconnectOptions reconnect;
 };
 
 void ShowEvent(const v1::Event& event, const EventsOptions& options) {
@@ -56,7 +56,7 @@ bool ShowAll(const v1::ListEventsResponse& events, const EventsOptions& options,
 }
 
 absl::Status Events(const Globals& globals, EventsOptions options) {
-  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.reconnect.connect_wait()));
   if (!options.job_id.empty()) {
     ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
   }
@@ -67,7 +67,7 @@ absl::Status Events(const Globals& globals, EventsOptions options) {
   ShowDropped(first.dropped(), options);
   bool ended = ShowAll(first, options, &request);
   request.set_limit(kEventsMax);
-  Retry retry(options.patience.retry);
+  Retry retry(options.reconnect.retry);
   while (options.follow && !ended && !OutputFailed()) {
     absl::SleepFor(kEventsPoll);
     auto more = ListEvents(*connection, request);
@@ -97,7 +97,7 @@ void AddEvents(CLI::App& app, const Globals& globals, Chosen* chosen) {
       ->capture_default_str()
       ->check(CLI::Range(1u, kEventsMax));
   AddJson(*verb, &options->json, "One JSON object per line");
-  AddPatience(*verb, &options->patience);
+  AddReconnectFor(*verb, &options->reconnect);
   verb->footer(
       "Steps and evaluations are not listed; trainctl watch shows them. If older events have been dropped, the\n"
       "first line gives their number; with --json it is {\"event\":\"dropped\",\"count\":N}.\n\n"

@@ -3,11 +3,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/command_line_errors.h"
 #include "client/commands.h"
 #include "client/completion.h"
 #include "client/exit_code.h"
 #include "client/output.h"
-#include "client/verb_words.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -17,8 +17,8 @@ absl::Status Help(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
   std::string name = app.get_name();
   for (const std::string& word : words) {
-    const CLI::App* below = VerbNamed(*at, word);
-    if (below == nullptr) return absl::InvalidArgumentError(NoSuchVerb(*at, word));
+    const CLI::App* below = FindVerb(*at, word);
+    if (below == nullptr) return absl::InvalidArgumentError(UnknownVerbMessage(*at, word));
     at = below;
     absl::StrAppend(&name, " ", at->get_name());
   }

@@ -33,7 +33,7 @@ absl::Status Cluster(const Globals& globals, bool json) {
 }
 
 // Describes the result of a request.
-std::string Told(const v1::HostStatus& host, v1::SetHostRequest::Action action) {
+std::string HostResultText(const v1::HostStatus& host, v1::SetHostRequest::Action action) {
   std::string jobs = absl::StrJoin(host.jobs(), ", ");
   switch (action) {
     case v1::SetHostRequest::ACTION_UNCORDON:
@@ -63,7 +63,7 @@ absl::Status Set(const Globals& globals, const HostOptions& options, v1::SetHost
   if (options.json) {
     PrintJson(HostJson(host));
   } else {
-    Print(absl::StrCat("host ", host.name(), " ", Told(host, action), "\n"));
+    Print(absl::StrCat("host ", host.name(), " ", HostResultText(host, action), "\n"));
   }
   return absl::OkStatus();
 }

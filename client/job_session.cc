@@ -44,9 +44,9 @@ void JobSession::Notice(absl::string_view level, absl::string_view text) {
   progress_->Notice(level, text);
 }
 
-void JobSession::Aside(absl::string_view text) {
+void JobSession::Message(absl::string_view text) {
   absl::MutexLock lock(&mu_);
-  progress_->Aside(text);
+  progress_->Message(text);
 }
 
 void JobSession::CheckOutput() {
@@ -70,7 +70,7 @@ absl::StatusOr<v1::Job> JobSession::Follow() {
         }
         CheckOutput();
       },
-      [this](absl::string_view text) { Aside(text); });
+      [this](absl::string_view text) { Message(text); });
   if (!state.ok()) {
     absl::MutexLock lock(&mu_);
     if (!abort_reason_.empty()) return absl::AbortedError(abort_reason_);

@@ -49,7 +49,7 @@ class JobSession {
   // Makes Follow return Aborted with `why`.
   void Abort(const std::string& why);
   // Prints a message of trainctl itself to standard error.
-  void Aside(absl::string_view text);
+  void Message(absl::string_view text);
   void Notice(absl::string_view level, absl::string_view text);
 
  private:

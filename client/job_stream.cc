@@ -14,7 +14,7 @@
 namespace trainyard::client {
 namespace {
 
-constexpr size_t kToldMax = 20'000;
+constexpr size_t kSeenMax = 20'000;
 
 bool Advance(uint64_t step, uint64_t* newest) {
   if (step <= *newest) return false;
@@ -44,8 +44,8 @@ bool EventFilter::IsNew(const v1::Event& event) {
   v1::Event content = event;
   content.clear_sequence();
   // Far more events than are stored for a job. Beyond it, a duplicate is better than unbounded memory.
-  if (told_.size() >= kToldMax) told_.clear();
-  return told_.insert(content.SerializeAsString()).second;
+  if (seen_.size() >= kSeenMax) seen_.clear();
+  return seen_.insert(content.SerializeAsString()).second;
 }
 
 JobStream::JobStream(Connection& connection, std::string job_id, const RetryOptions& options)
@@ -110,9 +110,9 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
     absl::Duration wait;
     if (IsAway(status)) {
       if (!retry.away()) on_notice(absl::StrCat(status.message(), "; the job continues, trying again"));
-      absl::optional<absl::Duration> patience = retry.Failed(absl::Now());
-      if (!patience.has_value()) return status;
-      wait = *patience;
+      absl::optional<absl::Duration> wait_before_retry = retry.Failed(absl::Now());
+      if (!wait_before_retry.has_value()) return status;
+      wait = *wait_before_retry;
     } else if (status.ok()) {
       wait = retry.Again();
     } else if (status.code() == absl::StatusCode::kOutOfRange && filter_.after_sequence() > 0) {

@@ -40,7 +40,7 @@ class EventFilter {
   uint64_t newest_eval_ = 0;
   // A later generation may save the same step again.
   std::pair<uint64_t, uint64_t> newest_checkpoint_;  // generation, step
-  std::set<std::string> told_;                       // other events, without their sequence numbers
+  std::set<std::string> seen_;                       // other events, without their sequence numbers
 };
 
 class JobStream {

@@ -53,8 +53,8 @@ absl::Status ListJobs(const Globals& globals, const ListOptions& options) {
   ASSIGN_OR_RETURN(std::vector<v1::JobState> states, ParseStates(options.states));
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   // One more than requested shows whether there are more.
-  const size_t most = options.limit == 0 ? std::numeric_limits<size_t>::max() : options.limit + 1;
-  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, ListJobs(*connection, states, most));
+  const size_t max_jobs = options.limit == 0 ? std::numeric_limits<size_t>::max() : options.limit + 1;
+  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, ListJobs(*connection, states, max_jobs));
   if (options.limit > 0 && jobs.size() > options.limit) {
     jobs.resize(options.limit);
     Say(absl::StrCat("only the newest ", options.limit, " are listed; there are more (--limit 0 lists all)"));

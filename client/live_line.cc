@@ -10,8 +10,8 @@
 namespace trainyard::client {
 namespace {
 
-constexpr size_t kBarLeast = 8;
-constexpr size_t kBarMost = 24;
+constexpr size_t kBarColumnsMin = 8;
+constexpr size_t kBarColumnsMax = 24;
 
 std::string Bar(double share, size_t columns, const TerminalTraits& traits) {
   const auto filled = static_cast<size_t>(share * static_cast<double>(columns));
@@ -43,7 +43,7 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
   size_t used = percent.size();
   for (int i = kStep; i < kParts; ++i) {
     // A bar of minimum width is more important than speed and learning rate.
-    const size_t for_bar = i > kEta ? 1 + kBarLeast : 0;
+    const size_t for_bar = i > kEta ? 1 + kBarColumnsMin : 0;
     if (parts[i].empty()) continue;
     if (used + 2 + parts[i].size() + for_bar > room) {
       parts[i].clear();
@@ -51,7 +51,7 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
       used += 2 + parts[i].size();
     }
   }
-  const size_t bar = used + 1 + kBarLeast <= room ? std::min(kBarMost, room - used - 1) : 0;
+  const size_t bar = used + 1 + kBarColumnsMin <= room ? std::min(kBarColumnsMax, room - used - 1) : 0;
   std::string line = percent;
   if (bar > 0) absl::StrAppend(&line, " ", Bar(share, bar, traits));
   for (Part part : {kStep, kLoss, kSpeed, kEta, kRate}) {

@@ -29,16 +29,16 @@ void LogCursor::Search::Add(const v1::LogLine& line) {
   if (stream.last == window->second) stream.shown = stream.lines;
 }
 
-std::vector<v1::LogLine> LogCursor::Search::Unshown() {
-  std::vector<v1::LogLine> unshown;
+std::vector<v1::LogLine> LogCursor::Search::NewLines() {
+  std::vector<v1::LogLine> new_lines;
   for (auto& [number, line] : lines_) {
-    if (number > streams_[KeyOf(line)].shown) unshown.push_back(std::move(line));
+    if (number > streams_[KeyOf(line)].shown) new_lines.push_back(std::move(line));
   }
   lines_.clear();
   cursor_.skip_.clear();
   for (const auto& [key, stream] : streams_) cursor_.skip_[key] = stream.lines;
-  for (const v1::LogLine& line : unshown) cursor_.Shown(line);
-  return unshown;
+  for (const v1::LogLine& line : new_lines) cursor_.Shown(line);
+  return new_lines;
 }
 
 }  // namespace trainyard::client

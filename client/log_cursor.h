@@ -4,7 +4,7 @@
 //
 //   cursor.Shown(line)...                       for the first stream
 //   LogCursor::Search search = cursor.Resume(); search.Add(line)...   all stored output, without following
-//   for (line : search.Unshown()) show the line
+//   for (line : search.NewLines()) show the line
 //   cursor.IsNew(line)...                       for the next stream, which follows from the beginning
 #pragma once
 
@@ -30,7 +30,7 @@ class LogCursor {
     void Add(const v1::LogLine& line);
     // Returns the lines after the position of each stream in the order in which they were added, at most kLinesMax, and
     // moves the cursor behind the last of them.
-    std::vector<v1::LogLine> Unshown();
+    std::vector<v1::LogLine> NewLines();
 
    private:
     friend class LogCursor;
@@ -47,7 +47,7 @@ class LogCursor {
 
   void Shown(const v1::LogLine& line);
   Search Resume() { return Search(*this); }
-  // For a stream that starts at the beginning of the stored output, after Unshown: returns whether this line comes
+  // For a stream that starts at the beginning of the stored output, after NewLines: returns whether this line comes
   // after the lines shown so far.
   bool IsNew(const v1::LogLine& line);
 

@@ -26,7 +26,7 @@ struct LogsOptions {
   bool follow = false;
   bool json = false;
   bool on_terminal = false;
-  PatienceOptions patience;
+  ReconnectOptions reconnect;
 };
 
 std::string LineText(const v1::LogLine& line, const LogsOptions& options) {
@@ -74,13 +74,13 @@ absl::Status ReadLogs(Connection& connection, const LogsOptions& options, uint32
 }
 
 // After a lost connection: reads all stored output to find the position, then follows from there.
-absl::Status ReadOn(Connection& connection, const LogsOptions& options, LogCursor& cursor, Retry& retry) {
+absl::Status ResumeLogs(Connection& connection, const LogsOptions& options, LogCursor& cursor, Retry& retry) {
   LogCursor::Search search = cursor.Resume();
   RETURN_IF_ERROR(
       ReadLogs(connection, options, 0, /*follow=*/false, [&](const v1::LogLine& line) { search.Add(line); }));
   Say("the coordinator answers again");
   retry.Answered();
-  for (const v1::LogLine& line : search.Unshown()) ShowLine(line, options);
+  for (const v1::LogLine& line : search.NewLines()) ShowLine(line, options);
   return ReadLogs(connection, options, 0, /*follow=*/true, [&](const v1::LogLine& line) {
     if (!cursor.IsNew(line)) return;
     cursor.Shown(line);
@@ -89,14 +89,14 @@ absl::Status ReadOn(Connection& connection, const LogsOptions& options, LogCurso
 }
 
 absl::Status Logs(const Globals& globals, LogsOptions options) {
-  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.reconnect.connect_wait()));
   ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
   if (!options.follow) {
     return ReadLogs(*connection, options, options.tail, false,
                     [&](const v1::LogLine& line) { ShowLine(line, options); });
   }
   LogCursor cursor;
-  Retry retry(options.patience.retry);
+  Retry retry(options.reconnect.retry);
   bool any = false;
   absl::Status status = ReadLogs(*connection, options, options.tail, true, [&](const v1::LogLine& line) {
     any = true;
@@ -110,7 +110,7 @@ absl::Status Logs(const Globals& globals, LogsOptions options) {
     absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
     if (!wait.has_value()) return status;
     absl::SleepFor(*wait);
-    status = ReadOn(*connection, options, cursor, retry);
+    status = ResumeLogs(*connection, options, cursor, retry);
   }
   return status;
 }
@@ -129,7 +129,7 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_flag("--all-ranks", options->all_ranks, "All ranks")->excludes(ranks);
   verb->add_option("--tail", options->tail, "Only the last N lines of each rank");
   AddJson(*verb, &options->json, "One JSON object per line");
-  AddPatience(*verb, &options->patience);
+  AddReconnectFor(*verb, &options->reconnect);
   verb->footer("Examples:\n  trainctl logs k3x7q2ab -f\n  trainctl logs k3x7q2ab --rank 1 --tail 50");
   verb->callback([&globals, options, chosen] {
     if (options->ranks.empty() && !options->all_ranks) options->ranks = {0};

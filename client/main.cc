@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/command_line_errors.h"
 #include "client/commands.h"
 #include "client/output.h"
-#include "client/verb_words.h"
 #include "common/standard_descriptors.h"
 #include "common/version.h"
 
@@ -70,8 +70,8 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
-    return ExitOf(absl::InvalidArgumentError(WrongCommandLine(app, error, words)), AsksForJson(words));
+    const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+    return ExitOf(absl::InvalidArgumentError(CommandLineErrorMessage(app, error, arguments)), RequestsJson(arguments));
   }
   return chosen();
 }

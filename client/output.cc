@@ -56,9 +56,9 @@ void FlushOutput() {
   if (fflush(stdout) != 0) NoteFailure(errno);
 }
 
-void Say(absl::string_view text) { SayPlainly(absl::StrCat("trainctl: ", text)); }
+void Say(absl::string_view text) { SayUnprefixed(absl::StrCat("trainctl: ", text)); }
 
-void SayPlainly(absl::string_view text) {
+void SayUnprefixed(absl::string_view text) {
   // One call, so that messages of two threads do not mix. If it fails, there is nowhere to report it.
   fputs(absl::StrCat(EscapeLines(text), "\n").c_str(), stderr);
 }

@@ -24,7 +24,7 @@ void FlushOutput();
 // Writes "trainctl: <text>" and a newline to standard error, control characters escaped.
 void Say(absl::string_view text);
 // The same without the "trainctl: " prefix.
-void SayPlainly(absl::string_view text);
+void SayUnprefixed(absl::string_view text);
 
 // Returns `json` with those characters escaped that JSON allows in strings but terminals interpret: DEL, C1 and changes
 // of writing direction. Pure.

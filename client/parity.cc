@@ -29,7 +29,7 @@ namespace {
 struct ParityCommandOptions {
   JobOptions job;
   uint64_t steps = 20;
-  double most = -1;  // --assert; below 0: not given
+  double max_difference = -1;  // --assert; below 0: not given
   bool keep = false;
   bool json = false;
 };
@@ -65,7 +65,7 @@ class Parity {
     }
     connection_ = nullptr;
     RETURN_IF_ERROR(cluster->Stop());
-    return Tell(results);
+    return Report(results);
   }
 
  private:
@@ -93,21 +93,21 @@ class Parity {
     }
     if (!options_.json) {
       const uint32_t ranks = variant.spec.resources().ranks();
-      SayPlainly(absl::StrFormat("%-12s %u %s  %.1f s", variant.name, ranks, ranks == 1 ? "rank " : "ranks",
-                                 absl::ToDoubleSeconds(absl::Now() - began)));
+      SayUnprefixed(absl::StrFormat("%-12s %u %s  %.1f s", variant.name, ranks, ranks == 1 ? "rank " : "ranks",
+                                    absl::ToDoubleSeconds(absl::Now() - began)));
     }
     return result;
   }
 
-  int Tell(const std::vector<ParityResult>& results) const {
+  int Report(const std::vector<ParityResult>& results) const {
     if (options_.json) {
       PrintJson(ParityJson(results));
     } else {
       Print(ParityText(results, OutputColumns()));
     }
     const double worst = WorstDifference(results);
-    if (options_.most < 0 || worst <= options_.most) return kClientDone;
-    Say(absl::StrFormat("the losses differ by up to %.1e, more than --assert %.1e", worst, options_.most));
+    if (options_.max_difference < 0 || worst <= options_.max_difference) return kClientDone;
+    Say(absl::StrFormat("the losses differ by up to %.1e, more than --assert %.1e", worst, options_.max_difference));
     return kClientFailed;
   }
 
@@ -131,7 +131,8 @@ void AddParity(CLI::App& app, const Globals&, Chosen* chosen) {
   verb->add_option("--steps", options->steps, "Number of steps of each run")
       ->capture_default_str()
       ->check(CLI::Range(uint64_t{1}, uint64_t{1000000}));
-  verb->add_option("--assert", options->most, "Exit with code 1 if the relative difference of any loss exceeds this")
+  verb->add_option("--assert", options->max_difference,
+                   "Exit with code 1 if the relative difference of any loss exceeds this")
       ->check(CLI::Range(0.0, 1.0));
   verb->add_flag("--keep", options->keep, "Keep the run folders of all variants in ./trainyard-runs/parity-*");
   AddJson(*verb, &options->json, "One JSON object");

@@ -43,7 +43,7 @@ constexpr int kLogLines = 10;
 int PidFd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
 // How a child has ended, without reaping it.
-std::string EndOf(pid_t pid) {
+std::string HowItEnded(pid_t pid) {
   siginfo_t info = {};
   if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
     return "ended";
@@ -141,9 +141,10 @@ absl::Status PrivateCluster::ReadAddress(int fd) {
     ssize_t n = read(fd, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      std::string words = LastLines(Log("coordinator"), kLogLines);
-      return absl::InternalError(absl::StrCat("the private coordinator did not start; its log ", Log("coordinator"),
-                                              words.empty() ? " is empty" : absl::StrCat(" ends with:\n", words)));
+      std::string last_lines = LastLines(Log("coordinator"), kLogLines);
+      return absl::InternalError(
+          absl::StrCat("the private coordinator did not start; its log ", Log("coordinator"),
+                       last_lines.empty() ? " is empty" : absl::StrCat(" ends with:\n", last_lines)));
     }
     line.append(buffer, static_cast<size_t>(n));
   }
@@ -168,14 +169,14 @@ absl::Status PrivateCluster::StartWorker() {
 }
 
 void PrivateCluster::WatchDaemons(std::function<void(const std::string&)> on_death) {
-  auto told = std::make_shared<std::atomic<bool>>(false);
+  auto reported = std::make_shared<std::atomic<bool>>(false);
   auto watch = [&](int fd, pid_t pid, const std::string& name) {
     return PollThread::Watch{
-        .fd = fd, .on_ready = [this, pid, name, told, on_death] {
-          if (!told->exchange(true)) {
-            std::string words = LastLines(Log(name), kLogLines);
-            on_death(absl::StrCat("the private ", name, " ", EndOf(pid), "; its log ", Log(name),
-                                  words.empty() ? " is empty" : absl::StrCat(" ends with:\n", words)));
+        .fd = fd, .on_ready = [this, pid, name, reported, on_death] {
+          if (!reported->exchange(true)) {
+            std::string last_lines = LastLines(Log(name), kLogLines);
+            on_death(absl::StrCat("the private ", name, " ", HowItEnded(pid), "; its log ", Log(name),
+                                  last_lines.empty() ? " is empty" : absl::StrCat(" ends with:\n", last_lines)));
           }
           return false;
         }};
@@ -189,7 +190,7 @@ void PrivateCluster::Abandon() {
   if (fd >= 0) close(fd);
 }
 
-absl::Status PrivateCluster::LetGo() {
+absl::Status PrivateCluster::Detach() {
   int fd = lifeline_write_.exchange(-1);
   if (fd < 0) return absl::FailedPreconditionError("the private daemons are being stopped already");
   watcher_.reset();

@@ -13,7 +13,7 @@
 //   ... Connection::Open({.address = cluster->address()}) ...
 //   RETURN_IF_ERROR(cluster->Stop());
 //
-// A process that must exit while the job continues calls LetGo first (common/lifeline.h): then nothing ends with it.
+// A process that must exit while the job continues calls Detach first (common/lifeline.h): then nothing ends with it.
 #pragma once
 
 #include <sys/types.h>
@@ -64,9 +64,9 @@ class PrivateCluster {
 
   // From now on this process can exit without stopping anything: the daemons run independently and the job continues.
   // Possible errors: FailedPrecondition: the lifeline is already closed and everything is stopping.
-  absl::Status LetGo();
+  absl::Status Detach();
 
-  // The daemons' process ids, needed to stop them after LetGo.
+  // The daemons' process ids, needed to stop them after Detach.
   pid_t coordinator_pid() const { return coordinator_; }
   pid_t worker_pid() const { return worker_; }
 

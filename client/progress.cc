@@ -75,14 +75,14 @@ class TextProgress final : public Progress {
 
   void Notice(absl::string_view level, absl::string_view text) override {
     // The same sentence often arrives as a notice and as the reason of the resulting state.
-    if (!told_.empty() && text == told_) return;
-    told_ = std::string(text);
+    if (!last_text_.empty() && text == last_text_) return;
+    last_text_ = std::string(text);
     std::string prefix = level == "info" ? "" : absl::StrCat(level, ": ");
     const Style style = level == "warning" ? Style::kWarning : level == "error" ? Style::kBad : Style::kPlain;
     terminal_.Print(absl::StrCat(prefix, Indented(text)), style);
   }
 
-  void Aside(absl::string_view text) override { terminal_.Aside(stderr, absl::StrCat("trainctl: ", text)); }
+  void Message(absl::string_view text) override { terminal_.Message(stderr, absl::StrCat("trainctl: ", text)); }
 
   void Done(const v1::Job& job, const std::string& details, int) override {
     terminal_.ClearStatus();
@@ -100,8 +100,8 @@ class TextProgress final : public Progress {
     std::string name = absl::AsciiStrToLower(StateName(change.state()));
     // The private daemon attaches within milliseconds; the reasons until then are not useful.
     if (own_daemons_ && change.state() == v1::JOB_STATE_QUEUED) return terminal_.Status(name);
-    const bool known = change.reason().empty() || change.reason() == told_;
-    if (!known) told_ = change.reason();
+    const bool known = change.reason().empty() || change.reason() == last_text_;
+    if (!known) last_text_ = change.reason();
     // Some reasons begin with the name of the state.
     absl::string_view reason = change.reason();
     absl::ConsumePrefix(&reason, absl::StrCat(name, ": "));
@@ -126,7 +126,7 @@ class TextProgress final : public Progress {
   Terminal terminal_;
   const bool own_daemons_;
   LinePacer pacer_;
-  std::string told_;  // the sentence printed last
+  std::string last_text_;  // the sentence printed last
   uint64_t steps_total_ = 0;
   absl::Time drawn_at_ = absl::InfinitePast();
 };
@@ -141,7 +141,7 @@ class JsonProgress final : public Progress {
     Put(EventLine(event));
   }
   void Notice(absl::string_view level, absl::string_view text) override { Put(NoticeLine(level, text)); }
-  void Aside(absl::string_view text) override { Say(text); }
+  void Message(absl::string_view text) override { Say(text); }
   void Done(const v1::Job& job, const std::string&, int exit_code) override { Put(DoneLine(job, stats_, exit_code)); }
 
  private:

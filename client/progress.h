@@ -23,7 +23,7 @@ class Progress {
   virtual void Start(const v1::Job& job, const std::vector<std::string>& warnings) = 0;
   virtual void Event(const v1::Event& event) = 0;
   // Prints a message of trainctl itself, about the connection, to standard error.
-  virtual void Aside(absl::string_view text) = 0;
+  virtual void Message(absl::string_view text) = 0;
   // Shows a notice of trainctl itself; `level`: info, warning or error.
   virtual void Notice(absl::string_view level, absl::string_view text) = 0;
   // Call once, last. `details` is the summary text (see summary.h).

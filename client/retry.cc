@@ -24,7 +24,7 @@ void Retry::Answered() {
   away_since_ = absl::InfiniteFuture();
 }
 
-absl::optional<absl::Duration> ParsePatience(absl::string_view text) {
+absl::optional<absl::Duration> ParseReconnectDuration(absl::string_view text) {
   if (text == "forever") return absl::InfiniteDuration();
   double seconds = 0;
   absl::Duration duration;

@@ -37,6 +37,6 @@ class Retry {
 };
 
 // Parses "30s", "5m", "1h30m", "forever" or a number of seconds. nullopt: not a duration.
-absl::optional<absl::Duration> ParsePatience(absl::string_view text);
+absl::optional<absl::Duration> ParseReconnectDuration(absl::string_view text);
 
 }  // namespace trainyard::client

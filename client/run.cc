@@ -33,7 +33,7 @@ struct RunOptions {
   bool resume = false;
   bool allow_fresh_start = false;
   bool json = false;
-  PatienceOptions patience;
+  ReconnectOptions reconnect;
 };
 
 // If a daemon needs longer than this to attach, the job reports the problem.
@@ -45,7 +45,7 @@ class RunCommand {
 
   int Run() {
     BlockSignals();
-    Interrupts interrupts([this] { KillAtOnce(); });
+    Interrupts interrupts([this] { KillImmediately(); });
     auto exit_code = Train(interrupts);
     if (exit_code.ok()) return *exit_code;
     if (cluster_ != nullptr) {
@@ -71,8 +71,8 @@ class RunCommand {
       RETURN_IF_ERROR(CheckHosts(loaded.spec));
     }
     for (const Problem& warning : loaded.problems.Warnings()) {
-      SayPlainly(warning.ToString());
-      told_.insert(warning.Message());
+      SayUnprefixed(warning.ToString());
+      printed_warnings_.insert(warning.Message());
     }
     v1::SubmitRequest request;
     *request.mutable_spec() = loaded.spec;
@@ -80,10 +80,10 @@ class RunCommand {
     request.set_default_run_root(DefaultRunRoot(WorkingDirectory()));
     request.set_resume(options_.resume);
     request.set_allow_fresh_start(options_.allow_fresh_start);
-    std::string told;
+    std::string notice;
     absl::Status chosen =
-        ChooseRunFolder(&request, /*on_this_machine=*/embedded || IsLocalAddress(globals_.coordinator), &told);
-    if (!told.empty()) SayPlainly(told);
+        ChooseRunFolder(&request, /*on_this_machine=*/embedded || IsLocalAddress(globals_.coordinator), &notice);
+    if (!notice.empty()) SayUnprefixed(notice);
     RETURN_IF_ERROR(chosen);
     if (embedded) {
       RETURN_IF_ERROR(StartCluster(request));
@@ -91,7 +91,7 @@ class RunCommand {
       AwaitHost(interrupts);
       RETURN_IF_ERROR(CheckGpus(loaded.spec));
     } else {
-      ASSIGN_OR_RETURN(connection_, Connection::Open(globals_.target(), options_.patience.connect_wait()));
+      ASSIGN_OR_RETURN(connection_, Connection::Open(globals_.target(), options_.reconnect.connect_wait()));
     }
     if (interrupts.interrupted()) return absl::CancelledError("interrupted before the job was submitted");
     return Follow(request, interrupts);
@@ -165,9 +165,9 @@ class RunCommand {
     *job.mutable_spec() = accepted.resolved();
     *job.mutable_decisions() = accepted.decisions();
     *job.mutable_warnings() = accepted.warnings();
-    std::vector<std::string> untold;
+    std::vector<std::string> new_warnings;
     for (const std::string& warning : accepted.warnings()) {
-      if (told_.count(warning) == 0) untold.push_back(warning);
+      if (printed_warnings_.count(warning) == 0) new_warnings.push_back(warning);
     }
     std::string logs = cluster_ != nullptr
                            ? absl::StrCat("in ", cluster_->ranks_folder())
@@ -181,8 +181,8 @@ class RunCommand {
                         .ends_with_output = false,
                         .seen_by = "trainctl run still waits for its end; Ctrl-C cancels it. To watch it: " +
                                    WatchCommand(job.job_id()),
-                        .retry = options_.patience.retry});
-    session.Start(untold);
+                        .retry = options_.reconnect.retry});
+    session.Start(new_warnings);
     if (cluster_ != nullptr) cluster_->WatchDaemons([&session](const std::string& death) { session.Abort(death); });
     interrupts.OnFirst([&session] { session.Cancel("interrupted"); });
     std::atomic<bool> hung_up = false;
@@ -224,19 +224,19 @@ class RunCommand {
       absl::StrAppend(&text,
                       "# The private daemons of this run continue. Once the job has ended, stop them with: kill ",
                       cluster_->coordinator_pid(), " ", cluster_->worker_pid(), "\n");
-      RETURN_IF_ERROR(cluster_->LetGo());
+      RETURN_IF_ERROR(cluster_->Detach());
     }
     const std::string& folder = job.spec().checkpoint().dir();
     absl::Status written = folder.empty() ? absl::FailedPreconditionError("the job has no run folder")
                                           : WriteFileAtomically(JoinPath(folder, kWatchFile), text);
-    const std::string told = absl::StrCat(
+    const std::string notice = absl::StrCat(
         "the terminal was closed; job ", job.job_id(), " continues. To watch it: ", command,
         written.ok() ? absl::StrCat(" (also in ", JoinPath(folder, kWatchFile), ")")
                      : absl::StrCat(" (this command could not be stored in the run folder: ", written.message(), ")"));
-    session.Aside(told);
+    session.Message(notice);
     if (options_.json) {
-      PrintJson(NoticeLine("info", told));
-      PrintJson(DoneWithoutJobLine(job.job_id(), told, kClientDone));
+      PrintJson(NoticeLine("info", notice));
+      PrintJson(DoneWithoutJobLine(job.job_id(), notice, kClientDone));
     }
     return kClientDone;
   }
@@ -244,7 +244,7 @@ class RunCommand {
   std::string TokenFile() const { return AbsolutePath(globals_.token_file, WorkingDirectory()); }
 
   // Runs on the thread of `Interrupts`, whatever the main thread is doing.
-  void KillAtOnce() {
+  void KillImmediately() {
     PrivateCluster* cluster = killable_.load();
     if (cluster != nullptr) cluster->Abandon();
     constexpr char kText[] = "\ntrainctl: stopped immediately; the processes that it started are being killed\n";
@@ -254,8 +254,8 @@ class RunCommand {
 
   const Globals globals_;
   const RunOptions options_;
-  std::set<std::string> told_;  // warnings that were printed with their place in the file
-  std::string job_id_;          // empty: not submitted yet
+  std::set<std::string> printed_warnings_;  // warnings that were printed with their place in the file
+  std::string job_id_;                      // empty: not submitted yet
   std::unique_ptr<PrivateCluster> cluster_;
   std::atomic<PrivateCluster*> killable_{nullptr};
   std::unique_ptr<Connection> connection_;
@@ -272,7 +272,7 @@ void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen) {
                  "Resume from the newest checkpoint in checkpoint.dir, or in the newest ./trainyard-runs/<name>-*");
   AddAllowFreshStart(*verb, &options->allow_fresh_start);
   AddJson(*verb, &options->json, "Print one JSON object per line on standard output");
-  AddPatience(*verb, &options->patience);
+  AddReconnectFor(*verb, &options->reconnect);
   verb->footer(
       "Without --coordinator, it starts a private coordinator and worker daemon for this job, with one slot per\n"
       "rank, and stops them when the job ends. Ctrl-C cancels the job and waits for its end; a second Ctrl-C\n"

@@ -34,7 +34,7 @@ fs::file_time_type LastProgress(const fs::path& folder) {
 
 constexpr char kFreshStart[] = "To train from step 1 instead, give --allow-fresh-start";
 
-bool HoldsCheckpoint(const fs::path& folder) {
+bool ContainsCheckpoint(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     // Also counts a partial one left by a crash: the trainer may complete it.
@@ -113,21 +113,21 @@ absl::Status CheckRunFolder(const std::string& path, bool resume) {
 }
 
 absl::Status CheckResumable(const std::string& path) {
-  if (HoldsCheckpoint(path)) return absl::OkStatus();
+  if (ContainsCheckpoint(path)) return absl::OkStatus();
   const fs::path folder(path);
-  std::vector<std::string> beside;
+  std::vector<std::string> siblings;
   std::error_code error;
   for (fs::directory_iterator it(folder.parent_path(), error), end; !error && it != end; it.increment(error)) {
-    if (HoldsCheckpoint(it->path())) beside.push_back(it->path().filename().string());
+    if (ContainsCheckpoint(it->path())) siblings.push_back(it->path().filename().string());
   }
-  const std::string nearest = NearestName(folder.filename().string(), beside);
+  const std::string nearest = NearestName(folder.filename().string(), siblings);
   return absl::FailedPreconditionError(absl::StrCat(
       "--resume: checkpoint.dir ", path, FileExists(path) ? " contains no checkpoint" : " does not exist",
       nearest.empty() ? "." : absl::StrCat("; did you mean ", (folder.parent_path() / nearest).string(), "?"), " ",
       kFreshStart));
 }
 
-absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* told) {
+absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* notice) {
   v1::JobSpec& spec = *request->mutable_spec();
   if (spec.has_probe()) {
     if (!request->resume()) return absl::OkStatus();
@@ -141,12 +141,12 @@ absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, s
       if (!request->allow_fresh_start()) {
         return absl::FailedPreconditionError(absl::StrCat(nothing, ". ", kFreshStart));
       }
-      *told = absl::StrCat(nothing, "; starting from step 1");
+      *notice = absl::StrCat(nothing, "; starting from step 1");
       // The job gets a new folder, which contains nothing to resume.
       request->set_resume(false);
       return absl::OkStatus();
     }
-    *told = absl::StrCat("resuming the run in ", newest);
+    *notice = absl::StrCat("resuming the run in ", newest);
     spec.mutable_checkpoint()->set_dir(newest);
   }
   if (std::string wrong = WhyNotPlainText(request->default_run_root()); !wrong.empty()) {

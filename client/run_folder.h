@@ -32,7 +32,7 @@ absl::Status CheckRunFolder(const std::string& path, bool resume);
 // job's hosts see the same files as this process, so a folder without a checkpoint cannot be resumed. Possible errors:
 // those of CheckRunFolder; FailedPrecondition: there is nothing to resume and a fresh start is not allowed;
 // InvalidArgument: the job to resume is a probe.
-absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* told);
+absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* notice);
 
 // Checks that `path` contains a checkpoint. Possible errors: FailedPrecondition: it does not; the message suggests a
 // sibling folder with a checkpoint and a similar name.

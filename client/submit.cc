@@ -28,7 +28,7 @@ struct SubmitOptions {
 };
 
 // If the id could not be printed, reports it in the error: otherwise the user could not find the job.
-absl::Status CheckTold(const v1::Job& job) {
+absl::Status CheckIdWasPrinted(const v1::Job& job) {
   FlushOutput();
   if (!OutputFailed()) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat(OutputStatus().message(), "; ", JobTitle(job), " was submitted"));
@@ -48,7 +48,7 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
   ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/false));
   RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
-  for (const Problem& warning : loaded.problems.Warnings()) SayPlainly(warning.ToString());
+  for (const Problem& warning : loaded.problems.Warnings()) SayUnprefixed(warning.ToString());
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   const absl::optional<HostPort> address = SplitHostPort(globals.coordinator);
   if (address.has_value() && IsLoopbackHost(address->host) && AllHostsAreThisMachine(*connection)) {
@@ -61,9 +61,9 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   request.set_default_run_root(DefaultRunRoot(WorkingDirectory()));
   request.set_resume(options.resume);
   request.set_allow_fresh_start(options.allow_fresh_start);
-  std::string told;
-  absl::Status chosen = ChooseRunFolder(&request, /*on_this_machine=*/IsLocalAddress(globals.coordinator), &told);
-  if (!told.empty()) SayPlainly(told);
+  std::string notice;
+  absl::Status chosen = ChooseRunFolder(&request, /*on_this_machine=*/IsLocalAddress(globals.coordinator), &notice);
+  if (!notice.empty()) SayUnprefixed(notice);
   RETURN_IF_ERROR(chosen);
   ASSIGN_OR_RETURN(v1::SubmitResponse accepted, SubmitJob(*connection, request));
   v1::Job job;
@@ -73,14 +73,14 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   *job.mutable_warnings() = accepted.warnings();
   if (options.json) {
     PrintJson(JobLine(job));
-    return CheckTold(job);
+    return CheckIdWasPrinted(job);
   }
   // Print only the id on standard output, for scripts: id=$(trainctl submit job.yaml).
   for (const v1::ResolvedKey& decision : accepted.decisions()) {
-    SayPlainly(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
+    SayUnprefixed(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
   }
   Print(absl::StrCat(accepted.job_id(), "\n"));
-  return CheckTold(job);
+  return CheckIdWasPrinted(job);
 }
 
 }  // namespace

@@ -78,10 +78,11 @@ TerminalTraits TraitsOf(FILE* stream) {
 }
 
 int ColumnsOf(FILE* stream) {
-  constexpr int kLeast = 20, kMost = 10'000;
+  constexpr int kColumnsMin = 20, kColumnsMax = 10'000;
   int columns = 0;
   const char* given = getenv("COLUMNS");
-  if (given != nullptr && absl::SimpleAtoi(given, &columns) && columns >= kLeast && columns <= kMost) return columns;
+  if (given != nullptr && absl::SimpleAtoi(given, &columns) && columns >= kColumnsMin && columns <= kColumnsMax)
+    return columns;
   columns = WindowColumns(stream);
   return columns > 0 ? columns : kColumnsDefault;
 }
@@ -132,7 +133,7 @@ void Terminal::Status(absl::string_view line) {
   WriteNow(stream_, absl::StrCat(kClearLine, status_));
 }
 
-void Terminal::Aside(FILE* other, absl::string_view line) {
+void Terminal::Message(FILE* other, absl::string_view line) {
   const std::string status = status_;
   ClearStatus();
   WriteNow(other, absl::StrCat(EscapeLines(line), "\n"));

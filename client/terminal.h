@@ -48,7 +48,7 @@ class Terminal {
   void Status(absl::string_view line);
   void ClearStatus();
   // Prints a line to another stream that may share the terminal; hides the status line meanwhile.
-  void Aside(FILE* other, absl::string_view line);
+  void Message(FILE* other, absl::string_view line);
 
  private:
   FILE* stream_;

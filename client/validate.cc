@@ -68,7 +68,7 @@ int Validate(const Globals& globals, const ValidateOptions& options) {
     PrintReport(loaded->problems, prepared.get());
     return ExitCodeOf(status);
   }
-  for (const Problem& warning : loaded->problems.Warnings()) SayPlainly(warning.ToString());
+  for (const Problem& warning : loaded->problems.Warnings()) SayUnprefixed(warning.ToString());
   if (!status.ok()) return Fail(status);
   if (options.resolved) {
     PrintResolved(*prepared);

@@ -21,12 +21,12 @@ namespace {
 struct WatchOptions {
   std::string job_id;
   bool json = false;
-  PatienceOptions patience;
+  ReconnectOptions reconnect;
 };
 
 // Gets the job, retrying while the coordinator is away.
-absl::StatusOr<v1::Job> GetJobPatiently(Connection& connection, const WatchOptions& options) {
-  Retry retry(options.patience.retry);
+absl::StatusOr<v1::Job> GetJobWithRetries(Connection& connection, const WatchOptions& options) {
+  Retry retry(options.reconnect.retry);
   while (true) {
     auto job = [&]() -> absl::StatusOr<v1::Job> {
       ASSIGN_OR_RETURN(const std::string id, FindJob(connection, options.job_id));
@@ -45,15 +45,15 @@ absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
   Interrupts interrupts([] { _exit(kClientCancelled); });
   // Before the session exists, Ctrl-C exits without a message.
   interrupts.OnFirst([] { _exit(kClientCancelled); });
-  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
-  ASSIGN_OR_RETURN(v1::Job job, GetJobPatiently(*connection, options));
+  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.reconnect.connect_wait()));
+  ASSIGN_OR_RETURN(v1::Job job, GetJobWithRetries(*connection, options));
   interrupts.OnFirst(nullptr);
   JobSession session(
       *connection, job,
       {.json = options.json,
        .logs_place = absl::StrCat("trainctl --coordinator ", globals.coordinator, " logs ", job.job_id()),
        .seen_by = absl::StrCat("To watch it: trainctl --coordinator ", globals.coordinator, " watch ", job.job_id()),
-       .retry = options.patience.retry});
+       .retry = options.reconnect.retry});
   session.Start({job.warnings().begin(), job.warnings().end()});
   interrupts.OnFirst([&session, &job] {
     session.Abort(absl::StrCat("no longer watching; job ", job.job_id(), " continues (trainctl cancel ends it)"));
@@ -72,7 +72,7 @@ void AddWatch(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("watch", "Show a job's steps, evaluations and checkpoints until it ends");
   verb->add_option("job", options->job_id, kJobHelp)->required();
   AddJson(*verb, &options->json, "One JSON object per line");
-  AddPatience(*verb, &options->patience);
+  AddReconnectFor(*verb, &options->reconnect);
   verb->footer(
       "Shows every event once and in order, even if the coordinator restarts meanwhile. The exit code is the\n"
       "job's. Ctrl-C stops watching; the job continues.\n\n"

@@ -1,4 +1,4 @@
-// What trainctl shows of a job's saves, and what ends its wait for one.
+// What trainctl prints about a job's saves, and what ends its wait for one.
 #include "client/checkpoint_job.h"
 
 #include <gmock/gmock.h>
@@ -15,8 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(CheckpointView, OneWithValuesThatAreNotFinite_IsNotCalledGood) {
-  LookedAt one{.entry = {.name = "step-00000007"}, .verified = true};
+TEST(CheckpointView, NonFiniteCheckpoint_IsNotGood) {
+  InspectedEntry one{.entry = {.name = "step-00000007"}, .verified = true};
   one.found.manifest = Manifest{};
   EXPECT_TRUE(IsGood(one));
   EXPECT_THAT(VerdictText(one), HasSubstr("step-00000007: good"));
@@ -61,7 +61,7 @@ v1::Event Failed(uint64_t sequence, uint64_t step) {
   return event;
 }
 
-TEST(CheckpointJob, Table_IsNewestFirst_AndTellsWhatHasNoNameYet) {
+TEST(CheckpointJob, Table_IsNewestFirst_AndMarksUnconfirmedNames) {
   std::string table = JobCheckpointTable(JobWithSaves(), kNow);
 
   EXPECT_THAT(table, HasSubstr("40    2           3.0 MiB  1m40s  granted  0123456789ab  /runs/a/step-40"));
@@ -71,7 +71,7 @@ TEST(CheckpointJob, Table_IsNewestFirst_AndTellsWhatHasNoNameYet) {
   EXPECT_THAT(JobCheckpointView(JobWithSaves().checkpoints(0), kNow), Not(HasSubstr("confirmed")));
 }
 
-TEST(CheckpointJob, NewestNamed_PassesOverWhatHasNoName) {
+TEST(CheckpointJob, NewestNamed_SkipsUnconfirmedNames) {
   v1::Job job = JobWithSaves();
   ASSERT_NE(NewestNamed(job), nullptr);
   EXPECT_EQ(NewestNamed(job)->step(), 20u);
@@ -79,16 +79,16 @@ TEST(CheckpointJob, NewestNamed_PassesOverWhatHasNoName) {
   EXPECT_EQ(NewestNamed(job), nullptr);
 }
 
-TEST(CheckpointJob, Wait_EndsWithASaveThatIsNotOlderThanTheWish) {
-  using Word = AwaitedSave::Word;
+TEST(CheckpointJob, Wait_EndsWithASaveNotOlderThanTheRequest) {
+  using Result = AwaitedSave::Result;
   const AwaitedSave awaited(JobWithSaves(), /*before=*/9);
 
-  EXPECT_EQ(awaited.Take(Saved(8, 60)), Word::kNone) << "told before it was asked for";
-  EXPECT_EQ(awaited.Take(Saved(10, 56)), Word::kNone) << "it was under way";
-  EXPECT_EQ(awaited.Take(Saved(11, 57)), Word::kSaved);
-  EXPECT_EQ(awaited.Take(Failed(10, 56)), Word::kNone);
-  EXPECT_EQ(awaited.Take(Failed(11, 58)), Word::kFailed);
-  EXPECT_EQ(awaited.Take(Failed(12, 0)), Word::kNone) << "a notice of something else";
+  EXPECT_EQ(awaited.Classify(Saved(8, 60)), Result::kNone) << "recorded before the request";
+  EXPECT_EQ(awaited.Classify(Saved(10, 56)), Result::kNone) << "in progress at the time of the request";
+  EXPECT_EQ(awaited.Classify(Saved(11, 57)), Result::kSaved);
+  EXPECT_EQ(awaited.Classify(Failed(10, 56)), Result::kNone);
+  EXPECT_EQ(awaited.Classify(Failed(11, 58)), Result::kFailed);
+  EXPECT_EQ(awaited.Classify(Failed(12, 0)), Result::kNone) << "an unrelated notice";
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// What trainctl makes of words that are no verb, of parts of names, and what it tells shells.
+// Error messages for wrong command lines, job names and shell completion.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "client/command_line_errors.h"
 #include "client/completion.h"
 #include "client/find_job.h"
-#include "client/verb_words.h"
 
 namespace trainyard::client {
 namespace {
@@ -24,12 +24,12 @@ v1::FindJobsResponse Found(const std::vector<std::string>& ids, uint32_t total) 
   return found;
 }
 
-TEST(FindJob, TakesTheOnlyOne_AndLeavesWhatIsUnknownToTheCallThatFollows) {
+TEST(FindJob, ReturnsTheOnlyMatch_OrTheTextIfNothingMatches) {
   EXPECT_EQ(*ChooseJob("k3", Found({"k3x7q2ab"}, 1)), "k3x7q2ab");
   EXPECT_EQ(*ChooseJob("nosuchjob", Found({}, 0)), "nosuchjob");
 }
 
-TEST(FindJob, OfSeveralIsRefusedWithTheList) {
+TEST(FindJob, SeveralMatches_AreRefusedWithAList) {
   auto chosen = ChooseJob("tiny", Found({"k3x7q2ab", "ab12cd34"}, 3));
 
   EXPECT_EQ(chosen.status().code(), absl::StatusCode::kInvalidArgument);
@@ -40,7 +40,7 @@ TEST(FindJob, OfSeveralIsRefusedWithTheList) {
             "  and 1 more");
 }
 
-TEST(FindJob, NameIsAJobsOnlyWhereNothingOfThatNameIsHere) {
+TEST(FindJob, MayBeJob_IsFalseForPathsAndExistingFiles) {
   EXPECT_TRUE(MayBeJob("k3x7q2ab"));
   EXPECT_FALSE(MayBeJob("runs/k3x7q2ab"));
   EXPECT_FALSE(MayBeJob("."));
@@ -62,13 +62,13 @@ class CommandLine : public testing::Test {
     verify->add_option("--threads", text_, "Threads");
   }
 
-  // What is said of these words; empty: they are right.
+  // The error message for these arguments; empty: they are accepted.
   std::string Wrong(std::vector<std::string> words) {
     std::vector<std::string> reversed(words.rbegin(), words.rend());
     try {
       app_.parse(reversed);
     } catch (const CLI::ParseError& error) {
-      return WrongCommandLine(app_, error, words);
+      return CommandLineErrorMessage(app_, error, words);
     }
     return "";
   }
@@ -78,33 +78,33 @@ class CommandLine : public testing::Test {
   bool flag_ = false;
 };
 
-TEST_F(CommandLine, WordOfAnotherProgramNamesTheRightVerb) {
+TEST_F(CommandLine, VerbOfAnotherProgram_SuggestsTheRightVerb) {
   EXPECT_THAT(Wrong({"delete", "k3x7q2ab"}), HasSubstr("there is no verb 'delete': `trainctl cancel JOB` ends a job"));
   for (const char* word : {"get", "kill", "top", "stop", "start"}) {
     EXPECT_THAT(Wrong({"--coordinator", "h:1", word}), HasSubstr("`trainctl ")) << word;
   }
 }
 
-TEST_F(CommandLine, MisspeltVerbNamesTheNearest) {
+TEST_F(CommandLine, MisspeltVerb_SuggestsTheNearestVerb) {
   EXPECT_EQ(Wrong({"lits"}), "there is no verb 'lits'; did you mean 'list'? Verbs: list, checkpoint");
   EXPECT_EQ(Wrong({"checkpoint", "verfy"}), "there is no verb 'verfy'; did you mean 'verify'? Verbs: verify");
   EXPECT_EQ(Wrong({}), "no verb is given; see trainctl --help. Verbs: list, checkpoint");
 }
 
-TEST_F(CommandLine, ExtraWordsAreToldInTheirOrder) {
+TEST_F(CommandLine, ExtraArguments_AreListedInOrder) {
   EXPECT_EQ(Wrong({"list", "-x", "json"}), "unexpected arguments: -x json (see trainctl list --help)");
 }
 
-TEST_F(CommandLine, AliasIsAVerb) { EXPECT_EQ(Wrong({"ls", "--json"}), ""); }
+TEST_F(CommandLine, Alias_IsAccepted) { EXPECT_EQ(Wrong({"ls", "--json"}), ""); }
 
-TEST(Json, IsAskedForInEitherWay) {
-  EXPECT_TRUE(AsksForJson({"list", "--json"}));
-  EXPECT_TRUE(AsksForJson({"list", "-o", "json"}));
-  EXPECT_FALSE(AsksForJson({"list", "-o"}));
-  EXPECT_FALSE(AsksForJson({"list", "-o", "text", "json"}));
+TEST(RequestsJson, RecognisesBothForms) {
+  EXPECT_TRUE(RequestsJson({"list", "--json"}));
+  EXPECT_TRUE(RequestsJson({"list", "-o", "json"}));
+  EXPECT_FALSE(RequestsJson({"list", "-o"}));
+  EXPECT_FALSE(RequestsJson({"list", "-o", "text", "json"}));
 }
 
-TEST_F(CommandLine, CompletionNamesVerbsOptionsAndAliases) {
+TEST_F(CommandLine, Completion_ContainsVerbsOptionsAndAliases) {
   const std::string bash = *CompletionScript(app_, "bash");
   EXPECT_THAT(bash, HasSubstr("'list'|'ls') choices='--help -h --json' ;;"));
   EXPECT_THAT(bash, HasSubstr("'checkpoint verify') choices='--help -h --threads' ;;"));

@@ -1,4 +1,4 @@
-// The doctor's rounds and verdicts, over every place a bad host may have.
+// Rounds and verdicts of trainctl doctor, for every position of a bad host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 using Kind = HostVerdict::Kind;
 
-// A cluster whose pairs are as fast as the slower of both, give or take a tenth.
+// A cluster whose pairs are as fast as their slower host, within ten percent.
 struct Rack {
   explicit Rack(size_t count) {
     for (size_t i = 0; i < count; ++i) hosts.push_back({.name = absl::StrCat("w", i), .cores = 4});
@@ -50,13 +50,14 @@ struct Rack {
     return results;
   }
 
-  // Host → verdict, of those that are not good.
+  // Host → verdict, for hosts that are not good.
   std::map<std::string, Kind> Bad() {
     auto first = Round(FirstRound(hosts));
     second_pairs = SecondRound(hosts, first, limits);
     std::set<std::string> busy;
     for (const ProbePair& pair : second_pairs) {
-      for (const std::string& host : pair) EXPECT_TRUE(busy.insert(host).second) << host << " is in two pairs at once";
+      for (const std::string& host : pair)
+        EXPECT_TRUE(busy.insert(host).second) << host << " is in two pairs of a round";
     }
     std::map<std::string, Kind> bad;
     for (const HostVerdict& verdict : Judge(hosts, first, Round(second_pairs), limits)) {
@@ -78,14 +79,14 @@ TEST(Doctor, FirstRoundPairsNeighbours) {
   EXPECT_THAT(FirstRound({}), IsEmpty());
 }
 
-TEST(Doctor, WellHostsNeedNoSecondRound) {
+TEST(Doctor, GoodHosts_NeedNoSecondRound) {
   Rack rack(64);
 
   EXPECT_TRUE(rack.Bad().empty());
   EXPECT_THAT(rack.second_pairs, IsEmpty());
 }
 
-TEST(Doctor, TwoRoundsFindAnyOneOrTwoSlowHostsOf64_AndNoOther) {
+TEST(Doctor, TwoRounds_FindExactlyTheSlowHostsOf64) {
   for (size_t a = 0; a < 64; ++a) {
     for (size_t b = a; b < 64; ++b) {
       Rack rack(64);
@@ -101,7 +102,7 @@ TEST(Doctor, TwoRoundsFindAnyOneOrTwoSlowHostsOf64_AndNoOther) {
   }
 }
 
-TEST(Doctor, EachKindOfTroubleIsFoundWhereverItIs) {
+TEST(Doctor, EachKindOfProblem_IsFoundAtEveryPosition) {
   for (size_t count : {3, 4, 5, 8, 63}) {
     for (size_t at = 0; at < count; ++at) {
       const std::string host = absl::StrCat("w", at);
@@ -109,7 +110,7 @@ TEST(Doctor, EachKindOfTroubleIsFoundWhereverItIs) {
       compute.slow_compute = network.slow_network = latency.high_latency = dead.dead = {host};
 
       EXPECT_EQ(compute.Bad(), (std::map<std::string, Kind>{{host, Kind::kSlowCompute}})) << count << " " << host;
-      // Of three hosts one is alone in the first round, and the pair has nothing to be compared with but the second.
+      // With three hosts, one is alone in the first round, and the only pair has nothing to be compared with.
       if (count > 3) {
         EXPECT_EQ(network.Bad(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
         EXPECT_EQ(latency.Bad(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
@@ -119,14 +120,14 @@ TEST(Doctor, EachKindOfTroubleIsFoundWhereverItIs) {
   }
 }
 
-TEST(Doctor, SlowHostOfTwoCannotBeToldFromItsPartner) {
+TEST(Doctor, TwoHosts_AreBothSuspect) {
   Rack rack(2);
   rack.dead = {"w1"};
 
   EXPECT_EQ(rack.Bad(), (std::map<std::string, Kind>{{"w0", Kind::kSuspect}, {"w1", Kind::kSuspect}}));
 }
 
-TEST(Doctor, OddHostOutIsMeasuredWithAFastOneInTheSecondRound) {
+TEST(Doctor, OddHost_IsPairedWithAFastHostInTheSecondRound) {
   Rack rack(5);
 
   EXPECT_TRUE(rack.Bad().empty());
@@ -134,7 +135,7 @@ TEST(Doctor, OddHostOutIsMeasuredWithAFastOneInTheSecondRound) {
   EXPECT_EQ(rack.second_pairs[0][0], "w4");
 }
 
-TEST(Doctor, ProductsAreComparedByTheCore) {
+TEST(Doctor, MatrixProducts_AreComparedPerCore) {
   Rack rack(4);
   rack.hosts[0].cores = 1;
   rack.slow_compute = {"w0"};  // 60 GFLOP/s on one core are more than 200 on four
@@ -142,7 +143,7 @@ TEST(Doctor, ProductsAreComparedByTheCore) {
   EXPECT_TRUE(rack.Bad().empty());
 }
 
-v1::HostStatus WellHost(const std::string& name) {
+v1::HostStatus GoodHost(const std::string& name) {
   v1::HostStatus host;
   host.set_name(name);
   host.set_attached(true);
@@ -161,10 +162,10 @@ struct CheckRow {
   const char* name;
   void (*break_it)(v1::HostStatus&);
   Finding::Level level;
-  const char* words;
+  const char* text;
 };
 
-TEST(DoctorChecks, NameWhatIsWrongWithAHost) {
+TEST(DoctorChecks, NameTheProblemOfAHost) {
   const CheckRow rows[] = {
       {"away", [](v1::HostStatus& h) { h.set_attached(false); }, Finding::Level::kProblem, "is not attached"},
       {"silent", [](v1::HostStatus& h) { h.set_reachable(false); }, Finding::Level::kProblem, "does not answer"},
@@ -183,7 +184,7 @@ TEST(DoctorChecks, NameWhatIsWrongWithAHost) {
   server.set_version("1.0");
   for (const CheckRow& row : rows) {
     v1::ListHostsResponse hosts;
-    for (const char* name : {"w1", "w2", "w3"}) *hosts.add_hosts() = WellHost(name);
+    for (const char* name : {"w1", "w2", "w3"}) *hosts.add_hosts() = GoodHost(name);
     row.break_it(*hosts.mutable_hosts(1));
 
     std::vector<Finding> findings = CheckHosts(server, hosts);
@@ -191,7 +192,7 @@ TEST(DoctorChecks, NameWhatIsWrongWithAHost) {
     bool found = false;
     for (const Finding& finding : findings) {
       if (finding.subject == "w2" && finding.level == row.level)
-        found = found || finding.text.find(row.words) != std::string::npos;
+        found = found || finding.text.find(row.text) != std::string::npos;
       if (finding.subject == "w1" || finding.subject == "w3") {
         EXPECT_EQ(finding.level, Finding::Level::kOk) << row.name << ": " << finding.text;
       }
@@ -201,8 +202,8 @@ TEST(DoctorChecks, NameWhatIsWrongWithAHost) {
   }
 }
 
-TEST(DoctorChecks, BusyAndCordonedHostsAreLeftAloneAndSaidToBe) {
-  v1::HostStatus host = WellHost("w1");
+TEST(DoctorChecks, BusyAndCordonedHosts_AreSkippedWithAReason) {
+  v1::HostStatus host = GoodHost("w1");
   EXPECT_EQ(NotProbed(host), "");
   host.set_slots_free(0);
   host.add_jobs("k3x7q2ab");
@@ -213,7 +214,7 @@ TEST(DoctorChecks, BusyAndCordonedHostsAreLeftAloneAndSaidToBe) {
   EXPECT_EQ(NotProbed(host), "not attached");
 }
 
-TEST(DoctorChecks, ProgramThatIsMissingIsANoteAndNoProblem) {
+TEST(DoctorChecks, MissingProgram_IsANote) {
   std::vector<Finding> findings = CheckThisMachine("/nowhere", "/tmp");
 
   ASSERT_FALSE(findings.empty());

@@ -1,4 +1,4 @@
-// The lines other programs read: their keys, types and precision are an interface.
+// The JSON lines that other programs read: their keys, types and precision are an interface.
 #include "client/event_json.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace trainyard::client {
 namespace {
 
-TEST(EventLine, StepHasNumbersAsNumbersWithFullPrecision) {
+TEST(EventLine, Step_HasNumbersWithFullPrecision) {
   v1::Event event = StepEvent(7, 3, 0.1 + 0.2, 0.25, 1500);
   event.mutable_step()->set_lr(3e-4);
 
@@ -21,7 +21,7 @@ TEST(EventLine, StepHasNumbersAsNumbersWithFullPrecision) {
             R"("sequence":7,"generation":1,"time_s":1.5})");
 }
 
-TEST(EventLine, StepTellsMemoryByKind) {
+TEST(EventLine, Step_ContainsMemoryByKind) {
   v1::Event event = StepEvent(7, 3, 2.5);
   v1::MemoryUse& use = *event.mutable_step()->add_memory();
   use.set_kind("optimizer");
@@ -33,7 +33,7 @@ TEST(EventLine, StepTellsMemoryByKind) {
   EXPECT_EQ(json["memory"].dump(), R"({"optimizer":{"bytes":12,"peak_bytes":34}})");
 }
 
-TEST(EventLine, LossThatIsNotFiniteIsNull) {
+TEST(EventLine, NonFiniteLoss_IsNull) {
   auto json = nlohmann::json::parse(EventLine(StepEvent(1, 1, std::numeric_limits<double>::quiet_NaN())));
   EXPECT_TRUE(json["loss"].is_null());
 }
@@ -55,7 +55,7 @@ TEST(EventLine, OtherKinds) {
             R"({"event":"notice","level":"warning","text":"two\nlines","sequence":0,"generation":0,"time_s":0.0})");
 }
 
-TEST(EventLine, IsOneLineWhateverTheTextHolds) {
+TEST(EventLine, IsOneLine_WhateverTheTextContains) {
   EXPECT_EQ(NoticeLine("info", "a\nb\x01").find('\n'), std::string::npos);
   EXPECT_EQ(EventLine(StateEvent(1, v1::JOB_STATE_FAILED, "bad\n\xff")).find('\n'), std::string::npos);
 }
@@ -78,7 +78,7 @@ TEST(JobLine, NamesTheJobFirst) {
             R"("decisions":[{"key":"resources.device","value":"cpu","reason":"because"}],"warnings":["careful"]})");
 }
 
-TEST(DoneLine, TellsStateExitCodeAndWhereTheCheckpointIs) {
+TEST(DoneLine, ContainsStateExitCodeAndCheckpoint) {
   v1::Job job;
   job.set_job_id("k3x7q2ab");
   job.set_state(v1::JOB_STATE_SUCCEEDED);

@@ -1,4 +1,4 @@
-// Events as a coordinator tells them, for tests.
+// Events as a coordinator sends them, for tests.
 #pragma once
 
 #include <cstdint>

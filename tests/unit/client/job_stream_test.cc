@@ -1,4 +1,4 @@
-// Following a job over everything that can happen to the connection, against a coordinator played from a script.
+// JobStream across lost connections and restarts of the coordinator, against a scripted coordinator.
 #include "client/job_stream.h"
 
 #include <grpcpp/grpcpp.h>
@@ -17,13 +17,13 @@
 namespace trainyard::client {
 namespace {
 
-// Answers each Watch with the next act: events, then a status.
+// Answers each Watch with the next act of a script: events, then a status.
 class FakeCoordinator final : public v1::JobService::Service {
  public:
   struct Act {
     std::vector<v1::Event> events;
     grpc::Status status;
-    bool hang = false;  // until the caller goes
+    bool hang = false;  // until the caller cancels
   };
 
   explicit FakeCoordinator(std::deque<Act> acts) : acts_(std::move(acts)) {
@@ -39,12 +39,12 @@ class FakeCoordinator final : public v1::JobService::Service {
     return asked_after_;
   }
 
-  // What the calls had for authorization.
-  std::vector<std::string> shown() {
+  // The authorization headers of the calls.
+  std::vector<std::string> authorizations() {
     absl::MutexLock lock(&mu_);
-    return shown_;
+    return authorizations_;
   }
-  // Before the next call is refused for its token, there is a new one.
+  // Writes a new token before the next call is rejected because of its token.
   void WriteTokenOnRefusal(const std::string& folder) {
     absl::MutexLock lock(&mu_);
     token_folder_ = folder;
@@ -67,7 +67,7 @@ class FakeCoordinator final : public v1::JobService::Service {
       asked_after_.push_back(request->after_sequence());
       const auto& metadata = context->client_metadata();
       const auto token = metadata.find("authorization");
-      shown_.push_back(token == metadata.end() ? "" : std::string(token->second.data(), token->second.size()));
+      authorizations_.push_back(token == metadata.end() ? "" : std::string(token->second.data(), token->second.size()));
       asked_after_step_.push_back(request->after_step());
       asked_after_eval_.push_back(request->after_eval_step());
       if (acts_.empty()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "the script has ended");
@@ -78,7 +78,7 @@ class FakeCoordinator final : public v1::JobService::Service {
       }
     }
     for (const v1::Event& event : act.events) writer->Write(event);
-    // The wait ends with the call, which the test cancels.
+    // Waits until the test cancels the call.
     while (act.hang && !context->IsCancelled()) std::this_thread::yield();
     return act.status;
   }
@@ -101,7 +101,7 @@ class FakeCoordinator final : public v1::JobService::Service {
   int port_ = 0;
   absl::Mutex mu_;
   std::deque<Act> acts_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::string> shown_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> authorizations_ ABSL_GUARDED_BY(mu_);
   std::string token_folder_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> asked_after_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> asked_after_step_ ABSL_GUARDED_BY(mu_);
@@ -116,7 +116,7 @@ const RetryOptions kFast = {
 
 struct Followed {
   absl::StatusOr<v1::JobState> end = absl::UnknownError("not followed");
-  std::vector<std::string> told;  // "s3" step 3, "e3" evaluation, "c3" checkpoint, "RUNNING"
+  std::vector<std::string> delivered;  // "s3" step 3, "e3" evaluation, "c3" checkpoint, "RUNNING"
   std::vector<std::string> notices;
 };
 
@@ -127,10 +127,10 @@ Followed Follow(FakeCoordinator& coordinator, const RetryOptions& options = kFas
   JobStream stream(**connection, "k3x7q2ab", options);
   followed.end = stream.Follow(
       [&](const v1::Event& event) {
-        if (event.has_step()) followed.told.push_back(absl::StrCat("s", event.step().step()));
-        if (event.has_eval()) followed.told.push_back(absl::StrCat("e", event.eval().step()));
-        if (event.has_checkpoint()) followed.told.push_back(absl::StrCat("c", event.checkpoint().step()));
-        if (event.has_state()) followed.told.push_back(v1::JobState_Name(event.state().state()).substr(10));
+        if (event.has_step()) followed.delivered.push_back(absl::StrCat("s", event.step().step()));
+        if (event.has_eval()) followed.delivered.push_back(absl::StrCat("e", event.eval().step()));
+        if (event.has_checkpoint()) followed.delivered.push_back(absl::StrCat("c", event.checkpoint().step()));
+        if (event.has_state()) followed.delivered.push_back(v1::JobState_Name(event.state().state()).substr(10));
       },
       [&](absl::string_view text) { followed.notices.emplace_back(text); });
   return followed;
@@ -138,7 +138,7 @@ Followed Follow(FakeCoordinator& coordinator, const RetryOptions& options = kFas
 
 const grpc::Status kNoToken(grpc::StatusCode::UNAUTHENTICATED, "another token");
 
-TEST(JobStream, ACoordinatorThatWasStartedAnew_IsShownItsNewToken) {
+TEST(JobStream, RestartedCoordinator_GetsItsNewToken) {
   const TemporaryFolder home;
   setenv("XDG_STATE_HOME", home.path().c_str(), 1);
   FakeCoordinator coordinator({{.events = {StateEvent(1, v1::JOB_STATE_RUNNING)}, .status = kGoingDown},
@@ -152,10 +152,10 @@ TEST(JobStream, ACoordinatorThatWasStartedAnew_IsShownItsNewToken) {
                            [](absl::string_view) {});
 
   ASSERT_TRUE(end.ok()) << end.status();
-  EXPECT_EQ(coordinator.shown(), std::vector<std::string>({"", "", "Bearer 0123456789abcdef"}));
+  EXPECT_EQ(coordinator.authorizations(), std::vector<std::string>({"", "", "Bearer 0123456789abcdef"}));
 }
 
-TEST(JobStream, ARefusalOfTheTokenThereIs_EndsIt) {
+TEST(JobStream, RejectedCurrentToken_EndsTheStream) {
   const TemporaryFolder home;
   setenv("XDG_STATE_HOME", home.path().c_str(), 1);
   FakeCoordinator coordinator({{.events = {}, .status = kNoToken}});
@@ -163,7 +163,7 @@ TEST(JobStream, ARefusalOfTheTokenThereIs_EndsIt) {
   EXPECT_TRUE(absl::IsUnauthenticated(Follow(coordinator).end.status()));
 }
 
-TEST(JobStream, TellsEveryEventOnceUpToTheFinalState) {
+TEST(JobStream, DeliversEveryEventOnceUpToTheFinalState) {
   FakeCoordinator coordinator({{.events = {StateEvent(1, v1::JOB_STATE_RUNNING), StepEvent(2, 1, 5), EvalEvent(3, 1, 5),
                                            CheckpointEvent(4, 1), StateEvent(5, v1::JOB_STATE_SUCCEEDED)},
                                 .status = grpc::Status::OK}});
@@ -172,10 +172,10 @@ TEST(JobStream, TellsEveryEventOnceUpToTheFinalState) {
 
   ASSERT_TRUE(followed.end.ok()) << followed.end.status();
   EXPECT_EQ(*followed.end, v1::JOB_STATE_SUCCEEDED);
-  EXPECT_EQ(followed.told, std::vector<std::string>({"RUNNING", "s1", "e1", "c1", "SUCCEEDED"}));
+  EXPECT_EQ(followed.delivered, std::vector<std::string>({"RUNNING", "s1", "e1", "c1", "SUCCEEDED"}));
 }
 
-TEST(JobStream, GoesOnWhereItWasWhenTheCoordinatorComesBack) {
+TEST(JobStream, ContinuesAfterTheCoordinatorReturns) {
   FakeCoordinator coordinator(
       {{.events = {StepEvent(2, 1, 5), StepEvent(3, 2, 5)}, .status = kGoingDown},
        {.events = {}, .status = kGoingDown},
@@ -184,13 +184,13 @@ TEST(JobStream, GoesOnWhereItWasWhenTheCoordinatorComesBack) {
   Followed followed = Follow(coordinator);
 
   ASSERT_TRUE(followed.end.ok()) << followed.end.status();
-  EXPECT_EQ(followed.told, std::vector<std::string>({"s1", "s2", "s3", "FAILED"}));
+  EXPECT_EQ(followed.delivered, std::vector<std::string>({"s1", "s2", "s3", "FAILED"}));
   EXPECT_EQ(coordinator.asked_after(), std::vector<uint64_t>({0, 3, 3}));
   ASSERT_EQ(followed.notices.size(), 2u);
   EXPECT_EQ(followed.notices[1], "the coordinator answers again");
 }
 
-TEST(JobStream, CoordinatorThatForgotItsNewestEventsIsAskedForAll_AndNoStepIsToldTwice) {
+TEST(JobStream, CoordinatorThatLostNewestEvents_RepeatsNoStep) {
   FakeCoordinator coordinator(
       {{.events = {StepEvent(8, 1, 5), StepEvent(9, 2, 5)}, .status = kGoingDown},
        {.events = {}, .status = grpc::Status(grpc::StatusCode::OUT_OF_RANGE, "9 is newer than 1")},
@@ -199,10 +199,10 @@ TEST(JobStream, CoordinatorThatForgotItsNewestEventsIsAskedForAll_AndNoStepIsTol
 
   Followed followed = Follow(coordinator);
 
-  EXPECT_EQ(followed.told, std::vector<std::string>({"s1", "s2", "s3", "SUCCEEDED"}));
+  EXPECT_EQ(followed.delivered, std::vector<std::string>({"s1", "s2", "s3", "SUCCEEDED"}));
 }
 
-TEST(JobStream, NewLifeOfTheCoordinatorIsAskedForLaterStepsOnly_AndMayTellStepsAgain) {
+TEST(JobStream, RestartedCoordinator_MayRepeatSteps) {
   FakeCoordinator coordinator(
       {{.events = {StateEvent(1, v1::JOB_STATE_RUNNING), StepEvent(2, 1, 5), EvalEvent(3, 1, 5), StepEvent(4, 2, 5)},
         .status = kGoingDown},
@@ -212,13 +212,13 @@ TEST(JobStream, NewLifeOfTheCoordinatorIsAskedForLaterStepsOnly_AndMayTellStepsA
 
   Followed followed = Follow(coordinator);
 
-  EXPECT_EQ(followed.told, std::vector<std::string>({"RUNNING", "s1", "e1", "s2", "s3", "e3", "SUCCEEDED"}));
+  EXPECT_EQ(followed.delivered, std::vector<std::string>({"RUNNING", "s1", "e1", "s2", "s3", "e3", "SUCCEEDED"}));
   EXPECT_EQ(coordinator.asked_after(), std::vector<uint64_t>({0, 4}));
   EXPECT_EQ(coordinator.asked_after_step(), std::vector<uint64_t>({0, 2}));
   EXPECT_EQ(coordinator.asked_after_eval(), std::vector<uint64_t>({0, 1}));
 }
 
-TEST(JobStream, WatcherThatStartsOverTellsNoStateTwice) {
+TEST(JobStream, StartOver_DeliversNoStateTwice) {
   FakeCoordinator coordinator(
       {{.events = {StateEvent(7, v1::JOB_STATE_RUNNING, "all are ready"), StepEvent(8, 1, 5)}, .status = kGoingDown},
        {.events = {}, .status = grpc::Status(grpc::StatusCode::OUT_OF_RANGE, "8 is newer than 1")},
@@ -226,17 +226,17 @@ TEST(JobStream, WatcherThatStartsOverTellsNoStateTwice) {
                    StateEvent(3, v1::JOB_STATE_SUCCEEDED)},
         .status = grpc::Status::OK}});
 
-  EXPECT_EQ(Follow(coordinator).told, std::vector<std::string>({"RUNNING", "s1", "s2", "SUCCEEDED"}));
+  EXPECT_EQ(Follow(coordinator).delivered, std::vector<std::string>({"RUNNING", "s1", "s2", "SUCCEEDED"}));
 }
 
-TEST(JobStream, StreamThatEndsBeforeTheJobIsOpenedAgain) {
+TEST(JobStream, StreamThatEndsBeforeTheJob_IsReopened) {
   FakeCoordinator coordinator({{.events = {StepEvent(1, 1, 5)}, .status = grpc::Status::OK},
                                {.events = {StateEvent(2, v1::JOB_STATE_CANCELLED)}, .status = grpc::Status::OK}});
 
   EXPECT_EQ(*Follow(coordinator).end, v1::JOB_STATE_CANCELLED);
 }
 
-TEST(JobStream, UnknownJobIsToldAtOnce) {
+TEST(JobStream, UnknownJob_IsReportedImmediately) {
   FakeCoordinator coordinator({{.events = {}, .status = grpc::Status(grpc::StatusCode::NOT_FOUND, "no job k3x7q2ab")}});
 
   EXPECT_EQ(Follow(coordinator).end.status().code(), absl::StatusCode::kNotFound);
@@ -253,7 +253,7 @@ TEST(JobStream, GivesUpWhenTheCoordinatorStaysAway) {
   EXPECT_NE(followed.end.status().message().find(coordinator.address()), absl::string_view::npos);
 }
 
-TEST(JobStream, StopEndsAWatchThatWaits) {
+TEST(JobStream, Stop_EndsAWaitingWatch) {
   FakeCoordinator coordinator({{.events = {StepEvent(1, 1, 5)}, .status = grpc::Status::OK, .hang = true}});
   auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
   ASSERT_TRUE(connection.ok());
@@ -264,7 +264,7 @@ TEST(JobStream, StopEndsAWatchThatWaits) {
   EXPECT_EQ(end.status().code(), absl::StatusCode::kCancelled);
 }
 
-TEST(EventFilter, StepSavedAgainByALaterGenerationIsNew) {
+TEST(EventFilter, StepSavedByALaterGeneration_IsNew) {
   EventFilter filter;
   v1::Event saved = CheckpointEvent(1, 10);
   saved.set_generation(1);
@@ -278,7 +278,7 @@ TEST(EventFilter, StepSavedAgainByALaterGenerationIsNew) {
   EXPECT_TRUE(filter.IsNew(again));
 }
 
-TEST(EventFilter, PassesWhatIsNew) {
+TEST(EventFilter, PassesNewEvents) {
   EventFilter filter;
   EXPECT_TRUE(filter.IsNew(StepEvent(5, 1, 0)));
   EXPECT_FALSE(filter.IsNew(StepEvent(5, 2, 0)));
@@ -287,7 +287,7 @@ TEST(EventFilter, PassesWhatIsNew) {
   EXPECT_EQ(filter.after_sequence(), 7u);
 }
 
-TEST(JobCalls, SubmitIsTriedAgainUnderTheSameId) {
+TEST(JobCalls, Submit_IsRetriedWithTheSameId) {
   FakeCoordinator coordinator({});
   auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
   v1::SubmitRequest request;
@@ -306,7 +306,7 @@ TEST(JobCalls, ListReadsAllPages) {
   EXPECT_EQ(ListJobs(**connection, {}, 100)->size(), 5u);
 }
 
-TEST(JobCalls, MethodTheServerLacksIsToldWithItsAddress) {
+TEST(JobCalls, UnsupportedMethod_IsReportedWithTheAddress) {
   FakeCoordinator coordinator({});
   auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
 
@@ -316,7 +316,7 @@ TEST(JobCalls, MethodTheServerLacksIsToldWithItsAddress) {
   EXPECT_NE(status.message().find(coordinator.address()), absl::string_view::npos);
 }
 
-TEST(Targets, AreHostAndPortAndLoopbackUnlessToldOtherwise) {
+TEST(Targets, MustHaveAPort_AndBeLoopbackUnlessPlaintextIsAllowed) {
   for (const char* good : {"127.0.0.1:7070", "localhost:1", "[::1]:7070", "127.3.2.1:80"}) {
     EXPECT_TRUE(CheckTarget({.address = good}).ok()) << good;
   }
@@ -328,7 +328,7 @@ TEST(Targets, AreHostAndPortAndLoopbackUnlessToldOtherwise) {
   EXPECT_TRUE(CheckTarget({.address = "10.0.0.1:7070", .allow_plaintext = true}).ok());
 }
 
-TEST(Connections, ToNobodyNameTheAddressAndWhatWasTried) {
+TEST(Connections, WithoutACoordinator_NameTheAddressAndTheAttempt) {
   absl::Status status = Connection::Open({.address = "127.0.0.1:1"}, absl::Milliseconds(1)).status();
 
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);

@@ -24,7 +24,7 @@ class LocalChecksTest : public testing::Test {
 
   void Write(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
 
-  // Errors of a job on these entries, the test's folder written as DIR.
+  // The errors for these entries, with the test's folder replaced by DIR.
   std::string Errors(const std::vector<std::string>& entries) {
     auto* text = spec_.mutable_train()->mutable_data()->mutable_text();
     text->Clear();
@@ -48,7 +48,7 @@ TEST_F(LocalChecksTest, EnoughTextIsFine) {
   EXPECT_EQ(Errors({"short.txt", "full.txt"}), "");
 }
 
-TEST_F(LocalChecksTest, EveryEntryThatIsWrongIsTold) {
+TEST_F(LocalChecksTest, EveryWrongEntry_IsReported) {
   EXPECT_EQ(Errors({"none.txt", "*.md", "empty.txt", "hollow", "full.txt"}),
             "train.data.text: DIR/none.txt does not exist\n"
             "train.data.text: DIR/*.md matches no file\n"
@@ -56,14 +56,14 @@ TEST_F(LocalChecksTest, EveryEntryThatIsWrongIsTold) {
             "train.data.text: DIR/hollow contains no text");
 }
 
-TEST_F(LocalChecksTest, TextShorterThanAContextIsRefused) {
+TEST_F(LocalChecksTest, TextShorterThanASequence_IsRefused) {
   EXPECT_EQ(
       Errors({"short.txt"}),
       "train.data.text: has 16 bytes, of which 16 are for training, but a sequence needs 17 (train.model.context + 1). "
       "Add text or reduce train.model.context");
 }
 
-TEST_F(LocalChecksTest, ValidationTooShortForAContextIsRefusedWhereItIsUsed) {
+TEST_F(LocalChecksTest, ValidationShorterThanASequence_IsRefusedIfUsed) {
   spec_.mutable_train()->mutable_data()->set_validation(0.01);
   EXPECT_EQ(Errors({"full.txt"}), "");
 
@@ -74,7 +74,7 @@ TEST_F(LocalChecksTest, ValidationTooShortForAContextIsRefusedWhereItIsUsed) {
             "Add text, increase this share, or set train.evaluate.every_steps to 0");
 }
 
-TEST_F(LocalChecksTest, ModelBeyondTheMachinesMemoryIsRefused) {
+TEST_F(LocalChecksTest, ModelLargerThanMemory_IsRefused) {
   v1::Model* model = spec_.mutable_train()->mutable_model();
   model->set_layers(12);
   model->set_heads(12);
@@ -89,13 +89,13 @@ TEST_F(LocalChecksTest, ModelBeyondTheMachinesMemoryIsRefused) {
 
   Problems none;
   CheckMemory(spec_, uint64_t{4} << 30, {}, &none);
-  spec_.mutable_parallel()->set_data(v1::DATA_PARALLEL_FSDP);  // one copy of everything, shared by both: 1.3 GiB
+  spec_.mutable_parallel()->set_data(v1::DATA_PARALLEL_FSDP);  // both ranks share one copy: 1.3 GiB
   CheckMemory(spec_, uint64_t{2} << 30, {}, &none);
   CheckMemory(spec_, 0, {}, &none);
   EXPECT_TRUE(none.ok());
 }
 
-TEST_F(LocalChecksTest, InitialWeights_AreThereAndLookLikeSafetensors) {
+TEST_F(LocalChecksTest, InitialWeights_MustExistAndBeSafetensors) {
   Write("weights.safetensors", std::string("\x02\0\0\0\0\0\0\0{}", 10));
   auto errors = [&](const std::string& path) {
     spec_.mutable_train()->mutable_model()->set_init_from(path);

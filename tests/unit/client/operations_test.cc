@@ -1,4 +1,4 @@
-// Hosts, decisions, goodput and reconnecting, as a person and a program see them.
+// Hosts, decisions, goodput and reconnecting, as text and as JSON.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST(Hosts, TableShowsStateSlotsJobsLabelsVersionAndSkew) {
             "w2 is cordoned: fan is loud\n");
 }
 
-TEST(Hosts, TableSaysWhatIsWrongAndFitsSixtyColumns) {
+TEST(Hosts, Table_ListsProblemsAndFitsSixtyColumns) {
   v1::ListHostsResponse hosts = TwoHosts();
   hosts.mutable_hosts(0)->set_trouble("its state folder /var/lib/trainyard is gone");
   hosts.mutable_hosts(0)->add_unknown_jobs("ab12cd34");
@@ -122,7 +122,7 @@ v1::Job SomeJob() {
   return job;
 }
 
-TEST(Why, TellsTheDecisionsAndWarningsOfEachGenerationAndNothingElse) {
+TEST(Why, ListsOnlyDecisionsAndWarnings_ByGeneration) {
   EXPECT_EQ(WhyText(SomeJob(), Chain(), {.zone = absl::UTCTimeZone(), .now = absl::UnixEpoch(), .job_ids = false}),
             "job k3x7q2ab (tiny): PLACED, generation 2, restarts 1\n"
             "  00:00:00.000  queued        accepted\n"
@@ -135,7 +135,7 @@ TEST(Why, TellsTheDecisionsAndWarningsOfEachGenerationAndNothingElse) {
             "  00:00:00.000  placed        2 ranks on w1, w3\n");
 }
 
-TEST(Why, SaysThatNothingDisturbedAJob_OnlyWhereNothingDid) {
+TEST(Why, ReportsAnUndisturbedJob_OnlyWithoutDisturbances) {
   v1::Job job = SomeJob();
   job.set_restarts(0);
   v1::ListEventsResponse calm;
@@ -147,14 +147,14 @@ TEST(Why, SaysThatNothingDisturbedAJob_OnlyWhereNothingDid) {
   EXPECT_FALSE(WasDisturbed(job, calm));
 
   for (const char* rule : {"", "network", "disk", "hang"}) {
-    v1::ListEventsResponse told = calm;
-    *told.add_events() = NoticeEvent(1, rule, "something is wrong");
-    EXPECT_THAT(WhyText(job, told, options), Not(HasSubstr("nothing disturbed"))) << rule;
+    v1::ListEventsResponse disturbed = calm;
+    *disturbed.add_events() = NoticeEvent(1, rule, "something is wrong");
+    EXPECT_THAT(WhyText(job, disturbed, options), Not(HasSubstr("nothing disturbed"))) << rule;
   }
   EXPECT_THAT(WhyText(SomeJob(), calm, options), Not(HasSubstr("nothing disturbed"))) << "it was restarted";
 }
 
-TEST(Why, NeverClaimsThatNothingHappened_WhereEventsAreNoLongerKept) {
+TEST(Why, DroppedEvents_LeaveDisturbanceUnknown) {
   v1::Job job = SomeJob();
   job.set_restarts(0);
   job.set_events_dropped(12);
@@ -181,7 +181,7 @@ TEST(Why, JsonIsOneObjectWithTheChain) {
   EXPECT_EQ(json["chain"][3]["time_s"], 3723.5);
 }
 
-TEST(Events, OfTheClusterNameTheirSubject_AndTheirDayWhenItIsNotToday) {
+TEST(Events, OfTheCluster_ShowTheirSubjectAndPastDates) {
   v1::Event event = StateEvent(1, v1::JOB_STATE_RUNNING, "all are ready");
   event.set_job_id("k3x7q2ab");
   event.set_generation(3);
@@ -232,7 +232,7 @@ TEST(Goodput, TableHasEveryPartAndTheSum) {
   EXPECT_EQ(json["shares"]["save"], 0.04);
 }
 
-TEST(Retries, DoubleUpToALimit_AndStartOverOnceAnswered) {
+TEST(Retries, BackoffDoublesUpToALimit_AndResetsOnAnswer) {
   const absl::Time t = absl::UnixEpoch();
   Retry retry({});
   std::vector<absl::Duration> waits;
@@ -247,7 +247,7 @@ TEST(Retries, DoubleUpToALimit_AndStartOverOnceAnswered) {
   EXPECT_EQ(retry.Failed(t), absl::Milliseconds(50));
 }
 
-TEST(Retries, EndWhenThePatienceDoes) {
+TEST(Retries, EndAtTheTimeLimit) {
   const absl::Time t = absl::UnixEpoch();
   Retry retry({.give_up = absl::Milliseconds(60)});
 
@@ -256,13 +256,14 @@ TEST(Retries, EndWhenThePatienceDoes) {
   EXPECT_FALSE(retry.Failed(t + absl::Milliseconds(60)).has_value());
 }
 
-TEST(Retries, PatienceIsADuration) {
-  EXPECT_EQ(ParsePatience("30s"), absl::Seconds(30));
-  EXPECT_EQ(ParsePatience("1h30m"), absl::Minutes(90));
-  EXPECT_EQ(ParsePatience("2.5"), absl::Milliseconds(2500));
-  EXPECT_EQ(ParsePatience("0"), absl::ZeroDuration());
-  EXPECT_EQ(ParsePatience("forever"), absl::InfiniteDuration());
-  for (const char* bad : {"", "soon", "-1", "-5m", "inf", "nan"}) EXPECT_FALSE(ParsePatience(bad).has_value()) << bad;
+TEST(Retries, ParseReconnectDuration_AcceptsDurationsOnly) {
+  EXPECT_EQ(ParseReconnectDuration("30s"), absl::Seconds(30));
+  EXPECT_EQ(ParseReconnectDuration("1h30m"), absl::Minutes(90));
+  EXPECT_EQ(ParseReconnectDuration("2.5"), absl::Milliseconds(2500));
+  EXPECT_EQ(ParseReconnectDuration("0"), absl::ZeroDuration());
+  EXPECT_EQ(ParseReconnectDuration("forever"), absl::InfiniteDuration());
+  for (const char* bad : {"", "soon", "-1", "-5m", "inf", "nan"})
+    EXPECT_FALSE(ParseReconnectDuration(bad).has_value()) << bad;
 }
 
 v1::LogLine Line(uint32_t rank, const std::string& text, bool is_stderr = false) {
@@ -274,13 +275,13 @@ v1::LogLine Line(uint32_t rank, const std::string& text, bool is_stderr = false)
   return line;
 }
 
-// What is shown of `all` after a break, then of `all` and `later` in the stream that follows.
+// The lines of `all` shown after a lost connection, then those of `all` and `later` in the stream that follows.
 std::vector<std::string> Resumed(LogCursor& cursor, const std::vector<v1::LogLine>& all,
                                  const std::vector<v1::LogLine>& later) {
   std::vector<std::string> shown;
   LogCursor::Search search = cursor.Resume();
   for (const v1::LogLine& line : all) search.Add(line);
-  for (const v1::LogLine& line : search.Unshown()) shown.push_back(line.text());
+  for (const v1::LogLine& line : search.NewLines()) shown.push_back(line.text());
   for (const std::vector<v1::LogLine>* part : {&all, &later}) {
     for (const v1::LogLine& line : *part) {
       if (!cursor.IsNew(line)) continue;
@@ -291,7 +292,7 @@ std::vector<std::string> Resumed(LogCursor& cursor, const std::vector<v1::LogLin
   return shown;
 }
 
-TEST(LogCursor, AfterABreakEveryLineIsShownOnce) {
+TEST(LogCursor, AfterReconnect_EveryLineIsShownOnce) {
   LogCursor cursor;
   for (const char* text : {"a", "b", "a"}) cursor.Shown(Line(0, text));
   cursor.Shown(Line(1, "x"));
@@ -301,12 +302,12 @@ TEST(LogCursor, AfterABreakEveryLineIsShownOnce) {
               {Line(0, "a"), Line(0, "b"), Line(0, "a"), Line(1, "x"), Line(0, "c"), Line(1, "y"), Line(2, "z")},
               {Line(0, "d")}),
       ElementsAre("c", "y", "z", "d"));
-  // And after a second one.
+  // The same after a second lost connection.
   EXPECT_THAT(Resumed(cursor, {Line(0, "a"), Line(0, "b"), Line(0, "a"), Line(0, "c"), Line(0, "d"), Line(0, "e")}, {}),
               ElementsAre("e"));
 }
 
-TEST(LogCursor, TailIsFoundInTheWholeOutput) {
+TEST(LogCursor, Tail_IsFoundInTheStoredOutput) {
   LogCursor cursor;
   for (const char* text : {"step 8", "step 9"}) cursor.Shown(Line(0, text));
   std::vector<v1::LogLine> all;
@@ -315,14 +316,14 @@ TEST(LogCursor, TailIsFoundInTheWholeOutput) {
   EXPECT_THAT(Resumed(cursor, all, {}), ElementsAre("step 10", "step 11"));
 }
 
-TEST(LogCursor, LinesShownLastThatAreNoLongerKeptHideNothing) {
+TEST(LogCursor, DroppedLines_HideNoNewLines) {
   LogCursor cursor;
   cursor.Shown(Line(0, "long gone"));
 
   EXPECT_THAT(Resumed(cursor, {Line(0, "p"), Line(0, "q")}, {}), ElementsAre("p", "q"));
 }
 
-TEST(LogCursor, BothStreamsOfARankHaveAPlaceOfTheirOwn) {
+TEST(LogCursor, StreamsOfARank_HaveSeparatePositions) {
   LogCursor cursor;
   cursor.Shown(Line(0, "out", false));
 

@@ -1,4 +1,4 @@
-// What `trainctl parity` runs and what it makes of the losses.
+// The runs of `trainctl parity` and its report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ v1::JobSpec Job() {
   return job;
 }
 
-TEST(ParityVariants, AreValidJobsThatDifferInTheirLayoutAlone) {
+TEST(ParityVariants, AreValidJobs_ThatDifferOnlyInLayout) {
   const std::vector<ParityVariant> variants = ParityVariants(Job(), {.steps = 20, .folder = "/runs"});
 
   ASSERT_EQ(variants.size(), 9u);
@@ -43,7 +43,7 @@ TEST(ParityVariants, AreValidJobsThatDifferInTheirLayoutAlone) {
     ASSERT_TRUE(job.ok()) << variant.name << ": " << job.status();
     EXPECT_TRUE(job->warnings.empty()) << variant.name << ": " << job->warnings[0];
     EXPECT_EQ(job->spec.train().steps(), 20u);
-    EXPECT_EQ(job->spec.train().batch().micro(), 4u) << "what four ranks need";
+    EXPECT_EQ(job->spec.train().batch().micro(), 4u) << "small enough for four ranks";
     EXPECT_EQ(job->spec.train().evaluate().every_steps(), 0u);
     folders.insert(job->spec.checkpoint().dir());
   }
@@ -55,9 +55,9 @@ TEST(ParityVariants, AreValidJobsThatDifferInTheirLayoutAlone) {
 const std::vector<ParityResult> kResults = {
     {"one process", {4.0, 2.0}}, {"reversed", {4.0, 2.002}}, {"ddp", {4.0, 2.0}}, {"fsdp", {4.0, 1.9999}}};
 
-TEST(ParityReport, TellsTheLargestRelativeDifference) {
+TEST(ParityReport, ShowsTheLargestRelativeDifference) {
   EXPECT_NEAR(LargestDifference(kResults[3], kResults[0]), 5e-5, 1e-12);
-  EXPECT_NEAR(WorstDifference(kResults), 5e-5, 1e-12) << "the noise floor is no strategy";
+  EXPECT_NEAR(WorstDifference(kResults), 5e-5, 1e-12) << "the noise floor does not count";
   const std::string text = ParityText(kResults);
   EXPECT_THAT(text, HasSubstr("step  one process  reversed"));
   EXPECT_THAT(text, HasSubstr("2     2.000000000  2.002000000  2.000000000  1.999900000"));
@@ -65,7 +65,7 @@ TEST(ParityReport, TellsTheLargestRelativeDifference) {
   EXPECT_THAT(ParityJson(kResults), HasSubstr("\"worst\":4.99999999999"));
 }
 
-TEST(ParityReport, AMissingOrInfiniteLossIsNoParity) {
+TEST(ParityReport, MissingOrInfiniteLoss_IsAnInfiniteDifference) {
   EXPECT_TRUE(std::isinf(LargestDifference({"short", {4.0}}, kResults[0])));
   EXPECT_TRUE(std::isinf(LargestDifference({"nan", {4.0, NAN}}, kResults[0])));
   EXPECT_THAT(ParityText({kResults[0], {"short", {4.0}}}), HasSubstr("2     2.000000000  -\n"));

@@ -1,4 +1,4 @@
-// What run and watch print, without a terminal and on one.
+// The output of run and watch, with and without a terminal.
 #include "client/progress.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST(TextProgress, GoldenTranscript) {
             "the summary\n");
 }
 
-TEST(TextProgress, OnATerminalStepsShareOneLineThatFitsIt) {
+TEST(TextProgress, OnATerminal_StepsShareOneLine) {
   Memory out;
   auto progress =
       NewTextProgress(out.stream(), {.is_terminal = true, .unicode = true, .colour = false, .columns = 42}, false);
@@ -90,7 +90,7 @@ TEST(TextProgress, OnATerminalStepsShareOneLineThatFitsIt) {
             " 10 %  step 1/10  loss 5.0000  ETA 4.5 s");
 }
 
-TEST(TextProgress, ColoursWarningsAndTheEndWhereTheTerminalHasColours) {
+TEST(TextProgress, ColoursWarningsAndTheEnd_IfSupported) {
   Memory out;
   auto progress = NewTextProgress(out.stream(), {.is_terminal = true, .colour = true}, false);
   v1::Job job = TenSteps();
@@ -102,7 +102,7 @@ TEST(TextProgress, ColoursWarningsAndTheEndWhereTheTerminalHasColours) {
   EXPECT_EQ(out.text(), "\x1b[33mwarning: slow\n  succeeded\x1b[0m\n\n\x1b[31mFAILED  tiny\x1b[0m\n  steps 3\n");
 }
 
-TEST(TextProgress, AReasonThatStartsWithItsStateDoesNotSayItTwice) {
+TEST(TextProgress, ReasonThatStartsWithItsState_IsNotRepeated) {
   Memory out;
   auto progress = NewTextProgress(out.stream(), {}, false);
 
@@ -138,13 +138,13 @@ TEST(JsonProgress, EveryStepIsALine) {
   EXPECT_EQ(text.find("not for programs"), std::string::npos);
 }
 
-TEST(LinePacer, IsQuietInALongRunButNeverSilent) {
+TEST(LinePacer, PrintsEveryFiveSecondsInALongRun) {
   LinePacer pacer;
   int taken = 0;
   for (uint64_t step = 1; step <= 100'000; ++step) {
     taken += pacer.Take(step, 100'000, absl::FromUnixMillis(static_cast<int64_t>(step) * 10)) ? 1 : 0;
   }
-  EXPECT_EQ(taken, 1 + 1000 / 5);  // 1,000 s: one line each 5 s, and the first
+  EXPECT_EQ(taken, 1 + 1000 / 5);  // 1,000 s: the first line, then one every 5 s
 }
 
 }  // namespace

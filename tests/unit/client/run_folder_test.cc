@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 class RunFolderTest : public testing::Test {
  protected:
-  // A run that last made progress `age_s` seconds ago.
+  // A run whose last progress was `age_s` seconds ago.
   std::string Run(const std::string& name, const std::string& file, int age_s) {
     fs::path folder = fs::path(root_) / name;
     fs::create_directories(folder);
@@ -30,7 +30,7 @@ class RunFolderTest : public testing::Test {
   const std::string root_ = temporary_.path();
 };
 
-TEST_F(RunFolderTest, NewestRunIsTheOneThatLastMadeProgress) {
+TEST_F(RunFolderTest, NewestRun_MadeProgressLast) {
   Run("tiny-aaaaaaaa", "metrics.jsonl", 300);
   std::string newest = Run("tiny-bbbbbbbb", "metrics.jsonl", 100);
   Run("tiny-cccccccc", "metrics.jsonl", 200);
@@ -38,7 +38,7 @@ TEST_F(RunFolderTest, NewestRunIsTheOneThatLastMadeProgress) {
   EXPECT_EQ(NewestRun(root_, "tiny"), newest);
 }
 
-TEST_F(RunFolderTest, NewestRunIsOfThatVeryName) {
+TEST_F(RunFolderTest, NewestRun_MatchesTheExactName) {
   Run("tiny-big-aaaaaaaa", "metrics.jsonl", 1);
   Run("other-aaaaaaaa", "metrics.jsonl", 1);
   Run("tiny-bbbbbbbb", "notes.txt", 1);
@@ -48,7 +48,7 @@ TEST_F(RunFolderTest, NewestRunIsOfThatVeryName) {
   EXPECT_EQ(NewestRun(root_ + "/none", "tiny"), "");
 }
 
-TEST_F(RunFolderTest, FolderWithOnlyOurOwnFilesCountsAsEmpty) {
+TEST_F(RunFolderTest, FolderWithOnlyOwnFiles_CountsAsEmpty) {
   std::string folder = Run("a", ".lock", 1);
   fs::create_directories(folder + "/.trainyard/k3x7q2ab");
   EXPECT_TRUE(*RunFolderIsEmpty(folder));
@@ -58,7 +58,7 @@ TEST_F(RunFolderTest, FolderWithOnlyOurOwnFilesCountsAsEmpty) {
   EXPECT_FALSE(*RunFolderIsEmpty(folder));
 }
 
-TEST_F(RunFolderTest, FullFolderIsRefusedWithBothWaysOutUnlessResumed) {
+TEST_F(RunFolderTest, NonEmptyFolder_IsRefusedWithBothWaysOut) {
   std::string folder = Run("a", "thesis.txt", 1);
 
   absl::Status refused = CheckRunFolder(folder, /*resume=*/false);
@@ -71,7 +71,7 @@ TEST_F(RunFolderTest, FullFolderIsRefusedWithBothWaysOutUnlessResumed) {
   EXPECT_TRUE(CheckRunFolder(folder, /*resume=*/true).ok());
 }
 
-TEST_F(RunFolderTest, ResumeOfAFolderWithoutACheckpointIsRefusedAndNamesTheOneThatIsMeant) {
+TEST_F(RunFolderTest, ResumeWithoutCheckpoint_IsRefusedWithASuggestion) {
   Run("tour", "step-00000010", 1);
   Run("empty", "metrics.jsonl", 1);
 
@@ -87,17 +87,18 @@ TEST_F(RunFolderTest, NothingToResumeIsRefusedUnlessAFreshStartIsAllowed) {
   request.set_default_run_root(root_);
   request.set_resume(true);
   request.mutable_spec()->set_name("tiny");
-  std::string told;
+  std::string notice;
 
-  EXPECT_EQ(ChooseRunFolder(&request, /*on_this_machine=*/false, &told).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ChooseRunFolder(&request, /*on_this_machine=*/false, &notice).code(),
+            absl::StatusCode::kFailedPrecondition);
   request.set_allow_fresh_start(true);
-  EXPECT_TRUE(ChooseRunFolder(&request, false, &told).ok());
-  EXPECT_NE(told.find("starting from step 1"), std::string::npos) << told;
+  EXPECT_TRUE(ChooseRunFolder(&request, false, &notice).ok());
+  EXPECT_NE(notice.find("starting from step 1"), std::string::npos) << notice;
   request.mutable_spec()->mutable_checkpoint()->set_dir(root_ + "/nowhere");
   request.set_resume(true);
   request.set_allow_fresh_start(false);
-  EXPECT_TRUE(ChooseRunFolder(&request, false, &told).ok()) << "the folder is elsewhere: its hosts will look";
-  EXPECT_FALSE(ChooseRunFolder(&request, true, &told).ok());
+  EXPECT_TRUE(ChooseRunFolder(&request, false, &notice).ok()) << "the folder may be on other hosts, which check it";
+  EXPECT_FALSE(ChooseRunFolder(&request, true, &notice).ok());
 }
 
 TEST_F(RunFolderTest, FileInPlaceOfAFolderIsRefused) {
@@ -105,7 +106,7 @@ TEST_F(RunFolderTest, FileInPlaceOfAFolderIsRefused) {
   EXPECT_EQ(CheckRunFolder(root_ + "/a/file", false).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(RunFolderTest, RunThatStillGoesOnIsNotTakenUp) {
+TEST_F(RunFolderTest, RunningRun_IsNotResumed) {
   std::string folder = Run("a", "metrics.jsonl", 1);
   auto lock = FileLock::Acquire(folder + "/.lock", absl::ZeroDuration());
   ASSERT_TRUE(lock.ok());
@@ -118,20 +119,20 @@ TEST_F(RunFolderTest, RunThatStillGoesOnIsNotTakenUp) {
   EXPECT_TRUE(WaitUntilUnlocked(folder, absl::ZeroDuration()).ok());
 }
 
-TEST_F(RunFolderTest, AWorkingFolderThatIsNoTextIsNamed_AndOnlyWhereTheRunWouldBeMadeThere) {
+TEST_F(RunFolderTest, NonUtf8WorkingDirectory_IsRefusedOnlyIfUsed) {
   v1::SubmitRequest request;
   request.mutable_spec()->mutable_train();
   request.set_default_run_root("/tmp/\xff/trainyard-runs");
-  std::string told;
+  std::string notice;
 
-  absl::Status status = ChooseRunFolder(&request, /*on_this_machine=*/true, &told);
+  absl::Status status = ChooseRunFolder(&request, /*on_this_machine=*/true, &notice);
 
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_EQ(status.message(),
             "the path of the working directory is not UTF-8 text, and the run folder would be created in it; set "
             "checkpoint.dir, or start trainctl in another directory");
   request.mutable_spec()->mutable_checkpoint()->set_dir(root_ + "/run");
-  EXPECT_TRUE(ChooseRunFolder(&request, /*on_this_machine=*/true, &told).ok());
+  EXPECT_TRUE(ChooseRunFolder(&request, /*on_this_machine=*/true, &notice).ok());
   EXPECT_EQ(request.default_run_root(), "");
 }
 

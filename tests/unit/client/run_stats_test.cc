@@ -9,7 +9,7 @@
 namespace trainyard::client {
 namespace {
 
-TEST(RunStats, OfNothing) {
+TEST(RunStats, WithoutEvents) {
   RunStats stats;
 
   EXPECT_EQ(stats.steps(), 0u);
@@ -17,7 +17,7 @@ TEST(RunStats, OfNothing) {
   EXPECT_FALSE(stats.TimeLeft(10).has_value());
 }
 
-TEST(RunStats, SumsStepsAndKeepsTheNewestOfTheRest) {
+TEST(RunStats, SumsStepsAndKeepsTheNewestOtherEvents) {
   RunStats stats;
   stats.Add(StepEvent(1, 5, 4.0, 1.0));
   stats.Add(StepEvent(2, 6, 3.0, 3.0));
@@ -37,7 +37,7 @@ TEST(RunStats, SumsStepsAndKeepsTheNewestOfTheRest) {
   EXPECT_EQ(stats.restarts(), 2u);
 }
 
-TEST(RunStats, TimeLeftFollowsThePaceOfLateAndForgetsTheFirstStep) {
+TEST(RunStats, TimeLeft_FollowsTheRecentPace) {
   RunStats stats;
   stats.Add(StepEvent(1, 1, 5, 30.0));
   for (uint64_t step = 2; step <= 100; ++step) stats.Add(StepEvent(step, step, 5, 0.1));

@@ -1,4 +1,4 @@
-// Tables, amounts, the plot, the status and the summary, as a person sees them.
+// Text output: amounts, tables, the plot, the status and the summary.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,14 +53,14 @@ TEST(Tables, AlignColumnsByCharactersNotBytes) {
   EXPECT_EQ(Table({{"A", "NAME"}, {"1", "ü"}, {"22", "x"}}), "A   NAME\n1   ü\n22  x\n");
 }
 
-TEST(ShellWord, IsQuotedWhereAShellWouldTakeItApart) {
+TEST(ShellWord, IsQuotedIfAShellWouldSplitOrExpandIt) {
   EXPECT_EQ(ShellWord("unix:/a/b-1.sock"), "unix:/a/b-1.sock");
   EXPECT_EQ(ShellWord("/my runs/a"), "'/my runs/a'");
   EXPECT_EQ(ShellWord("it's $HOME"), "'it'\\''s $HOME'");
   EXPECT_EQ(ShellWord(""), "''");
 }
 
-// The table of `trainctl list`, with a reason that is long and has a word that fits no line.
+// The table of `trainctl list` with a long reason that contains a word longer than a line.
 std::vector<std::vector<std::string>> WideRows() {
   return {
       {"ID", "NAME", "STATE", "RANKS", "STEP", "RESTARTS", "AGE", "REASON"},
@@ -74,7 +74,7 @@ std::string Solid(std::string text) {
   return text;
 }
 
-TEST(Tables, FitAnyWidthAndLoseNothing) {
+TEST(Tables, FitAnyWidthWithoutLosingText) {
   for (int columns : {20, 40, 60, 80, 100, 200}) {
     const std::string table = Table(WideRows(), columns);
 
@@ -88,7 +88,7 @@ TEST(Tables, FitAnyWidthAndLoseNothing) {
   }
 }
 
-TEST(Tables, ColumnsWithoutRoomStandBelowTheirRow) {
+TEST(Tables, ColumnsThatDoNotFit_MoveToFurtherLines) {
   EXPECT_EQ(Table(WideRows(), 60),
             "ID        NAME        STATE    RANKS  STEP      RESTARTS\n"
             "    AGE    REASON\n"
@@ -100,20 +100,20 @@ TEST(Tables, ColumnsWithoutRoomStandBelowTheirRow) {
             "           /longer/than/a/line/is full\n");
 }
 
-TEST(Tables, FreeTextAtTheEndOfARowGoesOnBelowItself) {
+TEST(Tables, LongLastCell_IsWrapped) {
   EXPECT_EQ(Table({{"  step", "1 of 2"}, {"  run folder", "a place with a name of several words"}}, 40),
             "  step        1 of 2\n"
             "  run folder  a place with a name of\n"
             "              several words\n");
 }
 
-TEST(Printable, KeepsEscapesFromTheTerminal) {
+TEST(Printable, EscapesControlCharactersAndCutsWholeCharacters) {
   EXPECT_EQ(Printable("a\x1b[2J\tb\nc", 100), "a\\x1b[2J\\x09b\\x0ac");
   EXPECT_EQ(Printable("12345ü", 6), "12345") << "half a character";
   EXPECT_EQ(Printable("", 10), "");
 }
 
-TEST(LogLines, OnATerminalKeepColoursAndNothingElseThatItActsOn) {
+TEST(LogLines, OnATerminal_KeepColoursAndDropOtherSequences) {
   EXPECT_EQ(LogLineForTerminals("plain\ttext"), "plain\ttext");
   EXPECT_EQ(LogLineForTerminals("\x1b[1;31mred\x1b[2J\x1b[H\x1b]0;title\a!\x1b]52;c;x\x1b\\?\x1b(B"),
             "\x1b[1;31mred!?\x1b[0m");
@@ -125,7 +125,7 @@ TEST(LogLines, OnATerminalKeepColoursAndNothingElseThatItActsOn) {
       << "the same order in one character";
 }
 
-TEST(Json, HoldsNoCharacterThatATerminalActsOn) {
+TEST(Json, EscapesCharactersThatTerminalsInterpret) {
   EXPECT_EQ(JsonForTerminals("{\"a\":\"\x7f\xc2\x9b\xe2\x80\xae ü\"}"), "{\"a\":\"\\u007f\\u009b\\u202e ü\"}");
 }
 
@@ -204,7 +204,7 @@ TEST(StatusText, ShowsTheJobAndEveryRank) {
             "1     h1    train  0.0 s  39         -        -       0.2 s       101  -\n");
 }
 
-TEST(StatusText, ShowsWhatEachRankHoldsInMemory) {
+TEST(StatusText, ShowsMemoryOfEachRank) {
   v1::Job job = SampleJob();
   for (const char* kind : {"parameters", "reserved"}) {
     v1::MemoryUse& use = *job.mutable_ranks(1)->add_memory();
@@ -220,7 +220,7 @@ TEST(StatusText, ShowsWhatEachRankHoldsInMemory) {
       << StatusText(job);
 }
 
-TEST(StatusText, ShowsGoodputAndWhoWaitsForWhom) {
+TEST(StatusText, ShowsGoodputWaitsAndExits) {
   v1::Job job = SampleJob();
   job.set_unreachable(true);
   job.mutable_goodput()->set_total_s(10);
@@ -249,7 +249,7 @@ TEST(StatusText, ShowsGoodputAndWhoWaitsForWhom) {
       << text;
 }
 
-TEST(Summary, OfASuccessTellsLossSpeedAndPlaces) {
+TEST(Summary, OfASuccess_ShowsLossSpeedAndPaths) {
   v1::Job job = SampleJob();
   job.set_state(v1::JOB_STATE_SUCCEEDED);
   job.set_reason("");
@@ -273,7 +273,7 @@ TEST(Summary, OfASuccessTellsLossSpeedAndPlaces) {
             "  logs        in /logs\n");
 }
 
-TEST(Summary, OfAFailureEndsWithTheFailedRanksLastLines) {
+TEST(Summary, OfAFailure_EndsWithLastLinesOfTheFailedRank) {
   v1::Job job = SampleJob();
   job.set_state(v1::JOB_STATE_FAILED);
   job.set_reason("rank 1 exited with code 1");
@@ -285,7 +285,7 @@ TEST(Summary, OfAFailureEndsWithTheFailedRanksLastLines) {
   EXPECT_NE(text.find("last lines of rank 1:\n  boom\\x1b\n"), std::string::npos) << text;
 }
 
-TEST(Summary, OfAJobWhoseLastSaveFailedSaysWhatNoCheckpointHolds) {
+TEST(Summary, OfAFailedLastSave_NamesTheUnsavedSteps) {
   v1::Job job = SampleJob();
   job.set_state(v1::JOB_STATE_FAILED);
   job.set_reason("the last save failed: /runs is full");
@@ -308,7 +308,7 @@ TEST(StatusText, FitsSixtyColumnsAndEscapesPaths) {
   EXPECT_NE(text.find("  run folder  /runs/\\x1b]0;owned\\x07\n"), std::string::npos) << text;
 }
 
-TEST(FailedRank, IsTheOneTheReasonNamesElseTheFirstThatFailed) {
+TEST(FailedRank, IsNamedByTheReason_ElseTheFirstThatFailed) {
   v1::Job job = SampleJob();
   EXPECT_EQ(FailedRank(job), -1);
   job.mutable_ranks(0)->set_exit("exit code 0");

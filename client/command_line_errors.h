@@ -9,16 +9,17 @@
 namespace trainyard::client {
 
 // The verb of `app` with this name or alias; null if there is none.
-const CLI::App* VerbNamed(const CLI::App& app, const std::string& word);
+const CLI::App* FindVerb(const CLI::App& app, const std::string& word);
 
 // "there is no verb 'delete': trainctl cancel JOB ends a job. Verbs: ...". `app` is the command whose verb was
 // expected.
-std::string NoSuchVerb(const CLI::App& app, const std::string& word);
+std::string UnknownVerbMessage(const CLI::App& app, const std::string& word);
 
 // Describes in one sentence what is wrong with a command line that `app` rejected with `error`.
-std::string WrongCommandLine(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words);
+std::string CommandLineErrorMessage(const CLI::App& app, const CLI::ParseError& error,
+                                    const std::vector<std::string>& arguments);
 
 // Returns whether these arguments request JSON: --json or -o json.
-bool AsksForJson(const std::vector<std::string>& words);
+bool RequestsJson(const std::vector<std::string>& arguments);
 
 }  // namespace trainyard::client

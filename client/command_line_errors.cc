@@ -1,4 +1,4 @@
-#include "client/verb_words.h"
+#include "client/command_line_errors.h"
 
 #include <algorithm>
 
@@ -11,11 +11,11 @@
 namespace trainyard::client {
 namespace {
 
-constexpr size_t kWordBytes = 100;
+constexpr size_t kVerbBytes = 100;
 
 // Verbs of other programs, with what to use instead.
 struct Hint {
-  const char* word;
+  const char* verb;
   const char* instead;
 };
 constexpr char kEnds[] = "`trainctl cancel JOB` ends a job (--save saves first); no verb removes its files";
@@ -46,44 +46,45 @@ std::vector<std::string> VerbsOf(const CLI::App& app) {
   return verbs;
 }
 
-// The first word in place of a verb that is not one; empty: there is none.
-std::string UnknownVerb(const CLI::App& app, const std::vector<std::string>& words) {
-  for (size_t i = 0; i < words.size(); ++i) {
-    const CLI::Option* option = app.get_option_no_throw(words[i]);
+// The first argument in the place of a verb that is not a verb; empty: there is none.
+std::string UnknownVerb(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const CLI::Option* option = app.get_option_no_throw(arguments[i]);
     if (option != nullptr && option->get_items_expected_max() > 0) ++i;  // skip its value
-    if (option != nullptr || words[i].empty() || words[i][0] == '-') continue;
-    return VerbNamed(app, words[i]) == nullptr ? words[i] : "";
+    if (option != nullptr || arguments[i].empty() || arguments[i][0] == '-') continue;
+    return FindVerb(app, arguments[i]) == nullptr ? arguments[i] : "";
   }
   return "";
 }
 
 }  // namespace
 
-const CLI::App* VerbNamed(const CLI::App& app, const std::string& word) {
+const CLI::App* FindVerb(const CLI::App& app, const std::string& word) {
   for (const CLI::App* verb : app.get_subcommands({})) {
     if (verb->check_name(word)) return verb;
   }
   return nullptr;
 }
 
-std::string NoSuchVerb(const CLI::App& app, const std::string& word) {
+std::string UnknownVerbMessage(const CLI::App& app, const std::string& word) {
   const std::vector<std::string> verbs = VerbsOf(app);
   std::string instead;
   if (app.get_parent() == nullptr) {
     const auto hint =
-        std::find_if(std::begin(kHints), std::end(kHints), [&](const Hint& known) { return known.word == word; });
+        std::find_if(std::begin(kHints), std::end(kHints), [&](const Hint& known) { return known.verb == word; });
     if (hint != std::end(kHints)) instead = absl::StrCat(": ", hint->instead, ".");
   }
   if (instead.empty()) {
     const std::string nearest = NearestName(word, verbs);
     instead = nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?");
   }
-  return absl::StrCat("there is no verb '", Printable(word, kWordBytes), "'", instead,
+  return absl::StrCat("there is no verb '", Printable(word, kVerbBytes), "'", instead,
                       verbs.empty() ? "" : absl::StrCat(" Verbs: ", absl::StrJoin(verbs, ", ")));
 }
 
-std::string WrongCommandLine(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words) {
-  if (const std::string word = UnknownVerb(app, words); !word.empty()) return NoSuchVerb(app, word);
+std::string CommandLineErrorMessage(const CLI::App& app, const CLI::ParseError& error,
+                                    const std::vector<std::string>& arguments) {
+  if (const std::string word = UnknownVerb(app, arguments); !word.empty()) return UnknownVerbMessage(app, word);
   const CLI::App* at = &app;
   std::string name = app.get_name();
   while (!at->get_subcommands().empty()) {
@@ -93,23 +94,24 @@ std::string WrongCommandLine(const CLI::App& app, const CLI::ParseError& error, 
   // CLI11 returns them in reverse.
   const std::vector<std::string> extra = app.remaining(/*recurse=*/true);
   const bool verb_is_due = !at->get_subcommands({}).empty();
-  if (verb_is_due && !extra.empty() && extra.front()[0] != '-') return NoSuchVerb(*at, extra.front());
+  if (verb_is_due && !extra.empty() && extra.front()[0] != '-') return UnknownVerbMessage(*at, extra.front());
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) && !extra.empty()) {
     return absl::StrCat(extra.size() == 1 ? "unexpected argument: " : "unexpected arguments: ",
                         absl::StrJoin(extra, " "), " (see ", name, " --help)");
   }
   const std::vector<std::string> verbs = VerbsOf(*at);
   if (!verbs.empty()) {
-    return absl::StrCat(words.empty() ? "no verb is given" : error.what(), "; see ", name,
+    return absl::StrCat(arguments.empty() ? "no verb is given" : error.what(), "; see ", name,
                         " --help. Verbs: ", absl::StrJoin(verbs, ", "));
   }
   return absl::StrCat(error.what(), " (see ", name, " --help)");
 }
 
-bool AsksForJson(const std::vector<std::string>& words) {
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--json" || words[i] == "-ojson" || words[i] == "--output=json") return true;
-    if ((words[i] == "-o" || words[i] == "--output") && i + 1 < words.size() && words[i + 1] == "json") return true;
+bool RequestsJson(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--json" || arguments[i] == "-ojson" || arguments[i] == "--output=json") return true;
+    if ((arguments[i] == "-o" || arguments[i] == "--output") && i + 1 < arguments.size() && arguments[i + 1] == "json")
+      return true;
   }
   return false;
 }
