@@ -33,7 +33,7 @@ absl::Status CoordinatorProcess::Start() {
                              nullptr};
   pid_ = fork();
   if (pid_ == 0) {
-    // Nothing of the bench outlives it.
+    // The coordinator must not outlive the bench.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     fcntl(ready[1], F_SETFD, 0);
     int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -55,7 +55,7 @@ absl::Status CoordinatorProcess::AwaitReady(int fd) {
   while (read(fd, &byte, 1) == 1 && byte != '\n') line.push_back(byte);
   nlohmann::json told = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!told.is_object()) {
-    return absl::UnavailableError(absl::StrCat(program_, " did not come to serve; see ", folder_, "/coordinator.log"));
+    return absl::UnavailableError(absl::StrCat(program_, " did not start; see ", folder_, "/coordinator.log"));
   }
   address_ = told.value("listen", "");
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// A trainyard-coordinator as a child of the bench: started, killed, started again on the same folder and port, and its
-// use of CPU and memory. One thread.
+// A trainyard-coordinator as a child process of the bench: starts, kills and restarts it with the same folder and port,
+// and measures its CPU and memory. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -14,21 +14,21 @@ namespace trainyard::bench {
 
 class CoordinatorProcess {
  public:
-  // `program` is trainyard-coordinator; `folder` takes its state and its log.
+  // `program`: path of trainyard-coordinator; `folder`: for its state and log.
   CoordinatorProcess(std::string program, std::string folder)
       : program_(std::move(program)), folder_(std::move(folder)) {}
   ~CoordinatorProcess() { Kill(); }
   CoordinatorProcess(const CoordinatorProcess&) = delete;
   CoordinatorProcess& operator=(const CoordinatorProcess&) = delete;
 
-  // Returns once it serves; the second time on the port of the first. Possible errors: Unavailable: it ended instead,
+  // Returns once it is ready; uses the same port when called again. Possible errors: Unavailable: it exited instead,
   // see its log.
   absl::Status Start();
-  // SIGKILL, and waits for its end.
+  // Sends SIGKILL and waits for its exit.
   void Kill();
 
   const std::string& address() const { return address_; }
-  // Of the process that runs: user and system time so far; bytes of memory that are its own now.
+  // Of the running process: user and system time so far; private resident memory in bytes.
   absl::Duration cpu_time() const;
   int64_t resident_bytes() const;
 
@@ -41,7 +41,7 @@ class CoordinatorProcess {
   pid_t pid_ = -1;
 };
 
-// The median time of writing 4 KiB into a file of `folder` and making it durable: what every durable figure stands on.
+// The median time of writing 4 KiB to a file of `folder` with fdatasync: a lower bound for durable operations.
 absl::Duration MeasureDataSync(const std::string& folder);
 
 }  // namespace trainyard::bench

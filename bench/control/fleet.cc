@@ -8,8 +8,8 @@ namespace trainyard::bench {
 namespace {
 
 const char* NameOf(Milestone milestone) {
-  constexpr const char* kNames[kMilestones] = {"hosts attached",   "trainers told to go", "trainers dropped",
-                                               "exits durable",    "facts durable",       "streams ended",
+  constexpr const char* kNames[kMilestones] = {"hosts attached",   "trainers with go", "trainers dropped",
+                                               "exits durable",    "facts durable",    "streams ended",
                                                "daemons that left"};
   return kNames[static_cast<size_t>(milestone)];
 }
@@ -28,7 +28,7 @@ Fleet::~Fleet() {
   for (Host& host : hosts_) {
     if (host.daemon != nullptr) host.daemon->HangUp();
   }
-  for (auto& [life, daemon] : former_) daemon->HangUp();
+  for (auto& [incarnation, daemon] : former_) daemon->HangUp();
 }
 
 void Fleet::Add(size_t count) {
@@ -36,7 +36,7 @@ void Fleet::Add(size_t count) {
 }
 
 void Fleet::Replace(size_t host) {
-  Post({host, 0, SimulatedHost::Command()});  // an empty command makes the host
+  Post({host, 0, SimulatedHost::Command()});  // an empty command creates the host
 }
 
 void Fleet::Tell(size_t host, SimulatedHost::Command command) { Post({host, 0, std::move(command)}); }
@@ -56,7 +56,7 @@ absl::StatusOr<absl::Time> Fleet::Await(Milestone milestone, uint64_t count, abs
   auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(tally_mu_) { return tally.count >= count; };
   if (tally_changed_.AwaitFor(&tally_mu_, patience, reached)) return tally.last;
   return absl::DeadlineExceededError(absl::StrCat("waited ", absl::FormatDuration(patience), " for ", count, " ",
-                                                  NameOf(milestone), "; there are ", tally.count));
+                                                  NameOf(milestone), "; reached ", tally.count));
 }
 
 uint64_t Fleet::Count(Milestone milestone) const {
@@ -83,7 +83,7 @@ void Fleet::Reached(Milestone milestone, uint64_t count) {
   tally_changed_.SignalAll();
 }
 
-// The event thread.
+// Runs on the event thread.
 void Fleet::Run() {
   while (true) {
     std::deque<Entry> batch;
@@ -110,10 +110,10 @@ void Fleet::Handle(Entry entry) {
     entry.item = agent::Event(agent::AllFound{});
   }
   Host& host = hosts_[entry.host];
-  if (entry.life != 0 && entry.life != host.life) return EndFormer(entry);
-  if (host.daemon == nullptr) return;  // left, and nobody has taken its place yet
+  if (entry.incarnation != 0 && entry.incarnation != host.incarnation) return EndFormer(entry);
+  if (host.daemon == nullptr) return;  // it has left and has not been replaced yet
   host.daemon->Handle(std::move(entry.item), absl::Now());
-  // With its connection: a thousand that stayed open would be no hosts of anybody's.
+  // Closes its connection, too: a thousand open connections of former hosts would distort the measurement.
   if (host.daemon->over()) host.daemon = nullptr;
   absl::Time next = host.daemon == nullptr ? absl::InfiniteFuture() : host.daemon->next_wake();
   if (next == host.wake) return;
@@ -126,7 +126,7 @@ void Fleet::EndFormer(const Entry& entry) {
   const auto* event = std::get_if<agent::Event>(&entry.item);
   if (event == nullptr || !std::holds_alternative<agent::SessionEnded>(*event)) return;
   Reached(Milestone::kDetached, 1);
-  former_.erase(entry.life);
+  former_.erase(entry.incarnation);
 }
 
 void Fleet::MakeHost(size_t host) {
@@ -134,15 +134,15 @@ void Fleet::MakeHost(size_t host) {
   Host& at = hosts_[host];
   timers_.erase({at.wake, host});
   at.wake = absl::InfiniteFuture();
-  if (at.daemon != nullptr) former_[at.life] = std::move(at.daemon);
-  uint64_t life = at.life = ++lives_;
+  if (at.daemon != nullptr) former_[at.incarnation] = std::move(at.daemon);
+  uint64_t incarnation = at.incarnation = ++last_incarnation_;
   at.daemon = std::make_unique<SimulatedHost>(SimulatedHost::Options{
       .coordinator = coordinator_,
       .name = absl::StrFormat("h%04d", host),
-      .incarnation = life,
+      .incarnation = incarnation,
       .post =
-          [this, host, life](SimulatedHost::Item item) {
-            Post({host, life, std::move(item)});
+          [this, host, incarnation](SimulatedHost::Item item) {
+            Post({host, incarnation, std::move(item)});
           },
       .reached = [this](Milestone milestone, uint64_t count) { Reached(milestone, count); },
   });

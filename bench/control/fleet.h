@@ -1,5 +1,5 @@
-// N simulated hosts in this process, each with a connection of its own, on one event thread, and what the bench waits
-// for. Thread-safe for the one thread of the bench.
+// N simulated hosts in this process, each with its own connection, on one event thread; and waiting for their
+// milestones. For use by one thread of the bench.
 //
 //   Fleet fleet(address);
 //   fleet.Add(64);
@@ -32,26 +32,27 @@ class Fleet {
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
 
-  // More hosts, which dial at once: "h0000" and on.
+  // Adds hosts, which connect immediately: "h0000" and so on.
   void Add(size_t count);
-  // The host leaves, and one of the same name but another life takes its place and dials.
+  // Replaces the host by one with the same name and a new incarnation, which connects immediately.
   void Replace(size_t host);
   void Tell(size_t host, SimulatedHost::Command command);
   void TellAll(const SimulatedHost::Command& command);
   size_t size() const { return size_; }
 
-  // Counts from here on.
+  // Restarts the counts.
   void Reset();
-  // Until a milestone was reached `count` times since Reset; returns when that was. Possible errors: DeadlineExceeded.
+  // Waits until a milestone was reached `count` times since Reset; returns the time of the last. Possible errors:
+  // DeadlineExceeded.
   absl::StatusOr<absl::Time> Await(Milestone milestone, uint64_t count, absl::Duration patience = absl::Seconds(60));
   uint64_t Count(Milestone milestone) const;
-  // Lets time pass.
+  // Sleeps.
   void Idle(absl::Duration duration) const;
 
  private:
   struct Entry {
     size_t host;
-    uint64_t life;  // 0: of whoever is there
+    uint64_t incarnation;  // 0: the current one
     SimulatedHost::Item item;
   };
   struct Tally {
@@ -60,7 +61,7 @@ class Fleet {
   };
 
   struct Host {
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     std::unique_ptr<SimulatedHost> daemon;
     absl::Time wake = absl::InfiniteFuture();
   };
@@ -73,7 +74,7 @@ class Fleet {
   void Reached(Milestone milestone, uint64_t count);
 
   const std::string coordinator_;
-  size_t size_ = 0;  // the bench's thread's own
+  size_t size_ = 0;  // used only by the thread of the bench
 
   mutable absl::Mutex mu_;
   SteadyCondVar changed_;
@@ -84,10 +85,10 @@ class Fleet {
   mutable SteadyCondVar tally_changed_;
   std::array<Tally, kMilestones> tallies_ ABSL_GUARDED_BY(tally_mu_);
 
-  // The event thread's own.
-  uint64_t lives_ = 0;
+  // Used only by the event thread.
+  uint64_t last_incarnation_ = 0;
   std::vector<Host> hosts_;
-  std::map<uint64_t, std::unique_ptr<SimulatedHost>> former_;  // by life, until their stream has ended
+  std::map<uint64_t, std::unique_ptr<SimulatedHost>> former_;  // by incarnation, until their stream has ended
   std::set<std::pair<absl::Time, size_t>> timers_;
   std::thread thread_;
 };

@@ -18,7 +18,7 @@ absl::Status ToStatus(const grpc::Status& status) {
 
 void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience)); }
 
-// As small as makes sense: nobody trains it.
+// A minimal model: it is not trained.
 v1::JobSpec MakeSpec(uint32_t ranks) {
   v1::JobSpec spec;
   spec.set_name("bench");
@@ -57,7 +57,7 @@ absl::Status JobClient::Cancel(const std::string& job) {
   SetDeadline(context);
   v1::CancelRequest request;
   request.set_job_id(job);
-  request.set_reason("the bench goes on");
+  request.set_reason("the bench continues");
   v1::Job response;
   return ToStatus(stub_->Cancel(&context, request, &response));
 }

@@ -1,4 +1,4 @@
-// The bench as a client of JobService: jobs of N ranks of one step. Blocking calls; one thread.
+// The bench's client of JobService: jobs of N ranks with one step. Blocking calls; not thread-safe.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -21,9 +21,9 @@ class JobClient {
   absl::StatusOr<std::string> Submit(uint32_t ranks);
   absl::Status Cancel(const std::string& job);
   absl::StatusOr<v1::Job> Get(const std::string& job);
-  // Until the job is final; returns its state. Possible errors: those of JobService.Watch.
+  // Waits for the job's final state and returns it. Possible errors: those of JobService.Watch.
   absl::StatusOr<v1::JobState> AwaitEnd(const std::string& job);
-  // Until so many hosts are attached.
+  // Waits until this number of hosts is attached.
   absl::Status AwaitHosts(uint32_t hosts);
 
  private:

@@ -25,7 +25,7 @@ const std::map<std::string, Measure>& Rows() {
   return rows;
 }
 
-// A connection is a descriptor at either end.
+// Each connection needs a descriptor at both ends.
 void RaiseDescriptors() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -41,18 +41,18 @@ int Run(int argc, char** argv) {
   double limit = 300;
   app.add_option("row", row, "formation, storm, death, restart, steady or events")->required();
   app.add_option("--coordinator", setting.coordinator, "path of trainyard-coordinator")->required();
-  app.add_option("--folder", setting.folder, "an empty folder for its state")->required();
+  app.add_option("--folder", setting.folder, "empty folder for its state")->required();
   app.add_option("--hosts", setting.hosts, "simulated hosts (default 64)")->check(CLI::Range(2, 8192));
-  app.add_option("--samples", setting.samples, "times it is measured (default 100)")->check(CLI::Range(1, 100'000));
-  app.add_option("--seconds", seconds, "of steady and events (default 20)")->check(CLI::Range(1.0, 3600.0));
-  app.add_option("--limit", limit, "seconds after which no sample is begun (default 300)")
+  app.add_option("--samples", setting.samples, "number of samples (default 100)")->check(CLI::Range(1, 100'000));
+  app.add_option("--seconds", seconds, "duration of steady and events (default 20)")->check(CLI::Range(1.0, 3600.0));
+  app.add_option("--limit", limit, "seconds after which no further sample is started (default 300)")
       ->check(CLI::Range(1.0, 86'400.0));
   CLI11_PARSE(app, argc, argv);
   setting.duration = absl::Seconds(seconds);
   setting.limit = absl::Seconds(limit);
   auto found = Rows().find(row);
   if (found == Rows().end()) {
-    std::fprintf(stderr, "trainyard-bench-control: there is no row '%s'\n", row.c_str());
+    std::fprintf(stderr, "trainyard-bench-control: unknown row '%s'\n", row.c_str());
     return 2;
   }
   RaiseDescriptors();

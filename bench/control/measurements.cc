@@ -18,7 +18,7 @@ namespace {
 
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
 
-// The smallest value that so many of the samples do not exceed.
+// The smallest sample that this share of the samples does not exceed.
 double Percentile(std::vector<double> samples, double share) {
   std::sort(samples.begin(), samples.end());
   double rank = std::ceil(share * static_cast<double>(samples.size()));
@@ -32,7 +32,7 @@ Figures Summarize(const std::vector<double>& samples) {
           {"samples", static_cast<double>(samples.size())}};
 }
 
-// How many samples to take, and until when; the first one warms up and does not count.
+// Counts samples up to their number or time limit; the first one is a warm-up and does not count.
 class Rounds {
  public:
   explicit Rounds(const Setting& setting) : setting_(setting) {}
@@ -59,26 +59,26 @@ struct Stage {
     jobs = std::make_unique<JobClient>(coordinator.address());
     return absl::OkStatus();
   }
-  // All hosts attached.
+  // Waits until all hosts are attached.
   absl::Status Attach(size_t hosts) {
     fleet->Add(hosts);
     return fleet->Await(Milestone::kAttached, hosts).status();
   }
-  // A job with a rank on each host, every rank told to go. Returns its id.
+  // Submits a job with a rank on each host and waits until every rank has received go. Returns its id.
   absl::StatusOr<std::string> Form() {
     fleet->Reset();
     ASSIGN_OR_RETURN(std::string job, jobs->Submit(static_cast<uint32_t>(fleet->size())));
     RETURN_IF_ERROR(fleet->Await(Milestone::kGo, fleet->size()).status());
     return job;
   }
-  // Its ranks make their step and leave.
+  // Its ranks do their step and exit.
   absl::Status Finish(const std::string& job) {
     fleet->TellAll([](SimulatedHost& host) { host.FinishTrainers(); });
     ASSIGN_OR_RETURN(v1::JobState state, jobs->AwaitEnd(job));
     if (state != v1::JOB_STATE_SUCCEEDED) {
       return absl::InternalError(absl::StrCat("job ", job, " ended as ", v1::JobState_Name(state)));
     }
-    return fleet->Await(Milestone::kExitTold, fleet->size()).status();
+    return fleet->Await(Milestone::kExitStored, fleet->size()).status();
   }
 
   CoordinatorProcess coordinator;
@@ -123,7 +123,7 @@ absl::StatusOr<Figures> MeasureStorm(const Setting& setting) {
   std::vector<double> times;
   for (Rounds rounds(setting); rounds.Next();) {
     const size_t i = rounds.number();
-    // Other lives each time, as after a power cut of all hosts.
+    // New incarnations each time, as after a power cut of all hosts.
     if (i > 0) {
       stage.fleet->TellAll([](SimulatedHost& host) { host.LeaveCluster(); });
       RETURN_IF_ERROR(stage.jobs->AwaitHosts(0));
@@ -147,14 +147,14 @@ absl::StatusOr<Figures> MeasureDeath(const Setting& setting) {
   for (Rounds rounds(setting); rounds.Next();) {
     const size_t i = rounds.number();
     ASSIGN_OR_RETURN(std::string job, stage.Form(), << "in round " << i);
-    // Any rank may die, the first one too.
+    // Any rank may be killed, including the first one.
     size_t victim = (i * 37) % setting.hosts;
     absl::Time begin = absl::Now();
     stage.fleet->Tell(victim, [](SimulatedHost& host) { host.KillTrainer(); });
     ASSIGN_OR_RETURN(absl::Time end, stage.fleet->Await(Milestone::kDropped, setting.hosts - 1), << "in round " << i);
     if (i > 0) times.push_back(Milliseconds(end - begin));
     RETURN_IF_ERROR(stage.jobs->AwaitEnd(job).status());
-    RETURN_IF_ERROR(stage.fleet->Await(Milestone::kExitTold, setting.hosts).status());
+    RETURN_IF_ERROR(stage.fleet->Await(Milestone::kExitStored, setting.hosts).status());
   }
   return Summarize(times);
 }
@@ -171,17 +171,18 @@ absl::StatusOr<Figures> MeasureRestart(const Setting& setting) {
     stage.coordinator.Kill();
     RETURN_IF_ERROR(stage.coordinator.Start());
     serving.push_back(Milliseconds(absl::Now() - begin));
-    ASSIGN_OR_RETURN(absl::Time attached, stage.fleet->Await(Milestone::kAttached, setting.hosts), << "in life " << i);
-    // Adopted: it knows again where every rank of the job is.
+    ASSIGN_OR_RETURN(absl::Time attached, stage.fleet->Await(Milestone::kAttached, setting.hosts),
+                     << "in restart " << i);
+    // Adopted: the coordinator knows again where every rank of the job is.
     absl::Time asked;
     while (true) {
       asked = absl::Now();
-      ASSIGN_OR_RETURN(v1::Job told, stage.jobs->Get(job));
-      if (told.state() != v1::JOB_STATE_RUNNING || told.generation() != 1) {
-        return absl::InternalError(absl::StrCat("after life ", i, " the job is ", v1::JobState_Name(told.state()),
-                                                " in generation ", told.generation(), ": ", told.reason()));
+      ASSIGN_OR_RETURN(v1::Job view, stage.jobs->Get(job));
+      if (view.state() != v1::JOB_STATE_RUNNING || view.generation() != 1) {
+        return absl::InternalError(absl::StrCat("after restart ", i, " the job is ", v1::JobState_Name(view.state()),
+                                                " in generation ", view.generation(), ": ", view.reason()));
       }
-      if (!told.unconfirmed()) break;
+      if (!view.unconfirmed()) break;
       if (asked - attached > absl::Seconds(10)) return absl::DeadlineExceededError("the job stays unconfirmed");
     }
     times.push_back(Milliseconds(std::max(attached, asked) - begin));
@@ -202,7 +203,7 @@ absl::StatusOr<Figures> MeasureSteady(const Setting& setting) {
   absl::Time begin = absl::Now();
   stage.fleet->Idle(setting.duration);
   cpu = stage.coordinator.cpu_time() - cpu;
-  if (stage.fleet->Count(Milestone::kDetached) > 0) return absl::InternalError("hosts lost their coordinator");
+  if (stage.fleet->Count(Milestone::kDetached) > 0) return absl::InternalError("hosts lost their connection");
   return Figures{{"cpu_percent", 100 * absl::FDivDuration(cpu, absl::Now() - begin)},
                  {"memory_mib", static_cast<double>(stage.coordinator.resident_bytes()) / (1 << 20)},
                  {"memory_empty_mib", memory_empty}};
@@ -215,17 +216,17 @@ absl::StatusOr<Figures> MeasureEvents(const Setting& setting) {
   RETURN_IF_ERROR(stage.Attach(setting.hosts));
   ASSIGN_OR_RETURN(std::string job, stage.Form());
   stage.fleet->TellAll([](SimulatedHost& host) { host.Flood(kWindow); });
-  RETURN_IF_ERROR(stage.fleet->Await(Milestone::kFactsTold, setting.hosts * kWindow).status());
-  uint64_t before = stage.fleet->Count(Milestone::kFactsTold);
+  RETURN_IF_ERROR(stage.fleet->Await(Milestone::kFactsStored, setting.hosts * kWindow).status());
+  uint64_t before = stage.fleet->Count(Milestone::kFactsStored);
   absl::Duration cpu = stage.coordinator.cpu_time();
   absl::Time begin = absl::Now();
   stage.fleet->Idle(setting.duration);
-  uint64_t told = stage.fleet->Count(Milestone::kFactsTold) - before;
+  uint64_t stored = stage.fleet->Count(Milestone::kFactsStored) - before;
   absl::Duration took = absl::Now() - begin;
   cpu = stage.coordinator.cpu_time() - cpu;
   stage.fleet->TellAll([](SimulatedHost& host) { host.Flood(0); });
   RETURN_IF_ERROR(stage.Finish(job));
-  return Figures{{"per_s", static_cast<double>(told) / absl::ToDoubleSeconds(took)},
+  return Figures{{"per_s", static_cast<double>(stored) / absl::ToDoubleSeconds(took)},
                  {"coordinator_cores", absl::FDivDuration(cpu, took)},
                  {"sync_ms", Milliseconds(MeasureDataSync(setting.folder))}};
 }

@@ -11,7 +11,7 @@
 namespace trainyard::bench {
 namespace {
 
-// From the abort to its exit: a real one leaves its collective, and LibTorch's threads end.
+// From the abort request to the exit: a real trainer leaves its collective and stops LibTorch's threads.
 constexpr absl::Duration kAbortTakes = absl::Milliseconds(100);
 
 agent::CoreOptions MakeCoreOptions(const SimulatedHost::Options& options) {
@@ -23,7 +23,7 @@ agent::CoreOptions MakeCoreOptions(const SimulatedHost::Options& options) {
       .inventory = {},
       .cluster_id = "",
       .make_token = [] { return std::string(32, 't'); },
-      // Hosts that lost one coordinator come back spread out, each by its own number.
+      // After losing the coordinator, hosts reconnect spread out in time, by their number.
       .random =
           [seed = options.incarnation]() mutable {
             seed = seed * 6'364'136'223'846'793'005ULL + 1'442'695'040'888'963'407ULL;
@@ -52,7 +52,7 @@ SimulatedHost::SimulatedHost(Options options)
           DialOptions{.address = options_.coordinator},
           [post = options_.post](agent::Event event) { post(std::move(event)); },
           [post = options_.post](const v1::StoreValues& values) {
-            post(ValuesCame{{JobId(values.job_id()), Generation(values.generation())}, values.count()});
+            post(ValuesArrived{{JobId(values.job_id()), Generation(values.generation())}, values.count()});
           }) {}
 
 SimulatedHost::~SimulatedHost() = default;
@@ -69,8 +69,8 @@ void SimulatedHost::Handle(Item item, absl::Time now) {
     }
     Take(std::move(*event));
     if (from_coordinator) session_.ReadMore();
-  } else if (auto* came = std::get_if<ValuesCame>(&item)) {
-    Count(*came);
+  } else if (auto* arrived = std::get_if<ValuesArrived>(&item)) {
+    Count(*arrived);
   } else {
     std::get<Command>(item)(*this);
   }
@@ -94,13 +94,13 @@ SimulatedHost::Trainer* SimulatedHost::Find(agent::LinkId link) {
   return nullptr;
 }
 
-void SimulatedHost::Say(Trainer& trainer, v1::Fact fact) {
+void SimulatedHost::ReportFact(Trainer& trainer, v1::Fact fact) {
   fact.set_sequence(++trainer.last_fact);
   Take(agent::LinkFact{trainer.link, std::move(fact)});
 }
 
 void SimulatedHost::PutValue(const Trainer& trainer) {
-  // About what gloo puts for an address.
+  // About the size of an address of gloo.
   constexpr size_t kValueBytes = 64;
   v1::AgentMessage message;
   v1::PutValues& put = *message.mutable_put();
@@ -112,21 +112,21 @@ void SimulatedHost::PutValue(const Trainer& trainer) {
   session_.Send(std::move(message));
 }
 
-void SimulatedHost::Count(const ValuesCame& came) {
+void SimulatedHost::Count(const ValuesArrived& arrived) {
   for (auto& [id, trainer] : trainers_) {
-    if (agent::GroupOf(id) != came.group || trainer.ended) continue;
+    if (agent::GroupOf(id) != arrived.group || trainer.ended) continue;
     uint32_t all = trainer.desired.world_size();
     bool before = trainer.values >= all;
-    trainer.values += came.count;
+    trainer.values += arrived.count;
     if (before || trainer.values < all) continue;
     v1::Fact fact;
     fact.mutable_ready()->set_first_step(1);
     fact.mutable_ready()->set_parameters(1);
-    Say(trainer, std::move(fact));
+    ReportFact(trainer, std::move(fact));
   }
 }
 
-// ---- What the core wants done ----
+// ---- Effects of the core ----
 
 void SimulatedHost::Do(agent::StartProcess& effect) {
   agent::TrainerId id = agent::FromProto(effect.desired.key());
@@ -155,9 +155,9 @@ void SimulatedHost::Do(agent::SendLink& effect) {
     options_.reached(Milestone::kGo, 1);
   } else if (effect.message.has_ack()) {
     uint64_t sequence = effect.message.ack().sequence();
-    if (flood_window_ > 0) options_.reached(Milestone::kFactsTold, sequence - trainer->acknowledged);
+    if (flood_window_ > 0) options_.reached(Milestone::kFactsStored, sequence - trainer->acknowledged);
     trainer->acknowledged = sequence;
-    KeepFlooding(*trainer);
+    ContinueFlood(*trainer);
   } else if (effect.message.has_abort() && !trainer->ended) {
     options_.reached(Milestone::kDropped, 1);
     trainer->exits_at = now_ + kAbortTakes;
@@ -197,7 +197,7 @@ void SimulatedHost::Do(agent::SignalProcess& effect) {
 }
 
 void SimulatedHost::Do(agent::MarkReported& effect) {
-  options_.reached(Milestone::kExitTold, 1);
+  options_.reached(Milestone::kExitStored, 1);
   trainers_.erase(effect.id);
 }
 
@@ -207,7 +207,7 @@ void SimulatedHost::Do(agent::Leave&) {
   session_.HangUp("the daemon leaves");
 }
 
-// ---- What the bench wants done ----
+// ---- Commands of the bench ----
 
 void SimulatedHost::EndTrainer(const agent::TrainerId& id, Trainer& trainer, v1::TrainerExited exited) {
   trainer.ended = true;
@@ -228,7 +228,7 @@ void SimulatedHost::FinishTrainers() {
       step.set_tokens(1);
       step.set_step_s(1e-3);
       Soon(agent::LinkReport{trainer.link, std::move(report)});
-      v1::Fact saved;  // without which the job would not have succeeded
+      v1::Fact saved;  // the job does not succeed without it
       saved.mutable_saved()->set_step(1);
       saved.mutable_saved()->set_path("/runs/step-00000001");
       saved.mutable_saved()->set_manifest_hash("0");
@@ -259,12 +259,12 @@ void SimulatedHost::KillTrainer() {
 
 void SimulatedHost::Flood(uint64_t window) {
   flood_window_ = window;
-  for (auto& [id, trainer] : trainers_) KeepFlooding(trainer);
+  for (auto& [id, trainer] : trainers_) ContinueFlood(trainer);
   Take(agent::Tick{});
 }
 
-// Each fact is one that changes what is recorded of the rank: where it begins.
-void SimulatedHost::KeepFlooding(Trainer& trainer) {
+// Each fact changes the record of the rank: its restore point.
+void SimulatedHost::ContinueFlood(Trainer& trainer) {
   if (trainer.ended || trainer.last_fact - trainer.acknowledged > flood_window_ / 2) return;
   while (trainer.last_fact - trainer.acknowledged < flood_window_) {
     v1::Fact fact;

@@ -1,7 +1,7 @@
-// One simulated host: the worker daemon's production core and session, with stand-ins for what lies below them. Its
-// trainers start at once, exchange one value each, are ready, and then do as the bench says.
+// One simulated host: the worker daemon's production core and session on top of simulated processes and files. Its
+// trainers start immediately, exchange one value each, become ready, and then follow the commands of the bench.
 //
-// Everything but the session's own threads runs on the fleet's thread.
+// Everything except the session's own threads runs on the fleet's thread.
 #pragma once
 
 #include <cstdint>
@@ -18,35 +18,35 @@
 
 namespace trainyard::bench {
 
-// What the bench waits for.
+// Milestones for which the bench waits.
 enum class Milestone {
-  kAttached,   // welcomed by the coordinator
-  kGo,         // a trainer was told to make steps
-  kDropped,    // a trainer was told to end since it is no longer wanted, or killed
-  kExitTold,   // a trainer's exit is durable at the coordinator
-  kFactsTold,  // as many facts of a flood are durable
-  kDetached,   // the stream has ended
-  kRefused,    // the daemon was told to leave by the coordinator, or by the bench
+  kAttached,     // welcomed by the coordinator
+  kGo,           // a trainer has received go
+  kDropped,      // a trainer was told to stop because it is no longer wanted, or was killed
+  kExitStored,   // a trainer's exit is durable at the coordinator
+  kFactsStored,  // a fact of a flood is durable
+  kDetached,     // the stream has ended
+  kRefused,      // the coordinator or the bench told the daemon to leave
 };
 constexpr size_t kMilestones = 7;
 
 class SimulatedHost {
  public:
   using Command = std::function<void(SimulatedHost&)>;
-  // So many more values of a group have come.
-  struct ValuesCame {
+  // This number of further values of a group have arrived.
+  struct ValuesArrived {
     agent::GroupId group;
     uint32_t count;
   };
-  using Item = std::variant<agent::Event, ValuesCame, Command>;
+  using Item = std::variant<agent::Event, ValuesArrived, Command>;
 
   struct Options {
     std::string coordinator;
     std::string name;
     uint64_t incarnation = 1;
-    // Puts an item into the fleet's queue, for this host; from any thread.
+    // Adds an item for this host to the fleet's queue; can be called on any thread.
     std::function<void(Item)> post;
-    // On the fleet's thread.
+    // Called on the fleet's thread.
     std::function<void(Milestone, uint64_t count)> reached;
   };
 
@@ -60,17 +60,17 @@ class SimulatedHost {
 
   // Commands of the bench.
   //
-  // Every trainer has made its one step and exits with 0.
+  // Every trainer finishes its one step and exits with 0.
   void FinishTrainers();
-  // The trainer is killed by signal 9, as by the kernel for want of memory.
+  // Kills the trainer with signal 9, as the kernel does when memory runs out.
   void KillTrainer();
-  // `window` facts are always on their way from here on; 0 ends it.
+  // Keeps `window` facts in flight from now on; 0 stops that.
   void Flood(uint64_t window);
   void LeaveCluster() { Take(agent::LeaveRequested{agent::Leaving::kStayingTrainers}); }
-  // For the end of the bench, so that hosts end beside one another.
+  // Begins to stop the session, so that hosts stop concurrently at the end of the bench.
   void HangUp() { session_.HangUp("the bench ends"); }
 
-  // It has left the cluster, and its stream has ended: nothing comes of it any more.
+  // Whether it has left the cluster and its stream has ended.
   bool over() const { return over_; }
 
  private:
@@ -80,26 +80,26 @@ class SimulatedHost {
     agent::LinkId link;
     uint64_t last_fact = 0;
     uint64_t acknowledged = 0;
-    absl::Time exits_at = absl::InfiniteFuture();  // told to abort: it takes a while, as processes do
-    uint32_t values = 0;                           // of its group that have come; what they are is nothing to it
+    absl::Time exits_at = absl::InfiniteFuture();  // set by an abort request: exiting takes time, as in real processes
+    uint32_t values = 0;                           // received values of its group; only counted
     bool ended = false;
   };
 
-  // Hands the event to the core, and all that comes of it.
+  // Passes the event to the core and carries out its effects.
   void Take(agent::Event event);
   void Soon(agent::Event event) { soon_.push_back(std::move(event)); }
   Trainer* Find(agent::LinkId link);
-  void Say(Trainer& trainer, v1::Fact fact);
+  void ReportFact(Trainer& trainer, v1::Fact fact);
   void PutValue(const Trainer& trainer);
-  void Count(const ValuesCame& came);
+  void Count(const ValuesArrived& arrived);
   void EndTrainer(const agent::TrainerId& id, Trainer& trainer, v1::TrainerExited exited);
-  void KeepFlooding(Trainer& trainer);
+  void ContinueFlood(Trainer& trainer);
   void EndAborted();
 
   void Do(agent::Dial& effect) { session_.Dial(effect.hello); }
   void Do(agent::HangUp& effect) { session_.HangUp(effect.reason); }
   void Do(agent::SendUp& effect) { session_.Send(std::move(effect.message)); }
-  // The host's disk is no part of the figures: what is written lies there by the next event.
+  // The host's disk is not measured: what is written is stored by the next event.
   void Do(agent::StoreFacts&) { options_.post(agent::Event(agent::FactsStored{absl::OkStatus()})); }
   void Do(agent::StartProcess& effect);
   void Do(agent::SendLink& effect);
@@ -107,7 +107,7 @@ class SimulatedHost {
   void Do(agent::SignalProcess& effect);
   void Do(agent::MarkReported& effect);
   void Do(agent::Leave& effect);
-  // What has no part in the figures: log lines, the watch of output, files.
+  // Effects that are not measured: log lines, the watch of output, files.
   template <typename T>
   void Do(T&) {}
 
