@@ -55,3 +55,23 @@ def undisturbed(tmp_path_factory, stubs):
         return harness.metrics_steps(cluster.folder / "run")
     finally:
         cluster.close()
+
+
+# ---- ./dev test --all resumes where it was interrupted: tools/passed.py ----
+
+_PASSED = os.environ.get("TRAINYARD_TESTS_PASSED")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not _PASSED:
+        return
+    passed = {line for line in pathlib.Path(_PASSED).read_text().splitlines() if line.startswith("python ")}
+    before = [item for item in items if f"python {item.nodeid}" in passed]
+    config.hook.pytest_deselected(items=before)
+    items[:] = [item for item in items if item not in before]
+
+
+def pytest_runtest_logreport(report):
+    if _PASSED and report.when == "call" and report.passed:
+        with open(_PASSED, "a", encoding="utf-8") as passed:
+            passed.write(f"python {report.nodeid}\n")

@@ -54,9 +54,29 @@ def add_ctest(count, results):
             count.passed += 1  # a program that is one test by itself
 
 
+def add_passed_before(count, results):
+    """What passed before `./dev test --all` was interrupted; tools/passed.py."""
+    try:
+        lines = (results / "passed-before").read_text().splitlines()[1:]
+    except OSError:
+        return
+    for line in lines:
+        kind, name = line.split(" ", 2)[:2]
+        cases = [case for case in cases_of(results / f"{name}.xml") if case.get("status") != "notrun"]
+        if kind != "program" or not cases:
+            count.passed += 1
+            continue
+        for case in cases:
+            if case.get("result") == "skipped":
+                count.skipped += 1
+            else:
+                count.passed += 1
+
+
 def main():
     results = pathlib.Path(sys.argv[1])
     count = Count()
+    add_passed_before(count, results)
     add_ctest(count, results)
     for case in cases_of(results / "pytest.xml"):
         count.add_case(case, f"pytest: {case.get('classname')}::{case.get('name')}")

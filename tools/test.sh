@@ -18,22 +18,35 @@ run_ctest() {
   ctest "${args[@]}"
 }
 
-# results folder, build folder, filter: every cell of the matrix of strategies, with a line for each that is done
+# Where `./dev test --all` remembers what has passed; tools/passed.py.
+passed() { /usr/bin/python3 tools/passed.py "$1" "$PASSED" "${@:2}"; }
+
+# results folder, build folder, filter, program, what ctest is to say more: every cell of a program, with a line for each
+# that is done; those that passed before an interruption are left out
+run_cells() {
+  local results=$1 folder=$2 filter=$3 program=$4 cells code=0
+  cells=$(passed cells "$program")
+  [[ $filter && $program != *"$filter"* ]] && cells="*$filter*$cells"
+  GTEST_FILTER=${cells:-*} TRAINYARD_ALL_CELLS=1 ctest --test-dir "$folder" --verbose -R "^$program\$" \
+    --output-junit "$results/ctest-$program.xml" | passed note "$program" || code=1
+  return $code
+}
+
+# results folder, build folder, filter: every cell of the matrix of strategies and of the resumes
 run_matrix() {
   local results=$1 folder=$2 filter=$3 code=0
   local table="$results/matrix.md"
-  [[ $filter && matrix_test != *"$filter"* ]] && export GTEST_FILTER="*$filter*"
-  printf '%s\n' '# Every strategy compared with one process' '' \
+  [[ -f $table ]] || printf '%s\n' '# Every strategy compared with one process' '' \
     'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters;' \
     'by `./dev test --all`. A cell: strategy, ranks, micro-batches a rank and step, what else is on.' \
     '' '| Cell | Losses | Norms | Parameters |' '|---|---|---|---|' >"$table"
-  TRAINYARD_ALL_CELLS=1 TRAINYARD_PARITY_TABLE="$table" ctest --test-dir "$folder" --verbose -R '^matrix_test$' \
-    --output-junit "$results/ctest-matrix.xml" || code=1
+  TRAINYARD_PARITY_TABLE="$table" run_cells "$results" "$folder" "$filter" matrix_test || code=1
   if [[ $filter && matrix_test != *"$filter"* ]]; then
     echo "The table of these cells: $table"
-  else
+  elif ((code == 0)); then
     cp "$table" "$ROOT/bench/results/matrix.md"
   fi
+  run_cells "$results" "$folder" "$filter" resume_test || code=1
   return $code
 }
 
@@ -47,12 +60,12 @@ run_pytest() {
 }
 
 verb_test() {
-  local preset=release filter='' kind=cover code=0
+  local preset=release filter='' kind=cover fresh='' code=0
   while (($#)); do
     case $1 in
       -h | --help)
         cat <<'TEXT'
-./dev test [FILTER] [--unit|--fast|--python|--all] [--preset P] [-j N]
+./dev test [FILTER] [--unit|--fast|--python|--all [--fresh]] [--preset P] [-j N]
 
 Builds, then runs the C++ tests (ctest) and the Python tests (pytest: real processes, comparison with PyTorch, README).
 The last line is 'N passed, N failed'. FILTER is part of a test's name.
@@ -60,13 +73,17 @@ The last line is 'N passed, N failed'. FILTER is part of a test's name.
   --unit     C++ tests only
   --fast     all but the tests that are marked slow
   --python   Python tests only
-  --all      everything: all cells of the matrix of strategies (756) and of resumes (105) instead of a cover. Prints how
-             long that will take, and writes bench/results/matrix.md. With a FILTER that is part of a cell's name, such
-             as fsdp_world4, only those cells. Runs every C++ program with vector code again as on a CPU with AVX2 but
-             without AVX-512 (NAME.avx2) and as on one with neither (NAME.none); without --all, a few of them
+  --all      everything, which takes hours. Runs every cell of the matrix of strategies (756) and of resumes (105) instead
+             of a cover, prints how long that will take, and writes bench/results/matrix.md. With a FILTER that is part of a
+             cell's name, such as fsdp_world4, only those cells. Runs every C++ program with vector code again as on a CPU
+             with AVX2 but without AVX-512 (NAME.avx2) and as on one with neither (NAME.none); without --all, a few of
+             them. Also runs the tests that are marked long: the fault matrix and the series of kills. If it is
+             interrupted, the next run of the same source and programs leaves out what has passed
+  --fresh    with --all: starts over
 TEXT
         return ;;
       --unit | --fast | --python | --all) kind=${1#--}; shift ;;
+      --fresh) fresh=fresh; shift ;;
       --preset) preset=${2:-}; shift 2 || die_usage "--preset needs a name." ;;
       --preset=*) preset=${1#*=}; shift ;;
       -j) JOBS=${2:-}; shift 2 || die_usage "-j needs a number." ;;
@@ -79,12 +96,23 @@ TEXT
   results="$ROOT/$folder/test-results"
   setup full
   build "$preset"
-  rm -rf "$results"
-  mkdir -p "$results"
   if [[ $kind == all ]]; then
-    TRAINYARD_ALL_CELLS=1 run_ctest "$results" "$folder" "$filter" -E '^matrix_test$' || code=1
+    mkdir -p "$results"
+    PASSED="$results/passed"
+    passed open "$folder" $fresh
+    [[ $(wc -l <"$PASSED") -gt 1 ]] || find "$results" -mindepth 1 -not -name passed -delete
+    rm -f "$results"/ctest*.xml "$results/pytest.xml"
+    cp "$PASSED" "$results/passed-before"  # for the summary
+    local done_before
+    done_before=$(passed programs)
+    TRAINYARD_ALL_CELLS=1 run_ctest "$results" "$folder" "$filter" \
+      -E "^(matrix_test|resume_test${done_before:+|$done_before})\$" | passed note || code=1
     run_matrix "$results" "$folder" "$filter" || code=1
-  elif [[ $kind != python ]]; then
+  else
+    rm -rf "$results"
+    mkdir -p "$results"
+  fi
+  if [[ $kind != python && $kind != all ]]; then
     # What only --all runs again as on a lesser CPU; a filter may still ask for it.
     local rest=(-LE '^lesser_cpus$')
     [[ $filter == *.avx2* || $filter == *.none* ]] && rest=()
@@ -92,11 +120,17 @@ TEXT
   fi
   if [[ $kind != unit ]]; then
     local args=()
+    if [[ $kind == fast ]]; then
+      args+=(-m "not slow and not long")
+    elif [[ $kind != all && ! $filter ]]; then
+      args+=(-m "not long")
+    fi
     [[ $filter ]] && args+=(-k "$filter")
-    [[ $kind == fast ]] && args+=(-m "not slow")
-    run_pytest "$results" "$folder" "${args[@]}" || code=1
+    TRAINYARD_TESTS_PASSED=${PASSED:-} run_pytest "$results" "$folder" "${args[@]}" || code=1
   fi
   /usr/bin/python3 tools/summary.py "$results" || code=1
+  # What all passed is not resumed, but run again.
+  ((code == 0)) && rm -f "$results"/passed*
   exit $code
 }
 

@@ -71,6 +71,7 @@ def assert_no_leftovers(run_folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_killed_at_every_point_of_a_save_resumes_from_the_newest_checkpoint(cluster, tmp_path):
     seed = os.environ.get("TRAINYARD_FAULTS_SEED") or str(random.SystemRandom().getrandbits(32))
     print(f"TRAINYARD_FAULTS_SEED={seed}")

@@ -123,25 +123,22 @@ std::vector<Cell> OneCellPerStrategy() {
 
 bool WantsAll() { return std::getenv("TRAINYARD_ALL_CELLS") != nullptr; }
 
-std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells, size_t least) {
+std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells) {
   std::set<Pair> missing = PairsOf(cells);
-  std::vector<bool> taken(cells.size(), false);
   std::vector<Cell> cover;
-  while (cover.size() < cells.size() && (!missing.empty() || cover.size() < least)) {
-    // When all pairs are covered, adds every seventh remaining cell, for variety.
-    size_t best = missing.empty() ? cover.size() * 7 % cells.size() : 0, gain = 0;
-    while (missing.empty() && taken[best]) best = (best + 1) % cells.size();
-    for (size_t i = 0; !missing.empty() && i < cells.size(); ++i) {
+  while (!missing.empty()) {
+    const Cell* best = nullptr;
+    size_t gain = 0;
+    for (const Cell& cell : cells) {
       size_t adds = 0;
-      for (const Pair& pair : PairsOf(cells[i])) adds += missing.count(pair);
+      for (const Pair& pair : PairsOf(cell)) adds += missing.count(pair);
       if (adds > gain) {
-        best = i;
+        best = &cell;
         gain = adds;
       }
     }
-    taken[best] = true;
-    for (const Pair& pair : PairsOf(cells[best])) missing.erase(pair);
-    cover.push_back(cells[best]);
+    for (const Pair& pair : PairsOf(*best)) missing.erase(pair);
+    cover.push_back(*best);
   }
   return cover;
 }

@@ -36,9 +36,9 @@ std::vector<Cell> OneCellPerStrategy();
 // Whether to run all combinations instead of a subset: set by TRAINYARD_ALL_CELLS.
 bool WantsAll();
 
-// A greedy subset of `cells` with at least `least` cells, in which every pair of values of two properties that occurs
-// in `cells` occurs. Deterministic.
-std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells, size_t least);
+// A greedy subset of `cells` in which every pair of values of two properties that occurs in `cells` occurs.
+// Deterministic.
+std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells);
 
 // The number of pairs of values that occur in `cells` but not in `cover`.
 size_t MissingPairs(const std::vector<Cell>& cells, const std::vector<Cell>& cover);

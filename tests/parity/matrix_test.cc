@@ -100,12 +100,12 @@ void PrintProgress() {
 }
 
 class Matrix : public testing::TestWithParam<Cell> {};
-INSTANTIATE_TEST_SUITE_P(, Matrix, testing::ValuesIn(WantsAll() ? AllCells() : PairwiseCover(AllCells(), 48)),
+INSTANTIATE_TEST_SUITE_P(, Matrix, testing::ValuesIn(WantsAll() ? AllCells() : PairwiseCover(AllCells())),
                          [](const testing::TestParamInfo<Cell>& info) { return info.param.ToString(); });
 
 TEST_P(Matrix, MatchesTheOracleInFp64) {
   TrainingCase training = GetParam().training();
-  training.steps = 100;
+  training.steps = WantsAll() ? 100 : 40;
 
   std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
 
@@ -128,10 +128,9 @@ TEST_P(Matrix, MatchesTheOracleInFp64) {
 }
 
 TEST(Cover, HoldsEveryPair) {
-  const std::vector<Cell> all = AllCells(), cover = PairwiseCover(all, 48);
+  const std::vector<Cell> all = AllCells(), cover = PairwiseCover(all);
 
   EXPECT_EQ(MissingPairs(all, cover), 0u);
-  EXPECT_GE(cover.size(), 48u);
   EXPECT_LT(cover.size(), all.size() / 3);
 }
 

@@ -78,6 +78,7 @@ def check(cluster, job, run_folder, watcher):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_coordinator_killed_again_and_again_loses_nothing(cluster):
     seed = os.environ.get("TRAINYARD_FAULTS_SEED") or str(random.SystemRandom().getrandbits(32))
     print(f"TRAINYARD_FAULTS_SEED={seed}")
