@@ -2,7 +2,7 @@
 # trainyard_binary(NAME TIER ... SOURCES ... LIBS ...)      -> bin/NAME
 # trainyard_test(NAME TIER ... SOURCES ... LIBS ...)        -> bin/tests/NAME, run by ctest; label = TIER
 #
-# PRECOMPILED messages|rpc|commands|tensors, in any of them, names the header set that its files are compiled on top of
+# PRECOMPILED plain|messages|rpc|tensors|none, in any of them, names a header set other than that of its tier
 # (cmake/Precompiled.cmake): it saves half of a clean build and changes nothing else.
 #
 # Three link tiers, kept apart here: core (no torch, no gRPC), control (gRPC, no torch), engine (torch; neither gRPC nor
@@ -10,6 +10,11 @@
 # headers.
 include(GoogleTest)
 find_package(GTest REQUIRED)
+
+set(TRAINYARD_PRECOMPILED_core plain)
+set(TRAINYARD_PRECOMPILED_control rpc)
+set(TRAINYARD_PRECOMPILED_engine tensors)
+set(TRAINYARD_PRECOMPILED_meeting none)
 
 function(_trainyard_check_tier name tier)
   set(libs ${ARGN})
@@ -45,11 +50,20 @@ macro(_trainyard_target)
   _trainyard_check_tier(${name} ${ARG_TIER} ${ARG_LIBS})
 endmacro()
 
-function(_trainyard_common name)
+# kind: empty, or _testing for a test program
+function(_trainyard_common name kind)
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_compile_options(${name} PRIVATE ${TRAINYARD_WARNINGS})
-  if(ARG_PRECOMPILED)
-    target_precompile_headers(${name} REUSE_FROM precompiled_${ARG_PRECOMPILED})
+  if(NOT ARG_PRECOMPILED)
+    set(ARG_PRECOMPILED ${TRAINYARD_PRECOMPILED_${ARG_TIER}})
+  endif()
+  if(NOT ARG_PRECOMPILED STREQUAL "none")
+    target_precompile_headers(${name} REUSE_FROM precompiled_${ARG_PRECOMPILED}${kind})
+  endif()
+  if(TRAINYARD_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TRAINYARD_UNITY})
+    # The classes of a .cc file are those of a header to GCC here.
+    target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 
@@ -66,14 +80,14 @@ endfunction()
 function(trainyard_library name)
   _trainyard_target(${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
-  _trainyard_common(${name})
+  _trainyard_common(${name} "")
   target_link_libraries(${name} PUBLIC ${ARG_LIBS})
 endfunction()
 
 function(trainyard_binary name)
   _trainyard_target(${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  _trainyard_common(${name})
+  _trainyard_common(${name} "")
   _trainyard_program(${name})
   target_link_libraries(${name} PRIVATE ${ARG_LIBS})
 endfunction()
@@ -81,7 +95,7 @@ endfunction()
 function(trainyard_test name)
   _trainyard_target(${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  _trainyard_common(${name})
+  _trainyard_common(${name} _testing)
   _trainyard_program(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
   # Compiles in four fifths of the time, and the speed of tests does not matter.
