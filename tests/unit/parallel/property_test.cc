@@ -30,7 +30,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int kSeeds = 60, kSteps = 3;
+constexpr int kSeeds = 60, kTrainedSteps = 3;
 constexpr int64_t kTokens = 5;  // of a sequence
 
 // What a model is made of: embedding, blocks of two matrices with gains and a scale of one element, a head that may be
@@ -225,7 +225,7 @@ uint64_t TokensOf(const Draw& draw, int step) {
 }
 
 struct Numbers {
-  std::vector<double> losses = std::vector<double>(kSteps);
+  std::vector<double> losses = std::vector<double>(kTrainedSteps);
   std::map<std::string, at::Tensor> parameters;  // fp64
   // Role and name: the whole tensor, what the ranks showed of it, and how often each element was shown.
   std::map<std::string, at::Tensor> state, shown, times, witnessed;
@@ -240,7 +240,7 @@ Numbers Oracle(const Draw& draw) {
   NoUnitHooks none;
   Numbers numbers;
   const AdamWConfig o = draw.options.optimizer;
-  for (int step = 1; step <= kSteps; ++step) {
+  for (int step = 1; step <= kTrainedSteps; ++step) {
     const double tokens = static_cast<double>(TokensOf(draw, step));
     for (int64_t i = 0; i < draw.micro_batches; ++i) {
       uint64_t ignored = 0;
@@ -307,7 +307,7 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu
   Freeze(draw, model);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(model, rank.mesh, rank.communicators(), draw.options));
   const Deal deal = DealStep(draw.micro_batches, 1, rank.mesh.DataRank(rank.rank), rank.mesh.num_data_ranks());
-  for (int step = 1; step <= kSteps; ++step) {
+  for (int step = 1; step <= kTrainedSteps; ++step) {
     const uint64_t tokens = TokensOf(draw, step);
     double sum = 0;
     strategy->BeginStep(tokens);
@@ -369,7 +369,7 @@ void Check(const Draw& draw) {
   absl::Mutex mu;
   OnThreads(
       draw.mesh, [&](const ThreadRank& rank) { return TrainRank(draw, rank, mu, found); }, draw.reshard_to);
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kTrainedSteps; ++step) {
     EXPECT_NEAR(found.losses[step], expected.losses[step], draw.tolerance * (1 + expected.losses[step]))
         << "step " << step + 1;
   }
@@ -377,7 +377,7 @@ void Check(const Draw& draw) {
   ASSERT_EQ(found.parameters.size(), expected.parameters.size());
   for (const auto& [name, tensor] : expected.parameters) {
     // Where a gradient is little more than rounding, AdamW makes steps of full size from it.
-    const double most = draw.type == at::kDouble ? 1e-6 : 2.5e-2 * kSteps;
+    const double most = draw.type == at::kDouble ? 1e-6 : 2.5e-2 * kTrainedSteps;
     EXPECT_LE((found.parameters.at(name) - tensor).abs().max().item<double>(), most) << name;
   }
 }
