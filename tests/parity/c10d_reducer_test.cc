@@ -188,7 +188,7 @@ std::map<std::string, at::Tensor> GradientsIn(const std::vector<at::Tensor>& sum
       order.push_back(static_cast<int>(sizes.size()));
       sizes.push_back(shapes.at(name).numel());
     }
-    const ShardLayout layout = LayOut(sizes, order, /*world=*/1);
+    const ShardLayout layout = MakeShardLayout(sizes, order, /*world=*/1);
     for (size_t i = 0; i < sizes.size(); ++i) {
       const std::string& name = buckets[b][i];
       gradients[name] = summed[b].narrow(0, layout.offsets[i], sizes[i]).view(shapes.at(name).sizes());

@@ -38,7 +38,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   absl::Status Begin() {
-    for (const auto& group : parts_->groups) RETURN_IF_ERROR(group->TakeRankZeros(*communicators_.data));
+    for (const auto& group : parts_->groups) RETURN_IF_ERROR(group->CopyFromRankZero(*communicators_.data));
     for (size_t i = 0; i < model_.parameters().size(); ++i) {
       const at::Tensor& parameter = model_.parameters()[i].tensor;
       if (parameter.requires_grad()) WatchGradient(parameter, this, static_cast<int>(i));
@@ -49,13 +49,13 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   // --- What the model calls. ---
 
   void BeforeRoot() override {
-    if (units()) ThrowUnlessOk(Advance({Act::kForward, 0}));
+    if (units()) ThrowUnlessOk(Advance({UnitAct::kForward, 0}));
     root_event_ = BeginUnit(EventKind::kForward, 0);
   }
 
   at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
     if (!units()) return Compute(unit, x, body);
-    ThrowUnlessOk(Advance({Act::kForward, unit}));
+    ThrowUnlessOk(Advance({UnitAct::kForward, unit}));
     const bool with_backward = !parts_->runner.evaluates() && unit >= first_backward_;
     at::Tensor in = x;
     if (with_backward) {
@@ -213,13 +213,13 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   absl::Status OnGradient(int parameter) override { return parts_->reducer.OnGradient(parameter); }
   absl::Status BeforeBackward(int unit) override {
-    RETURN_IF_ERROR(Advance({Act::kBackward, unit}));
+    RETURN_IF_ERROR(Advance({UnitAct::kBackward, unit}));
     unit_event_ = BeginUnit(EventKind::kBackward, unit);
     return absl::OkStatus();
   }
   absl::Status AfterBackward(int unit) override {
     // A unit whose output led nowhere was passed over, or is still to come.
-    if (!parts_->runner.IsAfter({Act::kBackward, unit})) return absl::OkStatus();
+    if (!parts_->runner.IsAfter({UnitAct::kBackward, unit})) return absl::OkStatus();
     EndEvent(options_.events, unit_event_);
     return RunUpToComputation();
   }
@@ -241,7 +241,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   bool units() const { return parts_->units; }
 
-  absl::Status Advance(const Action& computation) {
+  absl::Status Advance(const UnitAction& computation) {
     RETURN_IF_ERROR(error_);
     return parts_->runner.Advance(computation);
   }
@@ -264,7 +264,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   void BeginRound(bool last) {
     const bool reduce =
-        last || (options_.reduce_every_micro_batch && PlacementsOf(options_.strategy).gradients == Placement::kShard);
+        last || (options_.reduce_every_micro_batch && ShardingOf(options_.strategy).gradients == Sharding::kSharded);
     in_last_round_ = last;
     reduces_ = reduce;
     parts_->runner.SetReducing(reduce);

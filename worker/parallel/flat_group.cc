@@ -14,9 +14,9 @@ namespace {
 // Gains and biases are not pulled towards 0.
 bool Decays(const at::Tensor& parameter) { return parameter.dim() >= 2; }
 
-bool ShardsAnything(const Placements& placements) {
-  return placements.parameters == Placement::kShard || placements.gradients == Placement::kShard ||
-         placements.optimizer_state == Placement::kShard;
+bool ShardsAnything(const StateSharding& sharding) {
+  return sharding.parameters == Sharding::kSharded || sharding.gradients == Sharding::kSharded ||
+         sharding.optimizer_state == Sharding::kSharded;
 }
 
 }  // namespace
@@ -25,16 +25,16 @@ at::ScalarType AccumulatorType(const Precision& precision) {
   return c10::elementSize(precision.reduce) < 4 ? at::kFloat : precision.reduce;
 }
 
-FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
+FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const StateSharding& sharding,
                      const Precision& precision, Communicator& shard, const Offload& offload, Ledger* ledger,
                      Communicator* world, int unit)
     : model_(model),
       name_(std::move(name)),
-      placements_(placements),
+      sharding_(sharding),
       precision_(precision),
       offload_(offload),
       device_(model.parameters()[0].tensor.device()),
-      rank_(ShardsAnything(placements) ? shard.rank() : 0),
+      rank_(ShardsAnything(sharding) ? shard.rank() : 0),
       unit_(unit),
       parameters_(std::move(parameters)) {
   c10::NoGradGuard no_grad;
@@ -49,7 +49,7 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
                          [&](int parameter) { return model.parameters()[parameter].tensor.requires_grad(); });
   auto decays = [&](int i) { return Decays(model.parameters()[parameters_[i]].tensor); };
   std::stable_partition(order.begin(), order.end(), decays);
-  layout_ = LayOut(sizes, order, ShardsAnything(placements) ? shard.world_size() : 1);
+  layout_ = MakeShardLayout(sizes, order, ShardsAnything(sharding) ? shard.world_size() : 1);
   const auto first_plain = std::find_if_not(order.begin(), order.end(), decays);
   num_decayed_ = first_plain == order.end() ? layout_.total : layout_.offsets[*first_plain];
   gaps_ = layout_.Gaps();
@@ -67,7 +67,7 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
     return TrackTensor(ledger, kind, use, [&] { return of->NewBuffer(elements, type).zero_(); });
   };
   auto own = [&](const at::Tensor& whole) { return whole.narrow(0, rank_ * layout_.shard, layout_.shard); };
-  if (placements_.parameters == Placement::kShard) {
+  if (sharding_.parameters == Sharding::kSharded) {
     weights_ = offload_.parameters ? zeros(MemoryKind::kHost, parameters_use_, layout_.shard, precision_.param)
                                    : TrackTensor(ledger, MemoryKind::kParameters, parameters_use_, [&] {
                                        return shard.NewBuffer(layout_.shard, precision_.param).zero_();
@@ -81,7 +81,7 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
   parameter_shard_ = keeps_masters() ? zeros(state, masters_use_, layout_.shard, precision_.master) : weights_;
   if (!trained_) return;
   const at::ScalarType sum = AccumulatorType(precision_);
-  if (placements_.gradients == Placement::kShard) {
+  if (sharding_.gradients == Sharding::kSharded) {
     gradient_shard_ = zeros(MemoryKind::kReserved, gradients_use_, layout_.shard, sum);
   } else {
     Communicator* reduces = shard.world_size() > 1 ? &shard : world;
@@ -93,14 +93,14 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
 }
 
 void FlatGroup::HoldGradients(bool in_use) {
-  if (placements_.gradients == Placement::kShard)
-    gradients_use_.SetKind(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
+  if (sharding_.gradients == Sharding::kSharded)
+    gradients_use_.Become(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
 }
 
-absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
+absl::Status FlatGroup::CopyFromRankZero(Communicator& world) {
   c10::NoGradGuard no_grad;
   if (layout_.total == 0) return absl::OkStatus();
-  const bool sharded = placements_.parameters == Placement::kShard;
+  const bool sharded = sharding_.parameters == Sharding::kSharded;
   const bool apart = sharded || keeps_masters();
   at::Tensor whole = apart ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
   for (size_t i = 0; world.rank() == 0 && i < parameters_.size(); ++i)

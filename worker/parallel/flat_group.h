@@ -37,7 +37,7 @@ class FlatGroup {
   // neither gradients nor moments. They lie with those that are decayed first. `shard` is the communicator of dp_shard;
   // what shards nothing has a layout of one rank. `ledger` may be null; not owned. `world`: what whole gradients are
   // reduced by where nothing is sharded; may be null. `unit`: that it comes and goes with, -1: it is always there.
-  FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
+  FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const StateSharding& sharding,
             const Precision& precision, Communicator& shard, const Offload& offload = {}, Ledger* ledger = nullptr,
             Communicator* world = nullptr, int unit = -1);
 
@@ -46,10 +46,10 @@ class FlatGroup {
 
   // Makes the values those of rank 0 of `world`, then moves the model's parameters here. Possible errors: those of a
   // Collective.
-  absl::Status TakeRankZeros(Communicator& world);
+  absl::Status CopyFromRankZero(Communicator& world);
 
   const std::string& name() const { return name_; }
-  const Placements& placements() const { return placements_; }
+  const StateSharding& sharding() const { return sharding_; }
   const std::vector<int>& parameters() const { return parameters_; }  // in the model's order
   const ShardLayout& layout() const { return layout_; }               // of parameters()[i]
   int rank() const { return rank_; }                                  // which shard is this rank's
@@ -68,7 +68,7 @@ class FlatGroup {
   // The masters are a second copy: of another type, or in another memory, which what is frozen has no use for.
   bool keeps_masters() const { return precision_.keeps_masters() || (offload_.optimizer && trained_); }
   // This rank's weights are sharded and lie in host memory.
-  bool weights_on_host() const { return offload_.parameters && placements_.parameters == Placement::kShard; }
+  bool weights_on_host() const { return offload_.parameters && sharding_.parameters == Sharding::kSharded; }
 
   // Sharded gradients: whether their sums are of use, as far as the ledger is concerned.
   void HoldGradients(bool in_use);
@@ -94,7 +94,7 @@ class FlatGroup {
 
   const Model& model_;
   const std::string name_;
-  const Placements placements_;
+  const StateSharding sharding_;
   const Precision precision_;
   const Offload offload_;
   const at::Device device_;

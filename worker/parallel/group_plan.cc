@@ -8,8 +8,8 @@
 namespace trainyard {
 namespace {
 
-constexpr Placement kReplicated = Placement::kReplicate, kSharded = Placement::kShard;
-constexpr Placements kWhole = {kReplicated, kReplicated, kReplicated};
+constexpr Sharding kReplicated = Sharding::kReplicated, kSharded = Sharding::kSharded;
+constexpr StateSharding kWhole = {kReplicated, kReplicated, kReplicated};
 
 bool IsTrained(const Model& model, int parameter) { return model.parameters()[parameter].tensor.requires_grad(); }
 
@@ -18,13 +18,13 @@ int64_t SizeOf(const Model& model, int parameter) { return model.parameters()[pa
 class GroupPlanner {
  public:
   GroupPlanner(const Model& model, const DataParallelOptions& options)
-      : model_(model), options_(options), placements_(PlacementsOf(options.strategy)) {}
+      : model_(model), options_(options), sharding_(ShardingOf(options.strategy)) {}
 
   void Buckets(const std::vector<int>& ready_order) {
     std::vector<int64_t> sizes;
     for (size_t i = 0; i < model_.parameters().size(); ++i) sizes.push_back(SizeOf(model_, static_cast<int>(i)));
     for (std::vector<int>& bucket : CutBuckets(sizes, ready_order, options_.bucket_elements)) {
-      plans_.push_back({absl::StrCat("bucket ", plans_.size()), std::move(bucket), placements_});
+      plans_.push_back({absl::StrCat("bucket ", plans_.size()), std::move(bucket), sharding_});
     }
     std::vector<int> frozen;
     for (size_t i = 0; i < model_.parameters().size(); ++i) {
@@ -40,8 +40,8 @@ class GroupPlanner {
     for (size_t u = 0; u < model_.units().size(); ++u) {
       const Unit& unit = model_.units()[u];
       const int number = static_cast<int>(u);
-      GroupPlan own{unit.name, {}, placements_, true, number};
-      GroupPlan apart{absl::StrCat(unit.name, " frozen"), {}, placements_, false, number};
+      GroupPlan own{unit.name, {}, sharding_, true, number};
+      GroupPlan apart{absl::StrCat(unit.name, " frozen"), {}, sharding_, false, number};
       for (int i = unit.first_parameter; i < unit.first_parameter + unit.num_parameters; ++i) {
         const bool stays = SizeOf(model_, i) < options_.persist_elements, trained = IsTrained(model_, i);
         (stays ? trained ? small : small_frozen : trained ? own : apart).parameters.push_back(i);
@@ -63,7 +63,7 @@ class GroupPlanner {
 
   const Model& model_;
   const DataParallelOptions& options_;
-  const Placements placements_;
+  const StateSharding sharding_;
   std::vector<GroupPlan> plans_;
 };
 
@@ -72,7 +72,7 @@ class GroupPlanner {
 std::vector<GroupPlan> PlanGroups(const Model& model, const DataParallelOptions& options,
                                   const std::vector<int>& ready_order) {
   GroupPlanner planner(model, options);
-  if (PlacementsOf(options.strategy).parameters == kSharded) {
+  if (ShardingOf(options.strategy).parameters == kSharded) {
     planner.Units();
   } else {
     planner.Buckets(ready_order);

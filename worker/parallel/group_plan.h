@@ -19,7 +19,7 @@ namespace trainyard {
 struct GroupPlan {
   std::string name;
   std::vector<int> parameters;  // of the model; all trained, or all frozen
-  Placements placements;
+  StateSharding sharding;
   bool trained = true;
   int unit = -1;  // that it comes and goes with; -1: it is always there
 };

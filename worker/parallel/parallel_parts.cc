@@ -15,18 +15,18 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
                       const Precision& precision, const std::vector<int>& ready_order) {
   FlatGroups groups;
   for (GroupPlan& plan : PlanGroups(model, options, ready_order)) {
-    groups.push_back(std::make_unique<FlatGroup>(model, std::move(plan.name), std::move(plan.parameters),
-                                                 plan.placements, precision, *communicators.shard, options.offload,
-                                                 options.ledger, communicators.data, plan.unit));
+    groups.push_back(std::make_unique<FlatGroup>(model, std::move(plan.name), std::move(plan.parameters), plan.sharding,
+                                                 precision, *communicators.shard, options.offload, options.ledger,
+                                                 communicators.data, plan.unit));
   }
   return groups;
 }
 
 // Slots as long as the longest group, or unit, that uses one; none where nothing comes and goes.
 SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& shard, const DataParallelOptions& options,
-                  const Precision& precision, const std::vector<Action>& plan) {
-  const Placements placements = PlacementsOf(options.strategy);
-  const bool units = placements.parameters == Placement::kShard;
+                  const Precision& precision, const std::vector<UnitAction>& plan) {
+  const StateSharding sharding = ShardingOf(options.strategy);
+  const bool units = sharding.parameters == Sharding::kSharded;
   std::vector<int64_t> elements(model.units().size());  // by unit
   int64_t bucket = 0;
   int num_buckets = 0;
@@ -38,7 +38,7 @@ SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& sh
   }
   const int64_t longest = units ? *std::max_element(elements.begin(), elements.end()) : bucket;
   int slots = 0;
-  if (shard.world_size() > 1 && placements.gradients == Placement::kShard) {
+  if (shard.world_size() > 1 && sharding.gradients == Sharding::kSharded) {
     std::vector<bool> trained;
     for (int group : TrainedGroups(model, groups)) trained.push_back(group >= 0);
     slots = units ? PlanSlots(plan, /*gradients_in_slots=*/true, trained) : std::min(kBucketSlots, num_buckets);
@@ -67,7 +67,7 @@ Precision PrecisionFor(const Model& model, const DataParallelOptions& options) {
 
 ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                              const Precision& precision, const std::vector<int>& ready_order)
-    : units(PlacementsOf(options.strategy).parameters == Placement::kShard),
+    : units(ShardingOf(options.strategy).parameters == Sharding::kSharded),
       groups(MakeGroups(model, communicators, options, precision, ready_order)),
       standing(StandingGroups(groups)),
       plans(PlanPasses(model, groups, options, communicators.reshard != nullptr)),

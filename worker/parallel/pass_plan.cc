@@ -12,28 +12,28 @@ namespace {
 // The uses of units in the order of a pass, and what is gathered meanwhile.
 class PassPlanner {
  public:
-  PassPlanner(const std::vector<int64_t>& elements, bool with_backward, const ScheduleOptions& options)
+  PassPlanner(const std::vector<int64_t>& elements, bool with_backward, const PassPlanOptions& options)
       : elements_(elements),
         options_(options),
         live_(elements.size()),
         waited_(elements.size()),
         parted_(elements.size()) {
     const int units = static_cast<int>(elements.size());
-    for (int unit = 0; unit < units; ++unit) uses_.push_back({Act::kForward, unit});
+    for (int unit = 0; unit < units; ++unit) uses_.push_back({UnitAct::kForward, unit});
     for (int unit = units - 1; with_backward && unit >= 0; --unit) {
-      if (unit == 0 || unit >= options.first_backward) uses_.push_back({Act::kBackward, unit});
+      if (unit == 0 || unit >= options.first_backward) uses_.push_back({UnitAct::kBackward, unit});
     }
     prefetch_ = options.overlap ? options.prefetch_elements : 0;
   }
 
-  std::vector<Action> Plan() {
+  std::vector<UnitAction> Plan() {
     for (size_t use = 0; use < uses_.size(); ++use) {
       const auto [act, unit] = uses_[use];
       Gather(unit);
       Wait(unit);
       Prefetch(use);
       plan_.push_back(uses_[use]);
-      if (act == Act::kBackward) {
+      if (act == UnitAct::kBackward) {
         Reduce(unit);
         Free(unit);
       } else if (unit != 0 && !Keeps(use)) {
@@ -41,7 +41,7 @@ class PassPlanner {
       }
     }
     Free(0);  // there was no backward
-    for (int unit : reducing_) plan_.push_back({Act::kWaitReduce, unit});
+    for (int unit : reducing_) plan_.push_back({UnitAct::kWaitReduce, unit});
     return std::move(plan_);
   }
 
@@ -51,24 +51,24 @@ class PassPlanner {
     live_[unit] = true;
     waited_[unit] = false;
     if (unit != 0) num_live_ += elements_[unit];
-    plan_.push_back({parted_[unit] ? Act::kRegather : Act::kGather, unit});
+    plan_.push_back({parted_[unit] ? UnitAct::kRegather : UnitAct::kGather, unit});
     parted_[unit] = false;
   }
   void Wait(int unit) {
-    if (live_[unit] && !waited_[unit]) plan_.push_back({Act::kWaitGather, unit});
+    if (live_[unit] && !waited_[unit]) plan_.push_back({UnitAct::kWaitGather, unit});
     waited_[unit] = true;
   }
   void Free(int unit) {
     if (!live_[unit]) return;
     live_[unit] = false;
     if (unit != 0) num_live_ -= elements_[unit];
-    plan_.push_back({Act::kFree, unit});
+    plan_.push_back({UnitAct::kFree, unit});
   }
 
   void Reshard(int unit) {
     Free(unit);
-    if (plan_.back() != Action{Act::kFree, unit}) return;  // it was empty
-    plan_.back().act = Act::kReshard;
+    if (plan_.back() != UnitAction{UnitAct::kFree, unit}) return;  // it was empty
+    plan_.back().act = UnitAct::kReshard;
     parted_[unit] = true;
   }
 
@@ -88,7 +88,7 @@ class PassPlanner {
   }
 
   auto BackwardOf(size_t use) const {
-    const Action backward{Act::kBackward, uses_[use].unit};
+    const UnitAction backward{UnitAct::kBackward, uses_[use].unit};
     return std::find(uses_.begin() + static_cast<long>(use), uses_.end(), backward);
   }
   bool ComesAgain(size_t use) const { return BackwardOf(use) != uses_.end(); }
@@ -113,45 +113,45 @@ class PassPlanner {
   void Reduce(int unit) {
     if (!options_.reduce || elements_[unit] == 0 || !Trains(unit)) return;
     if (options_.overlap && !reducing_.empty()) {
-      plan_.push_back({Act::kWaitReduce, reducing_.front()});
+      plan_.push_back({UnitAct::kWaitReduce, reducing_.front()});
       reducing_.clear();
     }
-    plan_.push_back({Act::kReduce, unit});
+    plan_.push_back({UnitAct::kReduce, unit});
     reducing_.push_back(unit);
     if (options_.overlap) return;
-    plan_.push_back({Act::kWaitReduce, unit});
+    plan_.push_back({UnitAct::kWaitReduce, unit});
     reducing_.clear();
   }
 
   const std::vector<int64_t>& elements_;
-  const ScheduleOptions& options_;
+  const PassPlanOptions& options_;
   int64_t prefetch_ = 0;
-  std::vector<Action> uses_;
+  std::vector<UnitAction> uses_;
   std::vector<bool> live_, waited_, parted_;
   int64_t num_live_ = 0;  // elements, root apart
   std::vector<int> reducing_;
-  std::vector<Action> plan_;
+  std::vector<UnitAction> plan_;
 };
 
-const char* Word(Act act) {
+const char* Word(UnitAct act) {
   switch (act) {
-    case Act::kGather:
+    case UnitAct::kGather:
       return "gather";
-    case Act::kWaitGather:
+    case UnitAct::kWaitGather:
       return "wait-gather";
-    case Act::kForward:
+    case UnitAct::kForward:
       return "forward";
-    case Act::kFree:
+    case UnitAct::kFree:
       return "free";
-    case Act::kReshard:
+    case UnitAct::kReshard:
       return "reshard";
-    case Act::kRegather:
+    case UnitAct::kRegather:
       return "regather";
-    case Act::kBackward:
+    case UnitAct::kBackward:
       return "backward";
-    case Act::kReduce:
+    case UnitAct::kReduce:
       return "reduce";
-    case Act::kWaitReduce:
+    case UnitAct::kWaitReduce:
       return "wait-reduce";
   }
   return "";
@@ -159,12 +159,12 @@ const char* Word(Act act) {
 
 }  // namespace
 
-std::vector<Action> PlanPass(const std::vector<int64_t>& unit_elements, bool with_backward,
-                             const ScheduleOptions& options) {
+std::vector<UnitAction> PlanPass(const std::vector<int64_t>& unit_elements, bool with_backward,
+                                 const PassPlanOptions& options) {
   return PassPlanner(unit_elements, with_backward, options).Plan();
 }
 
-int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots, const std::vector<bool>& trained) {
+int PlanSlots(const std::vector<UnitAction>& plan, bool gradients_in_slots, const std::vector<bool>& trained) {
   // The same choices as SlotPool's, but where it would wait, there is one slot more.
   int clean = 0, made = 0;
   std::vector<int> pending;  // units whose reduction still reads a slot
@@ -172,39 +172,39 @@ int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots, const st
   for (const auto& [act, unit] : plan) {
     if (unit == 0) continue;
     switch (act) {
-      case Act::kGather:
+      case UnitAct::kGather:
         if (pending.empty()) {
           take_clean();
         } else {
           pending.erase(pending.begin());
         }
         break;
-      case Act::kRegather:  // through another communicator, so it cannot queue behind a reduction
+      case UnitAct::kRegather:  // through another communicator, so it cannot queue behind a reduction
         take_clean();
         break;
-      case Act::kFree:
-      case Act::kReshard:
+      case UnitAct::kFree:
+      case UnitAct::kReshard:
         ++clean;
         break;
-      case Act::kBackward:
+      case UnitAct::kBackward:
         if (gradients_in_slots && (trained.empty() || trained[unit])) take_clean();
         break;
-      case Act::kReduce:
+      case UnitAct::kReduce:
         if (gradients_in_slots) pending.push_back(unit);
         break;
-      case Act::kWaitReduce:
+      case UnitAct::kWaitReduce:
         clean += static_cast<int>(std::erase(pending, unit));
         break;
-      case Act::kWaitGather:
-      case Act::kForward:
+      case UnitAct::kWaitGather:
+      case UnitAct::kForward:
         break;
     }
   }
   return made;
 }
 
-std::string ToString(const std::vector<Action>& plan) {
-  return absl::StrJoin(plan, ", ", [](std::string* out, const Action& action) {
+std::string ToString(const std::vector<UnitAction>& plan) {
+  return absl::StrJoin(plan, ", ", [](std::string* out, const UnitAction& action) {
     absl::StrAppend(out, Word(action.act), " ", action.unit);
   });
 }

@@ -15,15 +15,15 @@
 namespace trainyard {
 
 // kReshard frees a unit too, but keeps a part of it, from which kRegather gathers it again among fewer ranks.
-enum class Act { kGather, kWaitGather, kForward, kFree, kReshard, kRegather, kBackward, kReduce, kWaitReduce };
+enum class UnitAct { kGather, kWaitGather, kForward, kFree, kReshard, kRegather, kBackward, kReduce, kWaitReduce };
 
-struct Action {
-  Act act;
+struct UnitAction {
+  UnitAct act;
   int unit = 0;
-  bool operator==(const Action&) const = default;
+  bool operator==(const UnitAction&) const = default;
 };
 
-struct ScheduleOptions {
+struct PassPlanOptions {
   bool overlap = true;                // false: each operation is waited for where it is started; nothing is prefetched
   bool reshard_after_forward = true;  // false: parameters stay gathered between forward and backward
   bool reduce = true;                 // false: gradients stay where they are, for another micro-batch to add to
@@ -37,14 +37,14 @@ struct ScheduleOptions {
 
 // `unit_elements[u]` is the size of unit u, [0] that of the root; one of 0 has nothing to
 // gather, free or reduce. REQUIRES: not empty.
-std::vector<Action> PlanPass(const std::vector<int64_t>& unit_elements, bool with_backward,
-                             const ScheduleOptions& options);
+std::vector<UnitAction> PlanPass(const std::vector<int64_t>& unit_elements, bool with_backward,
+                                 const PassPlanOptions& options);
 
 // Slots (slot_pool.h) that carrying out `plan` takes without waiting for any, the root apart: one a gathered unit, and
 // one for the gradients of the unit under way if `gradients_in_slots`. `trained`: as above.
-int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots, const std::vector<bool>& trained = {});
+int PlanSlots(const std::vector<UnitAction>& plan, bool gradients_in_slots, const std::vector<bool>& trained = {});
 
 // "gather 1, wait-gather 1, forward 1, free 1"
-std::string ToString(const std::vector<Action>& plan);
+std::string ToString(const std::vector<UnitAction>& plan);
 
 }  // namespace trainyard

@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-bool Computes(const Action& action) { return action.act == Act::kForward || action.act == Act::kBackward; }
+bool Computes(const UnitAction& action) { return action.act == UnitAct::kForward || action.act == UnitAct::kBackward; }
 
 }  // namespace
 
@@ -21,7 +21,7 @@ std::vector<int> TrainedGroups(const Model& model, const FlatGroups& groups) {
 
 PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options,
                      bool keeps_part) {
-  if (PlacementsOf(options.strategy).parameters == Placement::kReplicate) return {};
+  if (ShardingOf(options.strategy).parameters == Sharding::kReplicated) return {};
   std::vector<int64_t> elements(model.units().size());
   for (const auto& group : groups) {
     if (group->unit() >= 0) elements[group->unit()] += group->layout().total;
@@ -54,36 +54,36 @@ absl::Status PassRunner::Begin(bool with_backward) {
   return absl::OkStatus();
 }
 
-absl::Status PassRunner::CarryOut(const Action& action) {
+absl::Status PassRunner::CarryOut(const UnitAction& action) {
   switch (action.act) {
-    case Act::kGather:
+    case UnitAct::kGather:
       return gatherer_.Start(action.unit);
-    case Act::kWaitGather:
+    case UnitAct::kWaitGather:
       return gatherer_.Wait(action.unit);
-    case Act::kFree:
+    case UnitAct::kFree:
       gatherer_.Free(action.unit);
       return absl::OkStatus();
-    case Act::kReduce:
+    case UnitAct::kReduce:
       return reducer_.Start(trained_groups_[action.unit]);
-    case Act::kWaitReduce:
+    case UnitAct::kWaitReduce:
       return reducer_.Settle(trained_groups_[action.unit]);
-    case Act::kReshard:
+    case UnitAct::kReshard:
       gatherer_.Reshard(action.unit);
       return absl::OkStatus();
-    case Act::kRegather:
+    case UnitAct::kRegather:
       return gatherer_.StartAgain(action.unit);
-    case Act::kForward:
-    case Act::kBackward:
+    case UnitAct::kForward:
+    case UnitAct::kBackward:
       return absl::OkStatus();
   }
   return absl::OkStatus();
 }
 
-absl::Status PassRunner::Advance(const Action& computation) {
+absl::Status PassRunner::Advance(const UnitAction& computation) {
   while (cursor_ < plan_->size()) {
-    const Action action = (*plan_)[cursor_++];
+    const UnitAction action = (*plan_)[cursor_++];
     if (action == computation) return absl::OkStatus();
-    if (action.act == Act::kForward) {
+    if (action.act == UnitAct::kForward) {
       return absl::FailedPreconditionError(absl::StrCat("unit ", model_.units()[computation.unit].name, " runs where ",
                                                         model_.units()[action.unit].name,
                                                         " is due: a model runs its units in the order of units()"));
@@ -95,7 +95,7 @@ absl::Status PassRunner::Advance(const Action& computation) {
 }
 
 absl::Status PassRunner::RunUpToComputation() {
-  const Action free_root{Act::kFree, 0};
+  const UnitAction free_root{UnitAct::kFree, 0};
   while (cursor_ < plan_->size() && !Computes((*plan_)[cursor_]) && (*plan_)[cursor_] != free_root) {
     RETURN_IF_ERROR(CarryOut((*plan_)[cursor_++]));
   }
@@ -104,8 +104,8 @@ absl::Status PassRunner::RunUpToComputation() {
 
 absl::Status PassRunner::RunToEnd(bool waits) {
   while (cursor_ < plan_->size()) {
-    const Action action = (*plan_)[cursor_++];
-    if (waits || cursor_ < plan_->size() || action.act != Act::kWaitReduce) {
+    const UnitAction action = (*plan_)[cursor_++];
+    if (waits || cursor_ < plan_->size() || action.act != UnitAct::kWaitReduce) {
       RETURN_IF_ERROR(CarryOut(action));
     }
   }

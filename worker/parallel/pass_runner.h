@@ -2,7 +2,7 @@
 // compute advance through the same list, so their collectives cannot diverge.
 //
 //   runner.Begin(with_backward)
-//   runner.Advance({Act::kForward, u})   up to the computation of u, which the caller then makes
+//   runner.Advance({UnitAct::kForward, u})   up to the computation of u, which the caller then makes
 //   runner.RunUpToComputation()          what follows it
 //   ...
 //   runner.SetReducing(reduce)           forward's part of the two plans with backward is the same
@@ -26,9 +26,9 @@ namespace trainyard {
 
 // The passes there are, as plans; all empty where parameters are replicated.
 struct PassPlans {
-  std::vector<Action> evaluation;
-  std::vector<Action> inner;     // with backward; gradients stay where they are
-  std::vector<Action> reducing;  // with backward
+  std::vector<UnitAction> evaluation;
+  std::vector<UnitAction> inner;     // with backward; gradients stay where they are
+  std::vector<UnitAction> reducing;  // with backward
 };
 PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options, bool keeps_part);
 
@@ -52,23 +52,23 @@ class PassRunner {
 
   // Up to the next computation, which is `computation`. Backward may pass over units that no gradient has reached; they
   // are closed in their turn. Possible errors, too: FailedPrecondition where another unit is due.
-  absl::Status Advance(const Action& computation);
+  absl::Status Advance(const UnitAction& computation);
   // The root is in use to the end of a pass: its last norm and the head come after the last unit.
   absl::Status RunUpToComputation();
   // Without `waits` the wait for the last reduction is left to FinishBackward.
   absl::Status RunToEnd(bool waits = true);
   // The last action was the computation of `action`.
-  bool IsAfter(const Action& action) const { return cursor_ > 0 && (*plan_)[cursor_ - 1] == action; }
+  bool IsAfter(const UnitAction& action) const { return cursor_ > 0 && (*plan_)[cursor_ - 1] == action; }
 
  private:
-  absl::Status CarryOut(const Action& action);
+  absl::Status CarryOut(const UnitAction& action);
 
   const Model& model_;
   const std::vector<int> trained_groups_;
   const PassPlans& plans_;
   Gatherer& gatherer_;
   Reducer& reducer_;
-  const std::vector<Action>* plan_ = &plans_.evaluation;
+  const std::vector<UnitAction>* plan_ = &plans_.evaluation;
   size_t cursor_ = 0;  // next action of the plan
 };
 

@@ -19,7 +19,7 @@ Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup
       groups_(groups),
       communicators_(communicators),
       overlap_(options.overlap),
-      sharded_(PlacementsOf(options.strategy).gradients == Placement::kShard),
+      sharded_(ShardingOf(options.strategy).gradients == Sharding::kSharded),
       scatters_(communicators.shard->world_size() > 1 &&
                 (sharded_ || (options.strategy == Strategy::kZero1 && options.reduce_scatter))),
       units_(units),
@@ -84,7 +84,7 @@ absl::Status Reducer::Done(int parameter) {
 
 absl::Status Reducer::Acquire(State& state, int number) {
   FlatGroup& group = *groups_[number];
-  const bool alone = group.layout().world == 1;
+  const bool alone = group.layout().num_shards == 1;
   if (!sharded_) {
     state.flat = group.whole_gradients();
   } else if (alone && !state.has_sum) {
@@ -162,7 +162,7 @@ absl::Status Reducer::Start(int number) {
   }
   ZeroUnwritten(state, group);
   if (number == first_trained_) Spoil(state.flat);
-  if (sharded_ && group.layout().world == 1) return absl::OkStatus();
+  if (sharded_ && group.layout().num_shards == 1) return absl::OkStatus();
   BeginReduce(number);
   state.sent = state.flat;
   if (state.flat.scalar_type() != wire_type_) {
@@ -197,8 +197,8 @@ absl::Status Reducer::Settle(int number) {
   if (!sharded_ && !scatters_) {
     if (casts_) group.whole_gradients().copy_(state.sent);
   } else if (state.has_sum) {
-    sum.add_(group.layout().world > 1 ? state.received : state.flat);
-  } else if (casts_ && group.layout().world > 1) {
+    sum.add_(group.layout().num_shards > 1 ? state.received : state.flat);
+  } else if (casts_ && group.layout().num_shards > 1) {
     sum.copy_(state.received);
   }
   state.has_sum = sharded_;

@@ -9,14 +9,15 @@ int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multi
 
 }  // namespace
 
-ShardLayout LayOut(const std::vector<int64_t>& sizes, const std::vector<int>& order, int world) {
-  ShardLayout layout{.world = world, .sizes = sizes, .offsets = std::vector<int64_t>(sizes.size()), .order = order};
+ShardLayout MakeShardLayout(const std::vector<int64_t>& sizes, const std::vector<int>& order, int num_shards) {
+  ShardLayout layout{
+      .num_shards = num_shards, .sizes = sizes, .offsets = std::vector<int64_t>(sizes.size()), .order = order};
   for (int parameter : order) {
     layout.offsets[parameter] = layout.used;
     layout.used = RoundUp(layout.used + sizes[parameter], kAlignment);
   }
-  layout.total = RoundUp(layout.used, world * kAlignment);
-  layout.shard = layout.total / world;
+  layout.total = RoundUp(layout.used, num_shards * kAlignment);
+  layout.shard = layout.total / num_shards;
   return layout;
 }
 

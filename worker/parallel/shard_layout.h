@@ -6,7 +6,7 @@
 //     16-aligned     ^gap, 0                                         ^gap, 0
 //
 // Parameters lie row-major, one after another, each from a multiple of kAlignment elements on; the whole is padded to
-// world x kAlignment. So a rank has an element range of each parameter, possibly none, and vector code over any piece
+// num_shards x kAlignment. So a rank has an element range of each parameter, possibly none, and vector code over any piece
 // meets no tail that another layout would not meet.
 #pragma once
 
@@ -32,10 +32,10 @@ struct ShardPiece {
 };
 
 struct ShardLayout {
-  int world = 1;
-  int64_t total = 0;  // elements of the flat buffer; world x shard
+  int num_shards = 1;
+  int64_t total = 0;  // elements of the flat buffer; num_shards x shard
   int64_t shard = 0;
-  int64_t used = 0;              // up to the end of the last parameter, aligned: the same whatever the world
+  int64_t used = 0;              // up to the end of the last parameter, aligned: independent of num_shards
   std::vector<int64_t> sizes;    // of each parameter
   std::vector<int64_t> offsets;  // of each parameter in the flat buffer
   std::vector<int> order;        // parameters as they lie
@@ -46,7 +46,7 @@ struct ShardLayout {
   std::vector<ShardPiece> PiecesOf(int rank) const;
 };
 
-// `order` names every parameter once. REQUIRES: world >= 1; sizes >= 0.
-ShardLayout LayOut(const std::vector<int64_t>& sizes, const std::vector<int>& order, int world);
+// `order` names every parameter once. REQUIRES: num_shards >= 1; sizes >= 0.
+ShardLayout MakeShardLayout(const std::vector<int64_t>& sizes, const std::vector<int>& order, int num_shards);
 
 }  // namespace trainyard

@@ -8,11 +8,11 @@ namespace {
 struct Row {
   Strategy strategy;
   const char* word;
-  Placements placements;
+  StateSharding sharding;
 };
 
-constexpr Placement kR = Placement::kReplicate;
-constexpr Placement kS = Placement::kShard;
+constexpr Sharding kR = Sharding::kReplicated;
+constexpr Sharding kS = Sharding::kSharded;
 constexpr Row kRows[] = {
     {Strategy::kDdp, "ddp", {kR, kR, kR}},     {Strategy::kZero1, "zero1", {kR, kR, kS}},
     {Strategy::kZero2, "zero2", {kR, kS, kS}}, {Strategy::kZero3, "zero3", {kS, kS, kS}},
@@ -32,7 +32,7 @@ absl::StatusOr<Strategy> StrategyOf(absl::string_view word) {
   return absl::InvalidArgumentError(absl::StrCat("'", word, "' is no data-parallel strategy; known: ", known));
 }
 
-Placements PlacementsOf(Strategy strategy) { return kRows[static_cast<int>(strategy)].placements; }
+StateSharding ShardingOf(Strategy strategy) { return kRows[static_cast<int>(strategy)].sharding; }
 
 absl::StatusOr<MeshShape> DataMesh(Strategy strategy, int world_size, int shard, int replicate) {
   if (strategy == Strategy::kHsdp && shard == 0 && replicate == 0) {

@@ -27,13 +27,13 @@ const char* StrategyName(Strategy strategy);  // "ddp", as in parallel.data
 // Possible errors: InvalidArgument for a word that is none of the six; the message lists them.
 absl::StatusOr<Strategy> StrategyOf(absl::string_view word);
 
-enum class Placement { kReplicate, kShard };
-struct Placements {
-  Placement parameters = Placement::kReplicate;
-  Placement gradients = Placement::kReplicate;
-  Placement optimizer_state = Placement::kReplicate;
+enum class Sharding { kReplicated, kSharded };
+struct StateSharding {
+  Sharding parameters = Sharding::kReplicated;
+  Sharding gradients = Sharding::kReplicated;
+  Sharding optimizer_state = Sharding::kReplicated;
 };
-Placements PlacementsOf(Strategy strategy);
+StateSharding ShardingOf(Strategy strategy);
 
 // The mesh of a job whose ranks are all data ranks. 0 for `shard` or `replicate`: what is left of `world_size`.
 // ddp: {dp_replicate = world}; the others {dp_shard = world}; hsdp: as said, at least one of both.

@@ -31,7 +31,7 @@ bool HoldsAll(const FlatGroup& group) {
 // The whole of `role`, from all ranks of the shard group; in new memory unless this rank has it.
 absl::StatusOr<at::Tensor> Whole(const FlatGroup& group, const Role& role, Communicator& shard) {
   const at::Tensor& own = (group.*role.shard)();
-  if (group.layout().world == 1 || group.layout().total == 0) return own;
+  if (group.layout().num_shards == 1 || group.layout().total == 0) return own;
   if (role.name == kParameters.name && HoldsAll(group)) return group.whole_parameters();
   at::Tensor whole = at::empty({group.layout().total}, own.options());
   RETURN_IF_ERROR(shard.AllGather(whole, own)->Wait()) << "while gathering the state of " << group.name();
@@ -97,7 +97,7 @@ namespace {
 // next of them, to be witnessed.
 ElementRange ShareOf(const FlatGroup& group, const MeshCommunicators& communicators, bool witnessed) {
   const ShardLayout& layout = group.layout();
-  const bool over_shards = layout.world == communicators.shard->world_size();
+  const bool over_shards = layout.num_shards == communicators.shard->world_size();
   const Communicator& alike = over_shards ? *communicators.replicate : *communicators.data;
   const int64_t ranks = alike.world_size();
   const int64_t share = ((layout.shard + ranks - 1) / ranks + kAlignment - 1) / kAlignment * kAlignment;

@@ -1,4 +1,4 @@
-// The state of a strategy as whole tensors under the parameters' own names, whatever the placement: what a checkpoint
+// The state of a strategy as whole tensors under the parameters' own names, whatever the sharding: what a checkpoint
 // holds, so that every layout can load every other's.
 #pragma once
 

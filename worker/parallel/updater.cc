@@ -88,10 +88,10 @@ absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own) {
 
 absl::Status Updater::StartGathers() {
   for (const auto& group : groups_) {
-    const Placements& placements = group->placements();
-    if (placements.parameters == Placement::kShard || placements.optimizer_state == Placement::kReplicate) continue;
+    const StateSharding& sharding = group->sharding();
+    if (sharding.parameters == Sharding::kSharded || sharding.optimizer_state == Sharding::kReplicated) continue;
     const ShardLayout& layout = group->layout();
-    if (layout.world == 1) continue;
+    if (layout.num_shards == 1) continue;
     while (!gathers_.empty() && num_gathering_ + layout.total > gather_elements_) RETURN_IF_ERROR(AwaitOldest());
     Gather gather{
         .operations = {}, .elements = layout.total, .event = BeginEvent(events_, EventKind::kGather, group->name())};
@@ -99,7 +99,7 @@ absl::Status Updater::StartGathers() {
     if (all_gather_) {
       gather.operations.push_back(communicators_.shard->AllGather(whole, group->weights()));
     } else {
-      for (int owner = 0; owner < layout.world; ++owner) {
+      for (int owner = 0; owner < layout.num_shards; ++owner) {
         gather.operations.push_back(
             communicators_.shard->Broadcast(whole.narrow(0, owner * layout.shard, layout.shard), owner));
       }

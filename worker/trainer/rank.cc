@@ -199,7 +199,7 @@ absl::Status CheckOffload(const StartOrder& order, const Model& model) {
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
   ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(parallel.strategy));
   ASSIGN_OR_RETURN(Precision precision, ParsePrecision(order.config), << "train.precision");
-  const bool shards = PlacementsOf(strategy).parameters == Placement::kShard;
+  const bool shards = ShardingOf(strategy).parameters == Sharding::kSharded;
   auto size = [](at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); };
   int64_t trained = 0;
   for (const NamedTensor& parameter : model.parameters()) {

@@ -20,7 +20,7 @@
 namespace trainyard {
 namespace {
 
-constexpr Placements kSharded = {Placement::kShard, Placement::kShard, Placement::kShard};
+constexpr StateSharding kSharded = {Sharding::kSharded, Sharding::kSharded, Sharding::kSharded};
 
 // Two matrices, a bias between them.
 class Matrices final : public Model {
@@ -52,7 +52,7 @@ class FlatGroupTest : public testing::Test {
       tensor.mutable_grad().reset();
     }
     group_ = std::make_unique<FlatGroup>(model_, "unit", std::vector<int>{0, 1, 2}, kSharded, Precision{}, *single_);
-    EXPECT_TRUE(group_->TakeRankZeros(*single_).ok());
+    EXPECT_TRUE(group_->CopyFromRankZero(*single_).ok());
   }
 
   std::unique_ptr<Communicator> single_ = NewSingleCommunicator();

@@ -1,4 +1,4 @@
-// The pure parts that say what lies where: placements, meshes, layouts, buckets, deals.
+// The pure parts that say what lies where: sharding, meshes, layouts, buckets, deals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,14 +20,14 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 std::string Letters(Strategy strategy) {
-  const Placements p = PlacementsOf(strategy);
+  const StateSharding p = ShardingOf(strategy);
   std::string letters;
-  for (Placement placement : {p.parameters, p.gradients, p.optimizer_state})
-    letters += placement == Placement::kShard ? 'S' : 'R';
+  for (Sharding sharding : {p.parameters, p.gradients, p.optimizer_state})
+    letters += sharding == Sharding::kSharded ? 'S' : 'R';
   return letters;
 }
 
-TEST(Placement, IsTheTableOfTheStrategies) {
+TEST(Sharding, IsTheTableOfTheStrategies) {
   std::vector<std::string> table;
   for (const char* word : {"ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"}) {
     Strategy strategy = *StrategyOf(word);
@@ -55,8 +55,8 @@ TEST(DataMesh, DealsTheRanksToBothAxes) {
   EXPECT_THAT(DataMesh(Strategy::kHsdp, 4).status().message(), HasSubstr("needs a size"));
 }
 
-TEST(LayOut, AlignsEveryParameterAndPadsForTheWorld) {
-  ShardLayout layout = LayOut({10, 32, 5}, {1, 0, 2}, /*world=*/3);
+TEST(MakeShardLayout, AlignsEveryParameterAndPadsForTheWorld) {
+  ShardLayout layout = MakeShardLayout({10, 32, 5}, {1, 0, 2}, /*world=*/3);
 
   EXPECT_THAT(layout.offsets, ElementsAre(32, 0, 48));
   EXPECT_EQ(layout.used, 64);
@@ -69,10 +69,10 @@ TEST(LayOut, AlignsEveryParameterAndPadsForTheWorld) {
 }
 
 // The example of the guides: three layers of three parameters on three GPUs. A layer is a group of its own.
-TEST(LayOut, ThreeLayersOfThreeOverThreeRanks_GiveEachRankOneParameterOfEachLayer) {
+TEST(MakeShardLayout, ThreeLayersOfThreeOverThreeRanks_GiveEachRankOneParameterOfEachLayer) {
   std::vector<std::string> held(3);
   for (const std::string layer : {"a", "b", "c"}) {
-    ShardLayout layout = LayOut({48, 48, 48}, {0, 1, 2}, /*world=*/3);
+    ShardLayout layout = MakeShardLayout({48, 48, 48}, {0, 1, 2}, /*world=*/3);
     for (int rank = 0; rank < 3; ++rank) {
       for (const ShardPiece& piece : layout.PiecesOf(rank)) {
         EXPECT_EQ(piece.range, (ElementRange{0, 48})) << "whole";
@@ -83,15 +83,15 @@ TEST(LayOut, ThreeLayersOfThreeOverThreeRanks_GiveEachRankOneParameterOfEachLaye
   EXPECT_THAT(held, ElementsAre("a0 b0 c0", "a1 b1 c1", "a2 b2 c2"));
 }
 
-TEST(LayOut, CutsAParameterWhereTheShardsMeet) {
-  ShardLayout layout = LayOut({100}, {0}, 2);
+TEST(MakeShardLayout, CutsAParameterWhereTheShardsMeet) {
+  ShardLayout layout = MakeShardLayout({100}, {0}, 2);
   EXPECT_EQ(layout.shard, 64);
   EXPECT_THAT(layout.PiecesOf(0), ElementsAre(ShardPiece{0, {0, 64}, 0}));
   EXPECT_THAT(layout.PiecesOf(1), ElementsAre(ShardPiece{0, {64, 36}, 0}));
 }
 
 // Every element is in exactly one piece or gap. A failure prints the seed that repeats it.
-TEST(LayOut, RandomShapesAreCoveredOnce) {
+TEST(MakeShardLayout, RandomShapesAreCoveredOnce) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     std::vector<int64_t> sizes(1 + random() % 12);
@@ -101,14 +101,14 @@ TEST(LayOut, RandomShapesAreCoveredOnce) {
       order[i] = static_cast<int>(i);
     }
     std::shuffle(order.begin(), order.end(), random);
-    ShardLayout layout = LayOut(sizes, order, 1 + static_cast<int>(random() % 5));
+    ShardLayout layout = MakeShardLayout(sizes, order, 1 + static_cast<int>(random() % 5));
 
     std::vector<int> covered(layout.total);
     for (const ElementRange& gap : layout.Gaps()) {
       for (int64_t i = 0; i < gap.count; ++i) ++covered[gap.first + i];
     }
     std::vector<int64_t> held(sizes.size());
-    for (int rank = 0; rank < layout.world; ++rank) {
+    for (int rank = 0; rank < layout.num_shards; ++rank) {
       for (const ShardPiece& piece : layout.PiecesOf(rank)) {
         ASSERT_EQ(piece.range.first, held[piece.parameter]) << "seed " << seed;
         held[piece.parameter] += piece.range.count;

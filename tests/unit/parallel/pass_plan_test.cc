@@ -11,13 +11,13 @@
 namespace trainyard {
 namespace {
 
-int Count(const std::vector<Action>& plan, Act act) {
-  return static_cast<int>(std::count_if(plan.begin(), plan.end(), [&](const Action& a) { return a.act == act; }));
+int Count(const std::vector<UnitAction>& plan, UnitAct act) {
+  return static_cast<int>(std::count_if(plan.begin(), plan.end(), [&](const UnitAction& a) { return a.act == act; }));
 }
 
-std::string Lines(const std::vector<Action>& plan) {
+std::string Lines(const std::vector<UnitAction>& plan) {
   std::string lines;
-  for (const Action& action : plan) lines += ToString({action}) + "\n";
+  for (const UnitAction& action : plan) lines += ToString({action}) + "\n";
   return lines;
 }
 
@@ -26,7 +26,7 @@ std::string Lines(const std::vector<Action>& plan) {
 struct Golden {
   const char* name;
   bool with_backward;
-  ScheduleOptions options;
+  PassPlanOptions options;
 };
 class GoldenPlan : public testing::TestWithParam<Golden> {};
 INSTANTIATE_TEST_SUITE_P(Plans, GoldenPlan,
@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, GoldenPlan,
                          });
 
 TEST_P(GoldenPlan, IsAsWrittenDown) {
-  const std::string path = std::string("tests/golden/schedule/") + GetParam().name + ".txt";
+  const std::string path = std::string("tests/golden/pass_plan/") + GetParam().name + ".txt";
   const std::string plan = Lines(PlanPass({50, 100, 100, 100}, GetParam().with_backward, GetParam().options));
   absl::StatusOr<std::string> golden = ReadFile(path);
   ASSERT_TRUE(golden.ok()) << path << " should hold\n" << plan;
@@ -51,27 +51,27 @@ TEST_P(GoldenPlan, IsAsWrittenDown) {
 
 TEST(PlanPass, GathersAsOftenAsPromised) {
   const std::vector<int64_t> units(1 + 5, 100);
-  EXPECT_EQ(Count(PlanPass(units, true, {}), Act::kGather), 10);
-  EXPECT_EQ(Count(PlanPass(units, true, {.prefetch_elements = 0}), Act::kGather), 11);
-  EXPECT_EQ(Count(PlanPass(units, true, {.overlap = false}), Act::kGather), 11);
-  EXPECT_EQ(Count(PlanPass(units, true, {.reshard_after_forward = false}), Act::kGather), 6);
-  EXPECT_EQ(Count(PlanPass(units, false, {}), Act::kGather), 6);
+  EXPECT_EQ(Count(PlanPass(units, true, {}), UnitAct::kGather), 10);
+  EXPECT_EQ(Count(PlanPass(units, true, {.prefetch_elements = 0}), UnitAct::kGather), 11);
+  EXPECT_EQ(Count(PlanPass(units, true, {.overlap = false}), UnitAct::kGather), 11);
+  EXPECT_EQ(Count(PlanPass(units, true, {.reshard_after_forward = false}), UnitAct::kGather), 6);
+  EXPECT_EQ(Count(PlanPass(units, false, {}), UnitAct::kGather), 6);
 }
 
 TEST(PlanPass, KeepsUnitsWhoseNextUseIsNear) {
   const std::vector<int64_t> units(1 + 4, 100);
   // Between forward and backward of the last but one lie the two uses of the last.
-  EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 199}), Act::kGather), 8);
-  EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200}), Act::kGather), 7);
-  EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200, .max_live_elements = 199}), Act::kGather), 8);
+  EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 199}), UnitAct::kGather), 8);
+  EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200}), UnitAct::kGather), 7);
+  EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200, .max_live_elements = 199}), UnitAct::kGather), 8);
 }
 
 TEST(PlanPass, PrefetchesWithinItsLimits) {
-  auto live_at_first_block = [](const ScheduleOptions& options) {
+  auto live_at_first_block = [](const PassPlanOptions& options) {
     int live = 0;
-    for (const Action& action : PlanPass(std::vector<int64_t>(1 + 6, 100), true, options)) {
-      if (action == Action{Act::kForward, 1}) break;
-      live += action.act == Act::kGather && action.unit > 0;
+    for (const UnitAction& action : PlanPass(std::vector<int64_t>(1 + 6, 100), true, options)) {
+      if (action == UnitAction{UnitAct::kForward, 1}) break;
+      live += action.act == UnitAct::kGather && action.unit > 0;
     }
     return live;
   };
@@ -99,7 +99,7 @@ TEST(PlanPass, RandomPlansHold) {
     std::vector<int64_t> units(1 + random() % 7);
     for (int64_t& elements : units) elements = 1 + random() % 100;
     const bool with_backward = random() % 4 != 0;
-    ScheduleOptions options{.overlap = random() % 2 == 0,
+    PassPlanOptions options{.overlap = random() % 2 == 0,
                             .reshard_after_forward = random() % 2 == 0,
                             .reduce = random() % 2 == 0,
                             .prefetch_elements = static_cast<int64_t>(random() % 300) - 1,
@@ -107,19 +107,19 @@ TEST(PlanPass, RandomPlansHold) {
                             .max_live_elements = 1 + static_cast<int64_t>(random() % 400)};
     std::map<int, int> state;  // 1: gathering, 2: gathered
     std::map<int, int> reducing;
-    std::vector<Action> computed;
+    std::vector<UnitAction> computed;
     for (const auto& [act, unit] : PlanPass(units, with_backward, options)) {
-      if (act == Act::kGather) {
+      if (act == UnitAct::kGather) {
         ASSERT_EQ(state[unit]++, 0) << "seed " << seed;
-      } else if (act == Act::kWaitGather) {
+      } else if (act == UnitAct::kWaitGather) {
         ASSERT_EQ(state[unit]++, 1) << "seed " << seed;
-      } else if (act == Act::kFree) {
+      } else if (act == UnitAct::kFree) {
         ASSERT_EQ(state[unit], 2) << "seed " << seed;
         state[unit] = 0;
-      } else if (act == Act::kReduce) {
-        ASSERT_EQ(computed.back(), (Action{Act::kBackward, unit})) << "seed " << seed;
+      } else if (act == UnitAct::kReduce) {
+        ASSERT_EQ(computed.back(), (UnitAction{UnitAct::kBackward, unit})) << "seed " << seed;
         ++reducing[unit];
-      } else if (act == Act::kWaitReduce) {
+      } else if (act == UnitAct::kWaitReduce) {
         ASSERT_EQ(reducing[unit]--, 1) << "seed " << seed;
       } else {
         ASSERT_EQ(state[unit], 2) << "seed " << seed;

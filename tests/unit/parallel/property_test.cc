@@ -158,7 +158,7 @@ Draw DrawOf(unsigned seed) {
   const int shapes[][2] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 1}};
   const auto& shape = shapes[below(6)];
   draw.mesh = {.dp_replicate = ddp ? 1 + below(4) : shape[0], .dp_shard = ddp ? 1 : shape[1]};
-  const bool shards = PlacementsOf(options.strategy).parameters == Placement::kShard;
+  const bool shards = ShardingOf(options.strategy).parameters == Sharding::kSharded;
   if (shards && draw.mesh.dp_shard % 2 == 0 && below(3) == 0) draw.reshard_to = 2;
   options.clip_norm = below(2) == 0 ? 0 : 0.3;
   options.bucket_elements = one_of({1, 40, 300, 100000});
