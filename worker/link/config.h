@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "models/model_sizes.h"
+#include "common/defaults.h"
 
 namespace trainyard {
 
@@ -73,21 +73,21 @@ struct TrainConfig {
     std::string strategy = "ddp";  // a name of parallel.data
     int shard = 0;                 // 0: all ranks that the other axes leave
     int replicate = 0;
-    int64_t bucket_elements = 6553600;
+    int64_t bucket_elements = defaults::kBucketElements;
     bool overlap = true;
     std::optional<bool> reduce_scatter;  // none: on, except for zero1 over sockets
     bool reduce_every_micro_batch = false;
     bool reshard_after_forward = true;
     int reshard_to = 0;  // ranks that gather a unit again for backward; 0: all that share it
-    int64_t gather_bucket_elements = 6553600;
+    int64_t gather_bucket_elements = defaults::kBucketElements;
     bool all_gather = true;
     int64_t persist_elements = 0;
     int64_t prefetch_elements = -1;  // -1: one unit
-    int64_t max_live_elements = 1000000000;
+    int64_t max_live_elements = defaults::kMaxLiveElements;
     int64_t reuse_elements = 0;
     std::string recompute = "none";  // a name of parallel.recompute.mode
     int recompute_every = 1;
-    int64_t optimizer_tile_elements = 1000000000;
+    int64_t optimizer_tile_elements = defaults::kOptimizerTileElements;
     bool offload_optimizer = false;
     bool offload_parameters = false;
   } parallel;

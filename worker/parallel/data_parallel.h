@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
+#include "common/defaults.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/model/model.h"
 #include "worker/numerics/adamw.h"
@@ -56,21 +57,21 @@ struct DataParallelOptions {
   std::optional<Precision> precision = {};
   LossScaleConfig loss_scale = {};  // where precision asks for one
   AdamWConfig optimizer = {};
-  double clip_norm = 1.0;                 // 0: no clipping
-  int64_t bucket_elements = 6553600;      // a bucket is closed once it holds so many; 25 MiB of fp32
+  double clip_norm = 1.0;                               // 0: no clipping
+  int64_t bucket_elements = defaults::kBucketElements;  // a bucket is closed once it holds so many; 25 MiB of fp32
   bool overlap = true;                    // communicate during computation; the numbers are the same either way
   bool reduce_scatter = true;             // zero1: false reduces by all-reduce, which makes its numbers those of ddp
   bool reduce_every_micro_batch = false;  // sharded gradients: reduce each, so that they are never held whole
   bool reshard_after_forward = true;      // sharded parameters: gather them again for backward
   int64_t prefetch_elements = -1;         // as in pass_plan.h
   int64_t reuse_elements = 0;
-  int64_t max_live_elements = 1000000000;
-  int64_t persist_elements = 0;              // sharded parameters: smaller ones stay whole on every rank
-  int64_t gather_bucket_elements = 6553600;  // of updated parameters, gathered at once after a step
-  bool all_gather = true;                    // false: each owner broadcasts its part of the updated parameters
+  int64_t max_live_elements = defaults::kMaxLiveElements;
+  int64_t persist_elements = 0;  // sharded parameters: smaller ones stay whole on every rank
+  int64_t gather_bucket_elements = defaults::kBucketElements;  // of updated parameters, gathered at once after a step
+  bool all_gather = true;  // false: each owner broadcasts its part of the updated parameters
   Recompute recompute = {};
-  EventLog* events = nullptr;                    // not owned; null: nobody asks what was done when
-  int64_t optimizer_tile_elements = 1000000000;  // updated at once
+  EventLog* events = nullptr;  // not owned; null: nobody asks what was done when
+  int64_t optimizer_tile_elements = defaults::kOptimizerTileElements;  // updated at once
   Offload offload = {};
   Ledger* ledger = nullptr;                 // where memory is accounted for, if anywhere; not owned
   Clock* clock = &Clock::GetSteadyClock();  // of exposed_comm_s; not owned

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "common/defaults.h"
+
 namespace trainyard {
 
 // kReshard frees a unit too, but keeps a part of it, from which kRegather gathers it again among fewer ranks.
@@ -29,10 +31,10 @@ struct PassPlanOptions {
   bool reduce = true;                 // false: gradients stay where they are, for another micro-batch to add to
   int64_t prefetch_elements = -1;     // gathered ahead at most; -1: one unit
   int64_t reuse_elements = 0;         // a unit whose next use lies at most so many elements away is not freed
-  int64_t max_live_elements = 1000000000;  // no prefetching and no keeping beyond so many, root apart
-  bool keeps_part = false;                 // what is freed between forward and backward is resharded
-  int first_backward = 1;                  // units below, but for the root, take no part in backward
-  std::vector<bool> trained = {};          // by unit: it has gradients to reduce; empty: all
+  int64_t max_live_elements = defaults::kMaxLiveElements;  // no prefetching and no keeping beyond so many, root apart
+  bool keeps_part = false;                                 // what is freed between forward and backward is resharded
+  int first_backward = 1;                                  // units below, but for the root, take no part in backward
+  std::vector<bool> trained = {};                          // by unit: it has gradients to reduce; empty: all
 };
 
 // `unit_elements[u]` is the size of unit u, [0] that of the root; one of 0 has nothing to

@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/bad_request.h"
+#include "common/defaults.h"
 #include "common/files.h"
 #include "common/strict_yaml.h"
 #include "google/rpc/error_details.pb.h"
@@ -41,7 +42,10 @@ TEST(Prepare, SetsEveryDefaultOfTheSchema) {
   EXPECT_EQ(spec.train().seed(), 1337u);
   EXPECT_EQ(spec.train().precision().param(), v1::PRECISION_FP32);
   EXPECT_EQ(spec.train().precision().state(), v1::PRECISION_FP32);
-  EXPECT_EQ(spec.parallel().bucket_elements(), 6553600u);
+  EXPECT_EQ(spec.parallel().bucket_elements(), uint64_t{defaults::kBucketElements});
+  EXPECT_EQ(spec.parallel().gather_bucket_elements(), uint64_t{defaults::kBucketElements});
+  EXPECT_EQ(spec.parallel().max_live_elements(), uint64_t{defaults::kMaxLiveElements});
+  EXPECT_EQ(spec.parallel().optimizer_tile_elements(), uint64_t{defaults::kOptimizerTileElements});
   EXPECT_TRUE(spec.parallel().overlap());
   EXPECT_EQ(spec.checkpoint().keep(), 3u);
   EXPECT_EQ(spec.recovery().max_restarts(), 10u);
