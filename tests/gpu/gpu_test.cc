@@ -146,7 +146,7 @@ TEST_F(Gpu, RanksThatShareAGpu_ReduceThroughHostMemory) {
 
 // Three steps of a small model on `device`, in a world of one.
 absl::StatusOr<std::vector<double>> LossesOn(at::Device device, std::unique_ptr<Communicator> comm,
-                                             const DataParallelOptions& options) {
+                                             const ParallelOptions& options) {
   ASSIGN_OR_RETURN(auto model, NewGpt2({.layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 64}, 1,
                                        at::kFloat, /*backed=*/false));
   if (!device.is_cpu()) model->PlaceOn(device);
@@ -172,19 +172,18 @@ absl::StatusOr<std::vector<double>> LossesOn(at::Device device, std::unique_ptr<
 
 // Also with state in host memory, and with recomputation.
 TEST_F(Gpu, EachStrategy_MatchesTheLossesOfTheCpu) {
-  const DataParallelOptions all[] = {
-      {.strategy = Strategy::kDdp},
-      {.strategy = Strategy::kZero2},
-      {.strategy = Strategy::kFsdp},
-      {.strategy = Strategy::kFsdp, .recompute = {.mode = RecomputeMode::kSelective}},
-      {.strategy = Strategy::kDdp, .optimizer_tile_elements = 512, .offload = {.optimizer = true}},
-      {.strategy = Strategy::kFsdp,
-       .optimizer_tile_elements = 512,
-       .offload = {.optimizer = true, .parameters = true}}};
+  const ParallelOptions all[] = {
+      {.data = {.strategy = Strategy::kDdp}},
+      {.data = {.strategy = Strategy::kZero2}},
+      {.data = {.strategy = Strategy::kFsdp}},
+      {.recompute = {.mode = RecomputeMode::kSelective}, .data = {.strategy = Strategy::kFsdp}},
+      {.data = {.strategy = Strategy::kDdp, .offload = {.optimizer = true}}, .update = {.tile_elements = 512}},
+      {.data = {.strategy = Strategy::kFsdp, .offload = {.optimizer = true, .parameters = true}},
+       .update = {.tile_elements = 512}}};
   const auto on_cpu = LossesOn(at::kCPU, NewSingleCommunicator(), all[0]);
   ASSERT_TRUE(on_cpu.ok()) << on_cpu.status();
 
-  for (const DataParallelOptions& options : all) {
+  for (const ParallelOptions& options : all) {
     const auto on_gpu =
         LossesOn(kGpu, NewDeviceCommunicator(kGpu, NewSingleCommunicator(), NewSingleRankNccl()), options);
 

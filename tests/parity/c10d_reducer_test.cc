@@ -153,10 +153,10 @@ class ReadyRecorder final : public UnitHooks, private GradientSink, private Back
   void BeforeRoot() override {}
   at::Tensor AfterRoot(const at::Tensor& y) override { return y; }
   at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
-    return RunBody(recompute_, unit, x, body);
+    return runner_->Run(unit, x, body);
   }
   GradientSink* sink() override { return this; }
-  void set_recompute(RecomputeMode mode) { recompute_.mode = mode; }
+  void set_recompute(RecomputeMode mode) { runner_ = ApplyRecompute({.mode = mode}, /*first_backward=*/1); }
 
  private:
   Place Claim(int parameter) override {
@@ -171,7 +171,7 @@ class ReadyRecorder final : public UnitHooks, private GradientSink, private Back
   absl::Status AfterBackward(int) override { return absl::OkStatus(); }
 
   Model& model_;
-  Recompute recompute_;
+  std::unique_ptr<UnitRunner> runner_ = ApplyRecompute({}, /*first_backward=*/1);
   std::vector<int> order_;
 };
 
@@ -188,7 +188,7 @@ std::map<std::string, at::Tensor> GradientsIn(const std::vector<at::Tensor>& sum
       order.push_back(static_cast<int>(sizes.size()));
       sizes.push_back(shapes.at(name).numel());
     }
-    const ShardLayout layout = MakeShardLayout(sizes, order, /*world=*/1);
+    const ShardLayout layout = MakeShardLayout(sizes, order, /*num_shards=*/1);
     for (size_t i = 0; i < sizes.size(); ++i) {
       const std::string& name = buckets[b][i];
       gradients[name] = summed[b].narrow(0, layout.offsets[i], sizes[i]).view(shapes.at(name).sizes());
@@ -218,7 +218,7 @@ absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string&
   const MeshCommunicators communicators{
       .job = &recorder, .data = &recorder, .shard = rank.groups.shard, .replicate = &recorder};
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, communicators, training.options()));
-  const std::vector<std::vector<std::string>> buckets = strategy->BucketOrder();
+  const std::vector<std::vector<std::string>> buckets = strategy->state().BucketOrder();
 
   const bool own_gloo = training.folder != "-";
   absl::Status summed_by_us;

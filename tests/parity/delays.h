@@ -9,7 +9,7 @@
 
 #include "tests/parity/forwarding_communicator.h"
 #include "worker/collectives/group.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/mesh_communicators.h"
 
 namespace trainyard {
 

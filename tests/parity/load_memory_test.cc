@@ -83,16 +83,17 @@ absl::StatusOr<Built> Build(const PoolRank& rank, const Layout& layout) {
   ASSIGN_OR_RETURN(built.model, NewGpt2(kModel, 1, at::kFloat, /*backed=*/false));
   ASSIGN_OR_RETURN(Precision precision, ParsePrecision(layout.precision));
   const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
-  ASSIGN_OR_RETURN(built.strategy,
-                   Parallelize(*built.model, rank.mesh, communicators,
-                               {.strategy = layout.strategy, .precision = precision, .ledger = &Ledger::ForProcess()}));
+  ASSIGN_OR_RETURN(
+      built.strategy,
+      Parallelize(*built.model, rank.mesh, communicators,
+                  {.data = {.strategy = layout.strategy, .precision = precision, .ledger = &Ledger::ForProcess()}}));
   return built;
 }
 
 absl::StatusOr<std::string> SaveMain(const PoolRank& rank, const std::string& arguments) {
   const Layout layout = Layout::Parse(arguments);
   ASSIGN_OR_RETURN(Built built, Build(rank, layout));
-  RETURN_IF_ERROR(SaveTo(layout.folder, 1, rank, *built.strategy));
+  RETURN_IF_ERROR(SaveTo(layout.folder, 1, rank, built.strategy->state()));
   return std::string();
 }
 
@@ -110,7 +111,7 @@ absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& ar
   const int64_t tensors = ledger.in_use().now(), news = OperatorNewBytes().now();
   ledger.ResetPeaks();
   OperatorNewBytes().ResetPeak();
-  RETURN_IF_ERROR(LoadTensors(*checkpoint, *built.strategy));
+  RETURN_IF_ERROR(LoadTensors(*checkpoint, built.strategy->state()));
   RETURN_IF_ERROR(checkpoint->FinishVouching());
   return absl::StrCat("built=", built_peak, "\nheld=", tensors - empty, "\ntensors=", ledger.in_use().peak() - tensors,
                       "\nothers=", OperatorNewBytes().peak() - news, "\nread=", checkpoint->bytes_read());

@@ -72,13 +72,13 @@ absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arg
   const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
   ASSIGN_OR_RETURN(auto strategy,
                    Parallelize(*model, rank.mesh, communicators,
-                               {.strategy = question.strategy,
-                                .reuse_elements = question.reuse_elements,
-                                .max_live_elements = question.max_live_elements,
-                                .recompute = {.mode = question.recompute},
-                                .optimizer_tile_elements = question.tile_elements,
-                                .offload = {.optimizer = question.offload, .parameters = question.offload},
-                                .ledger = &ledger}));
+                               {.recompute = {.mode = question.recompute},
+                                .data = {.strategy = question.strategy,
+                                         .reuse_elements = question.reuse_elements,
+                                         .max_live_elements = question.max_live_elements,
+                                         .offload = {.optimizer = question.offload, .parameters = question.offload},
+                                         .ledger = &ledger},
+                                .update = {.tile_elements = question.tile_elements}}));
   const int64_t sequences = question.large_blocks ? 1 : 4;
   Answer answer;
   answer["construction"] = ledger.in_use().peak() - before;

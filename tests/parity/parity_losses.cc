@@ -47,7 +47,8 @@ absl::StatusOr<std::string> LossesMain(const PoolRank& rank, const std::string& 
   ASSIGN_OR_RETURN(auto model, NewGpt2(config, /*seed=*/0, at::kFloat));
   RETURN_IF_ERROR(LoadParameters(weights, *model));
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, CommunicatorsOf(rank.groups),
-                                              {.strategy = strategy_word, .clip_norm = 1.0, .bucket_elements = 20000}));
+                                              {.data = {.strategy = strategy_word, .bucket_elements = 20000},
+                                               .update = {.clip_norm = 1.0}}));
 
   const int64_t share = tokens.size(1) / rank.mesh.world_size();
   const uint64_t count = static_cast<uint64_t>(tokens.size(1) * config.context);

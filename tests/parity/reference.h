@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "worker/model/gpt2.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/update.h"
 
 namespace trainyard::reference {
 
@@ -54,8 +54,7 @@ inline at::Tensor MeanLoss(const at::Tensor& inputs, const at::Tensor& targets, 
 
 // One AdamW update, which consumes the gradients of the parameters. `m` and `v` are the moments, `t` counts from 1.
 // Returns the norm of the gradient before clipping.
-inline double Update(Parameters& p, Parameters& m, Parameters& v, int t, double lr,
-                     const DataParallelOptions& options) {
+inline double Update(Parameters& p, Parameters& m, Parameters& v, int t, double lr, const UpdateOptions& options) {
   c10::NoGradGuard no_grad;
   const AdamWConfig& o = options.optimizer;
   double squares = 0;

@@ -108,7 +108,7 @@ class TrafficCounter {
   std::vector<CollectiveCounts> before_;
 };
 
-absl::Status Commit(const std::string& folder, const SaveKey& save, const DataParallel& strategy,
+absl::Status Commit(const std::string& folder, const SaveKey& save, const ParallelState& state,
                     uint64_t consumed_samples) {
   const std::string partial = PartialPath(folder, save.step, save.generation);
   std::vector<CheckpointPart> parts;
@@ -123,25 +123,25 @@ absl::Status Commit(const std::string& folder, const SaveKey& save, const DataPa
   manifest.generation = save.generation;
   manifest.spec = "none";
   manifest.spec_digest = HashHex(manifest.spec);
-  manifest.optimizer_updates = strategy.num_updates();
-  const LossScale scale = strategy.loss_scale();
+  manifest.optimizer_updates = state.num_updates();
+  const LossScale scale = state.loss_scale();
   manifest.loss_scale = {
       .scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left};
   manifest.data.consumed_samples = consumed_samples;
   manifest.strategy = "parity";
   manifest.world_size = save.world_size;
-  manifest.bucket_order = strategy.BucketOrder();
-  RETURN_IF_ERROR(AssembleManifest(parts, StateHeaders(strategy), manifest));
+  manifest.bucket_order = state.BucketOrder();
+  RETURN_IF_ERROR(AssembleManifest(parts, StateHeaders(state), manifest));
   RETURN_IF_ERROR(RemoveCheckpointParts(partial, save.world_size, FileSystem::Real()));
   RETURN_IF_ERROR(WriteManifest(partial, ManifestText(manifest), FileSystem::Real()));
   return FileSystem::Real().RenameOrExchange(partial, JoinPath(folder, StepFolderName(save.step)));
 }
 
 // Returns the number of samples that had been consumed at that step.
-absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, DataParallel& strategy) {
+absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, ParallelState& state) {
   const std::string path = JoinPath(folder, StepFolderName(static_cast<uint64_t>(step)));
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
-  RETURN_IF_ERROR(LoadState(*checkpoint, strategy));
+  RETURN_IF_ERROR(LoadState(*checkpoint, state));
   return static_cast<int64_t>(checkpoint->manifest().data.consumed_samples);
 }
 
@@ -183,10 +183,10 @@ absl::StatusOr<double> RunRounds(const TrainingCase& training, int64_t step, int
   return sum;
 }
 
-absl::Status Summarise(DataParallel& strategy, TrainingOutcome& outcome) {
-  ASSIGN_OR_RETURN(std::vector<NamedHash> hashes, strategy.HashParameters());
+absl::Status Summarise(ParallelState& state, TrainingOutcome& outcome) {
+  ASSIGN_OR_RETURN(std::vector<NamedHash> hashes, state.HashParameters());
   for (const NamedHash& hash : hashes) outcome.parameters_hash += hash.hash.substr(0, 8);
-  return strategy.VisitState([&](absl::string_view role, const NamedTensor& p) {
+  return state.Visit([&](absl::string_view role, const NamedTensor& p) {
     if (role == kParameterRole) outcome.sum_of_parameters += p.tensor.detach().abs().sum().item<double>();
     return absl::OkStatus();
   });
@@ -224,21 +224,20 @@ ModelSizes TrainingCase::model() const {
   return {.layers = 3, .heads = 2, .width = 20, .context = 16, .vocabulary = 67, .dropout = dropout};
 }
 
-DataParallelOptions TrainingCase::options() const {
-  return {.strategy = strategy,
-          .precision = PrecisionPolicyOf(*this),
-          .loss_scale = {.window = static_cast<uint64_t>(scale_window)},
-          .optimizer = {},
-          .clip_norm = clip_norm,
-          .bucket_elements = bucket_elements,
-          .overlap = overlap,
-          .reduce_scatter = reduce_scatter,
-          .reduce_every_micro_batch = reduce_every_micro_batch,
-          .reshard_after_forward = reshard_after_forward,
-          .prefetch_elements = prefetch_elements,
-          .recompute = {.mode = recompute, .every = static_cast<int>(recompute_every)},
-          .optimizer_tile_elements = tile_elements,
-          .offload = {.optimizer = offload_optimizer, .parameters = offload_parameters}};
+ParallelOptions TrainingCase::options() const {
+  return {.recompute = {.mode = recompute, .every = static_cast<int>(recompute_every)},
+          .data = {.strategy = strategy,
+                   .precision = PrecisionPolicyOf(*this),
+                   .bucket_elements = bucket_elements,
+                   .overlap = overlap,
+                   .reduce_scatter = reduce_scatter,
+                   .reduce_every_micro_batch = reduce_every_micro_batch,
+                   .reshard_after_forward = reshard_after_forward,
+                   .prefetch_elements = prefetch_elements,
+                   .offload = {.optimizer = offload_optimizer, .parameters = offload_parameters}},
+          .update = {.clip_norm = clip_norm,
+                     .loss_scale = {.window = static_cast<uint64_t>(scale_window)},
+                     .tile_elements = tile_elements}};
 }
 
 double TrainingCase::LearningRate(int64_t step) const {
@@ -293,7 +292,7 @@ std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t 
 }
 
 // Each rank writes its part, and rank 0 combines the parts into a checkpoint.
-absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, DataParallel& strategy,
+absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, ParallelState& state,
                     uint64_t consumed_samples) {
   const SaveKey save{.step = static_cast<uint64_t>(step),
                      .generation = 1,
@@ -303,14 +302,14 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
                 .folder = PartialPath(folder, save.step, save.generation),
                 .needs_copy = step % 2 == 0};
   DeviceCopies copies(nullptr);
-  RETURN_IF_ERROR(AddOwnState(strategy, StateRoles::kAll, copies, task));
+  RETURN_IF_ERROR(AddOwnState(state, StateRoles::kAll, copies, task));
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   thread.Begin(std::move(task));
   thread.WaitForCopy();
   thread.AwaitEnd(absl::InfiniteDuration());
   RETURN_IF_ERROR(thread.ended()->status);
   RETURN_IF_ERROR(rank.groups.world->Barrier()->Wait());
-  absl::Status committed = rank.rank == 0 ? Commit(folder, save, strategy, consumed_samples) : absl::OkStatus();
+  absl::Status committed = rank.rank == 0 ? Commit(folder, save, state, consumed_samples) : absl::OkStatus();
   RETURN_IF_ERROR(committed);
   return rank.groups.world->Barrier()->Wait();
 }
@@ -323,10 +322,11 @@ absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& 
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, groups.communicators(), training.options()));
   int64_t consumed = 0;
   if (training.load_step > 0) {
-    ASSIGN_OR_RETURN(consumed, LoadFrom(training.folder, training.load_step, *strategy));
+    ASSIGN_OR_RETURN(consumed, LoadFrom(training.folder, training.load_step, strategy->state()));
   }
   if (training.copy_folder != "-") {
-    RETURN_IF_ERROR(SaveTo(training.copy_folder, training.load_step, rank, *strategy, static_cast<uint64_t>(consumed)));
+    RETURN_IF_ERROR(
+        SaveTo(training.copy_folder, training.load_step, rank, strategy->state(), static_cast<uint64_t>(consumed)));
   }
   const Deal deal =
       DealStep(training.global, training.micro, rank.mesh.DataRank(rank.rank), rank.mesh.num_data_ranks());
@@ -349,10 +349,10 @@ absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& 
     outcome.losses.push_back(sum.item<double>() / static_cast<double>(tokens));
     outcome.norms.push_back(output.skipped ? NAN : output.gradient_norm);
     if (step == training.save_step) {
-      RETURN_IF_ERROR(SaveTo(training.folder, step, rank, *strategy, static_cast<uint64_t>(consumed)));
+      RETURN_IF_ERROR(SaveTo(training.folder, step, rank, strategy->state(), static_cast<uint64_t>(consumed)));
     }
   }
-  RETURN_IF_ERROR(Summarise(*strategy, outcome));
+  RETURN_IF_ERROR(Summarise(strategy->state(), outcome));
   return outcome;
 }
 
@@ -387,7 +387,7 @@ TrainingOutcome TrainReference(const TrainingCase& training) {
     }
     outcome.losses.push_back(sum);
     outcome.norms.push_back(
-        reference::Update(p, m, v, static_cast<int>(step), training.LearningRate(step), training.options()));
+        reference::Update(p, m, v, static_cast<int>(step), training.LearningRate(step), training.options().update));
   }
   for (const auto& [name, w] : p) outcome.sum_of_parameters += w.detach().abs().sum().item<double>();
   return outcome;

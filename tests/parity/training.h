@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "tests/parity/rank_pool.h"
 #include "worker/model/gpt2.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/parallelize.h"
 
 namespace trainyard {
 
@@ -32,7 +32,7 @@ struct TrainingCase {
   int64_t recompute_every = 1;
   bool offload_optimizer = false;
   bool offload_parameters = false;
-  int64_t tile_elements = 1000000000;
+  int64_t tile_elements = defaults::kOptimizerTileElements;
   int64_t rejected_step = 0;  // the last rank rejects its loss in this step; 0: none
   // In each step one rank is late for one of its collectives: for the first in step 1, the second in step 2, ...
   int64_t delay_ms = 0;
@@ -50,7 +50,7 @@ struct TrainingCase {
   static TrainingCase Parse(const std::string& text);
 
   ModelSizes model() const;
-  DataParallelOptions options() const;
+  ParallelOptions options() const;
   double LearningRate(int64_t step) const;
 };
 
@@ -71,7 +71,7 @@ int64_t TokenAt(int64_t i);
 std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t context);
 
 // Collective call: saves a checkpoint of the state into `folder`, like a job, but all ranks wait until it is complete.
-absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, DataParallel& strategy,
+absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, ParallelState& state,
                     uint64_t consumed_samples = 0);
 
 // Runs the case on this rank.

@@ -68,7 +68,7 @@ struct TrainConfig {
   uint64_t evaluate_every = 0;  // steps; 0: never
   int64_t evaluate_batches = 8;
 
-  // Meanings in worker/parallel/data_parallel.h; spec_config has checked that sizes and ranks fit.
+  // Meanings in worker/parallel/data_parallel_options.h; spec_config has checked that sizes and ranks fit.
   struct Parallel {
     std::string strategy = "ddp";  // a name of parallel.data
     int shard = 0;                 // 0: all ranks that the other axes leave

@@ -7,27 +7,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/diagnostics/event_log.h"
 #include "worker/parallel/autograd_hooks.h"
+#include "worker/parallel/first_error.h"
+#include "worker/parallel/flat_state.h"
 #include "worker/parallel/group_plan.h"
 #include "worker/parallel/parallel_parts.h"
 #include "worker/parallel/pass_plan.h"
-#include "worker/parallel/state_io.h"
 
 namespace trainyard {
 namespace {
 
 class FlatDataParallel final : public DataParallel, private BackwardEvents, private GradientSink {
  public:
-  FlatDataParallel(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options)
+  FlatDataParallel(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
+                   const UpdateOptions& update, std::unique_ptr<UnitRunner> runner)
       : model_(model),
         communicators_(communicators),
         options_(options),
+        loss_scaling_(update.loss_scale),
         precision_(PrecisionFor(model, options)),
         first_backward_(FirstBackwardUnit(model)),
-        parts_(
-            std::make_unique<ParallelParts>(model, communicators_, options_, precision_, TrainedInReadyOrder(model))) {
+        unit_runner_(std::move(runner)),
+        parts_(std::make_unique<ParallelParts>(model, communicators_, options_, update, precision_,
+                                               TrainedInReadyOrder(model))),
+        state_(model, parts_->groups, parts_->units, communicators_, parts_->updater, errors_) {
     if (precision_.output != precision_.param) model.set_output_type(precision_.output);
-    if (precision_.scaled) loss_scale_ = InitialLossScale(options.loss_scale);
+    if (precision_.scaled) state_.set_loss_scale(InitialLossScale(loss_scaling_));
   }
 
   ~FlatDataParallel() override {
@@ -80,7 +86,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   // --- What the loop calls. ---
 
   void BeginStep(uint64_t num_tokens) override {
-    if (precision_.scaled) seed_ = LossSeed(loss_scale_.scale, num_tokens);
+    if (precision_.scaled) seed_ = LossSeed(state_.loss_scale().scale, num_tokens);
   }
 
   absl::StatusOr<at::Tensor> Forward(absl::FunctionRef<at::Tensor()> loss_sum) override {
@@ -89,7 +95,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   absl::Status Backward(const at::Tensor& loss, bool last) override {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(errors_.status());
     BeginRound(last);
     const int64_t event = BeginUnit(EventKind::kBackward, 0);
     RETURN_IF_ERROR(Framed([&] {
@@ -115,7 +121,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   absl::Status FinishBackward() override {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(errors_.status());
     if (!units()) {
       // Without a round of its own: a rank that was dealt nothing, or a strategy that launches nothing early.
       if (!in_last_round_) BeginRound(/*last=*/true);
@@ -125,7 +131,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   absl::StatusOr<StepOutput> Step(const StepInput& input) override {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(errors_.status());
     const int64_t event = BeginEvent(options_.events, EventKind::kStep, "model");
     absl::StatusOr<StepOutput> output = parts_->updater.Step(input, seed_, rejected_ && AgreesByFlag());
     RETURN_IF_ERROR(Keep(output.status()));
@@ -133,8 +139,9 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     output->num_reductions = parts_->reducer.num_reductions();
     parts_->reducer.BeginStep();
     rejected_ = in_last_round_ = false;
-    output->loss_scale = loss_scale_.scale;
-    if (precision_.scaled) loss_scale_ = NextLossScale(loss_scale_, options_.loss_scale, output->skipped);
+    const LossScale scale = state_.loss_scale();
+    output->loss_scale = scale.scale;
+    if (precision_.scaled) state_.set_loss_scale(NextLossScale(scale, loss_scaling_, output->skipped));
     seed_ = 1;
     const double waited_s = parts_->gatherer.waited_s() + parts_->reducer.waited_s() + parts_->updater.waited_s();
     output->exposed_comm_s = waited_s - waited_before_s_;
@@ -142,67 +149,13 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return output;
   }
 
-  std::vector<StateEntry> StateEntries() const override { return StateEntriesOf(model_, parts_->groups); }
-
-  absl::Status VisitState(StateVisitor visit) override {
-    RETURN_IF_ERROR(AwaitParameters());
-    return VisitStateOf(model_, parts_->groups, communicators_, visit);
-  }
-
-  absl::Status VisitParameters(StateVisitor visit) override {
-    RETURN_IF_ERROR(AwaitParameters());
-    return VisitParametersOf(model_, parts_->groups, communicators_, visit);
-  }
-
-  // What is on its way to the other ranks is not waited for: this rank's shards are as the update has left them.
-  absl::Status VisitLocalState(RangeVisitor visit) override {
-    RETURN_IF_ERROR(error_);
-    return VisitLocalStateOf(model_, parts_->groups, communicators_, /*witnessed=*/false, visit);
-  }
-
-  absl::Status VisitWitnessedState(RangeVisitor visit) override {
-    RETURN_IF_ERROR(error_);
-    return VisitLocalStateOf(model_, parts_->groups, communicators_, /*witnessed=*/true, visit);
-  }
-
-  absl::Status LoadState(RangeSource source) override {
-    RETURN_IF_ERROR(AwaitParameters());
-    c10::NoGradGuard no_grad;
-    return LoadStateInto(model_, parts_->groups, source);
-  }
-
-  uint64_t num_updates() const override { return parts_->updater.num_updates(); }
-  void set_num_updates(uint64_t num_updates) override { parts_->updater.set_num_updates(num_updates); }
-
-  LossScale loss_scale() const override { return loss_scale_; }
-  void set_loss_scale(const LossScale& scale) override { loss_scale_ = scale; }
-
-  absl::StatusOr<std::vector<NamedHash>> HashParameters() override {
-    RETURN_IF_ERROR(AwaitParameters());
-    return HashParametersOf(model_, parts_->groups, communicators_);
-  }
-
-  absl::StatusOr<std::optional<ParameterDifference>> CompareParameters() override {
-    RETURN_IF_ERROR(AwaitParameters());
-    return CompareParametersOf(model_, parts_->groups, communicators_);
-  }
-
-  std::vector<std::vector<std::string>> BucketOrder() const override {
-    std::vector<std::vector<std::string>> order;
-    for (const auto& group : parts_->groups) {
-      if (!group->trained()) continue;
-      order.emplace_back();
-      for (int i : group->layout().order) order.back().push_back(model_.parameters()[group->parameters()[i]].name);
-    }
-    if (units()) std::reverse(order.begin(), order.end());
-    return order;
-  }
+  ParallelState& state() override { return state_; }
 
  private:
   // --- What operations call in backward. ---
 
   Place Claim(int parameter) override {
-    ThrowUnlessOk(error_);
+    ThrowUnlessOk(errors_.status());
     absl::StatusOr<Place> place = parts_->reducer.Claim(parameter);
     ThrowUnlessOk(place.status());
     return *std::move(place);
@@ -231,8 +184,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
   at::Tensor Compute(int unit, const at::Tensor& x, const UnitBody& body) {
     const int64_t event = BeginUnit(EventKind::kForward, unit);
-    // What takes no part in backward keeps no activations either.
-    at::Tensor y = unit < first_backward_ ? body(x, nullptr) : RunBody(options_.recompute, unit, x, body);
+    at::Tensor y = unit_runner_->Run(unit, x, body);
     EndEvent(options_.events, event);
     return y;
   }
@@ -242,18 +194,18 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   bool units() const { return parts_->units; }
 
   absl::Status Advance(const UnitAction& computation) {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(errors_.status());
     return parts_->runner.Advance(computation);
   }
 
   absl::Status RunUpToComputation() {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(errors_.status());
     return parts_->runner.RunUpToComputation();
   }
 
   // What the step before has left on its way.
   absl::Status AwaitParameters() {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(errors_.status());
     return Keep(parts_->updater.AwaitParameters());
   }
 
@@ -276,8 +228,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
       RETURN_IF_ERROR(Keep(parts_->runner.RunToEnd(/*waits=*/!last)));
     }
     if (!reduces_) return absl::OkStatus();
-    for (size_t i = 0; units() && i < parts_->standing.size(); ++i) {
-      RETURN_IF_ERROR(Keep(parts_->reducer.Start(parts_->standing[i])));
+    for (size_t i = 0; units() && i < parts_->without_unit.size(); ++i) {
+      RETURN_IF_ERROR(Keep(parts_->reducer.Start(parts_->without_unit[i])));
     }
     if (!units() && (options_.overlap || !last)) {
       RETURN_IF_ERROR(Keep(parts_->reducer.StartAll()));
@@ -298,32 +250,33 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   static void ThrowUnlessOk(const absl::Status& status) {
     if (!status.ok()) throw UnitError(status);
   }
-  absl::Status Keep(absl::Status status) {
-    if (error_.ok()) error_ = status;
-    return status;
-  }
+  absl::Status Keep(absl::Status status) { return errors_.Keep(std::move(status)); }
 
   Model& model_;
   const MeshCommunicators communicators_;
   const DataParallelOptions options_;
+  const LossScaleConfig loss_scaling_;
   const Precision precision_;
   const int first_backward_;
+  const std::unique_ptr<UnitRunner> unit_runner_;
   const std::unique_ptr<ParallelParts> parts_;
+  FirstError errors_;
+  FlatState state_;
 
   bool reduces_ = false, in_last_round_ = false;
   bool rejected_ = false;
-  LossScale loss_scale_;
   double seed_ = 1;                            // of this step's backward
   double waited_before_s_ = 0;                 // up to the step before
   int64_t root_event_ = -1, unit_event_ = -1;  // computation under way
-  absl::Status error_;                         // the first
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DataParallel>> NewDataParallel(Model& model, const MeshCommunicators& communicators,
-                                                              const DataParallelOptions& options) {
-  auto strategy = std::make_unique<FlatDataParallel>(model, communicators, options);
+absl::StatusOr<std::unique_ptr<DataParallel>> ApplyDataParallel(Model& model, const MeshCommunicators& communicators,
+                                                                const DataParallelOptions& options,
+                                                                const UpdateOptions& update,
+                                                                std::unique_ptr<UnitRunner> runner) {
+  auto strategy = std::make_unique<FlatDataParallel>(model, communicators, options, update, std::move(runner));
   RETURN_IF_ERROR(strategy->Begin());
   return strategy;
 }

@@ -93,8 +93,7 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
 }
 
 void FlatGroup::HoldGradients(bool in_use) {
-  if (sharding_.gradients == Sharding::kSharded)
-    gradients_use_.Become(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
+  if (sharding_.gradients == kSharded) gradients_use_.SetKind(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
 }
 
 absl::Status FlatGroup::CopyFromRankZero(Communicator& world) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "worker/model/model.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/data_parallel_options.h"
 #include "worker/parallel/sharding.h"
 
 namespace trainyard {

@@ -49,12 +49,12 @@ SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& sh
 }
 
 // Trained groups that belong to no unit, where groups are units.
-std::vector<int> StandingGroups(const FlatGroups& groups) {
-  std::vector<int> standing;
+std::vector<int> GroupsWithoutUnit(const FlatGroups& groups) {
+  std::vector<int> without_unit;
   for (size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g]->trained() && groups[g]->unit() < 0) standing.push_back(static_cast<int>(g));
+    if (groups[g]->trained() && groups[g]->unit() < 0) without_unit.push_back(static_cast<int>(g));
   }
-  return standing;
+  return without_unit;
 }
 
 }  // namespace
@@ -66,15 +66,16 @@ Precision PrecisionFor(const Model& model, const DataParallelOptions& options) {
 }
 
 ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
-                             const Precision& precision, const std::vector<int>& ready_order)
-    : units(ShardingOf(options.strategy).parameters == Sharding::kSharded),
+                             const UpdateOptions& update, const Precision& precision,
+                             const std::vector<int>& ready_order)
+    : units(ShardingOf(options.strategy).parameters == kSharded),
       groups(MakeGroups(model, communicators, options, precision, ready_order)),
-      standing(StandingGroups(groups)),
+      without_unit(GroupsWithoutUnit(groups)),
       plans(PlanPasses(model, groups, options, communicators.reshard != nullptr)),
       pool(MakePool(model, groups, *communicators.shard, options, precision, plans.reducing)),
       gatherer(model, groups, communicators, pool, options),
       reducer(model, groups, communicators, options, precision, &pool, units),
-      updater(groups, communicators, options, reducer.scatters()),
+      updater(groups, communicators, options, update, reducer.scatters()),
       runner(model, groups, plans, gatherer, reducer) {}
 
 }  // namespace trainyard

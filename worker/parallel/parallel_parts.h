@@ -6,12 +6,13 @@
 #include "absl/status/status.h"
 #include "worker/model/model.h"
 #include "worker/numerics/precision.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/data_parallel_options.h"
 #include "worker/parallel/flat_group.h"
 #include "worker/parallel/gatherer.h"
 #include "worker/parallel/pass_runner.h"
 #include "worker/parallel/reducer.h"
 #include "worker/parallel/slot_pool.h"
+#include "worker/parallel/update.h"
 #include "worker/parallel/updater.h"
 
 namespace trainyard {
@@ -22,11 +23,11 @@ Precision PrecisionFor(const Model& model, const DataParallelOptions& options);
 struct ParallelParts {
   // Copies the model's values into groups; does not own its arguments. `ready_order`: as in group_plan.h.
   ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
-                const Precision& precision, const std::vector<int>& ready_order);
+                const UpdateOptions& update, const Precision& precision, const std::vector<int>& ready_order);
 
   const bool units;  // parameters are sharded: groups are units, and passes follow a plan
   const FlatGroups groups;
-  const std::vector<int> standing;  // where groups are units: trained ones that belong to none
+  const std::vector<int> without_unit;  // where groups are units: trained ones that belong to none
   const PassPlans plans;
   SlotPool pool;
   Gatherer gatherer;

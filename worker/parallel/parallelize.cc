@@ -1,18 +1,26 @@
 #include "worker/parallel/parallelize.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "worker/parallel/group_plan.h"
 
 namespace trainyard {
+namespace {
 
-absl::StatusOr<std::unique_ptr<DataParallel>> Parallelize(Model& model, const Mesh& mesh,
-                                                          const MeshCommunicators& communicators,
-                                                          const DataParallelOptions& options) {
+absl::Status CheckAxes(const Mesh& mesh, Strategy strategy) {
   for (Axis axis : {Axis::kPipeline, Axis::kContext, Axis::kTensor}) {
-    if (mesh.Size(axis) != 1) {
-      return absl::UnimplementedError(absl::StrCat("mesh axis ", AxisName(axis), " is ", mesh.Size(axis),
-                                                   "; only dp_replicate and dp_shard may be more than 1"));
-    }
+    if (mesh.Size(axis) == 1) continue;
+    return absl::UnimplementedError(absl::StrCat("mesh axis ", AxisName(axis), " is ", mesh.Size(axis),
+                                                 "; only dp_replicate and dp_shard may be more than 1"));
   }
+  if (strategy == Strategy::kDdp && mesh.Size(Axis::kShard) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ddp shards nothing, but mesh axis dp_shard is ", mesh.Size(Axis::kShard)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCommunicators(const Mesh& mesh, const MeshCommunicators& communicators) {
   struct Side {
     const char* name;
     int ranks;
@@ -26,12 +34,20 @@ absl::StatusOr<std::unique_ptr<DataParallel>> Parallelize(Model& model, const Me
     return absl::InvalidArgumentError(absl::StrCat("the mesh holds ", side.ranks, " ranks in ", side.name,
                                                    ", its communicator ", side.communicator.world_size()));
   }
-  if (options.strategy == Strategy::kDdp && mesh.Size(Axis::kShard) != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ddp shards nothing, but mesh axis dp_shard is ", mesh.Size(Axis::kShard)));
-  }
+  return absl::OkStatus();
+}
 
-  return NewDataParallel(model, communicators, options);
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DataParallel>> Parallelize(Model& model, const Mesh& mesh,
+                                                          const MeshCommunicators& communicators,
+                                                          const ParallelOptions& options) {
+  RETURN_IF_ERROR(CheckAxes(mesh, options.data.strategy));
+  RETURN_IF_ERROR(CheckCommunicators(mesh, communicators));
+  // Data parallelism comes last, around all of a unit's computation: so a unit is gathered once for both halves of a
+  // backward that recomputes it.
+  std::unique_ptr<UnitRunner> runner = ApplyRecompute(options.recompute, FirstBackwardUnit(model));
+  return ApplyDataParallel(model, communicators, options.data, options.update, std::move(runner));
 }
 
 }  // namespace trainyard

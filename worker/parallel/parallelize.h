@@ -1,27 +1,34 @@
-// Read this first: how a model is made parallel. Techniques are applied in one order,
+// Read this first: how a model is made parallel. Parallelize applies the techniques in one order, each to the result of
+// the one before:
 //
-//   tensor parallel -> pipeline cut -> recompute -> data parallel
+//   tensor parallel -> pipeline -> recompute -> data parallel
 //
-// each to what the one before has left. Today the mesh has data ranks only.
+// Tensor and pipeline parallelism do not exist yet; a mesh that needs them is refused.
 #pragma once
 
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "worker/collectives/communicator.h"
 #include "worker/mesh/mesh.h"
 #include "worker/model/model.h"
 #include "worker/parallel/data_parallel.h"
+#include "worker/parallel/recompute.h"
 
 namespace trainyard {
 
-// Makes `model` trainable on `mesh`: its parameters are moved into flat groups and become those of rank 0. With sharded
-// parameters the model's own tensors have values only while their unit runs; ask the strategy for them.
+struct ParallelOptions {
+  Recompute recompute = {};
+  DataParallelOptions data = {};
+  UpdateOptions update = {};
+};
+
+// Makes `model` trainable on `mesh`: its parameters are moved into flat groups and get the values of rank 0. Where
+// parameters are sharded, the model's own tensors have values only while their unit runs; state() has the values.
 // Neither `model` nor the communicators are owned; all must outlive the result.
-// Possible errors: Unimplemented for a mesh axis other than dp_replicate and dp_shard; InvalidArgument when mesh and
-// communicators differ in size, or the mesh has dp_shard above 1 with ddp; those of a Collective.
+// Fails with Unimplemented for a mesh axis other than dp_replicate and dp_shard; with InvalidArgument if mesh and
+// communicators differ in size, or the mesh has dp_shard above 1 with ddp; with the errors of a Collective.
 absl::StatusOr<std::unique_ptr<DataParallel>> Parallelize(Model& model, const Mesh& mesh,
                                                           const MeshCommunicators& communicators,
-                                                          const DataParallelOptions& options);
+                                                          const ParallelOptions& options);
 
 }  // namespace trainyard

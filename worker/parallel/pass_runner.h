@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "worker/model/model.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/data_parallel_options.h"
 #include "worker/parallel/flat_group.h"
 #include "worker/parallel/gatherer.h"
 #include "worker/parallel/pass_plan.h"

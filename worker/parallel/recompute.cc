@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-// What the second run needs besides the input. `tape` null: nothing is kept.
+// What the second run needs besides the input. `tape` is null if no outputs are stored.
 struct FirstRun final : torch::CustomClassHolder {
   UnitBody body;
   std::unique_ptr<ProductTape> tape;
@@ -42,24 +42,42 @@ struct Again : torch::autograd::Function<Again> {
   }
 };
 
+class RecomputingRunner final : public UnitRunner {
+ public:
+  RecomputingRunner(const Recompute& recompute, int first_backward)
+      : recompute_(recompute), first_backward_(first_backward) {}
+
+  at::Tensor Run(int unit, const at::Tensor& x, const UnitBody& body) override {
+    if (!RunsAgain(unit) || !at::GradMode::is_enabled()) return body(x, nullptr);
+    auto run = c10::make_intrusive<FirstRun>();
+    run->body = body;
+    if (recompute_.mode == RecomputeMode::kSelective) run->tape = std::make_unique<ProductTape>();
+    // Autograd must reach this unit even if everything below it is frozen.
+    return Again::apply(x.requires_grad() ? x : x.detach().requires_grad_(true), run);
+  }
+
+ private:
+  bool RunsAgain(int unit) const {
+    return recompute_.mode != RecomputeMode::kNone && unit > 0 && unit >= first_backward_ &&
+           unit % recompute_.every == 0;
+  }
+
+  const Recompute recompute_;
+  const int first_backward_;
+};
+
 }  // namespace
 
-absl::StatusOr<RecomputeMode> RecomputeModeOf(absl::string_view word) {
-  if (word == "none") return RecomputeMode::kNone;
-  if (word == "blocks") return RecomputeMode::kBlocks;
-  if (word == "selective") return RecomputeMode::kSelective;
+absl::StatusOr<RecomputeMode> RecomputeModeOf(absl::string_view name) {
+  if (name == "none") return RecomputeMode::kNone;
+  if (name == "blocks") return RecomputeMode::kBlocks;
+  if (name == "selective") return RecomputeMode::kSelective;
   return absl::InvalidArgumentError(
-      absl::StrCat("'", word, "' is no way to recompute; known: none, blocks, selective"));
+      absl::StrCat("'", name, "' is no way to recompute; known: none, blocks, selective"));
 }
 
-at::Tensor RunBody(const Recompute& recompute, int unit, const at::Tensor& x, const UnitBody& body) {
-  const bool again = recompute.mode != RecomputeMode::kNone && unit > 0 && unit % recompute.every == 0;
-  if (!again || !at::GradMode::is_enabled()) return body(x, nullptr);
-  auto run = c10::make_intrusive<FirstRun>();
-  run->body = body;
-  if (recompute.mode == RecomputeMode::kSelective) run->tape = std::make_unique<ProductTape>();
-  // Something must lead autograd here, even if all below is frozen.
-  return Again::apply(x.requires_grad() ? x : x.detach().requires_grad_(true), run);
+std::unique_ptr<UnitRunner> ApplyRecompute(const Recompute& recompute, int first_backward) {
+  return std::make_unique<RecomputingRunner>(recompute, first_backward);
 }
 
 }  // namespace trainyard

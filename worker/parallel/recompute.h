@@ -1,35 +1,36 @@
-// Activations that are made again in backward instead of being kept from forward to then.
+// Activations that backward computes again instead of storing them between forward and backward.
 //
-//   none       all are kept
-//   blocks     of every Nth unit only its input is kept; backward runs the unit once more, then backward through that
-//   selective  the same, but the outputs of its matrix products are kept too (model/product_tape.h)
+//   none       stores all activations
+//   blocks     stores only the input of every Nth unit; backward runs the unit again, then backward through that run
+//   selective  the same, but also stores the outputs of the unit's matrix products (model/product_tape.h)
 //
-// The first run makes no graph, the second meets the same kernels and draws the same random numbers, as a unit's body
-// does whenever it is called: gradients are those of `none`, bit for bit. Both lie between the gate of a unit and its
-// output (autograd_hooks.h): the unit is gathered once for both halves of its backward, and hooks of parameters are
-// called from within.
+// The first run makes no graph. The second run uses the same kernels and draws the same random numbers, because the
+// body of a unit does so whenever it is called: gradients are equal to those of `none`, bit for bit. Both runs are
+// between the gate of a unit and its output (autograd_hooks.h): the unit is gathered once for both halves of its
+// backward, and the hooks of its parameters are called during it.
 //
 // Belongs to the thread that runs the model.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "worker/model/model.h"
+#include "worker/parallel/unit_runner.h"
 
 namespace trainyard {
 
 enum class RecomputeMode { kNone, kBlocks, kSelective };
-// Possible errors: InvalidArgument for a word that is none of the three; the message lists them.
-absl::StatusOr<RecomputeMode> RecomputeModeOf(absl::string_view word);
+// Fails with InvalidArgument for any other name than these three; the message lists them.
+absl::StatusOr<RecomputeMode> RecomputeModeOf(absl::string_view name);
 
 struct Recompute {
   RecomputeMode mode = RecomputeMode::kNone;
-  int every = 1;  // units `every`, 2 x `every`, ...; the root is none of them. REQUIRES: >= 1
+  int every = 1;  // units `every`, 2 x `every`, ..., but never the root. REQUIRES: >= 1
 };
 
-// Runs `unit` as the model would; under grad mode in the way that `recompute` asks for.
-at::Tensor RunBody(const Recompute& recompute, int unit, const at::Tensor& x, const UnitBody& body);
+// Returns what runs units as `recompute` describes. Units below `first_backward` take no part in backward, so nothing is
+// stored for them either.
+std::unique_ptr<UnitRunner> ApplyRecompute(const Recompute& recompute, int first_backward);
 
 }  // namespace trainyard

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/diagnostics/event_log.h"
 #include "worker/parallel/timed_wait.h"
 
 namespace trainyard {

@@ -23,8 +23,9 @@
 
 #include "absl/status/status.h"
 #include "worker/collectives/communicator.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/data_parallel_options.h"
 #include "worker/parallel/flat_group.h"
+#include "worker/parallel/mesh_communicators.h"
 #include "worker/parallel/slot_pool.h"
 
 namespace trainyard {

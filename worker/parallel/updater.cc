@@ -8,16 +8,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/diagnostics/event_log.h"
 #include "worker/numerics/gradient_norm.h"
 #include "worker/parallel/timed_wait.h"
 
 namespace trainyard {
 
-Updater::Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const MeshCommunicators& communicators,
-                 const DataParallelOptions& options, bool scatters)
+Updater::Updater(const FlatGroups& groups, const MeshCommunicators& communicators, const DataParallelOptions& options,
+                 const UpdateOptions& update, bool scatters)
     : groups_(groups),
       communicators_(communicators),
-      clip_norm_(options.clip_norm),
+      clip_norm_(update.clip_norm),
       overlap_(options.overlap),
       all_gather_(options.all_gather),
       gather_elements_(options.gather_bucket_elements),
@@ -36,9 +37,9 @@ Updater::Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const Me
                          .moments = options.offload.optimizer,
                          .weights = group.keeps_masters() && on_host};
   const bool tiled = host.parameters || host.moments || host.weights;
-  const int64_t tile = options.optimizer_tile_elements;
-  optimizer_ = std::make_unique<AdamW>(options.optimizer,
-                                       CutIntoTiles(ranges, tiled ? OffloadedTile(tile, all_elements) : tile));
+  const int64_t tile = update.tile_elements;
+  optimizer_ =
+      std::make_unique<AdamW>(update.optimizer, CutIntoTiles(ranges, tiled ? OffloadedTile(tile, all_elements) : tile));
   if (tiled) tiled_ = std::make_unique<TiledUpdate>(*optimizer_, host, options.ledger);
 }
 

@@ -16,17 +16,19 @@
 #include "absl/status/statusor.h"
 #include "worker/collectives/communicator.h"
 #include "worker/numerics/adamw.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/data_parallel_options.h"
 #include "worker/parallel/flat_group.h"
+#include "worker/parallel/mesh_communicators.h"
 #include "worker/parallel/offload.h"
+#include "worker/parallel/update.h"
 
 namespace trainyard {
 
 class Updater {
  public:
   // `scatters`: as of Reducer. Nothing is owned.
-  Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const MeshCommunicators& communicators,
-          const DataParallelOptions& options, bool scatters);
+  Updater(const FlatGroups& groups, const MeshCommunicators& communicators, const DataParallelOptions& options,
+          const UpdateOptions& update, bool scatters);
 
   // `seed`: what backward was seeded with. `rejected`: this rank's part is of no use. exposed_comm_s is left to
   // the caller. Possible errors: those of a Collective; Internal when the ranks are not in the same step.
@@ -50,7 +52,7 @@ class Updater {
   absl::Status StartGathers();
   absl::Status AwaitOldest();
 
-  const std::vector<std::unique_ptr<FlatGroup>>& groups_;
+  const FlatGroups& groups_;
   const MeshCommunicators communicators_;
   const double clip_norm_;
   const bool overlap_, all_gather_;

@@ -57,10 +57,10 @@ struct Appender {
 
 }  // namespace
 
-std::vector<TensorHeader> CopyHeaders(const DataParallel& strategy, const std::string& copy_dtype) {
+std::vector<TensorHeader> CopyHeaders(const ParallelState& state, const std::string& copy_dtype) {
   std::vector<TensorHeader> copies;
   if (copy_dtype.empty()) return copies;
-  for (TensorHeader& header : StateHeaders(strategy)) {
+  for (TensorHeader& header : StateHeaders(state)) {
     if (header.role != kParameterRole) continue;
     header.role = kCopyRole;
     header.dtype = copy_dtype;
@@ -69,10 +69,10 @@ std::vector<TensorHeader> CopyHeaders(const DataParallel& strategy, const std::s
   return copies;
 }
 
-int64_t GatheredBytes(const DataParallel& strategy, const WholeFiles& wanted) {
+int64_t GatheredBytes(const ParallelState& state, const WholeFiles& wanted) {
   uint64_t bytes = 0;
-  for (const TensorHeader& header : StateHeaders(strategy)) bytes += IsWanted(header, wanted) ? BytesOf(header) : 0;
-  for (const TensorHeader& header : CopyHeaders(strategy, wanted.copy_dtype)) bytes += BytesOf(header);
+  for (const TensorHeader& header : StateHeaders(state)) bytes += IsWanted(header, wanted) ? BytesOf(header) : 0;
+  for (const TensorHeader& header : CopyHeaders(state, wanted.copy_dtype)) bytes += BytesOf(header);
   return static_cast<int64_t>(bytes);
 }
 
@@ -82,15 +82,15 @@ void GatheredState::Reserve(int64_t bytes) {
   bytes_ = TrackTensor(ledger_, MemoryKind::kSnapshots, held_, [&] { return at::zeros({bytes}, at::kByte); });
 }
 
-absl::Status GatheredState::AddTo(DataParallel& strategy, const WholeFiles& wanted, bool writes, SaveTask& task) {
+absl::Status GatheredState::AddTo(ParallelState& state, const WholeFiles& wanted, bool writes, SaveTask& task) {
   SaveTask::File weights{.name = "model.safetensors"}, state{.name = "optimizer.safetensors"};
   SaveTask::File copy{.name = wanted.copy_dtype == "BF16" ? "weights-bf16.safetensors" : "weights-fp16.safetensors",
                       .derived = true};
-  const std::vector<TensorHeader> headers = StateHeaders(strategy), copies = CopyHeaders(strategy, wanted.copy_dtype);
+  const std::vector<TensorHeader> headers = StateHeaders(state), copies = CopyHeaders(state, wanted.copy_dtype);
   absl::flat_hash_map<std::string, const TensorHeader*> known, known_copies;
   for (const TensorHeader& header : headers) known[ShardTensorName(header.role, header.name)] = &header;
   for (const TensorHeader& header : copies) known_copies[header.name] = &header;
-  const int64_t bytes = GatheredBytes(strategy, wanted);
+  const int64_t bytes = GatheredBytes(state, wanted);
   if (writes) Reserve(bytes);
   Appender appender{.bytes = writes ? static_cast<char*>(bytes_.mutable_data_ptr()) : nullptr, .size = bytes};
   auto take = [&](absl::string_view role, const NamedTensor& entry) -> absl::Status {
@@ -103,7 +103,7 @@ absl::Status GatheredState::AddTo(DataParallel& strategy, const WholeFiles& want
     if (!is_parameter || copies.empty()) return absl::OkStatus();
     return appender.Add(*known_copies.at(entry.name), entry.tensor, copy);
   };
-  RETURN_IF_ERROR(wanted.optimizer ? strategy.VisitState(take) : strategy.VisitParameters(take));
+  RETURN_IF_ERROR(wanted.optimizer ? state.Visit(take) : state.VisitParameters(take));
   if (!writes) return absl::OkStatus();
   task.owner = std::make_shared<at::Tensor>(bytes_);
   for (SaveTask::File* file : {&weights, &state, &copy}) {

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "worker/diagnostics/ledger.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/parallel_state.h"
 #include "worker/saving/save_task.h"
 
 namespace trainyard {
@@ -25,10 +25,10 @@ struct WholeFiles {
 };
 
 // Headers of the tensors of such a copy; empty if `copy_dtype` is empty.
-std::vector<TensorHeader> CopyHeaders(const DataParallel& strategy, const std::string& copy_dtype);
+std::vector<TensorHeader> CopyHeaders(const ParallelState& state, const std::string& copy_dtype);
 
 // Bytes needed on the rank that writes.
-int64_t GatheredBytes(const DataParallel& strategy, const WholeFiles& wanted);
+int64_t GatheredBytes(const ParallelState& state, const WholeFiles& wanted);
 
 class GatheredState {
  public:
@@ -40,7 +40,7 @@ class GatheredState {
 
   // Adds files of whole tensors to the task, on the rank that `writes`. Collective. Possible errors: those of a
   // Collective.
-  absl::Status AddTo(DataParallel& strategy, const WholeFiles& wanted, bool writes, SaveTask& task);
+  absl::Status AddTo(ParallelState& state, const WholeFiles& wanted, bool writes, SaveTask& task);
 
  private:
   Ledger* const ledger_;

@@ -4,7 +4,7 @@
 
 namespace trainyard {
 
-Manifest MakeSaveHead(const StartOrder& order, const DataParallel& strategy, uint64_t step,
+Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step,
                       const DataPosition& position) {
   Manifest manifest;
   manifest.job_id = order.job_id;
@@ -14,9 +14,9 @@ Manifest MakeSaveHead(const StartOrder& order, const DataParallel& strategy, uin
   manifest.spec = order.spec_bytes;
   manifest.spec_digest = order.spec_digest;
   manifest.seed = order.config.seed;
-  manifest.optimizer_updates = strategy.num_updates();
+  manifest.optimizer_updates = state.num_updates();
   if (order.config.precision.param == "fp16" || order.config.precision.reduce == "fp16") {
-    const LossScale scale = strategy.loss_scale();
+    const LossScale scale = state.loss_scale();
     manifest.loss_scale = {
         .scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left};
   }
@@ -24,7 +24,7 @@ Manifest MakeSaveHead(const StartOrder& order, const DataParallel& strategy, uin
   manifest.data.epoch = position.consumed_samples / position.samples_per_epoch;
   manifest.strategy = order.config.parallel.strategy;
   manifest.world_size = static_cast<uint64_t>(order.world_size);
-  manifest.bucket_order = strategy.BucketOrder();
+  manifest.bucket_order = state.BucketOrder();
   return manifest;
 }
 

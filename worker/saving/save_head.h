@@ -7,7 +7,7 @@
 #include "checkpoint/manifest.h"
 #include "worker/data/corpus.h"
 #include "worker/link/config.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/parallel_state.h"
 
 namespace trainyard {
 
@@ -19,7 +19,7 @@ struct DataPosition {
 
 // Returns everything except what comes from the parts and the description of the data, for the current step. Called by
 // the loop's thread.
-Manifest MakeSaveHead(const StartOrder& order, const DataParallel& strategy, uint64_t step,
+Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step,
                       const DataPosition& position);
 
 // Adds the description of the data. Called by the commit thread, because it reads all of the data, which may take long.

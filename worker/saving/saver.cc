@@ -195,17 +195,17 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
                 .needs_copy = !waited,
                 .may_write = deps_.check_fence};
   const bool shares = shares_ && !waited;
-  if (commits_ != nullptr || shares) begun->commit.head = MakeSaveHead(deps_.order, deps_.strategy, step, position);
+  if (commits_ != nullptr || shares) begun->commit.head = MakeSaveHead(deps_.order, deps_.state, step, position);
   if (shares) task.snapshot_text = ManifestText(begun->commit.head);
   if (commits_ != nullptr) begun->commit.tensors = TensorsOfSave();
   if (const WholeFiles wanted = WantedFiles(); wanted.any()) {
-    RETURN_IF_ERROR(gathered_.AddTo(deps_.strategy, wanted, deps_.order.rank == 0, task))
+    RETURN_IF_ERROR(gathered_.AddTo(deps_.state, wanted, deps_.order.rank == 0, task))
         << "while saving step " << step;
   }
   const StateRoles roles = !config_.checkpoint_full            ? StateRoles::kAll
                            : config_.checkpoint_full_optimizer ? StateRoles::kNone
                                                                : StateRoles::kOptimizer;
-  RETURN_IF_ERROR(AddOwnState(deps_.strategy, roles, device_copies_, task));
+  RETURN_IF_ERROR(AddOwnState(deps_.state, roles, device_copies_, task));
   begun->commit.stalled = deps_.clock.TimeNow() - begun->commit.began;
   under_way_ = std::move(begun);
   policy_.Began(step, waited && copies_);
@@ -214,8 +214,8 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
 }
 
 std::vector<TensorHeader> Saver::TensorsOfSave() const {
-  std::vector<TensorHeader> tensors = StateHeaders(deps_.strategy);
-  std::vector<TensorHeader> copies = CopyHeaders(deps_.strategy, config_.checkpoint_copy);
+  std::vector<TensorHeader> tensors = StateHeaders(deps_.state);
+  std::vector<TensorHeader> copies = CopyHeaders(deps_.state, config_.checkpoint_copy);
   std::move(copies.begin(), copies.end(), std::back_inserter(tensors));
   return tensors;
 }

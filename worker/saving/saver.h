@@ -38,7 +38,7 @@
 #include "worker/diagnostics/ledger.h"
 #include "worker/link/config.h"
 #include "worker/link/link.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/parallel_state.h"
 #include "worker/saving/commit_thread.h"
 #include "worker/saving/device_copies.h"
 #include "worker/saving/gathered_state.h"
@@ -53,7 +53,7 @@ class Saver {
   struct Deps {
     const StartOrder& order;
     const Corpus& corpus;
-    DataParallel& strategy;
+    ParallelState& state;
     Communicator& world;
     Link& link;
     FileSystem& file_system;

@@ -19,14 +19,14 @@ struct Saver::StateBytes {
 
 absl::StatusOr<Saver::StateBytes> Saver::MeasureState() {
   StateBytes bytes;
-  RETURN_IF_ERROR(deps_.strategy.VisitLocalState([&](auto, auto, auto, const at::Tensor& values) {
+  RETURN_IF_ERROR(deps_.state.VisitOwn([&](auto, auto, auto, const at::Tensor& values) {
     const uint64_t of_these = AlignedInSnapshot(static_cast<uint64_t>(values.nbytes()));
     bytes.own += of_these;
     if (values.is_cpu()) bytes.copied += of_these;
     return absl::OkStatus();
   }));
   bytes.all = bytes.own;
-  if (deps_.order.rank == 0) bytes.all += static_cast<uint64_t>(GatheredBytes(deps_.strategy, WantedFiles()));
+  if (deps_.order.rank == 0) bytes.all += static_cast<uint64_t>(GatheredBytes(deps_.state, WantedFiles()));
   return bytes;
 }
 
@@ -70,7 +70,7 @@ absl::Status Saver::Prepare() {
                 << state.all << " bytes here), so training waits for every save" << std::endl;
     }
   }
-  if (deps_.order.rank == 0 && WantedFiles().any()) gathered_.Reserve(GatheredBytes(deps_.strategy, WantedFiles()));
+  if (deps_.order.rank == 0 && WantedFiles().any()) gathered_.Reserve(GatheredBytes(deps_.state, WantedFiles()));
   held_ = TrackMemory(deps_.ledger, MemoryKind::kSnapshots, static_cast<int64_t>(thread_.reserved_bytes()));
   return absl::OkStatus();
 }

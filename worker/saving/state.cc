@@ -53,18 +53,18 @@ absl::Status ReadInto(const Checkpoint& checkpoint, absl::string_view role, cons
 
 }  // namespace
 
-std::vector<TensorHeader> StateHeaders(const DataParallel& strategy) {
+std::vector<TensorHeader> StateHeaders(const ParallelState& state) {
   std::vector<TensorHeader> headers;
-  for (const StateEntry& entry : strategy.StateEntries()) {
+  for (const StateEntry& entry : state.Entries()) {
     headers.push_back({.name = entry.name, .role = entry.role, .dtype = DtypeOf(entry.type), .shape = entry.shape});
   }
   return headers;
 }
 
-absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies& copies, SaveTask& task) {
+absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& copies, SaveTask& task) {
   if (roles == StateRoles::kNone) return absl::OkStatus();
   absl::flat_hash_map<std::string, TensorHeader> headers;
-  for (TensorHeader& header : StateHeaders(strategy)) {
+  for (TensorHeader& header : StateHeaders(state)) {
     std::string key = ShardTensorName(header.role, header.name);
     headers.emplace(std::move(key), std::move(header));
   }
@@ -94,8 +94,8 @@ absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies&
           return absl::OkStatus();
         };
   };
-  RETURN_IF_ERROR(strategy.VisitLocalState(add_to(shard.ranges)));
-  RETURN_IF_ERROR(strategy.VisitWitnessedState(add_to(task.witnessed)));
+  RETURN_IF_ERROR(state.VisitOwn(add_to(shard.ranges)));
+  RETURN_IF_ERROR(state.VisitWitnessed(add_to(task.witnessed)));
   const std::vector<at::Tensor> copied = copies.Copy(on_device);
   for (size_t i = 0; i < awaited.size(); ++i) {
     (*awaited[i].first)[awaited[i].second].bytes = static_cast<const char*>(copied[i].const_data_ptr());
@@ -106,11 +106,11 @@ absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies&
   return absl::OkStatus();
 }
 
-absl::Status LoadTensors(const Checkpoint& checkpoint, DataParallel& strategy) {
+absl::Status LoadTensors(const Checkpoint& checkpoint, ParallelState& state) {
   absl::flat_hash_map<std::string, std::vector<int64_t>> shapes;
-  for (const StateEntry& entry : strategy.StateEntries()) shapes[entry.name] = entry.shape;
-  return strategy.LoadState([&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
-                                const at::Tensor& out) {
+  for (const StateEntry& entry : state.Entries()) shapes[entry.name] = entry.shape;
+  return state.Load([&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
+                        const at::Tensor& out) {
     absl::Span<char> bytes(static_cast<char*>(out.mutable_data_ptr()), out.nbytes());
     absl::Status read = checkpoint.ReadRange(role, name, DtypeOf(out.scalar_type()), shapes[name], first, count, bytes);
     if (role == kParameterRole || !absl::IsNotFound(read)) return read;
@@ -121,17 +121,17 @@ absl::Status LoadTensors(const Checkpoint& checkpoint, DataParallel& strategy) {
   });
 }
 
-void TakeCounters(const Manifest& manifest, DataParallel& strategy) {
-  strategy.set_num_updates(manifest.optimizer_updates);
+void TakeCounters(const Manifest& manifest, ParallelState& state) {
+  state.set_num_updates(manifest.optimizer_updates);
   if (const Manifest::LossScale& scale = manifest.loss_scale; scale.scale > 0) {
-    strategy.set_loss_scale(
+    state.set_loss_scale(
         {.scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left});
   }
 }
 
-absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy) {
-  RETURN_IF_ERROR(LoadTensors(checkpoint, strategy));
-  TakeCounters(checkpoint.manifest(), strategy);
+absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state) {
+  RETURN_IF_ERROR(LoadTensors(checkpoint, state));
+  TakeCounters(checkpoint.manifest(), state);
   return absl::OkStatus();
 }
 

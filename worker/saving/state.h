@@ -11,27 +11,27 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/shard_writer.h"
 #include "worker/model/model.h"
-#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/parallel_state.h"
 #include "worker/saving/device_copies.h"
 #include "worker/saving/save_task.h"
 
 namespace trainyard {
 
 // Headers of the tensors of the state, in the order of StateEntries.
-std::vector<TensorHeader> StateHeaders(const DataParallel& strategy);
+std::vector<TensorHeader> StateHeaders(const ParallelState& state);
 
 enum class StateRoles { kAll, kOptimizer, kNone };
 // Local. Adds a file with this rank's ranges of the state, if it has any, and the ranges it must witness. On a CPU the
 // ranges point to the state's own memory; on a GPU they point to `copies`. Keeps what `task` contains already.
-absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies& copies, SaveTask& task);
+absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& copies, SaveTask& task);
 
 // Local. Overwrites all tensors of the state; reads only what this rank holds. Possible errors: NotFound;
 // FailedPrecondition if the checkpoint is of another model; DataLoss.
-absl::Status LoadTensors(const Checkpoint& checkpoint, DataParallel& strategy);
+absl::Status LoadTensors(const Checkpoint& checkpoint, ParallelState& state);
 // Restores what is not a tensor. Called once all ranks have loaded their tensors.
-void TakeCounters(const Manifest& manifest, DataParallel& strategy);
+void TakeCounters(const Manifest& manifest, ParallelState& state);
 // Calls LoadTensors, then TakeCounters.
-absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy);
+absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state);
 
 // Loads the parameters only, for sampling.
 absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model);

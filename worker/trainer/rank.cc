@@ -153,29 +153,30 @@ absl::StatusOr<Precision> ParsePrecision(const TrainConfig& config) {
                                                   .state = words.state});
 }
 
-absl::StatusOr<DataParallelOptions> OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
+absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
   const TrainConfig& config = order.config;
   const TrainConfig::LossScale& scale = config.loss_scale;
   const TrainConfig::Parallel& parallel = config.parallel;
   // gloo implements reduce-scatter by an all-reduce, so where gradients are whole it only costs a copy.
   const bool sockets = order.local_world_size != order.world_size || config.shared_memory == TrainConfig::Switch::kOff;
   ASSIGN_OR_RETURN(RecomputeMode recompute, RecomputeModeOf(parallel.recompute), << "parallel.recompute");
-  return DataParallelOptions{
+  const UpdateOptions update{.optimizer = {.beta1 = config.optimizer.beta1,
+                                           .beta2 = config.optimizer.beta2,
+                                           .eps = config.optimizer.eps,
+                                           .weight_decay = config.optimizer.weight_decay,
+                                           .clip_value = config.optimizer.clip_value,
+                                           .seed = config.seed},
+                             .clip_norm = config.optimizer.clip_norm,
+                             .loss_scale = {.initial = scale.initial,
+                                            .window = scale.window,
+                                            .backoff = scale.backoff,
+                                            .hysteresis = scale.hysteresis,
+                                            .min = scale.min,
+                                            .dynamic = !scale.is_static},
+                             .tile_elements = parallel.optimizer_tile_elements};
+  const DataParallelOptions data{
       .strategy = strategy,
       .precision = precision,
-      .loss_scale = {.initial = scale.initial,
-                     .window = scale.window,
-                     .backoff = scale.backoff,
-                     .hysteresis = scale.hysteresis,
-                     .min = scale.min,
-                     .dynamic = !scale.is_static},
-      .optimizer = {.beta1 = config.optimizer.beta1,
-                    .beta2 = config.optimizer.beta2,
-                    .eps = config.optimizer.eps,
-                    .weight_decay = config.optimizer.weight_decay,
-                    .clip_value = config.optimizer.clip_value,
-                    .seed = config.seed},
-      .clip_norm = config.optimizer.clip_norm,
       .bucket_elements = parallel.bucket_elements,
       .overlap = parallel.overlap,
       .reduce_scatter = parallel.reduce_scatter.value_or(strategy != Strategy::kZero1 || !sockets),
@@ -187,9 +188,9 @@ absl::StatusOr<DataParallelOptions> OptionsOf(const StartOrder& order, Strategy 
       .persist_elements = parallel.persist_elements,
       .gather_bucket_elements = parallel.gather_bucket_elements,
       .all_gather = parallel.all_gather,
-      .recompute = {.mode = recompute, .every = parallel.recompute_every},
-      .optimizer_tile_elements = parallel.optimizer_tile_elements,
       .offload = {.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters}};
+  return ParallelOptions{
+      .recompute = {.mode = recompute, .every = parallel.recompute_every}, .data = data, .update = update};
 }
 
 // For all ranks of this host, before any of them has allocated its part: no rank gets past Join before all have
@@ -228,10 +229,10 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   const MeshCommunicators communicators = CommunicatorsOf(*rank.groups, config.parallel.reshard_to > 1);
   ASSIGN_OR_RETURN(Precision precision, ParsePrecision(config), << "train.precision");
   RETURN_IF_ERROR(CheckPrecision(rank.device, precision));
-  ASSIGN_OR_RETURN(DataParallelOptions options, OptionsOf(order, strategy, precision));
+  ASSIGN_OR_RETURN(ParallelOptions options, OptionsOf(order, strategy, precision));
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
-  options.events = rank.events.get();
-  options.ledger = rank.ledger;
+  options.data.events = rank.events.get();
+  options.data.ledger = rank.ledger;
   ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, options));
   return absl::OkStatus();
 }
@@ -286,12 +287,12 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
     if (order.rank == 0) {
       RETURN_IF_ERROR(CheckSameComputation(order, checkpoint, *rank.corpus, changes, log));
     }
-    return LoadTensors(checkpoint, *rank.strategy);
+    return LoadTensors(checkpoint, rank.strategy->state());
   };
   ASSIGN_OR_RETURN(RestorePoint point, LoadRestorePoint(order, std::move(chosen), *announced, rank.world(), load));
   const absl::Duration read = read_until_now + (Clock::GetSteadyClock().TimeNow() - began);
   const Manifest& manifest = point.checkpoint->manifest();
-  TakeCounters(manifest, *rank.strategy);
+  TakeCounters(manifest, rank.strategy->state());
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;
   rank.restored_content_hash = manifest.data.content_hash;

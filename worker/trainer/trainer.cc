@@ -48,7 +48,7 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
       must_leave_(std::move(must_leave)),
       saver_({.order = order,
               .corpus = *rank.corpus,
-              .strategy = *rank.strategy,
+              .state = rank.strategy->state(),
               .world = rank.world(),
               .link = link,
               .file_system = file_system,
@@ -151,7 +151,7 @@ absl::Status Trainer::NoteSkipped(const StepOutput& output) {
   if (!output.skipped) num_skipped_ = 0;
   if (!output.skipped) return absl::OkStatus();
   // A loss scale that is too high is lowered by such steps, so they say nothing about the losses.
-  const bool lowered_scale = rank_.strategy->loss_scale().scale < output.loss_scale;
+  const bool lowered_scale = rank_.strategy->state().loss_scale().scale < output.loss_scale;
   if (!lowered_scale) ++num_skipped_;
   if (order_.rank == 0) {
     log_ << "warning: step " << step_ << ": a loss or gradient is not finite; every rank skips the update" << std::endl;
@@ -178,7 +178,7 @@ absl::Status Trainer::NoteSkipped(const StepOutput& output) {
 
 // Called before anything of this step is saved.
 absl::Status Trainer::CompareParameters() {
-  ASSIGN_OR_RETURN(std::optional<ParameterDifference> difference, rank_.strategy->CompareParameters());
+  ASSIGN_OR_RETURN(std::optional<ParameterDifference> difference, rank_.strategy->state().CompareParameters());
   if (!difference.has_value()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "diagnostics.hash_every_steps: after step ", step_, " parameter ", difference->name, " differs on ",

@@ -56,7 +56,7 @@ class DdpTest : public testing::Test {
  protected:
   std::unique_ptr<DataParallel> Make(bool overlap) {
     Mesh mesh = *Mesh::Create({.dp_replicate = 2}, 2);
-    return *Parallelize(*model_, mesh, Communicators(), {.bucket_elements = 3000, .overlap = overlap});
+    return *Parallelize(*model_, mesh, Communicators(), {.data = {.bucket_elements = 3000, .overlap = overlap}});
   }
   MeshCommunicators Communicators() { return {&communicator_, &communicator_, alone_.get(), &communicator_}; }
   void RunMicroBatch(DataParallel& strategy, bool last) {
@@ -66,9 +66,9 @@ class DdpTest : public testing::Test {
     ASSERT_TRUE(loss.ok());
     ASSERT_TRUE(strategy.Backward(*loss, last).ok());
   }
-  static std::vector<int64_t> BucketSizes(const DataParallel& strategy, const Model& model) {
+  static std::vector<int64_t> BucketSizes(DataParallel& strategy, const Model& model) {
     std::vector<int64_t> sizes;
-    for (const std::vector<std::string>& bucket : strategy.BucketOrder()) {
+    for (const std::vector<std::string>& bucket : strategy.state().BucketOrder()) {
       sizes.push_back(0);
       for (const NamedTensor& parameter : model.parameters()) {
         if (std::count(bucket.begin(), bucket.end(), parameter.name)) sizes.back() += parameter.tensor.numel();
@@ -147,17 +147,17 @@ TEST_F(DdpTest, ASavedAndRestoredRunGoesOnBitForBit) {
   step(*strategy);
   std::map<std::pair<std::string, std::string>, at::Tensor> saved;
   std::vector<std::pair<std::string, std::string>> shown, told;
-  ASSERT_TRUE(strategy
-                  ->VisitState([&](absl::string_view role, const NamedTensor& entry) {
+  ASSERT_TRUE(strategy->state()
+                  .Visit([&](absl::string_view role, const NamedTensor& entry) {
                     shown.emplace_back(role, entry.name);
                     saved[shown.back()] = entry.tensor.detach().clone();
                     return absl::OkStatus();
                   })
                   .ok());
-  for (const StateEntry& entry : strategy->StateEntries()) told.emplace_back(entry.role, entry.name);
+  for (const StateEntry& entry : strategy->state().Entries()) told.emplace_back(entry.role, entry.name);
   EXPECT_EQ(shown, told);
   step(*strategy);
-  std::vector<NamedHash> expected = *strategy->HashParameters();
+  std::vector<NamedHash> expected = *strategy->state().HashParameters();
   strategy.reset();
 
   model_ = *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 99, at::kFloat);
@@ -167,11 +167,11 @@ TEST_F(DdpTest, ASavedAndRestoredRunGoesOnBitForBit) {
     out.copy_(saved.at({std::string(role), std::string(name)}).view(-1).narrow(0, first, count));
     return absl::OkStatus();
   };
-  ASSERT_TRUE(resumed->LoadState(source).ok());
-  resumed->set_num_updates(2);
+  ASSERT_TRUE(resumed->state().Load(source).ok());
+  resumed->state().set_num_updates(2);
   step(*resumed);
 
-  EXPECT_EQ(*resumed->HashParameters(), expected);
+  EXPECT_EQ(*resumed->state().HashParameters(), expected);
 }
 
 TEST_F(DdpTest, AMeshAxisThatIsNotBuiltYetIsRefused) {

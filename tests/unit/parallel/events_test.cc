@@ -74,8 +74,8 @@ std::vector<std::string> LinesOfAStep(const DataParallelOptions& options) {
   OnThreads({.dp_shard = 3}, [&](const ThreadRank& rank) -> absl::Status {
     ThreeLayers model;
     EventLog log(Counting());
-    DataParallelOptions own = options;
-    own.events = &log;
+    ParallelOptions own{.data = options};
+    own.data.events = &log;
     ASSIGN_OR_RETURN(auto strategy, Parallelize(model, rank.mesh, rank.communicators(), own));
     RETURN_IF_ERROR(MakeStep(model, *strategy, rank.rank));
     if (rank.rank == 0) lines = log.Lines();
@@ -89,9 +89,9 @@ TEST(GuidesExample, PartitionsThreeLayersOverThreeRanks) {
   OnThreads({.dp_shard = 3}, [&](const ThreadRank& rank) -> absl::Status {
     ThreeLayers model;
     ASSIGN_OR_RETURN(auto strategy,
-                     Parallelize(model, rank.mesh, rank.communicators(), {.strategy = Strategy::kZero3}));
+                     Parallelize(model, rank.mesh, rank.communicators(), {.data = {.strategy = Strategy::kZero3}}));
     // A rank asks for what it holds.
-    return strategy->LoadState(
+    return strategy->state().Load(
         [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count, const at::Tensor&) {
           if (role == kParameterRole) absl::StrAppend(&held[rank.rank], held[rank.rank].empty() ? "" : " ", name);
           EXPECT_EQ(first, 0);
@@ -142,8 +142,8 @@ std::vector<Event> EventsOfGpt(const DataParallelOptions& options, const MeshSha
   OnThreads(mesh, [&](const ThreadRank& rank) -> absl::Status {
     auto model = NewSmallGpt();
     EventLog log(Counting());
-    DataParallelOptions own = options;
-    own.events = &log;
+    ParallelOptions own{.data = options};
+    own.data.events = &log;
     ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), own));
     at::Tensor tokens = at::arange(9, at::kLong).view({1, 9});
     for (int step = 0; step < 2; ++step) {
@@ -200,8 +200,8 @@ std::vector<std::string> Differences(const DataParallelOptions& options, const M
   std::vector<std::string> found(shape.dp_replicate * shape.dp_shard);
   OnThreads(shape, [&](const ThreadRank& rank) -> absl::Status {
     auto model = NewSmallGpt();
-    ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), options));
-    ASSIGN_OR_RETURN(auto before, strategy->CompareParameters());
+    ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), {.data = options}));
+    ASSIGN_OR_RETURN(auto before, strategy->state().CompareParameters());
     EXPECT_FALSE(before.has_value());
     auto fresh = NewSmallGpt();
     auto source = [&](absl::string_view role, absl::string_view of, int64_t first, int64_t count,
@@ -214,9 +214,9 @@ std::vector<std::string> Differences(const DataParallelOptions& options, const M
       return absl::OkStatus();
     };
     if (rank.rank == odd) {
-      RETURN_IF_ERROR(strategy->LoadState(source));
+      RETURN_IF_ERROR(strategy->state().Load(source));
     }
-    ASSIGN_OR_RETURN(auto difference, strategy->CompareParameters());
+    ASSIGN_OR_RETURN(auto difference, strategy->state().CompareParameters());
     if (difference.has_value()) {
       found[rank.rank] = absl::StrCat(difference->name, " of ", absl::StrJoin(difference->ranks, " "));
     }

@@ -116,13 +116,14 @@ absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
   const bool shards = strategy != Strategy::kDdp;
   ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shards ? MeshShape{.dp_shard = 3} : MeshShape{.dp_replicate = 3}, 3));
   Communicator* const one = alone.get();
-  ASSIGN_OR_RETURN(auto parallel,
-                   Parallelize(model, mesh,
-                               {.job = &wire,
-                                .data = &wire,
-                                .shard = shards ? static_cast<Communicator*>(&wire) : one,
-                                .replicate = shards ? one : static_cast<Communicator*>(&wire)},
-                               {.strategy = strategy, .bucket_elements = 1, .overlap = overlap, .clock = &clock}));
+  ASSIGN_OR_RETURN(
+      auto parallel,
+      Parallelize(model, mesh,
+                  {.job = &wire,
+                   .data = &wire,
+                   .shard = shards ? static_cast<Communicator*>(&wire) : one,
+                   .replicate = shards ? one : static_cast<Communicator*>(&wire)},
+                  {.data = {.strategy = strategy, .bucket_elements = 1, .overlap = overlap, .clock = &clock}}));
   Measured measured;
   for (int step = 1; step <= 2; ++step) {
     const at::Tensor x = at::full({48}, 1.0, at::kDouble);

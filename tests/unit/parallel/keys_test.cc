@@ -35,6 +35,7 @@ struct Job {
   int64_t micro = 1;    // of eight sequences a step
   bool ragged = false;  // some targets count for nothing
   bool backed = true;   // the model comes with memory
+  int64_t tile_elements = defaults::kOptimizerTileElements;
 };
 
 struct Outcome {
@@ -96,9 +97,8 @@ Outcome Train(const Job& run) {
         auto model = NewModel(rank.rank == 0 ? 1 : 99, run.backed);
         RETURN_IF_ERROR(Freeze(run.freeze, *model));
         EventLog log([now = int64_t{0}]() mutable { return ++now; });
-        DataParallelOptions options = run.options;
-        options.clip_norm = 0.5;
-        options.events = &log;
+        ParallelOptions options{.data = run.options, .update = {.clip_norm = 0.5, .tile_elements = run.tile_elements}};
+        options.data.events = &log;
         ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), options));
         const Deal deal = DealStep(8, run.micro, rank.mesh.DataRank(rank.rank), rank.mesh.num_data_ranks());
         for (int step = 1; step <= kSteps; ++step) {
@@ -119,13 +119,13 @@ Outcome Train(const Job& run) {
             if (event.step != kSteps) continue;
             outcome.last_step.push_back(absl::StrCat(EventKindName(event.kind), " ", outcome.units[event.unit]));
           }
-          for (const StateEntry& entry : strategy->StateEntries()) {
+          for (const StateEntry& entry : strategy->state().Entries()) {
             if (entry.role == kFirstMomentRole) outcome.moments.push_back(entry.name);
           }
         }
-        ASSIGN_OR_RETURN(auto difference, strategy->CompareParameters());
+        ASSIGN_OR_RETURN(auto difference, strategy->state().CompareParameters());
         EXPECT_FALSE(difference.has_value());
-        return strategy->VisitState([&](absl::string_view role, const NamedTensor& entry) {
+        return strategy->state().Visit([&](absl::string_view role, const NamedTensor& entry) {
           outcome.state[absl::StrCat(role, " ", entry.name)] = entry.tensor.detach().clone();
           return absl::OkStatus();
         });
@@ -347,7 +347,7 @@ TEST(Offload, WithEveryOtherKey_ChangesNoBit) {
         SCOPED_TRACE(absl::StrCat(StrategyName(run.options.strategy), " frozen ", freeze.size(), " optimizer ",
                                   offload.optimizer, " parameters ", offload.parameters));
         run.options.offload = offload;
-        run.options.optimizer_tile_elements = 400;
+        run.tile_elements = 400;
 
         const Outcome found = Train(run);
 
@@ -383,7 +383,7 @@ TEST(Freeze, LeavesNothingOfItInHostMemory) {
     }
     EXPECT_LT(3 * trained, 2 * model->num_elements());
     const DataParallelOptions options{.strategy = Strategy::kZero1, .offload = {.optimizer = true}, .ledger = &ledger};
-    ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), options));
+    ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), {.data = options}));
     EXPECT_GE(bytes(MemoryKind::kHost) - host, 3 * 8 * trained);
     EXPECT_LT(bytes(MemoryKind::kHost) - host, 3 * 8 * trained * 5 / 4) << "but for padding";
     EXPECT_GE(bytes(MemoryKind::kParameters) - parameters, 8 * model->num_elements());

@@ -1,6 +1,6 @@
-// Models, meshes, frozen sets, precisions, accumulations and keys drawn from a seed: whatever comes together, the
-// numbers are those of one process that knows of no strategy. A failure prints the seed that draws it again;
-// TRAINYARD_PROPERTY_SEED=N runs that one alone.
+// Models, meshes, frozen sets, precisions, accumulations and keys drawn from a seed: every combination gives the
+// numbers of one process without a strategy. A failure prints the seed that reproduces it; TRAINYARD_PROPERTY_SEED=N
+// runs only that one.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -33,8 +33,8 @@ namespace {
 constexpr int kSeeds = 60, kTrainedSteps = 3;
 constexpr int64_t kTokens = 5;  // of a sequence
 
-// What a model is made of: embedding, blocks of two matrices with gains and a scale of one element, a head that may be
-// the embedding again.
+// The parts of a model: embedding, blocks of two matrices with gains and a scale of one element, and a head that may
+// share the weights of the embedding.
 struct Sizes {
   int64_t vocabulary = 2, width = 1;
   std::vector<int64_t> hidden = {};  // by block; 0: the block has no parameters
@@ -123,14 +123,14 @@ struct Draw {
   std::vector<int> frozen = {};  // numbers of parameters
   MeshShape mesh = {};
   int reshard_to = 0;
-  DataParallelOptions options = {};
+  ParallelOptions options = {};
   at::ScalarType type = at::kDouble;
   double tolerance = 1e-9;
   int64_t micro = 1, micro_batches = 1;
   bool backed = true;
 
   std::string ToString() const {
-    const DataParallelOptions& o = options;
+    const DataParallelOptions& o = options.data;
     return absl::StrCat(
         "TRAINYARD_PROPERTY_SEED=", seed, ": ", StrategyName(o.strategy), " shard ", mesh.dp_shard, " x replicate ",
         mesh.dp_replicate, o.precision.has_value() ? " " + o.precision->ToString() : "", ", ", micro_batches, " x ",
@@ -140,8 +140,8 @@ struct Draw {
         o.reduce_every_micro_batch, ", reshard ", o.reshard_after_forward, " to ", reshard_to, ", prefetch ",
         o.prefetch_elements, ", reuse ", o.reuse_elements, ", live ", o.max_live_elements, ", persist ",
         o.persist_elements, ", gather ", o.gather_bucket_elements, ", all_gather ", o.all_gather, ", recompute ",
-        static_cast<int>(o.recompute.mode), "/", o.recompute.every, ", offload ", o.offload.optimizer, " ",
-        o.offload.parameters, " in tiles of ", o.optimizer_tile_elements, backed ? "" : ", unbacked");
+        static_cast<int>(options.recompute.mode), "/", options.recompute.every, ", offload ", o.offload.optimizer, " ",
+        o.offload.parameters, " in tiles of ", options.update.tile_elements, backed ? "" : ", unbacked");
   }
 };
 
@@ -152,7 +152,7 @@ Draw DrawOf(unsigned seed) {
   Draw draw{.seed = seed};
   draw.sizes = {.vocabulary = 2 + below(40), .width = 1 + below(24), .hidden = {}, .tied = below(2) == 0};
   for (int b = below(5); b > 0; --b) draw.sizes.hidden.push_back(below(6) == 0 ? 0 : 1 + below(50));
-  DataParallelOptions& options = draw.options;
+  DataParallelOptions& options = draw.options.data;
   options.strategy = static_cast<Strategy>(below(6));
   const bool ddp = options.strategy == Strategy::kDdp;
   const int shapes[][2] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 1}};
@@ -160,7 +160,7 @@ Draw DrawOf(unsigned seed) {
   draw.mesh = {.dp_replicate = ddp ? 1 + below(4) : shape[0], .dp_shard = ddp ? 1 : shape[1]};
   const bool shards = ShardingOf(options.strategy).parameters == Sharding::kSharded;
   if (shards && draw.mesh.dp_shard % 2 == 0 && below(3) == 0) draw.reshard_to = 2;
-  options.clip_norm = below(2) == 0 ? 0 : 0.3;
+  draw.options.update.clip_norm = below(2) == 0 ? 0 : 0.3;
   options.bucket_elements = one_of({1, 40, 300, 100000});
   options.overlap = below(4) != 0;
   options.reduce_scatter = below(2) == 0;
@@ -168,11 +168,11 @@ Draw DrawOf(unsigned seed) {
   options.reshard_after_forward = below(4) != 0;
   options.prefetch_elements = one_of({-1, -1, 0, 100, 1000000});
   options.reuse_elements = one_of({0, 0, 500, 1000000});
-  options.max_live_elements = one_of({1000000000, 1000000000, 1000});
+  options.max_live_elements = one_of({defaults::kMaxLiveElements, defaults::kMaxLiveElements, 1000});
   options.persist_elements = one_of({0, 0, 2, 60, 1000000});
-  options.gather_bucket_elements = one_of({1, 200, 6553600});
+  options.gather_bucket_elements = one_of({1, 200, defaults::kBucketElements});
   options.all_gather = below(3) != 0;
-  if (below(3) == 0) options.recompute = {.mode = RecomputeMode::kBlocks, .every = 1 + below(2)};
+  if (below(3) == 0) draw.options.recompute = {.mode = RecomputeMode::kBlocks, .every = 1 + below(2)};
   switch (below(5)) {
     case 0:
       draw.type = at::kFloat;
@@ -195,7 +195,7 @@ Draw DrawOf(unsigned seed) {
   }
   if (static_cast<int>(draw.frozen.size()) == parameters) draw.frozen.pop_back();
   options.offload = {.optimizer = below(3) == 0, .parameters = below(3) == 0};
-  options.optimizer_tile_elements = one_of({1, 100, 1000000000});
+  draw.options.update.tile_elements = one_of({1, 100, defaults::kOptimizerTileElements});
   draw.backed = below(2) == 0;
   return draw;
 }
@@ -204,7 +204,7 @@ void Freeze(const Draw& draw, Model& model) {
   for (int i : draw.frozen) at::Tensor(model.parameters()[i].tensor).set_requires_grad(false);
 }
 
-// A micro-batch; some targets count for nothing.
+// A micro-batch; some targets are ignored.
 std::pair<at::Tensor, at::Tensor> MicroBatch(const Draw& draw, int step, int64_t index, uint64_t* tokens) {
   at::Tensor inputs = at::empty({draw.micro, kTokens}, at::kLong),
              targets = at::empty({draw.micro, kTokens}, at::kLong);
@@ -227,19 +227,19 @@ uint64_t TokensOf(const Draw& draw, int step) {
 struct Numbers {
   std::vector<double> losses = std::vector<double>(kTrainedSteps);
   std::map<std::string, at::Tensor> parameters;  // fp64
-  // Role and name: the whole tensor, what the ranks showed of it, and how often each element was shown.
+  // By role and name: the whole tensor, the ranges that the ranks visited, and how often each element was visited.
   std::map<std::string, at::Tensor> state, shown, times, witnessed;
-  std::vector<int64_t> bytes;  // that each rank showed
+  std::vector<int64_t> bytes;  // that each rank visited
 };
 
-// One process, one tensor a parameter, every formula spelled out.
+// One process, one tensor per parameter, every formula written out.
 Numbers Oracle(const Draw& draw) {
   DrawnModel model(draw.sizes, draw.seed, at::kDouble);
   Freeze(draw, model);
   std::map<int, at::Tensor> m, v;
   NoUnitHooks none;
   Numbers numbers;
-  const AdamWConfig o = draw.options.optimizer;
+  const AdamWConfig o = draw.options.update.optimizer;
   for (int step = 1; step <= kTrainedSteps; ++step) {
     const double tokens = static_cast<double>(TokensOf(draw, step));
     for (int64_t i = 0; i < draw.micro_batches; ++i) {
@@ -254,12 +254,12 @@ Numbers Oracle(const Draw& draw) {
     for (const NamedTensor& p : model.parameters()) {
       if (p.tensor.grad().defined()) squares += p.tensor.grad().square().sum().item<double>();
     }
-    const double limit = draw.options.clip_norm;
+    const double limit = draw.options.update.clip_norm;
     const double clip = limit > 0 ? std::min(1.0, limit / (std::sqrt(squares) + 1e-6)) : 1;
     for (int i = 0; i < static_cast<int>(model.parameters().size()); ++i) {
       at::Tensor w = model.parameters()[i].tensor;
       if (!w.requires_grad()) continue;
-      // Without a way to the loss a gradient is 0, and the optimizer goes on.
+      // A parameter that the loss does not depend on has a gradient of 0, and the optimizer updates it.
       at::Tensor g = w.grad().defined() ? w.grad() * clip : at::zeros_like(w);
       if (step == 1) m[i] = v[i] = at::zeros_like(w);
       if (w.dim() >= 2) w.mul_(1 - 1e-2 * o.weight_decay);
@@ -273,11 +273,11 @@ Numbers Oracle(const Draw& draw) {
   return numbers;
 }
 
-// Adds what this rank would write of the state.
+// Adds the ranges of the state that this rank would write.
 absl::Status ShowOwn(DataParallel& strategy, int rank, absl::Mutex& mu, Numbers& numbers) {
   absl::MutexLock lock(&mu);
   numbers.bytes.resize(std::max<size_t>(numbers.bytes.size(), static_cast<size_t>(rank) + 1));
-  for (const StateEntry& entry : strategy.StateEntries()) {
+  for (const StateEntry& entry : strategy.state().Entries()) {
     int64_t elements = 1;
     for (int64_t size : entry.shape) elements *= size;
     const std::string key = absl::StrCat(entry.role, " ", entry.name);
@@ -286,12 +286,12 @@ absl::Status ShowOwn(DataParallel& strategy, int rank, absl::Mutex& mu, Numbers&
     numbers.times[key] = at::zeros({elements}, at::kLong);
     numbers.witnessed[key] = at::zeros({elements}, at::kLong);
   }
-  RETURN_IF_ERROR(strategy.VisitWitnessedState(
+  RETURN_IF_ERROR(strategy.state().VisitWitnessed(
       [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
         numbers.witnessed.at(absl::StrCat(role, " ", name)).narrow(0, first, values.numel()).add_(1);
         return absl::OkStatus();
       }));
-  return strategy.VisitLocalState(
+  return strategy.state().VisitOwn(
       [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
         const std::string key = absl::StrCat(role, " ", name);
         numbers.shown.at(key).narrow(0, first, values.numel()).copy_(values.detach());
@@ -302,7 +302,7 @@ absl::Status ShowOwn(DataParallel& strategy, int rank, absl::Mutex& mu, Numbers&
 }
 
 absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu, Numbers& numbers) {
-  // Only rank 0 has the right values at first.
+  // At first only rank 0 has the correct values.
   DrawnModel model(draw.sizes, rank.rank == 0 ? draw.seed : 999, draw.type, draw.backed);
   Freeze(draw, model);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(model, rank.mesh, rank.communicators(), draw.options));
@@ -331,9 +331,9 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu
     absl::MutexLock lock(&mu);
     numbers.losses[step - 1] += sum;
   }
-  ASSIGN_OR_RETURN(auto difference, strategy->CompareParameters());
+  ASSIGN_OR_RETURN(auto difference, strategy->state().CompareParameters());
   EXPECT_FALSE(difference.has_value());
-  RETURN_IF_ERROR(strategy->VisitState([&](absl::string_view role, const NamedTensor& entry) {
+  RETURN_IF_ERROR(strategy->state().Visit([&](absl::string_view role, const NamedTensor& entry) {
     if (role == kParameterRole) numbers.parameters[entry.name] = entry.tensor.detach().to(at::kDouble, false, true);
     numbers.state[absl::StrCat(role, " ", entry.name)] = entry.tensor.detach().flatten().to(at::kDouble, false, true);
     return absl::OkStatus();
@@ -341,14 +341,14 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu
   return ShowOwn(*strategy, rank.rank, mu, numbers);
 }
 
-// What the ranks would write is the whole state, each element once, and about as much on every rank.
+// The ranks would write the whole state, each element once, and nearly the same amount each.
 void ExpectShownOnce(const Draw& draw, const Numbers& found) {
   const int64_t world = draw.mesh.dp_replicate * draw.mesh.dp_shard;
   ASSERT_EQ(found.shown.size(), found.state.size());
   for (const auto& [key, whole] : found.state) {
     EXPECT_TRUE(at::equal(found.times.at(key), at::ones_like(found.times.at(key)))) << key;
     EXPECT_TRUE(at::equal(found.shown.at(key), whole)) << key;
-    // What is held more than once is looked at by one other rank, and nothing else is.
+    // Exactly the elements held more than once are witnessed, by one other rank.
     const int64_t witnesses = found.witnessed.at(key).sum().item<int64_t>();
     const bool replicas = draw.options.strategy == Strategy::kDdp ? world > 1 : draw.mesh.dp_replicate > 1;
     EXPECT_TRUE(!replicas || witnesses == whole.numel()) << key;
@@ -356,7 +356,7 @@ void ExpectShownOnce(const Draw& draw, const Numbers& found) {
     EXPECT_TRUE(witnesses == 0 || witnesses == whole.numel()) << key;
     EXPECT_TRUE(world > 1 || witnesses == 0);
   }
-  // Groups are padded to 16 elements a rank, in each of three roles.
+  // Groups are padded to 16 elements per rank, in each of three roles.
   const size_t groups = 3 * (found.parameters.size() + 2);
   const int64_t total = std::accumulate(found.bytes.begin(), found.bytes.end(), int64_t{0});
   for (int64_t bytes : found.bytes) EXPECT_LE(bytes, total / world + static_cast<int64_t>(groups) * 2 * 16 * 8);
@@ -376,13 +376,13 @@ void Check(const Draw& draw) {
   ExpectShownOnce(draw, found);
   ASSERT_EQ(found.parameters.size(), expected.parameters.size());
   for (const auto& [name, tensor] : expected.parameters) {
-    // Where a gradient is little more than rounding, AdamW makes steps of full size from it.
+    // AdamW makes steps of full size even from a gradient that is mostly rounding error.
     const double most = draw.type == at::kDouble ? 1e-6 : 2.5e-2 * kTrainedSteps;
     EXPECT_LE((found.parameters.at(name) - tensor).abs().max().item<double>(), most) << name;
   }
 }
 
-TEST(Property, WhateverIsDrawnHasTheNumbersOfOneProcess) {
+TEST(Property, EveryDrawHasTheNumbersOfOneProcess) {
   if (const char* seed = std::getenv("TRAINYARD_PROPERTY_SEED"); seed != nullptr) {
     return Check(DrawOf(static_cast<unsigned>(std::atoi(seed))));
   }

@@ -25,7 +25,7 @@ using testing::HasSubstr;
 
 struct Case {
   std::string name;
-  DataParallelOptions options;
+  ParallelOptions options;
   int shard = 1, replicate = 1;
   int64_t micro_batches = 4;
   int steps = 3;
@@ -93,8 +93,8 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
       out.copy_(restored->at({std::string(role), std::string(name)}).view(-1).narrow(0, first, count));
       return absl::OkStatus();
     };
-    RETURN_IF_ERROR(strategy->LoadState(source));
-    strategy->set_num_updates(2);
+    RETURN_IF_ERROR(strategy->state().Load(source));
+    strategy->state().set_num_updates(2);
   }
   const Deal deal = DealStep(c.micro_batches, 1, mesh.DataRank(rank), mesh.num_data_ranks());
   Outcome outcome;
@@ -132,12 +132,12 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
       outcome.evaluation += loss.item<double>();
     }
   }
-  RETURN_IF_ERROR(strategy->VisitState([&](absl::string_view role, const NamedTensor& entry) {
+  RETURN_IF_ERROR(strategy->state().Visit([&](absl::string_view role, const NamedTensor& entry) {
     outcome.state[{std::string(role), entry.name}] = entry.tensor.detach().clone();
     return absl::OkStatus();
   }));
-  ASSIGN_OR_RETURN(outcome.hashes, strategy->HashParameters());
-  outcome.updates = strategy->num_updates();
+  ASSIGN_OR_RETURN(outcome.hashes, strategy->state().HashParameters());
+  outcome.updates = strategy->state().num_updates();
   RETURN_IF_ERROR(groups->world->Barrier()->Wait());
   return outcome;
 }
@@ -166,7 +166,7 @@ std::vector<Outcome> RunCase(const Case& c, const State* restored = nullptr) {
 
 // One rank, replicated, that does it all: compared with the oracle by tests/parity.
 Case Alone(Case c) {
-  c.options = {.optimizer = c.options.optimizer, .clip_norm = c.options.clip_norm};
+  c.options = {.update = {.optimizer = c.options.update.optimizer, .clip_norm = c.options.update.clip_norm}};
   c.shard = c.replicate = 1;
   return c;
 }
@@ -196,20 +196,23 @@ void ExpectSame(const std::vector<Outcome>& ranks, const Outcome& expected) {
   }
 }
 
-DataParallelOptions Of(Strategy strategy) { return {.strategy = strategy, .clip_norm = 0.5, .bucket_elements = 2000}; }
+ParallelOptions Of(Strategy strategy) {
+  return {.data = {.strategy = strategy, .bucket_elements = 2000}, .update = {.clip_norm = 0.5}};
+}
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  auto add = [&](std::string name, DataParallelOptions options, int shard, int replicate, int64_t micro_batches) {
+  auto add = [&](std::string name, ParallelOptions options, int shard, int replicate, int64_t micro_batches) {
     cases.push_back({absl::StrCat(name, "_", micro_batches), options, shard, replicate, micro_batches});
   };
-  DataParallelOptions zero1_all = Of(Strategy::kZero1), waiting = Of(Strategy::kFsdp), kept = waiting, plain = waiting,
-                      every = waiting, hsdp_every = Of(Strategy::kHsdp), zero2_every = Of(Strategy::kZero2);
-  zero1_all.reduce_scatter = false;
-  waiting.overlap = false;
-  kept.reshard_after_forward = false;
-  plain.prefetch_elements = 0;
-  every.reduce_every_micro_batch = hsdp_every.reduce_every_micro_batch = zero2_every.reduce_every_micro_batch = true;
+  ParallelOptions zero1_all = Of(Strategy::kZero1), waiting = Of(Strategy::kFsdp), kept = waiting, plain = waiting,
+                  every = waiting, hsdp_every = Of(Strategy::kHsdp), zero2_every = Of(Strategy::kZero2);
+  zero1_all.data.reduce_scatter = false;
+  waiting.data.overlap = false;
+  kept.data.reshard_after_forward = false;
+  plain.data.prefetch_elements = 0;
+  every.data.reduce_every_micro_batch = hsdp_every.data.reduce_every_micro_batch =
+      zero2_every.data.reduce_every_micro_batch = true;
   for (int64_t micro_batches : {2, 3, 5}) {  // one round; an uneven deal; accumulation with one
     add("ddp", Of(Strategy::kDdp), 1, 2, micro_batches);
     for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp}) {
@@ -323,17 +326,15 @@ TEST(Strategies, CommunicateWhatThePlanSays) {
     return it == outcome.counts.end() ? uint64_t{0} : it->second.operations;
   };
   // A root and three blocks; two rounds a step.
-  auto run = [&](DataParallelOptions options) {
-    return RunCase({"counted", options, 2, 1, /*micro_batches=*/4, 2}).at(0);
-  };
+  auto run = [&](ParallelOptions options) { return RunCase({"counted", options, 2, 1, /*micro_batches=*/4, 2}).at(0); };
   Outcome fsdp = run(Of(Strategy::kFsdp));
   EXPECT_EQ(operations(fsdp, CollectiveKind::kAllGather), 2u * 6);
   EXPECT_EQ(operations(fsdp, CollectiveKind::kReduceScatter), 4u) << "one reduction a step";
-  DataParallelOptions kept = Of(Strategy::kFsdp);
-  kept.reshard_after_forward = false;
+  ParallelOptions kept = Of(Strategy::kFsdp);
+  kept.data.reshard_after_forward = false;
   EXPECT_EQ(operations(run(kept), CollectiveKind::kAllGather), 2u * 4);
-  DataParallelOptions every = Of(Strategy::kFsdp);
-  every.reduce_every_micro_batch = true;
+  ParallelOptions every = Of(Strategy::kFsdp);
+  every.data.reduce_every_micro_batch = true;
   EXPECT_EQ(operations(run(every), CollectiveKind::kReduceScatter), 2u * 4);
   Outcome zero1 = run(Of(Strategy::kZero1));
   EXPECT_EQ(operations(zero1, CollectiveKind::kAllGather), operations(zero1, CollectiveKind::kReduceScatter));
@@ -343,9 +344,9 @@ TEST(Strategies, CommunicateWhatThePlanSays) {
 // The table of strategies under a policy. Sums are made in another order than on one rank, and rounded to 16 bits.
 void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
   for (int64_t micro_batches : {2, 5}) {
-    Case alone{"alone", {.precision = precision, .clip_norm = 0.5}, 1, 1, micro_batches, steps};
+    Case alone{"alone", {.data = {.precision = precision}, .update = {.clip_norm = 0.5}}, 1, 1, micro_batches, steps};
     alone.type = at::kFloat;
-    alone.options.loss_scale = {.initial = 0x1p40, .backoff = 0x1p-20, .hysteresis = 1};
+    alone.options.update.loss_scale = {.initial = 0x1p40, .backoff = 0x1p-20, .hysteresis = 1};
     std::vector<Outcome> expected = RunCase(alone);
     ASSERT_FALSE(expected.empty());
     for (const auto& [strategy, shard, replicate, every] :
@@ -475,7 +476,7 @@ TEST(Strategies, AnErrorIsKeptAndAnswersEveryCallAfterIt) {
   auto single = NewSingleCommunicator();
   Backwards model;
   auto strategy = *Parallelize(model, *Mesh::Create({}, 1), {single.get(), single.get(), single.get(), single.get()},
-                               {.strategy = Strategy::kFsdp});
+                               {.data = {.strategy = Strategy::kFsdp}});
   at::Tensor x = at::empty({4}, at::kDouble).fill_(1);
   absl::Status status = strategy->Forward([&] { return model.LossSum(x, x, *strategy, {}); }).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status));

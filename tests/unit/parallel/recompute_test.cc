@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 
 #include "worker/model/gpt2.h"
@@ -19,11 +20,12 @@ namespace {
 // What a strategy does around its units, as far as recompute is concerned.
 class RecomputingHooks final : public UnitHooks {
  public:
-  explicit RecomputingHooks(const Recompute& recompute) : recompute_(recompute) {}
+  explicit RecomputingHooks(const Recompute& recompute, int first_backward = 1)
+      : runner_(ApplyRecompute(recompute, first_backward)) {}
   void BeforeRoot() override {}
   at::Tensor AfterRoot(const at::Tensor& y) override { return y; }
   at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
-    return RunBody(recompute_, unit, x, [this, unit, body](const at::Tensor& in, ProductTape* tape) {
+    return runner_->Run(unit, x, [this, unit, body](const at::Tensor& in, ProductTape* tape) {
       runs.push_back(unit);
       return body(in, tape);
     });
@@ -31,7 +33,7 @@ class RecomputingHooks final : public UnitHooks {
   std::vector<int> runs;
 
  private:
-  const Recompute recompute_;
+  const std::unique_ptr<UnitRunner> runner_;
 };
 
 struct Case {
@@ -141,6 +143,20 @@ TEST(Recompute, BelowWhichNothingIsTrainedStillGivesTheGradients) {
     ExpectSameBits(RunCase({.recompute = {.mode = mode}}, /*trains_embedding=*/false),
                    RunCase({}, /*trains_embedding=*/false));
   }
+}
+
+TEST(Recompute, UnitsBelowBackward_RunOnce) {
+  auto model = *NewGpt2({.layers = 3, .heads = 1, .width = 8, .context = 8, .vocabulary = 16}, 5, at::kFloat);
+  for (const NamedTensor& parameter : model->parameters()) {
+    const bool below = parameter.name.starts_with("w") || parameter.name.starts_with("h.0.");
+    if (below) at::Tensor(parameter.tensor).set_requires_grad(false);
+  }
+  RecomputingHooks hooks({.mode = RecomputeMode::kBlocks}, /*first_backward=*/2);
+  at::Tensor tokens = at::zeros({1, 8}, at::kLong);
+
+  model->LossSum(tokens, tokens, hooks, std::nullopt).backward();
+
+  EXPECT_THAT(hooks.runs, testing::ElementsAre(1, 2, 3, 3, 2));
 }
 
 TEST(Recompute, WithoutGradModeRunsEachUnitOnce) {

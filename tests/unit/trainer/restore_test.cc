@@ -86,18 +86,18 @@ class RestoreTest : public SmallJobTest {
 
   static State StateOf(Rank& rank) {
     State state;
-    absl::Status visited = rank.strategy->VisitLocalState(
+    absl::Status visited = rank.strategy->state().VisitOwn(
         [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
           state[absl::StrCat(role, " ", name, " ", first)] =
               HashHex({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
           return absl::OkStatus();
         });
     EXPECT_TRUE(visited.ok()) << visited;
-    const LossScale scale = rank.strategy->loss_scale();
-    state["numbers"] =
-        absl::StrCat(rank.restored_step, " ", rank.restored_samples, " ", rank.restored_content_hash, " ",
-                     rank.strategy->num_updates(), " ", scale.scale, " ", scale.good_steps, " ", scale.hysteresis_left);
-    auto hashes = rank.strategy->HashParameters();
+    const LossScale scale = rank.strategy->state().loss_scale();
+    state["numbers"] = absl::StrCat(rank.restored_step, " ", rank.restored_samples, " ", rank.restored_content_hash,
+                                    " ", rank.strategy->state().num_updates(), " ", scale.scale, " ", scale.good_steps,
+                                    " ", scale.hysteresis_left);
+    auto hashes = rank.strategy->state().HashParameters();
     EXPECT_TRUE(hashes.ok()) << hashes.status();
     for (const NamedHash& one : *hashes) state["whole " + one.name] = one.hash;
     return state;

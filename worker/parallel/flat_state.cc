@@ -1,0 +1,186 @@
+#include "worker/parallel/flat_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+// Whether this rank has all parameters as they are updated.
+bool HoldsAll(const FlatGroup& group) {
+  return group.whole_parameters().defined() && group.parameter_shard().is_alias_of(group.whole_parameters());
+}
+
+}  // namespace
+
+const std::string& FlatState::NameOf(const FlatGroup& group, int parameter) const {
+  return model_.parameters()[group.parameters()[parameter]].name;
+}
+
+absl::Status FlatState::AwaitParameters() {
+  RETURN_IF_ERROR(errors_.status());
+  return errors_.Keep(updater_.AwaitParameters());
+}
+
+// The whole of `role`, from all ranks of the shard group; in new memory unless this rank has it.
+absl::StatusOr<at::Tensor> FlatState::Gather(const FlatGroup& group, const Role& role) {
+  const at::Tensor& own = (group.*role.shard)();
+  if (group.layout().num_shards == 1 || group.layout().total == 0) return own;
+  if (role.name == kParameters.name && HoldsAll(group)) return group.whole_parameters();
+  at::Tensor whole = at::empty({group.layout().total}, own.options());
+  RETURN_IF_ERROR(communicators_.shard->AllGather(whole, own)->Wait())
+      << "while gathering the state of " << group.name();
+  return whole;
+}
+
+std::vector<StateEntry> FlatState::Entries() const {
+  std::vector<StateEntry> entries;
+  for (const Role& role : kRoles) {
+    for (const auto& group : groups_) {
+      if (!Has(*group, role)) continue;
+      for (int parameter : group->parameters()) {
+        const NamedTensor& named = model_.parameters()[parameter];
+        entries.push_back({.role = role.name,
+                           .name = named.name,
+                           .type = (*group.*role.shard)().scalar_type(),
+                           .shape = named.tensor.sizes().vec()});
+      }
+    }
+  }
+  return entries;
+}
+
+std::vector<std::vector<std::string>> FlatState::BucketOrder() const {
+  std::vector<std::vector<std::string>> order;
+  for (const auto& group : groups_) {
+    if (!group->trained()) continue;
+    order.emplace_back();
+    for (int i : group->layout().order) order.back().push_back(NameOf(*group, i));
+  }
+  if (units_) std::reverse(order.begin(), order.end());
+  return order;
+}
+
+// `visited`: the first error of `visit`, after which the rank only takes part in the collectives.
+absl::Status FlatState::VisitRole(const Role& role, StateVisitor visit, absl::Status& visited) {
+  for (const auto& group : groups_) {
+    if (!Has(*group, role)) continue;
+    ASSIGN_OR_RETURN(at::Tensor whole, Gather(*group, role));
+    if (communicators_.data->rank() != 0) continue;
+    for (size_t i = 0; visited.ok() && i < group->parameters().size(); ++i) {
+      const std::string& name = NameOf(*group, static_cast<int>(i));
+      visited = visit(role.name, {.name = name, .tensor = group->View(whole, i).cpu()});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FlatState::Visit(StateVisitor visit) {
+  RETURN_IF_ERROR(AwaitParameters());
+  absl::Status visited;
+  for (const Role& role : kRoles) RETURN_IF_ERROR(VisitRole(role, visit, visited));
+  return visited;
+}
+
+absl::Status FlatState::VisitParameters(StateVisitor visit) {
+  RETURN_IF_ERROR(AwaitParameters());
+  absl::Status visited;
+  RETURN_IF_ERROR(VisitRole(kParameters, visit, visited));
+  return visited;
+}
+
+// The part of this rank's shard of `group` that this rank must write: where other ranks hold the same shard, an equal
+// share of it. `witnessed`: the share of the next of them.
+ElementRange FlatState::ShareOf(const FlatGroup& group, bool witnessed) const {
+  const ShardLayout& layout = group.layout();
+  const bool over_shards = layout.num_shards == communicators_.shard->world_size();
+  const Communicator& holders = over_shards ? *communicators_.replicate : *communicators_.data;
+  const int64_t ranks = holders.world_size();
+  const int64_t share = ((layout.shard + ranks - 1) / ranks + kAlignment - 1) / kAlignment * kAlignment;
+  if (witnessed && ranks == 1) return {};
+  const int64_t holder = (holders.rank() + (witnessed ? 1 : 0)) % ranks;
+  const int64_t first = std::min(share * holder, layout.shard);
+  return {.first = first, .count = std::min(share, layout.shard - first)};
+}
+
+absl::Status FlatState::VisitShares(bool witnessed, RangeVisitor visit) {
+  for (const Role& role : kRoles) {
+    for (const auto& group : groups_) {
+      if (!Has(*group, role)) continue;
+      const ElementRange share = ShareOf(*group, witnessed);
+      for (const ShardPiece& piece : group->layout().PiecesOf(group->rank())) {
+        const int64_t first = std::max(piece.offset, share.first);
+        const int64_t last = std::min(piece.offset + piece.range.count, share.first + share.count);
+        if (first >= last) continue;
+        RETURN_IF_ERROR(visit(role.name, NameOf(*group, piece.parameter), piece.range.first + first - piece.offset,
+                              (*group.*role.shard)().narrow(0, first, last - first)));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Gathers under way are not waited for: this rank's shards already have the values of the update.
+absl::Status FlatState::VisitOwn(RangeVisitor visit) {
+  RETURN_IF_ERROR(errors_.status());
+  return VisitShares(/*witnessed=*/false, visit);
+}
+
+absl::Status FlatState::VisitWitnessed(RangeVisitor visit) {
+  RETURN_IF_ERROR(errors_.status());
+  return VisitShares(/*witnessed=*/true, visit);
+}
+
+// Replicated parameters: all of them, one after another, through memory in the masters' type where the weights have
+// another type. The gaps between them have been zero since the group was made.
+absl::Status FlatState::LoadWhole(FlatGroup& group, RangeSource source) {
+  const ShardLayout& layout = group.layout();
+  const at::Tensor& shard = group.parameter_shard();
+  const int64_t begin = group.rank() * layout.shard, end = begin + layout.shard;
+  for (int i : layout.order) {
+    const int64_t offset = layout.offsets[i], size = layout.sizes[i];
+    at::Tensor weights = group.whole_parameters().narrow(0, offset, size);
+    at::Tensor values = HoldsAll(group) ? weights : at::empty({size}, shard.options());
+    RETURN_IF_ERROR(source(kParameterRole, NameOf(group, i), 0, size, values));
+    if (HoldsAll(group)) continue;
+    weights.copy_(values);
+    const int64_t low = std::max(offset, begin), high = std::min(offset + size, end);
+    if (low < high) shard.narrow(0, low - begin, high - low).copy_(values.narrow(0, low - offset, high - low));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FlatState::Load(RangeSource of_host_memory) {
+  RETURN_IF_ERROR(AwaitParameters());
+  c10::NoGradGuard no_grad;
+  auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
+                    const at::Tensor& out) -> absl::Status {
+    if (out.is_cpu()) return of_host_memory(role, name, first, count, out);
+    at::Tensor staged = at::empty(out.sizes(), out.options().device(at::kCPU));
+    RETURN_IF_ERROR(of_host_memory(role, name, first, count, staged));
+    out.copy_(staged);
+    return absl::OkStatus();
+  };
+  for (const Role& role : kRoles) {
+    for (const auto& group : groups_) {
+      if (!Has(*group, role)) continue;
+      const bool parameters = role.name == kParameters.name;
+      if (parameters && group->whole_parameters().defined()) {
+        RETURN_IF_ERROR(LoadWhole(*group, source));
+        continue;
+      }
+      for (const ShardPiece& piece : group->layout().PiecesOf(group->rank())) {
+        at::Tensor out = (*group.*role.shard)().narrow(0, piece.offset, piece.range.count);
+        RETURN_IF_ERROR(source(role.name, NameOf(*group, piece.parameter), piece.range.first, piece.range.count, out));
+      }
+      if (parameters) group->TakeMasters();
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,81 @@
+// ParallelState over flat groups.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/parallel/first_error.h"
+#include "worker/parallel/flat_group.h"
+#include "worker/parallel/mesh_communicators.h"
+#include "worker/parallel/parallel_state.h"
+#include "worker/parallel/updater.h"
+
+namespace trainyard {
+
+// xxh3-128.
+struct ParameterHash {
+  uint64_t low = 0, high = 0;
+  bool operator==(const ParameterHash&) const = default;
+};
+
+class FlatState final : public ParallelState {
+ public:
+  // Owns nothing. `units`: groups belong to units. `errors`: those of the strategy.
+  FlatState(const Model& model, const FlatGroups& groups, bool units, const MeshCommunicators& communicators,
+            Updater& updater, FirstError& errors)
+      : model_(model),
+        groups_(groups),
+        units_(units),
+        communicators_(communicators),
+        updater_(updater),
+        errors_(errors) {}
+
+  std::vector<StateEntry> Entries() const override;
+  absl::Status Visit(StateVisitor visit) override;
+  absl::Status VisitParameters(StateVisitor visit) override;
+  absl::Status VisitOwn(RangeVisitor visit) override;
+  absl::Status VisitWitnessed(RangeVisitor visit) override;
+  absl::Status Load(RangeSource source) override;
+
+  uint64_t num_updates() const override { return updater_.num_updates(); }
+  void set_num_updates(uint64_t num_updates) override { updater_.set_num_updates(num_updates); }
+  LossScale loss_scale() const override { return loss_scale_; }
+  void set_loss_scale(const LossScale& scale) override { loss_scale_ = scale; }
+
+  std::vector<std::vector<std::string>> BucketOrder() const override;
+  absl::StatusOr<std::vector<NamedHash>> HashParameters() override;
+  absl::StatusOr<std::optional<ParameterDifference>> CompareParameters() override;
+
+ private:
+  struct Role {
+    const char* name;
+    const at::Tensor& (FlatGroup::*shard)() const;
+  };
+  static constexpr Role kParameters = {kParameterRole, &FlatGroup::parameter_shard};
+  static constexpr Role kRoles[] = {
+      kParameters, {kFirstMomentRole, &FlatGroup::first_moment}, {kSecondMomentRole, &FlatGroup::second_moment}};
+
+  static bool Has(const FlatGroup& group, const Role& role) { return (group.*role.shard)().defined(); }
+  const std::string& NameOf(const FlatGroup& group, int parameter) const;
+  // Waits for the gathers that the previous step started.
+  absl::Status AwaitParameters();
+  absl::StatusOr<at::Tensor> Gather(const FlatGroup& group, const Role& role);
+  absl::Status VisitRole(const Role& role, StateVisitor visit, absl::Status& visited);
+  ElementRange ShareOf(const FlatGroup& group, bool witnessed) const;
+  absl::Status VisitShares(bool witnessed, RangeVisitor visit);
+  absl::Status LoadWhole(FlatGroup& group, RangeSource source);
+  absl::StatusOr<std::vector<ParameterHash>> HashMasters();
+
+  const Model& model_;
+  const FlatGroups& groups_;
+  const bool units_;
+  const MeshCommunicators communicators_;
+  Updater& updater_;
+  FirstError& errors_;
+  LossScale loss_scale_;
+};
+
+}  // namespace trainyard

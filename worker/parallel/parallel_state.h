@@ -1,0 +1,98 @@
+// The state of a parallel model (parameters and moments of the optimizer, and a few counters) as whole tensors under
+// the parameters' own names, independent of how it is sharded: what checkpoints hold, so that every layout can load
+// what any other wrote.
+//
+// After the first error of the strategy every call that can fail returns that error. Belongs to the loop's thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/model/model.h"
+#include "worker/numerics/loss_scaler.h"
+
+namespace trainyard {
+
+// Names of a tensor's role in a checkpoint.
+inline constexpr char kParameterRole[] = "parameter";
+inline constexpr char kFirstMomentRole[] = "exp_avg";
+inline constexpr char kSecondMomentRole[] = "exp_avg_sq";
+
+struct StateEntry {
+  std::string role;
+  std::string name;  // of the parameter
+  at::ScalarType type = at::kFloat;
+  std::vector<int64_t> shape;
+};
+
+struct NamedHash {
+  std::string name;
+  std::string hash;  // xxh3-128, hex
+  bool operator==(const NamedHash&) const = default;
+};
+
+struct ParameterDifference {
+  std::string name;        // the first parameter that is not the same on all ranks
+  std::vector<int> ranks;  // data ranks whose values differ from those of most
+};
+
+// `tensor` is whole, dense and row-major, and valid during the call.
+using StateVisitor = absl::FunctionRef<absl::Status(absl::string_view role, const NamedTensor& tensor)>;
+// `values`, flat and dense, are elements [first, first + values.numel()) of a whole tensor.
+using RangeVisitor = absl::FunctionRef<absl::Status(absl::string_view role, absl::string_view name, int64_t first,
+                                                    const at::Tensor& values)>;
+// Fills `out`, flat and dense, with elements [first, first + count) of a whole tensor; count > 0.
+using RangeSource = absl::FunctionRef<absl::Status(absl::string_view role, absl::string_view name, int64_t first,
+                                                   int64_t count, const at::Tensor& out)>;
+
+class ParallelState {
+ public:
+  virtual ~ParallelState() = default;
+
+  // All tensors of the state, in the order of Visit: by role, then in the order in which the groups store them.
+  virtual std::vector<StateEntry> Entries() const = 0;
+
+  // Collective. Passes each tensor of the state to `visit` on data rank 0 (the other ranks only take part), with one
+  // group in memory at a time. An error of `visit` is returned after all collectives are done; `visit` is not called
+  // again.
+  virtual absl::Status Visit(StateVisitor visit) = 0;
+  // The same for the parameters alone.
+  virtual absl::Status VisitParameters(StateVisitor visit) = 0;
+
+  // Local. Passes the ranges of the state that this rank must write. Over all ranks every element of every tensor is
+  // visited once; what several ranks hold is divided among them. The values are views of the state: any thread may read
+  // them until the next Step or Load. The first error of `visit` is returned.
+  virtual absl::Status VisitOwn(RangeVisitor visit) = 0;
+  // Local. Passes ranges that this rank holds and another rank must write, each on one rank, so that a comparison finds
+  // ranks whose copies differ. There are none where nothing is held twice.
+  virtual absl::Status VisitWitnessed(RangeVisitor visit) = 0;
+
+  // Local. Overwrites the whole state; requests the ranges that this rank holds. Returns the first error of `source`,
+  // after which the state is not valid.
+  virtual absl::Status Load(RangeSource source) = 0;
+
+  virtual uint64_t num_updates() const = 0;
+  virtual void set_num_updates(uint64_t num_updates) = 0;
+  // Changes with every step where losses are scaled.
+  virtual LossScale loss_scale() const = 0;
+  virtual void set_loss_scale(const LossScale& scale) = 0;
+
+  // Names of the parameters of each group (buckets or units), in the order in which the groups are reduced.
+  virtual std::vector<std::vector<std::string>> BucketOrder() const = 0;
+
+  // Collective. Returns the hash of each whole parameter, in the model's order, on every rank.
+  virtual absl::StatusOr<std::vector<NamedHash>> HashParameters() = 0;
+  // Collective. Compares the hashes of all data ranks, of the parameters as updated and as computed with. All ranks
+  // return the same answer.
+  virtual absl::StatusOr<std::optional<ParameterDifference>> CompareParameters() = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,16 @@
+// How the body of a unit is run. Data parallelism calls it inside everything that it does around a unit.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "worker/model/model.h"
+
+namespace trainyard {
+
+class UnitRunner {
+ public:
+  virtual ~UnitRunner() = default;
+  virtual at::Tensor Run(int unit, const at::Tensor& x, const UnitBody& body) = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,32 @@
+// What an update is made with, and what it reports.
+#pragma once
+
+#include <cstdint>
+
+#include "common/defaults.h"
+#include "worker/numerics/adamw.h"
+#include "worker/numerics/loss_scaler.h"
+
+namespace trainyard {
+
+struct UpdateOptions {
+  AdamWConfig optimizer = {};
+  double clip_norm = 1.0;                                    // 0: no clipping
+  LossScaleConfig loss_scale = {};                           // used where the precision asks for a loss scale
+  int64_t tile_elements = defaults::kOptimizerTileElements;  // updated at a time
+};
+
+struct StepInput {
+  double lr = 0;
+  uint64_t num_tokens = 0;  // of the step, over all ranks: the divisor
+};
+
+struct StepOutput {
+  double gradient_norm = 0;     // of the mean gradient, before clipping
+  double exposed_comm_s = 0;    // time this rank waited for communication in this step
+  uint64_t num_reductions = 0;  // operations that reduced its gradients
+  double loss_scale = 1;        // of this step
+  bool skipped = false;         // the gradient was not finite: no rank updated anything
+};
+
+}  // namespace trainyard
