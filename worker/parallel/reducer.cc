@@ -1,8 +1,5 @@
 #include "worker/parallel/reducer.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -12,24 +9,28 @@
 #include "worker/parallel/timed_wait.h"
 
 namespace trainyard {
+namespace {
 
-Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup>>& groups,
-                 const MeshCommunicators& communicators, const DataParallelOptions& options, const Precision& precision,
-                 SlotPool* pool, bool units)
+bool Scatters(const DataParallelOptions& options, const Communicator& shard) {
+  if (shard.world_size() == 1) return false;
+  return ShardingOf(options.strategy).gradients == Sharding::kSharded ||
+         (options.strategy == Strategy::kZero1 && options.reduce_scatter);
+}
+
+}  // namespace
+
+Reducer::Reducer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
+                 const DataParallelOptions& options, const Precision& precision, SlotPool* pool, bool units)
     : model_(model),
       groups_(groups),
       communicators_(communicators),
       overlap_(options.overlap),
       sharded_(ShardingOf(options.strategy).gradients == Sharding::kSharded),
-      scatters_(communicators.shard->world_size() > 1 &&
-                (sharded_ || (options.strategy == Strategy::kZero1 && options.reduce_scatter))),
+      scatters_(Scatters(options, *communicators.shard)),
       units_(units),
       events_(options.events),
       clock_(*options.clock),
-      wire_type_(precision.reduce),
-      casts_(AccumulatorType(precision) != precision.reduce),
-      pool_(pool),
-      ledger_(options.ledger),
+      buffers_(groups, precision, {.sharded = sharded_, .scatters = scatters_, .units = units}, pool, options.ledger),
       group_of_(model.parameters().size()),
       number_in_group_(model.parameters().size()),
       states_(groups.size()) {
@@ -49,13 +50,13 @@ void Reducer::BeginRound(bool reduce, bool last) {
   next_ = 0;
   for (size_t g = 0; g < states_.size(); ++g) {
     states_[g].num_missing = static_cast<int>(groups_[g]->parameters().size());
-    states_[g].started = !groups_[g]->trained();  // there is nothing to reduce
+    states_[g].started = !groups_[g]->trained();  // a frozen group has nothing to reduce
   }
 }
 
 absl::Status Reducer::OnGradient(int parameter) {
   at::Tensor tensor = model_.parameters()[parameter].tensor;
-  if (!tensor.grad().defined()) return absl::OkStatus();  // it went through the sink
+  if (!tensor.grad().defined()) return absl::OkStatus();  // an operation wrote it into the sink
   ASSIGN_OR_RETURN(GradientSink::Place place, Claim(parameter));
   place.first ? place.tensor.copy_(tensor.grad()) : place.tensor.add_(tensor.grad());
   tensor.mutable_grad().reset();
@@ -70,157 +71,15 @@ absl::StatusOr<GradientSink::Place> Reducer::Claim(int parameter) {
     return absl::InternalError(absl::StrCat("the gradient of ", model_.parameters()[parameter].name,
                                             " came after those of ", group.name(), " were reduced"));
   }
-  if (!state.flat.defined()) {
-    RETURN_IF_ERROR(Acquire(state, number));
-  }
+  ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(number, reduce_));
   const bool first = !state.written[in_group];
   state.written[in_group] = true;
-  return GradientSink::Place{.tensor = group.View(state.flat, in_group), .first = first};
+  return GradientSink::Place{.tensor = group.View(flat, in_group), .first = first};
 }
 
 absl::Status Reducer::Done(int parameter) {
   --states_[group_of_[parameter]].num_missing;
   return !units_ && reduce_ && overlap_ ? StartComplete() : absl::OkStatus();
-}
-
-absl::Status Reducer::Acquire(State& state, int number) {
-  FlatGroup& group = *groups_[number];
-  const bool alone = group.layout().num_shards == 1;
-  if (!sharded_) {
-    state.flat = group.whole_gradients();
-  } else if (alone && !state.has_sum) {
-    group.HoldGradients(true);
-    state.flat = group.gradient_shard();  // the sum over a group of one
-  } else if (!alone && reduce_) {
-    ASSIGN_OR_RETURN(state.flat, WireMemory(state, number));
-  } else {
-    state.flat = OwnMemory(group, state.own, state.own_use, group.gradient_shard().scalar_type());
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<at::Tensor> Reducer::WireMemory(State& state, int number) {
-  const FlatGroup& group = *groups_[number];
-  if (UsesSlot(group)) {
-    ASSIGN_OR_RETURN(state.slot, pool_->AcquireForCompute());
-    return pool_->Memory(state.slot, wire_type_, group.layout().total);
-  }
-  return casts_ ? OwnMemory(group, state.own_wire, state.own_wire_use, wire_type_)
-                : OwnMemory(group, state.own, state.own_use, wire_type_);
-}
-
-const at::Tensor& Reducer::OwnMemory(const FlatGroup& group, at::Tensor& memory, TrackedMemory& use,
-                                     at::ScalarType type) {
-  if (!memory.defined()) {
-    memory = TrackTensor(ledger_, MemoryKind::kGradients, use, [&] {
-      return at::empty({group.layout().total}, group.gradient_shard().options().dtype(type));
-    });
-  }
-  use.SetKind(MemoryKind::kGradients);
-  return memory;
-}
-
-const at::Tensor& Reducer::Received(State& state, const FlatGroup& group) {
-  if (!state.received.defined()) {
-    state.received = TrackTensor(ledger_, MemoryKind::kBuffers, state.received_use,
-                                 [&] { return at::empty_like(group.gradient_shard(), wire_type_); });
-  }
-  return state.received;
-}
-
-void Reducer::ZeroUnwritten(State& state, const FlatGroup& group) {
-  for (size_t i = 0; i < state.written.size(); ++i) {
-    if (!state.written[i]) group.View(state.flat, i).zero_();
-  }
-  group.ZeroGaps(state.flat);
-  state.written.assign(state.written.size(), false);
-}
-
-// One element that is not a number makes the sum of all ranks none.
-void Reducer::Spoil(const at::Tensor& flat) {
-  if (rejected_ && !scatters_) flat.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
-}
-
-void Reducer::BeginReduce(int number) {
-  State& state = states_[number];
-  if (communicators_.data->world_size() > 1) ++num_reductions_;
-  if (state.event < 0) state.event = BeginEvent(events_, EventKind::kReduce, groups_[number]->name());
-}
-
-void Reducer::EndReduce(int number) {
-  EndEvent(events_, states_[number].event);
-  states_[number].event = -1;
-}
-
-absl::Status Reducer::Start(int number) {
-  State& state = states_[number];
-  FlatGroup& group = *groups_[number];
-  group.HoldGradients(true);
-  state.started = true;
-  in_order_.push_back(number);
-  if (!state.flat.defined()) {
-    RETURN_IF_ERROR(Acquire(state, number));
-  }
-  ZeroUnwritten(state, group);
-  if (number == first_trained_) Spoil(state.flat);
-  if (sharded_ && group.layout().num_shards == 1) return absl::OkStatus();
-  BeginReduce(number);
-  state.sent = state.flat;
-  if (state.flat.scalar_type() != wire_type_) {
-    ASSIGN_OR_RETURN(state.sent, WireMemory(state, number));
-    state.sent.copy_(state.flat);
-  }
-  if (scatters_) return StartScattering(state, group);
-  state.reduction = communicators_.data->AllReduceSum(state.sent);
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::StartScattering(State& state, const FlatGroup& group) {
-  const bool in_place = !state.has_sum && !casts_;
-  state.reduction =
-      communicators_.shard->ReduceScatterSum(in_place ? group.gradient_shard() : Received(state, group), state.sent);
-  if (state.slot >= 0) pool_->Release(state.slot, state.reduction, communicators_.shard);
-  state.slot = -1;
-  return absl::OkStatus();
-}
-
-absl::Status Reducer::Settle(int number) {
-  State& state = states_[number];
-  const FlatGroup& group = *groups_[number];
-  std::erase(in_order_, number);
-  if (state.reduction != nullptr) {
-    RETURN_IF_ERROR(TimedWait(*state.reduction, clock_, waited_s_))
-        << "while reducing the gradients of " << group.name();
-    if (pool_ != nullptr) pool_->Settled(state.reduction);
-    state.reduction = nullptr;
-  }
-  const at::Tensor& sum = group.gradient_shard();
-  if (!sharded_ && !scatters_) {
-    if (casts_) group.whole_gradients().copy_(state.sent);
-  } else if (state.has_sum) {
-    sum.add_(group.layout().num_shards > 1 ? state.received : state.flat);
-  } else if (casts_ && group.layout().num_shards > 1) {
-    sum.copy_(state.received);
-  }
-  state.has_sum = sharded_;
-  state.flat = state.sent = at::Tensor();
-  state.own_use.SetKind(MemoryKind::kReserved);
-  state.own_wire_use.SetKind(MemoryKind::kReserved);
-  const bool complete = !sharded_ && !scatters_;  // the world's sum is there already
-  if (complete || !last_ || communicators_.replicate->world_size() == 1) {
-    EndReduce(number);
-    return absl::OkStatus();
-  }
-  return StartAcross(number);
-}
-
-absl::Status Reducer::StartAcross(int number) {
-  State& state = states_[number];
-  BeginReduce(number);
-  const at::Tensor& sum = groups_[number]->gradient_shard();
-  if (casts_) Received(state, *groups_[number]).copy_(sum);
-  across_.push_back({number, communicators_.replicate->AllReduceSum(casts_ ? state.received : sum)});
-  return overlap_ ? absl::OkStatus() : TimedWait(*across_.back().operation, clock_, waited_s_);
 }
 
 absl::Status Reducer::StartComplete() {
@@ -239,24 +98,86 @@ absl::Status Reducer::StartAll() {
   return absl::OkStatus();
 }
 
+absl::Status Reducer::Start(int number) {
+  State& state = states_[number];
+  FlatGroup& group = *groups_[number];
+  group.HoldGradients(true);
+  state.started = true;
+  in_order_.push_back(number);
+  ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(number, reduce_));
+  ZeroUnwritten(state, group, flat);
+  // One element that is not a number makes the norm of the sum over all ranks not finite.
+  const bool spoils = rejected_ && !scatters_ && number == first_trained_;
+  if (spoils) flat.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
+  if (sharded_ && group.layout().num_shards == 1) return absl::OkStatus();
+  BeginReduce(number);
+  ASSIGN_OR_RETURN(at::Tensor sent, buffers_.Send(number));
+  if (scatters_) {
+    state.reduction = communicators_.shard->ReduceScatterSum(buffers_.Receive(number), sent);
+    buffers_.Started(number, state.reduction, communicators_.shard);
+  } else {
+    state.reduction = communicators_.data->AllReduceSum(sent);
+  }
+  return absl::OkStatus();
+}
+
+void Reducer::ZeroUnwritten(State& state, const FlatGroup& group, const at::Tensor& flat) {
+  for (size_t i = 0; i < state.written.size(); ++i) {
+    if (!state.written[i]) group.View(flat, i).zero_();
+  }
+  group.ZeroGaps(flat);
+  state.written.assign(state.written.size(), false);
+}
+
+absl::Status Reducer::Settle(int number) {
+  State& state = states_[number];
+  std::erase(in_order_, number);
+  if (state.reduction != nullptr) {
+    RETURN_IF_ERROR(TimedWait(*state.reduction, clock_, waited_s_))
+        << "while reducing the gradients of " << groups_[number]->name();
+  }
+  buffers_.Settle(number, state.reduction);
+  state.reduction = nullptr;
+  const bool complete = !sharded_ && !scatters_;  // the all-reduce went over all data ranks
+  if (complete || !last_ || communicators_.replicate->world_size() == 1) {
+    EndReduce(number);
+    return absl::OkStatus();
+  }
+  return StartAcross(number);
+}
+
+absl::Status Reducer::StartAcross(int number) {
+  BeginReduce(number);
+  across_.push_back({number, communicators_.replicate->AllReduceSum(buffers_.Across(number))});
+  return overlap_ ? absl::OkStatus() : TimedWait(*across_.back().operation, clock_, waited_s_);
+}
+
 absl::Status Reducer::Finish() {
   while (!in_order_.empty()) RETURN_IF_ERROR(Settle(in_order_.front()));
   for (const auto& [group, operation] : across_) {
     RETURN_IF_ERROR(TimedWait(*operation, clock_, waited_s_)) << "while reducing across replicas";
     EndReduce(group);
-    if (casts_) groups_[group]->gradient_shard().copy_(states_[group].received);
+    buffers_.SettleAcross(group);
   }
   across_.clear();
   return absl::OkStatus();
 }
 
+void Reducer::BeginReduce(int number) {
+  State& state = states_[number];
+  if (communicators_.data->world_size() > 1) ++num_reductions_;
+  if (state.event < 0) state.event = BeginEvent(events_, EventKind::kReduce, groups_[number]->name());
+}
+
+void Reducer::EndReduce(int number) {
+  EndEvent(events_, states_[number].event);
+  states_[number].event = -1;
+}
+
 void Reducer::BeginStep() {
   rejected_ = false;
   num_reductions_ = 0;
-  for (size_t g = 0; g < states_.size(); ++g) {
-    states_[g].has_sum = false;
-    groups_[g]->HoldGradients(false);
-  }
+  buffers_.BeginStep();
 }
 
 }  // namespace trainyard

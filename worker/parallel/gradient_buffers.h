@@ -1,0 +1,86 @@
+// Where the gradients of each group are stored while they are on the way to their sum over all ranks:
+//
+//                          added up in                         sent from              received in
+//   replicated             the whole flat gradient             there                  there; zero1: this rank's part
+//   sharded, reduced now   a slot, or memory of its own        there                  this rank's shard
+//   sharded, kept for      memory of its own                   there                  this rank's shard; a later round's
+//     several rounds                                                                  in memory of its own, then added
+//   alone in its group     this rank's shard                   -                      -
+//
+// Gradients in 16 bits are added up in fp32 (AccumulatorType); what is sent is a copy in precision.reduce, and what is
+// received is cast back. Memory of a group's own is allocated when it is first needed and stays.
+//
+// Belongs to the loop's thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/collectives/communicator.h"
+#include "worker/diagnostics/ledger.h"
+#include "worker/parallel/flat_group.h"
+#include "worker/parallel/slot_pool.h"
+
+namespace trainyard {
+
+class GradientBuffers {
+ public:
+  struct Options {
+    bool sharded = false;   // gradients
+    bool scatters = false;  // this rank receives only the sum of its shard
+    bool units = false;     // groups belong to units; the root and groups without a unit never use a slot
+  };
+  // `pool` may be null where gradients are replicated; so may `ledger`. Nothing is owned.
+  GradientBuffers(const FlatGroups& groups, const Precision& precision, const Options& options, SlotPool* pool,
+                  Ledger* ledger);
+
+  // Flat memory for the gradients of `group` in this round; acquired at the first call of a round. `reduces`: this
+  // round ends with a reduction. Fails with the errors of an operation that still uses a slot.
+  absl::StatusOr<at::Tensor> Accumulator(int group, bool reduces);
+
+  // What the reduction of `group` sends. REQUIRES: Accumulator was called in this round.
+  absl::StatusOr<at::Tensor> Send(int group);
+  // Where a reduce-scatter writes.
+  const at::Tensor& Receive(int group);
+  // `reduction`, an operation of `communicator`, reads what Send returned.
+  void Started(int group, const std::shared_ptr<Collective>& reduction, const Communicator* communicator);
+
+  // Adds what was received to the sum of earlier rounds, or casts it, and ends the round. `reduction` may be null.
+  void Settle(int group, const std::shared_ptr<Collective>& reduction);
+
+  // What an all-reduce across replicas sums in place, and what takes its result over.
+  const at::Tensor& Across(int group);
+  void SettleAcross(int group);
+
+  // After the update: no sums of earlier rounds are left.
+  void BeginStep();
+
+ private:
+  struct Buffers {
+    bool has_sum = false;      // sharded: the sum of an earlier round is in the shard
+    at::Tensor flat = {};      // the accumulator of this round; undefined before the first gradient
+    at::Tensor sent = {};      // read by the reduction under way
+    int slot = -1;             // of what is sent; -1: none
+    at::Tensor own = {};       // memory for whole gradients that stay for several rounds
+    at::Tensor own_wire = {};  // memory for what is sent where no slot may be used
+    at::Tensor received = {};  // memory for this rank's sum where it cannot be received in its place
+    TrackedMemory own_use = {}, own_wire_use = {}, received_use = {};
+  };
+
+  bool UsesSlot(const FlatGroup& group) const { return options_.sharded && (!options_.units || group.unit() > 0); }
+  absl::StatusOr<at::Tensor> WireMemory(int group);
+  const at::Tensor& OwnMemory(const FlatGroup& group, at::Tensor& memory, TrackedMemory& use, at::ScalarType type);
+  const at::Tensor& Received(int group);
+
+  const FlatGroups& groups_;
+  const Options options_;
+  const at::ScalarType wire_type_;
+  const bool casts_;  // gradients are sent in another type than they are added up in
+  SlotPool* const pool_;
+  Ledger* const ledger_;
+  std::vector<Buffers> buffers_;
+};
+
+}  // namespace trainyard
