@@ -1,4 +1,4 @@
-// The pure parts that say what lies where: sharding, meshes, layouts, buckets, deals.
+// The pure functions that decide what is stored where: sharding, meshes, layouts, buckets, deals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "worker/data/sampler.h"
 #include "worker/parallel/buckets.h"
 #include "worker/parallel/deal.h"
@@ -19,27 +20,23 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-std::string Letters(Strategy strategy) {
-  const StateSharding p = ShardingOf(strategy);
-  std::string letters;
-  for (Sharding sharding : {p.parameters, p.gradients, p.optimizer_state})
-    letters += sharding == Sharding::kSharded ? 'S' : 'R';
-  return letters;
-}
+const char* Name(Sharding sharding) { return sharding == Sharding::kSharded ? "sharded" : "replicated"; }
 
-TEST(Sharding, IsTheTableOfTheStrategies) {
-  std::vector<std::string> table;
-  for (const char* word : {"ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"}) {
-    Strategy strategy = *StrategyOf(word);
-    EXPECT_STREQ(StrategyName(strategy), word);
-    table.push_back(Letters(strategy));
+TEST(Sharding, MatchesTheTableOfStrategies) {
+  std::string table;
+  for (const char* name : {"ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"}) {
+    const Strategy strategy = *StrategyOf(name);
+    EXPECT_STREQ(StrategyName(strategy), name);
+    const StateSharding sharding = ShardingOf(strategy);
+    absl::StrAppend(&table, name, ": parameters ", Name(sharding.parameters), ", gradients ", Name(sharding.gradients),
+                    ", optimizer state ", Name(sharding.optimizer_state), "\n");
   }
-  EXPECT_THAT(table, ElementsAre("RRR", "RRS", "RSS", "SSS", "SSS", "SSS"));
+  EXPECT_EQ(*ReadFile("tests/golden/sharding/strategies.txt"), table);
   EXPECT_THAT(StrategyOf("zero4").status().message(),
-              HasSubstr("'zero4' is no data-parallel strategy; known: ddp, zero1"));
+              HasSubstr("'zero4' is not a data-parallel strategy; known: ddp, zero1"));
 }
 
-TEST(DataMesh, DealsTheRanksToBothAxes) {
+TEST(DataMesh, DividesTheRanksOverBothAxes) {
   auto sides = [](Strategy strategy, int world, int shard, int replicate) {
     absl::StatusOr<MeshShape> shape = DataMesh(strategy, world, shard, replicate);
     return shape.ok() ? std::vector<int>{shape->dp_replicate, shape->dp_shard} : std::vector<int>{};
@@ -55,7 +52,7 @@ TEST(DataMesh, DealsTheRanksToBothAxes) {
   EXPECT_THAT(DataMesh(Strategy::kHsdp, 4).status().message(), HasSubstr("needs a size"));
 }
 
-TEST(MakeShardLayout, AlignsEveryParameterAndPadsForTheWorld) {
+TEST(MakeShardLayout, AlignsEveryParameter_AndPadsForTheShards) {
   ShardLayout layout = MakeShardLayout({10, 32, 5}, {1, 0, 2}, /*world=*/3);
 
   EXPECT_THAT(layout.offsets, ElementsAre(32, 0, 48));
@@ -68,7 +65,7 @@ TEST(MakeShardLayout, AlignsEveryParameterAndPadsForTheWorld) {
   EXPECT_THAT(layout.PiecesOf(2), IsEmpty()) << "a rank may hold padding only";
 }
 
-// The example of the guides: three layers of three parameters on three GPUs. A layer is a group of its own.
+// The example of events_test.cc: three layers of three parameters on three ranks. Each layer is a group.
 TEST(MakeShardLayout, ThreeLayersOfThreeOverThreeRanks_GiveEachRankOneParameterOfEachLayer) {
   std::vector<std::string> held(3);
   for (const std::string layer : {"a", "b", "c"}) {
@@ -83,15 +80,15 @@ TEST(MakeShardLayout, ThreeLayersOfThreeOverThreeRanks_GiveEachRankOneParameterO
   EXPECT_THAT(held, ElementsAre("a0 b0 c0", "a1 b1 c1", "a2 b2 c2"));
 }
 
-TEST(MakeShardLayout, CutsAParameterWhereTheShardsMeet) {
+TEST(MakeShardLayout, DividesAParameterAtTheBoundOfAShard) {
   ShardLayout layout = MakeShardLayout({100}, {0}, 2);
   EXPECT_EQ(layout.shard, 64);
   EXPECT_THAT(layout.PiecesOf(0), ElementsAre(ShardPiece{0, {0, 64}, 0}));
   EXPECT_THAT(layout.PiecesOf(1), ElementsAre(ShardPiece{0, {64, 36}, 0}));
 }
 
-// Every element is in exactly one piece or gap. A failure prints the seed that repeats it.
-TEST(MakeShardLayout, RandomShapesAreCoveredOnce) {
+// Every element is in exactly one piece or gap. A failure prints the seed that reproduces it.
+TEST(MakeShardLayout, RandomShapes_AreCoveredOnce) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     std::vector<int64_t> sizes(1 + random() % 12);
@@ -126,8 +123,8 @@ TEST(CutBuckets, TakesParametersInOrderAndClosesABucketOnceItIsFull) {
   EXPECT_THAT(CutBuckets({100, 100, 7}, {0, 1}, 10), ElementsAre(ElementsAre(0), ElementsAre(1)));
 }
 
-// Over an epoch, whose end falls within a step, as Trainer::Compute takes them.
-TEST(DealStep, RanksSeeDisjointSamplesThatMakeUpTheData) {
+// Reads an epoch whose end is within a step, as Trainer::Compute does.
+TEST(DealStep, RanksReadDisjointSamplesThatCoverTheData) {
   constexpr uint64_t kSamples = 101;
   constexpr int64_t kGlobal = 12, kMicro = 3;
   const Sampler sampler(kSamples, 7);
