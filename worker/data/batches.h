@@ -1,8 +1,8 @@
-// From the corpus to tensors. Sample i of a part of the corpus is the context + 1 bytes that start at i x context: the
-// first `context` of them are the inputs, the last `context` the targets, so that every byte but the first is predicted
-// once an epoch.
+// Makes tensors from the corpus. Sample i of a part of the corpus is the context + 1 bytes that start at i x context:
+// the first `context` of them are the inputs, the last `context` the targets, so that every byte except the first is
+// predicted once per epoch.
 //
-// Neither class owns the corpus; it must outlive them. Thread-safe: nothing changes.
+// Neither class owns the corpus; it must outlive them. Immutable, so thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ struct Batch {
 // Samples of the training part in the sampler's order.
 class TrainingData {
  public:
-  // At most `max_samples` are used, from the start: ranks that see different numbers agree on one.
+  // Uses at most the first `max_samples` samples: ranks that see different numbers agree on the smallest.
   TrainingData(const Corpus& corpus, int64_t context, uint64_t seed, int64_t max_samples = INT64_MAX);
 
   // Samples [position, position + num_sequences) of the endless order.
@@ -37,15 +37,15 @@ class TrainingData {
   Sampler sampler_;
 };
 
-// Fixed micro-batches of the validation part, spread evenly over it: always the same ones, whatever the ranks.
+// Fixed micro-batches of the validation part, spread evenly over it. They do not depend on the number of ranks.
 class EvaluationData {
  public:
-  // Fewer than `num_batches` are made when the part does not hold as many samples; the last may be short.
+  // There are fewer than `num_batches` if the part does not hold enough samples; the last one may be short.
   // `max_samples`: as above.
   EvaluationData(const Corpus& corpus, int64_t context, int64_t num_batches, int64_t sequences_per_batch,
                  int64_t max_samples = INT64_MAX);
 
-  int64_t num_samples() const { return num_samples_; }  // there are; not all need be used
+  int64_t num_samples() const { return num_samples_; }  // in the part; the batches may use fewer
   int64_t num_batches() const { return num_batches_; }
   int64_t num_tokens() const { return num_sequences_ * context_; }  // of all batches
   Batch At(int64_t batch) const;

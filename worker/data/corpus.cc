@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kProblemsShown = 10;
 
-// Collects the files that the options name, and everything that is wrong with them.
+// Collects the files that the options name, and all problems with them.
 class Search {
  public:
   void Take(const std::string& path) {
@@ -46,7 +46,7 @@ class Search {
     }
   }
 
-  // Sorted by path; a file reached twice stays once, under its first path.
+  // Sorted by path; a file that several paths lead to is listed once, under its first path.
   std::vector<Corpus::File> Files() {
     std::sort(files_.begin(), files_.end(), [](const Found& a, const Found& b) { return a.path < b.path; });
     std::set<std::pair<dev_t, ino_t>> seen;
@@ -116,7 +116,7 @@ class Search {
     } else if (result == GLOB_NOMATCH) {
       Problem(absl::StrCat(pattern, ": the pattern matches nothing"));
     } else {
-      Problem(absl::StrCat(pattern, ": the pattern cannot be followed"));
+      Problem(absl::StrCat(pattern, ": the pattern cannot be read"));
     }
   }
 
@@ -131,7 +131,7 @@ absl::StatusOr<const uint8_t*> MapFile(const Corpus::File& file) {
   int error = errno;
   close(fd);
   if (data == MAP_FAILED) {
-    absl::string_view advice = error == ENOMEM ? " (more files than vm.max_map_count allows? join some)" : "";
+    absl::string_view advice = error == ENOMEM ? " (more files than vm.max_map_count allows? combine some)" : "";
     return ErrnoStatus(error, absl::StrCat("cannot map ", file.path, advice));
   }
   return static_cast<const uint8_t*>(data);
@@ -149,17 +149,17 @@ absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& option
   int64_t kept_bytes = std::llround(options.validation * static_cast<double>(corpus->num_bytes_));
   corpus->num_train_bytes_ = corpus->num_bytes_ - kept_bytes;
 
-  // Without text nothing can be said about its length.
+  // Without text a problem with its length would only repeat the other problem.
   int64_t sample_bytes = options.context + 1;
   if (!corpus->files_.empty() && corpus->num_train_bytes_ < sample_bytes) {
     search.Problem(absl::StrCat("the text for training is ", corpus->num_train_bytes_, " bytes (", corpus->num_bytes_,
                                 " less ", kept_bytes, " for validation), shorter than one sample of context + 1 = ",
-                                sample_bytes, " bytes; give more text or a smaller context"));
+                                sample_bytes, " bytes; provide more text or a smaller context"));
   }
   if (!corpus->files_.empty() && options.evaluates && kept_bytes < sample_bytes) {
     search.Problem(absl::StrCat("the text for validation is ", kept_bytes, " bytes (", options.validation, " of ",
                                 corpus->num_bytes_, "), shorter than one sample of context + 1 = ", sample_bytes,
-                                " bytes; give more text, a larger data.validation, or do not evaluate"));
+                                " bytes; provide more text, a larger data.validation, or do not evaluate"));
   }
   absl::Status status = search.status();
   if (!status.ok()) return status;
@@ -196,7 +196,7 @@ Corpus::~Corpus() {
 }
 
 void Corpus::Read(int64_t start, absl::Span<uint8_t> out) const {
-  // The file that holds `start`: the last one that does not begin after it.
+  // The file that contains `start`: the last one that does not begin after it.
   auto after = std::upper_bound(mappings_.begin(), mappings_.end(), start,
                                 [](int64_t position, const Mapping& mapping) { return position < mapping.start; });
   size_t file = static_cast<size_t>(after - mappings_.begin()) - 1;
@@ -216,7 +216,7 @@ const CorpusFingerprint& Corpus::Fingerprint() const {
 }
 
 void Corpus::MakeFingerprint() const {
-  // Hashed twice, alone and as part of all, while it is in the cache.
+  // Each file is hashed twice while it is in the cache: alone, and as a part of all data.
   constexpr int64_t kChunkBytes = 256 << 10;
   Hasher content;
   std::string list;

@@ -1,8 +1,8 @@
-// The text a job trains on: files, folders (read recursively) and globs, sorted by the bytes of their paths and read as
-// one long run of bytes. The files are mapped, not read: a rank touches only the pages of its samples. The last part of
-// the run is kept for evaluation and never trained on.
+// The text that a job trains on: files, folders (read recursively) and globs, sorted by the bytes of their paths and
+// read as one sequence of bytes. The files are mapped, not read: a rank accesses only the pages of its samples. The
+// last part of the sequence is reserved for evaluation and never trained on.
 //
-// No torch here. Thread-safe after Open: nothing changes but the fingerprint, which is made once.
+// Thread-safe after Open: nothing changes except the fingerprint, which is computed once.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CorpusOptions {
   bool evaluates = false;               // the validation part must hold a sample too
 };
 
-// What a checkpoint remembers of its data, to tell whether a resumed run sees the same.
+// What a checkpoint stores about its data, so that a resumed run can check that it reads the same.
 struct CorpusFingerprint {
   uint64_t num_files = 0;
   uint64_t num_bytes = 0;
@@ -41,10 +41,9 @@ class Corpus {
     int64_t num_bytes = 0;
   };
 
-  // Opens and maps every file. Empty files inside folders and globs are passed over; one that is named itself is an
-  // error. A file may be reached in several ways; it is taken once. Possible errors: InvalidArgument with every problem
-  // found, at most ten shown: a path that is missing, unreadable or empty, a glob that matches nothing,
-  // text shorter than a sample.
+  // Opens and maps every file. Skips empty files inside folders and globs; an empty file given by its own path is an
+  // error. A file that several paths lead to is read once. Fails with InvalidArgument, which shows up to ten of the
+  // problems found: a path that is missing, unreadable or empty, a glob without a match, text shorter than a sample.
   static absl::StatusOr<std::unique_ptr<Corpus>> Open(const CorpusOptions& options);
   ~Corpus();
   Corpus(const Corpus&) = delete;
@@ -59,14 +58,14 @@ class Corpus {
   // Copies bytes [start, start + out.size()). REQUIRES: they are within the corpus.
   void Read(int64_t start, absl::Span<uint8_t> out) const;
 
-  // Changes with the path, size, times and inode of any of the files, as they were when they were opened: who changes
-  // or replaces one changes it, too. Of this host.
+  // A hash of the path, size, times and inode of all files when they were opened: it is different after any file was
+  // changed or replaced. Valid on this host only.
   const std::string& identity() const { return identity_; }
-  // Whether it would still be the same: nobody has touched a file since.
+  // Whether identity() would still be the same: no file has changed since.
   bool IsUntouched() const;
 
-  // Reads everything at its first call, for the hashes: a job does it at its first save, or before its first step
-  // when a person has it go on from a checkpoint.
+  // The first call reads all data to compute the hashes: a job makes it at its first save, or before its first step if
+  // the user resumes it from a checkpoint.
   const CorpusFingerprint& Fingerprint() const;
 
  private:

@@ -18,7 +18,7 @@ std::string SizesText(uint64_t files, uint64_t bytes, const std::string& hash) {
   return absl::StrCat(files, files == 1 ? " file of " : " files of ", bytes, " bytes (content hash ", hash, ")");
 }
 
-// By path, in the order of the paths: first what was there before, then what is new.
+// Differences by path, in the order of the paths: first files of the checkpoint, then new ones.
 std::vector<std::string> Differences(const ManifestData& before, const std::vector<Corpus::File>& files,
                                      const CorpusFingerprint& now) {
   std::map<std::string, size_t> here;
@@ -27,7 +27,7 @@ std::vector<std::string> Differences(const ManifestData& before, const std::vect
   for (const ManifestDataFile& file : before.list) {
     auto it = here.find(file.path);
     if (it == here.end()) {
-      differ.push_back(absl::StrCat(file.path, " is gone"));
+      differ.push_back(absl::StrCat(file.path, " is missing"));
       continue;
     }
     const uint64_t bytes = static_cast<uint64_t>(files[it->second].num_bytes);
@@ -85,7 +85,7 @@ absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus:
   }
   return absl::FailedPreconditionError(
       absl::StrCat(text,
-                   ". Give it the data it was made with, or go on with these by --allow-data-change "
+                   ". Provide the data that it was made with, or continue with this data: --allow-data-change "
                    "(checkpoint.allow_data_change: true)"));
 }
 

@@ -1,4 +1,4 @@
-// Whether a resumed run sees the data that its checkpoint was made with.
+// Checks that a resumed run reads the data that its checkpoint was made with.
 #pragma once
 
 #include <string>
@@ -10,20 +10,21 @@
 
 namespace trainyard {
 
-// What a look at the files tells, without reading them: as many, and of the same sizes in the same order. A checkpoint
-// that was made without data has nothing to differ from.
+// Compares number and sizes of the files, in order, without reading them. Always true for a checkpoint that was made
+// without data.
 bool DataLookSame(const ManifestData& before, const std::vector<Corpus::File>& files);
 
-// By what the files hold: the same bytes in the same order, under whatever names. Possible errors: FailedPrecondition,
-// naming up to three files that are new, gone, or differ in size or content, and both ways out.
+// Compares the contents of the files: they must have the same bytes in the same order, under any names. Fails with
+// FailedPrecondition, which names up to three files that are new, missing, or differ in size or content, and says what
+// to do.
 absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus::File>& files,
                            const CorpusFingerprint& now);
 
-// What a run folder remembers: the files of this identity (Corpus::identity) have been read, and that was their
-// content. Reading a corpus takes long, looking at its files does not. A file that is missing or damaged knows nothing.
+// A file in the run folder that records the content hash of the files with a given Corpus::identity, because reading a
+// corpus takes long, and computing its identity does not. A missing or damaged file records nothing.
 inline constexpr char kDataRecordName[] = ".data";
 bool DataIsKnown(const std::string& run_folder, const std::string& content_hash, const std::string& identity);
-// Possible errors: those of the file system.
+// Fails with the errors of the file system.
 absl::Status NoteData(const std::string& run_folder, const std::string& content_hash, const std::string& identity);
 
 }  // namespace trainyard

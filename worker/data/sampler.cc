@@ -5,7 +5,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int kRounds = 6;  // 4 already shuffle well; two more cost nothing that can be measured.
+constexpr int kRounds = 6;  // 4 already shuffle well; two more have no measurable cost
 
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -24,8 +24,8 @@ uint64_t Sampler::At(uint64_t position) const {
 
   uint64_t key = Mix(Mix(seed_ + 0x9e3779b97f4a7c15u) ^ epoch);
   uint64_t mask = (uint64_t{1} << half_bits_) - 1;
-  // The network permutes 0..4^half_bits-1. What falls outside the samples is sent through again: it comes back inside,
-  // to a place no other does, after at most 4 turns on average since 4^half_bits <= 4 x num_samples.
+  // The network permutes 0..4^half_bits-1. A result that is no sample is permuted again until it is one; different
+  // inputs keep different results. This takes at most 4 turns on average, because 4^half_bits <= 4 x num_samples.
   do {
     uint64_t left = place >> half_bits_, right = place & mask;
     for (int round = 0; round < kRounds; ++round) {

@@ -1,8 +1,8 @@
-// The order in which samples are trained on. It depends only on (seed, epoch), never on ranks or steps, and the
-// position in it is one number, the samples consumed so far: that number in a checkpoint is all a resumed run needs.
+// The order in which samples are trained on. It depends only on (seed, epoch), never on ranks or steps. The position in
+// it is one number, the samples consumed so far: a checkpoint stores this number, and a resumed run needs nothing else.
 //
-// An epoch is a permutation of the samples by a Feistel network, so any place of it can be asked for at once and
-// nothing is kept in memory. Pure; thread-safe.
+// An epoch is a permutation of the samples by a Feistel network, so any element of it is computed directly and nothing
+// is stored. Pure; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ class Sampler {
   // REQUIRES: num_samples >= 1.
   Sampler(uint64_t num_samples, uint64_t seed);
 
-  // The sample at `position` of the endless order: epoch position / num_samples, place position % num_samples in it.
-  // Every sample comes once an epoch.
+  // The sample at `position` of the endless order: epoch position / num_samples, element position % num_samples of it.
+  // Every sample occurs once per epoch.
   uint64_t At(uint64_t position) const;
 
   uint64_t num_samples() const { return num_samples_; }
@@ -23,7 +23,7 @@ class Sampler {
  private:
   uint64_t num_samples_;
   uint64_t seed_;
-  int half_bits_;  // the network works on 2 x half_bits_ bits, the least that hold num_samples - 1
+  int half_bits_;  // the network works on 2 x half_bits_ bits, the smallest number that can hold num_samples - 1
 };
 
 }  // namespace trainyard

@@ -23,7 +23,7 @@ absl::StatusOr<Mesh> Mesh::Create(const MeshShape& shape, int world_size) {
           absl::StrCat("mesh axis ", kAxisNames[i], " is ", sizes[i], "; it must be 1 or more"));
     }
     product *= sizes[i];
-    if (product > world_size) product = int64_t{world_size} + 1;  // Too large already; keeps the next product in range.
+    if (product > world_size) product = int64_t{world_size} + 1;  // too large; avoids overflow of the next product
     factors.push_back(absl::StrCat(kAxisNames[i], " ", sizes[i]));
   }
   if (product != world_size) {

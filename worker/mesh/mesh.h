@@ -1,14 +1,14 @@
-// The mesh says where a rank stands in the layout of a job: the ranks 0..world-1 are the points of a box with one side
-// for each kind of parallelism. `axis` always means a side of this box, never a dimension of a tensor.
+// The mesh gives each rank its coordinates in the layout of a job: ranks 0 to world_size - 1 are the points of a box
+// with one side for each kind of parallelism. `axis` always means a side of this box, never a dimension of a tensor.
 //
 //   pp            pipeline stages; the slowest axis
 //   dp_replicate  copies of the model that each train on their own samples
-//   dp_shard      ranks that share out one copy of the model and also train on their own samples
-//   cp            ranks that share out a sequence
-//   tp            ranks that share out a layer; the fastest axis, so that they are neighbours on a host
+//   dp_shard      ranks that divide one copy of the model among them and also train on their own samples
+//   cp            ranks that divide a sequence among them
+//   tp            ranks that divide a layer among them; the fastest axis, so that they are neighbours on a host
 //
 // The ranks of dp_replicate x dp_shard are the data ranks: micro-batches are dealt to them.
-// Pure; a Mesh is a value and may be read from any thread.
+// Pure; a Mesh is a value and can be read from any thread.
 #pragma once
 
 #include <array>
@@ -33,20 +33,20 @@ struct MeshShape {
 
 class Mesh {
  public:
-  // Possible errors: InvalidArgument when a side is not positive or the product of the sides is not `world_size`; the
-  // message shows the product.
+  // Fails with InvalidArgument if a side is not positive or the product of the sides is not `world_size`; the message
+  // shows the product.
   static absl::StatusOr<Mesh> Create(const MeshShape& shape, int world_size);
 
   int world_size() const { return world_size_; }
   int Size(Axis axis) const { return sizes_[static_cast<int>(axis)]; }
 
-  // Place of `rank` along `axis`. REQUIRES: 0 <= rank < world_size().
+  // The coordinate of `rank` along `axis`. REQUIRES: 0 <= rank < world_size().
   int Coordinate(int rank, Axis axis) const;
 
-  // The ranks that differ from `rank` at most along `axis`, in order of their coordinate; `rank` is one of them.
+  // The ranks that differ from `rank` at most along `axis`, including `rank`, in order of their coordinate.
   std::vector<int> Peers(int rank, Axis axis) const;
 
-  // Ranks that train on samples of their own, and which of them `rank` is.
+  // The number of ranks that train on their own samples, and the number of `rank` among them.
   int num_data_ranks() const { return Size(Axis::kReplicate) * Size(Axis::kShard); }
   int DataRank(int rank) const;
 

@@ -1,14 +1,14 @@
-// What autograd calls during backward, in one place: C++ modules have no hooks of their own.
+// The functions that autograd calls during backward. C++ modules have no hooks of their own.
 //
 //   x ─▶ Gate ─▶ body of the unit ─▶ y
 //
-//   BeforeBackward(unit)   the gradient of y is there: the unit's parameters are needed now
-//   OnGradient(parameter)  a parameter's gradient of this pass is complete
-//   AfterBackward(unit)    the gradient of x is there, and with it those of all parameters: autograd runs ready nodes
-//                          newest first and writes gradients of parameters before anything else
+//   BeforeBackward(unit)   the gradient of y is ready: the unit's parameters are needed now
+//   OnGradient(parameter)  the gradient of a parameter in this pass is complete
+//   AfterBackward(unit)    the gradient of x is ready, and so are those of all parameters: autograd runs the newest
+//                          ready node first and writes gradients of parameters before anything else
 //
-// Possible errors travel through autograd as a UnitError, which Backward and Forward of the strategy catch; nothing
-// else is thrown.
+// Errors pass through autograd as a UnitError, which Backward and Forward of the strategy catch; nothing else is
+// thrown.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@
 
 namespace trainyard {
 
-// Derived from std::exception because that is what autograd's engine catches to put its own state in order.
+// Derived from std::exception because autograd's engine catches that to clean up its own state.
 class UnitError final : public std::exception {
  public:
   explicit UnitError(absl::Status status) : status_(std::move(status)), text_(status_.ToString()) {}
@@ -40,15 +40,15 @@ class BackwardEvents {
   virtual absl::Status AfterBackward(int unit) = 0;
 };
 
-// `events` must outlive every graph that was made with it.
+// In all three functions `events` must outlive every graph that was made with it.
 
-// From now on OnGradient(number) is called for `parameter`, a leaf; there is one hook a tensor. Null: no more calls.
+// Makes autograd call OnGradient(number) for `parameter`, a leaf. A tensor has one hook; null removes it.
 void WatchGradient(const at::Tensor& parameter, BackwardEvents* events, int number);
 
-// `x` as the unit is to see it. REQUIRES: grad mode; x requires grad.
+// Returns `x` for use by the unit; makes autograd call AfterBackward. REQUIRES: grad mode; x requires grad.
 at::Tensor Gate(const at::Tensor& x, BackwardEvents& events, int unit);
 
-// REQUIRES: y requires grad.
+// Makes autograd call BeforeBackward. REQUIRES: y requires grad.
 void WatchOutput(const at::Tensor& y, BackwardEvents& events, int unit);
 
 }  // namespace trainyard

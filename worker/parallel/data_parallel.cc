@@ -65,7 +65,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     const bool with_backward = !parts_->runner.evaluates() && unit >= first_backward_;
     at::Tensor in = x;
     if (with_backward) {
-      // Something must lead autograd to the gate; below the first unit of backward all is frozen.
+      // Autograd must reach the gate; everything below the first unit of backward is frozen.
       if (!in.requires_grad()) in = in.detach().requires_grad_(true);
       in = Gate(in, *this, unit);
     }
@@ -91,16 +91,16 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   absl::StatusOr<at::Tensor> Forward(absl::FunctionRef<at::Tensor()> loss_sum) override {
     RETURN_IF_ERROR(BeginPass(c10::GradMode::is_enabled()));
-    return Framed(loss_sum);
+    return CatchUnitErrors(loss_sum);
   }
 
   absl::Status Backward(const at::Tensor& loss, bool last) override {
     RETURN_IF_ERROR(errors_.status());
     BeginRound(last);
     const int64_t event = BeginUnit(EventKind::kBackward, 0);
-    RETURN_IF_ERROR(Framed([&] {
+    RETURN_IF_ERROR(CatchUnitErrors([&] {
       at::Tensor seed = seed_ == 1 ? at::Tensor() : at::full({}, seed_, loss.options().requires_grad(false));
-      // Nobody has looked at a loss on a GPU: one that is not finite, times 0, is not a number, nor are its gradients.
+      // A loss on a GPU has not been checked: if it is not finite, times 0 it is NaN, and so are its gradients.
       if (!loss.is_cpu()) seed = loss.detach().mul(0).add(seed_);
       loss.backward(seed);
       return at::Tensor();
@@ -123,7 +123,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   absl::Status FinishBackward() override {
     RETURN_IF_ERROR(errors_.status());
     if (!units()) {
-      // Without a round of its own: a rank that was dealt nothing, or a strategy that launches nothing early.
+      // No round has started the reductions: this rank was dealt nothing, or the strategy starts nothing early.
       if (!in_last_round_) BeginRound(/*last=*/true);
       RETURN_IF_ERROR(Keep(parts_->reducer.StartAll()));
     }
@@ -171,13 +171,13 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return absl::OkStatus();
   }
   absl::Status AfterBackward(int unit) override {
-    // A unit whose output led nowhere was passed over, or is still to come.
+    // Otherwise no gradient has reached the output of the unit: the plan has skipped it, or will.
     if (!parts_->runner.IsAfter({UnitAct::kBackward, unit})) return absl::OkStatus();
     EndEvent(options_.events, unit_event_);
     return RunUpToComputation();
   }
 
-  // A unit without parameters is nothing to tell of.
+  // A unit without parameters has no events.
   int64_t BeginUnit(EventKind kind, int unit) {
     if (model_.units()[unit].num_parameters == 0) return -1;
     return BeginEvent(options_.events, kind, model_.units()[unit].name);
@@ -203,7 +203,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return parts_->runner.RunUpToComputation();
   }
 
-  // What the step before has left on its way.
+  // Waits for the gathers that the previous step started.
   absl::Status AwaitParameters() {
     RETURN_IF_ERROR(errors_.status());
     return Keep(parts_->updater.AwaitParameters());
@@ -237,10 +237,10 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return last ? absl::OkStatus() : Keep(parts_->reducer.Finish());
   }
 
-  // With the whole sum on every rank one that is spoilt says all.
+  // Otherwise every rank has the whole sum, which the rejecting rank has made not finite.
   bool AgreesByFlag() const { return parts_->reducer.scatters(); }
 
-  absl::StatusOr<at::Tensor> Framed(absl::FunctionRef<at::Tensor()> run) {
+  absl::StatusOr<at::Tensor> CatchUnitErrors(absl::FunctionRef<at::Tensor()> run) {
     try {
       return run();
     } catch (const UnitError& error) {
@@ -266,8 +266,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   bool reduces_ = false, in_last_round_ = false;
   bool rejected_ = false;
   double seed_ = 1;                            // of this step's backward
-  double waited_before_s_ = 0;                 // up to the step before
-  int64_t root_event_ = -1, unit_event_ = -1;  // computation under way
+  double waited_before_s_ = 0;                 // up to the previous step
+  int64_t root_event_ = -1, unit_event_ = -1;  // of the computation under way
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// Gains and biases are not pulled towards 0.
+// Gains and biases have no weight decay.
 bool Decays(const at::Tensor& parameter) { return parameter.dim() >= 2; }
 
 bool ShardsAnything(const StateSharding& sharding) {
@@ -27,7 +27,7 @@ at::ScalarType AccumulatorType(const Precision& precision) {
 
 FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const StateSharding& sharding,
                      const Precision& precision, Communicator& shard, const Offload& offload, Ledger* ledger,
-                     Communicator* world, int unit)
+                     Communicator* data, int unit)
     : model_(model),
       name_(std::move(name)),
       sharding_(sharding),
@@ -53,15 +53,15 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
   const auto first_plain = std::find_if_not(order.begin(), order.end(), decays);
   num_decayed_ = first_plain == order.end() ? layout_.total : layout_.offsets[*first_plain];
   gaps_ = layout_.Gaps();
-  Allocate(shard, ledger, world);
+  Allocate(shard, ledger, data);
 }
 
-void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* world) {
+void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* data) {
   auto zeros = [&](MemoryKind kind, TrackedMemory& use, int64_t elements, at::ScalarType type) {
     const auto place = kind == MemoryKind::kHost ? HostMemoryOf(device_) : at::TensorOptions().device(device_);
     return TrackTensor(ledger, kind, use, [&] { return at::zeros({elements}, place.dtype(type)); });
   };
-  // What a communicator reads, in memory of its own.
+  // Memory that a communicator reads is allocated by the communicator.
   auto zeros_of = [&](Communicator* of, MemoryKind kind, TrackedMemory& use, int64_t elements, at::ScalarType type) {
     if (of == nullptr || of->world_size() == 1) return zeros(kind, use, elements, type);
     return TrackTensor(ledger, kind, use, [&] { return of->NewBuffer(elements, type).zero_(); });
@@ -84,7 +84,7 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
   if (sharding_.gradients == Sharding::kSharded) {
     gradient_shard_ = zeros(MemoryKind::kReserved, gradients_use_, layout_.shard, sum);
   } else {
-    Communicator* reduces = shard.world_size() > 1 ? &shard : world;
+    Communicator* reduces = shard.world_size() > 1 ? &shard : data;
     whole_gradients_ = zeros_of(reduces, MemoryKind::kGradients, gradients_use_, layout_.total, sum);
     gradient_shard_ = own(whole_gradients_);
   }
@@ -93,21 +93,22 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
 }
 
 void FlatGroup::HoldGradients(bool in_use) {
-  if (sharding_.gradients == kSharded) gradients_use_.SetKind(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
+  if (sharding_.gradients == Sharding::kSharded)
+    gradients_use_.SetKind(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
 }
 
-absl::Status FlatGroup::CopyFromRankZero(Communicator& world) {
+absl::Status FlatGroup::CopyFromRankZero(Communicator& data) {
   c10::NoGradGuard no_grad;
   if (layout_.total == 0) return absl::OkStatus();
   const bool sharded = sharding_.parameters == Sharding::kSharded;
   const bool apart = sharded || keeps_masters();
   at::Tensor whole = apart ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
-  for (size_t i = 0; world.rank() == 0 && i < parameters_.size(); ++i)
+  for (size_t i = 0; data.rank() == 0 && i < parameters_.size(); ++i)
     model_.WriteInitialValues(parameters_[i], View(whole, i));
-  RETURN_IF_ERROR(world.Broadcast(whole, /*root=*/0)->Wait()) << "while taking over the parameters of rank 0";
+  RETURN_IF_ERROR(data.Broadcast(whole, /*root=*/0)->Wait()) << "while copying the parameters of rank 0";
   if (apart) parameter_shard_.copy_(whole.narrow(0, rank_ * layout_.shard, layout_.shard));
   if (sharded) {
-    doors_ = c10::make_intrusive<c10::StorageImpl>(
+    storage_ = c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), layout_.total * weights_.element_size(), at::DataPtr(nullptr, device_),
         /*allocator=*/nullptr, /*resizable=*/false);
     TakeMasters();
@@ -116,7 +117,7 @@ absl::Status FlatGroup::CopyFromRankZero(Communicator& world) {
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor parameter = model_.parameters()[parameters_[i]].tensor;
-    parameter.set_data(sharded ? NewDoor(layout_.offsets[i], parameter) : View(whole_parameters_, i));
+    parameter.set_data(sharded ? NewShardedParameter(layout_.offsets[i], parameter) : View(whole_parameters_, i));
   }
   return absl::OkStatus();
 }
@@ -125,18 +126,19 @@ void FlatGroup::TakeMasters() {
   if (keeps_masters()) weights_.copy_(parameter_shard_);
 }
 
-at::Tensor FlatGroup::NewDoor(int64_t offset, const at::Tensor& like) const {
-  at::Tensor door = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(doors_), like.key_set(), weights_.dtype());
-  door.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
-  door.unsafeGetTensorImpl()->set_storage_offset(offset);
-  return door;
+at::Tensor FlatGroup::NewShardedParameter(int64_t offset, const at::Tensor& like) const {
+  at::Tensor parameter =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage_), like.key_set(), weights_.dtype());
+  parameter.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
+  parameter.unsafeGetTensorImpl()->set_storage_offset(offset);
+  return parameter;
 }
 
 void FlatGroup::Open(const at::Tensor& whole) {
-  doors_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(whole.mutable_data_ptr(), whole.device()));
+  storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(whole.mutable_data_ptr(), whole.device()));
 }
 
-void FlatGroup::Close() { doors_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, device_)); }
+void FlatGroup::Close() { storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, device_)); }
 
 at::Tensor FlatGroup::View(const at::Tensor& flat, size_t i) const {
   return flat.narrow(0, layout_.offsets[i], layout_.sizes[i]).view(model_.parameters()[parameters_[i]].tensor.sizes());
@@ -162,13 +164,13 @@ std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
     if (precision_.rounds_stochastically()) range.spans = SpansIn({first, count});
     ranges.push_back(std::move(range));
   };
-  // All bounds are multiples of kAlignment, so vector code meets no tail whatever the layout.
+  // All bounds are multiples of kAlignment, so vector code has no tail in any layout.
   add(0, decayed, /*decays=*/true);
   add(decayed, layout_.shard - decayed, /*decays=*/false);
   return ranges;
 }
 
-// What lies in a range of this rank's shard.
+// The pieces of parameters in a range of this rank's shard.
 std::vector<AdamW::Span> FlatGroup::SpansIn(const ElementRange& range) const {
   std::vector<AdamW::Span> spans;
   for (const ShardPiece& piece : layout_.PiecesOf(rank_)) {

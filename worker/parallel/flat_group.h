@@ -1,10 +1,11 @@
-// A flat group: parameters that travel together, side by side in one flat buffer, with their gradients and this rank's
-// share of both. Where parameters are replicated a group is a bucket, where they are sharded a unit.
+// A flat group: parameters that are communicated together, stored one after another in one flat buffer, with their
+// gradients and this rank's shard of both. Where parameters are replicated a group is a bucket; where they are sharded
+// it is a unit.
 //
-// [Note: doors] Parameters that are sharded are views of one storage whose length never changes and whose address is
-// null until Open() points it at memory that holds the whole group. Autograd may keep such a parameter, or any view of
-// it, from forward to backward: all of them look through the storage, so closing and opening it again is valid, changes
-// no version counter, allocates nothing and costs nothing. Looking through a closed door fails at once; it never shows
+// [Note: sharded parameters] Sharded parameters are views of one storage whose length never changes and whose address
+// is null until Open() points it at memory that holds the whole group. Autograd may store such a parameter, or any view
+// of it, from forward to backward: all of them access the same storage, so closing and reopening it is valid, changes
+// no version counter and allocates nothing. An access while the storage is closed fails immediately; it never reads
 // another unit's weights.
 //
 // Belongs to the loop's thread.
@@ -28,68 +29,70 @@
 
 namespace trainyard {
 
-// In which gradients are added up on a rank: sums of many in 16 bits lose too much.
+// The type in which a rank adds up gradients: sums of many values in 16 bits lose too much precision.
 at::ScalarType AccumulatorType(const Precision& precision);
 
 class FlatGroup {
  public:
-  // `parameters` are indices into those of `model`, whose values are copied; all are trained, or all frozen: those have
-  // neither gradients nor moments. They lie with those that are decayed first. `shard` is the communicator of dp_shard;
-  // what shards nothing has a layout of one rank. `ledger` may be null; not owned. `world`: what whole gradients are
-  // reduced by where nothing is sharded; may be null. `unit`: that it comes and goes with, -1: it is always there.
+  // `parameters` are indices into those of `model`, whose values are copied. Either all of them are trained, or all are
+  // frozen and have neither gradients nor moments. The decayed ones are stored first. `shard` is the communicator of
+  // dp_shard; a group that shards nothing has a layout of one shard. `ledger` may be null; not owned. `data`: reduces
+  // whole gradients where nothing is sharded; may be null. `unit`: gathered and freed with this unit; -1: always there.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const StateSharding& sharding,
             const Precision& precision, Communicator& shard, const Offload& offload = {}, Ledger* ledger = nullptr,
-            Communicator* world = nullptr, int unit = -1);
+            Communicator* data = nullptr, int unit = -1);
 
   FlatGroup(const FlatGroup&) = delete;
   FlatGroup& operator=(const FlatGroup&) = delete;
 
-  // Makes the values those of rank 0 of `world`, then moves the model's parameters here. Possible errors: those of a
+  // Copies the values of rank 0 of `data`, then moves the model's parameters here. Fails with the errors of a
   // Collective.
-  absl::Status CopyFromRankZero(Communicator& world);
+  absl::Status CopyFromRankZero(Communicator& data);
 
   const std::string& name() const { return name_; }
   const StateSharding& sharding() const { return sharding_; }
   const std::vector<int>& parameters() const { return parameters_; }  // in the model's order
   const ShardLayout& layout() const { return layout_; }               // of parameters()[i]
-  int rank() const { return rank_; }                                  // which shard is this rank's
+  int rank() const { return rank_; }                                  // the number of this rank's shard
   bool trained() const { return trained_; }
   int unit() const { return unit_; }
 
-  // Flat. The whole is undefined where it is sharded; a shard is a part of the whole where that is replicated.
+  // Flat. The whole tensor is undefined where it is sharded; where it is replicated, a shard is a part of it.
   const at::Tensor& whole_parameters() const { return whole_parameters_; }
   const at::Tensor& whole_gradients() const { return whole_gradients_; }
-  const at::Tensor& weights() const { return weights_; }                  // this rank's, as computed with and gathered
-  const at::Tensor& parameter_shard() const { return parameter_shard_; }  // as updated: the masters, or the weights
+  const at::Tensor& weights() const { return weights_; }                  // this rank's shard for computation
+  const at::Tensor& parameter_shard() const { return parameter_shard_; }  // updated: the masters, or the weights
   const at::Tensor& gradient_shard() const { return gradient_shard_; }
   const at::Tensor& first_moment() const { return first_moment_; }  // of this rank's shard
   const at::Tensor& second_moment() const { return second_moment_; }
 
-  // The masters are a second copy: of another type, or in another memory, which what is frozen has no use for.
+  // Whether the masters are a second copy, in another type or another memory. A frozen group needs no copy in another
+  // memory.
   bool keeps_masters() const { return precision_.keeps_masters() || (offload_.optimizer && trained_); }
-  // This rank's weights are sharded and lie in host memory.
+  // Whether this rank's weights are sharded and stored in host memory.
   bool weights_on_host() const { return offload_.parameters && sharding_.parameters == Sharding::kSharded; }
 
-  // Sharded gradients: whether their sums are of use, as far as the ledger is concerned.
+  // Sharded gradients: records in the ledger whether their memory is in use.
   void HoldGradients(bool in_use);
-  // After the masters were changed from outside: sets this rank's weights by them.
+  // Copies the masters to this rank's weights, after the masters were changed from outside.
   void TakeMasters();
 
-  // For sharded parameters: see [Note: doors]. `whole` is flat and at least layout().total long; the caller keeps it.
+  // For sharded parameters: see [Note: sharded parameters]. `whole` is flat, has at least layout().total elements and
+  // is owned by the caller.
   void Open(const at::Tensor& whole);
   void Close();
 
-  // Parameter parameters()[i] in a flat buffer laid out as this group, in its own shape.
+  // Returns parameter parameters()[i], in its own shape, from a flat buffer with the layout of this group.
   at::Tensor View(const at::Tensor& flat, size_t i) const;
-  // Sets to zero what lies between the parameters.
+  // Sets the gaps between the parameters to zero.
   void ZeroGaps(const at::Tensor& flat) const;
 
-  // This rank's shard for the optimizer: at most one range that decays and one that does not.
+  // Returns this rank's shard for the optimizer: at most one range with weight decay and one without.
   std::vector<AdamW::Range> OptimizerRanges() const;
 
  private:
-  void Allocate(Communicator& shard, Ledger* ledger, Communicator* world);
-  at::Tensor NewDoor(int64_t offset, const at::Tensor& like) const;
+  void Allocate(Communicator& shard, Ledger* ledger, Communicator* data);
+  at::Tensor NewShardedParameter(int64_t offset, const at::Tensor& like) const;
   std::vector<AdamW::Span> SpansIn(const ElementRange& range) const;
 
   const Model& model_;
@@ -105,7 +108,7 @@ class FlatGroup {
   ShardLayout layout_;
   int64_t num_decayed_ = 0;  // elements at the start of the whole
   std::vector<ElementRange> gaps_;
-  c10::Storage doors_;
+  c10::Storage storage_;  // of the sharded parameters
   at::Tensor whole_parameters_, whole_gradients_, weights_, parameter_shard_, gradient_shard_, first_moment_,
       second_moment_;
   TrackedMemory parameters_use_, masters_use_, gradients_use_, moment_uses_[2];

@@ -1,14 +1,14 @@
 // Where the gradients of each group are stored while they are on the way to their sum over all ranks:
 //
-//                          added up in                         sent from              received in
-//   replicated             the whole flat gradient             there                  there; zero1: this rank's part
-//   sharded, reduced now   a slot, or memory of its own        there                  this rank's shard
-//   sharded, kept for      memory of its own                   there                  this rank's shard; a later round's
-//     several rounds                                                                  in memory of its own, then added
-//   alone in its group     this rank's shard                   -                      -
+//                           added up and sent in        the sum is received in
+//   replicated              the whole flat gradient     the same place; zero1: this rank's part of it
+//   sharded, reduced now    a slot, or own memory       this rank's shard; from the second reduction of a step on: own
+//                                                       memory, which is then added to the shard
+//   sharded, reduced later  own memory                  as above
+//   sharded, one shard      this rank's shard           nothing is sent
 //
-// Gradients in 16 bits are added up in fp32 (AccumulatorType); what is sent is a copy in precision.reduce, and what is
-// received is cast back. Memory of a group's own is allocated when it is first needed and stays.
+// Gradients in 16 bits are added up in fp32 (AccumulatorType); a copy in precision.reduce is sent, and the received sum
+// is cast back. Own memory of a group is allocated when it is first needed and never freed.
 //
 // Belongs to the loop's thread.
 #pragma once

@@ -1,10 +1,11 @@
-// Which parameters travel together, and how each such group is placed. Pure but for looking at the model.
+// Decides which parameters form a group, and how each group is sharded. Pure, except that it reads the model.
 //
-//   parameters replicated    buckets of what is trained, in the order their gradients become ready; what is frozen in
-//                            one group that is never sent again
-//   parameters sharded       a group a unit, and one for what of it is frozen, gathered with it; parameters below
-//                            persist_elements in one group for the whole model, replicated, with gradients and state
-//                            sharded; what of those is frozen in one that is never sent again
+//   parameters replicated    the trained parameters form buckets, in the order in which their gradients become ready;
+//                            the frozen ones form one group, which is sent only once
+//   parameters sharded       each unit is one group; its frozen parameters are another one, gathered with it.
+//                            Parameters below persist_elements form one group for the whole model, replicated, with
+//                            gradients and optimizer state sharded; the frozen ones of them form a group that is sent
+//                            only once
 #pragma once
 
 #include <string>
@@ -21,17 +22,18 @@ struct GroupPlan {
   std::vector<int> parameters;  // of the model; all trained, or all frozen
   StateSharding sharding;
   bool trained = true;
-  int unit = -1;  // that it comes and goes with; -1: it is always there
+  int unit = -1;  // gathered and freed with this unit; -1: always there
 };
 
-// `ready_order`: all trained parameters in the order in which buckets take them. What is trained comes first.
+// `ready_order`: all trained parameters in the order in which buckets take them. Trained groups come first.
 std::vector<GroupPlan> PlanGroups(const Model& model, const DataParallelOptions& options,
                                   const std::vector<int>& ready_order);
 
-// The trained ones of Model::ReadyOrder.
+// The trained parameters of Model::ReadyOrder.
 std::vector<int> TrainedInReadyOrder(const Model& model);
 
-// The first unit but the root that backward has to reach: what lies below has nothing to train. units().size(): none.
+// The first unit except the root that backward must reach: the units below have nothing to train. units().size() if
+// there is none.
 int FirstBackwardUnit(const Model& model);
 
 }  // namespace trainyard

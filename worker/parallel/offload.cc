@@ -20,7 +20,7 @@
 namespace trainyard {
 namespace {
 
-// What AdamW makes of a range is the same whatever lies beside it.
+// AdamW updates each element on its own, so a part of a range gets the same values.
 AdamW::Range Part(const AdamW::Range& range, int64_t first, int64_t count) {
   auto narrow = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.narrow(0, first, count) : tensor; };
   AdamW::Range part{.parameters = narrow(range.parameters),
@@ -41,7 +41,7 @@ AdamW::Range Part(const AdamW::Range& range, int64_t first, int64_t count) {
   return part;
 }
 
-// Not at::copy_, which would bring threads of its own along.
+// Not at::copy_, which would start threads of its own.
 void Copy(const at::Tensor& from, const at::Tensor& to) {
   if (from.is_cpu() && to.is_cpu()) {
     std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
@@ -51,7 +51,7 @@ void Copy(const at::Tensor& from, const at::Tensor& to) {
   }
 }
 
-// Weights of the masters' own type are their bits, however those were rounded.
+// Weights of the masters' own type have the same bits, however the masters were rounded.
 bool AreCopies(const AdamW::Range& range) {
   return range.weights.defined() && range.weights.scalar_type() == range.parameters.scalar_type();
 }
@@ -114,18 +114,18 @@ TiledUpdate::~TiledUpdate() {
   helper_.join();
 }
 
-// Two buffers: while a tile is updated in one, the tile before is taken back from the other and the next one fetched
-// there.
+// Two buffers: while a tile is updated in one, the previous tile is written back from the other and the next one is
+// fetched into it.
 void TiledUpdate::Step(double lr, double gradient_scale) {
   const size_t num_tiles = optimizer_.ranges().size();
   optimizer_.BeginStep();
   const uint64_t before = num_posted_;
   for (size_t tile = 0; tile < std::min<size_t>(num_tiles, 2); ++tile) Post([this, tile] { Fetch(tile); });
   for (size_t tile = 0; tile < num_tiles; ++tile) {
-    // Copies so far: the first two fetches, then for each tile one back and (but for the last two) one ahead.
+    // Copies so far: the first two fetches, then for each tile one write and (except for the last two) one fetch.
     AwaitCopies(before + (tile < 2 ? tile + 1 : 2 * tile));
     optimizer_.Update(OnDevice(tile), lr, gradient_scale);
-    Post([this, tile] { TakeBack(tile); });
+    Post([this, tile] { WriteBack(tile); });
     if (tile + 2 < num_tiles) Post([this, tile] { Fetch(tile + 2); });
   }
   AwaitCopies(num_posted_);
@@ -152,7 +152,7 @@ void TiledUpdate::Fetch(size_t tile) {
   if (host_.moments) Copy(from.exp_avg_sq, to.exp_avg_sq);
 }
 
-void TiledUpdate::TakeBack(size_t tile) {
+void TiledUpdate::WriteBack(size_t tile) {
   const AdamW::Range &to = optimizer_.ranges()[tile], from = OnDevice(tile);
   if (host_.parameters) Copy(from.parameters, to.parameters);
   if (host_.moments) Copy(from.exp_avg, to.exp_avg);
@@ -164,13 +164,13 @@ void TiledUpdate::TakeBack(size_t tile) {
   }
 }
 
-// A tile that is taken back was updated before, and one that is fetched finds its buffer read to the end.
+// The event orders the copy: a tile is written back after its update, and a buffer is filled after its last read.
 std::function<void()> TiledUpdate::OnStream(std::function<void()> copy) const {
-  const auto asked = std::make_shared<c10::Event>(stream_->device_type());
-  asked->record(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
-  return [stream = *stream_, asked, copy = std::move(copy)] {
+  const auto earlier = std::make_shared<c10::Event>(stream_->device_type());
+  earlier->record(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
+  return [stream = *stream_, earlier, copy = std::move(copy)] {
     const c10::StreamGuard guard(stream);
-    asked->block(stream);
+    earlier->block(stream);
     copy();
     stream.synchronize();
   };
@@ -216,9 +216,9 @@ absl::Status CheckHostMemory(int64_t bytes_per_rank, int local_ranks, int64_t av
   if (available_bytes <= 0 || needed <= available_bytes) return absl::OkStatus();
   auto gib = [](int64_t bytes) { return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (int64_t{1} << 30)); };
   return absl::FailedPreconditionError(
-      absl::StrCat("parallel.offload needs ", gib(needed), " of host memory here (", gib(bytes_per_rank),
+      absl::StrCat("parallel.offload needs ", gib(needed), " of host memory on this host (", gib(bytes_per_rank),
                    " for each of ", local_ranks, local_ranks == 1 ? " rank" : " ranks", " of this host), and ",
-                   gib(available_bytes), " can be had; offload less, or spread the ranks over more hosts"));
+                   gib(available_bytes), " is available; offload less, or use more hosts"));
 }
 
 int64_t AvailableHostBytes(const std::string& proc) {

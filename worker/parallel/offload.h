@@ -1,11 +1,11 @@
-// What lies in host memory, so that the device holds only what it needs: the optimizer's state, and this rank's shards
-// of the parameters. The update fetches it tile by tile into memory of the device, where AdamW runs over it, and takes
-// it back; a helper thread copies one tile while another is updated, on a GPU through a stream of its own. On a CPU
-// both memories are the same, but the path is not: losses are those without offload, bit for bit, and the ledger shows
-// what would be where.
+// State in host memory, so that the device holds only what it needs: the state of the optimizer, and this rank's shards
+// of the parameters. The update copies it tile by tile into device memory, runs AdamW over it there, and copies it
+// back; a helper thread copies one tile while another is updated, on a GPU through a stream of its own. On a CPU both
+// memories are the same, but the same path is used: losses are equal to those without offload, bit for bit, and the
+// ledger shows the memory as it would be divided.
 //
-//   offload.optimizer    masters (a second copy of the parameters, if only here) and moments
-//   offload.parameters   weights of a rank's shards; a unit's are copied to the device to be gathered
+//   offload.optimizer    masters (a second copy of the parameters, even if of the same type) and moments
+//   offload.parameters   weights of a rank's shards; those of a unit are copied to the device to be gathered
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -32,25 +32,25 @@ struct Offload {
   bool any() const { return optimizer || parameters; }
 };
 
-// Host memory that `device` copies fastest from: pinned, for a GPU.
+// The host memory from which `device` copies fastest: pinned, for a GPU.
 at::TensorOptions HostMemoryOf(at::Device device);
 
-// `ranges` in pieces of at most `tile_elements` each, in their order; a piece's moments are its range's. Bounds are
-// multiples of 16 elements. REQUIRES: the ranges have moments.
+// Divides `ranges` into pieces of at most `tile_elements` each, in the same order; a piece has its part of the range's
+// moments. Bounds are multiples of 16 elements. REQUIRES: the ranges have moments.
 std::vector<AdamW::Range> CutIntoTiles(const std::vector<AdamW::Range>& ranges, int64_t tile_elements);
 
-// How many elements are updated at once where state is offloaded: `tile_elements`, but never more than an eighth of
-// all, or nothing would be gained.
+// The number of elements updated at a time where state is offloaded: `tile_elements`, but never more than an eighth of
+// all, because larger tiles would save no memory.
 int64_t OffloadedTile(int64_t tile_elements, int64_t all_elements);
 
-// Which tensors of a range lie in host memory.
+// Which tensors of a range are in host memory.
 struct HostTensors {
-  bool parameters = false;  // that the optimizer updates
+  bool parameters = false;  // those that the optimizer updates
   bool moments = false;
   bool weights = false;
 };
 
-// The updates of an optimizer whose ranges are tiles. Belongs to the loop's thread, but for the copies.
+// Runs the updates of an optimizer whose ranges are tiles. Belongs to the loop's thread, except for the copies.
 class TiledUpdate {
  public:
   // Neither `optimizer` nor `ledger`, which may be null, is owned.
@@ -59,11 +59,11 @@ class TiledUpdate {
   TiledUpdate(const TiledUpdate&) = delete;
   TiledUpdate& operator=(const TiledUpdate&) = delete;
 
-  // As AdamW::Step.
+  // The same as AdamW::Step.
   void Step(double lr, double gradient_scale);
 
  private:
-  // A tile on the device: as long as the longest.
+  // Device memory for one tile, as long as the longest tile.
   struct Buffer {
     at::Tensor parameters, exp_avg, exp_avg_sq, weights;
     TrackedMemory uses[4];
@@ -71,8 +71,8 @@ class TiledUpdate {
 
   AdamW::Range OnDevice(size_t tile) const;
   void Fetch(size_t tile);
-  void TakeBack(size_t tile);
-  // Copies in order, each behind all that the caller has asked of the device before.
+  void WriteBack(size_t tile);
+  // Copies in order, each after all work that the caller has given to the device before.
   void Post(std::function<void()> copy);
   std::function<void()> OnStream(std::function<void()> copy) const;
   void AwaitCopies(uint64_t count);
@@ -91,16 +91,17 @@ class TiledUpdate {
   std::thread helper_;  // last: it uses the others
 };
 
-// Bytes of host memory that a rank's shard of `elements` takes.
+// The number of bytes of host memory for a rank's shard of `elements`.
 struct ElementSizes {
   int64_t weight = 4, master = 4, moment = 4;
 };
 int64_t HostBytes(const Offload& offload, int64_t elements, const ElementSizes& sizes);
 
-// Whether the ranks of this host have room together. Possible errors: FailedPrecondition, with the estimate.
+// Checks that all ranks of this host together have enough memory. Fails with FailedPrecondition, which shows the
+// estimate.
 absl::Status CheckHostMemory(int64_t bytes_per_rank, int local_ranks, int64_t available_bytes);
-// What can be had without swapping, of the host and within the limits of this process' cgroup; 0: the kernel does not
-// say. `proc` is a proc file system, for tests.
+// The number of bytes available without swapping, on the host and within the limits of this process' cgroup; 0 if the
+// kernel does not report it. `proc` is a proc file system, for tests.
 int64_t AvailableHostBytes(const std::string& proc = "/proc");
 
 }  // namespace trainyard

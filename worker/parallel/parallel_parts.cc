@@ -9,7 +9,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int kBucketSlots = 3;  // one on its way, one being filled, one begun early (a tied embedding's)
+constexpr int kBucketSlots = 3;  // one being reduced, one being filled, one begun early (a tied embedding's)
 
 FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                       const Precision& precision, const std::vector<int>& ready_order) {
@@ -22,7 +22,7 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
   return groups;
 }
 
-// Slots as long as the longest group, or unit, that uses one; none where nothing comes and goes.
+// Slots as long as the longest group or unit that uses one; none where nothing is gathered or freed.
 SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& shard, const DataParallelOptions& options,
                   const Precision& precision, const std::vector<UnitAction>& plan) {
   const StateSharding sharding = ShardingOf(options.strategy);
@@ -68,7 +68,7 @@ Precision PrecisionFor(const Model& model, const DataParallelOptions& options) {
 ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                              const UpdateOptions& update, const Precision& precision,
                              const std::vector<int>& ready_order)
-    : units(ShardingOf(options.strategy).parameters == kSharded),
+    : units(ShardingOf(options.strategy).parameters == Sharding::kSharded),
       groups(MakeGroups(model, communicators, options, precision, ready_order)),
       without_unit(GroupsWithoutUnit(groups)),
       plans(PlanPasses(model, groups, options, communicators.reshard != nullptr)),

@@ -1,4 +1,5 @@
-// The flat groups of a model and what moves them, made together: where groups change, all of it is made anew.
+// The flat groups of a model and the objects that work on them. They are created together, because all of them depend
+// on the groups.
 //
 // Belongs to the loop's thread.
 #pragma once
@@ -17,17 +18,17 @@
 
 namespace trainyard {
 
-// What `options` ask for, or all of the model's type.
+// The precision in `options`; without one, everything in the model's type.
 Precision PrecisionFor(const Model& model, const DataParallelOptions& options);
 
 struct ParallelParts {
-  // Copies the model's values into groups; does not own its arguments. `ready_order`: as in group_plan.h.
+  // Copies the model's values into groups. Nothing is owned. `ready_order`: as in group_plan.h.
   ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                 const UpdateOptions& update, const Precision& precision, const std::vector<int>& ready_order);
 
   const bool units;  // parameters are sharded: groups are units, and passes follow a plan
   const FlatGroups groups;
-  const std::vector<int> without_unit;  // where groups are units: trained ones that belong to none
+  const std::vector<int> without_unit;  // where groups are units: trained groups that belong to none
   const PassPlans plans;
   SlotPool pool;
   Gatherer gatherer;

@@ -9,7 +9,7 @@
 namespace trainyard {
 namespace {
 
-// The uses of units in the order of a pass, and what is gathered meanwhile.
+// Walks through the uses of units in the order of a pass and adds gathers, frees and reductions.
 class PassPlanner {
  public:
   PassPlanner(const std::vector<int64_t>& elements, bool with_backward, const PassPlanOptions& options)
@@ -17,7 +17,7 @@ class PassPlanner {
         options_(options),
         live_(elements.size()),
         waited_(elements.size()),
-        parted_(elements.size()) {
+        has_part_(elements.size()) {
     const int units = static_cast<int>(elements.size());
     for (int unit = 0; unit < units; ++unit) uses_.push_back({UnitAct::kForward, unit});
     for (int unit = units - 1; with_backward && unit >= 0; --unit) {
@@ -37,10 +37,10 @@ class PassPlanner {
         Reduce(unit);
         Free(unit);
       } else if (unit != 0 && !Keeps(use)) {
-        ComesAgain(use) && options_.keeps_part ? Reshard(unit) : Free(unit);
+        IsUsedAgain(use) && options_.keeps_part ? Reshard(unit) : Free(unit);
       }
     }
-    Free(0);  // there was no backward
+    Free(0);  // still gathered if there was no backward
     for (int unit : reducing_) plan_.push_back({UnitAct::kWaitReduce, unit});
     return std::move(plan_);
   }
@@ -51,8 +51,8 @@ class PassPlanner {
     live_[unit] = true;
     waited_[unit] = false;
     if (unit != 0) num_live_ += elements_[unit];
-    plan_.push_back({parted_[unit] ? UnitAct::kRegather : UnitAct::kGather, unit});
-    parted_[unit] = false;
+    plan_.push_back({has_part_[unit] ? UnitAct::kRegather : UnitAct::kGather, unit});
+    has_part_[unit] = false;
   }
   void Wait(int unit) {
     if (live_[unit] && !waited_[unit]) plan_.push_back({UnitAct::kWaitGather, unit});
@@ -69,10 +69,10 @@ class PassPlanner {
     Free(unit);
     if (plan_.back() != UnitAction{UnitAct::kFree, unit}) return;  // it was empty
     plan_.back().act = UnitAct::kReshard;
-    parted_[unit] = true;
+    has_part_[unit] = true;
   }
 
-  // What is used next, in the same direction, while use `use` computes.
+  // Gathers the units that are used next in the same direction, while use `use` computes.
   void Prefetch(size_t use) {
     int64_t ahead = 0;
     for (size_t next = use + 1; next < uses_.size() && uses_[next].act == uses_[use].act; ++next) {
@@ -91,9 +91,9 @@ class PassPlanner {
     const UnitAction backward{UnitAct::kBackward, uses_[use].unit};
     return std::find(uses_.begin() + static_cast<long>(use), uses_.end(), backward);
   }
-  bool ComesAgain(size_t use) const { return BackwardOf(use) != uses_.end(); }
+  bool IsUsedAgain(size_t use) const { return BackwardOf(use) != uses_.end(); }
 
-  // Whether the unit of forward use `use` stays for its backward.
+  // Whether the unit of forward use `use` stays gathered for its backward.
   bool Keeps(size_t use) const {
     const auto again = BackwardOf(use);
     if (again == uses_.end()) return false;
@@ -109,7 +109,7 @@ class PassPlanner {
 
   bool Trains(int unit) const { return options_.trained.empty() || options_.trained[unit]; }
 
-  // A reduction is waited for when the next unit closes: what follows it (an all-reduce across) is started then.
+  // Waits for a reduction when the next unit is reduced: the all-reduce across replicas is started then.
   void Reduce(int unit) {
     if (!options_.reduce || elements_[unit] == 0 || !Trains(unit)) return;
     if (options_.overlap && !reducing_.empty()) {
@@ -127,13 +127,13 @@ class PassPlanner {
   const PassPlanOptions& options_;
   int64_t prefetch_ = 0;
   std::vector<UnitAction> uses_;
-  std::vector<bool> live_, waited_, parted_;
-  int64_t num_live_ = 0;  // elements, root apart
+  std::vector<bool> live_, waited_, has_part_;
+  int64_t num_live_ = 0;  // elements, without the root
   std::vector<int> reducing_;
   std::vector<UnitAction> plan_;
 };
 
-const char* Word(UnitAct act) {
+const char* ActName(UnitAct act) {
   switch (act) {
     case UnitAct::kGather:
       return "gather";
@@ -165,7 +165,7 @@ std::vector<UnitAction> PlanPass(const std::vector<int64_t>& unit_elements, bool
 }
 
 int PlanSlots(const std::vector<UnitAction>& plan, bool gradients_in_slots, const std::vector<bool>& trained) {
-  // The same choices as SlotPool's, but where it would wait, there is one slot more.
+  // Makes the same choices as SlotPool, but adds a slot where that would wait.
   int clean = 0, made = 0;
   std::vector<int> pending;  // units whose reduction still reads a slot
   auto take_clean = [&] { clean > 0 ? --clean : ++made; };
@@ -205,7 +205,7 @@ int PlanSlots(const std::vector<UnitAction>& plan, bool gradients_in_slots, cons
 
 std::string ToString(const std::vector<UnitAction>& plan) {
   return absl::StrJoin(plan, ", ", [](std::string* out, const UnitAction& action) {
-    absl::StrAppend(out, Word(action.act), " ", action.unit);
+    absl::StrAppend(out, ActName(action.act), " ", action.unit);
   });
 }
 

@@ -46,7 +46,7 @@ PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataPar
 }
 
 absl::Status PassRunner::Begin(bool with_backward) {
-  if (cursor_ < plan_->size()) {  // the pass before was left
+  if (cursor_ < plan_->size()) {  // the previous pass was not finished
     RETURN_IF_ERROR(gatherer_.FreeAll());
   }
   plan_ = with_backward ? &plans_.reducing : &plans_.evaluation;
@@ -86,7 +86,7 @@ absl::Status PassRunner::Advance(const UnitAction& computation) {
     if (action.act == UnitAct::kForward) {
       return absl::FailedPreconditionError(absl::StrCat("unit ", model_.units()[computation.unit].name, " runs where ",
                                                         model_.units()[action.unit].name,
-                                                        " is due: a model runs its units in the order of units()"));
+                                                        " is next: a model runs its units in the order of units()"));
     }
     RETURN_IF_ERROR(CarryOut(action));
   }

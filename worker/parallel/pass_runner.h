@@ -1,15 +1,15 @@
-// Carries out the plan of a pass (pass_plan.h) while the model runs: whoever computes and whoever has nothing to
+// Carries out the plan of a pass (pass_plan.h) while the model runs. Ranks that compute and ranks that have nothing to
 // compute advance through the same list, so their collectives cannot diverge.
 //
 //   runner.Begin(with_backward)
-//   runner.Advance({UnitAct::kForward, u})   up to the computation of u, which the caller then makes
-//   runner.RunUpToComputation()          what follows it
+//   runner.Advance({UnitAct::kForward, u})   runs the plan up to the computation of u, which the caller then makes
+//   runner.RunUpToComputation()              runs the actions that follow it
 //   ...
-//   runner.SetReducing(reduce)           forward's part of the two plans with backward is the same
+//   runner.SetReducing(reduce)               valid after forward: it is the same in both plans with backward
 //   runner.RunToEnd()
 //
-// Only where parameters are sharded; else there is no plan. Belongs to the loop's thread. Possible errors: those of a
-// Collective.
+// Used only where parameters are sharded; otherwise there is no plan. Belongs to the loop's thread. Calls fail with the
+// errors of a Collective.
 #pragma once
 
 #include <vector>
@@ -24,20 +24,20 @@
 
 namespace trainyard {
 
-// The passes there are, as plans; all empty where parameters are replicated.
+// The plans of all kinds of passes; empty where parameters are replicated.
 struct PassPlans {
   std::vector<UnitAction> evaluation;
-  std::vector<UnitAction> inner;     // with backward; gradients stay where they are
+  std::vector<UnitAction> inner;     // with backward; gradients are not reduced
   std::vector<UnitAction> reducing;  // with backward
 };
 PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options, bool keeps_part);
 
-// By unit: its trained group, whose gradients are reduced when the unit is through; -1: none.
+// By unit: its trained group, whose gradients are reduced after the backward of the unit; -1: none.
 std::vector<int> TrainedGroups(const Model& model, const FlatGroups& groups);
 
 class PassRunner {
  public:
-  // Owns nothing; all must outlive it.
+  // Nothing is owned; all arguments must outlive it.
   PassRunner(const Model& model, const FlatGroups& groups, const PassPlans& plans, Gatherer& gatherer, Reducer& reducer)
       : model_(model),
         trained_groups_(TrainedGroups(model, groups)),
@@ -45,19 +45,19 @@ class PassRunner {
         gatherer_(gatherer),
         reducer_(reducer) {}
 
-  // Puts away what a pass that was left has gathered.
+  // Frees what an unfinished pass has gathered.
   absl::Status Begin(bool with_backward);
   void SetReducing(bool reduce) { plan_ = reduce ? &plans_.reducing : &plans_.inner; }
   bool evaluates() const { return plan_ == &plans_.evaluation; }
 
-  // Up to the next computation, which is `computation`. Backward may pass over units that no gradient has reached; they
-  // are closed in their turn. Possible errors, too: FailedPrecondition where another unit is due.
+  // Runs the plan up to the next computation, which must be `computation`. Backward may skip units that no gradient has
+  // reached; they are freed in their turn. Fails with FailedPrecondition if another unit is next.
   absl::Status Advance(const UnitAction& computation);
-  // The root is in use to the end of a pass: its last norm and the head come after the last unit.
+  // Does not free the root, which is in use to the end of a pass: its last norm and the head come after the last unit.
   absl::Status RunUpToComputation();
-  // Without `waits` the wait for the last reduction is left to FinishBackward.
+  // `waits` false: leaves the wait for the last reduction to FinishBackward.
   absl::Status RunToEnd(bool waits = true);
-  // The last action was the computation of `action`.
+  // Whether the last action was the computation `action`.
   bool IsAfter(const UnitAction& action) const { return cursor_ > 0 && (*plan_)[cursor_ - 1] == action; }
 
  private:

@@ -73,7 +73,7 @@ absl::StatusOr<RecomputeMode> RecomputeModeOf(absl::string_view name) {
   if (name == "blocks") return RecomputeMode::kBlocks;
   if (name == "selective") return RecomputeMode::kSelective;
   return absl::InvalidArgumentError(
-      absl::StrCat("'", name, "' is no way to recompute; known: none, blocks, selective"));
+      absl::StrCat("'", name, "' is not a recompute mode; known: none, blocks, selective"));
 }
 
 std::unique_ptr<UnitRunner> ApplyRecompute(const Recompute& recompute, int first_backward) {

@@ -29,8 +29,8 @@ struct Recompute {
   int every = 1;  // units `every`, 2 x `every`, ..., but never the root. REQUIRES: >= 1
 };
 
-// Returns what runs units as `recompute` describes. Units below `first_backward` take no part in backward, so nothing is
-// stored for them either.
+// Returns a runner of units that recomputes as `recompute` describes. Units below `first_backward` take no part in
+// backward, so nothing is stored for them.
 std::unique_ptr<UnitRunner> ApplyRecompute(const Recompute& recompute, int first_backward);
 
 }  // namespace trainyard

@@ -1,8 +1,8 @@
 // Sums the gradients of each group over all ranks. Per group:
 //
 //   written      each gradient is written into the group's accumulator (gradient_buffers.h) if it is the first one of a
-//                reduction, and added to it otherwise: by the operation that computes it (GradientSink: Claim, Done), or
-//                from autograd's own tensor (OnGradient)
+//                reduction, and added to it otherwise: by the operation that computes it (GradientSink: Claim, Done),
+//                or from autograd's own tensor (OnGradient)
 //   started      replicated: an all-reduce, or (zero1) a reduce-scatter; sharded: a reduce-scatter
 //   settled      the sum is in its place
 //   and across   with dp_replicate above 1 the sum of a shard goes through an all-reduce over that axis

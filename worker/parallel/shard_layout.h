@@ -1,13 +1,13 @@
-// Where the parameters of a group lie in its flat buffer, and which part of that buffer each rank holds. Pure: sizes
-// in, places out; the same on every rank.
+// Where the parameters of a group are in its flat buffer, and which part of that buffer each rank holds. Pure: the
+// result follows from the sizes and is the same on every rank.
 //
 //   |  rank 0: shard elements   |  rank 1                   |  rank 2                   |
 //   | a a a a a a . | b b b b b b b b b b b b b . | c c c c c c c c . . . . . . . . . . |
 //     16-aligned     ^gap, 0                                         ^gap, 0
 //
-// Parameters lie row-major, one after another, each from a multiple of kAlignment elements on; the whole is padded to
-// num_shards x kAlignment. So a rank has an element range of each parameter, possibly none, and vector code over any piece
-// meets no tail that another layout would not meet.
+// Parameters are stored row-major, one after another, each at a multiple of kAlignment elements; the whole is padded to
+// a multiple of num_shards x kAlignment. So a rank holds one element range of each parameter, possibly an empty one,
+// and vector code has the same tails in every layout.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-// What a rank holds of one parameter.
+// The part of one parameter that a rank holds.
 struct ShardPiece {
   int parameter = 0;   // index into `sizes`
   ElementRange range;  // of the parameter
@@ -35,18 +35,18 @@ struct ShardLayout {
   int num_shards = 1;
   int64_t total = 0;  // elements of the flat buffer; num_shards x shard
   int64_t shard = 0;
-  int64_t used = 0;              // up to the end of the last parameter, aligned: independent of num_shards
+  int64_t used = 0;              // up to the aligned end of the last parameter; independent of num_shards
   std::vector<int64_t> sizes;    // of each parameter
   std::vector<int64_t> offsets;  // of each parameter in the flat buffer
-  std::vector<int> order;        // parameters as they lie
+  std::vector<int> order;        // of the parameters in the flat buffer
 
-  // Padding between and after parameters, in the flat buffer, rising; it must hold zeros.
+  // Padding between and after parameters in the flat buffer, in ascending order; it must hold zeros.
   std::vector<ElementRange> Gaps() const;
-  // In the order they lie.
+  // In the order of the flat buffer.
   std::vector<ShardPiece> PiecesOf(int rank) const;
 };
 
-// `order` names every parameter once. REQUIRES: num_shards >= 1; sizes >= 0.
+// `order` contains every parameter once. REQUIRES: num_shards >= 1; sizes >= 0.
 ShardLayout MakeShardLayout(const std::vector<int64_t>& sizes, const std::vector<int>& order, int num_shards);
 
 }  // namespace trainyard

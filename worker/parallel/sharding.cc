@@ -7,7 +7,7 @@ namespace {
 
 struct Row {
   Strategy strategy;
-  const char* word;
+  const char* name;
   StateSharding sharding;
 };
 
@@ -21,22 +21,22 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
-const char* StrategyName(Strategy strategy) { return kRows[static_cast<int>(strategy)].word; }
+const char* StrategyName(Strategy strategy) { return kRows[static_cast<int>(strategy)].name; }
 
-absl::StatusOr<Strategy> StrategyOf(absl::string_view word) {
+absl::StatusOr<Strategy> StrategyOf(absl::string_view name) {
   std::string known;
   for (const Row& row : kRows) {
-    if (word == row.word) return row.strategy;
-    absl::StrAppend(&known, known.empty() ? "" : ", ", row.word);
+    if (name == row.name) return row.strategy;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", row.name);
   }
-  return absl::InvalidArgumentError(absl::StrCat("'", word, "' is no data-parallel strategy; known: ", known));
+  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is not a data-parallel strategy; known: ", known));
 }
 
 StateSharding ShardingOf(Strategy strategy) { return kRows[static_cast<int>(strategy)].sharding; }
 
 absl::StatusOr<MeshShape> DataMesh(Strategy strategy, int world_size, int shard, int replicate) {
   if (strategy == Strategy::kHsdp && shard == 0 && replicate == 0) {
-    return absl::InvalidArgumentError("hsdp needs a size: say parallel.shard or parallel.replicate");
+    return absl::InvalidArgumentError("hsdp needs a size: set parallel.shard or parallel.replicate");
   }
   if (strategy == Strategy::kDdp) {
     if (shard == 0) shard = 1;

@@ -1,19 +1,17 @@
-// The one table of data parallelism: what a strategy replicates and what it shards. Everything else in this folder
-// follows from it. Pure.
+// The table of data parallelism: what a strategy replicates and what it shards. Everything else in this folder follows
+// from it. Pure.
 //
-//           parameters  gradients  optimizer state   groups    before use         gradients complete       step
-//   ddp     replicate   replicate  replicate         buckets   -                  all-reduce               all of it
-//   zero1   replicate   replicate  shard             buckets   -                  reduce-scatter or        own shard,
-//   then
-//                                                                                 all-reduce               all-gather
-//   zero2   replicate   shard      shard             buckets   -                  reduce-scatter, rest     own shard,
-//   then
-//                                                                                 dropped                  all-gather
-//   zero3   shard       shard      shard             units     all-gather, free   reduce-scatter           own shard
-//   fsdp                                                       after
-//   hsdp    as fsdp over dp_shard; the sums of the shards are all-reduced over dp_replicate
+//          parameters  gradients  optimizer state  groups   before use   gradients complete    update
+//   ddp    replicated  replicated replicated       buckets  -            all-reduce            everything
+//   zero1  replicated  replicated sharded          buckets  -            reduce-scatter or     own shard, then
+//                                                                        all-reduce            all-gather
+//   zero2  replicated  sharded    sharded          buckets  -            reduce-scatter, the   own shard, then
+//                                                                        rest is dropped       all-gather
+//   zero3  sharded     sharded    sharded          units    all-gather,  reduce-scatter        own shard
+//   fsdp                                                    then free
+//   hsdp   like fsdp over dp_shard; the sums of the shards are all-reduced over dp_replicate
 //
-// Shards always lie over the mesh axis dp_shard.
+// Shards are always divided over the mesh axis dp_shard.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -24,8 +22,8 @@ namespace trainyard {
 
 enum class Strategy { kDdp, kZero1, kZero2, kZero3, kFsdp, kHsdp };
 const char* StrategyName(Strategy strategy);  // "ddp", as in parallel.data
-// Possible errors: InvalidArgument for a word that is none of the six; the message lists them.
-absl::StatusOr<Strategy> StrategyOf(absl::string_view word);
+// Fails with InvalidArgument for any other name than these six; the message lists them.
+absl::StatusOr<Strategy> StrategyOf(absl::string_view name);
 
 enum class Sharding { kReplicated, kSharded };
 struct StateSharding {
@@ -35,9 +33,9 @@ struct StateSharding {
 };
 StateSharding ShardingOf(Strategy strategy);
 
-// The mesh of a job whose ranks are all data ranks. 0 for `shard` or `replicate`: what is left of `world_size`.
-// ddp: {dp_replicate = world}; the others {dp_shard = world}; hsdp: as said, at least one of both.
-// Possible errors: InvalidArgument when the product is not `world_size`, or hsdp is given neither.
+// The mesh of a job whose ranks are all data ranks. `shard` or `replicate` 0: `world_size` divided by the other one.
+// Defaults without either: ddp {dp_replicate = world_size}, the others {dp_shard = world_size}; hsdp needs one of both.
+// Fails with InvalidArgument if the product is not `world_size`, or hsdp is given neither.
 absl::StatusOr<MeshShape> DataMesh(Strategy strategy, int world_size, int shard = 0, int replicate = 0);
 
 }  // namespace trainyard

@@ -19,8 +19,8 @@ absl::StatusOr<int> SlotPool::AcquireForGather(const Communicator* communicator)
   for (int i = 0; i < num_slots(); ++i) {
     Slot& slot = slots_[i];
     if (slot.held || slot.pending == nullptr || slot.communicator != communicator) continue;
-    slot.pending = nullptr;  // queued behind it
-    return Take(i, MemoryKind::kParameters);
+    slot.pending = nullptr;  // runs after it
+    return Claim(i, MemoryKind::kParameters);
   }
   return Acquire(MemoryKind::kParameters);
 }
@@ -30,10 +30,10 @@ absl::StatusOr<int> SlotPool::Acquire(MemoryKind kind) {
   for (int i = 0; i < num_slots(); ++i) {
     const Slot& slot = slots_[i];
     if (slot.held) continue;
-    if (slot.pending == nullptr) return Take(i, kind);
+    if (slot.pending == nullptr) return Claim(i, kind);
     if (oldest < 0 || slot.released < slots_[oldest].released) oldest = i;
   }
-  return Take(oldest < 0 ? Add() : oldest, kind);
+  return Claim(oldest < 0 ? Add() : oldest, kind);
 }
 
 void SlotPool::Release(int slot, std::shared_ptr<Collective> pending, const Communicator* communicator) {
@@ -71,7 +71,7 @@ int SlotPool::Add(Communicator* memory) {
   return num_slots() - 1;
 }
 
-absl::StatusOr<int> SlotPool::Take(int slot, MemoryKind kind) {
+absl::StatusOr<int> SlotPool::Claim(int slot, MemoryKind kind) {
   if (slots_[slot].pending != nullptr) {
     RETURN_IF_ERROR(slots_[slot].pending->Wait());
     slots_[slot].pending = nullptr;

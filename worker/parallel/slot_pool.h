@@ -1,11 +1,11 @@
-// Memory for what a rank holds for a moment only: gathered parameters and unreduced gradients. All slots are equally
-// long, so that any may be either, and memory is the same every step.
+// Memory for what a rank holds only for a short time: gathered parameters and unreduced gradients. All slots have the
+// same length, so that each can hold either, and memory use is the same in every step.
 //
-// A slot may be given back while an operation still reads it (a reduce-scatter on its way). Whoever computes into a
-// slot waits for that operation; an all-gather need not, if it goes through the same communicator: operations run in
-// the order started, so it is queued behind.
+// A slot may be released while an operation still reads it (a reduce-scatter under way). Before a computation writes to
+// the slot it waits for that operation. An all-gather through the same communicator need not wait: operations run in
+// the order in which they are started.
 //
-// A slot's content is what the last user left. Belongs to the loop's thread.
+// Slots are not cleared. Belongs to the loop's thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,24 +22,24 @@ namespace trainyard {
 
 class SlotPool {
  public:
-  // Makes `num_slots` slots of `bytes` at once; more only when all are held at the same time. `ledger` may be
-  // null; not owned. `memory`: whose operations read the slots, asked here only; may be null.
+  // Creates `num_slots` slots of `bytes`; more only when all are held at the same time. `ledger` may be null; not
+  // owned. `memory`: the communicator whose operations read the slots, used here only; may be null.
   SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger = nullptr, Communicator* memory = nullptr);
 
-  // Index of a slot that nothing reads or writes any more. Waits when there is none but such as an operation still
-  // uses. Possible errors: those of that operation.
+  // Returns the index of a slot that nothing reads or writes. Waits if operations still use all free slots. Fails with
+  // the errors of such an operation.
   absl::StatusOr<int> AcquireForCompute();
-  // Index of a slot to be written by an operation of `communicator`, preferably one that is only waiting for an earlier
-  // operation of it. Possible errors: as above.
+  // Returns the index of a slot for an operation of `communicator` to write, preferably one that only an earlier
+  // operation of it still uses. Fails as above.
   absl::StatusOr<int> AcquireForGather(const Communicator* communicator);
 
   // `pending`, if not null, is an operation of `communicator` that still uses the slot.
   void Release(int slot, std::shared_ptr<Collective> pending = nullptr, const Communicator* communicator = nullptr);
 
-  // `operation` was waited for: no slot is in its use any more.
+  // `operation` is complete and uses no slot any more.
   void Settled(const std::shared_ptr<Collective>& operation);
 
-  // The first `elements` of `type` of a slot, flat.
+  // Returns the first `elements` of `type` of a slot, flat.
   at::Tensor Memory(int slot, at::ScalarType type, int64_t elements) const;
   int num_slots() const { return static_cast<int>(slots_.size()); }
   int num_held() const;
@@ -51,12 +51,12 @@ class SlotPool {
     bool held = false;
     std::shared_ptr<Collective> pending = nullptr;
     const Communicator* communicator = nullptr;
-    uint64_t released = 0;  // running number, to find the oldest
+    uint64_t released = 0;  // ascending number, to find the oldest
   };
 
   int Add(Communicator* memory = nullptr);
   absl::StatusOr<int> Acquire(MemoryKind kind);
-  absl::StatusOr<int> Take(int slot, MemoryKind kind);
+  absl::StatusOr<int> Claim(int slot, MemoryKind kind);
 
   const int64_t bytes_;
   const at::Device device_;

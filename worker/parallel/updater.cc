@@ -64,7 +64,7 @@ double Updater::LocalSumOfSquares() const {
   std::vector<at::Tensor> gradients;
   for (const auto& group : groups_) {
     if (!group->trained()) continue;
-    // Up to what is used: the padding behind it depends on the world.
+    // Without the padding at the end, which depends on the number of shards.
     const bool whole = !scatters_ && group->whole_gradients().defined();
     gradients.push_back(whole ? group->whole_gradients().narrow(0, 0, group->layout().used) : group->gradient_shard());
   }
@@ -75,7 +75,7 @@ absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own) {
   const bool bad = own.rejected || !std::isfinite(own.sum_of_squares);
   at::Tensor terms = at::zeros({3}, at::kDouble);
   double* values = terms.mutable_data_ptr<double>();
-  // Every shard once: the ranks of other replicas hold the same.
+  // Counts every shard once: the ranks of other replicas hold the same values.
   values[0] = bad || communicators_.replicate->rank() != 0 ? 0 : own.sum_of_squares;
   values[1] = bad ? 1 : 0;
   values[2] = static_cast<double>(num_steps_);

@@ -1,10 +1,12 @@
 // The update: the norm of the whole gradient, the decision of all ranks whether it is finite, clipping, AdamW over this
 // rank's shards, and, where parameters are replicated, the all-gather that makes them whole again.
 //
-// Where each rank holds only a part of the gradient, its sum of squares and whether it is of use are added up over the
-// world (in fp64). Where each holds all of it, each decides from the same bits and nothing is sent.
+// Where each rank holds only a part of the gradient, the ranks of the job add up the sums of squares (in fp64) and
+// whether any part must be rejected. Where each rank holds the whole gradient, each decides from the same bits and
+// nothing is sent.
 //
-// Those all-gathers may still be on their way when a step is over: whoever looks at parameters waits for them first.
+// These all-gathers may still be under way when a step is over: wait for them (AwaitParameters) before parameters are
+// read.
 //
 // Belongs to the loop's thread.
 #pragma once
@@ -26,15 +28,15 @@ namespace trainyard {
 
 class Updater {
  public:
-  // `scatters`: as of Reducer. Nothing is owned.
+  // `scatters`: as in Reducer. Nothing is owned.
   Updater(const FlatGroups& groups, const MeshCommunicators& communicators, const DataParallelOptions& options,
           const UpdateOptions& update, bool scatters);
 
-  // `seed`: what backward was seeded with. `rejected`: this rank's part is of no use. exposed_comm_s is left to
-  // the caller. Possible errors: those of a Collective; Internal when the ranks are not in the same step.
+  // `seed`: what backward was seeded with. `rejected`: this rank's part must not be used. The caller sets
+  // exposed_comm_s. Fails with the errors of a Collective, and with Internal if the ranks are not in the same step.
   absl::StatusOr<StepOutput> Step(const StepInput& input, double seed, bool rejected);
 
-  // Until all parameters are those of the last step. Possible errors: those of a Collective.
+  // Waits until all parameters have the values of the last step. Fails with the errors of a Collective.
   absl::Status AwaitParameters();
   double waited_s() const { return waited_s_; }
 
@@ -56,19 +58,19 @@ class Updater {
   const MeshCommunicators communicators_;
   const double clip_norm_;
   const bool overlap_, all_gather_;
-  const int64_t gather_elements_;  // at once
+  const int64_t gather_elements_;  // at a time
   const bool scatters_;
   EventLog* const events_;
   Clock& clock_;
   std::unique_ptr<AdamW> optimizer_;
-  std::unique_ptr<TiledUpdate> tiled_;  // null: nothing lies in host memory
+  std::unique_ptr<TiledUpdate> tiled_;  // null: nothing is in host memory
   uint64_t num_steps_ = 0;
   struct Gather {
     std::vector<std::unique_ptr<Collective>> operations;
     int64_t elements = 0;
     int64_t event = -1;
   };
-  std::deque<Gather> gathers_;  // on their way
+  std::deque<Gather> gathers_;  // under way
   int64_t num_gathering_ = 0;   // elements
   double waited_s_ = 0;
 };

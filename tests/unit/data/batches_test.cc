@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-// A text in which byte i is i % 251, so that every window tells where it is from.
+// A text in which byte i is i % 251, so that the values of a window show its position.
 class BatchesTest : public testing::Test {
  protected:
   BatchesTest() {
@@ -28,7 +28,7 @@ class BatchesTest : public testing::Test {
   const std::string folder_ = temporary_.path();
 };
 
-TEST_F(BatchesTest, TargetsAreTheInputsOneByteOn) {
+TEST_F(BatchesTest, TargetsAreTheInputsShiftedByOneByte) {
   auto corpus = Open(0, 16);
   Batch batch = TrainingData(*corpus, 16, 1).At(0, 4);
 
@@ -39,10 +39,10 @@ TEST_F(BatchesTest, TargetsAreTheInputsOneByteOn) {
   for (int i = 0; i < 64; ++i) EXPECT_EQ(targets[i], (inputs[i] + 1) % 251);
 }
 
-TEST_F(BatchesTest, AStepsSamplesAreThoseOfItsMicroBatches) {
+TEST_F(BatchesTest, TheSamplesOfAStepAreThoseOfItsMicroBatches) {
   auto corpus = Open(0, 16);
   TrainingData data(*corpus, 16, 1);
-  Batch whole = data.At(60, 6);  // over the end of an epoch
+  Batch whole = data.At(60, 6);  // across the end of an epoch
   for (int i = 0; i < 3; ++i) {
     Batch part = data.At(60 + 2 * i, 2);
     EXPECT_TRUE(part.inputs.equal(whole.inputs.narrow(0, 2 * i, 2)));
@@ -50,7 +50,7 @@ TEST_F(BatchesTest, AStepsSamplesAreThoseOfItsMicroBatches) {
   }
 }
 
-TEST_F(BatchesTest, AnEpochPredictsEveryByteButTheFirstOnce) {
+TEST_F(BatchesTest, AnEpochPredictsEveryByteExceptTheFirstOnce) {
   auto corpus = Open(0, 9);  // 999 / 9 = 111 samples, nothing left over
   TrainingData data(*corpus, 9, 1);
   ASSERT_EQ(data.num_samples(), 111u);
@@ -61,7 +61,7 @@ TEST_F(BatchesTest, AnEpochPredictsEveryByteButTheFirstOnce) {
   EXPECT_EQ(predicted, expected);
 }
 
-TEST_F(BatchesTest, TrainingNeverTouchesTheValidationPart) {
+TEST_F(BatchesTest, TrainingNeverReadsTheValidationPart) {
   auto corpus = Open(0.8, 10);  // 200 bytes to train on: values 0 to 199
   TrainingData data(*corpus, 10, 1);
   Batch batch = data.At(0, static_cast<int64_t>(data.num_samples()));
@@ -77,7 +77,7 @@ TEST_F(BatchesTest, EvaluationIsSpreadOverTheValidationPart) {
   EXPECT_EQ(data.At(2).inputs[3][0].item<int64_t>(), (500 + 11 * 49 / 12 * 10) % 251);
 }
 
-TEST_F(BatchesTest, EvaluationTakesWhatThereIs) {
+TEST_F(BatchesTest, EvaluationUsesTheSamplesThatExist) {
   auto corpus = Open(0.06, 10);  // 60 bytes: 5 samples
   EvaluationData data(*corpus, 10, 3, 4);
   ASSERT_EQ(data.num_batches(), 2);
@@ -85,7 +85,7 @@ TEST_F(BatchesTest, EvaluationTakesWhatThereIs) {
   EXPECT_EQ(data.num_tokens(), 50);
 }
 
-TEST(ByteTokenizer, GivesBackWhatItWasGiven) {
+TEST(ByteTokenizer, DecodesWhatItEncoded) {
   std::string text("\0\x7f\x80\xff z\n", 7);
   std::vector<int64_t> tokens = ByteTokenizer().Encode(text);
   EXPECT_EQ(tokens, (std::vector<int64_t>{0, 127, 128, 255, ' ', 'z', '\n'}));

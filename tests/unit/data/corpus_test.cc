@@ -56,7 +56,7 @@ TEST_F(CorpusTest, AFolderIsReadRecursivelyInByteOrderOfPaths) {
   EXPECT_EQ(All(**corpus), "upperfirstonetwo");
 }
 
-TEST_F(CorpusTest, AFileReachedTwiceIsTakenOnce) {
+TEST_F(CorpusTest, AFileWithSeveralPathsIsReadOnce) {
   std::string path = Write("a.txt", "text");
   fs::create_hard_link(path, Path("b.txt"));
 
@@ -66,7 +66,7 @@ TEST_F(CorpusTest, AFileReachedTwiceIsTakenOnce) {
   EXPECT_EQ(All(**corpus), "text");
 }
 
-TEST_F(CorpusTest, AReadMayCrossFiles) {
+TEST_F(CorpusTest, AReadCanSpanFiles) {
   auto corpus = Corpus::Open({.paths = {Write("1", "abc"), Write("2", "d"), Write("3", "efg")}, .context = 2});
 
   ASSERT_TRUE(corpus.ok()) << corpus.status();
@@ -87,7 +87,7 @@ TEST_F(CorpusTest, TheValidationPartIsTheEnd) {
   EXPECT_EQ((*corpus)->num_validation_bytes(), 25);
 }
 
-TEST_F(CorpusTest, AllProblemsAreToldAtOnce) {
+TEST_F(CorpusTest, AllProblemsAreReportedTogether) {
   std::string empty = Write("empty", "");
   fs::create_directories(Path("hollow"));
 
@@ -99,10 +99,10 @@ TEST_F(CorpusTest, AllProblemsAreToldAtOnce) {
   EXPECT_THAT(message, HasSubstr(Path("hollow") + ": the folder holds no text"));
   EXPECT_THAT(message, HasSubstr(Path("*.none") + ": the pattern matches nothing"));
   EXPECT_THAT(message, HasSubstr("/dev/null: not a file"));
-  EXPECT_THAT(message, Not(HasSubstr("shorter"))) << "without text its length is no news";
+  EXPECT_THAT(message, Not(HasSubstr("shorter"))) << "the length of missing text is not a separate problem";
 }
 
-TEST_F(CorpusTest, ManyProblemsAreCutWithTheirCount) {
+TEST_F(CorpusTest, OnlyTenProblemsAreShown_WithTheNumberOfOthers) {
   CorpusOptions options{.context = 4};
   for (int i = 0; i < 40; ++i) options.paths.push_back(Path(absl::StrCat("missing-", i)));
 
@@ -111,7 +111,7 @@ TEST_F(CorpusTest, ManyProblemsAreCutWithTheirCount) {
 
 TEST_F(CorpusTest, AnUnreadableFileIsNamed) {
   if (geteuid() == 0) {
-    // Root may read everything; a link that leads nowhere is a file nobody can read.
+    // Root can read every file, but no user can read a broken link.
     fs::create_symlink("/nowhere/at/all", Path("dangling"));
     EXPECT_THAT(MessageOf({.paths = {folder_}, .context = 4}), HasSubstr("dangling"));
     return;
@@ -136,7 +136,7 @@ TEST_F(CorpusTest, AValidationPartShorterThanASampleIsRefusedOnlyWhenItIsUsed) {
   EXPECT_THAT(MessageOf(options), HasSubstr("validation is 5 bytes"));
 }
 
-TEST_F(CorpusTest, TheFingerprintTellsContentAndFilesApart) {
+TEST_F(CorpusTest, TheFingerprintDistinguishesContentAndFiles) {
   std::string path = Write("t", "some text");
   CorpusOptions options{.paths = {path}, .context = 2};
   CorpusFingerprint before = (*Corpus::Open(options))->Fingerprint();

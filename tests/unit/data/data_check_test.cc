@@ -1,4 +1,4 @@
-// What is told of data that are not those of the checkpoint.
+// Messages about data that differ from those of the checkpoint.
 #include "worker/data/data_check.h"
 
 #include <gmock/gmock.h>
@@ -35,37 +35,37 @@ Data Make(const std::vector<ManifestDataFile>& files, const std::string& content
   return data;
 }
 
-std::string Told(const Data& before, const Data& now) {
+std::string MessageFor(const Data& before, const Data& now) {
   return std::string(CheckSameData(before.manifest, now.files, now.fingerprint).message());
 }
 
-TEST(DataCheckTest, TheSameBytes_AreTheSameDataWhateverTheirFiles) {
+TEST(DataCheckTest, TheSameBytes_AreTheSameDataInAnyFiles) {
   Data one = Make({{"/a", 30, "h"}}, "same"), two = Make({{"/b", 10, "i"}, {"/c", 20, "j"}}, "same");
 
-  EXPECT_EQ(Told(one, two), "");
+  EXPECT_EQ(MessageFor(one, two), "");
   EXPECT_FALSE(DataLookSame(one.manifest, two.files));
   EXPECT_TRUE(DataLookSame(one.manifest, one.files));
 }
 
-TEST(DataCheckTest, EveryKindOfDifference_IsToldByFileAndAtMostThree) {
+TEST(DataCheckTest, EveryKindOfDifference_IsReportedPerFile_ForAtMostThree) {
   Data before = Make({{"/a", 10, "h1"}, {"/b", 20, "h2"}, {"/c", 30, "h3"}}, "x");
 
-  EXPECT_THAT(Told(before, Make({{"/a", 10, "h1"}, {"/b", 20, "h9"}, {"/c", 30, "h3"}}, "y")),
+  EXPECT_THAT(MessageFor(before, Make({{"/a", 10, "h1"}, {"/b", 20, "h9"}, {"/c", 30, "h3"}}, "y")),
               HasSubstr("were 3 files of 60 bytes (content hash x): /b has the hash h9, had h2. Give it"));
-  EXPECT_THAT(Told(before, Make({{"/a", 11, "h1"}, {"/d", 5, "h4"}}, "y")),
-              HasSubstr(": /a has 11 bytes, had 10; /b is gone; /c is gone; and 1 more."));
-  EXPECT_THAT(Told(before, Make({{"/b", 20, "h2"}, {"/a", 10, "h1"}, {"/c", 30, "h3"}}, "y")),
+  EXPECT_THAT(MessageFor(before, Make({{"/a", 11, "h1"}, {"/d", 5, "h4"}}, "y")),
+              HasSubstr(": /a has 11 bytes, had 10; /b is missing; /c is missing; and 1 more."));
+  EXPECT_THAT(MessageFor(before, Make({{"/b", 20, "h2"}, {"/a", 10, "h1"}, {"/c", 30, "h3"}}, "y")),
               HasSubstr("come in another order"));
 }
 
-TEST(DataCheckTest, WithoutAList_BothTotalsAreTold) {
+TEST(DataCheckTest, WithoutAList_BothTotalsAreReported) {
   Data before = Make({{"/a", 10, "h1"}}, "x");
   before.manifest.list.clear();
 
-  const std::string told = Told(before, Make({{"/a", 12, "h2"}}, "y"));
+  const std::string message = MessageFor(before, Make({{"/a", 12, "h2"}}, "y"));
 
-  EXPECT_THAT(told, HasSubstr("there are 1 file of 12 bytes (content hash y), there were 1 file of 10 bytes"));
-  EXPECT_FALSE(absl::StrContains(told, "/a"));
+  EXPECT_THAT(message, HasSubstr("there are 1 file of 12 bytes (content hash y), there were 1 file of 10 bytes"));
+  EXPECT_FALSE(absl::StrContains(message, "/a"));
 }
 
 TEST(DataCheckTest, SizesInAnotherOrder_DoNotLookTheSame) {
@@ -75,7 +75,7 @@ TEST(DataCheckTest, SizesInAnotherOrder_DoNotLookTheSame) {
   EXPECT_TRUE(DataLookSame(before.manifest, Make({{"/c", 10, ""}, {"/d", 20, ""}}, "").files));
 }
 
-TEST(DataCheckTest, ACheckpointMadeWithoutData_GoesOnWithAny) {
+TEST(DataCheckTest, ACheckpointMadeWithoutData_ContinuesWithAnyData) {
   Data now = Make({{"/a", 10, "h1"}}, "x");
 
   EXPECT_TRUE(DataLookSame(ManifestData{}, now.files));

@@ -32,7 +32,7 @@ TEST(Sampler, TheOrderDependsOnSeedAndEpochAlone) {
   EXPECT_NE(Epoch(Sampler(1000, 1), 3), Epoch(Sampler(1000, 1), 4));
 }
 
-// A change of the order would break the resumption of every job, so a few places of it are held fast.
+// A change of the order would change every resumed job, so a few of its elements are fixed here.
 TEST(Sampler, TheOrderIsThatOfEarlierReleases) {
   Sampler sampler(1'000'000, 1337);
   std::vector<uint64_t> places;
@@ -40,7 +40,7 @@ TEST(Sampler, TheOrderIsThatOfEarlierReleases) {
   EXPECT_EQ(places, (std::vector<uint64_t>{796509, 353537, 408344, 613333, 192444}));
 }
 
-// Neighbours in the order are as far apart in the text as chance has it: a third of its length on average.
+// Neighbours in the order are as far apart in the text as random samples: a third of its length on average.
 TEST(Sampler, ShufflesWell) {
   constexpr uint64_t kSize = 10'000;
   Sampler sampler(kSize, 5);
@@ -54,7 +54,7 @@ TEST(Sampler, ShufflesWell) {
   EXPECT_NEAR(correlation / kSize * 12, 0, 0.05);
 }
 
-TEST(Sampler, PositionsFarOutAreReachedAtOnce) {
+TEST(Sampler, DistantPositionsTakeNoLonger) {
   Sampler sampler(uint64_t{1} << 40, 3);
   EXPECT_LT(sampler.At((uint64_t{1} << 52) + 12345), uint64_t{1} << 40);
 }

@@ -11,7 +11,7 @@ using testing::HasSubstr;
 
 constexpr Axis kAxes[] = {Axis::kPipeline, Axis::kReplicate, Axis::kShard, Axis::kContext, Axis::kTensor};
 
-TEST(Mesh, OfDataRanksOnly_EveryRankIsItsOwnDataRank) {
+TEST(Mesh, WithDataAxesOnly_EveryRankIsADataRank) {
   Mesh mesh = *Mesh::Create({.dp_replicate = 4}, 4);
 
   EXPECT_EQ(mesh.num_data_ranks(), 4);
@@ -56,7 +56,7 @@ TEST(Mesh, CoordinatesAndPeersAgreeForEveryRank) {
   }
 }
 
-TEST(Mesh, WhoseSidesDoNotMultiplyToTheWorld_IsRefusedWithTheProduct) {
+TEST(Mesh, WithAWrongProduct_IsRefusedWithTheProduct) {
   auto mesh = Mesh::Create({.dp_replicate = 3}, 4);
 
   ASSERT_TRUE(absl::IsInvalidArgument(mesh.status()));
@@ -64,14 +64,14 @@ TEST(Mesh, WhoseSidesDoNotMultiplyToTheWorld_IsRefusedWithTheProduct) {
   EXPECT_THAT(mesh.status().message(), HasSubstr("does not hold 4 ranks"));
 }
 
-TEST(Mesh, WithASideThatIsNotPositive_IsRefusedByName) {
+TEST(Mesh, WithASideBelowOne_IsRefusedWithItsName) {
   auto mesh = Mesh::Create({.tp = 0}, 1);
 
   ASSERT_TRUE(absl::IsInvalidArgument(mesh.status()));
   EXPECT_THAT(mesh.status().message(), HasSubstr("tp is 0"));
 }
 
-TEST(Mesh, WhoseProductIsHuge_IsRefusedWithoutOverflow) {
+TEST(Mesh, WithAHugeProduct_IsRefusedWithoutOverflow) {
   EXPECT_FALSE(Mesh::Create({.pp = 1 << 30, .dp_replicate = 1 << 30, .dp_shard = 1 << 30}, 4).ok());
 }
 

@@ -1,4 +1,4 @@
-// DDP with a communicator that only writes down what it is asked: the order of buckets, and when each is launched.
+// DDP with a communicator that only records its calls: the order of the buckets, and when each reduction is started.
 #include "worker/parallel/data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
@@ -83,7 +83,7 @@ class DdpTest : public testing::Test {
   std::unique_ptr<Communicator> alone_ = NewSingleCommunicator();
 };
 
-TEST_F(DdpTest, BucketsAreReducedInTheirOrderOnceAStep) {
+TEST_F(DdpTest, BucketsAreReducedInOrderOncePerStep) {
   for (bool overlap : {true, false}) {
     communicator_.reduced.clear();
     auto strategy = Make(overlap);
@@ -111,7 +111,7 @@ TEST_F(DdpTest, ARankWithoutWorkReducesTheSameBuckets) {
   EXPECT_THAT(communicator_.reduced, ElementsAreArray(BucketSizes(*strategy, *model_)));
 }
 
-TEST_F(DdpTest, ABrokenReductionIsTold) {
+TEST_F(DdpTest, AFailedReductionIsReported) {
   auto strategy = Make(true);
   communicator_.answer = absl::UnavailableError("peer gone");
 
@@ -120,7 +120,7 @@ TEST_F(DdpTest, ABrokenReductionIsTold) {
   EXPECT_TRUE(absl::IsUnavailable(strategy->FinishBackward()));
 }
 
-TEST_F(DdpTest, NoGradientIsLeftAfterAStepAndTheModelKeepsItsWeights) {
+TEST_F(DdpTest, AStepLeavesNoGradients_AndTheModelKeepsItsWeights) {
   at::Tensor before = model_->parameters()[0].tensor.detach().clone();
   auto strategy = Make(true);
   EXPECT_TRUE(before.equal(model_->parameters()[0].tensor)) << "moving into flat buffers changed a parameter";
@@ -136,7 +136,7 @@ TEST_F(DdpTest, NoGradientIsLeftAfterAStepAndTheModelKeepsItsWeights) {
   EXPECT_FALSE(before.equal(model_->parameters()[0].tensor));
 }
 
-TEST_F(DdpTest, ASavedAndRestoredRunGoesOnBitForBit) {
+TEST_F(DdpTest, ARestoredRunContinuesBitForBit) {
   auto step = [&](DataParallel& strategy) {
     RunMicroBatch(strategy, true);
     EXPECT_TRUE(strategy.FinishBackward().ok());
@@ -146,16 +146,16 @@ TEST_F(DdpTest, ASavedAndRestoredRunGoesOnBitForBit) {
   step(*strategy);
   step(*strategy);
   std::map<std::pair<std::string, std::string>, at::Tensor> saved;
-  std::vector<std::pair<std::string, std::string>> shown, told;
+  std::vector<std::pair<std::string, std::string>> visited, listed;
   ASSERT_TRUE(strategy->state()
                   .Visit([&](absl::string_view role, const NamedTensor& entry) {
-                    shown.emplace_back(role, entry.name);
-                    saved[shown.back()] = entry.tensor.detach().clone();
+                    visited.emplace_back(role, entry.name);
+                    saved[visited.back()] = entry.tensor.detach().clone();
                     return absl::OkStatus();
                   })
                   .ok());
-  for (const StateEntry& entry : strategy->state().Entries()) told.emplace_back(entry.role, entry.name);
-  EXPECT_EQ(shown, told);
+  for (const StateEntry& entry : strategy->state().Entries()) listed.emplace_back(entry.role, entry.name);
+  EXPECT_EQ(visited, listed);
   step(*strategy);
   std::vector<NamedHash> expected = *strategy->state().HashParameters();
   strategy.reset();
@@ -174,7 +174,7 @@ TEST_F(DdpTest, ASavedAndRestoredRunGoesOnBitForBit) {
   EXPECT_EQ(*resumed->state().HashParameters(), expected);
 }
 
-TEST_F(DdpTest, AMeshAxisThatIsNotBuiltYetIsRefused) {
+TEST_F(DdpTest, AnUnsupportedMeshAxisIsRefused) {
   Mesh mesh = *Mesh::Create({.tp = 2}, 2);
   auto strategy = Parallelize(*model_, mesh, Communicators(), {});
   EXPECT_TRUE(absl::IsUnimplemented(strategy.status()));

@@ -1,5 +1,5 @@
-// What a strategy tells of itself: the event log, above all that of the guides' example, three layers of three
-// parameters on three ranks; and whether all ranks hold the same parameters.
+// The event log of a strategy, especially for a small example (three layers of three parameters on three ranks), and
+// the comparison of the parameters of all ranks.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -23,12 +23,12 @@ namespace {
 using testing::ElementsAre;
 using testing::ElementsAreArray;
 
-// Every look at the clock is one later, so that times tell an order.
+// A clock that advances by one with every reading, so that times show the order.
 std::function<int64_t()> Counting() {
   return [now = int64_t{0}]() mutable { return ++now; };
 }
 
-// La (a0, a1, a2) -> Lb -> Lc; nothing is in no layer.
+// La (a0, a1, a2) -> Lb -> Lc; every parameter is in a layer.
 class ThreeLayers final : public Model {
  public:
   ThreeLayers() {
@@ -84,13 +84,13 @@ std::vector<std::string> LinesOfAStep(const DataParallelOptions& options) {
   return lines;
 }
 
-TEST(GuidesExample, PartitionsThreeLayersOverThreeRanks) {
+TEST(ThreeLayersExample, PartitionsThreeLayersOverThreeRanks) {
   std::vector<std::string> held(3);
   OnThreads({.dp_shard = 3}, [&](const ThreadRank& rank) -> absl::Status {
     ThreeLayers model;
     ASSIGN_OR_RETURN(auto strategy,
                      Parallelize(model, rank.mesh, rank.communicators(), {.data = {.strategy = Strategy::kZero3}}));
-    // A rank asks for what it holds.
+    // A rank requests the ranges that it holds.
     return strategy->state().Load(
         [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count, const at::Tensor&) {
           if (role == kParameterRole) absl::StrAppend(&held[rank.rank], held[rank.rank].empty() ? "" : " ", name);
@@ -103,7 +103,7 @@ TEST(GuidesExample, PartitionsThreeLayersOverThreeRanks) {
   EXPECT_THAT(held, ElementsAre("a0 b0 c0", "a1 b1 c1", "a2 b2 c2"));
 }
 
-TEST(GuidesExample, GathersComputesAndDropsLayerByLayer_AndBackAgain) {
+TEST(ThreeLayersExample, GathersComputesAndFreesLayerByLayer_ForwardAndBackward) {
   const std::vector<std::string> lines = LinesOfAStep({.strategy = Strategy::kZero3, .prefetch_elements = 0});
 
   EXPECT_THAT(lines, ElementsAre("gather La", "forward La", "free La",                //
@@ -114,7 +114,7 @@ TEST(GuidesExample, GathersComputesAndDropsLayerByLayer_AndBackAgain) {
                                  "gather La", "backward La", "reduce La", "free La", "step model"));
 }
 
-TEST(GuidesExample, PrefetchesTheNextLayer_AndHoldsTwoAtMost) {
+TEST(ThreeLayersExample, PrefetchesTheNextLayer_AndHoldsAtMostTwo) {
   const std::vector<std::string> lines = LinesOfAStep({.strategy = Strategy::kZero3});
 
   EXPECT_THAT(lines, ElementsAre("gather La", "gather Lb", "forward La", "free La",   //
@@ -122,12 +122,12 @@ TEST(GuidesExample, PrefetchesTheNextLayer_AndHoldsTwoAtMost) {
                                  "gather Lb", "backward Lc", "reduce Lc", "free Lc",  //
                                  "gather La", "backward Lb", "reduce Lb", "free Lb",  //
                                  "backward La", "reduce La", "free La", "step model"));
-  int live = 0, most = 0;
+  int live = 0, max_live = 0;
   for (const std::string& line : lines) {
     live += absl::StartsWith(line, "gather") - absl::StartsWith(line, "free");
-    most = std::max(most, live);
+    max_live = std::max(max_live, live);
   }
-  EXPECT_EQ(most, 2);
+  EXPECT_EQ(max_live, 2);
   EXPECT_EQ(live, 0);
 }
 
@@ -135,7 +135,7 @@ std::unique_ptr<Model> NewSmallGpt() {
   return *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 1, at::kFloat);
 }
 
-// Events of one micro-batch of a small GPT on two ranks; rank 0's.
+// Returns the events of rank 0 for steps of one micro-batch of a small GPT on two ranks.
 std::vector<Event> EventsOfGpt(const DataParallelOptions& options, const MeshShape& mesh,
                                std::vector<std::string>* units) {
   std::vector<Event> events;
@@ -166,7 +166,7 @@ std::vector<Event> EventsOfGpt(const DataParallelOptions& options, const MeshSha
   return events;
 }
 
-TEST(Events, TellThatTheFirstBucketIsReducedWhileBackwardGoesOn) {
+TEST(Events, ShowThatTheFirstBucketIsReducedDuringBackward) {
   for (bool overlap : {true, false}) {
     std::vector<std::string> units;
     const std::vector<Event> events =
@@ -183,7 +183,7 @@ TEST(Events, TellThatTheFirstBucketIsReducedWhileBackwardGoesOn) {
   }
 }
 
-TEST(Events, OfBothAxesEndWithTheReductionAcross) {
+TEST(Events, OfTwoAxes_EndWithTheReductionAcrossReplicas) {
   std::vector<std::string> units;
   const std::vector<Event> events =
       EventsOfGpt({.strategy = Strategy::kHsdp}, {.dp_replicate = 2, .dp_shard = 2}, &units);
@@ -232,10 +232,10 @@ TEST(CompareParameters, NamesTheTensorAndTheRanks) {
   EXPECT_THAT(Differences({}, {.dp_replicate = 3}, 1, name), ElementsAreArray(all(3, name + " of 1")));
   EXPECT_THAT(Differences({.strategy = Strategy::kZero1}, {.dp_shard = 3}, 2, name),
               ElementsAreArray(all(3, name + " of 2")));
-  // The two ranks of a copy see what both hold.
+  // The two ranks of a replica compare what both hold.
   EXPECT_THAT(Differences({.strategy = Strategy::kHsdp}, {.dp_replicate = 2, .dp_shard = 2}, 2, name),
               ElementsAreArray(all(4, name + " of 2 3")));
-  // The masters are shared out, and what is computed with is not the same.
+  // The masters are sharded; the replicated weights differ.
   EXPECT_THAT(
       Differences({.strategy = Strategy::kZero2, .precision = *ParsePrecision("bf16")}, {.dp_shard = 3}, 2, name),
       ElementsAreArray(all(3, name + " of 2")));

@@ -1,5 +1,5 @@
-// How long a rank waits for communication, on a clock that only computation and waiting move: with overlap it waits for
-// what computation did not hide, without it for everything, and the numbers are the same.
+// The time that a rank waits for communication, on a clock that only computation and waiting advance. With overlap the
+// rank waits for what computation does not hide, without it for everything; the numbers are the same.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -16,11 +16,11 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kComputing = absl::Seconds(10);  // a unit forward, and as long backward
+constexpr absl::Duration kComputing = absl::Seconds(10);  // forward of a unit; backward takes as long
 constexpr absl::Duration kSending = absl::Seconds(8);     // an operation
 constexpr int kUnits = 4;
 
-// A chain of layers that take their time.
+// A chain of layers whose computation advances the clock.
 class SlowModel final : public Model {
  public:
   explicit SlowModel(SimulatedClock& clock) : clock_(clock) {
@@ -52,8 +52,8 @@ class SlowModel final : public Model {
   SimulatedClock& clock_;
 };
 
-// Three ranks that all hold what this one holds. Operations are carried out one after another from when they were
-// started, whatever the rank does meanwhile.
+// Simulates three ranks that all hold the same values. Operations run one after another from the time they were
+// started, while the rank computes.
 class SlowWire final : public Communicator {
  public:
   explicit SlowWire(SimulatedClock& clock) : clock_(clock) {}
@@ -107,7 +107,7 @@ struct Measured {
   double norm = 0;
 };
 
-// Of the second step.
+// Returns the measurements of the second step.
 absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
   SimulatedClock clock;
   SlowModel model(clock);
@@ -142,12 +142,12 @@ INSTANTIATE_TEST_SUITE_P(, ExposedCommunication,
                          testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp),
                          [](const testing::TestParamInfo<Strategy>& info) { return StrategyName(info.param); });
 
-TEST_P(ExposedCommunication, FallsWithOverlap_AndNothingElseChanges) {
+TEST_P(ExposedCommunication, OverlapReducesTheTime_AndChangesNothingElse) {
   const absl::StatusOr<Measured> without = Measure(GetParam(), false), with = Measure(GetParam(), true);
 
   ASSERT_TRUE(without.ok()) << without.status();
   ASSERT_TRUE(with.ok()) << with.status();
-  // One operation a unit at the least, none of it behind computation.
+  // At least one operation per unit, none hidden by computation.
   EXPECT_GE(without->exposed_s, kUnits * absl::ToDoubleSeconds(kSending));
   EXPECT_LE(with->exposed_s, without->exposed_s - 2 * absl::ToDoubleSeconds(kSending));
   EXPECT_EQ(with->norm, without->norm);

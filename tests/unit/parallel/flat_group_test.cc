@@ -1,5 +1,5 @@
-// What the mechanism builds on, asked of the pinned LibTorch: parameters whose memory comes and goes under autograd,
-// and errors that travel through backward.
+// Properties of the pinned LibTorch that sharded parameters depend on: memory of parameters that is opened and closed
+// under autograd, and errors that pass through backward.
 #include "worker/parallel/flat_group.h"
 
 #include <ATen/TensorOperators.h>
@@ -31,7 +31,7 @@ class Matrices final : public Model {
     for (NamedTensor& parameter : parameters_) parameter.tensor.requires_grad_(true);
   }
   at::Tensor LossSum(const at::Tensor& x, const at::Tensor&, UnitHooks&, std::optional<DropoutKey>) override {
-    // Views of parameters, their transposes and they themselves are kept for backward.
+    // Autograd stores parameters, views of them and their transposes for backward.
     at::Tensor hidden = at::mm(x, parameters_[0].tensor) + parameters_[1].tensor;
     at::Tensor back = at::mm(hidden, parameters_[0].tensor.t()) + at::mm(hidden * hidden, parameters_[2].tensor);
     return back.square().sum();
@@ -58,11 +58,11 @@ class FlatGroupTest : public testing::Test {
   std::unique_ptr<Communicator> single_ = NewSingleCommunicator();
   Matrices model_;
   at::Tensor x_;
-  std::vector<at::Tensor> gradients_;  // with the memory there all the time
+  std::vector<at::Tensor> gradients_;  // with memory that stays open
   std::unique_ptr<FlatGroup> group_;
 };
 
-TEST_F(FlatGroupTest, BackwardReadsTheMemoryThatIsOpenThen) {
+TEST_F(FlatGroupTest, BackwardReadsTheMemoryThatIsOpenAtThatTime) {
   NoUnitHooks hooks;
   at::Tensor first = group_->parameter_shard().clone(), second = first.clone();
   group_->Open(first);
@@ -78,7 +78,7 @@ TEST_F(FlatGroupTest, BackwardReadsTheMemoryThatIsOpenThen) {
   }
 }
 
-TEST_F(FlatGroupTest, AClosedDoorShowsNothing) {
+TEST_F(FlatGroupTest, AClosedParameterCannotBeRead) {
   at::Tensor closed = model_.parameters()[0].tensor;
   EXPECT_EQ(closed.sizes(), (at::IntArrayRef{3, 5}));
   EXPECT_THROW(closed.const_data_ptr<float>(), c10::Error);
@@ -88,13 +88,13 @@ TEST_F(FlatGroupTest, AClosedDoorShowsNothing) {
   EXPECT_THROW(closed.const_data_ptr<float>(), c10::Error);
 }
 
-TEST_F(FlatGroupTest, AnOperationOnAClosedDoorEndsTheProcess) {
+TEST_F(FlatGroupTest, AnOperationOnAClosedParameterEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   c10::NoGradGuard no_grad;
   EXPECT_DEATH(model_.parameters()[0].tensor.add(1).sum().item<float>(), "");
 }
 
-TEST_F(FlatGroupTest, LaysDecayedParametersFirstAndKeepsItsGapsZero) {
+TEST_F(FlatGroupTest, StoresDecayedParametersFirst_AndKeepsGapsZero) {
   EXPECT_THAT(group_->layout().offsets, testing::ElementsAre(0, 32, 16));
   ASSERT_EQ(group_->OptimizerRanges().size(), 2u);
   EXPECT_TRUE(group_->OptimizerRanges()[0].decays);
@@ -146,7 +146,7 @@ struct Chain {
   BackwardEvents& events_;
 };
 
-TEST(AutogradHooks, CallEachUnitWhenItsTurnHasComeAndIsOver) {
+TEST(AutogradHooks, AreCalledBeforeAndAfterTheBackwardOfEachUnit) {
   RecordingEvents events;
   Chain chain(events);
   chain.Loss().backward();
@@ -167,7 +167,7 @@ void ExpectThrows(const at::Tensor& loss, absl::string_view message) {
   }
 }
 
-TEST(AutogradHooks, AnErrorComesOutOfBackwardAsItIsAndTheNextBackwardWorks) {
+TEST(AutogradHooks, BackwardThrowsTheErrorUnchanged_AndTheNextBackwardWorks) {
   RecordingEvents events;
   Chain chain(events);
   events.after = absl::UnavailableError("peer gone");
@@ -196,7 +196,7 @@ struct NestedFunction : torch::autograd::Function<NestedFunction> {
   }
 };
 
-TEST(AutogradHooks, AnErrorComesOutOfANestedBackwardToo) {
+TEST(AutogradHooks, ANestedBackwardThrowsTheErrorUnchanged) {
   RecordingEvents events;
   Chain chain(events);
   at::Tensor x = at::randn({2}).requires_grad_(true);

@@ -1,5 +1,5 @@
-// What each key of `parallel` and `train.freeze` changes: what is sent, what is held, in which order; and that none of
-// them changes the numbers.
+// The effect of each key of `parallel` and of `train.freeze` on communication, memory and order, and that none of them
+// changes the numbers.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
@@ -33,18 +33,18 @@ struct Job {
   std::vector<std::string> freeze = {};
   int reshard_to = 0;
   int64_t micro = 1;    // of eight sequences a step
-  bool ragged = false;  // some targets count for nothing
-  bool backed = true;   // the model comes with memory
+  bool ragged = false;  // some targets are ignored
+  bool backed = true;   // the model is created with memory
   int64_t tile_elements = defaults::kOptimizerTileElements;
 };
 
 struct Outcome {
   std::vector<double> losses, norms;  // of each step, over all ranks
   std::map<std::string, at::Tensor> state = {};
-  CollectiveCounts shard = {}, reshard = {};  // of the last step and all before
+  CollectiveCounts shard = {}, reshard = {};  // of all steps
   std::vector<Event> events = {};             // of rank 0
   std::vector<std::string> units = {}, last_step = {};
-  std::vector<std::string> moments = {};  // names of parameters that have them
+  std::vector<std::string> moments = {};  // names of the parameters that have moments
 };
 
 std::unique_ptr<Model> NewModel(uint64_t seed = 1, bool backed = true) {
@@ -57,7 +57,7 @@ std::pair<at::Tensor, at::Tensor> Samples(int step, int64_t first, int64_t count
   for (int64_t i = 0; i < count * 8; ++i) {
     const int64_t place = first * 8 + i;
     inputs.mutable_data_ptr<int64_t>()[i] = token(place);
-    // Of sequence s the last s % 5 positions; of every other micro-batch another number.
+    // The last s % 5 positions of sequence s are ignored, so micro-batches have different numbers of tokens.
     const bool counts = !ragged || place % 8 < 8 - place / 8 % 5;
     targets.mutable_data_ptr<int64_t>()[i] = counts ? token(place + 1) : -1;
   }
@@ -162,7 +162,7 @@ int64_t Count(const Outcome& outcome, const std::string& line) {
   return std::count(outcome.last_step.begin(), outcome.last_step.end(), line);
 }
 
-TEST(PersistElements, KeepSmallParametersWhole_InOneGatherAStep) {
+TEST(PersistElements, KeepsSmallParametersWhole_WithOneGatherPerStep) {
   const Job plain{.options = {.strategy = Strategy::kZero3}, .mesh = {.dp_shard = 3}};
   Job small = plain, all = plain, two_axes = plain, every = plain;
   small.options.persist_elements = 100;
@@ -205,21 +205,21 @@ TEST(ReshardAfterForward, ToN_GathersAgainAmongN) {
   EXPECT_LT(Gathers(after).operations, Gathers(before).operations);
 }
 
-// Most all-gathers that were on their way at once.
-int MostAtOnce(const Outcome& outcome) {
-  int most = 0;
+// The largest number of all-gathers under way at the same time.
+int MaxAtOnce(const Outcome& outcome) {
+  int max = 0;
   for (const Event& event : outcome.events) {
     if (event.kind != EventKind::kGather) continue;
-    most = std::max(
-        most, static_cast<int>(std::count_if(outcome.events.begin(), outcome.events.end(), [&](const Event& other) {
+    max = std::max(
+        max, static_cast<int>(std::count_if(outcome.events.begin(), outcome.events.end(), [&](const Event& other) {
           return other.kind == EventKind::kGather && other.began_ns <= event.began_ns &&
                  (other.ended_ns < 0 || other.ended_ns > event.began_ns);
         })));
   }
-  return most;
+  return max;
 }
 
-TEST(GatherBucketElements, LimitWhatIsOnItsWayAfterAStep) {
+TEST(GatherBucketElements, LimitsTheGathersUnderWayAfterAStep) {
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2}) {
     Job plain{.options = {.strategy = strategy, .bucket_elements = 2000}, .mesh = {.dp_shard = 2}};
     Job one = plain, waiting = plain;
@@ -231,8 +231,8 @@ TEST(GatherBucketElements, LimitWhatIsOnItsWayAfterAStep) {
     ExpectSame(all, Alone());
     ExpectSame(limited, Alone());
     ExpectSame(Train(waiting), Alone());
-    EXPECT_GT(MostAtOnce(all), 2);
-    EXPECT_EQ(MostAtOnce(limited), 1);
+    EXPECT_GT(MaxAtOnce(all), 2);
+    EXPECT_EQ(MaxAtOnce(limited), 1);
     EXPECT_EQ(Gathers(all).operations, Gathers(limited).operations);
   }
 }
@@ -250,7 +250,7 @@ TEST(AllGather, False_IsABroadcastFromEachOwner) {
   EXPECT_EQ(Gathers(sent).operations, 0u);
 }
 
-TEST(Freeze, OfLowerUnits_SparesTheirBackwardAndSecondGather) {
+TEST(Freeze, OfLowerUnits_SkipsTheirBackwardAndSecondGather) {
   const Outcome outcome = Train({.options = {.strategy = Strategy::kFsdp, .prefetch_elements = 0},
                                  .mesh = {.dp_shard = 2},
                                  .freeze = {"wte.*", "wpe.*", "h.0.*", "h.2.mlp.*"},
@@ -266,7 +266,7 @@ TEST(Freeze, OfLowerUnits_SparesTheirBackwardAndSecondGather) {
                                              "reduce root", "free root", "step model"));
 }
 
-TEST(Freeze, LeavesNeitherGradientsNorMoments_AndTheNumbersOfOneRank) {
+TEST(Freeze, HasNeitherGradientsNorMoments_AndTheNumbersOfOneRank) {
   const std::vector<std::string> freeze = {"wte.*", "wpe.*", "h.0.*", "h.2.mlp.c_fc.*"};
   std::vector<std::string> trained;
   const auto fresh = NewModel();
@@ -296,7 +296,7 @@ TEST(Freeze, LeavesNeitherGradientsNorMoments_AndTheNumbersOfOneRank) {
   }
 }
 
-// Nothing but the last norm is trained: no unit takes part in backward.
+// Only the last norm is trained: no unit takes part in backward.
 TEST(Freeze, OfAllUnits_LeavesTheRoot) {
   const std::vector<std::string> freeze = {"w*", "h.*"};
   for (Strategy strategy : {Strategy::kZero1, Strategy::kFsdp}) {
@@ -307,7 +307,7 @@ TEST(Freeze, OfAllUnits_LeavesTheRoot) {
 }
 
 void ExpectSameBits(const Outcome& found, const Outcome& expected) {
-  for (int step = 0; step < kSteps; ++step) {  // threads add theirs up in any order
+  for (int step = 0; step < kSteps; ++step) {  // threads add up their losses in any order
     EXPECT_NEAR(found.losses[step], expected.losses[step], 1e-12 * expected.losses[step]) << "step " << step + 1;
   }
   EXPECT_EQ(found.norms, expected.norms);
@@ -317,7 +317,7 @@ void ExpectSameBits(const Outcome& found, const Outcome& expected) {
 
 const std::vector<std::string> kSomeFrozen = {"wte.*", "h.0.*", "h.2.mlp.c_fc.*"};
 
-// Every other key together, of each strategy.
+// Jobs that combine the other keys, for each strategy.
 std::vector<Job> JobsOfManyKeys() {
   std::vector<Job> jobs;
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2}) {
@@ -369,8 +369,8 @@ TEST(Unbacked, WithEveryOtherKey_ChangesNoBit) {
   }
 }
 
-// Of fp64: a second copy and two moments of what is trained; the parameters of what is frozen are on the device alone.
-TEST(Freeze, LeavesNothingOfItInHostMemory) {
+// fp64: trained parameters have a second copy and two moments; frozen parameters are on the device only.
+TEST(Freeze, FrozenParametersTakeNoHostMemory) {
   Ledger& ledger = Ledger::ForProcess();
   auto bytes = [&](MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].bytes; };
   const int64_t host = bytes(MemoryKind::kHost), parameters = bytes(MemoryKind::kParameters);
@@ -385,21 +385,28 @@ TEST(Freeze, LeavesNothingOfItInHostMemory) {
     const DataParallelOptions options{.strategy = Strategy::kZero1, .offload = {.optimizer = true}, .ledger = &ledger};
     ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), {.data = options}));
     EXPECT_GE(bytes(MemoryKind::kHost) - host, 3 * 8 * trained);
-    EXPECT_LT(bytes(MemoryKind::kHost) - host, 3 * 8 * trained * 5 / 4) << "but for padding";
+    EXPECT_LT(bytes(MemoryKind::kHost) - host, 3 * 8 * trained * 5 / 4) << "except for padding";
     EXPECT_GE(bytes(MemoryKind::kParameters) - parameters, 8 * model->num_elements());
     return absl::OkStatus();
   });
 }
 
-TEST(Freeze, ThatSaysNothingOrEverythingIsRefused) {
+TEST(Freeze, OfNoOrAllParameters_IsRefused) {
   EXPECT_THAT(Freeze({"h.9.*", "wte.*"}, *NewModel()).message(), HasSubstr("no parameter matches 'h.9.*'"));
   EXPECT_THAT(Freeze({"*"}, *NewModel()).message(), HasSubstr("all 40 parameters match"));
   EXPECT_TRUE(Freeze({}, *NewModel()).ok());
   EXPECT_TRUE(Freeze({"h.0.*"}, *NewModel(1, /*backed=*/false)).ok());
 }
 
-// However a step's sequences are cut into micro-batches, and however few of a micro-batch's tokens count.
-TEST(RaggedTokenCounts, ManySmallMicroBatchesAreOneLargeOne) {
+TEST(Names, AreThoseThatTheSpecificationChecks) {
+  std::vector<std::string> names;
+  const auto model = NewModel();
+  for (const NamedTensor& parameter : model->parameters()) names.push_back(parameter.name);
+  EXPECT_THAT(Gpt2ParameterNames(3), UnorderedElementsAreArray(names));
+}
+
+// The numbers depend neither on the division of a step into micro-batches nor on the number of tokens in each.
+TEST(RaggedTokenCounts, ManySmallMicroBatches_GiveTheNumbersOfOneLargeOne) {
   const Outcome large = Train({.options = {}, .mesh = {}, .micro = 8, .ragged = true});
   for (int64_t micro : {1, 2, 4}) {
     ExpectSame(Train({.options = {}, .mesh = {}, .micro = micro, .ragged = true}), large);

@@ -20,7 +20,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const char* Name(Sharding sharding) { return sharding == Sharding::kSharded ? "sharded" : "replicated"; }
+const char* TableName(Sharding sharding) { return sharding == Sharding::kSharded ? "sharded" : "replicated"; }
 
 TEST(Sharding, MatchesTheTableOfStrategies) {
   std::string table;
@@ -28,8 +28,8 @@ TEST(Sharding, MatchesTheTableOfStrategies) {
     const Strategy strategy = *StrategyOf(name);
     EXPECT_STREQ(StrategyName(strategy), name);
     const StateSharding sharding = ShardingOf(strategy);
-    absl::StrAppend(&table, name, ": parameters ", Name(sharding.parameters), ", gradients ", Name(sharding.gradients),
-                    ", optimizer state ", Name(sharding.optimizer_state), "\n");
+    absl::StrAppend(&table, name, ": parameters ", TableName(sharding.parameters), ", gradients ",
+                    TableName(sharding.gradients), ", optimizer state ", TableName(sharding.optimizer_state), "\n");
   }
   EXPECT_EQ(*ReadFile("tests/golden/sharding/strategies.txt"), table);
   EXPECT_THAT(StrategyOf("zero4").status().message(),

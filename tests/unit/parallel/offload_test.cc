@@ -1,5 +1,5 @@
-// Optimizer state in host memory: updated tile by tile with the bits of a plain update, in memory of two tiles; and
-// jobs that do not fit are told so.
+// Optimizer state in host memory: tile by tile it is updated to the same bits as by a plain update, with device memory
+// for two tiles; jobs that need too much host memory are refused.
 #include "worker/parallel/offload.h"
 
 #include <ATen/core/Tensor.h>
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(, TiledUpdateTest, testing::ValuesIn(kTypes),
 TEST_P(TiledUpdateTest, HasTheBitsOfAPlainUpdate) {
   const Types& types = GetParam();
   const at::Tensor values = at::randn({224}, at::kDouble), gradients = at::randn({224}, at::kDouble);
-  const bool apart = types.weight != types.master;  // also where nothing is offloaded
+  const bool apart = types.weight != types.master;  // even if nothing is offloaded
   const std::vector<AdamW::Range> plain = NewRanges(types, values, gradients, apart);
   AdamW expected({.seed = 7}, plain);
   for (int step = 0; step < 3; ++step) expected.Step(1e-2, 0.5);
@@ -84,7 +84,7 @@ TEST_P(TiledUpdateTest, HasTheBitsOfAPlainUpdate) {
   }
 }
 
-TEST(TiledUpdate, NeedsMemoryForTwoTilesOfWhatIsOnTheHost) {
+TEST(TiledUpdate, NeedsDeviceMemoryForTwoTiles) {
   Ledger& ledger = Ledger::ForProcess();
   const int64_t before = ledger.Read()[static_cast<int>(MemoryKind::kBuffers)].bytes;
   AdamW::Range range{.parameters = at::zeros({1 << 16}),
@@ -102,7 +102,7 @@ TEST(TiledUpdate, NeedsMemoryForTwoTilesOfWhatIsOnTheHost) {
   EXPECT_LE(bytes, 2 * 2 * 4096 * 4 + 4096);
 }
 
-TEST(CutIntoTiles, BoundsAreAlignedAndStretchesAreCutAlong) {
+TEST(CutIntoTiles, BoundsAreAligned_AndSpansAreDivided) {
   const std::vector<AdamW::Range> ranges = NewRanges(kTypes[0], at::randn({224}), at::randn({224}), false);
 
   const std::vector<AdamW::Range> tiles = CutIntoTiles(ranges, 70);
@@ -120,7 +120,7 @@ TEST(CutIntoTiles, BoundsAreAlignedAndStretchesAreCutAlong) {
   EXPECT_FALSE(tiles[3].decays);
 }
 
-TEST(HostMemory, OfAllRanksOfAHostMustFit) {
+TEST(HostMemory, MustSufficeForAllRanksOfAHost) {
   const int64_t gib = int64_t{1} << 30;
   EXPECT_EQ(HostBytes({.optimizer = true}, 100, {.weight = 2, .master = 4, .moment = 4}), 1200);
   EXPECT_EQ(HostBytes({.optimizer = true, .parameters = true}, 100, {.weight = 2, .master = 4, .moment = 4}), 1400);
@@ -135,7 +135,7 @@ TEST(HostMemory, OfAllRanksOfAHostMustFit) {
       HasSubstr("needs 10.00 GiB of host memory here (5.00 GiB for each of 2 ranks of this host), and 8.00 GiB"));
 }
 
-TEST(HostMemory, IsWhatTheKernelSays) {
+TEST(HostMemory, IsReadFromTheKernel) {
   TemporaryFolder folder;
   std::ofstream(folder / "meminfo") << "MemTotal:       100 kB\nMemAvailable:    48 kB\n";
 
@@ -144,7 +144,7 @@ TEST(HostMemory, IsWhatTheKernelSays) {
   EXPECT_GT(AvailableHostBytes(), 0);
 }
 
-TEST(HostMemory, IsWhatACgroupLeavesWhereThatIsLess) {
+TEST(HostMemory, IsLimitedByTheCgroup) {
   TemporaryFolder folder;
   ASSERT_TRUE(MakeFolders(folder / "self").ok());
   std::ofstream(folder / "meminfo") << "MemAvailable:    48 kB\n";

@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, GoldenPlan,
                            return name;
                          });
 
-TEST_P(GoldenPlan, IsAsWrittenDown) {
+TEST_P(GoldenPlan, MatchesTheGoldenText) {
   const std::string path = std::string("tests/golden/pass_plan/") + GetParam().name + ".txt";
   const std::string plan = Lines(PlanPass({50, 100, 100, 100}, GetParam().with_backward, GetParam().options));
   absl::StatusOr<std::string> golden = ReadFile(path);
@@ -49,7 +49,7 @@ TEST_P(GoldenPlan, IsAsWrittenDown) {
   EXPECT_EQ(*golden, plan) << path;
 }
 
-TEST(PlanPass, GathersAsOftenAsPromised) {
+TEST(PlanPass, GathersTheExpectedNumberOfTimes) {
   const std::vector<int64_t> units(1 + 5, 100);
   EXPECT_EQ(Count(PlanPass(units, true, {}), UnitAct::kGather), 10);
   EXPECT_EQ(Count(PlanPass(units, true, {.prefetch_elements = 0}), UnitAct::kGather), 11);
@@ -58,9 +58,9 @@ TEST(PlanPass, GathersAsOftenAsPromised) {
   EXPECT_EQ(Count(PlanPass(units, false, {}), UnitAct::kGather), 6);
 }
 
-TEST(PlanPass, KeepsUnitsWhoseNextUseIsNear) {
+TEST(PlanPass, KeepsUnitsThatAreUsedAgainSoon) {
   const std::vector<int64_t> units(1 + 4, 100);
-  // Between forward and backward of the last but one lie the two uses of the last.
+  // The last unit is used twice between forward and backward of the last but one.
   EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 199}), UnitAct::kGather), 8);
   EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200}), UnitAct::kGather), 7);
   EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200, .max_live_elements = 199}), UnitAct::kGather), 8);
@@ -81,7 +81,7 @@ TEST(PlanPass, PrefetchesWithinItsLimits) {
   EXPECT_EQ(live_at_first_block({.prefetch_elements = 99}), 1);
 }
 
-TEST(PlanSlots, CountsThreeWhateverTheDepth) {
+TEST(PlanSlots, NeedsThreeAtAnyDepth) {
   for (int blocks : {1, 2, 3, 8, 30}) {
     const std::vector<int64_t> units(1 + blocks, 100);
     EXPECT_EQ(PlanSlots(PlanPass(units, true, {}), true), std::min(3, blocks + 1)) << blocks;

@@ -1,4 +1,4 @@
-// Ranks as threads of one test, over shared memory.
+// Runs ranks as threads of one test, over shared memory.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -21,12 +21,12 @@ struct ThreadRank {
   MeshGroups& groups;
   int rank = 0;
 
-  int reshard_to = 0;  // 0: parts are not kept
+  int reshard_to = 0;  // 0: no parts are stored
 
   MeshCommunicators communicators() const { return CommunicatorsOf(groups, reshard_to > 0); }
 };
 
-// Runs `main` on every rank; a rank that fails ends the others, and fails the test.
+// Runs `main` on every rank. A rank that fails ends the others and fails the test.
 inline void OnThreads(const MeshShape& shape, const std::function<absl::Status(const ThreadRank&)>& main,
                       int reshard_to = 0) {
   const int world = shape.dp_replicate * shape.dp_shard;

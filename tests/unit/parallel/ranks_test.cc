@@ -1,5 +1,5 @@
-// Every strategy on threads as ranks, over shared memory: the numbers of one rank that does it all, the memory and the
-// collectives promised, and state that every layout can load from every other.
+// Every strategy with threads as ranks, over shared memory: the numbers of one rank that does all the work, the planned
+// memory and collectives, and state that every layout can load from every other.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -31,7 +31,7 @@ struct Case {
   int steps = 3;
   int rejected_step = 0;  // by the last rank
   at::ScalarType type = at::kDouble;
-  std::vector<std::string> frozen = {};  // beginnings of names
+  std::vector<std::string> frozen = {};  // prefixes of names
 };
 
 using State = std::map<std::pair<std::string, std::string>, at::Tensor>;
@@ -42,7 +42,7 @@ struct Outcome {
   std::vector<int> skipped;
   std::vector<NamedHash> hashes;
   State state;            // of rank 0
-  double evaluation = 0;  // of three batches, this rank's part
+  double evaluation = 0;  // this rank's part, of three batches
   uint64_t updates = 0;
   CollectiveCounts counts;  // of the shard group in the last step
 };
@@ -54,7 +54,7 @@ std::unique_ptr<Model> NewModel(uint64_t seed, at::ScalarType type = at::kDouble
 std::pair<at::Tensor, at::Tensor> MicroBatch(int64_t step, int64_t index) {
   at::Tensor tokens = at::empty({2, 9}, at::kLong);
   for (int64_t i = 0; i < tokens.numel(); ++i) {
-    // Much the same in all steps, so that there is something to learn.
+    // Nearly the same in all steps, so that there is something to learn.
     tokens.mutable_data_ptr<int64_t>()[i] = (index * 7 + i * i + (i % 5 == 0 ? step * 31 : 0)) % 33;
   }
   return {tokens.narrow(1, 0, 8).contiguous(), tokens.narrow(1, 1, 8).contiguous()};
@@ -79,7 +79,7 @@ absl::Status RunStep(int step, const Deal& deal, Model& model, DataParallel& str
 
 absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, MemoryStore& store, const State* restored) {
   ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, 0, {.world_size = mesh.world_size(), .rank = rank, .store = &store}));
-  // Only rank 0 has the right weights at first.
+  // At first only rank 0 has the correct weights.
   std::unique_ptr<Model> model = NewModel(rank == 0 ? 1 : 99, c.type);
   for (const NamedTensor& parameter : model->parameters()) {
     for (const std::string& frozen : c.frozen) {
@@ -116,7 +116,7 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
       outcome.counts[key].elements -= count.elements;
     }
   }
-  // Evaluation: a rank without a batch of its own takes part all the same.
+  // Evaluation: a rank without a batch also takes part.
   {
     c10::NoGradGuard no_grad;
     const Deal batches = DealStep(3, 1, mesh.DataRank(rank), mesh.num_data_ranks());
@@ -164,7 +164,7 @@ std::vector<Outcome> RunCase(const Case& c, const State* restored = nullptr) {
   return outcomes.size() == results.size() ? outcomes : std::vector<Outcome>{};
 }
 
-// One rank, replicated, that does it all: compared with the oracle by tests/parity.
+// One rank, replicated, that does all the work; tests/parity compares it with the oracle.
 Case Alone(Case c) {
   c.options = {.update = {.optimizer = c.options.update.optimizer, .clip_norm = c.options.update.clip_norm}};
   c.shard = c.replicate = 1;
@@ -273,7 +273,7 @@ TEST(Strategies, AStepThatOneRankRejectsIsSkippedByAll) {
   }
 }
 
-TEST(Strategies, WhatIsFrozenStaysAsItIs) {
+TEST(Strategies, FrozenParametersDoNotChange) {
   const std::unique_ptr<Model> fresh = NewModel(1);
   for (const std::vector<std::string>& frozen :
        std::vector<std::vector<std::string>>{{"wte", "wpe", "h.0"}, {"h.1", "ln_f", "h.2.mlp"}}) {
@@ -299,7 +299,7 @@ TEST(Strategies, WhatIsFrozenStaysAsItIs) {
   }
 }
 
-TEST(Strategies, EveryLayoutLoadsEveryOthersState) {
+TEST(Strategies, EveryLayoutLoadsTheStateOfEveryOther) {
   Case first{"fsdp", Of(Strategy::kFsdp), 2, 1, 3, 2};
   Case whole = Alone(first);
   whole.steps = 2;
@@ -320,7 +320,7 @@ TEST(Strategies, EveryLayoutLoadsEveryOthersState) {
   }
 }
 
-TEST(Strategies, CommunicateWhatThePlanSays) {
+TEST(Strategies, CommunicateAsPlanned) {
   auto operations = [](const Outcome& outcome, CollectiveKind kind) {
     auto it = outcome.counts.find({kind, at::kDouble});
     return it == outcome.counts.end() ? uint64_t{0} : it->second.operations;
@@ -341,7 +341,8 @@ TEST(Strategies, CommunicateWhatThePlanSays) {
   EXPECT_GT(operations(zero1, CollectiveKind::kAllGather), 2u);
 }
 
-// The table of strategies under a policy. Sums are made in another order than on one rank, and rounded to 16 bits.
+// All strategies with a precision policy. Sums are computed in a different order than on one rank, and rounded to 16
+// bits.
 void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
   for (int64_t micro_batches : {2, 5}) {
     Case alone{"alone", {.data = {.precision = precision}, .update = {.clip_norm = 0.5}}, 1, 1, micro_batches, steps};
@@ -382,13 +383,13 @@ void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
       for (const auto& [key, tensor] : ranks[0].state) {
         const at::ScalarType type = key.first == kParameterRole ? precision.master : precision.state;
         EXPECT_EQ(tensor.scalar_type(), type) << key.first;
-        // A key's bias changes nothing, so that its gradient is noise, which AdamW makes steps of full size from.
+        // The bias of a key changes nothing, so its gradient is noise, from which AdamW makes steps of full size.
         if (key.second.ends_with("c_attn.bias")) continue;
         EXPECT_TRUE(tensor.to(at::kFloat).allclose(expected[0].state.at(key).to(at::kFloat), 0.2, 0.02)) << key.second;
       }
     }
     const bool learns = expected[0].losses.back() < expected[0].losses.front();
-    EXPECT_TRUE(learns) << "nothing was learnt, so nothing was compared";
+    EXPECT_TRUE(learns) << "nothing was learned, so nothing was compared";
   }
 }
 
@@ -396,13 +397,13 @@ TEST(Policies, Bf16WithMasters) { ExpectPolicy(*ParsePrecision("bf16"), 4, 1e-2)
 
 TEST(Policies, Bf16ReducedInBf16) { ExpectPolicy(*ParsePrecision({.param = "bf16"}), 4, 1e-2); }
 
-TEST(Policies, Bf16WithoutMastersRoundsByChance) {
+TEST(Policies, Bf16WithoutMastersRoundsStochastically) {
   ExpectPolicy(*ParsePrecision({.param = "bf16", .master = "bf16", .state = "bf16"}), 4, 1e-2);
 }
 
 TEST(Policies, Fp16SkipsTheSameOverflowsOnAllRanks) { ExpectPolicy(*ParsePrecision("fp16"), 6, 1e-2); }
 
-TEST(Policies, SendWhatTheySay) {
+TEST(Policies, SendTheReduceType) {
   auto types = [](const Precision& precision, Strategy strategy, CollectiveKind kind) {
     Case c{"wire", {.strategy = strategy, .precision = precision}, 2, 1, 4, 2};
     c.type = at::kFloat;
@@ -440,7 +441,7 @@ TEST(Policies, StateSavedUnderMastersLoadsInEveryLayout) {
   }
 }
 
-TEST(Strategies, AMeshThatDoesNotFitIsRefused) {
+TEST(Strategies, AMeshOfAnotherSizeThanTheCommunicatorIsRefused) {
   auto single = NewSingleCommunicator();
   std::unique_ptr<Model> model = NewModel(1);
   const MeshCommunicators communicators{single.get(), single.get(), single.get(), single.get()};
@@ -448,7 +449,7 @@ TEST(Strategies, AMeshThatDoesNotFitIsRefused) {
               HasSubstr("the mesh holds 2 ranks in the job, its communicator 1"));
 }
 
-// A model that runs its units in another order than it lists them.
+// A model that runs its units in a different order than it lists them.
 class Backwards final : public Model {
  public:
   Backwards() {
@@ -472,7 +473,7 @@ class Backwards final : public Model {
   int64_t vocabulary() const override { return 1; }
 };
 
-TEST(Strategies, AnErrorIsKeptAndAnswersEveryCallAfterIt) {
+TEST(Strategies, TheFirstErrorIsReturnedByEveryLaterCall) {
   auto single = NewSingleCommunicator();
   Backwards model;
   auto strategy = *Parallelize(model, *Mesh::Create({}, 1), {single.get(), single.get(), single.get(), single.get()},
@@ -480,7 +481,7 @@ TEST(Strategies, AnErrorIsKeptAndAnswersEveryCallAfterIt) {
   at::Tensor x = at::empty({4}, at::kDouble).fill_(1);
   absl::Status status = strategy->Forward([&] { return model.LossSum(x, x, *strategy, {}); }).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(status.message(), HasSubstr("unit u2 runs where u1 is due"));
+  EXPECT_THAT(status.message(), HasSubstr("unit u2 runs where u1 is next"));
   EXPECT_EQ(strategy->FinishBackward(), status);
   EXPECT_EQ(strategy->Shadow(true, true), status);
   EXPECT_EQ(strategy->Step({}).status(), status);

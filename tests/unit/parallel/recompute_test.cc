@@ -1,5 +1,5 @@
-// Recomputed activations: the losses and gradients of kept ones, bit for bit, whatever kernels the model's operations
-// choose with and without grad mode.
+// Recomputed activations give the losses and gradients of stored ones, bit for bit, even if the model's operations use
+// different kernels with and without grad mode.
 #include "worker/parallel/recompute.h"
 
 #include <ATen/Parallel.h>
@@ -17,7 +17,7 @@
 namespace trainyard {
 namespace {
 
-// What a strategy does around its units, as far as recompute is concerned.
+// Runs units as a strategy does, without its communication.
 class RecomputingHooks final : public UnitHooks {
  public:
   explicit RecomputingHooks(const Recompute& recompute, int first_backward = 1)
@@ -52,7 +52,7 @@ struct Outcome {
 
 Outcome RunCase(const Case& c, std::optional<bool> trains_embedding = {}) {
   at::set_num_threads(c.threads);
-  // Sizes that leave tails of vector code, and more than one thread's work.
+  // Sizes with tails in vector code, and enough work for several threads.
   auto model = *NewGpt2({.layers = 3, .heads = 3, .width = 57, .context = 65, .vocabulary = 67, .dropout = c.dropout},
                         5, c.type);
   if (trains_embedding == false) {
@@ -62,7 +62,7 @@ Outcome RunCase(const Case& c, std::optional<bool> trains_embedding = {}) {
   for (int64_t i = 0; i < tokens.numel(); ++i) tokens.mutable_data_ptr<int64_t>()[i] = i * i % 67;
   RecomputingHooks hooks(c.recompute);
   Outcome outcome;
-  // Twice: gradients are added to.
+  // Twice, so that the second micro-batch adds to the gradients.
   for (uint64_t micro_batch : {0, 1}) {
     at::Tensor loss = model->LossSum(tokens.narrow(1, 0, 65).contiguous(), tokens.narrow(1, 1, 65).contiguous(), hooks,
                                      DropoutKey{.seed = 1, .step = 2, .micro_batch = micro_batch});
@@ -90,7 +90,7 @@ std::vector<Case> Cases() {
   for (auto [type, word] : {std::pair{at::kFloat, "fp32"}, {at::kDouble, "fp64"}, {at::kBFloat16, "bf16"}}) {
     for (double dropout : {0.0, 0.1}) {
       for (int threads : {1, 2}) {
-        if (threads > 1 && type != at::kFloat) continue;  // only there are kernels chosen by it
+        if (threads > 1 && type != at::kFloat) continue;  // only fp32 chooses kernels by the number of threads
         for (RecomputeMode mode : {RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
           cases.push_back({.name = std::string(word) + (dropout > 0 ? "_dropout" : "") + "_threads" +
                                    std::to_string(threads) +
@@ -117,11 +117,11 @@ TEST_P(RecomputeTest, ChangesNoBitOfLossAndGradients) {
   const Outcome found = RunCase(GetParam());
 
   ExpectSameBits(found, RunCase(kept));
-  // Forward, then each once more in backward, from the last to the first.
+  // Forward, then each unit again in backward, from the last to the first.
   EXPECT_EQ(found.runs, (std::vector<int>{1, 2, 3, 3, 2, 1, 1, 2, 3, 3, 2, 1}));
 }
 
-TEST(Recompute, OfEveryNthUnitRunsThoseAgain) {
+TEST(Recompute, OfEveryNthUnit_RunsOnlyThoseAgain) {
   const Case kept{.dropout = 0.1};
 
   for (auto [every, again] : {std::pair{2, std::vector<int>{2}}, {3, {3}}, {4, {}}}) {
@@ -138,7 +138,7 @@ TEST(Recompute, OfEveryNthUnitRunsThoseAgain) {
   }
 }
 
-TEST(Recompute, BelowWhichNothingIsTrainedStillGivesTheGradients) {
+TEST(Recompute, AboveFrozenParameters_GivesTheGradients) {
   for (RecomputeMode mode : {RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
     ExpectSameBits(RunCase({.recompute = {.mode = mode}}, /*trains_embedding=*/false),
                    RunCase({}, /*trains_embedding=*/false));
@@ -170,9 +170,9 @@ TEST(Recompute, WithoutGradModeRunsEachUnitOnce) {
   EXPECT_THAT(hooks.runs, testing::ElementsAre(1, 2));
 }
 
-TEST(Recompute, AnUnknownWordIsRefusedWithTheKnownOnes) {
+TEST(Recompute, AnUnknownNameIsRefusedWithTheKnownOnes) {
   EXPECT_THAT(std::string(RecomputeModeOf("some").status().message()),
-              testing::HasSubstr("'some' is no way to recompute; known: none, blocks, selective"));
+              testing::HasSubstr("'some' is not a recompute mode; known: none, blocks, selective"));
 }
 
 }  // namespace

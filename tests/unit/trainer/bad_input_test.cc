@@ -116,7 +116,7 @@ TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstim
     ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
     EXPECT_THAT(link.FactsOf<RefusedFact>()[0].message,
                 AllOf(HasSubstr("parallel.offload needs 58"), HasSubstr("for each of 2 ranks of this host)"),
-                      HasSubstr("can be had; offload less, or spread the ranks over more hosts")));
+                      HasSubstr("is available; offload less, or use more hosts")));
   }
 }
 
