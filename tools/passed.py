@@ -6,8 +6,8 @@
     passed.py programs FILE                    a regular expression of the programs that have passed; empty: none has
     passed.py cells FILE PROGRAM               a GoogleTest filter without the cases of PROGRAM that have passed
 
-The first line of FILE is a hash of the source and the programs; each further line is `program NAME`, `cell PROGRAM CASE`
-or `python TEST` (written by tests/conftest.py).
+The first line of FILE is a hash of the source and the programs. Each further line is `program NAME`,
+`cell PROGRAM CASE` or `python TEST` (written by tests/conftest.py).
 """
 import hashlib
 import pathlib
