@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/defaults.h"
+#include "models/model_sizes.h"
 
 namespace trainyard {
 

@@ -83,7 +83,7 @@ void GatheredState::Reserve(int64_t bytes) {
 }
 
 absl::Status GatheredState::AddTo(ParallelState& state, const WholeFiles& wanted, bool writes, SaveTask& task) {
-  SaveTask::File weights{.name = "model.safetensors"}, state{.name = "optimizer.safetensors"};
+  SaveTask::File weights{.name = "model.safetensors"}, optimizer{.name = "optimizer.safetensors"};
   SaveTask::File copy{.name = wanted.copy_dtype == "BF16" ? "weights-bf16.safetensors" : "weights-fp16.safetensors",
                       .derived = true};
   const std::vector<TensorHeader> headers = StateHeaders(state), copies = CopyHeaders(state, wanted.copy_dtype);
@@ -98,7 +98,7 @@ absl::Status GatheredState::AddTo(ParallelState& state, const WholeFiles& wanted
     const TensorHeader& header = *known.at(ShardTensorName(role, entry.name));
     const bool is_parameter = role == kParameterRole;
     if (IsWanted(header, wanted)) {
-      RETURN_IF_ERROR(appender.Add(header, entry.tensor, is_parameter ? weights : state));
+      RETURN_IF_ERROR(appender.Add(header, entry.tensor, is_parameter ? weights : optimizer));
     }
     if (!is_parameter || copies.empty()) return absl::OkStatus();
     return appender.Add(*known_copies.at(entry.name), entry.tensor, copy);
@@ -106,7 +106,7 @@ absl::Status GatheredState::AddTo(ParallelState& state, const WholeFiles& wanted
   RETURN_IF_ERROR(wanted.optimizer ? state.Visit(take) : state.VisitParameters(take));
   if (!writes) return absl::OkStatus();
   task.owner = std::make_shared<at::Tensor>(bytes_);
-  for (SaveTask::File* file : {&weights, &state, &copy}) {
+  for (SaveTask::File* file : {&weights, &optimizer, &copy}) {
     if (!file->ranges.empty()) task.files.push_back(std::move(*file));
   }
   return absl::OkStatus();
