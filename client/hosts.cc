@@ -118,7 +118,7 @@ void AddDrain(CLI::App& app, const Globals& globals, Chosen* chosen) {
                                v1::SetHostRequest::ACTION_DRAIN, options);
   verb->add_flag("--now", options->now, "Do not wait for the next step and a save; steps since the last save are lost");
   verb->add_flag("--lost", options->lost,
-                 "The host is gone for good: treat its ranks as ended instead of waiting for them");
+                 "The host will not return: treat its ranks as ended instead of waiting for them");
   verb->footer(
       "Each job on the host stops after a step, saves, and restarts on other hosts or waits for free slots. A\n"
       "job whose save fails stays on the host and continues. --now also gives up other unreachable hosts of\n"

@@ -1,13 +1,13 @@
 # Sets of heavy headers that are compiled once and shared. Every file still includes what it uses; the sets only save
-# the time of reading it. GCC refuses a set whose flags differ from a user's, and -Werror makes that an error.
+# the time to parse it. GCC refuses a set whose flags differ from those of the file, and -Werror makes that an error.
 #
 #   plain      Abseil and JSON                         the core tier without protobuf
 #   messages   plain and our protobuf messages         the core tier with protobuf
 #   rpc        messages, gRPC and the command line     the control tier
 #   tensors    Abseil and ATen                         the engine tier
 #
-# Each has a twin NAME_testing with GoogleTest, for test programs. trainyard_library and the others (Targets.cmake)
-# choose the set by a target's tier; PRECOMPILED names another one.
+# Each has a twin NAME_testing with GoogleTest for test programs. The functions of Targets.cmake choose the set by the
+# tier of a target; PRECOMPILED names another one.
 find_package(CLI11 REQUIRED)
 find_package(GTest REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -28,8 +28,9 @@ endfunction()
 
 set(plain <algorithm> <filesystem> <functional> <map> <memory> <optional> <set> <string> <vector>
     "<absl/container/flat_hash_map.h>" "<absl/status/statusor.h>" "<absl/strings/str_cat.h>"
-    "<absl/strings/str_format.h>" "<absl/strings/str_join.h>" "<absl/strings/str_split.h>"
-    "<absl/synchronization/mutex.h>" "<absl/time/clock.h>" "<absl/time/time.h>" "<nlohmann/json.hpp>")
+    "<absl/strings/str_format.h>" "<absl/strings/str_join.h>"
+    "<absl/strings/str_split.h>" "<absl/synchronization/mutex.h>" "<absl/time/clock.h>"
+    "<absl/time/time.h>" "<nlohmann/json.hpp>")
 set(messages ${plain} "<trainyard/v1/agent.pb.h>" "<trainyard/v1/service.pb.h>")
 set(rpc ${messages} "<grpcpp/grpcpp.h>" "<trainyard/v1/agent.grpc.pb.h>" "<trainyard/v1/service.grpc.pb.h>"
     "<trainyard/v1/trainer.grpc.pb.h>" "<CLI/CLI.hpp>")

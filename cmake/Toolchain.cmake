@@ -23,13 +23,13 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug")
 else()
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG -g1")
 endif()
-# Collecting garbage takes GCC a tenth of its time; now it begins only at half a gigabyte.
+# Garbage collection costs GCC a tenth of its time; it starts once a compilation uses half a gigabyte.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(--param=ggc-min-heapsize=524288)
 endif()
 
-# Most of a compilation is headers and instances of templates, the same for all files of a target: several files at once
-# share them. Debug builds compile each file by itself, so that an edit waits for one file only.
+# Headers and their templates take most of a compilation and are the same for all files of a library, so several files
+# are compiled together. Debug builds compile each file alone, so that an edit rebuilds one file only.
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(unity 0)
 else()

@@ -40,7 +40,7 @@ struct SocketPlaces {
 SocketPlaces SocketPlacesOfThisUser();
 
 // <runtime>/trainyard if the user lingers, else <shared>/trainyard-<uid>. If another user has taken that name, a name
-// that nobody can guess. Possible errors: those of mkdir.
+// that no other user can guess. Possible errors: those of mkdir.
 absl::StatusOr<std::string> MakeSocketFolder(const SocketPlaces& places);
 
 // MakeSocketFolder for this user: its path is short for every state folder, logout does not remove it, and other users

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Remembers which tests have passed, so that an interrupted `./dev test --all` resumes where it was.
+"""Records which tests have passed, so that an interrupted `./dev test --all` resumes where it stopped.
 
-    passed.py open FILE BUILD_FOLDER [fresh]   starts FILE, or keeps it if it is of this very source and these programs
-    passed.py note FILE [PROGRAM]              copies ctest's output through, and adds to FILE what passes in it
+    passed.py open FILE BUILD_FOLDER [fresh]   starts FILE, or keeps it if it belongs to this source and these programs
+    passed.py note FILE [PROGRAM]              copies ctest's output, and adds the tests that pass to FILE
     passed.py programs FILE                    a regular expression of the programs that have passed; empty: none has
     passed.py cells FILE PROGRAM               a GoogleTest filter without the cases of PROGRAM that have passed
 
-The first line of FILE is a hash of the source and the programs. Each further line is `program NAME`,
-`cell PROGRAM CASE` or `python TEST` (written by tests/conftest.py).
+The first line of FILE is a hash of the source and the programs; each further line is `program NAME`, `cell PROGRAM
+CASE` or `python TEST` (written by tests/conftest.py).
 """
 import hashlib
 import pathlib

@@ -18,11 +18,11 @@ run_ctest() {
   ctest "${args[@]}"
 }
 
-# Where `./dev test --all` remembers what has passed; tools/passed.py.
+# `./dev test --all` records here which tests have passed; see tools/passed.py.
 passed() { /usr/bin/python3 tools/passed.py "$1" "$PASSED" "${@:2}"; }
 
-# results folder, build folder, filter, program: every cell of a program, with a line for each that is done, except
-# those that passed before an interruption
+# results folder, build folder, filter, program: runs every cell of a program, with a line for each that is done; cells
+# that passed before an interruption are left out
 run_cells() {
   local results=$1 folder=$2 filter=$3 program=$4 cells code=0
   cells=$(passed cells "$program")
@@ -76,9 +76,9 @@ The last line is 'N passed, N failed'. FILTER is part of a test's name.
   --all      everything, which takes hours. Runs every cell of the matrix of strategies (756) and of resumes (105)
              instead of a cover, prints how long that will take, and writes bench/results/matrix.md. With a FILTER that
              is part of a cell's name, such as fsdp_world4, only those cells. Runs every C++ program with vector code
-             again as on a CPU with AVX2 but without AVX-512 (NAME.avx2) and as on one with neither (NAME.none); without
-             --all, a few of them. Also runs the tests that are marked long: the fault matrix and the series of kills.
-             An interrupted run continues where it was, if source and programs are still the same
+             again as on a CPU with AVX2 but without AVX-512 (NAME.avx2) and as on one with neither (NAME.none);
+             without --all, a few of them. Also runs the tests that are marked long: the fault matrix and the series of
+             kills. After an interruption, the next run of the same source and programs skips what has passed
   --fresh    with --all: starts over
 TEXT
         return ;;
@@ -100,7 +100,6 @@ TEXT
     mkdir -p "$results"
     PASSED="$results/passed"
     passed open "$folder" $fresh
-    export TRAINYARD_FAULTS=${TRAINYARD_FAULTS:-full}
     [[ $(wc -l <"$PASSED") -gt 1 ]] || find "$results" -mindepth 1 -not -name passed -delete
     rm -f "$results"/ctest*.xml "$results/pytest.xml"
     cp "$PASSED" "$results/passed-before"  # for the summary

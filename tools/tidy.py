@@ -59,6 +59,32 @@ BANNED = [
      "use MutexLock and SteadyCondVar: cmake/tsan_mutex.cc makes only these visible to ThreadSanitizer"),
 ]
 
+# Phrases that a reader stumbles over, in comments and texts, and what to write instead. Words of protocols and of
+# stored data (ToldRecord, "told/<id>") are not affected.
+PHRASES = [
+    ("goes on", "continues, resumes"),
+    ("go on", "continue, resume"),
+    ("of use", "useful, valid"),
+    ("of no use", "useless; or say why"),
+    ("whoever", "the caller, the user, any process that"),
+    ("beside", "next to, compared with"),
+    ("is told", "is informed, receives"),
+    ("are told", "are informed, receive"),
+    ("told apart", "distinguished"),
+    ("mended", "fixed"),
+    ("mend", "fix"),
+    ("nobody", "no user, no process"),
+    ("somebody", "a user, another process"),
+    ("last words", "last output lines"),
+    ("heard of", "received from"),
+    ("for good", "permanently"),
+    ("so-and-so", "a number"),
+]
+PHRASE = re.compile(r"(?<![\w-])(" + "|".join(phrase for phrase, _ in PHRASES) + r")(?![\w-])", re.IGNORECASE)
+INSTEAD = dict(PHRASES)
+# This list itself, and a text that is not ours.
+MAY_USE_PHRASES = re.compile(r"^(tools/tidy\.py|LICENSE)")
+
 
 def tracked_files():
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT,
@@ -78,6 +104,8 @@ def check_lines(name, path, lines):
             yield number, "white space at the end"
         if "\t" in line and path.suffix in CODE:
             yield number, "a tab; use spaces"
+        if not MAY_USE_PHRASES.match(name) and (found := PHRASE.search(line)):
+            yield number, f"'{found[0]}': write {INSTEAD[found[0].lower()]}"
         for pattern, suffixes, exempt, instead in BANNED:
             if path.suffix not in suffixes or (exempt and exempt.match(name)):
                 continue

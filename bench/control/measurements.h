@@ -27,7 +27,7 @@ using Figures = std::map<std::string, double>;
 absl::StatusOr<Figures> MeasureFormation(const Setting& setting);
 // All hosts connect at the same time → the last one is welcomed.
 absl::StatusOr<Figures> MeasureStorm(const Setting& setting);
-// A trainer is killed → the last of the other hosts is told to stop its trainer.
+// A trainer is killed → the last of the other hosts receives the order to stop its trainer.
 absl::StatusOr<Figures> MeasureDeath(const Setting& setting);
 // The coordinator is killed → its successor is ready, all hosts are attached, their job is adopted.
 absl::StatusOr<Figures> MeasureRestart(const Setting& setting);

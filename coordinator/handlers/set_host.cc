@@ -1,4 +1,4 @@
-// SetHost: an operator takes a host out of use or back into use, gives it up as lost, or removes it.
+// SetHost: an operator disables or enables a host for new ranks, gives it up as lost, or removes it.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// Listens, and passes accepted connections to a gRPC server. gRPC's own listener (1.51) stops accepting for good when
+// Listens, and passes accepted connections to a gRPC server. gRPC's own listener (1.51) stops accepting when
 // it once runs out of file descriptors: after a burst of clients the coordinator would serve only its old connections.
 // This acceptor waits for free descriptors, and reserves some of them for the store and other files: connections beyond
 // the limit are closed immediately and may be retried.

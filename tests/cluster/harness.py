@@ -133,7 +133,7 @@ class Cluster:
         self.coordinator = None
         self._channel = None
         self.text = self.folder / "text.txt"
-        words = "the rank waits for the mesh and the step follows the loss while the clock of the store goes on".split()
+        words = "the rank waits for the mesh and the step follows the loss while the clock of the store runs".split()
         self.text.write_text(" ".join(words[(i * i + i // 7) % len(words)] for i in range(6000)))
 
     # Programs

@@ -4,6 +4,7 @@ As root, the tests run programs as another user. Otherwise they run programs tha
 needs a second user."""
 
 import os
+import pwd
 import pathlib
 import signal
 import stat
@@ -17,7 +18,7 @@ import harness
 import processes
 import tokens
 
-NOBODY = 65534
+STRANGER_UID = 65534
 IS_ROOT = os.geteuid() == 0
 
 # Listens on the port, reports that, and prints everything that it receives.
@@ -46,10 +47,10 @@ class OtherUser:
 
     def __init__(self, home):
         self._home = pathlib.Path(home)
-        self._identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if IS_ROOT else {}
+        self._identity = {"user": STRANGER_UID, "group": STRANGER_UID, "extra_groups": []} if IS_ROOT else {}
         self._environment = {"HOME": home, "XDG_STATE_HOME": f"{home}/state", "PATH": os.environ["PATH"]}
         if IS_ROOT:
-            os.chown(home, NOBODY, NOBODY)
+            os.chown(home, STRANGER_UID, STRANGER_UID)
 
     def start(self, command, **options):
         return processes.start([str(part) for part in command], env=self._environment, cwd=self._home, text=True,
@@ -69,7 +70,7 @@ class OtherUser:
         copy.write_text(path.read_text())
         copy.chmod(0o600)
         if IS_ROOT:
-            os.chown(copy, NOBODY, NOBODY)
+            os.chown(copy, STRANGER_UID, STRANGER_UID)
         return copy
 
 
@@ -166,7 +167,7 @@ def test_another_users_listener_on_the_port_gets_no_token_and_controls_nothing(o
         squatter.kill()
         squatter.wait()
 
-    assert "nobody" in done.stderr or str(NOBODY) in done.stderr, done.stderr
+    assert pwd.getpwuid(STRANGER_UID).pw_name in done.stderr or str(STRANGER_UID) in done.stderr, done.stderr
     received = log.read_text()
     assert token not in received and "authorization" not in received and "Attach" not in received, received
     assert worker.alive()

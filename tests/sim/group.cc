@@ -170,7 +170,7 @@ void Group::SaveThen(bool stopped, bool begun) {
   }
   const bool assembled = begun && (part_failed_ || stopped || First()->assembled(step_));
   if (saving_ == 0 && !AnyFrozen() && (assembled || !begun)) {
-    // No rank stops or exits for good with a state that could not be saved.
+    // No rank stops or exits permanently with a state that could not be saved.
     const bool goes_on = begun && stopped && part_failed_ && First()->TakeBackStop(step_);
     if (goes_on) return StepLater();
     if (begun && !stopped && LastSaveFailed()) return SaveLastAgain();

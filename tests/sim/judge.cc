@@ -112,7 +112,7 @@ void Judge::CheckRank(const Job& job, const Rank& rank) {
   if (at == processes_.end() || at->second.id != id) {
     return Break(invariant::kOneGeneration,
                  absl::StrCat(Name(job), " rank ", record.rank(), " has pid ", record.pid(), ", which is ",
-                              at == processes_.end() ? "nobody" : agent::Describe(at->second.id)));
+                              at == processes_.end() ? "no process" : agent::Describe(at->second.id)));
   }
   const TrainerTruth& truth = at->second;
   if (record.ready() && !truth.ready) {

@@ -261,7 +261,7 @@ void Trainer::PeerGone(uint64_t step) {
 
 void Trainer::Finish(uint64_t step, bool stopped, const std::string& unsaved) {
   world_.judge.Truth(pid_).finished = true;
-  if (!unsaved.empty()) world_.judge.Harm(agent::GroupOf(id_), "its last save failed for good");
+  if (!unsaved.empty()) world_.judge.Harm(agent::GroupOf(id_), "its last save failed permanently");
   v1::Fact fact;
   fact.mutable_finished()->set_step(step);
   fact.mutable_finished()->set_stopped(stopped);
@@ -283,7 +283,7 @@ void Trainer::ExitWhenClosed(int code, absl::Time give_up) {
     bool all_sent = self->pipe_ != nullptr && self->steps_sent_ == self->steps_.size();
     bool closed = self->facts_.empty() && all_sent;
     if (!closed && (self->leave_ || self->world_.engine.now() >= give_up)) {
-      self->world_.judge.Harm(agent::GroupOf(self->id_), "a rank left with its last words untold");
+      self->world_.judge.Harm(agent::GroupOf(self->id_), "a rank exited before its last reports were acknowledged");
       closed = true;
     }
     if (closed) return self->Exit(code);

@@ -1,6 +1,6 @@
 // The Unix sockets by which trainers find the daemon: listens, and passes on the connections that it accepts. gRPC
 // could listen on its own, but a socket whose path was removed (with its folder, at logout or by a cleaner) would then
-// stay unreachable for good. This listener can recreate a socket while every existing connection continues.
+// stay unreachable permanently. This listener can recreate a socket while every existing connection continues.
 //
 //   ASSIGN_OR_RETURN(auto listener, LinkListener::Listen(options));   // trainers may dial; they wait
 //   listener->Start([](int listener_fd, int fd) { ... });             // and are served

@@ -42,7 +42,7 @@ struct ProcessTableOptions {
   std::function<std::string()> snapshots = [] { return std::string(); };
   int lifeline_fd = -1;
   uint64_t log_bytes_per_rank = 64 << 20;
-  // Called on the table's thread with the total of stored rank folders, when a folder was added for good.
+  // Called on the table's thread with the total of stored rank folders, when a folder was added permanently.
   std::function<void(const RankFolders&)> on_kept = [](const RankFolders&) {};
 };
 

@@ -16,8 +16,8 @@ constexpr char kOrUseCpu[] = ", or set resources.device to cpu";
 
 std::string DefaultCudaPluginPath() {
   const std::string folder = BinaryFolder();
-  const std::string beside = JoinPath(folder, kName), above = JoinPath(folder, absl::StrCat("../", kName));
-  return !FileExists(beside) && FileExists(above) ? above : beside;
+  const std::string sibling = JoinPath(folder, kName), above = JoinPath(folder, absl::StrCat("../", kName));
+  return !FileExists(sibling) && FileExists(above) ? above : sibling;
 }
 
 absl::StatusOr<CudaPlugin*> OpenCudaPlugin(const std::string& path, uint32_t abi) {

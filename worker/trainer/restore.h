@@ -60,7 +60,7 @@ absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const L
 absl::Status CheckMayResume(const StartOrder& order);
 
 // For rank 0, after all ranks have loaded and all reasons to refuse the job were checked: claims the folder for this
-// generation and settles its partial folders for good. Does nothing if the folder was claimed before. Returns lines for
+// generation and settles its partial folders. Does nothing if the folder was claimed before. Returns lines for
 // the log. Possible errors: those of RunFolder::Claim and SettlePartials.
 absl::StatusOr<std::vector<std::string>> ClaimRunFolder(const StartOrder& order, RunFolder& folder,
                                                         FileSystem& file_system);

@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 def job_document(folder):
     text = folder / "text.txt"
-    words = "the rank waits for the mesh and the step follows the loss while the clock of the store goes on".split()
+    words = "the rank waits for the mesh and the step follows the loss while the clock of the store runs".split()
     text.write_text(" ".join(words[(i * i + i // 7) % len(words)] for i in range(6000)))
     return harness.job_document(text, **JOB)
 

@@ -134,7 +134,7 @@ TEST(LogWriter, ClosedReader_DoesNotEndTheProcess) {
   pipe.CloseReader();
   LogWriter writer(To(pipe.in()));
 
-  writer.Push("nobody\n");
+  writer.Push("no reader\n");
 
   EXPECT_TRUE(writer.Flush(kLong));
   EXPECT_EQ(writer.dropped(), 1u);
@@ -177,7 +177,7 @@ int StatusOf(const Pipe& pipe, End end) {
   const pid_t child = fork();
   if (child == 0) {
     InitLogging({.program = "child", .fd = pipe.in()});
-    spdlog::error("last words");
+    spdlog::error("last line");
     end();
   }
   int status = -1;
@@ -191,15 +191,15 @@ TEST(Logging, EndingProcess_WritesAllLines_AndEndsEvenWithoutAReader) {
   full.Fill();
 
   EXPECT_EQ(StatusOf(pipe, [] { std::exit(0); }), 0);
-  EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last words"));
+  EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last line"));
   EXPECT_EQ(StatusOf(full, [] { std::exit(0); }), 0) << "after a second";
 #ifndef TRAINYARD_SANITIZED
   const int aborted = StatusOf(pipe, [] { std::abort(); });
   EXPECT_TRUE(WIFSIGNALED(aborted) && WTERMSIG(aborted) == SIGABRT) << aborted;
-  EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last words"));
+  EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last line"));
   const int killed = StatusOf(pipe, [] { raise(SIGSEGV); });
   EXPECT_TRUE(WIFSIGNALED(killed) && WTERMSIG(killed) == SIGSEGV) << killed;
-  EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last words"));
+  EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last line"));
 #endif
 }
 

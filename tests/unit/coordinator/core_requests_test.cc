@@ -170,7 +170,7 @@ class Fuzzer {
                                   kJob,
                                   "job00000002",
                                   "w1",
-                                  "nobody",
+                                  "unknown",
                                   "/",
                                   "/data",
                                   "relative/path",

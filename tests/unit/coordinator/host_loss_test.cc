@@ -109,7 +109,7 @@ TEST(HostLoss, OtherExplanationsOfAStall_KeepTheHost) {
       {"a peer hangs", [](Stalled& s) { s.peers[1].suspect = true; }},
       {"a peer has not reported since its link opened", [](Stalled& s) { s.peers[0].reports = false; }},
       {"the step time is not known", [](Stalled& s) { s.facts.learned_step = absl::ZeroDuration(); }},
-      {"nobody can tell", [](Stalled& s) { s.peers.clear(); }},
+      {"no peer reports", [](Stalled& s) { s.peers.clear(); }},
   };
   for (const Case& c : cases) {
     Stalled stalled;

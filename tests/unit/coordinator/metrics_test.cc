@@ -189,7 +189,7 @@ TEST(MetricsEndpoint, SilentAndSlowClients_DelayNoScrape) {
                 AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("\ntrainyard_coordinator_build_info{")));
   }
 
-  EXPECT_LT(absl::Now() - begin, limits::kScrapeWait) << "nobody was waited for";
+  EXPECT_LT(absl::Now() - begin, limits::kScrapeWait) << "the scrape waited for a client";
   EXPECT_EQ(crowd.front().Read(), "") << "who was there longest without asking gave way";
 }
 

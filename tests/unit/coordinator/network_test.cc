@@ -81,7 +81,7 @@ TEST(Network, OtherCauses_AreNotAttributedToTheNetwork) {
   EXPECT_THAT(FindSlowNetwork(one_host.now, one_host.Ranks("w1")), IsEmpty());
 
   one_host.now += absl::Seconds(30);
-  EXPECT_THAT(one_host.Judge(), IsEmpty()) << "nothing is heard of the ranks any more";
+  EXPECT_THAT(one_host.Judge(), IsEmpty()) << "no report of the ranks arrives any more";
 }
 
 TEST(Network, LateMessages_AreReportedAfterThreeInARow_AndAlsoTheirEnd) {

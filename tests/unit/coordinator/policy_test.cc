@@ -34,7 +34,7 @@ TEST(Health, LeaseDecides_NotTheStream) {
   facts = {.attached = false, .last_heard = now, .lease = absl::Seconds(3)};
   EXPECT_TRUE(CheckContact(now, facts).reachable);
   facts.last_heard = now + absl::Seconds(1);
-  EXPECT_TRUE(CheckContact(now, facts).reachable) << "heard of after the event was made";
+  EXPECT_TRUE(CheckContact(now, facts).reachable) << "the contact is later than the event";
 }
 
 TEST(Health, LeaseGrowsWithUnevenHeartbeats_UpToABound_AndShrinksAgain) {
