@@ -96,8 +96,8 @@ struct StepRequests {
 absl::StatusOr<std::string> CountMain(const PoolRank& rank, const std::string& arguments) {
   const TrainingCase training = TrainingCase::Parse(arguments);
   Ledger& ledger = Ledger::ForProcess();
-  DataParallelOptions options = training.options();
-  options.ledger = &ledger;
+  ParallelOptions options = training.options();
+  options.data.ledger = &ledger;
   ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), 1, training.type, /*backed=*/false));
   const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, communicators, options));
