@@ -100,6 +100,7 @@ TEXT
     mkdir -p "$results"
     PASSED="$results/passed"
     passed open "$folder" $fresh
+    export TRAINYARD_FAULTS=${TRAINYARD_FAULTS:-full}
     [[ $(wc -l <"$PASSED") -gt 1 ]] || find "$results" -mindepth 1 -not -name passed -delete
     rm -f "$results"/ctest*.xml "$results/pytest.xml"
     cp "$PASSED" "$results/passed-before"  # for the summary

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "models/model_description.h"
 #include "tests/unit/parallel/rank_threads.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/diagnostics/ledger.h"
@@ -22,6 +23,7 @@ namespace trainyard {
 namespace {
 
 using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::UnorderedElementsAreArray;
 
@@ -402,7 +404,10 @@ TEST(Names, AreThoseThatTheSpecificationChecks) {
   std::vector<std::string> names;
   const auto model = NewModel();
   for (const NamedTensor& parameter : model->parameters()) names.push_back(parameter.name);
-  EXPECT_THAT(Gpt2ParameterNames(3), UnorderedElementsAreArray(names));
+  std::vector<std::string> described;
+  const ModelDescription description = DescribeModel({.layers = 3, .heads = 1, .width = 8, .context = 8});
+  for (const ParameterDescription& parameter : description.parameters) described.push_back(parameter.name);
+  EXPECT_THAT(described, ElementsAreArray(names));
 }
 
 // The numbers depend neither on the division of a step into micro-batches nor on the number of tokens in each.

@@ -350,7 +350,7 @@ void ExpectShownOnce(const Draw& draw, const Numbers& found) {
     EXPECT_TRUE(at::equal(found.shown.at(key), whole)) << key;
     // Exactly the elements held more than once are witnessed, by one other rank.
     const int64_t witnesses = found.witnessed.at(key).sum().item<int64_t>();
-    const bool replicas = draw.options.strategy == Strategy::kDdp ? world > 1 : draw.mesh.dp_replicate > 1;
+    const bool replicas = draw.options.data.strategy == Strategy::kDdp ? world > 1 : draw.mesh.dp_replicate > 1;
     EXPECT_TRUE(!replicas || witnesses == whole.numel()) << key;
     EXPECT_LE(found.witnessed.at(key).max().item<int64_t>(), 1) << key;
     EXPECT_TRUE(witnesses == 0 || witnesses == whole.numel()) << key;

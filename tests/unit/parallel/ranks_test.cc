@@ -361,9 +361,9 @@ void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
                                                            {Strategy::kHsdp, 2, 2, true},
                                                            {Strategy::kHsdp, 2, 2, false}}) {
       Case c = alone;
-      c.options.strategy = strategy;
-      c.options.bucket_elements = 2000;
-      c.options.reduce_every_micro_batch = every;
+      c.options.data.strategy = strategy;
+      c.options.data.bucket_elements = 2000;
+      c.options.data.reduce_every_micro_batch = every;
       c.shard = shard;
       c.replicate = replicate;
       SCOPED_TRACE(absl::StrCat(precision.ToString(), " ", StrategyName(strategy), " ", shard, "x", replicate, " of ",
@@ -405,7 +405,7 @@ TEST(Policies, Fp16SkipsTheSameOverflowsOnAllRanks) { ExpectPolicy(*ParsePrecisi
 
 TEST(Policies, SendTheReduceType) {
   auto types = [](const Precision& precision, Strategy strategy, CollectiveKind kind) {
-    Case c{"wire", {.strategy = strategy, .precision = precision}, 2, 1, 4, 2};
+    Case c{"wire", {.data = {.strategy = strategy, .precision = precision}}, 2, 1, 4, 2};
     c.type = at::kFloat;
     std::vector<at::ScalarType> found;
     for (const auto& [key, count] : RunCase(c).at(0).counts) {
@@ -423,14 +423,14 @@ TEST(Policies, SendTheReduceType) {
 
 TEST(Policies, StateSavedUnderMastersLoadsInEveryLayout) {
   const Precision bf16 = *ParsePrecision("bf16");
-  Case first{"saved", {.strategy = Strategy::kFsdp, .precision = bf16}, 2, 1, 2, 2};
+  Case first{"saved", {.data = {.strategy = Strategy::kFsdp, .precision = bf16}}, 2, 1, 2, 2};
   first.type = at::kFloat;
   std::vector<Outcome> saved = RunCase(first);
   ASSERT_FALSE(saved.empty());
   for (const auto& [strategy, shard, replicate] : std::vector<std::tuple<Strategy, int, int>>{
            {Strategy::kDdp, 1, 2}, {Strategy::kZero1, 2, 1}, {Strategy::kFsdp, 3, 1}, {Strategy::kHsdp, 2, 2}}) {
     Case c = first;
-    c.options.strategy = strategy;
+    c.options.data.strategy = strategy;
     c.shard = shard;
     c.replicate = replicate;
     c.steps = 0;
