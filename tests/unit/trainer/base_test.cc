@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "worker/collectives/agreement.h"
@@ -123,7 +124,7 @@ TEST(MetricsTest, Open_FindsTheCutFromTheEnd_WhateverFollowsIt) {
   for (uint64_t step = 1; step <= 2000; ++step) {
     (step <= 700 ? kept : later) += MetricsLine(StepRecord{.step = step, .loss = 1.0 / static_cast<double>(step)});
   }
-  const std::string junk = std::string(300'000, 'x') + "\n{\"step\":\"7\"}\n{\"event\":\"st";
+  const std::string junk = absl::StrCat(std::string(300'000, 'x'), "\n{\"step\":\"7\"}\n{\"event\":\"st");
   struct Case {
     std::string text;
     uint64_t last_step;
