@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""./dev bench: our speed compared with PyTorch's, both measured in this run, as ratios.
+"""./dev bench measures our speed and PyTorch's in the same run and prints the ratios.
 
-Sides alternate, and their order is swapped every round, so that a machine that slows down affects both equally. A row's
-figure is the median of the rounds' ratios, with the smallest and the largest.
+Trainyard and PyTorch run alternately, and their order is swapped every round, so that a machine that slows down affects
+both equally. The figure of a row is the median of its rounds; the table also shows the smallest and the largest.
 """
 
 import argparse
@@ -22,7 +22,8 @@ ROOT = sides.ROOT
 
 
 class Row:
-    """One line of the table. `compare` computes the row's figure from the measurements."""
+    """One line of the table. `compare` computes its figure from the measurements named in `measures`. `bar` is the
+    figure that must be reached, `aim` the better one that we want."""
 
     def __init__(self, name, what, unit, better, bar, aim, compare, measures):
         self.name, self.what, self.unit, self.better = name, what, unit, better
@@ -94,7 +95,7 @@ def make_measures(folder):
 
 
 def measure(rows, measures, pairs, log):
-    """Adds a figure to each row in every round. `measures`: functions by the name of the measurement."""
+    """Adds a figure to each row in every round. `measures` maps the name of a measurement to its function."""
     wanted = [name for name in measures if any(name in row.measures for row in rows)]
     for turn in range(pairs):
         measured = {}

@@ -114,7 +114,7 @@ TEXT
     mkdir -p "$results"
   fi
   if [[ $kind != python && $kind != all ]]; then
-    # What only --all runs again as on a lesser CPU; a filter may still ask for it.
+    # Leaves out the runs as on CPUs with fewer features, which only --all and filters include.
     local rest=(-LE '^lesser_cpus$')
     [[ $filter == *.avx2* || $filter == *.none* ]] && rest=()
     run_ctest "$results" "$folder" "$filter" "${rest[@]}" || code=1

@@ -22,18 +22,18 @@ namespace trainyard::bench {
 enum class Milestone {
   kAttached,     // welcomed by the coordinator
   kGo,           // a trainer has received go
-  kDropped,      // a trainer was told to stop because it is no longer wanted, or was killed
+  kDropped,      // a trainer received an abort request because it is no longer desired, or was killed
   kExitStored,   // a trainer's exit is durable at the coordinator
   kFactsStored,  // a fact of a flood is durable
   kDetached,     // the stream has ended
-  kRefused,      // the coordinator or the bench told the daemon to leave
+  kRefused,      // the coordinator or the bench ordered the daemon to leave the cluster
 };
 constexpr size_t kMilestones = 7;
 
 class SimulatedHost {
  public:
   using Command = std::function<void(SimulatedHost&)>;
-  // This number of further values of a group have arrived.
+  // `count` further values of `group` have arrived.
   struct ValuesArrived {
     agent::GroupId group;
     uint32_t count;
@@ -70,7 +70,7 @@ class SimulatedHost {
   // Begins to stop the session, so that hosts stop concurrently at the end of the bench.
   void HangUp() { session_.HangUp("the bench ends"); }
 
-  // Whether it has left the cluster and its stream has ended.
+  // Returns whether the host has left the cluster and its stream has ended.
   bool over() const { return over_; }
 
  private:
@@ -99,7 +99,7 @@ class SimulatedHost {
   void Do(agent::Dial& effect) { session_.Dial(effect.hello); }
   void Do(agent::HangUp& effect) { session_.HangUp(effect.reason); }
   void Do(agent::SendUp& effect) { session_.Send(std::move(effect.message)); }
-  // The host's disk is not measured: what is written is stored by the next event.
+  // The bench does not measure the host's disk: the next event reports that the facts are stored.
   void Do(agent::StoreFacts&) { options_.post(agent::Event(agent::FactsStored{absl::OkStatus()})); }
   void Do(agent::StartProcess& effect);
   void Do(agent::SendLink& effect);

@@ -2,13 +2,13 @@
 """PyTorch's side of the comparison: the same GPT-2 model, trained with PyTorch's own modules; prints one JSON line.
 
     gpt_torch.py --mode eager                                     one process
-    torchrun --nproc-per-node 2 gpt_torch.py --mode ddp           two, with DistributedDataParallel
-    torchrun --nproc-per-node 2 gpt_torch.py --mode zero1         two, like ddp, each with half of the optimizer state
-    torchrun --nproc-per-node 2 gpt_torch.py --mode fsdp2         two, sharded by fully_shard
+    torchrun --nproc-per-node 2 gpt_torch.py --mode ddp           two processes with DistributedDataParallel
+    torchrun --nproc-per-node 2 gpt_torch.py --mode zero1         like ddp; each process has half of the optimizer state
+    torchrun --nproc-per-node 2 gpt_torch.py --mode fsdp2         two processes, sharded by fully_shard
 
-Batch is per rank, as PyTorch users write it. `tok_s` counts the tokens of all ranks in the measured steps, those after
-the warm-up. `first_step_unix` is the time at which the first step was done, to be compared with the time of the
-command; `first_step_s` counts from the start of this file.
+`--batch` is per rank, as PyTorch users write it. `tok_s` is the speed of all ranks together in the measured steps, the
+ones after the warm-up. `first_step_unix` is the Unix time at the end of the first step, from which the caller subtracts
+the time of its command; `first_step_s` counts from the start of this script.
 """
 
 import time
@@ -93,7 +93,7 @@ class Gpt2(nn.Module):
 
 
 def distribute(model, mode, world):
-    """The module to call and the module whose parameters are trained."""
+    """Returns the module to call in a step; it trains the parameters of `model`."""
     if mode == "compile":
         return torch.compile(model)
     if mode in ("ddp", "zero1"):

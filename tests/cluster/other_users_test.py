@@ -1,7 +1,8 @@
-"""Other users of the same host: what they may not call, read, impersonate or find.
+"""Checks that other users of the host cannot call the coordinator, read tokens, impersonate the coordinator, or reach a
+private cluster.
 
-As root, the tests run programs as another user. Otherwise they run programs that do not find the token, and skip what
-needs a second user."""
+As root, the tests run programs as another user. Otherwise they run programs that do not find the token, and skip the
+checks that need a second user."""
 
 import os
 import pwd
@@ -43,7 +44,7 @@ while True:
 
 
 class OtherUser:
-    """Runs programs as another user, with its own home folder."""
+    """Runs programs as another user, with a home folder of its own."""
 
     def __init__(self, home):
         self._home = pathlib.Path(home)
@@ -65,7 +66,7 @@ class OtherUser:
         return self.run(harness.BIN / "trainctl", *arguments)
 
     def give(self, path):
-        """A copy that the other user owns."""
+        """Returns a copy of the file that the other user owns."""
         copy = self._home / path.name
         copy.write_text(path.read_text())
         copy.chmod(0o600)

@@ -1,9 +1,10 @@
-"""One rank of PyTorch's own DistributedDataParallel or FSDP2 on given weights and batches; run by torch_parity_test.py.
+"""Trains as one rank of PyTorch's DistributedDataParallel or FSDP2 on given weights and batches; torch_parity_test.py
+starts it.
 
     torch_rank.py ddp|fsdp2 RANK WORLD FOLDER LAYERS HEADS RATE
 
-FOLDER holds weights.safetensors and tokens.safetensors; the ranks meet in it, and rank 0 writes losses-MODE.json there.
-Each rank takes an equal share of a step's sequences.
+RATE is the learning rate. FOLDER contains weights.safetensors and tokens.safetensors. The ranks rendezvous through a
+file in it, and rank 0 writes losses-MODE.json there. Each rank trains on an equal share of a step's sequences.
 """
 
 import json

@@ -1,5 +1,5 @@
-// The users: they submit jobs, watch, request operations, retry when the coordinator is away, and check what they
-// receive.
+// Simulates the users: they submit jobs, watch them, request operations, retry while the coordinator is down, and check
+// what they receive.
 #pragma once
 
 #include <map>
@@ -50,12 +50,12 @@ class Operators {
   explicit Operators(World& world) : world_(world) {}
 
   void Begin(const Scenario& scenario);
-  // Resumes and uncordons what was paused or cordoned, so that it can end.
+  // Resumes all paused jobs and uncordons all hosts, so that every job can end.
   void SetRight();
-  // Every job was answered and has ended, and every watcher knows it.
+  // Returns whether every watcher has received the end of its job.
   bool AllDone() const;
   void WatcherDone() { ++done_; }
-  // Reports that a host is lost [a planted bug].
+  // Requests that a running host is given up as lost [a planted bug].
   void GiveUp(const std::string& host);
 
  private:

@@ -94,7 +94,7 @@ TEST(CatalogTest, Prune_KeepsTheNewestAndTheProtected) {
   EXPECT_THAT(Steps(folder), ElementsAre(600, 500, 400, 100));
 }
 
-// A checkpoint with a weight that is not a number.
+// Writes a checkpoint in which one weight is NaN.
 std::string WriteNonfinite(const TemporaryFolder& folder, uint64_t step) {
   SmallState state(1);
   std::vector<TensorBytes> tensors = state.tensors();

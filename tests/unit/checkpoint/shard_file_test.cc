@@ -1,4 +1,4 @@
-// Hashing of whole files while ranges of them are read.
+// Checks that a file is hashed as a whole while only ranges of it are requested.
 #include "checkpoint/shard_file.h"
 
 #include <gmock/gmock.h>
@@ -84,7 +84,7 @@ TEST_F(ShardFileTest, FileThatChangesLengthOrCannotBeRead_IsDamaged) {
   std::string out(1000, '\0');
   EXPECT_TRUE(absl::IsDataLoss(file_->Read(5000, absl::MakeSpan(out.data(), out.size()))));
 
-  // Reading here fails with EIO, as on a disk that fails.
+  // Reading /proc/self/mem at address 0 fails with EIO, as a failing disk does.
   auto failing = ShardFile::Open("/proc/self", {.name = "mem", .bytes = 0});
   ASSERT_TRUE(failing.ok()) << failing.status();
   absl::Status status = (*failing)->Read(0, absl::MakeSpan(out.data(), out.size()));
@@ -92,7 +92,8 @@ TEST_F(ShardFileTest, FileThatChangesLengthOrCannotBeRead_IsDamaged) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("Input/output error"));
 }
 
-// For any place of the flip and any number of shares, exactly one share detects it and names the tensor.
+// For any flipped byte and any number of shares, exactly one share detects the damage. It names the tensor if the byte
+// is not in the header.
 TEST(VouchTest, EachFileIsHashedByOneShare) {
   TemporaryFolder folder;
   SmallState state(1);

@@ -1,5 +1,5 @@
-// Products in raw memory compared with LibTorch's in fp64, for every layout of the factors. The tests also run as on
-// lesser CPUs (tests/CMakeLists.txt), where bf16 is widened one tile at a time.
+// Compares the products of Gemm with LibTorch's in fp64, for every layout of the factors. The tests also run as on CPUs
+// with fewer features (tests/CMakeLists.txt), where Gemm converts bf16 to fp32 one tile at a time.
 #include "worker/numerics/gemm.h"
 
 #include <ATen/Context.h>
