@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-// False: another process holds a conflicting lock.
+// Returns false if another process holds a conflicting lock. Returns true if the file system has no locks (lease.h).
 bool Lock(int fd, int kind) {
   while (flock(fd, kind | LOCK_NB) != 0) {
     if (errno != EINTR) return errno != EWOULDBLOCK;

@@ -31,7 +31,8 @@ bool BoxesMeet(const ManifestPiece& a, const ManifestPiece& b) {
   return true;
 }
 
-// Two pieces share an element only if their boxes overlap; pieces of the same box only if their ranges overlap.
+// Returns whether two pieces may share an element: pieces of the same box if their ranges overlap, other pieces if
+// their boxes overlap.
 bool PiecesMeet(const ManifestPiece& a, const ManifestPiece& b) {
   if (a.start == b.start && a.size == b.size) {
     return a.first_element < b.last_element && b.first_element < a.last_element;
@@ -68,7 +69,8 @@ absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece
   return absl::OkStatus();
 }
 
-// Whether two pieces share an element. Flat ranges of one box are sorted first, because there may be many.
+// Returns whether any two pieces may share an element. Flat ranges of one box are sorted first, because there may be
+// many.
 bool AnyMeet(const std::vector<ManifestPiece>& pieces) {
   const bool one_box = std::all_of(pieces.begin(), pieces.end(), [&](const ManifestPiece& piece) {
     return piece.start == pieces[0].start && piece.size == pieces[0].size;

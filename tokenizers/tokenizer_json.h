@@ -1,4 +1,5 @@
-// The byte tokenizer in the form in which the Python libraries tokenizers and transformers open it.
+// Describes the byte tokenizer in the JSON files that the Python libraries tokenizers and transformers read.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +7,10 @@
 
 namespace trainyard {
 
-// The text of tokenizer.json.
+// Returns the text of tokenizer.json.
 std::string ByteTokenizerJson();
 
-// The text of tokenizer_config.json for a model that sees `context` tokens.
+// Returns the text of tokenizer_config.json for a model with a context of `context` tokens.
 std::string ByteTokenizerConfigJson(int64_t context);
 
 }  // namespace trainyard

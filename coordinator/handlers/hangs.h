@@ -1,5 +1,5 @@
-// Groups that make no progress: gathers what ranks and their daemons reported (rank_progress.h), calls policy/hang and
-// carries out its decision.
+// Detects groups that make no progress: gathers the reports of ranks and daemons (rank_progress.h), calls policy/hang
+// and carries out its decision. Used on the core's thread only.
 #pragma once
 
 #include "absl/strings/string_view.h"
@@ -10,17 +10,17 @@ namespace trainyard {
 // Checks whether the job's group hangs, and carries out the decision. Called by the tick.
 void CheckHang(Turn& turn, Job& job);
 
-// A daemon has examined the process of a rank.
+// Stores what a daemon found when it examined the process of a rank. Ignores answers to outdated requests.
 void RecordExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination);
 
-// Whether the stack of a rank that hung is still awaited: its group is not killed before it has arrived, or kStackWait
-// has passed.
+// Returns whether the stack of a rank that hung was requested and has not arrived. Its group is killed when the stack
+// has arrived or kStackWait has passed.
 bool AwaitsStacks(const Job& job);
 
-// No stall of this job began before now.
+// Restarts the timer of a stall: time before now does not count.
 void RestartStallTimer(Turn& turn, Job& job);
 
-// How long a rank may be in this phase; infinite if nothing was learned about it yet.
+// Returns how long a rank may stay in this phase; infinite if the duration of the phase was not learned yet.
 absl::Duration LearnedPhaseLimit(const Job& job, absl::string_view phase);
 
 }  // namespace trainyard

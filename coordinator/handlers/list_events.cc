@@ -1,6 +1,6 @@
 // ListEvents: returns the durable events of a job or of the cluster, oldest first, which `why` and `events` show. Pages
-// stay well below the limit of a message. The page token has the start of the next page and the end of the whole
-// answer, so that events that happen meanwhile are in no page. Changes nothing.
+// stay well below the limit of a message. The page token contains the start of the next page and the end of the
+// whole answer, so that no page contains events that happen after the first call. Changes nothing.
 #include <algorithm>
 #include <deque>
 #include <iterator>
@@ -54,7 +54,7 @@ absl::StatusOr<v1::ListEventsResponse> ReadPage(const History& history, uint64_t
                                                 const v1::ListEventsRequest& request) {
   const auto& events = history.durable();
   v1::ListEventsResponse response;
-  // A caller that requests the events after one has received those before it.
+  // A caller that passes after_sequence or a token was informed about dropped events by an earlier answer.
   if (request.after_sequence() == 0 && request.page_token().empty()) response.set_dropped(dropped);
   if (events.empty()) return response;
   Span span{.after = request.after_sequence(), .last = events.back()->sequence()};

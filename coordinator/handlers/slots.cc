@@ -12,8 +12,8 @@
 namespace trainyard {
 namespace {
 
-// The later group of a held job is counted on its own, so of the recorded group only ranks that were seen running
-// count.
+// Returns whether a rank of the recorded group uses a slot. If the job is held (Job::held_at), a later group runs and
+// is counted through Host::held, so a recorded rank counts only if it was seen running.
 bool HoldsSlot(const Job& job, const Rank& rank) { return !rank.ended() && (job.held_at == 0 || rank.seen_running); }
 
 // Returns why nothing new is placed on the host; empty: it may be used.

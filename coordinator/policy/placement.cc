@@ -73,7 +73,8 @@ std::string DescribeWaiting(const PlacementFacts& facts) {
   return text;
 }
 
-// Keeps ranks on their previous hosts and adds the counts to `taken`. Returns the number of ranks that are left.
+// Keeps ranks on their previous hosts as far as slots are free, and sets their counts in `taken`. Returns the number of
+// ranks that still need a host.
 uint32_t KeepHosts(const PlacementFacts& facts, std::map<HostName, uint32_t>& taken) {
   std::map<HostName, uint32_t> had;
   for (const HostName& host : facts.previous) had[host]++;

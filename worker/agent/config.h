@@ -17,18 +17,19 @@ struct Config {
   uint32_t slots = 0;           // 0: the number of GPUs, or 1 if there is none
   std::string name;
   std::string state;  // absolute
-  // A folder that contains `state`, inside a folder that all users share: this user must own it. Empty: there is none.
+  // The folder in /var/tmp that contains `state`. This user must own it, because all users share /var/tmp. Empty if
+  // `state` is somewhere else.
   std::string own_root;
   uint64_t log_bytes_per_rank = 64 << 20;
   std::string metrics;  // host:port; empty: none
   std::string health;   // host:port; empty: none
-  // The user did not choose the port: use a free one if it is taken.
+  // The user did not choose the port, so the daemon uses a free one if the default is in use.
   bool metrics_may_move = false;
   bool health_may_move = false;
-  std::string snapshots;  // folder of a file system in memory; empty: none
+  std::string snapshots;  // a folder in a file system in memory, such as /dev/shm; empty: none
   std::vector<std::pair<std::string, std::string>> labels;
   LoggingOptions logging;
-  std::string programs;  // folder of trainyard-shim and trainyard-trainer: the daemon's own
+  std::string programs;  // the daemon's own folder, which also contains trainyard-shim and trainyard-trainer
 
   // From the command line only.
   bool stop_trainers = false;

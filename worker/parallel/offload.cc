@@ -20,7 +20,7 @@
 namespace trainyard {
 namespace {
 
-// AdamW updates each element on its own, so a part of a range gets the same values.
+// Returns a part of `range`. AdamW updates each element independently, so cutting a range changes no value.
 AdamW::Range Part(const AdamW::Range& range, int64_t first, int64_t count) {
   auto narrow = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.narrow(0, first, count) : tensor; };
   AdamW::Range part{.parameters = narrow(range.parameters),
@@ -41,7 +41,7 @@ AdamW::Range Part(const AdamW::Range& range, int64_t first, int64_t count) {
   return part;
 }
 
-// Not at::copy_, which would start threads of its own.
+// Copies on the CPU with memcpy, because at::copy_ would start threads of its own.
 void Copy(const at::Tensor& from, const at::Tensor& to) {
   if (from.is_cpu() && to.is_cpu()) {
     std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
@@ -51,7 +51,8 @@ void Copy(const at::Tensor& from, const at::Tensor& to) {
   }
 }
 
-// Weights of the masters' own type have the same bits, however the masters were rounded.
+// Returns whether the weights have the type of the masters. They are exact copies of the masters then, also with
+// stochastic rounding.
 bool AreCopies(const AdamW::Range& range) {
   return range.weights.defined() && range.weights.scalar_type() == range.parameters.scalar_type();
 }
@@ -114,15 +115,16 @@ TiledUpdate::~TiledUpdate() {
   helper_.join();
 }
 
-// Two buffers: while a tile is updated in one, the previous tile is written back from the other and the next one is
-// fetched into it.
+// There are two buffers. While a tile is updated in one of them, the helper thread writes the previous tile back from
+// the other and fetches the next tile into it.
 void TiledUpdate::Step(double lr, double gradient_scale) {
   const size_t num_tiles = optimizer_.ranges().size();
   optimizer_.BeginStep();
   const uint64_t before = num_posted_;
   for (size_t tile = 0; tile < std::min<size_t>(num_tiles, 2); ++tile) Post([this, tile] { Fetch(tile); });
   for (size_t tile = 0; tile < num_tiles; ++tile) {
-    // Copies so far: the first two fetches, then for each tile one write and (except for the last two) one fetch.
+    // Waits until this tile is fetched. The queue holds the first two fetches and then, for each tile, its write and
+    // the fetch of the tile after the next (none for the last two tiles).
     AwaitCopies(before + (tile < 2 ? tile + 1 : 2 * tile));
     optimizer_.Update(OnDevice(tile), lr, gradient_scale);
     Post([this, tile] { WriteBack(tile); });
@@ -164,7 +166,8 @@ void TiledUpdate::WriteBack(size_t tile) {
   }
 }
 
-// The event orders the copy: a tile is written back after its update, and a buffer is filled after its last read.
+// The copy waits for the work that the device has received before: a tile is written back only after its update, and a
+// buffer is filled only after the update that reads its old contents.
 std::function<void()> TiledUpdate::OnStream(std::function<void()> copy) const {
   const auto earlier = std::make_shared<c10::Event>(stream_->device_type());
   earlier->record(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));

@@ -1,14 +1,14 @@
-// The update: the norm of the whole gradient, the decision of all ranks whether it is finite, clipping, AdamW over this
-// rank's shards, and, where parameters are replicated, the all-gather that makes them whole again.
+// Updates the parameters at the end of a step: computes the norm of the whole gradient, lets all ranks decide whether
+// it is finite, clips, runs AdamW over this rank's shards, and, where parameters are replicated, gathers the updated
+// shards on every rank.
 //
 // Where each rank holds only a part of the gradient, the ranks of the job add up the sums of squares (in fp64) and
 // whether any part must be rejected. Where each rank holds the whole gradient, each decides from the same bits and
 // nothing is sent.
 //
-// These all-gathers may still be under way when a step is over: wait for them (AwaitParameters) before parameters are
-// read.
+// The gathers may still run when Step returns: call AwaitParameters before the parameters are read.
 //
-// Belongs to the loop's thread.
+// Not thread-safe: used on the thread of the training loop only.
 #pragma once
 
 #include <deque>
@@ -28,12 +28,13 @@ namespace trainyard {
 
 class Updater {
  public:
-  // `scatters`: as in Reducer. Nothing is owned.
+  // `scatters`: see Reducer::scatters. Owns nothing that the arguments refer to.
   Updater(const FlatGroups& groups, const MeshCommunicators& communicators, const DataParallelOptions& options,
           const UpdateOptions& update, bool scatters);
 
-  // `seed`: what backward was seeded with. `rejected`: this rank's part must not be used. The caller sets
-  // exposed_comm_s. Fails with the errors of a Collective, and with Internal if the ranks are not in the same step.
+  // `seed`: the factor with which backward was started (ComputeGradientScale). `rejected`: this rank's part of the
+  // gradient must not be used, so all ranks skip the update. The caller sets exposed_comm_s. Fails with the errors of a
+  // Collective, and with Internal if the ranks are not in the same step.
   absl::StatusOr<StepOutput> Step(const StepInput& input, double seed, bool rejected);
 
   // Waits until all parameters have the values of the last step. Fails with the errors of a Collective.

@@ -55,8 +55,8 @@ struct LockedFolder {
 absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const LockedFolder& folder,
                                                 FileSystem& file_system);
 
-// Call before the folder is changed: a user who resumes from a folder that does not exist has mistyped its path.
-// Possible errors: FailedPrecondition.
+// Fails with FailedPrecondition if the user requests a resume without allowing a fresh start and the folder does not
+// exist: its path is probably mistyped. Call it before anything creates the folder.
 absl::Status CheckMayResume(const StartOrder& order);
 
 // For rank 0, after all ranks have loaded and all reasons to refuse the job were checked: claims the folder for this
@@ -65,9 +65,9 @@ absl::Status CheckMayResume(const StartOrder& order);
 absl::StatusOr<std::vector<std::string>> ClaimRunFolder(const StartOrder& order, RunFolder& folder,
                                                         FileSystem& file_system);
 
-// For every rank; `chosen` is used on rank 0 only. Returns none if all ranks begin from scratch. Possible errors:
-// FailedPrecondition if this host sees another folder, naming host and path (IsCheckpointMissing if the job has left a
-// checkpoint in it); those of a Collective.
+// For every rank; `chosen` is used on rank 0 only. Returns nullopt if training begins with step 1. Possible errors:
+// FailedPrecondition if this host does not see the folder of rank 0, naming host and path (IsCheckpointMissing holds
+// for it if rank 0 has chosen a checkpoint); those of a Collective.
 absl::StatusOr<std::optional<AnnouncedCheckpoint>> AgreeOnRestorePoint(const StartOrder& order,
                                                                        const RestorePoint& chosen,
                                                                        Communicator& communicator);
@@ -82,8 +82,9 @@ absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePo
                                               AnnouncedCheckpoint announced, Communicator& communicator,
                                               LoadCheckpoint load);
 
-// Whether the only problem is that this host does not see the checkpoint: another host may, or this one later.
+// Returns whether the only problem is that this host does not see the checkpoint. Another host may see it, or this one
+// may see it later.
 bool IsCheckpointMissing(const absl::Status& status);
-absl::Status CheckpointMissing(absl::Status status);  // marks a failure as such
+absl::Status CheckpointMissing(absl::Status status);  // makes IsCheckpointMissing true for the error
 
 }  // namespace trainyard
