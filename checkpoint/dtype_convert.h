@@ -14,7 +14,8 @@ bool IsFloating(absl::string_view dtype);
 // Returns "F32" for "fp32" and so on, the names of train.precision; empty for any other name.
 std::string DtypeOfWord(absl::string_view word);
 
-// REQUIRES: both types are floating, and `bytes` contains a whole number of values.
+// Returns `bytes`, which are values of type `from`, converted to type `to`. REQUIRES: both types are floating, and
+// `bytes` contains a whole number of values.
 std::string ConvertValues(absl::string_view bytes, absl::string_view from, absl::string_view to);
 
 }  // namespace trainyard

@@ -29,7 +29,7 @@ inline constexpr char kFaultPointsVariable[] = "TRAINYARD_FAULT_POINTS";
 
 struct FaultRule {
   enum class Act { kKill, kStop, kNoSpace, kIoError, kReadOnly, kSlow, kWait };
-  std::string point;  // a part that is "*" matches any
+  std::string point;  // a component that is "*" matches any
   Act act = Act::kKill;
   absl::Duration delay = absl::ZeroDuration();  // of kSlow
   std::string file = {};                        // of kWait: continues once it exists
@@ -43,7 +43,7 @@ struct FaultRule {
 // every problem.
 absl::StatusOr<std::vector<FaultRule>> ParseFaultRules(absl::string_view text);
 
-// What a rule does to its process; a test passes others.
+// The effects of rules on the process; tests pass their own.
 struct FaultEffects {
   std::function<void()> kill;
   std::function<void()> stop;
@@ -56,8 +56,8 @@ class FaultPoints {
   // Uses only the rules for this rank and generation.
   FaultPoints(std::vector<FaultRule> rules, uint64_t rank, uint64_t generation, FaultEffects effects);
 
-  // Applies the rules for this point. Fails with ResourceExhausted, Unknown or PermissionDenied if a rule says so, as
-  // if the kernel had refused `what`.
+  // Applies the rules for this point. Fails with ResourceExhausted, Unknown or PermissionDenied if a rule requires it;
+  // `what` describes the refused call, such as "create /run/step".
   absl::Status Pass(absl::string_view point, absl::string_view what);
 
  private:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's side of the comparison: the same GPT-2 model, trained with PyTorch's own modules; prints one JSON line.
 
-    gpt_torch.py --mode eager                                     one process
+    gpt_torch.py --mode eager|compile                             one process
     torchrun --nproc-per-node 2 gpt_torch.py --mode ddp           two processes with DistributedDataParallel
     torchrun --nproc-per-node 2 gpt_torch.py --mode zero1         like ddp; each process has half of the optimizer state
     torchrun --nproc-per-node 2 gpt_torch.py --mode fsdp2         two processes, sharded by fully_shard

@@ -13,19 +13,19 @@ namespace {
 
 constexpr size_t kMaxTimes = 64;
 constexpr absl::Duration kMinLimit = absl::Seconds(5);
-// How long an operator would wait if no duration is known.
+// The limit for a phase whose usual duration is not known yet.
 constexpr absl::Duration kUnlearned = absl::Seconds(120);
 constexpr uint32_t kMaxDoublings = 6;
 // A trainer whose link is closed (its daemon was restarted) reopens it within a second or two; after this time it
 // counts as silent.
 constexpr absl::Duration kLinkPatience = absl::Seconds(30);
-// A lossy network delivers later, because TCP doubles its pauses. Dead connections are reported by the ranks
-// themselves, which detect 15 s of silence.
+// A lossy network delivers data late, because TCP doubles its retransmission timeout. Dead connections are reported by
+// the ranks themselves, which detect 15 s of silence.
 constexpr absl::Duration kNetworkPatience = absl::Seconds(30);
 // Slightly longer than the interval between two reports of a rank.
 constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
 constexpr double kSpinning = 0.8;
-// On a host with more work than cores a spinning process gets less than a core, but is seen running.
+// On a host with more runnable threads than cores, a spinning process gets only a share of a core, but its state is R.
 constexpr double kSpinningCrowded = 0.1;
 constexpr size_t kNamed = 3;
 constexpr int kFramesTold = 4;
@@ -49,11 +49,11 @@ std::string Seconds(absl::Duration duration) { return absl::StrFormat("%.1f s", 
 // The ranks that the others wait for, and the operation.
 struct Blame {
   std::vector<const RankPosition*> culprits;
-  bool hard = false;     // derived from the state of a process
+  bool hard = false;     // the culprits are stopped or silent
   bool certain = false;  // valid whatever unreachable ranks would report
   std::vector<const RankPosition*> waiting;
-  std::string operation;  // in which the waiting ranks are
-  std::string mismatch;   // that the culprits have entered instead
+  std::string operation;  // the one that the waiting ranks have entered
+  std::string mismatch;   // the one that the culprits have entered instead; empty: none
   std::string text;       // set if the common form does not fit
 };
 
@@ -117,9 +117,9 @@ class HangAnalysis {
     }
   }
 
-  // It has reported since the stall began.
+  // Returns whether the rank has reported since the stall began.
   bool IsFresh(const RankPosition& rank) const { return rank.reachable && rank.reported_at > last_; }
-  // For a rank that a new coordinator has not heard from at all, the time since the coordinator started.
+  // Returns the time since the rank's last report, but at most the time since the earliest start of a stall.
   absl::Duration QuietFor(const RankPosition& rank) const { return now_ - std::max(rank.reported_at, facts_.since); }
   bool IsSilent(const RankPosition& rank) const {
     absl::Duration quiet = QuietFor(rank);
@@ -131,8 +131,8 @@ class HangAnalysis {
   }
   bool IsKnown(const RankPosition& rank) const { return IsFresh(rank) || IsHard(rank); }
 
-  // The time until which the ranks used for the conclusion are known to have made no progress. For a host whose
-  // messages are late but whose lease has not expired, nothing newer is known.
+  // Returns the time until which all ranks that the conclusion is based on are known to have made no progress. It is
+  // earlier than now if the messages of a host are late but its lease has not expired.
   absl::Time HeardUntil(const Blame& blame) const {
     absl::Time until = now_;
     for (const RankPosition* rank : blame.hard ? blame.culprits : alive_) {
@@ -181,8 +181,8 @@ class HangAnalysis {
   }
 
   // All ranks wait, in one communicator or in several. A rank that has started fewer operations than the others in a
-  // communicator in which a rank waits has skipped an operation or not reached it yet. This is not held against a rank
-  // that itself waits for such a rank.
+  // communicator in which a rank waits has skipped an operation or not reached it yet. A rank that itself waits for
+  // such a rank is not blamed.
   void CompareOperations(const std::vector<const RankPosition*>& fresh, Blame& blame) const {
     std::map<std::string, uint64_t> newest;
     for (const RankPosition* rank : fresh) newest[Waiting(*rank)->name()];
@@ -227,8 +227,8 @@ class HangAnalysis {
     CompareNames(fresh, blame);
   }
 
-  // A rank that waits in an operation that another rank has completed has entered it too: its data is on the way, and
-  // the rank continues when it arrives.
+  // If another rank has completed the operation in which a culprit waits, the culprit is not at fault: it has entered
+  // the operation too, and waits only for data that the network has not delivered yet.
   static void DescribeUndelivered(const std::vector<const RankPosition*>& fresh, Blame& blame) {
     for (const RankPosition* culprit : blame.culprits) {
       const v1::CommunicatorReport& own = *Waiting(*culprit);
@@ -297,7 +297,7 @@ class HangAnalysis {
     }
     std::string text = absl::StrCat(RankList(blame.culprits), " ", DescribeState(first, one));
     if (blame.waiting.empty()) return absl::StrCat(text, " in ", DescribePosition(first));
-    // Its actions between its last report and its stop are unknown.
+    // What a stopped or silent rank did after its last report is unknown.
     const char* has_not = blame.hard ? (one ? " and was not seen to enter " : " and were not seen to enter ")
                                      : (one ? " and has not entered " : " and have not entered ");
     absl::StrAppend(&text, has_not, blame.operation, " of ", DescribePosition(*blame.waiting.front()), ", in which ",

@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-// Limits lists, so that a sentence stays short on a large cluster.
+// The maximum number of names in a list, so that a sentence stays short on a large cluster.
 constexpr size_t kMaxNames = 3;
 
 std::string NameList(const std::vector<std::string>& names) { return JoinFirst(names, kMaxNames); }

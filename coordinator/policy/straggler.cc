@@ -11,6 +11,7 @@ constexpr absl::Duration kSampleWindow = absl::Seconds(30);
 constexpr absl::Duration kSampleInterval = absl::Seconds(3);
 constexpr absl::Duration kLeastSpan = absl::Seconds(10);
 constexpr absl::Duration kSlowFor = absl::Seconds(30);
+// Multiples of the median. The second is lower, so that a rank near the first does not alternate between both states.
 constexpr double kSlow = 1.3;
 constexpr double kNoLongerSlow = 1.2;
 // Smaller differences are caused by the scheduler of a busy host and are not reported.

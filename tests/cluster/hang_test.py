@@ -40,7 +40,10 @@ def first_decision(cluster, job, rule="hang", seconds=60.0):
 
 
 def start_steady(host, run_folder, **keys):
-    """Starts a job whose steps take STEP_MS and waits until the coordinator has learned that. Returns its id."""
+    """Starts a job whose steps take STEP_MS and waits until the coordinator has learned their duration.
+
+    Returns the id of the job.
+    """
     host.set_all(f"slow {STEP_MS}")
     job = host.cluster.submit(run_folder=run_folder, **LONG, **keys)
     host.cluster.wait_for_step(job, STEADY_STEPS)

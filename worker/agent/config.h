@@ -44,8 +44,9 @@ struct Config {
 // Possible errors: InvalidArgument, with one problem per line.
 absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv);
 
-// `${XDG_STATE_HOME:-~/.local/state}/trainyard/<coordinator>-<name>`, or below /var/tmp without a home folder. The path
-// contains user, coordinator and name, so that two daemons do not use the same folder by accident.
+// `${XDG_STATE_HOME:-~/.local/state}/trainyard/<coordinator>-<name>`, or in a folder of the user below /var/tmp if
+// there is no home folder. The path depends on user, coordinator and name, so that two daemons do not use the same
+// folder by accident.
 struct StatePlace {
   std::string path;
   std::string own_root = {};  // as in Config

@@ -2,6 +2,9 @@
 // space for tensors. It has no name in a file system, so nothing remains after its ranks have exited, however they
 // ended.
 //
+// A tensor that does not fit into the space is processed in pieces. A `ticket` is the number of a piece; it increases
+// by one with each piece and is the same on all ranks.
+//
 // A rank publishes its progress in counters that only it writes. A waiting rank spins briefly, then sleeps on a futex,
 // and checks every 50 ms whether the segment was broken and whether the other rank is still running.
 //
@@ -36,21 +39,22 @@ struct SharedSegmentOptions {
 
 class SharedSegment {
  public:
-  // The progress of a rank with piece `ticket`: its part is readable by the others; it has summed its share; it no
-  // longer needs the piece.
+  // The progress of a rank with a piece: the others can read its input (kArrived); it has summed its share of the
+  // result (kReduced); it no longer needs the piece (kDone).
   enum Stage { kArrived, kReduced, kDone, kNumStages };
   static constexpr size_t kOperationBytes = 96;
   static constexpr int kMaxBuffers = 256;  // per rank
 
-  // Rank 0 creates the segment and the others map it; returns when all have. Possible errors: those of the store;
-  // ResourceExhausted if there is not enough memory; DeadlineExceeded if a rank did not join; Unavailable if a rank has
-  // exited.
+  // Rank 0 creates the segment and the others map it. Returns when all ranks have mapped it. Possible errors: those of
+  // the store; ResourceExhausted if there is not enough memory; DeadlineExceeded if a rank did not join; Unavailable if
+  // a rank has exited.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Join(const SharedSegmentOptions& options);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;
   SharedSegment& operator=(const SharedSegment&) = delete;
 
-  // The space of a rank, and the space for results. Pieces with even and odd tickets use different halves.
+  // The space for the input of a rank, and the space for results. Pieces with even and odd tickets use different
+  // halves.
   std::byte* part(int rank, uint32_t ticket) const;
   std::byte* result(uint32_t ticket) const;
   size_t piece_bytes() const { return options_.piece_bytes; }
@@ -59,9 +63,10 @@ class SharedSegment {
   // Memory of this rank that the peers can read in place; null if it cannot be allocated or kMaxBuffers were created.
   std::shared_ptr<SharedBuffer> NewBuffer(size_t bytes);
   // Publishes that this rank's input for piece `ticket` is at `data`, inside one of its existing buffers, and not in
-  // its part; null: it is in its part. Takes effect with kArrived. Returns false if `data` is in no buffer.
+  // part(); null: it is in part(). The peers see it once this rank has signalled kArrived. Returns false if `data` is
+  // in no buffer.
   bool SetLocation(uint32_t ticket, const void* data, size_t bytes);
-  // The location that a peer has published; null: its part. Possible errors: Unavailable if the peer has exited.
+  // The location that a peer has published; null: its part(). Possible errors: Unavailable if the peer has exited.
   absl::StatusOr<const std::byte*> LocationOf(int rank, uint32_t ticket);
 
   // The operation that this rank runs; the others compare it with their own when this rank has arrived.
@@ -69,11 +74,11 @@ class SharedSegment {
   std::string OperationOf(int rank, uint32_t ticket) const;
 
   void Signal(Stage stage, uint32_t ticket);
-  // Waits until every rank has signalled at least `ticket` (Await: until `rank` has). Possible errors: Unavailable if a
-  // rank has exited or has broken the segment; Aborted if this rank has broken it; DeadlineExceeded after `timeout`,
-  // with a message that names all missing ranks.
+  // Waits until every rank has signalled `stage` for `ticket` or a later piece; Await waits only for `rank`. Possible
+  // errors of both: Unavailable if a rank has exited or has broken the segment; Aborted if this rank has broken it;
+  // DeadlineExceeded after `timeout`, with a message that names all missing ranks.
   absl::Status AwaitAll(Stage stage, uint32_t ticket);
-  // The same check, without waiting.
+  // Returns whether AwaitAll would return without waiting.
   bool HaveAll(Stage stage, uint32_t ticket) const;
   absl::Status Await(int rank, Stage stage, uint32_t ticket);
 

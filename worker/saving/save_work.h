@@ -44,9 +44,9 @@ struct SaveWork {
   absl::Time began;
   std::optional<SaveEnd> end;
 
-  // Used by the writer only. By file and range; empty: not known yet.
-  std::vector<std::vector<EntryProof>> proofs;
-  std::string beyond_range;
+  // Used by the writer only.
+  std::vector<std::vector<EntryProof>> proofs;  // by file and range; empty: not known yet
+  std::string beyond_range;                     // as in SaveEnd
 };
 
 // Bytes of all ranges that need a copy.

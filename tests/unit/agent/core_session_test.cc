@@ -1,4 +1,5 @@
-// The core apart from jobs: adopting trainers of an earlier incarnation, the session, leaving, log requests.
+// Tests of the daemon's core that are not about single jobs: adopting trainers of an earlier incarnation, the session,
+// leaving, log requests.
 #include <signal.h>
 
 #include "common/limits.h"
