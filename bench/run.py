@@ -60,12 +60,12 @@ def make_rows():
         Row("lab-10m", "lab-10m fp32, 2 ranks x 1 thread: tokens/s ÷ torchrun DDP as installed", "ratio", "higher",
             1.8, 2.0,
             ratio_of("ours-10m", "peer-10m", speed), ("ours-10m", "peer-10m")),
-        Row("lab-10m-tuned", "the same ÷ torchrun DDP tuned", "ratio", "higher", 0.96, 1.05,
+        Row("lab-10m-tuned", "lab-10m fp32, 2 ranks x 1 thread: tokens/s ÷ torchrun DDP tuned", "ratio", "higher", 0.96, 1.05,
             ratio_of("ours-10m", "tuned-10m", speed), ("ours-10m", "tuned-10m")),
         Row("tiny", "tiny, 2 ranks, batch 2 per rank: tokens/s ÷ torchrun DDP as installed", "ratio", "higher", 1.3,
             1.6,
             ratio_of("ours-tiny", "peer-tiny", speed), ("ours-tiny", "peer-tiny")),
-        Row("start", "tiny: from the command to the end of the first step, minus a steady step ÷ torchrun", "ratio",
+        Row("start", "tiny: (time to the end of the first step - a steady step) ÷ the same of torchrun", "ratio",
             "lower", 0.4, 0.2,
             ratio_of("ours-tiny", "peer-tiny", start), ("ours-tiny", "peer-tiny")),
         Row("submit", "from submit to the first rank's main, daemons running", "s", "lower", 0.5, 0.2,
@@ -148,7 +148,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
-    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="rounds (default 5)")
+    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="rounds of alternating pairs (default 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
     args = parser.parse_args()

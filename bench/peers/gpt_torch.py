@@ -35,11 +35,11 @@ def parse_arguments():
     parser.add_argument("--vocab", type=int, default=256)
     parser.add_argument("--batch", type=int, default=8, help="sequences per rank and step")
     parser.add_argument("--steps", type=int, default=12, help="measured steps")
-    parser.add_argument("--warmup", type=int, default=3, help="steps before them")
+    parser.add_argument("--warmup", type=int, default=3, help="warm-up steps")
     parser.add_argument("--threads", type=int, default=0, help="0: as PyTorch chooses")
-    parser.add_argument("--bf16", action="store_true", help="autocast")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: modes eager and compile")
-    parser.add_argument("--data", help="file whose bytes are the tokens; without it random ones")
+    parser.add_argument("--bf16", action="store_true", help="autocast to bf16")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda works in modes eager and compile")
+    parser.add_argument("--data", help="file whose bytes are the tokens; default: random tokens")
     parser.add_argument("--losses", action="store_true", help="add every step's loss of rank 0")
     return parser.parse_args()
 
@@ -186,7 +186,7 @@ def main():
                     last_loss=round(losses[-1].item(), 4))
         if args.losses:
             line["losses"] = [loss.item() for loss in losses]
-        assert math.isfinite(line["last_loss"]), "the loss is not finite: this run measures nothing"
+        assert math.isfinite(line["last_loss"]), "the loss is not finite: the measurement is invalid"
         print(json.dumps(line), flush=True)
     if world > 1:
         dist.destroy_process_group()
