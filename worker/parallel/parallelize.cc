@@ -7,15 +7,11 @@
 namespace trainyard {
 namespace {
 
-absl::Status CheckAxes(const Mesh& mesh, Strategy strategy) {
+absl::Status CheckAxes(const Mesh& mesh) {
   for (Axis axis : {Axis::kPipeline, Axis::kContext, Axis::kTensor}) {
     if (mesh.Size(axis) == 1) continue;
     return absl::UnimplementedError(absl::StrCat("mesh axis ", AxisName(axis), " is ", mesh.Size(axis),
                                                  "; only dp_replicate and dp_shard may be more than 1"));
-  }
-  if (strategy == Strategy::kDdp && mesh.Size(Axis::kShard) != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ddp shards nothing, but mesh axis dp_shard is ", mesh.Size(Axis::kShard)));
   }
   return absl::OkStatus();
 }
@@ -37,15 +33,22 @@ absl::Status CheckCommunicators(const Mesh& mesh, const MeshCommunicators& commu
   return absl::OkStatus();
 }
 
+absl::Status CheckStrategy(const Mesh& mesh, Strategy strategy) {
+  if (strategy != Strategy::kDdp || mesh.Size(Axis::kShard) == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("ddp shards nothing, but mesh axis dp_shard is ", mesh.Size(Axis::kShard)));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DataParallel>> Parallelize(Model& model, const Mesh& mesh,
                                                           const MeshCommunicators& communicators,
                                                           const ParallelOptions& options) {
-  RETURN_IF_ERROR(CheckAxes(mesh, options.data.strategy));
+  RETURN_IF_ERROR(CheckAxes(mesh));
   RETURN_IF_ERROR(CheckCommunicators(mesh, communicators));
-  // Data parallelism comes last, around all of a unit's computation: so a unit is gathered once for both halves of a
-  // backward that recomputes it.
+  RETURN_IF_ERROR(CheckStrategy(mesh, options.data.strategy));
+  // Data parallelism comes last, around the whole computation of a unit, so that a unit is gathered once for both
+  // halves of a backward that recomputes it.
   std::unique_ptr<UnitRunner> runner = ApplyRecompute(options.recompute, FirstBackwardUnit(model));
   return ApplyDataParallel(model, communicators, options.data, options.update, std::move(runner));
 }
