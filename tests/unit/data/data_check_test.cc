@@ -51,7 +51,7 @@ TEST(DataCheckTest, EveryKindOfDifference_IsReportedPerFile_ForAtMostThree) {
   Data before = Make({{"/a", 10, "h1"}, {"/b", 20, "h2"}, {"/c", 30, "h3"}}, "x");
 
   EXPECT_THAT(MessageFor(before, Make({{"/a", 10, "h1"}, {"/b", 20, "h9"}, {"/c", 30, "h3"}}, "y")),
-              HasSubstr("were 3 files of 60 bytes (content hash x): /b has the hash h9, had h2. Give it"));
+              HasSubstr("were 3 files of 60 bytes (content hash x): /b has the hash h9, had h2. Provide"));
   EXPECT_THAT(MessageFor(before, Make({{"/a", 11, "h1"}, {"/d", 5, "h4"}}, "y")),
               HasSubstr(": /a has 11 bytes, had 10; /b is missing; /c is missing; and 1 more."));
   EXPECT_THAT(MessageFor(before, Make({{"/b", 20, "h2"}, {"/a", 10, "h1"}, {"/c", 30, "h3"}}, "y")),
