@@ -38,7 +38,8 @@ def parse_arguments():
     parser.add_argument("--warmup", type=int, default=3, help="warm-up steps")
     parser.add_argument("--threads", type=int, default=0, help="0: as PyTorch chooses")
     parser.add_argument("--bf16", action="store_true", help="autocast to bf16")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda works in modes eager and compile")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
+                        help="cuda works in modes eager and compile")
     parser.add_argument("--data", help="file whose bytes are the tokens; default: random tokens")
     parser.add_argument("--losses", action="store_true", help="add every step's loss of rank 0")
     return parser.parse_args()
