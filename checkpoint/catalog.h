@@ -3,7 +3,7 @@
 //
 // [Note: which checkpoints are removed] `keep` counts back from the checkpoint just saved. Checkpoints of later steps,
 // which a run leaves when it resumes from an older one, are not counted: they are replaced when their steps come again.
-// A checkpoint beyond `keep` is still stored if its step is protected (the loop protects the step that was last
+// A checkpoint beyond `keep` is retained if its step is protected (the loop protects the step that was last
 // confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a process reads it, and
 // if it is the newest whose values are all finite.
 #pragma once
@@ -68,7 +68,7 @@ struct Retention {
   uint64_t keep_every = 0;  // also every step that is a multiple of this; 0: none
 };
 
-// Removes the checkpoints up to `saved_step` that need not be stored. Returns their steps.
+// Removes the checkpoints up to `saved_step` that need not be retained. Returns their steps.
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
                                                        const Retention& retention,
                                                        const std::set<uint64_t>& protected_steps,

@@ -13,7 +13,7 @@
 
 namespace trainyard {
 
-// The suffix of the name that `to` has for a moment where a file system cannot exchange (RenameOrExchange).
+// The suffix of the temporary name of the old `to` on a file system without atomic exchange (RenameOrExchange).
 inline constexpr char kReplacedSuffix[] = ".replaced";
 
 // A new file, written from its start. The destructor closes it; bytes that were not synced may be lost in a power cut.
@@ -22,7 +22,7 @@ class WritableFile {
   virtual ~WritableFile() = default;
   virtual absl::Status Append(absl::string_view bytes) = 0;
   // Starts to write bytes [first, last), appended before, to the disk, and does not wait. Only Sync makes them durable;
-  // it then has less to wait for. Does nothing if the file system cannot do it.
+  // it then finishes sooner. Does nothing if the file system cannot do it.
   virtual absl::Status StartWriteBack(uint64_t first, uint64_t last) = 0;
   // Waits until those bytes have been written. Fails with the error of the disk.
   virtual absl::Status AwaitWriteBack(uint64_t first, uint64_t last) = 0;
@@ -39,7 +39,7 @@ class FileSystem {
 
   // The machine's file system. Only the owner can access what it creates, whatever the umask is. Never deleted.
   static FileSystem& Real();
-  // The same for files that a user wants to pass on: as readable as the umask allows.
+  // The same, but other users can read the files as far as the umask allows.
   static FileSystem& ForOthers();
 
   // Fails with AlreadyExists, ResourceExhausted, PermissionDenied, or NotFound if the folder is missing.

@@ -57,8 +57,8 @@ absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece
   }
   ASSIGN_OR_RETURN(uint64_t box, CountElements(piece.size), << where);
   if (piece.first_element > piece.last_element || piece.last_element > box) {
-    return Wrong(
-        absl::StrCat(where, ": elements [", piece.first_element, ", ", piece.last_element, ") of a box of ", box));
+    return Wrong(absl::StrCat(where, ": elements [", piece.first_element, ", ", piece.last_element,
+                              ") are not within a box of ", box));
   }
   uint64_t bytes = (piece.last_element - piece.first_element) * DtypeBytes(tensor.dtype);
   if (piece.last_byte > file->second || piece.first_byte > piece.last_byte ||
@@ -148,7 +148,7 @@ absl::Status ReadBuckets(const Json& json, Manifest& manifest) {
 absl::Status ReadDataList(const Json& json, ManifestData& data) {
   for (const Json& entry : json) {
     ManifestDataFile& file = data.list.emplace_back();
-    ObjectReader reader(entry, At("a file of the data"));
+    ObjectReader reader(entry, At("an entry of data.list"));
     reader.Read("path", file.path);
     reader.Read("bytes", file.bytes);
     reader.Read("hash", file.hash);
@@ -165,11 +165,12 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
   top.Read("format", format);
   top.Read("version", version);
   if (format == "trainyard-checkpoint" && version > kManifestVersion) {
-    return absl::UnimplementedError(absl::StrCat("manifest: it is of version ", version, ", this program reads up to ",
-                                                 kManifestVersion, "; use a newer trainyard"));
+    return absl::UnimplementedError(absl::StrCat("manifest: it has version ", version,
+                                                 ", but this program reads versions up to ", kManifestVersion,
+                                                 "; use a newer trainyard"));
   }
   if (format != "trainyard-checkpoint" || version == 0) {
-    return Wrong(absl::StrCat("it is of format '", format, "', version ", version));
+    return Wrong(absl::StrCat("it has format '", format, "', version ", version));
   }
   Manifest m;
   top.Read("step", m.step);

@@ -112,7 +112,7 @@ absl::StatusOr<CheckpointPart> ParsePart(absl::string_view text) {
   const Json& witnessed = top.Inner("witnessed", /*list=*/true);
   RETURN_IF_ERROR(top.Finish());
   if (format != "trainyard-checkpoint-part" || version != kManifestVersion) {
-    return absl::DataLossError(absl::StrCat("part: it is of format '", format, "', version ", version));
+    return absl::DataLossError(absl::StrCat("part: it has format '", format, "', version ", version));
   }
   RETURN_IF_ERROR(manifest_json::ReadFiles(files, kPartDocument, part.files));
   RETURN_IF_ERROR(manifest_json::ReadTensors(tensors, kPartDocument, part.tensors));

@@ -29,14 +29,15 @@ class Turn {
 
   State& state;
   const absl::Time now;     // the time of decisions
-  const absl::Time steady;  // the time of the ledger of goodput
+  const absl::Time steady;  // the clock by which goodput is accounted
   const absl::Time wall;    // the time that users see
 
   void Emit(Effect effect) { output_.effects.push_back(std::move(effect)); }
   void Info(std::string text) { Emit(WriteLog{WriteLog::Level::kInfo, std::move(text)}); }
   void Warn(std::string text) { Emit(WriteLog{WriteLog::Level::kWarning, std::move(text)}); }
 
-  // Records to be written at the end of the turn.
+  // These mark the records that the turn writes at its end: of a job, of one of its ranks, and of how far its events are
+  // published.
   void Save(const Job& job) { changes_[job.id].record = true; }
   void SaveRank(const Job& job, uint32_t rank);
   void SavePublished(const Job& job) { changes_[job.id].published = true; }
@@ -44,7 +45,7 @@ class Turn {
   void Delete(std::string key) { deletes_.push_back(std::move(key)); }
   void Put(Record record) { cluster_records_.push_back(std::move(record)); }
 
-  // This host's desired state has changed.
+  // Sends the host its desired state at the end of the turn.
   void Push(const HostName& host) { hosts_to_push_.insert(host); }
   void PushAll(const Job& job);
 
@@ -57,10 +58,9 @@ class Turn {
   // Texts are cut to limits::kDurableTextBytes.
   void Publish(Job& job, v1::Event event);
   void Notice(Job& job, NoticeLevel level, std::string text);
-  // A decision about the job, the rule by which it was made, and the facts in words: a notice that `why` shows. Also
-  // logged.
+  // Publishes a decision about the job as a notice that `why` shows, and logs it. `text` contains the facts.
   void Decide(Job& job, DecisionRule rule, NoticeLevel level, std::string text);
-  // The same about a host (empty: the cluster as a whole), as a durable event of the cluster.
+  // The same for a host, as a durable event of the cluster; an empty name means the whole cluster.
   void DecideCluster(const HostName& host, DecisionRule rule, NoticeLevel level, std::string text);
   // Publishes a step or an evaluation: watchers receive it, and metrics count it if `is_new`. Not durable.
   void PublishReport(Job& job, v1::Event event, bool is_new);
@@ -116,7 +116,7 @@ class Turn {
   std::vector<std::string> deletes_;
 };
 
-// Returns the next events for a watcher at `position`, at most kWatchBatch, and moves the position; none: it must wait.
+// Returns the next events for a watcher at `position`, at most kWatchBatch, and moves the position; nullopt: it must wait.
 std::optional<WatchBatch> MakeWatchBatch(const Job& job, WatchId watch, WatchPosition& position);
 
 }  // namespace trainyard
