@@ -36,8 +36,8 @@ class Turn {
   void Info(std::string text) { Emit(WriteLog{WriteLog::Level::kInfo, std::move(text)}); }
   void Warn(std::string text) { Emit(WriteLog{WriteLog::Level::kWarning, std::move(text)}); }
 
-  // These mark the records that the turn writes at its end: of a job, of one of its ranks, and of how far its events are
-  // published.
+  // These mark the records that the turn writes at its end: of a job, of one of its ranks, and of how far its events
+  // are published.
   void Save(const Job& job) { changes_[job.id].record = true; }
   void SaveRank(const Job& job, uint32_t rank);
   void SavePublished(const Job& job) { changes_[job.id].published = true; }
@@ -116,7 +116,8 @@ class Turn {
   std::vector<std::string> deletes_;
 };
 
-// Returns the next events for a watcher at `position`, at most kWatchBatch, and moves the position; nullopt: it must wait.
+// Returns the next events for a watcher at `position`, at most kWatchBatch, and moves the position; nullopt: the watcher
+// must wait.
 std::optional<WatchBatch> MakeWatchBatch(const Job& job, WatchId watch, WatchPosition& position);
 
 }  // namespace trainyard
