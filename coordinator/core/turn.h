@@ -116,8 +116,8 @@ class Turn {
   std::vector<std::string> deletes_;
 };
 
-// Returns the next events for a watcher at `position`, at most kWatchBatch, and moves the position; nullopt: the watcher
-// must wait.
+// Returns the next events for a watcher at `position`, at most kWatchBatch, and moves the position; nullopt: the
+// watcher must wait.
 std::optional<WatchBatch> MakeWatchBatch(const Job& job, WatchId watch, WatchPosition& position);
 
 }  // namespace trainyard
