@@ -59,7 +59,7 @@ def test_empty_data_and_data_shorter_than_a_context_are_refused(cluster):
         done = cluster.run_trainctl("run", job, expect=None)
 
         assert done.returncode in (1, 2), done
-        assert name in done.stdout + done.stderr or "16" in done.stderr, done.stderr
+        assert name in done.stdout + done.stderr or "a sequence needs 17" in done.stderr, done.stderr
         harness.assert_nothing_runs(1)
 
 
