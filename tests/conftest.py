@@ -71,7 +71,12 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in before]
 
 
+_failed = set()  # in any phase of the test
+
+
 def pytest_runtest_logreport(report):
-    if _PASSED and report.when == "call" and report.passed:
+    if not report.passed:
+        _failed.add(report.nodeid)
+    if _PASSED and report.when == "teardown" and report.nodeid not in _failed:
         with open(_PASSED, "a", encoding="utf-8") as passed:
             passed.write(f"python {report.nodeid}\n")

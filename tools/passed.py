@@ -24,6 +24,10 @@ def fingerprint(build):
     digest = hashlib.sha256()
     for command in (["git", "rev-parse", "HEAD"], ["git", "diff", "HEAD", "--", ".", ":!bench/results"]):
         digest.update(subprocess.run(command, capture_output=True, check=False).stdout)
+    untracked = subprocess.run(["git", "ls-files", "-o", "--exclude-standard", "-z"], capture_output=True, check=False)
+    for name in sorted(filter(None, untracked.stdout.decode().split("\0"))):
+        path = pathlib.Path(name)
+        digest.update(name.encode() + (path.read_bytes() if path.is_file() else b""))
     for program in sorted(build.glob("bin/**/*")):
         if program.is_file():
             digest.update(f"{program.name} {program.stat().st_size} {program.stat().st_mtime_ns}\n".encode())

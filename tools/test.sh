@@ -18,7 +18,7 @@ run_ctest() {
   ctest "${args[@]}"
 }
 
-# `./dev test --all` records here which tests have passed; see tools/passed.py.
+# PASSED is where `./dev test --all` records which tests have passed; see tools/passed.py.
 passed() { /usr/bin/python3 tools/passed.py "$1" "$PASSED" "${@:2}"; }
 
 # results folder, build folder, filter, program: runs every cell of a program, with a line for each that is done; cells
@@ -35,7 +35,7 @@ run_cells() {
 # results folder, build folder, filter: every cell of the matrix of strategies and of the resumes
 run_matrix() {
   local results=$1 folder=$2 filter=$3 code=0
-  local table="$results/matrix.md"
+  local table="${PASSED%/*}/matrix.md"
   [[ -f $table ]] || printf '%s\n' '# Every strategy compared with one process' '' \
     'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters;' \
     'by `./dev test --all`. A cell: strategy, ranks, micro-batches a rank and step, what else is on.' \
@@ -97,12 +97,16 @@ TEXT
   setup full
   build "$preset"
   if [[ $kind == all ]]; then
-    mkdir -p "$results"
-    PASSED="$results/passed"
+    rm -rf "$results"
+    # Outside the results, which every other run removes. A filtered run is short, and a program that passes under a
+    # filter may fail without it, so a filtered run neither resumes nor is resumed.
+    local record="$ROOT/$folder/test-all"
+    [[ $filter ]] && record="$results/filtered"
+    mkdir -p "$results" "$record"
+    PASSED="$record/passed"
     passed open "$folder" $fresh
+    [[ $(wc -l <"$PASSED") -gt 1 ]] || rm -f "$record/matrix.md"
     export TRAINYARD_FAULTS=${TRAINYARD_FAULTS:-full}
-    [[ $(wc -l <"$PASSED") -gt 1 ]] || find "$results" -mindepth 1 -not -name passed -delete
-    rm -f "$results"/ctest*.xml "$results/pytest.xml"
     cp "$PASSED" "$results/passed-before"  # for the summary
     local done_before
     done_before=$(passed programs)
@@ -130,8 +134,8 @@ TEXT
     TRAINYARD_TESTS_PASSED=${PASSED:-} run_pytest "$results" "$folder" "${args[@]}" || code=1
   fi
   /usr/bin/python3 tools/summary.py "$results" || code=1
-  # What all passed is not resumed, but run again.
-  ((code == 0)) && rm -f "$results"/passed*
+  # A run that has ended well is not resumed.
+  [[ $kind == all ]] && ((code == 0)) && rm -f "$PASSED"
   exit $code
 }
 

@@ -55,7 +55,7 @@ absl::StatusOr<Member> MemberOf(const GroupOptions& options) {
   if (distinct.size() != member.members.size() || distinct.empty() || *distinct.begin() < 0 ||
       *distinct.rbegin() >= options.world_size || self == member.members.end()) {
     return absl::InvalidArgumentError(absl::StrCat("ranks ", absl::StrJoin(member.members, ", "),
-                                                   " are not a valid group for rank  ", options.rank, " in a world of ",
+                                                   " are not a valid group for rank ", options.rank, " in a world of ",
                                                    options.world_size));
   }
   member.rank = static_cast<int>(self - member.members.begin());

@@ -204,6 +204,7 @@ void TiledUpdate::CopyForever() {
       copies_.pop_front();
     }
     copy();
+    copy = nullptr;  // what it captured ends before a waiter wakes
     absl::MutexLock lock(&mu_);
     ++num_done_;
   }

@@ -23,7 +23,7 @@ TARGETS = {
     "delay": ("coordinator", "daemon", "all"),
     "disk_full": ("coordinator", "daemon", "all"),
 }
-CELLS_IN_CI = 24
+CELLS_IN_A_SELECTION = 24
 HOLD_S = 8.0
 HOLD_FULL_S = 20.0
 
@@ -113,7 +113,7 @@ def _commit():
     return done.stdout.strip() or "none"
 
 
-def rotated(seed, count=CELLS_IN_CI):
+def rotated(seed, count=CELLS_IN_A_SELECTION):
     """`count` cells, a different set for each seed: all faults in turn, for each its targets in turn, with random
     phases."""
     draw = random.Random(seed)

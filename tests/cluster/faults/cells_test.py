@@ -116,7 +116,7 @@ def test_every_cell_is_selected_by_some_seed_and_every_fault_by_each():
     selections = [cells.rotated(seed) for seed in range(200)]
 
     for selection in selections:
-        assert len(selection) == len(set(selection)) == cells.CELLS_IN_CI
+        assert len(selection) == len(set(selection)) == cells.CELLS_IN_A_SELECTION
         assert {cell.fault for cell in selection} == set(cells.TARGETS)
         assert {cell.target for cell in selection if cell.fault == "kill"} >= {"coordinator", "daemon", "shim"} or len(
             {cell.target for cell in selection if cell.fault == "kill"}) == 3
