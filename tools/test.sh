@@ -77,8 +77,8 @@ The last line is 'N passed, N failed'. FILTER is part of a test's name.
              instead of a cover, prints how long that will take, and writes bench/results/matrix.md. With a FILTER that
              is part of a cell's name, such as fsdp_world4, only those cells. Runs every C++ program with vector code
              again as on a CPU with AVX2 but without AVX-512 (NAME.avx2) and as on one with neither (NAME.none);
-             without --all, a few of them. Also runs the tests that are marked long: the fault matrix and the series of
-             kills. After an interruption, the next run of the same source and programs skips what has passed
+             without --all, a few of them. Also runs the whole fault matrix instead of 6 cells, and the series of kills.
+             After an interruption, the next run of the same source and programs skips what has passed
   --fresh    with --all: starts over
 TEXT
         return ;;
@@ -129,6 +129,7 @@ TEXT
       args+=(-m "not slow and not long")
     elif [[ $kind != all && ! $filter ]]; then
       args+=(-m "not long")
+      export TRAINYARD_FAULTS_CELLS=${TRAINYARD_FAULTS_CELLS:-6}
     fi
     [[ $filter ]] && args+=(-k "$filter")
     TRAINYARD_TESTS_PASSED=${PASSED:-} run_pytest "$results" "$folder" "${args[@]}" || code=1

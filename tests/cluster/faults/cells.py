@@ -134,14 +134,15 @@ def rotated(seed, count=CELLS_IN_A_SELECTION):
 
 
 def chosen():
-    """The cells selected by TRAINYARD_FAULTS: `full` is every cell; otherwise a regular expression of names; unset: as
-    many as fit in CI, rotating with the commit (TRAINYARD_FAULTS_SEED selects another set)."""
+    """The cells selected by TRAINYARD_FAULTS: `full` is every cell; otherwise a regular expression of names; unset:
+    TRAINYARD_FAULTS_CELLS of them, rotating with the commit (TRAINYARD_FAULTS_SEED selects another set)."""
     selection = os.environ.get("TRAINYARD_FAULTS", "")
     if selection == "full":
         return ALL
     if selection:
         return [cell for cell in ALL if re.search(selection, cell.name)]
-    return rotated(os.environ.get("TRAINYARD_FAULTS_SEED") or _commit())
+    count = int(os.environ.get("TRAINYARD_FAULTS_CELLS") or CELLS_IN_A_SELECTION)
+    return rotated(os.environ.get("TRAINYARD_FAULTS_SEED") or _commit(), count)
 
 
 def hold_s():

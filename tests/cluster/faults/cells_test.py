@@ -104,7 +104,6 @@ def check_cause(cell, cluster, began):
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.parametrize("cell", cells.chosen(), ids=lambda cell: cell.name)
 def test_a_job_survives(cell, pool):
     failure = pool.result(cell)
