@@ -62,7 +62,7 @@ def test_ls_shows_each_checkpoint_newest_first(run_folder):
     assert [line.split()[0] for line in text[1:]] == ["300", "200", "100"]
 
 
-def test_ls_tells_what_is_no_checkpoint(run_folder):
+def test_ls_shows_what_is_not_a_checkpoint(run_folder):
     (run_folder / "step-00000400.g3.partial").mkdir()
     (run_folder / "metrics.jsonl.tmp-7").write_text("x")
 
@@ -70,7 +70,7 @@ def test_ls_tells_what_is_no_checkpoint(run_folder):
 
     assert kinds[3:] == [("partial", "step-00000400.g3.partial"), ("orphan", "metrics.jsonl.tmp-7")]
     text = checkpoint("ls", run_folder).stdout
-    assert "step-00000400.g3.partial: no checkpoint" in text and "left by a crash" in text
+    assert "step-00000400.g3.partial: not a checkpoint" in text and "left by a crash" in text
 
 
 def test_verify_names_every_problem_and_ends_with_one(run_folder):
