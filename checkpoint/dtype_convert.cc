@@ -82,7 +82,7 @@ bool IsFloating(absl::string_view dtype) {
   return dtype == "F64" || dtype == "F32" || dtype == "F16" || dtype == "BF16";
 }
 
-std::string DtypeOfWord(absl::string_view word) {
+std::string DtypeOfName(absl::string_view word) {
   if (word == "fp64") return "F64";
   if (word == "fp32") return "F32";
   if (word == "fp16") return "F16";

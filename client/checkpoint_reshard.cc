@@ -32,7 +32,7 @@ struct ReshardFlags {
 
 // Converts the flags. Possible errors: InvalidArgument.
 absl::StatusOr<ReshardOptions> OptionsOf(const ReshardFlags& flags, const Manifest& manifest) {
-  ReshardOptions options{.ranks = flags.ranks, .dtype = DtypeOfWord(flags.dtype)};
+  ReshardOptions options{.ranks = flags.ranks, .dtype = DtypeOfName(flags.dtype)};
   if (flags.format == "full" && flags.ranks > 0) {
     return absl::InvalidArgumentError("--ranks and --format full cannot be combined: a full checkpoint has no shards");
   }

@@ -53,11 +53,11 @@ absl::Status CoordinatorProcess::AwaitReady(int fd) {
   std::string line;
   char byte;
   while (read(fd, &byte, 1) == 1 && byte != '\n') line.push_back(byte);
-  nlohmann::json told = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!told.is_object()) {
+  nlohmann::json ready = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!ready.is_object()) {
     return absl::UnavailableError(absl::StrCat(program_, " did not start; see ", folder_, "/coordinator.log"));
   }
-  address_ = told.value("listen", "");
+  address_ = ready.value("listen", "");
   return absl::OkStatus();
 }
 

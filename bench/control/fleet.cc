@@ -39,10 +39,10 @@ void Fleet::Replace(size_t host) {
   Post({host, 0, SimulatedHost::Command()});  // an empty command creates the host
 }
 
-void Fleet::Tell(size_t host, SimulatedHost::Command command) { Post({host, 0, std::move(command)}); }
+void Fleet::Send(size_t host, SimulatedHost::Command command) { Post({host, 0, std::move(command)}); }
 
-void Fleet::TellAll(const SimulatedHost::Command& command) {
-  for (size_t i = 0; i < size_; ++i) Tell(i, command);
+void Fleet::SendToAll(const SimulatedHost::Command& command) {
+  for (size_t i = 0; i < size_; ++i) Send(i, command);
 }
 
 void Fleet::Reset() {

@@ -36,8 +36,8 @@ class Fleet {
   void Add(size_t count);
   // Replaces the host by one with the same name and a new incarnation, which connects immediately.
   void Replace(size_t host);
-  void Tell(size_t host, SimulatedHost::Command command);
-  void TellAll(const SimulatedHost::Command& command);
+  void Send(size_t host, SimulatedHost::Command command);
+  void SendToAll(const SimulatedHost::Command& command);
   size_t size() const { return size_; }
 
   // Restarts the counts.

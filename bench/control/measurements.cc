@@ -73,7 +73,7 @@ struct Stage {
   }
   // Its ranks do their step and exit.
   absl::Status Finish(const std::string& job) {
-    fleet->TellAll([](SimulatedHost& host) { host.FinishTrainers(); });
+    fleet->SendToAll([](SimulatedHost& host) { host.FinishTrainers(); });
     ASSIGN_OR_RETURN(v1::JobState state, jobs->AwaitEnd(job));
     if (state != v1::JOB_STATE_SUCCEEDED) {
       return absl::InternalError(absl::StrCat("job ", job, " ended as ", v1::JobState_Name(state)));
@@ -97,7 +97,7 @@ absl::StatusOr<Figures> MeasureFormation(const Setting& setting) {
   std::vector<double> times;
   double cpu = 0;
   for (Rounds rounds(setting); rounds.Next();) {
-    fleet.Tell(last, [](SimulatedHost& host) { host.LeaveCluster(); });
+    fleet.Send(last, [](SimulatedHost& host) { host.LeaveCluster(); });
     RETURN_IF_ERROR(stage.jobs->AwaitHosts(static_cast<uint32_t>(last)));
     ASSIGN_OR_RETURN(std::string job, stage.jobs->Submit(static_cast<uint32_t>(setting.hosts)));
     fleet.Reset();
@@ -125,7 +125,7 @@ absl::StatusOr<Figures> MeasureStorm(const Setting& setting) {
     const size_t i = rounds.number();
     // New incarnations each time, as after a power cut of all hosts.
     if (i > 0) {
-      stage.fleet->TellAll([](SimulatedHost& host) { host.LeaveCluster(); });
+      stage.fleet->SendToAll([](SimulatedHost& host) { host.LeaveCluster(); });
       RETURN_IF_ERROR(stage.jobs->AwaitHosts(0));
       RETURN_IF_ERROR(stage.fleet->Await(Milestone::kDetached, setting.hosts).status());
     }
@@ -150,7 +150,7 @@ absl::StatusOr<Figures> MeasureDeath(const Setting& setting) {
     // Any rank may be killed, including the first one.
     size_t victim = (i * 37) % setting.hosts;
     absl::Time begin = absl::Now();
-    stage.fleet->Tell(victim, [](SimulatedHost& host) { host.KillTrainer(); });
+    stage.fleet->Send(victim, [](SimulatedHost& host) { host.KillTrainer(); });
     ASSIGN_OR_RETURN(absl::Time end, stage.fleet->Await(Milestone::kDropped, setting.hosts - 1), << "in round " << i);
     if (i > 0) times.push_back(Milliseconds(end - begin));
     RETURN_IF_ERROR(stage.jobs->AwaitEnd(job).status());
@@ -215,7 +215,7 @@ absl::StatusOr<Figures> MeasureEvents(const Setting& setting) {
   RETURN_IF_ERROR(stage.Open());
   RETURN_IF_ERROR(stage.Attach(setting.hosts));
   ASSIGN_OR_RETURN(std::string job, stage.Form());
-  stage.fleet->TellAll([](SimulatedHost& host) { host.Flood(kWindow); });
+  stage.fleet->SendToAll([](SimulatedHost& host) { host.Flood(kWindow); });
   RETURN_IF_ERROR(stage.fleet->Await(Milestone::kFactsStored, setting.hosts * kWindow).status());
   uint64_t before = stage.fleet->Count(Milestone::kFactsStored);
   absl::Duration cpu = stage.coordinator.cpu_time();
@@ -224,7 +224,7 @@ absl::StatusOr<Figures> MeasureEvents(const Setting& setting) {
   uint64_t stored = stage.fleet->Count(Milestone::kFactsStored) - before;
   absl::Duration took = absl::Now() - begin;
   cpu = stage.coordinator.cpu_time() - cpu;
-  stage.fleet->TellAll([](SimulatedHost& host) { host.Flood(0); });
+  stage.fleet->SendToAll([](SimulatedHost& host) { host.Flood(0); });
   RETURN_IF_ERROR(stage.Finish(job));
   return Figures{{"per_s", static_cast<double>(stored) / absl::ToDoubleSeconds(took)},
                  {"coordinator_cores", absl::FDivDuration(cpu, took)},

@@ -36,9 +36,9 @@ def parse_arguments():
 
 
 def slowest(seconds):
-    told = torch.tensor(seconds)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return told.item()
+    slowest = torch.tensor(seconds)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return slowest.item()
 
 
 def state_of(model, optimizer):

@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kHostPrefix[] = "host/";
 constexpr char kJobPrefix[] = "job/";
-constexpr char kPublishedPrefix[] = "told/";
+constexpr char kPublishedPrefix[] = "told/";  // the name that existing stores have
 constexpr char kRankPrefix[] = "rank/";
 constexpr char kEventPrefix[] = "event/";
 constexpr char kReportPrefix[] = "reports/";

@@ -17,7 +17,7 @@ class Access {
  public:
   // Allows all callers that reach the server.
   Access() = default;
-  // Allows callers that present `token`. `ways_in` tells other callers what to do, in a sentence without the token.
+  // Allows callers that present `token`. `ways_in` explains to other callers how to get access, without the token.
   Access(std::string token, std::string ways_in) : token_(std::move(token)), ways_in_(std::move(ways_in)) {}
 
   // Possible errors: Unauthenticated if no token or a different one was presented.

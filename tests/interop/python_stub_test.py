@@ -22,11 +22,11 @@ def test_a_python_stub_submits_a_job_and_watches_it(one_host, stubs, tmp_path):
     answer = one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec), timeout=10)
     found = one_host.jobs.FindJobs(stubs.service.FindJobsRequest(text=answer.job_id[:6]), timeout=10)
     assert [(one.job_id, one.name) for one in found.jobs] == [(answer.job_id, "from-python")]
-    told = list(one_host.jobs.Watch(stubs.service.WatchRequest(job_id=answer.job_id), timeout=60))
+    events = list(one_host.jobs.Watch(stubs.service.WatchRequest(job_id=answer.job_id), timeout=60))
 
-    assert [event.step.step for event in told if event.HasField("step")] == list(range(1, 16))
-    assert told[-1].state.state == stubs.service.JOB_STATE_SUCCEEDED
-    assert [event.checkpoint.step for event in told if event.HasField("checkpoint")] == [15]
+    assert [event.step.step for event in events if event.HasField("step")] == list(range(1, 16))
+    assert events[-1].state.state == stubs.service.JOB_STATE_SUCCEEDED
+    assert [event.checkpoint.step for event in events if event.HasField("checkpoint")] == [15]
     assert answer.resolved.train.model.vocabulary == 256
     assert {decision.key for decision in answer.decisions} >= {"train.model.vocabulary"}
 

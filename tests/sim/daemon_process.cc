@@ -39,8 +39,9 @@ void DaemonProcess::Start() {
   const uint64_t life = life_;
   std::vector<agent::Event> found;
   for (const auto& [id, folder] : machine_.folders) {
-    found.push_back(agent::ProcessFound{.id = id, .token = folder.token, .pid = folder.pid, .reported = folder.told});
-    if (!folder.told && folder.exited.has_value()) found.push_back(agent::ProcessEnded{id, *folder.exited});
+    found.push_back(
+        agent::ProcessFound{.id = id, .token = folder.token, .pid = folder.pid, .reported = folder.reported});
+    if (!folder.reported && folder.exited.has_value()) found.push_back(agent::ProcessEnded{id, *folder.exited});
   }
   found.push_back(agent::AllFound{});
   for (agent::Event& event : found) Post(life, std::move(event));
@@ -52,7 +53,7 @@ void DaemonProcess::Crash() {
   attached_ = false;
   // It alone had the reports of ended ranks.
   for (const auto& [id, folder] : machine_.folders) {
-    if (!folder.told && !machine_.Runs(id)) world_.judge.LoseReports(id.job);
+    if (!folder.reported && !machine_.Runs(id)) world_.judge.LoseReports(id.job);
   }
   core_.reset();
   values_.clear();
@@ -219,7 +220,7 @@ void DaemonProcess::Do(agent::CheckPath& effect) {
 
 void DaemonProcess::Do(agent::MarkReported& effect) {
   auto at = machine_.folders.find(effect.id);
-  if (at != machine_.folders.end() && !machine_.disk_full) at->second.told = true;
+  if (at != machine_.folders.end() && !machine_.disk_full) at->second.reported = true;
 }
 
 void DaemonProcess::Do(agent::RememberCluster& effect) {

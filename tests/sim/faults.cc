@@ -208,7 +208,7 @@ void World::SlowTrainer(const Fault& fault) {
 }
 
 void World::StopHost(const Fault& fault, Machine& machine) {
-  for (auto& [id, trainer] : machine.trainers()) judge.Harm(agent::GroupOf(id), "its host was told to stop");
+  for (auto& [id, trainer] : machine.trainers()) judge.Harm(agent::GroupOf(id), "its host was ordered to stop");
   machine.daemon().Terminate(/*stop_trainers=*/true, fault.lasts);
 }
 

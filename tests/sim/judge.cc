@@ -58,9 +58,9 @@ void Judge::Harm(const GroupId& group, absl::string_view what) {
 }
 
 void Judge::StateSent(const JobId& job, uint64_t generation, v1::JobState state) {
-  Fate& told = told_[job];
-  told.generation = std::max(told.generation, generation);
-  if (IsFinal(state)) told.state = state;
+  Fate& published = published_[job];
+  published.generation = std::max(published.generation, generation);
+  if (IsFinal(state)) published.state = state;
 }
 
 void Judge::CheckEvent(const JobId& job, const v1::Event& event) {
@@ -216,15 +216,15 @@ void Judge::AfterLoad(const Core& core) {
     if (core.state().jobs.contains(job)) continue;
     Break(invariant::kDurable, absl::StrCat("the submission of ", job.value(), " was answered, but is lost"));
   }
-  for (const auto& [job, told] : told_) {
+  for (const auto& [job, published] : published_) {
     auto at = core.state().jobs.find(job);
     if (at == core.state().jobs.end()) continue;
-    bool behind = at->second.head().generation() < told.generation;
-    bool other_end = told.state != v1::JOB_STATE_UNSPECIFIED && at->second.state() != told.state;
+    bool behind = at->second.head().generation() < published.generation;
+    bool other_end = published.state != v1::JOB_STATE_UNSPECIFIED && at->second.state() != published.state;
     if (!behind && !other_end) continue;
-    Break(invariant::kDurable, absl::StrCat("watchers of ", job.value(), " were sent generation ", told.generation,
-                                            " and ", StateName(told.state), ", the store has ", Name(at->second), ", ",
-                                            StateName(at->second.state())));
+    Break(invariant::kDurable, absl::StrCat("watchers of ", job.value(), " were sent generation ", published.generation,
+                                            " and ", StateName(published.state), ", the store has ", Name(at->second),
+                                            ", ", StateName(at->second.state())));
   }
   for (const auto& [id, steps] : granted_) {
     auto at = core.state().jobs.find(id);

@@ -29,7 +29,7 @@ inline constexpr char kOneGeneration[] = "one-generation";     // generation g h
 inline constexpr char kRankOnce[] = "rank-once";               // no rank of a generation runs twice
 inline constexpr char kDurable[] = "acknowledged-is-durable";  // answered requests survive every crash
 inline constexpr char kFenced[] = "fenced-changes-nothing";    // messages of old streams or generations change nothing
-inline constexpr char kSentOnce[] = "steps-told-once";         // in order, and complete if the job succeeded
+inline constexpr char kSentOnce[] = "steps-published-once";    // in order, and complete if the job succeeded
 inline constexpr char kContact[] = "lost-contact-ends-nothing";  // no trainer is killed only because of lost contact
 inline constexpr char kProgress[] = "progress-after-healing";    // every job ends if there are slots for it
 inline constexpr char kReasons[] = "decisions-have-reasons";
@@ -168,7 +168,7 @@ class Judge {
   std::set<JobId> cancelled_;
   std::set<JobId> cancel_answered_;
   std::map<JobId, Fate> fates_;
-  std::map<JobId, Fate> told_;
+  std::map<JobId, Fate> published_;
   Grants granted_;
 };
 

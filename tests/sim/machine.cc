@@ -34,7 +34,7 @@ void Machine::Launch(uint64_t life, const v1::DesiredTrainer& desired, const std
     world_.judge.Harm(agent::GroupOf(id), "disk full");
     return StartFails(life, id, "No space left on device");
   }
-  folders[id] = {.token = token, .pid = 0, .exited = std::nullopt, .told = false};
+  folders[id] = {.token = token, .pid = 0, .exited = std::nullopt, .reported = false};
   world_.engine.After(world_.random.Between(absl::Milliseconds(1), absl::Milliseconds(8)), [this, id, desired, token] {
     if (!up_) return;
     int64_t pid = world_.NewPid();

@@ -17,7 +17,7 @@ struct RankFolder {
   std::string token;
   int64_t pid = 0;
   std::optional<v1::TrainerExited> exited;
-  bool told = false;
+  bool reported = false;
 };
 
 class Machine {

@@ -87,8 +87,8 @@ int Write(const Shrunk& shrunk, const Options& options) {
       .scenario = shrunk.scenario,
       .mutation = options.mutation,
       .jobs = {},
-      .told = {},
-      .untold = {},
+      .logged = {},
+      .not_logged = {},
       .breaks = options.mutation == Mutation::kNone ? "" : shrunk.result.violation->invariant};
   std::ofstream file(options.shrink_to);
   file << WriteGolden(golden);

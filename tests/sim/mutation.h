@@ -11,7 +11,7 @@ enum class Mutation {
   kForgeReports,       // a report of another generation counts
   kForgeExit,          // an exit that never happened is reported
   kTakeStale,          // a message of an old stream counts as one of the current stream
-  kStartTwice,         // a daemon starts a rank a second time without being told to
+  kStartTwice,         // a daemon starts a rank a second time without an order
   kRepeatStep,         // a watcher gets a step twice
   kDropStep,           // a watcher does not get a step
   kKillOnLostContact,  // a daemon ends its trainers when it loses the coordinator

@@ -177,12 +177,12 @@ void ReadLine(Line& line, Golden& golden) {
   golden.mutation = *mutation;
 }
 
-// expect told "..."
+// expect log "..."
 bool ReadQuoted(absl::string_view text, Golden& golden) {
-  bool told = absl::ConsumePrefix(&text, "expect told \"");
-  if (!told && !absl::ConsumePrefix(&text, "expect untold \"")) return false;
+  bool logged = absl::ConsumePrefix(&text, "expect log \"");
+  if (!logged && !absl::ConsumePrefix(&text, "expect no-log \"")) return false;
   if (!absl::ConsumeSuffix(&text, "\"")) return false;
-  (told ? golden.told : golden.untold).emplace_back(text);
+  (logged ? golden.logged : golden.not_logged).emplace_back(text);
   return true;
 }
 
@@ -225,13 +225,13 @@ void WriteExpectations(const Golden& golden, std::string& text) {
     if (job.generation.has_value()) absl::StrAppend(&text, " generation=", *job.generation);
     absl::StrAppend(&text, "\n");
   }
-  for (const std::string& words : golden.told) absl::StrAppend(&text, "expect told \"", words, "\"\n");
-  for (const std::string& words : golden.untold) absl::StrAppend(&text, "expect untold \"", words, "\"\n");
+  for (const std::string& words : golden.logged) absl::StrAppend(&text, "expect log \"", words, "\"\n");
+  for (const std::string& words : golden.not_logged) absl::StrAppend(&text, "expect no-log \"", words, "\"\n");
   if (!golden.breaks.empty()) absl::StrAppend(&text, "breaks ", golden.breaks, "\n");
 }
 
 bool LogContains(const Result& result, const std::string& words) {
-  for (const std::string& line : result.told) {
+  for (const std::string& line : result.logged) {
     if (absl::StrContains(line, words)) return true;
   }
   return false;
@@ -293,7 +293,7 @@ std::string WriteGolden(const Golden& golden) {
 
 absl::Status Replay(const Golden& golden, Result* kept) {
   Result result =
-      World(golden.scenario, {.mutation = golden.mutation, .trace = kept != nullptr, .keep_told = true}).Run();
+      World(golden.scenario, {.mutation = golden.mutation, .trace = kept != nullptr, .keep_log = true}).Run();
   std::string wrong;
   const std::string broken = result.violation.has_value() ? result.violation->invariant : "";
   if (broken != golden.breaks) {
@@ -309,10 +309,10 @@ absl::Status Replay(const Golden& golden, Result* kept) {
                       outcome.generation);
     }
   }
-  for (const std::string& words : golden.told) {
+  for (const std::string& words : golden.logged) {
     if (!LogContains(result, words)) absl::StrAppend(&wrong, "\n  no log line has '", words, "'");
   }
-  for (const std::string& words : golden.untold) {
+  for (const std::string& words : golden.not_logged) {
     if (LogContains(result, words)) absl::StrAppend(&wrong, "\n  a log line has '", words, "'");
   }
   if (kept != nullptr) *kept = std::move(result);

@@ -11,8 +11,8 @@
 //   fault cut-control host=0 at=17.6s lasts=20s salt=3
 //   fault cut-control host=0 when=running:2 job=1 at=0s lasts=20s     `at` counts from the state of that generation
 //   expect job=1 state=succeeded generation=1
-//   expect told "is slow"                        a line of the coordinator's log contains this
-//   expect untold "is lost"
+//   expect log "is slow"                        a line of the coordinator's log contains this
+//   expect no-log "is lost"
 //   breaks rank-once
 //
 // Hosts, jobs and faults have the defaults of scenario.h. Without `breaks`, every invariant must hold.
@@ -40,8 +40,8 @@ struct Golden {
   Scenario scenario;
   Mutation mutation = Mutation::kNone;
   std::vector<JobExpectation> jobs = {};
-  std::vector<std::string> told = {};
-  std::vector<std::string> untold = {};
+  std::vector<std::string> logged = {};
+  std::vector<std::string> not_logged = {};
   std::string breaks = {};  // an invariant; empty: none may be broken
 };
 

@@ -158,8 +158,8 @@ TEST(ScenarioFile, UnknownInput_IsRefusedWithItsLine) {
 
 TEST(ScenarioFile, UnmetExpectations_AreReported) {
   absl::StatusOr<Golden> golden = ReadGolden(
-      "host slots=1\njob 1 ranks=1 steps=5 step=100ms\nexpect job=1 state=failed\nexpect told \"no such words\"\n"
-      "expect untold \"RUNNING\"\nbreaks slots-hold");
+      "host slots=1\njob 1 ranks=1 steps=5 step=100ms\nexpect job=1 state=failed\nexpect log \"no such words\"\n"
+      "expect no-log \"RUNNING\"\nbreaks slots-hold");
   ASSERT_TRUE(golden.ok()) << golden.status();
 
   const std::string wrong(Replay(*golden).message());

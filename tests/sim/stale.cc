@@ -37,10 +37,10 @@ std::optional<StaleCheck> StaleCheck::Of(const Event& event, const State& state)
       JobId job(fact.key().job_id());
       check.before_[job] = Print(state, job);
     }
-  } else if (const auto* told = std::get_if<RankReportsReceived>(&event)) {
-    bool old_stream = !state.sessions.contains(told->session);
+  } else if (const auto* received = std::get_if<RankReportsReceived>(&event)) {
+    bool old_stream = !state.sessions.contains(received->session);
     check.what_ = old_stream ? "reports of an old stream" : "reports of an old generation";
-    for (const v1::RankReport& report : told->reports.reports()) {
+    for (const v1::RankReport& report : received->reports.reports()) {
       if (!old_stream && !IsOver(state, report.key())) return std::nullopt;
       JobId job(report.key().job_id());
       check.before_[job] = Print(state, job);
@@ -70,8 +70,8 @@ void ForgeCurrent(Event& event, const State& state) {
       forge(fact.mutable_key(), facts->session);
       fact.set_sequence(1'000'000 + fact.sequence());
     }
-  } else if (auto* told = std::get_if<RankReportsReceived>(&event)) {
-    for (v1::RankReport& report : *told->reports.mutable_reports()) forge(report.mutable_key(), told->session);
+  } else if (auto* received = std::get_if<RankReportsReceived>(&event)) {
+    for (v1::RankReport& report : *received->reports.mutable_reports()) forge(report.mutable_key(), received->session);
   }
 }
 

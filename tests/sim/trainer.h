@@ -63,7 +63,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool assembled(uint64_t step) const { return assembled_ >= step; }
   bool abandoned(uint64_t step) const { return abandoned_ == step; }
   void BeginAgain(uint64_t step);
-  // It was cancelled or told to exit: a failed save is not retried.
+  // It was cancelled or ordered to exit: a failed save is not retried.
   bool gives_up() const { return leave_ || (stop_ && !stop_needs_save_); }
   // A planted bug: reports a save that was not made.
   void ClaimSaved(uint64_t step);

@@ -85,7 +85,7 @@ Result World::Run() {
                 .daemon_events = daemon_events,
                 .virtual_time = engine.now() - begin,
                 .jobs = {},
-                .told = std::move(told_),
+                .logged = std::move(logged_),
                 .decisions = decisions_,
                 .coordinator_bytes = coordinator.freed_bytes,
                 .print = 0};
@@ -120,7 +120,7 @@ bool World::AllReachEachOther(const std::set<const Machine*>& hosts) const {
 }
 
 void World::RecordLogLine(const std::string& text) {
-  if (options_.keep_told) told_.push_back(text);
+  if (options_.keep_log) logged_.push_back(text);
 }
 
 void World::NoteDecision(const JobId& job, const v1::Event& event) {

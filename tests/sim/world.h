@@ -33,7 +33,7 @@ struct WorldOptions {
   Mutation mutation = Mutation::kNone;
   bool trace = false;
   uint64_t check_every = 1;  // rounds of the coordinator between two checks of its whole state
-  bool keep_told = false;    // keeps the coordinator's log
+  bool keep_log = false;     // keeps the coordinator's log
   // For a cluster whose coordinator lost its store: the run folders that it left, and its incarnation number.
   const Storage* folders = nullptr;
   uint64_t life = 0;
@@ -55,7 +55,7 @@ struct Result {
   uint64_t daemon_events = 0;
   absl::Duration virtual_time;
   std::map<uint32_t, JobOutcome> jobs;  // by number
-  std::vector<std::string> told;
+  std::vector<std::string> logged;
   Decisions decisions;
   size_t coordinator_bytes = 0;  // freed by the coordinator's last crash
   uint64_t print = 0;            // fingerprint of everything that happened: equal for equal runs
@@ -128,7 +128,7 @@ class World {
   std::vector<std::unique_ptr<Machine>> machines_;
   std::map<GroupId, std::shared_ptr<Group>> groups_;
   std::map<std::pair<const Machine*, const Machine*>, int> data_cuts_;
-  std::vector<std::string> told_;
+  std::vector<std::string> logged_;
   Decisions decisions_;
   int64_t last_pid_ = 100;
   uint64_t rounds_ = 0;

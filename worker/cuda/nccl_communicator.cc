@@ -31,7 +31,7 @@ constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
 // How often Meet checks whether all ranks have arrived.
 constexpr absl::Duration kMeetLookEvery = absl::Milliseconds(2);
 
-const char* Told(c10d::ErrorType error) {
+const char* ErrorText(c10d::ErrorType error) {
   switch (error) {
     case c10d::ErrorType::SUCCESS:
       return "";
@@ -210,7 +210,7 @@ class NcclCommunicator final : public C10dCommunicator {
         return;
       }
       const c10d::ErrorType error = group_->getError();
-      if (error != c10d::ErrorType::SUCCESS) (void)Break(absl::UnavailableError(Told(error)));
+      if (error != c10d::ErrorType::SUCCESS) (void)Break(absl::UnavailableError(ErrorText(error)));
     }
   }
 

@@ -20,7 +20,7 @@ namespace trainyard::shim {
 inline constexpr char kLaunchFile[] = "launch";
 inline constexpr char kPidFile[] = "pid";
 inline constexpr char kExitFile[] = "exit";
-inline constexpr char kReportedFile[] = "told";
+inline constexpr char kReportedFile[] = "told";  // the name in existing rank folders
 inline constexpr char kStdoutFile[] = "stdout.log";
 inline constexpr char kStderrFile[] = "stderr.log";
 inline constexpr char kRotatedSuffix[] = ".1";

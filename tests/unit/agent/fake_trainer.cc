@@ -102,7 +102,7 @@ class FakeTrainer {
     return true;
   }
 
-  uint64_t Tell(v1::TrainerMessage message) {
+  uint64_t Send(v1::TrainerMessage message) {
     message.mutable_fact()->set_sequence(++sequence_);
     stream_->Write(message);
     return sequence_;
@@ -111,10 +111,10 @@ class FakeTrainer {
   int Train(uint64_t steps) {
     v1::TrainerMessage registered;
     registered.mutable_fact()->mutable_registered()->set_spec_digest("digest");
-    Tell(registered);
+    Send(registered);
     v1::TrainerMessage ready;
     ready.mutable_fact()->mutable_ready()->set_first_step(1);
-    Tell(ready);
+    Send(ready);
     if (!Wait(&Received::go)) return 3;
     uint64_t step = 0;
     while (step < steps && !Is(&Received::stop)) {
@@ -127,7 +127,7 @@ class FakeTrainer {
     }
     v1::TrainerMessage finished;
     finished.mutable_fact()->mutable_finished()->set_step(step);
-    uint64_t last = Tell(finished);
+    uint64_t last = Send(finished);
     for (absl::Time end = absl::Now() + absl::Seconds(10); absl::Now() < end; absl::SleepFor(absl::Milliseconds(2))) {
       absl::MutexLock lock(&mu_);
       if (received_.acknowledged >= last) return 0;

@@ -7,8 +7,8 @@ namespace trainyard {
 namespace {
 
 RankReportsReceived PositionReport(const FakeHost& host, uint32_t rank, uint64_t step) {
-  RankReportsReceived told{host.session, {}};
-  v1::RankReport& report = *told.reports.add_reports();
+  RankReportsReceived received{host.session, {}};
+  v1::RankReport& report = *received.reports.add_reports();
   *report.mutable_key() = Key(kJob, 1, rank);
   report.set_phase("train");
   report.set_last_step(step);
@@ -20,7 +20,7 @@ RankReportsReceived PositionReport(const FakeHost& host, uint32_t rank, uint64_t
   world.set_started(17);
   world.set_completed(16);
   world.set_waits_in("all-reduce 17 (64 x fp32)");
-  return told;
+  return received;
 }
 
 TEST(CoreCut, HostsThatBecomeSilentTogether_AreNotAStallOfEachOther) {

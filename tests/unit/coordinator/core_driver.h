@@ -258,7 +258,7 @@ class Harness {
   int commits_left = -1;
   size_t commit_entries = Store::kEntriesMax;
   bool crashed = false;
-  std::vector<JobPublished> told;
+  std::vector<JobPublished> published;
   std::map<std::string, uint64_t> events_dropped;
 
   SessionId NewSession() { return SessionId(++sessions_); }
@@ -303,7 +303,7 @@ class Harness {
     EXPECT_NE(line.level, WriteLog::Level::kError) << line.text;
     log.push_back(std::move(line.text));
   }
-  void On(JobPublished& told) { this->told.push_back(std::move(told)); }
+  void On(JobPublished& event) { published.push_back(std::move(event)); }
   void On(EventsDropped& dropped) { events_dropped[dropped.kind] += dropped.count; }
   void On(JobForgotten&) {}
   void On(FailureCounted&) {}

@@ -60,11 +60,11 @@ class CoreHangTest : public ::testing::Test {
   // Each rank (or the daemon for it) reports every half second.
   void Speak(absl::Duration by) {
     for (absl::Time end = harness_.now + by; harness_.now < end;) {
-      RankReportsReceived told{host_.session, {}};
+      RankReportsReceived received{host_.session, {}};
       for (uint32_t rank = 0; rank < harness_.Get(kHungJob).spec().resources().ranks(); ++rank) {
-        *told.reports.add_reports() = Report(rank);
+        *received.reports.add_reports() = Report(rank);
       }
-      if (harness_.StateOf(kHungJob) == v1::JOB_STATE_RUNNING) harness_.Handle(std::move(told));
+      if (harness_.StateOf(kHungJob) == v1::JOB_STATE_RUNNING) harness_.Handle(std::move(received));
       harness_.Advance(std::min(absl::Milliseconds(500), end - harness_.now));
     }
   }
@@ -164,10 +164,10 @@ TEST_F(CoreHangTest, MissingStack_IsNotWaitedForLong_AndIsExplained) {
   v1::Fact fact;
   fact.mutable_examined()->set_request_id(request.request_id());
   fact.mutable_examined()->set_state("D");
-  fact.mutable_examined()->set_stack_note("the process did not tell within 3s (it is blocked in the kernel)");
+  fact.mutable_examined()->set_stack_note("the process did not answer within 3s (it is blocked in the kernel)");
   host_.ReportFact(request.key(), fact);
   EXPECT_THAT(PublishedDecisions("hang"),
-              Contains(HasSubstr("no stack of rank 1 on w1: the process did not tell within 3s")));
+              Contains(HasSubstr("no stack of rank 1 on w1: the process did not answer within 3s")));
   host_.Apply();
   harness_.Advance(absl::Seconds(1));
   EXPECT_EQ(harness_.Get(kHungJob).generation(), 2u);
@@ -184,9 +184,9 @@ TEST_F(CoreHangTest, Notify_ReportsOnce_AndAlsoTheEnd_AndDoesNotLearnFromIt) {
   ++step_;
   v1::RankReport late = Report(1);
   late.mutable_phase_times(0)->set_longest_s(20);
-  RankReportsReceived told{host_.session, {}};
-  *told.reports.add_reports() = late;
-  harness_.Handle(std::move(told));
+  RankReportsReceived received{host_.session, {}};
+  *received.reports.add_reports() = late;
+  harness_.Handle(std::move(received));
   for (int i = 0; i < 4; ++i) {
     ++step_;
     Speak(absl::Milliseconds(500));
@@ -287,9 +287,9 @@ TEST_F(CoreHangTest, ReportsOfAnOlderGeneration_AreIgnored) {
     v1::RankReport old = Report(1);
     old.mutable_key()->set_generation(7);
     old.set_last_step(1000 + static_cast<uint64_t>(i));
-    RankReportsReceived told{host_.session, {}};
-    *told.reports.add_reports() = old;
-    harness_.Handle(std::move(told));
+    RankReportsReceived received{host_.session, {}};
+    *received.reports.add_reports() = old;
+    harness_.Handle(std::move(received));
     Speak(absl::Milliseconds(500));
   }
 
@@ -328,7 +328,7 @@ TEST_F(CoreHangTest, HostDecisions_AreMergedIntoOneLinePerKey) {
   first.Attach();
   second.Attach();
   ASSERT_TRUE(harness_.Submit(spec, kHungJob).status.ok());
-  auto tell = [&](FakeHost& host, uint32_t rank, const std::string& key, const std::string& value) {
+  auto report_decision = [&](FakeHost& host, uint32_t rank, const std::string& key, const std::string& value) {
     v1::Fact fact;
     v1::ResolvedKey& decision = *fact.mutable_decided()->add_decisions();
     decision.set_key(key);
@@ -344,16 +344,16 @@ TEST_F(CoreHangTest, HostDecisions_AreMergedIntoOneLinePerKey) {
     return v1::ResolvedKey();
   };
 
-  tell(first, 0, "resources.threads_per_rank", "4");
-  tell(second, 1, "resources.threads_per_rank", "4");
+  report_decision(first, 0, "resources.threads_per_rank", "4");
+  report_decision(second, 1, "resources.threads_per_rank", "4");
   EXPECT_EQ(decision("resources.threads_per_rank").value(), "4");
   EXPECT_EQ(decision("resources.threads_per_rank").reason(), "4 cores");
 
-  tell(second, 1, "resources.threads_per_rank", "2");
+  report_decision(second, 1, "resources.threads_per_rank", "2");
   EXPECT_EQ(decision("resources.threads_per_rank").value(), "differs by host");
   EXPECT_EQ(decision("resources.threads_per_rank").reason(), "w1: 4 (4 cores); w2: 2 (4 cores)");
 
-  tell(first, 0, "train.steps", "1");
+  report_decision(first, 0, "train.steps", "1");
   EXPECT_THAT(decision("train.steps").reason(), Not(HasSubstr("4 cores")));
   harness_.Restart();
   EXPECT_EQ(decision("resources.threads_per_rank").value(), "differs by host");

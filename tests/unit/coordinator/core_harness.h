@@ -78,9 +78,9 @@ class FakeHost {
     fact.set_sequence(++sequence);
     *fact.mutable_key() = key;
     if (remembers) outbox.push_back(fact);
-    HostFactsReceived told{session, {}};
-    *told.batch.add_facts() = std::move(fact);
-    harness.Handle(std::move(told));
+    HostFactsReceived received{session, {}};
+    *received.batch.add_facts() = std::move(fact);
+    harness.Handle(std::move(received));
   }
   // Sends the facts that were not acknowledged, and all reports of steps that it has.
   void ResendFacts() {
@@ -163,8 +163,8 @@ class FakeHost {
     ReportFact(key, std::move(fact));
   }
   void Report(const v1::TrainerKey& key, uint64_t from, uint64_t to) {
-    RankReportsReceived told{session, {}};
-    v1::RankReport& report = *told.reports.add_reports();
+    RankReportsReceived received{session, {}};
+    v1::RankReport& report = *received.reports.add_reports();
     *report.mutable_key() = key;
     report.set_phase("train");
     report.set_last_step(to);
@@ -181,14 +181,14 @@ class FakeHost {
         *kept_reports[Name(key)].add_steps() = made;
       }
     }
-    harness.Handle(std::move(told));
+    harness.Handle(std::move(received));
   }
 
   // Reports the position of one rank: its phase, and the operation in which it waits.
   void ReportPosition(const v1::TrainerKey& key, const std::string& phase, uint64_t last_step,
                       const std::string& waits_in) {
-    RankReportsReceived told{session, {}};
-    v1::RankReport& report = *told.reports.add_reports();
+    RankReportsReceived received{session, {}};
+    v1::RankReport& report = *received.reports.add_reports();
     *report.mutable_key() = key;
     report.set_phase(phase);
     report.set_last_step(last_step);
@@ -198,7 +198,7 @@ class FakeHost {
     world.set_completed(16);
     world.set_waits_in(waits_in);
     world.set_last_started(waits_in);
-    harness.Handle(std::move(told));
+    harness.Handle(std::move(received));
   }
   // `stop_request`: the stop for which the save was made, and which is now cancelled.
   void SaveFails(const v1::TrainerKey& key, uint64_t step, uint64_t stop_request = 0) {
@@ -220,14 +220,14 @@ class FakeHost {
 
   // Answers all requests.
   void Look(bool there) {
-    RankReportsReceived told{session, {}};
+    RankReportsReceived received{session, {}};
     for (const v1::PathRequest& request : desired().look_for()) {
-      v1::PathAnswer& answer = *told.reports.add_paths();
+      v1::PathAnswer& answer = *received.reports.add_paths();
       answer.set_request_id(request.request_id());
       answer.set_there(there);
       if (!there) answer.set_note("No such file or directory");
     }
-    harness.Handle(std::move(told));
+    harness.Handle(std::move(received));
   }
 
   const v1::DesiredState& desired() { return harness.desired[session]; }

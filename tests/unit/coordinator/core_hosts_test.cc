@@ -244,11 +244,11 @@ TEST(CoreHosts, HostInTrouble_GetsNoNewJobs_AndIsReportedOnce_WithTheReason) {
 
   harness.Handle(HostTrouble{host.session, ""});
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
-  std::vector<std::string> told = harness.ClusterNotices();
-  EXPECT_EQ(
-      std::count_if(told.begin(), told.end(), [&](const std::string& text) { return text.find(trouble) != text.npos; }),
-      1);
-  EXPECT_THAT(told, Contains("host w1 can run ranks again"));
+  std::vector<std::string> notices = harness.ClusterNotices();
+  EXPECT_EQ(std::count_if(notices.begin(), notices.end(),
+                          [&](const std::string& text) { return text.find(trouble) != text.npos; }),
+            1);
+  EXPECT_THAT(notices, Contains("host w1 can run ranks again"));
 }
 
 TEST(CoreHosts, UnreachableHost_ShowsItsUsedSlots) {

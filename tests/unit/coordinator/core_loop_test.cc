@@ -159,16 +159,16 @@ TEST_F(CoreLoopTest, FactsWithoutAWaiter_AreWrittenWithLaterOnes_OrSoon) {
   ASSERT_TRUE(Round().ok());
   ASSERT_TRUE(sink_.replies.at(CallId(1)).status.ok());
   int tried = store_.tried;
-  const auto tell = [&](uint64_t sequence) {
-    HostFactsReceived told{SessionId(1), {}};
-    v1::Fact& fact = *told.batch.add_facts();
+  const auto post = [&](uint64_t sequence) {
+    HostFactsReceived received{SessionId(1), {}};
+    v1::Fact& fact = *received.batch.add_facts();
     fact.set_sequence(sequence);
     fact.mutable_key()->set_job_id(kJob);
     fact.mutable_key()->set_generation(1);
     fact.mutable_restored()->set_step(sequence);
-    queue_.Post(std::move(told));
+    queue_.Post(std::move(received));
   };
-  tell(1);
+  post(1);
   ASSERT_TRUE(Round().ok());
   EXPECT_EQ(store_.tried, tried);
   EXPECT_EQ(sink_.acknowledged, 0) << "not durable yet";
@@ -178,7 +178,7 @@ TEST_F(CoreLoopTest, FactsWithoutAWaiter_AreWrittenWithLaterOnes_OrSoon) {
   EXPECT_EQ(store_.tried, tried + 1);
   EXPECT_EQ(sink_.acknowledged, 1);
 
-  tell(2);
+  post(2);
   ASSERT_TRUE(Round().ok());
   ASSERT_TRUE(queue_.TryPost(CancelJob{CallId(2), JobId(kJob), "enough"}));
   ASSERT_TRUE(Round().ok());

@@ -30,15 +30,15 @@ struct LossCluster : TwoHosts {
     for (int i = 0; i < 20; ++i) {
       ++step;
       for (FakeHost* host : {&first, &second}) {
-        RankReportsReceived told{host->session, {}};
-        v1::RankReport& report = *told.reports.add_reports();
+        RankReportsReceived received{host->session, {}};
+        v1::RankReport& report = *received.reports.add_reports();
         *report.mutable_key() = Key(kJob, Get().generation(), host == &second);
         report.set_phase("train");
         report.set_last_step(step);
         v1::PhaseTime& time = *report.add_phase_times();
         time.set_phase("train");
         time.set_longest_s(0.1);
-        harness.Handle(std::move(told));
+        harness.Handle(std::move(received));
       }
       harness.Advance(absl::Milliseconds(100));
     }
@@ -90,13 +90,13 @@ TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastS
   cluster.second.Disconnect();
   const absl::Time cut = cluster.harness.now;
   cluster.harness.Advance(absl::Milliseconds(500));
-  RankReportsReceived told{cluster.first.session, {}};
-  v1::RankReport& report = *told.reports.add_reports();
+  RankReportsReceived received{cluster.first.session, {}};
+  v1::RankReport& report = *received.reports.add_reports();
   *report.mutable_key() = Key(kJob, 1, 0);
   report.set_phase("train");
   report.set_last_step(++cluster.step);
   report.set_phase_s(0.5);
-  cluster.harness.Handle(std::move(told));
+  cluster.harness.Handle(std::move(received));
   while (cluster.Get().state() == v1::JOB_STATE_RUNNING && cluster.harness.now - cut < absl::Seconds(60)) {
     cluster.first.ReportPosition(Key(kJob, 1, 0), "train", cluster.step, kWaits);
     cluster.harness.Advance(absl::Milliseconds(100));
@@ -206,7 +206,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
   std::vector<std::string> decisions = cluster.harness.Decisions(kJob);
   EXPECT_THAT(decisions, Contains(HasSubstr("/runs/x/step-40 is not on w4 (No such file or directory)")));
   EXPECT_EQ(std::count_if(decisions.begin(), decisions.end(),
-                          [](const std::string& told) { return told.find("abandon: ") == 0; }),
+                          [](const std::string& decision) { return decision.find("abandon: ") == 0; }),
             1);
   EXPECT_EQ(other.desired().look_for_size(), 0) << "it has answered";
 

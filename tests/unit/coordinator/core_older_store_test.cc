@@ -86,9 +86,9 @@ TEST(CoreUnknownJobs, AreLeftAlone_KeepTheirSlots_AndAreReportedOnce) {
   EXPECT_THAT(world.harness.Found("job0"), ::testing::ElementsAre(kJob));
   EXPECT_THAT(std::string(world.harness.Pause(kJob).status.message()), HasSubstr("job job00000001 runs on w1, but"));
   EXPECT_TRUE(absl::IsAlreadyExists(world.harness.Submit(MakeSpec(1), kJob).status));
-  std::vector<std::string> told = world.harness.ClusterNotices();
+  std::vector<std::string> notices = world.harness.ClusterNotices();
   EXPECT_EQ(
-      std::count_if(told.begin(), told.end(),
+      std::count_if(notices.begin(), notices.end(),
                     [](const std::string& text) { return text.find("trainctl cancel job00000001") != text.npos; }),
       1);
 

@@ -216,11 +216,11 @@ TEST(CoreOperations, DroppedReports_AreReportedOncePerInterval) {
   OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   for (int i = 0; i < 500; ++i) {
-    RankReportsReceived told{one.host.session, {}};
-    v1::RankReport& report = *told.reports.add_reports();
+    RankReportsReceived received{one.host.session, {}};
+    v1::RankReport& report = *received.reports.add_reports();
     *report.mutable_key() = Key(kJob, 1, 0);
     report.set_dropped_steps(3);
-    one.harness.Handle(std::move(told));
+    one.harness.Handle(std::move(received));
   }
   one.harness.Advance(absl::Minutes(3));
 
@@ -336,11 +336,11 @@ TEST(CoreOperations, FailureDuringAPause_LeavesTheJobPaused_AndIsReported) {
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PAUSED);
   EXPECT_EQ(one.Get().restarts(), 0u);
-  bool told = false;
+  bool noticed = false;
   for (const EventPtr& event : one.harness.WatchFrom(kJob, 0)) {
-    told |= event->notice().text().find("rank 1 on w1 was killed by signal 9") != std::string::npos;
+    noticed |= event->notice().text().find("rank 1 on w1 was killed by signal 9") != std::string::npos;
   }
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(noticed);
 }
 
 TEST(CoreOperations, Goodput_OfARestartedJob_AddsUp) {

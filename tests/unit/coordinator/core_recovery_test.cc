@@ -363,7 +363,7 @@ TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenContinues) {
   one.host.Report(Key(kJob, 1, 0), 1, 10);
   EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "also 1 to 5, published before the restart";
   size_t counted = 0;
-  for (const JobPublished& told : one.harness.told) counted += told.event->has_step() ? 1 : 0;
+  for (const JobPublished& publication : one.harness.published) counted += publication.event->has_step() ? 1 : 0;
   EXPECT_EQ(counted, 10u) << "metrics count each step once";
   one.host.Finish(Key(kJob, 1, 0), 10);
   one.host.Finish(Key(kJob, 1, 1), 10);

@@ -18,7 +18,7 @@ struct SavingHost {
   }
   v1::Job Get() { return harness.Get(kJob); }
   // "5.g1 a" or "5.g1 a refused" for each grant, as rank `rank` gets them.
-  std::vector<std::string> Words(int rank = 0) {
+  std::vector<std::string> Grants(int rank = 0) {
     std::vector<std::string> words;
     if (rank >= host.desired().trainers_size()) return words;
     for (const v1::CheckpointGrant& word : host.desired().trainers(rank).grants()) {
@@ -52,18 +52,18 @@ TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnows) {
   BringToRunning(one.harness, one.host, kJob);
   one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
 
-  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
-  EXPECT_THAT(one.Words(1), IsEmpty());
+  EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"));
+  EXPECT_THAT(one.Grants(1), IsEmpty());
   one.RestartCoordinator();
-  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
+  EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"));
   one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
-  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << "a repeated request";
+  EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a")) << "a repeated request";
   one.host.ReadySave(Key(kJob, 1, 0), 5, "b");
-  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a", "5.g1 b refused"));
+  EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a", "5.g1 b refused"));
   EXPECT_THAT(one.harness.Decisions(kJob),
               Contains(HasSubstr("checkpoint: the checkpoint of step 5 that rank 0 on w1")));
   one.host.ReadySave(Key(kJob, 1, 1), 6, "c");
-  EXPECT_THAT(one.Words(), Not(Contains(HasSubstr("c")))) << "only rank 0 requests grants";
+  EXPECT_THAT(one.Grants(), Not(Contains(HasSubstr("c")))) << "only rank 0 requests grants";
 
   one.host.Save(Key(kJob, 1, 0), 6);
   ASSERT_EQ(one.Get().checkpoints_size(), 1) << "the earlier granted one has no name, and is not the newest";
@@ -78,18 +78,18 @@ TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
     one.harness.commits_left = commits;
     one.harness.commit_entries = 1;
     one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
-    const bool told = !one.Words().empty();
+    const bool granted = !one.Grants().empty();
     one.host.Disconnect();
     one.harness.commit_entries = Store::kEntriesMax;
     one.harness.Restart();
-    if (told) {
+    if (granted) {
       one.host.remembers = false;  // only the store can repeat it
       one.host.Attach();
-      EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << commits;
+      EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a")) << commits;
       return;
     }
     one.host.Attach();
-    EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << "its daemon repeats the fact, " << commits;
+    EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a")) << "its daemon repeats the fact, " << commits;
   }
   FAIL() << "it was never sent";
 }
@@ -101,11 +101,11 @@ TEST(CoreSaves, NamedSave_RemovesItsGrant_AndAnotherOfThatStepIsNotRecorded) {
   EXPECT_TRUE(one.Get().checkpoints(0).unconfirmed());
   one.host.Save(Key(kJob, 1, 0), 5);
   one.RestartCoordinator();  // it is not published on its own
-  EXPECT_THAT(one.Words(), IsEmpty());
+  EXPECT_THAT(one.Grants(), IsEmpty());
   ASSERT_EQ(one.Get().checkpoints_size(), 1);
   EXPECT_FALSE(one.Get().checkpoints(0).unconfirmed());
   one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
-  EXPECT_THAT(one.Words(), IsEmpty()) << "repeated by its daemon";
+  EXPECT_THAT(one.Grants(), IsEmpty()) << "repeated by its daemon";
 
   one.host.ReadySave(Key(kJob, 1, 0), 7, "other");
   one.host.Save(Key(kJob, 1, 0), 7);
@@ -119,7 +119,7 @@ TEST(CoreSaves, FencedGenerationsSave_ChangesNothing) {
   BringToRunning(one.harness, one.host, kJob);
   one.Fail();
   one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
-  EXPECT_THAT(one.Words(), IsEmpty());
+  EXPECT_THAT(one.Grants(), IsEmpty());
   EXPECT_EQ(one.Get().checkpoints_size(), 0);
 }
 
@@ -132,13 +132,13 @@ TEST(CoreSaves, GrantedWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfTh
   EXPECT_THAT(one.Get().reason(), HasSubstr("restarting from step 5"));
   one.host.Apply(false);
 
-  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
+  EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"));
   EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u) << "that certainly has its name";
   one.RestartCoordinator();
-  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
+  EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"));
   one.host.Restored(Key(kJob, 2, 0), 5, "a");
   BringToRunning(one.harness, one.host, kJob, 6);
-  EXPECT_THAT(one.Words(), IsEmpty());
+  EXPECT_THAT(one.Grants(), IsEmpty());
   v1::Job job = one.Get();
   ASSERT_EQ(job.checkpoints_size(), 2);
   EXPECT_EQ(job.checkpoints(1).manifest_hash(), "a");
@@ -158,13 +158,13 @@ TEST(CoreSaves, UnusableGrant_IsReportedAndGivenUp) {
     if (!anew) one.host.Restored(Key(kJob, 2, 0), 3, "hash-3-1");
     BringToRunning(one.harness, one.host, kJob, anew ? 1 : 4);
 
-    EXPECT_THAT(one.Words(), IsEmpty());
+    EXPECT_THAT(one.Grants(), IsEmpty());
     EXPECT_THAT(
         one.harness.Decisions(kJob),
         Contains(HasSubstr(absl::StrCat("the checkpoint of step 5 that generation 1 was granted could not be used; ",
                                         anew ? "training starts from the beginning" : "restored from step 3"))));
     one.host.ReadySave(Key(kJob, 2, 0), 5, "b");
-    EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g2 b")) << "made again, with the other outcome";
+    EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g2 b")) << "made again, with the other outcome";
   }
 }
 
@@ -197,11 +197,11 @@ TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
     fact.mutable_save_failed()->set_message("Input/output error");
     one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
     one.RestartCoordinator();  // it is not published on its own
-    EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b"));
+    EXPECT_THAT(one.Grants(), ::testing::ElementsAre("6.g1 b"));
     EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr(withdrawn ? "step 4 was removed for a newer one"
                                                                           : "could not save step 4: Input/output")));
     one.host.SaveFails(Key(kJob, 1, 1), 6);
-    EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b")) << "only rank 0 knows the state of the whole save";
+    EXPECT_THAT(one.Grants(), ::testing::ElementsAre("6.g1 b")) << "only rank 0 knows the state of the whole save";
   }
 }
 

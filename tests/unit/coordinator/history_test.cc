@@ -152,13 +152,13 @@ TEST(Commits, GroupTooLargeForACommit_IsWrittenInOrder) {
 }
 
 RankReportsReceived ReportsOf(uint32_t rank, int steps) {
-  RankReportsReceived told;
+  RankReportsReceived received;
   for (int i = 0; i < 10; ++i) {
-    v1::RankReport& report = *told.reports.add_reports();
+    v1::RankReport& report = *received.reports.add_reports();
     report.mutable_key()->set_rank(rank);
     for (int step = 0; rank == 0 && step < steps; ++step) report.add_steps()->set_step(step + 1);
   }
-  return told;
+  return received;
 }
 
 TEST(EventQueue, FloodOfReports_IsThinnedAndCounted_ExceptStepsOfRankZero) {
@@ -191,10 +191,10 @@ TEST(EventQueue, FloodOfReports_IsThinnedAndCounted_ExceptStepsOfRankZero) {
 
 TEST(EventQueue, FloodOfFacts_LosesNone_ButStopsReading) {
   EventQueue queue(1'000, /*report_bytes=*/4'000, /*fact_bytes=*/10'000);
-  HostFactsReceived told{SessionId(1), {}};
-  told.batch.add_facts()->mutable_refused()->set_message(std::string(3'000, 'x'));
+  HostFactsReceived received{SessionId(1), {}};
+  received.batch.add_facts()->mutable_refused()->set_message(std::string(3'000, 'x'));
   int taken = 0;
-  while (queue.Post(told)) ++taken;
+  while (queue.Post(received)) ++taken;
   bool resumed = false;
   queue.WhenDrained([&] { resumed = true; });
 

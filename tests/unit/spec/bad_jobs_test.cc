@@ -106,7 +106,7 @@ const BadJob kTogether[] = {
 };
 
 // Names, lists and texts.
-const BadJob kWords[] = {
+const BadJob kNamesAndLists[] = {
     {"wrong_word", "  steps: 10", "  steps: 10\n  schedule: {kind: cosinus}",
      "job.yaml:14:20: train.schedule.kind: expected one of cosine, linear, constant, found 'cosinus'; did you mean "
      "'cosine'?"},
@@ -180,7 +180,7 @@ std::string BadJobName(const testing::TestParamInfo<BadJob>& info) { return info
 
 INSTANTIATE_TEST_SUITE_P(Values, BadJobTest, testing::ValuesIn(kValues), BadJobName);
 INSTANTIATE_TEST_SUITE_P(Together, BadJobTest, testing::ValuesIn(kTogether), BadJobName);
-INSTANTIATE_TEST_SUITE_P(Words, BadJobTest, testing::ValuesIn(kWords), BadJobName);
+INSTANTIATE_TEST_SUITE_P(NamesAndLists, BadJobTest, testing::ValuesIn(kNamesAndLists), BadJobName);
 INSTANTIATE_TEST_SUITE_P(Files, BadJobTest, testing::ValuesIn(kFiles), BadJobName);
 
 TEST(BadJobs, EmptyFile_ListsTheRequiredKeys) {
