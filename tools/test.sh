@@ -119,7 +119,7 @@ TEXT
   fi
   if [[ $kind != python && $kind != all ]]; then
     # Leaves out the runs as on CPUs with fewer features, which only --all and filters include.
-    local rest=(-LE '^lesser_cpus$')
+    local rest=(-LE '^fewer_cpu_features$')
     [[ $filter == *.avx2* || $filter == *.none* ]] && rest=()
     run_ctest "$results" "$folder" "$filter" "${rest[@]}" || code=1
   fi

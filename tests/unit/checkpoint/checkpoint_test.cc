@@ -89,17 +89,17 @@ TEST(CheckpointTest, Open_AnyByteFlipped_IsFound) {
 TEST(CheckpointTest, Open_OfDamage_NamesTheFile) {
   TemporaryFolder folder;
   std::string shard = "/shard-00000.safetensors";
-  std::string cut = Write(folder, 1), flipped = Write(folder, 2), more = Write(folder, 3), less = Write(folder, 4);
+  std::string cut = Write(folder, 1), flipped = Write(folder, 2), extra = Write(folder, 3), missing = Write(folder, 4);
   std::filesystem::resize_file(cut + shard, std::filesystem::file_size(cut + shard) - 4);
   FlipByte(flipped + shard, std::filesystem::file_size(flipped + shard) - 1);
-  ASSERT_TRUE(WriteFileAtomically(more + "/notes.txt", "mine").ok());
-  std::filesystem::remove(less + shard);
+  ASSERT_TRUE(WriteFileAtomically(extra + "/notes.txt", "mine").ok());
+  std::filesystem::remove(missing + shard);
 
   EXPECT_THAT(std::string(Checkpoint::Open(cut).status().message()), HasSubstr(cut + shard));
   EXPECT_THAT(std::string(Checkpoint::Open(flipped).status().message()), HasSubstr(flipped + shard + ", exp"));
-  EXPECT_THAT(std::string(Checkpoint::Open(more).status().message()),
+  EXPECT_THAT(std::string(Checkpoint::Open(extra).status().message()),
               HasSubstr("notes.txt: expected only what the manifest lists"));
-  EXPECT_THAT(std::string(Checkpoint::Open(less).status().message()), HasSubstr("found nothing: it is missing"));
+  EXPECT_THAT(std::string(Checkpoint::Open(missing).status().message()), HasSubstr("found nothing: it is missing"));
   EXPECT_EQ(Checkpoint::Open(folder / "step-00000009").status().code(), absl::StatusCode::kNotFound);
 }
 
@@ -158,7 +158,7 @@ TEST(CheckpointTest, ReadBox_OfAnyBox_ReturnsItsElements) {
   }
 }
 
-// A tensor of [3, 4] in two column slices, the right one cut into two flat ranges, as other layouts will write.
+// A tensor of [3, 4] in two column slices, the right one cut into two flat ranges, as other layouts may write.
 TEST(CheckpointTest, ReadBox_FromColumnSlicesAndFlatRanges_CombinesThem) {
   TemporaryFolder folder;
   std::string path = folder / "step-00000001";
@@ -267,12 +267,12 @@ TEST(CheckpointTest, Write_ToAFullDisk_FailsAtAnyByteAndLeavesNothing) {
   int64_t needed = 0;
   for (const auto& entry : std::filesystem::directory_iterator(before)) needed += entry.file_size();
   SmallState state(9);
-  for (int64_t room = 0; room < needed - 8; room += 31) {
-    FullDisk disk(room);
+  for (int64_t free_bytes = 0; free_bytes < needed - 8; free_bytes += 31) {
+    FullDisk disk(free_bytes);
 
     auto saved = WriteCheckpoint(folder.path(), SmallManifest(2), state.tensors(), disk);
 
-    EXPECT_EQ(saved.status().code(), absl::StatusCode::kResourceExhausted) << room;
+    EXPECT_EQ(saved.status().code(), absl::StatusCode::kResourceExhausted) << free_bytes;
     EXPECT_THAT(std::string(saved.status().message()), HasSubstr("step-00000002.g2.partial/"));
     EXPECT_EQ(Names(folder.path()), std::set<std::string>{"step-00000001"});
   }

@@ -39,7 +39,7 @@ absl::StatusOr<SavedCheckpoint> Save(const std::string& folder, uint64_t step, f
 }
 
 // A save by two ranks, and the commit by rank 0, one after another.
-absl::Status SaveTogether(const std::string& folder, uint64_t step, float salt, FileSystem& disk) {
+absl::Status SaveByTwoRanks(const std::string& folder, uint64_t step, float salt, FileSystem& disk) {
   constexpr uint64_t kRanks = 2;
   SmallState state(salt);
   Manifest manifest = SmallManifest(step);
@@ -125,23 +125,23 @@ int CountCalls(const std::string& folder, const Act& act) {
   return disk.num_calls();
 }
 
-struct Before {
+struct SaveCase {
   const char* name;
-  std::vector<uint64_t> steps;  // saved before, with the step as salt
-  uint64_t saved;               // with salt 7
-  bool together = false;        // by two ranks
+  std::vector<uint64_t> earlier_steps;  // saved before, with the step as salt
+  uint64_t step;                        // saved with salt 7, while the machine crashes
+  bool by_two_ranks = false;
   bool Save(const std::string& folder, FileSystem& disk) const {
-    return together ? SaveTogether(folder, saved, 7, disk).ok() : trainyard::Save(folder, saved, 7, disk).ok();
+    return by_two_ranks ? SaveByTwoRanks(folder, step, 7, disk).ok() : trainyard::Save(folder, step, 7, disk).ok();
   }
 };
 
-class CrashTest : public ::testing::TestWithParam<Before> {
+class CrashTest : public ::testing::TestWithParam<SaveCase> {
  protected:
   CrashTest() {
-    for (uint64_t step : GetParam().steps) {
+    for (uint64_t step : GetParam().earlier_steps) {
       EXPECT_TRUE(Save(base_.path(), step, static_cast<float>(step), FileSystem::Real()).ok());
     }
-    if (!GetParam().steps.empty()) older_ = static_cast<float>(GetParam().steps.back());
+    if (!GetParam().earlier_steps.empty()) older_ = static_cast<float>(GetParam().earlier_steps.back());
   }
   // A copy of the folder before the save.
   void CopyTo(const TemporaryFolder& folder) {
@@ -149,7 +149,7 @@ class CrashTest : public ::testing::TestWithParam<Before> {
   }
 
   TemporaryFolder base_;
-  float older_ = -1;
+  float older_ = -1;  // the salt of the newest checkpoint before the save; -1 if there is none
 };
 
 TEST_P(CrashTest, CrashAtEveryCallOfASave_TheNewestWholeCheckpointLoads) {
@@ -214,9 +214,10 @@ TEST_P(CrashTest, CrashAtEveryCallOfSettling_NothingIsLost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Saves, CrashTest,
-                         ::testing::Values(Before{"First", {}, 100}, Before{"Second", {100}, 200},
-                                           Before{"Replacing", {100, 200}, 200}, Before{"Together", {100}, 200, true},
-                                           Before{"TogetherReplacing", {200}, 200, true}),
+                         ::testing::Values(SaveCase{"First", {}, 100}, SaveCase{"Second", {100}, 200},
+                                           SaveCase{"Replacing", {100, 200}, 200},
+                                           SaveCase{"ByTwoRanks", {100}, 200, true},
+                                           SaveCase{"ReplacingByTwoRanks", {200}, 200, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(CrashTest, CrashAtEveryCallOfRemoving_NamedCheckpointsAreWhole) {

@@ -18,15 +18,15 @@ using ::testing::IsEmpty;
 
 // Records the actions instead of applying them to the process.
 struct Recorder {
-  std::vector<std::string> acts;
-  std::function<void()> as_time_passes = [] {};
+  std::vector<std::string> actions;
+  std::function<void()> on_sleep = [] {};
   FaultEffects Effects() {
-    return {.kill = [this] { acts.push_back("kill"); },
-            .stop = [this] { acts.push_back("stop"); },
+    return {.kill = [this] { actions.push_back("kill"); },
+            .stop = [this] { actions.push_back("stop"); },
             .sleep =
                 [this](absl::Duration duration) {
-                  acts.push_back(absl::FormatDuration(duration));
-                  as_time_passes();
+                  actions.push_back(absl::FormatDuration(duration));
+                  on_sleep();
                 }};
   }
   FaultPoints Points(absl::string_view rules, uint64_t rank = 0, uint64_t generation = 1) {
@@ -71,14 +71,14 @@ TEST(FaultPointsTest, Pass_ActsOnlyAtItsPointRankGenerationAndCount) {
   for (const char* point : {"sync:shard:before", "sync:shard:after", "append:shard:before", "sync", "grant"}) {
     EXPECT_TRUE(points.Pass(point, "do").ok());
   }
-  EXPECT_THAT(recorder.acts, IsEmpty());
+  EXPECT_THAT(recorder.actions, IsEmpty());
   EXPECT_TRUE(points.Pass("sync:manifest:before", "do").ok());
   EXPECT_TRUE(points.Pass("sync:manifest:before", "do").ok());
 
-  EXPECT_THAT(recorder.acts, ElementsAre("kill"));
+  EXPECT_THAT(recorder.actions, ElementsAre("kill"));
 }
 
-TEST(FaultPointsTest, Pass_OnceActsOnceOverAllProcesses) {
+TEST(FaultPointsTest, Pass_OfARuleWithOnce_ActsOnceInAllProcesses) {
   TemporaryFolder folder;
   Recorder recorder;
   const std::string rule = absl::StrCat("point=grant,do=kill,once=", folder / "fired");
@@ -88,7 +88,7 @@ TEST(FaultPointsTest, Pass_OnceActsOnceOverAllProcesses) {
   EXPECT_TRUE(first.Pass("grant", "do").ok());
   EXPECT_TRUE(second.Pass("grant", "do").ok());
 
-  EXPECT_THAT(recorder.acts, ElementsAre("kill"));
+  EXPECT_THAT(recorder.actions, ElementsAre("kill"));
   EXPECT_TRUE(FileExists(folder / "fired"));
 }
 
@@ -96,9 +96,9 @@ TEST(FaultPointsTest, Pass_Wait_ReportsThatItWaitsAndContinuesOnceTheFileExists)
   TemporaryFolder folder;
   Recorder recorder;
   const std::string file = folder / "go";
-  recorder.as_time_passes = [&] {
+  recorder.on_sleep = [&] {
     EXPECT_TRUE(FileExists(file + ".reached"));
-    if (recorder.acts.size() == 3) {
+    if (recorder.actions.size() == 3) {
       EXPECT_TRUE(WriteFileAtomically(file, "").ok());
     }
   };
@@ -106,21 +106,21 @@ TEST(FaultPointsTest, Pass_Wait_ReportsThatItWaitsAndContinuesOnceTheFileExists)
 
   EXPECT_TRUE(points.Pass("commit", "do").ok());
 
-  EXPECT_EQ(recorder.acts.size(), 3u);
+  EXPECT_EQ(recorder.actions.size(), 3u);
 }
 
 // A save passes these points in this order, so crash tests may name each of them.
 TEST(FaultPointsTest, FileSystem_HasAPointForEveryCallOfASave) {
   TemporaryFolder folder;
   Recorder recorder;
-  std::vector<std::string> passed;
+  std::vector<std::string> all_points;
   std::string rules;
   for (const char* call : {"create", "append", "sync", "rename", "remove"}) {
     for (const char* what : {"shard", "part", "manifest", "partial", "step", "run", "other"}) {
       for (const char* phase : {"before", "after"}) {
         const std::string point = absl::StrCat(call, ":", what, ":", phase);
-        absl::StrAppend(&rules, "point=", point, ",do=slow:", passed.size() + 1, "s;");
-        passed.push_back(point);
+        absl::StrAppend(&rules, "point=", point, ",do=slow:", all_points.size() + 1, "s;");
+        all_points.push_back(point);
       }
     }
   }
@@ -130,17 +130,17 @@ TEST(FaultPointsTest, FileSystem_HasAPointForEveryCallOfASave) {
 
   ASSERT_TRUE(WriteCheckpoint(folder.path(), SmallManifest(7), state.tensors(), *disk).ok());
 
-  std::vector<std::string> seen;
-  for (const std::string& act : recorder.acts) {
+  std::vector<std::string> passed;
+  for (const std::string& act : recorder.actions) {
     absl::Duration index;
     ASSERT_TRUE(absl::ParseDuration(act, &index));
-    const std::string& point = passed[static_cast<size_t>(absl::ToInt64Seconds(index)) - 1];
-    if (seen.empty() || seen.back() != point) seen.push_back(point);
+    const std::string& point = all_points[static_cast<size_t>(absl::ToInt64Seconds(index)) - 1];
+    if (passed.empty() || passed.back() != point) passed.push_back(point);
   }
   for (const char* point : {"create:partial:before", "create:shard:after", "append:shard:before", "sync:shard:after",
                             "create:manifest:before", "sync:manifest:after", "sync:partial:before",
                             "rename:partial:before", "rename:partial:after", "sync:run:before", "sync:run:after"}) {
-    EXPECT_THAT(seen, ::testing::Contains(point));
+    EXPECT_THAT(passed, ::testing::Contains(point));
   }
 }
 

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 struct ForgetfulDisk::Node {
   bool is_folder = false;
-  std::string live, synced;                                // of a file
+  std::string live, synced;                                // of a file: now, and when it was last synced
   std::map<std::string, NodePtr> entries, synced_entries;  // of a folder: now, and when it was last synced
   std::vector<Change> pending;                             // from `synced_entries` to `entries`
 };
@@ -158,7 +158,7 @@ void ForgetfulDisk::Restart(Survives survives, uint32_t seed) {
   if (survives == Survives::kProcess) return;
   std::mt19937 random(seed);
   // Changes a node to its state after the power cut.
-  auto settle = [&](const auto& self, Node& node) -> void {
+  auto cut_power = [&](const auto& self, Node& node) -> void {
     if (survives == Survives::kSynced) node.live = node.synced;
     if (survives == Survives::kSome && !node.is_folder) node.live = Torn(node.live, node.synced, random);
     node.synced = node.live;
@@ -181,9 +181,9 @@ void ForgetfulDisk::Restart(Survives survives, uint32_t seed) {
     for (const auto& entry : node.entries) self(self, *entry.second);
   };
   if (tree_ != nullptr) {
-    settle(settle, *tree_);
+    cut_power(cut_power, *tree_);
     for (const auto& entry : fs::directory_iterator(root_)) fs::remove_all(entry.path());
-    Forget(root_, tree_);
+    WriteTree(root_, tree_);
     return;
   }
   // On the first call the present files are the synced state.
@@ -203,13 +203,13 @@ void ForgetfulDisk::Restart(Survives survives, uint32_t seed) {
   tree_ = read(read, root_);
 }
 
-void ForgetfulDisk::Forget(const std::string& path, const NodePtr& node) {
+void ForgetfulDisk::WriteTree(const std::string& path, const NodePtr& node) {
   if (!node->is_folder) {
     std::ofstream(path, std::ios::binary) << node->live;
     return;
   }
   fs::create_directories(path);
-  for (const auto& [name, entry] : node->entries) Forget(JoinPath(path, name), entry);
+  for (const auto& [name, entry] : node->entries) WriteTree(JoinPath(path, name), entry);
 }
 
 }  // namespace trainyard

@@ -55,11 +55,12 @@ class ForgetfulDisk final : public FileSystem {
   absl::Status Call();
   NodePtr Find(const std::string& path) const;
   void Apply(const std::string& folder, Change change);
-  void Forget(const std::string& path, const NodePtr& node);
+  // Writes the surviving content of `node` to the real folder.
+  void WriteTree(const std::string& path, const NodePtr& node);
 
   const std::string root_;
   NodePtr tree_;
-  int calls_left_ = -1;  // -1: it does not crash
+  int calls_left_ = -1;  // -1: the disk does not crash
   int num_calls_ = 0;
   bool crashed_ = false;
 };

@@ -72,11 +72,11 @@ TEST_F(HuggingFaceFolderTest, ExportThenImport_ReturnsTheWeightsWithZeroMoments)
   ASSERT_TRUE(after.ok()) << after.status();
   for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
     const uint64_t bytes = *CountElements(shape) * 4;
-    std::string was(bytes, '\0'), is(bytes, '\0'), moment(bytes, 'x');
-    ASSERT_TRUE(before->ReadTensor("parameter", name, "F32", shape, absl::MakeSpan(was.data(), bytes)).ok());
-    ASSERT_TRUE((*after)->ReadTensor("parameter", name, "F32", shape, absl::MakeSpan(is.data(), bytes)).ok());
+    std::string expected(bytes, '\0'), found(bytes, '\0'), moment(bytes, 'x');
+    ASSERT_TRUE(before->ReadTensor("parameter", name, "F32", shape, absl::MakeSpan(expected.data(), bytes)).ok());
+    ASSERT_TRUE((*after)->ReadTensor("parameter", name, "F32", shape, absl::MakeSpan(found.data(), bytes)).ok());
     ASSERT_TRUE((*after)->ReadTensor("exp_avg_sq", name, "F32", shape, absl::MakeSpan(moment.data(), bytes)).ok());
-    EXPECT_EQ(was, is) << name;
+    EXPECT_EQ(found, expected) << name;
     EXPECT_EQ(moment, std::string(bytes, '\0')) << name;
   }
   EXPECT_TRUE(absl::IsAlreadyExists(Import(folder_ / "out", "again").status()));
@@ -150,7 +150,7 @@ TEST_F(HuggingFaceFolderTest, Import_OfSixteenBits_WidensExactlyAndRefusesAnUnti
                              static_cast<uint16_t>(half ? 0xB400 : 0xBE80), 1};
     std::memcpy(data.data(), bits, sizeof bits);
     infos.push_back({.name = "lm_head.weight", .dtype = dtype, .shape = {256, 4}});
-    const std::string tied = data + data.substr(0, 2048), own = data + std::string(2048, '\x01');
+    const std::string tied = data + data.substr(0, 2048), untied = data + std::string(2048, '\x01');
     WriteForeign(infos, tied);
 
     auto imported = Import(foreign_, std::string("run-") + dtype);
@@ -164,7 +164,7 @@ TEST_F(HuggingFaceFolderTest, Import_OfSixteenBits_WidensExactlyAndRefusesAnUnti
     EXPECT_EQ(values[0], 1.5f);
     EXPECT_EQ(values[1], -0.25f);
     EXPECT_EQ(values[2], half ? 0x1p-24f : 0x1p-133f);
-    WriteForeign(infos, own);
+    WriteForeign(infos, untied);
     EXPECT_THAT(std::string(Import(foreign_, "run").status().message()), HasSubstr("lm_head.weight differs"));
   }
 }

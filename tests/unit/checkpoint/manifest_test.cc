@@ -91,25 +91,25 @@ TEST(ManifestTest, KeysOfVersionTwo_AreReadAndNotRequiredInVersionOne) {
   manifest.nonfinite = {"parameter 'w'"};
 
   auto read = ParseManifest(ManifestText(manifest));
-  auto of_one = ParseManifest(Rehash(absl::StrReplaceAll(
+  auto version_one = ParseManifest(Rehash(absl::StrReplaceAll(
       plain, {{"\"version\": 2", "\"version\": 1"}, {",\n  \"list\": []", ""}, {"\n \"nonfinite\": [],", ""}})));
 
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(ManifestText(*read), ManifestText(manifest));
   EXPECT_EQ(read->data.list[0].path, "/data/a.txt");
   EXPECT_EQ(read->nonfinite, manifest.nonfinite);
-  ASSERT_TRUE(of_one.ok()) << of_one.status();
-  EXPECT_EQ(of_one->step, 100u);
+  ASSERT_TRUE(version_one.ok()) << version_one.status();
+  EXPECT_EQ(version_one->step, 100u);
   EXPECT_FALSE(ParseManifest(Rehash(absl::StrReplaceAll(plain, {{"\n \"nonfinite\": [],", ""}}))).ok());
 }
 
 TEST(ManifestTest, Parse_UnknownOrMissingKey_IsRefusedByName) {
-  std::string more =
+  std::string unknown_key =
       Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"step\": 100", "\"step\": 100,\n \"more\": 1"}}));
-  std::string less = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"step\": 100", "\"stop\": 100"}}));
+  std::string missing_key = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"step\": 100", "\"stop\": 100"}}));
 
-  EXPECT_THAT(std::string(ParseManifest(more).status().message()), HasSubstr("does not know"));
-  EXPECT_THAT(std::string(ParseManifest(less).status().message()), HasSubstr("'step'"));
+  EXPECT_THAT(std::string(ParseManifest(unknown_key).status().message()), HasSubstr("does not know"));
+  EXPECT_THAT(std::string(ParseManifest(missing_key).status().message()), HasSubstr("'step'"));
 }
 
 TEST(ManifestTest, Parse_SpecWithAnotherDigest_IsDataLoss) {

@@ -51,7 +51,7 @@ class PartTest : public testing::Test {
       const Share next = ShareOf(tensor.bytes.size() / 4, (rank + 1) % world, world);
       if (next.count == 0) continue;
       ManifestTensor witnessed{.name = tensor.name, .role = tensor.role, .dtype = "F32", .shape = tensor.shape};
-      witnessed.pieces = CutIntoPieces(header, next.first, next.count, kPiece);
+      witnessed.pieces = CutIntoPieces(header, next.first, next.count, kPieceBytes);
       for (ManifestPiece& piece : witnessed.pieces) {
         piece.hash =
             HashHex(tensor.bytes.substr(piece.first_element * 4, (piece.last_element - piece.first_element) * 4));
@@ -59,7 +59,7 @@ class PartTest : public testing::Test {
       part.witnessed.push_back(std::move(witnessed));
     }
     auto shard = ShardWriter::Create(partial_, absl::StrCat("shard-", rank, ".safetensors"), entries,
-                                     FileSystem::Real(), {.piece_bytes = kPiece});
+                                     FileSystem::Real(), {.piece_bytes = kPieceBytes});
     EXPECT_TRUE(shard.ok()) << shard.status();
     for (absl::string_view each : bytes) EXPECT_TRUE((*shard)->Append(each).ok());
     absl::StatusOr<WrittenShard> written = (*shard)->Finish();
@@ -85,7 +85,7 @@ class PartTest : public testing::Test {
     return parts;
   }
 
-  static constexpr uint64_t kPiece = 20;  // five elements
+  static constexpr uint64_t kPieceBytes = 20;  // five elements
   TemporaryFolder folder_;
   const std::string partial_ = PartialPath(folder_.path(), 4, 2);
 };
@@ -208,10 +208,10 @@ TEST_F(PartTest, Nonfinite_OfAllRanks_IsListedOnce) {
 
 TEST_F(PartTest, WriterWithAnErrorBeforeAWrite_StopsAtTheNextChunk) {
   const std::string bytes(1 << 20, 'x');
-  uint64_t asked = 0;
+  uint64_t requested = 0;
   ShardOptions options{.before_write = [&](uint64_t chunk) {
-    asked += chunk;
-    return asked > 600'000 ? absl::CancelledError("given up") : absl::OkStatus();
+    requested += chunk;
+    return requested > 600'000 ? absl::CancelledError("given up") : absl::OkStatus();
   }};
   const TensorHeader header{.name = "w", .role = "parameter", .dtype = "F32", .shape = {1 << 18}};
   auto shard = ShardWriter::Create(partial_, "shard", {{.tensor = header, .count = 1 << 18}}, FileSystem::Real(),

@@ -34,20 +34,20 @@ class RecordingDisk final : public ForwardingDisk {
    public:
     File(RecordingDisk& disk, std::unique_ptr<WritableFile> file) : disk_(disk), file_(std::move(file)) {}
     absl::Status Append(absl::string_view bytes) override {
-      absl::Status noted = disk_.Note(absl::StrCat("append ", bytes.size()));
-      return noted.ok() ? file_->Append(bytes) : noted;
+      absl::Status recorded = disk_.Record(absl::StrCat("append ", bytes.size()));
+      return recorded.ok() ? file_->Append(bytes) : recorded;
     }
     absl::Status StartWriteBack(uint64_t first, uint64_t last) override {
-      absl::Status noted = disk_.Note(absl::StrCat("start ", first, "-", last));
-      return noted.ok() ? file_->StartWriteBack(first, last) : noted;
+      absl::Status recorded = disk_.Record(absl::StrCat("start ", first, "-", last));
+      return recorded.ok() ? file_->StartWriteBack(first, last) : recorded;
     }
     absl::Status AwaitWriteBack(uint64_t first, uint64_t last) override {
-      absl::Status noted = disk_.Note(absl::StrCat("await ", first, "-", last));
-      return noted.ok() ? file_->AwaitWriteBack(first, last) : noted;
+      absl::Status recorded = disk_.Record(absl::StrCat("await ", first, "-", last));
+      return recorded.ok() ? file_->AwaitWriteBack(first, last) : recorded;
     }
     absl::Status Sync() override {
-      absl::Status noted = disk_.Note("sync");
-      return noted.ok() ? file_->Sync() : noted;
+      absl::Status recorded = disk_.Record("sync");
+      return recorded.ok() ? file_->Sync() : recorded;
     }
 
    private:
@@ -55,7 +55,7 @@ class RecordingDisk final : public ForwardingDisk {
     const std::unique_ptr<WritableFile> file_;
   };
 
-  absl::Status Note(std::string call) {
+  absl::Status Record(std::string call) {
     {
       absl::MutexLock lock(&mu_);
       calls_.push_back(call);

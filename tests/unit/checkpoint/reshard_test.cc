@@ -147,7 +147,7 @@ TEST(DtypeConvertTest, Halves_RoundToTheNearestAndTiesToEven) {
       {1.0 + 0x1p-8 + 0x1p-30, 0x3C04, 0x3F81},
       {65504.0, 0x7BFF, 0x4780},  // the largest of fp16
       {65519.0, 0x7BFF, 0x4780},
-      {65520.0, 0x7C00, 0x4780},  // rounds to infinity there
+      {65520.0, 0x7C00, 0x4780},  // rounds to infinity in fp16
       {0x1p-24, 0x0001, 0x3380},  // the smallest of fp16
       {0x1p-25, 0x0000, 0x3300},  // halfway to 0: to even
       {0x1.8p-25, 0x0001, 0x3340},
@@ -175,7 +175,7 @@ TEST(DtypeConvertTest, EveryHalf_RoundTrips) {
         if (std::isnan(read)) {
           EXPECT_TRUE(HasNonfinite(half, back)) << bits;
         } else {
-          ASSERT_EQ(back, bytes) << half << " " << bits << " by " << wide;
+          ASSERT_EQ(back, bytes) << half << " " << bits << " via " << wide;
         }
       }
     }

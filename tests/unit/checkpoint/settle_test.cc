@@ -136,7 +136,8 @@ TEST_F(SettleTest, CompletePartial_ReplacesADamagedCheckpoint) {
   EXPECT_EQ(FindCheckpoint(folder_.path())->checkpoint->manifest().generation, 3u);
 }
 
-// Name and manifest have the generation; a folder that is being removed is whole until its files are removed.
+// Both the name and the manifest contain the generation. A folder that is being removed is whole until its files are
+// removed.
 TEST_F(SettleTest, FolderBeingRemovedOrReplaced_IsNotUsedAsASave) {
   Partial(100, 3);
   std::filesystem::rename(PartialPathOf(100, 3), folder_ / "step-00000100.pruned.partial");
@@ -179,7 +180,7 @@ TEST_F(SettleTest, TemporaryFilesOfEndedProcesses_AreRemoved) {
 
 // A partial that cannot be removed does not prevent the start: it is reported, and removed by a later sweep.
 TEST_F(SettleTest, PartialThatCannotBeRemoved_IsReported) {
-  class Stubborn final : public ForwardingDisk {
+  class DiskThatKeepsFolders final : public ForwardingDisk {
    public:
     absl::Status RemoveAll(const std::string&) override { return absl::AlreadyExistsError("it is not empty"); }
   } disk;
@@ -189,7 +190,7 @@ TEST_F(SettleTest, PartialThatCannotBeRemoved_IsReported) {
 
   ASSERT_TRUE(messages.ok()) << messages.status();
   EXPECT_THAT(*messages, ElementsAre(HasSubstr("it cannot be removed: it is not empty")));
-  // Under a name that no process writes to.
+  // The partial has a name that no process writes to.
   EXPECT_THAT(Names(), ElementsAre(HasSubstr("step-00000300.g3.swept-")));
   EXPECT_EQ(SweepPartials(folder_.path(), 3, FileSystem::Real()).size(), 1u);
   EXPECT_THAT(Names(), IsEmpty());

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kRoom = 4096;
+constexpr uint64_t kCapacity = 4096;
 constexpr char kJob[] = "k3vq7a2p";
 
 class SnapshotTest : public testing::Test {
@@ -28,7 +28,7 @@ class SnapshotTest : public testing::Test {
     return {.folder = folder_.path(), .job_id = kJob, .generation = generation, .rank = rank};
   }
   std::string Path(char buffer = 'a') { return SnapshotPath(Place(2, 1), buffer); }
-  std::unique_ptr<SnapshotBuffer> Make(char buffer = 'a') { return *SnapshotBuffer::Make(Path(buffer), kRoom); }
+  std::unique_ptr<SnapshotBuffer> Make(char buffer = 'a') { return *SnapshotBuffer::Make(Path(buffer), kCapacity); }
 
   // Copies the half of the state of this step that one of two ranks holds into `buffer`.
   CheckpointPart Copy(uint64_t step, SnapshotBuffer& buffer) {
@@ -97,7 +97,7 @@ TEST_F(SnapshotTest, UnsealedSnapshot_IsRefused_AndTheOtherBufferStaysWhole) {
   }
 }
 
-TEST_F(SnapshotTest, SealWithoutRoomForItsIndex_IsNotWhole) {
+TEST_F(SnapshotTest, SealWithoutSpaceForItsIndex_LeavesTheSnapshotUnsealed) {
   auto buffer = Make();
   buffer->Begin();
   CheckpointPart part = Copy(7, *buffer);
@@ -112,16 +112,17 @@ TEST_F(SnapshotTest, AnyFlippedBit_IsDetected) {
   Save(7, *Make());
   const uint64_t size = std::filesystem::file_size(Path());
   const CheckpointPart part = (*Snapshot::Open(Path()))->part();
-  std::vector<bool> counts(size, true);
+  std::vector<bool> is_hashed(size, true);
   const uint64_t header = sizeof(snapshot_format::Header), contents = snapshot_format::kHeaderBytes;
-  std::fill(counts.begin() + static_cast<ptrdiff_t>(header), counts.begin() + static_cast<ptrdiff_t>(contents + kRoom),
-            false);
+  std::fill(is_hashed.begin() + static_cast<ptrdiff_t>(header),
+            is_hashed.begin() + static_cast<ptrdiff_t>(contents + kCapacity), false);
   for (const ManifestTensor& tensor : part.tensors) {
-    for (uint64_t at = tensor.pieces[0].first_byte; at < tensor.pieces[0].last_byte; ++at) counts[contents + at] = true;
+    for (uint64_t at = tensor.pieces[0].first_byte; at < tensor.pieces[0].last_byte; ++at)
+      is_hashed[contents + at] = true;
   }
 
   for (uint64_t at = 0; at < size; ++at) {
-    if (!counts[at]) continue;
+    if (!is_hashed[at]) continue;
     FlipBit(Path(), at, static_cast<int>(at % 8));
     auto opened = Snapshot::Open(Path());
     EXPECT_FALSE(opened.ok() && (*opened)->Verify().ok()) << "byte " << at;
@@ -130,7 +131,7 @@ TEST_F(SnapshotTest, AnyFlippedBit_IsDetected) {
   EXPECT_EQ((*Snapshot::Open(Path()))->Verify(), absl::OkStatus());
 }
 
-TEST_F(SnapshotTest, ACutFile_IsRefused) {
+TEST_F(SnapshotTest, TruncatedFile_IsRefused) {
   Save(7, *Make());
   const uint64_t size = std::filesystem::file_size(Path());
 
@@ -159,15 +160,15 @@ TEST_F(SnapshotTest, BufferWrittenDuringARead_IsReportedAsDamage) {
 
 TEST_F(SnapshotTest, ExistingFileAndLink_AreRefused) {
   auto buffer = Make();
-  EXPECT_TRUE(absl::IsAlreadyExists(SnapshotBuffer::Make(Path(), kRoom).status()));
+  EXPECT_TRUE(absl::IsAlreadyExists(SnapshotBuffer::Make(Path(), kCapacity).status()));
 
   std::filesystem::create_symlink(folder_ / "elsewhere", Path('b'));
 
-  EXPECT_FALSE(SnapshotBuffer::Make(Path('b'), kRoom).ok());
+  EXPECT_FALSE(SnapshotBuffer::Make(Path('b'), kCapacity).ok());
   EXPECT_FALSE(std::filesystem::exists(folder_ / "elsewhere"));
 }
 
-TEST_F(SnapshotTest, WithoutRoom_NoFileIsLeft) {
+TEST_F(SnapshotTest, BufferThatDoesNotFit_LeavesNoFile) {
   // More than the maximum length of a file.
   EXPECT_FALSE(SnapshotBuffer::Make(Path(), uint64_t{1} << 62).ok());
 
@@ -175,16 +176,16 @@ TEST_F(SnapshotTest, WithoutRoom_NoFileIsLeft) {
 }
 
 TEST_F(SnapshotTest, OlderGenerations_AreRemovedForAllRanks) {
-  std::vector<std::unique_ptr<SnapshotBuffer>>
-      live;  // of a process that still runs: it writes to a file without a name
+  // Of processes that still run and then write to files without a name.
+  std::vector<std::unique_ptr<SnapshotBuffer>> live;
   for (uint64_t generation : {1, 2, 3}) {
     for (uint64_t rank : {0, 3}) {
-      live.push_back(*SnapshotBuffer::Make(SnapshotPath(Place(generation, rank), 'a'), kRoom));
+      live.push_back(*SnapshotBuffer::Make(SnapshotPath(Place(generation, rank), 'a'), kCapacity));
     }
   }
   SnapshotPlace other = Place(1, 0);
   other.job_id = "other";
-  live.push_back(*SnapshotBuffer::Make(SnapshotPath(other, 'b'), kRoom));
+  live.push_back(*SnapshotBuffer::Make(SnapshotPath(other, 'b'), kCapacity));
 
   RemoveOlderSnapshots(folder_.path(), kJob, 3);
 

@@ -107,10 +107,10 @@ inline void FlipBit(const std::string& path, uint64_t at, int bit) {
 }
 inline void FlipByte(const std::string& path, size_t at) { FlipBit(path, at, 5); }
 
-// A disk with room for `room` bytes; removing files does not free any.
+// A disk with `free_bytes` of free space; removing files does not free any.
 class FullDisk final : public ForwardingDisk {
  public:
-  explicit FullDisk(int64_t room) : room_(room) {}
+  explicit FullDisk(int64_t free_bytes) : free_bytes_(free_bytes) {}
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
     auto file = Real().Create(path);
@@ -118,7 +118,7 @@ class FullDisk final : public ForwardingDisk {
     return std::make_unique<File>(*this, *std::move(file), path);
   }
 
-  void set_room(int64_t room) { room_ = room; }
+  void set_free_bytes(int64_t free_bytes) { free_bytes_ = free_bytes; }
 
  private:
   class File final : public WritableFile {
@@ -126,7 +126,7 @@ class FullDisk final : public ForwardingDisk {
     File(FullDisk& disk, std::unique_ptr<WritableFile> file, std::string path)
         : disk_(disk), file_(std::move(file)), path_(std::move(path)) {}
     absl::Status Append(absl::string_view bytes) override {
-      if ((disk_.room_ -= static_cast<int64_t>(bytes.size())) < 0)
+      if ((disk_.free_bytes_ -= static_cast<int64_t>(bytes.size())) < 0)
         return ErrnoStatus(ENOSPC, absl::StrCat("cannot write ", path_));
       return file_->Append(bytes);
     }
@@ -140,7 +140,7 @@ class FullDisk final : public ForwardingDisk {
     std::string path_;
   };
 
-  std::atomic<int64_t> room_;
+  std::atomic<int64_t> free_bytes_;
 };
 
 }  // namespace trainyard

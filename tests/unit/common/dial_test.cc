@@ -37,8 +37,8 @@ class ListeningProcess {
     EXPECT_EQ(pipe(ready), 0);
     pid_ = fork();
     if (pid_ == 0) {
-      const bool is_user = user == geteuid() || setuid(user) == 0;
-      const uint16_t port = is_user ? Listen(path) : 0;
+      const bool runs_as_user = user == geteuid() || setuid(user) == 0;
+      const uint16_t port = runs_as_user ? Listen(path) : 0;
       if (write(ready[1], &port, sizeof port) != sizeof port) _exit(1);
       pause();
       _exit(0);
@@ -56,7 +56,7 @@ class ListeningProcess {
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
  private:
-  // Its port; 1 for a path; 0 if it could not listen.
+  // Returns the port of the listener, 1 for a path, or 0 if it could not listen.
   static uint16_t Listen(const std::string& path) {
     if (!path.empty()) {
       sockaddr_un at = {};
@@ -157,16 +157,16 @@ TEST_F(DialTest, OwnerOfTheNamedTokenFile_IsTrusted) {
       Dial({.address = listener.address(), .token_file = NamedToken(kStranger - 1), .obey = true}).status()));
 }
 
-TEST_F(DialTest, UnixSocket_IsCheckedByItsListener) {
+TEST_F(DialTest, UnixSocketOfAnotherUser_IsNotObeyed) {
   chmod(folder_.path().c_str(), 0777);
-  const std::string own = folder_ / "own", strange = folder_ / "strange";
+  const std::string own = folder_ / "own", foreign = folder_ / "foreign";
   ListeningProcess listener(geteuid(), own);
 
   EXPECT_TRUE(Dial({.address = "unix:" + own, .obey = true}).ok());
   if (geteuid() != 0) return;
-  ListeningProcess stranger(kStranger, strange);
+  ListeningProcess stranger(kStranger, foreign);
 
-  EXPECT_TRUE(absl::IsPermissionDenied(Dial({.address = "unix:" + strange, .obey = true}).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(Dial({.address = "unix:" + foreign, .obey = true}).status()));
 }
 
 TEST_F(DialTest, MissingTokenFile_IsNamed) {

@@ -36,7 +36,8 @@ TEST_F(FilesTest, Errors_NameThePathAndHaveACode) {
   ASSERT_TRUE(WriteFileAtomically(JoinPath(folder_, "big"), std::string(100, 'x')).ok());
   EXPECT_EQ(ReadFile(JoinPath(folder_, "big"), 99).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(MakeFolders(JoinPath(folder_, "big/below")).ok(), false);
-  EXPECT_TRUE(absl::IsInvalidArgument(MakeFolders(JoinPath(folder_, std::string(300, 'n'))))) << "no disk will take it";
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeFolders(JoinPath(folder_, std::string(300, 'n')))))
+      << "no file system accepts so long a name";
 }
 
 TEST_F(FilesTest, Lock_HasOneHolder) {
@@ -47,7 +48,8 @@ TEST_F(FilesTest, Lock_HasOneHolder) {
   absl::Status second = FileLock::Acquire(path, absl::ZeroDuration()).status();
   EXPECT_EQ(second.code(), absl::StatusCode::kUnavailable);
   std::string holder = absl::StrCat("is locked by process ", getpid(), " (");
-  EXPECT_NE(second.message().find(holder), absl::string_view::npos) << second << ": who, and by which command";
+  EXPECT_NE(second.message().find(holder), absl::string_view::npos)
+      << second << ": it should name the process and its command";
   EXPECT_NE(second.message().find("common_test"), absl::string_view::npos) << second;
 
   first->reset();

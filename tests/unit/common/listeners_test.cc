@@ -19,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-sockaddr_storage At(const char* address, uint16_t port) {
+sockaddr_storage SocketAddress(const char* address, uint16_t port) {
   sockaddr_storage storage = {};
   if (auto& v4 = reinterpret_cast<sockaddr_in&>(storage); inet_pton(AF_INET, address, &v4.sin_addr) == 1) {
     v4.sin_family = AF_INET;
@@ -33,7 +33,8 @@ sockaddr_storage At(const char* address, uint16_t port) {
   return storage;
 }
 
-// 7070 is 1B9E. As printed on little-endian machines, the only ones that are supported.
+// Formats a line of /proc/net/tcp. 7070 is 1B9E; the bytes of addresses are in the order of little-endian machines, the
+// only ones that are supported.
 std::string Line(const std::string& local, const std::string& state, int user) {
   return absl::StrCat("   0: ", local, " 00000000:0000 ", state, " 00000000:00000000 00:00000000 00000000  ", user,
                       "        0 1129 1 00000000ec1ae5d7 100 0 0 10 0");
@@ -44,41 +45,41 @@ const std::string kAnyV6 = "00000000000000000000000000000000:1B9E";
 const std::string kMapped = "0000000000000000FFFF00000100007F:1B9E";
 const std::string kLoopbackV6 = "00000000000000000000000001000000:1B9E";
 
-std::vector<PortOwner> Take(const std::string& line, const sockaddr_storage& address) {
+std::vector<PortOwner> ListenersIn(const std::string& line, const sockaddr_storage& address) {
   std::vector<PortOwner> found;
   EXPECT_TRUE(TakeListener(line, address, &found)) << line;
   return found;
 }
 
 TEST(TakeListener, ListenerAtTheAddressOrAtAllAddresses_IsFound) {
-  const sockaddr_storage v4 = At("127.0.0.1", 7070), v6 = At("::1", 7070);
+  const sockaddr_storage v4 = SocketAddress("127.0.0.1", 7070), v6 = SocketAddress("::1", 7070);
   for (const std::string& local : {kLoopback, kMapped}) {
-    const std::vector<PortOwner> found = Take(Line(local, "0A", 1001), v4);
+    const std::vector<PortOwner> found = ListenersIn(Line(local, "0A", 1001), v4);
     ASSERT_EQ(found.size(), 1u) << local;
     EXPECT_EQ(found[0].user, 1001u);
     EXPECT_TRUE(found[0].exact);
-    EXPECT_THAT(Take(Line(local, "0A", 1001), v6), IsEmpty()) << local;
+    EXPECT_THAT(ListenersIn(Line(local, "0A", 1001), v6), IsEmpty()) << local;
   }
   for (const std::string& local : {kAnyV4, kAnyV6}) {
-    ASSERT_EQ(Take(Line(local, "0A", 7), v4).size(), 1u) << local;
-    EXPECT_FALSE(Take(Line(local, "0A", 7), v4)[0].exact);
+    ASSERT_EQ(ListenersIn(Line(local, "0A", 7), v4).size(), 1u) << local;
+    EXPECT_FALSE(ListenersIn(Line(local, "0A", 7), v4)[0].exact);
   }
-  EXPECT_THAT(Take(Line(kAnyV4, "0A", 7), v6), IsEmpty());
-  EXPECT_EQ(Take(Line(kAnyV6, "0A", 7), v6).size(), 1u);
-  EXPECT_EQ(Take(Line(kLoopbackV6, "0A", 7), v6).size(), 1u);
-  EXPECT_THAT(Take(Line(kLoopbackV6, "0A", 7), v4), IsEmpty());
+  EXPECT_THAT(ListenersIn(Line(kAnyV4, "0A", 7), v6), IsEmpty());
+  EXPECT_EQ(ListenersIn(Line(kAnyV6, "0A", 7), v6).size(), 1u);
+  EXPECT_EQ(ListenersIn(Line(kLoopbackV6, "0A", 7), v6).size(), 1u);
+  EXPECT_THAT(ListenersIn(Line(kLoopbackV6, "0A", 7), v4), IsEmpty());
 }
 
 TEST(TakeListener, OtherPortsAndAddresses_AreSkipped) {
-  EXPECT_THAT(Take(Line("0100007F:1B9F", "0A", 1), At("127.0.0.1", 7070)), IsEmpty());
-  EXPECT_THAT(Take(Line("0200007F:1B9E", "0A", 1), At("127.0.0.1", 7070)), IsEmpty());
+  EXPECT_THAT(ListenersIn(Line("0100007F:1B9F", "0A", 1), SocketAddress("127.0.0.1", 7070)), IsEmpty());
+  EXPECT_THAT(ListenersIn(Line("0200007F:1B9E", "0A", 1), SocketAddress("127.0.0.1", 7070)), IsEmpty());
 }
 
 TEST(TakeListener, FirstLineOfAnotherState_EndsTheSearch) {
   std::vector<PortOwner> found;
   for (const std::string& line : {Line(kLoopback, "01", 1), Line("nonsense", "0A", 1), Line("0100007F", "0A", 1),
                                   std::string(), std::string("   0: 0100007F:1B9E")}) {
-    EXPECT_FALSE(TakeListener(line, At("127.0.0.1", 7070), &found)) << line;
+    EXPECT_FALSE(TakeListener(line, SocketAddress("127.0.0.1", 7070), &found)) << line;
   }
   EXPECT_THAT(found, IsEmpty());
 }
@@ -86,16 +87,16 @@ TEST(TakeListener, FirstLineOfAnotherState_EndsTheSearch) {
 TEST(ListeningUsers, OwnSocket_BelongsToThisUser_UntilItIsClosed) {
   for (const char* address : {"127.0.0.1", "0.0.0.0"}) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_storage at = At(address, 0);
+    sockaddr_storage bound = SocketAddress(address, 0);
     socklen_t size = sizeof(sockaddr_in);
-    ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&at), size), 0);
+    ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&bound), size), 0);
     ASSERT_EQ(listen(fd, 1), 0);
-    ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size), 0);
-    at = At("127.0.0.1", ntohs(reinterpret_cast<sockaddr_in&>(at).sin_port));
+    ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size), 0);
+    bound = SocketAddress("127.0.0.1", ntohs(reinterpret_cast<sockaddr_in&>(bound).sin_port));
 
-    EXPECT_THAT(*ListeningUsers(at), ElementsAre(geteuid())) << address;
+    EXPECT_THAT(*ListeningUsers(bound), ElementsAre(geteuid())) << address;
     close(fd);
-    EXPECT_THAT(*ListeningUsers(at), IsEmpty()) << address;
+    EXPECT_THAT(*ListeningUsers(bound), IsEmpty()) << address;
   }
 }
 

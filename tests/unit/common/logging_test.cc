@@ -73,7 +73,7 @@ class Pipe {
   size_t capacity_ = 0;
 };
 
-LogWriter::Options To(int fd, size_t queue_bytes = 1000) {
+LogWriter::Options OptionsFor(int fd, size_t queue_bytes = 1000) {
   return {.fd = fd, .queue_bytes = queue_bytes, .format_dropped = [](uint64_t lines) {
             return absl::StrCat(lines, " dropped\n");
           }};
@@ -82,7 +82,7 @@ LogWriter::Options To(int fd, size_t queue_bytes = 1000) {
 TEST(LogWriter, BlockedReader_DoesNotBlockWriters_AndTheGapIsCounted) {
   Pipe pipe;
   pipe.Fill();
-  LogWriter writer(To(pipe.in()));
+  LogWriter writer(OptionsFor(pipe.in()));
 
   for (int i = 0; i < 5000; ++i) writer.Push(absl::StrCat(i, "\n"));
 
@@ -98,7 +98,7 @@ TEST(LogWriter, BlockedReader_DoesNotBlockWriters_AndTheGapIsCounted) {
   ASSERT_GE(lines.size(), 3u);
   EXPECT_EQ(lines.back(), "after");
   lines.pop_back();
-  // There may be several gaps, because the writer makes room in the queue when it takes lines out.
+  // There may be several gaps, because the writer frees space in the queue when it removes lines.
   uint64_t next = 0;
   for (const std::string& line : lines) {
     uint64_t gap = 0;
@@ -114,7 +114,7 @@ TEST(LogWriter, BlockedReader_DoesNotBlockWriters_AndTheGapIsCounted) {
 TEST(LogWriter, RefusedLines_AreCounted_AndReportedOnceWritesSucceed) {
   Pipe pipe;
   const int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
-  LogWriter writer(To(fd));
+  LogWriter writer(OptionsFor(fd));
   for (const char* line : {"one\n", "two\n"}) {
     writer.Push(line);
     EXPECT_TRUE(writer.Flush(kLong));
@@ -132,7 +132,7 @@ TEST(LogWriter, RefusedLines_AreCounted_AndReportedOnceWritesSucceed) {
 TEST(LogWriter, ClosedReader_DoesNotEndTheProcess) {
   Pipe pipe;
   pipe.CloseReader();
-  LogWriter writer(To(pipe.in()));
+  LogWriter writer(OptionsFor(pipe.in()));
 
   writer.Push("no reader\n");
 
@@ -192,7 +192,7 @@ TEST(Logging, EndingProcess_WritesAllLines_AndEndsEvenWithoutAReader) {
 
   EXPECT_EQ(StatusOf(pipe, [] { std::exit(0); }), 0);
   EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last line"));
-  EXPECT_EQ(StatusOf(full, [] { std::exit(0); }), 0) << "after a second";
+  EXPECT_EQ(StatusOf(full, [] { std::exit(0); }), 0) << "the process gives up after a second";
 #ifndef TRAINYARD_SANITIZED
   const int aborted = StatusOf(pipe, [] { std::abort(); });
   EXPECT_TRUE(WIFSIGNALED(aborted) && WTERMSIG(aborted) == SIGABRT) << aborted;
@@ -203,7 +203,7 @@ TEST(Logging, EndingProcess_WritesAllLines_AndEndsEvenWithoutAReader) {
 #endif
 }
 
-TEST(RareLine, OneLinePerPeriod_IsLetThrough_AndTheRestCounted) {
+TEST(RareLine, OneLinePerPeriod_IsLetThrough_AndTheRestAreCounted) {
   RareLine rare(absl::Minutes(1));
   const absl::Time begin = absl::UnixEpoch();
 

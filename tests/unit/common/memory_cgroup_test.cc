@@ -21,7 +21,7 @@ class MemoryCgroup : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(MemoryCgroup, TightestLimitOfItAndItsAncestors_Counts) {
+TEST_F(MemoryCgroup, TightestLimitOfTheCgroupAndItsAncestors_Counts) {
   Write("proc/self/cgroup", "0::/jobs/a\n");
   Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", folder_ / "cg", " rw - cgroup2 cgroup2 rw\n"));
   Write("cg/jobs/a/memory.max", "1000\n");
@@ -35,7 +35,7 @@ TEST_F(MemoryCgroup, TightestLimitOfItAndItsAncestors_Counts) {
   EXPECT_EQ(MemoryLeftIn(OwnCgroup()), 100);
 
   Write("cg/jobs/memory.current", "2500\n");
-  EXPECT_EQ(MemoryLeftIn(OwnCgroup()), 0) << "never below";
+  EXPECT_EQ(MemoryLeftIn(OwnCgroup()), 0) << "never negative";
 }
 
 TEST_F(MemoryCgroup, Version1_CountsInactiveFilesOfDescendants) {

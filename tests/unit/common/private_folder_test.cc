@@ -64,14 +64,14 @@ TEST_F(PrivateFolderTest, RuntimeFolder_IsUsedOnlyIfTheUserLingers) {
 }
 
 TEST_F(PrivateFolderTest, NameOfAnotherUsersFolder_IsReplacedByARandomName) {
-  const std::string taken = temporary_ / absl::StrCat("trainyard-", geteuid());
-  std::filesystem::create_directory(taken);
-  ASSERT_EQ(chmod(taken.c_str(), 0777), 0);
+  const std::string usual_path = temporary_ / absl::StrCat("trainyard-", geteuid());
+  std::filesystem::create_directory(usual_path);
+  ASSERT_EQ(chmod(usual_path.c_str(), 0777), 0);
 
   auto folder = MakeSocketFolder({.runtime = "", .lingers = false, .shared = temporary_.path()});
 
   ASSERT_EQ(folder.status(), absl::OkStatus());
-  EXPECT_TRUE(absl::StartsWith(*folder, absl::StrCat(taken, "-")));
+  EXPECT_TRUE(absl::StartsWith(*folder, absl::StrCat(usual_path, "-")));
   EXPECT_EQ(CheckPrivateFolder(*folder), absl::OkStatus());
 }
 

@@ -276,13 +276,13 @@ TEST(Rules, UnknownField_IsRejected) {
 }
 
 TEST(NearestName, TypingErrors_AreFound) {
-  const std::vector<std::string> words = {"layers", "heads", "width", "context"};
-  EXPECT_EQ(NearestName("layres", words), "layers");
-  EXPECT_EQ(NearestName("Heads", words), "heads");
-  EXPECT_EQ(NearestName("contxt", words), "context");
-  EXPECT_EQ(NearestName("colour", words), "");
-  EXPECT_EQ(NearestName("", words), "");
-  EXPECT_EQ(NearestName(std::string(10'000, 'x'), words), "");
+  const std::vector<std::string> names = {"layers", "heads", "width", "context"};
+  EXPECT_EQ(NearestName("layres", names), "layers");
+  EXPECT_EQ(NearestName("Heads", names), "heads");
+  EXPECT_EQ(NearestName("contxt", names), "context");
+  EXPECT_EQ(NearestName("colour", names), "");
+  EXPECT_EQ(NearestName("", names), "");
+  EXPECT_EQ(NearestName(std::string(10'000, 'x'), names), "");
 }
 
 // The reader may reject input that users and programs produce by mistake with any message, but must return.

@@ -35,9 +35,9 @@ TEST(Sampler, TheOrderDependsOnSeedAndEpochAlone) {
 // A change of the order would change every resumed job, so a few of its elements are fixed here.
 TEST(Sampler, TheOrderIsThatOfEarlierReleases) {
   Sampler sampler(1'000'000, 1337);
-  std::vector<uint64_t> places;
-  for (uint64_t position : {0, 1, 2, 999'999, 1'000'000}) places.push_back(sampler.At(position));
-  EXPECT_EQ(places, (std::vector<uint64_t>{796509, 353537, 408344, 613333, 192444}));
+  std::vector<uint64_t> samples;
+  for (uint64_t position : {0, 1, 2, 999'999, 1'000'000}) samples.push_back(sampler.At(position));
+  EXPECT_EQ(samples, (std::vector<uint64_t>{796509, 353537, 408344, 613333, 192444}));
 }
 
 // Neighbours in the order are as far apart in the text as random samples: a third of its length on average.
@@ -46,9 +46,9 @@ TEST(Sampler, ShufflesWell) {
   Sampler sampler(kSize, 5);
   double distance = 0, correlation = 0;
   for (uint64_t i = 0; i + 1 < kSize; ++i) {
-    double here = static_cast<double>(sampler.At(i)), next = static_cast<double>(sampler.At(i + 1));
-    distance += std::abs(here - next) / kSize;
-    correlation += (here / kSize - 0.5) * (static_cast<double>(i) / kSize - 0.5);
+    double sample = static_cast<double>(sampler.At(i)), next = static_cast<double>(sampler.At(i + 1));
+    distance += std::abs(sample - next) / kSize;
+    correlation += (sample / kSize - 0.5) * (static_cast<double>(i) / kSize - 0.5);
   }
   EXPECT_NEAR(distance / kSize, 1.0 / 3, 0.02);
   EXPECT_NEAR(correlation / kSize * 12, 0, 0.05);

@@ -64,7 +64,7 @@ TEST(Mesh, WithAWrongProduct_IsRefusedWithTheProduct) {
   EXPECT_THAT(mesh.status().message(), HasSubstr("does not hold 4 ranks"));
 }
 
-TEST(Mesh, WithASideBelowOne_IsRefusedWithItsName) {
+TEST(Mesh, WithAnAxisBelowOne_IsRefusedWithItsName) {
   auto mesh = Mesh::Create({.tp = 0}, 1);
 
   ASSERT_TRUE(absl::IsInvalidArgument(mesh.status()));

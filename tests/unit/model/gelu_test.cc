@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-// Value and slope of `function` at many points.
+// Returns the values and the slopes of `function` at the points of `x`.
 std::pair<at::Tensor, at::Tensor> ValueAndSlope(at::Tensor (*function)(const at::Tensor&), at::Tensor x) {
   x.requires_grad_(true);
   at::Tensor y = function(x);
@@ -22,7 +22,7 @@ std::pair<at::Tensor, at::Tensor> ValueAndSlope(at::Tensor (*function)(const at:
   return {y.detach().to(at::kDouble), x.grad().to(at::kDouble)};
 }
 
-at::Tensor LibTorchs(const at::Tensor& x) { return at::gelu(x, "tanh"); }
+at::Tensor LibTorchGelu(const at::Tensor& x) { return at::gelu(x, "tanh"); }
 
 class GeluTest : public testing::Test {
  protected:
@@ -33,11 +33,11 @@ TEST_F(GeluTest, MatchesFp64WithinFp32Rounding) {
   at::Tensor x = at::linspace(-12, 12, 100'003, at::kFloat);
 
   auto [y, slope] = ValueAndSlope(Gelu, x.clone());
-  auto [exact_y, exact_slope] = ValueAndSlope(LibTorchs, x.to(at::kDouble));
+  auto [exact_y, exact_slope] = ValueAndSlope(LibTorchGelu, x.to(at::kDouble));
 
   EXPECT_LT((y - exact_y).abs().max().item<double>(), 1e-6);
   EXPECT_LT((slope - exact_slope).abs().max().item<double>(), 1e-6);
-  // Relative errors, where the value is not lost in the tail.
+  // Relative errors, except in the tails, where values are almost zero.
   at::Tensor in_range = x.abs().lt(3).to(at::kDouble);
   at::Tensor relative = (y - exact_y).abs() / exact_y.abs().clamp_min(1e-12) * in_range;
   EXPECT_LT(relative.max().item<double>(), 2e-6);
@@ -56,9 +56,9 @@ TEST_F(GeluTest, PropagatesNaN) {
 
 TEST_F(GeluTest, IsTheSameWithAndWithoutGradients) {
   at::Tensor x = at::linspace(-5, 5, 999).requires_grad_(true);
-  at::Tensor with = Gelu(x).detach();
+  at::Tensor with_gradients = Gelu(x).detach();
   c10::NoGradGuard no_grad;
-  EXPECT_TRUE(with.equal(Gelu(x)));
+  EXPECT_TRUE(with_gradients.equal(Gelu(x)));
 }
 
 TEST_F(GeluTest, LeavesFp64ToLibTorch) {

@@ -97,10 +97,10 @@ TEST(Gpt2, TargetOfMinusOne_IsIgnored) {
   c10::NoGradGuard no_grad;
   NoUnitHooks hooks;
   auto [inputs, targets] = Sample();
-  at::Tensor holes = targets.clone();
-  holes.narrow(1, 3, kContext - 3).fill_(-1);
+  at::Tensor masked = targets.clone();
+  masked.narrow(1, 3, kContext - 3).fill_(-1);
   double expected = model->LossSum(inputs.narrow(1, 0, 3), targets.narrow(1, 0, 3), hooks, {}).item<double>();
-  EXPECT_NEAR(model->LossSum(inputs, holes, hooks, {}).item<double>(), expected, 1e-12 * expected);
+  EXPECT_NEAR(model->LossSum(inputs, masked, hooks, {}).item<double>(), expected, 1e-12 * expected);
 }
 
 TEST(Gpt2, LabModel_HasTheSizeInItsName) {

@@ -25,13 +25,13 @@ namespace {
 
 at::Tensor Leaf(at::Tensor value) { return value.detach().clone().requires_grad_(true); }
 
-// The largest difference, relative to the largest element of `expected`.
+// Returns the largest difference, relative to the largest element of `expected`.
 double RelativeDifference(const at::Tensor& found, const at::Tensor& expected) {
   const at::Tensor exact = expected.detach().to(at::kDouble);
   return ((found.detach().to(at::kDouble) - exact).abs().max() / exact.abs().max().clamp_min(1e-30)).item<double>();
 }
 
-// The result and the gradients of its weighted sum.
+// Returns the result and the gradients of its weighted sum.
 std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tensor& weights,
                                       const std::vector<at::Tensor>& leaves) {
   (y * weights.to(y.scalar_type())).sum().backward();
@@ -40,7 +40,7 @@ std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tensor& wei
   return all;
 }
 
-// Accepts every gradient, in fp32.
+// Accepts every gradient.
 class CollectingSink final : public GradientSink {
  public:
   explicit CollectingSink(std::vector<at::Tensor> places)
@@ -60,7 +60,7 @@ class OpsTest : public testing::Test {
   ~OpsTest() override { at::set_num_threads(1); }
 };
 
-// sequences, tokens, heads, width of a head
+// The parameters are sequences, tokens, heads, and the width of a head.
 class AttentionTest : public OpsTest, public testing::WithParamInterface<std::tuple<int, int, int, int>> {
  protected:
   std::vector<at::Tensor> Run(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, const at::Tensor& weights) {
@@ -94,12 +94,12 @@ INSTANTIATE_TEST_SUITE_P(OddSizes, AttentionTest,
 
 TEST_F(OpsTest, Attention_IsTheSameWithAndWithoutGradients_AndForAnyNumberOfThreads) {
   at::Tensor qkv = at::randn({2, 70, 3 * 24});
-  at::Tensor with = CausalAttention(Leaf(qkv), 3, 0).detach();
+  at::Tensor with_gradients = CausalAttention(Leaf(qkv), 3, 0).detach();
 
   c10::NoGradGuard no_grad;
-  EXPECT_TRUE(with.equal(CausalAttention(qkv, 3, 0)));
+  EXPECT_TRUE(with_gradients.equal(CausalAttention(qkv, 3, 0)));
   at::set_num_threads(2);
-  EXPECT_TRUE(with.equal(CausalAttention(qkv, 3, 0)));
+  EXPECT_TRUE(with_gradients.equal(CausalAttention(qkv, 3, 0)));
 }
 
 TEST_F(OpsTest, Attention_PropagatesNaNToLaterBlocksOnly) {
@@ -118,7 +118,7 @@ TEST_F(OpsTest, Attention_OfLargeScores_IsFinite) {
   EXPECT_LT(RelativeDifference(CausalAttention(qkv, 1, 0), exact), 1e-3);
 }
 
-// rows, in, out
+// The parameters are rows, inputs and outputs.
 class LinearTest : public OpsTest, public testing::WithParamInterface<std::tuple<int, int, int>> {};
 
 TEST_P(LinearTest, MatchesLibTorch_WithAndWithoutASink) {
@@ -135,22 +135,22 @@ TEST_P(LinearTest, MatchesLibTorch_WithAndWithoutASink) {
   for (int threads : {1, 2}) {
     at::set_num_threads(threads);
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-      const double most = type == at::kFloat ? 3e-6 : 3e-2;
-      CollectingSink taker({at::zeros({in, out}), at::zeros({out})});
-      const auto own = run(type, nullptr), through = run(type, &taker);
+      const double tolerance = type == at::kFloat ? 3e-6 : 3e-2;
+      CollectingSink collector({at::zeros({in, out}), at::zeros({out})});
+      const auto own = run(type, nullptr), with_sink = run(type, &collector);
       CollectingSink twice({at::full({in, out}, 5.0), at::full({out}, 5.0)});
       run(type, &twice);
       run(type, &twice);
       for (size_t i = 0; i < exact.size(); ++i) {
-        EXPECT_LT(RelativeDifference(own[i], exact[i]), most) << type << ", tensor " << i;
+        EXPECT_LT(RelativeDifference(own[i], exact[i]), tolerance) << type << ", tensor " << i;
         if (i >= 3) continue;
-        EXPECT_TRUE(through[i].equal(own[i])) << type << ", tensor " << i;
+        EXPECT_TRUE(with_sink[i].equal(own[i])) << type << ", tensor " << i;
       }
-      EXPECT_FALSE(through[3].defined() || through[4].defined()) << "a gradient was delivered twice";
-      EXPECT_EQ(taker.done(), (std::vector<int>{1, 1}));
+      EXPECT_FALSE(with_sink[3].defined() || with_sink[4].defined()) << "a gradient was delivered twice";
+      EXPECT_EQ(collector.done(), (std::vector<int>{1, 1}));
       for (int i : {0, 1}) {
-        EXPECT_LT(RelativeDifference(taker.Claim(i).tensor, exact[3 + i]), most);
-        EXPECT_LT(RelativeDifference(twice.Claim(i).tensor, exact[3 + i] * 2), most)
+        EXPECT_LT(RelativeDifference(collector.Claim(i).tensor, exact[3 + i]), tolerance);
+        EXPECT_LT(RelativeDifference(twice.Claim(i).tensor, exact[3 + i] * 2), tolerance)
             << "the first gradient is not overwritten";
       }
     }
@@ -163,12 +163,12 @@ INSTANTIATE_TEST_SUITE_P(OddSizes, LinearTest,
 
 TEST_F(OpsTest, Linear_OfFrozenParameters_IgnoresTheSink) {
   at::Tensor x = Leaf(at::randn({4, 3})), w = at::randn({3, 2}), b = at::randn({2});
-  CollectingSink taker({at::zeros({3, 2}), at::zeros({2})});
+  CollectingSink collector({at::zeros({3, 2}), at::zeros({2})});
 
-  Linear(x, {.weight = {w, 0}, .bias = {b, 1}, .sink = &taker}).sum().backward();
+  Linear(x, {.weight = {w, 0}, .bias = {b, 1}, .sink = &collector}).sum().backward();
 
   EXPECT_TRUE(x.grad().defined());
-  EXPECT_EQ(taker.done(), (std::vector<int>{0, 0}));
+  EXPECT_EQ(collector.done(), (std::vector<int>{0, 0}));
 }
 
 TEST_F(OpsTest, Head_MatchesLibTorch) {
@@ -191,11 +191,11 @@ TEST_F(OpsTest, Bfloat16WeightGradients_AreAddedInTheSink) {
     at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type));
     return WithGradients(Linear(lx, {.weight = {lw, 0}, .sink = sink}), weights, {lw});
   };
-  CollectingSink taker({at::full({17, 33}, 5.0, at::kBFloat16)});
-  run(at::kBFloat16, &taker);
-  run(at::kBFloat16, &taker);
+  CollectingSink collector({at::full({17, 33}, 5.0, at::kBFloat16)});
+  run(at::kBFloat16, &collector);
+  run(at::kBFloat16, &collector);
 
-  EXPECT_LT(RelativeDifference(taker.Claim(0).tensor, run(at::kDouble, nullptr)[1] * 2), 3e-2);
+  EXPECT_LT(RelativeDifference(collector.Claim(0).tensor, run(at::kDouble, nullptr)[1] * 2), 3e-2);
 }
 
 TEST_F(OpsTest, GeluWithBias_MatchesLibTorch) {
@@ -221,8 +221,8 @@ TEST_F(OpsTest, GeluWithBias_MatchesLibTorch) {
 // The gradients of the norm's output and of the returned x.
 std::vector<at::Tensor> NormWithGradients(const Normalised& out, const at::Tensor& weights,
                                           const std::vector<at::Tensor>& leaves) {
-  const auto wide = [&](const at::Tensor& t) { return (t * weights.to(t.scalar_type())).sum(); };
-  (wide(out.y) + wide(out.x) * 0.5).backward();
+  const auto weighted_sum = [&](const at::Tensor& t) { return (t * weights.to(t.scalar_type())).sum(); };
+  (weighted_sum(out.y) + weighted_sum(out.x) * 0.5).backward();
   std::vector<at::Tensor> all{out.y.detach()};
   for (const at::Tensor& leaf : leaves) all.push_back(leaf.grad());
   return all;
@@ -247,42 +247,43 @@ TEST_F(OpsTest, LayerNorm_MatchesLibTorch_WithAndWithoutASink_ForAnyNumberOfThre
       at::Tensor tx = Leaf(x.to(type)), tw = Leaf(w.to(type)), tb = Leaf(b.to(type));
       const auto theirs = NormWithGradients({tx, at::layer_norm(tx, {columns}, tw, tb, 1e-5)}, weights, {tx, tw, tb});
       at::set_num_threads(2);
-      CollectingSink taker({at::zeros({columns}), at::zeros({columns})});
-      const auto through = run(type, &taker);
+      CollectingSink collector({at::zeros({columns}), at::zeros({columns})});
+      const auto with_sink = run(type, &collector);
       for (size_t i = 0; i < exact.size(); ++i) {
-        // Rows of two nearly equal values exceed any kernel's precision in that type: then no worse than LibTorch.
+        // Rows of two nearly equal values exceed any kernel's precision in that type;
+        // the limit is then twice LibTorch's difference.
         const double limit = std::max(type == at::kFloat ? 3e-6 : 3e-2, 2 * RelativeDifference(theirs[i], exact[i]));
         EXPECT_LT(RelativeDifference(own[i], exact[i]), limit) << columns << " " << type << i;
         if (i >= 2) continue;
-        EXPECT_TRUE(through[i].equal(own[i])) << type << ", tensor " << i;
+        EXPECT_TRUE(with_sink[i].equal(own[i])) << type << ", tensor " << i;
       }
-      EXPECT_FALSE(through[2].defined() || through[3].defined()) << "a gradient was delivered twice";
-      EXPECT_EQ(taker.done(), (std::vector<int>{1, 1}));
-      for (int i : {0, 1}) EXPECT_LT(RelativeDifference(taker.Claim(i).tensor, exact[2 + i]), 3e-2);
+      EXPECT_FALSE(with_sink[2].defined() || with_sink[3].defined()) << "a gradient was delivered twice";
+      EXPECT_EQ(collector.done(), (std::vector<int>{1, 1}));
+      for (int i : {0, 1}) EXPECT_LT(RelativeDifference(collector.Claim(i).tensor, exact[2 + i]), 3e-2);
     }
   }
 }
 
 TEST_F(OpsTest, LayerNorm_IsTheSameWithAndWithoutGradients_AndPropagatesNaN) {
   at::Tensor x = at::randn({40, 48}), w = at::randn({48}), b = at::randn({48});
-  const at::Tensor with = LayerNorm(Leaf(x), {w, 0}, {b, 1}, 1e-5).y.detach();
+  const at::Tensor with_gradients = LayerNorm(Leaf(x), {w, 0}, {b, 1}, 1e-5).y.detach();
   c10::NoGradGuard no_grad;
-  EXPECT_TRUE(LayerNorm(x, {w, 0}, {b, 1}, 1e-5).y.equal(with));
+  EXPECT_TRUE(LayerNorm(x, {w, 0}, {b, 1}, 1e-5).y.equal(with_gradients));
 
   x[3][5] = std::numeric_limits<float>::quiet_NaN();
-  const at::Tensor spoilt = LayerNorm(x, {w, 0}, {b, 1}, 1e-5).y;
-  EXPECT_TRUE(spoilt[3].isnan().all().item<bool>());
-  EXPECT_TRUE(spoilt[4].equal(with[4]));
+  const at::Tensor with_nan = LayerNorm(x, {w, 0}, {b, 1}, 1e-5).y;
+  EXPECT_TRUE(with_nan[3].isnan().all().item<bool>());
+  EXPECT_TRUE(with_nan[4].equal(with_gradients[4]));
 }
 
 TEST_F(OpsTest, LayerNorm_OfFrozenParameters_ReturnsOnlyTheGradientOfX) {
   at::Tensor x = Leaf(at::randn({4, 16})), w = at::randn({16}), b = at::randn({16});
-  CollectingSink taker({at::zeros({16}), at::zeros({16})});
+  CollectingSink collector({at::zeros({16}), at::zeros({16})});
 
-  LayerNorm(x, {w, 0}, {b, 1}, 1e-5, &taker).y.sum().backward();
+  LayerNorm(x, {w, 0}, {b, 1}, 1e-5, &collector).y.sum().backward();
 
   EXPECT_TRUE(x.grad().defined());
-  EXPECT_EQ(taker.done(), (std::vector<int>{0, 0}));
+  EXPECT_EQ(collector.done(), (std::vector<int>{0, 0}));
 }
 
 }  // namespace

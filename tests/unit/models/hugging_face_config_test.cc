@@ -1,4 +1,4 @@
-// That the Python library itself agrees is tests/interop/transformers_test.py.
+// tests/interop/transformers_test.py checks that the Python library agrees.
 #include "models/hugging_face_config.h"
 
 #include <gmock/gmock.h>

@@ -10,31 +10,32 @@
 namespace trainyard {
 namespace {
 
-void F512() {}
-void F2() {}
-void FAny() {}
+void Avx512Version() {}
+void Avx2Version() {}
+void PlainVersion() {}
 
-TEST(Cpu, IsTheOneInTrainyardCpu) {
-  const char* asked = std::getenv("TRAINYARD_CPU");
-  const std::string word = asked == nullptr ? "" : asked;
+TEST(Cpu, IsAtMostTheOneInTrainyardCpu) {
+  const char* variable = std::getenv("TRAINYARD_CPU");
+  const std::string setting = variable == nullptr ? "" : variable;
 
-  EXPECT_LE(BestVectorCode(), word == "none"   ? VectorCode::kAny
-                              : word == "avx2" ? VectorCode::kAvx2
-                                               : VectorCode::kAvx512);
+  EXPECT_LE(BestVectorCode(), setting == "none"   ? VectorCode::kAny
+                              : setting == "avx2" ? VectorCode::kAvx2
+                                                  : VectorCode::kAvx512);
   EXPECT_FALSE(CpuMultipliesBfloat16() && BestVectorCode() != VectorCode::kAvx512);
 }
 
 TEST(Cpu, ChoosesTheVersionThatIsAllowed) {
-  EXPECT_EQ(ForCpu(F512, F2, FAny, VectorCode::kAny), FAny);
-  EXPECT_EQ(ForCpu(F512, F2, FAny), BestVectorCode() == VectorCode::kAvx512 ? F512
-                                    : BestVectorCode() == VectorCode::kAvx2 ? F2
-                                                                            : FAny);
+  EXPECT_EQ(ForCpu(Avx512Version, Avx2Version, PlainVersion, VectorCode::kAny), PlainVersion);
+  EXPECT_EQ(ForCpu(Avx512Version, Avx2Version, PlainVersion), BestVectorCode() == VectorCode::kAvx512 ? Avx512Version
+                                                              : BestVectorCode() == VectorCode::kAvx2 ? Avx2Version
+                                                                                                      : PlainVersion);
 }
 
 TEST(Cpu, UnknownValue_IsRefused) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   const int status = std::system(
-      ("TRAINYARD_CPU=fast '" + self + "' --gtest_filter=Cpu.IsTheOneInTrainyardCpu >/dev/null 2>/dev/null").c_str());
+      ("TRAINYARD_CPU=fast '" + self + "' --gtest_filter=Cpu.IsAtMostTheOneInTrainyardCpu >/dev/null 2>/dev/null")
+          .c_str());
   EXPECT_EQ(WEXITSTATUS(status), 2);
 }
 

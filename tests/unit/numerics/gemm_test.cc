@@ -18,7 +18,7 @@ struct Sizes {
 };
 
 template <typename T>
-void ExpectProducts(at::ScalarType type, const Sizes& size, double most) {
+void ExpectProducts(at::ScalarType type, const Sizes& size, double tolerance) {
   for (const bool transposed_a : {false, true}) {
     for (const bool transposed_b : {false, true}) {
       at::Tensor a = transposed_a ? at::randn({size.k, size.m}) : at::randn({size.m, size.k});
@@ -33,7 +33,7 @@ void ExpectProducts(at::ScalarType type, const Sizes& size, double most) {
       Gemm(size.m, size.n, size.k, 0.5f, {a.const_data_ptr<T>(), a.size(1), transposed_a},
            {b.const_data_ptr<T>(), b.size(1), transposed_b}, 2, c.mutable_data_ptr<float>(), size.n);
 
-      EXPECT_LT((c.to(at::kDouble) - expected).abs().max().item<double>(), most)
+      EXPECT_LT((c.to(at::kDouble) - expected).abs().max().item<double>(), tolerance)
           << type << ", " << size.m << " x " << size.n << " x " << size.k;
     }
   }
@@ -59,10 +59,10 @@ TEST(Gemm, BetaZero_DoesNotReadTheOldResult) {
 
 // LibTorch's own 16-bit products allocate memory from the system at every call if the CPU has no AVX-512.
 TEST(HasGemm, IsTrueForBfloat16OnACpuWithoutAvx512) {
-  const bool is_lesser = BestVectorCode() != VectorCode::kAvx512;
+  const bool lacks_avx512 = BestVectorCode() != VectorCode::kAvx512;
 
-  EXPECT_EQ(IsSlowInLibTorch(at::kBFloat16), is_lesser);
-  EXPECT_TRUE(HasGemm(at::kBFloat16) || !is_lesser);
+  EXPECT_EQ(IsSlowInLibTorch(at::kBFloat16), lacks_avx512);
+  EXPECT_TRUE(HasGemm(at::kBFloat16) || !lacks_avx512);
   EXPECT_FALSE(IsSlowInLibTorch(at::kFloat));
 }
 

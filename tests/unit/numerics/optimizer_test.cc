@@ -18,7 +18,7 @@
 namespace trainyard {
 namespace {
 
-// The states of one element by the formula.
+// One element that is updated by the formula.
 struct Scalar {
   double w, m = 0, v = 0;
   void Step(double g, double lr, double decay, int t) {
@@ -33,16 +33,16 @@ void ExpectFollowsTheFormula(at::ScalarType type, double tolerance) {
   at::Tensor flat = at::linspace(-1, 1, 100, type), gradients = at::linspace(3, -2, 100, type);
   std::vector<Scalar> expected;
   for (int i = 0; i < 100; ++i) expected.push_back({.w = flat[i].item<double>()});
-  at::Tensor fresh = gradients.clone();
+  at::Tensor original = gradients.clone();
   AdamW optimizer({},
                   {{.parameters = flat.narrow(0, 0, 60), .gradients = gradients.narrow(0, 0, 60), .decays = true},
                    {.parameters = flat.narrow(0, 60, 40), .gradients = gradients.narrow(0, 60, 40), .decays = false}});
 
   for (int t = 1; t <= 5; ++t) {
-    gradients.copy_(fresh);
+    gradients.copy_(original);
     optimizer.Step(/*lr=*/0.01, /*gradient_scale=*/0.25);
     for (int i = 0; i < 100; ++i) {
-      expected[i].Step(fresh[i].item<double>() * 0.25, 0.01, i < 60 ? 0.1 : 0, t);
+      expected[i].Step(original[i].item<double>() * 0.25, 0.01, i < 60 ? 0.1 : 0, t);
     }
   }
 
@@ -74,7 +74,7 @@ TEST(AdamW, RestoredState_ContinuesBitForBit) {
   EXPECT_TRUE(resumed_flat.equal(flat));
 }
 
-// The state of `size` elements after three updates, in one range or split at `cuts`.
+// Elements after updates: masters, moments, and the weights for forward.
 struct Outcome {
   at::Tensor w, m, v, weights;
   bool operator==(const Outcome& other) const {
@@ -86,6 +86,7 @@ struct Types {
   at::ScalarType master = at::kFloat, state = at::kFloat, gradient = at::kFloat, weight = at::kFloat;
 };
 
+// Returns `size` elements after three updates, in one range or split at `cuts`.
 Outcome Updated(int64_t size, std::vector<int64_t> cuts, const Types& types, uint64_t seed = 7) {
   Outcome outcome{.w = at::linspace(-2, 3, size, at::kDouble).to(types.master),
                   .m = at::full({size}, 0.0, types.state),
@@ -137,7 +138,7 @@ TEST(AdamW, NumberOfThreads_ChangesNoBit) {
 TEST(AdamW, EveryVectorCode_GivesTheSameBits) {
   for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
     std::vector<Outcome> outcomes;
-    for (VectorCode most : {VectorCode::kAny, VectorCode::kAvx2, VectorCode::kAvx512}) {
+    for (VectorCode code : {VectorCode::kAny, VectorCode::kAvx2, VectorCode::kAvx512}) {
       Outcome& o = outcomes.emplace_back(Outcome{.w = at::linspace(-2, 3, kOddSize, at::kDouble).to(type),
                                                  .m = at::full({kOddSize}, 0.01, type),
                                                  .v = at::full({kOddSize}, 0.02, type),
@@ -154,7 +155,7 @@ TEST(AdamW, EveryVectorCode_GivesTheSameBits) {
                 .gradient = bytes(g),
                 .constants = {.scale = 0.3, .clip_value = 0.5, .keep = 0.999, .step_size = 0.01, .root_scale = 1.1},
                 .rounding_key = 3},
-               most);
+               code);
     }
     EXPECT_TRUE(outcomes[0] == outcomes[1] && outcomes[0] == outcomes[2]) << type;
   }

@@ -36,7 +36,7 @@ TEST(Precision, WithoutMasters_RoundsStochastically) {
 }
 
 TEST(Precision, ReportsAllInvalidCombinations) {
-  auto refused = [](const PrecisionNames& words) { return ParsePrecision(words).status(); };
+  auto refused = [](const PrecisionNames& names) { return ParsePrecision(names).status(); };
   EXPECT_THAT(refused({.param = "fp8"}).message(), HasSubstr("'fp8' is not a precision"));
   absl::Status two = refused({.param = "fp16", .master = "fp16", .state = "fp16"});
   EXPECT_TRUE(absl::IsInvalidArgument(two));

@@ -84,7 +84,8 @@ TEST_F(LastSaveTest, FullDisk_RetriesUntilThereIsRoomAndReportsEachFailure) {
   FakeLink link;
   FullDisk disk(1000);
 
-  ASSERT_EQ(Run(Order(600), link, disk, [&](int waits) { disk.set_room(waits < 4 ? 1000 : kPlenty); }), kExitDone);
+  ASSERT_EQ(Run(Order(600), link, disk, [&](int waits) { disk.set_free_bytes(waits < 4 ? 1000 : kPlenty); }),
+            kExitDone);
 
   const std::vector<SaveFailedFact> failed = link.FactsOf<SaveFailedFact>();
   EXPECT_GE(failed.size(), 2u) << log_.str();
@@ -102,7 +103,7 @@ TEST_F(LastSaveTest, DiskThatStaysFull_EndsUnsavedWhenTheTimeIsOverAndLeavesNoPa
   FullDisk disk(1000);
   const absl::Time began = clock_.TimeNow();
 
-  ASSERT_EQ(Run(Order(50), link, disk, [&](int) { disk.set_room(1000); }), kExitDone);
+  ASSERT_EQ(Run(Order(50), link, disk, [&](int) { disk.set_free_bytes(1000); }), kExitDone);
 
   EXPECT_EQ(clock_.TimeNow() - began, absl::Seconds(50));
   const std::vector<SaveFailedFact> failed = link.FactsOf<SaveFailedFact>();
@@ -178,7 +179,7 @@ TEST_F(LastSaveTest, FailureOfOneRank_MakesAllRetryAndRankZeroReportsWhichRank) 
       SimulatedClock clock;
       const auto wait = [&](absl::Duration duration) {
         clock.AdvanceTime(duration);
-        disks[1].set_room(kPlenty);
+        disks[1].set_free_bytes(kPlenty);
       };
       codes[r] = RunRank(order, {.link = links[r],
                                  .file_system = disks[r],

@@ -178,7 +178,7 @@ TEST_F(SaveTest, FullDisk_FailsTheSaveAndLeavesNothing) {
 
   EXPECT_TRUE(absl::IsResourceExhausted(thread.ended()->status)) << thread.ended()->status;
   EXPECT_TRUE(std::filesystem::is_empty(Partial(5)));
-  disk.set_room(1 << 20);
+  disk.set_free_bytes(1 << 20);
   thread.Begin(TaskOf(state, 6, 0));
   thread.AwaitEnd(absl::InfiniteDuration());
   EXPECT_TRUE(thread.ended()->status.ok()) << thread.ended()->status;

@@ -32,24 +32,21 @@ TEST_P(BadJobTest, IsRefusedWithOneMessage) {
 const BadJob kValues[] = {
     {"misspelt_key", "layers: 2", "layres: 2",
      "job.yaml:3:3: train.model.layers: is required; expected a whole number from 1 to 1024\n"
-     "job.yaml:4:5: train.model: unknown key 'layres'; did you mean 'layers'? Valid here: family, preset, layers, "
-     "heads, "
+     "job.yaml:4:5: train.model: unknown key 'layres'; did you mean 'layers'? Valid here: family, preset, layers, heads, "
      "width, context, vocabulary, dropout, init_from"},
-    {"key_of_another_place", "  steps: 10", "  steps: 10\n  lr: 1",
+    {"key_of_another_section", "  steps: 10", "  steps: 10\n  lr: 1",
      "job.yaml:14:3: train: unknown key 'lr'; it belongs at train.optimizer.lr. Valid here: model, data, batch, "
-     "optimizer, "
-     "schedule, precision, steps, evaluate, seed, loss_scale, freeze, nonfinite_limit"},
+     "optimizer, schedule, precision, steps, evaluate, seed, loss_scale, freeze, nonfinite_limit"},
     {"unknown_key", "  steps: 10", "  steps: 10\n  colour: blue",
      "job.yaml:14:3: train: unknown key 'colour'. Valid here: model, data, batch, optimizer, schedule, precision, "
-     "steps, "
-     "evaluate, seed, loss_scale, freeze, nonfinite_limit"},
+     "steps, evaluate, seed, loss_scale, freeze, nonfinite_limit"},
     {"text_for_a_number", "steps: 10", "steps: many",
      "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found 'many'"},
     {"quoted_number", "steps: 10", "steps: '10'",
      "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found the string '10'"},
     {"underscores_in_a_number", "steps: 10", "steps: 1_000",
      "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found '1_000'"},
-    {"part_of_a_step", "steps: 10", "steps: 10.5",
+    {"fraction_of_a_step", "steps: 10", "steps: 10.5",
      "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found 10.5"},
     {"list_for_a_number", "steps: 10", "steps: [1, 2]",
      "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found a list"},
@@ -74,43 +71,39 @@ const BadJob kTogether[] = {
      "job.yaml:5:12: train.model.heads: width 16 is not a multiple of heads 3; choose heads 1, 2, 4, 8 or width 15 or "
      "18"},
     {"micro_not_dividing_global", "micro: 2", "micro: 3",
-     "job.yaml:12:12: train.batch.micro: global 8 is not a multiple of micro 3: 3 x 2 = 6, 3 x 3 = 9; choose micro 1, "
-     "2, 4, "
-     "8 or global 6 or 9"},
+     "job.yaml:12:12: train.batch.micro: global 8 is not a multiple of micro 3: 3 x 2 = 6, 3 x 3 = 9; choose micro "
+     "1, 2, 4, 8 or global 6 or 9"},
     {"micro_above_global", "micro: 2", "micro: 16",
-     "job.yaml:12:12: train.batch.micro: global 8 is not a multiple of micro 16: 16 x 1 = 16; choose micro 1, 2, 4, 8 "
-     "or "
-     "global 16"},
+     "job.yaml:12:12: train.batch.micro: global 8 is not a multiple of micro 16: 16 x 1 = 16; choose micro 1, 2, "
+     "4, 8 or global 16"},
     {"tensor_too_large", "context: 8\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
      "context: 1048576\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
-     "job.yaml:2:1: train: the attention scores of one micro-batch would have micro 2 x heads 2 x context 1048576 x "
-     "context "
-     "1048576 elements, more than the 274877906944 this program works with; choose smaller sizes"},
+     "job.yaml:2:1: train: the attention scores of one micro-batch would have micro 2 x heads 2 x context 1048576 "
+     "x context 1048576 elements, more than the 274877906944 this program works with; choose smaller sizes"},
     {"too_many_parameters", "layers: 2\n    heads: 2\n    width: 16", "layers: 1024\n    heads: 2\n    width: 65536",
-     "job.yaml:3:3: train.model: has 52777447981056 parameters, more than the 4398046511104 this program works with; "
-     "choose "
-     "fewer layers or a smaller width"},
+     "job.yaml:3:3: train.model: has 52777447981056 parameters, more than the 4398046511104 this program works "
+     "with; choose fewer layers or a smaller width"},
     {"small_vocabulary", "context: 8", "context: 8\n    vocabulary: 100",
      "job.yaml:8:17: train.model.vocabulary: must be at least 256, which the tokenizer bytes has; found 100"},
     {"host_twice", "  ranks: 2", "  ranks: 2\n  hosts: [w1, w2, w1]",
      "job.yaml:16:10: resources.hosts: names 'w1' twice"},
-    {"host_that_cannot_be", "  ranks: 2", "  ranks: 2\n  exclude_hosts: ['a b']",
+    {"invalid_host_name", "  ranks: 2", "  ranks: 2\n  exclude_hosts: ['a b']",
      "job.yaml:16:18: resources.exclude_hosts: 'a b' cannot be the name of a host: 1 to 253 letters, digits, '-', '_' "
      "or '.', as `trainctl cluster` shows them"},
     {"host_asked_for_and_excluded", "  ranks: 2", "  ranks: 2\n  hosts: [w1]\n  exclude_hosts: [w1]",
      "job.yaml:17:18: resources.exclude_hosts: excludes 'w1', which resources.hosts asks for"},
-    {"unknown_way_with_a_hang", "  ranks: 2", "  ranks: 2\nrecovery: {on_hang: panic}",
+    {"unknown_reaction_to_a_hang", "  ranks: 2", "  ranks: 2\nrecovery: {on_hang: panic}",
      "job.yaml:16:21: recovery.on_hang: expected one of restart, notify, found 'panic'"},
-    {"abandoned_at_once", "  ranks: 2", "  ranks: 2\nrecovery: {abandon_after_s: 0}",
+    {"abandoned_after_zero_seconds", "  ranks: 2", "  ranks: 2\nrecovery: {abandon_after_s: 0}",
      "job.yaml:16:29: recovery.abandon_after_s: must be from 1 to 1000000000, found 0"},
 };
 
 // Names, lists and texts.
 const BadJob kNamesAndLists[] = {
-    {"wrong_word", "  steps: 10", "  steps: 10\n  schedule: {kind: cosinus}",
+    {"misspelt_schedule_kind", "  steps: 10", "  steps: 10\n  schedule: {kind: cosinus}",
      "job.yaml:14:20: train.schedule.kind: expected one of cosine, linear, constant, found 'cosinus'; did you mean "
      "'cosine'?"},
-    {"word_of_yaml_1_1", "  ranks: 2", "  ranks: 2\nparallel: {overlap: yes}",
+    {"yes_for_a_boolean", "  ranks: 2", "  ranks: 2\nparallel: {overlap: yes}",
      "job.yaml:16:21: parallel.overlap: expected true or false, found 'yes'"},
     {"one_path_without_a_list", "text: [corpus]", "text: corpus",
      "job.yaml:9:11: train.data.text: expected a list, each a path, found a single value; write [corpus]"},
@@ -126,9 +119,9 @@ const BadJob kNamesAndLists[] = {
      "1"},
     {"eps_of_zero", "  steps: 10", "  steps: 10\n  optimizer: {eps: 0}",
      "job.yaml:14:20: train.optimizer.eps: must be above 0 and at most 1, found 0"},
-    {"infinite_rate", "  steps: 10", "  steps: 10\n  optimizer: {lr: .inf}",
+    {"infinite_learning_rate", "  steps: 10", "  steps: 10\n  optimizer: {lr: .inf}",
      "job.yaml:14:19: train.optimizer.lr: expected a number from 0 to 1000, found '.inf'"},
-    {"all_dropped", "context: 8", "context: 8\n    dropout: 1",
+    {"dropout_of_one", "context: 8", "context: 8\n    dropout: 1",
      "job.yaml:8:14: train.model.dropout: must be from 0 to 0.9, found 1"},
     {"capital_in_name", "name: tiny", "name: Tiny",
      "job.yaml:1:7: name: must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found 'Tiny'"},
@@ -137,7 +130,7 @@ const BadJob kNamesAndLists[] = {
     {"unknown_preset", "layers: 2", "layers: 2\n    preset: lab-10n",
      "job.yaml:5:13: train.model.preset: no preset is called 'lab-10n'; did you mean 'lab-10m'? There are: lab-tiny, "
      "lab-10m"},
-    {"device_that_is_none", "  ranks: 2", "  ranks: 2\n  device: tpu",
+    {"unknown_device", "  ranks: 2", "  ranks: 2\n  device: tpu",
      "job.yaml:16:11: resources.device: expected one of cpu, cuda or auto, found 'tpu'; did you mean 'cpu'?"},
 };
 
@@ -226,41 +219,37 @@ TEST(BadJobs, FileAboveTheLimitIsNotParsed) {
   EXPECT_EQ(Read(std::string((1 << 20) + 1, '#')).Errors(), "job.yaml: is 1048577 bytes; at most 1048576 are read");
 }
 
-struct Warned {
+struct JobWithWarning {
   const char* name;
   const char* from;
   const char* to;
   const char* warnings;
 };
 
-TEST(Warnings, KeysWithoutEffectAndIntervalsBeyondTheSteps) {
-  const Warned rows[] = {
+TEST(Warnings, ListKeysWithoutEffectAndIntervalsBeyondTheSteps) {
+  const JobWithWarning rows[] = {
       {"none", "", "", ""},
       {"warm-up", "  steps: 10", "  steps: 10\n  schedule: {warmup_steps: 11}",
-       "job.yaml:14:28: warning: train.schedule.warmup_steps: is 11, beyond steps 10: the learning rate never reaches "
-       "its "
-       "peak"},
+       "job.yaml:14:28: warning: train.schedule.warmup_steps: is 11, beyond steps 10: the learning rate never "
+       "reaches its peak"},
       {"evaluation", "  steps: 10", "  steps: 10\n  evaluate: {every_steps: 11}",
-       "job.yaml:14:27: warning: train.evaluate.every_steps: is 11, beyond steps 10: the only evaluation follows the "
-       "last "
-       "step"},
+       "job.yaml:14:27: warning: train.evaluate.every_steps: is 11, beyond steps 10: the only evaluation follows "
+       "the last step"},
       {"save", "  ranks: 2", "  ranks: 2\ncheckpoint: {every_steps: 11}",
        "job.yaml:16:27: warning: checkpoint.every_steps: is 11, beyond steps 10: only the last step is saved"},
-      {"keep of all", "  ranks: 2", "  ranks: 2\ncheckpoint: {keep: 0, keep_every: 5}",
+      {"keep_every while all are kept", "  ranks: 2", "  ranks: 2\ncheckpoint: {keep: 0, keep_every: 5}",
        "job.yaml:16:35: warning: checkpoint.keep_every: has no effect: checkpoint.keep is 0, so all stay"},
       {"a whole optimizer in shards", "  ranks: 2", "  ranks: 2\ncheckpoint: {full_optimizer: true}",
        "job.yaml:16:30: warning: checkpoint.full_optimizer: has no effect: only checkpoint.format full writes "
        "the optimizer whole"},
-      {"ratio", "  steps: 10", "  steps: 10\n  schedule: {kind: constant, min_ratio: 0.5}",
+      {"ratio of a constant schedule", "  steps: 10", "  steps: 10\n  schedule: {kind: constant, min_ratio: 0.5}",
        "job.yaml:14:41: warning: train.schedule.min_ratio: has no effect: the schedule is constant"},
       {"no validation", "text: [corpus]", "text: [corpus]\n    validation: 0\n  evaluate: {every_steps: 5}",
-       "job.yaml:11:27: warning: train.evaluate.every_steps: has no effect: train.data.validation is 0, so there is no "
-       "text "
-       "to evaluate on"},
+       "job.yaml:11:27: warning: train.evaluate.every_steps: has no effect: train.data.validation is 0, so there "
+       "is no text to evaluate on"},
       {"no evaluation", "  steps: 10", "  steps: 10\n  evaluate: {batches: 3}",
-       "job.yaml:14:23: warning: train.evaluate.batches: has no effect: train.evaluate.every_steps is 0, so there is "
-       "no "
-       "evaluation"},
+       "job.yaml:14:23: warning: train.evaluate.batches: has no effect: train.evaluate.every_steps is 0, so there "
+       "is no evaluation"},
       {"one rank", "  ranks: 2", "  ranks: 1\nparallel: {overlap: false}",
        "job.yaml:16:21: warning: parallel.overlap: has no effect: one rank reduces with no other"},
       {"probe that saves", kGoodJob,
@@ -268,22 +257,21 @@ TEST(Warnings, KeysWithoutEffectAndIntervalsBeyondTheSteps) {
        "job.yaml:3:1: warning: checkpoint: has no effect: a probe saves nothing\n"
        "job.yaml:4:1: warning: parallel: has no effect: a probe trains nothing"},
       {"uneven deal", "ranks: 2", "ranks: 3",
-       "job.yaml:12:12: warning: train.batch.micro: global 8 / micro 2 = 4 micro-batches leave 3 ranks idle for 33 % "
-       "of "
-       "a step's computing; ranks 1, 2, 4 or global 6 or 12 would not"},
+       "job.yaml:12:12: warning: train.batch.micro: global 8 / micro 2 = 4 micro-batches leave 3 ranks idle for 33 "
+       "% of a step's computing; ranks 1, 2, 4 or global 6 or 12 would not"},
       {"uneven deal of auto", "micro: 2\n  steps: 10\nresources:\n  ranks: 2",
        "micro: auto\n  steps: 10\nresources:\n  ranks: 3",
        "job.yaml:11:13: warning: train.batch.global: global 8 / micro 1 = 8 micro-batches leave 3 ranks idle for 11 % "
        "of a step's computing; ranks 1, 2, 4, 8 or global 6 or 9 would not"},
-      {"comparison of one", "  ranks: 2", "  ranks: 1\ndiagnostics: {hash_every_steps: 5}",
+      {"hashes of one rank", "  ranks: 2", "  ranks: 1\ndiagnostics: {hash_every_steps: 5}",
        "job.yaml:16:33: warning: diagnostics.hash_every_steps: has no effect: one rank has no other to compare its "
        "parameters with"},
-      {"late comparison", "  ranks: 2", "  ranks: 2\ndiagnostics: {events: true, hash_every_steps: 11}",
+      {"hashes after the last step", "  ranks: 2", "  ranks: 2\ndiagnostics: {events: true, hash_every_steps: 11}",
        "job.yaml:16:47: warning: diagnostics.hash_every_steps: has no effect: is 11, beyond steps 10"},
-      {"no rate", "  steps: 10", "  steps: 10\n  optimizer: {lr: 0}",
+      {"learning rate of zero", "  steps: 10", "  steps: 10\n  optimizer: {lr: 0}",
        "job.yaml:14:19: warning: train.optimizer.lr: is 0: the model learns nothing"},
   };
-  for (const Warned& row : rows) {
+  for (const JobWithWarning& row : rows) {
     ReadJob read = Read(*row.from == '\0' ? kGoodJob : absl::StrReplaceAll(kGoodJob, {{row.from, row.to}}));
 
     EXPECT_EQ(read.Errors(), "") << row.name;

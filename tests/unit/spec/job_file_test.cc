@@ -40,7 +40,7 @@ TEST(JobFile, AnchorsAndAliasesAreRead) {
   EXPECT_EQ(read.spec.train().model().heads(), 2u);
 }
 
-TEST(JobFile, AutoLeavesAKeyOpen) {
+TEST(JobFile, AutoLeavesAKeyUnset) {
   ReadJob read = Read(absl::StrReplaceAll(kGoodJob, {{"micro: 2", "micro: auto"}}));
 
   EXPECT_EQ(read.Errors(), "");

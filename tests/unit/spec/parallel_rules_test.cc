@@ -36,7 +36,7 @@ std::string RowName(const testing::TestParamInfo<Row>& info) { return info.param
 
 class RefusedSizes : public testing::TestWithParam<Row> {};
 
-TEST_P(RefusedSizes, AreRefusedWithTheProduct) {
+TEST_P(RefusedSizes, AreRefusedWithAdvice) {
   const Row& row = GetParam();
 
   EXPECT_EQ(ReadParallel(row.ranks, row.parallel).Errors(), row.text);
@@ -64,7 +64,7 @@ const Row kRefused[] = {
      "job.yaml:16:31: parallel.shard: must be from 1 to 65536, found 0"},
     {"reshard_to_one", 4, "data: fsdp, reshard_after_forward: 1",
      "job.yaml:16:47: parallel.reshard_after_forward: must be from 2 to 65536, found 1"},
-    {"reshard_to_a_word", 4, "data: fsdp, reshard_after_forward: yes",
+    {"reshard_to_yes", 4, "data: fsdp, reshard_after_forward: yes",
      "job.yaml:16:47: parallel.reshard_after_forward: expected a whole number from 2 to 65536, true or false, found "
      "'yes'"},
 };
@@ -81,25 +81,23 @@ TEST_P(KeysWithoutEffect, AreWarnings) {
   EXPECT_EQ(read.Warnings(), row.text);
 }
 
-const Row kWithout[] = {
-    {"every_size_fits_a_strategy_that_shards", 4, "data: zero2, shard: 2, replicate: 2", ""},
+const Row kKeysWithoutEffect[] = {
+    {"sizes_of_a_strategy_that_shards", 4, "data: zero2, shard: 2, replicate: 2", ""},
     {"resharding_of_blocks", 4, "data: fsdp, reshard_after_forward: false", ""},
     {"sizes_of_ddp", 2, "data: ddp, shard: 2",
      "job.yaml:16:30: warning: parallel.shard: has no effect: ddp shards nothing: every rank holds all"},
     {"resharding_of_whole_parameters", 2, "data: zero1, reshard_after_forward: false",
      "job.yaml:16:48: warning: parallel.reshard_after_forward: has no effect: zero1 holds the parameters whole on "
-     "every "
-     "rank"},
+     "every rank"},
     {"buckets_of_blocks", 2, "data: fsdp, bucket_elements: 100",
      "job.yaml:16:41: warning: parallel.bucket_elements: has no effect: fsdp communicates block by block"},
     {"recompute_of_every_second_block", 2, "recompute: {mode: blocks, every: 2}", ""},
     {"offload_of_whole_parameters", 2, "data: zero2, offload: {parameters: true}",
-     "job.yaml:16:47: warning: parallel.offload.parameters: has no effect: zero2 needs the parameters whole on every "
-     "rank "
-     "all the time"},
+     "job.yaml:16:47: warning: parallel.offload.parameters: has no effect: zero2 needs the parameters whole on "
+     "every rank all the time"},
     {"offload_of_shards", 2, "data: fsdp, optimizer_tile_elements: 1e5, offload: {optimizer: true, parameters: true}",
      ""},
-    {"recompute_as_a_word", 2, "recompute: selective", ""},
+    {"recompute_as_a_name", 2, "recompute: selective", ""},
     {"recompute_of_no_block", 2, "recompute: {mode: blocks, every: 3}",
      "job.yaml:16:45: warning: parallel.recompute.every: is 3, and the model has 2 blocks: none is computed again; "
      "choose 1 to 2"},
@@ -108,13 +106,13 @@ const Row kWithout[] = {
      "computed again"},
     {"broadcasts_of_blocks", 4, "data: fsdp, all_gather: false",
      "job.yaml:16:36: warning: parallel.all_gather: has no effect: fsdp communicates block by block"},
-    {"broadcasts_of_what_stays_gathered", 4, "data: zero3, all_gather: false", ""},
+    {"broadcasts_of_parameters_that_stay_gathered", 4, "data: zero3, all_gather: false", ""},
     {"gathers_that_are_waited_for", 2, "data: zero1, overlap: false, gather_bucket_elements: 5",
      "job.yaml:16:65: warning: parallel.gather_bucket_elements: has no effect: overlap is false: each all-gather is "
      "waited for where it is started"},
     {"resharding_to_two", 4, "data: fsdp, reshard_after_forward: 2, persist_elements: 100", ""},
-    {"reduction_of_each_of_two", 2, "data: zero2, reduce_every_micro_batch: true", ""},
-    {"reduction_of_each_of_one", 4, "data: fsdp, reduce_every_micro_batch: true",
+    {"reduction_of_each_of_two_micro_batches", 2, "data: zero2, reduce_every_micro_batch: true", ""},
+    {"reduction_of_each_of_one_micro_batch", 4, "data: fsdp, reduce_every_micro_batch: true",
      "job.yaml:16:50: warning: parallel.reduce_every_micro_batch: has no effect: a step is one micro-batch on each "
      "rank"},
     {"prefetch_on_one_rank", 1, "data: fsdp, prefetch_elements: 5",
@@ -123,7 +121,7 @@ const Row kWithout[] = {
     {"one_rank", 1, "data: fsdp, overlap: false",
      "job.yaml:16:33: warning: parallel.overlap: has no effect: one rank reduces with no other"},
 };
-INSTANTIATE_TEST_SUITE_P(, KeysWithoutEffect, testing::ValuesIn(kWithout), RowName);
+INSTANTIATE_TEST_SUITE_P(, KeysWithoutEffect, testing::ValuesIn(kKeysWithoutEffect), RowName);
 
 TEST(DataSizes, OfEachStrategyMultiplyToTheRanks) {
   const std::tuple<const char*, int, uint64_t, uint64_t> rows[] = {
@@ -145,7 +143,7 @@ TEST(DataSizes, OfEachStrategyMultiplyToTheRanks) {
   }
 }
 
-TEST(PersistElements, OfZero3_AreTenRows) {
+TEST(PersistElements, OfZero3_DefaultToTenTimesTheWidth) {
   auto persist = [](const char* parallel) {
     auto job = PrepareJob(ReadParallel(2, parallel).spec, {.job_id = "abcdefgh", .default_run_root = "/r"});
     return job.ok() ? job->spec.parallel().persist_elements() : 999;
@@ -190,12 +188,12 @@ TEST(ReshardAfterForward, IsANameOrANumber) {
 }
 
 TEST(Precision, IsANameOrAMap) {
-  const std::string word = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: fp64"}});
+  const std::string name = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: fp64"}});
   const std::string map = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: {type: fp64}"}});
   const std::string wrong = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: fp63"}});
 
-  EXPECT_EQ(Read(word).Errors(), "");
-  EXPECT_EQ(Read(word).spec.train().precision().type(), v1::PRECISION_FP64);
+  EXPECT_EQ(Read(name).Errors(), "");
+  EXPECT_EQ(Read(name).spec.train().precision().type(), v1::PRECISION_FP64);
   EXPECT_EQ(Read(map).spec.train().precision().type(), v1::PRECISION_FP64);
   EXPECT_EQ(Read(kGoodJob, {"train.precision=fp64"}).spec.train().precision().type(), v1::PRECISION_FP64);
   EXPECT_EQ(Read(wrong).Errors(),
@@ -213,7 +211,7 @@ std::string Types(const std::string& precision) {
   return types;
 }
 
-TEST(Precision, OfAName_IsTheUsualSet_OfAMap_FollowsParam) {
+TEST(Precision, OfAName_IsTheUsualSet_AndThatOfAMapFollowsParam) {
   EXPECT_EQ(Types("fp32"), "fp32 fp32 fp32 fp32 fp32 ");
   EXPECT_EQ(Types("fp64"), "fp64 fp64 fp64 fp64 fp64 ");
   EXPECT_EQ(Types("bf16"), "bf16 fp32 fp32 fp32 fp32 ");
@@ -263,7 +261,7 @@ TEST(Clipping, IsByNormOrByValue) {
   EXPECT_EQ(job->spec.train().optimizer().clip_norm(), 0);
 }
 
-TEST(Deal, CountsRoundsAndEmptyPlaces) {
+TEST(Deal, CountsRoundsAndIdlePlaces) {
   const DealShape even = DealShapeOf(24, 3, 4), uneven = DealShapeOf(24, 3, 3);
 
   EXPECT_EQ(even.rounds, 2u);
@@ -274,10 +272,10 @@ TEST(Deal, CountsRoundsAndEmptyPlaces) {
 }
 
 TEST(AutoMicro, IsTheLargestWithTheSmallestIdleShare) {
-  EXPECT_EQ(AutoMicro(8, 2), 4u);   // 2 x 4
-  EXPECT_EQ(AutoMicro(8, 1), 8u);   // one of 8
-  EXPECT_EQ(AutoMicro(8, 3), 1u);   // 8 micro-batches in 3 rounds: 1 of 9 empty; in twos 2 of 6
-  EXPECT_EQ(AutoMicro(24, 5), 1u);  // 24 in 5 rounds: 1 of 25; in twos 3 of 15
+  EXPECT_EQ(AutoMicro(8, 2), 4u);   // 2 micro-batches of 4
+  EXPECT_EQ(AutoMicro(8, 1), 8u);   // 1 micro-batch of 8
+  EXPECT_EQ(AutoMicro(8, 3), 1u);   // 1 of 9 places is idle; with micro 2, 2 of 6 would be
+  EXPECT_EQ(AutoMicro(24, 5), 1u);  // 1 of 25 places is idle; with micro 2, 3 of 15 would be
   EXPECT_EQ(AutoMicro(2, 3), 1u);
 }
 
@@ -298,7 +296,7 @@ double CpuSeconds(const std::function<void()>& work) {
   return static_cast<double>(clock() - begin) / CLOCKS_PER_SEC;
 }
 
-TEST(Costs, NoLoopRunsOverANumberOfTheUser) {
+TEST(Costs, DoNotGrowWithTheNumbersOfTheUser) {
   for (uint64_t n : {uint64_t{16777216}, uint64_t{16777213}, uint64_t{UINT32_MAX}, uint64_t{UINT64_MAX}}) {
     EXPECT_LT(CpuSeconds([n] { AutoMicro(n, 65536); }), 1) << n;
     EXPECT_LT(CpuSeconds([n] { DivisorsNear(n, n / 2); }), 1) << n;

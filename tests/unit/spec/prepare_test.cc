@@ -125,7 +125,7 @@ absl::Status PrepareStatus(const v1::JobSpec& spec) {
   return PrepareJob(spec, {.job_id = "abcdefgh", .default_run_root = "/runs"}).status();
 }
 
-// Each of these once ended the coordinator or blocked it for a minute.
+// Each of these once crashed the coordinator or blocked it for a minute.
 TEST(Prepare, NumbersOutOfRange_ReachNoRule) {
   const v1::JobSpec good = Read(kGoodJob).spec;
   v1::JobSpec spec = good;
@@ -344,7 +344,7 @@ TEST(StrategyJobs, AreValidWithoutAWarning) {
   }
   ReadJob fp16 = Read(*ReadFile("configs/jobs/fp16.yaml"));
   EXPECT_EQ(fp16.Errors(), "");
-  EXPECT_EQ(fp16.problems.Warnings().size(), 1u) << "that it is slow on a CPU";
+  EXPECT_EQ(fp16.problems.Warnings().size(), 1u) << "the warning that fp16 is slow on a CPU";
 }
 
 INSTANTIATE_TEST_SUITE_P(, ShippedJobs, testing::Values("stdlib", "lab-tiny", "lab-10m"),

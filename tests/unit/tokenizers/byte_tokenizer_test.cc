@@ -1,4 +1,4 @@
-// That the Python library opens the files and agrees on the tokens is tests/interop/transformers_test.py.
+// tests/interop/transformers_test.py checks that the Python library opens the files and agrees on the tokens.
 #include "tokenizers/byte_tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(ByteTokenizer, ATokenIsAByte) {
+TEST(ByteTokenizer, EachByteIsAToken) {
   const ByteTokenizer tokenizer;
   EXPECT_THAT(tokenizer.Encode("A\n\xc3\xa4"), ElementsAre(65, 10, 0xc3, 0xa4));
   EXPECT_THAT(tokenizer.Encode(""), IsEmpty());
@@ -38,7 +38,7 @@ TEST(ByteTokenizerJson, HasATokenForEveryByteAndMergesNothing) {
   EXPECT_EQ(ids.size(), 256u);
   EXPECT_EQ(*ids.rbegin(), 255);
   EXPECT_EQ(vocabulary["A"], 65);
-  EXPECT_EQ(vocabulary["\u0100"], 0);  // the first byte that does not print
+  EXPECT_EQ(vocabulary["\u0100"], 0);  // the first byte that is not printable
   EXPECT_TRUE(json["model"]["merges"].empty());
   EXPECT_TRUE(json["added_tokens"].empty());
 }

@@ -61,8 +61,8 @@ TEST_F(StrategiesTest, EachResumesFromTheCheckpointOfAnother) {
 // Rank 0 cannot write; it must not block the others in a gather, nor stop training.
 TEST_F(StrategiesTest, FailedSave_IsReportedAndTrainingContinues) {
   for (const char* strategy : {"fsdp", "zero1"}) {
-    FullDisk no_folder(0), some_room(3000);
-    for (FullDisk* disk : {&no_folder, &some_room}) {
+    FullDisk no_space(0), some_space(3000);
+    for (FullDisk* disk : {&no_space, &some_space}) {
       StartOrder order = Order(absl::StrCat(strategy, disk == &no_folder), {strategy, 2}, 4);
       order.config.checkpoint_every = 2;
       order.config.checkpoint_last_save_retry_s = 0;
@@ -387,8 +387,8 @@ TEST_F(StrategiesTest, SizesThatDoNotFitTheRanks_AreRefusedByEach) {
   FakeLink link;
   std::ostringstream log;
 
-  const TrainerExit code = RunRank(
-      order, {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
+  const TrainerExit code =
+      RunRank(order, {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
 
   EXPECT_EQ(code, kExitRefused);
   EXPECT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
