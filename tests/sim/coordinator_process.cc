@@ -11,7 +11,7 @@ namespace trainyard::sim {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-constexpr size_t kQueue = 65'536;
+constexpr size_t kQueueSize = 65'536;
 
 // Memory of this process, as its allocator counts it; 0 if it cannot (a sanitizer's allocator).
 size_t MemoryInUse() {
@@ -25,7 +25,7 @@ CoordinatorProcess::CoordinatorProcess(World& world) : clock(world.engine), worl
 
 void CoordinatorProcess::Start() {
   if (alive()) return;
-  ++life_;
+  ++incarnation_;
   paused_ = busy_ = false;
   // A steady clock starts at the wall clock's time.
   clock.model.offset = wall_offset;
@@ -37,11 +37,12 @@ void CoordinatorProcess::Start() {
                       .finished_jobs = 1'000};
   absl::StatusOr<std::unique_ptr<Core>> core = Core::New(options, snapshot.records, clock.TimeNow());
   if (!core.ok()) {
-    world_.judge.Break(invariant::kDurable, absl::StrCat("the store cannot be read: ", core.status().ToString()));
+    world_.judge.ReportViolation(invariant::kDurable,
+                                 absl::StrCat("the store cannot be read: ", core.status().ToString()));
     return;
   }
   core_ = core->get();
-  queue_ = std::make_unique<EventQueue>(kQueue);
+  queue_ = std::make_unique<EventQueue>(kQueueSize);
   loop_ = std::make_unique<CoreLoop>(CoreLoop::Options{.core = *std::move(core),
                                                        .revision = snapshot.revision,
                                                        .store = &store,
@@ -51,7 +52,8 @@ void CoordinatorProcess::Start() {
                                                        .contacts = [this] { return TakeContacts(); },
                                                        .observe = {},
                                                        .failed = {}});
-  world_.judge.Trace(absl::StrCat("coordinator: incarnation ", life_, " with ", snapshot.records.size(), " records"));
+  world_.judge.Trace(
+      absl::StrCat("coordinator: incarnation ", incarnation_, " with ", snapshot.records.size(), " records"));
   world_.judge.AfterLoad(*core_);
   TickSoon();
 }
@@ -66,7 +68,7 @@ void CoordinatorProcess::Crash() {
   freed_bytes = held - std::min(held, MemoryInUse());
   core_ = nullptr;
   waiting_.clear();
-  heard_.clear();
+  last_contacts_.clear();
   effects_.clear();
   auto calls = std::exchange(calls_, {});
   auto watchers = std::exchange(watchers_, {});
@@ -74,7 +76,7 @@ void CoordinatorProcess::Crash() {
   for (auto& [id, watcher] : watchers) watcher.ended(absl::UnavailableError("the coordinator has exited"));
   world_.network.CoordinatorDied();
   if (!std::exchange(paused_, false)) return;
-  world_.network.PumpAll();  // a killed process holds nothing back, even if it was stopped before
+  world_.network.PumpAll();  // the connections of a stopped process end when it is killed
 }
 
 void CoordinatorProcess::Pause() {
@@ -90,27 +92,28 @@ void CoordinatorProcess::Continue() {
   Round();
 }
 
-void CoordinatorProcess::Post(uint64_t life, Event event) {
-  if (!alive() || life != life_) return;
+void CoordinatorProcess::Post(uint64_t incarnation, Event event) {
+  if (!alive() || incarnation != incarnation_) return;
   waiting_.push_back(std::move(event));
   Round();
 }
 
-void CoordinatorProcess::RecordContact(uint64_t life, SessionId session) {
-  if (alive() && life == life_) heard_[session] = clock.TimeNow();
+void CoordinatorProcess::RecordContact(uint64_t incarnation, SessionId session) {
+  if (alive() && incarnation == incarnation_) last_contacts_[session] = clock.TimeNow();
 }
 
 std::vector<Tick::Contact> CoordinatorProcess::TakeContacts() {
-  std::vector<Tick::Contact> heard;
-  for (const auto& [session, time] : std::exchange(heard_, {})) heard.push_back({.session = session, .time = time});
-  return heard;
+  std::vector<Tick::Contact> contacts;
+  for (const auto& [session, time] : std::exchange(last_contacts_, {}))
+    contacts.push_back({.session = session, .time = time});
+  return contacts;
 }
 
 void CoordinatorProcess::Call(const std::function<Event(CallId)>& make, Answer answer) {
   if (!alive()) return answer(std::nullopt);
   CallId id(++last_id_);
   calls_[id] = std::move(answer);
-  Post(life_, make(id));
+  Post(incarnation_, make(id));
 }
 
 WatchId CoordinatorProcess::Watch(Watcher watcher) {
@@ -120,16 +123,16 @@ WatchId CoordinatorProcess::Watch(Watcher watcher) {
 }
 
 void CoordinatorProcess::TickSoon() {
-  world_.engine.After(kTick, [this, life = life_] {
-    if (!alive() || life != life_) return;
+  world_.engine.After(kTick, [this, incarnation = incarnation_] {
+    if (!alive() || incarnation != incarnation_) return;
     TickSoon();
     if (!paused_ && !busy_ && !world_.judge.violation().has_value()) RunLoop({});
     Round();
   });
 }
 
-// Handles as many events as the loop's thread would in one round, or a single event: then it is known what it may
-// change.
+// Handles either all waiting events in one round, as the loop's thread may, or one event alone, so that StaleCheck can
+// compare the state before and after it.
 void CoordinatorProcess::Round() {
   if (!alive() || paused_ || busy_ || world_.judge.violation().has_value()) return;
   while (alive() && !busy_ && !waiting_.empty()) {
@@ -152,20 +155,20 @@ void CoordinatorProcess::RunLoop(std::vector<Event> events) {
   }
   absl::StatusOr<size_t> handled = loop_->RunOnce(clock.TimeNow() + absl::Nanoseconds(1));  // does not wait
   if (!handled.ok())
-    world_.judge.Break(invariant::kConsistent, absl::StrCat("the loop ends: ", handled.status().ToString()));
+    world_.judge.ReportViolation(invariant::kConsistent, absl::StrCat("the loop ends: ", handled.status().ToString()));
   if (auto stale = std::exchange(stale_, std::nullopt)) {
     if (std::string changed = stale->WhatChanged(core_->state()); !changed.empty()) {
-      world_.judge.Break(invariant::kFenced, changed);
+      world_.judge.ReportViolation(invariant::kFenced, changed);
     }
   }
   world_.CountRound(count);
-  world_.judge.AfterRound(*core_, world_.CheckWhole());
-  if (!store.anything_under_way()) return Deliver();
+  world_.judge.AfterRound(*core_, world_.ShouldCheckState());
+  if (!store.has_pending_commits()) return Deliver();
   busy_ = true;
   if (world_.mutation == Mutation::kReleaseEarly) Deliver();
   absl::Duration takes = world_.random.Between(absl::Microseconds(100), commit_time);
-  world_.engine.After(takes, [this, life = life_] {
-    if (life != life_) return;
+  world_.engine.After(takes, [this, incarnation = incarnation_] {
+    if (incarnation != incarnation_) return;
     if (world_.mutation == Mutation::kDropRecord) store.lost_key = world_.random.Chance(0.02) ? "job/" : "";
     store.Sync();
     busy_ = false;
@@ -192,9 +195,9 @@ void CoordinatorProcess::RunOne(Event event) {
 void CoordinatorProcess::Release(Effect effect) { effects_.push_back(std::move(effect)); }
 
 void CoordinatorProcess::Deliver() {
-  const uint64_t life = life_;
+  const uint64_t incarnation = incarnation_;
   for (Effect& effect : std::exchange(effects_, {})) {
-    if (!alive() || life != life_) return;
+    if (!alive() || incarnation != incarnation_) return;
     Perform(effect);
   }
 }
@@ -230,7 +233,7 @@ void CoordinatorProcess::Do(SendToHost& effect) {
 }
 void CoordinatorProcess::Do(EndSession& effect) { world_.network.EndByCoordinator(effect.session, effect.status); }
 
-// Sends all values each time: that a host has some of them already must make no difference.
+// Sends all values each time: a host must accept those that it already has.
 void CoordinatorProcess::Do(SendValues& effect) {
   v1::CoordinatorMessage message;
   v1::StoreValues& values = *message.mutable_values();
@@ -247,11 +250,12 @@ void CoordinatorProcess::Do(WriteLog& effect) {
   world_.judge.Trace(absl::StrCat("coordinator: ", effect.text));
   world_.RecordLogLine(effect.text);
   // Except for a full disk, the core logs an error only for a bug.
-  if (effect.level == WriteLog::Level::kError && !store.full) world_.judge.Break(invariant::kConsistent, effect.text);
+  if (effect.level == WriteLog::Level::kError && !store.full)
+    world_.judge.ReportViolation(invariant::kConsistent, effect.text);
 }
 
 void CoordinatorProcess::Do(JobPublished& effect) {
-  world_.NoteDecision(effect.job, *effect.event);
+  world_.HandlePublished(effect.job, *effect.event);
   v1::Event event = *effect.event;
   const bool state = world_.mutation == Mutation::kEmptyReason && event.has_state();
   const bool notice = world_.mutation == Mutation::kEmptyNotice && event.has_notice();

@@ -52,12 +52,12 @@ class CoordinatorProcess final : public EffectSink {
   void Continue();
   bool alive() const { return loop_ != nullptr; }
   bool paused() const { return paused_; }
-  uint64_t life() const { return life_; }
+  uint64_t incarnation() const { return incarnation_; }
   const Core& core() const { return *core_; }
 
   // Posts an event to this incarnation; events of an earlier one are lost.
-  void Post(uint64_t life, Event event);
-  void RecordContact(uint64_t life, SessionId session);
+  void Post(uint64_t incarnation, Event event);
+  void RecordContact(uint64_t incarnation, SessionId session);
   SessionId NewSession() { return SessionId(++last_id_); }
   // Creates the event with the call's id.
   void Call(const std::function<Event(CallId)>& make, Answer answer);
@@ -94,7 +94,7 @@ class CoordinatorProcess final : public EffectSink {
   void Do(Other&) {}  // metrics and output are ignored here
 
   World& world_;
-  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
   uint64_t last_id_ = 0;
   bool paused_ = false;
   bool busy_ = false;  // a commit is in progress
@@ -103,7 +103,7 @@ class CoordinatorProcess final : public EffectSink {
   std::unique_ptr<CoreLoop> loop_;
   std::deque<Event> waiting_;
   std::optional<StaleCheck> stale_;  // for an event that is handled alone
-  std::map<SessionId, absl::Time> heard_;
+  std::map<SessionId, absl::Time> last_contacts_;
   std::vector<Effect> effects_;  // not yet released
   std::map<CallId, Answer> calls_;
   std::map<WatchId, Watcher> watchers_;

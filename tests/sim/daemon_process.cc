@@ -11,11 +11,11 @@
 namespace trainyard::sim {
 namespace {
 
-agent::CoreOptions MakeOptions(World& world, const Machine& machine, uint64_t incarnation) {
+agent::CoreOptions MakeOptions(World& world, const Machine& machine, Incarnation incarnation) {
   agent::CoreOptions options;
   options.coordinator = "sim";
   options.host = machine.name();
-  options.incarnation = Incarnation(incarnation);
+  options.incarnation = incarnation;
   options.slots = machine.plan().slots + (world.mutation == Mutation::kClaimSlots ? 2 : 0);
   options.inventory.set_cores(8);
   options.inventory.set_data_address("10.0.0.1");
@@ -32,11 +32,10 @@ agent::CoreOptions MakeOptions(World& world, const Machine& machine, uint64_t in
 
 void DaemonProcess::Start() {
   if (alive() || !machine_.up()) return;
-  ++life_;
-  incarnation_ = world_.random.Next() | 1;
-  core_ = std::make_unique<agent::Core>(MakeOptions(world_, machine_, incarnation_));
-  world_.judge.Trace(absl::StrCat(machine_.name(), ": daemon, life ", life_));
-  const uint64_t life = life_;
+  ++incarnation_;
+  core_ = std::make_unique<agent::Core>(MakeOptions(world_, machine_, Incarnation(world_.random.Next() | 1)));
+  world_.judge.Trace(absl::StrCat(machine_.name(), ": daemon, incarnation ", incarnation_));
+  const uint64_t incarnation = incarnation_;
   std::vector<agent::Event> found;
   for (const auto& [id, folder] : machine_.folders) {
     found.push_back(
@@ -44,16 +43,16 @@ void DaemonProcess::Start() {
     if (!folder.reported && folder.exited.has_value()) found.push_back(agent::ProcessEnded{id, *folder.exited});
   }
   found.push_back(agent::AllFound{});
-  for (agent::Event& event : found) Post(life, std::move(event));
+  for (agent::Event& event : found) Post(incarnation, std::move(event));
 }
 
 void DaemonProcess::Crash() {
   if (!alive()) return;
   world_.judge.Trace(absl::StrCat(machine_.name(), ": daemon crashes"));
   attached_ = false;
-  // It alone had the reports of ended ranks.
+  // No other process has the unsent reports of ended ranks.
   for (const auto& [id, folder] : machine_.folders) {
-    if (!folder.reported && !machine_.Runs(id)) world_.judge.LoseReports(id.job);
+    if (!folder.reported && !machine_.Runs(id)) world_.judge.NoteLostReports(id.job);
   }
   core_.reset();
   values_.clear();
@@ -70,21 +69,21 @@ void DaemonProcess::Crash() {
 void DaemonProcess::Terminate(bool stop_trainers, absl::Duration away) {
   if (!alive()) return;
   away_ = away;
-  Post(life_,
+  Post(incarnation_,
        agent::LeaveRequested{stop_trainers ? agent::Leaving::kStoppingTrainers : agent::Leaving::kStayingTrainers});
 }
 
-void DaemonProcess::Post(uint64_t life, agent::Event event) {
-  if (!alive() || life != life_ || world_.judge.violation().has_value()) return;
+void DaemonProcess::Post(uint64_t incarnation, agent::Event event) {
+  if (!alive() || incarnation != incarnation_ || world_.judge.violation().has_value()) return;
   bool welcomed = std::holds_alternative<agent::Welcomed>(event);
   bool ended = std::holds_alternative<agent::SessionEnded>(event);
   if (ended) attached_ = false;
   ++world_.daemon_events;
   for (agent::Effect& effect : core_->Handle(std::move(event), world_.LocalTime(machine_))) {
-    if (!alive() || life != life_) return;
+    if (!alive() || incarnation != incarnation_) return;
     std::visit([this](auto& what) { Do(what); }, effect);
   }
-  if (!alive() || life != life_) return;
+  if (!alive() || incarnation != incarnation_) return;
   if (ended && world_.mutation == Mutation::kKillOnLostContact) {
     auto trainers = machine_.trainers();
     for (auto& [id, trainer] : trainers) machine_.Signal(id, SIGKILL);
@@ -102,8 +101,8 @@ void DaemonProcess::WakeLater() {
   if (wake == absl::InfiniteFuture()) return;
   // Slightly later, so that rounding never makes a wake-up too early.
   absl::Time real = world_.RealTime(machine_, wake) + absl::Microseconds(1);
-  world_.engine.At(real, [this, number, life = life_] {
-    if (number == wake_) Post(life, agent::Tick{});
+  world_.engine.At(real, [this, number, incarnation = incarnation_] {
+    if (number == wake_) Post(incarnation, agent::Tick{});
   });
 }
 
@@ -112,13 +111,13 @@ void DaemonProcess::WakeLater() {
 PipePtr DaemonProcess::Connect(const v1::RegisterTrainer& registration) {
   auto pipe = std::make_shared<Pipe>();
   pipe->link = agent::LinkId(++last_link_);
-  pipe->life = life_;
+  pipe->incarnation = incarnation_;
   pipe->trainer = agent::FromProto(registration.key());
   pipe->up = std::make_shared<Channel>(world_.engine, [] { return false; });
   pipe->down = std::make_shared<Channel>(world_.engine, [] { return false; });
   pipes_[pipe->link] = pipe;
   pipe->up->Send(absl::Microseconds(200), [this, pipe, registration] {
-    Post(pipe->life, agent::LinkOpened{pipe->link, registration});
+    Post(pipe->incarnation, agent::LinkOpened{pipe->link, registration});
   });
   return pipe;
 }
@@ -129,7 +128,7 @@ void DaemonProcess::Do(agent::SendLink& effect) {
   auto message = std::make_shared<v1::LinkMessage>(std::move(effect.message));
   at->second->down->Send(absl::Microseconds(200), [this, pipe = at->second, message] {
     Trainer* trainer = machine_.Find(pipe->trainer);
-    if (trainer != nullptr) trainer->Hear(pipe, *message);
+    if (trainer != nullptr) trainer->HandleMessage(pipe, *message);
   });
 }
 
@@ -146,8 +145,8 @@ void DaemonProcess::Do(agent::CloseLink& effect) {
 }
 
 void DaemonProcess::Do(agent::StartProcess& effect) {
-  auto launch = [this, life = life_, desired = effect.desired, token = effect.token] {
-    if (life == life_ && alive() && machine_.up()) machine_.Launch(life, desired, token);
+  auto launch = [this, incarnation = incarnation_, desired = effect.desired, token = effect.token] {
+    if (incarnation == incarnation_ && alive() && machine_.up()) machine_.Launch(incarnation, desired, token);
   };
   world_.engine.After(world_.random.Between(absl::Microseconds(500), absl::Milliseconds(10)), launch);
   if (world_.mutation == Mutation::kStartTwice && world_.random.Chance(0.05)) {
@@ -157,12 +156,12 @@ void DaemonProcess::Do(agent::StartProcess& effect) {
 
 void DaemonProcess::Do(agent::SignalProcess& effect) {
   world_.engine.After(world_.random.Between(absl::Microseconds(100), absl::Milliseconds(2)),
-                      [this, life = life_, id = effect.id, signal = effect.signal] {
-                        if (life == life_ && alive()) machine_.Signal(id, signal);
+                      [this, incarnation = incarnation_, id = effect.id, signal = effect.signal] {
+                        if (incarnation == incarnation_ && alive()) machine_.Signal(id, signal);
                       });
 }
 
-// A part of it remains only if the daemon crashed meanwhile; a replacement is by rename, and so atomic.
+// `part` is the share of the bytes that was written before a crash. A replacement uses rename, so it is atomic.
 void DaemonProcess::WriteOutbox(const agent::StoreFacts& store, double part) {
   size_t count = static_cast<size_t>(static_cast<double>(store.bytes.size()) * part);
   if (!store.replace) {
@@ -177,14 +176,14 @@ void DaemonProcess::Do(agent::StoreFacts& effect) {
   absl::Duration takes = world_.random.Chance(0.95)
                              ? world_.random.Between(absl::Microseconds(100), absl::Milliseconds(5))
                              : absl::Milliseconds(400);
-  world_.engine.After(takes, [this, life = life_] {
-    if (life != life_ || !storing_.has_value()) return;
+  world_.engine.After(takes, [this, incarnation = incarnation_] {
+    if (incarnation != incarnation_ || !storing_.has_value()) return;
     agent::StoreFacts store = *std::exchange(storing_, std::nullopt);
     if (machine_.disk_full) {
-      return Post(life, agent::FactsStored{absl::ResourceExhaustedError("No space left on device")});
+      return Post(incarnation, agent::FactsStored{absl::ResourceExhaustedError("No space left on device")});
     }
     WriteOutbox(store, 1);
-    Post(life, agent::FactsStored{absl::OkStatus()});
+    Post(incarnation, agent::FactsStored{absl::OkStatus()});
   });
 }
 
@@ -195,26 +194,27 @@ void DaemonProcess::Do(agent::SampleProcesses& effect) {
     if (trainer == nullptr) continue;
     sampled.samples.push_back({.id = process.id, .state = trainer->frozen() ? "T" : "S", .cpu_s = trainer->cpu_s()});
   }
-  world_.engine.After(absl::Milliseconds(1), [this, life = life_, sampled] { Post(life, sampled); });
+  world_.engine.After(absl::Milliseconds(1),
+                      [this, incarnation = incarnation_, sampled] { Post(incarnation, sampled); });
 }
 
 void DaemonProcess::Do(agent::ExamineProcess& effect) {
-  world_.engine.After(absl::Milliseconds(400), [this, life = life_, effect] {
+  world_.engine.After(absl::Milliseconds(400), [this, incarnation = incarnation_, effect] {
     Trainer* trainer = machine_.Find(effect.id);
     v1::Examination examination;
     examination.set_request_id(effect.request_id);
     if (trainer != nullptr) examination.set_state(trainer->frozen() ? "T" : "S");
-    Post(life, agent::ProcessExamined{effect.id, examination});
+    Post(incarnation, agent::ProcessExamined{effect.id, examination});
   });
 }
 
 // Run folders are shared here.
 void DaemonProcess::Do(agent::CheckPath& effect) {
-  world_.engine.After(absl::Milliseconds(5), [this, life = life_, effect] {
+  world_.engine.After(absl::Milliseconds(5), [this, incarnation = incarnation_, effect] {
     v1::PathAnswer answer;
     answer.set_request_id(effect.request_id);
     answer.set_there(true);
-    Post(life, agent::PathChecked{answer});
+    Post(incarnation, agent::PathChecked{answer});
   });
 }
 
@@ -231,11 +231,11 @@ void DaemonProcess::Do(agent::Log& effect) { world_.judge.Trace(absl::StrCat(mac
 
 // A supervisor restarts it.
 void DaemonProcess::Do(agent::Leave&) {
-  world_.engine.After(absl::ZeroDuration(), [this, life = life_] {
-    if (life != life_) return;
+  world_.engine.After(absl::ZeroDuration(), [this, incarnation = incarnation_] {
+    if (incarnation != incarnation_) return;
     Crash();
-    world_.engine.After(std::exchange(away_, absl::Seconds(1)), [this, life] {
-      if (life == life_) Start();
+    world_.engine.After(std::exchange(away_, absl::Seconds(1)), [this, incarnation] {
+      if (incarnation == incarnation_) Start();
     });
   });
 }
@@ -257,8 +257,8 @@ void DaemonProcess::Do(agent::SealGroup& effect) {
 
 void DaemonProcess::Do(agent::EndGroup& effect) { values_.erase(effect.group); }
 
-void DaemonProcess::TakeValues(uint64_t life, const v1::StoreValues& values) {
-  if (life != life_ || !alive()) return;
+void DaemonProcess::TakeValues(uint64_t incarnation, const v1::StoreValues& values) {
+  if (incarnation != incarnation_ || !alive()) return;
   const GroupId group(JobId(values.job_id()), Generation(values.generation()));
   v1::StoreValueList list;
   auto at = values_.find(group);
@@ -279,7 +279,7 @@ void DaemonProcess::PutValue(const TrainerId& id, const std::string& value) {
 }
 
 void DaemonProcess::SendPuts(const GroupId& group, const std::map<std::string, std::string>& puts) {
-  if (!attached_ || puts.empty()) return;  // sent with the next stream
+  if (!attached_ || puts.empty()) return;  // the next stream sends them
   v1::AgentMessage message;
   v1::PutValues& put = *message.mutable_put();
   put.set_job_id(group.first.value());

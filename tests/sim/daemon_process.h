@@ -25,7 +25,7 @@ class Trainer;
 // A trainer's connection to one incarnation of the daemon.
 struct Pipe {
   agent::LinkId link;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   TrainerId trainer;
   std::shared_ptr<Channel> up;
   std::shared_ptr<Channel> down;
@@ -42,17 +42,17 @@ class DaemonProcess {
   // Receives SIGTERM; it is started again this long after it has exited.
   void Terminate(bool stop_trainers, absl::Duration away);
   bool alive() const { return core_ != nullptr; }
-  uint64_t life() const { return life_; }
+  uint64_t incarnation() const { return incarnation_; }
   agent::CoreStats stats() const { return core_->stats(); }
 
   // Posts an event to this incarnation; events of an earlier one are lost.
-  void Post(uint64_t life, agent::Event event);
+  void Post(uint64_t incarnation, agent::Event event);
 
   // ---- called by trainers ----
   PipePtr Connect(const v1::RegisterTrainer& registration);
   void PutValue(const TrainerId& id, const std::string& value);
   // Called by the coordinator on this incarnation's stream.
-  void TakeValues(uint64_t life, const v1::StoreValues& values);
+  void TakeValues(uint64_t incarnation, const v1::StoreValues& values);
   // The values of all ranks have arrived.
   bool HasValues(const GroupId& group, uint32_t ranks) const;
 
@@ -91,7 +91,6 @@ class DaemonProcess {
 
   World& world_;
   Machine& machine_;
-  uint64_t life_ = 0;
   uint64_t incarnation_ = 0;
   uint64_t last_link_ = 0;
   uint64_t wake_ = 0;

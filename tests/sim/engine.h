@@ -1,5 +1,6 @@
-// Virtual time: actions run in the order of their time, and at the same time in the order in which they were scheduled.
-// And random numbers that are the same on every machine. Not thread-safe: a simulation has one thread.
+// Virtual time: actions run in the order of their times, those of the same time in the order in which they were
+// scheduled. Also contains random numbers that are the same on every machine. Not thread-safe: a simulation has one
+// thread.
 #pragma once
 
 #include <algorithm>

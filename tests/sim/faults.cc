@@ -75,10 +75,10 @@ void World::BeginAtHost(const Fault& fault, Machine& machine) {
       machine.disk_full = true;
       break;
     case FaultKind::kFailWrites:
-      ++machine.fails_writes;
+      ++machine.write_faults;
       break;
     case FaultKind::kLossyLink:
-      machine.SetLossy(kMostLoss * static_cast<double>(fault.salt % 100) / 100);
+      machine.SetLossy(kMaxLoss * static_cast<double>(fault.salt % 100) / 100);
       break;
     case FaultKind::kStrikeSave:
       machine.save_fault = fault;
@@ -120,7 +120,7 @@ void World::End(const Fault& fault) {
       machine.disk_full = false;
       return;
     case FaultKind::kFailWrites:
-      --machine.fails_writes;
+      --machine.write_faults;
       return;
     case FaultKind::kCutData:
       --data_cuts_[PairOf(fault)];
@@ -132,7 +132,7 @@ void World::End(const Fault& fault) {
   }
 }
 
-// The host and another one; with a single host nothing is cut.
+// The two hosts between which the fault cuts the network; with a single host it has no effect.
 std::pair<const Machine*, const Machine*> World::PairOf(const Fault& fault) const {
   const size_t count = machines_.size();
   const size_t one = fault.host % count;
@@ -149,7 +149,7 @@ std::shared_ptr<Trainer> World::PickTrainer(const Fault& fault) {
 void World::CrashTrainer(const Fault& fault) {
   std::shared_ptr<Trainer> trainer = PickTrainer(fault);
   if (trainer == nullptr) return;
-  judge.Harm(agent::GroupOf(trainer->id()), "a rank crashed");
+  judge.NoteHarm(agent::GroupOf(trainer->id()), "a rank crashed");
   if (fault.salt % 2 == 0) {
     trainer->Signal(SIGSEGV);
   } else {
@@ -170,45 +170,45 @@ void World::StrikeInSave(Machine& machine, Trainer& trainer) {
   if (healed_ || !machine.save_fault.has_value() || machine.save_points-- > 0) return;
   Fault fault = *std::exchange(machine.save_fault, std::nullopt);
   judge.Trace(absl::StrCat("fault: strikes ", agent::Describe(trainer.id()), " while it saves"));
-  auto also = [&](FaultKind kind) {
+  auto begin_also = [&](FaultKind kind) {
     fault.kind = kind;
     Begin(fault);
   };
   auto kill = [&] {
-    judge.Harm(agent::GroupOf(trainer.id()), "a rank was killed while it saved");
+    judge.NoteHarm(agent::GroupOf(trainer.id()), "a rank was killed while it saved");
     trainer.Signal(SIGKILL);
   };
   switch (fault.salt / kSavePoints % 6) {
     case 0:
       return kill();
     case 1:
-      return also(FaultKind::kCrashDaemon);
+      return begin_also(FaultKind::kCrashDaemon);
     case 2:
-      return also(FaultKind::kCrashCoordinator);
+      return begin_also(FaultKind::kCrashCoordinator);
     case 3:
-      return also(FaultKind::kKillHost);
+      return begin_also(FaultKind::kKillHost);
     case 4:
       kill();
-      also(FaultKind::kCrashDaemon);
-      return also(FaultKind::kCrashCoordinator);
+      begin_also(FaultKind::kCrashDaemon);
+      return begin_also(FaultKind::kCrashCoordinator);
     default:
-      // Its host is cut off; it resumes later without knowing it.
+      // The trainer stops and its host is cut off; it resumes later without noticing either.
       trainer.Freeze();
       engine.After(fault.lasts + absl::Seconds(20), [weak = trainer.weak_from_this()] {
         if (auto frozen = weak.lock()) frozen->Thaw();
       });
-      return also(FaultKind::kCutHost);
+      return begin_also(FaultKind::kCutHost);
   }
 }
 
-// A factor that keeps a step below the shortest limit of a hang.
+// The factor keeps a step shorter than the smallest hang limit.
 void World::SlowTrainer(const Fault& fault) {
   std::shared_ptr<Trainer> trainer = PickTrainer(fault);
   if (trainer != nullptr) trainer->Slow(1.5 + static_cast<double>(fault.salt % 15) / 10, fault.lasts);
 }
 
 void World::StopHost(const Fault& fault, Machine& machine) {
-  for (auto& [id, trainer] : machine.trainers()) judge.Harm(agent::GroupOf(id), "its host was ordered to stop");
+  for (auto& [id, trainer] : machine.trainers()) judge.NoteHarm(agent::GroupOf(id), "its host was ordered to stop");
   machine.daemon().Terminate(/*stop_trainers=*/true, fault.lasts);
 }
 
@@ -221,16 +221,16 @@ void World::Heal() {
   if (!healed_) {
     engine.After(last, [this] {
       healed_ = true;
-      judge.Trace("-- all is healed --");
+      judge.Trace("-- all faults have ended --");
     });
   }
-  KeepRight();
+  UnblockJobs();
 }
 
-void World::KeepRight() {
+void World::UnblockJobs() {
   CheckBounds();
-  operators.SetRight();
-  engine.After(absl::Seconds(1), [this] { KeepRight(); });
+  operators.ResumeAndUncordon();
+  engine.After(absl::Seconds(1), [this] { UnblockJobs(); });
 }
 
 }  // namespace trainyard::sim

@@ -1,5 +1,5 @@
-// The ranks of one generation and their coupling: a step is made by all of them or by none, over a network of its own;
-// when one exits, the others detect it.
+// The ranks of one generation: all of them make a step together or none does, over a data network that can be cut
+// separately from the control network. When one exits, the others detect it.
 #pragma once
 
 #include <map>
@@ -21,12 +21,12 @@ class Group : public std::enable_shared_from_this<Group> {
 
   void Enter(Trainer* trainer);
   void Leave(Trainer* trainer, bool in_order);
-  // One more rank may start to step.
+  // One more rank has received `go`; the steps begin when all have.
   void Go();
   // All ranks leave after the current step, because one received SIGTERM.
-  void AskToLeave() { leave_ = true; }
+  void RequestLeave() { leave_requested_ = true; }
   // All ranks save after the current step, and continue.
-  void AskToSave() { save_noted_ = true; }
+  void RequestSave() { save_pending_ = true; }
   // Rank 0 has chosen the checkpoint.
   void StartAt(uint64_t step) {
     first_step_ = step;
@@ -37,28 +37,28 @@ class Group : public std::enable_shared_from_this<Group> {
   // The save of this step is the last one, and is retried if it fails.
   bool WillRetry(uint64_t step);
 
-  bool Whole() const { return trainers_.size() == ranks_; }
+  bool IsComplete() const { return trainers_.size() == ranks_; }
   bool Connected() const;  // whether every rank reaches every other
   uint64_t first_step() const { return first_step_; }
   // How long the rank computes in the current step before it waits for the others; zero if there is no step.
   absl::Duration ComputeTime(const Trainer& trainer) const;
   // Whether the rank still computes.
-  bool Computes(const Trainer& trainer) const;
+  bool IsComputing(const Trainer& trainer) const;
 
  private:
   void StepLater();
   void TryStep();
   void AfterStep();
   void BeginSave();
-  void SaveThen(bool stopped, bool begun);
-  // The last save has failed: it is retried while the ranks hold the state.
-  void SaveLastAgain();
+  void SaveThenEnd(bool stopped, bool begun);
+  // The last save has failed: retries it, because the ranks still have the state.
+  void RetryLastSave();
   bool LastSaveFailed();
   void EndAll(bool stopped, const std::string& unsaved = "");
   void BreakAll();
   bool AnyFrozen() const;
   absl::Duration LossDelay() const;
-  Trainer* First();
+  Trainer* RankZero();
 
   World& world_;
   const GroupId id_;
@@ -69,17 +69,17 @@ class Group : public std::enable_shared_from_this<Group> {
   uint64_t step_ = 0;
   bool stepping_ = false;
   bool over_ = false;
-  bool leave_ = false;
+  bool leave_requested_ = false;
   bool chosen_ = false;
-  uint64_t saving_ = 0;       // the step whose parts are being written; 0: none
-  bool save_noted_ = false;   // another save must follow
-  std::set<uint32_t> parts_;  // parts that have ended
-  bool part_failed_ = false;
+  uint64_t saving_ = 0;        // the step whose parts are being written; 0: none
+  bool save_pending_ = false;  // another save must follow
+  std::set<uint32_t> parts_;   // parts that have ended
+  bool part_failed_ = false;   // of the current or newest save
   uint64_t retry_after_ = 0;   // steps between a failed save and the next try; 0: no save has failed
   uint64_t retry_at_ = 0;      // the step of the retry; 0: none
   absl::Duration last_pause_;  // pause before the last save is retried; zero: it has not failed
   absl::Time last_save_until_ = absl::InfiniteFuture();
-  absl::Duration computes_;  // of this step, if no rank is slow
+  absl::Duration compute_time_;  // of this step, for a rank that is not slow
   absl::Time step_began_ = absl::InfiniteFuture();
   absl::Time cut_since_ = absl::InfiniteFuture();
 };

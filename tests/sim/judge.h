@@ -29,7 +29,7 @@ inline constexpr char kOneGeneration[] = "one-generation";     // generation g h
 inline constexpr char kRankOnce[] = "rank-once";               // no rank of a generation runs twice
 inline constexpr char kDurable[] = "acknowledged-is-durable";  // answered requests survive every crash
 inline constexpr char kFenced[] = "fenced-changes-nothing";    // messages of old streams or generations change nothing
-inline constexpr char kSentOnce[] = "steps-published-once";    // in order, and complete if the job succeeded
+inline constexpr char kSentOnce[] = "steps-published-once";    // in order, and all of them if the job succeeded
 inline constexpr char kContact[] = "lost-contact-ends-nothing";  // no trainer is killed only because of lost contact
 inline constexpr char kProgress[] = "progress-after-healing";    // every job ends if there are slots for it
 inline constexpr char kReasons[] = "decisions-have-reasons";
@@ -42,10 +42,11 @@ inline constexpr char kOutcome[] = "outcome-is-deserved";          // a job fail
 inline constexpr char kGrantsKept[] = "grants-are-kept";           // no group resumes from a step before a granted one
 inline constexpr char kWholeSaves[] = "only-whole-saves-are-used";
 inline constexpr char kFencedSave[] = "fenced-saves-nothing";  // a save of another generation gets no name and no grant
-inline constexpr char kOneContent[] = "one-content-a-step";    // among all granted ones
-// by generations before the one that settled the folder last
+inline constexpr char kOneContent[] = "one-content-a-step";    // granted saves of a step have the same contents
+// no partial saves of generations before the one that settled the folder last
 inline constexpr char kNoLeak[] = "nothing-is-left-behind";
-inline constexpr char kOneJob[] = "a-folder-has-one-job";  // that trains in it; it uses no other job's checkpoints
+// one job at a time trains in a folder, and it uses no other job's checkpoints
+inline constexpr char kOneJob[] = "a-folder-has-one-job";
 // the last step of a job that succeeded is saved completely under its name
 inline constexpr char kSaved[] = "success-is-saved";
 inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,    kFenced,     kSentOnce,   kContact,
@@ -78,10 +79,10 @@ class Judge {
  public:
   Judge(Engine& engine, bool trace) : engine_(engine), trace_(trace) {}
 
-  void Break(const char* invariant, std::string text);
+  void ReportViolation(const char* invariant, std::string text);  // the first one ends the run
   const std::optional<Violation>& violation() const { return violation_; }
 
-  // A line of the trace; the newest lines are stored.
+  // Adds a line to the trace, which stores the newest lines.
   bool tracing() const { return trace_; }
   void Trace(absl::string_view text);
   const std::deque<std::string>& trace() const { return lines_; }
@@ -90,37 +91,39 @@ class Judge {
   void Started(const TrainerId& id, const std::string& host, int64_t pid);
   TrainerTruth& Truth(int64_t pid) { return processes_.at(pid); }
   // This generation was affected by something other than lost contact, or its end was requested.
-  void Harm(const GroupId& group, absl::string_view what);
+  void NoteHarm(const GroupId& group, absl::string_view what);
   // All ranks of the generation have received `go`: from here on it trains.
   void Began(const GroupId& group) { began_.insert(group); }
   // This rank was made slow.
-  void Slow(const TrainerId& id) { slow_.insert(id); }
-  // The same for any later generation of the job, because an operator requested something.
-  void HarmJob(const JobId& job) { harmed_jobs_.insert(job); }
+  void NoteSlow(const TrainerId& id) { slow_.insert(id); }
+  // The same for all generations of the job, because an operator requested something.
+  void NoteHarmToJob(const JobId& job) { harmed_jobs_.insert(job); }
   // A watcher was sent this state of the job.
   void StateSent(const JobId& job, uint64_t generation, v1::JobState state);
-  void Acknowledged(const JobId& job) { submitted_.insert(job); }  // its submission was answered
-  // The state that the coordinator last had.
+  void SubmissionAnswered(const JobId& job) { submitted_.insert(job); }
+  // The state of the job that the coordinator last had.
   JobOutcome OutcomeOf(const JobId& job) const;
   const std::set<JobId>& submitted() const { return submitted_; }
   // A host died with reports that no other process had.
-  void LoseReports(const JobId& job) { reports_lost_.insert(job); }
-  bool ReportsLost(const JobId& job) const { return reports_lost_.contains(job); }
-  void CancelAsked(const JobId& job) { cancelled_.insert(job); }
+  void NoteLostReports(const JobId& job) { reports_lost_.insert(job); }
+  bool HasLostReports(const JobId& job) const { return reports_lost_.contains(job); }
+  void CancelRequested(const JobId& job) { cancelled_.insert(job); }
   void CancelAnswered(const JobId& job) { cancel_answered_.insert(job); }
 
   // ---- of saves ----
   // The coordinator has granted this save to a host.
-  void Granted(const JobId& job, const v1::CheckpointGrant& word);
+  void Granted(const JobId& job, const v1::CheckpointGrant& grant);
   // A save got its name from the generation that made it.
   void CheckNamed(const JobId& job, Writer writer, uint64_t step, const RunFolder& folder);
   // This process claims the folder, which is in the given state.
-  void CheckTaken(const TrainerId& id, const RunFolder& folder);
-  // Null: it starts from scratch. `of_others`: a user requested to resume from any checkpoint in the folder.
-  void CheckRestored(const TrainerId& id, uint64_t step, const Checkpoint* from, bool of_others);
-  // Two other jobs were given this job's folder: one of them may be refused.
+  void CheckClaim(const TrainerId& id, const RunFolder& folder);
+  // `from` is null if the rank starts from scratch. `allow_others`: a user requested to resume from any checkpoint in
+  // the folder.
+  void CheckRestored(const TrainerId& id, uint64_t step, const Checkpoint* from, bool allow_others);
+  // This job and another one were given the same folder: one of them may be refused.
   void ShareFolder(const JobId& job) { sharing_.insert(job); }
-  void CheckLeft(const JobId& job, const RunFolder& folder);
+  // No partial save of an earlier generation is left in the folder.
+  void CheckNothingLeft(const JobId& job, const RunFolder& folder);
   // Granted steps by job, with their hashes; the next incarnation of the cluster resumes from them.
   using Grants = std::map<JobId, std::map<uint64_t, std::string>>;
   const Grants& granted() const { return granted_; }
@@ -134,17 +137,17 @@ class Judge {
   void CheckDecision(const JobId& job, const v1::Event& event);
   // When a message of a host last reached the coordinator's process; unset: not checked.
   std::function<absl::Time(const std::string& host)> last_contact;
-  // Where this job saves.
+  // Returns the folder in which this job saves.
   std::function<const RunFolder&(const JobId&)> folder_of;
 
  private:
   void CheckJob(const Job& job);
   void CheckRank(const Job& job, const Rank& rank);
   void CheckGivenUp(const TrainerId& id, const v1::RankRecord& record);
-  void CheckFate(const Job& job);
+  void CheckStateChange(const Job& job);
   void CheckSuccess(const Job& job);
 
-  struct Fate {
+  struct KnownState {
     uint64_t generation = 0;
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
     absl::Time running_since = absl::InfiniteFuture();
@@ -161,14 +164,14 @@ class Judge {
   std::set<TrainerId> slow_;
   std::set<TrainerId> given_up_;  // ranks of lost hosts
   std::set<JobId> harmed_jobs_;
-  std::set<JobId> sharing_;
-  std::map<JobId, uint64_t> newest_;  // generations of which a rank was started
+  std::set<JobId> sharing_;                   // jobs that share their folder with another one
+  std::map<JobId, uint64_t> newest_started_;  // generations of which a rank was started
   std::set<JobId> submitted_;
   std::set<JobId> reports_lost_;
   std::set<JobId> cancelled_;
   std::set<JobId> cancel_answered_;
-  std::map<JobId, Fate> fates_;
-  std::map<JobId, Fate> published_;
+  std::map<JobId, KnownState> known_states_;
+  std::map<JobId, KnownState> published_;
   Grants granted_;
 };
 

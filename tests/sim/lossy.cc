@@ -26,7 +26,7 @@ void Compare(const Scenario& scenario, const Result& result, LossyReport& report
     absl::StrAppend(&wrong, " leaves job ", number, " ", StateName(job.state), " in generation ", job.generation);
   }
   if (!wrong.empty() && !report.failed.has_value()) report.failed = scenario;
-  if (!wrong.empty()) absl::StrAppend(&report.wrong, "\nseed ", scenario.seed, wrong);
+  if (!wrong.empty()) absl::StrAppend(&report.problems, "\nseed ", scenario.seed, wrong);
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ std::string Describe(const LossyReport& report) {
       "%d "
       "hangs reported, %d generations ended%s",
       absl::ToDoubleMinutes(report.time), report.worlds, report.jobs, report.decisions.unreachable,
-      report.decisions.hosts_lost, report.decisions.hangs, report.generations_ended, report.wrong);
+      report.decisions.hosts_lost, report.decisions.hangs, report.generations_ended, report.problems);
 }
 
 }  // namespace trainyard::sim

@@ -1,5 +1,4 @@
-// Jobs over links that lose, delay and reorder packets for long but are never cut: no host may be given up because of
-// it.
+// Jobs over links that lose packets for a long time but are never cut: no host may be given up because of the loss.
 #pragma once
 
 #include <optional>
@@ -17,7 +16,7 @@ struct LossyReport {
   Decisions decisions;
   uint64_t generations_ended = 0;
   std::optional<Scenario> failed;  // the first scenario with a problem
-  std::string wrong;               // the problems by seed; empty: none
+  std::string problems;            // by seed; empty: none
 };
 
 // Runs worlds of about 20 minutes each until this much simulated time has passed. A lost host, a reported hang, a

@@ -17,22 +17,23 @@ Trainer* Machine::Find(const TrainerId& id) {
   return at == trainers_.end() ? nullptr : at->second.get();
 }
 
-void Machine::StartFails(uint64_t life, const TrainerId& id, const std::string& why) {
+void Machine::ReportStartFailure(uint64_t incarnation, const TrainerId& id, const std::string& why) {
   v1::TrainerExited exited;
   exited.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
   exited.set_message(why);
-  daemon_->Post(life, agent::ProcessEnded{id, exited});
+  daemon_->Post(incarnation, agent::ProcessEnded{id, exited});
 }
 
-void Machine::Launch(uint64_t life, const v1::DesiredTrainer& desired, const std::string& token) {
+void Machine::Launch(uint64_t incarnation, const v1::DesiredTrainer& desired, const std::string& token) {
   TrainerId id = agent::FromProto(desired.key());
   if (folders.contains(id)) {
     if (world_.mutation != Mutation::kStartTwice) {
-      world_.judge.Break(invariant::kRankOnce, absl::StrCat(name_, " starts ", agent::Describe(id), " a second time"));
+      world_.judge.ReportViolation(invariant::kRankOnce,
+                                   absl::StrCat(name_, " starts ", agent::Describe(id), " a second time"));
     }
   } else if (disk_full) {
-    world_.judge.Harm(agent::GroupOf(id), "disk full");
-    return StartFails(life, id, "No space left on device");
+    world_.judge.NoteHarm(agent::GroupOf(id), "disk full");
+    return ReportStartFailure(incarnation, id, "No space left on device");
   }
   folders[id] = {.token = token, .pid = 0, .exited = std::nullopt, .reported = false};
   world_.engine.After(world_.random.Between(absl::Milliseconds(1), absl::Milliseconds(8)), [this, id, desired, token] {
@@ -43,10 +44,10 @@ void Machine::Launch(uint64_t life, const v1::DesiredTrainer& desired, const std
     auto trainer = std::make_shared<Trainer>(world_, *this, id, token, pid, desired.world_size());
     trainers_[id] = trainer;
     if (trainers_.size() > plan_.slots) {
-      world_.judge.Break(invariant::kSlots,
-                         absl::StrCat(name_, " has ", plan_.slots, " slots and runs ", trainers_.size(), " trainers"));
+      world_.judge.ReportViolation(invariant::kSlots, absl::StrCat(name_, " has ", plan_.slots, " slots and runs ",
+                                                                   trainers_.size(), " trainers"));
     }
-    daemon_->Post(daemon_->life(), agent::ProcessStarted{id, pid});
+    daemon_->Post(daemon_->incarnation(), agent::ProcessStarted{id, pid});
     if (auto pending = pending_signals_.find(id); pending != pending_signals_.end()) {
       return Signal(id, pending->second);
     }
@@ -71,7 +72,7 @@ void Machine::Ended(const TrainerId& id, const v1::TrainerExited& exited) {
   world_.engine.After(world_.random.Between(absl::Microseconds(200), absl::Milliseconds(5)), [this, id, exited] {
     if (!up_) return;
     folders[id].exited = exited;
-    daemon_->Post(daemon_->life(), agent::ProcessEnded{id, exited});
+    daemon_->Post(daemon_->incarnation(), agent::ProcessEnded{id, exited});
   });
 }
 
@@ -82,11 +83,12 @@ void Machine::Kill() {
   up_ = false;
   daemon_->Crash();
   for (const auto& [id, folder] : folders) {
-    if (!folder.exited.has_value()) world_.judge.Harm(agent::GroupOf(id), "its host died before the end was recorded");
+    if (!folder.exited.has_value())
+      world_.judge.NoteHarm(agent::GroupOf(id), "its host died before the end was recorded");
   }
   for (auto& [id, trainer] : std::exchange(trainers_, {})) {
-    world_.judge.Harm(agent::GroupOf(id), "its host died");
-    world_.judge.LoseReports(id.job);
+    world_.judge.NoteHarm(agent::GroupOf(id), "its host died");
+    world_.judge.NoteLostReports(id.job);
     trainer->Disconnect();
   }
 }
@@ -113,7 +115,7 @@ void Machine::CutControl() {
 
 void Machine::CutData() {
   ++cuts_data_;
-  for (auto& [id, trainer] : trainers_) world_.judge.Harm(agent::GroupOf(id), "its host was cut off");
+  for (auto& [id, trainer] : trainers_) world_.judge.NoteHarm(agent::GroupOf(id), "its host was cut off");
 }
 
 void Machine::HealControl() {

@@ -32,7 +32,7 @@ class Machine {
   bool data_cut() const { return !up_ || cuts_data_ > 0; }
 
   // ---- called by the daemon ----
-  void Launch(uint64_t life, const v1::DesiredTrainer& desired, const std::string& token);
+  void Launch(uint64_t incarnation, const v1::DesiredTrainer& desired, const std::string& token);
   void Signal(const TrainerId& id, int signal);
   bool Runs(const TrainerId& id) const { return trainers_.contains(id); }
   Trainer* Find(const TrainerId& id);
@@ -53,16 +53,16 @@ class Machine {
 
   // Faults of its disk.
   std::optional<Fault> save_fault;  // strikes at one of the next points of a save
-  uint64_t save_points = 0;         // points that it lets pass
+  uint64_t save_points = 0;         // the number of points before that one
 
   std::map<TrainerId, RankFolder> folders;
   std::string cluster;
   std::string outbox;
   bool disk_full = false;
-  int fails_writes = 0;  // the number of current faults that make its trainers' writes into run folders fail
+  int write_faults = 0;  // active faults that make its trainers' writes into run folders fail
 
  private:
-  void StartFails(uint64_t life, const TrainerId& id, const std::string& why);
+  void ReportStartFailure(uint64_t incarnation, const TrainerId& id, const std::string& why);
 
   World& world_;
   const std::string name_;
@@ -73,7 +73,7 @@ class Machine {
   double loss_ = 0;
   std::unique_ptr<DaemonProcess> daemon_;
   std::map<TrainerId, std::shared_ptr<Trainer>> trainers_;  // running
-  std::map<TrainerId, int> pending_signals_;                // for shims without a trainer so far
+  std::map<TrainerId, int> pending_signals_;                // for shims that have not started their trainer yet
 };
 
 }  // namespace trainyard::sim

@@ -1,6 +1,6 @@
-// trainyard-sim: runs simulated clusters by seed, from a file, or for long under packet loss. Exit code 1: an invariant
-// was broken; then it prints the seed, the command that repeats it, and a trace of a reduced scenario that breaks the
-// same invariant.
+// trainyard-sim: runs simulated clusters by seed, from a file, or for a long time under packet loss. Exit code 1: an
+// invariant was broken; then it prints the seed, the command that repeats it, and a trace of a reduced scenario that
+// breaks the same invariant.
 //
 //   trainyard-sim --first 1 --seeds 300
 //   trainyard-sim --first 42 --trace
@@ -59,18 +59,18 @@ bool ReadValue(const std::string& flag, const std::string& value, Options& optio
 std::optional<Options> ReadOptions(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    if (word == "--trace") {
+    std::string argument = argv[i];
+    if (argument == "--trace") {
       options.trace = true;
-    } else if (word == "--no-shrink") {
+    } else if (argument == "--no-shrink") {
       options.shrink = false;
-    } else if (ReadValue(word, i + 1 < argc ? argv[i + 1] : "", options)) {
+    } else if (ReadValue(argument, i + 1 < argc ? argv[i + 1] : "", options)) {
       ++i;
     } else {
       std::fprintf(stderr,
                    "trainyard-sim: unknown argument '%s'; supported are --first SEED, --seeds N, --trace, --no-shrink, "
                    "--shrink-to FILE, --replay FILE, --lossy-minutes N, --mutation NAME\n",
-                   word.c_str());
+                   argument.c_str());
       return std::nullopt;
     }
   }
@@ -108,7 +108,7 @@ int Explain(const Scenario& scenario, const Violation& violation, const Options&
   if (!options.shrink) return 1;
   Shrunk shrunk = Shrink(scenario, {.mutation = options.mutation});
   if (!options.shrink_to.empty()) return Write(shrunk, options);
-  std::printf("\nthe smallest scenario found (in %d runs) that breaks the same:\n%s\n", shrunk.runs,
+  std::printf("\nthe smallest scenario found (in %d runs) that breaks the same invariant:\n%s\n", shrunk.runs,
               WriteGolden({.scenario = shrunk.scenario}).c_str());
   Print(shrunk.result.trace);
   return 1;
@@ -132,7 +132,7 @@ int Run(const Options& options) {
               static_cast<unsigned long long>(options.seeds), static_cast<unsigned long long>(options.first),
               static_cast<unsigned long long>(events), absl::ToDoubleSeconds(time));
   if (options.shrink_to.empty()) return 0;
-  std::printf("nothing is written to %s\n", options.shrink_to.c_str());
+  std::printf("no scenario failed: nothing is written to %s\n", options.shrink_to.c_str());
   return 1;
 }
 
@@ -159,7 +159,7 @@ int RunLossy(const Options& options) {
   std::printf("%s\n", Describe(report).c_str());
   if (report.failed.has_value())
     std::printf("\nthe first of them:\n%s\n", WriteGolden({.scenario = *report.failed}).c_str());
-  return report.wrong.empty() ? 0 : 1;
+  return report.problems.empty() ? 0 : 1;
 }
 
 }  // namespace

@@ -6,11 +6,11 @@ namespace trainyard::sim {
 
 enum class Mutation {
   kNone,
-  kDropRecord,         // the store reports "durable" but loses a job's record
+  kDropRecord,         // the store loses a job's record that it has reported as durable
   kReleaseEarly,       // effects are released before their records are synced
-  kForgeReports,       // a report of another generation counts
+  kForgeReports,       // a report of another generation is published as one of the current generation
   kForgeExit,          // an exit that never happened is reported
-  kTakeStale,          // a message of an old stream counts as one of the current stream
+  kTakeStale,          // a message of an old stream is handled as one of the current stream
   kStartTwice,         // a daemon starts a rank a second time without an order
   kRepeatStep,         // a watcher gets a step twice
   kDropStep,           // a watcher does not get a step
@@ -23,7 +23,7 @@ enum class Mutation {
   kClaimSlots,         // a host reports more slots than it has
   kCancelUnasked,      // a job is cancelled without a request
   kGiveUpSilent,       // a host is given up as soon as its contact is lost
-  kForgeWork,          // a rank's computing time is reported as twice its value
+  kForgeWork,          // a rank reports twice its computing time
   kEmptyNotice,        // a decision has no text
   kAdoptNothing,       // the claimant of a run folder removes every save without a name
   kAdoptIncomplete,    // a save counts as complete without its manifest
@@ -39,7 +39,7 @@ enum class Mutation {
 
 // "drop-record"
 const char* NameOf(Mutation mutation);
-// The invariants of which it must break one, separated by spaces.
+// The names of the invariants, separated by spaces; the bug must break one of them.
 const char* CaughtBy(Mutation mutation);
 
 }  // namespace trainyard::sim

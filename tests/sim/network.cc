@@ -9,27 +9,28 @@ namespace trainyard::sim {
 namespace {
 
 // The time before TCP resends, which doubles.
-constexpr absl::Duration kSendAgain = absl::Milliseconds(200);
-// Longer than any lease that has not grown: such a silence proves nothing.
-constexpr absl::Duration kMostControlDelay = absl::Seconds(8);
+constexpr absl::Duration kFirstResend = absl::Milliseconds(200);
+// Exceeds every lease that has not grown, so that a host under packet loss may be silent for longer than its lease.
+constexpr absl::Duration kMaxControlDelay = absl::Seconds(8);
 
 }  // namespace
 
-absl::Duration Network::SentAgain(const Machine& machine, absl::Duration most) {
+absl::Duration Network::ResendDelay(const Machine& machine, absl::Duration max_delay) {
   absl::Duration late;
   if (machine.loss() <= 0) return late;
-  for (absl::Duration wait = kSendAgain; late < most && world_.random.Chance(machine.loss()); wait *= 2) late += wait;
-  return std::min(late, most);
+  for (absl::Duration wait = kFirstResend; late < max_delay && world_.random.Chance(machine.loss()); wait *= 2)
+    late += wait;
+  return std::min(late, max_delay);
 }
 
 absl::Time Network::LastContact(const std::string& host) const {
-  auto at = heard_.find(host);
-  return at == heard_.end() ? absl::InfinitePast() : at->second;
+  auto at = last_contacts_.find(host);
+  return at == last_contacts_.end() ? absl::InfinitePast() : at->second;
 }
 
 absl::Duration Network::Delay() {
   Random& random = world_.random;
-  // Mostly a local network; occasionally a delay.
+  // Mostly that of a local network, occasionally a longer one.
   return random.Chance(0.97) ? random.Between(absl::Microseconds(100), absl::Milliseconds(2))
                              : random.Between(absl::Milliseconds(2), absl::Milliseconds(300));
 }
@@ -39,10 +40,10 @@ bool Network::Blocked(const Stream& stream) const {
 }
 
 void Network::Dial(Machine& machine, const v1::Hello& hello) {
-  const uint64_t life = machine.daemon().life();
+  const uint64_t incarnation = machine.daemon().incarnation();
   auto refuse = [&](absl::Duration wait) {
-    world_.engine.After(wait, [&machine, life] {
-      machine.daemon().Post(life, agent::SessionEnded{absl::UnavailableError("no connection")});
+    world_.engine.After(wait, [&machine, incarnation] {
+      machine.daemon().Post(incarnation, agent::SessionEnded{absl::UnavailableError("no connection")});
     });
   };
   if (machine.control_cut()) return refuse(world_.random.Between(absl::Seconds(1), absl::Seconds(3)));
@@ -51,8 +52,8 @@ void Network::Dial(Machine& machine, const v1::Hello& hello) {
   auto stream = std::make_shared<Stream>();
   stream->session = world_.coordinator.NewSession();
   stream->machine = &machine;
-  stream->daemon_life = life;
-  stream->coordinator_life = world_.coordinator.life();
+  stream->daemon_incarnation = incarnation;
+  stream->coordinator_incarnation = world_.coordinator.incarnation();
   std::weak_ptr<Stream> weak = stream;
   auto blocked = [this, weak] {
     auto self = weak.lock();
@@ -62,8 +63,8 @@ void Network::Dial(Machine& machine, const v1::Hello& hello) {
   stream->down = std::make_shared<Channel>(world_.engine, blocked);
   streams_[stream->session] = stream;
   current_[&machine] = stream;
-  std::erase_if(all_, [](const StreamPtr& old) { return old->over_at_daemon && old->over_at_coordinator; });
-  all_.push_back(stream);
+  std::erase_if(all_streams_, [](const StreamPtr& old) { return old->over_at_daemon && old->over_at_coordinator; });
+  all_streams_.push_back(stream);
   v1::AgentMessage message;
   *message.mutable_hello() = hello;
   SendUp(machine, std::move(message));
@@ -73,49 +74,50 @@ void Network::SendUp(Machine& machine, v1::AgentMessage message) {
   StreamPtr stream = current_[&machine];
   if (stream == nullptr || stream->over_at_daemon) return;
   auto shared = std::make_shared<v1::AgentMessage>(std::move(message));
-  stream->up->Send(Delay() + SentAgain(machine, kMostControlDelay),
+  stream->up->Send(Delay() + ResendDelay(machine, kMaxControlDelay),
                    [this, stream, shared] { Arrive(stream, std::move(*shared)); });
 }
 
 void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
   if (stream->over_at_coordinator) return;
   CoordinatorProcess& coordinator = world_.coordinator;
-  const uint64_t life = stream->coordinator_life;
-  coordinator.RecordContact(life, stream->session);
-  // From a stream that its daemon has given up it reports nothing now; a hello waits for its turn.
-  if (!stream->over_at_daemon && !message.has_hello()) heard_[stream->machine->name()] = world_.engine.now();
+  const uint64_t incarnation = stream->coordinator_incarnation;
+  coordinator.RecordContact(incarnation, stream->session);
+  // Neither a message of a stream that the daemon has given up nor a hello, which waits in the queue of events, shows
+  // that the daemon is in contact now.
+  if (!stream->over_at_daemon && !message.has_hello()) last_contacts_[stream->machine->name()] = world_.engine.now();
   switch (message.kind_case()) {
     case v1::AgentMessage::kHello:
-      return coordinator.Post(life, AttachHost{stream->session, std::move(*message.mutable_hello()), "sim"});
+      return coordinator.Post(incarnation, AttachHost{stream->session, std::move(*message.mutable_hello()), "sim"});
     case v1::AgentMessage::kFacts:
       if (world_.mutation == Mutation::kForgeExit) world_.ForgeExit(*message.mutable_facts());
       if (world_.mutation == Mutation::kForgeReady) world_.ForgeReady(*message.mutable_facts());
-      return coordinator.Post(life, HostFactsReceived{stream->session, std::move(*message.mutable_facts())});
+      return coordinator.Post(incarnation, HostFactsReceived{stream->session, std::move(*message.mutable_facts())});
     case v1::AgentMessage::kReports:
       if (world_.mutation == Mutation::kForgeReports) world_.ForgeReports(*message.mutable_reports());
-      return coordinator.Post(life, RankReportsReceived{stream->session, std::move(*message.mutable_reports())});
+      return coordinator.Post(incarnation, RankReportsReceived{stream->session, std::move(*message.mutable_reports())});
     case v1::AgentMessage::kPut:
-      return coordinator.Post(life, HostValuesReceived{stream->session, std::move(*message.mutable_put())});
+      return coordinator.Post(incarnation, HostValuesReceived{stream->session, std::move(*message.mutable_put())});
     case v1::AgentMessage::kHeartbeat:
-      return Beat(stream, message.heartbeat());
+      return HandleHeartbeat(stream, message.heartbeat());
     default:
       return;
   }
 }
 
 // Like rpc/attach_stream: only changes become events.
-void Network::Beat(const StreamPtr& stream, const v1::Heartbeat& beat) {
+void Network::HandleHeartbeat(const StreamPtr& stream, const v1::Heartbeat& beat) {
   if (beat.draining() != stream->draining) {
     stream->draining = beat.draining();
-    world_.coordinator.Post(stream->coordinator_life, HostDraining{stream->session, beat.draining()});
+    world_.coordinator.Post(stream->coordinator_incarnation, HostDraining{stream->session, beat.draining()});
   }
   if (beat.trouble() != stream->trouble) {
     stream->trouble = beat.trouble();
-    world_.coordinator.Post(stream->coordinator_life, HostTrouble{stream->session, beat.trouble()});
+    world_.coordinator.Post(stream->coordinator_incarnation, HostTrouble{stream->session, beat.trouble()});
   }
   if (beat.applied_revision() == stream->applied_revision) return;
   stream->applied_revision = beat.applied_revision();
-  world_.coordinator.Post(stream->coordinator_life, RevisionApplied{stream->session, beat.applied_revision()});
+  world_.coordinator.Post(stream->coordinator_incarnation, RevisionApplied{stream->session, beat.applied_revision()});
 }
 
 void Network::SendDown(SessionId session, v1::CoordinatorMessage message) {
@@ -128,15 +130,16 @@ void Network::SendDown(SessionId session, v1::CoordinatorMessage message) {
     if (message.has_welcome()) message.mutable_welcome()->clear_acked_fact();
   }
   auto shared = std::make_shared<v1::CoordinatorMessage>(std::move(message));
-  stream->down->Send(Delay() + SentAgain(*stream->machine, kMostControlDelay), [stream, shared] {
+  stream->down->Send(Delay() + ResendDelay(*stream->machine, kMaxControlDelay), [stream, shared] {
     if (stream->over_at_daemon) return;
     DaemonProcess& daemon = stream->machine->daemon();
-    if (shared->has_welcome()) daemon.Post(stream->daemon_life, agent::Welcomed{std::move(*shared->mutable_welcome())});
+    if (shared->has_welcome())
+      daemon.Post(stream->daemon_incarnation, agent::Welcomed{std::move(*shared->mutable_welcome())});
     if (shared->has_desired()) {
-      daemon.Post(stream->daemon_life, agent::DesiredStateReceived{std::move(*shared->mutable_desired())});
+      daemon.Post(stream->daemon_incarnation, agent::DesiredStateReceived{std::move(*shared->mutable_desired())});
     }
-    if (shared->has_values()) daemon.TakeValues(stream->daemon_life, shared->values());
-    if (shared->has_ack()) daemon.Post(stream->daemon_life, agent::FactsAcknowledged{shared->ack().sequence()});
+    if (shared->has_values()) daemon.TakeValues(stream->daemon_incarnation, shared->values());
+    if (shared->has_ack()) daemon.Post(stream->daemon_incarnation, agent::FactsAcknowledged{shared->ack().sequence()});
   });
 }
 
@@ -158,20 +161,21 @@ void Network::EndAtDaemon(const StreamPtr& stream, const absl::Status& status) {
     stream->silent = false;
     stream->up->Pump();
   }
-  stream->machine->daemon().Post(stream->daemon_life, agent::SessionEnded{status});
+  stream->machine->daemon().Post(stream->daemon_incarnation, agent::SessionEnded{status});
 }
 
 void Network::EndAtCoordinator(const StreamPtr& stream) {
   if (std::exchange(stream->over_at_coordinator, true)) return;
-  world_.coordinator.Post(stream->coordinator_life, DetachHost{stream->session});
+  world_.coordinator.Post(stream->coordinator_incarnation, DetachHost{stream->session});
   stream->down->Send(Delay(), [this, stream] { EndAtDaemon(stream, absl::UnavailableError("the stream was ended")); });
   streams_.erase(stream->session);
 }
 
 void Network::HangUp(Machine& machine, const std::string& reason) {
   StreamPtr stream = current_[&machine];
-  const uint64_t life = machine.daemon().life();
-  if (stream == nullptr || stream->over_at_daemon || stream->daemon_life != life) return;  // its dial fails on its own
+  const uint64_t incarnation = machine.daemon().incarnation();
+  if (stream == nullptr || stream->over_at_daemon || stream->daemon_incarnation != incarnation)
+    return;  // the dial in progress fails by itself
   world_.engine.After(absl::Milliseconds(1),
                       [this, stream, reason] { EndAtDaemon(stream, absl::CancelledError(reason)); });
 }
@@ -218,7 +222,7 @@ void Network::Cut(Machine& machine) {
 }
 
 void Network::PumpAll() {
-  std::vector<StreamPtr> streams = all_;
+  std::vector<StreamPtr> streams = all_streams_;
   for (const StreamPtr& stream : streams) {
     stream->up->Pump();
     stream->down->Pump();
@@ -227,7 +231,7 @@ void Network::PumpAll() {
 
 Network::~Network() {
   // Messages on their way hold their stream.
-  for (const StreamPtr& stream : all_) {
+  for (const StreamPtr& stream : all_streams_) {
     stream->up->Clear();
     stream->down->Clear();
   }

@@ -21,8 +21,8 @@ class Machine;
 struct Stream {
   SessionId session;
   Machine* machine = nullptr;
-  uint64_t daemon_life = 0;
-  uint64_t coordinator_life = 0;
+  uint64_t daemon_incarnation = 0;
+  uint64_t coordinator_incarnation = 0;
   std::shared_ptr<Channel> up;
   std::shared_ptr<Channel> down;
   bool silent = false;  // half-open
@@ -55,11 +55,11 @@ class Network {
   void Drop(Machine& machine);     // its connection breaks
   void Silence(Machine& machine);  // nothing is delivered, and neither end is notified
   void Cut(Machine& machine);      // nothing is delivered while the machine is cut
-  void PumpAll();                  // called when something has healed
+  void PumpAll();                  // delivers what was blocked; called after a fault has ended
 
   absl::Duration Delay();
-  // The delay of a message of the host because of lost and resent packets, at most `most`.
-  absl::Duration SentAgain(const Machine& machine, absl::Duration most);
+  // The delay that lost and resent packets add to a message of the host.
+  absl::Duration ResendDelay(const Machine& machine, absl::Duration max_delay);
   // When the coordinator's process last received something from the host.
   absl::Time LastContact(const std::string& host) const;
 
@@ -68,13 +68,14 @@ class Network {
   bool Blocked(const Stream& stream) const;
   void EndAtDaemon(const StreamPtr& stream, const absl::Status& status);
   void EndAtCoordinator(const StreamPtr& stream);
+  // Both ends notice after a while that nothing arrives; each ends the stream if it is still blocked then.
   void GiveUpLater(const StreamPtr& stream);
   void Arrive(const StreamPtr& stream, v1::AgentMessage message);
-  void Beat(const StreamPtr& stream, const v1::Heartbeat& beat);
+  void HandleHeartbeat(const StreamPtr& stream, const v1::Heartbeat& beat);
 
   World& world_;
-  std::map<std::string, absl::Time> heard_;
-  std::vector<StreamPtr> all_;  // streams that at least one end knows
+  std::map<std::string, absl::Time> last_contacts_;
+  std::vector<StreamPtr> all_streams_;  // streams that have not ended at both ends
   std::map<SessionId, StreamPtr> streams_;
   std::map<const Machine*, StreamPtr> current_;  // in the daemon's view
 };

@@ -47,14 +47,14 @@ JobWatcher::JobWatcher(World& world, const JobPlan& plan) : world_(world), plan_
 
 void JobWatcher::Open() {
   if (done_ || watch_.value() != 0) return;
-  // Like a client that names the last step it saw.
+  // A client resumes after the last step that it has received.
   position_.step = last_step_;
   position_.eval_step = last_eval_;
-  if (!world_.coordinator.alive()) return AgainLater();
+  if (!world_.coordinator.alive()) return ReopenLater();
   std::weak_ptr<JobWatcher> weak = weak_from_this();
   watch_ = world_.coordinator.Watch({.batch =
                                          [weak](const WatchBatch& batch) {
-                                           if (auto self = weak.lock()) self->Take(batch);
+                                           if (auto self = weak.lock()) self->HandleBatch(batch);
                                          },
                                      .ended =
                                          [weak](const absl::Status& status) {
@@ -62,16 +62,16 @@ void JobWatcher::Open() {
                                            if (self == nullptr) return;
                                            self->watch_ = WatchId();
                                            if (absl::IsOutOfRange(status)) self->position_.sequence = 0;
-                                           self->AgainLater();
+                                           self->ReopenLater();
                                          }});
-  Ask(true);
+  RequestBatch(/*first=*/true);
 }
 
-void JobWatcher::Ask(bool first) {
-  world_.coordinator.Post(world_.coordinator.life(), WatchJob{watch_, job_, position_, first});
+void JobWatcher::RequestBatch(bool first) {
+  world_.coordinator.Post(world_.coordinator.incarnation(), WatchJob{watch_, job_, position_, first});
 }
 
-void JobWatcher::AgainLater() {
+void JobWatcher::ReopenLater() {
   world_.engine.After(kRetry, [self = shared_from_this()] { self->Open(); });
 }
 
@@ -79,7 +79,7 @@ void JobWatcher::Close() {
   WatchId watch = std::exchange(watch_, WatchId());
   if (watch.value() == 0) return;
   world_.coordinator.Unwatch(watch);
-  world_.coordinator.Post(world_.coordinator.life(), WatchClosed{watch, job_});
+  world_.coordinator.Post(world_.coordinator.incarnation(), WatchClosed{watch, job_});
 }
 
 void JobWatcher::Reopen() {
@@ -87,15 +87,15 @@ void JobWatcher::Reopen() {
   Open();
 }
 
-void JobWatcher::Take(const WatchBatch& batch) {
-  for (const EventPtr& event : batch.events) TakeEvent(*event);
+void JobWatcher::HandleBatch(const WatchBatch& batch) {
+  for (const EventPtr& event : batch.events) HandleEvent(*event);
   position_ = batch.position;
   if (batch.last) {
     done_ = true;
     world_.operators.WatcherDone();
-    if (state_ == v1::JOB_STATE_SUCCEEDED && steps_ != plan_.steps && !world_.judge.ReportsLost(job_)) {
-      world_.judge.Break(invariant::kSentOnce, absl::StrCat(job_.value(), " SUCCEEDED after ", plan_.steps,
-                                                            " steps, and a watcher was sent ", steps_));
+    if (state_ == v1::JOB_STATE_SUCCEEDED && steps_ != plan_.steps && !world_.judge.HasLostReports(job_)) {
+      world_.judge.ReportViolation(invariant::kSentOnce, absl::StrCat(job_.value(), " SUCCEEDED after ", plan_.steps,
+                                                                      " steps, and a watcher was sent ", steps_));
     }
     return Close();
   }
@@ -108,12 +108,12 @@ void JobWatcher::Take(const WatchBatch& batch) {
   }
   // It processes the batch, then requests the next.
   world_.engine.After(world_.network.Delay(), [self = shared_from_this(), watch = watch_] {
-    if (watch == self->watch_ && watch.value() != 0) self->Ask(false);
+    if (watch == self->watch_ && watch.value() != 0) self->RequestBatch(/*first=*/false);
   });
 }
 
 // A notice about lost reports accounts for these steps.
-void JobWatcher::TakeLost(const std::string& notice) {
+void JobWatcher::CountLostSteps(const std::string& notice) {
   static const std::regex kLost("reports of steps (\\d+) to (\\d+) did not arrive.*");
   std::smatch match;
   if (!std::regex_match(notice, match, kLost)) return;
@@ -123,18 +123,19 @@ void JobWatcher::TakeLost(const std::string& notice) {
   last_step_ = last;
 }
 
-void JobWatcher::TakeEvent(const v1::Event& event) {
+void JobWatcher::HandleEvent(const v1::Event& event) {
   Judge& judge = world_.judge;
   judge.CheckEvent(job_, event);
   if (event.has_state()) {
     state_ = event.state().state();
     judge.StateSent(job_, event.generation(), state_);
   }
-  if (event.has_notice()) TakeLost(event.notice().text());
+  if (event.has_notice()) CountLostSteps(event.notice().text());
   if (event.has_eval()) {
     if (event.eval().step() <= last_eval_) {
-      judge.Break(invariant::kSentOnce, absl::StrCat(job_.value(), ": the evaluation of step ", event.eval().step(),
-                                                     " was sent after that of step ", last_eval_));
+      judge.ReportViolation(invariant::kSentOnce,
+                            absl::StrCat(job_.value(), ": the evaluation of step ", event.eval().step(),
+                                         " was sent after that of step ", last_eval_));
     }
     last_eval_ = event.eval().step();
   }
@@ -144,18 +145,19 @@ void JobWatcher::TakeEvent(const v1::Event& event) {
   if (skip) return;
   for (int times = world_.mutation == Mutation::kRepeatStep && world_.random.Chance(0.01) ? 2 : 1; times > 0; --times) {
     if (step <= last_step_) {
-      judge.Break(invariant::kSentOnce,
-                  absl::StrCat(job_.value(), ": step ", step, " was sent after step ", last_step_));
+      judge.ReportViolation(invariant::kSentOnce,
+                            absl::StrCat(job_.value(), ": step ", step, " was sent after step ", last_step_));
     }
     last_step_ = step;
     ++steps_;
   }
   if (event.step().step() > plan_.steps || steps_ > plan_.steps) {
-    judge.Break(invariant::kSentOnce, absl::StrCat(job_.value(), " of ", plan_.steps, " steps was sent step ", step));
+    judge.ReportViolation(invariant::kSentOnce,
+                          absl::StrCat(job_.value(), " of ", plan_.steps, " steps was sent step ", step));
   }
 }
 
-// ---- all of them ----
+// ---- operators ----
 
 void Operators::Begin(const Scenario& scenario) {
   plans_ = scenario.jobs;
@@ -163,7 +165,7 @@ void Operators::Begin(const Scenario& scenario) {
     world_.engine.After(plan.at, [this, plan] { Submit(plan); });
   }
   for (const Operation& operation : scenario.operations) {
-    world_.engine.After(operation.at, [this, operation] { Ask(operation); });
+    world_.engine.After(operation.at, [this, operation] { Perform(operation); });
   }
 }
 
@@ -173,18 +175,19 @@ void Operators::Submit(const JobPlan& plan) {
     world_.coordinator.Call(
         [&](CallId call) {
           // A user who starts a second job in a folder in use does not intend to resume from it.
-          return SubmitJob{call, MakeRequest(plan, world_.life() > 0 && plan.folder_of == 0), JobId("fallback0001")};
+          return SubmitJob{call, MakeRequest(plan, world_.incarnation() > 0 && plan.folder_of == 0),
+                           JobId("fallback0001")};
         },
         [this, plan, retry](const std::optional<Reply>& reply) {
           if (!reply.has_value() || absl::IsUnavailable(reply->status)) return retry();
           if (!reply->status.ok()) {
-            return world_.judge.Break(invariant::kOutcome,
-                                      absl::StrCat(IdOf(plan).value(), " was refused: ", reply->status.ToString()));
+            return world_.judge.ReportViolation(
+                invariant::kOutcome, absl::StrCat(IdOf(plan).value(), " was refused: ", reply->status.ToString()));
           }
-          world_.judge.Acknowledged(IdOf(plan));
+          world_.judge.SubmissionAnswered(IdOf(plan));
           world_.judge.Trace(absl::StrCat("operator: ", IdOf(plan).value(), " is accepted"));
           if (world_.mutation == Mutation::kCancelUnasked) {
-            world_.judge.HarmJob(IdOf(plan));
+            world_.judge.NoteHarmToJob(IdOf(plan));
             auto cancel = [&](CallId call) { return CancelJob{call, IdOf(plan), "without a request"}; };
             world_.coordinator.Call(cancel, [](const std::optional<Reply>&) {});
           }
@@ -196,23 +199,23 @@ void Operators::Submit(const JobPlan& plan) {
   });
 }
 
-void Operators::Ask(const Operation& operation) {
+void Operators::Perform(const Operation& operation) {
   Judge& judge = world_.judge;
   judge.Trace(absl::StrCat("operator: ", NameOf(operation.kind)));
   const std::string host = absl::StrCat("w", operation.host);
-  auto set_host = [&](v1::SetHostRequest::Action action) { SetHostTo(host, action, operation.now); };
+  auto set_host = [&](v1::SetHostRequest::Action action) { SetHostState(host, action, operation.now); };
   if (operation.kind == OperationKind::kCordon) return set_host(v1::SetHostRequest::ACTION_CORDON);
   if (operation.kind == OperationKind::kUncordon) return set_host(v1::SetHostRequest::ACTION_UNCORDON);
   if (operation.kind == OperationKind::kDrain) {
-    for (const JobPlan& plan : plans_) judge.HarmJob(IdOf(plan));
+    for (const JobPlan& plan : plans_) judge.NoteHarmToJob(IdOf(plan));
     return set_host(v1::SetHostRequest::ACTION_DRAIN);
   }
   JobId job(absl::StrCat("job", 10'001 + operation.job));
-  if (operation.kind == OperationKind::kSave) return AskSave(job);
-  judge.HarmJob(job);
+  if (operation.kind == OperationKind::kSave) return RequestSave(job);
+  judge.NoteHarmToJob(job);
   if (operation.kind == OperationKind::kResume) return Resume(job);
   const bool cancel_saved = operation.kind == OperationKind::kCancelSaved;
-  if (operation.kind == OperationKind::kCancel || cancel_saved) judge.CancelAsked(job);
+  if (operation.kind == OperationKind::kCancel || cancel_saved) judge.CancelRequested(job);
   auto make = [&](CallId call) -> Event {
     if (operation.kind == OperationKind::kCancel) return CancelJob{call, job, "enough"};
     if (cancel_saved) return CancelJob{call, job, "enough", /*save=*/true};
@@ -233,7 +236,7 @@ void Operators::Ask(const Operation& operation) {
   });
 }
 
-void Operators::AskSave(const JobId& job) {
+void Operators::RequestSave(const JobId& job) {
   world_.coordinator.Call(
       [&](CallId call) {
         SaveJob save{call, {}};
@@ -254,9 +257,9 @@ void Operators::Resume(const JobId& job) {
       [](const std::optional<Reply>&) {});
 }
 
-void Operators::GiveUp(const std::string& host) { SetHostTo(host, v1::SetHostRequest::ACTION_LOST, true); }
+void Operators::GiveUp(const std::string& host) { SetHostState(host, v1::SetHostRequest::ACTION_LOST, true); }
 
-void Operators::SetHostTo(const std::string& host, v1::SetHostRequest::Action action, bool now) {
+void Operators::SetHostState(const std::string& host, v1::SetHostRequest::Action action, bool now) {
   world_.coordinator.Call(
       [&](CallId call) {
         SetHost set{call, {}};
@@ -269,7 +272,7 @@ void Operators::SetHostTo(const std::string& host, v1::SetHostRequest::Action ac
       [](const std::optional<Reply>&) {});
 }
 
-void Operators::SetRight() {
+void Operators::ResumeAndUncordon() {
   if (!world_.coordinator.alive()) return;
   const State& state = world_.coordinator.core().state();
   std::vector<JobId> paused;
@@ -281,7 +284,7 @@ void Operators::SetRight() {
     if (host.record.cordoned()) cordoned.push_back(name.value());
   }
   for (const JobId& job : paused) Resume(job);
-  for (const std::string& host : cordoned) SetHostTo(host, v1::SetHostRequest::ACTION_UNCORDON, false);
+  for (const std::string& host : cordoned) SetHostState(host, v1::SetHostRequest::ACTION_UNCORDON, false);
 }
 
 bool Operators::AllDone() const { return done_ == plans_.size() * kWatchersPerJob; }

@@ -23,15 +23,14 @@ class JobWatcher : public std::enable_shared_from_this<JobWatcher> {
   void Open();
   // Drops its stream, like a client whose connection broke, and reconnects.
   void Reopen();
-  bool told_end() const { return done_; }
 
  private:
-  void Ask(bool first);
-  void Take(const WatchBatch& batch);
-  void TakeLost(const std::string& notice);
-  void TakeEvent(const v1::Event& event);
+  void RequestBatch(bool first);
+  void HandleBatch(const WatchBatch& batch);
+  void CountLostSteps(const std::string& notice);
+  void HandleEvent(const v1::Event& event);
   void Close();
-  void AgainLater();
+  void ReopenLater();
 
   World& world_;
   const JobPlan plan_;
@@ -42,7 +41,7 @@ class JobWatcher : public std::enable_shared_from_this<JobWatcher> {
   uint64_t last_eval_ = 0;
   uint64_t steps_ = 0;
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
-  bool done_ = false;
+  bool done_ = false;  // it has received the end of its job
 };
 
 class Operators {
@@ -51,24 +50,24 @@ class Operators {
 
   void Begin(const Scenario& scenario);
   // Resumes all paused jobs and uncordons all hosts, so that every job can end.
-  void SetRight();
+  void ResumeAndUncordon();
   // Returns whether every watcher has received the end of its job.
   bool AllDone() const;
   void WatcherDone() { ++done_; }
-  // Requests that a running host is given up as lost [a planted bug].
+  // Gives up a running host as lost [a planted bug].
   void GiveUp(const std::string& host);
 
  private:
   void Submit(const JobPlan& plan);
-  void Ask(const Operation& operation);
+  void Perform(const Operation& operation);
   void Resume(const JobId& job);
-  void AskSave(const JobId& job);
-  void SetHostTo(const std::string& host, v1::SetHostRequest::Action action, bool now);
+  void RequestSave(const JobId& job);
+  void SetHostState(const std::string& host, v1::SetHostRequest::Action action, bool now);
 
   World& world_;
   std::vector<JobPlan> plans_;
   std::vector<std::shared_ptr<JobWatcher>> watchers_;
-  size_t done_ = 0;
+  size_t done_ = 0;  // watchers that have received the end of their job
 };
 
 JobId IdOf(const JobPlan& plan);

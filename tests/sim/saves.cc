@@ -1,6 +1,6 @@
 // A trainer's part in saves: every rank writes its part in parallel with its steps; rank 0 writes the manifest when all
-// parts exist, requests the grant, and gives the save its name. And what rank 0 does with the saves of earlier
-// generations. A fault may strike at each of these points.
+// parts exist, requests the grant, and gives the save its name. Before that it settles the saves that earlier
+// generations left. A fault may strike at each of these points.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -13,21 +13,21 @@ namespace trainyard::sim {
 namespace {
 
 // The maximum number of saves that wait for a grant.
-constexpr size_t kWaiting = 2;
-constexpr absl::Duration kLook = absl::Milliseconds(100);
+constexpr size_t kMaxWaitingSaves = 2;
+constexpr absl::Duration kNamePollInterval = absl::Milliseconds(100);
 // The time to wait for the grant of the last save; it is shorter after a SIGTERM.
-constexpr absl::Duration kLastWait = absl::Minutes(10);
-constexpr absl::Duration kLeaveWait = absl::Seconds(3);
+constexpr absl::Duration kGrantWait = absl::Minutes(10);
+constexpr absl::Duration kLeavingGrantWait = absl::Seconds(3);
 // The time to wait until another job releases the run folder, as in worker/trainer/rank.
 constexpr uint64_t kLockWaitMs = 10'000;
-constexpr absl::Duration kLockLook = absl::Milliseconds(200);
+constexpr absl::Duration kLockPollInterval = absl::Milliseconds(200);
 
 }  // namespace
 
-Writer Trainer::writer() const { return {world_.life(), id_.generation.value()}; }
+Writer Trainer::writer() const { return {world_.incarnation(), id_.generation.value()}; }
 
-void Trainer::After(absl::Duration least, absl::Duration most, void (Trainer::*act)(uint64_t), uint64_t step) {
-  world_.engine.After(world_.random.Between(least, most), [self = shared_from_this(), act, step] {
+void Trainer::After(absl::Duration shortest, absl::Duration longest, void (Trainer::*act)(uint64_t), uint64_t step) {
+  world_.engine.After(world_.random.Between(shortest, longest), [self = shared_from_this(), act, step] {
     self->Do([self, act, step] {
       self->world_.StrikeInSave(self->machine_, *self);
       self->Do([self, act, step] { (self.get()->*act)(step); });  // unless the trainer has ended
@@ -40,17 +40,17 @@ void Trainer::BeginPart(uint64_t step) {
 }
 
 void Trainer::OpenPart(uint64_t step) {
-  if (world_.storage.Fenced(id_.job, writer())) return Exit(kExitAborted);
+  if (world_.storage.IsFenced(id_.job, writer())) return Exit(kExitAborted);
   world_.storage.MakeFolder(id_.job, writer(), step);
   After(absl::Milliseconds(10), absl::Milliseconds(400), &Trainer::WritePart, step);
 }
 
-// Another generation may have settled the folder meanwhile: then the written data is useless.
+// Another generation may have settled the folder meanwhile, which makes the written part useless.
 void Trainer::WritePart(uint64_t step) {
-  const bool fails = machine_.fails_writes > 0;
+  const bool fails = machine_.write_faults > 0;
   const bool counts = !fails || world_.mutation == Mutation::kIgnoreFailedWrite;
   if (counts) world_.storage.WritePart(id_.job, writer(), step, id_.rank, /*torn=*/fails);
-  if (world_.storage.Fenced(id_.job, writer())) {
+  if (world_.storage.IsFenced(id_.job, writer())) {
     world_.storage.Remove(id_.job, writer(), step);
     return Exit(kExitAborted);
   }
@@ -70,7 +70,7 @@ void Trainer::ReportSaveFailed(uint64_t step, const std::string& message, uint64
 
 // ---- rank 0 ----
 
-// One after another, like the commit thread.
+// Saves are assembled one after another, as on the production's commit thread.
 void Trainer::Assemble(uint64_t step) {
   to_assemble_.push_back(step);
   if (to_assemble_.size() == 1) AssembleNext();
@@ -91,7 +91,7 @@ void Trainer::AbandonSave(uint64_t step) {
   world_.storage.Remove(id_.job, writer(), step);
 }
 
-void Trainer::BeginAgain(uint64_t step) {
+void Trainer::RestartSave(uint64_t step) {
   abandoned_ = 0;
   assembled_ = step - 1;
 }
@@ -102,7 +102,7 @@ void Trainer::ClaimSaved(uint64_t step) {
   ReportSaved(step);
 }
 
-bool Trainer::TakeBackStop(uint64_t step) {
+bool Trainer::CancelStop(uint64_t step) {
   if (!stop_ || !stop_needs_save_ || leave_) return false;
   stop_ = false;
   ReportSaveFailed(step, "a rank could not write its part", stop_request_);
@@ -110,8 +110,8 @@ bool Trainer::TakeBackStop(uint64_t step) {
 }
 
 void Trainer::WriteManifest(uint64_t step) {
-  if (world_.storage.Fenced(id_.job, writer())) return Exit(kExitAborted);
-  if (machine_.fails_writes > 0) {
+  if (world_.storage.IsFenced(id_.job, writer())) return Exit(kExitAborted);
+  if (machine_.write_faults > 0) {
     AbandonSave(step);
     ReportSaveFailed(step, "cannot write the manifest: No space left on device");
     return Assembled();
@@ -136,44 +136,45 @@ void Trainer::ReportReady(uint64_t step) {
     ReportFact(fact);
   }
   // The oldest is dropped to make room, unless it is being renamed.
-  if (waiting_.size() <= kWaiting || granted_.contains(waiting_.front())) return;
+  if (waiting_.size() <= kMaxWaitingSaves || granted_.contains(waiting_.front())) return;
   const uint64_t oldest = waiting_.front();
   waiting_.pop_front();
-  v1::Fact gone;
-  gone.mutable_save_failed()->set_step(oldest);
-  gone.mutable_save_failed()->set_withdrawn(true);
-  ReportFact(std::move(gone));
+  v1::Fact withdrawn;
+  withdrawn.mutable_save_failed()->set_step(oldest);
+  withdrawn.mutable_save_failed()->set_withdrawn(true);
+  ReportFact(std::move(withdrawn));
   world_.storage.Remove(id_.job, writer(), oldest);
 }
 
-void Trainer::HearGrants(const v1::GrantSaves& grants) {
-  for (const v1::CheckpointGrant& word : grants.grants()) {
-    if (word.generation() != id_.generation.value()) continue;
-    if (word.manifest_hash() != HashOf(word.step(), word.generation())) continue;  // not the save that this rank has
-    if (word.refused()) {
-      world_.judge.Break(invariant::kGrantsKept, absl::StrCat(agent::Describe(id_), " was refused step ", word.step(),
-                                                              ", which it has ready: ", word.reason()));
+void Trainer::HandleGrants(const v1::GrantSaves& grants) {
+  for (const v1::CheckpointGrant& grant : grants.grants()) {
+    if (grant.generation() != id_.generation.value()) continue;
+    if (grant.manifest_hash() != HashOf(grant.step(), grant.generation())) continue;  // not the save that this rank has
+    if (grant.refused()) {
+      world_.judge.ReportViolation(invariant::kGrantsKept,
+                                   absl::StrCat(agent::Describe(id_), " was refused step ", grant.step(),
+                                                ", which it has ready: ", grant.reason()));
     }
-    if (granted_.insert(word.step()).second) CommitNext();
+    if (granted_.insert(grant.step()).second) CommitNext();
   }
 }
 
-// In order, one at a time.
+// Commits saves in order, one at a time.
 void Trainer::CommitNext() {
   if (committing_ || waiting_.empty() || !granted_.contains(waiting_.front())) return;
   committing_ = true;
-  After(absl::Milliseconds(1), absl::Milliseconds(40), &Trainer::LookAtFence, waiting_.front());
+  After(absl::Milliseconds(1), absl::Milliseconds(40), &Trainer::CheckFence, waiting_.front());
 }
 
 // Another generation may claim the folder between the check and the rename; a save that it has settled no longer
 // exists.
-void Trainer::LookAtFence(uint64_t step) {
-  if (world_.storage.Fenced(id_.job, writer())) return Exit(kExitAborted);
+void Trainer::CheckFence(uint64_t step) {
+  if (world_.storage.IsFenced(id_.job, writer())) return Exit(kExitAborted);
   After(absl::ZeroDuration(), absl::Milliseconds(5), &Trainer::Commit, step);
 }
 
 void Trainer::Commit(uint64_t step) {
-  if (!world_.storage.Name(id_.job, writer(), step)) return Exit(kExitAborted);
+  if (!world_.storage.GiveName(id_.job, writer(), step)) return Exit(kExitAborted);
   world_.judge.CheckNamed(id_.job, writer(), step, world_.storage.FolderOf(id_.job));
   if (world_.mutation == Mutation::kPruneEarly) world_.storage.Prune(id_.job, writer(), step, 0);
   After(absl::ZeroDuration(), absl::Milliseconds(10), &Trainer::ReportSaved, step);
@@ -193,7 +194,7 @@ void Trainer::ReportSaved(uint64_t step) {
   CommitNext();
 }
 
-// The others have exited; rank 0 makes sure that the save of all gets its name.
+// The other ranks have exited; rank 0 waits until the last save has its name.
 void Trainer::FinishNamed(uint64_t step, bool stopped) {
   SetPhase("leaving");
   FinishWhenNamed(step, stopped, world_.engine.now());
@@ -202,30 +203,32 @@ void Trainer::FinishNamed(uint64_t step, bool stopped) {
 void Trainer::FinishWhenNamed(uint64_t step, bool stopped, absl::Time since) {
   Do([self = shared_from_this(), step, stopped, since] {
     if (self->waiting_.empty() && self->assembled_ >= step) return self->Finish(step, stopped);
-    if (self->world_.engine.now() >= since + (self->leave_ ? kLeaveWait : kLastWait)) {
-      // After a SIGTERM it leaves the complete partial; otherwise it uses the name without a grant.
+    if (self->world_.engine.now() >= since + (self->leave_ ? kLeavingGrantWait : kGrantWait)) {
+      // After a SIGTERM it leaves the complete partial save as it is; otherwise it renames the save without a grant.
       if (self->leave_) return self->Finish(step, stopped);
       for (uint64_t waits : self->waiting_) self->granted_.insert(waits);
       self->CommitNext();
     }
-    self->world_.engine.After(kLook, [self, step, stopped, since] { self->FinishWhenNamed(step, stopped, since); });
+    self->world_.engine.After(kNamePollInterval,
+                              [self, step, stopped, since] { self->FinishWhenNamed(step, stopped, since); });
   });
 }
 
 // ---- what earlier generations left ----
 
 // Like RunFolder::Acquire: a later generation of the same job needs no lock, another job waits for it for a while.
-void Trainer::TakeFolder(uint64_t waited_ms) {
+void Trainer::ClaimFolder(uint64_t waited_ms) {
   const RunFolder& folder = world_.storage.FolderOf(id_.job);
   const bool of_this_job = folder.owner == id_.job;
   if (of_this_job && folder.fence > writer()) return Exit(kExitAborted);
   const bool locked = folder.holder != 0 && !world_.judge.Truth(folder.holder).ended;
   if (locked && !of_this_job && world_.mutation != Mutation::kIgnoreLock) {
     if (waited_ms >= kLockWaitMs) return Refuse("checkpoint.dir is in use by another job");
-    return After(kLockLook, kLockLook, &Trainer::TakeFolder, waited_ms + absl::ToInt64Milliseconds(kLockLook));
+    return After(kLockPollInterval, kLockPollInterval, &Trainer::ClaimFolder,
+                 waited_ms + absl::ToInt64Milliseconds(kLockPollInterval));
   }
-  world_.judge.CheckTaken(id_, folder);
-  world_.storage.Take(id_.job, writer(), pid_);
+  world_.judge.CheckClaim(id_, folder);
+  world_.storage.Claim(id_.job, writer(), pid_);
   After(absl::Milliseconds(1), absl::Milliseconds(50), &Trainer::SettleFolder, 0);
 }
 
@@ -237,28 +240,28 @@ void Trainer::Refuse(const std::string& why) {
 }
 
 void Trainer::SettleFolder(uint64_t) {
-  if (world_.storage.Fenced(id_.job, writer())) return Exit(kExitAborted);
+  if (world_.storage.IsFenced(id_.job, writer())) return Exit(kExitAborted);
   Storage& storage = world_.storage;
   const RunFolder& folder = storage.FolderOf(id_.job);
-  const bool goes_on = order_->resume() || order_->has_restart_from() || id_.generation.value() > 1;
-  if (!goes_on && !folder.empty() && world_.mutation != Mutation::kUseOthers) {
+  const bool resumes = order_->resume() || order_->has_restart_from() || id_.generation.value() > 1;
+  if (!resumes && !folder.empty() && world_.mutation != Mutation::kUseOthers) {
     return Refuse("checkpoint.dir is not empty");
   }
   const Writer settled = folder.settled;
   const JobId settled_by = folder.settled_by == JobId() ? id_.job : folder.settled_by;
   auto named = [&](uint64_t step, Writer by) {
-    return by.life == world_.life() &&
-           std::any_of(order_->grants().begin(), order_->grants().end(), [&](const auto& word) {
-             return !word.refused() && word.step() == step && word.generation() == by.generation;
+    return by.incarnation == world_.incarnation() &&
+           std::any_of(order_->grants().begin(), order_->grants().end(), [&](const auto& grant) {
+             return !grant.refused() && grant.step() == step && grant.generation() == by.generation;
            });
   };
-  std::vector<std::pair<uint64_t, Writer>> lies;
-  for (const auto& [key, partial] : folder.partials) lies.push_back(key);
-  for (const auto& [step, by] : lies) {
+  std::vector<std::pair<uint64_t, Writer>> partials;
+  for (const auto& [key, partial] : folder.partials) partials.push_back(key);
+  for (const auto& [step, by] : partials) {
     const bool complete = folder.partials.at({step, by}).manifest || world_.mutation == Mutation::kAdoptIncomplete;
     const bool counts = folder.partials.at({step, by}).job == settled_by && by >= settled;
     const bool adopt = complete && (counts || named(step, by)) && world_.mutation != Mutation::kAdoptNothing;
-    if (adopt) storage.Name(id_.job, by, step);
+    if (adopt) storage.GiveName(id_.job, by, step);
     if (!adopt && world_.mutation != Mutation::kLeavePartials) storage.Remove(id_.job, by, step);
   }
   storage.SetSettled(id_.job, writer());
@@ -268,26 +271,26 @@ void Trainer::SettleFolder(uint64_t) {
 // Rank 0 chooses the newest checkpoint. It uses another job's checkpoint only if a user requested that.
 void Trainer::Restore(uint64_t) {
   const auto& checkpoints = world_.storage.FolderOf(id_.job).checkpoints;
-  const bool of_others = order_->resume();
-  const bool goes_on = of_others || id_.generation.value() > 1 || world_.mutation == Mutation::kUseOthers;
+  const bool allow_others = order_->resume();
+  const bool resumes = allow_others || id_.generation.value() > 1 || world_.mutation == Mutation::kUseOthers;
   uint64_t step = 0;
   if (order_->has_restart_from()) {
     step = order_->restart_from().step();
     auto at = checkpoints.find(step);
     if (at == checkpoints.end() || at->second.hash(step) != order_->restart_from().manifest_hash()) {
-      world_.judge.Break(invariant::kRestartPoint,
-                         absl::StrCat(agent::Describe(id_), " must resume from step ", step, ", ",
-                                      order_->restart_from().manifest_hash(), ", which is ",
-                                      at == checkpoints.end() ? "not there" : at->second.hash(step)));
+      world_.judge.ReportViolation(invariant::kRestartPoint,
+                                   absl::StrCat(agent::Describe(id_), " must resume from step ", step, ", ",
+                                                order_->restart_from().manifest_hash(), ", which is ",
+                                                at == checkpoints.end() ? "missing" : at->second.hash(step)));
     }
   }
-  if (goes_on && !checkpoints.empty()) step = std::max(step, checkpoints.rbegin()->first);
+  if (resumes && !checkpoints.empty()) step = std::max(step, checkpoints.rbegin()->first);
   auto at = checkpoints.find(step);
   const bool others = at != checkpoints.end() && at->second.job != id_.job;
-  if (others && !of_others && world_.mutation != Mutation::kUseOthers) {
+  if (others && !allow_others && world_.mutation != Mutation::kUseOthers) {
     return Refuse("checkpoint.dir holds checkpoints of another job");
   }
-  world_.judge.CheckRestored(id_, step, at == checkpoints.end() ? nullptr : &at->second, of_others);
+  world_.judge.CheckRestored(id_, step, at == checkpoints.end() ? nullptr : &at->second, allow_others);
   group_->StartAt(step + 1);
   if (step > 0) {
     v1::Fact fact;

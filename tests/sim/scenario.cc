@@ -11,7 +11,7 @@ namespace {
 
 constexpr absl::Duration kFaultsEnd = absl::Seconds(45);
 
-absl::Duration DrawLength(FaultKind kind, Random& random) {
+absl::Duration DrawDuration(FaultKind kind, Random& random) {
   switch (kind) {
     case FaultKind::kCrashCoordinator:
     case FaultKind::kCrashDaemon:
@@ -42,7 +42,7 @@ absl::Duration DrawLength(FaultKind kind, Random& random) {
   }
 }
 
-// Limited to the precision of a file.
+// Rounded down to the precision of scenario files.
 absl::Duration DrawTime(Random& random, absl::Duration from, absl::Duration to) {
   return absl::Trunc(random.Between(from, to), absl::Microseconds(1));
 }
@@ -74,7 +74,7 @@ Fault DrawFault(Random& random, FaultKind kind, size_t hosts, absl::Duration end
               .lasts = absl::ZeroDuration(),
               .host = static_cast<uint32_t>(random.Below(hosts)),
               .salt = random.Next()};
-  fault.lasts = absl::Trunc(DrawLength(fault.kind, random), absl::Microseconds(1));
+  fault.lasts = absl::Trunc(DrawDuration(fault.kind, random), absl::Microseconds(1));
   return fault;
 }
 
@@ -153,15 +153,15 @@ Scenario DrawLargeScenario(uint64_t seed, uint32_t hosts, uint32_t jobs) {
     job.max_restarts = 1'000;
     scenario.jobs.push_back(job);
   }
-  auto some = [&](FaultKind kind, uint32_t count) {
+  auto add_faults = [&](FaultKind kind, uint32_t count) {
     for (; count > 0; --count) scenario.faults.push_back(DrawFault(random, kind, hosts, kEnd));
   };
-  some(FaultKind::kKillHost, hosts / 100);
-  some(FaultKind::kCutControl, hosts / 50);
-  some(FaultKind::kCrashDaemon, hosts / 50);
-  some(FaultKind::kCrashTrainer, hosts / 20);
-  some(FaultKind::kLossyLink, hosts / 50);
-  // While most jobs run.
+  add_faults(FaultKind::kKillHost, hosts / 100);
+  add_faults(FaultKind::kCutControl, hosts / 50);
+  add_faults(FaultKind::kCrashDaemon, hosts / 50);
+  add_faults(FaultKind::kCrashTrainer, hosts / 20);
+  add_faults(FaultKind::kLossyLink, hosts / 50);
+  // At this time most jobs run.
   scenario.faults.push_back({.kind = FaultKind::kCrashCoordinator, .at = absl::Seconds(12), .lasts = absl::Seconds(1)});
   return scenario;
 }
@@ -175,7 +175,7 @@ Scenario DrawLossyScenario(uint64_t seed, absl::Duration time) {
   }
   uint32_t slots = 0;
   for (const HostPlan& host : scenario.hosts) slots += host.slots;
-  // Together the jobs fit, and one of them fits on all remaining hosts.
+  // All jobs fit at the same time; the second one uses every slot that the first one leaves.
   for (uint32_t number = 1; slots > 0; ++number) {
     JobPlan job = DrawJob(random, number, slots);
     job.at = DrawTime(random, absl::ZeroDuration(), absl::Seconds(1));

@@ -23,14 +23,14 @@ enum class FaultKind {
   kKillHost,  // with all its processes; comes back with its disk
   kCrashTrainer,
   kFreezeTrainer,  // SIGSTOP, then SIGCONT
-  kCutControl,     // between a host and the coordinator
-  kCutHost,        // from everything
-  kDropStream,     // half-open: nothing is delivered, and neither end is notified
-  kSilenceStream,  // on a host: its daemon cannot write
-  kFullDisk,       // SIGTERM: it exits and its trainers continue; started again later
-  kStopDaemon,     // SIGTERM: it leaves and its trainers stay; started again later
+  kCutControl,     // no network between a host and the coordinator
+  kCutHost,        // no network between a host and anything else
+  kDropStream,     // the connection breaks
+  kSilenceStream,  // half-open: nothing is delivered, and neither end is notified
+  kFullDisk,       // of a host: its daemon cannot write
+  kStopDaemon,     // SIGTERM: it exits and its trainers continue; it is started again later
   kStopHost,       // SIGTERM with --stop-trainers
-  kCutData,        // between the trainers of two hosts; both reach the coordinator
+  kCutData,        // no network between the trainers of two hosts; both reach the coordinator
   kSlowTrainer,    // it computes several times as long
   kLossyLink,      // a host's packets are lost and resent: all its messages are late, but nothing is cut
   kStrikeSave,  // at some point of a save there, a trainer, daemon, coordinator, host or all crash, or one is stopped
@@ -41,7 +41,7 @@ enum class FaultKind {
 const char* NameOf(FaultKind kind);
 bool IsOfHost(FaultKind kind);
 
-// A job has reached a state.
+// A generation of a job reaches a state.
 struct Trigger {
   uint32_t job = 0;  // its number
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
@@ -57,7 +57,7 @@ struct Fault {
   std::optional<Trigger> when = {};
 };
 
-inline constexpr double kMostLoss = 0.4;
+inline constexpr double kMaxLoss = 0.4;
 
 enum class OperationKind {
   kCancel,
@@ -106,7 +106,7 @@ struct Scenario {
   std::vector<Operation> operations;
   std::vector<Fault> faults;
   absl::Duration faults_end;       // from here on everything heals
-  double coordinator_drift = 0;    // of its clock
+  double coordinator_drift = 0;    // of its clock, as in ClockModel
   double loss = 0;                 // of every host's packets, until the end
   absl::Duration extra_time = {};  // the time that jobs need in addition to the usual limit
 };

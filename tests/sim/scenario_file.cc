@@ -15,7 +15,7 @@
 namespace trainyard::sim {
 namespace {
 
-// The words of one line, each of which must be used.
+// The words of one line; a word that no call has read is an error.
 class Line {
  public:
   explicit Line(absl::string_view text) {
@@ -52,15 +52,15 @@ class Line {
   }
   template <typename Number>
   void Parse(const std::string& text, Number& into) {
-    bool good = false;
+    bool parsed = false;
     if constexpr (std::is_same_v<Number, absl::Duration>) {
-      good = absl::ParseDuration(text, &into);
+      parsed = absl::ParseDuration(text, &into);
     } else if constexpr (std::is_same_v<Number, double>) {
-      good = absl::SimpleAtod(text, &into);
+      parsed = absl::SimpleAtod(text, &into);
     } else {
-      good = absl::SimpleAtoi(text, &into);
+      parsed = absl::SimpleAtoi(text, &into);
     }
-    if (!good) Refuse(absl::StrCat("'", text, "' is not a number or time"));
+    if (!parsed) Refuse(absl::StrCat("'", text, "' is not a number or time"));
   }
   void Refuse(std::string why) {
     if (error_.empty()) error_ = std::move(why);
@@ -199,7 +199,7 @@ absl::Status CheckGolden(const Golden& golden) {
   return absl::OkStatus();
 }
 
-void WriteWhatBreaks(const Scenario& scenario, std::string& text) {
+void WriteOperationsAndFaults(const Scenario& scenario, std::string& text) {
   auto time = [](absl::Duration duration) { return absl::FormatDuration(duration); };
   for (const Operation& operation : scenario.operations) {
     bool of_host = operation.kind >= OperationKind::kDrain && operation.kind <= OperationKind::kUncordon;
@@ -225,14 +225,14 @@ void WriteExpectations(const Golden& golden, std::string& text) {
     if (job.generation.has_value()) absl::StrAppend(&text, " generation=", *job.generation);
     absl::StrAppend(&text, "\n");
   }
-  for (const std::string& words : golden.logged) absl::StrAppend(&text, "expect log \"", words, "\"\n");
-  for (const std::string& words : golden.not_logged) absl::StrAppend(&text, "expect no-log \"", words, "\"\n");
+  for (const std::string& part : golden.logged) absl::StrAppend(&text, "expect log \"", part, "\"\n");
+  for (const std::string& part : golden.not_logged) absl::StrAppend(&text, "expect no-log \"", part, "\"\n");
   if (!golden.breaks.empty()) absl::StrAppend(&text, "breaks ", golden.breaks, "\n");
 }
 
-bool LogContains(const Result& result, const std::string& words) {
+bool LogContains(const Result& result, const std::string& part) {
   for (const std::string& line : result.logged) {
-    if (absl::StrContains(line, words)) return true;
+    if (absl::StrContains(line, part)) return true;
   }
   return false;
 }
@@ -286,14 +286,14 @@ std::string WriteGolden(const Golden& golden) {
                     " restarts=", job.max_restarts, job.folder_of > 0 ? absl::StrCat(" folder-of=", job.folder_of) : "",
                     "\n");
   }
-  WriteWhatBreaks(scenario, text);
+  WriteOperationsAndFaults(scenario, text);
   WriteExpectations(golden, text);
   return text;
 }
 
-absl::Status Replay(const Golden& golden, Result* kept) {
+absl::Status Replay(const Golden& golden, Result* result_out) {
   Result result =
-      World(golden.scenario, {.mutation = golden.mutation, .trace = kept != nullptr, .keep_log = true}).Run();
+      World(golden.scenario, {.mutation = golden.mutation, .trace = result_out != nullptr, .keep_log = true}).Run();
   std::string wrong;
   const std::string broken = result.violation.has_value() ? result.violation->invariant : "";
   if (broken != golden.breaks) {
@@ -309,13 +309,13 @@ absl::Status Replay(const Golden& golden, Result* kept) {
                       outcome.generation);
     }
   }
-  for (const std::string& words : golden.logged) {
-    if (!LogContains(result, words)) absl::StrAppend(&wrong, "\n  no log line has '", words, "'");
+  for (const std::string& part : golden.logged) {
+    if (!LogContains(result, part)) absl::StrAppend(&wrong, "\n  no log line contains '", part, "'");
   }
-  for (const std::string& words : golden.not_logged) {
-    if (LogContains(result, words)) absl::StrAppend(&wrong, "\n  a log line has '", words, "'");
+  for (const std::string& part : golden.not_logged) {
+    if (LogContains(result, part)) absl::StrAppend(&wrong, "\n  a log line contains '", part, "'");
   }
-  if (kept != nullptr) *kept = std::move(result);
+  if (result_out != nullptr) *result_out = std::move(result);
   return wrong.empty() ? absl::OkStatus() : absl::FailedPreconditionError(wrong);
 }
 

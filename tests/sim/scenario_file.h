@@ -1,5 +1,4 @@
-// Scenarios as text, one item per line: for scenarios that once failed (regressions/), and for scenarios written by
-// hand.
+// The text format of scenarios, one item per line: those that once failed (regressions/), and those written by hand.
 //
 //   # Why this scenario exists.
 //   seed 50749                                   seed of the random choices in the models
@@ -36,7 +35,7 @@ struct JobExpectation {
 };
 
 struct Golden {
-  std::string why = {};  // its comment, without '#'
+  std::string why = {};  // the comment of the file, without '#'
   Scenario scenario;
   Mutation mutation = Mutation::kNone;
   std::vector<JobExpectation> jobs = {};
@@ -50,7 +49,8 @@ absl::StatusOr<Golden> ReadGolden(absl::string_view text);
 // Reading the result gives the same scenario.
 std::string WriteGolden(const Golden& golden);
 
-// Runs the scenario. Possible errors: FailedPrecondition, with the expectations that were not met.
-absl::Status Replay(const Golden& golden, Result* result = nullptr);
+// Runs the scenario; `result_out`, if given, receives the result with its trace. Possible errors: FailedPrecondition,
+// with the expectations that were not met.
+absl::Status Replay(const Golden& golden, Result* result_out = nullptr);
 
 }  // namespace trainyard::sim

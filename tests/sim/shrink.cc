@@ -15,7 +15,7 @@ class Shrinker {
     invariant_ = World(best_, options_).Run().violation->invariant;
   }
 
-  void Work() {
+  void Run() {
     bool smaller = true;
     while (smaller && runs_ < runs_max_) {
       smaller = LeaveOut(&Scenario::faults) | LeaveOut(&Scenario::operations) | LeaveOut(&Scenario::jobs);
@@ -38,7 +38,7 @@ class Shrinker {
     return true;
   }
 
-  // Halves first, then single ones.
+  // Tries to leave out halves of the list first, then smaller and smaller parts of it.
   template <typename List>
   bool LeaveOut(List Scenario::*list) {
     bool any = false;
@@ -48,9 +48,9 @@ class Shrinker {
         auto from = (smaller.*list).begin() + static_cast<ptrdiff_t>(begin);
         auto to = (smaller.*list).begin() + static_cast<ptrdiff_t>(std::min(begin + size, (smaller.*list).size()));
         (smaller.*list).erase(from, to);
-        bool taken = Try(std::move(smaller));
-        any |= taken;
-        if (!taken) begin += size;
+        bool accepted = Try(std::move(smaller));
+        any |= accepted;
+        if (!accepted) begin += size;
       }
     }
     return any;
@@ -88,7 +88,7 @@ class Shrinker {
 
 Shrunk Shrink(Scenario scenario, WorldOptions options, int runs_max) {
   Shrinker shrinker(std::move(scenario), options, runs_max);
-  shrinker.Work();
+  shrinker.Run();
   options.trace = true;
   return {.scenario = shrinker.best(), .result = World(shrinker.best(), options).Run(), .runs = shrinker.runs()};
 }

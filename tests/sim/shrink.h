@@ -1,5 +1,5 @@
-// Reduces a failing scenario: leaves out faults, operations and jobs, then shortens the rest, as long as the same
-// invariant is broken.
+// Reduces a failing scenario: leaves out faults, operations, jobs, hosts and ranks, as long as the same invariant is
+// broken.
 #pragma once
 
 #include "tests/sim/world.h"

@@ -1,5 +1,5 @@
 // Simulated clusters: every invariant over many seeds, scenarios that once failed, a large cluster, links that lose
-// packets for long, and planted bugs that must be found.
+// packets for a long time, and planted bugs that must be found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ TEST(Simulation, SameSeed_SameRunEventByEvent) {
     Result first = World(DrawScenario(seed)).Run();
     Result second = World(DrawScenario(seed)).Run();
 
-    EXPECT_EQ(first.print, second.print) << "seed " << seed;
+    EXPECT_EQ(first.fingerprint, second.fingerprint) << "seed " << seed;
     EXPECT_EQ(first.events, second.events) << "seed " << seed;
   }
 }
@@ -69,12 +69,12 @@ TEST(Simulation, LargeCluster_EveryJobSucceeds_AndMemoryIsBounded) {
 TEST(Simulation, LossyLinks_LoseNoHost) {
   LossyReport report = RunLossyMinutes(/*first_seed=*/1, absl::Minutes(40));
 
-  EXPECT_EQ(report.wrong, "") << Describe(report);
+  EXPECT_EQ(report.problems, "") << Describe(report);
   EXPECT_GT(report.decisions.unreachable, 0u) << "the links do not lose enough packets to have an effect";
 }
 
-// Everything is switched off while jobs train, and the coordinator's store is lost: users who submit the jobs again in
-// their folders get all granted checkpoints.
+// Every machine is switched off while jobs train, and the coordinator's store is lost. Jobs that users submit again
+// with the same folders keep all granted checkpoints.
 TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
   uint64_t granted = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
@@ -84,10 +84,10 @@ TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
     for (const auto& [job, steps] : before.judge.granted()) granted += steps.size();
     scenario.faults.clear();
     scenario.operations.clear();
-    World after(scenario, {.folders = &before.storage, .life = 1});
+    World after(scenario, {.folders = &before.storage, .incarnation = 1});
     after.judge.SetGranted(before.judge.granted());
     // Reports of earlier steps are lost.
-    for (const JobPlan& plan : scenario.jobs) after.judge.LoseReports(IdOf(plan));
+    for (const JobPlan& plan : scenario.jobs) after.judge.NoteLostReports(IdOf(plan));
 
     Result result = after.Run();
 
@@ -100,8 +100,8 @@ TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
 
 std::vector<std::string> RegressionFiles() {
   std::vector<std::string> names;
-  std::error_code none;  // an empty list outside the source tree, which fails as a test without parameters
-  for (const auto& entry : std::filesystem::directory_iterator(kRegressions, none)) {
+  std::error_code ignored;  // outside the source tree the list is empty, and a test without parameters fails
+  for (const auto& entry : std::filesystem::directory_iterator(kRegressions, ignored)) {
     names.push_back(entry.path().stem().string());
   }
   std::sort(names.begin(), names.end());
@@ -136,7 +136,7 @@ TEST(ScenarioFile, WrittenAndReadAgain_IsEqual_AndRunsEqually) {
     ASSERT_TRUE(again.ok()) << again.status();
     ASSERT_EQ(WriteGolden(*again), WriteGolden(golden));
     if (seed % 20 != 0) continue;
-    EXPECT_EQ(World(again->scenario).Run().print, World(golden.scenario).Run().print) << "seed " << seed;
+    EXPECT_EQ(World(again->scenario).Run().fingerprint, World(golden.scenario).Run().fingerprint) << "seed " << seed;
   }
 }
 
@@ -166,8 +166,8 @@ TEST(ScenarioFile, UnmetExpectations_AreReported) {
 
   EXPECT_THAT(wrong, HasSubstr("breaks '', expected 'slots-hold'"));
   EXPECT_THAT(wrong, HasSubstr("job 1 ended SUCCEEDED in generation 1"));
-  EXPECT_THAT(wrong, HasSubstr("no log line has 'no such words'"));
-  EXPECT_THAT(wrong, HasSubstr("a log line has 'RUNNING'"));
+  EXPECT_THAT(wrong, HasSubstr("no log line contains 'no such words'"));
+  EXPECT_THAT(wrong, HasSubstr("a log line contains 'RUNNING'"));
 }
 
 // ---- the tests of the tests -----------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ TEST_P(PlantedBug, IsFoundByItsInvariant) {
     Result result = World(DrawScenario(seed), {.mutation = mutation}).Run();
     if (!result.violation.has_value()) continue;
     if (std::count(expected.begin(), expected.end(), result.violation->invariant) > 0) return;
-    // A consequence that was detected first.
+    // Another invariant, whose violation follows from the bug, was checked first.
     absl::StrAppend(&others, "\nseed ", seed, ": ", result.violation->invariant, ": ", result.violation->text);
   }
   ADD_FAILURE() << "'" << CaughtBy(mutation) << "' was not broken in " << kSeedsPerMutation << " seeds" << others;

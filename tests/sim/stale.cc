@@ -8,15 +8,15 @@
 namespace trainyard::sim {
 namespace {
 
-std::string Print(const State& state, const JobId& id) {
+std::string TextOf(const State& state, const JobId& id) {
   auto at = state.jobs.find(id);
   if (at == state.jobs.end()) return "";
   const Job& job = at->second;
-  std::string print =
+  std::string text =
       absl::StrCat(job.record.SerializeAsString(), job.published.SerializeAsString(), job.history.last_sequence());
   for (const Rank& rank : job.ranks)
-    absl::StrAppend(&print, rank.record.SerializeAsString(), rank.phase.name(), rank.last_step);
-  return print;
+    absl::StrAppend(&text, rank.record.SerializeAsString(), rank.phase.name(), rank.last_step);
+  return text;
 }
 
 bool IsOver(const State& state, const v1::TrainerKey& key) {
@@ -35,7 +35,7 @@ std::optional<StaleCheck> StaleCheck::Of(const Event& event, const State& state)
       // An exit frees a slot, even for an ended generation, and so may let this job be placed.
       if (!old_stream && (fact.has_exited() || !IsOver(state, fact.key()))) return std::nullopt;
       JobId job(fact.key().job_id());
-      check.before_[job] = Print(state, job);
+      check.before_[job] = TextOf(state, job);
     }
   } else if (const auto* received = std::get_if<RankReportsReceived>(&event)) {
     bool old_stream = !state.sessions.contains(received->session);
@@ -43,7 +43,7 @@ std::optional<StaleCheck> StaleCheck::Of(const Event& event, const State& state)
     for (const v1::RankReport& report : received->reports.reports()) {
       if (!old_stream && !IsOver(state, report.key())) return std::nullopt;
       JobId job(report.key().job_id());
-      check.before_[job] = Print(state, job);
+      check.before_[job] = TextOf(state, job);
     }
   }
   if (check.before_.empty()) return std::nullopt;
@@ -51,8 +51,8 @@ std::optional<StaleCheck> StaleCheck::Of(const Event& event, const State& state)
 }
 
 std::string StaleCheck::WhatChanged(const State& state) const {
-  for (const auto& [job, print] : before_) {
-    if (Print(state, job) != print) return absl::StrCat(what_, " changed ", job.value());
+  for (const auto& [job, text] : before_) {
+    if (TextOf(state, job) != text) return absl::StrCat(what_, " changed ", job.value());
   }
   return "";
 }

@@ -17,7 +17,7 @@ class StaleCheck {
   // Called before the event is handled. nullopt: the event may change something.
   static std::optional<StaleCheck> Of(const Event& event, const State& state);
 
-  // Called after the event was handled. Returns an empty text if nothing that the event names has changed.
+  // Called after the event was handled. Returns what changed, or "" if no job that the event names has changed.
   std::string WhatChanged(const State& state) const;
 
  private:

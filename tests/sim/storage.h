@@ -1,5 +1,5 @@
-// The shared file system with the run folders: checkpoints, saves without a name, and the permission to write. Every
-// host of a running group sees it, and written data remains; hosts write to it, and their writes may fail.
+// The shared file system with the run folders: checkpoints, saves that have no name yet, and fences. Every host sees
+// the same contents; written data is never lost, but a host's writes may fail.
 #pragma once
 
 #include <compare>
@@ -20,7 +20,7 @@ inline std::string HashOf(uint64_t step, uint64_t generation) {
 
 // A generation of one incarnation of the cluster: if the coordinator's store is lost, its generations start again.
 struct Writer {
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   uint64_t generation = 0;
   auto operator<=>(const Writer&) const = default;
 };
@@ -55,43 +55,43 @@ struct RunFolder {
 
 class Storage {
  public:
-  // Two jobs were given the same checkpoint.dir.
+  // `job` was submitted with the checkpoint.dir of `with`.
   void Share(const JobId& job, const JobId& with) { shared_[job] = with; }
   // All processes of an incarnation have exited.
   void DropLocks() {
     for (auto& [name, folder] : folders_) folder.holder = 0;
   }
 
-  void Take(const JobId& job, Writer writer, int64_t pid) {
-    RunFolder& folder = Of(job);
+  void Claim(const JobId& job, Writer writer, int64_t pid) {
+    RunFolder& folder = Folder(job);
     folder.owner = job;
     folder.fence = writer;
     folder.holder = pid;
   }
-  bool Fenced(const JobId& job, Writer writer) {
-    const RunFolder& folder = Of(job);
+  bool IsFenced(const JobId& job, Writer writer) {
+    const RunFolder& folder = Folder(job);
     return folder.owner != JobId() && (folder.owner != job || folder.fence > writer);
   }
-  void NoteStep(const JobId& job) { Of(job).stepped = true; }
+  void RecordStep(const JobId& job) { Folder(job).stepped = true; }
 
-  void MakeFolder(const JobId& job, Writer writer, uint64_t step) { Of(job).partials[{step, writer}].job = job; }
+  void MakeFolder(const JobId& job, Writer writer, uint64_t step) { Folder(job).partials[{step, writer}].job = job; }
   void WritePart(const JobId& job, Writer writer, uint64_t step, uint32_t rank, bool torn) {
-    PartialSave& partial = Of(job).partials[{step, writer}];
+    PartialSave& partial = Folder(job).partials[{step, writer}];
     partial.job = job;
     partial.parts.insert(rank);
     partial.torn |= torn;
   }
   // Returns false if it was removed or is incomplete.
   bool WriteManifest(const JobId& job, Writer writer, uint64_t step, uint32_t world_size) {
-    auto& partials = Of(job).partials;
+    auto& partials = Folder(job).partials;
     auto at = partials.find({step, writer});
     if (at == partials.end() || at->second.parts.size() < world_size) return false;
     at->second.manifest = true;
     return true;
   }
-  // Gives a partial its name, without replacing anything. Returns false if it was removed.
-  bool Name(const JobId& job, Writer writer, uint64_t step) {
-    RunFolder& folder = Of(job);
+  // Renames a partial save to a checkpoint, unless the step has one. Returns false if the partial was removed.
+  bool GiveName(const JobId& job, Writer writer, uint64_t step) {
+    RunFolder& folder = Folder(job);
     auto at = folder.partials.find({step, writer});
     if (at == folder.partials.end()) return false;
     const PartialSave& partial = at->second;
@@ -100,16 +100,17 @@ class Storage {
     folder.partials.erase(at);
     return true;
   }
-  void Remove(const JobId& job, Writer writer, uint64_t step) { Of(job).partials.erase({step, writer}); }
+  void Remove(const JobId& job, Writer writer, uint64_t step) { Folder(job).partials.erase({step, writer}); }
   void SetSettled(const JobId& job, Writer writer) {
-    Of(job).settled_by = job;
-    Of(job).settled = writer;
+    Folder(job).settled_by = job;
+    Folder(job).settled = writer;
   }
 
-  // The coordinator has recorded `recorded`: removes checkpoints older than the newest `keep` up to that step.
+  // The coordinator has recorded the checkpoint of step `recorded`: removes all checkpoints up to it but the newest
+  // `keep`.
   void Prune(const JobId& job, Writer writer, uint64_t recorded, size_t keep) {
-    if (Fenced(job, writer)) return;
-    RunFolder& folder = Of(job);
+    if (IsFenced(job, writer)) return;
+    RunFolder& folder = Folder(job);
     size_t older = 0;
     for (const auto& [step, saved] : folder.checkpoints) older += step <= recorded ? 1 : 0;
     while (older > keep) {
@@ -117,17 +118,17 @@ class Storage {
       --older;
     }
   }
-  const RunFolder& FolderOf(const JobId& job) { return Of(job); }
+  const RunFolder& FolderOf(const JobId& job) { return Folder(job); }
   const std::map<JobId, RunFolder>& folders() const { return folders_; }
 
  private:
-  RunFolder& Of(const JobId& job) {
+  RunFolder& Folder(const JobId& job) {
     auto at = shared_.find(job);
     return folders_[at == shared_.end() ? job : at->second];
   }
 
   std::map<JobId, JobId> shared_;
-  std::map<JobId, RunFolder> folders_;  // by the first job that uses it
+  std::map<JobId, RunFolder> folders_;  // key: the first job that uses the folder
 };
 
 }  // namespace trainyard::sim

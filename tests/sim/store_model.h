@@ -1,5 +1,5 @@
-// The coordinator's disk: commits are written immediately but durable only after a sync. A crash keeps a prefix of the
-// commits in progress, each of them complete.
+// The coordinator's disk: commits are written immediately but become durable only by a sync. After a crash, some of the
+// commits in progress are durable: the first ones, each of them completely.
 #pragma once
 
 #include <deque>
@@ -26,17 +26,17 @@ class StoreModel final : public Store {
 
   absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) override {
     if (absl::Status status = CheckEntries(entries); !status.ok()) return status;
-    if (expected_revision != revision_ + under_way_.size()) return absl::AbortedError("another process has written");
+    if (expected_revision != revision_ + pending_.size()) return absl::AbortedError("another process has written");
     if (full) return absl::ResourceExhaustedError("no space left on the simulated disk");
-    under_way_.push_back(entries);
+    pending_.push_back(entries);
     return expected_revision + 1;
   }
 
-  bool anything_under_way() const { return !under_way_.empty(); }
-  void Sync() { Keep(under_way_.size()); }
+  bool has_pending_commits() const { return !pending_.empty(); }
+  void Sync() { MakeDurable(pending_.size()); }
   void Crash(Random& random) {
-    Keep(random.Below(under_way_.size() + 1));
-    under_way_.clear();
+    MakeDurable(random.Below(pending_.size() + 1));
+    pending_.clear();
   }
 
   const std::map<std::string, std::string>& durable() const { return durable_; }
@@ -45,22 +45,22 @@ class StoreModel final : public Store {
   std::string lost_key;  // the next value written under this key is lost [a planted bug]
 
  private:
-  void Keep(size_t commits) {
+  void MakeDurable(size_t commits) {
     for (; commits > 0; --commits) {
-      for (StoreEntry& entry : under_way_.front()) {
+      for (StoreEntry& entry : pending_.front()) {
         if (!entry.value.has_value()) {
           durable_.erase(entry.key);
         } else if (lost_key.empty() || !absl::StartsWith(entry.key, lost_key)) {
           durable_[entry.key] = *std::move(entry.value);
         }
       }
-      under_way_.pop_front();
+      pending_.pop_front();
       ++revision_;
     }
   }
 
   std::map<std::string, std::string> durable_;
-  std::deque<std::vector<StoreEntry>> under_way_;
+  std::deque<std::vector<StoreEntry>> pending_;
   uint64_t revision_ = 0;
 };
 

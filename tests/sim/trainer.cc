@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);  // as in worker/trainer/main
-// as in worker/trainer/run: until all ranks are known to be done
+// as in worker/trainer/run: the time to wait until all ranks are known to be done
 constexpr absl::Duration kDoneWait = absl::Minutes(10);
 
 }  // namespace
@@ -75,7 +75,7 @@ void Trainer::PipeEnded(const PipePtr& pipe, const absl::Status& status) {
                       [self = shared_from_this()] { self->Do([self] { self->Connect(); }); });
 }
 
-void Trainer::Hear(const PipePtr& pipe, const v1::LinkMessage& message) {
+void Trainer::HandleMessage(const PipePtr& pipe, const v1::LinkMessage& message) {
   if (pipe != pipe_) return;
   Do([self = shared_from_this(), message] {
     if (message.has_start() && !self->order_.has_value()) self->Register(message.start().trainer());
@@ -85,10 +85,10 @@ void Trainer::Hear(const PipePtr& pipe, const v1::LinkMessage& message) {
       self->stop_request_ = message.stop().request();
     }
     if (message.has_stop()) self->stop_needs_save_ = message.stop().needs_save();
-    if (message.has_grants()) self->HearGrants(message.grants());
-    if (message.has_save() && message.save().request() > self->asked_saves_) {
-      self->asked_saves_ = message.save().request();
-      self->group_->AskToSave();
+    if (message.has_grants()) self->HandleGrants(message.grants());
+    if (message.has_save() && message.save().request() > self->save_request_) {
+      self->save_request_ = message.save().request();
+      self->group_->RequestSave();
     }
     if (message.has_abort()) return self->Exit(kExitAborted);
     if (message.has_go() && !self->go_) {
@@ -122,7 +122,7 @@ uint64_t Trainer::ReportFact(v1::Fact fact) {
 void Trainer::SendFact(const v1::Fact& fact) {
   if (pipe_ == nullptr) return;
   pipe_->up->Send(absl::Microseconds(200), [&daemon = machine_.daemon(), pipe = pipe_, fact] {
-    daemon.Post(pipe->life, agent::LinkFact{pipe->link, fact});
+    daemon.Post(pipe->incarnation, agent::LinkFact{pipe->link, fact});
   });
 }
 
@@ -143,15 +143,15 @@ void Trainer::SendReport() {
   for (; steps_sent_ < steps_.size(); ++steps_sent_) *report.add_steps() = steps_[steps_sent_];
   for (; evals_sent_ < evals_.size(); ++evals_sent_) *report.add_evals() = evals_[evals_sent_];
   pipe_->up->Send(absl::Microseconds(200), [&daemon = machine_.daemon(), pipe = pipe_, report] {
-    daemon.Post(pipe->life, agent::LinkReport{pipe->link, report});
+    daemon.Post(pipe->incarnation, agent::LinkReport{pipe->link, report});
   });
 }
 
-// The position of the rank: it computes, or waits for the others in the step's all-reduce. Only rank 0 saves alone.
+// The rank either computes or waits for the others in the step's all-reduce. Only rank 0 also saves alone.
 void Trainer::FillPosition(v1::RankReport& report) {
   report.set_compute_total_s(world_.mutation == Mutation::kForgeWork && id_.rank == 0 ? 2 * compute_s_ : compute_s_);
   report.set_micro_batches_made(2 * report.steps_made());
-  const bool waits = go_ && stage_ != Stage::kEnding && !group_->Computes(*this) &&
+  const bool waits = go_ && stage_ != Stage::kEnding && !group_->IsComputing(*this) &&
                      !((phase_ == "save" || phase_ == "leaving") && id_.rank == 0);
   v1::CommunicatorReport& communicator = *report.add_communicators();
   communicator.set_name("world");
@@ -161,10 +161,10 @@ void Trainer::FillPosition(v1::RankReport& report) {
   if (waits) communicator.set_waits_in(communicator.last_started());
 }
 
-void Trainer::ReportOften() {
+void Trainer::ReportPeriodically() {
   Do([self = shared_from_this()] {
     self->SendReport();
-    self->world_.engine.After(kReportInterval, [self] { self->ReportOften(); });
+    self->world_.engine.After(kReportInterval, [self] { self->ReportPeriodically(); });
   });
 }
 
@@ -174,7 +174,7 @@ void Trainer::Register(const v1::DesiredTrainer& order) {
   order_ = order;
   stage_ = Stage::kJoining;
   SetPhase("joining");
-  ReportOften();
+  ReportPeriodically();
   v1::Fact fact;
   fact.mutable_registered()->set_spec_digest(order.spec_digest());
   ReportFact(std::move(fact));
@@ -184,16 +184,17 @@ void Trainer::Register(const v1::DesiredTrainer& order) {
 
 void Trainer::JoinWhenPossible() {
   if (stage_ != Stage::kJoining || !machine_.daemon().HasValues(agent::GroupOf(id_), world_size_)) return;
-  stage_ = Stage::kMeeting;
+  stage_ = Stage::kRendezvous;
   world_.engine.After(world_.random.Between(absl::Milliseconds(20), absl::Milliseconds(150)),
-                      [self = shared_from_this()] { self->Do([self] { self->Meet(); }); });
+                      [self = shared_from_this()] { self->Do([self] { self->Rendezvous(); }); });
 }
 
-void Trainer::Meet() {
+void Trainer::Rendezvous() {
   // The others wait for the choice of rank 0.
-  const bool may = group_->Whole() && group_->Connected() && (id_.rank == 0 || group_->chosen());
-  if (may) return id_.rank == 0 ? TakeFolder(0) : BeReady();
-  world_.engine.After(absl::Milliseconds(200), [self = shared_from_this()] { self->Do([self] { self->Meet(); }); });
+  const bool may = group_->IsComplete() && group_->Connected() && (id_.rank == 0 || group_->chosen());
+  if (may) return id_.rank == 0 ? ClaimFolder(0) : BeReady();
+  world_.engine.After(absl::Milliseconds(200),
+                      [self = shared_from_this()] { self->Do([self] { self->Rendezvous(); }); });
 }
 
 void Trainer::BeReady() {
@@ -228,7 +229,7 @@ void Trainer::StepMade(uint64_t step, absl::Duration took, absl::Duration comput
   }
   SetPhase("train");
   if (id_.rank != 0) return;
-  if (!world_.storage.Fenced(id_.job, writer())) world_.storage.NoteStep(id_.job);
+  if (!world_.storage.IsFenced(id_.job, writer())) world_.storage.RecordStep(id_.job);
   v1::StepReport& report = steps_.emplace_back();
   report.set_step(step);
   report.set_loss(10.0 / static_cast<double>(step));
@@ -248,7 +249,7 @@ void Trainer::Evaluated(uint64_t step) {
   SendReport();
 }
 
-void Trainer::PeerGone(uint64_t step) {
+void Trainer::PeerDisconnected(uint64_t step) {
   Do([self = shared_from_this(), step] {
     if (self->stage_ == Stage::kEnding) return;
     v1::Fact fact;
@@ -261,7 +262,7 @@ void Trainer::PeerGone(uint64_t step) {
 
 void Trainer::Finish(uint64_t step, bool stopped, const std::string& unsaved) {
   world_.judge.Truth(pid_).finished = true;
-  if (!unsaved.empty()) world_.judge.Harm(agent::GroupOf(id_), "its last save failed permanently");
+  if (!unsaved.empty()) world_.judge.NoteHarm(agent::GroupOf(id_), "its last save failed permanently");
   v1::Fact fact;
   fact.mutable_finished()->set_step(step);
   fact.mutable_finished()->set_stopped(stopped);
@@ -283,7 +284,7 @@ void Trainer::ExitWhenClosed(int code, absl::Time give_up) {
     bool all_sent = self->pipe_ != nullptr && self->steps_sent_ == self->steps_.size();
     bool closed = self->facts_.empty() && all_sent;
     if (!closed && (self->leave_ || self->world_.engine.now() >= give_up)) {
-      self->world_.judge.Harm(agent::GroupOf(self->id_), "a rank exited before its last reports were acknowledged");
+      self->world_.judge.NoteHarm(agent::GroupOf(self->id_), "a rank exited before its last reports were acknowledged");
       closed = true;
     }
     if (closed) return self->Exit(code);
@@ -310,9 +311,9 @@ void Trainer::Signal(int signal) {
 // On request it ends together with all other ranks after the current step, or immediately if there is none.
 void Trainer::Leave() {
   leave_ = true;
-  if (stage_ == Stage::kEnding) return;  // checked there
+  if (stage_ == Stage::kEnding) return;  // ExitWhenClosed checks leave_
   if (!go_) return Exit(1);
-  group_->AskToLeave();
+  group_->RequestLeave();
 }
 
 void Trainer::End(v1::TrainerExited exited) {
@@ -325,11 +326,11 @@ void Trainer::End(v1::TrainerExited exited) {
                                   " signal ", exited.signal()));
   if (pipe_ != nullptr) {
     pipe_->up->Send(absl::Microseconds(300), [&daemon = machine_.daemon(), pipe = pipe_] {
-      daemon.Post(pipe->life, agent::LinkClosed{pipe->link});
+      daemon.Post(pipe->incarnation, agent::LinkClosed{pipe->link});
     });
   }
-  // Reports that it had not sent are lost with it.
-  if (pipe_ == nullptr ? !steps_.empty() : steps_sent_ < steps_.size()) world_.judge.LoseReports(id_.job);
+  // Reports that the trainer had not sent are lost.
+  if (pipe_ == nullptr ? !steps_.empty() : steps_sent_ < steps_.size()) world_.judge.NoteLostReports(id_.job);
   pipe_ = nullptr;
   group_->Leave(this, stage_ == Stage::kEnding);
   machine_.Ended(id_, exited);
@@ -346,7 +347,7 @@ void Trainer::Disconnect() {
 void Trainer::Slow(double times, absl::Duration lasts) {
   if (ended_) return;
   world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " computes ", times, " times as long"));
-  world_.judge.Slow(id_);
+  world_.judge.NoteSlow(id_);
   slowness_ = times;
   world_.engine.After(lasts, [self = shared_from_this()] { self->slowness_ = 1; });
 }
@@ -354,7 +355,7 @@ void Trainer::Slow(double times, absl::Duration lasts) {
 void Trainer::Freeze() {
   if (ended_) return;
   world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " is stopped"));
-  world_.judge.Harm(agent::GroupOf(id_), "a rank was stopped");
+  world_.judge.NoteHarm(agent::GroupOf(id_), "a rank was stopped");
   frozen_ = true;
 }
 

@@ -27,23 +27,23 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Freeze();
   void Thaw();
   void Slow(double times, absl::Duration lasts);
-  void Disconnect();  // with its host: no process records how it ended
+  void Disconnect();  // its host has died: no process records how the trainer ended
 
   // ---- called by its daemon ----
-  void Hear(const PipePtr& pipe, const v1::LinkMessage& message);
+  void HandleMessage(const PipePtr& pipe, const v1::LinkMessage& message);
   void PipeEnded(const PipePtr& pipe, const absl::Status& status);
   void JoinWhenPossible();
 
   // ---- called by its group ----
   bool alive() const { return !ended_; }
   bool frozen() const { return frozen_; }
-  bool steps() const { return go_; }
+  bool has_go() const { return go_; }
   bool joined() const { return stage_ >= Stage::kReady; }
   double cpu_s() const { return static_cast<double>(last_step_); }
   double slowness() const { return slowness_; }
-  bool stop_asked() const { return stop_; }
+  bool stop_requested() const { return stop_; }
   // For rank 0: the save before the stop has failed. Returns true if the stop is cancelled.
-  bool TakeBackStop(uint64_t step);
+  bool CancelStop(uint64_t step);
   Machine& machine() { return machine_; }
   const TrainerId& id() const { return id_; }
   uint64_t first_step() const { return first_step_; }
@@ -57,12 +57,13 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   // For rank 0: a rank could not write its part.
   void AbandonSave(uint64_t step);
   void FinishNamed(uint64_t step, bool stopped);
-  void PeerGone(uint64_t step);
+  void PeerDisconnected(uint64_t step);
   void Finish(uint64_t step, bool stopped, const std::string& unsaved = "");
-  // For rank 0 and the last save: whether it is complete or has failed; whether it has failed; a retry.
+  // For rank 0 and the last save: `assembled` means complete or failed, `abandoned` means failed; RestartSave prepares
+  // a retry.
   bool assembled(uint64_t step) const { return assembled_ >= step; }
   bool abandoned(uint64_t step) const { return abandoned_ == step; }
-  void BeginAgain(uint64_t step);
+  void RestartSave(uint64_t step);
   // It was cancelled or ordered to exit: a failed save is not retried.
   bool gives_up() const { return leave_ || (stop_ && !stop_needs_save_); }
   // A planted bug: reports a save that was not made.
@@ -70,33 +71,33 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Exit(int code);
 
  private:
-  enum class Stage { kBooting, kJoining, kMeeting, kReady, kEnding };
+  enum class Stage { kBooting, kJoining, kRendezvous, kReady, kEnding };
 
-  // Runs when the trainer is not frozen; never if it has ended.
+  // Runs the action now, or when the trainer is no longer frozen; never if it has ended.
   void Do(std::function<void()> action);
   void Connect();
   void Register(const v1::DesiredTrainer& order);
-  void Meet();
+  void Rendezvous();
   void BeReady();
 
   // saves.cc
   Writer writer() const;
-  // Calls `act` after a while, unless the trainer has ended; a point at which a fault may strike.
-  void After(absl::Duration least, absl::Duration most, void (Trainer::*act)(uint64_t), uint64_t step);
+  // Calls `act` after a random time between the two, unless the trainer has ended. A fault may strike at this point.
+  void After(absl::Duration shortest, absl::Duration longest, void (Trainer::*act)(uint64_t), uint64_t step);
   void OpenPart(uint64_t step);
   void WritePart(uint64_t step);
   void ReportSaveFailed(uint64_t step, const std::string& message, uint64_t stop_request = 0);
   void WriteManifest(uint64_t step);
   void ReportReady(uint64_t step);
-  void HearGrants(const v1::GrantSaves& grants);
+  void HandleGrants(const v1::GrantSaves& grants);
   void CommitNext();
-  void LookAtFence(uint64_t step);
+  void CheckFence(uint64_t step);
   void Commit(uint64_t step);
   void ReportSaved(uint64_t step);
   void FinishWhenNamed(uint64_t step, bool stopped, absl::Time since);
-  void TakeFolder(uint64_t since_ms);
+  void ClaimFolder(uint64_t waited_ms);
   void SettleFolder(uint64_t);
-  // No generation of this job can work.
+  // Reports that no generation of this job can succeed, and exits.
   void Refuse(const std::string& why);
   void Restore(uint64_t);
 
@@ -105,7 +106,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void FillPosition(v1::RankReport& report);
   void Leave();
   void SendReport();
-  void ReportOften();
+  void ReportPeriodically();
   void CloseThen(int code);
   void ExitWhenClosed(int code, absl::Time give_up);
   void End(v1::TrainerExited exited);
@@ -127,13 +128,13 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   uint64_t stop_request_ = 0;
   bool stop_needs_save_ = false;
   bool leave_ = false;  // SIGTERM
-  uint64_t asked_saves_ = 0;
+  uint64_t save_request_ = 0;
   std::deque<uint64_t> to_assemble_;  // saves of rank 0 whose parts are written
   std::deque<uint64_t> waiting_;      // complete saves of rank 0 without a name, oldest first
   std::set<uint64_t> granted_;        // steps
-  bool committing_ = false;           // the oldest of them is being renamed
-  uint64_t assembled_ = 0;            // the newest that was reported as ready or failed
-  uint64_t abandoned_ = 0;            // the newest that failed
+  bool committing_ = false;           // the oldest waiting save is being renamed
+  uint64_t assembled_ = 0;            // the newest save that was reported as ready or failed
+  uint64_t abandoned_ = 0;            // the newest save that failed
   double slowness_ = 1;               // it computes this many times as long as the others
   double compute_s_ = 0;              // total
   std::vector<std::function<void()>> deferred_;

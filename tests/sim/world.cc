@@ -14,7 +14,7 @@ namespace {
 
 // The time from the last fault until every job has ended: back-offs, leases, limits of forming and of hangs.
 constexpr absl::Duration kSettleLimit = absl::Seconds(900);
-// The limit of one host's facts on their way in such a small world: a burst of the ranks' reports, with a margin.
+// The limit of one host's unacknowledged facts in a world of this size: a burst of its ranks' reports, with a margin.
 constexpr size_t kFactsInFlight = 60;
 constexpr uint64_t kActionsMax = 3'000'000;
 constexpr uint64_t kActionsPerHost = 20'000;
@@ -66,18 +66,18 @@ Result World::Run() {
   const absl::Time begin = engine.now();
   const absl::Time end = begin + options_.run_for;
   const absl::Time limit = std::min(end, begin + scenario.faults_end + scenario.extra_time + kSettleLimit);
-  const uint64_t most_actions = kActionsMax + kActionsPerHost * machines_.size();
+  const uint64_t max_actions = kActionsMax + kActionsPerHost * machines_.size();
   while (!judge.violation().has_value() && !Settled()) {
     bool more = engine.RunNext(limit);
-    if (engine.count() > most_actions) {
-      judge.Break(invariant::kProgress, "the world does not come to rest: it is busy without an end");
+    if (engine.count() > max_actions) {
+      judge.ReportViolation(invariant::kProgress, "the world does not settle: its actions cause new ones without end");
     }
     if (!more) break;
   }
   if (!judge.violation().has_value() && coordinator.alive() && limit < end) {
     judge.AfterRound(coordinator.core(), /*whole=*/true);
     judge.AtEnd(coordinator.core());
-    for (const auto& [job, folder] : storage.folders()) judge.CheckLeft(job, folder);
+    for (const auto& [job, folder] : storage.folders()) judge.CheckNothingLeft(job, folder);
   }
   Result result{.violation = judge.violation(),
                 .trace = judge.trace(),
@@ -88,11 +88,11 @@ Result World::Run() {
                 .logged = std::move(logged_),
                 .decisions = decisions_,
                 .coordinator_bytes = coordinator.freed_bytes,
-                .print = 0};
+                .fingerprint = 0};
   for (const JobPlan& plan : scenario.jobs) result.jobs[plan.number] = judge.OutcomeOf(IdOf(plan));
-  Random print(engine.count());
-  for (const auto& [key, value] : coordinator.store.durable()) print = Random(print.Next(), key + value);
-  result.print = print.Next();
+  Random mixer(engine.count());
+  for (const auto& [key, value] : coordinator.store.durable()) mixer = Random(mixer.Next(), key + value);
+  result.fingerprint = mixer.Next();
   return result;
 }
 
@@ -123,7 +123,7 @@ void World::RecordLogLine(const std::string& text) {
   if (options_.keep_log) logged_.push_back(text);
 }
 
-void World::NoteDecision(const JobId& job, const v1::Event& event) {
+void World::HandlePublished(const JobId& job, const v1::Event& event) {
   judge.CheckDecision(job, event);
   const std::string& rule = event.notice().rule();
   if (rule == "host_lost" || rule == "abandon") ++decisions_.hosts_lost;
@@ -139,7 +139,7 @@ void World::NoteDecision(const JobId& job, const v1::Event& event) {
   for (const Fault& fault : scenario.faults) {
     bool matches = fault.when.has_value() && absl::StrCat("job", 10'000 + fault.when->job) == job.value() &&
                    fault.when->state == event.state().state() && fault.when->generation == event.generation();
-    // Before any message that was sent with it arrives.
+    // The fault begins before any message that was sent with the event arrives.
     if (matches) engine.After(fault.at, [this, fault] { Begin(fault); });
   }
 }
@@ -159,22 +159,24 @@ void World::CheckDurable(const v1::Fact& fact) {
   auto at = records.find(absl::StrCat("job/", key.job_id()));
   v1::JobRecord job;
   if (at == records.end() || !job.ParseFromString(at->second)) {
-    return judge.Break(invariant::kDurable,
-                       absl::StrCat("a fact of ", key.job_id(), " is acknowledged, the job is not there"));
+    return judge.ReportViolation(
+        invariant::kDurable,
+        absl::StrCat("a fact of ", key.job_id(), " is acknowledged, but the job is not in the store"));
   }
   if (job.job().generation() != key.generation() || IsFinal(job.job().state())) return;
   if (fact.has_saved()) {
     const auto& saved = job.job().checkpoints();
     if (saved.empty() || saved.rbegin()->step() < fact.saved().step()) {
-      judge.Break(invariant::kDurable, absl::StrCat("the save of step ", fact.saved().step(), " of ", key.job_id(),
-                                                    " is acknowledged and not recorded"));
+      judge.ReportViolation(invariant::kDurable, absl::StrCat("the save of step ", fact.saved().step(), " of ",
+                                                              key.job_id(), " is acknowledged and not recorded"));
     }
     return;
   }
   if (fact.has_save_ready()) {
     if (NewestKeptStep(job.job(), job.grants()).value_or(0) < fact.save_ready().step()) {
-      judge.Break(invariant::kDurable, absl::StrCat("the ready save of step ", fact.save_ready().step(), " of ",
-                                                    key.job_id(), " is acknowledged, and no word on it recorded"));
+      judge.ReportViolation(invariant::kDurable,
+                            absl::StrCat("the ready save of step ", fact.save_ready().step(), " of ", key.job_id(),
+                                         " is acknowledged, but no grant of it is recorded"));
     }
     return;
   }
@@ -184,14 +186,16 @@ void World::CheckDurable(const v1::Fact& fact) {
   bool readable =
       ranks != records.end() && part.ParseFromString(ranks->second) && static_cast<int>(key.rank()) < part.ranks_size();
   if (!readable) {
-    return judge.Break(invariant::kDurable,
-                       absl::StrCat("a fact of ", key.job_id(), " is acknowledged, its rank is not there"));
+    return judge.ReportViolation(
+        invariant::kDurable,
+        absl::StrCat("a fact of ", key.job_id(), " is acknowledged, but its rank is not in the store"));
   }
   const v1::RankRecord& rank = part.ranks(static_cast<int>(key.rank()));
   bool known = rank.has_exit() || (fact.has_ready() ? rank.ready() : rank.finished());
   if (!known) {
-    judge.Break(invariant::kDurable, absl::StrCat(fact.has_ready() ? "ready" : "finished", " of ", key.job_id(),
-                                                  " rank ", key.rank(), " is acknowledged and not recorded"));
+    judge.ReportViolation(invariant::kDurable,
+                          absl::StrCat(fact.has_ready() ? "ready" : "finished", " of ", key.job_id(), " rank ",
+                                       key.rank(), " is acknowledged and not recorded"));
   }
 }
 
@@ -205,13 +209,13 @@ void World::ForgeExit(v1::FactBatch& batch) {
 
 void World::ForgeReports(v1::RankReports& reports) {
   for (v1::RankReport& report : *reports.mutable_reports()) {
-    // As if the report came from the previous generation.
+    // The report seems to come from another generation.
     for (v1::StepReport& step : *report.mutable_steps()) step.set_lr(step.lr() + 1);
   }
 }
 
 void World::ForgeReady(v1::FactBatch& batch) {
-  // As if the generation had ready what the previous one wrote.
+  // The generation seems to have as ready what the previous one wrote.
   for (v1::Fact& fact : *batch.mutable_facts()) {
     if (!fact.has_save_ready()) continue;
     v1::CheckpointReady& ready = *fact.mutable_save_ready();
@@ -221,9 +225,9 @@ void World::ForgeReady(v1::FactBatch& batch) {
 
 void World::RecordGrants(v1::DesiredState& desired) {
   for (v1::DesiredTrainer& trainer : *desired.mutable_trainers()) {
-    for (v1::CheckpointGrant& word : *trainer.mutable_grants()) {
-      if (mutation == Mutation::kGrantTwice) word.set_refused(false);
-      if (!word.refused()) judge.Granted(JobId(trainer.key().job_id()), word);
+    for (v1::CheckpointGrant& grant : *trainer.mutable_grants()) {
+      if (mutation == Mutation::kGrantTwice) grant.set_refused(false);
+      if (!grant.refused()) judge.Granted(JobId(trainer.key().job_id()), grant);
     }
   }
 }
@@ -232,11 +236,11 @@ void World::CheckBounds() {
   for (auto& machine : machines_) {
     if (!machine->daemon().alive()) continue;
     agent::CoreStats stats = machine->daemon().stats();
-    bool heard = stats.attached && coordinator.alive() && !machine->control_cut();
-    if (stats.facts_waiting > (heard ? kFactsInFlight : limits::kFactsUnacknowledged) ||
+    bool connected = stats.attached && coordinator.alive() && !machine->control_cut();
+    if (stats.facts_waiting > (connected ? kFactsInFlight : limits::kFactsUnacknowledged) ||
         machine->outbox.size() > (size_t{64} << 20)) {
-      judge.Break(invariant::kBounded, absl::StrCat(machine->name(), " keeps ", stats.facts_waiting, " facts and ",
-                                                    machine->outbox.size(), " bytes on disk"));
+      judge.ReportViolation(invariant::kBounded, absl::StrCat(machine->name(), " keeps ", stats.facts_waiting,
+                                                              " facts and ", machine->outbox.size(), " bytes on disk"));
     }
   }
 }

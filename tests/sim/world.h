@@ -33,10 +33,10 @@ struct WorldOptions {
   Mutation mutation = Mutation::kNone;
   bool trace = false;
   uint64_t check_every = 1;  // rounds of the coordinator between two checks of its whole state
-  bool keep_log = false;     // keeps the coordinator's log
+  bool keep_log = false;     // returns the coordinator's log in Result::logged
   // For a cluster whose coordinator lost its store: the run folders that it left, and its incarnation number.
   const Storage* folders = nullptr;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   absl::Duration run_for = absl::InfiniteDuration();  // then everything is switched off
 };
 
@@ -58,7 +58,7 @@ struct Result {
   std::vector<std::string> logged;
   Decisions decisions;
   size_t coordinator_bytes = 0;  // freed by the coordinator's last crash
-  uint64_t print = 0;            // fingerprint of everything that happened: equal for equal runs
+  uint64_t fingerprint = 0;      // of everything that happened: equal for equal runs
 };
 
 class World {
@@ -79,23 +79,24 @@ class World {
     ++rounds_;
     events_ += events;
   }
-  bool CheckWhole() const { return rounds_ % options_.check_every == 0; }
+  bool ShouldCheckState() const { return rounds_ % options_.check_every == 0; }
   // No two of these hosts are cut from each other.
   bool AllReachEachOther(const std::set<const Machine*>& hosts) const;
-  // The coordinator's log, and what it sends about a job.
+  // A line of the coordinator's log; an event that it publishes about a job.
   void RecordLogLine(const std::string& text);
-  void NoteDecision(const JobId& job, const v1::Event& event);
-  // Whether the coordinator has acknowledged this fact: it is in the synced records, or its generation has ended there.
+  void HandlePublished(const JobId& job, const v1::Event& event);
+  // The coordinator has acknowledged this fact: checks that the synced records contain it, unless its generation has
+  // ended there.
   void CheckDurable(const v1::Fact& fact);
-  // Planted bugs: an exit that never happened; reports of another generation.
+  // Planted bugs: an exit that never happened, reports of another generation, another generation's save as ready.
   void ForgeExit(v1::FactBatch& batch);
   void ForgeReports(v1::RankReports& reports);
   void ForgeReady(v1::FactBatch& batch);
-  // What the coordinator sends a host about ready checkpoints.
+  // Records the grants that the coordinator sends to a host.
   void RecordGrants(v1::DesiredState& desired);
   // A trainer has reached a point of a save: a fault that waits for it may strike.
   void StrikeInSave(Machine& machine, Trainer& trainer);
-  uint64_t life() const { return options_.life; }
+  uint64_t incarnation() const { return options_.incarnation; }
 
   const Scenario scenario;
   const Mutation mutation;
@@ -120,7 +121,8 @@ class World {
   void StopHost(const Fault& fault, Machine& machine);
   std::pair<const Machine*, const Machine*> PairOf(const Fault& fault) const;
   void Heal();
-  void KeepRight();
+  // Lets every job end, once per second: resumes paused jobs and uncordons hosts.
+  void UnblockJobs();
   bool Settled() const;
   void CheckBounds();
 
