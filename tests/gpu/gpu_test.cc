@@ -68,7 +68,7 @@ TEST_F(Gpu, SingleRankNccl_SupportsEveryOperationAndType) {
     EXPECT_TRUE(sum.equal(in) && gathered.equal(in) && part.equal(in)) << c10::toString(type);
   }
   EXPECT_EQ(comm->Barrier()->Wait(), absl::OkStatus());
-  EXPECT_EQ(comm->Meet(absl::Seconds(30)), absl::OkStatus());
+  EXPECT_EQ(comm->MonitoredBarrier(absl::Seconds(30)), absl::OkStatus());
 }
 
 // The operation runs after earlier computations on the stream, later computations run after the operation, and the host
@@ -91,7 +91,7 @@ TEST_F(Gpu, SingleRankNccl_OrdersStreams_AndUsesTheSameMemoryEveryStep) {
     if (step == 1) used = cuda_->MemoryOf(0).reserved_bytes;
   }
   EXPECT_EQ(cuda_->MemoryOf(0).reserved_bytes, used);
-  EXPECT_EQ(comm->Meet(absl::Seconds(30)), absl::OkStatus());
+  EXPECT_EQ(comm->MonitoredBarrier(absl::Seconds(30)), absl::OkStatus());
   EXPECT_EQ(comm->progress().num_completed, comm->progress().num_started);
 }
 
@@ -135,7 +135,7 @@ TEST_F(Gpu, RanksThatShareAGpu_ReduceThroughHostMemory) {
         at::Tensor in = OnGpu(3 * 1'000, rank + 1), part = OnGpu(1'000, 0);
         RETURN_IF_ERROR(comm->ReduceScatterSum(part, in)->Wait());
         const bool right = part.is_cuda() && part.eq(6).all().item<bool>();
-        RETURN_IF_ERROR(comm->Meet(absl::Minutes(1)));
+        RETURN_IF_ERROR(comm->MonitoredBarrier(absl::Minutes(1)));
         return right ? absl::OkStatus() : absl::InternalError("the sum is not 6");
       }();
     });

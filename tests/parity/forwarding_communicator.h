@@ -27,7 +27,7 @@ class ForwardingCommunicator : public Communicator {
     return inner_.ReduceScatterSum(out, in);
   }
   std::unique_ptr<Collective> Barrier() override { return inner_.Barrier(); }
-  absl::Status Meet(absl::Duration limit) override { return inner_.Meet(limit); }
+  absl::Status MonitoredBarrier(absl::Duration limit) override { return inner_.MonitoredBarrier(limit); }
   void Abort(absl::string_view reason) override { inner_.Abort(reason); }
   at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override { return inner_.NewBuffer(numel, type); }
   void Progress() override { inner_.Progress(); }

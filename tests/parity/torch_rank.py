@@ -80,7 +80,7 @@ def main():
     mode, rank, world, folder, layers, heads, rate = sys.argv[1:]
     rank, world, folder = int(rank), int(world), pathlib.Path(folder)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting-{mode}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous-{mode}", rank=rank, world_size=world)
     weights = load_file(folder / "weights.safetensors")
     model = Gpt2(weights, int(layers), int(heads))
     trained = distribute(model, mode, world)

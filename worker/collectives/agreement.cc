@@ -7,10 +7,10 @@ AgreedStep Agreement::Read(const AgreementTerms& sum) {
   agreed.tokens = static_cast<uint64_t>(sum.tokens);
   agreed.loss = sum.tokens > 0 ? sum.loss_sum / sum.tokens : 0;
   uint64_t request = static_cast<uint64_t>(sum.request);
-  agreed.asked = request > last_request_;
-  if (agreed.asked) last_request_ = request;
-  agreed.stop = agreed.asked || sum.notice > 0;
-  if (agreed.asked && sum.needs_save > 0 && !(sum.notice > 0)) agreed.unless_unsaved = request;
+  agreed.is_requested = request > last_request_;
+  if (agreed.is_requested) last_request_ = request;
+  agreed.stop = agreed.is_requested || sum.notice > 0;
+  if (agreed.is_requested && sum.needs_save > 0 && !(sum.notice > 0)) agreed.request_needing_save = request;
   return agreed;
 }
 

@@ -21,16 +21,15 @@ struct AgreementTerms {
   double loss_sum = 0;
   double request = 0;     // rank 0: number of the newest stop request; other ranks: 0
   double notice = 0;      // 1: this rank was asked to leave (SIGTERM)
-  double needs_save = 0;  // rank 0: 1 if that request is void when the save before it fails; other ranks: 0
+  double needs_save = 0;  // rank 0: 1 if a failed save cancels that request; other ranks: 0
 
-  // For the save in progress (save_policy.h): 1 if this rank has finished its part; 1 if that failed.
-  double saves_ended = 0;
-  double saves_failed = 0;
-  // Rank 0 (other ranks: 0): 1 if the save has taken too long; the number of saves requested; the number of failed
-  // commits.
-  double give_up = 0;
-  double save_request = 0;
-  double commits_failed = 0;
+  // For the save in progress (save_policy.h).
+  double saves_ended = 0;   // 1 if this rank has finished its part
+  double saves_failed = 0;  // 1 if that part failed
+  // Values of rank 0; other ranks: 0.
+  double give_up = 0;         // 1 if the save has taken too long
+  double save_request = 0;    // the number of saves requested
+  double commits_failed = 0;  // the number of failed commits
 
   static constexpr int kNumTerms = 10;
   std::array<double, kNumTerms> ToArray() const {
@@ -45,9 +44,9 @@ struct AgreementTerms {
 struct AgreedStep {
   double loss = 0;  // mean over the step's tokens on all ranks
   uint64_t tokens = 0;
-  bool stop = false;            // leave at the end of the step in which this is read
-  bool asked = false;           // the stop comes from a request, not from a signal
-  uint64_t unless_unsaved = 0;  // the number of that request, if no rank may leave when the save before it fails
+  bool stop = false;                  // leave at the end of the step in which this is read
+  bool is_requested = false;          // the stop comes from a request, not from a signal
+  uint64_t request_needing_save = 0;  // the number of that request if a failed save cancels it; otherwise 0
 };
 
 class Agreement {

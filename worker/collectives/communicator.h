@@ -82,7 +82,7 @@ class Communicator {
   // Like Barrier, but blocks, and names missing ranks: returns when every rank has called it. Additional error:
   // DeadlineExceeded after `limit`. On rank 0 its message names the ranks that did not arrive; on the others it names
   // rank 0, which did not release them.
-  virtual absl::Status Meet(absl::Duration limit) = 0;
+  virtual absl::Status MonitoredBarrier(absl::Duration limit) = 0;
 
   // Ends every current and future operation with Aborted: a waiting thread returns within 200 ms, whatever its peers
   // do. Idempotent.

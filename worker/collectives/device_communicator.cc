@@ -61,21 +61,21 @@ class DeviceCommunicator final : public Communicator {
   }
   std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
     if (!IsStaged(in)) return CommunicatorFor(in).AllGather(out, in);
-    std::shared_ptr<Scratch> from = Stage(in), to = scratch_.Take(static_cast<int64_t>(out.nbytes()));
+    std::shared_ptr<Scratch> from = Stage(in), to = scratch_.Acquire(static_cast<int64_t>(out.nbytes()));
     return Staged(host_->AllGather(to->ViewLike(out), from->ViewLike(in)), from, to, out);
   }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
     if (!IsStaged(in)) return CommunicatorFor(in).ReduceScatterSum(out, in);
-    std::shared_ptr<Scratch> from = Stage(in), to = scratch_.Take(static_cast<int64_t>(out.nbytes()));
+    std::shared_ptr<Scratch> from = Stage(in), to = scratch_.Acquire(static_cast<int64_t>(out.nbytes()));
     return Staged(host_->ReduceScatterSum(to->ViewLike(out), from->ViewLike(in)), from, to, out);
   }
   std::unique_ptr<Collective> Barrier() override {
     last_on_device_ = false;
     return host_->Barrier();
   }
-  absl::Status Meet(absl::Duration limit) override {
+  absl::Status MonitoredBarrier(absl::Duration limit) override {
     last_on_device_ = false;
-    return host_->Meet(limit);
+    return host_->MonitoredBarrier(limit);
   }
 
   void Abort(absl::string_view reason) override {
@@ -114,7 +114,7 @@ class DeviceCommunicator final : public Communicator {
 
   std::shared_ptr<Scratch> Stage(const at::Tensor& tensor) {
     c10::NoGradGuard no_grad;
-    std::shared_ptr<Scratch> staged = scratch_.Take(static_cast<int64_t>(tensor.nbytes()));
+    std::shared_ptr<Scratch> staged = scratch_.Acquire(static_cast<int64_t>(tensor.nbytes()));
     staged->ViewLike(tensor).copy_(tensor.detach());
     return staged;
   }

@@ -6,7 +6,7 @@
 //                         operation is started, and back when it is waited for. This costs one more copy each way, but
 //                         works with any transport of the host
 //
-// Barrier and Meet use the host's communicator. Threads and errors: the same as for Communicator.
+// Barrier and MonitoredBarrier use the host's communicator. Threads and errors: the same as for Communicator.
 #pragma once
 
 #include <c10/core/Device.h>

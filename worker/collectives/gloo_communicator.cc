@@ -32,16 +32,16 @@ namespace {
 
 // A numeric IPv6 address with its terminating zero.
 constexpr int64_t kAddressBytes = 46;
-// An address, the port of a TcpEnd and its closed port.
+// The fields of a TcpEnd: its address, port and closed port.
 constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
 // Rank 0 gets "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" from LibTorch; the others get a message that rank 0
 // did not answer.
-absl::Status StatusFromMeet(const std::exception& error) {
+absl::Status StatusFromMonitoredBarrier(const std::exception& error) {
   absl::Status status = StatusFromException(error);
-  const bool late = absl::StrContains(status.message(), "failed to pass") ||
-                    absl::StrContains(status.message(), "successfully reached");
-  return late ? absl::DeadlineExceededError(status.message()) : status;
+  const bool is_missing_ranks = absl::StrContains(status.message(), "failed to pass") ||
+                                absl::StrContains(status.message(), "successfully reached");
+  return is_missing_ranks ? absl::DeadlineExceededError(status.message()) : status;
 }
 
 // An all-reduce of fewer bytes uses one message between each pair of ranks instead of two.
@@ -56,7 +56,7 @@ struct GlooOperation {
   std::string name = {};
   std::vector<WorkPointer> works = {};
   std::function<std::vector<WorkPointer>()> next = {};  // starts the next step; null: none. May throw
-  bool over = false;
+  bool is_over = false;
   absl::Status status = {};
 };
 
@@ -80,13 +80,13 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   ~GlooCommunicator() override {
     silence_watch_.reset();
-    continued_.clear();
+    all_reduces_by_parts_.clear();
     group_.reset();
     for (int fd : connections_) close(fd);
     if (closed_port_fd_ >= 0) close(closed_port_fd_);
   }
 
-  // Exchanges listening addresses with the peers, and so finds out which connections belong to the group.
+  // Exchanges listening addresses with the peers, which show which connections belong to the group.
   absl::Status FindConnections(TcpEnd own) {
     closed_port_fd_ = BindClosedPort(own.address);
     if (closed_port_fd_ >= 0) own.closed_port = LocalPort(closed_port_fd_).value_or(0);
@@ -129,8 +129,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
     // Every rank sends each other rank its part, and sums the parts that it receives. LibTorch's own reduce-scatter
-    // sends twice as much (it takes its part of an all-reduce), reads `in` at the start instead of in its turn, and
-    // sums in the order of a ring.
+    // sends twice as much (it takes its part of an all-reduce), reads `in` immediately instead of after earlier
+    // operations, and sums in the order of a ring.
     std::shared_ptr<Scratch> scratch;
     Started started = Start("reduce-scatter", in, [&] {
       CheckHasSum(out);
@@ -138,7 +138,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
                       in.is_contiguous() && out.is_contiguous(),
                   "the parts do not have the size of the whole, or are not dense");
       at::Tensor from = in.detach().view(-1);
-      scratch = scratch_.Take(static_cast<int64_t>(from.nbytes()));
+      scratch = scratch_.Acquire(static_cast<int64_t>(from.nbytes()));
       at::Tensor parts = scratch->ViewLike(from);
       std::vector<int64_t> equal;
       return group_->alltoall_base(parts, from, equal, equal);
@@ -159,16 +159,16 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     return NewHandle(Start("barrier", at::Tensor(), [&] { return group_->barrier(); }));
   }
 
-  absl::Status Meet(absl::Duration limit) override {
+  absl::Status MonitoredBarrier(absl::Duration limit) override {
     absl::Status status = log_.error();
     if (!status.ok()) return status;
-    log_.WaitBegins(log_.Start("meeting", at::Tensor()));
+    log_.WaitBegins(log_.Start("monitored-barrier", at::Tensor()));
     try {
       c10d::BarrierOptions options;
       options.timeout = std::chrono::milliseconds(absl::ToInt64Milliseconds(limit));
       group_->monitoredBarrier(options, /*waitAllRanks=*/true);
     } catch (const std::exception& error) {
-      status = Break(StatusFromMeet(error));
+      status = Break(StatusFromMonitoredBarrier(error));
     }
     if (status.ok()) log_.Complete();
     log_.WaitEnds();
@@ -179,8 +179,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   // Starts the second half of each operation whose first half has ended, so that it runs while other work is computed.
   void Progress() override {
-    for (const std::shared_ptr<GlooOperation>& operation : continued_) {
-      if (operation->over || operation->next == nullptr) continue;
+    for (const std::shared_ptr<GlooOperation>& operation : all_reduces_by_parts_) {
+      if (operation->is_over || operation->next == nullptr) continue;
       if (!std::all_of(operation->works.begin(), operation->works.end(),
                        [](const WorkPointer& work) { return work->isCompleted(); })) {
         return;
@@ -190,17 +190,17 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   }
 
   absl::Status CarryOut(GlooOperation& operation) {
-    if (operation.over) return operation.status;
+    if (operation.is_over) return operation.status;
     log_.WaitBegins(operation.name);
     // All ranks start the second halves in the same order, because messages are matched by order only.
-    for (const std::shared_ptr<GlooOperation>& each : continued_) {
+    for (const std::shared_ptr<GlooOperation>& each : all_reduces_by_parts_) {
       if (each.get() == &operation) break;
       if (each->next != nullptr) Continue(*each);
     }
-    while (!operation.over) Continue(operation);
+    while (!operation.is_over) Continue(operation);
     if (operation.status.ok()) log_.Complete();
     log_.WaitEnds();
-    std::erase_if(continued_, [&](const auto& each) { return each.get() == &operation; });
+    std::erase_if(all_reduces_by_parts_, [&](const auto& each) { return each.get() == &operation; });
     return operation.status;
   }
 
@@ -223,8 +223,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   std::shared_ptr<GlooOperation> OperationOf(Started started, std::function<std::vector<WorkPointer>()> next) {
     auto operation =
         std::make_shared<GlooOperation>(GlooOperation{.name = std::move(started.name), .status = started.status});
-    operation->over = started.work == nullptr;
-    if (!operation->over) {
+    operation->is_over = started.work == nullptr;
+    if (!operation->is_over) {
       operation->works.push_back(std::move(started.work));
       operation->next = std::move(next);
     }
@@ -238,12 +238,12 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
       for (const WorkPointer& work : operation.works) work->wait();
       operation.works.clear();
       if (operation.next != nullptr) operation.works = std::exchange(operation.next, nullptr)();
-      operation.over = operation.works.empty();
+      operation.is_over = operation.works.empty();
     } catch (const std::exception& error) {
       operation.status = Break(AnnotateFailure(operation.name, *this, StatusFromException(error)));
       operation.works.clear();
       operation.next = nullptr;
-      operation.over = true;
+      operation.is_over = true;
     }
   }
 
@@ -267,7 +267,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     Started started = Start("all-reduce", tensor, [&] {
       CheckHasSum(tensor);
       at::Tensor from = tensor.detach().view(-1);
-      scratch = scratch_.Take(static_cast<int64_t>(from.nbytes()) * world_size());
+      scratch = scratch_.Acquire(static_cast<int64_t>(from.nbytes()) * world_size());
       at::Tensor all = scratch->As(from.scalar_type(), from.numel() * world_size());
       return group_->_allgather_base(all, from);
     });
@@ -286,7 +286,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
       std::vector<int64_t> sizes, equal(static_cast<size_t>(world_size()), PartOf(from, rank()).numel());
       for (int r = 0; r < world_size(); ++r) sizes.push_back(PartOf(from, r).numel());
       const int64_t numel = equal[0] * world_size();
-      scratch = scratch_.Take(numel * static_cast<int64_t>(from.element_size()));
+      scratch = scratch_.Acquire(numel * static_cast<int64_t>(from.element_size()));
       at::Tensor parts = scratch->As(from.scalar_type(), numel);
       return group_->alltoall_base(parts, from, equal, sizes);
     });
@@ -303,8 +303,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
       }
       return works;
     };
-    continued_.push_back(OperationOf(std::move(started), std::move(send_sums)));
-    return std::make_unique<GlooCollective>(*this, continued_.back());
+    all_reduces_by_parts_.push_back(OperationOf(std::move(started), std::move(send_sums)));
+    return std::make_unique<GlooCollective>(*this, all_reduces_by_parts_.back());
   }
 
   at::Tensor PartOf(const at::Tensor& whole, int r) const {
@@ -323,7 +323,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   ScratchPool scratch_;
-  std::vector<std::shared_ptr<GlooOperation>> continued_;  // all-reduces by parts that were not yet waited for
+  // All-reduces by parts that were started and not yet waited for, in the order in which they were started.
+  std::vector<std::shared_ptr<GlooOperation>> all_reduces_by_parts_;
   absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
   int closed_port_fd_ = -1;                      // peers send their probes to its port

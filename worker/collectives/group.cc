@@ -20,22 +20,23 @@
 namespace trainyard {
 namespace {
 
-// The number of ranks per place, if all places have the same number and their ranks are consecutive; otherwise 1.
+// The number of ranks per place (the local size), if it is equal for all places and their ranks are consecutive;
+// otherwise 1.
 int RanksPerPlace(const std::vector<std::string>& places) {
-  size_t locals = 1;
-  while (locals < places.size() && places[locals] == places[0]) ++locals;
-  if (places.size() % locals != 0) return 1;
+  size_t local_size = 1;
+  while (local_size < places.size() && places[local_size] == places[0]) ++local_size;
+  if (places.size() % local_size != 0) return 1;
   std::set<std::string> seen;
-  for (size_t first = 0; first < places.size(); first += locals) {
+  for (size_t first = 0; first < places.size(); first += local_size) {
     if (!seen.insert(places[first]).second) return 1;
-    for (size_t i = first; i < first + locals; ++i) {
+    for (size_t i = first; i < first + local_size; ++i) {
       if (places[i] != places[first]) return 1;
     }
   }
-  return static_cast<int>(locals);
+  return static_cast<int>(local_size);
 }
 
-// `options` with all defaults filled in, and this rank's number in the group.
+// A group's options with its members filled in, and this rank's number in the group.
 struct Member {
   const GroupOptions& options;
   std::vector<int> members;
@@ -66,7 +67,7 @@ absl::StatusOr<Member> MemberOf(const GroupOptions& options) {
   return member;
 }
 
-// Publishes `own` under the name `what` and returns the values of all members, by rank of the group.
+// Publishes `own` under a name that contains `what`, and returns the values of all members, by rank of the group.
 absl::StatusOr<std::vector<std::string>> Exchange(const Member& member, absl::string_view what, absl::string_view own) {
   const GroupOptions& options = member.options;
   auto name = [&](int rank) { return absl::StrCat(member.prefix, what, "/", rank); };
@@ -106,11 +107,12 @@ absl::StatusOr<std::unique_ptr<PlaceCommunicator>> JoinShared(const Member& memb
                                .piece_bytes = member.options.piece_bytes});
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinHostwise(const Member& member, int locals) {
-  const int place = member.rank / locals, local = member.rank % locals;
-  ASSIGN_OR_RETURN(auto inside, JoinShared(member, local, locals, absl::StrCat(member.prefix, "inside/", place, "/")));
-  ASSIGN_OR_RETURN(auto across,
-                   JoinGloo(member, place, member.size() / locals, absl::StrCat(member.prefix, "across/", local, "/")));
+absl::StatusOr<std::unique_ptr<Communicator>> JoinHostwise(const Member& member, int local_size) {
+  const int place = member.rank / local_size, local = member.rank % local_size;
+  ASSIGN_OR_RETURN(auto inside,
+                   JoinShared(member, local, local_size, absl::StrCat(member.prefix, "inside/", place, "/")));
+  ASSIGN_OR_RETURN(auto across, JoinGloo(member, place, member.size() / local_size,
+                                         absl::StrCat(member.prefix, "across/", local, "/")));
   return NewHostwiseCommunicator(std::move(inside), std::move(across), member.options.piece_bytes);
 }
 
@@ -161,9 +163,9 @@ const char* TransportName(Transport transport) {
 
 Transport ChooseTransport(const std::vector<std::string>& places) {
   if (places.size() <= 1) return Transport::kSingle;
-  const int locals = RanksPerPlace(places);
-  if (locals == static_cast<int>(places.size())) return Transport::kShared;
-  return locals > 1 ? Transport::kHostwise : Transport::kGloo;
+  const int local_size = RanksPerPlace(places);
+  if (local_size == static_cast<int>(places.size())) return Transport::kShared;
+  return local_size > 1 ? Transport::kHostwise : Transport::kGloo;
 }
 
 std::string ThisProcessPlace(absl::string_view host) {
@@ -197,8 +199,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewGroup(const GroupOptions& optio
 }
 
 std::vector<int> ReshardPeers(const std::vector<int>& shard_peers, int rank, int reshard_to) {
-  const auto place = std::find(shard_peers.begin(), shard_peers.end(), rank) - shard_peers.begin();
-  const auto first = shard_peers.begin() + place / reshard_to * reshard_to;
+  const auto index = std::find(shard_peers.begin(), shard_peers.end(), rank) - shard_peers.begin();
+  const auto first = shard_peers.begin() + index / reshard_to * reshard_to;
   return std::vector<int>(first, first + reshard_to);
 }
 
@@ -209,19 +211,19 @@ absl::StatusOr<std::unique_ptr<MeshGroups>> JoinMesh(const Mesh& mesh, int resha
         absl::StrCat("groups of ", reshard_to, " do not divide the ", shard_size, " ranks of the shard axis"));
   }
   auto groups = std::make_unique<MeshGroups>();
-  std::map<std::vector<int>, MeteredCommunicator*> made;
+  std::map<std::vector<int>, MeteredCommunicator*> communicator_of;
   auto group = [&](absl::string_view name, const std::vector<int>& members) -> absl::StatusOr<MeteredCommunicator*> {
-    MeteredCommunicator*& place = made[members];
-    if (place != nullptr) return place;
-    GroupOptions of_group = options;
-    of_group.name = std::string(name);
-    of_group.members = members;
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, NewGroup(of_group));
-    place = groups->owned
-                .emplace_back(std::make_unique<MeteredCommunicator>(GroupLabel(name, members, options.world_size),
-                                                                    std::move(communicator)))
-                .get();
-    return place;
+    MeteredCommunicator*& communicator = communicator_of[members];
+    if (communicator != nullptr) return communicator;
+    GroupOptions group_options = options;
+    group_options.name = std::string(name);
+    group_options.members = members;
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> inner, NewGroup(group_options));
+    communicator = groups->owned
+                       .emplace_back(std::make_unique<MeteredCommunicator>(
+                           GroupLabel(name, members, options.world_size), std::move(inner)))
+                       .get();
+    return communicator;
   };
   std::vector<int> all(static_cast<size_t>(options.world_size));
   for (int rank = 0; rank < options.world_size; ++rank) all[static_cast<size_t>(rank)] = rank;

@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewGroup(const GroupOptions& optio
 // The groups of a data-parallel mesh. Equal groups share one communicator, so that their operations have one order; a
 // group of one uses no transport. The communicators' names are group labels.
 struct MeshGroups {
-  // In order of creation, the world first. Warm up, attach to the AbortSwitch and call Meet in this order.
+  // In order of creation, the world first. Warm up, attach to the AbortSwitch and call MonitoredBarrier in this order.
   std::vector<std::unique_ptr<MeteredCommunicator>> owned;
   MeteredCommunicator* world = nullptr;
   MeteredCommunicator* data = nullptr;       // the data ranks

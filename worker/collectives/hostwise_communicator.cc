@@ -41,11 +41,11 @@ class HostwiseCommunicator final : public Communicator {
   }
   std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
     return Start("broadcast", tensor, [this, t = tensor.detach(), root]() -> absl::Status {
-      const int locals = inside_->world_size();
-      if (inside_->rank() == root % locals) {
-        RETURN_IF_ERROR(across_->Broadcast(t, root / locals)->Wait());
+      const int local_size = inside_->world_size();
+      if (inside_->rank() == root % local_size) {
+        RETURN_IF_ERROR(across_->Broadcast(t, root / local_size)->Wait());
       }
-      return inside_->Broadcast(t, root % locals)->Wait();
+      return inside_->Broadcast(t, root % local_size)->Wait();
     });
   }
   std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
@@ -63,16 +63,20 @@ class HostwiseCommunicator final : public Communicator {
     });
   }
 
-  // The ranks of a place meet first: a missing rank is named to its neighbours, and the other places then report its
-  // place as missing.
-  absl::Status Meet(absl::Duration limit) override {
-    std::shared_ptr<HostwiseOperation> operation = Enqueue("meeting", at::Tensor(), [this, limit]() -> absl::Status {
-      RETURN_IF_ERROR(inside_->Meet(limit)) << "among the " << inside_->world_size() << " ranks of the place of rank "
-                                            << rank() << ", counted from its first";
-      RETURN_IF_ERROR(across_->Meet(limit)) << "among the " << across_->world_size() << " places of the group, each of "
-                                            << inside_->world_size() << " ranks and counted from the first";
-      return inside_->Barrier()->Wait();
-    });
+  // The ranks of a place wait for each other first: a missing rank is named to the others of its place, and the other
+  // places then report its place as missing.
+  absl::Status MonitoredBarrier(absl::Duration limit) override {
+    std::shared_ptr<HostwiseOperation> operation =
+        Enqueue("monitored-barrier", at::Tensor(), [this, limit]() -> absl::Status {
+          RETURN_IF_ERROR(inside_->MonitoredBarrier(limit))
+              << "on the host of rank " << rank() << ", whose " << inside_->world_size()
+              << " ranks are numbered from 0 here";
+          RETURN_IF_ERROR(across_->MonitoredBarrier(limit))
+              << "among the " << across_->world_size()
+              << " hosts of the group, which are numbered from 0 here and have " << inside_->world_size()
+              << " ranks each";
+          return inside_->Barrier()->Wait();
+        });
     return CarryOut(*operation);
   }
 
@@ -117,40 +121,42 @@ class HostwiseCommunicator final : public Communicator {
 
   // Each rank of a place sends its share of the sum through the network.
   absl::Status AllReduce(const at::Tensor& tensor) {
-    const int64_t locals = inside_->world_size(), size = tensor.numel(), share = (size + locals - 1) / locals;
+    const int64_t local_size = inside_->world_size(), size = tensor.numel(),
+                  share = (size + local_size - 1) / local_size;
     at::Tensor whole = tensor.view(-1);
-    if (size != share * locals) {
-      whole = at::zeros({share * locals}, tensor.options());
+    if (size != share * local_size) {
+      whole = at::zeros({share * local_size}, tensor.options());
       whole.narrow(0, 0, size).copy_(tensor.view(-1));
     }
-    std::shared_ptr<Scratch> scratch = scratch_.Take(static_cast<int64_t>(whole.nbytes()));
-    const at::Tensor raw = scratch->ViewLike(whole), mine = whole.narrow(0, inside_->rank() * share, share);
-    RETURN_IF_ERROR(inside_->AllToAll(raw, whole)->Wait());
-    RETURN_IF_ERROR(chain_.AllReduceSum(mine, raw));
-    RETURN_IF_ERROR(inside_->AllGather(whole, mine)->Wait());
+    std::shared_ptr<Scratch> scratch = scratch_.Acquire(static_cast<int64_t>(whole.nbytes()));
+    const at::Tensor contributions = scratch->ViewLike(whole),
+                     own_share = whole.narrow(0, inside_->rank() * share, share);
+    RETURN_IF_ERROR(inside_->AllToAll(contributions, whole)->Wait());
+    RETURN_IF_ERROR(chain_.AllReduceSum(own_share, contributions));
+    RETURN_IF_ERROR(inside_->AllGather(whole, own_share)->Wait());
     scratch->is_over = true;
-    if (size != share * locals) tensor.view(-1).copy_(whole.narrow(0, 0, size));
+    if (size != share * local_size) tensor.view(-1).copy_(whole.narrow(0, 0, size));
     return absl::OkStatus();
   }
 
   // Gathers in the order [local][place], and transposes into the order [place][local] of `out`.
   absl::Status Gather(const at::Tensor& out, const at::Tensor& in) {
-    const int64_t locals = inside_->world_size(), places = across_->world_size();
+    const int64_t local_size = inside_->world_size(), places = across_->world_size();
     at::Tensor across = at::empty({places * in.numel()}, in.options());
-    at::Tensor all = at::empty({locals * across.numel()}, in.options());
+    at::Tensor all = at::empty({local_size * across.numel()}, in.options());
     RETURN_IF_ERROR(across_->AllGather(across, in)->Wait());
     RETURN_IF_ERROR(inside_->AllGather(all, across)->Wait());
-    out.view({places, locals, in.numel()}).copy_(all.view({locals, places, in.numel()}).transpose(0, 1));
+    out.view({places, local_size, in.numel()}).copy_(all.view({local_size, places, in.numel()}).transpose(0, 1));
     return absl::OkStatus();
   }
 
   absl::Status ReduceScatter(const at::Tensor& out, const at::Tensor& in) {
-    const int64_t locals = inside_->world_size(), places = across_->world_size();
-    at::Tensor by_local = in.view({places, locals, out.numel()}).transpose(0, 1).contiguous().view(-1);
-    std::shared_ptr<Scratch> scratch = scratch_.Take(static_cast<int64_t>(by_local.nbytes()));
-    const at::Tensor raw = scratch->ViewLike(by_local);
-    RETURN_IF_ERROR(inside_->AllToAll(raw, by_local)->Wait());
-    RETURN_IF_ERROR(chain_.ReduceScatterSum(out, raw));
+    const int64_t local_size = inside_->world_size(), places = across_->world_size();
+    at::Tensor by_local = in.view({places, local_size, out.numel()}).transpose(0, 1).contiguous().view(-1);
+    std::shared_ptr<Scratch> scratch = scratch_.Acquire(static_cast<int64_t>(by_local.nbytes()));
+    const at::Tensor contributions = scratch->ViewLike(by_local);
+    RETURN_IF_ERROR(inside_->AllToAll(contributions, by_local)->Wait());
+    RETURN_IF_ERROR(chain_.ReduceScatterSum(out, contributions));
     scratch->is_over = true;
     return absl::OkStatus();
   }

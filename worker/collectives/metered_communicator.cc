@@ -25,8 +25,8 @@ class MeteredCommunicator::Operation final : public Collective {
       : owner_(owner), event_(event), inner_(std::move(inner)) {}
 
   absl::Status Wait() override {
-    if (over_) return inner_->Wait();
-    over_ = true;
+    if (was_waited_for_) return inner_->Wait();
+    was_waited_for_ = true;
     event_.wait_began = CollectiveEvent::Clock::now();
     absl::Status status = inner_->Wait();
     event_.wait_ended = CollectiveEvent::Clock::now();
@@ -43,7 +43,7 @@ class MeteredCommunicator::Operation final : public Collective {
   MeteredCommunicator& owner_;
   CollectiveEvent event_;
   std::unique_ptr<Collective> inner_;
-  bool over_ = false;
+  bool was_waited_for_ = false;
 };
 
 MeteredCommunicator::MeteredCommunicator(std::string name, std::unique_ptr<Communicator> inner,

@@ -52,7 +52,7 @@ class MeteredCommunicator final : public Communicator {
   const std::string& name() const { return name_; }
   void set_observer(std::function<void(const CollectiveEvent&)> observer) { observer_ = std::move(observer); }
 
-  // Totals since construction, including warm-up and Meet; subtract two readings for an interval.
+  // Totals since construction, including warm-up and MonitoredBarrier; subtract two readings for an interval.
   CollectiveCounts counts() const;
   // Total time spent in Wait.
   double waited_s() const;
@@ -65,7 +65,7 @@ class MeteredCommunicator final : public Communicator {
   std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override;
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override;
   std::unique_ptr<Collective> Barrier() override;
-  absl::Status Meet(absl::Duration limit) override { return inner_->Meet(limit); }
+  absl::Status MonitoredBarrier(absl::Duration limit) override { return inner_->MonitoredBarrier(limit); }
   void Abort(absl::string_view reason) override { inner_->Abort(reason); }
   at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override { return inner_->NewBuffer(numel, type); }
   void Progress() override { inner_->Progress(); }

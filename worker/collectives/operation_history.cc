@@ -9,9 +9,9 @@
 namespace trainyard {
 
 std::string OperationHistory::WithoutNumber(absl::string_view name) {
-  std::vector<absl::string_view> words = absl::StrSplit(name, ' ');
-  if (words.size() > 1 && absl::ascii_isdigit(words[1].empty() ? ' ' : words[1][0])) words.erase(words.begin() + 1);
-  return absl::StrJoin(words, " ");
+  std::vector<absl::string_view> parts = absl::StrSplit(name, ' ');
+  if (parts.size() > 1 && absl::ascii_isdigit(parts[1].empty() ? ' ' : parts[1][0])) parts.erase(parts.begin() + 1);
+  return absl::StrJoin(parts, " ");
 }
 
 void OperationHistory::Add(absl::string_view name) {
@@ -21,14 +21,14 @@ void OperationHistory::Add(absl::string_view name) {
 
 std::string OperationHistory::NextExpected() const {
   const size_t size = operations_.size();
-  size_t longest = 0, followed_by = 0;
+  size_t longest = 0, successor = 0;
   // Searches from the newest, so that the most recent of equally long sequences counts.
   for (size_t end = size; end-- > 1;) {
     size_t length = 0;
     while (length < end && operations_[end - 1 - length] == operations_[size - 1 - length]) ++length;
-    if (length > longest) longest = length, followed_by = end;
+    if (length > longest) longest = length, successor = end;
   }
-  return longest == 0 ? std::string() : operations_[followed_by];
+  return longest == 0 ? std::string() : operations_[successor];
 }
 
 }  // namespace trainyard

@@ -12,28 +12,33 @@ namespace {
 
 struct Piece {
   int64_t first, count;
-  int owner;  // the place that gets the result, if not all do
+  int owner;  // the place that gets the result of a reduce-scatter
 };
 
-// One sum, from start to end.
-class Sum {
+// One sum over all places.
+class ChainSum {
  public:
-  // `sums` and `results` have room for one contribution, in SumType and in the summed type.
-  Sum(PeerCommunicator& across, bool is_for_all, const at::Tensor& out, const at::Tensor& raw, const at::Tensor& sums,
-      const at::Tensor& results)
-      : across_(across), is_for_all_(is_for_all), out_(out), raw_(raw), sums_(sums), results_(results) {}
+  // `sums` and `results` have space for one contribution, in SumType and in the summed type.
+  ChainSum(PeerCommunicator& across, bool is_all_reduce, const at::Tensor& out, const at::Tensor& contributions,
+           const at::Tensor& sums, const at::Tensor& results)
+      : across_(across),
+        is_all_reduce_(is_all_reduce),
+        out_(out),
+        contributions_(contributions),
+        sums_(sums),
+        results_(results) {}
 
   absl::Status Run(int64_t piece_elements) {
-    Cut(piece_elements);
-    Expect();
-    // The result returns to place `here` two steps later for each place after it.
-    const size_t lag = 2 * static_cast<size_t>(last_ - here_);
-    for (size_t turn = 0; turn < pieces_.size() + lag; ++turn) {
-      if (turn < pieces_.size()) {
-        RETURN_IF_ERROR(Add(turn));
+    SplitIntoPieces(piece_elements);
+    StartReceives();
+    // The result returns to this place two iterations later for each place after it.
+    const size_t lag = 2 * static_cast<size_t>(last_place_ - place_);
+    for (size_t step = 0; step < pieces_.size() + lag; ++step) {
+      if (step < pieces_.size()) {
+        RETURN_IF_ERROR(AddPiece(step));
       }
-      if (is_for_all_ && here_ < last_ && turn >= lag) {
-        RETURN_IF_ERROR(ReceiveResult(turn - lag));
+      if (is_all_reduce_ && place_ < last_place_ && step >= lag) {
+        RETURN_IF_ERROR(ReceiveResult(step - lag));
       }
     }
     for (auto& started : {&returns_, &sends_}) {
@@ -43,8 +48,8 @@ class Sum {
   }
 
  private:
-  void Cut(int64_t piece_elements) {
-    const int64_t owners = is_for_all_ ? 1 : last_ + 1, part = sums_.numel() / owners;
+  void SplitIntoPieces(int64_t piece_elements) {
+    const int64_t owners = is_all_reduce_ ? 1 : last_place_ + 1, part = sums_.numel() / owners;
     for (int64_t owner = 0; owner < owners; ++owner) {
       for (int64_t start = 0; start < part; start += piece_elements) {
         pieces_.push_back({.first = owner * part + start,
@@ -55,40 +60,42 @@ class Sum {
   }
 
   // Starts all receives in advance, so that no peer waits for this place.
-  void Expect() {
+  void StartReceives() {
     for (const Piece& piece : pieces_) {
-      if (here_ > 0) arrivals_.push_back(across_.ReceiveFrom(At(sums_, piece), here_ - 1));
-      if (here_ == last_) continue;
-      if (is_for_all_) returns_.push_back(across_.ReceiveFrom(ResultFor(piece), here_ + 1));
-      if (!is_for_all_ && piece.owner == here_) returns_.push_back(across_.ReceiveFrom(ResultFor(piece), last_));
+      if (place_ > 0) arrivals_.push_back(across_.ReceiveFrom(At(sums_, piece), place_ - 1));
+      if (place_ == last_place_) continue;
+      if (is_all_reduce_) returns_.push_back(across_.ReceiveFrom(ResultFor(piece), place_ + 1));
+      if (!is_all_reduce_ && piece.owner == place_)
+        returns_.push_back(across_.ReceiveFrom(ResultFor(piece), last_place_));
     }
   }
 
-  absl::Status Add(size_t number) {
+  absl::Status AddPiece(size_t number) {
     const Piece& piece = pieces_[number];
-    if (here_ > 0) {
+    if (place_ > 0) {
       RETURN_IF_ERROR(arrivals_[number]->Wait());
     }
-    const bool ends = here_ == last_;
-    const at::Tensor so_far = At(sums_, piece), to = ends ? ResultFor(piece) : so_far;
+    const bool includes_last_rank = place_ == last_place_;
+    const at::Tensor so_far = At(sums_, piece), to = includes_last_rank ? ResultFor(piece) : so_far;
     std::vector<const std::byte*> parts;
-    for (int64_t start = 0; start < raw_.numel(); start += sums_.numel()) {
-      parts.push_back(static_cast<const std::byte*>(raw_.narrow(0, start + piece.first, piece.count).const_data_ptr()));
+    for (int64_t start = 0; start < contributions_.numel(); start += sums_.numel()) {
+      parts.push_back(
+          static_cast<const std::byte*>(contributions_.narrow(0, start + piece.first, piece.count).const_data_ptr()));
     }
-    ContinueSum({.type = raw_.scalar_type(),
-                 .before = here_ > 0 ? static_cast<const std::byte*>(so_far.const_data_ptr()) : nullptr,
+    ContinueSum({.type = contributions_.scalar_type(),
+                 .before = place_ > 0 ? static_cast<const std::byte*>(so_far.const_data_ptr()) : nullptr,
                  .parts = parts.data(),
                  .num_parts = static_cast<int>(parts.size()),
-                 .ends = ends},
+                 .includes_last_rank = includes_last_rank},
                 static_cast<std::byte*>(to.data_ptr()), piece.count);
-    const int next = !ends ? here_ + 1 : is_for_all_ ? here_ - 1 : piece.owner;
-    if (next != here_) sends_.push_back(across_.SendTo(to, next));
+    const int next = !includes_last_rank ? place_ + 1 : is_all_reduce_ ? place_ - 1 : piece.owner;
+    if (next != place_) sends_.push_back(across_.SendTo(to, next));
     return absl::OkStatus();
   }
 
   absl::Status ReceiveResult(size_t number) {
     RETURN_IF_ERROR(returns_[number]->Wait());
-    if (here_ > 0) sends_.push_back(across_.SendTo(ResultFor(pieces_[number]), here_ - 1));
+    if (place_ > 0) sends_.push_back(across_.SendTo(ResultFor(pieces_[number]), place_ - 1));
     return absl::OkStatus();
   }
 
@@ -96,15 +103,15 @@ class Sum {
     return tensor.narrow(0, piece.first, piece.count);
   }
   at::Tensor ResultFor(const Piece& piece) const {
-    if (is_for_all_) return At(out_, piece);
-    if (piece.owner != here_) return At(results_, piece);
-    return out_.narrow(0, piece.first - here_ * out_.numel(), piece.count);
+    if (is_all_reduce_) return At(out_, piece);
+    if (piece.owner != place_) return At(results_, piece);
+    return out_.narrow(0, piece.first - place_ * out_.numel(), piece.count);
   }
 
   PeerCommunicator& across_;
-  const bool is_for_all_;
-  const at::Tensor out_, raw_, sums_, results_;
-  const int here_ = across_.rank(), last_ = across_.world_size() - 1;
+  const bool is_all_reduce_;
+  const at::Tensor out_, contributions_, sums_, results_;
+  const int place_ = across_.rank(), last_place_ = across_.world_size() - 1;
   std::vector<Piece> pieces_;
   std::vector<std::unique_ptr<Collective>> arrivals_, returns_, sends_;
 };
@@ -115,23 +122,23 @@ int64_t PieceElements(size_t bytes, at::ScalarType type) {
 
 }  // namespace
 
-absl::Status PlaceChain::AllReduceSum(const at::Tensor& out, const at::Tensor& raw) {
-  const at::ScalarType type = raw.scalar_type();
-  std::shared_ptr<Scratch> sums = scratch_.Take(out.numel() * static_cast<int64_t>(c10::elementSize(SumType(type))));
-  RETURN_IF_ERROR(
-      Sum(across_, /*is_for_all=*/true, out.view(-1), raw.view(-1), sums->As(SumType(type), out.numel()), {})
-          .Run(PieceElements(piece_bytes_, type)));
+absl::Status PlaceChain::AllReduceSum(const at::Tensor& out, const at::Tensor& contributions) {
+  const at::ScalarType type = contributions.scalar_type();
+  std::shared_ptr<Scratch> sums = scratch_.Acquire(out.numel() * static_cast<int64_t>(c10::elementSize(SumType(type))));
+  RETURN_IF_ERROR(ChainSum(across_, /*is_all_reduce=*/true, out.view(-1), contributions.view(-1),
+                           sums->As(SumType(type), out.numel()), {})
+                      .Run(PieceElements(piece_bytes_, type)));
   sums->is_over = true;
   return absl::OkStatus();
 }
 
-absl::Status PlaceChain::ReduceScatterSum(const at::Tensor& out, const at::Tensor& raw) {
-  const at::ScalarType type = raw.scalar_type();
+absl::Status PlaceChain::ReduceScatterSum(const at::Tensor& out, const at::Tensor& contributions) {
+  const at::ScalarType type = contributions.scalar_type();
   const int64_t size = out.numel() * across_.world_size();
-  std::shared_ptr<Scratch> sums = scratch_.Take(size * static_cast<int64_t>(c10::elementSize(SumType(type))));
-  std::shared_ptr<Scratch> results = scratch_.Take(size * static_cast<int64_t>(c10::elementSize(type)));
-  RETURN_IF_ERROR(Sum(across_, /*is_for_all=*/false, out.view(-1), raw.view(-1), sums->As(SumType(type), size),
-                      results->As(type, size))
+  std::shared_ptr<Scratch> sums = scratch_.Acquire(size * static_cast<int64_t>(c10::elementSize(SumType(type))));
+  std::shared_ptr<Scratch> results = scratch_.Acquire(size * static_cast<int64_t>(c10::elementSize(type)));
+  RETURN_IF_ERROR(ChainSum(across_, /*is_all_reduce=*/false, out.view(-1), contributions.view(-1),
+                           sums->As(SumType(type), size), results->As(type, size))
                       .Run(PieceElements(piece_bytes_, type)));
   sums->is_over = results->is_over = true;
   return absl::OkStatus();

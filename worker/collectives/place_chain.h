@@ -5,7 +5,7 @@
 //
 //   place 0   starts 0   starts 1   starts 2   ...
 //   place 1              adds 0     adds 1     adds 2   ...
-//   place 2                         ends 0     ends 1   ends 2 ...   returned to place 1, which forwards it to place 0
+//   place 2                         rounds 0   rounds 1   ...   and returns them through place 1 to place 0
 //
 // Every element crosses each link between neighbouring places once in each direction, which is no more than in a ring;
 // sums of 16-bit elements travel in fp32. Summing each place first and then the places would change the order of
@@ -29,10 +29,10 @@ class PlaceChain {
   // `across`: the ranks with this rank's local number in each place. Not owned.
   PlaceChain(PeerCommunicator& across, size_t piece_bytes) : across_(across), piece_bytes_(piece_bytes) {}
 
-  // `raw`: the contributions of the ranks of this place, concatenated. `out` becomes the sum over all places.
-  absl::Status AllReduceSum(const at::Tensor& out, const at::Tensor& raw);
+  // `contributions`: those of the ranks of this place, concatenated. `out` becomes the sum over all places.
+  absl::Status AllReduceSum(const at::Tensor& out, const at::Tensor& contributions);
   // The same, where each contribution consists of one part per place. `out` becomes the sum of this place's part.
-  absl::Status ReduceScatterSum(const at::Tensor& out, const at::Tensor& raw);
+  absl::Status ReduceScatterSum(const at::Tensor& out, const at::Tensor& contributions);
 
  private:
   PeerCommunicator& across_;

@@ -8,7 +8,7 @@
 namespace trainyard {
 namespace {
 
-// A block fits the first-level cache.
+// Elements; a block of sums fits the first-level cache.
 constexpr int64_t kBlock = 2048;
 
 template <typename T, typename Sum>
@@ -27,7 +27,7 @@ void SumOf(const PartialSum& sum, std::byte* out, int64_t size) {
       const T* more = reinterpret_cast<const T*>(sum.parts[part]) + start;
       for (int64_t i = 0; i < count; ++i) sums[i] = static_cast<Sum>(sums[i] + static_cast<Sum>(more[i]));
     }
-    if (sum.ends) {
+    if (sum.includes_last_rank) {
       T* to = reinterpret_cast<T*>(out) + start;
       for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(sums[i]);
     } else {

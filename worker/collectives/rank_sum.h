@@ -6,10 +6,9 @@
 //
 //   shared memory   each rank sums a share of a piece, from all ranks' contributions together
 //   gloo            each rank receives its part from every other rank and sums it (all-to-all); an all-reduce then
-//   gathers
-//                   the sums, and sends as many bytes as a ring does. Two ranks have only one order, so gloo's own
-//                   reduction is used
-//   both            the sum travels from place to place, and each place adds its ranks in turn (place_chain.h)
+//                   gathers the sums, and sends as many bytes as a ring does. With two ranks there is only one order,
+//                   so gloo's own reduction is used
+//   both            the sum travels from place to place, and each place adds its ranks' values to it (place_chain.h)
 //
 // This does not hold between GPUs: NCCL chooses the order by the links between them.
 #pragma once
@@ -28,16 +27,16 @@ bool SumInRankOrder(at::ScalarType type, const std::byte* const* parts, int num_
 // The type in which sums of `type` are made: fp32 for 16-bit types, otherwise `type` itself.
 at::ScalarType SumType(at::ScalarType type);
 
-// A sum of which these parts are only a section. `before`, of type SumType, holds the sum of the earlier ranks, or is
-// null. The result has type SumType; if `ends` is set (the last part is the last rank's), it is rounded to `type`.
+// Continues a sum over ranks: `parts` are those of a few consecutive ranks, and `before`, of type SumType, is the sum
+// of the ranks before them, or null. The result has type SumType; if `includes_last_rank`, it is rounded to `type`.
 struct PartialSum {
   at::ScalarType type = at::kFloat;
   const std::byte* before = nullptr;
   const std::byte* const* parts = nullptr;
   int num_parts = 0;  // at least one
-  bool ends = true;
+  bool includes_last_rank = true;
 };
-// Continues such a sum, with the types of SumInRankOrder. `out` may be `before`.
+// Supports the types of SumInRankOrder. `out` may be `before`.
 bool ContinueSum(const PartialSum& sum, std::byte* out, int64_t size);
 
 }  // namespace trainyard

@@ -2,7 +2,7 @@
 // an acceptance. Probes are independent of each other, whereas a connection with unacknowledged data doubles its wait
 // with each resend: in 12 s it has resent six times, while twelve probes were sent.
 //
-//   ReachProbe probe(address_of, port);
+//   ReachProbe probe(connection, port);
 //   once a second: probe.Poll();  if (in_doubt) probe.Send();  ... probe.unanswered() ...
 //
 // Not thread-safe. No call blocks.

@@ -1,7 +1,7 @@
 // A pool of working memory for a communicator's operations, reused between operations, so that a step that equals the
 // previous one allocates nothing. An operation holds its memory until it has been waited for.
 //
-//   std::shared_ptr<Scratch> scratch = pool.Take(bytes);
+//   std::shared_ptr<Scratch> scratch = pool.Acquire(bytes);
 //   ... start an operation on scratch->memory and wait for it ...
 //   scratch->is_over = true;  scratch.reset();
 //
@@ -36,7 +36,7 @@ class ScratchPool {
   // Returns at least `bytes`, which belong to the caller until it drops them. If it drops them without setting
   // `is_over`, the operation may still write there: the pool leaves that memory to its other owners and allocates new
   // memory.
-  std::shared_ptr<Scratch> Take(int64_t bytes);
+  std::shared_ptr<Scratch> Acquire(int64_t bytes);
 
  private:
   const bool pinned_;

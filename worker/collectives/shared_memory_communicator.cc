@@ -18,7 +18,7 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kMeetingGrace = absl::Seconds(2);
+constexpr absl::Duration kBarrierGrace = absl::Seconds(2);
 
 enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kBarrier };
 
@@ -26,23 +26,23 @@ enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll,
 // read it and reads theirs; in an all-reduce each rank sums a share, and all ranks then collect the shares. Input in a
 // buffer that the peers read in place may be changed only after they have read it.
 struct SharedMemoryOperation {
-  enum Turn { kPut, kTake, kCollect, kLeave };
+  enum Phase { kPublishInput, kReadInputs, kCollectSums, kAwaitReaders };
 
   Kind kind;
   std::string name = {};  // "all-reduce 17 (6553600 x fp32)"
   at::Tensor out = {};    // in-place operations have only `out`
   at::Tensor in = {};
   int root = 0;
-  // To send in pieces. For an all-gather, a reduce-scatter and an all-to-all these are the elements of one rank.
+  // The elements to process in pieces; for an all-gather, a reduce-scatter and an all-to-all, those of one rank.
   int64_t num_elements = 0;
-  size_t width = 1;   // bytes of an element
-  int64_t start = 0;  // of the current piece
-  Turn turn = kPut;
+  size_t element_bytes = 1;
+  int64_t start = 0;              // of the current piece: its first element
+  Phase phase = kPublishInput;    // the next one to run
   bool is_read_in_place = false;  // by the peers: this rank's input is in a buffer of NewBuffer
 
   // The input of an all-reduce is its output tensor.
-  const at::Tensor& given() const { return kind == Kind::kAllReduce ? out : in; }
-  bool over = false;
+  const at::Tensor& input() const { return kind == Kind::kAllReduce ? out : in; }
+  bool is_over = false;
   absl::Status status = {};
 };
 
@@ -75,9 +75,9 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return Start({.kind = Kind::kAllToAll, .out = out.detach(), .in = in.detach()}, "all-to-all", in);
   }
   std::unique_ptr<Collective> Barrier() override { return Start({.kind = Kind::kBarrier}, "barrier", at::Tensor()); }
-  absl::Status Meet(absl::Duration limit) override {
+  absl::Status MonitoredBarrier(absl::Duration limit) override {
     // Rank 0 reports the missing ranks; the first rank that gives up ends the wait of all.
-    segment_->set_timeout(rank_ == 0 ? limit : limit + kMeetingGrace);
+    segment_->set_timeout(rank_ == 0 ? limit : limit + kBarrierGrace);
     absl::Status status = Barrier()->Wait();
     segment_->set_timeout(timeout_);
     return status;
@@ -101,9 +101,9 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   // Runs the started operations up to and including `last`.
   absl::Status CarryOut(const SharedMemoryOperation& last) {
-    if (last.over) return last.status;
+    if (last.is_over) return last.status;
     log_.WaitBegins(last.name);
-    while (!last.over) Advance(/*wait=*/true);
+    while (!last.is_over) Advance(/*wait=*/true);
     log_.WaitEnds();
     return last.status;
   }
@@ -115,13 +115,13 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     auto shared = std::make_shared<SharedMemoryOperation>(std::move(operation));
     shared->name = log_.Start(kind, tensor);
     if (absl::Status status = Check(*shared); !status.ok()) {
-      shared->over = true;
+      shared->is_over = true;
       shared->status =
           Break(absl::InvalidArgumentError(absl::StrCat(shared->name, " is not valid: ", status.message())));
       return std::make_unique<Handle>(*this, std::move(shared));
     }
     if (shared->out.defined()) {
-      shared->width = shared->out.element_size();
+      shared->element_bytes = shared->out.element_size();
       shared->num_elements = shared->kind == Kind::kAllGather ? shared->in.numel() : shared->out.numel();
       if (shared->kind == Kind::kAllToAll) shared->num_elements /= world_size_;
     }
@@ -159,15 +159,15 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     SharedMemoryOperation& operation = *queue_.front();
     absl::Status status = log_.error();
     if (status.ok()) {
-      const auto [stage, ticket] = NextGate(operation);
+      const auto [stage, ticket] = NextRequirement(operation);
       if (!wait && !segment_->HaveAll(stage, ticket)) return false;
       status = segment_->AwaitAll(stage, ticket);
     }
     if (status.ok()) status = Run(operation);
-    if (status.ok() && !operation.over) return true;
+    if (status.ok() && !operation.is_over) return true;
     if (!status.ok()) operation.status = Break(AnnotateFailure(operation.name, *this, status));
     if (status.ok()) history_.Add(operation.name);
-    operation.over = true;
+    operation.is_over = true;
     operation.out = operation.in = at::Tensor();
     queue_.pop_front();
     if (status.ok()) log_.Complete();
@@ -176,15 +176,15 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   // The stage that all ranks must have signalled before the operation's next step. The space of a piece is reused two
   // pieces later, when all ranks are done with it.
-  std::pair<SharedSegment::Stage, uint32_t> NextGate(const SharedMemoryOperation& operation) const {
-    switch (operation.turn) {
-      case SharedMemoryOperation::kPut:
+  std::pair<SharedSegment::Stage, uint32_t> NextRequirement(const SharedMemoryOperation& operation) const {
+    switch (operation.phase) {
+      case SharedMemoryOperation::kPublishInput:
         return {SharedSegment::kDone, ticket_ - 1};  // the new piece will be ticket_ + 1
-      case SharedMemoryOperation::kTake:
+      case SharedMemoryOperation::kReadInputs:
         return {SharedSegment::kArrived, ticket_};
-      case SharedMemoryOperation::kCollect:
+      case SharedMemoryOperation::kCollectSums:
         return {SharedSegment::kReduced, ticket_};
-      case SharedMemoryOperation::kLeave:
+      case SharedMemoryOperation::kAwaitReaders:
         return {SharedSegment::kDone, ticket_};
     }
     return {SharedSegment::kDone, ticket_};
@@ -192,63 +192,63 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   absl::Status Run(SharedMemoryOperation& operation) {
     const int64_t size = std::min(PieceElements(operation), operation.num_elements - operation.start);
-    const size_t bytes = static_cast<size_t>(size) * operation.width;
-    switch (operation.turn) {
-      case SharedMemoryOperation::kPut:
+    const size_t bytes = static_cast<size_t>(size) * operation.element_bytes;
+    switch (operation.phase) {
+      case SharedMemoryOperation::kPublishInput:
         ++ticket_;
-        Put(operation, bytes);
+        PublishInput(operation, bytes);
         segment_->SetOperation(ticket_, operation.name);
         segment_->Signal(SharedSegment::kArrived, ticket_);
-        operation.turn = SharedMemoryOperation::kTake;
+        operation.phase = SharedMemoryOperation::kReadInputs;
         return absl::OkStatus();
-      case SharedMemoryOperation::kTake:
+      case SharedMemoryOperation::kReadInputs:
         RETURN_IF_ERROR(CompareWithPeers());
-        RETURN_IF_ERROR(Take(operation, size));
+        RETURN_IF_ERROR(ReadInputs(operation, size));
         if (operation.kind == Kind::kAllReduce) {
           segment_->Signal(SharedSegment::kReduced, ticket_);
-          operation.turn = SharedMemoryOperation::kCollect;
+          operation.phase = SharedMemoryOperation::kCollectSums;
           return absl::OkStatus();
         }
         break;
-      case SharedMemoryOperation::kCollect:
-        RETURN_IF_ERROR(Collect(operation, size));
+      case SharedMemoryOperation::kCollectSums:
+        RETURN_IF_ERROR(CollectSums(operation, size));
         break;
-      case SharedMemoryOperation::kLeave:
-        operation.over = true;
+      case SharedMemoryOperation::kAwaitReaders:
+        operation.is_over = true;
         return absl::OkStatus();
     }
     segment_->Signal(SharedSegment::kDone, ticket_);
-    operation.turn = SharedMemoryOperation::kPut;
+    operation.phase = SharedMemoryOperation::kPublishInput;
     operation.start += size;
     if (operation.start < operation.num_elements) return absl::OkStatus();  // an empty tensor takes one piece too
-    operation.over = !operation.is_read_in_place;
-    if (operation.is_read_in_place) operation.turn = SharedMemoryOperation::kLeave;
+    operation.is_over = !operation.is_read_in_place;
+    if (operation.is_read_in_place) operation.phase = SharedMemoryOperation::kAwaitReaders;
     return absl::OkStatus();
   }
 
   absl::Status CompareWithPeers() {
-    const std::string mine = segment_->OperationOf(rank_, ticket_);
+    const std::string own = segment_->OperationOf(rank_, ticket_);
     for (int rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) continue;
       std::string theirs = segment_->OperationOf(rank, ticket_);
-      if (theirs == mine) continue;
+      if (theirs == own) continue;
       return absl::UnavailableError(absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time",
-                                                 DescribeFault(mine, rank, theirs)));
+                                                 DescribeFault(own, rank, theirs)));
     }
     return absl::OkStatus();
   }
 
   // All ranks ran the same operations so far, so the rank that continues as in earlier steps is right.
-  std::string DescribeFault(absl::string_view mine, int rank, absl::string_view theirs) const {
-    if (history_.IsExpected(mine) == history_.IsExpected(theirs)) return "";
-    const int at_fault = history_.IsExpected(mine) ? rank : rank_;
+  std::string DescribeFault(absl::string_view own, int rank, absl::string_view theirs) const {
+    if (history_.IsExpected(own) == history_.IsExpected(theirs)) return "";
+    const int at_fault = history_.IsExpected(own) ? rank : rank_;
     return absl::StrCat("; rank ", at_fault, " is at fault: in earlier steps, ", history_.NextExpected(), " came next");
   }
 
   int64_t PieceElements(const SharedMemoryOperation& operation) const {
     const bool has_parts = operation.kind == Kind::kReduceScatter || operation.kind == Kind::kAllToAll;
     const size_t parts = has_parts ? static_cast<size_t>(world_size_) : 1;
-    return std::max<int64_t>(1, static_cast<int64_t>(segment_->piece_bytes() / (operation.width * parts)));
+    return std::max<int64_t>(1, static_cast<int64_t>(segment_->piece_bytes() / (operation.element_bytes * parts)));
   }
 
   static std::byte* At(const at::Tensor& tensor, int64_t element) {
@@ -257,27 +257,28 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   // Both functions read everything that a piece needs of a tensor before they write any of it, so that the tensors of
   // an operation may overlap as communicator.h allows.
-  void Put(SharedMemoryOperation& operation, size_t bytes) {
-    std::byte* part = segment_->part(rank_, ticket_);
-    const at::Tensor& given = operation.given();
-    operation.is_read_in_place = segment_->SetLocation(ticket_, given.defined() ? given.data_ptr() : nullptr,
-                                                       given.defined() ? given.nbytes() : 0);
+  void PublishInput(SharedMemoryOperation& operation, size_t bytes) {
+    std::byte* space = segment_->InputSpace(rank_, ticket_);
+    const at::Tensor& input = operation.input();
+    operation.is_read_in_place = segment_->SetLocation(ticket_, input.defined() ? input.data_ptr() : nullptr,
+                                                       input.defined() ? input.nbytes() : 0);
     if (operation.is_read_in_place) return;
     switch (operation.kind) {
       case Kind::kAllReduce:
-        std::memcpy(part, At(operation.out, operation.start), bytes);
+        std::memcpy(space, At(operation.out, operation.start), bytes);
         return;
       case Kind::kBroadcast:
-        if (rank_ == operation.root) std::memcpy(segment_->result(ticket_), At(operation.out, operation.start), bytes);
+        if (rank_ == operation.root)
+          std::memcpy(segment_->ResultSpace(ticket_), At(operation.out, operation.start), bytes);
         return;
       case Kind::kAllGather:
-        std::memcpy(part, At(operation.in, operation.start), bytes);
+        std::memcpy(space, At(operation.in, operation.start), bytes);
         return;
       case Kind::kReduceScatter:
       case Kind::kAllToAll:
         for (int rank = 0; rank < world_size_; ++rank) {
           if (rank == rank_) continue;  // it already has its own part
-          std::memcpy(part + static_cast<size_t>(rank) * bytes,
+          std::memcpy(space + static_cast<size_t>(rank) * bytes,
                       At(operation.in, rank * operation.num_elements + operation.start), bytes);
         }
         return;
@@ -286,27 +287,28 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     }
   }
 
-  absl::Status Take(const SharedMemoryOperation& operation, int64_t size) {
-    const size_t bytes = static_cast<size_t>(size) * operation.width;
+  absl::Status ReadInputs(const SharedMemoryOperation& operation, int64_t size) {
+    const size_t bytes = static_cast<size_t>(size) * operation.element_bytes;
     switch (operation.kind) {
       case Kind::kAllReduce: {
         const auto [first, count] = ShareOf(rank_, size);
         std::vector<const std::byte*> parts;
         for (int rank = 0; rank < world_size_; ++rank) {
           ASSIGN_OR_RETURN(const std::byte* from, InputOf(rank, operation, operation.start + first,
-                                                          static_cast<size_t>(first) * operation.width));
+                                                          static_cast<size_t>(first) * operation.element_bytes));
           parts.push_back(from);
         }
-        // Sums into the tensor itself if the peers read it in place: no other rank reads this rank's share of it
-        // before.
+        // Sums into the tensor itself if the peers read it in place: no other rank reads this rank's share of it before
+        // the sum is complete.
         std::byte* to = operation.is_read_in_place
                             ? At(operation.out, operation.start + first)
-                            : segment_->result(ticket_) + static_cast<size_t>(first) * operation.width;
+                            : segment_->ResultSpace(ticket_) + static_cast<size_t>(first) * operation.element_bytes;
         SumInRankOrder(operation.out.scalar_type(), parts.data(), world_size_, to, count);
         return absl::OkStatus();
       }
       case Kind::kBroadcast:
-        if (rank_ != operation.root) std::memcpy(At(operation.out, operation.start), segment_->result(ticket_), bytes);
+        if (rank_ != operation.root)
+          std::memcpy(At(operation.out, operation.start), segment_->ResultSpace(ticket_), bytes);
         return absl::OkStatus();
       case Kind::kAllGather:
         for (int rank = 0; rank < world_size_; ++rank) {
@@ -351,29 +353,29 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   }
 
   // Collects an all-reduce's sums, each from the rank that made it.
-  absl::Status Collect(const SharedMemoryOperation& operation, int64_t size) {
+  absl::Status CollectSums(const SharedMemoryOperation& operation, int64_t size) {
     for (int rank = 0; rank < world_size_; ++rank) {
       const auto [first, count] = ShareOf(rank, size);
       std::byte* to = At(operation.out, operation.start + first);
-      const std::byte* from = segment_->result(ticket_) + static_cast<size_t>(first) * operation.width;
+      const std::byte* from = segment_->ResultSpace(ticket_) + static_cast<size_t>(first) * operation.element_bytes;
       if (rank != rank_) {
         ASSIGN_OR_RETURN(const std::byte* in, segment_->LocationOf(rank, ticket_));
-        if (in != nullptr) from = in + static_cast<size_t>(operation.start + first) * operation.width;
+        if (in != nullptr) from = in + static_cast<size_t>(operation.start + first) * operation.element_bytes;
       } else if (operation.is_read_in_place) {
         continue;
       }
-      std::memcpy(to, from, static_cast<size_t>(count) * operation.width);
+      std::memcpy(to, from, static_cast<size_t>(count) * operation.element_bytes);
     }
     return absl::OkStatus();
   }
 
-  // The input of `rank` from `element` on: read in place, or `offset` bytes into the part that it has written.
+  // The input of `rank` from `element` on: read in place, or `offset` bytes into its InputSpace.
   absl::StatusOr<const std::byte*> InputOf(int rank, const SharedMemoryOperation& operation, int64_t element,
                                            size_t offset) {
-    if (rank == rank_) return At(operation.given(), element);
+    if (rank == rank_) return At(operation.input(), element);
     ASSIGN_OR_RETURN(const std::byte* in, segment_->LocationOf(rank, ticket_));
-    if (in != nullptr) return in + static_cast<size_t>(element) * operation.width;
-    return segment_->part(rank, ticket_) + offset;
+    if (in != nullptr) return in + static_cast<size_t>(element) * operation.element_bytes;
+    return segment_->InputSpace(rank, ticket_) + offset;
   }
 
   // The first error is permanent, and ends the waits of the peers. Returns it.
@@ -387,7 +389,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   const absl::Duration timeout_;
   std::unique_ptr<SharedSegment> segment_;
   std::deque<std::shared_ptr<SharedMemoryOperation>> queue_;  // started, but not yet run; used by one thread
-  uint32_t ticket_ = 2;       // of the newest piece; the first two are used by Meet during construction
+  uint32_t ticket_ = 2;       // of the newest piece; the first two are used by SharedSegment::Join
   OperationHistory history_;  // of the operations that have run
   OperationLog log_;
 };

@@ -27,7 +27,7 @@ namespace {
 
 constexpr char kSegmentName[] = "shared-memory";
 constexpr uint32_t kMagic = 0x54594d31;
-constexpr absl::Duration kLook = absl::Milliseconds(50);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 constexpr absl::Duration kSpin = absl::Microseconds(30);
 constexpr size_t kPage = 4'096;
 
@@ -37,13 +37,13 @@ struct Counter {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "counters are shared among processes");
 
-// Tickets wrap around; the ranks are never more than a few apart.
+// Tickets wrap around, and those of two ranks never differ by more than a few, so the sign of the difference decides.
 bool HasReached(const Counter& counter, uint32_t ticket) {
   return static_cast<int32_t>(counter.value.load(std::memory_order_seq_cst) - ticket) >= 0;
 }
 
-void Sleep(Counter& counter, uint32_t seen, absl::Duration most) {
-  timespec limit = absl::ToTimespec(most);
+void Sleep(Counter& counter, uint32_t seen, absl::Duration max_wait) {
+  timespec limit = absl::ToTimespec(max_wait);
   counter.sleepers.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_futex, &counter.value, FUTEX_WAIT, seen, &limit, nullptr, 0);
   counter.sleepers.fetch_sub(1, std::memory_order_seq_cst);
@@ -73,7 +73,7 @@ struct alignas(128) SharedSegment::Member {
     uint64_t bytes;
   };
   struct Location {  // of the rank's input for a piece
-    int32_t buffer;  // -1: in its part
+    int32_t buffer;  // -1: in its InputSpace
     uint64_t offset;
   };
   std::atomic<int32_t> pid;
@@ -83,32 +83,32 @@ struct alignas(128) SharedSegment::Member {
   Buffer buffers[kMaxBuffers];  // each written once, before the first location that refers to it
 };
 
-struct alignas(128) SharedSegment::Board {
+struct alignas(128) SharedSegment::Header {
   uint32_t magic;
   uint32_t world_size;
   uint64_t piece_bytes;
   std::atomic<uint32_t> broken_by;  // rank + 1; 0: not broken
 };
 
-SharedSegment::Member& SharedSegment::member(int rank) const { return reinterpret_cast<Member*>(board_ + 1)[rank]; }
+SharedSegment::Member& SharedSegment::member(int rank) const { return reinterpret_cast<Member*>(header_ + 1)[rank]; }
 
 size_t SharedSegment::size_bytes() const {
   size_t world = static_cast<size_t>(options_.world_size);
-  return RoundUp(sizeof(Board) + world * sizeof(Member)) + 2 * (world + 1) * RoundUp(options_.piece_bytes);
+  return RoundUp(sizeof(Header) + world * sizeof(Member)) + 2 * (world + 1) * RoundUp(options_.piece_bytes);
 }
 
-std::byte* SharedSegment::part(int rank, uint32_t ticket) const {
+std::byte* SharedSegment::InputSpace(int rank, uint32_t ticket) const {
   size_t world = static_cast<size_t>(options_.world_size);
-  std::byte* parts = reinterpret_cast<std::byte*>(board_) + RoundUp(sizeof(Board) + world * sizeof(Member));
-  return parts + (2 * static_cast<size_t>(rank) + ticket % 2) * RoundUp(options_.piece_bytes);
+  std::byte* space = reinterpret_cast<std::byte*>(header_) + RoundUp(sizeof(Header) + world * sizeof(Member));
+  return space + (2 * static_cast<size_t>(rank) + ticket % 2) * RoundUp(options_.piece_bytes);
 }
 
-std::byte* SharedSegment::result(uint32_t ticket) const { return part(options_.world_size, ticket); }
+std::byte* SharedSegment::ResultSpace(uint32_t ticket) const { return InputSpace(options_.world_size, ticket); }
 
 absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Join(const SharedSegmentOptions& options) {
   std::unique_ptr<SharedSegment> segment(new SharedSegment(options));
   absl::Status status = options.rank == 0 ? segment->Make() : segment->Open();
-  if (status.ok()) status = segment->Meet();
+  if (status.ok()) status = segment->OpenPeers();
   if (!status.ok()) {
     segment->Break();
     return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.world_size,
@@ -121,7 +121,7 @@ SharedSegment::~SharedSegment() {
   for (int fd : pidfds_) {
     if (fd >= 0) close(fd);
   }
-  if (board_ != nullptr) munmap(board_, size_bytes());
+  if (header_ != nullptr) munmap(header_, size_bytes());
   if (fd_ >= 0) close(fd_);
 }
 
@@ -132,18 +132,18 @@ absl::Status SharedSegment::Make() {
   int error = posix_fallocate(fd_, 0, static_cast<off_t>(size_bytes()));
   if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot allocate ", size_bytes(), " bytes of shared memory"));
   RETURN_IF_ERROR(Map(fd_));
-  board_->world_size = static_cast<uint32_t>(options_.world_size);
-  board_->piece_bytes = options_.piece_bytes;
-  board_->magic = kMagic;
+  header_->world_size = static_cast<uint32_t>(options_.world_size);
+  header_->piece_bytes = options_.piece_bytes;
+  header_->magic = kMagic;
   return options_.store->Put(absl::StrCat(options_.prefix, kSegmentName), absl::StrCat(getpid(), " ", fd_));
 }
 
 absl::Status SharedSegment::Open() {
   ASSIGN_OR_RETURN(std::string location,
                    options_.store->Get(absl::StrCat(options_.prefix, kSegmentName), options_.timeout));
-  std::vector<std::string> words = absl::StrSplit(location, ' ');
+  std::vector<std::string> fields = absl::StrSplit(location, ' ');
   int pid = 0, fd = 0;
-  if (words.size() != 2 || !absl::SimpleAtoi(words[0], &pid) || !absl::SimpleAtoi(words[1], &fd)) {
+  if (fields.size() != 2 || !absl::SimpleAtoi(fields[0], &pid) || !absl::SimpleAtoi(fields[1], &fd)) {
     return absl::InternalError(absl::StrCat("rank 0 published '", location, "' as the location of its memory"));
   }
   std::string path = absl::StrCat("/proc/", pid, "/fd/", fd);
@@ -154,21 +154,23 @@ absl::Status SharedSegment::Open() {
     return absl::InternalError(absl::StrCat(path, " does not have the ", size_bytes(), " bytes of the group's memory"));
   }
   RETURN_IF_ERROR(Map(fd_));
-  bool ours = board_->magic == kMagic && board_->world_size == static_cast<uint32_t>(options_.world_size) &&
-              board_->piece_bytes == options_.piece_bytes;
-  return ours ? absl::OkStatus() : absl::InternalError(absl::StrCat(path, " is not the memory of this group"));
+  const bool is_of_this_group = header_->magic == kMagic &&
+                                header_->world_size == static_cast<uint32_t>(options_.world_size) &&
+                                header_->piece_bytes == options_.piece_bytes;
+  if (is_of_this_group) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(path, " is not the memory of this group"));
 }
 
 absl::Status SharedSegment::Map(int fd) {
   void* address = mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (address == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("cannot map ", size_bytes(), " bytes"));
-  board_ = static_cast<Board*>(address);
+  header_ = static_cast<Header*>(address);
   return absl::OkStatus();
 }
 
-// Two rounds: a rank that answers the second time was running when its process was opened in between. So the opened
-// process is that rank, and not a later process with the same ID.
-absl::Status SharedSegment::Meet() {
+// There are two rounds, and processes are opened between them: a rank that arrives in the second one was still running
+// when its process was opened, so the opened process is not a later one with the same ID.
+absl::Status SharedSegment::OpenPeers() {
   pidfds_.assign(static_cast<size_t>(options_.world_size), -1);
   member(options_.rank).pid.store(getpid());
   Signal(kArrived, 1);
@@ -213,8 +215,8 @@ absl::StatusOr<const std::byte*> SharedSegment::LocationOf(int rank, uint32_t ti
   if (location.buffer < 0) return nullptr;
   if (location.buffer >= kMaxBuffers)
     return absl::InternalError(absl::StrCat("rank ", rank, " published an unknown buffer"));
-  of_peers_.resize(static_cast<size_t>(options_.world_size));
-  std::shared_ptr<SharedBuffer>& buffer = of_peers_[static_cast<size_t>(rank)][location.buffer];
+  peer_buffers_.resize(static_cast<size_t>(options_.world_size));
+  std::shared_ptr<SharedBuffer>& buffer = peer_buffers_[static_cast<size_t>(rank)][location.buffer];
   if (buffer == nullptr) {
     const Member::Buffer& published = peer.buffers[location.buffer];
     ASSIGN_OR_RETURN(buffer, SharedBuffer::Open(peer.pid.load(), published.fd, published.bytes), << "of rank " << rank);
@@ -271,20 +273,20 @@ absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
     uint32_t seen = counter.value.load(std::memory_order_seq_cst);
     if (HasReached(counter, ticket)) return absl::OkStatus();
     if (absl::Status peers = CheckPeers(rank); !peers.ok()) {
-      // Progress that it signalled before it left counts.
-      return HasReached(counter, ticket) && !broken_here_ ? absl::OkStatus() : peers;
+      // What the rank signalled before it left is still valid.
+      return HasReached(counter, ticket) && !is_broken_by_us_ ? absl::OkStatus() : peers;
     }
     const absl::Duration left = timeout_ - waited();
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(
-          absl::StrCat(Missing(stage, ticket), " did not come within ", absl::FormatDuration(timeout_)));
+          absl::StrCat(MissingRanks(stage, ticket), " did not arrive within ", absl::FormatDuration(timeout_)));
     }
-    Sleep(counter, seen, std::min(left, kLook));
+    Sleep(counter, seen, std::min(left, kPollInterval));
     if (HasReached(counter, ticket)) return absl::OkStatus();
   }
 }
 
-std::string SharedSegment::Missing(Stage stage, uint32_t ticket) const {
+std::string SharedSegment::MissingRanks(Stage stage, uint32_t ticket) const {
   std::vector<int> missing;
   for (int rank = 0; rank < options_.world_size; ++rank) {
     if (!HasReached(member(rank).stages[stage], ticket)) missing.push_back(rank);
@@ -293,20 +295,20 @@ std::string SharedSegment::Missing(Stage stage, uint32_t ticket) const {
 }
 
 absl::Status SharedSegment::CheckPeers(int rank) const {
-  if (broken_here_) return absl::AbortedError("the group was aborted");
-  uint32_t broken_by = board_->broken_by.load(std::memory_order_seq_cst);
+  if (is_broken_by_us_) return absl::AbortedError("the group was aborted");
+  uint32_t broken_by = header_->broken_by.load(std::memory_order_seq_cst);
   if (broken_by != 0) return absl::UnavailableError(absl::StrCat("rank ", broken_by - 1, " has left the group"));
   if (static_cast<size_t>(rank) >= pidfds_.size() || pidfds_[rank] < 0) return absl::OkStatus();
-  pollfd look{.fd = pidfds_[rank], .events = POLLIN, .revents = 0};
-  if (poll(&look, 1, 0) <= 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("rank ", rank, " has ended"));
+  pollfd polled{.fd = pidfds_[rank], .events = POLLIN, .revents = 0};
+  if (poll(&polled, 1, 0) <= 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("rank ", rank, " has exited"));
 }
 
 void SharedSegment::Break() {
-  broken_here_ = true;
-  if (board_ == nullptr) return;
-  uint32_t whole = 0;
-  board_->broken_by.compare_exchange_strong(whole, static_cast<uint32_t>(options_.rank) + 1);
+  is_broken_by_us_ = true;
+  if (header_ == nullptr) return;
+  uint32_t not_broken = 0;
+  header_->broken_by.compare_exchange_strong(not_broken, static_cast<uint32_t>(options_.rank) + 1);
   for (int rank = 0; rank < options_.world_size; ++rank) {
     for (Counter& counter : member(rank).stages) Wake(counter);
   }

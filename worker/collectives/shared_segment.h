@@ -55,18 +55,18 @@ class SharedSegment {
 
   // The space for the input of a rank, and the space for results. Pieces with even and odd tickets use different
   // halves.
-  std::byte* part(int rank, uint32_t ticket) const;
-  std::byte* result(uint32_t ticket) const;
+  std::byte* InputSpace(int rank, uint32_t ticket) const;
+  std::byte* ResultSpace(uint32_t ticket) const;
   size_t piece_bytes() const { return options_.piece_bytes; }
   void set_timeout(absl::Duration timeout) { timeout_ = timeout; }  // applies to later waits
 
   // Memory of this rank that the peers can read in place; null if it cannot be allocated or kMaxBuffers were created.
   std::shared_ptr<SharedBuffer> NewBuffer(size_t bytes);
-  // Publishes that this rank's input for piece `ticket` is at `data`, inside one of its existing buffers, and not in
-  // part(); null: it is in part(). The peers see it once this rank has signalled kArrived. Returns false if `data` is
-  // in no buffer.
+  // Publishes that this rank's input for piece `ticket` is at `data`, inside one of its existing buffers; otherwise
+  // (`data` is null or in no buffer, and the result is false) that it is in InputSpace. The peers see this once this
+  // rank has signalled kArrived.
   bool SetLocation(uint32_t ticket, const void* data, size_t bytes);
-  // The location that a peer has published; null: its part(). Possible errors: Unavailable if the peer has exited.
+  // The location that a peer has published; null: its InputSpace. Possible errors: Unavailable if the peer has exited.
   absl::StatusOr<const std::byte*> LocationOf(int rank, uint32_t ticket);
 
   // The operation that this rank runs; the others compare it with their own when this rank has arrived.
@@ -86,15 +86,16 @@ class SharedSegment {
   void Break();
 
  private:
-  struct Board;
+  struct Header;
   struct Member;
 
   explicit SharedSegment(const SharedSegmentOptions& options) : options_(options), timeout_(options.timeout) {}
-  std::string Missing(Stage stage, uint32_t ticket) const;
+  std::string MissingRanks(Stage stage, uint32_t ticket) const;
   absl::Status Make();
   absl::Status Open();
   absl::Status Map(int fd);
-  absl::Status Meet();
+  // Waits until all ranks have mapped the segment, and opens their processes so that CheckPeers sees them exit.
+  absl::Status OpenPeers();
   absl::Status CheckPeers(int rank) const;
   Member& member(int rank) const;
   size_t size_bytes() const;
@@ -102,11 +103,11 @@ class SharedSegment {
   const SharedSegmentOptions options_;
   absl::Duration timeout_;
   int fd_ = -1;
-  Board* board_ = nullptr;
+  Header* header_ = nullptr;
   std::vector<int> pidfds_;  // by rank; -1: this rank
-  std::atomic<bool> broken_here_ = false;
-  std::vector<std::weak_ptr<SharedBuffer>> buffers_;                        // of this rank
-  std::vector<std::map<int32_t, std::shared_ptr<SharedBuffer>>> of_peers_;  // by rank: the buffers that were mapped
+  std::atomic<bool> is_broken_by_us_ = false;
+  std::vector<std::weak_ptr<SharedBuffer>> buffers_;                            // of this rank
+  std::vector<std::map<int32_t, std::shared_ptr<SharedBuffer>>> peer_buffers_;  // by rank: those that were mapped
 };
 
 }  // namespace trainyard

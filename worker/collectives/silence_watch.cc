@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kLookInterval = absl::Seconds(1);
+constexpr absl::Duration kCheckInterval = absl::Seconds(1);
 constexpr absl::Duration kMaxSilence = absl::Seconds(12);
 constexpr uint32_t kMinRetransmissions = 5;
 constexpr uint32_t kMinProbesLost = 12;
@@ -32,7 +32,7 @@ void KeepAlive(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kKeepaliveProbes, sizeof kKeepaliveProbes);
 }
 
-std::optional<ConnectionState> LookAt(int fd) {
+std::optional<ConnectionState> ReadState(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
@@ -80,7 +80,7 @@ SilenceWatch::~SilenceWatch() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    stop_asked_.SignalAll();
+    stop_requested_.SignalAll();
   }
   thread_.join();
 }
@@ -91,12 +91,13 @@ void SilenceWatch::Run() {
   while (true) {
     {
       absl::MutexLock lock(&mu_);
-      if (stop_asked_.AwaitFor(&mu_, kLookInterval, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; }))
+      if (stop_requested_.AwaitFor(&mu_, kCheckInterval,
+                                   [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; }))
         return;
     }
     for (Watched& watched : watched_) {
       watched.probe.Poll();
-      std::optional<ConnectionState> state = LookAt(watched.fd);
+      std::optional<ConnectionState> state = ReadState(watched.fd);
       if (!state.has_value() || !IsInDoubt(*state)) {
         watched.probe.Clear();
         continue;

@@ -44,7 +44,7 @@ struct ConnectionState {
   uint32_t retransmissions = 0;  // of the oldest of them, in a row
   absl::Duration since_answer;   // since the last acknowledgement
   bool answers_probes = false;   // at least one probe was answered
-  uint32_t probes_lost = 0;      // in a row, since the connection is in doubt
+  uint32_t probes_lost = 0;      // in a row, since the connection came into doubt
 };
 
 // Pure: whether the other end counts as dead.
@@ -71,7 +71,7 @@ class SilenceWatch {
   std::vector<Watched> watched_;  // used only by the thread once it runs
   const std::function<void(const std::string&)> on_silence_;
   absl::Mutex mu_;
-  SteadyCondVar stop_asked_;
+  SteadyCondVar stop_requested_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

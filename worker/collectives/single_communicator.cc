@@ -30,7 +30,7 @@ class SingleCommunicator final : public Communicator {
     return Copy(out, in);
   }
   std::unique_ptr<Collective> Barrier() override { return End(); }
-  absl::Status Meet(absl::Duration) override { return End()->Wait(); }
+  absl::Status MonitoredBarrier(absl::Duration) override { return End()->Wait(); }
 
   void Abort(absl::string_view reason) override {
     absl::MutexLock lock(&mu_);

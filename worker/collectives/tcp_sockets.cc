@@ -110,21 +110,22 @@ uint16_t ClosedPortAcross(int connection, const std::vector<TcpEnd>& peers) {
 
 absl::StatusOr<std::vector<int>> DuplicateConnections(const TcpEnd& own, const std::vector<TcpEnd>& peers) {
   std::vector<int> duplicates;
-  absl::Status trouble;
+  absl::Status duplicate_error;
   absl::Status status = ForEachDescriptor([&](int fd) {
     std::optional<TcpEnd> local = LocalEnd(fd), remote = PeerEnd(fd);
     if (!local.has_value() || !remote.has_value()) return;  // Not TCP, or not connected: a listener.
-    bool ours = local->port == own.port;
-    for (const TcpEnd& peer : peers) ours = ours || (remote->port == peer.port && remote->address == peer.address);
-    if (!ours) return;
+    bool is_of_group = local->port == own.port;
+    for (const TcpEnd& peer : peers)
+      is_of_group = is_of_group || (remote->port == peer.port && remote->address == peer.address);
+    if (!is_of_group) return;
     int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (duplicate < 0) {
-      trouble.Update(ErrnoStatus(errno, "cannot duplicate a connection's descriptor"));
+      duplicate_error.Update(ErrnoStatus(errno, "cannot duplicate a connection's descriptor"));
     } else {
       duplicates.push_back(duplicate);
     }
   });
-  status.Update(trouble);
+  status.Update(duplicate_error);
   if (!status.ok()) {
     for (int fd : duplicates) close(fd);
     return status;

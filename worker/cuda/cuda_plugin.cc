@@ -27,9 +27,8 @@ absl::Status NoDevice(cudaError_t error) {
       "; ",
       driver == 0 ? "there is no NVIDIA driver" : absl::StrCat("the NVIDIA driver supports CUDA ", CudaVersion(driver)),
       ", and CUDA ", CudaVersion(runtime),
-      " is needed. Install or update the driver until nvidia-smi lists a GPU (for a container, start it with its "
-      "GPUs), "
-      "or set resources.device to cpu"));
+      " is needed. Install or update the driver until nvidia-smi lists a GPU (for a container, start it with "
+      "access to the GPUs), or set resources.device to cpu"));
 }
 
 std::string UuidOf(const cudaDeviceProp& properties) {

@@ -69,9 +69,9 @@ class CudaPlugin {
   virtual absl::StatusOr<CudaDevice> Use(int index) = 0;
 
   // Creates a communicator for tensors on one device per rank. Wait makes the current stream wait for the operation,
-  // and not the host. A failure after that is reported by a later operation, so the results of such a step must be
-  // discarded. Operations of one communicator run on one stream, in the order in which they were started. Meet does not
-  // name missing ranks. Possible errors: those of NewGlooCommunicator.
+  // not the host. A failure after that is reported by a later operation, so the results of such a step must be
+  // discarded. Operations of one communicator run on one stream, in the order in which they were started.
+  // MonitoredBarrier does not name missing ranks. Possible errors: those of NewGlooCommunicator.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(const NcclOptions& options) = 0;
 
   virtual CudaMemory MemoryOf(int index) = 0;

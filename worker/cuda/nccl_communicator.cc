@@ -26,10 +26,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-// How soon a broken connection is detected; an abort does not wait for this.
-constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
-// How often Meet checks whether all ranks have arrived.
-constexpr absl::Duration kMeetLookEvery = absl::Milliseconds(2);
+// How often Watch looks for errors and timeouts; an abort does not wait for this.
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(200);
+// How often MonitoredBarrier checks whether all ranks have arrived.
+constexpr absl::Duration kBarrierPollInterval = absl::Milliseconds(2);
 
 const char* ErrorText(c10d::ErrorType error) {
   switch (error) {
@@ -112,7 +112,7 @@ class NcclCommunicator final : public C10dCommunicator {
     }));
   }
 
-  absl::Status Meet(absl::Duration limit) override {
+  absl::Status MonitoredBarrier(absl::Duration limit) override {
     std::unique_ptr<Collective> barrier = Barrier();
     RETURN_IF_ERROR(barrier->Wait());
     const Clock::time_point deadline = Clock::now() + absl::ToChronoNanoseconds(std::min(limit, options_.timeout));
@@ -124,7 +124,7 @@ class NcclCommunicator final : public C10dCommunicator {
         return absl::DeadlineExceededError(
             absl::StrCat("not all of ", options_.world_size, " ranks arrived within ", absl::FormatDuration(limit)));
       }
-      changed_.WaitFor(&mu_, kMeetLookEvery);
+      changed_.WaitFor(&mu_, kBarrierPollInterval);
     }
     return log_.error();
   }
@@ -144,7 +144,7 @@ class NcclCommunicator final : public C10dCommunicator {
   }
 
   // Makes the current stream wait for operation `number`.
-  absl::Status Order(uint64_t number, c10d::Work& work) {
+  absl::Status WaitOnStream(uint64_t number, c10d::Work& work) {
     {
       absl::MutexLock lock(&mu_);
       for (Pending& pending : pending_) {
@@ -159,8 +159,8 @@ class NcclCommunicator final : public C10dCommunicator {
     return log_.error();
   }
 
-  // [Note: together] An abort of one communicator waits until its kernels have ended. They may wait for kernels of
-  // other communicators on the device, which wait for peers that were aborted here. So each communicator is aborted on
+  // [Note: aborts on threads] An abort of one communicator waits until its kernels have ended. They may wait for kernels of
+  // other communicators on the device, which wait for peers. So each communicator is aborted on
   // a thread of its own and Abort returns immediately; a caller that aborts several of them in sequence is never
   // blocked by the first.
   absl::Status Break(absl::Status status) override {
@@ -193,19 +193,19 @@ class NcclCommunicator final : public C10dCommunicator {
   // c10d's watchdog is disabled because it would end the process. This one reports NCCL's errors and timeouts.
   void Watch() {
     while (log_.error().ok()) {
-      std::string late;
+      std::string overdue;
       {
         absl::MutexLock lock(&mu_);
-        if (!stopping_) changed_.WaitFor(&mu_, kLookEvery);
+        if (!stopping_) changed_.WaitFor(&mu_, kWatchInterval);
         if (stopping_) return;
         RemoveEnded();
         const bool hangs =
             !pending_.empty() && Clock::now() - pending_.front().started > absl::ToChronoNanoseconds(options_.timeout);
-        if (hangs) late = pending_.front().name;
+        if (hangs) overdue = pending_.front().name;
       }
-      if (!late.empty()) {
+      if (!overdue.empty()) {
         (void)Break(AnnotateFailure(
-            late, *this,
+            overdue, *this,
             absl::DeadlineExceededError(absl::StrCat("no progress within ", absl::FormatDuration(options_.timeout)))));
         return;
       }
@@ -236,7 +236,7 @@ class NcclCommunicator final : public C10dCommunicator {
 
 absl::Status NcclCollective::Wait() {
   if (work_ == nullptr) return status_;
-  status_ = owner_.Order(number_, *work_);
+  status_ = owner_.WaitOnStream(number_, *work_);
   work_.reset();
   return status_;
 }
@@ -260,12 +260,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewNcclCommunicator(const NcclOpti
     return absl::InvalidArgumentError(absl::StrCat("a world of ", options.world_size, " needs a key-value store"));
   }
   const std::chrono::milliseconds timeout(absl::ToInt64Milliseconds(options.timeout));
-  c10::intrusive_ptr<RendezvousStore> ours;
+  c10::intrusive_ptr<RendezvousStore> rendezvous;
   c10::intrusive_ptr<c10d::Store> store;
   if (options.store == nullptr) {
     store = c10::make_intrusive<c10d::HashStore>();
   } else {
-    store = ours = c10::make_intrusive<RendezvousStore>(*options.store, absl::StrCat(options.prefix, "nccl/"), timeout);
+    store = rendezvous =
+        c10::make_intrusive<RendezvousStore>(*options.store, absl::StrCat(options.prefix, "nccl/"), timeout);
   }
   try {
     const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device));
@@ -278,7 +279,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewNcclCommunicator(const NcclOpti
     group->eagerConnectSingleDevice(device);
     return std::make_unique<NcclCommunicator>(options, std::move(group));
   } catch (const std::exception& error) {
-    absl::Status status = ours == nullptr ? absl::OkStatus() : ours->failure();
+    absl::Status status = rendezvous == nullptr ? absl::OkStatus() : rendezvous->failure();
     if (status.ok()) status = StatusFromException(error);
     return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.world_size,
                                                     " could not join its peers by NCCL: ", status.message()));

@@ -27,7 +27,7 @@ namespace {
 constexpr absl::Duration kFolderWait = absl::Seconds(10);
 
 // The slowest rank may still be reading its checkpoint or its data while the others wait for it.
-constexpr absl::Duration kMeetingLimit = absl::Minutes(30);
+constexpr absl::Duration kReadyLimit = absl::Minutes(30);
 
 // Uses the first samples of each part of the corpus. `evaluation_samples` 0: the job does not evaluate.
 void MakeData(const TrainConfig& config, int64_t training_samples, int64_t evaluation_samples, Rank& rank) {
@@ -399,7 +399,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   }
   RETURN_IF_ERROR(MakeParallel(order, *rank));
   RETURN_IF_ERROR(Restore(order, std::move(point), announced, reading, link, *rank, log));
-  RETURN_IF_ERROR(rank->world().Meet(kMeetingLimit)) << "before the first step";
+  RETURN_IF_ERROR(rank->world().MonitoredBarrier(kReadyLimit)) << "before the first step";
   if (order.rank == 0) {
     ASSIGN_OR_RETURN(std::vector<std::string> notes, ClaimRunFolder(order, *rank->folder, file_system));
     for (const std::string& note : notes) log << note << std::endl;

@@ -155,7 +155,7 @@ absl::StatusOr<std::string> SentencesOf(const StartOrder& order, const Outcome& 
 
 // Returns the outcome of all ranks, the same on each; its status names the ranks that failed, and why.
 absl::StatusOr<Outcome> ShareOutcome(const StartOrder& order, const Outcome& own, Communicator& communicator) {
-  RETURN_IF_ERROR(communicator.Meet(kLoadingLimit)) << "while the ranks load";
+  RETURN_IF_ERROR(communicator.MonitoredBarrier(kLoadingLimit)) << "while the ranks load";
   at::Tensor counts = at::zeros({2}, at::kDouble);
   if (own.kind != Outcome::kLoaded) counts.mutable_data_ptr<double>()[own.kind == Outcome::kRefused] = 1;
   RETURN_IF_ERROR(communicator.AllReduceSum(counts)->Wait()) << "while agreeing on what was loaded";

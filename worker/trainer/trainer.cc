@@ -259,10 +259,10 @@ absl::Status Trainer::ReadAgreement() {
   AgreedStep agreed = agreement_.Read(sum);
   saver_.Update(step_, record_.step, sum);
   if (agreed.stop && !leave_ && order_.rank == 0) {
-    log_ << (agreed.asked ? "asked to stop" : "a rank must leave (SIGTERM)") << ": all leave after step " << step_
-         << std::endl;
+    log_ << (agreed.is_requested ? "stop requested" : "a rank must leave (SIGTERM)") << ": all leave after step "
+         << step_ << std::endl;
   }
-  if (agreed.stop) unless_unsaved_ = agreed.unless_unsaved;
+  if (agreed.stop) stop_needing_save_ = agreed.request_needing_save;
   leave_ = leave_ || agreed.stop;
   last_loss_ = agreed.loss;
   if (order_.rank != 0) return absl::OkStatus();
@@ -309,12 +309,12 @@ absl::Status Trainer::Evaluate() {
 absl::Status Trainer::SaveAndLeave() {
   if (step_ == config_.steps) return SaveLast();
   link_.ReportProgress(Phase::kSave, step_);
-  const uint64_t stop = unless_unsaved_;
+  const uint64_t stop = stop_needing_save_;
   ASSIGN_OR_RETURN(const bool saved, saver_.SaveAndWait(step_, Position(), stop));
   leave_ = stop == 0 || saved;
   unsaved_ = !saved;
   if (!leave_) {
-    stops_off_ = stop;
+    last_cancelled_stop_ = stop;
     if (order_.rank == 0)
       log_ << "the stop after step " << step_ << " is cancelled: the step was not saved" << std::endl;
     return absl::OkStatus();
@@ -328,7 +328,7 @@ absl::Status Trainer::SaveAndLeave() {
 absl::Status Trainer::SaveLast() {
   const auto new_stop = [this] {
     const StopRequest stop = link_.stop_request();
-    return stop.number > stops_off_ ? stop : StopRequest();
+    return stop.number > last_cancelled_stop_ ? stop : StopRequest();
   };
   ASSIGN_OR_RETURN(Saver::LastSave last,
                    saver_.SaveLast(step_, Position(),

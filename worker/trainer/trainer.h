@@ -92,11 +92,11 @@ class Trainer {
   std::optional<int64_t> bad_micro_batch_;  // the first one of this rank in this step whose loss was not finite
   uint64_t num_skipped_ = 0;  // consecutive steps without an update, except those that lowered the loss scale
   bool leave_ = false;
-  bool unsaved_ = false;     // saving the last step has failed
-  std::string why_unsaved_;  // rank 0: why the job's last step is not saved
-  uint64_t stops_off_ = 0;   // stop requests up to this number are cancelled: their save failed
+  bool unsaved_ = false;              // saving the last step has failed
+  std::string why_unsaved_;           // rank 0: why the job's last step is not saved
+  uint64_t last_cancelled_stop_ = 0;  // stop requests up to this number are cancelled: their save failed
   // the stop that is cancelled if the save before it fails; 0: all ranks leave in any case
-  uint64_t unless_unsaved_ = 0;
+  uint64_t stop_needing_save_ = 0;
   WorkTotals work_;
   std::vector<MemoryUse> memory_;  // as reported last
   double last_loss_ = 0;

@@ -160,10 +160,10 @@ absl::StatusOr<std::string> AstrayMain(Communicator& comm, const std::string&) {
 }
 
 // The last rank arrives only after the others have reported it missing.
-absl::StatusOr<std::string> MeetingMain(Communicator& comm, const std::string&) {
-  RETURN_IF_ERROR(comm.Meet(absl::Minutes(1)));
+absl::StatusOr<std::string> MonitoredBarrierMain(Communicator& comm, const std::string&) {
+  RETURN_IF_ERROR(comm.MonitoredBarrier(absl::Minutes(1)));
   if (comm.rank() == comm.world_size() - 1) raise(SIGSTOP);
-  return comm.Meet(absl::Milliseconds(300)).ToString();
+  return comm.MonitoredBarrier(absl::Milliseconds(300)).ToString();
 }
 
 class CommunicatorByWorldSize : public testing::TestWithParam<Group> {};
@@ -242,8 +242,8 @@ TEST_P(BrokenCommunicator, Abort_DuringAWaitForAStoppedPeer_ReturnsWithin200Ms) 
   EXPECT_LT(slowest_micros, 200'000);
 }
 
-TEST_P(BrokenCommunicator, Meet_NamesTheMissingRank) {
-  World world(GetParam().size, "meeting", "", GetParam().transport);
+TEST_P(BrokenCommunicator, MonitoredBarrier_NamesTheMissingRank) {
+  World world(GetParam().size, "monitored-barrier", "", GetParam().transport);
 
   absl::StatusOr<std::string> status = world.ResultOf(0);
   ASSERT_TRUE(status.ok()) << status.status();
@@ -328,7 +328,7 @@ int main(int argc, char** argv) {
                      {"large", LargeMain},
                      {"mixed", MixedMain},
                      {"astray", AstrayMain},
-                     {"meeting", MeetingMain}});
+                     {"monitored-barrier", MonitoredBarrierMain}});
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

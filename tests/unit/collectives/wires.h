@@ -90,7 +90,7 @@ class Wires : public testing::TestWithParam<Wire> {
       for (auto& group : groups->owned) RETURN_IF_ERROR(WarmUp(*group)) << group->name();
       absl::Status status = main(rank, *groups);
       RETURN_IF_ERROR(status);
-      return groups->world->Meet(absl::Minutes(1));  // no rank may leave while a peer still needs it
+      return groups->world->MonitoredBarrier(absl::Minutes(1));  // no rank may leave while a peer still needs it
     });
   }
   absl::Status RunSharded(const std::function<absl::Status(int rank, MeshGroups& groups)>& main) {

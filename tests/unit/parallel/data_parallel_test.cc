@@ -44,7 +44,7 @@ class RecordingCommunicator final : public Communicator {
     return std::make_unique<Ended>(answer);
   }
   std::unique_ptr<Collective> Barrier() override { return std::make_unique<Ended>(answer); }
-  absl::Status Meet(absl::Duration) override { return answer; }
+  absl::Status MonitoredBarrier(absl::Duration) override { return answer; }
   void Abort(absl::string_view) override {}
   CollectiveProgress progress() const override { return {}; }
 

@@ -76,7 +76,7 @@ class SlowWire final : public Communicator {
     return Start();
   }
   std::unique_ptr<Collective> Barrier() override { return Start(); }
-  absl::Status Meet(absl::Duration) override { return absl::OkStatus(); }
+  absl::Status MonitoredBarrier(absl::Duration) override { return absl::OkStatus(); }
   void Abort(absl::string_view) override {}
   CollectiveProgress progress() const override { return {}; }
 

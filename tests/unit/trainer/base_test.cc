@@ -42,16 +42,16 @@ TEST(AgreementTest, Request_ActsOnceEvenIfSeenAgain) {
   EXPECT_FALSE(agreement.Read({.tokens = 1}).stop);
   EXPECT_TRUE(agreement.Read({.tokens = 1, .request = 4}).stop);
   EXPECT_FALSE(agreement.Read({.tokens = 1, .request = 4}).stop);
-  EXPECT_TRUE(agreement.Read({.tokens = 1, .request = 5}).asked);
+  EXPECT_TRUE(agreement.Read({.tokens = 1, .request = 5}).is_requested);
 }
 
 TEST(AgreementTest, RequestThatNeedsItsSave_IsReportedUnlessARankMustLeaveAnyway) {
   Agreement agreement;
 
-  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).unless_unsaved, 4u);
-  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).unless_unsaved, 0u) << "seen before";
-  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 5, .notice = 1, .needs_save = 1}).unless_unsaved, 0u);
-  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 6}).unless_unsaved, 0u);
+  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).request_needing_save, 4u);
+  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).request_needing_save, 0u) << "seen before";
+  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 5, .notice = 1, .needs_save = 1}).request_needing_save, 0u);
+  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 6}).request_needing_save, 0u);
 }
 
 TEST(AgreementTest, Terms_SurviveWritingAndReading) {
@@ -78,7 +78,7 @@ TEST(AgreementTest, Notice_OfAnyRankStopsAll) {
   AgreedStep agreed = agreement.Read({.tokens = 1, .notice = 1});
 
   EXPECT_TRUE(agreed.stop);
-  EXPECT_FALSE(agreed.asked);
+  EXPECT_FALSE(agreed.is_requested);
 }
 
 TEST(MetricsTest, Lines_KeepFullPrecisionAndStayJson) {
