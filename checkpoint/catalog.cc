@@ -58,14 +58,14 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
   for (const StepFolder& folder : folders) {
     if (options.before_step.has_value() && folder.step >= *options.before_step) continue;
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
-        options.every_byte ? Checkpoint::Open(folder.path) : Checkpoint::OpenUnread(folder.path);
+        options.verify_bytes ? Checkpoint::Open(folder.path) : Checkpoint::OpenUnverified(folder.path);
     if (checkpoint.ok() && (*checkpoint)->manifest().step != folder.step) {
       checkpoint = absl::DataLossError(
-          absl::StrCat(folder.path, " holds a checkpoint of step ", (*checkpoint)->manifest().step));
+          absl::StrCat(folder.path, " contains a checkpoint of step ", (*checkpoint)->manifest().step));
     }
     if (checkpoint.ok() && !(*checkpoint)->manifest().nonfinite.empty()) {
       const std::vector<std::string>& names = (*checkpoint)->manifest().nonfinite;
-      found.damaged.push_back(absl::StrCat("checkpoint of step ", folder.step, " holds values that are not finite (",
+      found.damaged.push_back(absl::StrCat("checkpoint of step ", folder.step, " contains values that are not finite (",
                                            names[0], names.size() > 1 ? " and others" : "",
                                            "); no job resumes from it"));
       continue;
@@ -94,12 +94,12 @@ bool IsFinite(const std::string& path) {
 
 absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) {
   ASSIGN_OR_RETURN(std::unique_ptr<CheckpointLease> lease, CheckpointLease::ToRemove(path));
-  const std::string aside = absl::StrCat(path, ".pruned", kPartialSuffix);
-  RETURN_IF_ERROR(file_system.RemoveAll(aside));
-  RETURN_IF_ERROR(file_system.RenameOrExchange(path, aside));
-  // Otherwise a crash could leave the checkpoint under its name without its files.
+  const std::string renamed = absl::StrCat(path, ".pruned", kPartialSuffix);
+  RETURN_IF_ERROR(file_system.RemoveAll(renamed));
+  RETURN_IF_ERROR(file_system.RenameOrExchange(path, renamed));
+  // Otherwise a crash could leave the checkpoint under its original name, with files missing.
   RETURN_IF_ERROR(file_system.SyncFolder(std::filesystem::path(path).parent_path().string()));
-  return file_system.RemoveAll(aside);
+  return file_system.RemoveAll(renamed);
 }
 
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
@@ -110,16 +110,16 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
   if (retention.keep == 0) return removed;
   ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
   std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > saved_step; });
-  bool finite_stays = false;
+  bool found_finite = false;
   for (size_t i = 0; i < folders.size(); ++i) {
-    const bool for_good = retention.keep_every > 0 && folders[i].step % retention.keep_every == 0;
-    const bool stays = i < retention.keep || for_good || protected_steps.contains(folders[i].step);
+    const bool is_milestone = retention.keep_every > 0 && folders[i].step % retention.keep_every == 0;
+    const bool is_retained = i < retention.keep || is_milestone || protected_steps.contains(folders[i].step);
     // In most cases the newest checkpoint is finite, and only its manifest is read.
-    if (!finite_stays && IsFinite(folders[i].path)) {
-      finite_stays = true;
+    if (!found_finite && IsFinite(folders[i].path)) {
+      found_finite = true;
       continue;
     }
-    if (stays) continue;
+    if (is_retained) continue;
     absl::Status status = RemoveCheckpoint(folders[i].path, file_system);
     if (absl::IsUnavailable(status)) continue;  // being read; the next save tries again
     RETURN_IF_ERROR(status);

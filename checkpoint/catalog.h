@@ -2,10 +2,10 @@
 // of a function that changes the folder holds the folder's lock (rank 0 does). Listing needs no lock.
 //
 // [Note: which checkpoints are removed] `keep` counts back from the checkpoint just saved. Checkpoints of later steps,
-// which a run leaves when it resumes from an older one, are not counted: they are replaced when their steps come again.
-// A checkpoint beyond `keep` is retained if its step is protected (the loop protects the step that was last
-// confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a process reads it, and
-// if it is the newest whose values are all finite.
+// which a run leaves when it resumes from an older one, are not counted: they are replaced when the run reaches their
+// steps again. A checkpoint beyond `keep` is retained if its step is protected (the loop protects the step that was
+// last confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a process reads it,
+// and if it is the newest whose values are all finite.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ std::string StepFolderName(uint64_t step);
 // Returns the step of such a name, none for any other name.
 std::optional<uint64_t> StepOfFolderName(absl::string_view name);
 
-// Where a save of `generation` writes before it has its name: "<run folder>/step-00000100.g2.partial".
+// The folder in which a save of `generation` writes until it is complete: "<run folder>/step-00000100.g2.partial".
 std::string PartialPath(const std::string& run_folder, uint64_t step, uint64_t generation);
 
 // Newest first, not verified; none if the folder does not exist. Fails if the folder cannot be read.
@@ -54,9 +54,9 @@ struct FoundCheckpoint {
 
 struct FindOptions {
   std::optional<uint64_t> before_step = {};  // only older ones
-  bool every_byte = true;                    // false: only manifests, names and lengths are checked
+  bool verify_bytes = true;                  // false: only manifests, names and lengths are checked
 };
-// Finds the newest checkpoint that is undamaged and holds only finite values.
+// Finds the newest checkpoint that is undamaged and contains only finite values.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options = {});
 
 // Removes a checkpoint, or the remains of one. Renames it first, so that a crash in the middle leaves a partial and not

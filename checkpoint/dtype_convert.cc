@@ -41,13 +41,13 @@ uint16_t ToHalf(double value, const Half& type) {
   if (std::isinf(value)) return sign | type.exponent_ones();
   if (value == 0) return sign;
   int exponent = 0;
-  std::frexp(value, &exponent);  // value = m x 2^exponent, m in [0.5, 1)
-  const int least = 1 - type.bias();
-  const int power = std::max(exponent - 1, least);
+  std::frexp(value, &exponent);           // value = m x 2^exponent, m in [0.5, 1)
+  const int min_power = 1 - type.bias();  // of normal values; subnormal ones have the same
+  const int power = std::max(exponent - 1, min_power);
   // Scaling by a power of two is exact, so this rounds once: to nearest, ties to even.
   const double units = std::nearbyint(std::ldexp(std::fabs(value), type.fraction_bits - power));
   // A value that rounds up to the next power of two carries into the exponent; beyond the largest one it is infinity.
-  const uint64_t bits = static_cast<uint64_t>(units) + (static_cast<uint64_t>(power - least) << type.fraction_bits);
+  const uint64_t bits = static_cast<uint64_t>(units) + (static_cast<uint64_t>(power - min_power) << type.fraction_bits);
   return sign | static_cast<uint16_t>(std::min<uint64_t>(bits, type.exponent_ones()));
 }
 
@@ -82,11 +82,11 @@ bool IsFloating(absl::string_view dtype) {
   return dtype == "F64" || dtype == "F32" || dtype == "F16" || dtype == "BF16";
 }
 
-std::string DtypeOfName(absl::string_view word) {
-  if (word == "fp64") return "F64";
-  if (word == "fp32") return "F32";
-  if (word == "fp16") return "F16";
-  return word == "bf16" ? "BF16" : "";
+std::string DtypeOfName(absl::string_view name) {
+  if (name == "fp64") return "F64";
+  if (name == "fp32") return "F32";
+  if (name == "fp16") return "F16";
+  return name == "bf16" ? "BF16" : "";
 }
 
 std::string ConvertValues(absl::string_view bytes, absl::string_view from, absl::string_view to) {

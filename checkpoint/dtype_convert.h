@@ -12,7 +12,7 @@ namespace trainyard {
 bool IsFloating(absl::string_view dtype);
 
 // Returns "F32" for "fp32" and so on, the names of train.precision; empty for any other name.
-std::string DtypeOfName(absl::string_view word);
+std::string DtypeOfName(absl::string_view name);
 
 // Returns `bytes`, which are values of type `from`, converted to type `to`. REQUIRES: both types are floating, and
 // `bytes` contains a whole number of values.

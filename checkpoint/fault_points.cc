@@ -30,34 +30,36 @@ constexpr uint64_t kRulesBytesMax = 1 << 20;
 constexpr absl::Duration kWaitLimit = absl::Minutes(10);
 constexpr absl::Duration kWaitPoll = absl::Milliseconds(2);
 
-constexpr absl::string_view kAlone[] = {"snapshot", "ready", "grant", "commit"};
+constexpr absl::string_view kSinglePoints[] = {"snapshot", "ready", "grant", "commit"};
 constexpr absl::string_view kCalls[] = {"create", "append", "writeback", "sync", "rename", "remove"};
-constexpr absl::string_view kWhats[] = {"shard", "part", "manifest", "partial", "step", "run", "other"};
+constexpr absl::string_view kTargets[] = {"shard", "part", "manifest", "partial", "step", "run", "other"};
 constexpr absl::string_view kPhases[] = {"before", "after"};
 
-template <typename Words>
-bool IsOneOf(absl::string_view word, const Words& words) {
-  return std::find(std::begin(words), std::end(words), word) != std::end(words);
+template <typename Names>
+bool IsOneOf(absl::string_view name, const Names& names) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
+// This and the Read functions return the problem; empty if there is none.
 std::string CheckPoint(absl::string_view point) {
-  if (IsOneOf(point, kAlone)) return "";
+  if (IsOneOf(point, kSinglePoints)) return "";
   const std::vector<absl::string_view> parts = absl::StrSplit(point, ':');
-  auto known = [](absl::string_view part, const auto& words) { return part == "*" || IsOneOf(part, words); };
-  if (parts.size() == 3 && known(parts[0], kCalls) && known(parts[1], kWhats) && known(parts[2], kPhases)) return "";
-  return absl::StrCat("point=", point, ": expected ", absl::StrJoin(kAlone, ", "), ", or (", absl::StrJoin(kCalls, "|"),
-                      "):(", absl::StrJoin(kWhats, "|"), "):(before|after), with * for any");
+  auto known = [](absl::string_view part, const auto& names) { return part == "*" || IsOneOf(part, names); };
+  if (parts.size() == 3 && known(parts[0], kCalls) && known(parts[1], kTargets) && known(parts[2], kPhases)) return "";
+  return absl::StrCat("point=", point, ": expected ", absl::StrJoin(kSinglePoints, ", "), ", or (",
+                      absl::StrJoin(kCalls, "|"), "):(", absl::StrJoin(kTargets, "|"),
+                      "):(before|after), with * for any");
 }
 
 std::string ReadAct(absl::string_view value, FaultRule& rule) {
   using Act = FaultRule::Act;
-  const std::pair<absl::string_view, Act> plain[] = {{"kill", Act::kKill},
-                                                     {"stop", Act::kStop},
-                                                     {"enospc", Act::kNoSpace},
-                                                     {"eio", Act::kIoError},
-                                                     {"erofs", Act::kReadOnly}};
-  for (const auto& [word, act] : plain) {
-    if (value != word) continue;
+  const std::pair<absl::string_view, Act> actions[] = {{"kill", Act::kKill},
+                                                       {"stop", Act::kStop},
+                                                       {"enospc", Act::kNoSpace},
+                                                       {"eio", Act::kIoError},
+                                                       {"erofs", Act::kReadOnly}};
+  for (const auto& [name, act] : actions) {
+    if (value != name) continue;
     rule.act = act;
     return "";
   }
@@ -69,15 +71,15 @@ std::string ReadAct(absl::string_view value, FaultRule& rule) {
   if (absl::string_view rest = value; absl::ConsumePrefix(&rest, "wait:")) {
     rule.act = Act::kWait;
     rule.file = std::string(rest);
-    return rest.empty() ? "do=wait: expected the path of a file after it" : "";
+    return rest.empty() ? "do=wait:: expected the path of a file after the colon" : "";
   }
   return absl::StrCat("do=", value, ": expected kill, stop, enospc, eio, erofs, slow:DURATION or wait:FILE");
 }
 
-std::string ReadCount(absl::string_view key, absl::string_view value, uint64_t least, std::optional<uint64_t>& count) {
+std::string ReadCount(absl::string_view key, absl::string_view value, uint64_t min, std::optional<uint64_t>& count) {
   uint64_t number = 0;
-  if (!absl::SimpleAtoi(value, &number) || number < least) {
-    return absl::StrCat(key, "=", value, ": expected a number from ", least);
+  if (!absl::SimpleAtoi(value, &number) || number < min) {
+    return absl::StrCat(key, "=", value, ": expected a number of at least ", min);
   }
   count = number;
   return "";
@@ -92,30 +94,31 @@ std::string ReadKey(absl::string_view key, absl::string_view value, FaultRule& r
   if (key == "rank") return ReadCount(key, value, 0, rule.rank);
   if (key == "generation") return ReadCount(key, value, 1, rule.generation);
   if (key == "nth") return ReadCount(key, value, 1, rule.nth);
-  if (key != "once") return absl::StrCat("'", key, "' is no key; they are point, do, rank, generation, nth, once");
+  if (key != "once")
+    return absl::StrCat("'", key, "' is not a key; the keys are point, do, rank, generation, nth, once");
   rule.once = std::string(value);
   return value.empty() ? "once=: expected the path of a file" : "";
 }
 
 FaultRule ReadRule(absl::string_view text, std::vector<std::string>& problems) {
   FaultRule rule;
-  bool acts = false;
+  bool has_do = false;
   auto add = [&](const std::string& problem) {
     if (!problem.empty()) problems.push_back(absl::StrCat("'", text, "': ", problem));
   };
   for (absl::string_view pair : absl::StrSplit(text, ',')) {
     const std::pair<absl::string_view, absl::string_view> halves = absl::StrSplit(pair, absl::MaxSplits('=', 1));
     const absl::string_view key = absl::StripAsciiWhitespace(halves.first);
-    acts = acts || key == "do";
+    has_do = has_do || key == "do";
     add(ReadKey(key, absl::StripAsciiWhitespace(halves.second), rule));
   }
   if (rule.point.empty()) add("point= is missing");
-  if (!acts) add("do= is missing");
+  if (!has_do) add("do= is missing");
   return rule;
 }
 
 // Whether a rule's point, such as "sync:*:before", matches a point such as "sync:shard:before".
-bool IsAbout(absl::string_view pattern, absl::string_view point) {
+bool Matches(absl::string_view pattern, absl::string_view point) {
   const std::vector<absl::string_view> wanted = absl::StrSplit(pattern, ':'), parts = absl::StrSplit(point, ':');
   if (wanted.size() != parts.size()) return false;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -124,7 +127,7 @@ bool IsAbout(absl::string_view pattern, absl::string_view point) {
   return true;
 }
 
-// Creates a file that holds the number of this process. False: the file exists already.
+// Creates a file that contains the id of this process. False: the file exists already.
 bool MakeMarker(const std::string& path) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return false;
@@ -134,21 +137,22 @@ bool MakeMarker(const std::string& path) {
   return true;
 }
 
-absl::string_view WhatOf(const std::string& path, absl::string_view otherwise) {
+absl::string_view TargetOf(const std::string& path, absl::string_view other_target) {
   const std::string name = std::filesystem::path(path).filename().string();
   if (name == kManifestName) return "manifest";
   if (absl::EndsWith(name, kPartialSuffix)) return "partial";
   if (absl::EndsWith(name, ".safetensors")) return "shard";
   if (absl::StartsWith(name, "part-") && absl::EndsWith(name, ".json")) return "part";
-  return StepOfFolderName(name).has_value() ? "step" : otherwise;
+  return StepOfFolderName(name).has_value() ? "step" : other_target;
 }
 
-// Passes the point before, makes the call, passes the point after.
-class Points {
+// The points before and after one call of the file system.
+class CallPoints {
  public:
-  Points(FaultPoints& points, absl::string_view call, const std::string& path, absl::string_view otherwise = "other")
+  CallPoints(FaultPoints& points, absl::string_view call, const std::string& path,
+             absl::string_view other_target = "other")
       : points_(points),
-        name_(absl::StrCat(call, ":", WhatOf(path, otherwise))),
+        name_(absl::StrCat(call, ":", TargetOf(path, other_target))),
         what_(absl::StrCat(call, " ", path)) {}
 
   absl::Status Before() { return points_.Pass(absl::StrCat(name_, ":before"), what_); }
@@ -189,7 +193,7 @@ class FaultyFile final : public WritableFile {
 
  private:
   const std::unique_ptr<WritableFile> file_;
-  Points append_, write_back_, sync_;
+  CallPoints append_, write_back_, sync_;
 };
 
 class FaultyFileSystem final : public FileSystem {
@@ -197,26 +201,26 @@ class FaultyFileSystem final : public FileSystem {
   FaultyFileSystem(FileSystem& base, FaultPoints& points) : base_(base), points_(points) {}
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    Points points(points_, "create", path);
+    CallPoints points(points_, "create", path);
     RETURN_IF_ERROR(points.Before());
     ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, base_.Create(path));
     RETURN_IF_ERROR(points.After());
     return std::make_unique<FaultyFile>(std::move(file), points_, path);
   }
   absl::Status MakeFolder(const std::string& path) override {
-    return Points(points_, "create", path).Around([&] { return base_.MakeFolder(path); });
+    return CallPoints(points_, "create", path).Around([&] { return base_.MakeFolder(path); });
   }
   absl::Status SyncFolder(const std::string& path) override {
-    return Points(points_, "sync", path, "run").Around([&] { return base_.SyncFolder(path); });
+    return CallPoints(points_, "sync", path, "run").Around([&] { return base_.SyncFolder(path); });
   }
   absl::Status SyncFile(const std::string& path) override {
-    return Points(points_, "sync", path).Around([&] { return base_.SyncFile(path); });
+    return CallPoints(points_, "sync", path).Around([&] { return base_.SyncFile(path); });
   }
   absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
-    return Points(points_, "rename", from).Around([&] { return base_.RenameOrExchange(from, to); });
+    return CallPoints(points_, "rename", from).Around([&] { return base_.RenameOrExchange(from, to); });
   }
   absl::Status RemoveAll(const std::string& path) override {
-    return Points(points_, "remove", path).Around([&] { return base_.RemoveAll(path); });
+    return CallPoints(points_, "remove", path).Around([&] { return base_.RemoveAll(path); });
   }
 
  private:
@@ -262,16 +266,16 @@ FaultPoints::FaultPoints(std::vector<FaultRule> rules, uint64_t rank, uint64_t g
 }
 
 absl::Status FaultPoints::Pass(absl::string_view point, absl::string_view what) {
-  std::vector<FaultRule> due;
+  std::vector<FaultRule> matching;
   {
     absl::MutexLock lock(&mu_);
-    for (Counted& counted : rules_) {
-      if (!IsAbout(counted.rule.point, point)) continue;
+    for (CountedRule& counted : rules_) {
+      if (!Matches(counted.rule.point, point)) continue;
       ++counted.passes;
-      if (counted.rule.nth.value_or(counted.passes) == counted.passes) due.push_back(counted.rule);
+      if (counted.rule.nth.value_or(counted.passes) == counted.passes) matching.push_back(counted.rule);
     }
   }
-  for (const FaultRule& rule : due) {
+  for (const FaultRule& rule : matching) {
     if (!rule.once.empty() && !MakeMarker(rule.once)) continue;
     RETURN_IF_ERROR(Act(rule, point, what));
   }

@@ -4,8 +4,8 @@
 //
 //   rank=1,point=sync:shard:before,nth=2,do=kill;point=append:*:before,do=slow:50ms
 //
-// Points of the file system are named "<call>:<what>:before" and "<call>:<what>:after"; points of a saver between its
-// files have a single name. Thread-safe.
+// Points of the file system are named "<call>:<target>:before" and "<call>:<target>:after"; points between the files of
+// a save have a single name. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,11 @@ struct FaultRule {
   std::string point;  // a component that is "*" matches any
   Act act = Act::kKill;
   absl::Duration delay = absl::ZeroDuration();  // of kSlow
-  std::string file = {};                        // of kWait: continues once it exists
-  std::string once = {};                        // acts only if it can create this file
+  std::string file = {};                        // of kWait: waits until this file exists
+  std::string once = {};                        // the fault happens only if this file can be created
   std::optional<uint64_t> rank = {};
   std::optional<uint64_t> generation = {};
-  std::optional<uint64_t> nth = {};  // of the matching points passed in this process; none: each
+  std::optional<uint64_t> nth = {};  // counts the matching points passed in this process, from 1; none: all of them
 };
 
 // Rules are separated by ';' or line ends; "@/path" reads them from that file. Fails with InvalidArgument, which lists
@@ -61,15 +61,15 @@ class FaultPoints {
   absl::Status Pass(absl::string_view point, absl::string_view what);
 
  private:
-  struct Counted {
+  struct CountedRule {
     FaultRule rule;
-    uint64_t passes = 0;
+    uint64_t passes = 0;  // of matching points
   };
   absl::Status Act(const FaultRule& rule, absl::string_view point, absl::string_view what);
 
   const FaultEffects effects_;
   absl::Mutex mu_;
-  std::vector<Counted> rules_ ABSL_GUARDED_BY(mu_);
+  std::vector<CountedRule> rules_ ABSL_GUARDED_BY(mu_);
 };
 
 // Wraps `base`, with a point before and after each call. Borrows both.

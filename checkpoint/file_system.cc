@@ -85,17 +85,17 @@ class KernelFileSystem final : public FileSystem {
     if (errno == EEXIST && renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
       return absl::OkStatus();
     }
-    if (errno != EINVAL && errno != ENOSYS) return Failed(from, to);
+    if (errno != EINVAL && errno != ENOSYS) return RenameError(from, to);
     // NFS and others support neither flag. There `to` is missing for the moment between two renames.
-    if (access(from.c_str(), F_OK) != 0) return Failed(from, to);
-    std::string aside = absl::StrCat(from, kReplacedSuffix);
-    bool replaces = rename(to.c_str(), aside.c_str()) == 0;
+    if (access(from.c_str(), F_OK) != 0) return RenameError(from, to);
+    std::string old = absl::StrCat(from, kReplacedSuffix);
+    const bool replaces = rename(to.c_str(), old.c_str()) == 0;
     if (rename(from.c_str(), to.c_str()) != 0) {
-      absl::Status failed = Failed(from, to);
-      if (replaces) (void)rename(aside.c_str(), to.c_str());
+      absl::Status failed = RenameError(from, to);
+      if (replaces) (void)rename(old.c_str(), to.c_str());
       return failed;
     }
-    if (replaces && rename(aside.c_str(), from.c_str()) != 0) return Failed(aside, from);
+    if (replaces && rename(old.c_str(), from.c_str()) != 0) return RenameError(old, from);
     return absl::OkStatus();
   }
 
@@ -110,7 +110,7 @@ class KernelFileSystem final : public FileSystem {
   const mode_t file_mode_;
   const mode_t folder_mode_;
 
-  static absl::Status Failed(const std::string& from, const std::string& to) {
+  static absl::Status RenameError(const std::string& from, const std::string& to) {
     return ErrnoStatus(errno, absl::StrCat("cannot rename ", from, " to ", to));
   }
 };
@@ -125,15 +125,15 @@ absl::Status WithFreeSpace(absl::Status status, const std::string& path) {
     if (!at.has_relative_path()) return status;
     at = at.parent_path();
   }
-  struct statvfs room;
-  if (statvfs(at.c_str(), &room) != 0) return status;
+  struct statvfs space;
+  if (statvfs(at.c_str(), &space) != 0) return status;
   // Go up to the mount point.
   while (at.has_relative_path() && stat(at.parent_path().c_str(), &parent) == 0 && parent.st_dev == st.st_dev) {
     at = at.parent_path();
   }
-  return absl::Status(
-      status.code(), absl::StrCat(status.message(), "; the file system at ", at.string(), " has ",
-                                  room.f_bavail * room.f_frsize, " of ", room.f_blocks * room.f_frsize, " bytes free"));
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; the file system at ", at.string(), " has ",
+                                                  space.f_bavail * space.f_frsize, " of ",
+                                                  space.f_blocks * space.f_frsize, " bytes free"));
 }
 
 absl::Status PublishFolder(const std::string& from, const std::string& to, FileSystem& file_system) {

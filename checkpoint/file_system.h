@@ -1,6 +1,6 @@
 // The interface through which checkpoints are written. The real one calls the kernel; a test passes one that runs out
-// of disk. A FileSystem is thread-safe; a WritableFile belongs to one thread. Every error names the path and has the
-// code of its errno: ResourceExhausted for a full disk, PermissionDenied for a folder of another user.
+// of disk space. A FileSystem is thread-safe; a WritableFile belongs to one thread. Every error names the path and has
+// the code of its errno: ResourceExhausted for a full disk, PermissionDenied for a folder of another user.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual absl::Status Append(absl::string_view bytes) = 0;
-  // Starts to write bytes [first, last), appended before, to the disk, and does not wait. Only Sync makes them durable;
-  // it then finishes sooner. Does nothing if the file system cannot do it.
+  // Starts to write bytes [first, last), which were appended before, to the disk, without waiting. Only Sync makes them
+  // durable, and it then finishes sooner. Does nothing if the file system does not support this.
   virtual absl::Status StartWriteBack(uint64_t first, uint64_t last) = 0;
   // Waits until those bytes have been written. Fails with the error of the disk.
   virtual absl::Status AwaitWriteBack(uint64_t first, uint64_t last) = 0;

@@ -42,10 +42,10 @@ bool IsIgnored(const std::string& name, const HuggingFaceNames& names) {
 
 }  // namespace
 
-absl::Status CheckWeights(const std::vector<WeightInfo>& held, const ModelDescription& model) {
+absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDescription& model) {
   const std::string& embedding = model.hugging_face.embedding;
   std::map<std::string, const WeightInfo*> by_name;
-  for (const WeightInfo& weight : held) by_name[weight.name] = &weight;
+  for (const WeightInfo& weight : weights) by_name[weight.name] = &weight;
   auto first = by_name.find(embedding);
   const std::string dtype = first == by_name.end() ? "" : first->second->dtype;
   std::vector<std::string> missing, unexpected, wrong;
@@ -59,7 +59,7 @@ absl::Status CheckWeights(const std::vector<WeightInfo>& held, const ModelDescri
     if (weight.shape != shape) {
       wrong.push_back(absl::StrCat(name, " is ", ShapeText(weight.shape), ", expected ", ShapeText(shape)));
     } else if (!dtype.empty() && weight.dtype != dtype) {
-      wrong.push_back(absl::StrCat(name, " is ", weight.dtype, ", ", embedding, " is ", dtype));
+      wrong.push_back(absl::StrCat(name, " is ", weight.dtype, ", but ", embedding, " is ", dtype));
     }
     by_name.erase(it);
   }
@@ -82,14 +82,14 @@ absl::StatusOr<std::unique_ptr<ForeignWeights>> ForeignWeights::Open(const std::
   std::unique_ptr<ForeignWeights> weights(new ForeignWeights(names.prefix));
   ASSIGN_OR_RETURN(weights->file_, SafetensorsFile::Open(path));
   const SafetensorsFile& file = *weights->file_;
-  std::vector<WeightInfo> held;
+  std::vector<WeightInfo> infos;
   const TensorInfo* head = file.Find(names.head);
   for (const TensorInfo& info : file.tensors()) {
     const std::string name(absl::StripPrefix(info.name, names.prefix));
     if (&info == head || IsIgnored(name, names)) continue;
-    held.push_back({name, info.dtype, info.shape});
+    infos.push_back({name, info.dtype, info.shape});
   }
-  RETURN_IF_ERROR(CheckWeights(held, model)) << path;
+  RETURN_IF_ERROR(CheckWeights(infos, model)) << path;
   const TensorInfo& embedding = weights->Find(names.embedding);
   if (head != nullptr && file.Bytes(*head) != file.Bytes(embedding)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", names.head, " differs from ", names.embedding,
@@ -97,10 +97,11 @@ absl::StatusOr<std::unique_ptr<ForeignWeights>> ForeignWeights::Open(const std::
                                                    "here"));
   }
   if (embedding.dtype == "F64") weights->dtype_ = "F64";
-  for (const char* known : {"F64", "F32", "F16", "BF16"}) {
-    if (embedding.dtype == known) return weights;
+  for (const char* supported : {"F64", "F32", "F16", "BF16"}) {
+    if (embedding.dtype == supported) return weights;
   }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": weights cannot be ", embedding.dtype));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": weights cannot be ", embedding.dtype, "; supported are F64, F32, F16 and BF16"));
 }
 
 const TensorInfo& ForeignWeights::Find(const std::string& name) const {

@@ -20,22 +20,22 @@ struct WeightInfo {
 };
 
 // Fails with InvalidArgument, which lists every missing and unexpected name, every wrong shape and every type that
-// differs from the token embedding's.
-absl::Status CheckWeights(const std::vector<WeightInfo>& held, const ModelDescription& model);
+// differs from that of the token embedding.
+absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDescription& model);
 
-// model.safetensors of a folder in the form of transformers. Names may or may not have the prefix. Tensors that are no
-// weights, and a head that equals the token embedding, are ignored.
+// model.safetensors of a folder in the form of transformers. Names may or may not have the prefix. Tensors that
+// are not weights, and a head that equals the token embedding, are ignored.
 class ForeignWeights {
  public:
   // Fails with the errors of opening the file and of CheckWeights, and with InvalidArgument if the head is not tied or
-  // the type is none that weights can have.
+  // the weights have an unsupported type.
   static absl::StatusOr<std::unique_ptr<ForeignWeights>> Open(const std::string& path, const ModelDescription& model);
 
-  // F64 if the file holds that, else F32.
+  // The type of the values that Read returns: F64 if the file contains that, else F32.
   const std::string& dtype() const { return dtype_; }
   // The values of one parameter, dense, in that type. REQUIRES: it is a parameter of the model.
   std::string Read(const std::string& name) const;
-  // Zeros of the same number and type.
+  // As many zeros, in that type.
   std::string Zeros(const std::string& name) const;
 
  private:

@@ -43,25 +43,25 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const ModelDescription& 
   std::string bytes;
   for (const TensorInfo& info : infos) {
     bytes.resize(info.end - info.begin);
-    RETURN_IF_ERROR(checkpoint.ReadTensor("parameter", absl::string_view(info.name).substr(prefix.size()), dtype,
+    RETURN_IF_ERROR(checkpoint.ReadTensor(kParameterRole, absl::string_view(info.name).substr(prefix.size()), dtype,
                                           info.shape, absl::MakeSpan(bytes.data(), bytes.size())));
     RETURN_IF_ERROR(file->Append(bytes));
   }
   return file->Sync();
 }
 
-// Checks that the checkpoint is of this model. Returns the type of its parameters, which have that of the embedding.
-absl::StatusOr<std::string> CheckHolds(const Checkpoint& checkpoint, const ModelDescription& model) {
-  std::vector<WeightInfo> held;
+// Checks that the checkpoint is of this model. Returns the type of its parameters, which all have one type.
+absl::StatusOr<std::string> CheckModel(const Checkpoint& checkpoint, const ModelDescription& model) {
+  std::vector<WeightInfo> weights;
   std::string dtype = "F32";
   for (const ManifestTensor& tensor : checkpoint.manifest().tensors) {
-    if (tensor.role != "parameter") continue;
-    held.push_back({tensor.name, tensor.dtype, tensor.shape});
+    if (tensor.role != kParameterRole) continue;
+    weights.push_back({tensor.name, tensor.dtype, tensor.shape});
     if (tensor.name == model.hugging_face.embedding) dtype = tensor.dtype;
   }
-  absl::Status fits = CheckWeights(held, model);
-  if (fits.ok()) return dtype;
-  return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), ": ", fits.message()));
+  absl::Status checked = CheckWeights(weights, model);
+  if (checked.ok()) return dtype;
+  return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), ": ", checked.message()));
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, 
                          FileSystem& file_system) {
   if (FileExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " already exists; name a new folder"));
   const ModelDescription model = DescribeModel(sizes);
-  ASSIGN_OR_RETURN(std::string dtype, CheckHolds(checkpoint, model));
+  ASSIGN_OR_RETURN(std::string dtype, CheckModel(checkpoint, model));
   const std::string partial = absl::StrCat(out, kPartialSuffix);
   RETURN_IF_ERROR(file_system.MakeFolder(partial));
   absl::Cleanup remove_partial = [&] { file_system.RemoveAll(partial).IgnoreError(); };
@@ -97,22 +97,22 @@ absl::StatusOr<ModelSizes> ReadModelConfig(const std::string& folder) {
 
 absl::StatusOr<SavedCheckpoint> ImportModel(const std::string& folder, const ModelSizes& sizes,
                                             const std::string& run_folder, Manifest manifest, FileSystem& file_system) {
-  ASSIGN_OR_RETURN(std::vector<StepFolder> there, ListCheckpoints(run_folder));
-  if (!there.empty())
-    return absl::AlreadyExistsError(absl::StrCat(there[0].path, " already exists; name a new folder"));
+  ASSIGN_OR_RETURN(std::vector<StepFolder> existing, ListCheckpoints(run_folder));
+  if (!existing.empty())
+    return absl::AlreadyExistsError(absl::StrCat(existing[0].path, " already exists; name a new folder"));
   const ModelDescription model = DescribeModel(sizes);
   ASSIGN_OR_RETURN(std::unique_ptr<ForeignWeights> weights,
                    ForeignWeights::Open(JoinPath(folder, kWeightsName), model));
   RETURN_IF_ERROR(MakeFolders(run_folder));
   std::vector<TensorHeader> headers;
-  for (const char* role : {"parameter", "exp_avg", "exp_avg_sq"}) {
+  for (const char* role : {kParameterRole, kFirstMomentRole, kSecondMomentRole}) {
     for (const ParameterDescription& parameter : model.ParametersInExportOrder()) {
       headers.push_back({.name = parameter.name, .role = role, .dtype = weights->dtype(), .shape = parameter.shape});
     }
   }
   auto stream = [&](TensorSink sink) -> absl::Status {
     for (const TensorHeader& header : headers) {
-      std::string bytes = header.role == "parameter" ? weights->Read(header.name) : weights->Zeros(header.name);
+      std::string bytes = header.role == kParameterRole ? weights->Read(header.name) : weights->Zeros(header.name);
       RETURN_IF_ERROR(sink(bytes));
     }
     return absl::OkStatus();

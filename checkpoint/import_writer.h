@@ -21,7 +21,7 @@
 
 namespace trainyard {
 
-// Accepts all bytes of the next tensor, dense and row-major. After an error it accepts no more tensors.
+// Accepts all bytes of the next tensor, dense and row-major. Must not be called again after an error.
 using TensorSink = absl::FunctionRef<absl::Status(absl::string_view bytes)>;
 // Passes the tensors to the sink, in the order of `tensors` below; returns the sink's error, if any.
 using TensorStream = absl::FunctionRef<absl::Status(TensorSink sink)>;

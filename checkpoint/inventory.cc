@@ -36,13 +36,13 @@ uint64_t SizeOf(const fs::path& path) {
   uint64_t bytes = 0;
   for (fs::recursive_directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
-    const uint64_t more = it->is_regular_file(ignored) ? it->file_size(ignored) : 0;
-    if (!ignored) bytes += more;
+    const uint64_t file_bytes = it->is_regular_file(ignored) ? it->file_size(ignored) : 0;
+    if (!ignored) bytes += file_bytes;
   }
   return bytes;
 }
 
-// Reads the kind and step from a name. None: the entry has nothing to do with checkpoints.
+// Derives kind and step from a name. None: the name is not one that saves or removals create.
 std::optional<RunEntry> EntryOf(const std::string& name) {
   RunEntry entry{.name = name};
   entry.step = StepOfFolderName(name);
@@ -54,24 +54,24 @@ std::optional<RunEntry> EntryOf(const std::string& name) {
   }
   entry.kind = RunEntry::Kind::kOrphan;
   const bool temporary = absl::StrContains(name, ".tmp-") || absl::StartsWith(name, ".lock.new-") ||
-                         (absl::StartsWith(name, "step-") && absl::EndsWith(name, ".replaced"));
+                         (absl::StartsWith(name, "step-") && absl::EndsWith(name, kReplacedSuffix));
   if (temporary) return entry;
   return std::nullopt;
 }
 
-// Whether a run would resume from it: a checkpoint, or a partial that is complete except for its name.
-bool IsGood(const RunEntry& entry) {
+// Whether a run can resume from the entry: an undamaged checkpoint, or a partial that lacks only its final name.
+bool CanResumeFrom(const RunEntry& entry) {
   if (entry.kind == RunEntry::Kind::kOrphan) return false;
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(entry.path, {});
   return verified.ok() && verified->problems.empty() && verified->manifest->step == entry.step &&
          verified->manifest->nonfinite.empty();
 }
 
-absl::Status CheckOneStays(const std::vector<RunEntry>& go, const std::vector<RunEntry>& stay) {
-  auto good = std::find_if(go.begin(), go.end(), IsGood);
-  if (good == go.end() || std::any_of(stay.begin(), stay.end(), IsGood)) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(good->path, " is the last good checkpoint there and cannot be removed; nothing was removed"));
+absl::Status CheckOneRemains(const std::vector<RunEntry>& removed, const std::vector<RunEntry>& remaining) {
+  auto good = std::find_if(removed.begin(), removed.end(), CanResumeFrom);
+  if (good == removed.end() || std::any_of(remaining.begin(), remaining.end(), CanResumeFrom)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      good->path, " is the last good checkpoint of its folder and cannot be removed; nothing was removed"));
 }
 
 absl::StatusOr<std::unique_ptr<FileLock>> LockRunFolder(const std::string& run_folder) {
@@ -119,24 +119,25 @@ std::string RunFolderHolder(const std::string& run_folder) {
 absl::Status RemoveFromRunFolder(const std::string& run_folder, const std::vector<std::string>& names,
                                  FileSystem& file_system) {
   ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockRunFolder(run_folder));
-  ASSIGN_OR_RETURN(std::vector<RunEntry> stay, ListRunFolder(run_folder));
+  ASSIGN_OR_RETURN(std::vector<RunEntry> remaining, ListRunFolder(run_folder));
   std::set<std::string> missing(names.begin(), names.end());
-  std::vector<RunEntry> go;
-  for (const RunEntry& entry : stay) {
-    if (missing.erase(entry.name) > 0) go.push_back(entry);
+  std::vector<RunEntry> removed;
+  for (const RunEntry& entry : remaining) {
+    if (missing.erase(entry.name) > 0) removed.push_back(entry);
   }
   if (!missing.empty()) {
     return absl::NotFoundError(absl::StrCat("there is no ", absl::StrJoin(missing, ", "), " in ", run_folder));
   }
-  std::erase_if(
-      stay, [&](const RunEntry& entry) { return std::find(names.begin(), names.end(), entry.name) != names.end(); });
-  for (const RunEntry& entry : go) {
+  std::erase_if(remaining, [&](const RunEntry& entry) {
+    return std::find(names.begin(), names.end(), entry.name) != names.end();
+  });
+  for (const RunEntry& entry : removed) {
     if (entry.kind == RunEntry::Kind::kOrphan) continue;
     absl::Status lease = CheckpointLease::ToRemove(entry.path).status();
     if (!lease.ok()) return absl::FailedPreconditionError(absl::StrCat(lease.message(), "; nothing was removed"));
   }
-  RETURN_IF_ERROR(CheckOneStays(go, stay));
-  for (const RunEntry& entry : go) {
+  RETURN_IF_ERROR(CheckOneRemains(removed, remaining));
+  for (const RunEntry& entry : removed) {
     RETURN_IF_ERROR(entry.kind == RunEntry::Kind::kCheckpoint ? RemoveCheckpoint(entry.path, file_system)
                                                               : file_system.RemoveAll(entry.path));
   }

@@ -19,7 +19,7 @@ namespace trainyard {
 struct RunEntry {
   enum class Kind {
     kCheckpoint,  // step-N
-    kPartial,     // step-N....partial: being written, being removed, or left by a crash
+    kPartial,     // step-N.*.partial: being written, being removed, or left by a crash
     kOrphan,      // a temporary file that a crash left
   };
   Kind kind = Kind::kCheckpoint;
@@ -37,9 +37,9 @@ absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folde
 // Returns the process that holds the run folder's lock, "process 123"; empty if there is none.
 std::string RunFolderHolder(const std::string& run_folder);
 
-// Removes the entries of these names. Before anything is removed, fails with NotFound if there is no such entry, and
-// with FailedPrecondition if a job trains into the folder, an entry is being read, or the last good checkpoint would be
-// removed. Later fails with errors of the file system.
+// Removes the entries with these names. Before anything is removed, it fails with NotFound if there is no such entry,
+// and with FailedPrecondition if a job trains into the folder, an entry is being read, or the last good checkpoint
+// would be removed. Later fails with errors of the file system.
 absl::Status RemoveFromRunFolder(const std::string& run_folder, const std::vector<std::string>& names,
                                  FileSystem& file_system);
 

@@ -20,11 +20,11 @@ using manifest_json::ObjectReader;
 
 constexpr char kManifestDocument[] = "manifest";
 
-absl::Status Wrong(absl::string_view what) { return absl::DataLossError(absl::StrCat(kManifestDocument, ": ", what)); }
+std::string InManifest(absl::string_view text) { return absl::StrCat(kManifestDocument, ": ", text); }
 
-std::string At(absl::string_view where) { return absl::StrCat(kManifestDocument, ": ", where); }
+absl::Status ManifestError(absl::string_view problem) { return absl::DataLossError(InManifest(problem)); }
 
-bool BoxesMeet(const ManifestPiece& a, const ManifestPiece& b) {
+bool BoxesOverlap(const ManifestPiece& a, const ManifestPiece& b) {
   for (size_t d = 0; d < a.start.size(); ++d) {
     if (a.start[d] >= b.start[d] + b.size[d] || b.start[d] >= a.start[d] + a.size[d]) return false;
   }
@@ -33,11 +33,11 @@ bool BoxesMeet(const ManifestPiece& a, const ManifestPiece& b) {
 
 // Returns whether two pieces may share an element: pieces of the same box if their ranges overlap, other pieces if
 // their boxes overlap.
-bool PiecesMeet(const ManifestPiece& a, const ManifestPiece& b) {
+bool PiecesMayOverlap(const ManifestPiece& a, const ManifestPiece& b) {
   if (a.start == b.start && a.size == b.size) {
     return a.first_element < b.last_element && b.first_element < a.last_element;
   }
-  return BoxesMeet(a, b);
+  return BoxesOverlap(a, b);
 }
 
 // The length of each file, by name.
@@ -46,32 +46,32 @@ using FileBytes = absl::flat_hash_map<std::string, uint64_t>;
 absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece, const FileBytes& files) {
   std::string where = absl::StrCat(tensor.role, " '", tensor.name, "' in ", piece.file);
   auto file = files.find(piece.file);
-  if (file == files.end()) return Wrong(absl::StrCat(where, ": that file is not listed"));
+  if (file == files.end()) return ManifestError(absl::StrCat(where, ": the manifest does not list that file"));
   bool fits = piece.start.size() == tensor.shape.size() && piece.size.size() == tensor.shape.size();
   for (size_t d = 0; fits && d < tensor.shape.size(); ++d) {
     fits = piece.start[d] <= tensor.shape[d] && piece.size[d] <= tensor.shape[d] - piece.start[d];
   }
   if (!fits) {
-    return Wrong(absl::StrCat(where, ": box ", ShapeText(piece.start), " + ", ShapeText(piece.size), " is not within ",
-                              ShapeText(tensor.shape)));
+    return ManifestError(absl::StrCat(where, ": box ", ShapeText(piece.start), " + ", ShapeText(piece.size),
+                                      " is not within ", ShapeText(tensor.shape)));
   }
   ASSIGN_OR_RETURN(uint64_t box, CountElements(piece.size), << where);
   if (piece.first_element > piece.last_element || piece.last_element > box) {
-    return Wrong(absl::StrCat(where, ": elements [", piece.first_element, ", ", piece.last_element,
-                              ") are not within a box of ", box));
+    return ManifestError(absl::StrCat(where, ": elements [", piece.first_element, ", ", piece.last_element,
+                                      ") are not within a box of ", box, " elements"));
   }
   uint64_t bytes = (piece.last_element - piece.first_element) * DtypeBytes(tensor.dtype);
   if (piece.last_byte > file->second || piece.first_byte > piece.last_byte ||
       piece.last_byte - piece.first_byte != bytes) {
-    return Wrong(absl::StrCat(where, ": bytes [", piece.first_byte, ", ", piece.last_byte, ") for ", bytes,
-                              " in a file of ", file->second));
+    return ManifestError(absl::StrCat(where, ": expected a range of ", bytes, " bytes in a file of ", file->second,
+                                      " bytes, found [", piece.first_byte, ", ", piece.last_byte, ")"));
   }
   return absl::OkStatus();
 }
 
 // Returns whether any two pieces may share an element. Flat ranges of one box are sorted first, because there may be
 // many.
-bool AnyMeet(const std::vector<ManifestPiece>& pieces) {
+bool AnyMayOverlap(const std::vector<ManifestPiece>& pieces) {
   const bool one_box = std::all_of(pieces.begin(), pieces.end(), [&](const ManifestPiece& piece) {
     return piece.start == pieces[0].start && piece.size == pieces[0].size;
   });
@@ -88,7 +88,7 @@ bool AnyMeet(const std::vector<ManifestPiece>& pieces) {
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      if (PiecesMeet(pieces[i], pieces[j])) return true;
+      if (PiecesMayOverlap(pieces[i], pieces[j])) return true;
     }
   }
   return false;
@@ -97,16 +97,17 @@ bool AnyMeet(const std::vector<ManifestPiece>& pieces) {
 // Checks that every element is in exactly one piece: no pieces overlap, and their lengths add up to the tensor.
 absl::Status CheckTensor(const ManifestTensor& tensor, const FileBytes& files) {
   std::string where = absl::StrCat(tensor.role, " '", tensor.name, "'");
-  if (DtypeBytes(tensor.dtype) == 0) return Wrong(absl::StrCat(where, " has unknown dtype '", tensor.dtype, "'"));
+  if (DtypeBytes(tensor.dtype) == 0)
+    return ManifestError(absl::StrCat(where, " has unknown dtype '", tensor.dtype, "'"));
   ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape), << where);
   uint64_t covered = 0;
   for (const ManifestPiece& piece : tensor.pieces) {
     RETURN_IF_ERROR(CheckPiece(tensor, piece, files));
     covered += piece.last_element - piece.first_element;
   }
-  if (AnyMeet(tensor.pieces)) return Wrong(absl::StrCat(where, " has pieces that overlap"));
+  if (AnyMayOverlap(tensor.pieces)) return ManifestError(absl::StrCat(where, " has pieces that overlap"));
   if (covered != elements) {
-    return Wrong(absl::StrCat(where, " has ", elements, " elements, its pieces hold ", covered));
+    return ManifestError(absl::StrCat(where, " has ", elements, " elements, its pieces hold ", covered));
   }
   return absl::OkStatus();
 }
@@ -117,14 +118,14 @@ absl::Status CheckManifest(const Manifest& manifest) {
   FileBytes files;
   for (const ManifestFile& file : manifest.files) {
     bool plain = !file.name.empty() && file.name != "." && file.name != ".." && !absl::StrContains(file.name, '/');
-    if (!plain) return Wrong(absl::StrCat("'", file.name, "' is not the name of a file"));
+    if (!plain) return ManifestError(absl::StrCat("'", file.name, "' is not the name of a file"));
     if (!files.emplace(file.name, file.bytes).second)
-      return Wrong(absl::StrCat("file '", file.name, "' is listed twice"));
+      return ManifestError(absl::StrCat("file '", file.name, "' is listed twice"));
   }
   std::set<std::string> tensors;
   for (const ManifestTensor& tensor : manifest.tensors) {
     if (!tensors.insert(absl::StrCat(tensor.role, " ", tensor.name)).second) {
-      return Wrong(absl::StrCat(tensor.role, " '", tensor.name, "' is listed twice"));
+      return ManifestError(absl::StrCat(tensor.role, " '", tensor.name, "' is listed twice"));
     }
     RETURN_IF_ERROR(CheckTensor(tensor, files));
   }
@@ -136,9 +137,9 @@ namespace {
 absl::Status ReadBuckets(const Json& json, Manifest& manifest) {
   for (const Json& bucket : json) {
     std::vector<std::string>& names = manifest.bucket_order.emplace_back();
-    if (!bucket.is_array()) return Wrong("a bucket is not a list of names");
+    if (!bucket.is_array()) return ManifestError("a bucket is not a list of names");
     for (const Json& name : bucket) {
-      if (!name.is_string()) return Wrong("a bucket is not a list of names");
+      if (!name.is_string()) return ManifestError("a bucket is not a list of names");
       names.push_back(name.get<std::string>());
     }
   }
@@ -148,7 +149,7 @@ absl::Status ReadBuckets(const Json& json, Manifest& manifest) {
 absl::Status ReadDataList(const Json& json, ManifestData& data) {
   for (const Json& entry : json) {
     ManifestDataFile& file = data.list.emplace_back();
-    ObjectReader reader(entry, At("an entry of data.list"));
+    ObjectReader reader(entry, InManifest("an entry of data.list"));
     reader.Read("path", file.path);
     reader.Read("bytes", file.bytes);
     reader.Read("hash", file.hash);
@@ -158,43 +159,44 @@ absl::Status ReadDataList(const Json& json, ManifestData& data) {
 }
 
 absl::StatusOr<Manifest> ReadManifest(const Json& json) {
-  ObjectReader top(json, At("the file"));
+  ObjectReader top(json, InManifest("the file"));
   std::string hash, format;
   uint64_t version = 0;
   top.Read("hash", hash);
   top.Read("format", format);
   top.Read("version", version);
   if (format == "trainyard-checkpoint" && version > kManifestVersion) {
-    return absl::UnimplementedError(absl::StrCat("manifest: it has version ", version,
+    return absl::UnimplementedError(absl::StrCat("manifest: it is of version ", version,
                                                  ", but this program reads versions up to ", kManifestVersion,
                                                  "; use a newer trainyard"));
   }
   if (format != "trainyard-checkpoint" || version == 0) {
-    return Wrong(absl::StrCat("it has format '", format, "', version ", version));
+    return ManifestError(absl::StrCat("expected format 'trainyard-checkpoint' of version 1 to ", kManifestVersion,
+                                      ", found format '", format, "' of version ", version));
   }
   Manifest m;
   top.Read("step", m.step);
   top.Read("generation", m.generation);
 
-  ObjectReader job(top.Inner("job", false), At("job"));
+  ObjectReader job(top.Inner("job", false), InManifest("job"));
   job.Read("id", m.job_id);
   job.Read("name", m.job_name);
-  ObjectReader spec(top.Inner("spec", false), At("spec"));
+  ObjectReader spec(top.Inner("spec", false), InManifest("spec"));
   std::string base64;
   spec.Read("base64", base64);
   spec.Read("digest", m.spec_digest);
-  ObjectReader random(top.Inner("random", false), At("random"));
+  ObjectReader random(top.Inner("random", false), InManifest("random"));
   random.Read("seed", m.seed);
-  ObjectReader optimizer(top.Inner("optimizer", false), At("optimizer"));
+  ObjectReader optimizer(top.Inner("optimizer", false), InManifest("optimizer"));
   optimizer.Read("updates", m.optimizer_updates);
   if (optimizer.Has("loss_scale")) {
-    ObjectReader scale(optimizer.Inner("loss_scale", false), At("optimizer.loss_scale"));
+    ObjectReader scale(optimizer.Inner("loss_scale", false), InManifest("optimizer.loss_scale"));
     scale.Read("scale", m.loss_scale.scale);
     scale.Read("good_steps", m.loss_scale.good_steps);
     scale.Read("hysteresis_left", m.loss_scale.hysteresis_left);
     RETURN_IF_ERROR(scale.Finish());
   }
-  ObjectReader data(top.Inner("data", false), At("data"));
+  ObjectReader data(top.Inner("data", false), InManifest("data"));
   data.Read("consumed_samples", m.data.consumed_samples);
   data.Read("epoch", m.data.epoch);
   data.Read("files", m.data.num_files);
@@ -205,7 +207,7 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
     RETURN_IF_ERROR(ReadDataList(data.Inner("list", true), m.data));
     top.Read("nonfinite", m.nonfinite);
   }
-  ObjectReader layout(top.Inner("layout", false), At("layout"));
+  ObjectReader layout(top.Inner("layout", false), InManifest("layout"));
   layout.Read("strategy", m.strategy);
   layout.Read("world_size", m.world_size);
   const Json& buckets = layout.Inner("bucket_order", true);
@@ -215,7 +217,7 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
     RETURN_IF_ERROR(reader->Finish());
 
   if (!absl::Base64Unescape(base64, &m.spec) || HashHex(m.spec) != m.spec_digest) {
-    return Wrong("the spec does not match its digest");
+    return ManifestError("the spec does not match its digest");
   }
   RETURN_IF_ERROR(ReadBuckets(buckets, m));
   RETURN_IF_ERROR(manifest_json::ReadFiles(files, kManifestDocument, m.files));
@@ -258,13 +260,13 @@ std::string ManifestText(const Manifest& m) {
                                        {"good_steps", m.loss_scale.good_steps},
                                        {"hysteresis_left", m.loss_scale.hysteresis_left}};
   }
-  return manifest_json::Sealed(std::move(json));
+  return manifest_json::TextWithHash(std::move(json));
 }
 
-std::string ManifestHash(absl::string_view text) { return manifest_json::SealOf(text); }
+std::string ManifestHash(absl::string_view text) { return manifest_json::HashInText(text); }
 
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
-  ASSIGN_OR_RETURN(Json json, manifest_json::Unsealed(text, kManifestDocument));
+  ASSIGN_OR_RETURN(Json json, manifest_json::ParseWithHash(text, kManifestDocument));
   ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(json));
   RETURN_IF_ERROR(CheckManifest(manifest));
   return manifest;

@@ -12,14 +12,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/tensor_roles.h"
 
 namespace trainyard {
 
 // The version that is written. Version 1, without `nonfinite` and `data.list`, is read too.
 inline constexpr int kManifestVersion = 2;
 inline constexpr char kManifestName[] = "manifest.json";
-// The role of copies of the parameters in a narrower type, for other programs. No job resumes from them.
-inline constexpr char kCopyRole[] = "copy";
 
 struct ManifestFile {
   std::string name = {};  // in the checkpoint's folder, without '/'
@@ -42,7 +41,7 @@ struct ManifestPiece {
 
 struct ManifestTensor {
   std::string name = {};  // of the parameter
-  std::string role = {};  // "parameter", "exp_avg", "exp_avg_sq", kCopyRole
+  std::string role = {};  // see common/tensor_roles.h
   std::string dtype = {};
   std::vector<int64_t> shape = {};
   std::vector<ManifestPiece> pieces = {};

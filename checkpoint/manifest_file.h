@@ -18,7 +18,7 @@ absl::Status WriteManifest(const std::string& folder, absl::string_view text, Fi
 // Fails with the errors of the file system, and if the file is longer than any manifest can be.
 absl::StatusOr<std::string> ReadManifestText(const std::string& folder);
 
-// A checkpoint that was written and has its name.
+// A complete checkpoint under its final name.
 struct SavedCheckpoint {
   std::string path;
   std::string manifest_hash;

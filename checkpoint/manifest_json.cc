@@ -8,12 +8,12 @@
 namespace trainyard::manifest_json {
 namespace {
 
-// The text begins with these characters and the 32 hex digits of the hash, whatever else the file holds.
+// Every text begins with these characters, followed by the 32 hex digits of the hash.
 constexpr absl::string_view kHead = "{\n \"hash\": \"";
 constexpr size_t kHashDigits = 32;
 
-absl::Status Wrong(absl::string_view document, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat(document, ": ", what));
+absl::Status DocumentError(absl::string_view document, absl::string_view problem) {
+  return absl::DataLossError(absl::StrCat(document, ": ", problem));
 }
 
 Json PieceJson(const ManifestPiece& piece) {
@@ -40,28 +40,29 @@ absl::StatusOr<ManifestPiece> ReadPiece(const Json& json, std::string where) {
 
 }  // namespace
 
-std::string Sealed(Json json) {
+std::string TextWithHash(Json json) {
   json["hash"] = std::string(kHashDigits, '0');
   std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
   text.replace(kHead.size(), kHashDigits, HashHex(text));
   return text;
 }
 
-std::string SealOf(absl::string_view text) {
+std::string HashInText(absl::string_view text) {
   if (!absl::StartsWith(text, kHead) || text.size() < kHead.size() + kHashDigits) return "";
   return std::string(text.substr(kHead.size(), kHashDigits));
 }
 
-absl::StatusOr<Json> Unsealed(absl::string_view text, absl::string_view document) {
-  const std::string hash = SealOf(text);
-  if (hash.empty()) return Wrong(document, "it does not begin with its own hash");
+absl::StatusOr<Json> ParseWithHash(absl::string_view text, absl::string_view document) {
+  const std::string hash = HashInText(text);
+  if (hash.empty()) return DocumentError(document, "it does not begin with its own hash");
   std::string zeroed(text);
   zeroed.replace(kHead.size(), kHashDigits, std::string(kHashDigits, '0'));
   if (HashHex(zeroed) != hash) {
-    return Wrong(document, absl::StrCat("its bytes have the hash ", HashHex(zeroed), ", it says ", hash));
+    return DocumentError(
+        document, absl::StrCat("its bytes have the hash ", HashHex(zeroed), ", but it begins with the hash ", hash));
   }
   Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Wrong(document, "it is not JSON");
+  if (json.is_discarded()) return DocumentError(document, "it is not JSON");
   return json;
 }
 
@@ -70,28 +71,28 @@ ObjectReader::ObjectReader(const Json& json, std::string where) : json_(json), w
 }
 
 void ObjectReader::Read(const char* key, std::string& value) {
-  if (const Json* found = Take(key, "a string", &Json::is_string)) value = found->get<std::string>();
+  if (const Json* found = Find(key, "a string", &Json::is_string)) value = found->get<std::string>();
 }
 
 void ObjectReader::Read(const char* key, uint64_t& value) {
-  if (const Json* found = Take(key, "a count", &Json::is_number_unsigned)) value = found->get<uint64_t>();
+  if (const Json* found = Find(key, "a count", &Json::is_number_unsigned)) value = found->get<uint64_t>();
 }
 
 void ObjectReader::Read(const char* key, double& value) {
-  if (const Json* found = Take(key, "a number", &Json::is_number)) value = found->get<double>();
+  if (const Json* found = Find(key, "a number", &Json::is_number)) value = found->get<double>();
 }
 
 void ObjectReader::Read(const char* key, std::vector<int64_t>& values) {
-  const Json* found = Take(key, "a list", &Json::is_array);
+  const Json* found = Find(key, "a list", &Json::is_array);
   if (found == nullptr) return;
   for (const Json& value : *found) {
-    if (!value.is_number_unsigned()) return Fail(absl::StrCat("'", key, "' holds a value that is not a count"));
+    if (!value.is_number_unsigned()) return Fail(absl::StrCat("'", key, "' contains a value that is not a count"));
     values.push_back(value.get<int64_t>());
   }
 }
 
 void ObjectReader::Read(const char* key, std::vector<std::string>& values) {
-  const Json* found = Take(key, "a list", &Json::is_array);
+  const Json* found = Find(key, "a list", &Json::is_array);
   if (found == nullptr) return;
   for (const Json& value : *found) {
     if (!value.is_string()) return Fail(absl::StrCat("'", key, "' is not a list of names"));
@@ -102,30 +103,30 @@ void ObjectReader::Read(const char* key, std::vector<std::string>& values) {
 void ObjectReader::ReadRange(const char* key, uint64_t& first, uint64_t& last) {
   std::vector<int64_t> values;
   Read(key, values);
-  if (values.size() != 2) return Fail(absl::StrCat("'", key, "' is not two counts"));
+  if (values.size() != 2) return Fail(absl::StrCat("'", key, "' is not a list of two counts"));
   first = static_cast<uint64_t>(values[0]);
   last = static_cast<uint64_t>(values[1]);
 }
 
 const Json& ObjectReader::Inner(const char* key, bool list) {
   static const Json& nothing = *new Json();
-  const Json* found = list ? Take(key, "a list", &Json::is_array) : Take(key, "an object", &Json::is_object);
+  const Json* found = list ? Find(key, "a list", &Json::is_array) : Find(key, "an object", &Json::is_object);
   return found == nullptr ? nothing : *found;
 }
 
 absl::Status ObjectReader::Finish() {
-  if (status_.ok() && num_taken_ != json_.size()) Fail("has keys this version does not know");
+  if (status_.ok() && num_read_ != json_.size()) Fail("has keys that this version does not know");
   return status_;
 }
 
-const Json* ObjectReader::Take(const char* key, const char* expected, bool (Json::*is)() const noexcept) {
+const Json* ObjectReader::Find(const char* key, const char* expected, bool (Json::*is)() const noexcept) {
   if (!status_.ok()) return nullptr;
   auto found = json_.find(key);
   if (found == json_.end() || !((*found).*is)()) {
     Fail(absl::StrCat("'", key, "' is missing or not ", expected));
     return nullptr;
   }
-  ++num_taken_;
+  ++num_read_;
   return &*found;
 }
 

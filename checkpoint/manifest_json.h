@@ -17,14 +17,14 @@ using Json = nlohmann::ordered_json;
 
 // Returns `json`, whose first key must be "hash", as text that begins with the hash of itself and ends with a line
 // feed.
-std::string Sealed(Json json);
-// Returns the hash in such a text; empty if there is none.
-std::string SealOf(absl::string_view text);
+std::string TextWithHash(Json json);
+// Returns the hash at the beginning of such a text; empty if there is none.
+std::string HashInText(absl::string_view text);
 // Fails with DataLoss, in a message that begins with `document`, if the text does not begin with its hash, has another
 // hash, or is not JSON.
-absl::StatusOr<Json> Unsealed(absl::string_view text, absl::string_view document);
+absl::StatusOr<Json> ParseWithHash(absl::string_view text, absl::string_view document);
 
-// Reads keys of one object, records the first problem, and at the end checks that no key was left over. `json` must
+// Reads keys of one object, records the first problem, and at the end checks that every key was read. `json` must
 // outlive it.
 class ObjectReader {
  public:
@@ -37,7 +37,7 @@ class ObjectReader {
   void Read(const char* key, std::vector<int64_t>& values);
   void Read(const char* key, std::vector<std::string>& values);
   void ReadRange(const char* key, uint64_t& first, uint64_t& last);
-  // Returns whether an optional key is there.
+  // Returns whether an optional key is present.
   bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
   // Returns the object or list at `key`; an empty one after an error.
   const Json& Inner(const char* key, bool list);
@@ -46,12 +46,12 @@ class ObjectReader {
   absl::Status Finish();
 
  private:
-  const Json* Take(const char* key, const char* expected, bool (Json::*is)() const noexcept);
+  const Json* Find(const char* key, const char* expected, bool (Json::*is)() const noexcept);
   void Fail(absl::string_view what);
 
   const Json& json_;
   const std::string where_;
-  size_t num_taken_ = 0;
+  size_t num_read_ = 0;
   absl::Status status_;
 };
 

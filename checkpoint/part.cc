@@ -23,7 +23,7 @@ using manifest_json::Json;
 using manifest_json::ObjectReader;
 
 constexpr char kPartDocument[] = "part";
-constexpr uint64_t kPartBytes = 256 << 20;
+constexpr uint64_t kPartBytesMax = 256 << 20;
 
 std::string RoleAndName(const ManifestTensor& tensor) { return absl::StrCat(tensor.role, " '", tensor.name, "'"); }
 
@@ -35,16 +35,17 @@ absl::Status CheckLength(const std::string& path, uint64_t bytes) {
   absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat st;
   if (fstat(fd, &st) == 0 && static_cast<uint64_t>(st.st_size) == bytes) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path, " has ", st.st_size, " bytes, its part says ", bytes));
+  return absl::UnavailableError(absl::StrCat(path, " has ", st.st_size, " bytes; its part lists ", bytes));
 }
 
-// Compares pieces that several ranks hold: the same elements must have the same hash.
+// Tensor, first element, last element.
 using PieceKey = std::tuple<std::string, uint64_t, uint64_t>;
 struct Writer {
   uint64_t rank = 0;
   std::string hash;
 };
 
+// Compares pieces that several ranks hold: the same elements must have the same hash.
 absl::Status CheckWitnesses(const std::vector<CheckpointPart>& parts) {
   std::map<PieceKey, Writer> written;
   for (const CheckpointPart& part : parts) {
@@ -64,11 +65,11 @@ absl::Status CheckWitnesses(const std::vector<CheckpointPart>& parts) {
                                                   ", which no rank has written"));
         }
         if (writer->second.hash == piece.hash) continue;
-        return absl::DataLossError(absl::StrCat("ranks ", writer->second.rank, " and ", part.rank,
-                                                " should hold the same and do not: elements [", piece.first_element,
-                                                ", ", piece.last_element, ") of ", RoleAndName(tensor),
-                                                "; the memory or device of one of their hosts may be at fault "
-                                                "(diagnostics.hash_every_steps finds out when)"));
+        return absl::DataLossError(absl::StrCat(
+            "ranks ", writer->second.rank, " and ", part.rank, " should hold the same values and do not: elements [",
+            piece.first_element, ", ", piece.last_element, ") of ", RoleAndName(tensor),
+            "; the memory or device of one of their hosts may be at fault "
+            "(diagnostics.hash_every_steps finds the step)"));
       }
     }
   }
@@ -80,21 +81,21 @@ absl::Status CheckWitnesses(const std::vector<CheckpointPart>& parts) {
 std::string PartName(uint64_t rank) { return absl::StrFormat("part-%05d.json", rank); }
 
 std::string PartText(const CheckpointPart& part) {
-  return manifest_json::Sealed({{"hash", ""},
-                                {"format", "trainyard-checkpoint-part"},
-                                {"version", kManifestVersion},
-                                {"step", part.save.step},
-                                {"generation", part.save.generation},
-                                {"world_size", part.save.world_size},
-                                {"rank", part.rank},
-                                {"nonfinite", part.nonfinite},
-                                {"files", manifest_json::FilesJson(part.files)},
-                                {"tensors", manifest_json::TensorsJson(part.tensors)},
-                                {"witnessed", manifest_json::TensorsJson(part.witnessed)}});
+  return manifest_json::TextWithHash({{"hash", ""},
+                                      {"format", "trainyard-checkpoint-part"},
+                                      {"version", kManifestVersion},
+                                      {"step", part.save.step},
+                                      {"generation", part.save.generation},
+                                      {"world_size", part.save.world_size},
+                                      {"rank", part.rank},
+                                      {"nonfinite", part.nonfinite},
+                                      {"files", manifest_json::FilesJson(part.files)},
+                                      {"tensors", manifest_json::TensorsJson(part.tensors)},
+                                      {"witnessed", manifest_json::TensorsJson(part.witnessed)}});
 }
 
 absl::StatusOr<CheckpointPart> ParsePart(absl::string_view text) {
-  ASSIGN_OR_RETURN(Json json, manifest_json::Unsealed(text, kPartDocument));
+  ASSIGN_OR_RETURN(Json json, manifest_json::ParseWithHash(text, kPartDocument));
   CheckpointPart part;
   std::string hash, format;
   uint64_t version = 0;
@@ -112,7 +113,8 @@ absl::StatusOr<CheckpointPart> ParsePart(absl::string_view text) {
   const Json& witnessed = top.Inner("witnessed", /*list=*/true);
   RETURN_IF_ERROR(top.Finish());
   if (format != "trainyard-checkpoint-part" || version != kManifestVersion) {
-    return absl::DataLossError(absl::StrCat("part: it has format '", format, "', version ", version));
+    return absl::DataLossError(absl::StrCat("part: expected format 'trainyard-checkpoint-part' of version ",
+                                            kManifestVersion, ", found format '", format, "' of version ", version));
   }
   RETURN_IF_ERROR(manifest_json::ReadFiles(files, kPartDocument, part.files));
   RETURN_IF_ERROR(manifest_json::ReadTensors(tensors, kPartDocument, part.tensors));
@@ -129,7 +131,7 @@ absl::Status WriteCheckpointPart(const std::string& folder, const CheckpointPart
 
 absl::StatusOr<CheckpointPart> ReadCheckpointPart(const std::string& folder, uint64_t rank, const SaveKey& save) {
   const std::string path = JoinPath(folder, PartName(rank));
-  absl::StatusOr<std::string> text = ReadRegularFile(path, kPartBytes);
+  absl::StatusOr<std::string> text = ReadRegularFile(path, kPartBytesMax);
   if (!text.ok()) return absl::UnavailableError(text.status().message());
   absl::StatusOr<CheckpointPart> part = ParsePart(*text);
   if (!part.ok()) return absl::UnavailableError(absl::StrCat(path, ": ", part.status().message()));
@@ -150,23 +152,23 @@ absl::Status AssembleManifest(const std::vector<CheckpointPart>& parts, const st
   manifest.files.clear();
   manifest.tensors.clear();
   manifest.nonfinite.clear();
-  absl::flat_hash_map<std::string, size_t> places;
+  absl::flat_hash_map<std::string, size_t> indexes;  // in manifest.tensors
   for (const TensorHeader& tensor : tensors) {
     manifest.tensors.push_back(
         {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape, .pieces = {}});
-    places[RoleAndName(manifest.tensors.back())] = manifest.tensors.size() - 1;
+    indexes[RoleAndName(manifest.tensors.back())] = manifest.tensors.size() - 1;
   }
   for (const CheckpointPart& part : parts) {
     manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());
     for (const ManifestTensor& tensor : part.tensors) {
-      const auto place = places.find(RoleAndName(tensor));
-      if (place == places.end() || manifest.tensors[place->second].dtype != tensor.dtype ||
-          manifest.tensors[place->second].shape != tensor.shape) {
+      const auto index = indexes.find(RoleAndName(tensor));
+      if (index == indexes.end() || manifest.tensors[index->second].dtype != tensor.dtype ||
+          manifest.tensors[index->second].shape != tensor.shape) {
         return absl::DataLossError(absl::StrCat("rank ", part.rank, " has written ", RoleAndName(tensor), " of ",
                                                 tensor.dtype, " ", ShapeText(tensor.shape),
                                                 ", which is not a tensor of this state"));
       }
-      std::vector<ManifestPiece>& pieces = manifest.tensors[place->second].pieces;
+      std::vector<ManifestPiece>& pieces = manifest.tensors[index->second].pieces;
       pieces.insert(pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
     }
     for (const std::string& name : part.nonfinite) {

@@ -24,7 +24,7 @@ std::vector<uint64_t> Strides(const std::vector<int64_t>& size) {
 }
 
 // Copies the intersection of `piece` and `box`, one row of the last dimension at a time.
-void CopyCommon(const ManifestPiece& piece, const char* source, const Box& box, uint64_t element_bytes, char* out) {
+void CopyOverlap(const ManifestPiece& piece, const char* source, const Box& box, uint64_t element_bytes, char* out) {
   const size_t dims = box.size.size();
   std::vector<int64_t> low(dims), high(dims);
   for (size_t d = 0; d < dims; ++d) {
@@ -33,7 +33,7 @@ void CopyCommon(const ManifestPiece& piece, const char* source, const Box& box, 
     if (low[d] >= high[d]) return;
   }
   const std::vector<uint64_t> from_strides = Strides(piece.size), to_strides = Strides(box.size);
-  const uint64_t run = dims == 0 ? 1 : static_cast<uint64_t>(high[dims - 1] - low[dims - 1]);
+  const uint64_t row_elements = dims == 0 ? 1 : static_cast<uint64_t>(high[dims - 1] - low[dims - 1]);
   std::vector<int64_t> at = low;
   while (true) {
     uint64_t from = 0, to = 0;
@@ -41,8 +41,8 @@ void CopyCommon(const ManifestPiece& piece, const char* source, const Box& box, 
       from += static_cast<uint64_t>(at[d] - piece.start[d]) * from_strides[d];
       to += static_cast<uint64_t>(at[d] - box.start[d]) * to_strides[d];
     }
-    // The piece may hold only a part of this row.
-    uint64_t first = std::max(from, piece.first_element), last = std::min(from + run, piece.last_element);
+    // The piece may contain only a part of this row.
+    uint64_t first = std::max(from, piece.first_element), last = std::min(from + row_elements, piece.last_element);
     if (first < last) {
       std::memcpy(out + (to + first - from) * element_bytes, source + (first - piece.first_element) * element_bytes,
                   (last - first) * element_bytes);
@@ -103,8 +103,8 @@ bool IsWhole(const ManifestPiece& piece, const ManifestTensor& tensor) {
   return piece.size == tensor.shape;  // it is within the tensor, so it starts where the tensor starts
 }
 
-// Returns the number in the tensor of the box's first element and the number after its last one. The box need not hold
-// all elements in between.
+// Returns the index in the tensor of the box's first element, and the index after its last one. The box need not
+// contain all elements in between.
 std::pair<uint64_t, uint64_t> Bounds(const std::vector<int64_t>& start, const std::vector<int64_t>& size,
                                      const std::vector<int64_t>& shape) {
   const std::vector<uint64_t> strides = Strides(shape);
@@ -117,21 +117,21 @@ std::pair<uint64_t, uint64_t> Bounds(const std::vector<int64_t>& start, const st
   return {first, last + 1};
 }
 
-// Whether a piece may hold an element in [first, last) of the tensor.
-bool MayHold(const ManifestPiece& piece, const ManifestTensor& tensor, uint64_t first, uint64_t last) {
+// Whether a piece may contain an element in [first, last) of the tensor.
+bool MayOverlap(const ManifestPiece& piece, const ManifestTensor& tensor, uint64_t first, uint64_t last) {
   if (piece.first_element == piece.last_element) return false;
   if (IsWhole(piece, tensor)) return piece.first_element < last && first < piece.last_element;
   const auto [lowest, end] = Bounds(piece.start, piece.size, tensor.shape);
   return lowest < last && first < end;
 }
 
-absl::Status FirstOf(const std::vector<CheckpointProblem>& problems, const std::string& path) {
+absl::Status FirstProblem(const std::vector<CheckpointProblem>& problems, const std::string& path) {
   if (problems.empty()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(problems[0].Text(path), AndMore(1, problems.size(), "; ", "problem")));
 }
 
-// The share that hashes the whole file: for a shard that of its rank, which most likely reads it anyway.
-uint64_t DealtTo(absl::string_view name, size_t index) {
+// Returns the share that hashes the whole file: for a shard the one of its rank, which most likely reads it anyway.
+uint64_t ShareOf(absl::string_view name, size_t index) {
   uint64_t rank = 0;
   const bool is_shard = absl::ConsumePrefix(&name, "shard-") && absl::ConsumeSuffix(&name, ".safetensors") &&
                         absl::SimpleAtoi(name, &rank);
@@ -159,21 +159,21 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   return checkpoint;
 }
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenUnread(const std::string& path) {
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenUnverified(const std::string& path) {
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenManifest(path));
-  RETURN_IF_ERROR(checkpoint->OpenFiles(LookAtFiles(path, checkpoint->manifest_)));
+  RETURN_IF_ERROR(checkpoint->OpenFiles(QuickVerifyFiles(path, checkpoint->manifest_)));
   return checkpoint;
 }
 
 absl::Status Checkpoint::OpenFiles(const std::vector<CheckpointProblem>& problems) {
-  RETURN_IF_ERROR(FirstOf(problems, path_));
+  RETURN_IF_ERROR(FirstProblem(problems, path_));
   for (const ManifestFile& listed : manifest_.files) {
     ASSIGN_OR_RETURN(files_[listed.name], ShardFile::Open(path_, listed));
   }
   return absl::OkStatus();
 }
 
-void Checkpoint::Vouch(int share, int shares) {
+void Checkpoint::BeginVerifying(int share, int shares) {
   // No job resumes from copies, so they are not read, and damage in them does not cost a run its checkpoint.
   absl::flat_hash_set<std::string> of_state;
   for (const ManifestTensor& tensor : manifest_.tensors) {
@@ -183,19 +183,20 @@ void Checkpoint::Vouch(int share, int shares) {
   for (size_t i = 0; i < manifest_.files.size(); ++i) {
     const std::string& name = manifest_.files[i].name;
     if (!of_state.contains(name)) continue;
-    if (DealtTo(name, i) % static_cast<uint64_t>(shares) == static_cast<uint64_t>(share)) files_.at(name)->Vouch();
+    if (ShareOf(name, i) % static_cast<uint64_t>(shares) == static_cast<uint64_t>(share))
+      files_.at(name)->BeginVerifying();
   }
 }
 
-absl::Status Checkpoint::FinishVouching() {
+absl::Status Checkpoint::FinishVerifying() {
   for (const ManifestFile& listed : manifest_.files) {
     ShardFile& file = *files_.at(listed.name);
-    if (!file.vouched()) continue;
-    absl::Status whole = file.FinishVouching();
-    if (whole.ok()) continue;
+    if (!file.verifying()) continue;
+    absl::Status verified = file.FinishVerifying();
+    if (verified.ok()) continue;
     // Read again, piece by piece, to find the tensor: the bytes that were read before were undamaged.
-    RETURN_IF_ERROR(FirstOf(VerifyFile(path_, manifest_, listed), path_));
-    return whole;
+    RETURN_IF_ERROR(FirstProblem(VerifyFile(path_, manifest_, listed), path_));
+    return verified;
   }
   return absl::OkStatus();
 }
@@ -210,12 +211,12 @@ absl::StatusOr<const ManifestTensor*> Checkpoint::Find(absl::string_view role, a
   for (const ManifestTensor& tensor : manifest_.tensors) {
     if (tensor.role == role && tensor.name == name) return &tensor;
   }
-  return absl::NotFoundError(absl::StrCat(path_, " holds no ", role, " '", name, "'"));
+  return absl::NotFoundError(absl::StrCat(path_, " contains no ", role, " '", name, "'"));
 }
 
-absl::StatusOr<const ManifestTensor*> Checkpoint::FindLike(absl::string_view role, absl::string_view name,
-                                                           absl::string_view dtype,
-                                                           const std::vector<int64_t>& shape) const {
+absl::StatusOr<const ManifestTensor*> Checkpoint::FindMatching(absl::string_view role, absl::string_view name,
+                                                               absl::string_view dtype,
+                                                               const std::vector<int64_t>& shape) const {
   ASSIGN_OR_RETURN(const ManifestTensor* tensor, Find(role, name));
   if (tensor->dtype == dtype && tensor->shape == shape) return tensor;
   return absl::FailedPreconditionError(absl::StrCat(path_, ": ", role, " '", name, "' is ", tensor->dtype, " ",
@@ -224,21 +225,21 @@ absl::StatusOr<const ManifestTensor*> Checkpoint::FindLike(absl::string_view rol
 }
 
 absl::Status Checkpoint::ReadPiece(const ManifestTensor& tensor, const ManifestPiece& piece,
-                                   absl::FunctionRef<void(const ManifestPiece& range, const char* bytes)> take) const {
+                                   absl::FunctionRef<void(const ManifestPiece& range, const char* bytes)> visit) const {
   ShardFile& file = *files_.at(piece.file);
-  const uint64_t element_bytes = DtypeBytes(tensor.dtype), most = kReadBytes / element_bytes;
-  const uint64_t longest = std::min(most, piece.last_element - piece.first_element) * element_bytes;
-  const auto buffer = std::make_unique_for_overwrite<char[]>(longest);
+  const uint64_t element_bytes = DtypeBytes(tensor.dtype), chunk_elements = kReadBytes / element_bytes;
+  const uint64_t buffer_bytes = std::min(chunk_elements, piece.last_element - piece.first_element) * element_bytes;
+  const auto buffer = std::make_unique_for_overwrite<char[]>(buffer_bytes);
   Hasher hasher;
   ManifestPiece range{.file = piece.file, .start = piece.start, .size = piece.size};
-  for (uint64_t first = piece.first_element; first < piece.last_element; first += most) {
+  for (uint64_t first = piece.first_element; first < piece.last_element; first += chunk_elements) {
     range.first_element = first;
-    range.last_element = std::min(first + most, piece.last_element);
+    range.last_element = std::min(first + chunk_elements, piece.last_element);
     const uint64_t length = (range.last_element - first) * element_bytes;
     RETURN_IF_ERROR(
         file.Read(piece.first_byte + (first - piece.first_element) * element_bytes, {buffer.get(), length}));
     hasher.Add({buffer.get(), length});
-    take(range, buffer.get());
+    visit(range, buffer.get());
   }
   if (hasher.Hex() == piece.hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path_, ": the bytes of ", tensor.role, " '", tensor.name, "' in ", piece.file,
@@ -247,27 +248,27 @@ absl::Status Checkpoint::ReadPiece(const ManifestTensor& tensor, const ManifestP
 
 absl::Status Checkpoint::ReadTensor(absl::string_view role, absl::string_view name, absl::string_view dtype,
                                     const std::vector<int64_t>& shape, absl::Span<char> out) const {
-  RETURN_IF_ERROR(FindLike(role, name, dtype, shape));
+  RETURN_IF_ERROR(FindMatching(role, name, dtype, shape));
   return ReadBox(role, name, {.start = std::vector<int64_t>(shape.size(), 0), .size = shape}, out);
 }
 
 absl::Status Checkpoint::ReadRange(absl::string_view role, absl::string_view name, absl::string_view dtype,
                                    const std::vector<int64_t>& shape, int64_t first, int64_t count,
                                    absl::Span<char> out) const {
-  ASSIGN_OR_RETURN(const ManifestTensor* tensor, FindLike(role, name, dtype, shape));
+  ASSIGN_OR_RETURN(const ManifestTensor* tensor, FindMatching(role, name, dtype, shape));
   const uint64_t element_bytes = DtypeBytes(dtype);
   ASSIGN_OR_RETURN(uint64_t elements, CountElements(shape));
   if (first < 0 || count < 0 || static_cast<uint64_t>(first) > elements ||
       static_cast<uint64_t>(count) > elements - static_cast<uint64_t>(first) ||
       out.size() != static_cast<uint64_t>(count) * element_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("elements ", first, " + ", count, " of '", name, "' ",
-                                                   ShapeText(shape), " into ", out.size(), " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", count, " elements from number ", first, " on, of '",
+                                                   name, "' ", ShapeText(shape), " into ", out.size(), " bytes"));
   }
   std::vector<Box> boxes;
   AddBoxes(shape, {}, first, count, boxes);
   const uint64_t from = static_cast<uint64_t>(first), to = from + static_cast<uint64_t>(count);
   for (const ManifestPiece& piece : tensor->pieces) {
-    if (!MayHold(piece, *tensor, from, to)) continue;
+    if (!MayOverlap(piece, *tensor, from, to)) continue;
     RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& range, const char* bytes) {
       if (IsWhole(piece, *tensor)) {
         const uint64_t low = std::max(range.first_element, from), high = std::min(range.last_element, to);
@@ -278,7 +279,7 @@ absl::Status Checkpoint::ReadRange(absl::string_view role, absl::string_view nam
       }
       char* target = out.data();
       for (const Box& box : boxes) {
-        CopyCommon(range, bytes, box, element_bytes, target);
+        CopyOverlap(range, bytes, box, element_bytes, target);
         target += CountOf(box) * element_bytes;
       }
     }));
@@ -297,15 +298,15 @@ absl::Status Checkpoint::ReadBox(absl::string_view role, absl::string_view name,
   uint64_t element_bytes = DtypeBytes(tensor->dtype);
   const uint64_t elements = fits ? CountOf(box) : 0;
   if (!fits || out.size() != elements * element_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("box ", ShapeText(box.start), " + ", ShapeText(box.size), " of '",
-                                                   name, "' ", ShapeText(tensor->shape), " into ", out.size(),
-                                                   " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("cannot read the box at ", ShapeText(box.start), " of size ",
+                                                   ShapeText(box.size), " of '", name, "' ", ShapeText(tensor->shape),
+                                                   " into ", out.size(), " bytes"));
   }
   const auto [first, last] = Bounds(box.start, box.size, tensor->shape);
   for (const ManifestPiece& piece : tensor->pieces) {
-    if (!MayHold(piece, *tensor, first, last)) continue;
+    if (!MayOverlap(piece, *tensor, first, last)) continue;
     RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& range, const char* bytes) {
-      CopyCommon(range, bytes, box, element_bytes, out.data());
+      CopyOverlap(range, bytes, box, element_bytes, out.data());
     }));
   }
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 // Reads a verified checkpoint. Open verifies everything (verify.h): the manifest's own hash, that its content does not
 // contradict itself, that the folder holds exactly the files it lists, their lengths, and the hash of every byte. A
-// read returns any box of a tensor whatever pieces it was saved in, so that one layout can load what another wrote. It
+// read returns any box of a tensor, independent of the pieces in which it was saved, so that one layout can load what
+// another wrote. It
 // reads only the pieces that overlap the box, a MiB at a time, and hashes them again. An open checkpoint is not removed
 // (lease.h). Immutable once opened, and thread-safe.
 //
@@ -9,10 +10,10 @@
 //
 // Ranks that load together verify while they read, so that each file is read in full by one rank only:
 //
-//   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::OpenUnread(path));
-//   checkpoint->Vouch(rank, world_size);
+//   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::OpenUnverified(path));
+//   checkpoint->BeginVerifying(rank, world_size);
 //   ... reads by one thread ...
-//   RETURN_IF_ERROR(checkpoint->FinishVouching());
+//   RETURN_IF_ERROR(checkpoint->FinishVerifying());
 #pragma once
 
 #include <cstdint>
@@ -44,20 +45,20 @@ class Checkpoint {
   // with Unavailable if it is being removed.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
   // The same, but checks only manifest, names and lengths. Bytes that are read later are always hashed.
-  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenUnread(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenUnverified(const std::string& path);
   ~Checkpoint();
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& manifest_hash() const { return manifest_hash_; }
 
-  // From now on also hashes whole files while they are read: those that belong to `share` of `shares`. Each file
-  // belongs to one share, a rank's shard to that rank if there is one. All reads must then come from one thread.
-  void Vouch(int share, int shares);
+  // From now on also hashes whole files while they are read: those that are assigned to `share` of `shares`. Each file
+  // is assigned to one share; the shard of rank N to share N if there is one. All reads must then come from one thread.
+  void BeginVerifying(int share, int shares);
   // Reads the rest of those files and compares the hashes. Fails with DataLoss that names the file, and the tensor if
   // the damage is in one.
-  absl::Status FinishVouching();
-  // The bytes of all files that were read since they were opened.
+  absl::Status FinishVerifying();
+  // The number of bytes of all files that were read since they were opened.
   uint64_t bytes_read() const;
 
   // Copies a whole tensor, row-major, into `out`. Fails with NotFound if there is no such tensor, with
@@ -80,11 +81,11 @@ class Checkpoint {
   static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenManifest(const std::string& path);
   absl::Status OpenFiles(const std::vector<CheckpointProblem>& problems);
   absl::StatusOr<const ManifestTensor*> Find(absl::string_view role, absl::string_view name) const;
-  absl::StatusOr<const ManifestTensor*> FindLike(absl::string_view role, absl::string_view name,
-                                                 absl::string_view dtype, const std::vector<int64_t>& shape) const;
-  // Calls `take(piece, bytes)` for one range after another of the piece, each as a piece of its own.
+  absl::StatusOr<const ManifestTensor*> FindMatching(absl::string_view role, absl::string_view name,
+                                                     absl::string_view dtype, const std::vector<int64_t>& shape) const;
+  // Reads the piece and calls `visit` for one range of it after another, each described as a piece of its own.
   absl::Status ReadPiece(const ManifestTensor& tensor, const ManifestPiece& piece,
-                         absl::FunctionRef<void(const ManifestPiece& range, const char* bytes)> take) const;
+                         absl::FunctionRef<void(const ManifestPiece& range, const char* bytes)> visit) const;
 
   std::string path_;
   std::unique_ptr<CheckpointLease> lease_;

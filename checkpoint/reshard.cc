@@ -17,9 +17,9 @@ namespace trainyard {
 namespace {
 
 constexpr uint64_t kRanksMax = 100'000;
-constexpr char kParameterRole[] = "parameter";
 
-std::string TypeIn(const ManifestTensor& tensor, const ReshardOptions& options) {
+// Returns the dtype that the tensor has in the new checkpoint.
+std::string NewDtype(const ManifestTensor& tensor, const ReshardOptions& options) {
   return tensor.role == kParameterRole && !options.dtype.empty() ? options.dtype : tensor.dtype;
 }
 
@@ -32,29 +32,31 @@ struct NewFile {
   std::vector<const ManifestTensor*> sources = {};
 
   void Add(const ManifestTensor& tensor, const ReshardOptions& options, uint64_t first, uint64_t count) {
-    entries.push_back(
-        {.tensor = {.name = tensor.name, .role = tensor.role, .dtype = TypeIn(tensor, options), .shape = tensor.shape},
-         .first = first,
-         .count = count});
+    entries.push_back({.tensor = {.name = tensor.name,
+                                  .role = tensor.role,
+                                  .dtype = NewDtype(tensor, options),
+                                  .shape = tensor.shape},
+                       .first = first,
+                       .count = count});
     sources.push_back(&tensor);
   }
 };
 
-// Wide types first, so that each tensor is aligned to its elements.
-std::vector<const ManifestTensor*> InOrder(const Manifest& manifest, const ReshardOptions& options) {
+// Returns the tensors with the widest types first, so that each is aligned to its elements.
+std::vector<const ManifestTensor*> WidestFirst(const Manifest& manifest, const ReshardOptions& options) {
   std::vector<const ManifestTensor*> tensors;
   for (const ManifestTensor& tensor : manifest.tensors) {
     if (tensor.role != kCopyRole) tensors.push_back(&tensor);
   }
   std::stable_sort(tensors.begin(), tensors.end(), [&](const ManifestTensor* a, const ManifestTensor* b) {
-    return DtypeBytes(TypeIn(*a, options)) > DtypeBytes(TypeIn(*b, options));
+    return DtypeBytes(NewDtype(*a, options)) > DtypeBytes(NewDtype(*b, options));
   });
   return tensors;
 }
 
-std::vector<NewFile> WholeFiles(const Manifest& manifest, const ReshardOptions& options) {
+std::vector<NewFile> FilesOfWholeTensors(const Manifest& manifest, const ReshardOptions& options) {
   std::vector<NewFile> files = {{.name = "model.safetensors"}, {.name = "optimizer.safetensors"}};
-  for (const ManifestTensor* tensor : InOrder(manifest, options)) {
+  for (const ManifestTensor* tensor : WidestFirst(manifest, options)) {
     files[tensor->role == kParameterRole ? 0 : 1].Add(*tensor, options, 0, ElementsOf(*tensor));
   }
   std::erase_if(files, [](const NewFile& file) { return file.entries.empty(); });
@@ -63,14 +65,14 @@ std::vector<NewFile> WholeFiles(const Manifest& manifest, const ReshardOptions& 
 
 NewFile ShardOf(const Manifest& manifest, const ReshardOptions& options, uint64_t rank) {
   NewFile file{.name = ShardName(rank)};
-  for (const ManifestTensor* tensor : InOrder(manifest, options)) {
+  for (const ManifestTensor* tensor : WidestFirst(manifest, options)) {
     const uint64_t elements = ElementsOf(*tensor);
-    const uint64_t share = elements / options.ranks, more = elements % options.ranks;
-    const uint64_t first = rank * share + std::min(rank, more), count = share + (rank < more ? 1 : 0);
+    const uint64_t share = elements / options.ranks, remainder = elements % options.ranks;
+    const uint64_t first = rank * share + std::min(rank, remainder), count = share + (rank < remainder ? 1 : 0);
     if (count == 0) continue;
     // One entry per piece, so that only one piece is in memory at a time.
     const TensorHeader header{
-        .name = tensor->name, .role = tensor->role, .dtype = TypeIn(*tensor, options), .shape = tensor->shape};
+        .name = tensor->name, .role = tensor->role, .dtype = NewDtype(*tensor, options), .shape = tensor->shape};
     for (const ManifestPiece& piece : CutIntoPieces(header, first, count)) {
       file.Add(*tensor, options, piece.first_element, piece.last_element - piece.first_element);
     }
@@ -114,7 +116,8 @@ absl::Status WriteFile(const Checkpoint& from, const NewFile& file, const std::s
 
 absl::Status CheckOptions(const Checkpoint& from, const ReshardOptions& options) {
   if (options.ranks > kRanksMax) {
-    return absl::InvalidArgumentError(absl::StrCat(options.ranks, " ranks: at most ", kRanksMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot write the shards of ", options.ranks, " ranks; the limit is ", kRanksMax));
   }
   if (options.dtype.empty()) return absl::OkStatus();
   if (!IsFloating(options.dtype)) {
@@ -123,7 +126,7 @@ absl::Status CheckOptions(const Checkpoint& from, const ReshardOptions& options)
   for (const ManifestTensor& tensor : from.manifest().tensors) {
     if (tensor.role != kParameterRole || IsFloating(tensor.dtype)) continue;
     return absl::InvalidArgumentError(absl::StrCat(from.path(), ": parameter '", tensor.name, "' is of type ",
-                                                   tensor.dtype, ", which is not converted"));
+                                                   tensor.dtype, ", which cannot be converted"));
   }
   return absl::OkStatus();
 }
@@ -133,7 +136,7 @@ absl::Status CheckOptions(const Checkpoint& from, const ReshardOptions& options)
 uint64_t ReshardedBytes(const Manifest& manifest, const ReshardOptions& options) {
   uint64_t bytes = 0;
   for (const ManifestTensor& tensor : manifest.tensors) {
-    if (tensor.role != kCopyRole) bytes += ElementsOf(tensor) * DtypeBytes(TypeIn(tensor, options));
+    if (tensor.role != kCopyRole) bytes += ElementsOf(tensor) * DtypeBytes(NewDtype(tensor, options));
   }
   return bytes;
 }
@@ -157,7 +160,7 @@ absl::StatusOr<SavedCheckpoint> ReshardCheckpoint(const Checkpoint& from, const 
   std::erase_if(manifest.tensors, [](const ManifestTensor& tensor) { return tensor.role == kCopyRole; });
   PiecesByTensor pieces;
   if (options.ranks == 0) {
-    for (const NewFile& file : WholeFiles(from.manifest(), options)) {
+    for (const NewFile& file : FilesOfWholeTensors(from.manifest(), options)) {
       RETURN_IF_ERROR(WriteFile(from, file, partial, options, file_system, manifest, pieces));
     }
   }
@@ -167,7 +170,7 @@ absl::StatusOr<SavedCheckpoint> ReshardCheckpoint(const Checkpoint& from, const 
     manifest.world_size = options.ranks;
   }
   for (ManifestTensor& tensor : manifest.tensors) {
-    tensor.dtype = TypeIn(tensor, options);
+    tensor.dtype = NewDtype(tensor, options);
     tensor.pieces = std::move(pieces[{tensor.role, tensor.name}]);
   }
   const std::string text = ManifestText(manifest);

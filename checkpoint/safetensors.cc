@@ -23,8 +23,8 @@ namespace {
 using HeaderJson = nlohmann::json;
 
 // The limit of the format's reference implementation.
-constexpr uint64_t kHeaderBytes = 100'000'000;
-constexpr uint64_t kElements = uint64_t{1} << 62;
+constexpr uint64_t kHeaderBytesMax = 100'000'000;
+constexpr uint64_t kElementsMax = uint64_t{1} << 62;
 
 struct Dtype {
   const char* name;
@@ -63,23 +63,23 @@ absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const HeaderJson& 
   if (element_bytes == 0) return absl::DataLossError(absl::StrCat(where, ": unknown dtype '", info.dtype, "'"));
   if (!entry["shape"].is_array()) return absl::DataLossError(absl::StrCat(where, ": shape is not a list"));
   for (const HeaderJson& size : entry["shape"]) {
-    if (!size.is_number_unsigned() || size.get<uint64_t>() > kElements) {
-      return absl::DataLossError(absl::StrCat(where, ": shape holds a value that is not a size"));
+    if (!size.is_number_unsigned() || size.get<uint64_t>() > kElementsMax) {
+      return absl::DataLossError(absl::StrCat(where, ": shape contains a value that is not a size"));
     }
     info.shape.push_back(size.get<int64_t>());
   }
   const HeaderJson& offsets = entry["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
-    return absl::DataLossError(absl::StrCat(where, ": data_offsets does not hold two numbers"));
+    return absl::DataLossError(absl::StrCat(where, ": data_offsets is not a list of two numbers"));
   }
   info.begin = offsets[0].get<uint64_t>();
   info.end = offsets[1].get<uint64_t>();
   ASSIGN_OR_RETURN(uint64_t elements, CountElements(info.shape), << where);
-  if (info.end < info.begin || elements > kElements / element_bytes ||
+  if (info.end < info.begin || elements > kElementsMax / element_bytes ||
       info.end - info.begin != elements * element_bytes) {
     return absl::DataLossError(absl::StrCat(where, ": ", info.dtype, " ", ShapeText(info.shape), " takes ",
-                                            elements * element_bytes, " bytes, its range is [", info.begin, ", ",
+                                            elements * element_bytes, " bytes, but its range is [", info.begin, ", ",
                                             info.end, ")"));
   }
   return info;
@@ -89,13 +89,13 @@ absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const HeaderJson& 
 absl::StatusOr<HeaderJson> ParseHeader(absl::string_view text, const std::string& path) {
   std::set<std::string> keys;
   std::string twice;
-  auto see = [&](int depth, HeaderJson::parse_event_t event, HeaderJson& parsed) {
+  auto check_key = [&](int depth, HeaderJson::parse_event_t event, HeaderJson& parsed) {
     if (event == HeaderJson::parse_event_t::key && depth == 1 && !keys.insert(parsed.get<std::string>()).second) {
       twice = parsed.get<std::string>();
     }
     return true;
   };
-  HeaderJson header = HeaderJson::parse(text.begin(), text.end(), see, /*allow_exceptions=*/false);
+  HeaderJson header = HeaderJson::parse(text.begin(), text.end(), check_key, /*allow_exceptions=*/false);
   if (header.is_discarded() || !header.is_object()) {
     return absl::DataLossError(absl::StrCat(path, ": its header is not a JSON object"));
   }
@@ -116,7 +116,7 @@ absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape) {
   uint64_t elements = 1;
   for (int64_t size : shape) {
     if (size < 0) return absl::InvalidArgumentError(absl::StrCat("shape ", ShapeText(shape), " has a negative size"));
-    if (size != 0 && elements > kElements / static_cast<uint64_t>(size)) {
+    if (size != 0 && elements > kElementsMax / static_cast<uint64_t>(size)) {
       return absl::InvalidArgumentError(absl::StrCat("shape ", ShapeText(shape), " has too many elements"));
     }
     elements *= static_cast<uint64_t>(size);
@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
   absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat st;
-  if (fstat(fd, &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path));
+  if (fstat(fd, &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot inspect ", path));
   if (st.st_size < 8)
     return absl::DataLossError(absl::StrCat(path, " has ", st.st_size, " bytes: too short for a header"));
   void* data = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -145,14 +145,14 @@ SafetensorsFile::~SafetensorsFile() { munmap(const_cast<char*>(whole_.data()), w
 
 absl::Status SafetensorsFile::ReadHeader() {
   uint64_t length = LoadLength(whole_);
-  if (length > kHeaderBytes || whole_.size() == 8 || whole_[8] != '{') {
+  if (length > kHeaderBytesMax || whole_.size() == 8 || whole_[8] != '{') {
     return absl::DataLossError(absl::StrCat(path_, " is not a safetensors file: such a file begins with the length of ",
                                             "its header in 8 bytes and a '{'"));
   }
   if (length > whole_.size() - 8) {
     return absl::DataLossError(absl::StrCat(path_, ": its first 8 bytes announce a header of ", length,
                                             " bytes; the file has ", whole_.size(), ", and the limit is ",
-                                            kHeaderBytes));
+                                            kHeaderBytesMax));
   }
   ASSIGN_OR_RETURN(HeaderJson header, ParseHeader(whole_.substr(8, length), path_));
   data_ = whole_.substr(8 + length);
@@ -168,13 +168,14 @@ absl::Status SafetensorsFile::ReadHeader() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (tensors_[i].begin != at) {
       return absl::DataLossError(absl::StrCat(path_, ", tensor '", tensors_[i].name, "': begins at ", tensors_[i].begin,
-                                              ", the one before ends at ", at));
+                                              ", but the tensor before it ends at ", at));
     }
     at = tensors_[i].end;
     index_[tensors_[i].name] = i;
   }
   if (at != data_.size()) {
-    return absl::DataLossError(absl::StrCat(path_, ": its tensors take ", at, " bytes, the file holds ", data_.size()));
+    return absl::DataLossError(
+        absl::StrCat(path_, ": its tensors take ", at, " bytes, but the file contains ", data_.size()));
   }
   return absl::OkStatus();
 }

@@ -18,6 +18,7 @@
 namespace trainyard {
 namespace {
 
+// In the names of partials that RemovePartial has renamed.
 constexpr absl::string_view kSwept = ".swept-";
 
 // "step-00000100.g2.partial".
@@ -26,7 +27,7 @@ struct PartialName {
   uint64_t generation = 0;
 };
 
-// None: a partial that is being removed, or that no save has made.
+// None: a partial that is being removed, or whose name no save creates.
 std::optional<PartialName> PartialOf(absl::string_view name) {
   if (!absl::ConsumeSuffix(&name, kPartialSuffix)) return std::nullopt;
   const size_t dot = name.find(".g");
@@ -42,7 +43,7 @@ bool IsPartial(absl::string_view name) {
   return absl::StartsWith(name, "step-") && absl::EndsWith(name, kPartialSuffix);
 }
 
-bool IsSound(const absl::StatusOr<VerifiedCheckpoint>& verified, uint64_t step) {
+bool IsUndamaged(const absl::StatusOr<VerifiedCheckpoint>& verified, uint64_t step) {
   return verified.ok() && verified->problems.empty() && verified->manifest.has_value() &&
          verified->manifest->step == step;
 }
@@ -57,19 +58,19 @@ absl::Status SyncAll(const std::string& partial, const Manifest& manifest, FileS
 }
 
 // Returns why a partial does not become a checkpoint; empty if it does, and `verified` then has its manifest.
-std::string WhyNot(const std::string& partial, const std::string& name, const SettleOptions& options,
-                   absl::StatusOr<VerifiedCheckpoint>& verified) {
+std::string WhyNotPublished(const std::string& partial, const std::string& name, const SettleOptions& options,
+                            absl::StatusOr<VerifiedCheckpoint>& verified) {
   const std::optional<PartialName> parsed = PartialOf(name);
   if (!parsed.has_value()) return "was being removed";
-  verified = LookAtCheckpoint(partial);
-  if (!IsSound(verified, parsed->step) || verified->manifest->generation != parsed->generation) {
+  verified = QuickVerifyCheckpoint(partial);
+  if (!IsUndamaged(verified, parsed->step) || verified->manifest->generation != parsed->generation) {
     return "was left by an interrupted save";
   }
-  std::string reason = WhyNotSettled(*verified->manifest, verified->manifest_hash, options);
+  std::string reason = WhyNotValid(*verified->manifest, verified->manifest_hash, options);
   if (!reason.empty()) return reason;
-  // Every byte is read last, because most partials are refused before.
+  // The hashes are verified last, because most partials are rejected before.
   verified = VerifyCheckpoint(partial, {});
-  if (IsSound(verified, parsed->step)) return "";
+  if (IsUndamaged(verified, parsed->step)) return "";
   return absl::StrCat("is damaged: ", verified.ok() && !verified->problems.empty()
                                           ? verified->problems[0].Text(name)
                                           : std::string(verified.status().message()));
@@ -79,12 +80,12 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
                        FileSystem& file_system, std::vector<std::string>& messages) {
   const std::string partial = JoinPath(run_folder, name);
   absl::StatusOr<VerifiedCheckpoint> verified;
-  std::string reason = WhyNot(partial, name, options, verified);
+  std::string reason = WhyNotPublished(partial, name, options, verified);
   if (reason.empty()) {
     const uint64_t step = verified->manifest->step;
     const std::string path = JoinPath(run_folder, StepFolderName(step));
     const bool replaces = FileExists(path);
-    if (!replaces || !IsSound(VerifyCheckpoint(path, {}), step)) {
+    if (!replaces || !IsUndamaged(VerifyCheckpoint(path, {}), step)) {
       RETURN_IF_ERROR(SyncAll(partial, *verified->manifest, file_system));
       RETURN_IF_ERROR(PublishFolder(partial, path, file_system));
       messages.push_back(absl::StrCat(name, " was complete and ", replaces ? "replaces " : "becomes ", path,
@@ -101,32 +102,36 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
   return absl::OkStatus();
 }
 
-// On a file system that cannot exchange, the old checkpoint of a step has another name for a moment (file_system.cc).
+// On a file system without atomic exchange, a checkpoint that is being replaced has another name for a moment
+// (file_system.cc). Renames it back if the replacement was interrupted, and removes it otherwise.
 void SettleReplaced(const std::string& run_folder, const std::string& name, bool removes, FileSystem& file_system,
                     std::vector<std::string>& messages) {
-  const std::string aside = JoinPath(run_folder, name);
-  absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(aside, {});
+  const std::string old = JoinPath(run_folder, name);
+  absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(old, {});
   const bool good = verified.ok() && verified->manifest.has_value() && verified->problems.empty();
   const std::string path = good ? JoinPath(run_folder, StepFolderName(verified->manifest->step)) : "";
   if ((!good || FileExists(path)) && !removes) return;
-  if (!good || FileExists(path)) return file_system.RemoveAll(aside).IgnoreError();
-  absl::Status back = file_system.RenameOrExchange(aside, path);
-  if (back.ok()) back = file_system.SyncFolder(run_folder);
-  messages.push_back(absl::StrCat(name, " was being replaced and ", back.ok() ? "is again " : "cannot be renamed: ",
-                                  back.ok() ? path : std::string(back.message())));
+  if (!good || FileExists(path)) return file_system.RemoveAll(old).IgnoreError();
+  absl::Status renamed = file_system.RenameOrExchange(old, path);
+  if (renamed.ok()) renamed = file_system.SyncFolder(run_folder);
+  messages.push_back(
+      renamed.ok() ? absl::StrCat("the replacement of ", path, " was interrupted; ", name, " was renamed back to it")
+                   : absl::StrCat("the replacement of ", path, " was interrupted, and ", name,
+                                  " cannot be renamed back: ", renamed.message()));
 }
 
 // A file that WriteFileAtomically or FileLock::Seize left because its process was killed. If the process, whose number
 // ends the name, still runs on this host, the file is still being written.
 bool IsTemporary(const std::string& name) {
   int pid = 0;
-  const bool named_so = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".new-");
-  if (!named_so || !absl::SimpleAtoi(name.substr(name.rfind('-') + 1), &pid) || pid <= 0) return false;
+  const bool has_temporary_name = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".new-");
+  if (!has_temporary_name || !absl::SimpleAtoi(name.substr(name.rfind('-') + 1), &pid) || pid <= 0) return false;
   return kill(pid, 0) != 0 && errno == ESRCH;
 }
 
-// Removes the tokens by which ranks have proved that they see one folder (run_folder.h); no rank reads them any more.
-void SweepTokens(const std::string& run_folder, FileSystem& file_system) {
+// Removes the token files with which ranks have checked that they share the folder (run_folder.h); no rank reads them
+// any more.
+void RemoveSharedFolderTokens(const std::string& run_folder, FileSystem& file_system) {
   const std::string folder = JoinPath(run_folder, ".trainyard");
   absl::StatusOr<std::vector<std::string>> names = ListNames(folder);
   if (!names.ok()) return;
@@ -137,15 +142,15 @@ void SweepTokens(const std::string& run_folder, FileSystem& file_system) {
 
 }  // namespace
 
-std::string WhyNotSettled(const Manifest& manifest, const std::string& manifest_hash, const SettleOptions& options) {
+std::string WhyNotValid(const Manifest& manifest, const std::string& manifest_hash, const SettleOptions& options) {
   if (options.granted.contains(manifest_hash)) return "";
-  const JobGeneration least = options.settled.value_or(JobGeneration{.job_id = options.job_id});
-  if (manifest.job_id != least.job_id) {
-    return absl::StrCat("is of job ", manifest.job_id, ", but job ", least.job_id, " had claimed the folder");
+  const JobGeneration oldest_valid = options.settled.value_or(JobGeneration{.job_id = options.job_id});
+  if (manifest.job_id != oldest_valid.job_id) {
+    return absl::StrCat("is of job ", manifest.job_id, ", but job ", oldest_valid.job_id, " had claimed the folder");
   }
-  if (manifest.generation >= least.generation) return "";
-  return absl::StrCat("was completed by generation ", manifest.generation, " after generation ", least.generation,
-                      " had claimed the folder");
+  if (manifest.generation >= oldest_valid.generation) return "";
+  return absl::StrCat("was completed by generation ", manifest.generation, " after generation ",
+                      oldest_valid.generation, " had claimed the folder");
 }
 
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
@@ -167,7 +172,7 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
       SettleReplaced(run_folder, name, options.removes, file_system, messages);
     }
   }
-  if (options.removes) SweepTokens(run_folder, file_system);
+  if (options.removes) RemoveSharedFolderTokens(run_folder, file_system);
   return messages;
 }
 
@@ -189,12 +194,12 @@ std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t g
 absl::Status RemovePartial(const std::string& partial, FileSystem& file_system) {
   absl::string_view base = partial;
   absl::ConsumeSuffix(&base, kPartialSuffix);
-  std::string aside = partial;
+  std::string renamed = partial;
   if (!absl::StrContains(std::filesystem::path(partial).filename().string(), kSwept)) {
-    aside = absl::StrCat(base, kSwept, RandomId(8), kPartialSuffix);
-    RETURN_IF_ERROR(file_system.RenameOrExchange(partial, aside));
+    renamed = absl::StrCat(base, kSwept, RandomId(8), kPartialSuffix);
+    RETURN_IF_ERROR(file_system.RenameOrExchange(partial, renamed));
   }
-  return file_system.RemoveAll(aside);
+  return file_system.RemoveAll(renamed);
 }
 
 }  // namespace trainyard

@@ -1,5 +1,5 @@
-// Settles what a run folder holds besides checkpoints when a generation claims it: partial folders, temporary files and
-// folders that were being removed. The caller is rank 0, which holds the folder's lock.
+// Publishes or removes what a run folder contains besides checkpoints when a generation claims it: partial folders,
+// temporary files and folders that were being removed. The caller is rank 0, which holds the folder's lock.
 //
 // [Note: which partials are valid] Rank 0 of a host that is cut off may continue to write after the next generation has
 // claimed the folder. A partial that is complete at that moment is newer than anything the new generation has, so it
@@ -31,19 +31,19 @@ struct SettleOptions {
   // The generation up to which partials in this folder have been settled. None: no readable record, and all partials of
   // this job are valid.
   std::optional<JobGeneration> settled = {};
-  // Hashes of manifests that the coordinator has granted.
+  // Hashes of the manifests of saves that the coordinator has granted.
   std::set<std::string> granted = {};
   // False: valid partials become checkpoints, and nothing is removed. For a job that may still be refused.
   bool removes = true;
 };
 
 // Returns why a complete partial with this manifest is not valid, "is of job x, ..."; empty if it is. Pure.
-std::string WhyNotSettled(const Manifest& manifest, const std::string& manifest_hash, const SettleOptions& options);
+std::string WhyNotValid(const Manifest& manifest, const std::string& manifest_hash, const SettleOptions& options);
 
 // Makes each valid and undamaged partial a checkpoint, unless its step has an undamaged one already. Removes all other
 // partials and the temporary files of processes that no longer run. Returns a sentence for each partial. Removing is
-// best effort, because a fenced rank may still write; the sentences name what stays. Fails if the folder cannot be
-// listed or a partial cannot be renamed.
+// best effort, because a fenced rank may still write; the sentences name what could not be removed. Fails if the folder
+// cannot be listed or a partial cannot be renamed.
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
                                                         FileSystem& file_system);
 

@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(const std::string& fo
   // The file that was opened may differ from the one that was checked, if another process changes the folder meanwhile.
   struct stat st;
   if (fstat(fd, &st) != 0 || static_cast<uint64_t>(st.st_size) != listed.bytes) {
-    return absl::DataLossError(absl::StrCat(path, " is changing while it is read"));
+    return absl::DataLossError(absl::StrCat(path, " has changed while it was being read"));
   }
   return file;
 }
@@ -32,26 +32,26 @@ ShardFile::ShardFile(int fd, std::string path, const ManifestFile& listed)
 ShardFile::~ShardFile() { close(fd_); }
 
 absl::Status ShardFile::Read(uint64_t at, absl::Span<char> out) {
-  if (!vouched()) return ReadBytes(at, out);
-  RETURN_IF_ERROR(PassTo(at));
+  if (!verifying()) return ReadBytes(at, out);
+  RETURN_IF_ERROR(HashTo(at));
   RETURN_IF_ERROR(ReadBytes(at, out));
-  if (const uint64_t end = at + out.size(); end > passed_) {
-    whole_->Add({out.data() + (passed_ - at), end - passed_});
-    passed_ = end;
+  if (const uint64_t end = at + out.size(); end > hashed_) {
+    hasher_->Add({out.data() + (hashed_ - at), end - hashed_});
+    hashed_ = end;
   }
   return absl::OkStatus();
 }
 
-void ShardFile::Vouch() {
+void ShardFile::BeginVerifying() {
   posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);  // it will be read whole, mostly in order
-  whole_ = std::make_unique<Hasher>();
+  hasher_ = std::make_unique<Hasher>();
 }
 
-absl::Status ShardFile::FinishVouching() {
-  RETURN_IF_ERROR(PassTo(bytes_));
-  const std::string found = whole_->Hex();
-  whole_.reset();
-  passed_ = 0;
+absl::Status ShardFile::FinishVerifying() {
+  RETURN_IF_ERROR(HashTo(bytes_));
+  const std::string found = hasher_->Hex();
+  hasher_.reset();
+  hashed_ = 0;
   if (found == hash_) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path_, ": expected hash ", hash_, ", found hash ", found));
 }
@@ -61,7 +61,9 @@ absl::Status ShardFile::ReadBytes(uint64_t at, absl::Span<char> out) {
     const ssize_t n = pread(fd_, out.data(), out.size(), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return absl::DataLossError(absl::StrCat("cannot read ", path_, " at byte ", at, ": ", strerror(errno)));
-    if (n == 0) return absl::DataLossError(absl::StrCat(path_, " ends at byte ", at, "; it is changing"));
+    if (n == 0)
+      return absl::DataLossError(absl::StrCat(
+          path_, " ends at byte ", at, ", before the length in the manifest; it has changed while it was being read"));
     out.remove_prefix(static_cast<size_t>(n));
     at += static_cast<uint64_t>(n);
     bytes_read_.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
@@ -69,16 +71,16 @@ absl::Status ShardFile::ReadBytes(uint64_t at, absl::Span<char> out) {
   return absl::OkStatus();
 }
 
-// Hashes the bytes before `at` that were not read.
-absl::Status ShardFile::PassTo(uint64_t at) {
-  if (passed_ >= at) return absl::OkStatus();
-  const uint64_t most = std::min(kReadBytes, at - passed_);
-  const auto buffer = std::make_unique_for_overwrite<char[]>(most);
-  while (passed_ < at) {
-    const uint64_t length = std::min(most, at - passed_);
-    RETURN_IF_ERROR(ReadBytes(passed_, {buffer.get(), length}));
-    whole_->Add({buffer.get(), length});
-    passed_ += length;
+// Hashes the bytes before `at` that are not hashed yet.
+absl::Status ShardFile::HashTo(uint64_t at) {
+  if (hashed_ >= at) return absl::OkStatus();
+  const uint64_t buffer_bytes = std::min(kReadBytes, at - hashed_);
+  const auto buffer = std::make_unique_for_overwrite<char[]>(buffer_bytes);
+  while (hashed_ < at) {
+    const uint64_t length = std::min(buffer_bytes, at - hashed_);
+    RETURN_IF_ERROR(ReadBytes(hashed_, {buffer.get(), length}));
+    hasher_->Add({buffer.get(), length});
+    hashed_ += length;
   }
   return absl::OkStatus();
 }

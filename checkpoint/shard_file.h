@@ -1,11 +1,12 @@
-// Reads one file of a checkpoint through an open handle, which is not affected if the file is renamed. After Vouch, the
-// hash of the whole file is computed from the bytes as they are read: bytes read in order are read once, skipped bytes
-// are read for the hash only. Thread-safe without Vouch; not thread-safe after it.
+// Reads one file of a checkpoint through an open handle, which is not affected if the file is renamed. After
+// BeginVerifying, the hash of the whole file is computed from the bytes as they are read: bytes that are requested in
+// order are read once, and skipped bytes are read for the hash only. Thread-safe until BeginVerifying is called, and
+// not afterwards.
 //
 //   ASSIGN_OR_RETURN(auto file, ShardFile::Open(folder, listed));
-//   file->Vouch();
+//   file->BeginVerifying();
 //   RETURN_IF_ERROR(file->Read(first_byte, out));
-//   RETURN_IF_ERROR(file->FinishVouching());
+//   RETURN_IF_ERROR(file->FinishVerifying());
 #pragma once
 
 #include <atomic>
@@ -39,23 +40,24 @@ class ShardFile {
   // Fails with DataLoss, also if the disk reports an error: a file that cannot be read counts as damaged.
   absl::Status Read(uint64_t at, absl::Span<char> out);
 
-  void Vouch();
-  bool vouched() const { return whole_ != nullptr; }
+  // From now on hashes the file while it is read.
+  void BeginVerifying();
+  bool verifying() const { return hasher_ != nullptr; }
   // Fails with DataLoss if any byte of the file has changed, including bytes that were not read before.
-  absl::Status FinishVouching();
+  absl::Status FinishVerifying();
 
  private:
   ShardFile(int fd, std::string path, const ManifestFile& listed);
   absl::Status ReadBytes(uint64_t at, absl::Span<char> out);
-  absl::Status PassTo(uint64_t at);
+  absl::Status HashTo(uint64_t at);
 
   const int fd_;
   const std::string path_;
   const uint64_t bytes_;
   const std::string hash_;
   std::atomic<uint64_t> bytes_read_ = 0;
-  std::unique_ptr<Hasher> whole_;  // of the bytes before passed_
-  uint64_t passed_ = 0;
+  std::unique_ptr<Hasher> hasher_;  // of the bytes before hashed_; null: not verifying
+  uint64_t hashed_ = 0;
 };
 
 }  // namespace trainyard

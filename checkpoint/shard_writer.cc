@@ -13,8 +13,8 @@
 namespace trainyard {
 namespace {
 
-// Bytes that are hashed and then written at a time: few enough to be still in the cache for the write.
-constexpr size_t kHashedAtOnce = 256 << 10;
+// The number of bytes that are hashed and then written at a time: few enough to be still in the cache for the write.
+constexpr size_t kChunkBytes = 256 << 10;
 
 // An infinite value or NaN has an exponent of ones.
 template <typename Bits>
@@ -30,15 +30,16 @@ bool AnyNonfinite(absl::string_view bytes, Bits exponent) {
 
 absl::Status WrongSize(const TensorHeader& tensor, size_t bytes) {
   return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' of ", tensor.dtype, " ", ShapeText(tensor.shape),
-                                          " was given with ", bytes, " bytes"));
+                                          " was passed with ", bytes, " bytes"));
 }
 
 absl::StatusOr<TensorInfo> InfoOf(const ShardEntry& entry) {
   const TensorHeader& tensor = entry.tensor;
   ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape));
   if (DtypeBytes(tensor.dtype) == 0 || entry.first > elements || entry.count > elements - entry.first) {
-    return absl::InternalError(absl::StrCat("elements ", entry.first, " + ", entry.count, " of tensor '", tensor.name,
-                                            "' of ", tensor.dtype, " ", ShapeText(tensor.shape)));
+    return absl::InternalError(absl::StrCat("cannot write ", entry.count, " elements from number ", entry.first,
+                                            " on, of tensor '", tensor.name, "' of ", tensor.dtype, " ",
+                                            ShapeText(tensor.shape)));
   }
   TensorInfo info;
   info.name = ShardTensorName(tensor.role, tensor.name);
@@ -59,33 +60,33 @@ class ShardWriter::HashedFile {
   HashedFile(std::unique_ptr<WritableFile> file, const ShardOptions& options)
       : file_(std::move(file)), options_(options) {}
 
-  // `own`, if not null, gets the hash of `bytes` alone.
-  absl::Status Append(absl::string_view bytes, std::string* own) {
+  // `hash`, if not null, is set to the hash of `bytes` alone.
+  absl::Status Append(absl::string_view bytes, std::string* hash) {
     Hasher hasher;
     while (!bytes.empty()) {
-      absl::string_view chunk = bytes.substr(0, kHashedAtOnce);
+      absl::string_view chunk = bytes.substr(0, kChunkBytes);
       if (options_.before_write != nullptr) {
         RETURN_IF_ERROR(options_.before_write(chunk.size()));
       }
-      whole_.Add(chunk);
-      if (own != nullptr) hasher.Add(chunk);
+      file_hasher_.Add(chunk);
+      if (hash != nullptr) hasher.Add(chunk);
       RETURN_IF_ERROR(file_->Append(chunk));
       num_bytes_ += chunk.size();
-      RETURN_IF_ERROR(KeepPace());
+      RETURN_IF_ERROR(AdvanceWriteBack());
       bytes.remove_prefix(chunk.size());
     }
-    if (own != nullptr) *own = hasher.Hex();
+    if (hash != nullptr) *hash = hasher.Hex();
     return absl::OkStatus();
   }
 
   absl::StatusOr<ManifestFile> Finish(std::string name) {
     RETURN_IF_ERROR(file_->Sync());
-    return ManifestFile{.name = std::move(name), .bytes = num_bytes_, .hash = whole_.Hex()};
+    return ManifestFile{.name = std::move(name), .bytes = num_bytes_, .hash = file_hasher_.Hex()};
   }
 
  private:
   // Starts to write back a range, then waits for the range before.
-  absl::Status KeepPace() {
+  absl::Status AdvanceWriteBack() {
     if (num_bytes_ - started_ < options_.write_back_bytes) return absl::OkStatus();
     RETURN_IF_ERROR(file_->StartWriteBack(started_, num_bytes_));
     RETURN_IF_ERROR(awaited_ == started_ ? absl::OkStatus() : file_->AwaitWriteBack(awaited_, started_));
@@ -95,39 +96,39 @@ class ShardWriter::HashedFile {
 
   const std::unique_ptr<WritableFile> file_;
   const ShardOptions& options_;
-  Hasher whole_;
+  Hasher file_hasher_;
   uint64_t num_bytes_ = 0;
-  uint64_t started_ = 0, awaited_ = 0;  // bytes
+  uint64_t started_ = 0, awaited_ = 0;  // bytes whose write-back was started, and awaited
 };
 
 std::string ShardName(uint64_t rank) { return absl::StrFormat("shard-%05d.safetensors", rank); }
 
 std::string ShardTensorName(absl::string_view role, absl::string_view name) {
-  return role == "parameter" || role == kCopyRole ? std::string(name) : absl::StrCat("optimizer.", role, ".", name);
+  return role == kParameterRole || role == kCopyRole ? std::string(name) : absl::StrCat("optimizer.", role, ".", name);
 }
 
 std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t first, uint64_t count,
                                          uint64_t piece_bytes) {
-  const uint64_t most = std::max<uint64_t>(1, piece_bytes / std::max<uint64_t>(1, DtypeBytes(tensor.dtype)));
+  const uint64_t piece_elements = std::max<uint64_t>(1, piece_bytes / std::max<uint64_t>(1, DtypeBytes(tensor.dtype)));
   std::vector<ManifestPiece> pieces;
-  for (uint64_t at = 0; at < count || pieces.empty(); at += most) {
+  for (uint64_t at = 0; at < count || pieces.empty(); at += piece_elements) {
     ManifestPiece& piece = pieces.emplace_back();
     piece.start.assign(tensor.shape.size(), 0);
     piece.size = tensor.shape;
     piece.first_element = first + at;
-    piece.last_element = first + std::min(count, at + most);
+    piece.last_element = first + std::min(count, at + piece_elements);
   }
   return pieces;
 }
 
-EntryProof ProveEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes) {
-  EntryProof proof{.nonfinite = HasNonfinite(entry.tensor.dtype, bytes)};
+EntryHashes HashEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes) {
+  EntryHashes result{.nonfinite = HasNonfinite(entry.tensor.dtype, bytes)};
   const uint64_t width = DtypeBytes(entry.tensor.dtype);
   for (const ManifestPiece& piece : CutIntoPieces(entry.tensor, entry.first, entry.count, piece_bytes)) {
-    proof.hashes.push_back(HashHex(
+    result.pieces.push_back(HashHex(
         bytes.substr((piece.first_element - entry.first) * width, (piece.last_element - piece.first_element) * width)));
   }
-  return proof;
+  return result;
 }
 
 bool HasNonfinite(absl::string_view dtype, absl::string_view bytes) {
@@ -158,19 +159,19 @@ absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(const std::stri
   return writer;
 }
 
-absl::Status ShardWriter::Append(absl::string_view bytes, const EntryProof* proof) {
+absl::Status ShardWriter::Append(absl::string_view bytes, const EntryHashes* hashes) {
   const size_t i = written_.tensors.size();
-  if (i == entries_.size()) return absl::InternalError("more tensors were given than announced");
+  if (i == entries_.size()) return absl::InternalError("more tensors were appended than Create was called with");
   const TensorHeader& tensor = entries_[i].tensor;
   if (bytes.size() != infos_[i].end - infos_[i].begin) return WrongSize(tensor, bytes.size());
   if (written_.nonfinite.size() < kNonfiniteListed &&
-      (proof != nullptr ? proof->nonfinite : HasNonfinite(tensor.dtype, bytes))) {
+      (hashes != nullptr ? hashes->nonfinite : HasNonfinite(tensor.dtype, bytes))) {
     written_.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
   }
   ManifestTensor entry{.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
   entry.pieces = CutIntoPieces(tensor, entries_[i].first, entries_[i].count, options_.piece_bytes);
-  if (proof != nullptr && proof->hashes.size() != entry.pieces.size()) {
-    return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' was proved in other pieces"));
+  if (hashes != nullptr && hashes->pieces.size() != entry.pieces.size()) {
+    return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' was hashed in other pieces"));
   }
   uint64_t at = infos_[i].begin;
   for (size_t p = 0; p < entry.pieces.size(); ++p) {
@@ -179,9 +180,9 @@ absl::Status ShardWriter::Append(absl::string_view bytes, const EntryProof* proo
     piece.file = written_.file.name;
     piece.first_byte = data_begins_ + at;
     piece.last_byte = piece.first_byte + length;
-    if (proof != nullptr) piece.hash = proof->hashes[p];
+    if (hashes != nullptr) piece.hash = hashes->pieces[p];
     RETURN_IF_ERROR(
-        file_->Append(bytes.substr(at - infos_[i].begin, length), proof == nullptr ? &piece.hash : nullptr));
+        file_->Append(bytes.substr(at - infos_[i].begin, length), hashes == nullptr ? &piece.hash : nullptr));
     at += length;
   }
   written_.tensors.push_back(std::move(entry));

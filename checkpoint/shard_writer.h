@@ -1,6 +1,6 @@
-// Writes one file of a checkpoint: tensors, or flat ranges of them, in the safetensors format, hashed on the way and
-// cut into pieces that can be read one at a time. Write-back is started during the writing and is never more than two
-// ranges of `write_back_bytes` behind, so that the final sync is short for a file of any length.
+// Writes one file of a checkpoint: tensors, or flat ranges of them, in the safetensors format, hashed while they are
+// written and cut into pieces that can be read one at a time. Write-back is started during the writing and is never
+// more than two ranges of `write_back_bytes` behind, so that the final sync is short for a file of any length.
 //
 //   ASSIGN_OR_RETURN(auto shard, ShardWriter::Create(folder, "shard-00003.safetensors", entries, file_system));
 //   for (...) RETURN_IF_ERROR(shard->Append(bytes));     // for each entry, in their order
@@ -64,15 +64,16 @@ struct WrittenShard {
 };
 
 // The hashes of an entry's bytes, and whether a value is not finite.
-struct EntryProof {
-  std::vector<std::string> hashes = {};  // of its pieces
+struct EntryHashes {
+  std::vector<std::string> pieces = {};  // the hash of each piece
   bool nonfinite = false;
 };
-EntryProof ProveEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes = kPieceBytes);
+// Hashes an entry before it is written, so that Append need not.
+EntryHashes HashEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes = kPieceBytes);
 
 struct ShardOptions {
   uint64_t piece_bytes = kPieceBytes;
-  uint64_t write_back_bytes = 8 << 20;  // started at a time
+  uint64_t write_back_bytes = 8 << 20;  // the range whose write-back is started at a time
   // Called before `bytes` bytes are written to the file. It may wait; an error ends the writing.
   std::function<absl::Status(uint64_t bytes)> before_write = nullptr;
 };
@@ -85,9 +86,9 @@ class ShardWriter {
                                                              std::vector<ShardEntry> entries, FileSystem& file_system,
                                                              ShardOptions options = {});
 
-  // Writes all bytes of the next entry. `proof`, if not null, is of these bytes and of the same `piece_bytes`. Fails
-  // with Internal if there is no next entry or it has another length, and with the errors of the file.
-  absl::Status Append(absl::string_view bytes, const EntryProof* proof = nullptr);
+  // Writes all bytes of the next entry. `hashes`, if not null, is HashEntry of these bytes with the same `piece_bytes`.
+  // Fails with Internal if there is no next entry or it has another length, and with the errors of the file.
+  absl::Status Append(absl::string_view bytes, const EntryHashes* hashes = nullptr);
   // Syncs the file. Fails with Internal if entries are missing, and with the errors of the file.
   absl::StatusOr<WrittenShard> Finish();
 

@@ -27,17 +27,18 @@ namespace {
 using snapshot_format::Header;
 using snapshot_format::kHeaderBytes;
 
-// The bytes read at a time of a piece that is verified only.
-constexpr uint64_t kCopiedAtOnce = 4 << 20;
+// The number of bytes that Verify reads at a time.
+constexpr uint64_t kVerifyChunkBytes = 4 << 20;
 
-// Reads job and generation from a name such as "k3vq7a2p.g2.r0.a"; none for any other name.
-struct NamedSnapshot {
+// The job and the generation in a name such as "k3vq7a2p.g2.r0.a".
+struct SnapshotName {
   std::string job_id;
   uint64_t generation = 0;
 };
-std::optional<NamedSnapshot> ParseName(const std::string& name) {
+// None: the name has another form.
+std::optional<SnapshotName> ParseName(const std::string& name) {
   std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
-  NamedSnapshot named;
+  SnapshotName named;
   if (parts.size() != 4 || !absl::ConsumePrefix(&parts[1], "g") || !absl::SimpleAtoi(parts[1], &named.generation)) {
     return std::nullopt;
   }
@@ -50,7 +51,8 @@ void PutHash(char (&field)[snapshot_format::kHashDigits], const std::string& has
 }
 absl::string_view HashIn(const char (&field)[snapshot_format::kHashDigits]) { return {field, sizeof field}; }
 
-// Keeps the order of writes before and after: this process may be killed in between, and another one reads the file.
+// Writes before and after this call keep their order: this process may be killed in between, and another one reads the
+// file.
 void SetState(char* data, uint32_t state) {
   std::atomic_ref<uint32_t>(reinterpret_cast<Header*>(data)->state).store(state, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -85,7 +87,7 @@ absl::StatusOr<std::unique_ptr<SnapshotBuffer>> SnapshotBuffer::Make(const std::
   void* data = error == 0 ? mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0) : MAP_FAILED;
   if (data == MAP_FAILED) {
     absl::Status failed =
-        ErrnoStatus(error != 0 ? error : errno, absl::StrCat("no room for ", all, " bytes in ", path));
+        ErrnoStatus(error != 0 ? error : errno, absl::StrCat("no space for ", all, " bytes in ", path));
     unlink(path.c_str());
     close(fd);
     return failed;
@@ -106,31 +108,32 @@ void SnapshotBuffer::Begin() { SetState(data_, snapshot_format::kWriting); }
 
 void SnapshotBuffer::Remove() { unlink(path_.c_str()); }
 
-absl::Status SnapshotBuffer::Seal(absl::string_view job_id, const CheckpointPart& part, absl::string_view more) {
+absl::Status SnapshotBuffer::Seal(absl::string_view job_id, const CheckpointPart& part, absl::string_view extra) {
   const std::string index = PartText(part);
-  const std::string index_and_more = absl::StrCat(index, more);
+  const std::string index_and_extra = absl::StrCat(index, extra);
   Header header = {};
   std::memcpy(header.magic, snapshot_format::kMagic, sizeof header.magic);
   header.version = snapshot_format::kVersion;
-  header.state = snapshot_format::kWhole;
+  header.state = snapshot_format::kComplete;
   header.contents_bytes = bytes_;
   header.index_begin = kHeaderBytes + bytes_;
   header.index_bytes = index.size();
-  header.more_bytes = more.size();
+  header.extra_bytes = extra.size();
   header.generation = part.save.generation;
   header.step = part.save.step;
   header.world_size = part.save.world_size;
   header.rank = part.rank;
-  if (job_id.size() >= sizeof header.job_id || index_and_more.size() > snapshot_format::kIndexBytesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("the index of ", path_, " has ", index_and_more.size(), " bytes"));
+  if (job_id.size() >= sizeof header.job_id || index_and_extra.size() > snapshot_format::kIndexBytesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("the index of ", path_, " has ", index_and_extra.size(),
+                                                     " bytes; the limit is ", snapshot_format::kIndexBytesMax));
   }
   std::memcpy(header.job_id, job_id.data(), job_id.size());
-  PutHash(header.index_hash, HashHex(index_and_more));
+  PutHash(header.index_hash, HashHex(index_and_extra));
   PutHash(header.header_hash, HashHex(snapshot_format::HashedBytes(header)));
-  RETURN_IF_ERROR(WriteAt(fd_, index_and_more, header.index_begin, path_));
+  RETURN_IF_ERROR(WriteAt(fd_, index_and_extra, header.index_begin, path_));
   header.state = snapshot_format::kWriting;
   std::memcpy(data_, &header, sizeof header);
-  SetState(data_, snapshot_format::kWhole);
+  SetState(data_, snapshot_format::kComplete);
   return absl::OkStatus();
 }
 
@@ -158,35 +161,38 @@ absl::Status Snapshot::ReadAt(uint64_t at, absl::Span<char> out) const {
 absl::Status Snapshot::ReadIndex() {
   Header header;
   struct stat st;
-  if (fstat(fd_, &st) != 0) return ErrnoStatus(errno, "cannot look at it");
+  if (fstat(fd_, &st) != 0) return ErrnoStatus(errno, "cannot inspect it");
   if (static_cast<uint64_t>(st.st_size) < kHeaderBytes) return absl::UnavailableError("it has no header yet");
   RETURN_IF_ERROR(ReadAt(0, {reinterpret_cast<char*>(&header), sizeof header}));
-  if (header.state != snapshot_format::kWhole) return absl::UnavailableError("it is not whole: it was being written");
+  if (header.state != snapshot_format::kComplete)
+    return absl::UnavailableError("it is not complete: its writer has not finished");
   if (std::memcmp(header.magic, snapshot_format::kMagic, sizeof header.magic) != 0) {
     return absl::DataLossError("it is not a snapshot");
   }
   if (header.version != snapshot_format::kVersion) {
-    return absl::UnimplementedError(absl::StrCat("it is of version ", header.version));
+    return absl::UnimplementedError(
+        absl::StrCat("it is of version ", header.version, "; this program reads version ", snapshot_format::kVersion));
   }
   if (HashHex(snapshot_format::HashedBytes(header)) != HashIn(header.header_hash)) {
     return absl::DataLossError("its header is damaged");
   }
   const uint64_t size = static_cast<uint64_t>(st.st_size);
   const bool fits = header.index_begin <= size && header.index_bytes <= snapshot_format::kIndexBytesMax &&
-                    header.more_bytes <= snapshot_format::kIndexBytesMax &&
-                    header.index_bytes + header.more_bytes <= size - header.index_begin &&
+                    header.extra_bytes <= snapshot_format::kIndexBytesMax &&
+                    header.index_bytes + header.extra_bytes <= size - header.index_begin &&
                     header.contents_bytes <= header.index_begin &&
                     kHeaderBytes == header.index_begin - header.contents_bytes &&
                     header.job_id[sizeof header.job_id - 1] == '\0';
-  if (!fits) return absl::DataLossError("its header contradicts itself, or the file was cut");
-  std::string index_and_more(header.index_bytes + header.more_bytes, '\0');
-  RETURN_IF_ERROR(ReadAt(header.index_begin, absl::MakeSpan(index_and_more.data(), index_and_more.size())));
-  if (HashHex(index_and_more) != HashIn(header.index_hash)) return absl::DataLossError("its index is damaged");
-  ASSIGN_OR_RETURN(part_, ParsePart(absl::string_view(index_and_more).substr(0, header.index_bytes)));
+  if (!fits) return absl::DataLossError("its header contradicts itself, or the file was truncated");
+  std::string index_and_extra(header.index_bytes + header.extra_bytes, '\0');
+  RETURN_IF_ERROR(ReadAt(header.index_begin, absl::MakeSpan(index_and_extra.data(), index_and_extra.size())));
+  if (HashHex(index_and_extra) != HashIn(header.index_hash)) return absl::DataLossError("its index is damaged");
+  ASSIGN_OR_RETURN(part_, ParsePart(absl::string_view(index_and_extra).substr(0, header.index_bytes)));
   const SaveKey save{.step = header.step, .generation = header.generation, .world_size = header.world_size};
-  if (part_.save != save || part_.rank != header.rank) return absl::DataLossError("header and index differ");
+  if (part_.save != save || part_.rank != header.rank)
+    return absl::DataLossError("its header and its index are of different saves");
   job_id_ = header.job_id;
-  more_ = index_and_more.substr(header.index_bytes);
+  extra_ = index_and_extra.substr(header.index_bytes);
   return CheckPieces(header.contents_bytes);
 }
 
@@ -207,7 +213,8 @@ absl::Status Snapshot::CheckPieces(uint64_t contents_bytes) const {
 }
 
 absl::Status Snapshot::Read(const ManifestPiece& piece, absl::Span<char> out) const {
-  if (out.size() != piece.last_byte - piece.first_byte) return absl::InternalError("a piece was given other room");
+  if (out.size() != piece.last_byte - piece.first_byte)
+    return absl::InternalError("the buffer for a piece has another size than the piece");
   RETURN_IF_ERROR(ReadAt(kHeaderBytes + piece.first_byte, out)) << path_;
   if (HashHex({out.data(), out.size()}) == piece.hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path_, ": bytes ", piece.first_byte, " to ", piece.last_byte,
@@ -220,7 +227,7 @@ absl::Status Snapshot::Verify() const {
     for (const ManifestPiece& piece : tensor.pieces) {
       Hasher hasher;
       for (uint64_t at = piece.first_byte; at < piece.last_byte; at += chunk.size()) {
-        chunk.resize(std::min(kCopiedAtOnce, piece.last_byte - at));
+        chunk.resize(std::min(kVerifyChunkBytes, piece.last_byte - at));
         RETURN_IF_ERROR(ReadAt(kHeaderBytes + at, absl::MakeSpan(chunk.data(), chunk.size()))) << path_;
         hasher.Add(chunk);
       }
@@ -237,7 +244,7 @@ std::vector<std::string> ListSnapshots(const std::string& folder, absl::string_v
   std::vector<std::string> paths;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::optional<NamedSnapshot> named = ParseName(entry.path().filename().string());
+    const std::optional<SnapshotName> named = ParseName(entry.path().filename().string());
     if (named.has_value() && named->job_id == job_id) paths.push_back(entry.path().string());
   }
   std::sort(paths.begin(), paths.end());

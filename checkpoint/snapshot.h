@@ -1,12 +1,12 @@
 // The copy that a rank has made for a save, in a file in shared memory: it outlives the trainer that made it, and
-// hashes detect damage. A rank writes two such files alternately, so that one is whole whenever the trainer is killed;
-// docs/decisions/0006-saves.md describes which process creates and which removes them.
+// hashes detect damage. A rank writes two such files alternately, so that one is complete whenever the trainer is
+// killed; docs/decisions/0006-saves.md describes which process creates and which removes them.
 //
-//   header      a page: magic, version, state, job, generation, step, rank, world size, where the rest is, and hashes
+//   header      a page: magic, version, state, job, generation, step, rank, world size, offsets and lengths, and hashes
 //   contents    ranges of tensors, each at a multiple of 64 bytes
-//   index       a part (part.h), whose pieces are in the contents; after it the bytes that the saver added
+//   index       a part (part.h), whose pieces are in the contents, followed by extra bytes of the saver
 //
-// `state` is "being written" before the contents change, and "whole" after everything else has been written. The header
+// `state` is "writing" before the contents change, and "complete" after everything else has been written. The header
 // has its own hash and that of the index, the index a hash of every piece. Numbers have this machine's byte order,
 // because the file never leaves it.
 #pragma once
@@ -42,8 +42,8 @@ std::string SnapshotPath(const SnapshotPlace& place, char buffer);  // "<folder>
 // The writer's side: one mapped file. Not thread-safe; the caller synchronizes the writes to contents().
 class SnapshotBuffer {
  public:
-  // Creates a file and allocates `bytes` bytes for the contents. Fails with ResourceExhausted if there is no room, with
-  // AlreadyExists, and with other errors of the system.
+  // Creates a file and allocates `bytes` bytes for the contents. Fails with ResourceExhausted if there is not enough
+  // memory, with AlreadyExists, and with other errors of the system.
   static absl::StatusOr<std::unique_ptr<SnapshotBuffer>> Make(const std::string& path, uint64_t bytes);
   // Does not remove the file.
   ~SnapshotBuffer();
@@ -53,11 +53,12 @@ class SnapshotBuffer {
   char* contents() const;
   uint64_t bytes() const { return bytes_; }
 
-  // Marks the snapshot as not whole. Must be called before the contents change.
+  // Marks the snapshot as incomplete. Must be called before the contents change.
   void Begin();
-  // Marks the snapshot as whole. `part` describes the contents, with hashes of the present bytes. Fails with
-  // ResourceExhausted if there is no room for the index; the snapshot is then not whole.
-  absl::Status Seal(absl::string_view job_id, const CheckpointPart& part, absl::string_view more);
+  // Marks the snapshot as complete, with the bytes `extra` after its index. `part` describes the contents, with hashes
+  // of their current bytes. Fails with ResourceExhausted if there is no space for the index; the snapshot then remains
+  // incomplete.
+  absl::Status Seal(absl::string_view job_id, const CheckpointPart& part, absl::string_view extra);
   void Remove();
 
  private:
@@ -73,8 +74,8 @@ class SnapshotBuffer {
 // The reader's side. Thread-safe.
 class Snapshot {
  public:
-  // Reads header and index. Fails with NotFound, with Unavailable if the snapshot is not whole, with DataLoss if a hash
-  // does not match or the file is not a snapshot, with Unimplemented for another version.
+  // Reads header and index. Fails with NotFound, with Unavailable if the snapshot is not complete, with DataLoss if a
+  // hash does not match or the file is not a snapshot, with Unimplemented for another version.
   static absl::StatusOr<std::unique_ptr<Snapshot>> Open(const std::string& path);
   ~Snapshot();
   Snapshot(const Snapshot&) = delete;
@@ -85,8 +86,8 @@ class Snapshot {
   // Step, generation, world size, rank and the ranges of each tensor. The bytes of a piece are counted from the start
   // of the contents, which take the place of a shard file and have no hash as a whole.
   const CheckpointPart& part() const { return part_; }
-  // The bytes that the saver added.
-  const std::string& more() const { return more_; }
+  // The bytes that the writer passed to Seal.
+  const std::string& extra() const { return extra_; }
 
   // Copies the bytes of one piece of part(), and verifies the copy, which detects a concurrent write. Fails with
   // DataLoss. REQUIRES: out.size() is the piece's length.
@@ -104,10 +105,10 @@ class Snapshot {
   const int fd_;
   std::string job_id_;
   CheckpointPart part_;
-  std::string more_;
+  std::string extra_;
 };
 
-// Returns the paths of all snapshots of a job in `folder`, whole or not, of all generations and ranks.
+// Returns the paths of all snapshots of a job in `folder`, complete or not, of all generations and ranks.
 std::vector<std::string> ListSnapshots(const std::string& folder, absl::string_view job_id);
 
 // Removes the snapshots of a job in `folder` whose generation is below `generation`.

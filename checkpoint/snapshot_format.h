@@ -9,8 +9,8 @@ namespace trainyard::snapshot_format {
 
 inline constexpr char kMagic[8] = {'T', 'Y', 'S', 'N', 'A', 'P', '\r', '\n'};
 inline constexpr uint32_t kVersion = 1;
-inline constexpr uint32_t kWriting = 1, kWhole = 2;  // and 0 in a new file
-inline constexpr uint64_t kHeaderBytes = 4096;       // the contents follow
+inline constexpr uint32_t kWriting = 1, kComplete = 2;  // values of Header::state; 0 in a new file
+inline constexpr uint64_t kHeaderBytes = 4096;          // the contents follow
 inline constexpr uint64_t kIndexBytesMax = uint64_t{256} << 20;
 inline constexpr size_t kHashDigits = 32;
 
@@ -21,7 +21,7 @@ struct Header {
   uint64_t contents_bytes;
   uint64_t index_begin;
   uint64_t index_bytes;
-  uint64_t more_bytes;  // after the index
+  uint64_t extra_bytes;  // after the index
   uint64_t generation;
   uint64_t step;
   uint64_t world_size;

@@ -27,8 +27,9 @@ namespace trainyard {
 namespace {
 
 constexpr unsigned kThreadsMax = 8;
-// Read and hashed at a time: large enough for the disk, small enough to be in the cache for the second hash.
-constexpr size_t kReadAtOnce = 512 << 10;
+// The number of bytes that are read and hashed at a time: large enough for the disk, small enough to be in the cache
+// for the second hash.
+constexpr size_t kReadChunkBytes = 512 << 10;
 
 // A piece, and the hash of its bytes so far.
 struct PieceCheck {
@@ -39,7 +40,7 @@ struct PieceCheck {
 
 std::string NameOf(const ManifestTensor& tensor) { return absl::StrCat(tensor.role, " '", tensor.name, "'"); }
 
-// Returns the pieces in `file`, by their first byte.
+// Returns the pieces in `file`, ordered by their first byte.
 std::vector<PieceCheck> PiecesIn(const Manifest& manifest, absl::string_view file) {
   std::vector<PieceCheck> pieces;
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -52,13 +53,13 @@ std::vector<PieceCheck> PiecesIn(const Manifest& manifest, absl::string_view fil
   return pieces;
 }
 
-// Reads one file once, and hashes the whole and every piece on the way.
+// Reads one file once, and hashes the whole file and every piece in one pass.
 class FileCheck {
  public:
   FileCheck(const std::string& path, const Manifest& manifest, const ManifestFile& listed)
       : path_(JoinPath(path, listed.name)), listed_(listed), pieces_(PiecesIn(manifest, listed.name)) {}
 
-  std::vector<CheckpointProblem> Lengths() {
+  std::vector<CheckpointProblem> CheckLength() {
     struct stat st;
     if (stat(path_.c_str(), &st) != 0) {
       Add("", absl::StrCat(listed_.bytes, " bytes"), errno == ENOENT ? "nothing: it is missing" : std::strerror(errno));
@@ -68,17 +69,18 @@ class FileCheck {
       Add("", absl::StrCat(listed_.bytes, " bytes"), absl::StrCat(st.st_size, " bytes"));
     }
     if (!absl::EndsWith(listed_.name, ".safetensors")) {
-      for (const PieceCheck& check : pieces_) Add(NameOf(*check.tensor), "to be in a shard", "it is in this file");
+      for (const PieceCheck& check : pieces_)
+        Add(NameOf(*check.tensor), "a place in a .safetensors file", "a place in this file");
     }
     return std::move(problems_);
   }
 
-  std::vector<CheckpointProblem> Bytes(const std::function<void(uint64_t)>& on_bytes) {
+  std::vector<CheckpointProblem> CheckBytes(const std::function<void(uint64_t)>& on_bytes) {
     const absl::StatusOr<int> opened = OpenRegularFile(path_, O_RDONLY);
     if (!opened.ok()) {
-      // A missing file, or something that is not a file, is reported with the lengths.
+      // A missing file, or something that is not a file, is reported by CheckLength.
       const bool reported = absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status());
-      if (!reported) Add("", "to be readable", std::string(opened.status().message()));
+      if (!reported) Add("", "a readable file", std::string(opened.status().message()));
       return std::move(problems_);
     }
     const int fd = *opened;
@@ -106,20 +108,20 @@ class FileCheck {
 
  private:
   bool Hash(int fd, Hasher& whole, uint64_t& at, const std::function<void(uint64_t)>& on_bytes) {
-    std::vector<char> buffer(kReadAtOnce);
-    size_t begun = 0;  // pieces_[0, begun) begin before `at`
+    std::vector<char> buffer(kReadChunkBytes);
+    size_t num_begun = 0;  // pieces_[0, num_begun) begin before `at`
     std::vector<PieceCheck*> open_pieces;
     while (true) {
       const ssize_t n = pread(fd, buffer.data(), buffer.size(), static_cast<off_t>(at));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) Add("", "to be readable", absl::StrCat(std::strerror(errno), " at byte ", at));
+      if (n < 0) Add("", "a readable file", absl::StrCat(std::strerror(errno), " at byte ", at));
       if (n <= 0) return n == 0;
       const absl::string_view chunk(buffer.data(), static_cast<size_t>(n));
       whole.Add(chunk);
       const uint64_t end = at + chunk.size();
-      for (; begun < pieces_.size() && pieces_[begun].piece->first_byte < end; ++begun) {
-        pieces_[begun].hasher = std::make_unique<Hasher>();
-        open_pieces.push_back(&pieces_[begun]);
+      for (; num_begun < pieces_.size() && pieces_[num_begun].piece->first_byte < end; ++num_begun) {
+        pieces_[num_begun].hasher = std::make_unique<Hasher>();
+        open_pieces.push_back(&pieces_[num_begun]);
       }
       for (PieceCheck* check : open_pieces) {
         const uint64_t first = std::max(check->piece->first_byte, at), last = std::min(check->piece->last_byte, end);
@@ -158,7 +160,8 @@ std::vector<CheckpointProblem> CheckNames(const std::string& path, const Manifes
     std::string name = it->path().filename().string();
     // ".nfs...": a file that was removed while a process of that host has it open.
     if (!listed.contains(name) && !absl::StartsWith(name, ".nfs")) {
-      problems.push_back({.file = name, .expected = "only what the manifest lists", .found = "a file it does not"});
+      problems.push_back(
+          {.file = name, .expected = "only what the manifest lists", .found = "a file that it does not list"});
     }
     it.increment(error);
   }
@@ -209,26 +212,26 @@ std::string CheckpointProblem::Text(absl::string_view path) const {
                       ": expected ", expected, ", found ", found);
 }
 
-std::vector<CheckpointProblem> LookAtFiles(const std::string& path, const Manifest& manifest) {
+std::vector<CheckpointProblem> QuickVerifyFiles(const std::string& path, const Manifest& manifest) {
   std::vector<CheckpointProblem> problems = CheckNames(path, manifest);
-  for (const ManifestFile& file : manifest.files) Append(FileCheck(path, manifest, file).Lengths(), problems);
+  for (const ManifestFile& file : manifest.files) Append(FileCheck(path, manifest, file).CheckLength(), problems);
   return problems;
 }
 
 std::vector<CheckpointProblem> VerifyFile(const std::string& path, const Manifest& manifest,
                                           const ManifestFile& listed) {
-  return FileCheck(path, manifest, listed).Bytes(nullptr);
+  return FileCheck(path, manifest, listed).CheckBytes(nullptr);
 }
 
 std::vector<CheckpointProblem> VerifyFiles(const std::string& path, const Manifest& manifest,
                                            const VerifyOptions& options) {
-  std::vector<CheckpointProblem> problems = LookAtFiles(path, manifest);
+  std::vector<CheckpointProblem> problems = QuickVerifyFiles(path, manifest);
   const size_t files = manifest.files.size();
   std::vector<std::vector<CheckpointProblem>> found(files);
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t i; (i = next.fetch_add(1)) < files;) {
-      found[i] = FileCheck(path, manifest, manifest.files[i]).Bytes(options.on_bytes);
+      found[i] = FileCheck(path, manifest, manifest.files[i]).CheckBytes(options.on_bytes);
     }
   };
   const unsigned wanted = options.threads > 0 ? static_cast<unsigned>(options.threads)
@@ -248,9 +251,9 @@ absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(const std::string& path, con
   return verified;
 }
 
-absl::StatusOr<VerifiedCheckpoint> LookAtCheckpoint(const std::string& path) {
+absl::StatusOr<VerifiedCheckpoint> QuickVerifyCheckpoint(const std::string& path) {
   ASSIGN_OR_RETURN(VerifiedCheckpoint verified, ReadManifestOf(path));
-  if (verified.manifest.has_value()) verified.problems = LookAtFiles(path, *verified.manifest);
+  if (verified.manifest.has_value()) verified.problems = QuickVerifyFiles(path, *verified.manifest);
   return verified;
 }
 

@@ -36,7 +36,7 @@ struct VerifyOptions {
 };
 
 struct VerifiedCheckpoint {
-  std::optional<Manifest> manifest;  // none: the manifest itself is damaged
+  std::optional<Manifest> manifest;  // none: the manifest itself is missing or damaged
   std::string manifest_hash;         // empty if there is no manifest
   uint64_t size_bytes = 0;           // of all files that the manifest lists
   std::vector<CheckpointProblem> problems;
@@ -48,12 +48,12 @@ struct VerifiedCheckpoint {
 absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(const std::string& path, const VerifyOptions& options);
 
 // Checks only manifest, names and lengths.
-absl::StatusOr<VerifiedCheckpoint> LookAtCheckpoint(const std::string& path);
+absl::StatusOr<VerifiedCheckpoint> QuickVerifyCheckpoint(const std::string& path);
 
-// The second half of these functions, for a caller that has the manifest.
+// The same, without reading the manifest, for a caller that already has it.
 std::vector<CheckpointProblem> VerifyFiles(const std::string& path, const Manifest& manifest,
                                            const VerifyOptions& options);
-std::vector<CheckpointProblem> LookAtFiles(const std::string& path, const Manifest& manifest);
+std::vector<CheckpointProblem> QuickVerifyFiles(const std::string& path, const Manifest& manifest);
 // Checks the hashes of one listed file and of its pieces.
 std::vector<CheckpointProblem> VerifyFile(const std::string& path, const Manifest& manifest,
                                           const ManifestFile& listed);

@@ -104,7 +104,7 @@ absl::StatusOr<Selection> SelectEntries(const CheckpointOptions& options) {
 absl::StatusOr<InspectedEntry> InspectEntry(const RunEntry& entry, bool verify, int threads) {
   InspectedEntry one{.entry = entry};
   if (entry.kind == RunEntry::Kind::kOrphan) return one;
-  ASSIGN_OR_RETURN(one.found, LookAtCheckpoint(entry.path));
+  ASSIGN_OR_RETURN(one.found, QuickVerifyCheckpoint(entry.path));
   if (!verify || !one.found.manifest.has_value()) return one;
   ASSIGN_OR_RETURN(std::unique_ptr<CheckpointLease> lease, CheckpointLease::ToRead(entry.path));
   uint64_t total = 0;

@@ -105,14 +105,14 @@ absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& ar
   const int64_t empty = ledger.in_use().now();
   ASSIGN_OR_RETURN(Built built, Build(rank, layout));
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
-                   Checkpoint::OpenUnread(JoinPath(layout.folder, StepFolderName(1))));
-  checkpoint->Vouch(rank.rank, rank.mesh.world_size());
+                   Checkpoint::OpenUnverified(JoinPath(layout.folder, StepFolderName(1))));
+  checkpoint->BeginVerifying(rank.rank, rank.mesh.world_size());
   const int64_t built_peak = ledger.in_use().peak() - empty;
   const int64_t tensors = ledger.in_use().now(), news = OperatorNewBytes().now();
   ledger.ResetPeaks();
   OperatorNewBytes().ResetPeak();
   RETURN_IF_ERROR(LoadTensors(*checkpoint, built.strategy->state()));
-  RETURN_IF_ERROR(checkpoint->FinishVouching());
+  RETURN_IF_ERROR(checkpoint->FinishVerifying());
   return absl::StrCat("built=", built_peak, "\nheld=", tensors - empty, "\ntensors=", ledger.in_use().peak() - tensors,
                       "\nothers=", OperatorNewBytes().peak() - news, "\nread=", checkpoint->bytes_read());
 }
@@ -138,7 +138,7 @@ struct Written {
   int64_t files = 0, largest_tensor = 0, block = 0;
 };
 Written LookAt(const std::string& folder) {
-  auto checkpoint = Checkpoint::OpenUnread(JoinPath(folder, StepFolderName(1)));
+  auto checkpoint = Checkpoint::OpenUnverified(JoinPath(folder, StepFolderName(1)));
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   Written written;
   for (const ManifestFile& file : (*checkpoint)->manifest().files) written.files += static_cast<int64_t>(file.bytes);

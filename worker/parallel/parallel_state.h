@@ -16,15 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/tensor_roles.h"
 #include "worker/model/model.h"
 #include "worker/numerics/loss_scaler.h"
 
 namespace trainyard {
-
-// Names of a tensor's role in a checkpoint.
-inline constexpr char kParameterRole[] = "parameter";
-inline constexpr char kFirstMomentRole[] = "exp_avg";
-inline constexpr char kSecondMomentRole[] = "exp_avg_sq";
 
 struct StateEntry {
   std::string role;

@@ -43,10 +43,10 @@ absl::Status WriteFile(FileSystem& file_system, SaveWork& work, size_t index,
   ASSIGN_OR_RETURN(
       std::unique_ptr<ShardWriter> shard,
       ShardWriter::Create(work.task.folder, file.name, std::move(entries), file_system, std::move(options)));
-  const bool proven = !work.proofs.empty() && !file.derived;
+  const bool is_hashed = !work.entry_hashes.empty() && !file.derived;
   for (size_t i : order) {
     const SaveRange& range = file.ranges[i];
-    RETURN_IF_ERROR(shard->Append({range.bytes, BytesOf(range)}, proven ? &work.proofs[index][i] : nullptr));
+    RETURN_IF_ERROR(shard->Append({range.bytes, BytesOf(range)}, is_hashed ? &work.entry_hashes[index][i] : nullptr));
   }
   ASSIGN_OR_RETURN(WrittenShard written, shard->Finish());
   part.files.push_back(std::move(written.file));
@@ -108,16 +108,16 @@ void CopyChunk(const SaveWork::Chunk& chunk) {
 
 absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work) {
   CheckpointPart index{.save = work.task.save, .rank = work.task.rank, .witnessed = work.witnessed};
-  std::vector<std::vector<EntryProof>> proofs;
+  std::vector<std::vector<EntryHashes>> entry_hashes;
   for (const SaveTask::File& file : work.task.files) {
-    std::vector<EntryProof>& of_file = proofs.emplace_back();
+    std::vector<EntryHashes>& of_file = entry_hashes.emplace_back();
     if (file.derived) continue;
     index.files.push_back({.name = file.name, .bytes = work.buffer->bytes()});
     for (const SaveRange& range : file.ranges) {
       const TensorHeader& tensor = range.entry.tensor;
       if (range.is_stable) return absl::UnimplementedError("a range of the state was not copied into the snapshot");
-      EntryProof& proof = of_file.emplace_back(ProveEntry(range.entry, {range.bytes, BytesOf(range)}));
-      if (proof.nonfinite && index.nonfinite.size() < kNonfiniteListed) {
+      EntryHashes& hashes = of_file.emplace_back(HashEntry(range.entry, {range.bytes, BytesOf(range)}));
+      if (hashes.nonfinite && index.nonfinite.size() < kNonfiniteListed) {
         index.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
       }
       ManifestTensor& entry = index.tensors.emplace_back(EntryOf(tensor));
@@ -126,14 +126,14 @@ absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work) {
       for (size_t i = 0; i < entry.pieces.size(); ++i) {
         ManifestPiece& piece = entry.pieces[i];
         piece.file = file.name;
-        piece.hash = proof.hashes[i];
+        piece.hash = hashes.pieces[i];
         piece.first_byte = at;
         at += (piece.last_element - piece.first_element) * DtypeBytes(tensor.dtype);
         piece.last_byte = at;
       }
     }
   }
-  work.proofs = std::move(proofs);
+  work.entry_hashes = std::move(entry_hashes);
   return work.buffer->snapshot()->Seal(job_id, index, work.task.snapshot_text);
 }
 

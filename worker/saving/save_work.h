@@ -45,8 +45,8 @@ struct SaveWork {
   std::optional<SaveEnd> end;
 
   // Used by the writer only.
-  std::vector<std::vector<EntryProof>> proofs;  // by file and range; empty: not known yet
-  std::string beyond_range;                     // as in SaveEnd
+  std::vector<std::vector<EntryHashes>> entry_hashes;  // by file and range; empty: not known yet
+  std::string beyond_range;                            // as in SaveEnd
 };
 
 // Bytes of all ranges that need a copy.

@@ -121,7 +121,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenAnnounced(const StartOrder& orde
                                                           const AnnouncedCheckpoint& announced) {
   const std::string path = JoinPath(order.config.checkpoint_dir, StepFolderName(announced.step));
   AwaitFile(JoinPath(path, kManifestName), kFolderPatience);  // if it is missing, opening it reports that
-  absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::OpenUnread(path);
+  absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::OpenUnverified(path);
   if (checkpoint.ok() && (*checkpoint)->manifest_hash() != announced.manifest_hash) {
     return absl::DataLossError(absl::StrCat(path, " has the manifest hash ", (*checkpoint)->manifest_hash(),
                                             ", rank 0 reads ", announced.manifest_hash));
@@ -137,9 +137,9 @@ Outcome TryToLoad(const StartOrder& order, const AnnouncedCheckpoint& announced,
     if (!opened.ok()) return {.kind = Outcome::kUnusable, .status = opened.status()};
     checkpoint = *std::move(opened);
   }
-  checkpoint->Vouch(order.rank, order.world_size);
+  checkpoint->BeginVerifying(order.rank, order.world_size);
   absl::Status loaded = load(*checkpoint);
-  if (loaded.ok()) loaded = checkpoint->FinishVouching();
+  if (loaded.ok()) loaded = checkpoint->FinishVerifying();
   if (loaded.ok()) return {};
   return {.kind = absl::IsDataLoss(loaded) ? Outcome::kUnusable : Outcome::kRefused, .status = std::move(loaded)};
 }
@@ -170,7 +170,7 @@ absl::StatusOr<Outcome> ShareOutcome(const StartOrder& order, const Outcome& own
 // On rank 0: chooses the next older checkpoint that looks valid, into `point`.
 absl::Status ChooseOlder(const StartOrder& order, uint64_t step, RestorePoint& point) {
   ASSIGN_OR_RETURN(FoundCheckpoint found,
-                   FindCheckpoint(order.config.checkpoint_dir, {.before_step = step, .every_byte = false}));
+                   FindCheckpoint(order.config.checkpoint_dir, {.before_step = step, .verify_bytes = false}));
   point.passed_over.insert(point.passed_over.end(), found.damaged.begin(), found.damaged.end());
   point.checkpoint = std::move(found.checkpoint);
   return point.checkpoint == nullptr ? NoCheckpointLeft(order, point.passed_over) : absl::OkStatus();
@@ -206,7 +206,7 @@ absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const L
   }
   ASSIGN_OR_RETURN(point.notes,
                    SettlePartials(order.config.checkpoint_dir, SettleOptionsOf(order, folder), file_system));
-  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(order.config.checkpoint_dir, {.every_byte = false}));
+  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(order.config.checkpoint_dir, {.verify_bytes = false}));
   RETURN_IF_ERROR(CheckFound(order, folder, found));
   point.passed_over = std::move(found.damaged);
   point.checkpoint = std::move(found.checkpoint);

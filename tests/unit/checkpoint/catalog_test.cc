@@ -79,7 +79,7 @@ TEST(CatalogTest, Find_FolderUnderAnotherStepsName_IsNotTrusted) {
   auto found = FindCheckpoint(folder.path());
 
   EXPECT_EQ(found->checkpoint, nullptr);
-  EXPECT_THAT(found->damaged, ElementsAre(HasSubstr("holds a checkpoint of step 100")));
+  EXPECT_THAT(found->damaged, ElementsAre(HasSubstr("contains a checkpoint of step 100")));
 }
 
 TEST(CatalogTest, Prune_KeepsTheNewestAndTheProtected) {

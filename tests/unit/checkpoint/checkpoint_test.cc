@@ -103,12 +103,12 @@ TEST(CheckpointTest, Open_OfDamage_NamesTheFile) {
   EXPECT_EQ(Checkpoint::Open(folder / "step-00000009").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(CheckpointTest, OpenUnread_DetectsMissingFilesImmediately_AndAFlippedByteWhenRead) {
+TEST(CheckpointTest, OpenUnverified_DetectsMissingFilesImmediately_AndAFlippedByteWhenRead) {
   TemporaryFolder folder;
   const std::string path = Write(folder, 1), shard = path + "/shard-00000.safetensors";
   FlipByte(shard, std::filesystem::file_size(shard) - 1);  // of exp_avg_sq ln_f.bias
 
-  auto checkpoint = Checkpoint::OpenUnread(path);
+  auto checkpoint = Checkpoint::OpenUnverified(path);
 
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   std::string bytes(24, '\0');
@@ -116,7 +116,7 @@ TEST(CheckpointTest, OpenUnread_DetectsMissingFilesImmediately_AndAFlippedByteWh
   EXPECT_TRUE((*checkpoint)->ReadTensor("parameter", "ln_f.bias", "F32", {6}, out).ok());
   EXPECT_TRUE(absl::IsDataLoss((*checkpoint)->ReadTensor("exp_avg_sq", "ln_f.bias", "F32", {6}, out)));
   std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 4);
-  EXPECT_TRUE(absl::IsDataLoss(Checkpoint::OpenUnread(path).status()));
+  EXPECT_TRUE(absl::IsDataLoss(Checkpoint::OpenUnverified(path).status()));
 }
 
 TEST(CheckpointTest, ReadTensor_OfAnotherModel_ReportsBothShapes) {

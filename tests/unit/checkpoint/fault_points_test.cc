@@ -40,9 +40,9 @@ TEST(FaultPointsTest, Parse_ListsEveryProblem) {
   auto rules = ParseFaultRules("point=sync:shrad:before,do=kill;rank=x,do=slow:fast;colour=red,point=grant");
 
   ASSERT_TRUE(absl::IsInvalidArgument(rules.status()));
-  for (const char* problem :
-       {"point=sync:shrad:before: expected", "rank=x: expected a number from 0", "do=slow:fast: expected a duration",
-        "point= is missing", "'colour' is no key", "do= is missing", "TRAINYARD_FAULT_POINTS"}) {
+  for (const char* problem : {"point=sync:shrad:before: expected", "rank=x: expected a number of at least 0",
+                              "do=slow:fast: expected a duration", "point= is missing", "'colour' is not a key",
+                              "do= is missing", "TRAINYARD_FAULT_POINTS"}) {
     EXPECT_THAT(std::string(rules.status().message()), HasSubstr(problem));
   }
 }

@@ -159,7 +159,7 @@ TEST_F(PartTest, MissingPart_IsDistinguishedFromAPartOfAnotherSave) {
   EXPECT_TRUE(absl::IsFailedPrecondition(other)) << other;
   EXPECT_THAT(other.message(), HasSubstr("is of step 4, generation 2, rank 0 of 2, not of step 4, generation 3"));
   EXPECT_TRUE(absl::IsUnavailable(cut)) << cut;
-  EXPECT_THAT(cut.message(), HasSubstr("shard-0.safetensors has 100 bytes, its part says"));
+  EXPECT_THAT(cut.message(), HasSubstr("shard-0.safetensors has 100 bytes; its part lists"));
   EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
 }
 
@@ -191,7 +191,7 @@ TEST_F(PartTest, RanksWithDifferentCopies_AreNamedWithTheTensor) {
   absl::Status status = AssembleManifest(parts, Headers(right), manifest);
 
   EXPECT_TRUE(absl::IsDataLoss(status));
-  EXPECT_THAT(status.message(), HasSubstr("ranks 1 and 0 should hold the same and do not: elements [8, 13) of "
+  EXPECT_THAT(status.message(), HasSubstr("ranks 1 and 0 should hold the same values and do not: elements [8, 13) of "
                                           "parameter 'wte.weight'"));
 }
 

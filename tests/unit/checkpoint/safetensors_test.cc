@@ -72,11 +72,10 @@ TEST(SafetensorsTest, Open_OfInvalidFiles_ReportsTheProblem) {
       {Length(200'000'000) + "{}", "is not a safetensors file"},
       {with_header("[]", 0), "is not a safetensors file"},
       {with_header("{\"a\":", 0), "not a JSON object"},
-      {with_header("{}", 3), "take 0 bytes, the file holds 3"},
-      {with_header(
-           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-            R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-           4),
+      {with_header("{}", 3), "take 0 bytes, but the file contains 3"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                   R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                   4),
        "names 'a' twice"},
       {with_header(R"({"a":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", 4), "unknown dtype 'F33'"},
       {with_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4), "takes 8 bytes"},
@@ -85,15 +84,14 @@ TEST(SafetensorsTest, Open_OfInvalidFiles_ReportsTheProblem) {
       {with_header(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4),
        "too many elements"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4), "its range is [4, 0)"},
-      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4), "does not hold two numbers"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4), "is not a list of two numbers"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "begins at 4"},
-      {with_header(
-           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-            R"("b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
-           6),
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                   R"("b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+                   6),
        "begins at 2"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"more":1}})", 4), "expected exactly"},
-      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 3), "the file holds 3"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 3), "the file contains 3"},
   };
   for (const Case& c : cases) {
     TemporaryFolder folder;

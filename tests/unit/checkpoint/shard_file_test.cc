@@ -35,26 +35,26 @@ class ShardFileTest : public ::testing::Test {
 };
 
 TEST_F(ShardFileTest, ReadInOrder_IsReadOnce) {
-  file_->Vouch();
+  file_->BeginVerifying();
   for (uint64_t at = 500; at + 100000 < bytes_.size(); at += 130000) Read(at, 100000);
 
-  EXPECT_TRUE(file_->FinishVouching().ok());
+  EXPECT_TRUE(file_->FinishVerifying().ok());
 
   EXPECT_EQ(file_->bytes_read(), bytes_.size());
 }
 
 TEST_F(ShardFileTest, ReadInAnyOrder_IsReadTwiceAtMost) {
-  file_->Vouch();
+  file_->BeginVerifying();
   Read(2 * kReadBytes, 1000);
   Read(10, 1000);
   Read(2 * kReadBytes + 500, 1000);  // half of it was read before
 
-  EXPECT_TRUE(file_->FinishVouching().ok());
+  EXPECT_TRUE(file_->FinishVerifying().ok());
 
   EXPECT_EQ(file_->bytes_read(), bytes_.size() + 1000 + 500);
 }
 
-TEST_F(ShardFileTest, WithoutVouching_OnlyRequestedBytesAreRead) {
+TEST_F(ShardFileTest, WithoutBeginVerifying_OnlyRequestedBytesAreRead) {
   Read(5000, 10);
 
   EXPECT_EQ(file_->bytes_read(), 10u);
@@ -64,11 +64,11 @@ TEST_F(ShardFileTest, AnyFlippedByte_IsDetected_RequestedOrNot) {
   for (uint64_t at : {uint64_t{0}, uint64_t{5500}, 2 * kReadBytes, bytes_.size() - 1}) {
     FlipByte(folder_ / "f", at);
     auto file = *ShardFile::Open(folder_.path(), listed());
-    file->Vouch();
+    file->BeginVerifying();
     std::string out(1000, '\0');
     ASSERT_TRUE(file->Read(5000, absl::MakeSpan(out.data(), out.size())).ok());
 
-    absl::Status status = file->FinishVouching();
+    absl::Status status = file->FinishVerifying();
 
     EXPECT_TRUE(absl::IsDataLoss(status)) << at;
     EXPECT_THAT(std::string(status.message()), HasSubstr(folder_ / "f"));
@@ -94,7 +94,7 @@ TEST_F(ShardFileTest, FileThatChangesLengthOrCannotBeRead_IsDamaged) {
 
 // For any flipped byte and any number of shares, exactly one share detects the damage. It names the tensor if the byte
 // is not in the header.
-TEST(VouchTest, EachFileIsHashedByOneShare) {
+TEST(SharedVerifyingTest, EachFileIsHashedByOneShare) {
   TemporaryFolder folder;
   SmallState state(1);
   const std::string path = WriteCheckpoint(folder.path(), SmallManifest(1), state.tensors(), FileSystem::Real())->path;
@@ -105,10 +105,10 @@ TEST(VouchTest, EachFileIsHashedByOneShare) {
       FlipByte(shard, at);
       int found = 0;
       for (int share = 0; share < shares; ++share) {
-        auto checkpoint = Checkpoint::OpenUnread(path);
+        auto checkpoint = Checkpoint::OpenUnverified(path);
         ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-        (*checkpoint)->Vouch(share, shares);
-        absl::Status status = (*checkpoint)->FinishVouching();
+        (*checkpoint)->BeginVerifying(share, shares);
+        absl::Status status = (*checkpoint)->FinishVerifying();
         found += !status.ok();
         if (!status.ok() && at >= header) {
           EXPECT_THAT(std::string(status.message()), HasSubstr(".safetensors, "));

@@ -44,7 +44,7 @@ class SnapshotTest : public testing::Test {
       indexed = {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
       indexed.pieces = CutIntoPieces(entry.tensor, 0, entry.count);
       indexed.pieces[0].file = "shard-00001.safetensors";
-      indexed.pieces[0].hash = ProveEntry(entry, tensor.bytes).hashes.at(0);
+      indexed.pieces[0].hash = HashEntry(entry, tensor.bytes).pieces.at(0);
       indexed.pieces[0].first_byte = at;
       indexed.pieces[0].last_byte = at + tensor.bytes.size();
       at += AlignedInSnapshot(tensor.bytes.size());
@@ -54,7 +54,7 @@ class SnapshotTest : public testing::Test {
   void Save(uint64_t step, SnapshotBuffer& buffer) {
     buffer.Begin();
     const CheckpointPart part = Copy(step, buffer);
-    ASSERT_EQ(buffer.Seal(kJob, part, "what the saver knows"), absl::OkStatus());
+    ASSERT_EQ(buffer.Seal(kJob, part, "extra bytes"), absl::OkStatus());
   }
 
   TemporaryFolder folder_;
@@ -69,7 +69,7 @@ TEST_F(SnapshotTest, SealedSnapshot_CanBeOpenedByAnotherProcess) {
   EXPECT_EQ((*snapshot)->job_id(), kJob);
   EXPECT_EQ((*snapshot)->part().save, (SaveKey{.step = 7, .generation = 2, .world_size = 2}));
   EXPECT_EQ((*snapshot)->part().rank, 1u);
-  EXPECT_EQ((*snapshot)->more(), "what the saver knows");
+  EXPECT_EQ((*snapshot)->extra(), "extra bytes");
   EXPECT_EQ((*snapshot)->Verify(), absl::OkStatus());
   const SmallState state(7);
   for (const ManifestTensor& tensor : (*snapshot)->part().tensors) {
@@ -80,7 +80,7 @@ TEST_F(SnapshotTest, SealedSnapshot_CanBeOpenedByAnotherProcess) {
 }
 
 // The writer may be killed at any moment, and a reader then finds the present content of the file.
-TEST_F(SnapshotTest, UnsealedSnapshot_IsRefused_AndTheOtherBufferStaysWhole) {
+TEST_F(SnapshotTest, UnsealedSnapshot_IsRefused_AndTheOtherBufferRemainsComplete) {
   auto a = Make('a'), b = Make('b');
   EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('a')).status())) << "nothing was ever written";
   Save(7, *a);

@@ -123,7 +123,7 @@ TEST_F(VerifyTest, EntryThatIsNotAFile_IsAProblemAndDoesNotBlock) {
   ASSERT_EQ(mkfifo(shard_.c_str(), 0600), 0);
   ASSERT_EQ(Problems().size(), 1u);
   EXPECT_EQ(Problems()[0].found, "something that is not a file");
-  EXPECT_FALSE(Checkpoint::OpenUnread(path_).ok());
+  EXPECT_FALSE(Checkpoint::OpenUnverified(path_).ok());
 
   const std::string manifest = JoinPath(path_, kManifestName);
   std::filesystem::remove(manifest);
@@ -133,12 +133,12 @@ TEST_F(VerifyTest, EntryThatIsNotAFile_IsAProblemAndDoesNotBlock) {
   EXPECT_FALSE(Checkpoint::Open(path_).ok());
 }
 
-TEST_F(VerifyTest, LookAtCheckpoint_ChecksLengthsAndNamesButNotBytes) {
+TEST_F(VerifyTest, QuickVerifyCheckpoint_ChecksLengthsAndNamesButNotBytes) {
   FlipByte(shard_, 20);
-  EXPECT_THAT(LookAtCheckpoint(path_)->problems, IsEmpty());
+  EXPECT_THAT(QuickVerifyCheckpoint(path_)->problems, IsEmpty());
 
   std::filesystem::resize_file(shard_, 100);
-  EXPECT_EQ(LookAtCheckpoint(path_)->problems.size(), 1u);
+  EXPECT_EQ(QuickVerifyCheckpoint(path_)->problems.size(), 1u);
 }
 
 // Files are verified concurrently; the problems are in the order of the manifest whichever file was finished first.

@@ -20,12 +20,12 @@ constexpr uint64_t kChunk = 256 << 10;  // bytes written to a file at a time
 class WriteBackTest : public testing::Test {
  protected:
   // Writes one tensor of `bytes` bytes, with write-back in ranges of two chunks.
-  absl::StatusOr<WrittenShard> Write(FileSystem& disk, uint64_t bytes, const EntryProof* proof = nullptr) {
+  absl::StatusOr<WrittenShard> Write(FileSystem& disk, uint64_t bytes, const EntryHashes* hashes = nullptr) {
     const std::string values = Values(bytes);
     auto shard = ShardWriter::Create(folder_.path(), "shard-00000.safetensors", {Entry(bytes)}, disk,
                                      {.write_back_bytes = 2 * kChunk});
     if (!shard.ok()) return shard.status();
-    absl::Status appended = (*shard)->Append(values, proof);
+    absl::Status appended = (*shard)->Append(values, hashes);
     if (!appended.ok()) return appended;
     return (*shard)->Finish();
   }
@@ -76,21 +76,21 @@ TEST_F(WriteBackTest, WriteBack_HasAFaultPoint) {
   EXPECT_TRUE(absl::IsResourceExhausted(Write(*faulty, 8 * kChunk).status()));
 }
 
-TEST_F(WriteBackTest, ProofMadeBefore_EqualsTheProofOfTheWriter) {
+TEST_F(WriteBackTest, HashesComputedBefore_EqualThoseOfTheWriter) {
   const uint64_t bytes = 3 * kChunk;
   std::string values = Values(bytes);
-  const EntryProof proof = ProveEntry(Entry(bytes), values);
+  const EntryHashes hashes = HashEntry(Entry(bytes), values);
 
-  auto proved = Write(disk_, bytes, &proof);
+  auto hashed_before = Write(disk_, bytes, &hashes);
   std::filesystem::remove(folder_ / "shard-00000.safetensors");
   auto found = Write(disk_, bytes);
 
-  ASSERT_TRUE(proved.ok() && found.ok());
-  EXPECT_EQ(proved->file.hash, found->file.hash);
-  EXPECT_EQ(proved->tensors[0].pieces[0].hash, found->tensors[0].pieces[0].hash);
-  EXPECT_FALSE(proof.nonfinite);
+  ASSERT_TRUE(hashed_before.ok() && found.ok());
+  EXPECT_EQ(hashed_before->file.hash, found->file.hash);
+  EXPECT_EQ(hashed_before->tensors[0].pieces[0].hash, found->tensors[0].pieces[0].hash);
+  EXPECT_FALSE(hashes.nonfinite);
   values.assign(bytes, '\xff');
-  EXPECT_TRUE(ProveEntry(Entry(bytes), values).nonfinite);
+  EXPECT_TRUE(HashEntry(Entry(bytes), values).nonfinite);
 }
 
 }  // namespace

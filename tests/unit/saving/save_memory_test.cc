@@ -64,7 +64,7 @@ class SaveMemoryTest : public testing::Test {
     if (!snapshot.ok()) return std::nullopt;
     EXPECT_EQ((*snapshot)->Verify(), absl::OkStatus());
     const uint64_t step = (*snapshot)->part().save.step;
-    EXPECT_EQ((*snapshot)->more(), absl::StrCat("step ", step));
+    EXPECT_EQ((*snapshot)->extra(), absl::StrCat("step ", step));
     EXPECT_THAT((*snapshot)->part().tensors, SizeIs(2));
     for (const ManifestTensor& tensor : (*snapshot)->part().tensors) {
       std::vector<float> values(kElements);

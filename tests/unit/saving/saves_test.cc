@@ -242,9 +242,9 @@ TEST_F(SavesTest, SnapshotsAreWholeBeforeTheCheckpointIsNamed_AndRemovedWhenTheR
       auto snapshot = Snapshot::Open(path);
       if (!snapshot.ok() || (*snapshot)->part().save.step != step) continue;
       EXPECT_EQ((*snapshot)->Verify(), absl::OkStatus());
-      EXPECT_TRUE(ParseManifest((*snapshot)->more()).ok());
-      EXPECT_EQ(ParseManifest((*snapshot)->more())->data.consumed_samples, 4 * step);
-      EXPECT_EQ(ParseManifest((*snapshot)->more())->optimizer_updates, step);
+      EXPECT_TRUE(ParseManifest((*snapshot)->extra()).ok());
+      EXPECT_EQ(ParseManifest((*snapshot)->extra())->data.consumed_samples, 4 * step);
+      EXPECT_EQ(ParseManifest((*snapshot)->extra())->optimizer_updates, step);
       whole.push_back(absl::StrCat(step));
     }
     return absl::OkStatus();

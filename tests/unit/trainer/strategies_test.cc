@@ -180,7 +180,7 @@ TEST_F(StrategiesTest, ReplicasThatDiffer_FailTheSaveByName) {
   const std::vector<SaveFailedFact> failed = links[0]->FactsOf<SaveFailedFact>();
   ASSERT_FALSE(failed.empty());
   EXPECT_EQ(failed[0].step, 4u);
-  EXPECT_THAT(failed[0].message, testing::HasSubstr("should hold the same and do not"));
+  EXPECT_THAT(failed[0].message, testing::HasSubstr("should hold the same values and do not"));
   EXPECT_THAT(failed[0].message, testing::HasSubstr(" 1 "));
   EXPECT_THAT(links[0]->FactsOf<SavedFact>(), SizeIs(0));
   EXPECT_THAT(*ListCheckpoints(order.config.checkpoint_dir), SizeIs(0));
