@@ -43,7 +43,7 @@ struct CheckpointOptions {
   bool json = false;
 };
 
-// A run folder and some of its entries; `run_folder` is empty for a checkpoint under a name of its own.
+// A run folder and some of its entries; `run_folder` is empty for a checkpoint folder that is not named step-N.
 struct Selection {
   std::string run_folder;
   std::vector<RunEntry> entries = {};
@@ -90,12 +90,12 @@ absl::StatusOr<Selection> SelectEntries(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(chosen.entries, ListRunFolder(path));
   if (options.steps.empty()) return chosen;
   std::erase_if(chosen.entries, [&](const RunEntry& entry) {
-    const bool asked = std::find(options.steps.begin(), options.steps.end(), entry.step) != options.steps.end();
-    return entry.kind != RunEntry::Kind::kCheckpoint || !asked;
+    const bool requested = std::find(options.steps.begin(), options.steps.end(), entry.step) != options.steps.end();
+    return entry.kind != RunEntry::Kind::kCheckpoint || !requested;
   });
   for (uint64_t step : options.steps) {
-    auto is_it = [&](const RunEntry& entry) { return entry.step == step; };
-    if (std::any_of(chosen.entries.begin(), chosen.entries.end(), is_it)) continue;
+    auto has_step = [&](const RunEntry& entry) { return entry.step == step; };
+    if (std::any_of(chosen.entries.begin(), chosen.entries.end(), has_step)) continue;
     return absl::NotFoundError(absl::StrCat("there is no checkpoint of step ", step, " in ", path));
   }
   return chosen;
@@ -162,7 +162,7 @@ absl::Status Verify(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
   size_t num_checked = 0, num_damaged = 0;
   for (const RunEntry& entry : chosen.entries) {
-    // In a run folder, skip entries that are not checkpoints; verify a folder that the user named whatever it is.
+    // In a run folder, skip entries that are not checkpoints, but verify any folder that the user named.
     const bool named = AbsolutePath(options.folder, WorkingDirectory()) == entry.path;
     if (entry.kind == RunEntry::Kind::kOrphan || (entry.kind == RunEntry::Kind::kPartial && !named)) continue;
     absl::StatusOr<InspectedEntry> inspected = InspectEntry(entry, /*verify=*/true, options.threads);
@@ -267,8 +267,8 @@ CLI::App* AddFolderVerb(CLI::App& app, const Globals& globals, Chosen* chosen, c
   return verb;
 }
 
-// If the name is not a folder here and a coordinator is configured, shows what the coordinator has recorded of the job
-// of that name. Reads the job's folder for what the coordinator does not record.
+// If the argument names a job (no folder here has that name) and a coordinator is configured, shows what the
+// coordinator has recorded. With --verify or --tensors, which need more than these records, reads the job's run folder.
 void UseRecordsOfJob(CLI::App& verb, const Globals& globals, Chosen* chosen,
                      const std::shared_ptr<CheckpointOptions>& options, FolderCommand of_folder,
                      absl::Status (*of_job)(const Globals&, const CheckpointOptions&)) {
@@ -346,7 +346,7 @@ void AddRemove(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = AddFolderVerb(app, globals, chosen, "rm", "Remove checkpoints, or leftovers of interrupted saves",
                                  options, Remove);
   verb->add_flag("--partials", options->partials, "Remove partial folders and temporary files instead of checkpoints");
-  verb->add_flag("--yes", options->yes, "Do not ask");
+  verb->add_flag("--yes", options->yes, "Do not ask for confirmation");
   verb->footer(
       "Does not remove the last good checkpoint, a checkpoint that is being read (its readers hold a lock on\n"
       "the manifest), or anything in a folder in which a job trains (its rank 0 holds .lock).\n\n"

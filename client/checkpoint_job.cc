@@ -166,9 +166,9 @@ absl::Status ShowJobCheckpoint(const Globals& globals, const std::string& name, 
 
 AwaitedSave::Result AwaitedSave::Classify(const v1::Event& event) const {
   if (event.sequence() <= before_) return Result::kNone;
-  if (event.has_checkpoint() && event.checkpoint().step() >= asked_step_) return Result::kSaved;
+  if (event.has_checkpoint() && event.checkpoint().step() >= step_at_request_) return Result::kSaved;
   const uint64_t failed = event.has_notice() ? event.notice().failed_save_step() : 0;
-  return failed > 0 && failed >= asked_step_ ? Result::kFailed : Result::kNone;
+  return failed > 0 && failed >= step_at_request_ ? Result::kFailed : Result::kNone;
 }
 
 void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {

@@ -26,14 +26,14 @@ std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, in
 // Decides which event of a job ends the wait for a requested save. Pure.
 class AwaitedSave {
  public:
-  // `job`: the answer to the request; `before`: the sequence of the newest event before the request.
-  AwaitedSave(const v1::Job& job, uint64_t before) : asked_step_(job.last_step()), before_(before) {}
+  // `job`: the answer to the request; `before`: the sequence number of the newest event before the request.
+  AwaitedSave(const v1::Job& job, uint64_t before) : step_at_request_(job.last_step()), before_(before) {}
 
   enum class Result { kNone, kSaved, kFailed };
   Result Classify(const v1::Event& event) const;
 
  private:
-  const uint64_t asked_step_;
+  const uint64_t step_at_request_;
   const uint64_t before_;
 };
 

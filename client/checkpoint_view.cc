@@ -71,10 +71,10 @@ std::string NoCheckpointText(const InspectedEntry& one, const std::string& holde
                         ", left by a crash (trainctl checkpoint rm --partials removes it)\n");
   }
   const char* whole = one.found.problems.empty() && one.found.manifest.has_value() ? ", all files present" : "";
-  const std::string who = holder.empty()
-                              ? "left by an interrupted save; the next run of the job completes or removes it"
-                              : absl::StrCat("being written or removed by ", holder, ", or left by a crash");
-  return absl::StrCat(one.entry.name, ": not a checkpoint: ", size, whole, ", ", who, "\n");
+  const std::string origin = holder.empty()
+                                 ? "left by an interrupted save; the next run of the job completes or removes it"
+                                 : absl::StrCat("being written or removed by ", holder, ", or left by a crash");
+  return absl::StrCat(one.entry.name, ": not a checkpoint: ", size, whole, ", ", origin, "\n");
 }
 
 // Number of tensors and elements of each role.
@@ -118,10 +118,10 @@ std::string TensorLines(const Manifest& manifest, int columns) {
 std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::string& holder, absl::Time now,
                             int columns) {
   std::vector<std::vector<std::string>> rows = {{"STEP", "GENERATION", "STRATEGY", "RANKS", "BYTES", "AGE", "STATE"}};
-  std::string below;
+  std::string other_entries;
   for (const InspectedEntry& one : all) {
     if (one.entry.kind != RunEntry::Kind::kCheckpoint) {
-      below += NoCheckpointText(one, holder);
+      other_entries += NoCheckpointText(one, holder);
       continue;
     }
     const Manifest manifest = one.found.manifest.value_or(Manifest{});
@@ -139,7 +139,7 @@ std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::s
   }
   std::string text = rows.size() > 1 ? Table(rows, columns) : "no checkpoint\n";
   if (!holder.empty()) absl::StrAppend(&text, "in use by ", holder, "\n");
-  return text + below;
+  return text + other_entries;
 }
 
 std::string CheckpointLine(const InspectedEntry& one) { return Dump(EntryJson(one)); }

@@ -18,21 +18,21 @@ struct Hint {
   const char* verb;
   const char* instead;
 };
-constexpr char kEnds[] = "`trainctl cancel JOB` ends a job (--save saves first); no verb removes its files";
-constexpr char kStarts[] =
+constexpr char kHowToEndJobs[] = "`trainctl cancel JOB` ends a job (--save saves first); no verb removes its files";
+constexpr char kHowToStartJobs[] =
     "`trainctl submit FILE` submits a job to a coordinator, `trainctl run FILE` trains it on this machine";
 constexpr Hint kHints[] = {
     {"get", "`trainctl list` lists jobs, `trainctl status JOB` shows one, `trainctl cluster` lists hosts"},
-    {"delete", kEnds},
-    {"kill", kEnds},
-    {"stop", kEnds},
+    {"delete", kHowToEndJobs},
+    {"kill", kHowToEndJobs},
+    {"stop", kHowToEndJobs},
     {"rm", "`trainctl cancel JOB` ends a job, `trainctl checkpoint rm` removes checkpoints"},
     {"top",
      "`trainctl watch JOB` shows a job while it trains, `trainctl status JOB` its ranks, `trainctl cluster` the hosts"},
-    {"start", kStarts},
-    {"create", kStarts},
-    {"apply", kStarts},
-    {"train", kStarts},
+    {"start", kHowToStartJobs},
+    {"create", kHowToStartJobs},
+    {"apply", kHowToStartJobs},
+    {"train", kHowToStartJobs},
     {"attach", "`trainctl watch JOB` shows a job while it trains, `trainctl logs -f JOB` what its rank 0 prints"},
     {"save", "`trainctl checkpoint now JOB` makes a running job save"},
     {"export", "`trainctl checkpoint export RUN OUT` writes a folder that transformers opens"},
@@ -46,7 +46,7 @@ std::vector<std::string> VerbsOf(const CLI::App& app) {
   return verbs;
 }
 
-// The first argument in the place of a verb that is not a verb; empty: there is none.
+// The first argument where a verb is expected, if there is no such verb; otherwise empty.
 std::string UnknownVerb(const CLI::App& app, const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const CLI::Option* option = app.get_option_no_throw(arguments[i]);
@@ -59,47 +59,46 @@ std::string UnknownVerb(const CLI::App& app, const std::vector<std::string>& arg
 
 }  // namespace
 
-const CLI::App* FindVerb(const CLI::App& app, const std::string& word) {
+const CLI::App* FindVerb(const CLI::App& app, const std::string& name) {
   for (const CLI::App* verb : app.get_subcommands({})) {
-    if (verb->check_name(word)) return verb;
+    if (verb->check_name(name)) return verb;
   }
   return nullptr;
 }
 
-std::string UnknownVerbMessage(const CLI::App& app, const std::string& word) {
+std::string UnknownVerbMessage(const CLI::App& app, const std::string& name) {
   const std::vector<std::string> verbs = VerbsOf(app);
   std::string instead;
   if (app.get_parent() == nullptr) {
     const auto hint =
-        std::find_if(std::begin(kHints), std::end(kHints), [&](const Hint& known) { return known.verb == word; });
+        std::find_if(std::begin(kHints), std::end(kHints), [&](const Hint& known) { return known.verb == name; });
     if (hint != std::end(kHints)) instead = absl::StrCat(": ", hint->instead, ".");
   }
   if (instead.empty()) {
-    const std::string nearest = NearestName(word, verbs);
+    const std::string nearest = NearestName(name, verbs);
     instead = nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?");
   }
-  return absl::StrCat("there is no verb '", Printable(word, kVerbBytes), "'", instead,
+  return absl::StrCat("there is no verb '", Printable(name, kVerbBytes), "'", instead,
                       verbs.empty() ? "" : absl::StrCat(" Verbs: ", absl::StrJoin(verbs, ", ")));
 }
 
 std::string CommandLineErrorMessage(const CLI::App& app, const CLI::ParseError& error,
                                     const std::vector<std::string>& arguments) {
-  if (const std::string word = UnknownVerb(app, arguments); !word.empty()) return UnknownVerbMessage(app, word);
-  const CLI::App* at = &app;
+  if (const std::string verb = UnknownVerb(app, arguments); !verb.empty()) return UnknownVerbMessage(app, verb);
+  const CLI::App* command = &app;
   std::string name = app.get_name();
-  while (!at->get_subcommands().empty()) {
-    at = at->get_subcommands().front();
-    absl::StrAppend(&name, " ", at->get_name());
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    absl::StrAppend(&name, " ", command->get_name());
   }
-  // CLI11 returns them in reverse.
   const std::vector<std::string> extra = app.remaining(/*recurse=*/true);
-  const bool verb_is_due = !at->get_subcommands({}).empty();
-  if (verb_is_due && !extra.empty() && extra.front()[0] != '-') return UnknownVerbMessage(*at, extra.front());
+  const bool verb_expected = !command->get_subcommands({}).empty();
+  if (verb_expected && !extra.empty() && extra.front()[0] != '-') return UnknownVerbMessage(*command, extra.front());
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) && !extra.empty()) {
     return absl::StrCat(extra.size() == 1 ? "unexpected argument: " : "unexpected arguments: ",
                         absl::StrJoin(extra, " "), " (see ", name, " --help)");
   }
-  const std::vector<std::string> verbs = VerbsOf(*at);
+  const std::vector<std::string> verbs = VerbsOf(*command);
   if (!verbs.empty()) {
     return absl::StrCat(arguments.empty() ? "no verb is given" : error.what(), "; see ", name,
                         " --help. Verbs: ", absl::StrJoin(verbs, ", "));

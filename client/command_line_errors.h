@@ -9,11 +9,11 @@
 namespace trainyard::client {
 
 // The verb of `app` with this name or alias; null if there is none.
-const CLI::App* FindVerb(const CLI::App& app, const std::string& word);
+const CLI::App* FindVerb(const CLI::App& app, const std::string& name);
 
 // "there is no verb 'delete': trainctl cancel JOB ends a job. Verbs: ...". `app` is the command whose verb was
 // expected.
-std::string UnknownVerbMessage(const CLI::App& app, const std::string& word);
+std::string UnknownVerbMessage(const CLI::App& app, const std::string& name);
 
 // Describes in one sentence what is wrong with a command line that `app` rejected with `error`.
 std::string CommandLineErrorMessage(const CLI::App& app, const CLI::ParseError& error,

@@ -15,7 +15,7 @@ struct Flag {
   bool takes_value;
 };
 
-// A verb and the words that may follow it.
+// A verb, and the verbs and flags that may follow it.
 struct Verb {
   std::string path;  // "checkpoint ls"; empty: trainctl itself
   std::string help;
@@ -38,17 +38,18 @@ Verb VerbOf(const CLI::App& app, const std::string& path) {
       verb.flags.push_back({"-" + name, option->get_description(), takes_value});
     }
   }
-  for (const CLI::App* below : app.get_subcommands({})) {
-    verb.verbs.push_back(VerbOf(*below, absl::StrCat(path, path.empty() ? "" : " ", below->get_name())));
+  for (const CLI::App* child : app.get_subcommands({})) {
+    verb.verbs.push_back(VerbOf(*child, absl::StrCat(path, path.empty() ? "" : " ", child->get_name())));
   }
   return verb;
 }
 
-std::string Words(const Verb& verb) {
-  std::vector<std::string> words;
-  for (const Verb& below : verb.verbs) words.push_back(below.name());
-  for (const Flag& flag : verb.flags) words.push_back(flag.name);
-  return absl::StrJoin(words, " ");
+// The verbs and flags that may follow `verb`, separated by blanks.
+std::string ChoicesAfter(const Verb& verb) {
+  std::vector<std::string> choices;
+  for (const Verb& child : verb.verbs) choices.push_back(child.name());
+  for (const Flag& flag : verb.flags) choices.push_back(flag.name);
+  return absl::StrJoin(choices, " ");
 }
 
 // Puts `text` into single quotes for a shell.
@@ -77,13 +78,13 @@ std::string ValueOptions(const Verb& root) {
 void AppendCases(const Verb& verb, std::string* text) {
   std::string names = Quoted(verb.path);
   for (const std::string& alias : verb.aliases) absl::StrAppend(&names, "|", Quoted(alias));
-  absl::StrAppend(text, "    ", names, ") choices=", Quoted(Words(verb)), " ;;\n");
-  for (const Verb& below : verb.verbs) AppendCases(below, text);
+  absl::StrAppend(text, "    ", names, ") choices=", Quoted(ChoicesAfter(verb)), " ;;\n");
+  for (const Verb& child : verb.verbs) AppendCases(child, text);
 }
 
-// The common part of the bash and zsh scripts: sets `verbs` to the verbs among `before` and `choices` to what may
-// follow.
-std::string FindWords(const Verb& root, const std::string& before) {
+// The common part of the bash and zsh scripts: sets the shell variable `verbs` to the verbs that precede the cursor and
+// `choices` to what may follow them. `before` is the shell's expression for the words before the cursor.
+std::string FindChoices(const Verb& root, const std::string& before) {
   std::string text = absl::StrCat("  local word skip='' verbs='' choices=''\n  for word in ", before, R"(; do
     if [[ -n $skip ]]; then skip=''; continue; fi
     case "$word" in
@@ -106,7 +107,7 @@ std::string FindWords(const Verb& root, const std::string& before) {
 std::string BashScript(const Verb& root) {
   return absl::StrCat(
       "# bash completion of trainctl. Load it with: source <(trainctl completion bash)\n_trainctl() {\n",
-      FindWords(root, "\"${COMP_WORDS[@]:1:COMP_CWORD-1}\""), R"(  COMPREPLY=()
+      FindChoices(root, "\"${COMP_WORDS[@]:1:COMP_CWORD-1}\""), R"(  COMPREPLY=()
   local current=${COMP_WORDS[COMP_CWORD]}
   case "$verbs" in
     ''|)",
@@ -124,7 +125,7 @@ std::string ZshScript(const Verb& root) {
       "#compdef trainctl\n# zsh completion of trainctl. Load it with: source <(trainctl completion zsh)\n"
       "_trainctl() {\n",
       "  local current=${words[CURRENT]}\n  local -a before=(\"${(@)words[2,CURRENT-1]}\")\n",
-      FindWords(root, "\"${before[@]}\""), R"(  case "$verbs" in
+      FindChoices(root, "\"${before[@]}\""), R"(  case "$verbs" in
     ''|)",
       Parents(root), R"() ;;
     *) [[ $current == -* ]] || { _files; return; } ;;
@@ -137,8 +138,8 @@ if [[ ${zsh_eval_context[-1]} == loadautofunc ]]; then _trainctl "$@"; else comp
 
 void AppendFish(const Verb& verb, const std::string& condition, std::string* text) {
   const std::string start = absl::StrCat("complete -c trainctl -n ", Quoted(condition));
-  for (const Verb& below : verb.verbs) {
-    absl::StrAppend(text, start, " -f -a ", below.name(), " -d ", Quoted(below.help), "\n");
+  for (const Verb& child : verb.verbs) {
+    absl::StrAppend(text, start, " -f -a ", child.name(), " -d ", Quoted(child.help), "\n");
   }
   for (const Flag& flag : verb.flags) {
     const bool is_long = flag.name[1] == '-';
@@ -153,9 +154,9 @@ std::string FishScript(const Verb& root) {
   for (const Verb& verb : root.verbs) {
     std::string condition = absl::StrCat("__fish_seen_subcommand_from ", verb.name());
     std::vector<std::string> names;
-    for (const Verb& below : verb.verbs) {
-      names.push_back(below.name());
-      AppendFish(below, absl::StrCat(condition, "; and __fish_seen_subcommand_from ", below.name()), &text);
+    for (const Verb& child : verb.verbs) {
+      names.push_back(child.name());
+      AppendFish(child, absl::StrCat(condition, "; and __fish_seen_subcommand_from ", child.name()), &text);
     }
     if (!names.empty()) {
       absl::StrAppend(&condition, "; and not __fish_seen_subcommand_from ", absl::StrJoin(names, " "));

@@ -15,7 +15,7 @@ namespace trainyard::client {
 namespace {
 
 // Pause between attempts to connect to this machine, where a refusal is immediate.
-constexpr absl::Duration kPause = absl::Milliseconds(20);
+constexpr absl::Duration kRedialPause = absl::Milliseconds(20);
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
@@ -47,7 +47,7 @@ absl::Status CheckTarget(const Target& target) {
   return absl::OkStatus();
 }
 
-bool IsAway(const absl::Status& status) {
+bool IsUnanswered(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
 }
 
@@ -66,7 +66,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const Target& targe
   const absl::Time deadline = absl::Now() + wait;
   absl::MutexLock lock(&connection->mu_);
   absl::Status dialed = connection->Dial();
-  for (; absl::IsUnavailable(dialed) && absl::Now() < deadline; dialed = connection->Dial()) absl::SleepFor(kPause);
+  for (; absl::IsUnavailable(dialed) && absl::Now() < deadline; dialed = connection->Dial())
+    absl::SleepFor(kRedialPause);
   if (absl::IsPermissionDenied(dialed)) return absl::UnavailableError(dialed.message());
   if (!dialed.ok() && !absl::IsUnavailable(dialed)) return dialed;
   if (dialed.ok() &&
@@ -114,11 +115,11 @@ absl::Status Connection::ToStatus(const grpc::Status& status) {
         absl::StrCat("the coordinator at ", address, " did not answer within ", absl::FormatDuration(kCallTimeout)));
   }
   if (code == absl::StatusCode::kUnimplemented) {
-    const std::string said =
+    const std::string detail =
         status.error_message().empty() ? "" : absl::StrCat(" (its message: ", status.error_message(), ")");
     return absl::UnimplementedError(
         absl::StrCat("the server at ", address,
-                     " is not a Trainyard coordinator, or is an older version: it does not support this call", said));
+                     " is not a Trainyard coordinator, or is an older version: it does not support this call", detail));
   }
   return absl::Status(code, status.error_message());
 }

@@ -28,7 +28,7 @@ struct Target {
 absl::Status CheckTarget(const Target& target);
 
 // Returns whether a call failed because the coordinator did not answer or disconnected; the call can be retried.
-bool IsAway(const absl::Status& status);
+bool IsUnanswered(const absl::Status& status);
 
 // Thread-safe.
 class Connection {

@@ -148,7 +148,7 @@ class Doctor {
     while (true) {
       job = GetJob(connection_, job_id);
       if (job.ok() && IsFinal(job->state())) break;
-      if (!job.ok() && !IsAway(job.status())) break;
+      if (!job.ok() && !IsUnanswered(job.status())) break;
       if (interrupts_.interrupted() || absl::Now() >= deadline) {
         Cancel(job_id, "trainctl doctor stopped waiting for it");
         result.error = absl::StrFormat("the probe did not end within %.0f s: %s", options_.time_limit_s,

@@ -26,25 +26,25 @@ namespace {
 
 // Clocks are used only for displayed timestamps, but logs of hosts whose clocks differ more are hard to compare.
 constexpr double kSkewMax = 0.5;
-constexpr uint64_t kDiskMin = uint64_t{1} << 30;
-constexpr uint64_t kDiskNote = uint64_t{10} << 30;
+constexpr uint64_t kDiskMin = uint64_t{1} << 30;    // less free space is a problem
+constexpr uint64_t kDiskNote = uint64_t{10} << 30;  // less free space is reported as a note
 
 using Level = Finding::Level;
 
 class HostChecker {
  public:
   HostChecker(const v1::ServerInfo& server, const v1::ListHostsResponse& hosts) : server_(server) {
-    std::map<std::string, int> torches;
+    std::map<std::string, int> version_counts;
     for (const v1::HostStatus& host : hosts.hosts()) {
       if (!host.attached()) continue;
-      ++torches[host.torch_version()];
+      ++version_counts[host.torch_version()];
       reachable_address_ += host.data_address().empty() || IsLoopbackHost(host.data_address()) ? 0 : 1;
       for (const auto& [key, value] : host.labels()) ++labels_[key];
       ++attached_;
     }
-    auto most_common = std::max_element(torches.begin(), torches.end(),
+    auto most_common = std::max_element(version_counts.begin(), version_counts.end(),
                                         [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (most_common != torches.end()) torch_ = most_common->first;
+    if (most_common != version_counts.end()) torch_ = most_common->first;
   }
 
   std::vector<Finding> Check(const v1::HostStatus& host) {
@@ -173,9 +173,9 @@ std::vector<Finding> CheckThisMachine(const std::string& binary_folder, const st
         {Level::kNote, "trainctl",
          absl::StrCat(working_directory, " is not writable (", strerror(errno), "): set checkpoint.dir in your jobs")});
   }
-  struct statvfs room = {};
-  if (statvfs(working_directory.c_str(), &room) == 0) {
-    const uint64_t bytes = uint64_t{room.f_bavail} * room.f_frsize;
+  struct statvfs disk = {};
+  if (statvfs(working_directory.c_str(), &disk) == 0) {
+    const uint64_t bytes = uint64_t{disk.f_bavail} * disk.f_frsize;
     if (bytes < kDiskMin) {
       findings.push_back(
           {Level::kProblem, "trainctl", absl::StrCat(working_directory, " has only ", BytesText(bytes), " free")});

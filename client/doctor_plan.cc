@@ -81,12 +81,12 @@ std::string BadPair(const ProbeResult& result, const Usual& usual, const ProbeLi
   if (!result.error.empty()) return result.error;
   if (!IsNetworkPair(result)) return "";
   if (result.bytes_per_s < std::max(limits.share * usual.bytes_per_s, limits.bytes_per_s_min)) {
-    return absl::StrFormat("all-reduce at %.1f MB/s, usual here %.1f", result.bytes_per_s / 1e6,
+    return absl::StrFormat("all-reduce at %.1f MB/s, the median is %.1f", result.bytes_per_s / 1e6,
                            usual.bytes_per_s / 1e6);
   }
   const double longest = std::max(limits.latency_floor_s, limits.latency_factor * usual.latency_s);
   if (result.latency_s > std::min(longest, limits.latency_max_s)) {
-    return absl::StrFormat("all-reduce of 8 bytes takes %.0f us, usual here %.0f", result.latency_s * 1e6,
+    return absl::StrFormat("all-reduce of 8 bytes takes %.0f us, the median is %.0f", result.latency_s * 1e6,
                            usual.latency_s * 1e6);
   }
   return "";
@@ -141,7 +141,8 @@ HostVerdict JudgeNetwork(const std::string& host, const Results& first, const Re
   if (bad.empty()) return verdict;
   verdict.kind = with_cleared ? HostVerdict::Kind::kBadNetwork : HostVerdict::Kind::kSuspect;
   verdict.text = absl::StrJoin(bad, "; ");
-  if (!with_cleared) absl::StrAppend(&verdict.text, "; no third host was available to find out which of the two it is");
+  if (!with_cleared)
+    absl::StrAppend(&verdict.text, "; no third host was available to find out which of the two is at fault");
   return verdict;
 }
 
@@ -206,7 +207,7 @@ std::vector<HostVerdict> Judge(const std::vector<ProbeHost>& hosts, const Result
     if (product == products.end() || product->second >= limits.share * usual.gflops_per_core) continue;
     if (verdict.kind == HostVerdict::Kind::kGood) verdict.kind = HostVerdict::Kind::kSlowCompute;
     absl::StrAppend(&verdict.text, verdict.text.empty() ? "" : "; ",
-                    absl::StrFormat("matrix product at %.1f GFLOP/s per core, usual here %.1f", product->second,
+                    absl::StrFormat("matrix product at %.1f GFLOP/s per core, the median is %.1f", product->second,
                                     usual.gflops_per_core));
   }
   return verdicts;

@@ -173,7 +173,7 @@ std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code) {
                {"dir", job.spec().checkpoint().dir()}};
   line["last_loss"] = stats.steps() > 0 ? Json(stats.last_loss()) : Json();
   line["eval_loss"] = stats.newest_eval().has_value() ? Json(stats.newest_eval()->loss()) : Json();
-  const v1::CheckpointInfo* newest = NewestNamed(job);
+  const v1::CheckpointInfo* newest = NewestConfirmed(job);
   line["checkpoint"] = newest != nullptr ? Json(newest->path()) : Json();
   return Line(line);
 }

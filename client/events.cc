@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint32_t kEventsDefault = 1000;
 constexpr uint32_t kEventsMax = 10'000;
-// There are few events, and users read them as text.
+// Events are rare and people read them, so a delay of half a second does not matter.
 constexpr absl::Duration kEventsPoll = absl::Milliseconds(500);
 
 struct EventsOptions {
@@ -72,13 +72,13 @@ absl::Status Events(const Globals& globals, EventsOptions options) {
     absl::SleepFor(kEventsPoll);
     auto more = ListEvents(*connection, request);
     if (more.ok()) {
-      if (retry.away()) Say("the coordinator answers again");
+      if (retry.is_unanswered()) Say("the coordinator answers again");
       retry.Answered();
       ended = ShowAll(*more, options, &request);
       continue;
     }
-    if (!IsAway(more.status())) return more.status();
-    if (!retry.away()) Say(absl::StrCat(more.status().message(), "; trying again"));
+    if (!IsUnanswered(more.status())) return more.status();
+    if (!retry.is_unanswered()) Say(absl::StrCat(more.status().message(), "; trying again"));
     absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
     if (!wait.has_value()) return more.status();
     absl::SleepFor(*wait);

@@ -13,17 +13,17 @@
 namespace trainyard::client {
 namespace {
 
-absl::Status Help(const CLI::App& app, const std::vector<std::string>& words) {
-  const CLI::App* at = &app;
+absl::Status Help(const CLI::App& app, const std::vector<std::string>& verbs) {
+  const CLI::App* command = &app;
   std::string name = app.get_name();
-  for (const std::string& word : words) {
-    const CLI::App* below = FindVerb(*at, word);
-    if (below == nullptr) return absl::InvalidArgumentError(UnknownVerbMessage(*at, word));
-    at = below;
-    absl::StrAppend(&name, " ", at->get_name());
+  for (const std::string& verb : verbs) {
+    const CLI::App* child = FindVerb(*command, verb);
+    if (child == nullptr) return absl::InvalidArgumentError(UnknownVerbMessage(*command, verb));
+    command = child;
+    absl::StrAppend(&name, " ", command->get_name());
   }
   // Not App::help, which would describe the parsed verb: `help` itself.
-  Print(at->get_formatter()->make_help(at, name, CLI::AppFormatMode::Normal));
+  Print(command->get_formatter()->make_help(command, name, CLI::AppFormatMode::Normal));
   return absl::OkStatus();
 }
 
@@ -36,11 +36,11 @@ absl::Status Completion(const CLI::App& app, const std::string& shell) {
 }  // namespace
 
 void AddHelp(CLI::App& app, const Globals&, Chosen* chosen) {
-  auto words = std::make_shared<std::vector<std::string>>();
+  auto verbs = std::make_shared<std::vector<std::string>>();
   CLI::App* verb = app.add_subcommand("help", "Show the options of a verb; the same as VERB --help");
-  verb->add_option("verb", *words, "Verb, such as `run` or `checkpoint export`");
+  verb->add_option("verb", *verbs, "Verb, such as `run` or `checkpoint export`");
   verb->footer("Examples:\n  trainctl help\n  trainctl help checkpoint export");
-  verb->callback([&app, words, chosen] { *chosen = [&app, words] { return ExitOf(Help(app, *words), false); }; });
+  verb->callback([&app, verbs, chosen] { *chosen = [&app, verbs] { return ExitOf(Help(app, *verbs), false); }; });
 }
 
 void AddCompletion(CLI::App& app, const Globals&, Chosen* chosen) {

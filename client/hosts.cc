@@ -77,8 +77,8 @@ CLI::App* AddHostVerb(CLI::App& app, const Globals& globals, Chosen* chosen, con
   AddJson(*verb, &options->json, "Print the host as a JSON object");
   verb->callback([&globals, options, chosen, action] {
     *chosen = [&globals, options, action] {
-      const auto asked = options->lost ? v1::SetHostRequest::ACTION_LOST : action;
-      return ExitOf(Set(globals, *options, asked), options->json);
+      const auto requested = options->lost ? v1::SetHostRequest::ACTION_LOST : action;
+      return ExitOf(Set(globals, *options, requested), options->json);
     };
   });
   return verb;
@@ -116,13 +116,14 @@ void AddDrain(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<HostOptions>();
   CLI::App* verb = AddHostVerb(app, globals, chosen, "drain", "Cordon a host and move its jobs elsewhere",
                                v1::SetHostRequest::ACTION_DRAIN, options);
-  verb->add_flag("--now", options->now, "Do not wait for the next step and a save; steps since the last save are lost");
+  verb->add_flag("--now", options->now,
+                 "Kill the ranks immediately, without a save; steps since the last save are lost");
   verb->add_flag("--lost", options->lost,
                  "The host will not return: treat its ranks as ended instead of waiting for them");
   verb->footer(
       "Each job on the host stops after a step, saves, and restarts on other hosts or waits for free slots. A\n"
-      "job whose save fails stays on the host and continues. --now also gives up other unreachable hosts of\n"
-      "these jobs. trainctl uncordon removes the cordon.\n\n"
+      "job whose save fails stays on the host and continues. With --now, the jobs do not save, and their ranks on\n"
+      "other hosts that are unreachable are treated as ended. trainctl uncordon removes the cordon.\n\n"
       "Examples:\n  trainctl drain w3 --reason 'new memory'\n  trainctl drain w3 --lost");
 }
 

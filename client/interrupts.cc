@@ -26,7 +26,7 @@ int NewInterruptFd() {
 }
 
 // Reads one signal; 0: there is none.
-int TakeInterrupt(int fd) {
+int ReadSignal(int fd) {
   signalfd_siginfo info;
   if (read(fd, &info, sizeof info) != sizeof info) return 0;
   return static_cast<int>(info.ssi_signo);
@@ -42,7 +42,7 @@ void BlockSignals() {
 
 Interrupts::Interrupts(std::function<void()> on_second) : fd_(NewInterruptFd()), on_second_(std::move(on_second)) {
   thread_ = std::make_unique<PollThread>(std::vector<PollThread::Watch>{{.fd = fd_, .on_ready = [this] {
-                                                                           Take();
+                                                                           HandleSignals();
                                                                            return true;
                                                                          }}});
 }
@@ -52,20 +52,20 @@ Interrupts::~Interrupts() {
   if (fd_ >= 0) close(fd_);
 }
 
-void Interrupts::Take() {
-  while (int signal = TakeInterrupt(fd_)) {
+void Interrupts::HandleSignals() {
+  while (int signal = ReadSignal(fd_)) {
     if (signal == SIGHUP) {
-      absl::MutexLock lock(&acting_mu_);
+      absl::MutexLock lock(&callback_mu_);
       if (on_hangup_) {
         on_hangup_();
         continue;
       }
     }
-    Count();
+    HandleInterrupt();
   }
 }
 
-void Interrupts::Count() {
+void Interrupts::HandleInterrupt() {
   int count = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -75,18 +75,18 @@ void Interrupts::Count() {
     on_second_();
     return;
   }
-  absl::MutexLock lock(&acting_mu_);
+  absl::MutexLock lock(&callback_mu_);
   if (on_first_) on_first_();
 }
 
 void Interrupts::OnFirst(std::function<void()> on_first) {
-  absl::MutexLock lock(&acting_mu_);
+  absl::MutexLock lock(&callback_mu_);
   on_first_ = std::move(on_first);
   if (on_first_ && interrupted()) on_first_();
 }
 
 void Interrupts::OnHangup(std::function<void()> on_hangup) {
-  absl::MutexLock lock(&acting_mu_);
+  absl::MutexLock lock(&callback_mu_);
   on_hangup_ = std::move(on_hangup);
 }
 

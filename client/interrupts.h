@@ -32,16 +32,16 @@ class Interrupts {
   bool interrupted() const;
 
  private:
-  void Take();
-  void Count();
+  void HandleSignals();
+  void HandleInterrupt();
 
   const int fd_;
   const std::function<void()> on_second_;
   mutable absl::Mutex mu_;
   int count_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Mutex acting_mu_;  // held while a callback of OnFirst or OnHangup runs
-  std::function<void()> on_first_ ABSL_GUARDED_BY(acting_mu_);
-  std::function<void()> on_hangup_ ABSL_GUARDED_BY(acting_mu_);
+  absl::Mutex callback_mu_;  // held while a callback of OnFirst or OnHangup runs
+  std::function<void()> on_first_ ABSL_GUARDED_BY(callback_mu_);
+  std::function<void()> on_hangup_ ABSL_GUARDED_BY(callback_mu_);
   std::unique_ptr<PollThread> thread_;  // uses the fields above, so it is destroyed first
 };
 

@@ -123,7 +123,7 @@ std::string JobTitle(const v1::Job& job) {
   return absl::StrCat("job ", job.job_id(), " (", Printable(job.spec().name(), kNameBytes), ")");
 }
 
-const v1::CheckpointInfo* NewestNamed(const v1::Job& job) {
+const v1::CheckpointInfo* NewestConfirmed(const v1::Job& job) {
   for (auto info = job.checkpoints().rbegin(); info != job.checkpoints().rend(); ++info) {
     if (!info->unconfirmed()) return &*info;
   }

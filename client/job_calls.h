@@ -36,7 +36,7 @@ std::vector<std::string> LastLogLines(Connection& connection, const std::string&
 // "job k3x7q2ab (stdlib-gpt)". Pure.
 std::string JobTitle(const v1::Job& job);
 
-// The job's newest checkpoint whose folder is known to have its final name; null if there is none. Pure.
-const v1::CheckpointInfo* NewestNamed(const v1::Job& job);
+// The job's newest confirmed checkpoint (its folder is known to have its final name); null if there is none. Pure.
+const v1::CheckpointInfo* NewestConfirmed(const v1::Job& job);
 
 }  // namespace trainyard::client

@@ -53,8 +53,8 @@ void JobSession::CheckOutput() {
   if (!OutputFailed() || output_failed_) return;
   output_failed_ = true;
   const std::string why =
-      absl::StrCat(OutputStatus().message(), "; job ", job_.job_id(), " continues. ", options_.seen_by);
-  if (options_.ends_with_output) return Abort(why);
+      absl::StrCat(OutputStatus().message(), "; job ", job_.job_id(), " continues. ", options_.watch_hint);
+  if (options_.end_if_output_fails) return Abort(why);
   Say(why);
 }
 
@@ -78,7 +78,7 @@ absl::StatusOr<v1::Job> JobSession::Follow() {
   }
   auto job = GetJob(connection_, job_.job_id());
   if (job.ok()) return job;
-  // The final state is known even if the coordinator has stopped answering since.
+  // The coordinator may have stopped answering since it sent the final state.
   v1::Job ended = job_;
   ended.set_state(*state);
   ended.set_reason(last.reason());

@@ -22,10 +22,9 @@ struct JobSessionOptions {
   bool own_daemons = false;  // see NewTextProgress
   std::string logs_place;    // see SummaryInput
   // If standard output cannot be written: true: Follow ends; false: it follows the job silently.
-  bool ends_with_output = true;
-  // A sentence for that case: how to watch the job.
-  std::string seen_by;
-  RetryOptions retry;  // while the coordinator does not answer
+  bool end_if_output_fails = true;
+  std::string watch_hint;  // a sentence for that case: how to watch the job
+  RetryOptions retry;      // while the coordinator does not answer
 };
 
 // Call Follow on one thread; Cancel, Abort and Notice on any.

@@ -43,7 +43,7 @@ bool EventFilter::IsNew(const v1::Event& event) {
   }
   v1::Event content = event;
   content.clear_sequence();
-  // Far more events than are stored for a job. Beyond it, a duplicate is better than unbounded memory.
+  // The limit is far above the number of events that are stored for a job; a duplicate is better than unbounded memory.
   if (seen_.size() >= kSeenMax) seen_.clear();
   return seen_.insert(content.SerializeAsString()).second;
 }
@@ -54,13 +54,13 @@ JobStream::JobStream(Connection& connection, std::string job_id, const RetryOpti
 void JobStream::Stop() {
   absl::MutexLock lock(&mu_);
   stopped_ = true;
-  stop_asked_.SignalAll();
+  stop_requested_.SignalAll();
   if (context_ != nullptr) context_->TryCancel();
 }
 
 bool JobStream::Pause(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
-  return !stop_asked_.AwaitFor(&mu_, duration, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopped_; });
+  return !stop_requested_.AwaitFor(&mu_, duration, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopped_; });
 }
 
 absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::JobState* final_state) {
@@ -80,9 +80,9 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
   v1::Event event;
   while (reader->Read(&event)) {
     *answered = true;
-    // A notice without a sequence number is about the present: the coordinator cannot write to its store, or can again.
-    const bool is_of_now = event.sequence() == 0 && event.has_notice();
-    if (!is_of_now && !filter_.IsNew(event)) continue;
+    // A notice without a sequence number is not stored: the coordinator cannot write to its store, or can write again.
+    const bool is_unstored_notice = event.sequence() == 0 && event.has_notice();
+    if (!is_unstored_notice && !filter_.IsNew(event)) continue;
     on_event(event);
     if (event.has_state() && IsFinal(event.state().state())) *final_state = event.state().state();
   }
@@ -100,7 +100,7 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
     v1::JobState final_state = v1::JOB_STATE_UNSPECIFIED;
     absl::Status status = WatchOnce(
         [&](const v1::Event& event) {
-          if (retry.away()) on_notice("the coordinator answers again");
+          if (retry.is_unanswered()) on_notice("the coordinator answers again");
           retry.Answered();
           on_event(event);
         },
@@ -108,16 +108,16 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
     if (final_state != v1::JOB_STATE_UNSPECIFIED) return final_state;
     if (answered || status.ok()) retry.Answered();
     absl::Duration wait;
-    if (IsAway(status)) {
-      if (!retry.away()) on_notice(absl::StrCat(status.message(), "; the job continues, trying again"));
+    if (IsUnanswered(status)) {
+      if (!retry.is_unanswered()) on_notice(absl::StrCat(status.message(), "; the job continues, trying again"));
       absl::optional<absl::Duration> wait_before_retry = retry.Failed(absl::Now());
       if (!wait_before_retry.has_value()) return status;
       wait = *wait_before_retry;
     } else if (status.ok()) {
-      wait = retry.Again();
+      wait = retry.NextBackoff();
     } else if (status.code() == absl::StatusCode::kOutOfRange && filter_.after_sequence() > 0) {
       filter_.StartOver();
-      wait = retry.Again();
+      wait = retry.NextBackoff();
     } else {
       return status;
     }

@@ -71,7 +71,7 @@ class JobStream {
   EventFilter filter_;
 
   absl::Mutex mu_;
-  SteadyCondVar stop_asked_;
+  SteadyCondVar stop_requested_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;
 };

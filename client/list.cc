@@ -24,20 +24,21 @@ struct ListOptions {
   bool json = false;
 };
 
-absl::StatusOr<std::vector<v1::JobState>> ParseStates(const std::vector<std::string>& words) {
+absl::StatusOr<std::vector<v1::JobState>> ParseStates(const std::vector<std::string>& arguments) {
   std::vector<v1::JobState> states;
   std::vector<std::string> names;
   for (int i = v1::JobState_MIN + 1; i <= v1::JobState_MAX; ++i) {
     names.push_back(absl::AsciiStrToLower(StateName(static_cast<v1::JobState>(i))));
   }
-  for (const std::string& word : words) {
+  for (const std::string& argument : arguments) {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
-    if (!v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(word)), &state) ||
+    if (!v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(argument)), &state) ||
         state == v1::JOB_STATE_UNSPECIFIED) {
-      std::string nearest = NearestName(word, names);
-      return absl::InvalidArgumentError(absl::StrCat(
-          "'", word, "' is not a job state", nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
-          " States: ", absl::StrJoin(names, ", ")));
+      std::string nearest = NearestName(argument, names);
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", argument, "' is not a job state",
+                       nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
+                       " States: ", absl::StrJoin(names, ", ")));
     }
     states.push_back(state);
   }

@@ -30,31 +30,31 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
       steps_total == 0 ? 1 : std::min(1.0, static_cast<double>(step.step()) / static_cast<double>(steps_total));
   const absl::optional<absl::Duration> left = step.step() < steps_total ? stats.TimeLeft(steps_total) : absl::nullopt;
   const std::string percent = absl::StrFormat("%3d %%", static_cast<int>(share * 100));
-  // Most important first; the last parts are dropped first.
-  enum Part { kStep, kLoss, kEta, kSpeed, kRate, kParts };
+  // From the most to the least important: if the line is too long, the last parts are dropped first.
+  enum Part { kStep, kLoss, kEta, kTokensPerSecond, kLearningRate, kParts };
   std::array<std::string, kParts> parts;
   parts[kStep] = absl::StrCat("step ", step.step(), "/", steps_total);
   parts[kLoss] = absl::StrFormat("loss %.4f", step.loss());
   parts[kEta] = left.has_value() ? absl::StrCat("ETA ", DurationText(*left)) : "";
-  parts[kSpeed] = absl::StrCat(Amount(stats.RecentTokensPerSecond()), " tokens/s");
-  parts[kRate] = absl::StrFormat("lr %.1e", step.lr());
+  parts[kTokensPerSecond] = absl::StrCat(Amount(stats.RecentTokensPerSecond()), " tokens/s");
+  parts[kLearningRate] = absl::StrFormat("lr %.1e", step.lr());
   // Leave the last column free: some terminals wrap a line that fills it.
-  const size_t room = static_cast<size_t>(std::max(traits.columns - 1, 1));
+  const size_t space = static_cast<size_t>(std::max(traits.columns - 1, 1));
   size_t used = percent.size();
   for (int i = kStep; i < kParts; ++i) {
     // A bar of minimum width is more important than speed and learning rate.
-    const size_t for_bar = i > kEta ? 1 + kBarColumnsMin : 0;
+    const size_t reserved_for_bar = i > kEta ? 1 + kBarColumnsMin : 0;
     if (parts[i].empty()) continue;
-    if (used + 2 + parts[i].size() + for_bar > room) {
+    if (used + 2 + parts[i].size() + reserved_for_bar > space) {
       parts[i].clear();
     } else {
       used += 2 + parts[i].size();
     }
   }
-  const size_t bar = used + 1 + kBarColumnsMin <= room ? std::min(kBarColumnsMax, room - used - 1) : 0;
+  const size_t bar = used + 1 + kBarColumnsMin <= space ? std::min(kBarColumnsMax, space - used - 1) : 0;
   std::string line = percent;
   if (bar > 0) absl::StrAppend(&line, " ", Bar(share, bar, traits));
-  for (Part part : {kStep, kLoss, kSpeed, kEta, kRate}) {
+  for (Part part : {kStep, kLoss, kTokensPerSecond, kEta, kLearningRate}) {
     if (!parts[part].empty()) absl::StrAppend(&line, "  ", parts[part]);
   }
   return line;

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Adds up file sizes until `enough` and finds unreadable files.
+// Adds up the sizes of text files until `enough` bytes are found, and finds files that cannot be read.
 class TextSurvey {
  public:
   explicit TextSurvey(uint64_t enough) : enough_(enough) {}
@@ -31,9 +31,9 @@ class TextSurvey {
   uint64_t bytes() const { return bytes_; }
 
   // The problem of one entry of train.data.text; empty: none.
-  std::string Look(const std::string& entry) {
+  std::string CheckEntry(const std::string& entry) {
     struct stat st;
-    if (stat(entry.c_str(), &st) == 0) return LookAt(entry, st, /*named=*/true);
+    if (stat(entry.c_str(), &st) == 0) return CheckPath(entry, st, /*is_entry=*/true);
     if (errno != ENOENT) return absl::StrCat(entry, " cannot be read: ", strerror(errno));
     if (entry.find_first_of("*?[") == std::string::npos) return absl::StrCat(entry, " does not exist");
     glob_t matches = {};
@@ -42,18 +42,19 @@ class TextSurvey {
     if (result == GLOB_NOMATCH) wrong = absl::StrCat(entry, " matches no file");
     if (result != 0 && result != GLOB_NOMATCH) wrong = absl::StrCat(entry, " cannot be expanded");
     for (size_t i = 0; i < matches.gl_pathc && wrong.empty() && bytes_ < enough_; ++i) {
-      if (stat(matches.gl_pathv[i], &st) == 0) wrong = LookAt(matches.gl_pathv[i], st, /*named=*/false);
+      if (stat(matches.gl_pathv[i], &st) == 0) wrong = CheckPath(matches.gl_pathv[i], st, /*is_entry=*/false);
     }
     globfree(&matches);
     return wrong;
   }
 
  private:
-  std::string LookAt(const std::string& path, const struct stat& st, bool named) {
+  // The problem of a path that is an entry itself or (`is_entry` false) matches a pattern, which may match empty files.
+  std::string CheckPath(const std::string& path, const struct stat& st, bool is_entry) {
     if (access(path.c_str(), R_OK) != 0) return absl::StrCat(path, " cannot be read: ", strerror(errno));
     if (S_ISREG(st.st_mode)) {
       bytes_ += static_cast<uint64_t>(st.st_size);
-      return named && st.st_size == 0 ? absl::StrCat(path, " is empty") : "";
+      return is_entry && st.st_size == 0 ? absl::StrCat(path, " is empty") : "";
     }
     if (!S_ISDIR(st.st_mode)) return absl::StrCat(path, " is neither a file nor a folder");
     const uint64_t before = bytes_;
@@ -78,18 +79,18 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
   const uint64_t sample = uint64_t{spec.train().model().context()} + 1;
   const double validation = data.has_validation() ? data.validation() : 0.05;
   const bool evaluates = spec.train().evaluate().every_steps() > 0 && validation > 0;
-  // Both parts must hold a sample; the 2 covers rounding of the split.
+  // The training part and the validation part must each contain a sample; the 2 covers the rounding of the split.
   double enough = static_cast<double>(sample) / (1 - validation) + 2;
   if (evaluates) enough = std::max(enough, static_cast<double>(sample) / validation + 2);
   TextSurvey survey(static_cast<uint64_t>(enough) + 1);
-  bool all_there = true;
+  bool all_readable = true;
   for (const std::string& entry : data.text()) {
-    std::string wrong = survey.Look(entry);
+    std::string wrong = survey.CheckEntry(entry);
     if (wrong.empty()) continue;
-    all_there = false;
+    all_readable = false;
     problems->AddError(positions, "train.data.text", wrong);
   }
-  if (!all_there || data.text_size() == 0) return;
+  if (!all_readable || data.text_size() == 0) return;
   const auto bytes = static_cast<double>(survey.bytes());
   if (bytes * (1 - validation) < static_cast<double>(sample)) {
     problems->AddError(

@@ -1,5 +1,5 @@
 // Checks of a job that need the machine that trains it: whether its text exists and is long enough, and whether the
-// model fits into memory. `run` and `validate` do them if that is this machine, so that mistakes are reported
+// model fits into memory. `run` and `validate` make these checks if that is this machine, so that mistakes are reported
 // immediately with their place in the file; the trainer repeats them all.
 #pragma once
 

@@ -7,7 +7,7 @@ void LogCursor::Push(const std::string& text, std::deque<std::string>* last) {
   if (last->size() > kWindow) last->pop_front();
 }
 
-void LogCursor::Shown(const v1::LogLine& line) { Push(line.text(), &last_[KeyOf(line)]); }
+void LogCursor::RecordShown(const v1::LogLine& line) { Push(line.text(), &last_[KeyOf(line)]); }
 
 bool LogCursor::IsNew(const v1::LogLine& line) {
   auto it = skip_.find(KeyOf(line));
@@ -37,7 +37,7 @@ std::vector<v1::LogLine> LogCursor::Search::NewLines() {
   lines_.clear();
   cursor_.skip_.clear();
   for (const auto& [key, stream] : streams_) cursor_.skip_[key] = stream.lines;
-  for (const v1::LogLine& line : new_lines) cursor_.Shown(line);
+  for (const v1::LogLine& line : new_lines) cursor_.RecordShown(line);
   return new_lines;
 }
 

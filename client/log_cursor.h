@@ -2,7 +2,7 @@
 // repeating or skipping lines. Output lines have no numbers: after reconnecting, all stored output is read again, and
 // the position is found by matching the lines shown last. Pure.
 //
-//   cursor.Shown(line)...                       for the first stream
+//   cursor.RecordShown(line)...                 for the first stream
 //   LogCursor::Search search = cursor.Resume(); search.Add(line)...   all stored output, without following
 //   for (line : search.NewLines()) show the line
 //   cursor.IsNew(line)...                       for the next stream, which follows from the beginning
@@ -36,16 +36,16 @@ class LogCursor {
     friend class LogCursor;
     explicit Search(LogCursor& cursor) : cursor_(cursor) {}
     struct Stream {
-      uint64_t lines = 0;  // read so far
-      uint64_t shown = 0;  // the position: how many of them were shown
-      std::deque<std::string> last;
+      uint64_t lines = 0;            // read so far
+      uint64_t shown = 0;            // the position: how many of them were shown
+      std::deque<std::string> last;  // the lines read last, as many as are compared
     };
     LogCursor& cursor_;
     std::map<Key, Stream> streams_;
     std::deque<std::pair<uint64_t, v1::LogLine>> lines_;  // each with its line number in its stream, from 1
   };
 
-  void Shown(const v1::LogLine& line);
+  void RecordShown(const v1::LogLine& line);
   Search Resume() { return Search(*this); }
   // For a stream that starts at the beginning of the stored output, after NewLines: returns whether this line comes
   // after the lines shown so far.
@@ -60,8 +60,8 @@ class LogCursor {
   static Key KeyOf(const v1::LogLine& line) { return {line.generation(), line.rank(), line.is_stderr()}; }
   static void Push(const std::string& text, std::deque<std::string>* last);
 
-  std::map<Key, std::deque<std::string>> last_;
-  std::map<Key, uint64_t> skip_;
+  std::map<Key, std::deque<std::string>> last_;  // the lines shown last, at most kWindow
+  std::map<Key, uint64_t> skip_;                 // how many lines IsNew still skips
 };
 
 }  // namespace trainyard::client

@@ -83,7 +83,7 @@ absl::Status ResumeLogs(Connection& connection, const LogsOptions& options, LogC
   for (const v1::LogLine& line : search.NewLines()) ShowLine(line, options);
   return ReadLogs(connection, options, 0, /*follow=*/true, [&](const v1::LogLine& line) {
     if (!cursor.IsNew(line)) return;
-    cursor.Shown(line);
+    cursor.RecordShown(line);
     ShowLine(line, options);
   });
 }
@@ -100,13 +100,13 @@ absl::Status Logs(const Globals& globals, LogsOptions options) {
   bool any = false;
   absl::Status status = ReadLogs(*connection, options, options.tail, true, [&](const v1::LogLine& line) {
     any = true;
-    cursor.Shown(line);
+    cursor.RecordShown(line);
     ShowLine(line, options);
   });
   // Before the first line, report immediately that the job's hosts are unreachable, as without --follow.
   if (!any) return status;
-  while (IsAway(status)) {
-    if (!retry.away()) Say(absl::StrCat(status.message(), "; trying again"));
+  while (IsUnanswered(status)) {
+    if (!retry.is_unanswered()) Say(absl::StrCat(status.message(), "; trying again"));
     absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
     if (!wait.has_value()) return status;
     absl::SleepFor(*wait);

@@ -81,7 +81,8 @@ void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* verb = AddJobVerb(app, globals, chosen, "restart",
                               "Save a job at its next step and restart its process group", options, Restart);
-  verb->add_flag("--now", options->now, "Do not wait for the next step and a save; steps since the last save are lost");
+  verb->add_flag("--now", options->now,
+                 "Kill the ranks immediately, without a save; steps since the last save are lost");
   verb->footer(
       "Does not count against recovery.max_restarts. Returns once the request is stored; trainctl watch shows\n"
       "the restart.\n\n"
@@ -92,18 +93,20 @@ void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* verb = AddJobVerb(app, globals, chosen, "pause",
                               "Save a job, stop its ranks and free its slots until it is resumed", options, Pause);
-  verb->add_flag("--now", options->now, "Do not wait for the next step and a save; steps since the last save are lost");
+  verb->add_flag("--now", options->now,
+                 "Kill the ranks immediately, without a save; steps since the last save are lost");
   verb->footer(
       "The ranks stop after a step that they agree on, and save it. If that save fails, the job is not paused\n"
-      "and continues training. With --now it is paused without a save, and ranks on unreachable hosts are given\n"
-      "up. Pausing a paused job is not an error.\n\n"
+      "and continues training. With --now it is paused without a save, and its ranks on unreachable hosts are\n"
+      "treated as ended. Pausing a paused job is not an error.\n\n"
       "Examples:\n  trainctl pause k3x7q2ab --reason 'the cluster is needed for a demo'");
 }
 
 void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* verb = AddJobVerb(app, globals, chosen, "resume", "Queue a paused job again", options, Resume);
-  verb->add_flag("--from-start", options->from_start, "Resume even if steps were made that no checkpoint holds");
+  verb->add_flag("--from-start", options->from_start,
+                 "Resume even if no checkpoint contains the steps that were made: train them again");
   verb->footer("Examples:\n  trainctl resume k3x7q2ab\n  trainctl resume k3x7q2ab --from-start");
 }
 

@@ -16,14 +16,14 @@ namespace trainyard::client {
 namespace {
 
 std::atomic<int> failure = 0;  // errno of the first write to standard output that failed
-std::atomic<bool> failure_was_said = false;
+std::atomic<bool> failure_was_reported = false;
 
 void NoteFailure(int error) {
   int none = 0;
   failure.compare_exchange_strong(none, error == 0 ? EIO : error);
 }
 
-// The code point of a character of two or three bytes, or DEL; 0 for others, which need no escaping here.
+// The code point of a character of two or three bytes, or DEL; 0 for all others, which are not escaped.
 uint32_t ShortCodePoint(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(text[i])); };
   if (text.size() > 1 && (byte(0) & 0xE0) == 0xC0) return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
@@ -33,7 +33,7 @@ uint32_t ShortCodePoint(absl::string_view text) {
   return byte(0) == 0x7F ? 0x7F : 0;
 }
 
-bool TerminalsActOn(uint32_t code) {
+bool IsTerminalControl(uint32_t code) {
   return (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029 || (code >= 0x202A && code <= 0x202E) ||
          (code >= 0x2066 && code <= 0x2069);
 }
@@ -68,7 +68,7 @@ std::string JsonForTerminals(absl::string_view json) {
   safe.reserve(json.size());
   for (size_t i = 0; i < json.size(); ++i) {
     const uint32_t code = ShortCodePoint(json.substr(i));
-    if (!TerminalsActOn(code)) {
+    if (!IsTerminalControl(code)) {
       safe += json[i];
       continue;
     }
@@ -92,7 +92,7 @@ bool OutputFailed() { return failure != 0; }
 
 absl::Status OutputStatus() {
   if (!OutputFailed()) return absl::OkStatus();
-  failure_was_said = true;
+  failure_was_reported = true;
   return absl::AbortedError(absl::StrCat("standard output cannot be written: ", strerror(failure)));
 }
 
@@ -101,7 +101,7 @@ int FinishOutput(int exit_code) {
   // Output that CLI11 wrote directly, as for --help.
   if (ferror(stdout) != 0) NoteFailure(EIO);
   if (!OutputFailed()) return exit_code;
-  if (!failure_was_said) Say(absl::StrCat(OutputStatus().message(), "; the output is incomplete"));
+  if (!failure_was_reported) Say(absl::StrCat(OutputStatus().message(), "; the output is incomplete"));
   return exit_code == kClientDone ? kClientFailed : exit_code;
 }
 

@@ -51,7 +51,8 @@ std::string HowItEnded(pid_t pid) {
   return absl::StrCat("was ", ExitText(info.si_status));
 }
 
-// False if the path is too long, or on most file systems that are shared by hosts.
+// Returns whether a Unix socket can be bound at `path`. It cannot if the path is too long, or on most network file
+// systems.
 bool CanHoldSocket(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -92,7 +93,7 @@ PrivateCluster::~PrivateCluster() {
   if (worker_fd_ >= 0) close(worker_fd_);
 }
 
-std::string PrivateCluster::Log(absl::string_view daemon) const {
+std::string PrivateCluster::LogPath(absl::string_view daemon) const {
   return JoinPath(options_.folder, absl::StrCat(daemon, ".log"));
 }
 
@@ -114,7 +115,7 @@ absl::Status PrivateCluster::StartCoordinator() {
       {.program = JoinPath(options_.binary_folder, "trainyard-coordinator"),
        .arguments = {"--listen", absl::StrCat("unix:", socket), "--state", JoinPath(options_.folder, "coordinator"),
                      "--metrics", "", "--lifeline-fd", absl::StrCat(kLifelineFd), "--ready-fd", absl::StrCat(kReadyFd)},
-       .output_path = Log("coordinator"),
+       .output_path = LogPath("coordinator"),
        .descriptors = {{lifeline_read_, kLifelineFd}, {ready[1], kReadyFd}}});
   close(ready[1]);
   RETURN_IF_ERROR(pid.status());
@@ -135,15 +136,16 @@ absl::Status PrivateCluster::ReadAddress(int fd) {
     if (polled < 0 && errno == EINTR) continue;
     if (polled <= 0) {
       return absl::InternalError(absl::StrCat("the private coordinator was not ready within ",
-                                              absl::FormatDuration(kStartWait), "; its log is ", Log("coordinator")));
+                                              absl::FormatDuration(kStartWait), "; its log is ",
+                                              LogPath("coordinator")));
     }
     char buffer[512];
     ssize_t n = read(fd, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      std::string last_lines = LastLines(Log("coordinator"), kLogLines);
+      std::string last_lines = LastLines(LogPath("coordinator"), kLogLines);
       return absl::InternalError(
-          absl::StrCat("the private coordinator did not start; its log ", Log("coordinator"),
+          absl::StrCat("the private coordinator did not start; its log ", LogPath("coordinator"),
                        last_lines.empty() ? " is empty" : absl::StrCat(" ends with:\n", last_lines)));
     }
     line.append(buffer, static_cast<size_t>(n));
@@ -162,7 +164,7 @@ absl::Status PrivateCluster::StartWorker() {
                           .arguments = {"--coordinator", address_, "--slots", absl::StrCat(options_.slots), "--name",
                                         kHostName, "--state", JoinPath(options_.folder, "worker"), "--metrics", "",
                                         "--health", "", "--lifeline-fd", absl::StrCat(kLifelineFd)},
-                          .output_path = Log("worker"),
+                          .output_path = LogPath("worker"),
                           .descriptors = {{lifeline_read_, kLifelineFd}}}));
   worker_fd_ = PidFd(worker_);
   return absl::OkStatus();
@@ -174,8 +176,8 @@ void PrivateCluster::WatchDaemons(std::function<void(const std::string&)> on_dea
     return PollThread::Watch{
         .fd = fd, .on_ready = [this, pid, name, reported, on_death] {
           if (!reported->exchange(true)) {
-            std::string last_lines = LastLines(Log(name), kLogLines);
-            on_death(absl::StrCat("the private ", name, " ", HowItEnded(pid), "; its log ", Log(name),
+            std::string last_lines = LastLines(LogPath(name), kLogLines);
+            on_death(absl::StrCat("the private ", name, " ", HowItEnded(pid), "; its log ", LogPath(name),
                                   last_lines.empty() ? " is empty" : absl::StrCat(" ends with:\n", last_lines)));
           }
           return false;
@@ -185,7 +187,7 @@ void PrivateCluster::WatchDaemons(std::function<void(const std::string&)> on_dea
       watch(coordinator_fd_, coordinator_, "coordinator"), watch(worker_fd_, worker_, "worker")});
 }
 
-void PrivateCluster::Abandon() {
+void PrivateCluster::CloseLifeline() {
   int fd = lifeline_write_.exchange(-1);
   if (fd >= 0) close(fd);
 }
@@ -212,7 +214,7 @@ absl::Status PrivateCluster::Stop() {
   if (stopped_) return absl::OkStatus();
   stopped_ = true;
   watcher_.reset();
-  Abandon();
+  CloseLifeline();
   if (WaitForDescendants(kStopWait)) return absl::OkStatus();
   // Each round may adopt new orphans, which are killed in the next.
   for (int round = 0; round < 10; ++round) {

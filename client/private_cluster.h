@@ -1,5 +1,5 @@
 // The private cluster of `trainctl run`: a coordinator and a worker daemon on this machine for one job. Programs,
-// protocol and job file are the same as on a shared cluster; only trainctl starts the daemons.
+// protocol and job file are the same as on a shared cluster; the only difference is that trainctl starts the daemons.
 //
 // Only the user who started them can reach them: the coordinator listens on a Unix socket in a folder of mode 0700, and
 // no daemon opens a port.
@@ -73,8 +73,8 @@ class PrivateCluster {
   // Returns whether one of the daemons has ended.
   bool DaemonEnded() const;
 
-  // Closes the lifeline without waiting: all processes then end on their own. For a second Ctrl-C. Thread-safe.
-  void Abandon();
+  // Closes the lifeline without waiting: all processes then end on their own. Used for a second Ctrl-C. Thread-safe.
+  void CloseLifeline();
 
  private:
   explicit PrivateCluster(const PrivateClusterOptions& options) : options_(options) {}
@@ -82,7 +82,7 @@ class PrivateCluster {
   absl::Status StartCoordinator();
   absl::Status StartWorker();
   absl::Status ReadAddress(int fd);
-  std::string Log(absl::string_view daemon) const;
+  std::string LogPath(absl::string_view daemon) const;
 
   const PrivateClusterOptions options_;
   std::string address_;

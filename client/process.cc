@@ -58,15 +58,15 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   posix_spawn_file_actions_adddup2(&actions, output, 1);
   posix_spawn_file_actions_adddup2(&actions, output, 2);
   // Duplicate them to high numbers first, so that no dup2 overwrites the source of another.
-  std::vector<int> parked;
-  absl::Cleanup close_parked = [&parked] {
-    for (int fd : parked) close(fd);
+  std::vector<int> duplicates;
+  absl::Cleanup close_duplicates = [&duplicates] {
+    for (int fd : duplicates) close(fd);
   };
-  for (const auto& [ours, theirs] : options.descriptors) {
-    int fd = fcntl(ours, F_DUPFD_CLOEXEC, 64);
+  for (const auto& [parent_fd, child_fd] : options.descriptors) {
+    int fd = fcntl(parent_fd, F_DUPFD_CLOEXEC, 64);
     if (fd < 0) return ErrnoStatus(errno, "cannot duplicate a descriptor");
-    parked.push_back(fd);
-    posix_spawn_file_actions_adddup2(&actions, fd, theirs);
+    duplicates.push_back(fd);
+    posix_spawn_file_actions_adddup2(&actions, fd, child_fd);
   }
 
   posix_spawnattr_t attributes;

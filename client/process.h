@@ -18,7 +18,7 @@ struct SpawnOptions {
   std::string program;  // absolute path
   std::vector<std::string> arguments;
   std::string output_path;  // both streams are appended here
-  // (descriptor here, descriptor in the child). Ours may be close-on-exec. The child's numbers must be 3 or more.
+  // (descriptor in this process, descriptor in the child). The first may be close-on-exec; the second must be 3 or more.
   std::vector<std::pair<int, int>> descriptors;
 };
 

@@ -100,18 +100,18 @@ class TextProgress final : public Progress {
     std::string name = absl::AsciiStrToLower(StateName(change.state()));
     // The private daemon attaches within milliseconds; the reasons until then are not useful.
     if (own_daemons_ && change.state() == v1::JOB_STATE_QUEUED) return terminal_.Status(name);
-    const bool known = change.reason().empty() || change.reason() == last_text_;
-    if (!known) last_text_ = change.reason();
+    const bool repeated = change.reason().empty() || change.reason() == last_text_;
+    if (!repeated) last_text_ = change.reason();
     // Some reasons begin with the name of the state.
     absl::string_view reason = change.reason();
     absl::ConsumePrefix(&reason, absl::StrCat(name, ": "));
-    terminal_.Print(known ? name : absl::StrCat(name, ": ", Indented(reason)));
+    terminal_.Print(repeated ? name : absl::StrCat(name, ": ", Indented(reason)));
     if (change.state() != v1::JOB_STATE_RUNNING) terminal_.Status(name);
   }
 
   void Step(const v1::StepReport& step, absl::Time time) {
     if (!terminal_.traits().is_terminal) {
-      if (pacer_.Take(step.step(), steps_total_, time)) terminal_.Print(StepLine(step, steps_total_, stats_));
+      if (pacer_.ShouldPrint(step.step(), steps_total_, time)) terminal_.Print(StepLine(step, steps_total_, stats_));
       return;
     }
     // Redraw at most ten times a second; always show the last step.
@@ -135,33 +135,35 @@ class JsonProgress final : public Progress {
  public:
   explicit JsonProgress(FILE* stream) : stream_(stream) {}
 
-  void Start(const v1::Job& job, const std::vector<std::string>&) override { Put(JobLine(job)); }
+  void Start(const v1::Job& job, const std::vector<std::string>&) override { WriteLine(JobLine(job)); }
   void Event(const v1::Event& event) override {
     stats_.Add(event);
-    Put(EventLine(event));
+    WriteLine(EventLine(event));
   }
-  void Notice(absl::string_view level, absl::string_view text) override { Put(NoticeLine(level, text)); }
+  void Notice(absl::string_view level, absl::string_view text) override { WriteLine(NoticeLine(level, text)); }
   void Message(absl::string_view text) override { Say(text); }
-  void Done(const v1::Job& job, const std::string&, int exit_code) override { Put(DoneLine(job, stats_, exit_code)); }
+  void Done(const v1::Job& job, const std::string&, int exit_code) override {
+    WriteLine(DoneLine(job, stats_, exit_code));
+  }
 
  private:
-  void Put(const std::string& line) { WriteNow(stream_, absl::StrCat(JsonForTerminals(line), "\n")); }
+  void WriteLine(const std::string& line) { WriteNow(stream_, absl::StrCat(JsonForTerminals(line), "\n")); }
 
   FILE* stream_;
 };
 
 }  // namespace
 
-bool LinePacer::Take(uint64_t step, uint64_t steps_total, absl::Time time) {
-  const absl::Duration since = time - taken_at_;
-  const bool far = step - taken_step_ >= std::max<uint64_t>(1, steps_total / 20);
-  const bool take =
-      step == steps_total || taken_step_ == 0 || since >= absl::Seconds(5) || (far && since >= absl::Milliseconds(500));
-  if (take) {
-    taken_step_ = step;
-    taken_at_ = time;
+bool LinePacer::ShouldPrint(uint64_t step, uint64_t steps_total, absl::Time time) {
+  const absl::Duration since = time - printed_at_;
+  const bool is_far = step - printed_step_ >= std::max<uint64_t>(1, steps_total / 20);
+  const bool print = step == steps_total || printed_step_ == 0 || since >= absl::Seconds(5) ||
+                     (is_far && since >= absl::Milliseconds(500));
+  if (print) {
+    printed_step_ = step;
+    printed_at_ = time;
   }
-  return take;
+  return print;
 }
 
 std::string StepLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats) {

@@ -48,11 +48,12 @@ std::string StepLine(const v1::StepReport& step, uint64_t steps_total, const Run
 // watched later prints the same lines. Pure.
 class LinePacer {
  public:
-  bool Take(uint64_t step, uint64_t steps_total, absl::Time time);
+  // Returns whether to print this step, and remembers it if so.
+  bool ShouldPrint(uint64_t step, uint64_t steps_total, absl::Time time);
 
  private:
-  uint64_t taken_step_ = 0;
-  absl::Time taken_at_ = absl::InfinitePast();
+  uint64_t printed_step_ = 0;
+  absl::Time printed_at_ = absl::InfinitePast();
 };
 
 }  // namespace trainyard::client

@@ -7,13 +7,13 @@
 namespace trainyard::client {
 
 absl::optional<absl::Duration> Retry::Failed(absl::Time now) {
-  if (!away()) away_since_ = now;
-  const absl::Duration left = options_.give_up - (now - away_since_);
+  if (!is_unanswered()) unanswered_since_ = now;
+  const absl::Duration left = options_.give_up - (now - unanswered_since_);
   if (left <= absl::ZeroDuration()) return absl::nullopt;
-  return std::min(Again(), left);
+  return std::min(NextBackoff(), left);
 }
 
-absl::Duration Retry::Again() {
+absl::Duration Retry::NextBackoff() {
   const absl::Duration wait = backoff_;
   backoff_ = std::min(backoff_ * 2, options_.backoff_max);
   return wait;
@@ -21,7 +21,7 @@ absl::Duration Retry::Again() {
 
 void Retry::Answered() {
   backoff_ = options_.backoff_min;
-  away_since_ = absl::InfiniteFuture();
+  unanswered_since_ = absl::InfiniteFuture();
 }
 
 absl::optional<absl::Duration> ParseReconnectDuration(absl::string_view text) {

@@ -19,21 +19,22 @@ class Retry {
  public:
   explicit Retry(const RetryOptions& options) : options_(options), backoff_(options.backoff_min) {}
 
-  // Returns whether the coordinator is away: a call has failed and none has been answered since.
-  bool away() const { return away_since_ != absl::InfiniteFuture(); }
+  // Returns whether the last call was not answered.
+  bool is_unanswered() const { return unanswered_since_ != absl::InfiniteFuture(); }
 
-  // Records that a call was not answered at `now`. Returns how long to wait before the next; nullopt once the
-  // coordinator has been away for too long.
+  // Records that a call was not answered at `now`. Returns how long to wait before the next; nullopt once no call
+  // has been answered for too long.
   absl::optional<absl::Duration> Failed(absl::Time now);
-  // Returns the wait before a call that must be repeated although none failed (a stream that ended early).
-  absl::Duration Again();
+  // Returns how long to wait before a call that must be repeated although the last one was answered (a stream that
+  // ended early).
+  absl::Duration NextBackoff();
   // Records that a call was answered.
   void Answered();
 
  private:
   const RetryOptions options_;
   absl::Duration backoff_;
-  absl::Time away_since_ = absl::InfiniteFuture();
+  absl::Time unanswered_since_ = absl::InfiniteFuture();
 };
 
 // Parses "30s", "5m", "1h30m", "forever" or a number of seconds. nullopt: not a duration.

@@ -63,11 +63,11 @@ class RunCommand {
 
  private:
   absl::StatusOr<int> Train(Interrupts& interrupts) {
-    const bool embedded = globals_.coordinator.empty();
+    const bool with_private_daemons = globals_.coordinator.empty();
     const JobInput input{.file = options_.job.file, .overrides = options_.job.overrides};
-    ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, embedded));
+    ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, with_private_daemons));
     RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
-    if (embedded) {
+    if (with_private_daemons) {
       RETURN_IF_ERROR(CheckHosts(loaded.spec));
     }
     for (const Problem& warning : loaded.problems.Warnings()) {
@@ -81,11 +81,11 @@ class RunCommand {
     request.set_resume(options_.resume);
     request.set_allow_fresh_start(options_.allow_fresh_start);
     std::string notice;
-    absl::Status chosen =
-        ChooseRunFolder(&request, /*on_this_machine=*/embedded || IsLocalAddress(globals_.coordinator), &notice);
+    absl::Status chosen = ChooseRunFolder(
+        &request, /*on_this_machine=*/with_private_daemons || IsLocalAddress(globals_.coordinator), &notice);
     if (!notice.empty()) SayUnprefixed(notice);
     RETURN_IF_ERROR(chosen);
-    if (embedded) {
+    if (with_private_daemons) {
       RETURN_IF_ERROR(StartCluster(request));
       ASSIGN_OR_RETURN(connection_, Connection::Open({.address = cluster_->address()}, absl::Seconds(10)));
       AwaitHost(interrupts);
@@ -99,11 +99,12 @@ class RunCommand {
 
   // Without a coordinator the only host is the private one, whose name is fixed.
   static absl::Status CheckHosts(const v1::JobSpec& spec) {
-    auto names_ours = [](const auto& hosts) {
+    auto names_this_machine = [](const auto& hosts) {
       return std::find(hosts.begin(), hosts.end(), PrivateCluster::kHostName) != hosts.end();
     };
     const v1::Resources& resources = spec.resources();
-    if ((resources.hosts().empty() || names_ours(resources.hosts())) && !names_ours(resources.exclude_hosts())) {
+    if ((resources.hosts().empty() || names_this_machine(resources.hosts())) &&
+        !names_this_machine(resources.exclude_hosts())) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
@@ -148,7 +149,7 @@ class RunCommand {
   }
 
   // The private daemon attaches within milliseconds. A job submitted before that would report that it waits for a host.
-  // Other problems here are reported by the job.
+  // The job reports any other problem.
   void AwaitHost(const Interrupts& interrupts) {
     const absl::Time deadline = absl::Now() + kHostWait;
     while (absl::Now() < deadline && !interrupts.interrupted() && !cluster_->DaemonEnded()) {
@@ -177,24 +178,24 @@ class RunCommand {
                        {.json = options_.json,
                         .own_daemons = cluster_ != nullptr,
                         .logs_place = logs,
-                        // The private daemons and the job end with this process, so it waits for the job's end.
-                        .ends_with_output = false,
-                        .seen_by = "trainctl run still waits for its end; Ctrl-C cancels it. To watch it: " +
-                                   WatchCommand(job.job_id()),
+                        // The private daemons and the job end with this process, so it must wait for the job's end.
+                        .end_if_output_fails = false,
+                        .watch_hint = "trainctl run still waits for its end; Ctrl-C cancels it. To watch it: " +
+                                      WatchCommand(job.job_id()),
                         .retry = options_.reconnect.retry});
     session.Start(new_warnings);
     if (cluster_ != nullptr) cluster_->WatchDaemons([&session](const std::string& death) { session.Abort(death); });
     interrupts.OnFirst([&session] { session.Cancel("interrupted"); });
-    std::atomic<bool> hung_up = false;
-    interrupts.OnHangup([&session, &hung_up] {
-      hung_up = true;
+    std::atomic<bool> terminal_closed = false;
+    interrupts.OnHangup([&session, &terminal_closed] {
+      terminal_closed = true;
       session.Abort("the terminal was closed");
     });
     auto ended = session.Follow();
     // From here on there is nothing to cancel on Ctrl-C and nothing to detach on SIGHUP.
     interrupts.OnFirst(nullptr);
     interrupts.OnHangup(nullptr);
-    if (!ended.ok() && hung_up) return Leave(job, session);
+    if (!ended.ok() && terminal_closed) return LeaveJobRunning(job, session);
     if (!ended.ok()) {
       if (cluster_ != nullptr) cluster_->Stop().IgnoreError();
       return ended.status();
@@ -217,7 +218,7 @@ class RunCommand {
 
   // After the terminal was closed: detaches the private daemons, so that the job continues, and stores the command that
   // watches it in the run folder.
-  absl::StatusOr<int> Leave(const v1::Job& job, JobSession& session) {
+  absl::StatusOr<int> LeaveJobRunning(const v1::Job& job, JobSession& session) {
     const std::string command = WatchCommand(job.job_id());
     std::string text = absl::StrCat(command, "\n");
     if (cluster_ != nullptr) {
@@ -246,7 +247,7 @@ class RunCommand {
   // Runs on the thread of `Interrupts`, whatever the main thread is doing.
   void KillImmediately() {
     PrivateCluster* cluster = killable_.load();
-    if (cluster != nullptr) cluster->Abandon();
+    if (cluster != nullptr) cluster->CloseLifeline();
     constexpr char kText[] = "\ntrainctl: stopped immediately; the processes that it started are being killed\n";
     [[maybe_unused]] ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
     _exit(kClientCancelled);
@@ -257,7 +258,7 @@ class RunCommand {
   std::set<std::string> printed_warnings_;  // warnings that were printed with their place in the file
   std::string job_id_;                      // empty: not submitted yet
   std::unique_ptr<PrivateCluster> cluster_;
-  std::atomic<PrivateCluster*> killable_{nullptr};
+  std::atomic<PrivateCluster*> killable_{nullptr};  // cluster_, for KillImmediately on another thread
   std::unique_ptr<Connection> connection_;
 };
 

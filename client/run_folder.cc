@@ -69,9 +69,9 @@ absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path) {
   for (; it != fs::directory_iterator(); it.increment(error)) {
     if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot read the run folder ", path));
     std::string name = it->path().filename().string();
-    const bool of_every_run = name == ".trainyard" || name == ".lock" || name == ".fence" || name == ".settled" ||
-                              name == ".claim" || name == ".data" || name == kWatchFile;
-    if (!of_every_run) return false;
+    const bool is_in_every_run = name == ".trainyard" || name == ".lock" || name == ".fence" || name == ".settled" ||
+                                 name == ".claim" || name == ".data" || name == kWatchFile;
+    if (!is_in_every_run) return false;
   }
   return true;
 }

@@ -24,7 +24,7 @@ std::string NewestRun(const std::string& root, const std::string& name);
 absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait);
 
 // Checks that a new run may start here, or (`resume`) that an old one may continue. Possible errors:
-// FailedPrecondition: the folder is not empty and `resume` is false (the message names both ways out), or it is in use.
+// FailedPrecondition: the folder is not empty and `resume` is false (the message names both remedies), or it is in use.
 absl::Status CheckRunFolder(const std::string& path, bool resume);
 
 // Chooses the folder of a job before it is submitted: with `request->resume` and without checkpoint.dir, the newest run
@@ -41,6 +41,7 @@ absl::Status CheckResumable(const std::string& path);
 // The file in the run folder that contains the command to watch a job that continues after its trainctl has exited.
 inline constexpr char kWatchFile[] = "watch";
 
+// How long a resume waits for the previous run in the folder to end.
 inline constexpr absl::Duration kPredecessorWait = absl::Seconds(10);
 
 }  // namespace trainyard::client

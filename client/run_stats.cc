@@ -27,9 +27,9 @@ void RunStats::Add(const v1::Event& event) {
     last_loss_ = step.loss();
     tokens_ += step.tokens();
     step_seconds_ += step.step_s();
-    // The first step includes one-time costs, so the second step replaces it in the pace.
-    constexpr double kNew = 0.1;
-    const double weight = steps_ <= 2 ? 1 : kNew;
+    // The first step includes one-time costs, so the second step replaces it in the moving averages.
+    constexpr double kNewWeight = 0.1;
+    const double weight = steps_ <= 2 ? 1 : kNewWeight;
     recent_step_seconds_ += weight * (step.step_s() - recent_step_seconds_);
     recent_step_tokens_ += weight * (static_cast<double>(step.tokens()) - recent_step_tokens_);
     if (steps_ % curve_stride_ != 0 && steps_ != 1) return;

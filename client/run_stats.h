@@ -31,7 +31,7 @@ class RunStats {
   double TokensPerSecond() const;
   // Mean over about the last twenty steps.
   double RecentTokensPerSecond() const;
-  // The time from the last step to `steps_total` at the recent pace; nullopt before the pace is known.
+  // The time from the last step to `steps_total` at the recent speed; nullopt before any step.
   absl::optional<absl::Duration> TimeLeft(uint64_t steps_total) const;
 
   // (step, loss), thinned evenly to at most kCurvePoints.

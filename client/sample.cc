@@ -41,18 +41,18 @@ absl::StatusOr<std::string> ChooseFolder(const Globals& globals, const std::stri
 absl::Status Sample(const Globals& globals, const SampleOptions& options) {
   ASSIGN_OR_RETURN(std::string checkpoint, ChooseFolder(globals, options.folder));
   std::string program = JoinPath(BinaryFolder(), "trainyard-trainer");
-  std::vector<std::string> words = {program,         "sample",
-                                    "--checkpoint",  checkpoint,
-                                    "--prompt",      options.prompt,
-                                    "--tokens",      absl::StrCat(options.tokens),
-                                    "--temperature", absl::StrCat(options.temperature),
-                                    "--top-k",       absl::StrCat(options.top_k),
-                                    "--seed",        absl::StrCat(options.seed)};
-  if (options.json) words.push_back("--json");
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  execv(program.c_str(), arguments.data());
+  std::vector<std::string> arguments = {program,         "sample",
+                                        "--checkpoint",  checkpoint,
+                                        "--prompt",      options.prompt,
+                                        "--tokens",      absl::StrCat(options.tokens),
+                                        "--temperature", absl::StrCat(options.temperature),
+                                        "--top-k",       absl::StrCat(options.top_k),
+                                        "--seed",        absl::StrCat(options.seed)};
+  if (options.json) arguments.push_back("--json");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execv(program.c_str(), argv.data());
   return ErrnoStatus(errno, absl::StrCat("cannot start ", program));
 }
 
@@ -68,7 +68,8 @@ void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_option("--tokens", options->tokens, "Number of tokens to generate")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  verb->add_option("--temperature", options->temperature, "Sampling temperature; 0: always take the most likely token")
+  verb->add_option("--temperature", options->temperature,
+                   "Sampling temperature; 0: always choose the most likely token")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
   verb->add_option("--top-k", options->top_k, "Sample from the K most likely tokens; 0: from all")

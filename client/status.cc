@@ -60,7 +60,7 @@ std::string StatusText(const v1::Job& job, int columns) {
   std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", plus ", job.planned_restarts(), " requested") : "";
   facts.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
                                                 job.spec().recovery().max_restarts(), planned)});
-  if (const v1::CheckpointInfo* newest = NewestNamed(job); newest != nullptr) {
+  if (const v1::CheckpointInfo* newest = NewestConfirmed(job); newest != nullptr) {
     facts.push_back(
         {"  checkpoint", absl::StrCat("step ", newest->step(), ", ", Printable(newest->path(), kPathBytes))});
   }

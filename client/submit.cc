@@ -34,7 +34,7 @@ absl::Status CheckIdWasPrinted(const v1::Job& job) {
   return absl::AbortedError(absl::StrCat(OutputStatus().message(), "; ", JobTitle(job), " was submitted"));
 }
 
-// In that case the files of the job must be on this machine. Only host names prove it: a loopback address may be a
+// Returns whether the job's files must be on this machine. Compares host names, because a loopback address may be a
 // tunnel to another machine.
 bool AllHostsAreThisMachine(Connection& connection) {
   char name[256] = {};

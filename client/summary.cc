@@ -37,7 +37,7 @@ std::string LossText(const RunStats& stats) {
 }
 
 std::string CheckpointText(const v1::Job& job) {
-  const v1::CheckpointInfo* newest = NewestNamed(job);
+  const v1::CheckpointInfo* newest = NewestConfirmed(job);
   const uint64_t saved = newest == nullptr ? 0 : newest->step();
   std::string text = "none";
   if (newest != nullptr) {

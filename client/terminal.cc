@@ -38,7 +38,7 @@ bool ColourIsWanted() {
   return term != nullptr && *term != '\0' && (no_colour == nullptr || *no_colour == '\0');
 }
 
-// The width of the window `stream`; 0: not a window, or not known.
+// The width of the terminal window of `stream`; 0: it has none, or the width is not known.
 int WindowColumns(FILE* stream) {
   winsize size = {};
   return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -102,9 +102,9 @@ std::string CutToColumns(absl::string_view text, size_t columns) {
       text.remove_prefix(code.size());
       continue;
     }
-    const bool starts = (text[0] & 0xC0) != 0x80;
-    if (starts && used == columns) break;
-    used += starts ? 1 : 0;
+    const bool starts_character = (text[0] & 0xC0) != 0x80;
+    if (starts_character && used == columns) break;
+    used += starts_character ? 1 : 0;
     cut += text[0];
     text.remove_prefix(1);
   }

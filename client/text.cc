@@ -54,7 +54,7 @@ bool SetsColour(absl::string_view sequence) {
 constexpr size_t kGap = 2;
 constexpr size_t kIndent = 4;
 // Minimum width of wrapped text.
-constexpr size_t kReadable = 24;
+constexpr size_t kWrappedWidthMin = 24;
 
 // The lines of a table row and the columns in each, in order.
 struct Layout {
@@ -70,12 +70,12 @@ Layout PlaceColumns(const std::vector<size_t>& widths, size_t columns) {
   size_t start = 0;
   for (size_t i = 0; i < widths.size(); ++i) {
     const bool last = i + 1 == widths.size();
-    const size_t room = start < columns ? columns - start : 0;
+    const size_t space = start < columns ? columns - start : 0;
     size_t width = widths[i];
-    if (width > room) {
-      // Start a new line, unless this is text that can be wrapped and there is room for that.
-      const bool parted = room >= kReadable && (last || width > columns - kIndent);
-      if (!parted && !layout.lines.back().empty()) {
+    if (width > space) {
+      // Start a new line, unless this is long text and the remaining space is wide enough to wrap it.
+      const bool wraps = space >= kWrappedWidthMin && (last || width > columns - kIndent);
+      if (!wraps && !layout.lines.back().empty()) {
         layout.lines.emplace_back();
         start = kIndent;
       }
@@ -185,12 +185,13 @@ std::string Table(const std::vector<std::vector<std::string>>& rows, int columns
 }
 
 std::string Printable(absl::string_view text, size_t bytes_max) {
-  // Escaping never shortens text, so look at no more than this, and do not split a character.
-  size_t looked_at = std::min(text.size(), bytes_max + 1);
-  for (int i = 0; i < 3 && looked_at < text.size() && looked_at > 0 && !StartsCharacter(text[looked_at]); ++i) {
-    --looked_at;
+  // Escaping never shortens text, so escape no more than `bytes_max` + 1 bytes, and do not split a character.
+  size_t escaped_bytes = std::min(text.size(), bytes_max + 1);
+  for (int i = 0; i < 3 && escaped_bytes < text.size() && escaped_bytes > 0 && !StartsCharacter(text[escaped_bytes]);
+       ++i) {
+    --escaped_bytes;
   }
-  std::string printable = EscapeText(text.substr(0, looked_at));
+  std::string printable = EscapeText(text.substr(0, escaped_bytes));
   if (printable.size() <= bytes_max) return printable;
   size_t end = bytes_max;
   while (end > 0 && !StartsCharacter(printable[end])) --end;

@@ -24,7 +24,7 @@ struct WatchOptions {
   ReconnectOptions reconnect;
 };
 
-// Gets the job, retrying while the coordinator is away.
+// Gets the job, retrying while the coordinator does not answer.
 absl::StatusOr<v1::Job> GetJobWithRetries(Connection& connection, const WatchOptions& options) {
   Retry retry(options.reconnect.retry);
   while (true) {
@@ -32,8 +32,8 @@ absl::StatusOr<v1::Job> GetJobWithRetries(Connection& connection, const WatchOpt
       ASSIGN_OR_RETURN(const std::string id, FindJob(connection, options.job_id));
       return GetJob(connection, id);
     }();
-    if (job.ok() || !IsAway(job.status())) return job;
-    if (!retry.away()) Say(absl::StrCat(job.status().message(), "; trying again"));
+    if (job.ok() || !IsUnanswered(job.status())) return job;
+    if (!retry.is_unanswered()) Say(absl::StrCat(job.status().message(), "; trying again"));
     absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
     if (!wait.has_value()) return job;
     absl::SleepFor(*wait);
@@ -52,7 +52,7 @@ absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
       *connection, job,
       {.json = options.json,
        .logs_place = absl::StrCat("trainctl --coordinator ", globals.coordinator, " logs ", job.job_id()),
-       .seen_by = absl::StrCat("To watch it: trainctl --coordinator ", globals.coordinator, " watch ", job.job_id()),
+       .watch_hint = absl::StrCat("To watch it: trainctl --coordinator ", globals.coordinator, " watch ", job.job_id()),
        .retry = options.reconnect.retry});
   session.Start({job.warnings().begin(), job.warnings().end()});
   interrupts.OnFirst([&session, &job] {

@@ -71,12 +71,12 @@ TEST(CheckpointJob, Table_IsNewestFirst_AndMarksUnconfirmedNames) {
   EXPECT_THAT(JobCheckpointView(JobWithSaves().checkpoints(0), kNow), Not(HasSubstr("confirmed")));
 }
 
-TEST(CheckpointJob, NewestNamed_SkipsUnconfirmedNames) {
+TEST(CheckpointJob, NewestConfirmed_SkipsGrantedCheckpoints) {
   v1::Job job = JobWithSaves();
-  ASSERT_NE(NewestNamed(job), nullptr);
-  EXPECT_EQ(NewestNamed(job)->step(), 20u);
+  ASSERT_NE(NewestConfirmed(job), nullptr);
+  EXPECT_EQ(NewestConfirmed(job)->step(), 20u);
   job.clear_checkpoints();
-  EXPECT_EQ(NewestNamed(job), nullptr);
+  EXPECT_EQ(NewestConfirmed(job), nullptr);
 }
 
 TEST(CheckpointJob, Wait_EndsWithASaveNotOlderThanTheRequest) {

@@ -240,10 +240,10 @@ TEST(Retries, BackoffDoublesUpToALimit_AndResetsOnAnswer) {
 
   EXPECT_THAT(waits, ElementsAre(absl::Milliseconds(50), absl::Milliseconds(100), absl::Milliseconds(200),
                                  absl::Milliseconds(400), absl::Milliseconds(800), absl::Seconds(1), absl::Seconds(1)));
-  EXPECT_TRUE(retry.away());
+  EXPECT_TRUE(retry.is_unanswered());
   EXPECT_TRUE(retry.Failed(t + absl::Hours(1000)).has_value());
   retry.Answered();
-  EXPECT_FALSE(retry.away());
+  EXPECT_FALSE(retry.is_unanswered());
   EXPECT_EQ(retry.Failed(t), absl::Milliseconds(50));
 }
 
@@ -285,7 +285,7 @@ std::vector<std::string> Resumed(LogCursor& cursor, const std::vector<v1::LogLin
   for (const std::vector<v1::LogLine>* part : {&all, &later}) {
     for (const v1::LogLine& line : *part) {
       if (!cursor.IsNew(line)) continue;
-      cursor.Shown(line);
+      cursor.RecordShown(line);
       shown.push_back(line.text());
     }
   }
@@ -294,8 +294,8 @@ std::vector<std::string> Resumed(LogCursor& cursor, const std::vector<v1::LogLin
 
 TEST(LogCursor, AfterReconnect_EveryLineIsShownOnce) {
   LogCursor cursor;
-  for (const char* text : {"a", "b", "a"}) cursor.Shown(Line(0, text));
-  cursor.Shown(Line(1, "x"));
+  for (const char* text : {"a", "b", "a"}) cursor.RecordShown(Line(0, text));
+  cursor.RecordShown(Line(1, "x"));
 
   EXPECT_THAT(
       Resumed(cursor,
@@ -309,7 +309,7 @@ TEST(LogCursor, AfterReconnect_EveryLineIsShownOnce) {
 
 TEST(LogCursor, Tail_IsFoundInTheStoredOutput) {
   LogCursor cursor;
-  for (const char* text : {"step 8", "step 9"}) cursor.Shown(Line(0, text));
+  for (const char* text : {"step 8", "step 9"}) cursor.RecordShown(Line(0, text));
   std::vector<v1::LogLine> all;
   for (int i = 0; i < 12; ++i) all.push_back(Line(0, "step " + std::to_string(i)));
 
@@ -318,14 +318,14 @@ TEST(LogCursor, Tail_IsFoundInTheStoredOutput) {
 
 TEST(LogCursor, DroppedLines_HideNoNewLines) {
   LogCursor cursor;
-  cursor.Shown(Line(0, "long gone"));
+  cursor.RecordShown(Line(0, "long gone"));
 
   EXPECT_THAT(Resumed(cursor, {Line(0, "p"), Line(0, "q")}, {}), ElementsAre("p", "q"));
 }
 
 TEST(LogCursor, StreamsOfARank_HaveSeparatePositions) {
   LogCursor cursor;
-  cursor.Shown(Line(0, "out", false));
+  cursor.RecordShown(Line(0, "out", false));
 
   EXPECT_THAT(Resumed(cursor, {Line(0, "out", true), Line(0, "out", false)}, {}), ElementsAre("out"));
 }

@@ -12,10 +12,10 @@ namespace trainyard::client {
 namespace {
 
 // A stream in memory.
-class Memory {
+class MemoryStream {
  public:
-  Memory() : stream_(open_memstream(&data_, &size_)) {}
-  ~Memory() {
+  MemoryStream() : stream_(open_memstream(&data_, &size_)) {}
+  ~MemoryStream() {
     fclose(stream_);
     free(data_);
   }
@@ -42,7 +42,7 @@ v1::Job TenSteps() {
 }
 
 TEST(TextProgress, GoldenTranscript) {
-  Memory out;
+  MemoryStream out;
   auto progress = NewTextProgress(out.stream(), {}, /*own_daemons=*/false);
 
   progress->Start(TenSteps(), {"careful"});
@@ -74,7 +74,7 @@ TEST(TextProgress, GoldenTranscript) {
 }
 
 TEST(TextProgress, OnATerminal_StepsShareOneLine) {
-  Memory out;
+  MemoryStream out;
   auto progress =
       NewTextProgress(out.stream(), {.is_terminal = true, .unicode = true, .colour = false, .columns = 42}, false);
   progress->Start(TenSteps(), {});
@@ -91,7 +91,7 @@ TEST(TextProgress, OnATerminal_StepsShareOneLine) {
 }
 
 TEST(TextProgress, ColoursWarningsAndTheEnd_IfSupported) {
-  Memory out;
+  MemoryStream out;
   auto progress = NewTextProgress(out.stream(), {.is_terminal = true, .colour = true}, false);
   v1::Job job = TenSteps();
   job.set_state(v1::JOB_STATE_FAILED);
@@ -103,7 +103,7 @@ TEST(TextProgress, ColoursWarningsAndTheEnd_IfSupported) {
 }
 
 TEST(TextProgress, ReasonThatStartsWithItsState_IsNotRepeated) {
-  Memory out;
+  MemoryStream out;
   auto progress = NewTextProgress(out.stream(), {}, false);
 
   progress->Event(StateEvent(1, v1::JOB_STATE_CANCELLED, "cancelled: interrupted"));
@@ -126,7 +126,7 @@ TEST(LiveLine, HasPercentBarStepLossSpeedAndTimeLeft_AndFitsSixtyColumns) {
 }
 
 TEST(JsonProgress, EveryStepIsALine) {
-  Memory out;
+  MemoryStream out;
   auto progress = NewJsonProgress(out.stream());
 
   progress->Start(TenSteps(), {});
@@ -140,11 +140,11 @@ TEST(JsonProgress, EveryStepIsALine) {
 
 TEST(LinePacer, PrintsEveryFiveSecondsInALongRun) {
   LinePacer pacer;
-  int taken = 0;
+  int printed = 0;
   for (uint64_t step = 1; step <= 100'000; ++step) {
-    taken += pacer.Take(step, 100'000, absl::FromUnixMillis(static_cast<int64_t>(step) * 10)) ? 1 : 0;
+    printed += pacer.ShouldPrint(step, 100'000, absl::FromUnixMillis(static_cast<int64_t>(step) * 10)) ? 1 : 0;
   }
-  EXPECT_EQ(taken, 1 + 1000 / 5);  // 1,000 s: the first line, then one every 5 s
+  EXPECT_EQ(printed, 1 + 1000 / 5);  // 1,000 s: the first line, then one every 5 s
 }
 
 }  // namespace
