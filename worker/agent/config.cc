@@ -24,7 +24,7 @@
 namespace trainyard::agent {
 namespace {
 
-// Leaves room for "/ranks/<job>.g<generation>.r<rank>/stdout.log.1" below the state folder.
+// Leaves space for "/ranks/<job>.g<generation>.r<rank>/stdout.log.1" below the state folder.
 constexpr size_t kStateBytesMax = limits::kPathBytes - 200;
 constexpr size_t kLabelBytesMax = 63;
 
@@ -40,7 +40,7 @@ struct Flags {
   std::string log_level;
   std::string metrics;
   std::string health;
-  bool metrics_given = false;  // perhaps as an empty value, which means none
+  bool metrics_given = false;  // also if its value is empty, which means none
   bool health_given = false;
   std::string snapshots;
   bool snapshots_given = false;
@@ -143,9 +143,9 @@ bool IsLabelText(absl::string_view text) {
   });
 }
 
-void TakeLabels(const v1::WorkerConfig& config, Config* taken, std::vector<std::string>* problems) {
+void ApplyLabels(const v1::WorkerConfig& file, Config* config, std::vector<std::string>* problems) {
   std::set<std::string> keys;
-  for (const std::string& label : config.labels()) {
+  for (const std::string& label : file.labels()) {
     std::pair<std::string, std::string> pair = absl::StrSplit(label, absl::MaxSplits('=', 1));
     if (!IsLabelText(pair.first) || !IsLabelText(pair.second)) {
       problems->push_back(absl::StrCat("labels: expected key=value, each of 1 to ", kLabelBytesMax,
@@ -153,12 +153,12 @@ void TakeLabels(const v1::WorkerConfig& config, Config* taken, std::vector<std::
     } else if (!keys.insert(pair.first).second) {
       problems->push_back(absl::StrCat("labels: '", pair.first, "' is given twice; a host has one value of each"));
     } else {
-      taken->labels.push_back(std::move(pair));
+      config->labels.push_back(std::move(pair));
     }
   }
 }
 
-// Whether the port is taken shows only when listening.
+// Does not check whether the port is in use: only listening shows that.
 void CheckListen(const char* key, const std::string& address, bool allow_plaintext,
                  std::vector<std::string>* problems) {
   if (address.empty()) return;
@@ -176,7 +176,7 @@ void CheckDescriptor(const char* flag, int fd, std::vector<std::string>* problem
   if (fd >= 0 && fcntl(fd, F_GETFD) < 0) problems->push_back(absl::StrCat(flag, ": descriptor ", fd, " is not open"));
 }
 
-absl::Status Problem(const std::vector<std::string>& problems) {
+absl::Status ToStatus(const std::vector<std::string>& problems) {
   return problems.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
@@ -211,10 +211,10 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
     flags.health_given = app.count("--health") > 0;
     flags.snapshots_given = app.count("--snapshots") > 0;
   } catch (const CLI::CallForVersion& version) {
-    config.answer = absl::StrCat(version.what(), "\n");
+    config.text_to_print = absl::StrCat(version.what(), "\n");
     return config;
   } catch (const CLI::CallForHelp&) {
-    config.answer = app.help();
+    config.text_to_print = app.help();
     return config;
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see trainyard-worker --help)"));
@@ -255,7 +255,7 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
     problems.push_back(
         absl::StrCat("snapshots: expected an absolute path, or nothing, found '", config.snapshots, "'"));
   }
-  TakeLabels(file, &config, &problems);
+  ApplyLabels(file, &config, &problems);
   CheckListen("metrics", config.metrics, file.allow_plaintext(), &problems);
   CheckListen("health", config.health, file.allow_plaintext(), &problems);
   CheckName(config.name, &problems);
@@ -265,7 +265,7 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   }
   CheckDescriptor("--lifeline-fd", config.lifeline_fd, &problems);
   CheckDescriptor("--ready-fd", config.ready_fd, &problems);
-  if (absl::Status status = Problem(problems); !status.ok()) return status;
+  if (absl::Status status = ToStatus(problems); !status.ok()) return status;
   return config;
 }
 

@@ -16,7 +16,7 @@ constexpr absl::Duration kFinalReportsWait = absl::Seconds(1);
 // How long to wait for the exit records of killed trainers. A trainer in an uninterruptible call is left to its shim.
 constexpr absl::Duration kKillWait = absl::Seconds(3);
 
-// How long to wait for a coordinator that may just be restarting.
+// How long a released daemon without trainers waits for a coordinator that may be restarting.
 constexpr absl::Duration kIdleWait = absl::Seconds(10);
 
 }  // namespace
@@ -38,10 +38,10 @@ std::vector<Effect> Core::Handle(Event event, absl::Time now) {
   SendReports(/*only_due=*/true);
   StoreFactsWhenDue();
   SendFactsWhenDue();
-  SettleRevision();
-  BeatWhenDue();
+  UpdateAppliedRevision();
+  SendHeartbeatWhenDue();
   DialWhenDue();
-  Forget();
+  ForgetEndedTrainers();
   LeaveWhenDue();
   LeaveWhenIdle();
   return std::move(effects_);
@@ -103,7 +103,7 @@ void Core::LeaveWhenIdle() {
   if (now_ < idle_since_ + kIdleWait) return WakeBy(idle_since_ + kIdleWait);
   left_ = true;
   LogInfo("released, and neither a trainer nor the coordinator is left: leaving");
-  Emit(Leave{.exit_code = 0, .with_trainers = true});
+  Emit(Leave{.exit_code = 0, .remove_snapshots = true});
 }
 
 void Core::LeaveWhenDue() {
@@ -118,8 +118,8 @@ void Core::LeaveWhenDue() {
     return;
   }
   left_ = true;
-  const bool none_stay = !AnyAlive() && snapshot_jobs_.has_value() && snapshot_jobs_->empty();
-  Emit(Leave{.exit_code = 0, .with_trainers = *leaving_ != Leaving::kStayingTrainers || none_stay});
+  const bool none_needed = !AnyAlive() && snapshot_jobs_.has_value() && snapshot_jobs_->empty();
+  Emit(Leave{.exit_code = 0, .remove_snapshots = *leaving_ != Leaving::kStayingTrainers || none_needed});
 }
 
 CoreStats Core::stats() const {
@@ -136,7 +136,7 @@ CoreStats Core::stats() const {
 }
 
 // Forgets trainers that have ended, are reported and are not wanted any more.
-void Core::Forget() {
+void Core::ForgetEndedTrainers() {
   for (auto at = trainers_.begin(); at != trainers_.end();) {
     const Trainer& trainer = at->second;
     bool over = trainer.process == Process::kEnded && trainer.exit_reported && !trainer.wanted;

@@ -46,7 +46,7 @@ struct CoreOptions {
   v1::Inventory inventory;
   std::string data_interface = {};  // the interface of the inventory's data address; empty: not known
   std::string cluster_id;           // of the coordinator that this daemon knew last; empty: none
-  // let the coordinator of another cluster use this host, and end the trainers that run here
+  // Lets the coordinator of another cluster use this host; the trainers that run here are then ended.
   bool adopt_cluster = false;
   OutboxContents outbox = {};  // as the earlier incarnation left it
   // Returns a random id for an outbox.
@@ -63,13 +63,13 @@ struct CoreOptions {
 // Counters and state of the core, for metrics.
 struct CoreStats {
   uint64_t dials = 0;
-  uint64_t facts = 0;          // that were added
-  uint64_t facts_dropped = 0;  // of another cluster
+  uint64_t facts = 0;          // added to the outbox
+  uint64_t facts_dropped = 0;  // because they belonged to another cluster
   uint64_t outbox_errors = 0;  // writes that the disk refused
   uint64_t starts = 0;
   uint64_t adopted = 0;      // trainers of an earlier incarnation
   uint64_t exits = 0;        // of started or adopted trainers
-  size_t facts_waiting = 0;  // without acknowledgement
+  size_t facts_waiting = 0;  // without an acknowledgement
   size_t outbox_bytes = 0;
   bool outbox_on_disk = true;
   bool outbox_hangs = false;  // the disk has not answered for a long time
@@ -97,7 +97,7 @@ class Core {
     std::string token;
     Process process = Process::kStarting;
     int64_t pid = 0;
-    // none: found at the start, and the coordinator has not decided about it yet
+    // None: the trainer was found when the daemon started, and the coordinator has not decided about it yet.
     std::optional<v1::DesiredTrainer> desired;
     bool wanted = true;
     bool killed = false;
@@ -106,8 +106,8 @@ class Core {
     bool counted = false;  // counted in starts or adopted
     absl::Time kill_at = absl::InfiniteFuture();
 
-    LinkId link;          // 0: none
-    absl::Time spoke_at;  // last message on this link, or when it was opened
+    LinkId link;                 // 0: none
+    absl::Time last_message_at;  // when the last message came on this link, or when it was opened
     bool has_spec = false;
     bool go_sent = false;            // on this link
     uint64_t stop_sent = 0;          // the newest stop sent on this link
@@ -131,16 +131,16 @@ class Core {
   void DialWhenDue();
   v1::Hello MakeHello() const;
   void Acknowledge(uint64_t sequence);
-  void ResendEnds(uint64_t acked);
+  void ResendExits(uint64_t acked);
   void JoinCluster(const std::string& cluster_id);
   absl::Status CheckProtocol(const v1::Welcome& welcome) const;
   void StoreFactsWhenDue();
-  void JudgeDisk();
+  void DetectHangingDisk();
   void SendReports(bool only_due);
   void FlushReports(Trainer& trainer);
   void SendFacts();
   void SendFactsWhenDue();
-  void BeatWhenDue();
+  void SendHeartbeatWhenDue();
   void AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& origin);
 
   // core_desired.cc: the desired state.
@@ -154,7 +154,7 @@ class Core {
   void ApplyLogRequests(const v1::DesiredState& desired);
   void ApplySnapshotJobs(const v1::DesiredState& desired);
   absl::Status DecideDataAddress(v1::DesiredTrainer* desired) const;
-  void SettleRevision();
+  void UpdateAppliedRevision();
 
   // core_trainers.cc: processes and links.
   void On(ProcessFound event);
@@ -189,7 +189,7 @@ class Core {
   void KillWhenDue();
   void LeaveWhenDue();
   void LeaveWhenIdle();
-  void Forget();
+  void ForgetEndedTrainers();
   void WakeBy(absl::Time time);
   bool AnyAlive() const;
   void Emit(Effect effect) { effects_.push_back(std::move(effect)); }
@@ -199,24 +199,24 @@ class Core {
   const CoreOptions options_;
   std::map<TrainerId, Trainer> trainers_;
   std::map<LinkId, TrainerId> links_;
-  std::set<GroupId> groups_;                            // whose values are served
+  std::set<GroupId> groups_;                            // whose rendezvous values are served
   std::optional<std::set<std::string>> snapshot_jobs_;  // whose snapshots are kept; none: not known yet
   absl::Time sample_at_ = absl::InfinitePast();
   std::set<std::string> examined_;                              // requests that were started
   std::map<std::string, std::optional<v1::PathAnswer>> paths_;  // requested paths, by request id
-  std::map<std::string, bool> log_requests_;                    // whether it is followed, by request id
+  std::map<std::string, bool> log_requests_;                    // by request id: whether the log is followed
   Outbox outbox_;
   absl::Time facts_due_ = absl::InfiniteFuture();  // when facts that are not urgent are sent at the latest
   absl::Time try_disk_at_ = absl::InfiniteFuture();
-  absl::Time storing_since_ = absl::InfiniteFuture();  // since when a write of the outbox is under way
-  bool disk_hangs_ = false;                            // it takes too long, which was reported
+  absl::Time storing_since_ = absl::InfiniteFuture();  // when the outbox's write under way began; infinite: none
+  bool disk_hangs_ = false;                            // the write takes too long, which was reported
   std::string trouble_;                                // why no trainer can be started on this host
   CoreStats counts_;                                   // the totals
 
   // The session.
   enum class Stream { kDown, kDialing, kUp };
   Stream stream_ = Stream::kDown;
-  // not before AllFound: a trainer that is missing in a hello counts as lost
+  // Infinite before AllFound: a trainer that is missing in a hello counts as lost.
   absl::Time dial_at_ = absl::InfiniteFuture();
   absl::Time dialed_at_;
   int failed_dials_ = 0;
@@ -227,9 +227,9 @@ class Core {
   absl::Time heartbeat_at_ = absl::InfiniteFuture();
   bool desired_since_welcome_ = false;
   bool desired_in_this_incarnation_ = false;
-  uint64_t newest_revision_ = 0;   // the last one received
-  uint64_t applied_revision_ = 0;  // the last one that is applied completely: nothing is still starting
-  bool hurry_applied_ = false;     // report it immediately, not with the next heartbeat
+  uint64_t newest_revision_ = 0;     // the last one received
+  uint64_t applied_revision_ = 0;    // the last one that is applied completely: nothing is still starting
+  bool report_applied_now_ = false;  // do not wait for the next heartbeat
 
   bool leaves_when_idle_ = false;
   absl::Time idle_since_ = absl::InfiniteFuture();

@@ -18,7 +18,8 @@ constexpr absl::Duration kAbortGrace = absl::Milliseconds(500);
 
 void Core::On(DesiredStateReceived event) {
   const v1::DesiredState& desired = event.desired;
-  // After a welcome the first desired state counts whatever its revision: a restarted coordinator may number anew.
+  // The first desired state after a welcome is applied regardless of its revision: a restarted coordinator may number
+  // them from the beginning.
   if (desired_since_welcome_ && desired.revision() <= newest_revision_) return;
   desired_since_welcome_ = true;
   desired_in_this_incarnation_ = true;
@@ -27,8 +28,8 @@ void Core::On(DesiredStateReceived event) {
 
   std::set<TrainerId> wanted;
   for (const v1::DesiredTrainer& trainer : desired.trainers()) wanted.insert(FromProto(trainer.key()));
-  // the trainers of the previous state were never started here
-  hurry_applied_ = hurry_applied_ || (wanted.empty() && trainers_.empty());
+  // The trainers of the previous state were never started here.
+  report_applied_now_ = report_applied_now_ || (wanted.empty() && trainers_.empty());
   const std::set<std::string> unknown_jobs(desired.unknown_jobs().begin(), desired.unknown_jobs().end());
   DropTrainers(wanted, unknown_jobs);
   EndGroups(wanted, unknown_jobs);
@@ -45,7 +46,7 @@ void Core::DropTrainers(const std::set<TrainerId>& wanted, const std::set<std::s
     const bool left_alone = trainer.process != Process::kEnded && unknown_jobs.contains(id.job.value());
     const bool is_wanted = wanted.contains(id) || left_alone;
     // The coordinator may be waiting to know whether a dropped trainer was ever started, so report that immediately.
-    if (trainer.wanted && !is_wanted && trainer.process == Process::kStarting) hurry_applied_ = true;
+    if (trainer.wanted && !is_wanted && trainer.process == Process::kStarting) report_applied_now_ = true;
     trainer.wanted = is_wanted;
     if (!trainer.wanted && trainer.process != Process::kEnded && !trainer.killed) Drop(trainer);
   }
@@ -65,12 +66,12 @@ void Core::Drop(Trainer& trainer) {
 
 void Core::EndGroups(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs) {
   for (auto at = groups_.begin(); at != groups_.end();) {
-    bool any = unknown_jobs.contains(at->first.value()) ||
-               std::any_of(wanted.begin(), wanted.end(), [&](const TrainerId& id) { return GroupOf(id) == *at; });
-    if (!any) {
+    bool is_wanted = unknown_jobs.contains(at->first.value()) ||
+                     std::any_of(wanted.begin(), wanted.end(), [&](const TrainerId& id) { return GroupOf(id) == *at; });
+    if (!is_wanted) {
       Emit(EndGroup{*at, absl::StrCat("generation ", at->second.value(), " of job ", at->first.value(), " is over")});
     }
-    at = any ? std::next(at) : groups_.erase(at);
+    at = is_wanted ? std::next(at) : groups_.erase(at);
   }
 }
 
@@ -82,8 +83,8 @@ void Core::ApplyDesiredTrainer(const v1::DesiredTrainer& desired) {
   }
   auto [at, is_new] = trainers_.try_emplace(id);
   Trainer& trainer = at->second;
-  const bool went = trainer.desired.has_value() && trainer.desired->go();
-  if (desired.go() && !went) Emit(SealGroup{GroupOf(id)});
+  const bool had_go = trainer.desired.has_value() && trainer.desired->go();
+  if (desired.go() && !had_go) Emit(SealGroup{GroupOf(id)});
   trainer.desired = desired;
   trainer.wanted = true;
   absl::Status address = DecideDataAddress(&*trainer.desired);
@@ -105,7 +106,7 @@ void Core::ApplyDesiredTrainer(const v1::DesiredTrainer& desired) {
 
 void Core::StartTrainer(Trainer& trainer) {
   const v1::DesiredTrainer& desired = *trainer.desired;
-  // The coordinator leaves this to the host, because only the host knows that its ranks share its cores.
+  // 0 leaves the decision to the host, because only the host knows that its ranks share its cores.
   uint32_t threads = desired.threads();
   if (threads == 0) threads = std::max(1u, options_.inventory.cores() / std::max(1u, desired.local_world_size()));
   Admit(trainer);
@@ -171,7 +172,7 @@ void Core::ApplyLogRequests(const v1::DesiredState& desired) {
     wanted.insert(request.request_id());
     auto [at, is_new] = log_requests_.try_emplace(request.request_id(), request.follow());
     if (is_new) Emit(StartLogs{request});
-    // The job has ended: no output follows what is there.
+    // The job has ended, so no more output will be written.
     if (at->second && !request.follow()) Emit(StopLogs{request.request_id()});
     at->second = request.follow();
   }
@@ -185,7 +186,7 @@ void Core::ApplyLogRequests(const v1::DesiredState& desired) {
 // The coordinator concludes from an applied revision: a trainer that it dropped and that never reported "started" will
 // never start. So a revision counts as applied only when each dropped trainer that was starting has either started and
 // reported that, or ended.
-void Core::SettleRevision() {
+void Core::UpdateAppliedRevision() {
   if (!desired_in_this_incarnation_ || applied_revision_ == newest_revision_) return;
   // Facts about the revision must be sent before it.
   if (outbox_.has_unstored()) return;
@@ -193,7 +194,7 @@ void Core::SettleRevision() {
     if (!trainer.wanted && trainer.process == Process::kStarting) return;
   }
   applied_revision_ = newest_revision_;
-  if (std::exchange(hurry_applied_, false)) heartbeat_at_ = std::min(heartbeat_at_, now_);
+  if (std::exchange(report_applied_now_, false)) heartbeat_at_ = std::min(heartbeat_at_, now_);
 }
 
 }  // namespace trainyard::agent

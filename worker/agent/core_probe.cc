@@ -19,8 +19,8 @@ void Core::SampleWhenDue() {
   if (stream_ != Stream::kUp) return;
   if (sample_at_ > now_) return WakeBy(sample_at_);
   if (now_ - sample_at_ > kSilentAfter) {
-    // This daemon itself was away (stopped, suspended): the reports of trainers are still on their way.
-    for (auto& [id, trainer] : trainers_) trainer.spoke_at = now_;
+    // This daemon itself did not run (stopped, suspended): the reports of trainers still wait to be read.
+    for (auto& [id, trainer] : trainers_) trainer.last_message_at = now_;
   }
   SampleProcesses sample;
   for (const auto& [id, trainer] : trainers_) {
@@ -39,9 +39,9 @@ void Core::On(ProcessesSampled event) {
     Trainer& trainer = at->second;
     trainer.reports.SetProcess(sample.state, sample.cpu_s);
     // A trainer without a link cannot report, so its silence means nothing.
-    bool silent = trainer.link != LinkId() && now_ - trainer.spoke_at >= kSilentAfter;
-    bool mute = silent || trainer.link == LinkId();
-    if (mute) trainer.reports.Nudge(ToProto(trainer.id), silent, now_);
+    bool silent = trainer.link != LinkId() && now_ - trainer.last_message_at >= kSilentAfter;
+    bool cannot_report = silent || trainer.link == LinkId();
+    if (cannot_report) trainer.reports.RepeatLast(ToProto(trainer.id), silent, now_);
   }
 }
 
@@ -51,7 +51,7 @@ void Core::ApplyExaminations(const v1::DesiredState& desired) {
     wanted.insert(request.request_id());
     if (!examined_.insert(request.request_id()).second) continue;
     auto at = trainers_.find(FromProto(request.key()));
-    // Its exit is on its way and is more informative.
+    // Its exit will be reported soon and is more informative.
     if (at == trainers_.end() || at->second.process != Process::kRunning) continue;
     Emit(ExamineProcess{at->first, at->second.pid, request.request_id(), request.with_stack()});
   }
@@ -82,7 +82,7 @@ void Core::On(PathChecked event) {
   SendPaths();
 }
 
-// Not stored: sent again with each heartbeat as long as the path is requested.
+// Answers are not stored in the outbox: they are sent again with each heartbeat as long as the path is requested.
 void Core::SendPaths() {
   if (stream_ != Stream::kUp) return;
   v1::AgentMessage message;

@@ -11,9 +11,11 @@
 namespace trainyard::agent {
 namespace {
 
-// From the dial to the welcome. If it takes longer, the coordinator accepts connections but does nothing else.
+// The longest time from a dial to the welcome. If it takes longer, the coordinator accepts connections but does nothing
+// else.
 constexpr absl::Duration kWelcomeWait = absl::Seconds(5);
-// After this time the coordinator has noticed that an earlier daemon of this name was killed.
+// How long a dial may fail because the name is in use: after this time the coordinator has noticed if an earlier daemon
+// of this name was killed.
 constexpr absl::Duration kNameTakenWait = absl::Seconds(10);
 constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
 // How often to retry a disk that has refused a write.
@@ -21,7 +23,7 @@ constexpr absl::Duration kDiskRetry = absl::Seconds(10);
 // Facts that are not urgent are sent with the next urgent one, or after this time: while a group forms, each rank
 // reports in turn that it was started, has registered and is ready, and a message costs the coordinator more than its
 // contents.
-constexpr absl::Duration kUnhurriedWait = absl::Milliseconds(200);
+constexpr absl::Duration kNonUrgentWait = absl::Milliseconds(200);
 constexpr size_t kTroubleBytesMax = 4096;
 // A write that takes longer counts as hanging.
 constexpr absl::Duration kDiskPatience = absl::Seconds(10);
@@ -55,7 +57,7 @@ v1::Hello Core::MakeHello() const {
   hello.set_slots(options_.slots);
   *hello.mutable_inventory() = options_.inventory;
   hello.set_applied_revision(applied_revision_);
-  // The cluster id is what a coordinator of another cluster would refuse this host for.
+  // A coordinator of another cluster refuses a hello that contains this cluster id.
   if (!options_.adopt_cluster) hello.set_cluster_id(cluster_id_);
   // A trainer that has ended is named until its exit is reported: the fact follows, and leaving the trainer out would
   // mean that it is lost.
@@ -71,9 +73,9 @@ v1::Hello Core::MakeHello() const {
 
 void Core::On(Welcomed event) {
   const v1::Welcome& welcome = event.welcome;
-  if (absl::Status agreed = CheckProtocol(welcome); !agreed.ok()) {
+  if (absl::Status supported = CheckProtocol(welcome); !supported.ok()) {
     left_ = true;
-    Emit(Log{Log::Level::kError, absl::StrCat(agreed.message(), ". Trainers continue to run.")});
+    Emit(Log{Log::Level::kError, absl::StrCat(supported.message(), ". Trainers continue to run.")});
     return Emit(Leave{.exit_code = 1});
   }
   stream_ = Stream::kUp;
@@ -86,7 +88,7 @@ void Core::On(Welcomed event) {
   heartbeat_at_ = trouble_.empty() ? now_ + heartbeat_interval_ : now_;
   JoinCluster(welcome.cluster_id());
   LogInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
-  ResendEnds(welcome.acked_fact());
+  ResendExits(welcome.acked_fact());
   Acknowledge(welcome.acked_fact());
   // Steps are sent before facts, so that a job's last steps are known before its end.
   SendReports(/*only_due=*/false);
@@ -102,11 +104,11 @@ void Core::JoinCluster(const std::string& cluster_id) {
     cluster_id_ = cluster_id;
     Emit(RememberCluster{cluster_id_});
   }
-  std::string before = outbox_.cluster_id();
-  size_t dropped = outbox_.BelongTo(cluster_id);
+  std::string previous = outbox_.cluster_id();
+  size_t dropped = outbox_.SetCluster(cluster_id);
   counts_.facts_dropped += dropped;
   if (dropped > 0) {
-    LogWarning(absl::StrCat(dropped, " facts of cluster ", before, " are dropped: this host belongs to ", cluster_id,
+    LogWarning(absl::StrCat(dropped, " facts of cluster ", previous, " are dropped: this host belongs to ", cluster_id,
                             " now, which does not know its jobs"));
   }
 }
@@ -131,12 +133,12 @@ void Core::StoreFactsWhenDue() {
     storing_since_ = now_;
     Emit(StoreFacts{std::move(write->bytes), write->replace});
   }
-  JudgeDisk();
+  DetectHangingDisk();
 }
 
-// A write that hangs would delay all facts. So facts continue in memory, as after a failed write, and are written again
-// as a whole when the disk answers.
-void Core::JudgeDisk() {
+// A write that hangs would delay all facts. Facts therefore stay in memory, as after a failed write, and all of them
+// are written again when the disk answers.
+void Core::DetectHangingDisk() {
   if (storing_since_ == absl::InfiniteFuture() || disk_hangs_) return;
   const absl::Time patience_ends = storing_since_ + kDiskPatience;
   if (now_ < patience_ends) return WakeBy(patience_ends);
@@ -190,9 +192,9 @@ void Core::On(HomeChecked event) {
   if (stream_ == Stream::kUp) heartbeat_at_ = now_;
 }
 
-// The coordinator may have an exit without this daemon knowing it; then the hello has named that trainer as running.
-// Its exit is sent once more, or the coordinator would reserve a slot for it.
-void Core::ResendEnds(uint64_t acked) {
+// The coordinator may have received an exit whose acknowledgement was lost; then the hello has named that trainer as
+// running. Its exit is sent once more, because the coordinator would otherwise reserve a slot for the trainer.
+void Core::ResendExits(uint64_t acked) {
   std::vector<const Trainer*> ended;
   for (const auto& [id, trainer] : trainers_) {
     if (trainer.exited.has_value() && trainer.exit_in_outbox && !trainer.exit_reported) ended.push_back(&trainer);
@@ -238,8 +240,7 @@ void Core::On(SessionEnded event) {
   outbox_.Rewind();
   for (auto& [id, trainer] : trainers_) trainer.reports.Rewind();
 
-  // 50 ms, doubling up to a second, each multiplied by a random factor from a half to one. After a working stream the
-  // first dial follows immediately.
+  // The wait is 50 ms, doubling up to a second, multiplied by a random factor from a half to one.
   absl::Duration wait = limits::kReconnectMin;
   for (int i = 0; i < failed_dials_ && wait < limits::kReconnectMax; ++i) wait *= 2;
   wait = std::min(wait, limits::kReconnectMax) * (0.5 + 0.5 * options_.random());
@@ -248,12 +249,12 @@ void Core::On(SessionEnded event) {
   if (leaving_.has_value()) return;
 
   std::string text = absl::StrCat(absl::StatusCodeToString(event.status.code()), ": ", event.status.message());
-  bool final = absl::IsFailedPrecondition(event.status) || absl::IsAborted(event.status);
+  bool refused = absl::IsFailedPrecondition(event.status) || absl::IsAborted(event.status);
   if (absl::IsAlreadyExists(event.status)) {
     name_taken_since_ = std::min(name_taken_since_, now_);
-    final = now_ - name_taken_since_ >= kNameTakenWait;
+    refused = now_ - name_taken_since_ >= kNameTakenWait;
   }
-  if (final) {
+  if (refused) {
     left_ = true;
     Emit(Log{Log::Level::kError, absl::StrCat("the coordinator at ", options_.coordinator,
                                               " refuses this daemon: ", text, ". Trainers continue to run.")});
@@ -279,7 +280,7 @@ void Core::AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& 
 
 void Core::SendFactsWhenDue() {
   if (stream_ != Stream::kUp || !outbox_.has_unsent()) return;
-  if (facts_due_ == absl::InfiniteFuture()) facts_due_ = now_ + kUnhurriedWait;
+  if (facts_due_ == absl::InfiniteFuture()) facts_due_ = now_ + kNonUrgentWait;
   if (outbox_.IsUrgent() || facts_due_ <= now_) return SendFacts();
   WakeBy(facts_due_);
 }
@@ -295,7 +296,7 @@ void Core::SendFacts() {
 
 void Core::FlushReports(Trainer& trainer) {
   if (stream_ != Stream::kUp) return;
-  for (v1::RankReport& report : trainer.reports.Take(now_)) {
+  for (v1::RankReport& report : trainer.reports.TakeUnsent(now_)) {
     v1::AgentMessage message;
     *message.mutable_reports()->add_reports() = std::move(report);
     Emit(SendUp{std::move(message)});
@@ -310,7 +311,7 @@ void Core::SendReports(bool only_due) {
   }
 }
 
-void Core::BeatWhenDue() {
+void Core::SendHeartbeatWhenDue() {
   if (stream_ != Stream::kUp) return;
   if (heartbeat_at_ <= now_) {
     SendFacts();  // facts about a revision are sent before the report that it was applied

@@ -11,7 +11,7 @@
 namespace trainyard::agent {
 namespace {
 
-// From a trainer's exit to the end of its link, whose last messages may still be in the socket.
+// How long an exit waits for the end of the link, whose last messages may still be in the socket.
 constexpr absl::Duration kLinkEndWait = absl::Milliseconds(250);
 
 std::string DescribeExit(const v1::TrainerExited& exited) {
@@ -83,22 +83,22 @@ void Core::On(ProcessFound event) {
     return;
   }
   trainer.process = event.pid != 0 ? Process::kRunning : Process::kStarting;
-  const Outbox::Mark mark = outbox_.MarkOf(event.id);
-  trainer.last_fact = mark.last;
-  trainer.last_fact_durable = mark.durable;
+  const Outbox::KnownNumbers numbers = outbox_.KnownNumbersOf(event.id);
+  trainer.last_fact = numbers.last;
+  trainer.last_fact_durable = numbers.durable;
   trainer.counted = true;
   ++counts_.adopted;
-  trainer.exit_in_outbox = mark.exit_reported;
+  trainer.exit_in_outbox = numbers.exit_reported;
   Admit(trainer);
   LogInfo(absl::StrCat("found ", Describe(event.id), " of an earlier incarnation of this daemon"));
-  if (event.pid == 0 || mark.exit_reported) return;
+  if (event.pid == 0 || numbers.exit_reported) return;
   v1::Fact fact;
   fact.mutable_started()->set_pid(event.pid);
   AddFact(trainer, std::move(fact), {.trainer = trainer.id});
 }
 
 void Core::On(AllFound) {
-  outbox_.ForgetOthers([this](const TrainerId& id) { return trainers_.contains(id); });
+  outbox_.ForgetOtherTrainers([this](const TrainerId& id) { return trainers_.contains(id); });
   dial_at_ = now_;
 }
 
@@ -122,23 +122,23 @@ void Core::On(ProcessEnded event) {
   // A trainer that was stopped before it was started has not run.
   if (trainer.counted) ++counts_.exits;
   // A trainer may have ended on its own before the signal reached it; then its own cause is the true one.
-  bool left = trainer.asked_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
-              event.exited.code() == kExitAborted;
-  bool by_us = left || (trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL &&
-                        event.exited.signal() == SIGKILL);
-  if (by_us) {
+  bool left_on_request = trainer.asked_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
+                         event.exited.code() == kExitAborted;
+  bool by_daemon = left_on_request || (trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL &&
+                                       event.exited.signal() == SIGKILL);
+  if (by_daemon) {
     event.exited.set_cause(v1::TrainerExited::CAUSE_STOPPED);
     event.exited.set_message("ended by the daemon: no longer wanted");
   }
   LogInfo(absl::StrCat(Describe(trainer.id), " ", DescribeExit(event.exited)));
   trainer.exited = std::move(event.exited);
-  // Snapshots that the trainer wrote after the last removal.
+  // Removes the snapshots that the trainer wrote after the last removal.
   if (snapshot_jobs_.has_value() && !snapshot_jobs_->contains(trainer.id.job.value())) {
     Emit(KeepSnapshots{*snapshot_jobs_});
   }
 }
 
-// Everything that the trainer reported comes first: its link has ended, or has had time to end.
+// Reports an exit after everything that the trainer reported: when its link has ended, or has had time to end.
 void Core::ReportExitWhenDue(Trainer& trainer) {
   if (!trainer.exited.has_value() || trainer.exit_in_outbox) return;
   absl::Time due = trainer.ended_at + kLinkEndWait;
@@ -173,7 +173,7 @@ void Core::On(LinkOpened event) {
     Emit(CloseLink{trainer.link, absl::CancelledError("a newer connection of this trainer has replaced this one")});
   }
   trainer.link = event.link;
-  trainer.spoke_at = now_;
+  trainer.last_message_at = now_;
   trainer.has_spec = registration.reconnect();
   trainer.go_sent = false;
   trainer.stop_sent = 0;
@@ -235,7 +235,8 @@ void Core::On(LinkFact event) {
   if (trainer == nullptr || !IsTrainersFact(event.fact)) return;
   uint64_t sequence = event.fact.sequence();
   if (sequence <= trainer->last_fact) {
-    // Reported before the link broke. If it is durable already, its acknowledgement was lost with that link.
+    // The trainer repeats a fact from before its link broke. If the fact is durable already, its acknowledgement was
+    // lost with that link.
     if (sequence > trainer->last_fact_durable) return;
     v1::LinkMessage message;
     message.mutable_ack()->set_sequence(trainer->last_fact_durable);
@@ -256,7 +257,7 @@ void Core::On(LinkFact event) {
 void Core::On(LinkReport event) {
   Trainer* trainer = FindByLink(event.link);
   if (trainer == nullptr) return;
-  trainer->spoke_at = now_;
+  trainer->last_message_at = now_;
   *event.report.mutable_key() = ToProto(trainer->id);
   // An adopted trainer has reported that it is ready to an earlier incarnation of the daemon.
   if (event.report.last_step() > 0 || !event.report.steps().empty()) trainer->ready = true;

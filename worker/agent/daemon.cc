@@ -25,22 +25,22 @@ constexpr char kClusterFile[] = "cluster";
 constexpr int kTokenLength = 32;
 constexpr int kOutboxIdLength = 16;
 constexpr absl::Duration kCheckInterval = absl::Seconds(1);
-// Checking the state folder takes microseconds.
+// A check of the state folder usually takes microseconds; after this time it counts as hanging.
 constexpr absl::Duration kCheckPatience = absl::Seconds(10);
 
-SnapshotFolderOptions MemoryOptions(const Config& config) {
+SnapshotFolderOptions SnapshotOptions(const Config& config) {
   return {.root = config.snapshots, .state = config.state, .is_private = config.lifeline_fd >= 0};
 }
 
-void WarnOfSnapshots(const absl::Status& why) {
+void WarnAboutSnapshots(const absl::Status& why) {
   spdlog::warn("snapshots: the trainers' copies for saves do not outlive them: {}", std::string(why.message()));
 }
 
-// The path of the folder, which is created before the first trainer is started; empty: there is none.
-std::string MadeFolder(const std::shared_ptr<SnapshotFolder>& folder) {
+// Creates the folder if necessary, before a trainer is started. Returns its path; empty: there is none.
+std::string MakeSnapshotFolder(const std::shared_ptr<SnapshotFolder>& folder) {
   if (folder == nullptr) return "";
   absl::Status made = folder->Make();
-  if (!made.ok()) WarnOfSnapshots(made);
+  if (!made.ok()) WarnAboutSnapshots(made);
   return made.ok() ? folder->path() : "";
 }
 
@@ -50,12 +50,13 @@ Daemon::Daemon(Config config, Clock& clock)
     : config_(std::move(config)), clock_(clock), metrics_(config_.log_bytes_per_rank) {}
 
 Daemon::~Daemon() {
-  // Stops the parts that may still post or call first; waits for the coordinator end before the links that need them.
+  // The parts that still post events or call other parts are stopped first. Detach ends the waits for the coordinator,
+  // whose callbacks use the links, so it comes before the end of the links.
   home_checks_.reset();
   if (relay_ != nullptr) relay_->Detach();
   session_.reset();
   paths_.reset();
-  memory_.reset();
+  snapshot_removal_.reset();
   disk_.reset();
   logs_.reset();
   links_.reset();
@@ -65,22 +66,22 @@ Daemon::~Daemon() {
   writer_.reset();
 }
 
-void Daemon::TakeSnapshotFolder() {
-  memory_ = std::make_unique<TaskThread>();
+void Daemon::FindSnapshotFolder() {
+  snapshot_removal_ = std::make_unique<TaskThread>();
   if (!config_.snapshots.empty()) {
-    const SnapshotFolderOptions options = MemoryOptions(config_);
+    const SnapshotFolderOptions options = SnapshotOptions(config_);
     absl::StatusOr<std::shared_ptr<SnapshotFolder>> folder = SnapshotFolder::Find(options);
     if (folder.ok()) snapshots_ = *std::move(folder);
     if (snapshots_ != nullptr) spdlog::info("snapshots in {}", snapshots_->path());
-    if (!folder.ok()) WarnOfSnapshots(folder.status());
+    if (!folder.ok()) WarnAboutSnapshots(folder.status());
   }
-  ClearMemory();
+  RemoveAbandonedSnapshots();
 }
 
 // Removes abandoned folders of other daemons in memory.
-void Daemon::ClearMemory() {
-  memory_->Post([options = MemoryOptions(config_),
-                 path = snapshots_ == nullptr ? "" : snapshots_->path()]() -> std::function<void()> {
+void Daemon::RemoveAbandonedSnapshots() {
+  snapshot_removal_->Post([options = SnapshotOptions(config_),
+                           path = snapshots_ == nullptr ? "" : snapshots_->path()]() -> std::function<void()> {
     RemoveAbandonedFolders(options, path);
     return nullptr;
   });
@@ -144,7 +145,7 @@ absl::Status Daemon::StartEndpoints() {
 absl::Status Daemon::Start() {
   ASSIGN_OR_RETURN(home_, Home::Acquire({.state = config_.state, .own_root = config_.own_root}));
   socket_ = home_->listener()->path();
-  TakeSnapshotFolder();
+  FindSnapshotFolder();
   ASSIGN_OR_RETURN(CoreOptions options, MakeCoreOptions());
   RETURN_IF_ERROR(StartEndpoints());
 
@@ -160,10 +161,10 @@ absl::Status Daemon::Start() {
                           .trainer = JoinPath(config_.programs, "trainyard-trainer"),
                           .link = socket_,
                           .check = [home = home_] { return home->Check(); },
-                          .snapshots = [folder = snapshots_] { return MadeFolder(folder); },
+                          .snapshots = [folder = snapshots_] { return MakeSnapshotFolder(folder); },
                           .lifeline_fd = config_.lifeline_fd,
                           .log_bytes_per_rank = config_.log_bytes_per_rank,
-                          .on_kept = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
+                          .on_pruned = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
       post);
   examiner_ =
       std::make_unique<ProcessExaminer>(post, [this](const ExamineProcess& request, ProcessExaminer::Pause pause) {
@@ -171,7 +172,7 @@ absl::Status Daemon::Start() {
       });
   disk_ = std::make_unique<TaskThread>();
   paths_ = std::make_unique<TaskThread>();
-  // Before the daemon can be reached: a trainer that dials must be known, and a hello must name it.
+  // Comes before the daemon can be reached: a trainer that dials must be known, and a hello must name it.
   processes_->FindAll();
   ASSIGN_OR_RETURN(links_, LinkServer::Start({.listener = home_->listener(),
                                               .clock = clock_,
@@ -182,14 +183,14 @@ absl::Status Daemon::Start() {
   home_checks_ = std::make_unique<TaskThread>();
   logs_ = std::make_unique<LogPusher>(home_->ranks(), post);
   session_ = std::make_unique<Session>(DialOptions{.address = config_.coordinator, .token_file = config_.token_file},
-                                       post, [this](const v1::StoreValues& values) { relay_->Take(values); });
+                                       post, [this](const v1::StoreValues& values) { relay_->Receive(values); });
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
 
 int Daemon::AwaitEnd() {
   thread_.join();
-  if (leaves_with_trainers_ && snapshots_ != nullptr) snapshots_->Remove();
+  if (removes_snapshots_ && snapshots_ != nullptr) snapshots_->Remove();
   return *exit_code_;
 }
 
@@ -197,8 +198,8 @@ int Daemon::AwaitEnd() {
 void Daemon::Run() {
   while (!exit_code_.has_value()) {
     CheckHome();
-    absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextDeadline(), check_at_});
-    Event event = events_.Take(std::max(absl::ZeroDuration(), deadline - clock_.TimeNow())).value_or(Tick{});
+    absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextDeadline(), check_home_at_});
+    Event event = events_.Pop(std::max(absl::ZeroDuration(), deadline - clock_.TimeNow())).value_or(Tick{});
     // The sender of this event may send again once it is handled: at most one event of each sender waits here.
     LinkId link;
     if (auto* opened = std::get_if<LinkOpened>(&event)) link = opened->link;
@@ -209,7 +210,7 @@ void Daemon::Run() {
     bool from_coordinator = welcomed || std::holds_alternative<DesiredStateReceived>(event) ||
                             std::holds_alternative<FactsAcknowledged>(event);
     if (ended) relay_->Detach();
-    if (auto* looked = std::get_if<HomeChecked>(&event)) NoteHome(*looked);
+    if (auto* checked = std::get_if<HomeChecked>(&event)) ApplyHomeCheck(*checked);
 
     absl::Time now = clock_.TimeNow();
     for (Effect& effect : core_->Handle(std::move(event), now)) {
@@ -230,7 +231,7 @@ void Daemon::Do(Dial& effect) {
   session_->Dial(effect.hello);
 }
 
-// Values of the present moment are filled in here, because the core reads neither the wall clock nor the disk.
+// Fills in the time and the free disk space, because the core reads neither the wall clock nor the disk.
 void Daemon::Do(SendUp& effect) {
   if (effect.message.has_heartbeat()) {
     v1::Heartbeat& beat = *effect.message.mutable_heartbeat();
@@ -242,25 +243,26 @@ void Daemon::Do(SendUp& effect) {
   session_->Send(std::move(effect.message));
 }
 
-// For the next heartbeat. A check that hangs is not repeated before it has returned.
+// Measures the free space for the next heartbeat. A measurement that hangs is not repeated before it has returned.
 void Daemon::CheckDisk() {
   if (disk_check_->under_way.exchange(true)) return;
-  const bool taken = disk_->Post([path = config_.state, look = disk_check_]() -> std::function<void()> {
-    look->free_bytes = DiskFreeBytes(path);
-    look->under_way = false;
+  const bool accepted = disk_->Post([path = config_.state, check = disk_check_]() -> std::function<void()> {
+    check->free_bytes = DiskFreeBytes(path);
+    check->under_way = false;
     return nullptr;
   });
-  if (!taken) disk_check_->under_way = false;
+  if (!accepted) disk_check_->under_way = false;
 }
 
-// Once a second, on a thread that may hang if the disk does: a check that does not return is trouble, too.
+// Runs once a second, on a thread that may hang if the disk does: a check that does not return is reported as trouble.
 void Daemon::CheckHome() {
   const absl::Time now = clock_.TimeNow();
-  if (now < check_at_) return;
-  check_at_ = now + kCheckInterval;
+  if (now < check_home_at_) return;
+  check_home_at_ = now + kCheckInterval;
   if (checking_since_ == absl::InfiniteFuture()) {
     checking_since_ = now;
-    home_checks_->Post([home = home_] { return home->Inspect(); }, [this](const HomeChecked& looked) { Post(looked); });
+    home_checks_->Post([home = home_] { return home->Inspect(); },
+                       [this](const HomeChecked& checked) { Post(checked); });
   } else if (now - checking_since_ >= kCheckPatience) {
     Post(HomeChecked{.trouble = absl::StrCat("the disk of its state folder ", config_.state, " has not answered for ",
                                              absl::FormatDuration(kCheckPatience)),
@@ -268,27 +270,27 @@ void Daemon::CheckHome() {
   }
 }
 
-void Daemon::NoteHome(const HomeChecked& looked) {
-  if (!looked.hangs) checking_since_ = absl::InfiniteFuture();
-  if (looked.state_is_new) ClearMemory();
-  if (health_ != nullptr) health_->SetTrouble(!looked.trouble.empty());
+void Daemon::ApplyHomeCheck(const HomeChecked& checked) {
+  if (!checked.hangs) checking_since_ = absl::InfiniteFuture();
+  if (checked.state_is_new) RemoveAbandonedSnapshots();
+  if (health_ != nullptr) health_->SetTrouble(!checked.trouble.empty());
 }
 
 void Daemon::Do(CheckPath& effect) {
   v1::PathAnswer answer;
   answer.set_request_id(effect.request_id);
-  auto look = [path = effect.path, answer]() mutable {
+  auto check = [path = effect.path, answer]() mutable {
     struct stat info;
     answer.set_there(stat(path.c_str(), &info) == 0);
     if (!answer.there()) answer.set_note(strerror(errno));
     return answer;
   };
-  if (paths_->Post(std::move(look), [this](const v1::PathAnswer& found) { Post(PathChecked{found}); })) return;
+  if (paths_->Post(std::move(check), [this](const v1::PathAnswer& checked) { Post(PathChecked{checked}); })) return;
   answer.set_note("too many requested paths are being checked on this host");
   Post(PathChecked{answer});
 }
 
-// Asks the process of that pid, unless another process has reused the pid.
+// Requests the stack of the process with that pid, unless another process has reused the pid.
 StackAnswer Daemon::RequestTrainerStack(const ExamineProcess& request, ProcessExaminer::Pause pause) const {
   constexpr absl::Duration kLimit = absl::Seconds(3);
   const std::string folder = JoinPath(home_->ranks(), FolderName(request.id));
@@ -301,7 +303,7 @@ StackAnswer Daemon::RequestTrainerStack(const ExamineProcess& request, ProcessEx
   return RequestStack(pid, folder, kLimit, pause);
 }
 
-// Takes microseconds for each, so the event thread does it itself.
+// Reading takes microseconds per process, so the event thread does it itself.
 void Daemon::Do(SampleProcesses& effect) {
   ProcessesSampled sampled;
   for (const SampleProcesses::Process& process : effect.processes) {
@@ -322,18 +324,18 @@ void Daemon::Do(EndGroup& effect) {
 }
 
 void Daemon::Do(RememberCluster& effect) {
-  const bool taken = disk_->Post([path = JoinPath(config_.state, kClusterFile),
-                                  text = absl::StrCat(effect.cluster_id, "\n")]() -> std::function<void()> {
+  const bool accepted = disk_->Post([path = JoinPath(config_.state, kClusterFile),
+                                     text = absl::StrCat(effect.cluster_id, "\n")]() -> std::function<void()> {
     absl::Status written = WriteFileAtomically(path, text);
     if (!written.ok()) spdlog::warn("{}", std::string(written.message()));
     return nullptr;
   });
-  if (!taken) spdlog::warn("the disk of {} does not answer: this host's cluster was not recorded", config_.state);
+  if (!accepted) spdlog::warn("the disk of {} does not answer: this host's cluster was not recorded", config_.state);
 }
 
 void Daemon::Do(KeepSnapshots& effect) {
   if (snapshots_ == nullptr || !snapshots_->SetJobs(std::move(effect.jobs))) return;
-  memory_->Post([folder = snapshots_]() -> std::function<void()> {
+  snapshot_removal_->Post([folder = snapshots_]() -> std::function<void()> {
     folder->Sweep();
     return nullptr;
   });
@@ -341,7 +343,7 @@ void Daemon::Do(KeepSnapshots& effect) {
 
 void Daemon::Do(Leave& effect) {
   exit_code_ = effect.exit_code;
-  leaves_with_trainers_ = effect.with_trainers;
+  removes_snapshots_ = effect.remove_snapshots;
 }
 
 void Daemon::Do(Log& effect) {

@@ -66,13 +66,13 @@ class Daemon {
   StackAnswer RequestTrainerStack(const ExamineProcess& request, ProcessExaminer::Pause pause) const;
   void CheckDisk();
   void CheckHome();
-  void NoteHome(const HomeChecked& looked);
-  void TakeSnapshotFolder();
-  void ClearMemory();
+  void ApplyHomeCheck(const HomeChecked& checked);
+  void FindSnapshotFolder();
+  void RemoveAbandonedSnapshots();
   void Post(Event event) { events_.Post(std::move(event)); }
   void Run();
 
-  // Carry out one effect each.
+  // Each overload carries out one kind of effect.
   void Do(Dial& effect);
   void Do(HangUp& effect) { session_->HangUp(effect.reason); }
   void Do(SendUp& effect);
@@ -107,7 +107,7 @@ class Daemon {
   // Used by the event thread only.
   std::unique_ptr<Core> core_;
   std::optional<int> exit_code_;
-  bool leaves_with_trainers_ = false;
+  bool removes_snapshots_ = false;  // at the end
 
   // In the order of their dependencies: later ones call earlier ones, and all of them post events.
   ValueCache cache_;
@@ -122,20 +122,20 @@ class Daemon {
   std::unique_ptr<LinkServer> links_;
   std::unique_ptr<LogPusher> logs_;
   std::unique_ptr<Session> session_;
-  // For calls that may hang on a disk: the disk of the state folder, and the disks of paths that the coordinator
-  // requests.
+  // The free space on the disk of the state folder, measured on `disk_`.
   struct DiskCheck {
     std::atomic<uint64_t> free_bytes = 0;
     std::atomic<bool> under_way = false;
   };
   const std::shared_ptr<DiskCheck> disk_check_ = std::make_shared<DiskCheck>();
-  // Used by the event thread only: when to check `home_` next, and since when a check is under way.
-  absl::Time check_at_ = absl::InfinitePast();
+  // Used by the event thread only: when to check `home_` next, and when the check under way began (infinite: none).
+  absl::Time check_home_at_ = absl::InfinitePast();
   absl::Time checking_since_ = absl::InfiniteFuture();
+  // For calls that may hang on a disk.
   std::unique_ptr<TaskThread> home_checks_;
-  std::unique_ptr<TaskThread> disk_;
-  std::unique_ptr<TaskThread> paths_;
-  std::unique_ptr<TaskThread> memory_;  // removing a large file takes a while
+  std::unique_ptr<TaskThread> disk_;              // the disk of the state folder
+  std::unique_ptr<TaskThread> paths_;             // the disks of paths that the coordinator requests
+  std::unique_ptr<TaskThread> snapshot_removal_;  // removing a large file from memory takes a while
   std::thread thread_;
 };
 

@@ -23,7 +23,7 @@ class EventQueue {
       absl::MutexLock lock(&mu_);
       events_.push_back(std::move(event));
     }
-    any_.SignalAll();
+    changed_.SignalAll();
   }
 
   // Makes the event thread check its deadlines again.
@@ -32,13 +32,13 @@ class EventQueue {
       absl::MutexLock lock(&mu_);
       woken_ = true;
     }
-    any_.SignalAll();
+    changed_.SignalAll();
   }
 
   // Returns the next event; none if `wait` has passed or Wake was called.
-  std::optional<Event> Take(absl::Duration wait) {
+  std::optional<Event> Pop(absl::Duration wait) {
     absl::MutexLock lock(&mu_);
-    any_.AwaitFor(&mu_, wait, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !events_.empty() || woken_; });
+    changed_.AwaitFor(&mu_, wait, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !events_.empty() || woken_; });
     woken_ = false;
     if (events_.empty()) return std::nullopt;
     Event event = std::move(events_.front());
@@ -53,7 +53,7 @@ class EventQueue {
 
  private:
   absl::Mutex mu_;
-  SteadyCondVar any_;
+  SteadyCondVar changed_;
   std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
 };

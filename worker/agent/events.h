@@ -65,7 +65,7 @@ struct ProcessFound {
   int64_t pid = 0;        // 0: not known yet
   bool reported = false;  // it has ended and the coordinator knows; posted so that it is not started again
 };
-// All rank folders were found: from now on a hello names them all.
+// All rank folders were found: from now on a hello can name every trainer that runs here.
 struct AllFound {};
 struct ProcessStarted {
   TrainerId id;
@@ -98,17 +98,19 @@ struct PathChecked {
 
 // The result of a check of the state folder and the sockets (home.h).
 struct HomeChecked {
-  std::string trouble = {};    // why no trainer can be started on this host; empty: it can
+  std::string trouble = {};    // why no trainer can be started on this host; empty: trainers can be started
   bool state_is_new = false;   // the state folder had disappeared and was recreated
   bool socket_is_new = false;  // a socket had disappeared and was recreated
-  bool hangs = false;          // the check has not returned yet, which is the trouble
+  bool hangs = false;          // the check has not returned in time; `trouble` says so
 };
 
+// The logs of a request were sent, or could not be.
 struct LogsEnded {
   std::string request_id;
 };
 enum class Leaving {
-  kWhenIdle,  // released by the process that started it: leave when no trainer is left and the coordinator has gone
+  // Released by the process that started the daemon: leave when neither a trainer nor the coordinator is left.
+  kWhenIdle,
   kStayingTrainers,   // SIGTERM: trainers continue to run
   kStoppingTrainers,  // SIGTERM and --stop-trainers: trainers are asked to end, then killed
   kKillingTrainers,   // the lifeline has ended, or a second signal came
@@ -199,14 +201,15 @@ struct EndGroup {
 struct StartLogs {
   v1::LogRequest request;
 };
-// The logs are no longer requested: sends what is there, then LogsEnded follows.
+// The logs are no longer requested: sends what was written so far, then LogsEnded follows.
 struct StopLogs {
   std::string request_id;
 };
-// Everything was sent.
+// LogsEnded was handled: drops the request.
 struct ForgetLogs {
   std::string request_id;
 };
+// Stores the id of the coordinator's cluster for the next incarnation of the daemon.
 struct RememberCluster {
   std::string cluster_id;
 };
@@ -221,7 +224,7 @@ struct Log {
 };
 struct Leave {
   int exit_code;
-  bool with_trainers = false;  // the trainers leave nothing that the next daemon could use
+  bool remove_snapshots = false;  // no trainer stays, so no later daemon needs them
 };
 
 using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,

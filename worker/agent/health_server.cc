@@ -14,7 +14,7 @@
 namespace trainyard::agent {
 namespace {
 
-constexpr char kSession[] = "trainyard.v1.AgentService";
+constexpr char kAgentService[] = "trainyard.v1.AgentService";
 
 }  // namespace
 
@@ -23,8 +23,8 @@ void HealthServer::TryListen(const std::string& address, int* port) {
   grpc::ServerBuilder builder;
   // Without this, a second daemon would share the port without an error.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  rest_ = std::make_unique<grpc::CallbackGenericService>();
-  builder.RegisterCallbackGenericService(rest_.get());
+  refusing_service_ = std::make_unique<grpc::CallbackGenericService>();
+  builder.RegisterCallbackGenericService(refusing_service_.get());
   builder.AddListeningPort(address, MakeServerCredentials(), port);
   server_ = builder.BuildAndStart();
 }
@@ -35,31 +35,31 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
   // gRPC reports only that it cannot listen; this socket reports why, and is closed before gRPC opens its own.
   absl::StatusOr<Listener> listener = ListenOn(address, may_move ? absl::ZeroDuration() : limits::kTakeOverWait);
   if (listener.ok()) close(listener->fd);
-  bool moves = may_move && absl::IsUnavailable(listener.status());
-  if (absl::IsUnavailable(listener.status()) && !moves) {
+  bool uses_free_port = may_move && absl::IsUnavailable(listener.status());
+  if (absl::IsUnavailable(listener.status()) && !uses_free_port) {
     return absl::UnavailableError(absl::StrCat("health: ", listener.status().message(),
                                                "; stop the program that listens there, or give --health another "
                                                "address (port 0: a free one; nothing: none)"));
   }
-  if (!listener.ok() && !moves) {
+  if (!listener.ok() && !uses_free_port) {
     return absl::Status(listener.status().code(), absl::StrCat("health: ", listener.status().message()));
   }
   grpc::EnableDefaultHealthCheckService(true);
   int port = 0;
-  health->TryListen(moves ? absl::StrCat(host, ":0") : std::string(address), &port);
-  if (may_move && !moves && (health->server_ == nullptr || port == 0)) {
+  health->TryListen(uses_free_port ? absl::StrCat(host, ":0") : std::string(address), &port);
+  if (may_move && !uses_free_port && (health->server_ == nullptr || port == 0)) {
     // Another daemon took the port between our check and gRPC's.
-    moves = true;
+    uses_free_port = true;
     health->TryListen(absl::StrCat(host, ":0"), &port);
   }
-  grpc::EnableDefaultHealthCheckService(false);  // the trainers' socket has none
+  grpc::EnableDefaultHealthCheckService(false);  // the server for trainers, started later, has none
   if (health->server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("health: cannot serve on ", address,
                                                "; another program may have taken "
                                                "the port just now, so start again"));
   }
   health->address_ = absl::StrCat(host, ":", port);
-  if (moves) {
+  if (uses_free_port) {
     health->warning_ = absl::StrCat("health port ", address, " is taken; serving on ", health->address_, " instead");
   }
   health->SetAttached(false);
@@ -85,7 +85,7 @@ void HealthServer::SetTrouble(bool trouble) {
 
 void HealthServer::PublishStatus() {
   server_->GetHealthCheckService()->SetServingStatus("", !trouble_);
-  server_->GetHealthCheckService()->SetServingStatus(kSession, attached_ && !trouble_);
+  server_->GetHealthCheckService()->SetServingStatus(kAgentService, attached_ && !trouble_);
 }
 
 }  // namespace trainyard::agent

@@ -18,9 +18,10 @@ namespace trainyard::agent {
 
 class HealthServer {
  public:
-  // `address` is host:port; port 0: a free one. `may_move`: the user did not choose the port; if it is taken, a free
-  // one is used, and `warning()` reports that. Possible errors: Unavailable: the port is taken, also after a moment.
-  // InvalidArgument: the address is invalid, or not an address of this host. PermissionDenied: the port is reserved.
+  // `address` is host:port; port 0: a free one. `may_move`: the user did not choose the port; if it is in use, a free
+  // one is used, and `warning()` reports that. Possible errors: Unavailable: the port is in use, also after a short
+  // wait. InvalidArgument: the address is invalid, or not an address of this host. PermissionDenied: the port is
+  // reserved.
   static absl::StatusOr<std::unique_ptr<HealthServer>> Start(absl::string_view address, bool may_move);
   ~HealthServer();
   HealthServer(const HealthServer&) = delete;
@@ -31,7 +32,7 @@ class HealthServer {
   void SetTrouble(bool trouble);
 
   const std::string& address() const { return address_; }
-  // A sentence to log, or empty.
+  // A sentence that the caller should log, or empty.
   const std::string& warning() const { return warning_; }
 
  private:
@@ -40,9 +41,9 @@ class HealthServer {
   void PublishStatus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TryListen(const std::string& address, int* port);
 
-  // Refuses all other calls: gRPC does not start a server without a service. Belongs to one server, so it is created
-  // with it.
-  std::unique_ptr<grpc::CallbackGenericService> rest_;
+  // Refuses all other calls: gRPC does not start a server without a service. It can belong to one server only, so each
+  // attempt to listen creates another.
+  std::unique_ptr<grpc::CallbackGenericService> refusing_service_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::string warning_;

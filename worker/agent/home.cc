@@ -16,11 +16,11 @@ namespace {
 
 constexpr char kRanks[] = "ranks";
 constexpr char kLockFile[] = "lock";
-constexpr char kStore[] = "store.db";  // a coordinator's
+constexpr char kStore[] = "store.db";  // the store of a coordinator
 constexpr char kSocket[] = "worker.sock";
 
-// The device of the path, or of the nearest folder above it that exists.
-dev_t DeviceBelow(std::filesystem::path path) {
+// Returns the device of the path, or of the nearest folder above it that exists.
+dev_t DeviceOfNearest(std::filesystem::path path) {
   while (path.has_relative_path()) {
     if (std::optional<FileId> id = IdOf(path.string()); id.has_value()) return id->device;
     path = path.parent_path();
@@ -81,7 +81,7 @@ absl::Status Home::Listen() {
     listener_ = *std::move(listener);
     return absl::OkStatus();
   }
-  // The path is too long, or its file system supports no sockets.
+  // The path in the state folder is too long, or its file system supports no sockets.
   ASSIGN_OR_RETURN(std::string folder, MakeSocketFolder(options_.sockets));
   listening.candidates.push_back(JoinPath(folder, name));
   ASSIGN_OR_RETURN(listener_, LinkListener::Listen(listening));
@@ -93,24 +93,24 @@ bool Home::HasState() const {
 }
 
 absl::Status Home::ReacquireState() {
-  const bool same_disk = state_id_.has_value() && DeviceBelow(options_.state) == state_id_->device;
+  const bool same_disk = state_id_.has_value() && DeviceOfNearest(options_.state) == state_id_->device;
   if (!same_disk && !FileExists(lock_path_)) {
     return absl::FailedPreconditionError("the file system that it was on is gone, too; mount it again");
   }
   return AcquireState(absl::ZeroDuration());
 }
 
-// Returns the trouble, or an empty string.
+// Returns why no trainer can be started, or an empty string.
 std::string Home::Recreate() {
   if (!HasState()) {
-    if (absl::Status taken = ReacquireState(); !taken.ok()) {
-      return absl::StrCat("its state folder ", options_.state, " is gone: ", taken.message());
+    if (absl::Status reacquired = ReacquireState(); !reacquired.ok()) {
+      return absl::StrCat("its state folder ", options_.state, " is gone: ", reacquired.message());
     }
     state_is_new_ = true;
   }
-  absl::StatusOr<bool> made = listener_->Recreate();
-  if (!made.ok()) return std::string(made.status().message());
-  socket_is_new_ = socket_is_new_ || *made;
+  absl::StatusOr<bool> recreated = listener_->Recreate();
+  if (!recreated.ok()) return std::string(recreated.status().message());
+  socket_is_new_ = socket_is_new_ || *recreated;
   return "";
 }
 

@@ -4,7 +4,7 @@
 // fail, so the daemon checks once a second, recreates what has disappeared, and reports what it cannot recreate.
 //
 //   ASSIGN_OR_RETURN(auto home, Home::Acquire({.state = "/var/lib/trainyard/h1"}));
-//   HomeChecked looked = home->Inspect();   // an event for the core
+//   HomeChecked checked = home->Inspect();   // an event for the core
 //
 // Thread-safe. Checks run one at a time, and may hang if the disk does.
 #pragma once
@@ -34,15 +34,16 @@ class Home {
     SocketPlaces sockets = SocketPlacesOfThisUser();
   };
   // Creates and locks the state folder and listens. Possible errors: Unavailable: another daemon holds the folder, or
-  // no socket can be created. FailedPrecondition: the folder is not this user's. Others: it cannot be written.
+  // no socket can be created. InvalidArgument: the folder is that of a coordinator. FailedPrecondition: the folder is
+  // not this user's. Others: it cannot be written.
   static absl::StatusOr<std::shared_ptr<Home>> Acquire(const Options& options);
 
   // Checks everything and recreates what has disappeared. The state folder is recreated only on the file system that it
   // was on, or on one that has been a daemon's state folder before: a folder must not hide a disk that is temporarily
   // unmounted.
   HomeChecked Inspect();
-  // The same, before a trainer is started; the next Inspect reports what was recreated. Possible errors: Unavailable:
-  // the trouble.
+  // Does the same before a trainer is started; the next Inspect reports what was recreated. Possible errors:
+  // Unavailable: no trainer can be started now; the message says why.
   absl::Status Check();
 
   const std::string& ranks() const { return ranks_; }
@@ -63,11 +64,12 @@ class Home {
 
   absl::Mutex mu_;
   std::unique_ptr<FileLock> lock_ ABSL_GUARDED_BY(mu_);
+  // The identities by which a file that was removed or replaced is detected.
   std::optional<FileId> state_id_ ABSL_GUARDED_BY(mu_);
   std::optional<FileId> ranks_id_ ABSL_GUARDED_BY(mu_);
   std::optional<FileId> lock_id_ ABSL_GUARDED_BY(mu_);
-  bool state_is_new_ ABSL_GUARDED_BY(mu_) = false;  // not reported yet
-  bool socket_is_new_ ABSL_GUARDED_BY(mu_) = false;
+  bool state_is_new_ ABSL_GUARDED_BY(mu_) = false;   // recreated, which was not reported yet
+  bool socket_is_new_ ABSL_GUARDED_BY(mu_) = false;  // the same
 };
 
 }  // namespace trainyard::agent

@@ -55,9 +55,9 @@ std::vector<std::string> ReadWords(const std::string& path) {
   return absl::StrSplit(*text, absl::ByAnyChar(" \n\t"), absl::SkipEmpty());
 }
 
-double NumberOr(const std::vector<std::string>& words, size_t index, double otherwise) {
+double NumberOr(const std::vector<std::string>& words, size_t index, double fallback) {
   double number;
-  return index < words.size() && absl::SimpleAtod(words[index], &number) ? number : otherwise;
+  return index < words.size() && absl::SimpleAtod(words[index], &number) ? number : fallback;
 }
 
 // CPU time that cgroups allow, in cores; infinite if they set no limit.

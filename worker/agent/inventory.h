@@ -17,7 +17,7 @@ std::string ThisHost();
 
 // Bytes that this user can write on the file system of `path`; 0 if unknown.
 uint64_t DiskFreeBytes(const std::string& path);
-// The number of cores this process may use: those of its affinity mask, limited by its cgroup.
+// The number of cores that this process may use: those of its affinity mask, limited by its cgroup.
 uint32_t UsableCores();
 // The machine's memory, or the cgroup's limit if that is less.
 uint64_t UsableMemoryBytes();

@@ -32,7 +32,7 @@ struct Nvml {
   int (*name)(Device, char*, unsigned);
   int (*uuid)(Device, char*, unsigned);
   int (*memory)(Device, Memory*);
-  int (*capability)(Device, int*, int*);  // null: a driver from before 2013
+  int (*capability)(Device, int*, int*);  // null: the driver is too old to have it
   const char* (*error_text)(int);
 };
 

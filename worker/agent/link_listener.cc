@@ -48,7 +48,7 @@ absl::StatusOr<std::shared_ptr<LinkListener>> LinkListener::Listen(const LinkLis
   for (const std::string& path : options.earlier) {
     if (path == listener->path_) continue;
     Socket socket{.path = path};
-    listener->Open(socket).IgnoreError();  // Recreate tries it again
+    listener->Open(socket).IgnoreError();  // Recreate tries again
     listener->sockets_.push_back(std::move(socket));
   }
   return listener;
@@ -82,7 +82,7 @@ absl::Status LinkListener::Open(Socket& socket) {
   return absl::OkStatus();
 }
 
-// Another daemon may have opened its own socket at this path meanwhile.
+// Keeps the path if another daemon has opened its own socket there meanwhile.
 void LinkListener::Remove(Socket& socket) {
   if (socket.fd < 0) return;
   if (IdOf(socket.path) == socket.id) unlink(socket.path.c_str());
@@ -94,16 +94,16 @@ absl::StatusOr<bool> LinkListener::Recreate() {
   absl::MutexLock lock(&mu_);
   if (stopping_) return false;
   bool any = false;
-  absl::Status of_ours;
+  absl::Status main_socket;
   for (Socket& socket : sockets_) {
     if (socket.fd >= 0 && IdOf(socket.path) == socket.id) continue;
     absl::Status opened = Open(socket);
     any = any || opened.ok();
-    if (!opened.ok() && socket.path == path_) of_ours = std::move(opened);
+    if (!opened.ok() && socket.path == path_) main_socket = std::move(opened);
   }
   if (any) eventfd_write(wake_fd_, 1);
-  if (of_ours.ok()) return any;
-  return absl::UnavailableError(absl::StrCat("its socket ", path_, " is gone (", of_ours.message(), ")"));
+  if (main_socket.ok()) return any;
+  return absl::UnavailableError(absl::StrCat("its socket ", path_, " is gone (", main_socket.message(), ")"));
 }
 
 void LinkListener::Start(Accept accept) {
@@ -138,22 +138,22 @@ void LinkListener::Run() {
     const std::vector<int> listeners = Listeners();
     std::vector<pollfd> polled{{.fd = wake_fd_, .events = POLLIN, .revents = 0}};
     for (int fd : listeners) polled.push_back({.fd = fd, .events = POLLIN, .revents = 0});
-    // While the process has no free descriptor the listener stays readable, so wait for a while instead of polling.
+    // While the process has no free descriptor, the listeners stay readable without effect, so sleep for a while.
     poll(polled.data(), exhausted ? 1 : polled.size(), exhausted ? kOutOfDescriptorsWaitMs : -1);
     eventfd_t count;
     if (polled[0].revents != 0) eventfd_read(wake_fd_, &count);
-    const bool all = std::exchange(exhausted, false);
+    const bool retry_all = std::exchange(exhausted, false);
     for (size_t i = 1; i < polled.size() && !stopping_; ++i) {
-      if (all || polled[i].revents != 0) exhausted = !AcceptFrom(polled[i].fd) || exhausted;
+      if (retry_all || polled[i].revents != 0) exhausted = !AcceptFrom(polled[i].fd) || exhausted;
     }
   }
 }
 
-bool LinkListener::AcceptFrom(int listener) {
+bool LinkListener::AcceptFrom(int listener_fd) {
   while (true) {
-    const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int fd = accept4(listener_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      accept_(listener, fd);
+      accept_(listener_fd, fd);
     } else if (IsExhausted(errno)) {
       return false;
     } else if (errno != ECONNABORTED && errno != EINTR) {

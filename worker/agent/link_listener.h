@@ -27,9 +27,9 @@
 namespace trainyard::agent {
 
 struct LinkListenerOptions {
-  // In the order of preference: uses the first one that works. Their folders belong to the owner alone.
+  // Paths in order of preference: the first one that works is used. Their folders are accessible to this user only.
   std::vector<std::string> candidates;
-  // Where trainers of an earlier incarnation look for the daemon. If one cannot be opened, Recreate tries it again.
+  // Paths at which trainers of an earlier incarnation dial. If one cannot be opened, Recreate tries it again.
   std::set<std::string> earlier = {};
 };
 
@@ -52,8 +52,9 @@ class LinkListener {
   void Start(Accept accept);
   void Stop();
 
-  // Recreates the sockets whose paths no longer lead to them, and their folders if only these are missing. Returns true
-  // if it recreated any. Possible errors: that of `path()`, if trainers cannot find the daemon now.
+  // Recreates the sockets whose paths no longer lead to them, and their folders if they are missing (but not the
+  // folders above those). Returns true if it recreated any. Possible errors: Unavailable: the socket at `path()` is
+  // gone and cannot be recreated.
   absl::StatusOr<bool> Recreate();
 
  private:
@@ -69,7 +70,7 @@ class LinkListener {
   std::vector<int> Listeners();
   void Run();
   // Returns false if the process has no free descriptor.
-  bool AcceptFrom(int listener);
+  bool AcceptFrom(int listener_fd);
 
   std::string path_;
   Accept accept_;
@@ -77,7 +78,7 @@ class LinkListener {
   std::atomic<bool> stopping_ = false;
   absl::Mutex mu_;
   std::vector<Socket> sockets_ ABSL_GUARDED_BY(mu_);  // the first is that of `path_`
-  std::vector<int> replaced_ ABSL_GUARDED_BY(mu_);    // closed by the thread, which may be waiting for them
+  std::vector<int> replaced_ ABSL_GUARDED_BY(mu_);    // closed by the thread, because it may be polling them
   std::thread thread_;
 };
 

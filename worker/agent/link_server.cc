@@ -75,7 +75,7 @@ class Connection final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::
   Server& server_;
   const LinkId link_;
   v1::TrainerMessage incoming_;
-  bool registered_ = false;  // used by reads only
+  bool registered_ = false;  // used by OnReadDone only
 
   absl::Mutex mu_;
   std::deque<v1::LinkMessage> outgoing_ ABSL_GUARDED_BY(mu_);
@@ -182,7 +182,7 @@ class Server final : public LinkServer, public v1::TrainerLink::CallbackService 
   // TrainerLink.
   grpc::ServerBidiReactor<v1::TrainerMessage, v1::LinkMessage>* Connect(grpc::CallbackServerContext*) override {
     absl::MutexLock lock(&mu_);
-    if (connections_.size() >= limits::kLinks) return new Refusal;  // until its OnDone
+    if (connections_.size() >= limits::kLinks) return new Refusal;  // deletes itself in OnDone
     LinkId link(++last_link_);
     Connection* connection = new Connection(*this, link);
     connections_[link] = connection;
@@ -205,7 +205,7 @@ class Server final : public LinkServer, public v1::TrainerLink::CallbackService 
 
   grpc::ServerUnaryReactor* GetValue(grpc::CallbackServerContext*, const v1::TrainerGetRequest* request,
                                      v1::TrainerGetResponse* response) override {
-    PendingGet* get = new PendingGet(options_.cache, response);  // until OnDone
+    PendingGet* get = new PendingGet(options_.cache, response);  // deletes itself in OnDone
     TrainerId id = FromProto(request->key());
     absl::Status allowed = options_.cache.Check(id, request->token());
     if (!allowed.ok()) {

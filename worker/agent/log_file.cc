@@ -14,7 +14,7 @@
 namespace trainyard::agent {
 namespace {
 
-// 0: there is no such file.
+// Returns the inode of the file; 0: there is no such file.
 ino_t InodeOf(const std::string& path) {
   struct stat st;
   return stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
@@ -32,16 +32,16 @@ LogFile::LogFile(LogFile&& other) noexcept
       inode_(other.inode_),
       open_line_(std::move(other.open_line_)) {}
 
-// Opens the file that follows the open one. Returns false if there is none (yet).
+// Opens the file with the output after that of the open one. Returns false if there is none (yet).
 bool LogFile::OpenNext() {
   std::string rotated = absl::StrCat(path_, shim::kRotatedSuffix);
   ino_t rotated_inode = InodeOf(rotated);
   ino_t current_inode = InodeOf(path_);
-  // If the open file was rotated away once, the current file follows. If twice, a half was missed, and the rotated one
-  // follows.
-  bool take_rotated = rotated_inode != 0 && rotated_inode != inode_ && (fd_ < 0 || current_inode != inode_);
-  if (!take_rotated && (current_inode == 0 || current_inode == inode_)) return false;
-  int fd = open(take_rotated ? rotated.c_str() : path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // If there was one rotation since the open file was the current one, the current file follows. If there were more,
+  // the rotated file follows; output between them may be lost.
+  bool open_rotated = rotated_inode != 0 && rotated_inode != inode_ && (fd_ < 0 || current_inode != inode_);
+  if (!open_rotated && (current_inode == 0 || current_inode == inode_)) return false;
+  int fd = open(open_rotated ? rotated.c_str() : path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
   struct stat st;
   fstat(fd, &st);
@@ -54,13 +54,13 @@ bool LogFile::OpenNext() {
 
 bool LogFile::Read(size_t bytes_max, std::vector<std::string>* lines) {
   char buffer[64 << 10];
-  size_t taken = 0;
+  size_t bytes_read = 0;
   bool rotated = false;
-  while (taken < bytes_max) {
+  while (bytes_read < bytes_max) {
     ssize_t n = fd_ >= 0 ? read(fd_, buffer, sizeof buffer) : 0;
     if (n > 0) {
-      Take(buffer, static_cast<size_t>(n), lines);
-      taken += static_cast<size_t>(n);
+      AddLines(buffer, static_cast<size_t>(n), lines);
+      bytes_read += static_cast<size_t>(n);
       continue;
     }
     if (fd_ >= 0 && !rotated) {
@@ -72,17 +72,17 @@ bool LogFile::Read(size_t bytes_max, std::vector<std::string>* lines) {
     if (!OpenNext()) break;
     rotated = false;
   }
-  return taken > 0;
+  return bytes_read > 0;
 }
 
-void LogFile::Take(const char* data, size_t size, std::vector<std::string>* lines) {
+void LogFile::AddLines(const char* data, size_t size, std::vector<std::string>* lines) {
   for (size_t i = 0; i < size;) {
     const char* end = static_cast<const char*>(memchr(data + i, '\n', size - i));
     size_t piece = (end != nullptr ? static_cast<size_t>(end - data) : size) - i;
-    size_t room = limits::kLogLineBytes - open_line_.size();
-    if (piece >= room && (piece > room || end == nullptr)) {
-      open_line_.append(data + i, room);
-      i += room;
+    size_t free_bytes = limits::kLogLineBytes - open_line_.size();
+    if (piece >= free_bytes && (piece > free_bytes || end == nullptr)) {
+      open_line_.append(data + i, free_bytes);
+      i += free_bytes;
       lines->push_back(std::exchange(open_line_, std::string()));
       continue;
     }

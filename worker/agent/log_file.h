@@ -1,5 +1,5 @@
-// Reads one stream of a trainer's output line by line while the shim writes it: the rotated half first, then the
-// current file, across any number of rotations. Not thread-safe.
+// Reads one stream of a trainer's output line by line while the shim writes it (worker/shim/output.h): the older half
+// in the rotated file first, then the current file, across any number of rotations. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@ namespace trainyard::agent {
 
 class LogFile {
  public:
-  // `path` is that of the current file; the rotated half is next to it.
+  // `path` is that of the current file; the rotated file is next to it.
   explicit LogFile(std::string path) : path_(std::move(path)) {}
   ~LogFile();
   LogFile(LogFile&& other) noexcept;
@@ -22,17 +22,17 @@ class LogFile {
   // Appends lines, without their ends, until there are no more or about `bytes_max` were read. A line longer than
   // limits::kLogLineBytes is returned in pieces. Returns whether anything was read.
   bool Read(size_t bytes_max, std::vector<std::string>* lines);
-  // Appends the last line, if it has no end; call when nothing follows any more.
+  // Appends the last line if it has no line end. Call it when no more output follows.
   void Finish(std::vector<std::string>* lines);
 
  private:
   bool OpenNext();
-  void Take(const char* data, size_t size, std::vector<std::string>* lines);
+  void AddLines(const char* data, size_t size, std::vector<std::string>* lines);
 
   std::string path_;
   int fd_ = -1;
-  ino_t inode_ = 0;
-  std::string open_line_;
+  ino_t inode_ = 0;        // of the open file
+  std::string open_line_;  // the beginning of a line whose end was not read yet
 };
 
 }  // namespace trainyard::agent

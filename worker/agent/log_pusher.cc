@@ -22,8 +22,8 @@ namespace {
 constexpr size_t kRequestsMax = 64;
 constexpr size_t kReadBytes = 1 << 20;
 constexpr size_t kChunkBytes = 256 << 10;
-constexpr absl::Duration kPoll = absl::Milliseconds(50);
-constexpr absl::Duration kFolderPoll = absl::Milliseconds(500);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
+constexpr absl::Duration kFolderPollInterval = absl::Milliseconds(500);
 
 // The output of one rank in one generation.
 struct Source {
@@ -31,7 +31,7 @@ struct Source {
   std::string folder;
   LogFile out;
   LogFile err;
-  bool ended = false;  // everything was read
+  bool ended = false;  // the rank has ended, and all its output was read
 };
 
 }  // namespace
@@ -48,7 +48,7 @@ class LogPusher::Push {
   void Stop() {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    stop_asked_.SignalAll();
+    stop_requested_.SignalAll();
   }
   void Cancel() {
     Stop();
@@ -58,14 +58,14 @@ class LogPusher::Push {
  private:
   void Run();
   void FindSources();
-  bool SendHistory();
+  // These return false if the coordinator accepts no more output.
+  bool SendStoredOutput();
   bool Follow();
-  // Returns false if the receiver has gone.
-  bool ReadOn(Source& source);
+  bool SendNewLines(Source& source);
   bool Send(const Source& source, bool is_stderr, const std::vector<std::string>& lines);
   bool Add(const TrainerId& id, bool is_stderr, const std::string& text);
   bool Flush();
-  // Waits for `kPoll`. Returns false if the request was withdrawn.
+  // Waits for kPollInterval. Returns false if the request was withdrawn.
   bool Pause();
 
   const LogPusher& owner_;
@@ -82,7 +82,7 @@ class LogPusher::Push {
   size_t chunk_bytes_ = 0;
 
   absl::Mutex mu_;
-  SteadyCondVar stop_asked_;
+  SteadyCondVar stop_requested_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last: it uses the other members
 };
@@ -120,9 +120,9 @@ void LogPusher::Push::Run() {
   chunk_.set_request_id(request_.request_id());
   writer_ = stub_->PushLogs(&context_, &response_);
   FindSources();
-  bool accepted = SendHistory();
+  bool accepted = SendStoredOutput();
   if (accepted && request_.follow()) accepted = Follow();
-  // The last chunk may be the first too: it names the request even if there is nothing to send.
+  // If no chunk was sent yet, this one is sent even if it is empty: it names the request.
   if (accepted) accepted = Flush();
   writer_->WritesDone();
   writer_->Finish();
@@ -132,8 +132,9 @@ void LogPusher::Push::Run() {
 void LogPusher::Push::FindSources() {
   std::vector<TrainerId> found;
   for (const TrainerId& id : ListRankFolders(owner_.ranks_)) {
-    bool asked = std::count(request_.ranks().begin(), request_.ranks().end(), id.rank) > 0 || request_.ranks().empty();
-    if (id.job.value() == request_.job_id() && asked && known_.insert(id).second) found.push_back(id);
+    bool is_requested =
+        std::count(request_.ranks().begin(), request_.ranks().end(), id.rank) > 0 || request_.ranks().empty();
+    if (id.job.value() == request_.job_id() && is_requested && known_.insert(id).second) found.push_back(id);
   }
   std::sort(found.begin(), found.end());
   for (const TrainerId& id : found) {
@@ -143,8 +144,8 @@ void LogPusher::Push::FindSources() {
   }
 }
 
-bool LogPusher::Push::ReadOn(Source& source) {
-  // Checked before reading: what is read after the end is complete.
+bool LogPusher::Push::SendNewLines(Source& source) {
+  // Checked before reading, so that all output was read if the rank had ended.
   absl::StatusOr<v1::TrainerExited> exited = ReadExit(source.folder);
   for (bool is_stderr : {false, true}) {
     LogFile& file = is_stderr ? source.err : source.out;
@@ -160,10 +161,10 @@ bool LogPusher::Push::ReadOn(Source& source) {
   return true;
 }
 
-bool LogPusher::Push::SendHistory() {
+bool LogPusher::Push::SendStoredOutput() {
   if (request_.tail_lines() == 0) {
     for (Source& source : sources_) {
-      if (!ReadOn(source)) return false;
+      if (!SendNewLines(source)) return false;
     }
     return Flush();
   }
@@ -198,18 +199,18 @@ bool LogPusher::Push::SendHistory() {
   return Flush();
 }
 
-// Until the request is withdrawn, or no longer follows: only the coordinator knows whether a rank that has ended will
-// be started again.
+// Continues until the request is withdrawn or no longer follows: only the coordinator knows whether a rank that has
+// ended will be started again.
 bool LogPusher::Push::Follow() {
-  absl::Time look_for_folders = absl::Now() + kFolderPoll;
+  absl::Time find_sources_at = absl::Now() + kFolderPollInterval;
   for (bool wanted = true; wanted;) {
     wanted = Pause();
-    if (absl::Now() >= look_for_folders || !wanted) {
+    if (absl::Now() >= find_sources_at || !wanted) {
       FindSources();
-      look_for_folders = absl::Now() + kFolderPoll;
+      find_sources_at = absl::Now() + kFolderPollInterval;
     }
     for (Source& source : sources_) {
-      if (!source.ended && !ReadOn(source)) return false;
+      if (!source.ended && !SendNewLines(source)) return false;
     }
     if (!Flush()) return false;
   }
@@ -241,7 +242,8 @@ bool LogPusher::Push::Flush() {
 
 bool LogPusher::Push::Pause() {
   absl::MutexLock lock(&mu_);
-  return !stop_asked_.AwaitFor(&mu_, kPoll, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; });
+  return !stop_requested_.AwaitFor(&mu_, kPollInterval,
+                                   [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; });
 }
 
 }  // namespace trainyard::agent

@@ -33,7 +33,7 @@ class LogPusher {
   LogPusher& operator=(const LogPusher&) = delete;
 
   void Start(const v1::LogRequest& request, const CoordinatorChannel& coordinator);
-  // Sends what is there, then ends.
+  // Sends the output that was written so far, then ends the request.
   void Stop(const std::string& request_id);
   // Forgets a request. REQUIRES: its LogsEnded was posted.
   void Remove(const std::string& request_id);

@@ -26,8 +26,9 @@
 namespace trainyard::agent {
 namespace {
 
-// Signals are read in one place, so every thread blocks them; SIGCHLD belongs to the process table.
-int TakeSignals() {
+// Returns a descriptor from which SIGTERM and SIGINT are read. Every thread blocks them, and SIGCHLD, which the process
+// table reads.
+int BlockSignals() {
   sigset_t handled;
   sigemptyset(&handled);
   sigaddset(&handled, SIGTERM);
@@ -39,7 +40,8 @@ int TakeSignals() {
   return signalfd(-1, &handled, SFD_CLOEXEC);
 }
 
-// Writes one line of JSON, then closes the descriptor: the process that started this daemon waits for either.
+// Writes one line of JSON, then closes the descriptor: the process that started this daemon waits for the line, or for
+// the end of the pipe.
 void ReportReady(int fd, const Daemon& daemon) {
   std::string line = nlohmann::json({{"socket", daemon.socket()},
                                      {"pid", getpid()},
@@ -51,8 +53,8 @@ void ReportReady(int fd, const Daemon& daemon) {
   close(fd);
 }
 
-// Converts a signal to a request to leave.
-void TakeSignal(int signals, const Config& config, Daemon& daemon) {
+// Reads a signal and requests the daemon to leave.
+void HandleSignal(int signals, const Config& config, Daemon& daemon) {
   struct signalfd_siginfo info;
   if (read(signals, &info, sizeof info) != sizeof info) return;
   spdlog::info("{}: leaving; trainers {}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
@@ -60,7 +62,7 @@ void TakeSignal(int signals, const Config& config, Daemon& daemon) {
   daemon.RequestLeave(config.stop_trainers ? Leaving::kStoppingTrainers : Leaving::kStayingTrainers);
 }
 
-void TakeLifeline(int lifeline, Daemon& daemon) {
+void HandleLifeline(int lifeline, Daemon& daemon) {
   if (LookAtLifeline(lifeline) == Lifeline::kLetGo) {
     spdlog::info("released: the end of the lifeline is ignored from now on; leaving when there is nothing left to do");
     return daemon.RequestLeave(Leaving::kWhenIdle);
@@ -75,13 +77,13 @@ int Run(int argc, char** argv) {
     fprintf(stderr, "trainyard-worker: %s\n", EscapeLines(config.status().message()).c_str());
     return 2;
   }
-  if (!config->answer.empty()) {
-    fputs(config->answer.c_str(), stdout);
+  if (!config->text_to_print.empty()) {
+    fputs(config->text_to_print.c_str(), stdout);
     return 0;
   }
   InitLogging(config->logging);
   RouteRpcLogs();
-  int signals = TakeSignals();
+  int signals = BlockSignals();
   // If a shim is killed, this process becomes the parent of its trainer and reaps it.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   for (int fd : {config->lifeline_fd, config->ready_fd}) {
@@ -96,8 +98,8 @@ int Run(int argc, char** argv) {
   }
   if (config->ready_fd >= 0) ReportReady(config->ready_fd, daemon);
   PollThread watcher(
-      {{.fd = signals, .on_ready = [&] { return TakeSignal(signals, *config, daemon), true; }},
-       {.fd = config->lifeline_fd, .on_ready = [&] { return TakeLifeline(config->lifeline_fd, daemon), false; }}});
+      {{.fd = signals, .on_ready = [&] { return HandleSignal(signals, *config, daemon), true; }},
+       {.fd = config->lifeline_fd, .on_ready = [&] { return HandleLifeline(config->lifeline_fd, daemon), false; }}});
   return daemon.AwaitEnd();
 }
 
@@ -109,7 +111,7 @@ int main(int argc, char** argv) {
   // Debian's Abseil checks for deadlocks at every lock, which costs more than the locks.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
-  // gRPC's fork handlers would run at every start of a shim without any use.
+  // gRPC's fork handlers would run at every start of a shim, which needs none of them.
   setenv("GRPC_ENABLE_FORK_SUPPORT", "false", 1);
   return trainyard::agent::Run(argc, argv);
 }

@@ -11,9 +11,9 @@
 namespace trainyard::agent {
 
 struct MemoryKills {
-  std::string cgroup;      // folder of the process's memory cgroup; empty: not found
-  int64_t in_cgroup = -1;  // processes killed there so far; -1: unknown
-  int64_t on_host = -1;
+  std::string cgroup;        // folder of the process's memory cgroup; empty: not found
+  int64_t in_cgroup = -1;    // processes killed there so far; -1: unknown
+  int64_t on_host = -1;      // the same for the whole host
   uint64_t limit_bytes = 0;  // of the cgroup; 0: none
 };
 

@@ -72,7 +72,7 @@ WorkerMetrics::WorkerMetrics(uint64_t log_bytes_per_rank) : registry_(std::make_
   Set(kLogBytesLimit, static_cast<double>(log_bytes_per_rank));
 }
 
-// The core counts; this makes the counter follow.
+// The core counts totals; the counter is raised to the core's total.
 void WorkerMetrics::Count(const MetricSpec& spec, uint64_t total) {
   prometheus::Counter& counter = *counters_.at(spec.name);
   double more = static_cast<double>(total) - counter.Value();

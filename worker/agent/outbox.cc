@@ -8,7 +8,7 @@
 namespace trainyard::agent {
 namespace {
 
-// Replacing a smaller file is not worth the effort.
+// A smaller file is not compacted.
 constexpr size_t kCompactBytes = 64 << 10;
 
 std::string Encode(const v1::Fact& fact, uint64_t trainer_sequence) {
@@ -35,7 +35,8 @@ Outbox::Outbox(const OutboxContents& contents, std::string new_id)
                      .is_exit = fact.has_exited()}});
   }
   last_sent_ = stored_ = written_ = last_sequence_;
-  // The contents say what the coordinator had acknowledged; trainers are notified by the marks if they were not yet.
+  // Removes what the coordinator had acknowledged. Trainers that were not notified are notified from the marks when
+  // they reconnect.
   Acknowledge(acked_);
 }
 
@@ -58,7 +59,7 @@ bool Outbox::HasExit(const TrainerId& id, uint64_t sequence) const {
 
 bool Outbox::full() const { return entries_.size() >= limits::kFactsUnacknowledged || bytes_ >= limits::kOutboxBytes; }
 
-void Outbox::NumberAbove(uint64_t sequence) {
+void Outbox::RenumberAbove(uint64_t sequence) {
   last_sequence_ = last_sent_ = sequence;
   for (Entry& entry : entries_) entry.fact.set_sequence(++last_sequence_);
   stored_ = written_ = sequence;
@@ -82,7 +83,7 @@ std::vector<Outbox::Origin> Outbox::Acknowledge(uint64_t sequence) {
     if (unsent_ > 0) --unsent_;
   }
   acked_ = std::max(acked_, sequence);
-  if (sequence > last_sent_) NumberAbove(sequence);
+  if (sequence > last_sent_) RenumberAbove(sequence);
   return origins;
 }
 
@@ -139,7 +140,7 @@ std::optional<Outbox::Write> Outbox::TakeWrite() {
     write = {.bytes = WholeFile(), .replace = true};
     file_bytes_ = bytes_;
   } else if (on_disk_ && written_ < last_sequence_) {
-    if (acked_ > acked_written_) {
+    if (acked_ > written_ack_) {
       v1::OutboxRecord record;
       record.set_acked_fact(acked_);
       write.bytes = EncodeOutboxRecord(record);
@@ -156,7 +157,7 @@ std::optional<Outbox::Write> Outbox::TakeWrite() {
   replace_next_ = false;
   writing_ = true;
   written_ = last_sequence_;
-  acked_written_ = acked_;
+  written_ack_ = acked_;
   return write;
 }
 
@@ -184,11 +185,11 @@ bool Outbox::Abandon(std::string new_id) {
   return true;
 }
 
-size_t Outbox::BelongTo(const std::string& cluster_id) {
-  bool other = !cluster_id_.empty() && cluster_id_ != cluster_id;
+size_t Outbox::SetCluster(const std::string& cluster_id) {
+  bool had_other = !cluster_id_.empty() && cluster_id_ != cluster_id;
   if (cluster_id_ != cluster_id) replace_next_ = true;
   cluster_id_ = cluster_id;
-  if (!other) return 0;
+  if (!had_other) return 0;
   size_t before = entries_.size();
   std::deque<Entry> kept;
   for (Entry& entry : entries_) {
@@ -202,15 +203,15 @@ size_t Outbox::BelongTo(const std::string& cluster_id) {
   return before - entries_.size();
 }
 
-Outbox::Mark Outbox::MarkOf(const TrainerId& id) const {
-  Mark mark;
-  if (auto at = marks_.find(id); at != marks_.end()) mark.last = mark.durable = at->second;
+Outbox::KnownNumbers Outbox::KnownNumbersOf(const TrainerId& id) const {
+  KnownNumbers numbers;
+  if (auto at = marks_.find(id); at != marks_.end()) numbers.last = numbers.durable = at->second;
   for (const Entry& entry : entries_) {
     if (entry.origin.trainer != id) continue;
-    mark.last = std::max(mark.last, entry.origin.trainer_sequence);
-    mark.exit_reported = mark.exit_reported || entry.origin.is_exit;
+    numbers.last = std::max(numbers.last, entry.origin.trainer_sequence);
+    numbers.exit_reported = numbers.exit_reported || entry.origin.is_exit;
   }
-  return mark;
+  return numbers;
 }
 
 }  // namespace trainyard::agent

@@ -28,7 +28,7 @@ namespace trainyard::agent {
 
 class Outbox {
  public:
-  // Where a fact came from, which must be notified once the fact is durable.
+  // Where a fact came from: the trainer is notified once the fact is durable.
   struct Origin {
     TrainerId trainer;
     uint64_t trainer_sequence = 0;  // 0: the fact is the daemon's own
@@ -39,10 +39,10 @@ class Outbox {
     std::string bytes;
     bool replace = false;  // replace the whole file; otherwise append
   };
-  // What is known of a trainer's own numbers, from this incarnation and earlier ones.
-  struct Mark {
-    uint64_t last = 0;           // the highest it has reported
-    uint64_t durable = 0;        // the highest the coordinator has
+  // What is known about the numbers that a trainer gave its facts, from this incarnation and earlier ones.
+  struct KnownNumbers {
+    uint64_t last = 0;           // the highest that the trainer has reported
+    uint64_t durable = 0;        // the highest that the coordinator has
     bool exit_reported = false;  // its exit is among the waiting facts
   };
 
@@ -55,43 +55,44 @@ class Outbox {
   // REQUIRES: the fact contains its trainer's key.
   void Add(v1::Fact fact, const Origin& origin);
 
-  // Everything up to and including `sequence` is durable. Returns where it came from, in order. A number that was never
-  // sent means that the file is an older copy of itself: the waiting facts are then renumbered, above it.
+  // All facts up to and including `sequence` are durable. Returns their origins, in order. A number that was never sent
+  // means that the file was replaced by an older copy: the waiting facts then get new numbers above it.
   std::vector<Origin> Acknowledge(uint64_t sequence);
 
-  // Returns what may be sent and was not sent yet on this stream, in messages within the limits of the control stream.
+  // Returns the facts that may be sent and were not sent yet on this stream, in messages within the limits of the
+  // control stream.
   std::vector<v1::FactBatch> TakeUnsent();
-  // Returns whether an unsent fact that may be sent is urgent: all are, except that a trainer was started, has
-  // registered, or what its host decided.
+  // Returns whether an unsent fact that may be sent is urgent. All facts are, except `started`, `registered` and
+  // `decided`.
   bool IsUrgent() const;
-  // Whether something was not sent yet on this stream, including what may not be sent before it is stored.
+  // Whether there are facts that were not sent yet on this stream, including those that must be stored first.
   bool has_unsent() const { return unsent_ < entries_.size(); }
   // There is a new stream: everything without acknowledgement must be sent.
   void Rewind() { unsent_ = 0; }
 
-  // Returns the next write, unless one is under way or nothing needs one. Call Stored or Failed after it.
+  // Returns the next write; none if one is under way or nothing has to be written. Call Stored or Failed after it.
   std::optional<Write> TakeWrite();
   void Stored();
   // The disk refused a write: facts continue in memory, under `new_id` unless they are in memory already. Returns
   // whether `new_id` is used.
   bool Failed(std::string new_id);
-  // The write under way hangs: as Failed, but no other write begins before it has ended. Then everything is written
-  // again.
+  // The write under way hangs: does the same as Failed, but no other write begins before that one has ended. Then
+  // everything is written again.
   bool Abandon(std::string new_id);
   // Allows another write to the disk.
   void RetryDisk() { replace_next_ = true; }
 
   // From now on facts belong to this cluster. Those of another cluster are dropped, except exits: the slots of trainers
   // that a hello named are free once their exit is reported. Returns how many were dropped.
-  size_t BelongTo(const std::string& cluster_id);
+  size_t SetCluster(const std::string& cluster_id);
 
-  Mark MarkOf(const TrainerId& id) const;
+  KnownNumbers KnownNumbersOf(const TrainerId& id) const;
   // Whether the exit of this trainer waits under a number up to `sequence`.
   bool HasExit(const TrainerId& id, uint64_t sequence) const;
   // Forgets trainers that do not exist any more, except for their waiting facts.
-  template <typename IsThere>
-  void ForgetOthers(const IsThere& is_there) {
-    std::erase_if(marks_, [&](const auto& mark) { return !is_there(mark.first); });
+  template <typename Exists>
+  void ForgetOtherTrainers(const Exists& exists) {
+    std::erase_if(marks_, [&](const auto& mark) { return !exists(mark.first); });
   }
   bool on_disk() const { return on_disk_; }
   bool empty() const { return entries_.empty(); }
@@ -109,7 +110,7 @@ class Outbox {
   };
 
   void Push(Entry entry);
-  void NumberAbove(uint64_t sequence);
+  void RenumberAbove(uint64_t sequence);
   std::string WholeFile() const;
 
   std::string id_;
@@ -118,15 +119,18 @@ class Outbox {
   size_t bytes_ = 0;   // of the entries
   size_t unsent_ = 0;  // index of the first entry not sent on this stream
   uint64_t last_sequence_ = 0;
-  uint64_t last_sent_ = 0;  // the highest a coordinator may know for this id
+  uint64_t last_sent_ = 0;  // the highest number that a coordinator may know for this id
   uint64_t acked_ = 0;
-  std::map<TrainerId, uint64_t> marks_;  // durable numbers, of trainers whose exit is not durable
+  // The highest durable number of each trainer whose exit is not durable.
+  std::map<TrainerId, uint64_t> marks_;
 
   bool on_disk_ = true;
-  bool replace_next_ = true;  // a new incarnation begins with a new file: no torn tail, nothing acknowledged
-  uint64_t stored_ = 0;
-  uint64_t written_ = 0;  // in a write that has finished or is under way
-  uint64_t acked_written_ = 0;
+  // The next write replaces the file. A new incarnation begins with a new file, without a torn end and acknowledged
+  // facts.
+  bool replace_next_ = true;
+  uint64_t stored_ = 0;       // the highest number on disk
+  uint64_t written_ = 0;      // the highest number in a write that has finished or is under way
+  uint64_t written_ack_ = 0;  // the highest acknowledged number in such a write
   bool writing_ = false;
   size_t file_bytes_ = 0;  // of facts in the file
 };

@@ -11,13 +11,13 @@ constexpr size_t kLengthBytes = 4;
 constexpr size_t kChecksumBytes = 8;
 constexpr size_t kFrameBytes = kLengthBytes + kChecksumBytes;
 
-std::string LengthOf(absl::string_view payload) {
+std::string EncodeLength(absl::string_view payload) {
   std::string bytes;
   for (size_t i = 0; i < kLengthBytes; ++i) bytes.push_back(static_cast<char>(payload.size() >> (8 * i) & 0xff));
   return bytes;
 }
 
-// Covers the length too: with a wrong length, valid bytes must not be read from what follows.
+// The checksum covers the length too, so that a wrong length is detected.
 std::string ChecksumOf(absl::string_view length, absl::string_view payload) {
   Hasher hasher;
   hasher.Add(length);
@@ -25,7 +25,7 @@ std::string ChecksumOf(absl::string_view length, absl::string_view payload) {
   return absl::HexStringToBytes(hasher.Hex().substr(0, 2 * kChecksumBytes));
 }
 
-// Removes the first record from `bytes`; returns false if it is not whole.
+// Removes the first record from `bytes`; returns false if it is torn or damaged.
 bool TakeRecord(absl::string_view& bytes, v1::OutboxRecord& record) {
   if (bytes.size() < kFrameBytes) return false;
   size_t size = 0;
@@ -42,7 +42,7 @@ bool TakeRecord(absl::string_view& bytes, v1::OutboxRecord& record) {
 
 std::string EncodeOutboxRecord(const v1::OutboxRecord& record) {
   std::string payload = record.SerializeAsString();
-  std::string length = LengthOf(payload);
+  std::string length = EncodeLength(payload);
   return absl::StrCat(length, ChecksumOf(length, payload), payload);
 }
 
@@ -50,7 +50,7 @@ absl::StatusOr<OutboxContents> ReadOutboxFile(absl::string_view file) {
   OutboxContents contents;
   v1::OutboxRecord record;
   for (bool first = true; !file.empty() && TakeRecord(file, record); first = false) {
-    // Numbers mean nothing without the header, which names their outbox.
+    // The numbers of facts mean nothing without the header, which contains the id of their outbox.
     if (first && !record.has_header()) break;
     switch (record.kind_case()) {
       case v1::OutboxRecord::kHeader:
@@ -63,7 +63,7 @@ absl::StatusOr<OutboxContents> ReadOutboxFile(absl::string_view file) {
         contents.acked_fact = record.acked_fact();
         break;
       default:
-        break;  // unknown to this version; harmless, as the version number shows
+        break;  // of a newer daemon whose format has the same version, so it may be ignored
     }
   }
   if (contents.header.version() > kOutboxVersion) {

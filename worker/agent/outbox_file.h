@@ -5,7 +5,8 @@
 //   record:  length of the payload (4 bytes, little-endian), its checksum (8 bytes, XXH3), the payload (an
 //   OutboxRecord)
 //
-// A crash may leave a torn record at the end: it is cut off; nothing of it had been sent or acknowledged.
+// A crash may leave a torn record at the end, which is cut off: facts are sent only after they are stored, so it was
+// never sent.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +28,8 @@ std::string EncodeOutboxRecord(const v1::OutboxRecord& record);
 struct OutboxContents {
   v1::OutboxHeader header;            // an empty id: there was no file, or it was unreadable
   std::vector<v1::OutboxFact> facts;  // in order, including acknowledged ones
-  uint64_t acked_fact = 0;
-  size_t cut_bytes = 0;  // torn or damaged bytes at the end; the next replacement removes them
+  uint64_t acked_fact = 0;            // the highest number that the coordinator had acknowledged
+  size_t cut_bytes = 0;               // torn or damaged bytes at the end; the next replacement removes them
 };
 
 // Possible errors: FailedPrecondition: a newer version of the daemon wrote the file; install that version, or use

@@ -37,7 +37,7 @@ class OutboxFile final : public OutboxStorage {
     }
     if (fdatasync(fd_) != 0) return ErrnoStatus(errno, absl::StrCat("cannot sync ", path_));
     struct stat open_file;
-    if (fstat(fd_, &open_file) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path_));
+    if (fstat(fd_, &open_file) != 0) return ErrnoStatus(errno, absl::StrCat("cannot stat ", path_));
     // A removed file still accepts writes, which would be lost.
     if (IdOf(path_) == FileId{.device = open_file.st_dev, .inode = open_file.st_ino}) return absl::OkStatus();
     Close();

@@ -22,7 +22,7 @@
 
 namespace trainyard::agent {
 
-// The file; a test passes one that runs full. Used by one thread at a time. Errors name the path; ResourceExhausted
+// The file; tests pass one whose disk is full. Used by one thread at a time. Errors name the path; ResourceExhausted
 // means a full disk.
 class OutboxStorage {
  public:
@@ -31,7 +31,7 @@ class OutboxStorage {
   virtual absl::StatusOr<std::string> Read() = 0;
   // Appends and syncs. After an error the end of the file may be torn.
   virtual absl::Status Append(absl::string_view bytes) = 0;
-  // Replaces the content atomically: after a crash there is the old or the new one.
+  // Replaces the content atomically: after a crash the file has either the old or the new content.
   virtual absl::Status Replace(absl::string_view bytes) = 0;
 };
 

@@ -19,12 +19,12 @@ namespace {
 constexpr size_t kProcBytes = 16 << 10;
 constexpr size_t kKernelFrames = 32;
 constexpr size_t kProbesWaitingMax = 64;
-// Fields of /proc/<pid>/stat after the name: 3 is the state, 14 and 15 are the times.
+// Indices into the fields of /proc/<pid>/stat that follow the name; proc(5) numbers these fields from 3.
 constexpr size_t kStateField = 0;
 constexpr size_t kUserField = 11;
 constexpr size_t kSystemField = 12;
 
-// System calls in which a process may stay: they wait, or work on files.
+// System calls in which a process may be blocked for long: they wait, or use files.
 struct NamedCall {
   long number;
   const char* name;
@@ -79,7 +79,7 @@ constexpr NamedCall kCalls[] = {
     TRAINYARD_CALL(io_getevents),
     TRAINYARD_CALL(process_vm_readv),
     TRAINYARD_CALL(restart_syscall),
-#ifdef SYS_poll  // of old: newer machines have only what follows from the calls above
+#ifdef SYS_poll  // older architectures have these too
     TRAINYARD_CALL(poll),
     TRAINYARD_CALL(select),
     TRAINYARD_CALL(epoll_wait),
@@ -146,23 +146,23 @@ std::vector<std::string> ParseKernelStack(absl::string_view text, size_t limit) 
 }
 
 v1::Examination InspectProcess(pid_t pid) {
-  v1::Examination seen;
+  v1::Examination examination;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
   if (!stat.ok()) {
-    seen.set_stack_note("the process has exited");
-    return seen;
+    examination.set_stack_note("the process has exited");
+    return examination;
   }
-  seen.set_state(stat->state);
-  seen.set_system_call(ParseSystemCall(ReadOrEmpty(pid, "syscall")));
+  examination.set_state(stat->state);
+  examination.set_system_call(ParseSystemCall(ReadOrEmpty(pid, "syscall")));
   for (std::string& frame : ParseKernelStack(ReadOrEmpty(pid, "stack"), kKernelFrames))
-    seen.add_stack(std::move(frame));
-  if (seen.stack_size() > 0) return seen;
-  // Readable by everyone, while only root can read the whole stack.
+    examination.add_stack(std::move(frame));
+  if (examination.stack_size() > 0) return examination;
+  // Everyone may read wchan, the innermost function; only root can read the whole stack.
   std::string waits_in = ReadOrEmpty(pid, "wchan");
-  if (!waits_in.empty() && waits_in != "0") seen.add_stack(waits_in);
-  seen.set_stack_note(seen.stack_size() > 0 ? "only the innermost function of the kernel may be read"
-                                            : "the kernel's stack may not be read, or there is none");
-  return seen;
+  if (!waits_in.empty() && waits_in != "0") examination.add_stack(waits_in);
+  examination.set_stack_note(examination.stack_size() > 0 ? "only the innermost function of the kernel may be read"
+                                                          : "the kernel's stack may not be read, or there is none");
+  return examination;
 }
 
 ProcessExaminer::ProcessExaminer(Post post, StackRequest request_stack, absl::Duration watch)
@@ -199,10 +199,10 @@ void ProcessExaminer::Run() {
       request = std::move(requests_.front());
       requests_.pop_front();
     }
-    std::optional<v1::Examination> seen = request.with_stack ? ExamineWithStack(request) : ExamineOnce(request);
-    if (!seen.has_value()) return;
-    seen->set_request_id(request.request_id);
-    post_(ProcessExamined{request.id, *std::move(seen)});
+    std::optional<v1::Examination> examination = request.with_stack ? ExamineWithStack(request) : ExamineOnce(request);
+    if (!examination.has_value()) return;
+    examination->set_request_id(request.request_id);
+    post_(ProcessExamined{request.id, *std::move(examination)});
   }
 }
 
@@ -211,33 +211,33 @@ std::optional<v1::Examination> ProcessExaminer::ExamineOnce(const ExamineProcess
   absl::StatusOr<ProcessStat> before = ReadProcessStat(pid);
   absl::Time began = Clock::GetSteadyClock().TimeNow();
   if (before.ok() && !Wait(watch_)) return std::nullopt;
-  v1::Examination seen = InspectProcess(pid);
+  v1::Examination examination = InspectProcess(pid);
   absl::StatusOr<ProcessStat> after = ReadProcessStat(pid);
   double seconds = absl::ToDoubleSeconds(Clock::GetSteadyClock().TimeNow() - began);
   if (before.ok() && after.ok() && seconds > 0) {
-    seen.set_cpu_share(std::max(0.0, (after->cpu_s - before->cpu_s) / seconds));
+    examination.set_cpu_share(std::max(0.0, (after->cpu_s - before->cpu_s) / seconds));
   }
-  return seen;
+  return examination;
 }
 
-// Returns the stack that the process itself reports; else the kernel's, and why there is no more.
+// Returns the stack that the process itself reports; else the kernel's stack and a note why the process reported none.
 v1::Examination ProcessExaminer::ExamineWithStack(const ExamineProcess& request) {
-  v1::Examination seen = InspectProcess(static_cast<pid_t>(request.pid));
-  if (seen.state().empty()) return seen;
+  v1::Examination examination = InspectProcess(static_cast<pid_t>(request.pid));
+  if (examination.state().empty()) return examination;
   StackAnswer answer = {.frames = {}, .note = "this daemon cannot ask the process"};
   if (request_stack_) answer = request_stack_(request, [this](absl::Duration duration) { return Wait(duration); });
   if (!answer.frames.empty()) {
-    seen.clear_stack();
-    seen.clear_stack_note();
-    for (std::string& frame : answer.frames) seen.add_stack(std::move(frame));
-    return seen;
+    examination.clear_stack();
+    examination.clear_stack_note();
+    for (std::string& frame : answer.frames) examination.add_stack(std::move(frame));
+    return examination;
   }
-  if (seen.stack_size() > 0) {
-    seen.set_stack_note(absl::StrCat(answer.note, "; of the kernel"));
+  if (examination.stack_size() > 0) {
+    examination.set_stack_note(absl::StrCat(answer.note, "; the stack is that of the kernel"));
   } else {
-    seen.set_stack_note(absl::StrCat(answer.note, "; ", seen.stack_note()));
+    examination.set_stack_note(absl::StrCat(answer.note, "; ", examination.stack_note()));
   }
-  return seen;
+  return examination;
 }
 
 }  // namespace trainyard::agent

@@ -20,7 +20,7 @@
 #include "common/steady_cond_var.h"
 #include "trainyard/v1/agent.pb.h"
 #include "worker/agent/events.h"
-#include "worker/agent/stack_question.h"
+#include "worker/agent/stack_request.h"
 
 namespace trainyard::agent {
 
@@ -29,7 +29,7 @@ struct ProcessStat {
   double cpu_s = 0;   // user and system time of all threads
 };
 
-// Possible errors of these: NotFound: there is no such process. DataLoss: the text of /proc is not as expected.
+// Possible errors of both: NotFound: there is no such process. DataLoss: the text of /proc is not as expected.
 absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
 // From the text of /proc/<pid>/stat.
 absl::StatusOr<ProcessStat> ParseProcessStat(absl::string_view text);
@@ -50,11 +50,12 @@ v1::Examination InspectProcess(pid_t pid);
 class ProcessExaminer {
  public:
   using Post = std::function<void(Event)>;
-  // Returns false if the wait must end.
+  // Sleeps; returns false if the thread must end.
   using Pause = absl::FunctionRef<bool(absl::Duration)>;
   using StackRequest = std::function<StackAnswer(const ExamineProcess& request, Pause pause)>;
 
-  // `request_stack` is called for requests with a stack; null: stacks are not available.
+  // `request_stack` is called for requests with a stack; null: stacks are not available. `watch` is how long the CPU
+  // share is measured.
   explicit ProcessExaminer(Post post, StackRequest request_stack = nullptr,
                            absl::Duration watch = absl::Milliseconds(300));
   // Ends the thread; requests without an answer get none.

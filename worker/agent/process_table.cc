@@ -23,7 +23,7 @@
 #include "common/files.h"
 #include "common/plain_text.h"
 #include "worker/agent/environment.h"
-#include "worker/agent/stack_question.h"
+#include "worker/agent/stack_request.h"
 #include "worker/shim/process.h"
 
 namespace trainyard::agent {
@@ -33,7 +33,8 @@ constexpr char kTokenVariable[] = "TRAINYARD_TOKEN=";
 // The shim writes the pids within a few milliseconds; there is no other notification than the file.
 constexpr int kPidPollMs = 2;
 constexpr int kLatePidPollMs = 100;
-// A shim that cannot write them (a full disk) can still be killed, and its trainer with it.
+// After this time, a shim that did not write them (the disk is full) is killed instead of its trainer, which ends with
+// it.
 constexpr absl::Duration kPidWait = absl::Seconds(1);
 constexpr absl::Duration kLostTrainerWait = absl::Milliseconds(500);
 constexpr size_t kMessageBytesMax = 4096;
@@ -51,7 +52,7 @@ int MakeChildFd() {
   return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// The trainer of a killed shim, which the kernel kills automatically, and processes that it may have started.
+// Ends the processes that the trainer of a killed shim may have started. The kernel kills the trainer itself.
 void EndLostTrainer(const ProcessId& trainer) {
   shim::KillSession(trainer.pid, trainer.start);
   absl::Time deadline = absl::Now() + kLostTrainerWait;
@@ -109,7 +110,7 @@ void ProcessTable::MarkReported(const TrainerId& id) {
   Enqueue([this, id] {
     // Without the mark the next incarnation of the daemon reports the exit once more, which is harmless.
     MarkFolderReported(FolderOf(id)).IgnoreError();
-    options_.on_kept(PruneRankFolders(options_.ranks, {}));
+    options_.on_pruned(PruneRankFolders(options_.ranks, {}));
   });
 }
 
@@ -132,7 +133,7 @@ void ProcessTable::Run() {
     struct signalfd_siginfo info;
     while (read(child_fd_, &info, sizeof info) == sizeof info) {
     }
-    // Shims, and orphans of shims that were killed. A pidfd signals the end even after the process was reaped.
+    // Reaps shims, and orphans of shims that were killed. A pidfd signals the end even after the process was reaped.
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     for (size_t i = 0; i < order.size(); ++i) {
@@ -261,9 +262,9 @@ void ProcessTable::FindAll() {
         followed_[followed.id] = std::move(followed);  // without a pidfd until its pids are written
         return;
       }
-      bool is_it = IsAlive(followed.pids->shim);
-      if (is_it) Follow(std::move(followed));
-      if (!is_it) Finish(followed);
+      bool is_alive = IsAlive(followed.pids->shim);
+      if (is_alive) Follow(std::move(followed));
+      if (!is_alive) Finish(followed);
     });
   }
   post_(AllFound{});
@@ -272,7 +273,7 @@ void ProcessTable::FindAll() {
 bool ProcessTable::Poll(Followed& followed, bool shim_ended) {
   if (!followed.pids.has_value()) FindPids(followed);
   if (followed.pidfd < 0) {
-    // Found while its shim was starting.
+    // The folder was found while its shim was starting.
     if (followed.pids.has_value()) followed.pidfd = OpenPidfd(followed.pids->shim.pid);
     shim_ended = followed.pidfd < 0 && !HasLiveShim(followed.folder);
   }
@@ -289,18 +290,18 @@ void ProcessTable::FindPids(Followed& followed) {
     post_(ProcessStarted{followed.id, pids->trainer.pid});
     if (followed.pending_signal != 0) SignalNow(followed.id, followed.pending_signal);
   } else if (followed.pending_signal == SIGKILL && absl::Now() - followed.since > kPidWait && followed.pidfd >= 0) {
-    // Its trainer is killed with it.
+    // The trainer is killed together with its shim.
     syscall(SYS_pidfd_send_signal, followed.pidfd, SIGKILL, nullptr, 0);
   }
 }
 
 void ProcessTable::Finish(Followed& followed) {
-  // A trainer that ran only for a moment was still started.
+  // A trainer that ended before its pids were read was started, too.
   if (!followed.pids.has_value()) FindPids(followed);
   absl::StatusOr<v1::TrainerExited> exited = ReadExit(followed.folder);
   if (!exited.ok()) {
     if (followed.pids.has_value()) EndLostTrainer(followed.pids->trainer);
-    HasLiveShim(followed.folder);  // writes the record
+    HasLiveShim(followed.folder);  // writes an exit record, so that no shim starts there later
     exited = LostExit(followed.folder);
   }
   if (exited->cause() == v1::TrainerExited::CAUSE_SIGNAL && exited->signal() == SIGKILL && exited->message().empty()) {

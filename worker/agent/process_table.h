@@ -36,14 +36,15 @@ struct ProcessTableOptions {
   std::string shim;     // absolute path of trainyard-shim
   std::string trainer;  // absolute path of the trainer
   std::string link;     // path of the daemon's socket
-  // Called on the table's thread before each start. Returns why no trainer can be started now, which may pass.
+  // Called on the table's thread before each start. Returns OK, or why no trainer can be started now; the
+  // reason is temporary.
   std::function<absl::Status()> check = [] { return absl::OkStatus(); };
   // Returns the folder in memory for snapshots; empty: none.
   std::function<std::string()> snapshots = [] { return std::string(); };
   int lifeline_fd = -1;
   uint64_t log_bytes_per_rank = 64 << 20;
-  // Called on the table's thread with the total of stored rank folders, when a folder was added permanently.
-  std::function<void(const RankFolders&)> on_kept = [](const RankFolders&) {};
+  // Called on the table's thread with the totals of the stored rank folders, each time old ones were removed.
+  std::function<void(const RankFolders&)> on_pruned = [](const RankFolders&) {};
 };
 
 class ProcessTable {
@@ -65,15 +66,15 @@ class ProcessTable {
   void MarkReported(const TrainerId& id);
 
  private:
-  // A shim that is running.
+  // A shim that is running, and its trainer.
   struct Followed {
     TrainerId id;
     std::string folder;
     pid_t shim_pid = 0;
     int pidfd = -1;
     std::optional<PidRecord> pids = std::nullopt;
-    int pending_signal = 0;  // arrived before the trainer's pid was known
-    absl::Time since;
+    int pending_signal = 0;         // arrived before the trainer's pid was known
+    absl::Time since;               // when the shim was started or found
     MemoryKills memory_kills = {};  // when its pids were first seen
   };
   using Command = std::function<void()>;

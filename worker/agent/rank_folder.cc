@@ -30,7 +30,7 @@ constexpr uint64_t kRecordBytesMax = 1 << 20;
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-std::string FieldLines(const Fields& fields) {
+std::string EncodeFields(const Fields& fields) {
   std::string data;
   for (const auto& [name, value] : fields) {
     absl::StrAppend(&data, name, "=", value);
@@ -39,7 +39,7 @@ std::string FieldLines(const Fields& fields) {
   return data;
 }
 
-absl::StatusOr<Fields> Read(const std::string& folder, const char* file) {
+absl::StatusOr<Fields> ReadFields(const std::string& folder, const char* file) {
   std::string path = JoinPath(folder, file);
   ASSIGN_OR_RETURN(std::string data, ReadFile(path, kRecordBytesMax));
   if (data.empty() || data.back() != '\0') return absl::DataLossError(absl::StrCat(path, " is not a whole record"));
@@ -64,8 +64,8 @@ void AddLastLine(v1::TrainerExited& exited, absl::string_view line) {
   }
 }
 
-// The end of a trainer's output, for a record that its shim could not write.
-std::vector<std::string> TailOf(const std::string& path) {
+// Returns the last lines of a trainer's output, for an exit whose shim could not record them.
+std::vector<std::string> LastLinesOf(const std::string& path) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return {};
   absl::Cleanup close_fd = [fd] { close(fd); };
@@ -93,7 +93,7 @@ absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launc
     return absl::InvalidArgumentError(absl::StrCat("the trainer cannot be started: its ", name, " '",
                                                    absl::CHexEscape(value), "' holds a zero byte"));
   }
-  std::string data = FieldLines(fields);
+  std::string data = EncodeFields(fields);
 
   if (mkdir(folder.c_str(), 0755) != 0) return ErrnoStatus(errno, absl::StrCat("cannot make rank folder ", folder));
   std::string path = JoinPath(folder, shim::kLaunchFile);
@@ -106,7 +106,7 @@ absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launc
 }
 
 absl::StatusOr<LaunchRecord> ReadLaunch(const std::string& folder) {
-  ASSIGN_OR_RETURN(Fields fields, Read(folder, shim::kLaunchFile));
+  ASSIGN_OR_RETURN(Fields fields, ReadFields(folder, shim::kLaunchFile));
   LaunchRecord launch;
   for (auto& [name, value] : fields) {
     if (name == shim::kProgram) launch.program = value;
@@ -118,7 +118,7 @@ absl::StatusOr<LaunchRecord> ReadLaunch(const std::string& folder) {
 }
 
 absl::StatusOr<PidRecord> ReadPids(const std::string& folder) {
-  ASSIGN_OR_RETURN(Fields fields, Read(folder, shim::kPidFile));
+  ASSIGN_OR_RETURN(Fields fields, ReadFields(folder, shim::kPidFile));
   std::map<std::string, uint64_t> numbers;
   for (const auto& [name, value] : fields) numbers[name] = Number(value);
   PidRecord pids;
@@ -131,7 +131,7 @@ absl::StatusOr<PidRecord> ReadPids(const std::string& folder) {
 }
 
 absl::StatusOr<v1::TrainerExited> ReadExit(const std::string& folder) {
-  ASSIGN_OR_RETURN(Fields fields, Read(folder, shim::kExitFile));
+  ASSIGN_OR_RETURN(Fields fields, ReadFields(folder, shim::kExitFile));
   v1::TrainerExited exited;
   uint64_t dropped_bytes = 0;
   for (const auto& [name, value] : fields) {
@@ -167,16 +167,16 @@ v1::TrainerExited LostExit(const std::string& folder) {
   exited.set_cause(v1::TrainerExited::CAUSE_LOST);
   exited.set_message("its shim ended without an exit record (killed, or the host was restarted)");
   for (const char* file : {shim::kStdoutFile, shim::kStderrFile}) {
-    for (const std::string& line : TailOf(JoinPath(folder, file))) AddLastLine(exited, line);
+    for (const std::string& line : LastLinesOf(JoinPath(folder, file))) AddLastLine(exited, line);
   }
   return exited;
 }
 
 absl::Status WriteStartFailure(const std::string& folder, const absl::Status& why) {
   return WriteFileAtomically(JoinPath(folder, shim::kExitFile),
-                             FieldLines({{shim::kCause, shim::kCauseStartFailed},
-                                         {shim::kMessage, ValidUtf8(why.message(), 4096)},
-                                         {shim::kMayPass, absl::IsResourceExhausted(why) ? "1" : "0"}}));
+                             EncodeFields({{shim::kCause, shim::kCauseStartFailed},
+                                           {shim::kMessage, ValidUtf8(why.message(), 4096)},
+                                           {shim::kMayPass, absl::IsResourceExhausted(why) ? "1" : "0"}}));
 }
 
 absl::Status MarkFolderReported(const std::string& folder) {
@@ -194,10 +194,10 @@ bool HasLiveShim(const std::string& folder) {
   int fd = open(JoinPath(folder, shim::kLaunchFile).c_str(), O_RDONLY | O_CLOEXEC);
   absl::Cleanup close_fd = [fd] { close(fd); };
   if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) return true;
-  // Under the lock: a shim that is about to start finds the lock held or this record, and starts nothing in either
-  // case.
+  // The record is written under the lock: a shim that is about to start finds either the lock held or this record, and
+  // starts nothing in either case.
   std::string path = JoinPath(folder, shim::kExitFile);
-  if (!FileExists(path)) WriteFileAtomically(path, FieldLines({{shim::kCause, shim::kCauseLost}})).IgnoreError();
+  if (!FileExists(path)) WriteFileAtomically(path, EncodeFields({{shim::kCause, shim::kCauseLost}})).IgnoreError();
   return false;
 }
 

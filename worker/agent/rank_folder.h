@@ -43,7 +43,7 @@ struct PidRecord {
 // Others: those of the disk.
 absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launch);
 
-// Possible errors of these: NotFound: not written (yet). DataLoss: not a record.
+// Possible errors of these functions: NotFound: not written (yet). DataLoss: not a record.
 absl::StatusOr<LaunchRecord> ReadLaunch(const std::string& folder);
 absl::StatusOr<PidRecord> ReadPids(const std::string& folder);
 absl::StatusOr<v1::TrainerExited> ReadExit(const std::string& folder);
@@ -56,6 +56,7 @@ absl::Status WriteStartFailure(const std::string& folder, const absl::Status& wh
 
 // Records that the coordinator has this rank's exit.
 absl::Status MarkFolderReported(const std::string& folder);
+// Returns whether the coordinator has it.
 bool IsFolderReported(const std::string& folder);
 
 // Returns whether a shim is running here; a shim holds the lock of the launch record as long as it runs. If none is,
@@ -65,8 +66,8 @@ bool HasLiveShim(const std::string& folder);
 // All rank folders below `ranks`, ordered by their last change, oldest first.
 std::vector<TrainerId> ListRankFolders(const std::string& ranks);
 
-// The daemons' sockets with which the trainers of these rank folders were started, except trainers that have ended and
-// are reported.
+// Returns the paths of the daemons' sockets that the trainers of these rank folders dial, except trainers that have
+// ended and are reported.
 std::set<std::string> LinksOfTrainers(const std::string& ranks);
 
 struct FolderLimits {

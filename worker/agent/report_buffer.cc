@@ -8,10 +8,10 @@
 namespace trainyard::agent {
 namespace {
 
-// Steps wait no longer than a user would notice; everything else is for `status`.
+// A user who follows the steps does not notice this delay; everything else is shown by `status` only.
 constexpr absl::Duration kStepsInterval = absl::Milliseconds(50);
-constexpr absl::Duration kNewsInterval = absl::Milliseconds(500);
-constexpr int kPhases = 8;
+constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
+constexpr int kPhasesMax = 8;
 
 // Keeps the longest duration of each phase, so that none is lost when reports are rare.
 void MergePhaseTime(const v1::PhaseTime& time, v1::RankReport& into) {
@@ -20,7 +20,7 @@ void MergePhaseTime(const v1::PhaseTime& time, v1::RankReport& into) {
     known.set_longest_s(std::max(known.longest_s(), time.longest_s()));
     return;
   }
-  if (into.phase_times_size() < kPhases) *into.add_phase_times() = time;
+  if (into.phase_times_size() < kPhasesMax) *into.add_phase_times() = time;
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ void ReportBuffer::Add(const v1::RankReport& report, absl::Time now) {
   newest_.clear_steps();
   newest_.clear_evals();
   newest_at_ = now;
-  has_news_ = true;
+  newest_is_unsent_ = true;
 }
 
 void ReportBuffer::SetProcess(std::string state, double cpu_s) {
@@ -57,20 +57,20 @@ void ReportBuffer::SetProcess(std::string state, double cpu_s) {
   process_cpu_s_ = cpu_s;
 }
 
-void ReportBuffer::Nudge(const v1::TrainerKey& key, bool silent, absl::Time now) {
+void ReportBuffer::RepeatLast(const v1::TrainerKey& key, bool silent, absl::Time now) {
   *newest_.mutable_key() = key;
   newest_.set_silent(silent);
   if (newest_at_ == absl::Time()) newest_at_ = now;
-  has_news_ = true;
+  newest_is_unsent_ = true;
 }
 
 absl::Time ReportBuffer::due() const {
   if (steps_.unsent < steps_.items.size() || evals_.unsent < evals_.items.size()) return sent_at_ + kStepsInterval;
-  if (has_news_) return sent_at_ + kNewsInterval;
+  if (newest_is_unsent_) return sent_at_ + kReportInterval;
   return absl::InfiniteFuture();
 }
 
-std::vector<v1::RankReport> ReportBuffer::Take(absl::Time now) {
+std::vector<v1::RankReport> ReportBuffer::TakeUnsent(absl::Time now) {
   std::vector<v1::RankReport> reports;
   if (due() == absl::InfiniteFuture()) return reports;
   do {
@@ -80,7 +80,8 @@ std::vector<v1::RankReport> ReportBuffer::Take(absl::Time now) {
     report.set_cpu_total_s(process_cpu_s_);
     report.set_age_s(newest_.age_s() + absl::ToDoubleSeconds(now - newest_at_));
     report.set_dropped_steps(std::exchange(unreported_dropped_, 0));
-    for (size_t room = limits::kReportsPerMessage; room > 0 && steps_.unsent < steps_.items.size(); --room) {
+    for (size_t steps_left = limits::kReportsPerMessage; steps_left > 0 && steps_.unsent < steps_.items.size();
+         --steps_left) {
       *report.add_steps() = steps_.items[steps_.unsent++];
     }
     // An evaluation is sent after its step.
@@ -91,7 +92,7 @@ std::vector<v1::RankReport> ReportBuffer::Take(absl::Time now) {
       *report.add_evals() = evals_.items[evals_.unsent++];
     }
   } while (steps_.unsent < steps_.items.size() || evals_.unsent < evals_.items.size());
-  has_news_ = false;
+  newest_is_unsent_ = false;
   sent_at_ = now;
   return reports;
 }
@@ -99,7 +100,7 @@ std::vector<v1::RankReport> ReportBuffer::Take(absl::Time now) {
 void ReportBuffer::Rewind() {
   steps_.unsent = 0;
   evals_.unsent = 0;
-  has_news_ = newest_at_ != absl::Time();
+  newest_is_unsent_ = newest_at_ != absl::Time();
   sent_at_ = absl::InfinitePast();
 }
 

@@ -2,8 +2,8 @@
 // evaluations are each reported once, so the last 4,096 are stored and sent again on every new stream (the coordinator
 // drops duplicates). For other ranks the newest report is enough, about twice a second.
 //
-// The first report after a pause is sent immediately, so that a first step is visible at once; later ones are gathered,
-// so that a job of a thousand steps a second does not cost a message for each.
+// The first report after a pause is sent immediately, so that a first step is visible immediately; later ones are
+// gathered, so that a job of a thousand steps a second does not cost a message for each.
 //
 // Part of the daemon's core: no thread, lock or clock.
 #pragma once
@@ -25,16 +25,16 @@ class ReportBuffer {
 
   // Sets what the daemon observes of the process; added to every later report.
   void SetProcess(std::string state, double cpu_s);
-  // The trainer is `silent`, or cannot report (its link is not open): its last report is sent once more, with the
-  // present state of the process.
-  void Nudge(const v1::TrainerKey& key, bool silent, absl::Time now);
+  // Sends the last report once more, with the present state of the process: the trainer is `silent`, or cannot report
+  // because its link is not open.
+  void RepeatLast(const v1::TrainerKey& key, bool silent, absl::Time now);
 
   // When the next message is due; InfiniteFuture if there is nothing to report.
   absl::Time due() const;
 
   // Returns all reports that were not sent yet on this stream, oldest first; one of them carries the number of dropped
   // steps. At most limits::kReportsPerMessage steps in a report.
-  std::vector<v1::RankReport> Take(absl::Time now);
+  std::vector<v1::RankReport> TakeUnsent(absl::Time now);
 
   // There is a new stream: everything stored must be sent.
   void Rewind();
@@ -44,7 +44,7 @@ class ReportBuffer {
   struct Queue {
     std::deque<Report> items;
     size_t unsent = 0;       // index of the first item not sent on this stream
-    uint64_t last_step = 0;  // a trainer whose link broke reports some steps twice
+    uint64_t last_step = 0;  // the newest, to skip steps that a trainer whose link broke reports again
 
     // Returns how many items were removed before they were sent.
     uint64_t Add(const Report& report);
@@ -53,8 +53,8 @@ class ReportBuffer {
   v1::RankReport newest_;  // without steps and evaluations; its phase times are those not reported yet
   std::string process_state_;
   double process_cpu_s_ = 0;
-  absl::Time newest_at_;
-  bool has_news_ = false;
+  absl::Time newest_at_;           // when it was received; default: there is none
+  bool newest_is_unsent_ = false;  // on this stream
   absl::Time sent_at_ = absl::InfinitePast();
   Queue<v1::StepReport> steps_;
   Queue<v1::EvalReport> evals_;

@@ -33,7 +33,7 @@ constexpr uint64_t kRecordBytes = 64 << 10;
 // A daemon that removes abandoned folders may remove one that is just being created.
 constexpr int kAttempts = 3;
 
-// Paths of state folders are valid within this namespace.
+// Returns the mount namespace, within which the paths of state folders are valid.
 std::string ThisMountNamespace() {
   char name[256] = {};
   return readlink("/proc/self/ns/mnt", name, sizeof name - 1) > 0 ? name : "unknown";
@@ -67,14 +67,14 @@ std::string RecordOf(const SnapshotFolderOptions& options) {
                       ThisMountNamespace(), "\n");
 }
 
-// Does not write the same text again, so that a full file system does not prevent its own cleaning.
+// Does not write a text that the file contains already, so that this succeeds on a full file system.
 absl::Status Write(const std::string& path, const std::string& text) {
-  absl::StatusOr<std::string> there = ReadFile(path, kRecordBytes);
-  return there.ok() && *there == text ? absl::OkStatus() : WriteFileAtomically(path, text);
+  absl::StatusOr<std::string> current = ReadFile(path, kRecordBytes);
+  return current.ok() && *current == text ? absl::OkStatus() : WriteFileAtomically(path, text);
 }
 
-// Returns whether the folder's daemon will not come back, if it is not running. A folder without a record was abandoned
-// while it was being created.
+// Returns whether no later incarnation of the folder's daemon will need it, provided that the daemon is not running. A
+// folder without a record was abandoned while it was being created.
 bool IsAbandoned(const std::string& path) {
   absl::StatusOr<std::string> record = ReadFile(JoinPath(path, kRecord), kRecordBytes);
   if (!record.ok()) return absl::IsNotFound(record.status());
@@ -86,12 +86,12 @@ bool IsAbandoned(const std::string& path) {
          errno == ENOENT;
 }
 
-// Renames the folder under its lock before removing it, so that a daemon that creates a folder of the same name has its
-// own.
-void RemoveUnlessHeld(const std::string& path, const std::function<bool()>& may) {
+// Removes the folder if no process holds its lock. Renames it first, so that a folder of the same name that a daemon
+// creates meanwhile is not removed.
+void RemoveUnlessHeld(const std::string& path, const std::function<bool()>& may_remove) {
   if (!CheckPrivateFolder(path).ok()) return;
   absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(JoinPath(path, kLock), absl::ZeroDuration());
-  if (!lock.ok() || !may()) return;
+  if (!lock.ok() || !may_remove()) return;
   const std::string gone = absl::StrCat(path, kGone);
   RemoveFolder(gone);
   if (rename(path.c_str(), gone.c_str()) == 0) RemoveFolder(gone);
@@ -136,13 +136,13 @@ absl::Status SnapshotFolder::Make() {
 bool SnapshotFolder::SetJobs(std::set<std::string> jobs) {
   absl::MutexLock lock(&mu_);
   jobs_ = std::move(jobs);
-  return !std::exchange(sweep_waits_, true);
+  return !std::exchange(sweep_scheduled_, true);
 }
 
 void SnapshotFolder::Sweep() {
   {
     absl::MutexLock lock(&mu_);
-    sweep_waits_ = false;
+    sweep_scheduled_ = false;
   }
   for (const std::filesystem::path& entry : EntriesOf(path_)) {
     const std::string name = entry.filename().string();
@@ -166,11 +166,11 @@ void SnapshotFolder::Remove() {
 
 void RemoveAbandonedFolders(const SnapshotFolderOptions& options, const std::string& path) {
   const std::string note = JoinPath(options.state, kNoteInState);
-  const std::string before = ReadFile(note, kRecordBytes).value_or("");
-  if (before != path && absl::StartsWith(std::filesystem::path(before).filename().string(), Prefix())) {
-    RemoveUnlessHeld(before, [] { return true; });
+  const std::string previous = ReadFile(note, kRecordBytes).value_or("");
+  if (previous != path && absl::StartsWith(std::filesystem::path(previous).filename().string(), Prefix())) {
+    RemoveUnlessHeld(previous, [] { return true; });
   }
-  if (before != path) Write(note, path).IgnoreError();  // the next incarnation tries again
+  if (previous != path) Write(note, path).IgnoreError();  // the next incarnation tries again
   if (options.root.empty()) return;
   for (const std::filesystem::path& entry : EntriesOf(options.root)) {
     const std::string other = entry.string();

@@ -19,24 +19,24 @@
 namespace trainyard::agent {
 
 struct SnapshotFolderOptions {
-  std::string root;             // where daemons keep their folders; empty: nowhere
+  std::string root;             // folder in memory in which daemons create theirs; empty: none
   std::string state;            // state folder of the daemon
-  bool is_private = false;      // the daemon was started for one run and does not come back
+  bool is_private = false;      // the daemon was started for one run: no later incarnation needs its snapshots
   bool may_be_on_disk = false;  // for tests on machines without a file system in memory
 };
 
 // Thread-safe.
 class SnapshotFolder {
  public:
-  // Adopts what an earlier incarnation of the daemon has left, if anything; a daemon that starts no trainer leaves
-  // nothing. Possible errors: FailedPrecondition: the root is not in memory, or what is at the path is not ours;
-  // Unavailable: another daemon holds it; others of the system.
+  // Adopts the folder of an earlier incarnation of the daemon, if there is one, but creates none: Make does that before
+  // the first trainer is started. Possible errors: FailedPrecondition: the root is not in memory, or what is at the
+  // path is not ours; Unavailable: another daemon holds it; others of the system.
   static absl::StatusOr<std::shared_ptr<SnapshotFolder>> Find(const SnapshotFolderOptions& options);
   SnapshotFolder(const SnapshotFolder&) = delete;
   SnapshotFolder& operator=(const SnapshotFolder&) = delete;
 
   const std::string& path() const { return path_; }
-  // Creates the folder unless it exists; logout and cleaners may have removed it. Errors as of Find.
+  // Creates the folder unless it exists; logout and cleaners may have removed it. Possible errors: those of Find.
   absl::Status Make();
 
   // Sets the jobs whose snapshots are kept from now on. Returns true if the caller must schedule a call of Sweep.
@@ -56,7 +56,7 @@ class SnapshotFolder {
   std::optional<FileId> id_ ABSL_GUARDED_BY(make_mu_);
   absl::Mutex mu_;
   std::set<std::string> jobs_ ABSL_GUARDED_BY(mu_);
-  bool sweep_waits_ ABSL_GUARDED_BY(mu_) = false;
+  bool sweep_scheduled_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 // Removes abandoned folders that no process holds: below the root, those of this user's private daemons and of daemons

@@ -42,7 +42,7 @@ void TaskThread::Run(State& state) {
     state.mu.Unlock();
     std::function<void()> done = task();
     state.mu.Lock();
-    // With the mutex held, because the objects it calls exist as long as this object does.
+    // Called with the mutex held: the destructor waits for it, and the objects that `done` uses outlive this one.
     if (!state.stopping && done) done();
   }
   state.ended = true;

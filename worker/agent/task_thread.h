@@ -2,7 +2,7 @@
 // Bounded: refuses tasks when too many wait. A task owns everything it uses: a task that hangs outlives this object,
 // whose destructor waits one second for it; its result is then dropped.
 //
-//   if (!disk.Post([path] { return Look(path); }, [this](bool there) { ... })) ... // refused
+//   bool accepted = disk.Post([path] { return FileExists(path); }, [this](bool exists) { ... });
 //
 // Thread-safe. `done` is called from the thread.
 #pragma once

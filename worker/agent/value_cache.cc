@@ -37,8 +37,8 @@ absl::Status ValueCache::Check(const TrainerId& id, const std::string& token) co
 }
 
 template <typename Answer>
-ValueCache::Ended ValueCache::TakeWaits(const Answer& answer) {
-  Ended ended;
+ValueCache::EndedWaits ValueCache::RemoveWaits(const Answer& answer) {
+  EndedWaits ended;
   for (auto at = waits_.begin(); at != waits_.end();) {
     std::optional<absl::StatusOr<std::string>> result = answer(at->second);
     if (result.has_value()) ended.emplace_back(std::move(at->second.done), *std::move(result));
@@ -47,38 +47,38 @@ ValueCache::Ended ValueCache::TakeWaits(const Answer& answer) {
   return ended;
 }
 
-void ValueCache::Call(Ended ended) {
+void ValueCache::CallDone(EndedWaits ended) {
   for (auto& [done, result] : ended) done(std::move(result));
 }
 
 void ValueCache::Add(const GroupId& group, const std::string& name, const std::string& value) {
-  Ended ended;
+  EndedWaits ended;
   {
     absl::MutexLock lock(&mu_);
     auto at = groups_.find(group);
     if (at == groups_.end() || !at->second.over.empty()) return;
     at->second.values[name] = value;
-    ended = TakeWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
+    ended = RemoveWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
       if (wait.group != group || wait.name != name) return std::nullopt;
       return value;
     });
   }
-  Call(std::move(ended));
+  CallDone(std::move(ended));
 }
 
 void ValueCache::Seal(const GroupId& group) {
-  Ended ended;
+  EndedWaits ended;
   {
     absl::MutexLock lock(&mu_);
     auto at = groups_.find(group);
     if (at == groups_.end()) return;
     at->second.sealed = true;
-    ended = TakeWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
+    ended = RemoveWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
       if (wait.group != group) return std::nullopt;
       return Sealed(wait.name);
     });
   }
-  Call(std::move(ended));
+  CallDone(std::move(ended));
 }
 
 bool ValueCache::IsSealed(const GroupId& group) const {
@@ -96,22 +96,22 @@ bool ValueCache::Holds(const GroupId& group, const std::string& name, const std:
 }
 
 void ValueCache::End(const GroupId& group, const std::string& reason) {
-  Ended ended;
+  EndedWaits ended;
   {
     absl::MutexLock lock(&mu_);
     auto at = groups_.find(group);
     if (at == groups_.end()) return;
     at->second.over = reason;
     at->second.values.clear();
-    ended = TakeWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
+    ended = RemoveWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
       if (wait.group != group) return std::nullopt;
       return absl::AbortedError(reason);
     });
-    // A few groups that are over are remembered, to report that to late callers; other unknown groups are reported as
-    // not wanted.
-    constexpr size_t kGroupsOver = 64;
+    // Some groups that have ended are remembered, so that late callers learn why; for older ones, they learn only that
+    // the trainer is not wanted.
+    constexpr size_t kEndedGroupsKept = 64;
     size_t over = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second.over.empty(); });
-    for (auto old = groups_.begin(); old != groups_.end() && over > kGroupsOver;) {
+    for (auto old = groups_.begin(); old != groups_.end() && over > kEndedGroupsKept;) {
       bool drop = !old->second.over.empty() && old->first != group;
       if (drop) {
         std::erase_if(tokens_, [&](const auto& token) { return GroupOf(token.first) == old->first; });
@@ -120,7 +120,7 @@ void ValueCache::End(const GroupId& group, const std::string& reason) {
       old = drop ? groups_.erase(old) : std::next(old);
     }
   }
-  Call(std::move(ended));
+  CallDone(std::move(ended));
 }
 
 ValueCache::WaitId ValueCache::Get(const GroupId& group, const std::string& name, absl::Time deadline, Done done) {
@@ -154,15 +154,15 @@ void ValueCache::Cancel(WaitId wait) {
 }
 
 void ValueCache::Expire(absl::Time now) {
-  Ended ended;
+  EndedWaits ended;
   {
     absl::MutexLock lock(&mu_);
-    ended = TakeWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
+    ended = RemoveWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
       if (wait.deadline > now) return std::nullopt;
       return absl::DeadlineExceededError(absl::StrCat("no rank has put '", wait.name, "' in time"));
     });
   }
-  Call(std::move(ended));
+  CallDone(std::move(ended));
 }
 
 absl::Time ValueCache::NextDeadline() const {

@@ -60,12 +60,12 @@ class ValueCache {
     absl::Time deadline;
     Done done;
   };
-  using Ended = std::vector<std::pair<Done, absl::StatusOr<std::string>>>;
+  using EndedWaits = std::vector<std::pair<Done, absl::StatusOr<std::string>>>;
 
   // Removes the waits for which `answer` returns a result.
   template <typename Answer>
-  Ended TakeWaits(const Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static void Call(Ended ended);
+  EndedWaits RemoveWaits(const Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void CallDone(EndedWaits ended);
 
   mutable absl::Mutex mu_;
   std::map<TrainerId, std::string> tokens_ ABSL_GUARDED_BY(mu_);

@@ -13,7 +13,7 @@ constexpr absl::Duration kPutWait = absl::Seconds(5);
 // After attaching again, values are put in messages of about this size.
 constexpr size_t kPutBytes = 1 << 20;
 
-void Name(const GroupId& id, v1::PutValues& put) {
+void SetGroup(const GroupId& id, v1::PutValues& put) {
   put.set_job_id(id.first.value());
   put.set_generation(id.second.value());
 }
@@ -24,7 +24,9 @@ void AddTo(v1::PutValues& put, const std::string& name, const std::string& value
   added.set_value(value);
 }
 
-absl::Status Away() { return absl::UnavailableError("the coordinator is away; the value will be put when it is back"); }
+absl::Status CoordinatorAway() {
+  return absl::UnavailableError("the coordinator is away; the value will be put when it is back");
+}
 
 }  // namespace
 
@@ -34,7 +36,7 @@ void ValueRelay::Attach() {
   for (const auto& [id, group] : groups_) Send(id, group);
 }
 
-// Sends all puts of a group, including those that an earlier coordinator had.
+// Sends all puts of a group, including those that an earlier coordinator has accepted.
 void ValueRelay::Send(const GroupId& id, const Group& group) {
   v1::AgentMessage message;
   size_t bytes = 0;
@@ -42,45 +44,45 @@ void ValueRelay::Send(const GroupId& id, const Group& group) {
     AddTo(*message.mutable_put(), name, put.value);
     bytes += name.size() + put.value.size();
     if (bytes < kPutBytes) continue;
-    Name(id, *message.mutable_put());
+    SetGroup(id, *message.mutable_put());
     send_(std::exchange(message, {}));
     bytes = 0;
   }
   if (!message.has_put()) return;
-  Name(id, *message.mutable_put());
+  SetGroup(id, *message.mutable_put());
   send_(std::move(message));
 }
 
 void ValueRelay::Detach() {
-  Ended ended;
+  EndedWaits ended;
   {
     absl::MutexLock lock(&mu_);
     attached_ = false;
     for (auto& [id, group] : groups_) {
       for (auto& [name, put] : group.puts) {
         put.known = false;
-        EndWaits(put, Away(), ended);
+        EndWaits(put, CoordinatorAway(), ended);
       }
     }
   }
-  Call(std::move(ended));
+  CallDone(std::move(ended));
 }
 
-void ValueRelay::EndWaits(Value& value, const absl::Status& status, Ended& ended) {
+void ValueRelay::EndWaits(Value& value, const absl::Status& status, EndedWaits& ended) {
   for (Wait& wait : value.waits) ended.emplace_back(std::move(wait.done), status);
   value.waits.clear();
 }
 
-void ValueRelay::Call(Ended ended) {
+void ValueRelay::CallDone(EndedWaits ended) {
   for (auto& [done, status] : ended) done(std::move(status));
 }
 
-void ValueRelay::Take(const v1::StoreValues& values) {
+void ValueRelay::Receive(const v1::StoreValues& values) {
   GroupId id(JobId(values.job_id()), Generation(values.generation()));
   v1::StoreValueList list;
   if (!list.ParseFromString(values.values())) return;  // not from a Trainyard coordinator
   for (const v1::StoreValue& value : list.values()) cache_.Add(id, value.name(), value.value());
-  Ended ended;
+  EndedWaits ended;
   {
     absl::MutexLock lock(&mu_);
     auto at = groups_.find(id);
@@ -103,7 +105,7 @@ void ValueRelay::Take(const v1::StoreValues& values) {
       at->second.puts.erase(put);
     }
   }
-  Call(std::move(ended));
+  CallDone(std::move(ended));
 }
 
 void ValueRelay::Follow(const GroupId& group) {
@@ -113,7 +115,7 @@ void ValueRelay::Follow(const GroupId& group) {
 
 void ValueRelay::Seal(const GroupId& group) {
   cache_.Seal(group);
-  Ended ended;
+  EndedWaits ended;
   {
     absl::MutexLock lock(&mu_);
     auto at = groups_.find(group);
@@ -124,11 +126,11 @@ void ValueRelay::Seal(const GroupId& group) {
     at->second.puts.clear();
     at->second.bytes = 0;
   }
-  Call(std::move(ended));
+  CallDone(std::move(ended));
 }
 
 void ValueRelay::Forget(const GroupId& group) {
-  Ended ended;
+  EndedWaits ended;
   {
     absl::MutexLock lock(&mu_);
     auto at = groups_.find(group);
@@ -136,7 +138,7 @@ void ValueRelay::Forget(const GroupId& group) {
     for (auto& [name, put] : at->second.puts) EndWaits(put, absl::AbortedError("the generation is over"), ended);
     groups_.erase(at);
   }
-  Call(std::move(ended));
+  CallDone(std::move(ended));
 }
 
 void ValueRelay::Put(const TrainerId& id, const std::string& name, const std::string& value, Done done) {
@@ -173,11 +175,11 @@ absl::Status ValueRelay::PutLocked(const TrainerId& id, const std::string& name,
   if (put->second.value != value) {
     return absl::AlreadyExistsError(absl::StrCat("'", name, "' was put with another value"));
   }
-  if (!attached_) return Away();
+  if (!attached_) return CoordinatorAway();
   if (put->second.known) return absl::OkStatus();
   // Sends it even if it was sent before: the answer may have been lost with messages that a full stream dropped.
   v1::AgentMessage message;
-  Name(at->first, *message.mutable_put());
+  SetGroup(at->first, *message.mutable_put());
   AddTo(*message.mutable_put(), name, value);
   send_(std::move(message));
   put->second.waits.push_back({clock_.TimeNow() + kPutWait, std::exchange(done, nullptr)});
@@ -185,19 +187,19 @@ absl::Status ValueRelay::PutLocked(const TrainerId& id, const std::string& name,
 }
 
 void ValueRelay::Expire(absl::Time now) {
-  Ended ended;
+  EndedWaits ended;
   {
     absl::MutexLock lock(&mu_);
     for (auto& [id, group] : groups_) {
       for (auto& [name, put] : group.puts) {
         for (Wait& wait : put.waits) {
-          if (wait.deadline <= now) ended.emplace_back(std::move(wait.done), Away());
+          if (wait.deadline <= now) ended.emplace_back(std::move(wait.done), CoordinatorAway());
         }
         std::erase_if(put.waits, [now](const Wait& wait) { return wait.deadline <= now; });
       }
     }
   }
-  Call(std::move(ended));
+  CallDone(std::move(ended));
 }
 
 absl::Time ValueRelay::NextDeadline() const {

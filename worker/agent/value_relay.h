@@ -40,7 +40,7 @@ class ValueRelay {
   void Attach();
   void Detach();
   // Handles values that the coordinator has sent.
-  void Take(const v1::StoreValues& values);
+  void Receive(const v1::StoreValues& values);
 
   // Values of this group are needed, until it is sealed or ends.
   void Follow(const GroupId& group);
@@ -48,8 +48,9 @@ class ValueRelay {
   void Seal(const GroupId& group);
   void Forget(const GroupId& group);
 
-  // Possible errors of `done`: those of RefusedValue, and Unavailable if there is no coordinator or it does not answer:
-  // the value is stored and put as soon as possible; repeat the call to get the result.
+  // Possible errors of `done`: those of RefusedValue (proto/trainyard/v1/agent.proto), and Unavailable if there is no
+  // coordinator or it does not answer: the value is stored and put as soon as possible; repeat the call to get the
+  // result.
   void Put(const TrainerId& id, const std::string& name, const std::string& value, Done done);
 
   // Ends waits for a coordinator that has not answered in time. Called by the event thread, at least once a second.
@@ -63,7 +64,7 @@ class ValueRelay {
   };
   struct Value {
     std::string value;
-    bool known = false;  // the coordinator has it
+    bool known = false;  // the coordinator of this stream has accepted it
     std::vector<Wait> waits;
   };
   struct Group {
@@ -71,14 +72,15 @@ class ValueRelay {
     size_t bytes = 0;                   // of all values
     bool sealed = false;
   };
-  using Ended = std::vector<std::pair<Done, absl::Status>>;
+  using EndedWaits = std::vector<std::pair<Done, absl::Status>>;
 
   void Send(const GroupId& id, const Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sends what has to be sent. OK: `done` is called later.
+  // Returns the result if it is known already. If the value was sent to the coordinator instead, returns OK and moves
+  // `done`, which is called when the coordinator has answered.
   absl::Status PutLocked(const TrainerId& id, const std::string& name, const std::string& value, Done& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static void EndWaits(Value& value, const absl::Status& status, Ended& ended);
-  static void Call(Ended ended);
+  static void EndWaits(Value& value, const absl::Status& status, EndedWaits& ended);
+  static void CallDone(EndedWaits ended);
 
   ValueCache& cache_;
   Clock& clock_;

@@ -37,12 +37,12 @@ TEST(ReportBuffer, FirstStep_IsSentImmediatelyAndTheNextAreGathered) {
 
   buffer.Add(Steps(1, 1), kStart);
   EXPECT_LE(buffer.due(), kStart);
-  buffer.Take(kStart);
+  buffer.TakeUnsent(kStart);
   buffer.Add(Steps(2, 2), kStart + absl::Milliseconds(1));
   buffer.Add(Steps(3, 3), kStart + absl::Milliseconds(2));
 
   EXPECT_EQ(buffer.due(), kStart + absl::Milliseconds(50));
-  EXPECT_THAT(StepsOf(buffer.Take(kStart + absl::Milliseconds(50))), ::testing::ElementsAre(2, 3));
+  EXPECT_THAT(StepsOf(buffer.TakeUnsent(kStart + absl::Milliseconds(50))), ::testing::ElementsAre(2, 3));
   EXPECT_EQ(buffer.due(), absl::InfiniteFuture());
 }
 
@@ -51,7 +51,7 @@ TEST(ReportBuffer, ReportsWithoutSteps_AreThinnedToTheNewest) {
   v1::RankReport report;
   report.set_phase("train");
   buffer.Add(report, kStart);
-  buffer.Take(kStart);
+  buffer.TakeUnsent(kStart);
 
   for (uint64_t step = 1; step <= 10; ++step) {
     report.set_last_step(step);
@@ -59,7 +59,7 @@ TEST(ReportBuffer, ReportsWithoutSteps_AreThinnedToTheNewest) {
   }
 
   EXPECT_EQ(buffer.due(), kStart + absl::Milliseconds(500));
-  std::vector<v1::RankReport> taken = buffer.Take(kStart + absl::Milliseconds(510));
+  std::vector<v1::RankReport> taken = buffer.TakeUnsent(kStart + absl::Milliseconds(510));
   ASSERT_THAT(taken, SizeIs(1));
   EXPECT_EQ(taken[0].last_step(), 10);
   EXPECT_DOUBLE_EQ(taken[0].age_s(), 0.5);
@@ -68,10 +68,10 @@ TEST(ReportBuffer, ReportsWithoutSteps_AreThinnedToTheNewest) {
 TEST(ReportBuffer, NewStream_SendsAllStoredReportsInMessagesOfLimitedSize) {
   ReportBuffer buffer;
   for (uint64_t step = 1; step <= 1000; ++step) buffer.Add(Steps(step, step), kStart);
-  buffer.Take(kStart);
+  buffer.TakeUnsent(kStart);
 
   buffer.Rewind();
-  std::vector<v1::RankReport> again = buffer.Take(kStart);
+  std::vector<v1::RankReport> again = buffer.TakeUnsent(kStart);
 
   EXPECT_THAT(again, SizeIs(4));
   EXPECT_THAT(StepsOf(again), SizeIs(1000));
@@ -86,7 +86,7 @@ TEST(ReportBuffer, StepsBeyondTheLimit_AreDroppedOldestFirstAndCounted) {
   uint64_t total = limits::kDaemonReports + 10;
 
   for (uint64_t step = 1; step <= total; ++step) buffer.Add(Steps(step, step), kStart);
-  std::vector<v1::RankReport> taken = buffer.Take(kStart);
+  std::vector<v1::RankReport> taken = buffer.TakeUnsent(kStart);
 
   EXPECT_EQ(StepsOf(taken).front(), 11);
   EXPECT_EQ(StepsOf(taken).back(), total);
@@ -97,11 +97,11 @@ TEST(ReportBuffer, StepsBeyondTheLimit_AreDroppedOldestFirstAndCounted) {
 TEST(ReportBuffer, StepsThatWereSentBeforeRemoval_CountAsReportedNotAsDropped) {
   ReportBuffer buffer;
   for (uint64_t step = 1; step <= limits::kDaemonReports; ++step) buffer.Add(Steps(step, step), kStart);
-  buffer.Take(kStart);
+  buffer.TakeUnsent(kStart);
 
   buffer.Add(Steps(5000, 5000), kStart);
 
-  EXPECT_EQ(buffer.Take(kStart + absl::Seconds(1)).back().dropped_steps(), 0);
+  EXPECT_EQ(buffer.TakeUnsent(kStart + absl::Seconds(1)).back().dropped_steps(), 0);
 }
 
 TEST(ReportBuffer, StepsDroppedByTheTrainer_AreReportedOnce) {
@@ -111,7 +111,7 @@ TEST(ReportBuffer, StepsDroppedByTheTrainer_AreReportedOnce) {
   for (uint64_t dropped : {3, 3, 5}) {
     report.set_dropped_steps(dropped);
     buffer.Add(report, kStart);
-    reported.push_back(buffer.Take(kStart).back().dropped_steps());
+    reported.push_back(buffer.TakeUnsent(kStart).back().dropped_steps());
   }
 
   EXPECT_THAT(reported, ::testing::ElementsAre(3, 0, 2));
@@ -123,7 +123,7 @@ TEST(ReportBuffer, StepReportedTwice_IsStoredOnce) {
 
   buffer.Add(Steps(3, 7), kStart);
 
-  EXPECT_THAT(StepsOf(buffer.Take(kStart)), ::testing::ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(StepsOf(buffer.TakeUnsent(kStart)), ::testing::ElementsAre(1, 2, 3, 4, 5, 6, 7));
 }
 
 TEST(ReportBuffer, Evaluation_FollowsItsStep) {
@@ -134,7 +134,7 @@ TEST(ReportBuffer, Evaluation_FollowsItsStep) {
     buffer.Add(report, kStart);
   }
 
-  std::vector<v1::RankReport> taken = buffer.Take(kStart);
+  std::vector<v1::RankReport> taken = buffer.TakeUnsent(kStart);
 
   ASSERT_THAT(taken, SizeIs(2));
   EXPECT_EQ(taken[0].evals_size(), 2);
@@ -152,34 +152,34 @@ v1::RankReport Phase(const std::string& phase, const std::string& ended, double 
 TEST(ReportBuffer, PhaseTimes_SurviveThinningAndAreReportedOnce) {
   ReportBuffer buffer;
   buffer.Add(Phase("train", "first_step", 0.5), kStart);
-  buffer.Take(kStart);
+  buffer.TakeUnsent(kStart);
 
   buffer.Add(Phase("train", "save", 9), kStart + absl::Milliseconds(10));
   buffer.Add(Phase("train", "train", 0.3), kStart + absl::Milliseconds(20));
   buffer.Add(Phase("train", "train", 0.2), kStart + absl::Milliseconds(30));
 
-  std::vector<v1::RankReport> taken = buffer.Take(kStart + absl::Milliseconds(500));
+  std::vector<v1::RankReport> taken = buffer.TakeUnsent(kStart + absl::Milliseconds(500));
   ASSERT_THAT(taken, SizeIs(1));
   std::map<std::string, double> times;
   for (const v1::PhaseTime& time : taken[0].phase_times()) times[time.phase()] = time.longest_s();
   EXPECT_EQ(times, (std::map<std::string, double>{{"save", 9}, {"train", 0.3}}));
 
-  buffer.Nudge(v1::TrainerKey(), /*silent=*/true, kStart + absl::Seconds(2));
-  EXPECT_EQ(buffer.Take(kStart + absl::Seconds(2)).at(0).phase_times_size(), 0);
+  buffer.RepeatLast(v1::TrainerKey(), /*silent=*/true, kStart + absl::Seconds(2));
+  EXPECT_EQ(buffer.TakeUnsent(kStart + absl::Seconds(2)).at(0).phase_times_size(), 0);
 }
 
-TEST(ReportBuffer, Nudge_SendsTheLastReportWithItsAgeAndThePresentProcessState) {
+TEST(ReportBuffer, RepeatLast_SendsTheLastReportWithItsAgeAndThePresentProcessState) {
   ReportBuffer buffer;
   v1::RankReport report;
   report.set_phase("train");
   report.set_last_step(7);
   buffer.Add(report, kStart);
-  buffer.Take(kStart);
+  buffer.TakeUnsent(kStart);
 
   buffer.SetProcess("T", 1.25);
-  buffer.Nudge(v1::TrainerKey(), /*silent=*/true, kStart + absl::Seconds(4));
+  buffer.RepeatLast(v1::TrainerKey(), /*silent=*/true, kStart + absl::Seconds(4));
 
-  v1::RankReport reported = buffer.Take(kStart + absl::Seconds(4)).at(0);
+  v1::RankReport reported = buffer.TakeUnsent(kStart + absl::Seconds(4)).at(0);
   EXPECT_TRUE(reported.silent());
   EXPECT_EQ(reported.process_state(), "T");
   EXPECT_EQ(reported.cpu_total_s(), 1.25);
@@ -187,7 +187,7 @@ TEST(ReportBuffer, Nudge_SendsTheLastReportWithItsAgeAndThePresentProcessState) 
   EXPECT_DOUBLE_EQ(reported.age_s(), 4);
 
   buffer.Add(report, kStart + absl::Seconds(5));
-  EXPECT_FALSE(buffer.Take(kStart + absl::Seconds(5)).at(0).silent());
+  EXPECT_FALSE(buffer.TakeUnsent(kStart + absl::Seconds(5)).at(0).silent());
 }
 
 }  // namespace

@@ -183,7 +183,7 @@ TEST_F(RunningTrainerTest, Leaving_LeavesTrainersRunning) {
   driver_.Handle(LeaveRequested{Leaving::kStayingTrainers});
 
   EXPECT_EQ(driver_.Last<Leave>().at(0).exit_code, 0);
-  EXPECT_FALSE(driver_.Last<Leave>()[0].with_trainers) << "their snapshots stay, too";
+  EXPECT_FALSE(driver_.Last<Leave>()[0].remove_snapshots) << "their snapshots stay, too";
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
@@ -194,7 +194,7 @@ TEST(AgentCore, LeavingWithoutTrainers_LeavesNothing) {
 
   driver.Handle(LeaveRequested{Leaving::kStayingTrainers});
 
-  EXPECT_TRUE(driver.Last<Leave>().at(0).with_trainers);
+  EXPECT_TRUE(driver.Last<Leave>().at(0).remove_snapshots);
 }
 
 TEST_F(RunningTrainerTest, StoppingTrainers_AsksThenKillsAfterTheGrace) {
@@ -212,7 +212,7 @@ TEST_F(RunningTrainerTest, StoppingTrainers_AsksThenKillsAfterTheGrace) {
   driver_.Handle(LinkClosed{kLink1});
   driver_.Handle(FactsAcknowledged{2});
   ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));
-  EXPECT_TRUE(driver_.All<Leave>()[0].with_trainers);
+  EXPECT_TRUE(driver_.All<Leave>()[0].remove_snapshots);
 }
 
 TEST_F(RunningTrainerTest, SecondSignal_KillsTrainersImmediately) {
@@ -231,7 +231,7 @@ TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsTrainersThenLeaves) {
   driver_.Handle(driver_.Killed(Rank(0)));
 
   ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));
-  EXPECT_TRUE(driver_.All<Leave>()[0].with_trainers);
+  EXPECT_TRUE(driver_.All<Leave>()[0].remove_snapshots);
 }
 
 TEST_F(RunningTrainerTest, ReleasedDaemon_ServesUntilTrainersAndCoordinatorHaveGoneThenLeaves) {
@@ -251,7 +251,7 @@ TEST_F(RunningTrainerTest, ReleasedDaemon_ServesUntilTrainersAndCoordinatorHaveG
 
   ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));
   EXPECT_EQ(driver_.All<Leave>()[0].exit_code, 0);
-  EXPECT_TRUE(driver_.All<Leave>()[0].with_trainers);
+  EXPECT_TRUE(driver_.All<Leave>()[0].remove_snapshots);
 }
 
 TEST(AgentCore, TrainerDesiredWhileLeaving_IsNotStarted) {

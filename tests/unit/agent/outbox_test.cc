@@ -132,8 +132,8 @@ TEST(Outbox, NextIncarnation_HasTheIdAndTheFactsAndContinuesTheNumbers) {
 
   EXPECT_EQ(next.outbox.id(), "first");
   EXPECT_THAT(next.Unsent(), ElementsAre(1, 2, 3));
-  EXPECT_EQ(next.outbox.MarkOf(kRank0).last, 3);
-  EXPECT_EQ(next.outbox.MarkOf(kRank0).durable, 0);
+  EXPECT_EQ(next.outbox.KnownNumbersOf(kRank0).last, 3);
+  EXPECT_EQ(next.outbox.KnownNumbersOf(kRank0).durable, 0);
 }
 
 TEST(Outbox, Numbers_ContinueWhenAllWasAcknowledgedAndTheFileReplaced) {
@@ -150,7 +150,7 @@ TEST(Outbox, Numbers_ContinueWhenAllWasAcknowledgedAndTheFileReplaced) {
   Disk third = second.Next();
 
   EXPECT_EQ(third.outbox.size(), 1);
-  EXPECT_EQ(third.outbox.MarkOf(kRank0).durable, 5);
+  EXPECT_EQ(third.outbox.KnownNumbersOf(kRank0).durable, 5);
   third.Save(kRank0, 6, 6);
   third.Sync();
   EXPECT_THAT(third.Unsent(), ElementsAre(6, 7));
@@ -253,14 +253,14 @@ TEST(Outbox, OlderCopyOfTheFile_NumbersNewFactsAboveTheCoordinators) {
 
 TEST(Outbox, AnotherCluster_GetsOnlyTheExits) {
   Disk disk;
-  disk.outbox.BelongTo("old");
+  disk.outbox.SetCluster("old");
   disk.Save(kRank0, 1, 10);
   disk.Exit(kRank0);
   disk.Sync();
   Disk next = disk.Next();
 
-  EXPECT_EQ(next.outbox.BelongTo("old"), 0);
-  EXPECT_EQ(next.outbox.BelongTo("new"), 1);
+  EXPECT_EQ(next.outbox.SetCluster("old"), 0);
+  EXPECT_EQ(next.outbox.SetCluster("new"), 1);
 
   next.Sync();
   EXPECT_THAT(next.Unsent(), ElementsAre(2));
@@ -274,12 +274,12 @@ TEST(Outbox, MarksOfATrainer_AreRemovedWithItsExit) {
   disk.Sync();
   disk.Unsent();
   disk.outbox.Acknowledge(1);
-  EXPECT_EQ(disk.outbox.MarkOf(kRank0).durable, 1);
-  EXPECT_TRUE(disk.outbox.MarkOf(kRank0).exit_reported);
+  EXPECT_EQ(disk.outbox.KnownNumbersOf(kRank0).durable, 1);
+  EXPECT_TRUE(disk.outbox.KnownNumbersOf(kRank0).exit_reported);
 
   disk.outbox.Acknowledge(2);
 
-  EXPECT_EQ(disk.outbox.MarkOf(kRank0).durable, 0);
+  EXPECT_EQ(disk.outbox.KnownNumbersOf(kRank0).durable, 0);
 }
 
 TEST(Outbox, Outbox_IsFullByBytesToo) {

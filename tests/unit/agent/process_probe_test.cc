@@ -19,7 +19,7 @@
 #include "tests/unit/temporary_folder.h"
 #include "worker/agent/memory_kills.h"
 #include "worker/agent/process_probe.h"
-#include "worker/agent/stack_question.h"
+#include "worker/agent/stack_request.h"
 #include "worker/trainer/stack_signal.h"
 
 namespace trainyard::agent {

@@ -64,7 +64,7 @@ TEST_F(ValueRelayTest, Put_IsAnsweredOnceTheCoordinatorHasIt) {
   EXPECT_THAT(sent_, ElementsAre("a=1"));
   EXPECT_FALSE(result_.has_value());
   EXPECT_FALSE(IsCached("a", "1"));
-  relay_.Take(ReceivedValues({{"a", "1"}, {"b", "2"}}));
+  relay_.Receive(ReceivedValues({{"a", "1"}, {"b", "2"}}));
 
   EXPECT_EQ(result_, absl::OkStatus());
   EXPECT_TRUE(IsCached("a", "1"));
@@ -82,7 +82,7 @@ TEST_F(ValueRelayTest, AnotherValue_IsRefused_HereOrByTheCoordinator) {
   std::optional<absl::Status> second, third;
   Put("a", "2", &second);
   EXPECT_TRUE(absl::IsAlreadyExists(*second));
-  relay_.Take(ReceivedValues({{"a", "3"}}));
+  relay_.Receive(ReceivedValues({{"a", "3"}}));
   EXPECT_TRUE(absl::IsAlreadyExists(*result_)) << "another host was first";
 
   Put("b", "1", &third);
@@ -90,7 +90,7 @@ TEST_F(ValueRelayTest, AnotherValue_IsRefused_HereOrByTheCoordinator) {
   refusal.add_refused()->set_name("b");
   refusal.mutable_refused(0)->set_code(static_cast<uint32_t>(absl::StatusCode::kFailedPrecondition));
   refusal.mutable_refused(0)->set_message("sealed");
-  relay_.Take(refusal);
+  relay_.Receive(refusal);
   EXPECT_EQ(*third, absl::FailedPreconditionError("sealed"));
   sent_.clear();
   relay_.Detach();
@@ -132,7 +132,7 @@ TEST_F(ValueRelayTest, CoordinatorThatDoesNotAnswer_CountsAsAway) {
 TEST_F(ValueRelayTest, FormedGroup_AcceptsNoNewValuesAndPutsNoneAgain) {
   relay_.Attach();
   Put("a", "1");
-  relay_.Take(ReceivedValues({{"a", "1"}}));
+  relay_.Receive(ReceivedValues({{"a", "1"}}));
 
   relay_.Seal(kGroup);
 
@@ -150,7 +150,7 @@ TEST_F(ValueRelayTest, FormedGroup_AcceptsNoNewValuesAndPutsNoneAgain) {
 TEST_F(ValueRelayTest, EndOfTheGroup_EndsItsWaitsAndNoOthers) {
   relay_.Attach();
   Put("a", "1");
-  relay_.Take(ReceivedValues({{"a", "1"}}, /*generation=*/2));
+  relay_.Receive(ReceivedValues({{"a", "1"}}, /*generation=*/2));
   EXPECT_FALSE(result_.has_value());
 
   relay_.Forget(kGroup);

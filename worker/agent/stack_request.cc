@@ -1,4 +1,4 @@
-#include "worker/agent/stack_question.h"
+#include "worker/agent/stack_request.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kFileBytes = 16 << 10;
 constexpr size_t kStackFrames = 32;
 constexpr size_t kFrameBytes = 256;
-constexpr absl::Duration kSlice = absl::Milliseconds(20);
+constexpr absl::Duration kAnswerPollInterval = absl::Milliseconds(20);
 
 }  // namespace
 
@@ -30,12 +30,12 @@ StackAnswer RequestStack(pid_t pid, const std::string& folder, absl::Duration li
     return {.frames = {}, .note = "the process is stopped and cannot answer"};
   const std::string file = JoinPath(folder, kStackFile);
   unlink(file.c_str());
-  // To its main thread, not just to any thread that does not block the signal.
+  // tgkill sends it to the main thread; kill would choose any thread that does not block the signal.
   if (syscall(SYS_tgkill, pid, pid, SIGQUIT) != 0) {
     return {.frames = {}, .note = absl::StrCat("cannot signal the process: ", strerror(errno))};
   }
   StackAnswer answer;
-  for (absl::Duration waited; waited < limit; waited += kSlice) {
+  for (absl::Duration waited; waited < limit; waited += kAnswerPollInterval) {
     absl::StatusOr<std::string> text = ReadFile(file, kFileBytes);
     if (text.ok()) {
       for (absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
@@ -44,7 +44,7 @@ StackAnswer RequestStack(pid_t pid, const std::string& folder, absl::Duration li
       if (answer.frames.empty()) answer.note = "the process reported no frames";
       return answer;
     }
-    if (!pause(kSlice)) break;
+    if (!pause(kAnswerPollInterval)) break;
   }
   answer.note = absl::StrCat("the process did not answer within ", absl::FormatDuration(limit),
                              stat->state == "D" ? " (it is blocked in the kernel)" : "");

@@ -1,7 +1,7 @@
-// Asks a trainer for the stack of its main thread: the trainer's own signal handler writes the stack to a file in its
+// Requests the stack of a trainer's main thread: the trainer's own signal handler writes the stack to a file in its
 // rank folder (worker/trainer/stack_signal.h). Needs no debugger and no right to trace, and takes milliseconds, while
 // gdb takes seconds of CPU to read LibTorch's symbols. The signal may interrupt a system call, so only a process that
-// will be killed is asked.
+// will be killed anyway receives it.
 #pragma once
 
 #include <sys/types.h>
@@ -17,12 +17,12 @@ namespace trainyard::agent {
 inline constexpr char kStackFile[] = "stack";
 
 struct StackAnswer {
-  std::vector<std::string> frames;  // innermost first; empty: `note` says why
-  std::string note;
+  std::vector<std::string> frames;  // innermost first
+  std::string note;                 // why there are no frames
 };
 
-// Waits up to `limit`, in slices of `pause`, which returns false to end the wait. REQUIRES: `pid` is the trainer of
-// this rank folder.
+// Waits up to `limit` by calls of `pause`, which sleeps and returns false if the wait must end. REQUIRES: `pid` is the
+// trainer of this rank folder.
 StackAnswer RequestStack(pid_t pid, const std::string& folder, absl::Duration limit,
                          absl::FunctionRef<bool(absl::Duration)> pause);
 
