@@ -173,7 +173,7 @@ TEST(WorkerConfig, Version_IsPrinted) {
   absl::StatusOr<Config> config = Read({"--version"});
 
   ASSERT_EQ(config.status(), absl::OkStatus());
-  EXPECT_THAT(config->answer, StartsWith("trainyard-worker "));
+  EXPECT_THAT(config->text_to_print, StartsWith("trainyard-worker "));
 }
 
 TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
