@@ -48,10 +48,10 @@ absl::Status CheckRanks(const State& state, const Job& job) {
     indexed += ranks.size();
     auto host = state.hosts.find(name);
     bool listed = host != state.hosts.end() && host->second.jobs.contains(job.id);
-    bool left = std::any_of(ranks.begin(), ranks.end(),
-                            [&](uint32_t rank) { return rank < job.ranks.size() && !job.ranks[rank].ended(); });
+    bool has_live_rank = std::any_of(
+        ranks.begin(), ranks.end(), [&](uint32_t rank) { return rank < job.ranks.size() && !job.ranks[rank].ended(); });
     // A host may be forgotten once nothing of the job is left there, and a new one may take its name.
-    if (!IsFinal(job.state()) && left && !listed) {
+    if (!IsFinal(job.state()) && has_live_rank && !listed) {
       return Broken(job, absl::StrCat("host ", name.value(), " does not list it"));
     }
     if (IsFinal(job.state()) && listed)
@@ -66,43 +66,44 @@ absl::Status CheckRanks(const State& state, const Job& job) {
 }
 
 // What each state guarantees about the ranks and the value store.
-absl::Status CheckPromises(const Job& job) {
-  v1::JobState at = job.state();
+absl::Status CheckGuarantees(const Job& job) {
+  const v1::JobState state = job.state();
   for (const Rank& rank : job.ranks) {
     if (rank.record.ready() && !rank.record.registered())
       return Broken(job, "has a rank that is ready without the right digest");
-    if (at == v1::JOB_STATE_RUNNING && !rank.record.ready()) return Broken(job, "runs with a rank that is not ready");
-    if (at == v1::JOB_STATE_SUCCEEDED && (!rank.ended() || !rank.record.finished())) {
+    if (state == v1::JOB_STATE_RUNNING && !rank.record.ready())
+      return Broken(job, "runs with a rank that is not ready");
+    if (state == v1::JOB_STATE_SUCCEEDED && (!rank.ended() || !rank.record.finished())) {
       return Broken(job, "succeeded with a rank that did not finish");
     }
   }
-  if (at == v1::JOB_STATE_SUCCEEDED && !LastStepIsSaved(job.head(), job.record.restored_step())) {
+  if (state == v1::JOB_STATE_SUCCEEDED && !LastStepIsSaved(job.head(), job.record.restored_step())) {
     return Broken(job, "succeeded, and no checkpoint of its last step is recorded");
   }
-  if (at == v1::JOB_STATE_RUNNING && !job.current.store.sealed) return Broken(job, "runs with an open store");
-  if ((at == v1::JOB_STATE_PLACED || at == v1::JOB_STATE_STARTING) && job.current.store.sealed) {
-    return Broken(job, "forms with a sealed store");
+  if (state == v1::JOB_STATE_RUNNING && !job.current.store.sealed) return Broken(job, "runs with an open value store");
+  if ((state == v1::JOB_STATE_PLACED || state == v1::JOB_STATE_STARTING) && job.current.store.sealed) {
+    return Broken(job, "forms with a sealed value store");
   }
   if ((job.current.store.sealed || job.current.nothing_desired) && job.current.store.log != nullptr) {
-    return Broken(job, "still sends values of a closed store");
+    return Broken(job, "still sends values of a closed value store");
   }
   if (job.head().restarts() > job.head().spec().recovery().max_restarts()) return Broken(job, "restarted too often");
   if (job.head().restarts() + job.head().planned_restarts() + 1 != job.head().generation() &&
       job.head().generation() > 0) {
     return Broken(job, "has a generation that no restart explains");
   }
-  if (!HasTrainers(at) && !job.current.nothing_desired) return Broken(job, "has no group, but desires trainers");
-  if (at == v1::JOB_STATE_QUEUED || at == v1::JOB_STATE_PAUSED) {
+  if (!HasTrainers(state) && !job.current.nothing_desired) return Broken(job, "has no group, but desires trainers");
+  if (state == v1::JOB_STATE_QUEUED || state == v1::JOB_STATE_PAUSED) {
     for (const Rank& rank : job.ranks) {
       if (!rank.ended()) return Broken(job, "has no group, but a rank of the last one may run");
     }
   }
   bool ending = job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
-  if (ending && at != v1::JOB_STATE_STOPPING) return Broken(job, "records how a group ends, but is not STOPPING");
-  if (at == v1::JOB_STATE_CANCELLED && !job.record.cancelled()) {
+  if (ending && state != v1::JOB_STATE_STOPPING) return Broken(job, "records how a group ends, but is not STOPPING");
+  if (state == v1::JOB_STATE_CANCELLED && !job.record.cancelled()) {
     if (job.head().generation() > 0) return Broken(job, "is CANCELLED without a request");
   }
-  if (IsFinal(at) && job.head().finished_unix_ms() == 0) return Broken(job, "has ended without a time");
+  if (IsFinal(state) && job.head().finished_unix_ms() == 0) return Broken(job, "has ended without a time");
   return absl::OkStatus();
 }
 
@@ -110,7 +111,7 @@ absl::Status CheckPromises(const Job& job) {
 absl::Status CheckGoodput(const Job& job) {
   const v1::GoodputRecord& ledger = job.record.goodput();
   uint64_t span = static_cast<uint64_t>(ledger.until_unix_ms() - ledger.begin_unix_ms());
-  if (TotalMs(ledger) != span * job.world_size()) return Broken(job, "has a goodput that does not add up");
+  if (TotalMs(ledger) != span * job.world_size()) return Broken(job, "has a goodput ledger that does not add up");
   if (ledger.since_saved_ms() > ledger.train_ms()) return Broken(job, "has more unsaved time than training time");
   if (ledger.since_step_ms() > ledger.since_saved_ms())
     return Broken(job, "has more unfinished time than unsaved time");
@@ -215,7 +216,7 @@ absl::Status Core::Check() const {
   for (const auto& [id, job] : state_.jobs) {
     RETURN_IF_ERROR(CheckIndexes(state_, job));
     RETURN_IF_ERROR(CheckRanks(state_, job));
-    RETURN_IF_ERROR(CheckPromises(job));
+    RETURN_IF_ERROR(CheckGuarantees(job));
     RETURN_IF_ERROR(CheckGoodput(job));
     RETURN_IF_ERROR(CheckHistory(job));
     RETURN_IF_ERROR(CheckGrants(job));

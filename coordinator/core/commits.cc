@@ -12,13 +12,13 @@ namespace {
 
 class Packer {
  public:
-  explicit Packer(size_t most) : most_(most) {}
+  explicit Packer(size_t max_entries) : max_entries_(max_entries) {}
 
   // Adds these records to one commit, if one can hold them.
   void Add(std::vector<Record> records) {
-    if (records.size() > most_) return AddSplit(std::move(records));
-    // An upper bound: a key that is already in the commit needs no room.
-    if (entries_.size() + CountNew(records) > most_) Close();
+    if (records.size() > max_entries_) return AddSplit(std::move(records));
+    // CountNew is an upper bound: it counts a key once for each of its records.
+    if (entries_.size() + CountNew(records) > max_entries_) Close();
     for (Record& record : records) Put(std::move(record));
   }
 
@@ -34,9 +34,9 @@ class Packer {
     for (size_t begin = 0; begin < records.size();) {
       size_t end = begin + 1;
       while (end < records.size() && records[begin].group != 0 && records[end].group == records[begin].group) ++end;
-      if (entries_.size() + (end - begin) > most_) Close();
+      if (entries_.size() + (end - begin) > max_entries_) Close();
       for (; begin < end; ++begin) {
-        if (entries_.size() == most_) Close();
+        if (entries_.size() == max_entries_) Close();
         Put(std::move(records[begin]));
       }
     }
@@ -62,7 +62,7 @@ class Packer {
     index_.clear();
   }
 
-  const size_t most_;
+  const size_t max_entries_;
   std::vector<std::vector<StoreEntry>> commits_;
   std::vector<StoreEntry> entries_;
   absl::flat_hash_map<std::string, size_t> index_;
@@ -70,8 +70,8 @@ class Packer {
 
 }  // namespace
 
-std::vector<std::vector<StoreEntry>> MakeCommits(std::vector<std::vector<Record>> turns, size_t most) {
-  Packer packer(most);
+std::vector<std::vector<StoreEntry>> MakeCommits(std::vector<std::vector<Record>> turns, size_t max_entries) {
+  Packer packer(max_entries);
   for (std::vector<Record>& turn : turns) packer.Add(std::move(turn));
   return packer.Take();
 }

@@ -1,7 +1,7 @@
 // Packs the records of a batch of turns into commits of the store, which accepts a limited number of entries each. A
-// commit holds whole turns in their order, so that a crash between two commits leaves a state that existed. A turn that
-// is too large is split between its groups, and a group that is too large is split anywhere; the loader (records.h)
-// then drops parts without an end. Pure.
+// commit holds whole turns in their order, so that a crash between two commits leaves a state that the core had. A turn
+// that is too large is split between its groups, and a group that is too large is split anywhere; the loader
+// (records.h) ignores a group whose last commit was not written. Pure.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,6 @@ namespace trainyard {
 
 // If a commit has several records with one key, the last one counts.
 std::vector<std::vector<StoreEntry>> MakeCommits(std::vector<std::vector<Record>> turns,
-                                                 size_t most = Store::kEntriesMax);
+                                                 size_t max_entries = Store::kEntriesMax);
 
 }  // namespace trainyard

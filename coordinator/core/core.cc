@@ -26,7 +26,7 @@ const v1::StateChange* LastState(const Job& job) {
   return nullptr;
 }
 
-// Adopts a job of the store: watchers that return find all its published events, and its state as it is now.
+// Adopts a job of the store: watchers that reconnect receive all its published events and its current state.
 void AdoptJob(Turn& turn, Job& job) {
   turn.ReserveSequences(job);
   const v1::StateChange* last = LastState(job);
@@ -51,12 +51,13 @@ void AdoptJob(Turn& turn, Job& job) {
                            " to attach and decides nothing until then"));
 }
 
-// Publishes that the coordinator was away: to the cluster, and to jobs if the absence was longer than a lease.
+// Publishes that the coordinator was away, as an event of the cluster, and for each job with trainers if the absence
+// was longer than a lease.
 void PublishAbsence(Turn& turn, absl::Duration away, bool held_up) {
-  std::string lasted = absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)));
-  std::string text = held_up ? absl::StrCat("the coordinator was held up for ", lasted,
+  std::string duration = absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)));
+  std::string text = held_up ? absl::StrCat("the coordinator was held up for ", duration,
                                             " by a store that accepted no records (was its disk full?)")
-                             : absl::StrCat("the coordinator was away for ", lasted, " (stopped or suspended)");
+                             : absl::StrCat("the coordinator was away for ", duration, " (stopped or suspended)");
   absl::StrAppend(&text, "; no host counts as unreachable because of it");
   turn.DecideCluster(HostName(), DecisionRule::kNone, NoticeLevel::kWarning, text);
   if (away < turn.state.options.lease) return;

@@ -3,7 +3,7 @@
 // tests/sim can run it in one thread. One thread feeds it (core_loop.h); handlers/ has a file per event, policy/ the
 // decisions.
 //
-//   ASSIGN_OR_RETURN(auto core, Core::New({.cluster_id = id, .incarnation = life}, records, now));
+//   ASSIGN_OR_RETURN(auto core, Core::New({.cluster_id = id, .incarnation = incarnation}, records, now));
 //   Output output = core->Handle(SubmitJob{...}, now);
 //   ... commit output.records, then release output.effects
 #pragma once

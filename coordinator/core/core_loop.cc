@@ -52,8 +52,8 @@ bool IsRead(const Event& event) {
       event);
 }
 
-// Returns the call that waits for an answer; none: the event is no call. Such calls are refused rather than left
-// waiting.
+// Returns the call that waits for an answer; none: the event is not a call. While the store refuses records, a call is
+// refused rather than left waiting.
 std::optional<CallId> CallOf(const Event& event) {
   return std::visit(
       [](const auto& what) -> std::optional<CallId> {
@@ -128,24 +128,24 @@ std::vector<Event> CoreLoop::TakeBatch(absl::Time until) {
 absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   if (stalled_.has_value()) return RunStalled(until);
   std::vector<Event> batch = TakeBatch(until);
-  size_t taken = batch.size();
+  size_t handled = batch.size();
   Clock& wall = options_.wall == nullptr ? *options_.clock : *options_.wall;
   const CoreTime now = last_now_ = time_.Advance(options_.clock->TimeNow(), wall.TimeNow());
   if (options_.check_store && now.steady >= next_store_check_) {
     next_store_check_ = now.steady + kStoreCheckInterval;
-    if (absl::Status place = options_.check_store(); !place.ok() && !IsTransient(place)) return place;
+    if (absl::Status found = options_.check_store(); !found.ok() && !IsTransient(found)) return found;
   }
   Unwritten unwritten = std::exchange(held_, {});
   LoopRound& round = unwritten.round;
   round.queue_length = options_.queue->size() + deferred_.size();
   round.reports_shed += options_.queue->TakeShed();
-  const auto take = [&](Output output) {
+  const auto collect = [&](Output output) {
     round.records += output.records.size();
     if (!output.records.empty()) unwritten.turns.push_back(std::move(output.records));
     std::move(output.effects.begin(), output.effects.end(), std::back_inserter(unwritten.effects));
   };
   if (!std::exchange(started_core_, true)) {
-    take(options_.core->Start(now));
+    collect(options_.core->Start(now));
     CheckInvariants(*options_.core, nullptr);
   }
   if (now.steady >= next_tick_) {
@@ -160,10 +160,10 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
     round.events.push_back(NameOf(event));
 #ifdef TRAINYARD_CHECK_INVARIANTS
     Event copy = event;
-    take(options_.core->Handle(std::move(event), now));
+    collect(options_.core->Handle(std::move(event), now));
     CheckInvariants(*options_.core, &copy);
 #else
-    take(options_.core->Handle(std::move(event), now));
+    collect(options_.core->Handle(std::move(event), now));
 #endif
   }
   round.handle_time += absl::Now() - begin;
@@ -171,12 +171,12 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   if (MayHold(unwritten) && now.steady < held_until_) {
     held_ = std::move(unwritten);
     flush_at_ = options_.clock->TimeNow() + options_.sink->Flush();
-    return taken;
+    return handled;
   }
   held_until_ = absl::InfiniteFuture();
   unwritten.commits = MakeCommits(std::exchange(unwritten.turns, {}));
   RETURN_IF_ERROR(Write(std::move(unwritten)));
-  return taken;
+  return handled;
 }
 
 bool CoreLoop::MayHold(const Unwritten& unwritten) const {
@@ -239,25 +239,25 @@ absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
   const absl::Time now = options_.clock->TimeNow();
   absl::Duration wait = (until > now ? std::min(until, retry_at_) : retry_at_) - now;
   std::vector<Event> batch;
-  const bool room = deferred_bytes_ < limits::kFactBytesQueued + limits::kReportBytesQueued;
-  if (room && deferred_.size() < limits::kCoreQueueEvents) {
+  const bool has_space = deferred_bytes_ < limits::kFactBytesQueued + limits::kReportBytesQueued;
+  if (has_space && deferred_.size() < limits::kCoreQueueEvents) {
     batch = options_.queue->Take(wait, kBatchEvents);
   } else {
     options_.queue->AwaitClosed(wait);
   }
-  size_t taken = batch.size();
+  size_t handled = batch.size();
   for (Event& event : batch) HandleStalled(std::move(event));
   flush_at_ = options_.clock->TimeNow() + options_.sink->Flush();
-  if (options_.clock->TimeNow() < retry_at_ && !options_.queue->closed()) return taken;
+  if (options_.clock->TimeNow() < retry_at_ && !options_.queue->closed()) return handled;
   Unwritten unwritten = *std::exchange(stalled_, std::nullopt);
   RETURN_IF_ERROR(Write(std::move(unwritten)));
-  if (stalled_.has_value()) return taken;
+  if (stalled_.has_value()) return handled;
   retry_wait_ = absl::ZeroDuration();
   if (options_.stalled) options_.stalled("");
   options_.sink->Release(
       WriteLog{WriteLog::Level::kInfo, absl::StrCat("the store accepts records again after ",
                                                     absl::FormatDuration(options_.clock->TimeNow() - stalled_since_))});
-  return taken + 1;  // there is more to do, also for a loop that ends
+  return handled + 1;  // not 0: a loop that is ending must still handle the deferred events
 }
 
 void CoreLoop::HandleStalled(Event event) {
@@ -268,7 +268,7 @@ void CoreLoop::HandleStalled(Event event) {
     options_.sink->Release(
         Reply{*call,
               absl::UnavailableError("the coordinator cannot write to its store (is its disk full?), so nothing was "
-                                     "changed; make room, then try again"),
+                                     "changed; free space, then try again"),
               {}});
   } else {
     deferred_bytes_ += QueuedBytes(event);

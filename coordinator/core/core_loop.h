@@ -34,8 +34,8 @@ class EffectSink {
  public:
   virtual ~EffectSink() = default;
   virtual void Release(Effect effect) = 0;
-  // All effects of the round have been released, so messages that were held to be sent together may be due. Returns the
-  // time after which it must be called again.
+  // Called when all effects of a round have been released: sends the messages that were held back to be sent together,
+  // if their time has come. Returns after how long it must be called again.
   virtual absl::Duration Flush() { return absl::InfiniteDuration(); }
 };
 
@@ -45,9 +45,9 @@ struct LoopRound {
   absl::Duration handle_time;
   absl::Duration commit_time;  // zero: nothing to commit
   size_t records = 0;
-  size_t queue_length = 0;     // left after the batch was taken
+  size_t queue_length = 0;     // events left in the queue after the batch was removed
   size_t commit_failures = 0;  // commits that the store refused for now
-  bool stalled = false;        // the store still refuses them
+  bool stalled = false;        // the store still refuses the records
   uint64_t reports_shed = 0;   // reports that the queue dropped since the round before
 };
 
@@ -63,9 +63,9 @@ class CoreLoop {
     EffectSink* sink = nullptr;
     std::function<std::vector<Tick::Contact>()> contacts;        // sessions that sent anything since the last tick
     std::function<void(const LoopRound&, const Core&)> observe;  // may be empty
-    // Called with the reason when the store begins to refuse records, and with an empty text when it ends. May be
-    // empty.
-    std::function<void(const std::string& why)> stalled = nullptr;
+    // Called with the reason when the store begins to refuse records, and with an empty text when it accepts them
+    // again. May be empty.
+    std::function<void(const std::string& reason)> stalled = nullptr;
     // Checks whether the store is still where it was opened; called once a second, so that an idle coordinator notices
     // it, too. May be empty. Unavailable: it cannot be checked now. Any other error ends the loop.
     std::function<absl::Status()> check_store = nullptr;

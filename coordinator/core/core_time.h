@@ -9,7 +9,7 @@
 namespace trainyard {
 
 struct CoreTime {
-  // All three are the same, for callers that control the clock.
+  // For callers that control the clock: all three times are the same.
   CoreTime(absl::Time all) : now(all), steady(all), wall(all) {}  // NOLINT(google-explicit-constructor)
   CoreTime(absl::Time now, absl::Time steady, absl::Time wall) : now(now), steady(steady), wall(wall) {}
 
@@ -22,8 +22,8 @@ struct CoreTime {
 
 // Derives the core's time from the machine's. A coordinator that was stopped (SIGSTOP), suspended or blocked by its
 // disk received nothing meanwhile, which proves nothing about the hosts. So if two rounds of the loop are more than
-// kAwayAfter apart, the core's time advances by kAwayStep only, and every lease, stall and grace keeps its rest. Used
-// on the loop's thread.
+// kAwayAfter apart, the core's time advances by kAwayStep only, and every lease, stall limit and grace period keeps its
+// remaining time. Used on the loop's thread.
 class CoreClock {
  public:
   static constexpr absl::Duration kAwayAfter = absl::Milliseconds(500);
@@ -44,7 +44,7 @@ class CoreClock {
 
  private:
   absl::Time last_ = absl::InfinitePast();
-  absl::Duration away_;
+  absl::Duration away_;  // how far the core's time is behind the steady clock
   bool held_up_ = false;
 };
 

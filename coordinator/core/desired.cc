@@ -10,7 +10,8 @@ namespace {
 
 bool IsDesired(const Job& job, const Rank& rank) {
   if (job.current.nothing_desired || rank.ended()) return false;
-  // It was reported as started, but its host attached without it: its exit is on the way, so it must not start again.
+  // The rank was reported as started, but its host attached without it: the report of its exit will follow, so it must
+  // not be started again.
   if (rank.missing_since != absl::InfiniteFuture()) return false;
   // After a restart of the coordinator nothing is started until every host of the job has reported what it runs.
   return rank.seen_running || job.current.unconfirmed.empty();
@@ -53,14 +54,14 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
 v1::Device DeviceOf(const Job& job) {
   if (job.head().spec().resources().has_device()) return job.head().spec().resources().device();
   for (const v1::ResolvedKey& decision : job.head().decisions()) {
-    if (decision.key() == kDeviceKey) return decision.value() == kCudaWord ? v1::DEVICE_CUDA : v1::DEVICE_CPU;
+    if (decision.key() == kDeviceKey) return decision.value() == kCudaValue ? v1::DEVICE_CUDA : v1::DEVICE_CPU;
   }
   return v1::DEVICE_CPU;
 }
 
 uint32_t ThreadsPerRank(const Job& job, const Host& host, uint32_t local_world_size) {
-  uint32_t asked = job.head().spec().resources().threads_per_rank();
-  if (asked > 0) return asked;
+  uint32_t requested = job.head().spec().resources().threads_per_rank();
+  if (requested > 0) return requested;
   return std::max(1u, host.inventory.cores() / std::max(1u, local_world_size));
 }
 
@@ -129,8 +130,8 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
       request.set_tail_lines(reader.request.tail_lines());
       request.set_follow(reader.request.follow());
       for (uint32_t rank : on->second) {
-        const auto& asked = reader.request.ranks();
-        if (asked.empty() || std::count(asked.begin(), asked.end(), rank) > 0) request.add_ranks(rank);
+        const auto& wanted = reader.request.ranks();  // empty: all
+        if (wanted.empty() || std::count(wanted.begin(), wanted.end(), rank) > 0) request.add_ranks(rank);
       }
     }
   }

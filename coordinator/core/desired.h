@@ -1,13 +1,14 @@
 // The desired state of one host: everything it should be doing, complete each time, made from the jobs with ranks
-// there. Pure, except for the marks of the revision that first lacked a trainer.
+// there. Pure, except for MarkRemoved.
 #pragma once
 
 #include "coordinator/core/state.h"
 
 namespace trainyard {
 
+// The key of a job's decision about its device, and the value for GPUs.
 inline constexpr char kDeviceKey[] = "resources.device";
-inline constexpr char kCudaWord[] = "cuda";
+inline constexpr char kCudaValue[] = "cuda";
 
 // Returns the device of the job's ranks: that of the spec, or else the one chosen with the placement.
 v1::Device DeviceOf(const Job& job);
@@ -18,7 +19,8 @@ uint32_t ThreadsPerRank(const Job& job, const Host& host, uint32_t local_world_s
 // Returns the desired state with the host's current revision.
 v1::CoordinatorMessage MakeDesired(const State& state, const Host& host);
 
-// Marks each trainer that the host's current revision lacks: once that is applied, the trainer is gone or being ended.
+// Sets Rank::removed_at_revision of the ranks that the host's current desired state is the first not to list: once the
+// host has applied it, their trainers are gone or being ended.
 void MarkRemoved(State& state, const Host& host);
 
 }  // namespace trainyard

@@ -69,8 +69,8 @@ using ValuePtr = std::shared_ptr<const v1::StoreValue>;
 
 using SessionList = std::shared_ptr<const std::vector<SessionId>>;
 
-// The values of one generation in the order they were put. It grows while effects that name it are pending; all of that
-// happens on the loop's thread.
+// The values of one generation in the order they were put. The log grows while pending effects point to it, which is
+// safe because both happen on the loop's thread.
 struct ValueLog {
   JobId job;
   uint64_t generation = 0;

@@ -14,11 +14,10 @@
 
 namespace trainyard {
 
-// A call that waits for one answer; a stream of events to a watcher; one stream of a daemon; a reader of output.
-using CallId = NumberId<struct CallIdTag>;
-using WatchId = NumberId<struct WatchIdTag>;
-using SessionId = NumberId<struct SessionIdTag>;
-using ReaderId = NumberId<struct ReaderIdTag>;
+using CallId = NumberId<struct CallIdTag>;        // a call that waits for one answer
+using WatchId = NumberId<struct WatchIdTag>;      // a stream of events to a watcher
+using SessionId = NumberId<struct SessionIdTag>;  // one stream of a daemon
+using ReaderId = NumberId<struct ReaderIdTag>;    // a reader of the output of ranks
 
 // ---- clients -------------------------------------------------------------------------------------------------------
 
@@ -139,13 +138,13 @@ struct DetachHost {
 struct HostFactsReceived {
   SessionId session;
   v1::FactBatch batch;
-  size_t bytes = 0;  // by the queue: what it counts this as
+  size_t bytes = 0;  // set by the queue: the size that it counts for this event
 };
 
 struct RankReportsReceived {
   SessionId session;
   v1::RankReports reports;
-  size_t bytes = 0;  // by the queue: what it counts this as
+  size_t bytes = 0;  // set by the queue: the size that it counts for this event
 };
 
 // The host has applied a desired state. Sent when the number changes; heartbeats arrive with the Tick.
@@ -186,7 +185,7 @@ struct Tick {
   std::vector<Contact> contacts;
 };
 
-// event_table.cc lists them in the same order.
+// event_table.cc lists the events in the same order.
 using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, CancelJob, RestartJob, PauseJob, ResumeJob, SaveJob,
                            SetHost, GetServerInfo, ListHosts, ListEvents, WatchJob, WatchClosed, OpenLogs, LogsClosed,
                            AttachHost, DetachHost, HostDraining, HostTrouble, RevisionApplied, HostFactsReceived,

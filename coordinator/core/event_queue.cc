@@ -19,26 +19,26 @@ bool EventQueue::TryPost(Event event) {
     absl::MutexLock lock(&mu_);
     if (closed_ || events_.size() >= limit_) return false;
     events_.push_back(std::move(event));
-    wake = std::exchange(taker_waits_, false);
+    wake = std::exchange(consumer_waits_, false);
   }
-  // Notifies without the lock, which the woken thread would wait for, and only if the loop's thread waits.
+  // Signals after releasing the lock, because the woken thread acquires it, and only if the loop's thread waits.
   if (wake) changed_.SignalAll();
   return true;
 }
 
 bool EventQueue::Post(Event event) {
   bool wake = false;
-  bool room = PostUnwoken(std::move(event), wake);
+  bool has_space = PostWithoutWaking(std::move(event), wake);
   if (wake) changed_.SignalAll();
-  return room;
+  return has_space;
 }
 
-bool EventQueue::PostUnwoken(Event event, bool& wake) {
+bool EventQueue::PostWithoutWaking(Event event, bool& wake) {
   absl::MutexLock lock(&mu_);
   if (closed_) return true;
   if (auto* received = std::get_if<RankReportsReceived>(&event)) {
-    // A half-full queue drops reports, so that facts and calls find room.
-    if ((events_.size() >= limit_ / 2 || report_bytes_ >= report_bytes_limit_ / 2) && !Thin(*received))
+    // A half-full queue drops reports, so that there is space for facts and calls.
+    if ((events_.size() >= limit_ / 2 || report_bytes_ >= report_bytes_limit_ / 2) && !DropReports(*received))
       return !IsFull();
     received->bytes = received->reports.ByteSizeLong();
     report_bytes_ += received->bytes;
@@ -47,11 +47,11 @@ bool EventQueue::PostUnwoken(Event event, bool& wake) {
     fact_bytes_ += facts->bytes;
   }
   events_.push_back(std::move(event));
-  wake = std::exchange(taker_waits_, false);
+  wake = std::exchange(consumer_waits_, false);
   return !IsFull();
 }
 
-bool EventQueue::Thin(RankReportsReceived& received) {
+bool EventQueue::DropReports(RankReportsReceived& received) {
   auto* reports = received.reports.mutable_reports();
   int kept = 0;
   for (int i = 0; i < reports->size(); ++i) {
@@ -74,24 +74,24 @@ void EventQueue::WhenDrained(std::function<void()> resume) {
   {
     absl::MutexLock lock(&mu_);
     if (!closed_ && IsFull()) {
-      paused_.push_back(std::move(resume));
+      resume_callbacks_.push_back(std::move(resume));
       return;
     }
   }
   resume();
 }
 
-std::vector<Event> EventQueue::Take(absl::Duration wait, size_t most) {
+std::vector<Event> EventQueue::Take(absl::Duration wait, size_t max_events) {
   std::vector<Event> taken;
-  std::vector<std::function<void()>> resumed;
+  std::vector<std::function<void()>> callbacks;
   {
     absl::MutexLock lock(&mu_);
     changed_.AwaitFor(&mu_, wait, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      taker_waits_ = events_.empty() && !closed_;
-      return !taker_waits_;
+      consumer_waits_ = events_.empty() && !closed_;
+      return !consumer_waits_;
     });
-    taker_waits_ = false;
-    size_t count = std::min(most, events_.size());
+    consumer_waits_ = false;
+    size_t count = std::min(max_events, events_.size());
     taken.reserve(count + 1);
     std::move(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count), std::back_inserter(taken));
     events_.erase(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count));
@@ -99,9 +99,9 @@ std::vector<Event> EventQueue::Take(absl::Duration wait, size_t most) {
       if (const auto* received = std::get_if<RankReportsReceived>(&event)) report_bytes_ -= received->bytes;
       if (const auto* facts = std::get_if<HostFactsReceived>(&event)) fact_bytes_ -= facts->bytes;
     }
-    if (!IsFull(2) || closed_) resumed.swap(paused_);
+    if (!HasReached(2) || closed_) callbacks.swap(resume_callbacks_);
   }
-  for (auto& resume : resumed) resume();
+  for (auto& resume : callbacks) resume();
   return taken;
 }
 

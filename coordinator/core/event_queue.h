@@ -31,17 +31,19 @@ class EventQueue {
                       size_t fact_bytes = limits::kFactBytesQueued)
       : limit_(limit), report_bytes_limit_(report_bytes), fact_bytes_limit_(fact_bytes) {}
 
-  // For calls. False: the queue is full or closed, and the event was not taken.
+  // For calls. False: the queue is full or closed, and did not accept the event.
   [[nodiscard]] bool TryPost(Event event);
 
-  // For streams, whose events must not be lost. False: taken, but the queue is full; read no more until `WhenDrained`.
+  // For streams, whose events must not be lost. False: the event was accepted, but the queue is full; read no
+  // more until `WhenDrained` calls back.
   bool Post(Event event);
 
-  // Runs `resume` once the queue has room: immediately, or later on the loop's thread.
+  // Runs `resume` once the queue has space: immediately, or later on the loop's thread.
   void WhenDrained(std::function<void()> resume);
 
-  // Waits until there is an event, `wait` has passed or the queue is closed; takes up to `most` events.
-  std::vector<Event> Take(absl::Duration wait, size_t most);
+  // Waits until there is an event, `wait` has passed or the queue is closed; then removes and returns up to
+  // `max_events` events.
+  std::vector<Event> Take(absl::Duration wait, size_t max_events);
 
   // Returns the number of reports dropped since the last call.
   uint64_t TakeShed();
@@ -54,14 +56,14 @@ class EventQueue {
   size_t size() const;
 
  private:
-  bool PostUnwoken(Event event, bool& wake);  // `wake`: the loop's thread must be woken
-  // Drops the reports that may be dropped. Returns whether any are left.
-  bool Thin(RankReportsReceived& received) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return IsFull(1); }
-  // Whether 1 / `part` of any limit is used.
-  bool IsFull(size_t part) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return events_.size() >= limit_ / part || report_bytes_ >= report_bytes_limit_ / part ||
-           fact_bytes_ >= fact_bytes_limit_ / part;
+  bool PostWithoutWaking(Event event, bool& wake);  // sets `wake` if the loop's thread must be woken
+  // Drops the reports that are not step or evaluation reports of rank 0. Returns whether any are left.
+  bool DropReports(RankReportsReceived& received) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return HasReached(1); }
+  // Whether at least 1 / `divisor` of any limit is used.
+  bool HasReached(size_t divisor) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return events_.size() >= limit_ / divisor || report_bytes_ >= report_bytes_limit_ / divisor ||
+           fact_bytes_ >= fact_bytes_limit_ / divisor;
   }
 
   const size_t limit_;
@@ -73,9 +75,9 @@ class EventQueue {
   size_t report_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of the reports in events_
   size_t fact_bytes_ ABSL_GUARDED_BY(mu_) = 0;    // of the facts in events_
   uint64_t shed_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::function<void()>> paused_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::function<void()>> resume_callbacks_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  bool taker_waits_ ABSL_GUARDED_BY(mu_) = false;
+  bool consumer_waits_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace trainyard

@@ -33,11 +33,11 @@ bool IsRepetitive(const v1::Event& event) {
 }  // namespace
 
 std::string CutText(absl::string_view text, size_t bytes) {
-  constexpr absl::string_view kMore = "...";
+  constexpr absl::string_view kEllipsis = "...";
   if (text.size() <= bytes) return std::string(text);
-  size_t end = bytes - std::min(bytes, kMore.size());
+  size_t end = bytes - std::min(bytes, kEllipsis.size());
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return absl::StrCat(text.substr(0, end), kMore);
+  return absl::StrCat(text.substr(0, end), kEllipsis);
 }
 
 std::vector<uint64_t> History::AddDurable(EventPtr event) {
@@ -55,11 +55,11 @@ size_t History::AddReport(EventPtr event) {
   return 1;
 }
 
-std::vector<uint64_t> History::Shrink(size_t bytes, size_t least, Dropped what) {
+std::vector<uint64_t> History::Shrink(size_t bytes, size_t min_events, Dropped what) {
   std::vector<uint64_t> dropped;
   const size_t goal = durable_bytes_ - std::min(bytes, durable_bytes_);
   for (size_t index = 0; what == Dropped::kRepetitive && index + 1 < durable_.size();) {
-    if (durable_bytes_ <= goal || durable_.size() <= least) return dropped;
+    if (durable_bytes_ <= goal || durable_.size() <= min_events) return dropped;
     if (IsRepetitive(*durable_[index])) {
       dropped.push_back(DropAt(index));
     } else {
@@ -67,15 +67,16 @@ std::vector<uint64_t> History::Shrink(size_t bytes, size_t least, Dropped what) 
     }
   }
   if (what == Dropped::kRepetitive) return dropped;
-  while (durable_bytes_ > goal && durable_.size() > std::max<size_t>(least, 1)) dropped.push_back(DropLeastImportant());
+  while (durable_bytes_ > goal && durable_.size() > std::max<size_t>(min_events, 1))
+    dropped.push_back(DropLeastImportant());
   return dropped;
 }
 
 // Drops the oldest repetitive event, or else the oldest one after the protected first ones.
 uint64_t History::DropLeastImportant() {
   const auto newest = std::prev(durable_.end());
-  auto least = std::find_if(durable_.begin(), newest, [](const EventPtr& event) { return IsRepetitive(*event); });
-  if (least != newest) return DropAt(static_cast<size_t>(least - durable_.begin()));
+  auto repetitive = std::find_if(durable_.begin(), newest, [](const EventPtr& event) { return IsRepetitive(*event); });
+  if (repetitive != newest) return DropAt(static_cast<size_t>(repetitive - durable_.begin()));
   return DropAt(durable_.size() > limits_.first + 1 ? limits_.first : 0);
 }
 
@@ -87,11 +88,11 @@ uint64_t History::DropAt(size_t index) {
   return sequence;
 }
 
-bool History::Next(WatchPosition& position, size_t most, std::vector<EventPtr>& events) const {
+bool History::Next(WatchPosition& position, size_t max_events, std::vector<EventPtr>& events) const {
   auto durable = FirstAfter(durable_, position.sequence);
   auto report = FirstAfter(reports_, position.sequence);
   while (durable != durable_.end() || report != reports_.end()) {
-    if (events.size() >= most) return false;
+    if (events.size() >= max_events) return false;
     bool take_durable =
         report == reports_.end() || (durable != durable_.end() && (*durable)->sequence() < (*report)->sequence());
     const EventPtr& event = take_durable ? *durable++ : *report++;

@@ -1,8 +1,9 @@
-// The events of one job (or of the cluster) in memory, for watchers and for `events`: two lists that share one count of
-// sequences. Durable events (states, notices, checkpoints, decisions, probes) are in the store, too; daemons send step
-// and evaluation reports again. Both lists are bounded; decisions and failures are dropped last. Core thread only.
+// The events of one job (or of the cluster) in memory, for watchers and for `events`: two lists that share one
+// numbering. Durable events (states, notices, checkpoints, decisions, probes) are in the store, too; daemons send step
+// and evaluation reports again after a restart of the coordinator. Both lists are bounded; decisions and failures are
+// dropped last. Core thread only.
 //
-//   for (uint64_t gone : history.AddDurable(event)) ... delete its record
+//   for (uint64_t dropped : history.AddDurable(event)) ... delete its record
 //   history.Next(position, 256, batch);   // moves `position`
 #pragma once
 
@@ -25,7 +26,7 @@ class History {
  public:
   struct Limits {
     size_t durable = limits::kDurableEvents;
-    size_t first = limits::kDurableEventsFirst;  // of the durable ones, never dropped for later ones
+    size_t first = limits::kDurableEventsFirst;  // so many first durable events are not dropped for later ones
     size_t reports = limits::kJobEvents;
   };
 
@@ -39,14 +40,14 @@ class History {
 
   // What may be dropped: only saves and notices without a decision, or everything.
   enum class Dropped { kRepetitive, kAny };
-  // Drops durable events until `bytes` of them are gone or only `least` are left; returns their sequences. The newest
-  // event stays, and the first ones stay as long as there are others.
-  std::vector<uint64_t> Shrink(size_t bytes, size_t least, Dropped what);
+  // Drops durable events until `bytes` of them are gone or only `min_events` are left; returns their sequences. The
+  // newest event stays, and the first ones stay as long as there are others.
+  std::vector<uint64_t> Shrink(size_t bytes, size_t min_events, Dropped what);
   void DropReports() { reports_.clear(); }
 
-  // Appends the events after `position` in order of sequence until `events` has `most`, and moves the position behind
-  // them. Returns whether that is the end.
-  bool Next(WatchPosition& position, size_t most, std::vector<EventPtr>& events) const;
+  // Appends the events after `position` in order of sequence until `events` has `max_events`, and moves the position
+  // behind them. Returns whether there are no more.
+  bool Next(WatchPosition& position, size_t max_events, std::vector<EventPtr>& events) const;
 
   const std::deque<EventPtr>& durable() const { return durable_; }
   const std::deque<EventPtr>& reports() const { return reports_; }

@@ -27,10 +27,11 @@ constexpr char kReportPrefix[] = "reports/";
 constexpr char kForgottenPrefix[] = "forgotten/";
 
 absl::Status Unreadable(absl::string_view key) {
-  return absl::DataLossError(absl::StrCat("record ", key,
-                                          " of the store cannot be read; stop the coordinator and restore "
-                                          "the state folder from a copy (store.db.bak is that of the last clean stop), "
-                                          "or start with an empty one"));
+  return absl::DataLossError(
+      absl::StrCat("record ", key,
+                   " of the store cannot be read; stop the coordinator and restore "
+                   "the state folder from a copy (store.db.bak is the one of the last clean stop), "
+                   "or start with an empty one"));
 }
 
 absl::Status LoadRankPart(const std::string& key, const std::string& value, State& state) {
@@ -75,7 +76,7 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
   auto it = state.jobs.find(JobId(parts[1]));
   if (it == state.jobs.end() || sequence > it->second.record.event_sequence()) {
     state.orphans.push_back(key);
-    // Its sequence is not used again, as the event that took it over would be deleted with this record.
+    // The sequence is not used again: deleting this record would delete an event that reused its key.
     if (it != state.jobs.end()) it->second.last_sequence = std::max(it->second.last_sequence, sequence);
     return absl::OkStatus();
   }
@@ -87,11 +88,11 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
   return absl::OkStatus();
 }
 
-// Jobs that were removed from the history, by a running number.
+// Loads a job that was removed from the history; the number in the key is the order of removal.
 absl::Status LoadForgotten(absl::string_view number, const std::string& key, const std::string& id, State& state) {
-  uint64_t at = 0;
-  if (!absl::SimpleAtoi(number, &at)) return Unreadable(key);
-  state.forgotten[at] = JobId(id);
+  uint64_t index = 0;
+  if (!absl::SimpleAtoi(number, &index)) return Unreadable(key);
+  state.forgotten[index] = JobId(id);
   state.forgotten_ids.insert(JobId(id));
   return absl::OkStatus();
 }
@@ -135,7 +136,7 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
     if (rank.record.host().empty()) return Unreadable(JobKey(job.id));
   }
   IndexRanks(job);
-  v1::JobState at = job.state();
+  const v1::JobState job_state = job.state();
   state.by_submission[job.record.submit_index()] = job.id;
   state.next_submit_index = std::max(state.next_submit_index, job.record.submit_index() + 1);
   job.current.progress_at = now;
@@ -146,28 +147,31 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   CountDroppedEvents(job);
   job.longest_s = job.record.longest_s();
   job.head().set_unreachable(false);  // as far as this coordinator knows
-  if (at == v1::JOB_STATE_QUEUED) state.queue.insert(job.record.submit_index());
-  if (at == v1::JOB_STATE_QUEUED)
+  if (job_state == v1::JOB_STATE_QUEUED) state.queue.insert(job.record.submit_index());
+  if (job_state == v1::JOB_STATE_QUEUED)
     job.waiting_since = std::min(now, absl::FromUnixMillis(job.head().submitted_unix_ms()));
-  if (IsFinal(at)) state.finished.push_back(job.id);
-  if (IsFinal(at)) return absl::OkStatus();
+  if (IsFinal(job_state)) state.finished.push_back(job.id);
+  if (IsFinal(job_state)) return absl::OkStatus();
   for (const auto& [name, ranks] : job.ranks_on) {
     // A host that was forgotten after its ranks ended stays forgotten.
-    bool left = std::any_of(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
-    if (!left && !state.hosts.contains(name)) continue;
+    bool has_live_rank =
+        std::any_of(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
+    if (!has_live_rank && !state.hosts.contains(name)) continue;
     Host& host = state.hosts[name];
     host.name = name;
     host.jobs.insert(job.id);
   }
-  if (!HasTrainers(at)) return absl::OkStatus();
+  if (!HasTrainers(job_state)) return absl::OkStatus();
 
   state.active.insert(job.id);
   bool formed = std::all_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.ready(); });
   job.current.store.sealed = formed;
-  // A stop that was requested while the job trained is requested again; any other end continues as it is.
-  bool asked = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
-  job.current.stop = at == v1::JOB_STATE_STOPPING && formed && asked && !job.record.has_failure();
-  job.current.nothing_desired = at == v1::JOB_STATE_RECOVERING || (at == v1::JOB_STATE_STOPPING && !job.current.stop);
+  // A stop that was requested while the group trained is requested again, so that it can save; otherwise the trainers
+  // of a STOPPING job are ended.
+  bool requested = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
+  job.current.stop = job_state == v1::JOB_STATE_STOPPING && formed && requested && !job.record.has_failure();
+  job.current.nothing_desired =
+      job_state == v1::JOB_STATE_RECOVERING || (job_state == v1::JOB_STATE_STOPPING && !job.current.stop);
   for (const Rank& rank : job.ranks) {
     if (!rank.ended()) job.current.unconfirmed.insert(rank.host());
   }

@@ -37,7 +37,7 @@ struct CoreOptions {
 // A request to a daemon to examine the process of a rank.
 struct ExaminationCall {
   std::string request_id;
-  absl::Time asked_at;
+  absl::Time requested_at;
   bool with_stack = false;
   std::optional<v1::Examination> answer;
 };
@@ -46,7 +46,7 @@ struct ExaminationCall {
 struct PathQuery {
   std::string request_id;
   std::string path;
-  absl::Time asked_at;
+  absl::Time requested_at;
   std::optional<v1::PathAnswer> answer;
 };
 
@@ -89,8 +89,8 @@ struct ValueStore {
   std::shared_ptr<ValueLog> log;  // the same values; null: the group has formed or has ended, so no host needs them
   size_t bytes = 0;
   bool sealed = false;
-  SessionList sessions;  // of the generation's hosts, as of State::session_changes == `sessions_of`; null: not made yet
-  uint64_t sessions_of = 0;
+  SessionList sessions;           // of the generation's hosts; null: not made yet
+  uint64_t sessions_made_at = 0;  // the value of State::session_changes when `sessions` was made
 };
 
 // The progress of a running group as a whole: whether it hangs, and since when.
@@ -116,17 +116,17 @@ struct StepMark {
 struct GenerationState {
   bool nothing_desired = true;                            // its trainers are not in any desired state
   bool stop = false;                                      // its trainers are asked to stop at the next step
-  absl::Time drop_at = absl::InfiniteFuture();            // when desired trainers are dropped: a grace ends
-  absl::Time drop_by = absl::InfiniteFuture();            // the same, however long an evaluation or a save takes
+  absl::Time drop_at = absl::InfiniteFuture();            // when the trainers leave the desired state: a grace ends
+  absl::Time drop_by = absl::InfiniteFuture();            // the latest time for that, even during a save
   absl::Time finished_at = absl::InfiniteFuture();        // when the last rank reported that all steps are made
   absl::Time unreachable_since = absl::InfiniteFuture();  // since when none of its hosts can be reached
   absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
-  absl::Time reports_until = absl::InfiniteFuture();      // until when step reports on their way are awaited
+  absl::Time reports_until = absl::InfiniteFuture();      // until when step reports in transit are awaited
   std::set<HostName> unconfirmed;                         // hosts of a job from the store that have not attached yet
   ValueStore store;
   std::deque<StepMark> step_marks;  // of the newest steps, by step
   HangWatch hang;
-  bool network_slow = false;  // a notice that its ranks wait for a network was published
+  bool network_slow = false;  // a notice that its ranks wait for the network was published
 };
 
 struct Job {
@@ -144,22 +144,22 @@ struct Job {
   GenerationState current;
 
   // Soft: over generations.
-  absl::Time restart_at = absl::InfinitePast();  // not placed again before
+  absl::Time restart_at = absl::InfinitePast();  // not placed again before this
   double longest_s = 0;                          // longest step, evaluation or save: how long a stop may take
   std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while it cannot be reached
-  bool abandon_refused = false;  // published that it is not given up, since no other host has that checkpoint
+  bool abandon_refused = false;  // it was published that the job is not given up: no other host has that checkpoint
   uint64_t reports_dropped = 0;  // step reports whose loss was not published yet
   absl::Time drops_since = absl::InfiniteFuture();  // the first loss of a minute was published then; infinite: none
   // For each key set to `auto` that only hosts can decide: the value and the reason of each host.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
   std::map<Phase, PhaseTimes> phase_times;            // how long each phase takes (JobRecord.phases keeps the longest)
-  absl::Time unlearned_until = absl::InfinitePast();  // phases that began before are not learned: they had a stall
+  absl::Time unlearned_until = absl::InfinitePast();  // phases that began earlier had a stall: not learned
   absl::Time stragglers_checked_at = absl::InfinitePast();
-  std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before
+  std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before this
   // A host runs this generation, which is above the recorded one, because the store was restored from an older copy.
   // The job is held: nothing of it is ended, started or decided. 0: the job is not held.
   uint64_t held_at = 0;
-  // Such a generation ran and has ended; the next one gets a higher number.
+  // A generation like that of `held_at` which has ended; the next one gets a higher number. 0: none.
   uint64_t past_generation = 0;
   absl::Time waiting_since = absl::InfinitePast();  // for slots
   uint32_t failures_without_progress = 0;
@@ -216,12 +216,13 @@ struct Host {
   absl::Duration clock_offset;
   ArrivalTrend arrivals;
   uint64_t disk_free_bytes = 0;
-  bool disk_full = false;                // published that it is full
+  bool disk_full = false;                // it was published that the disk is full
   std::set<JobId> jobs;                  // jobs whose current generation has ranks here
   std::vector<v1::RunningTrainer> held;  // trainers of held jobs; they are left alone
   std::vector<v1::TrainerKey> unknown;   // trainers of unknown jobs; they are left alone, too
   std::vector<v1::TrainerKey> strays;    // trainers of past generations; they use slots until they have exited
-  // Strays without any report: if there is none when the host has applied this revision, they were never started.
+  // Strays that the host has not reported yet, each with a revision: if it has still not reported one when it has
+  // applied that revision, the trainer was never started.
   std::vector<std::pair<v1::TrainerKey, uint64_t>> unstarted_strays;
 
   bool attached() const { return session.value() != 0; }
@@ -233,9 +234,9 @@ struct LogReader {
   ReaderId id;
   v1::LogsRequest request;
   std::map<std::string, HostName> open;  // request id → host that pushes under it
-  std::set<HostName> asked;              // hosts with a request for the current generation
+  std::set<HostName> requested;          // hosts with a request for the current generation
   uint32_t next_request = 1;
-  absl::Time close_at = absl::InfiniteFuture();  // the job has ended; lines on their way may still arrive until then
+  absl::Time close_at = absl::InfiniteFuture();  // the job has ended; lines in transit may still arrive until then
 };
 
 struct State {
@@ -246,15 +247,15 @@ struct State {
   std::map<JobId, Job> jobs;
   std::map<uint64_t, JobId> by_submission;  // submit index → job
   uint64_t next_submit_index = 1;
-  std::set<uint64_t> queue;           // submit indexes of jobs that wait for slots
-  std::set<uint64_t> overdue;         // those that later jobs may no longer overtake
-  std::set<JobId> active;             // jobs with HasTrainers(state)
-  std::set<JobId> with_path_queries;  // jobs with path_queries
-  absl::Time published_saved_at = absl::InfinitePast();
-  std::deque<JobId> finished;  // oldest first
-  std::set<JobId> unknown;     // published jobs that hosts run and this store does not know
-  // Durable: jobs that were removed from the history, or unknown jobs that were cancelled, oldest first. What a host
-  // still runs of them is a leftover and does not belong to a newer store.
+  std::set<uint64_t> queue;                              // submit indexes of jobs that wait for slots
+  std::set<uint64_t> overdue;                            // those that later jobs may no longer overtake
+  std::set<JobId> active;                                // jobs with HasTrainers(state)
+  std::set<JobId> with_path_queries;                     // jobs with path_queries
+  absl::Time published_saved_at = absl::InfinitePast();  // when PublishedRecords were last written
+  std::deque<JobId> finished;                            // oldest first
+  std::set<JobId> unknown;                               // published jobs that hosts run and this store does not know
+  // Durable: jobs that were removed from the history, or unknown jobs that were cancelled, oldest first. A trainer of
+  // such a job is a leftover; without this list it would look like one of a job of a newer store.
   std::map<uint64_t, JobId> forgotten;
   absl::flat_hash_set<JobId> forgotten_ids;
 

@@ -116,14 +116,14 @@ Output Turn::Finish() {
     if (!to_schedule.empty()) PlaceJobs(*this, to_schedule);
   }
   PruneFinished(*this);
-  FeedWatchers();
+  SendToWatchers();
   SendDesired();
   WriteRecords();
   return std::move(output_);
 }
 
-void Turn::FeedWatchers() {
-  for (const JobId& id : with_news_) {
+void Turn::SendToWatchers() {
+  for (const JobId& id : jobs_with_events_) {
     auto it = state.jobs.find(id);
     if (it == state.jobs.end()) continue;
     Job& job = it->second;
@@ -150,9 +150,9 @@ void Turn::SendDesired() {
   }
 }
 
-// If one commit cannot hold all records of a turn, they are written in this order, so that a lost end changes nothing:
-// ranks (by generation) and events (by sequence) count only with the job's record behind them, and the acknowledgement
-// to a host is behind the records of what the host reported.
+// If one commit cannot hold all records of a turn, they are written in this order, so that it does no harm if the last
+// ones are lost: ranks and events count only if the record of their job, which is written after them, includes their
+// generation or sequence, and what is acknowledged to a host is written after the records of what the host reported.
 void Turn::WriteRecords() {
   for (const auto& [id, changes] : changes_) {
     if (state.jobs.contains(id)) WriteJob(id);
@@ -183,8 +183,8 @@ void Turn::WriteJob(const JobId& id) {
     output_.records.push_back(MakePublishedRecord(job));
   }
   if (changes.record) output_.records.push_back(MakeJobRecord(job));
-  ++groups_;
-  for (size_t i = first; i < output_.records.size(); ++i) output_.records[i].group = groups_;
+  ++last_group_;
+  for (size_t i = first; i < output_.records.size(); ++i) output_.records[i].group = last_group_;
 }
 
 }  // namespace trainyard

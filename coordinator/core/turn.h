@@ -58,7 +58,7 @@ class Turn {
   // Texts are cut to limits::kDurableTextBytes.
   void Publish(Job& job, v1::Event event);
   void Notice(Job& job, NoticeLevel level, std::string text);
-  // Publishes a decision about the job as a notice that `why` shows, and logs it. `text` contains the facts.
+  // Publishes a decision about the job as a notice that `trainctl why` shows, and logs it. `text` contains the facts.
   void Decide(Job& job, DecisionRule rule, NoticeLevel level, std::string text);
   // The same for a host, as a durable event of the cluster; an empty name means the whole cluster.
   void DecideCluster(const HostName& host, DecisionRule rule, NoticeLevel level, std::string text);
@@ -85,9 +85,9 @@ class Turn {
   void PublishState(Job& job, bool durable);
   void PublishClusterEvent(v1::Event event);
   void DropEvents(Job& job, const std::vector<uint64_t>& sequences);
-  void ShrinkEvents(Job& job, size_t goal, size_t least, History::Dropped what);
+  void ShrinkEvents(Job& job, size_t goal, size_t min_events, History::Dropped what);
   void LimitEvents(Job& job);
-  void FeedWatchers();
+  void SendToWatchers();
   void SendDesired();
   void WriteRecords();
   void WriteJob(const JobId& id);
@@ -104,13 +104,13 @@ class Turn {
   };
 
   Output output_;
-  uint32_t groups_ = 0;
+  uint32_t last_group_ = 0;  // the newest Record::group
   std::map<JobId, JobChanges> changes_;
   std::vector<Record> cluster_records_;
   std::set<HostName> hosts_to_save_;
   std::set<HostName> hosts_to_push_;
   std::set<JobId> touched_;
-  std::set<JobId> with_news_;
+  std::set<JobId> jobs_with_events_;  // jobs whose watchers may receive more
   std::set<uint64_t> to_schedule_;
   bool schedule_all_ = false;
   std::vector<std::string> deletes_;

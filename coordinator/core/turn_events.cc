@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-// Sequences are reserved in blocks: one write for this many events, and no sequence is used twice over a restart.
+// Sequences are reserved in blocks: one write for this many events; no sequence is used twice, even after a restart.
 constexpr uint64_t kSequenceBlock = 4'096;
 // When the events of all jobs exceed their limit, more than needed are dropped, so that not every new event drops some.
 constexpr size_t kEventBytesGoal = limits::kDurableEventBytes / 16 * 15;
@@ -26,7 +26,7 @@ void CutTexts(v1::Event& event) {
   if (event.has_state()) cut(event.mutable_state()->mutable_reason());
 }
 
-// An error of a job is a warning for the operator: an error in the log is one of the coordinator itself.
+// An error of a job is logged as a warning; the errors in the log are those of the coordinator itself.
 WriteLog::Level ToLogLevel(NoticeLevel level) {
   return level == NoticeLevel::kInfo ? WriteLog::Level::kInfo : WriteLog::Level::kWarning;
 }
@@ -59,7 +59,7 @@ void Turn::Publish(Job& job, v1::Event event) {
   state.durable_bytes += job.history.durable_bytes() - bytes;  // the difference may wrap around; the sum is right
   DropEvents(job, dropped);
   LimitEvents(job);
-  with_news_.insert(job.id);
+  jobs_with_events_.insert(job.id);
   Emit(JobPublished{job.id, std::move(shared)});
 }
 
@@ -70,7 +70,7 @@ void Turn::PublishReport(Job& job, v1::Event event, bool is_new) {
   auto shared = std::make_shared<const v1::Event>(std::move(event));
   size_t dropped = job.history.AddReport(shared);
   if (dropped > 0) Emit(EventsDropped{"report", dropped});
-  with_news_.insert(job.id);
+  jobs_with_events_.insert(job.id);
   if (is_new) Emit(JobPublished{job.id, std::move(shared)});
 }
 
@@ -86,10 +86,10 @@ void Turn::DropEvents(Job& job, const std::vector<uint64_t>& sequences) {
   Emit(EventsDropped{"durable", sequences.size()});
 }
 
-void Turn::ShrinkEvents(Job& job, size_t goal, size_t least, History::Dropped what) {
+void Turn::ShrinkEvents(Job& job, size_t goal, size_t min_events, History::Dropped what) {
   if (state.durable_bytes <= goal) return;
   const size_t before = job.history.durable_bytes();
-  std::vector<uint64_t> dropped = job.history.Shrink(state.durable_bytes - goal, least, what);
+  std::vector<uint64_t> dropped = job.history.Shrink(state.durable_bytes - goal, min_events, what);
   state.durable_bytes -= before - job.history.durable_bytes();
   DropEvents(job, dropped);
 }
@@ -103,7 +103,7 @@ void Turn::LimitEvents(Job& job) {
       ShrinkEvents(state.jobs.at(id), kEventBytesGoal, limits::kDurableEventsOfFinished, what);
     }
   }
-  ShrinkEvents(job, limits::kDurableEventBytes, /*least=*/1, History::Dropped::kAny);
+  ShrinkEvents(job, limits::kDurableEventBytes, /*min_events=*/1, History::Dropped::kAny);
 }
 
 void Turn::StoreReports(Job& job) {
@@ -185,10 +185,10 @@ void Turn::PublishState(Job& job, bool durable) {
   event.mutable_state()->set_reason(job.head().reason());
   event.mutable_state()->set_restarts(job.head().restarts());
   if (!durable) return PublishReport(job, std::move(event), /*is_new=*/true);
-  v1::Event of_cluster = event;
-  of_cluster.set_job_id(job.id.value());
-  of_cluster.set_generation(job.head().generation());
-  PublishClusterEvent(std::move(of_cluster));
+  v1::Event cluster_event = event;
+  cluster_event.set_job_id(job.id.value());
+  cluster_event.set_generation(job.head().generation());
+  PublishClusterEvent(std::move(cluster_event));
   Publish(job, std::move(event));
 }
 

@@ -28,7 +28,7 @@ void Ask(Turn& turn, Job& job, const HostName& name, const std::string& path) {
   job.path_queries[name] =
       PathQuery{.request_id = absl::StrCat(job.id.value(), ".", name.value(), ".", absl::ToUnixMillis(turn.now)),
                 .path = path,
-                .asked_at = turn.now,
+                .requested_at = turn.now,
                 .answer = std::nullopt};
   turn.state.with_path_queries.insert(job.id);
   turn.Push(name);
@@ -36,7 +36,7 @@ void Ask(Turn& turn, Job& job, const HostName& name, const std::string& path) {
 
 bool IsDue(const Turn& turn, const PathQuery& query, const std::string& path) {
   if (query.path != path) return true;
-  return !(query.answer.has_value() && query.answer->there()) && turn.now - query.asked_at >= kAskAgain;
+  return !(query.answer.has_value() && query.answer->there()) && turn.now - query.requested_at >= kAskAgain;
 }
 
 // Returns the newest recorded checkpoint. A granted one may not have its name yet, so without a recorded one the query
@@ -61,7 +61,7 @@ bool MayAbandon(Turn& turn, Job& job) {
   std::vector<std::string> hosts_without;
   bool awaited = false;
   for (const HostSlots& host : FreeSlots(turn.state)) {
-    if (!host.barred.empty()) continue;
+    if (!host.unusable.empty()) continue;
     auto query = job.path_queries.find(host.name);
     if (query == job.path_queries.end() || IsDue(turn, query->second, newest.path())) {
       Ask(turn, job, host.name, newest.path());
@@ -69,7 +69,7 @@ bool MayAbandon(Turn& turn, Job& job) {
     }
     const PathQuery& asked = query->second;
     if (asked.answer.has_value() && asked.answer->there()) continue;
-    awaited |= !asked.answer.has_value() && turn.now - asked.asked_at < kAnswerWait;
+    awaited |= !asked.answer.has_value() && turn.now - asked.requested_at < kAnswerWait;
     without.push_back(host.name.value());
     hosts_without.push_back(absl::StrCat(host.name.value(), " (",
                                          asked.answer.has_value() ? asked.answer->note() : "does not answer", ")"));

@@ -73,7 +73,7 @@ void AdvanceForming(Turn& turn, Job& job) {
 // name.
 void PublishUnnamedCheckpoint(Turn& turn, Job& job) {
   const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
-  if (granted == nullptr || granted->step() < NewestKeptStep(job.head(), job.record.grants()).value_or(0)) return;
+  if (granted == nullptr || granted->step() < NewestResumeStep(job.head(), job.record.grants()).value_or(0)) return;
   turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
               absl::StrCat("the checkpoint of step ", granted->step(), " is complete and was granted its name, ",
                            granted->path(),
@@ -190,11 +190,11 @@ RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
                       .max_restarts = job.head().spec().recovery().max_restarts(),
                       .checkpoint_step = std::nullopt,
                       .failures_without_progress = job.failures_without_progress,
-                      .elsewhere = false};
+                      .fits_elsewhere = false};
   if (job.record.failure().kind() == v1::FailureRecord::KIND_START) {
-    facts.elsewhere = FitsWithout(turn.now, turn.state, job, {job.record.failure().host()});
+    facts.fits_elsewhere = FitsWithout(turn.now, turn.state, job, {job.record.failure().host()});
   }
-  facts.checkpoint_step = NewestKeptStep(job.head(), job.record.grants());
+  facts.checkpoint_step = NewestResumeStep(job.head(), job.record.grants());
   if (!facts.checkpoint_step.has_value() && job.record.restored_step() > 0) {
     facts.checkpoint_step = job.record.restored_step();
   }

@@ -88,7 +88,7 @@ void UpdateHost(Turn& turn, Host& host, const AttachHost& event) {
   host.disk_free_bytes = event.hello.inventory().disk_free_bytes();
   if (event.hello.time_unix_ms() != 0) {
     host.clock_offset = absl::FromUnixMillis(event.hello.time_unix_ms()) - turn.wall;
-    host.arrivals.Expect(turn.now, host.clock_offset);
+    host.arrivals.AddIfFast(turn.now, host.clock_offset);
   }
   host.last_contact = turn.now;
   host.reachable = true;

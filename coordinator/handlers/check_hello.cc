@@ -86,7 +86,7 @@ absl::Status CheckLife(const Turn& turn, const Host& host, const v1::Hello& hell
   if (IsPast(host, hello.incarnation())) {
     return absl::AbortedError(absl::StrCat("a newer daemon named ", hello.host(), " has attached; this one must exit"));
   }
-  HostFacts facts{.attached = host.attached(), .last_heard = host.last_contact, .lease = LeaseFor(turn.state, host)};
+  HostFacts facts{.attached = host.attached(), .last_contact = host.last_contact, .lease = LeaseFor(turn.state, host)};
   if (host.attached() && CheckContact(turn.now, facts).reachable) {
     return absl::AlreadyExistsError(absl::StrCat("another daemon named ", hello.host(), " is attached from ", host.peer,
                                                  " and running; give this one another --name"));

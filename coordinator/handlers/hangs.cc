@@ -48,8 +48,8 @@ HangFacts GatherFacts(const Turn& turn, const Job& job) {
     position.ended = rank.ended() || rank.record.finished() || position.phase == PhaseName(Phase::kEnded);
     if (rank.examination.has_value()) {
       if (rank.examination->answer.has_value()) position.examination = &*rank.examination->answer;
-      if (!rank.examination->answer.has_value() && turn.now - rank.examination->asked_at < kExaminationWait)
-        facts.asked = true;
+      if (!rank.examination->answer.has_value() && turn.now - rank.examination->requested_at < kExaminationWait)
+        facts.examining = true;
     }
     // A rank that is ready makes its first step next.
     const bool ready = position.phase == PhaseName(Phase::kReady);
@@ -73,7 +73,7 @@ void RequestExaminations(Turn& turn, Job& job, const std::vector<uint32_t>& culp
     rank.examination = ExaminationCall{
         .request_id = absl::StrCat(job.id.value(), ".g", job.head().generation(), ".r", rank.record.rank(), ".",
                                    absl::ToUnixMillis(turn.now), with_stack ? ".stack" : ""),
-        .asked_at = turn.now,
+        .requested_at = turn.now,
         .with_stack = with_stack,
         .answer = std::nullopt};
     turn.Push(rank.host());

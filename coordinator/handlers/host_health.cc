@@ -39,7 +39,8 @@ bool IsReachable(const State& state, const HostName& name) {
 void UpdateReachability(Turn& turn) {
   for (auto& [name, host] : turn.state.hosts) {
     HostContact judged = CheckContact(
-        turn.now, {.attached = host.attached(), .last_heard = host.last_contact, .lease = LeaseFor(turn.state, host)});
+        turn.now,
+        {.attached = host.attached(), .last_contact = host.last_contact, .lease = LeaseFor(turn.state, host)});
     if (judged.reachable == host.reachable) continue;
     host.reachable = judged.reachable;
     if (!judged.reachable) {

@@ -55,7 +55,7 @@ absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool
 
 // A thousand ranks put values for a thousand hosts, so the list is made once per change of the hosts, not once per put.
 SessionList SessionsOf(const State& state, Job& job) {
-  if (job.current.store.sessions == nullptr || job.current.store.sessions_of != state.session_changes) {
+  if (job.current.store.sessions == nullptr || job.current.store.sessions_made_at != state.session_changes) {
     auto list = std::make_shared<std::vector<SessionId>>();
     list->reserve(job.ranks_on.size());
     for (const auto& [name, ranks] : job.ranks_on) {
@@ -63,7 +63,7 @@ SessionList SessionsOf(const State& state, Job& job) {
       if (host.attached()) list->push_back(host.session);
     }
     job.current.store.sessions = std::move(list);
-    job.current.store.sessions_of = state.session_changes;
+    job.current.store.sessions_made_at = state.session_changes;
   }
   return job.current.store.sessions;
 }

@@ -19,9 +19,9 @@ constexpr absl::Duration kLastLinesGrace = absl::Seconds(2);
 
 std::set<HostName> HostsOfReader(const Job& job, const v1::LogsRequest& request) {
   std::set<HostName> hosts;
-  const std::set<uint32_t> asked(request.ranks().begin(), request.ranks().end());
+  const std::set<uint32_t> wanted(request.ranks().begin(), request.ranks().end());
   for (const Rank& rank : job.ranks) {
-    if (asked.empty() || asked.count(rank.record.rank()) > 0) hosts.insert(rank.host());
+    if (wanted.empty() || wanted.count(rank.record.rank()) > 0) hosts.insert(rank.host());
   }
   return hosts;
 }
@@ -35,13 +35,13 @@ absl::Status NotAttached(absl::string_view host) {
 
 std::string AskHosts(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids) {
   for (const HostName& name : HostsOfReader(job, reader.request)) {
-    if (reader.asked.contains(name)) continue;
+    if (reader.requested.contains(name)) continue;
     auto host = turn.state.hosts.find(name);
     if (host == turn.state.hosts.end() || !host->second.attached()) return name.value();
     std::string request_id =
         absl::StrCat(turn.state.options.incarnation.value(), ".", reader.id.value(), ".", reader.next_request++);
     reader.open[request_id] = name;
-    reader.asked.insert(name);
+    reader.requested.insert(name);
     request_ids.push_back(std::move(request_id));
     turn.Push(name);
   }
@@ -65,8 +65,8 @@ void MoveLogsOfJob(Turn& turn, const Job& job) {
       open = stays ? std::next(open) : reader.open.erase(open);
     }
     // A host with an open request follows the job's ranks in any generation.
-    reader.asked.clear();
-    for (const auto& [request_id, host] : reader.open) reader.asked.insert(host);
+    reader.requested.clear();
+    for (const auto& [request_id, host] : reader.open) reader.requested.insert(host);
     std::vector<std::string> request_ids;
     AskHosts(turn, job, reader, request_ids);
     if (!request_ids.empty()) turn.Emit(LogsOpened{id, std::move(request_ids)});

@@ -36,7 +36,7 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
 HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>& peers, std::string& broken) {
   HostLossFacts facts;
   facts.forming = job.forming();
-  facts.over = job.current.nothing_desired;
+  facts.ending = job.current.nothing_desired;
   facts.learned_step = absl::Seconds(job.head().learned_step_s());
   facts.abandon_after = absl::Seconds(job.head().spec().recovery().abandon_after_s());
   if (job.current.unreachable_since != absl::InfiniteFuture())
@@ -173,7 +173,7 @@ void CheckLostHosts(Turn& turn, Job& job) {
   for (const HostName& name : reach.silent) {
     auto host = turn.state.hosts.find(name);
     facts.host = name.value();
-    facts.begun = HasBegun(job, name);
+    facts.received_go = HasBegun(job, name);
     facts.silent = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_contact;
     facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseFor(turn.state, host->second);
     HostLossDecision decision = DecideHostLoss(facts);

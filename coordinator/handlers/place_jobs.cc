@@ -98,7 +98,7 @@ void ChooseDevice(const State& state, Job& job) {
   }
   const DeviceDecision decision = DecideDevice(facts);
   v1::ResolvedKey& device = DecisionOf(job, kDeviceKey);
-  device.set_value(decision.cuda ? kCudaWord : "cpu");
+  device.set_value(decision.cuda ? kCudaValue : "cpu");
   device.set_reason(CutText(decision.reason, kDeviceReasonBytes));
 }
 
@@ -116,7 +116,7 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   DecideSharedMemory(job);
   std::string reason = absl::StrCat("generation ", job.head().generation(), ": ", decision.reason);
   uint64_t step = job.record.restored_step();
-  step = NewestKeptStep(job.head(), job.record.grants()).value_or(step);
+  step = NewestResumeStep(job.head(), job.record.grants()).value_or(step);
   if (again && step > 0) absl::StrAppend(&reason, ", from step ", step);
   turn.Decide(job, DecisionRule::kPlacement, NoticeLevel::kInfo, reason);
   turn.Move(job, LifecycleEvent::kPlaced, std::move(reason));
@@ -138,7 +138,7 @@ std::vector<HostSlots> AllHosts(const State& state) {
     if (host.attached() && host.reachable) continue;
     HostSlots away;
     away.name = name;
-    away.barred = host.attached() || !host.reachable ? "unreachable" : "not attached";
+    away.unusable = host.attached() || !host.reachable ? "unreachable" : "not attached";
     hosts.push_back(std::move(away));
   }
   SortByTopology(hosts);
@@ -168,9 +168,9 @@ void ReserveFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts)
   std::string why = absl::StrCat("reserved for job ", job.id.value(), ", which has waited for ",
                                  absl::FormatDuration(absl::Trunc(turn.now - job.waiting_since, absl::Seconds(1))));
   std::vector<bool> may_use;
-  for (const HostSlots& host : hosts) may_use.push_back(BarredFor(facts, host).empty());
+  for (const HostSlots& host : hosts) may_use.push_back(ReasonAgainstHost(facts, host).empty());
   for (size_t i = 0; i < hosts.size(); ++i) {
-    if (may_use[i]) hosts[i].barred = why;
+    if (may_use[i]) hosts[i].unusable = why;
   }
 }
 

@@ -31,7 +31,7 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
     return absl::OkStatus();
   }
   uint64_t made = std::max(job.published.step(), job.head().last_step());
-  const bool kept = NewestKeptStep(job.head(), job.record.grants()).has_value();
+  const bool kept = NewestResumeStep(job.head(), job.record.grants()).has_value();
   if (made > job.record.restored_step() && !kept && !request.from_start()) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", Plural(made, "step"),
                                                       " and no checkpoint holds them: resuming it makes "

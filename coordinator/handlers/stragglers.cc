@@ -24,15 +24,15 @@ void CheckStragglers(Turn& turn, Job& job) {
                      .host = rank.record.host(),
                      .micro_batch_s = rank.computing.MicroBatchSeconds(),
                      .slow_since = rank.slow_since,
-                     .named = rank.straggler});
+                     .is_straggler = rank.straggler});
   }
   std::vector<StragglerChange> changes = FindStragglers(turn.now, facts);
   for (size_t i = 0; i < facts.size(); ++i) {
     job.ranks[i].slow_since = facts[i].slow_since;
-    job.ranks[i].straggler = facts[i].named;
+    job.ranks[i].straggler = facts[i].is_straggler;
   }
   for (StragglerChange& change : changes) {
-    turn.Decide(job, DecisionRule::kStraggler, change.named ? NoticeLevel::kWarning : NoticeLevel::kInfo,
+    turn.Decide(job, DecisionRule::kStraggler, change.is_straggler ? NoticeLevel::kWarning : NoticeLevel::kInfo,
                 std::move(change.text));
   }
 }

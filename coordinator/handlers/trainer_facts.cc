@@ -83,7 +83,7 @@ void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finis
   rank.record.set_finished_step(finished.step());
   rank.last_step = std::max(rank.last_step, finished.step());
   if (finished.unsaved().empty()) return;
-  const std::optional<uint64_t> kept = NewestKeptStep(job.head(), job.record.grants());
+  const std::optional<uint64_t> kept = NewestResumeStep(job.head(), job.record.grants());
   FailGeneration(turn, job,
                  FailureOf(rank, v1::FailureRecord::KIND_UNSAVED,
                            absl::StrCat("could not save step ", finished.step(),

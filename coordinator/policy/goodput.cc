@@ -60,7 +60,7 @@ GoodputPart CurrentPart(const GoodputFacts& facts) {
     case v1::JOB_STATE_RUNNING:
       return facts.saves ? GoodputPart::kSave : GoodputPart::kTrain;
     case v1::JOB_STATE_STOPPING:
-      // Its steps until it stops at a step boundary still count.
+      // The group still makes steps until it stops at a step boundary, and they count.
       if (!facts.makes_steps) return GoodputPart::kRecover;
       return facts.saves ? GoodputPart::kSave : GoodputPart::kTrain;
     case v1::JOB_STATE_RECOVERING:

@@ -31,12 +31,13 @@ GoodputPart CurrentPart(const GoodputFacts& facts);
 // The ledger of a job that starts at `now_ms`.
 v1::GoodputRecord BeginGoodput(int64_t now_ms);
 // Accounts for all time up to `now_ms`, the newest span as `part`. If the clock is behind the ledger (it was set back
-// while no coordinator ran), nothing changes.
+// while no coordinator ran), no time is added, and the ledger's begin moves back by the difference.
 void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord& ledger);
 // REQUIRES for the next three functions: all time up to now is accounted for.
 // Rank 0 reported a completed step.
 void StepCompleted(v1::GoodputRecord& ledger);
-// A checkpoint was recorded. It holds the newest completed step, or all but the newest `after_ms` of train_ms.
+// A checkpoint was recorded. `after_ms`: the training time since the step that it holds; 0: it holds the newest
+// completed step.
 void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms = 0);
 // The generation ended without a save of its last steps: they count as lost, and the time since the last of them counts
 // as detection.

@@ -11,10 +11,10 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kMaxTimes = 64;
+constexpr size_t kMaxPhaseTimes = 64;
 constexpr absl::Duration kMinLimit = absl::Seconds(5);
 // The limit for a phase whose usual duration is not known yet.
-constexpr absl::Duration kUnlearned = absl::Seconds(120);
+constexpr absl::Duration kUnlearnedLimit = absl::Seconds(120);
 constexpr uint32_t kMaxDoublings = 6;
 // A trainer whose link is closed (its daemon was restarted) reopens it within a second or two; after this time it
 // counts as silent.
@@ -24,11 +24,11 @@ constexpr absl::Duration kLinkPatience = absl::Seconds(30);
 constexpr absl::Duration kNetworkPatience = absl::Seconds(30);
 // Slightly longer than the interval between two reports of a rank.
 constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
-constexpr double kSpinning = 0.8;
+constexpr double kSpinningCpuShare = 0.8;
 // On a host with more runnable threads than cores, a spinning process gets only a share of a core, but its state is R.
-constexpr double kSpinningCrowded = 0.1;
-constexpr size_t kNamed = 3;
-constexpr int kFramesTold = 4;
+constexpr double kSpinningCpuShareCrowded = 0.1;
+constexpr size_t kMaxListed = 3;  // ranks or hosts in a sentence
+constexpr int kMaxStackFrames = 4;
 
 // "ready" in a running group means that the rank has not received `go` yet, or makes its first step.
 std::string PhaseOf(const RankPosition& rank) { return rank.phase == "ready" ? "first_step" : rank.phase; }
@@ -49,8 +49,8 @@ std::string Seconds(absl::Duration duration) { return absl::StrFormat("%.1f s", 
 // The ranks that the others wait for, and the operation.
 struct Blame {
   std::vector<const RankPosition*> culprits;
-  bool hard = false;     // the culprits are stopped or silent
-  bool certain = false;  // valid whatever unreachable ranks would report
+  bool stopped_or_silent = false;  // the culprits are
+  bool certain = false;            // valid whatever unreachable ranks would report
   std::vector<const RankPosition*> waiting;
   std::string operation;  // the one that the waiting ranks have entered
   std::string mismatch;   // the one that the culprits have entered instead; empty: none
@@ -60,44 +60,44 @@ struct Blame {
 class HangAnalysis {
  public:
   HangAnalysis(absl::Time now, const HangFacts& facts) : now_(now), facts_(facts) {
-    last_ = facts.since;
+    last_progress_ = facts.since;
     for (const RankPosition& rank : facts.ranks) {
       if (rank.ended) continue;
       alive_.push_back(&rank);
-      last_ = std::max(last_, rank.progress_at);
+      last_progress_ = std::max(last_progress_, rank.progress_at);
     }
     FindLimit();
   }
 
   HangDecision Decide() {
     HangDecision decision;
-    if (alive_.empty() || now_ - last_ < kHangExamineAfter) return decision;
+    if (alive_.empty() || now_ - last_progress_ < kHangExamineAfter) return decision;
     Blame blame = FindBlame();
-    bool all_heard = std::all_of(alive_.begin(), alive_.end(), [this](const RankPosition* r) { return IsKnown(*r); });
+    bool all_known = std::all_of(alive_.begin(), alive_.end(), [this](const RankPosition* r) { return IsKnown(*r); });
     // If a host is unreachable, the rule for lost hosts decides, unless the cause is certain without that host's
     // reports.
-    if (!all_heard && !blame.hard && !blame.certain) return decision;
-    const absl::Time heard = HeardUntil(blame);
-    if (heard - last_ < kHangExamineAfter) return decision;
+    if (!all_known && !blame.stopped_or_silent && !blame.certain) return decision;
+    const absl::Time known_until = KnownUntil(blame);
+    if (known_until - last_progress_ < kHangExamineAfter) return decision;
 
     for (const RankPosition* rank : blame.culprits) decision.culprits.push_back(rank->rank);
-    absl::Time last = last_;
-    if (!blame.hard && !limit_learned_) {
+    absl::Time last_progress = last_progress_;
+    if (!blame.stopped_or_silent && !limit_learned_) {
       // In a phase of unknown length, CPU use counts as progress.
-      for (const RankPosition* rank : alive_) last = std::max(last, rank->busy_at);
+      for (const RankPosition* rank : alive_) last_progress = std::max(last_progress, rank->busy_at);
     }
-    decision.stalled_since = last;
+    decision.stalled_since = last_progress;
     if (!blame.text.empty()) limit_ = std::max(limit_, kNetworkPatience);
-    if (!blame.hard && (heard - last < limit_ || facts_.asked)) {
-      if (heard - last >= kHangExamineAfter) decision.act = HangDecision::Act::kExamine;
+    if (!blame.stopped_or_silent && (known_until - last_progress < limit_ || facts_.examining)) {
+      if (known_until - last_progress >= kHangExamineAfter) decision.act = HangDecision::Act::kExamine;
       return decision;
     }
-    decision.learned = blame.hard || limit_learned_;
-    if (!blame.hard) decision.phase = limit_phase_;
+    decision.learned = blame.stopped_or_silent || limit_learned_;
+    if (!blame.stopped_or_silent) decision.phase = limit_phase_;
     bool traced = std::any_of(blame.culprits.begin(), blame.culprits.end(), [](const auto* r) { return IsTraced(*r); });
     bool restart = facts_.restart && decision.learned && !traced;
     decision.act = restart ? HangDecision::Act::kRestart : HangDecision::Act::kNotify;
-    decision.reason = absl::StrCat(Describe(blame), "; ", DescribeLimit(now_ - last, blame.hard));
+    decision.reason = absl::StrCat(Describe(blame), "; ", DescribeLimit(now_ - last_progress, blame.stopped_or_silent));
     return decision;
   }
 
@@ -118,24 +118,26 @@ class HangAnalysis {
   }
 
   // Returns whether the rank has reported since the stall began.
-  bool IsFresh(const RankPosition& rank) const { return rank.reachable && rank.reported_at > last_; }
+  bool IsFresh(const RankPosition& rank) const { return rank.reachable && rank.reported_at > last_progress_; }
   // Returns the time since the rank's last report, but at most the time since the earliest start of a stall.
-  absl::Duration QuietFor(const RankPosition& rank) const { return now_ - std::max(rank.reported_at, facts_.since); }
+  absl::Duration TimeSinceReport(const RankPosition& rank) const {
+    return now_ - std::max(rank.reported_at, facts_.since);
+  }
   bool IsSilent(const RankPosition& rank) const {
-    absl::Duration quiet = QuietFor(rank);
-    return rank.reachable && rank.seen_at > last_ &&
-           ((rank.silent && quiet >= kHangExamineAfter) || quiet >= kLinkPatience);
+    absl::Duration since_report = TimeSinceReport(rank);
+    return rank.reachable && rank.seen_at > last_progress_ &&
+           ((rank.silent && since_report >= kHangExamineAfter) || since_report >= kLinkPatience);
   }
-  bool IsHard(const RankPosition& rank) const {
-    return rank.reachable && ((IsStopped(rank) && rank.seen_at > last_) || IsSilent(rank));
+  bool IsStoppedOrSilent(const RankPosition& rank) const {
+    return rank.reachable && ((IsStopped(rank) && rank.seen_at > last_progress_) || IsSilent(rank));
   }
-  bool IsKnown(const RankPosition& rank) const { return IsFresh(rank) || IsHard(rank); }
+  bool IsKnown(const RankPosition& rank) const { return IsFresh(rank) || IsStoppedOrSilent(rank); }
 
   // Returns the time until which all ranks that the conclusion is based on are known to have made no progress. It is
   // earlier than now if the messages of a host are late but its lease has not expired.
-  absl::Time HeardUntil(const Blame& blame) const {
+  absl::Time KnownUntil(const Blame& blame) const {
     absl::Time until = now_;
-    for (const RankPosition* rank : blame.hard ? blame.culprits : alive_) {
+    for (const RankPosition* rank : blame.stopped_or_silent ? blame.culprits : alive_) {
       if (IsKnown(*rank)) until = std::min(until, std::max(rank->seen_at, rank->reported_at) + kReportInterval);
     }
     return until;
@@ -145,7 +147,7 @@ class HangAnalysis {
     Blame blame;
     std::vector<const RankPosition*> fresh;
     for (const RankPosition* rank : alive_) {
-      if (IsHard(*rank)) {
+      if (IsStoppedOrSilent(*rank)) {
         blame.culprits.push_back(rank);
       } else if (IsFresh(*rank)) {
         fresh.push_back(rank);
@@ -154,7 +156,7 @@ class HangAnalysis {
     }
     blame.operation = NewestWaitedFor(blame.waiting);
     if (!blame.culprits.empty()) {
-      blame.hard = true;
+      blame.stopped_or_silent = true;
       return blame;
     }
     if (blame.waiting.size() < fresh.size()) {
@@ -202,13 +204,13 @@ class HangAnalysis {
     std::set<std::string> held_up;  // communicators in which a culprit is behind
     for (const RankPosition* rank : fresh) {
       const std::string& own = Waiting(*rank)->name();
-      bool has_left_out = false, waits_for_another = behind.contains(own);
+      bool is_behind = false, waits_for_another = behind.contains(own);
       for (const auto& [name, ranks] : behind) {
         if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
-        has_left_out = true;
+        is_behind = true;
         if (name == own) waits_for_another = false;
       }
-      if (!has_left_out || waits_for_another) continue;
+      if (!is_behind || waits_for_another) continue;
       blame.culprits.push_back(rank);
       for (const auto& [name, ranks] : behind) {
         if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) held_up.insert(name);
@@ -232,17 +234,18 @@ class HangAnalysis {
   static void DescribeUndelivered(const std::vector<const RankPosition*>& fresh, Blame& blame) {
     for (const RankPosition* culprit : blame.culprits) {
       const v1::CommunicatorReport& own = *Waiting(*culprit);
-      const bool under_way = std::any_of(fresh.begin(), fresh.end(), [&](const RankPosition* rank) {
+      const bool others_completed = std::any_of(fresh.begin(), fresh.end(), [&](const RankPosition* rank) {
         return std::any_of(rank->communicators.begin(), rank->communicators.end(), [&](const auto& other) {
           return other.name() == own.name() && other.completed() > own.completed();
         });
       });
-      if (!under_way) return;
+      if (!others_completed) return;
     }
     const RankPosition& first = *blame.culprits.front();
     blame.text = absl::StrCat(RankList(blame.culprits), blame.culprits.size() == 1 ? " waits" : " wait", " in ",
                               blame.mismatch, " of ", DescribePosition(first),
-                              ", which others have completed: the network does not deliver its data to ", first.host);
+                              ", which other ranks have completed: data for it does not arrive over the network at ",
+                              first.host);
     blame.culprits.clear();
   }
 
@@ -259,25 +262,25 @@ class HangAnalysis {
     }
     std::set<std::string> hosts;
     for (const RankPosition* rank : fresh) hosts.insert(rank->host);
-    std::vector<std::string> named(hosts.begin(), hosts.end());
-    const size_t shown = named.size() > kNamed + 1 ? kNamed : named.size();
+    std::vector<std::string> names(hosts.begin(), hosts.end());
+    const size_t shown = names.size() > kMaxListed + 1 ? kMaxListed : names.size();
     blame.text = absl::StrCat(
         "all ", fresh.size(), " ranks are inside ", blame.operation, " of ", DescribePosition(*fresh.front()),
-        ", none of them stopped: the network between ",
-        named.size() == 1 ? absl::StrCat("the ranks on ", named.front()) : JoinFirst(named, shown, " and "),
-        " does not deliver its data");
+        ", and none of them is stopped: data between ",
+        names.size() == 1 ? absl::StrCat("the ranks on ", names.front()) : JoinFirst(names, shown, " and "),
+        " does not arrive over the network");
   }
 
   static void BlameMinority(const std::map<std::string, std::vector<const RankPosition*>>& by_operation, Blame& blame) {
-    // The majority is right; in a tie, the side with the lowest rank.
-    auto right = std::max_element(by_operation.begin(), by_operation.end(), [](const auto& a, const auto& b) {
+    // The majority is correct; in a tie, the side with the lowest rank.
+    auto majority = std::max_element(by_operation.begin(), by_operation.end(), [](const auto& a, const auto& b) {
       if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
       return a.second.front()->rank > b.second.front()->rank;
     });
-    blame.waiting = right->second;
-    blame.operation = right->first;
+    blame.waiting = majority->second;
+    blame.operation = majority->first;
     for (const auto& [operation, ranks] : by_operation) {
-      if (operation == right->first) continue;
+      if (operation == majority->first) continue;
       if (blame.mismatch.empty()) blame.mismatch = operation;
       blame.culprits.insert(blame.culprits.end(), ranks.begin(), ranks.end());
     }
@@ -290,7 +293,7 @@ class HangAnalysis {
     if (blame.culprits.empty()) return "no rank makes progress";
     const RankPosition& first = *blame.culprits.front();
     bool one = blame.culprits.size() == 1;
-    if (!blame.hard && blame.waiting.empty() && alive_.size() > 1) {
+    if (!blame.stopped_or_silent && blame.waiting.empty() && alive_.size() > 1) {
       return absl::StrCat("none of ", alive_.size(),
                           " ranks makes progress and none waits for another: ", RankList(blame.culprits), " ",
                           DescribeState(first, one), " in ", DescribePosition(first));
@@ -298,17 +301,18 @@ class HangAnalysis {
     std::string text = absl::StrCat(RankList(blame.culprits), " ", DescribeState(first, one));
     if (blame.waiting.empty()) return absl::StrCat(text, " in ", DescribePosition(first));
     // What a stopped or silent rank did after its last report is unknown.
-    const char* has_not = blame.hard ? (one ? " and was not seen to enter " : " and were not seen to enter ")
-                                     : (one ? " and has not entered " : " and have not entered ");
+    const char* has_not = blame.stopped_or_silent
+                              ? (one ? " and was not seen to enter " : " and were not seen to enter ")
+                              : (one ? " and has not entered " : " and have not entered ");
     absl::StrAppend(&text, has_not, blame.operation, " of ", DescribePosition(*blame.waiting.front()), ", in which ",
                     Plural(blame.waiting.size(), "rank waits", "ranks wait"));
     return text;
   }
 
   static std::string RankList(const std::vector<const RankPosition*>& ranks) {
-    std::vector<std::string> named;
-    for (const RankPosition* rank : ranks) named.push_back(absl::StrCat(rank->rank, " on ", rank->host));
-    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", JoinFirst(named, kNamed));
+    std::vector<std::string> names;
+    for (const RankPosition* rank : ranks) names.push_back(absl::StrCat(rank->rank, " on ", rank->host));
+    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", JoinFirst(names, kMaxListed));
   }
 
   std::string DescribeState(const RankPosition& rank, bool one) const {
@@ -317,8 +321,8 @@ class HangAnalysis {
     if (IsTraced(rank)) return absl::StrCat(is, "held by a debugger (state t)");
     std::string state = rank.examination != nullptr ? rank.examination->state() : rank.process_state;
     std::string in_state = state.empty() ? "" : absl::StrCat(", state ", state);
-    if (IsHard(rank)) {
-      return absl::StrCat(one ? "has" : "have", " sent no report for ", Seconds(QuietFor(rank)),
+    if (IsStoppedOrSilent(rank)) {
+      return absl::StrCat(one ? "has" : "have", " sent no report for ", Seconds(TimeSinceReport(rank)),
                           state.empty() ? "" : absl::StrCat(" (state ", state, ")"));
     }
     if (const v1::CommunicatorReport* waits = Waiting(rank); waits != nullptr) {
@@ -326,24 +330,24 @@ class HangAnalysis {
     }
     std::string stack = DescribeStack(rank);
     if (rank.examination == nullptr) return absl::StrCat(one ? "makes" : "make", " no progress", stack);
-    const v1::Examination& seen = *rank.examination;
-    bool runs = seen.state() == "R" && seen.system_call().empty();
-    if (seen.cpu_share() > (runs ? kSpinningCrowded : kSpinning)) {
-      return absl::StrCat(is, absl::StrFormat("spinning (CPU share %.2f%s)", seen.cpu_share(), in_state));
+    const v1::Examination& examination = *rank.examination;
+    bool runs = examination.state() == "R" && examination.system_call().empty();
+    if (examination.cpu_share() > (runs ? kSpinningCpuShareCrowded : kSpinningCpuShare)) {
+      return absl::StrCat(is, absl::StrFormat("spinning (CPU share %.2f%s)", examination.cpu_share(), in_state));
     }
-    if (!seen.system_call().empty()) {
-      return absl::StrCat(is, "blocked in the system call ", seen.system_call(),
+    if (!examination.system_call().empty()) {
+      return absl::StrCat(is, "blocked in the system call ", examination.system_call(),
                           state.empty() ? "" : absl::StrCat(" (state ", state, ")"), stack);
     }
     return absl::StrCat(one ? "makes" : "make", " no progress",
-                        absl::StrFormat(" (CPU share %.2f%s)", seen.cpu_share(), in_state), stack);
+                        absl::StrFormat(" (CPU share %.2f%s)", examination.cpu_share(), in_state), stack);
   }
 
   static std::string DescribeStack(const RankPosition& rank) {
     if (rank.examination == nullptr || rank.examination->stack().empty()) return "";
     const auto& stack = rank.examination->stack();
-    return absl::StrCat(" [", absl::StrJoin(stack.begin(), stack.begin() + std::min(kFramesTold, stack.size()), " < "),
-                        "]");
+    return absl::StrCat(
+        " [", absl::StrJoin(stack.begin(), stack.begin() + std::min(kMaxStackFrames, stack.size()), " < "), "]");
   }
 
   static std::string DescribePosition(const RankPosition& rank) {
@@ -353,11 +357,11 @@ class HangAnalysis {
     return absl::StrCat("step ", rank.last_step + 1);
   }
 
-  std::string DescribeLimit(absl::Duration stalled, bool hard) const {
+  std::string DescribeLimit(absl::Duration stalled, bool stopped_or_silent) const {
     std::string text = absl::StrCat("no progress for ", Seconds(stalled));
-    if (hard) return text;
+    if (stopped_or_silent) return text;
     if (!limit_learned_) {
-      return absl::StrCat(text, ", and no process uses the CPU; the usual time of ", limit_phase_,
+      return absl::StrCat(text, ", and no process uses the CPU; the usual duration of ", limit_phase_,
                           " is not known yet (limit ", Seconds(limit_), ")");
     }
     return absl::StrCat(text, " (limit ", Seconds(limit_), "; the longest recent ",
@@ -368,7 +372,7 @@ class HangAnalysis {
   const absl::Time now_;
   const HangFacts& facts_;
   std::vector<const RankPosition*> alive_;
-  absl::Time last_;  // of the last progress
+  absl::Time last_progress_;  // when any rank last made progress; `since` if none has
   absl::Duration limit_;
   std::string limit_phase_;
   bool limit_learned_ = false;
@@ -383,15 +387,15 @@ void PhaseTimes::Add(uint64_t step, double seconds) {
     times_.back().second = std::max(times_.back().second, seconds);
   } else {
     times_.emplace_back(step, seconds);
-    if (times_.size() > kMaxTimes) times_.pop_front();
+    if (times_.size() > kMaxPhaseTimes) times_.pop_front();
   }
   longest_ = 0;
-  for (const auto& [at, took] : times_) longest_ = std::max(longest_, took);
+  for (const auto& [at_step, duration] : times_) longest_ = std::max(longest_, duration);
 }
 
 absl::Duration HangLimit(absl::string_view phase, const PhaseFacts& facts) {
   absl::Duration learned = absl::Seconds(facts.learned_s);
-  absl::Duration limit = facts.learned_s <= 0 ? kUnlearned
+  absl::Duration limit = facts.learned_s <= 0 ? kUnlearnedLimit
                          : phase == "train"   ? std::max(kMinLimit, 2 * learned)
                                               : 3 * learned + kMinLimit;
   return limit * (int64_t{1} << std::min(facts.doublings, kMaxDoublings));

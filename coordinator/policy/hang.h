@@ -5,7 +5,7 @@
 // current phase of its ranks has ever taken. The culprit is derived from the communicators: each numbers its operations
 // in the same order on all ranks, so the others wait for the rank that has not entered their operation. The state of a
 // process (stopped, spinning, blocked in a system call) is part of the reason, but does not affect the decision, with
-// two exceptions that need no patience: a stopped process, and a process that no longer sends reports.
+// two exceptions to which no limit applies: a stopped process, and a process that no longer sends reports.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class PhaseTimes {
 
 struct PhaseFacts {
   double learned_s = 0;    // 0: unknown
-  uint32_t doublings = 0;  // the number of hangs in this phase that led to a restart
+  uint32_t doublings = 0;  // of the limit: the number of hangs in this phase that led to a restart
 };
 
 // How long a group may make no progress while a rank is in this phase.
@@ -63,7 +63,7 @@ struct RankPosition {
   absl::Time reported_at = absl::InfinitePast();  // time of the rank's own last report
   absl::Time progress_at = absl::InfinitePast();  // when the rank's own reports last changed
 
-  std::string process_state;                     // "T"; empty: unknown
+  std::string process_state;                     // as in /proc/PID/stat: "T"; empty: unknown
   absl::Time seen_at = absl::InfinitePast();     // time of the daemon's last report about it
   absl::Time busy_at = absl::InfinitePast();     // when its process last used the CPU
   bool silent = false;                           // its link is open, but it sends nothing
@@ -71,9 +71,9 @@ struct RankPosition {
 };
 
 struct HangFacts {
-  absl::Time since;     // earliest start of a stall: go, attach of a host, or end of a coordinator outage
-  bool restart = true;  // recovery.on_hang
-  bool asked = false;   // daemons were asked to examine ranks, and at least one answer is outstanding
+  absl::Time since;        // earliest start of a stall: go, attach of a host, or end of a coordinator outage
+  bool restart = true;     // recovery.on_hang
+  bool examining = false;  // daemons were asked to examine ranks, and at least one answer is outstanding
   std::vector<RankPosition> ranks;
   std::map<std::string, PhaseFacts> phases;
 };

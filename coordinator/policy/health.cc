@@ -7,7 +7,7 @@
 namespace trainyard {
 
 HostContact CheckContact(absl::Time now, const HostFacts& facts) {
-  absl::Duration silent = std::max(now - facts.last_heard, absl::ZeroDuration());
+  absl::Duration silent = std::max(now - facts.last_contact, absl::ZeroDuration());
   if (silent <= facts.lease) {
     return {.reachable = true,
             .reason = facts.attached ? "attached" : "its stream has ended, but its lease has not expired"};

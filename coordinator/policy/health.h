@@ -10,8 +10,8 @@
 namespace trainyard {
 
 struct HostFacts {
-  bool attached = false;  // its stream is open
-  absl::Time last_heard;  // time of the last message of any kind; the coordinator's start if there was none
+  bool attached = false;    // its stream is open
+  absl::Time last_contact;  // time of the last message of any kind; the coordinator's start if there was none
   absl::Duration lease;
 };
 
@@ -34,7 +34,7 @@ struct HeartbeatGaps {
 // The limit, as a multiple of the configured lease, to which the lease of a host with irregular messages may grow.
 inline constexpr int kLeaseGrowth = 4;
 
-// Adds one gap. A gap longer than the longest lease is an outage and is ignored.
+// Adds one gap. A gap longer than the longest lease is an outage and is ignored. `base`: the configured lease.
 void ObserveGap(absl::Duration gap, absl::Duration base, HeartbeatGaps& gaps);
 
 // The mean gap plus four deviations, but at least `base` and at most kLeaseGrowth times `base`.

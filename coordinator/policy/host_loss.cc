@@ -23,29 +23,29 @@ HostLossDecision Kept(std::string why) {
 // Rule (b). If it does not apply, the reason says what is missing, for `trainctl why`.
 HostLossDecision DecideStall(const HostLossFacts& facts) {
   if (facts.peers.empty()) return Kept("no rank on a reachable host can report it");
-  if (facts.begun && facts.learned_step <= absl::ZeroDuration()) return Kept("the step time is not known yet");
+  if (facts.received_go && facts.learned_step <= absl::ZeroDuration()) return Kept("the step time is not known yet");
   absl::string_view operation = facts.peers.front().waits_in;
-  absl::Duration unknown = absl::ZeroDuration();
+  absl::Duration max_unreported = absl::ZeroDuration();
   for (const PeerRank& peer : facts.peers) {
     if (!peer.reports) return Kept("a rank on a reachable host does not report");
-    const absl::Duration beyond = std::max(absl::ZeroDuration(), peer.report_age - kReportInterval);
-    unknown = std::max(unknown, beyond);
+    const absl::Duration unreported = std::max(absl::ZeroDuration(), peer.report_age - kReportInterval);
+    max_unreported = std::max(max_unreported, unreported);
     if (peer.suspect) return Kept("a rank on a reachable host is suspected of hanging");
     if (peer.waits_in.empty() || peer.waits_in != operation) return Kept("its peers do not wait for it");
-    // The time of a first step is often unknown; a wrong decision then costs only a new forming of the group.
-    bool unlearned = !facts.begun && peer.phase_limit == absl::InfiniteDuration();
-    const absl::Duration known_time = std::max(absl::ZeroDuration(), peer.phase_time - beyond);
-    if (!unlearned && known_time < peer.phase_limit) return Kept("a rank's phase has not reached its limit");
+    // The usual duration of a first step is often unknown; a wrong decision then costs only a new forming of the group.
+    bool ignores_limit = !facts.received_go && peer.phase_limit == absl::InfiniteDuration();
+    const absl::Duration known_time = std::max(absl::ZeroDuration(), peer.phase_time - unreported);
+    if (!ignores_limit && known_time < peer.phase_limit) return Kept("a rank's phase has not reached its limit");
   }
-  absl::Duration limit = facts.begun ? kStallShare * facts.lease + 2 * facts.learned_step : kFormingPatience;
-  const absl::Duration stalled = facts.since_progress - unknown;
+  absl::Duration limit = facts.received_go ? kStallShare * facts.lease + 2 * facts.learned_step : kFormingPatience;
+  const absl::Duration stalled = facts.since_progress - max_unreported;
   if (stalled < limit) {
-    return Kept(facts.begun ? "its peers may still complete a step" : "its ranks may still wait for `go`");
+    return Kept(facts.received_go ? "its peers may still complete a step" : "its ranks may still wait for `go`");
   }
   return Lost(facts, DecisionRule::kHostLost,
               absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ", Rounded(stalled),
                            " (limit ", Rounded(limit), ")",
-                           facts.begun ? "" : "; its ranks have not reported that they began"));
+                           facts.received_go ? "" : "; its ranks have not reported that they began"));
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
                              " (recovery.abandon_after_s ", absl::ToDoubleSeconds(facts.abandon_after), ")"));
   }
   if (!facts.broken.empty()) return Lost(facts, DecisionRule::kHostLost, facts.broken);
-  if (facts.over) {
+  if (facts.ending) {
     // At least one rank has ended or is being killed; unreachable ranks cannot complete a step alone.
     if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
     if (!facts.peers.empty()) return Kept("reachable ranks of the group are still being ended");

@@ -3,15 +3,13 @@
 // operator's `forget` needs no rule):
 //
 //   broken     (a) a rank on a reachable host reported a broken collective, or has failed itself
-//   over       the group is being ended, and no reachable rank of it is left
+//   ending     the group is being ended, and no reachable rank of it is left
 //   stall      (b) every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease
-//   plus
-//                  two learned step times, as far as reports were received from each rank. (If the coordinator itself
-//                  is
-//                  cut off, all hosts become silent at about the same time, and one of them first.) A rank that
-//                  evaluates, saves or makes its first step is given that phase's time. If the host may not have
-//                  received `go` (known because no step was made), its trainers may be waiting for it: then not earlier
-//                  than by the rule for forming
+//              plus two learned step times, as far as reports were received from each rank. (If the coordinator
+//              itself is cut off, all hosts become silent at about the same time, and one of them first.) A rank
+//              that evaluates, saves or makes its first step is given that phase's time. If the host may not have
+//              received `go` (no step was made), its trainers may still wait for it: then the limit is
+//              kFormingPatience
 //   forming    the group is forming and has made no progress for kFormingPatience
 //   abandon    no host of the job was reachable for recovery.abandon_after_s
 #pragma once
@@ -33,7 +31,7 @@ inline constexpr absl::Duration kFormingPatience = absl::Seconds(30);
 // detected within a tick or a report, so the decision is made within one lease plus two steps.
 inline constexpr double kStallShare = 0.8;
 
-// Slightly longer than the interval between two reports of a rank: nothing newer is known about a peer.
+// Slightly longer than the interval between two reports of a rank: a report of at most this age is current.
 inline constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
 
 // A rank on a reachable host whose process has not exited.
@@ -51,8 +49,8 @@ struct HostLossFacts {
   absl::Duration silent;  // time since the last contact
   absl::Duration lease;
   bool forming = false;        // PLACED or STARTING
-  bool over = false;           // the group is being ended
-  bool begun = true;           // the host's ranks are known to have received `go`
+  bool ending = false;         // the group is being ended
+  bool received_go = true;     // the host's ranks are known to have received `go`
   size_t reachable_ranks = 0;  // on reachable hosts, running or not
   absl::string_view broken;    // a rank's report of a broken collective, or how it failed; empty: none
   absl::Span<const PeerRank> peers;

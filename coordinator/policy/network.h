@@ -49,8 +49,8 @@ struct WaitingRank {
 };
 
 // "the network between hosts a, b is slow or loses packets: a step waits 152 ms for the other ranks (before: 4.1 ms),
-// ..."; empty if it is not, or if it cannot be determined. All running ranks of the group must be slow, on several
-// hosts: a rank that waits less than the others is the one they wait for.
+// ..."; empty: the network is not slow, or this cannot be determined. All running ranks of the group must be slow, on
+// several hosts: a rank that waits less than the others is the one they wait for.
 std::string FindSlowNetwork(absl::Time now, const std::vector<WaitingRank>& ranks);
 // Whether no rank waits longer than usual any more.
 bool WaitsAsUsual(absl::Time now, const std::vector<WaitingRank>& ranks);
@@ -61,8 +61,8 @@ class ArrivalTrend {
  public:
   enum class Change { kNone, kLate, kPunctual };
   Change Add(absl::Time at, absl::Duration clock_offset);
-  // Adds a message that may have other delays: it only counts if it was fast.
-  void Expect(absl::Time at, absl::Duration clock_offset);
+  // Adds a message of another kind, whose delay may differ: it counts only if it was faster than the others.
+  void AddIfFast(absl::Time at, absl::Duration clock_offset);
   absl::Duration late_by() const { return late_by_; }  // of the newest message
 
  private:

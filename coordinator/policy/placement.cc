@@ -18,7 +18,7 @@ constexpr size_t kMaxNames = 3;
 std::string NameList(const std::vector<std::string>& names) { return JoinFirst(names, kMaxNames); }
 
 uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
-  if (!BarredFor(facts, host).empty()) return 0;
+  if (!ReasonAgainstHost(facts, host).empty()) return 0;
   if (facts.one_per_host) return std::min(host.slots, uint32_t{1});
   return facts.needs_gpu ? std::min(host.slots, host.gpus) : host.slots;
 }
@@ -31,62 +31,63 @@ std::string DescribeSlots(const PlacementFacts& facts) {
   std::vector<std::string> names;
   uint64_t free = 0, slots = 0, gpus = 0;
   for (const HostSlots& host : facts.hosts) {
-    if (!BarredFor(facts, host).empty()) continue;
+    if (!ReasonAgainstHost(facts, host).empty()) continue;
     names.push_back(host.name.value());
     free += Usable(facts, host);
     slots += host.slots;
     gpus += host.gpus;
   }
   if (facts.hosts.empty()) return "no host is attached; start trainyard-worker on one";
-  if (names.empty()) return "no host may be used";
+  if (names.empty()) return "every attached host is excluded";
   size_t hosts = names.size();
   if (facts.needs_gpu && gpus < facts.ranks) {
-    return absl::StrCat("with resources.device cuda, ", Plural(gpus, "GPU"), " on ", Plural(hosts, "host"),
-                        "; attach hosts with GPUs, or set resources.device to cpu");
+    return absl::StrCat(
+        "found ", Plural(gpus, "GPU"), " on ", Plural(hosts, "host"),
+        " (resources.device is cuda, so each rank needs one); attach hosts with GPUs, or set resources.device to cpu");
   }
   return absl::StrCat(free, " of ", Plural(slots, "slot"), " free on ", Plural(hosts, "host"), " (",
                       NameList(std::move(names)), ")");
 }
 
 std::string DescribeWaiting(const PlacementFacts& facts) {
-  std::vector<std::string> barred, busy, missing;
+  std::vector<std::string> excluded, busy, missing;
   for (const HostSlots& host : facts.hosts) {
-    std::string why = BarredFor(facts, host);
+    std::string why = ReasonAgainstHost(facts, host);
     if (!why.empty()) {
-      barred.push_back(absl::StrCat(host.name.value(), " (", why, ")"));
+      excluded.push_back(absl::StrCat(host.name.value(), " (", why, ")"));
     } else if (host.free < host.slots && !host.busy_with.empty()) {
       busy.push_back(absl::StrCat(host.name.value(), " (", host.busy_with, ")"));
     }
   }
-  std::set<std::string> here;
-  for (const HostSlots& host : facts.hosts) here.insert(host.name.value());
+  std::set<std::string> attached;
+  for (const HostSlots& host : facts.hosts) attached.insert(host.name.value());
   for (const std::string& name : facts.only) {
-    if (here.count(name) == 0) missing.push_back(name);
+    if (attached.count(name) == 0) missing.push_back(name);
   }
   std::string text =
       absl::StrCat("waits for slots: ", Plural(facts.ranks, "rank"), " requested, ", DescribeSlots(facts));
   if (!busy.empty()) absl::StrAppend(&text, "; busy: ", NameList(std::move(busy)));
-  if (!barred.empty()) absl::StrAppend(&text, "; not used: ", NameList(std::move(barred)));
+  if (!excluded.empty()) absl::StrAppend(&text, "; not used: ", NameList(std::move(excluded)));
   if (!missing.empty()) {
     absl::StrAppend(&text, "; hosts of resources.hosts that are not attached: ", NameList(std::move(missing)));
   }
   return text;
 }
 
-// Keeps ranks on their previous hosts as far as slots are free, and sets their counts in `taken`. Returns the number of
-// ranks that still need a host.
-uint32_t KeepHosts(const PlacementFacts& facts, std::map<HostName, uint32_t>& taken) {
-  std::map<HostName, uint32_t> had;
-  for (const HostName& host : facts.previous) had[host]++;
-  uint32_t left = facts.ranks;
+// Keeps ranks on their previous hosts as far as slots are free, and sets `kept` to their number on each host. Returns
+// the number of ranks that still need a host.
+uint32_t KeepHosts(const PlacementFacts& facts, std::map<HostName, uint32_t>& kept) {
+  std::map<HostName, uint32_t> previous;
+  for (const HostName& host : facts.previous) previous[host]++;
+  uint32_t unplaced = facts.ranks;
   for (const HostSlots& host : facts.hosts) {
-    auto it = had.find(host.name);
-    if (it == had.end()) continue;
-    uint32_t take = std::min({it->second, Usable(facts, host), left});
-    taken[host.name] = take;
-    left -= take;
+    auto it = previous.find(host.name);
+    if (it == previous.end()) continue;
+    const uint32_t count = std::min({it->second, Usable(facts, host), unplaced});
+    kept[host.name] = count;
+    unplaced -= count;
   }
-  return left;
+  return unplaced;
 }
 
 }  // namespace
@@ -97,13 +98,13 @@ void SortByTopology(std::vector<HostSlots>& hosts) {
   });
 }
 
-std::string BarredFor(const PlacementFacts& facts, const HostSlots& host) {
+std::string ReasonAgainstHost(const PlacementFacts& facts, const HostSlots& host) {
   if (facts.excluded.count(host.name.value()) > 0) return "in resources.exclude_hosts";
   if (!facts.only.empty() && facts.only.count(host.name.value()) == 0) return "not in resources.hosts";
-  if (auto avoided = facts.avoided.find(host.name.value()); avoided != facts.avoided.end() && host.barred.empty()) {
+  if (auto avoided = facts.avoided.find(host.name.value()); avoided != facts.avoided.end() && host.unusable.empty()) {
     return avoided->second;
   }
-  return host.barred;
+  return host.unusable;
 }
 
 bool CouldFit(const PlacementFacts& facts) {
@@ -117,17 +118,17 @@ PlacementDecision DecidePlacement(const PlacementFacts& facts) {
   for (const HostSlots& host : facts.hosts) free += Usable(facts, host);
   if (free < facts.ranks) return {.ranks_by_host = std::nullopt, .reason = DescribeWaiting(facts)};
 
-  std::map<HostName, uint32_t> taken;
-  uint32_t left = KeepHosts(facts, taken);
+  std::map<HostName, uint32_t> kept_by_host;
+  uint32_t unplaced = KeepHosts(facts, kept_by_host);
   RanksByHost chosen;
   std::vector<std::string> names;
   for (const HostSlots& host : facts.hosts) {
-    uint32_t had = taken[host.name];
-    uint32_t more = std::min(Usable(facts, host) - had, left);
-    left -= more;
-    if (had + more == 0) continue;
-    chosen.emplace_back(host.name, had + more);
-    names.push_back(absl::StrCat(host.name.value(), " (", had + more, ")"));
+    const uint32_t kept = kept_by_host[host.name];
+    const uint32_t added = std::min(Usable(facts, host) - kept, unplaced);
+    unplaced -= added;
+    if (kept + added == 0) continue;
+    chosen.emplace_back(host.name, kept + added);
+    names.push_back(absl::StrCat(host.name.value(), " (", kept + added, ")"));
   }
   std::string reason = absl::StrCat(Plural(facts.ranks, "rank"), " on ", NameList(std::move(names)));
   return {.ranks_by_host = std::move(chosen), .reason = std::move(reason)};

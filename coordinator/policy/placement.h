@@ -30,7 +30,7 @@ struct HostSlots {
   uint32_t gpus = 0;
   std::string switch_name;  // labels of the host; empty: none
   std::string rack;
-  std::string barred;     // why no new job may be placed there: "cordoned: disk"; empty: the host may be used
+  std::string unusable;   // why no new job may be placed there: "cordoned: disk"; empty: one may
   std::string busy_with;  // "job ab12, job cd34": the users of its used slots
 };
 
@@ -63,8 +63,8 @@ struct PlacementDecision {
 // hosts in order, up to the free slots of each.
 PlacementDecision DecidePlacement(const PlacementFacts& facts);
 
-// Why this job may not use the host; empty: it may.
-std::string BarredFor(const PlacementFacts& facts, const HostSlots& host);
+// Returns why this job may not use the host; empty: it may.
+std::string ReasonAgainstHost(const PlacementFacts& facts, const HostSlots& host);
 // Whether the job would fit if all slots that it may use were free; only then are slots reserved for it.
 bool CouldFit(const PlacementFacts& facts);
 

@@ -160,13 +160,13 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
         .delay = absl::ZeroDuration(),
         .reason = absl::StrCat(failure.text(), "; the job waits for a host that has it (not counted as a restart)")};
   }
-  if (failure.kind() == Failure::KIND_START && !facts.elsewhere) {
+  if (failure.kind() == Failure::KIND_START && !facts.fits_elsewhere) {
     return {.restart = false,
             .delay = absl::ZeroDuration(),
             .reason = absl::StrCat(failure.text(), "; no other host can run the job")};
   }
-  const bool is_paid = CountsAsRestart(failure.kind());
-  if (is_paid && facts.restarts >= facts.max_restarts) {
+  const bool uses_restart = CountsAsRestart(failure.kind());
+  if (uses_restart && facts.restarts >= facts.max_restarts) {
     const std::string used = facts.max_restarts == 0 ? "no restart is allowed"
                              : facts.max_restarts == 1
                                  ? "the one restart is used up"
@@ -182,8 +182,8 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
   }
   const std::string where =
       facts.checkpoint_step.has_value() ? absl::StrCat("step ", *facts.checkpoint_step) : std::string("the beginning");
-  const std::string count = is_paid ? absl::StrCat("restart ", facts.restarts + 1, " of ", facts.max_restarts)
-                                    : std::string("not counted as a restart");
+  const std::string count = uses_restart ? absl::StrCat("restart ", facts.restarts + 1, " of ", facts.max_restarts)
+                                         : std::string("not counted as a restart");
   return {.restart = true,
           .delay = delay,
           .reason = absl::StrCat(failure.text(), "; restarting from ", where, " (", count, ")")};

@@ -57,7 +57,7 @@ struct RecoveryFacts {
   uint32_t max_restarts = 0;
   std::optional<uint64_t> checkpoint_step;  // of the newest recorded checkpoint
   uint32_t failures_without_progress = 0;   // in a row, before this failure
-  bool elsewhere = false;                   // the job could be placed without the host of the failed rank
+  bool fits_elsewhere = false;              // the job could be placed without the host of the failed rank
 };
 
 struct RecoveryDecision {

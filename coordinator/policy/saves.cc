@@ -98,7 +98,7 @@ const v1::CheckpointGrant* NewestGranted(const CheckpointGrants& grants) {
   return newest;
 }
 
-std::optional<uint64_t> NewestKeptStep(const v1::Job& head, const CheckpointGrants& grants) {
+std::optional<uint64_t> NewestResumeStep(const v1::Job& head, const CheckpointGrants& grants) {
   std::optional<uint64_t> step;
   if (head.checkpoints_size() > 0) step = head.checkpoints(head.checkpoints_size() - 1).step();
   const v1::CheckpointGrant* granted = NewestGranted(grants);

@@ -1,7 +1,7 @@
 // Decides on grants for ready checkpoints, and finds out which checkpoints exist from the grants so far. Pure.
 // A grant (v1::CheckpointGrant) is recorded before it is sent, and a repeated request gets the same answer. A granted
-// checkpoint counts from then on, even without a report that it got its name: the start order of each later generation
-// names it, until a generation has reported from which checkpoint it resumed.
+// checkpoint counts from then on, even without a report that its folder was renamed to its final name: every later
+// generation is started with it, until one has reported from which checkpoint it resumed.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,14 @@ namespace trainyard {
 
 using CheckpointGrants = google::protobuf::RepeatedPtrField<v1::CheckpointGrant>;
 
-// The number of grants stored per job, newest last. A trainer has one or two unnamed saves at a time.
+// The number of grants stored per job, newest last. A trainer has one or two saves at a time that are
+// not renamed yet.
 inline constexpr int kGrantsMax = 16;
 inline constexpr size_t kManifestHashBytes = 256;
 
-// The answer for a checkpoint that rank 0 of the job's current generation has ready. It is granted if it is newer than
-// the generation's last one; a repeated request gets the same answer; different contents of a step that was granted or
-// recorded are refused.
+// Returns the answer for a checkpoint that rank 0 of the job's current generation has reported as ready. It
+// is granted if it is newer than the generation's last one; a repeated request gets the same answer; different contents
+// of a step that was granted or recorded are refused.
 v1::CheckpointGrant DecideGrant(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready);
 
 // Adds a grant. If there are too many, the oldest refusal is removed, or, without one, the oldest grant.
@@ -31,15 +32,15 @@ void AddGrant(v1::CheckpointGrant grant, CheckpointGrants& grants);
 const v1::CheckpointGrant* FindGrant(const CheckpointGrants& grants, uint64_t generation, uint64_t step,
                                      const std::string& manifest_hash);
 
-// A save of this generation has its name or was deleted: removes its grants and the refusals up to its step, because
-// the trainer has received them.
+// Called when a save of this generation has its final name or was deleted: removes its grants and the refusals up to
+// its step, because the trainer has received them.
 void ForgetGrants(uint64_t generation, uint64_t step, CheckpointGrants& grants);
 
 // The newest granted one, or null.
 const v1::CheckpointGrant* NewestGranted(const CheckpointGrants& grants);
 
 // The newest step from which a generation would resume, as far as is known: recorded or granted.
-std::optional<uint64_t> NewestKeptStep(const v1::Job& head, const CheckpointGrants& grants);
+std::optional<uint64_t> NewestResumeStep(const v1::Job& head, const CheckpointGrants& grants);
 
 // Whether the state after the job's last step is in a checkpoint that is recorded, or from which the newest generation
 // resumed. Always true for a probe, which saves nothing.

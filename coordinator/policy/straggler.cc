@@ -9,11 +9,11 @@ namespace {
 
 constexpr absl::Duration kSampleWindow = absl::Seconds(30);
 constexpr absl::Duration kSampleInterval = absl::Seconds(3);
-constexpr absl::Duration kLeastSpan = absl::Seconds(10);
-constexpr absl::Duration kSlowFor = absl::Seconds(30);
+constexpr absl::Duration kMinSpan = absl::Seconds(10);
+constexpr absl::Duration kMinSlowTime = absl::Seconds(30);
 // Multiples of the median. The second is lower, so that a rank near the first does not alternate between both states.
-constexpr double kSlow = 1.3;
-constexpr double kNoLongerSlow = 1.2;
+constexpr double kSlowFactor = 1.3;
+constexpr double kNormalFactor = 1.2;
 // Smaller differences are caused by the scheduler of a busy host and are not reported.
 constexpr double kMinDifference = 1e-3;
 
@@ -35,7 +35,7 @@ void ComputeWindow::Add(absl::Time at, double compute_s, uint64_t micro_batches,
 }
 
 const ComputeWindow::Sample* ComputeWindow::First() const {
-  if (samples_.size() < 2 || samples_.back().at - samples_.front().at < kLeastSpan) return nullptr;
+  if (samples_.size() < 2 || samples_.back().at - samples_.front().at < kMinSpan) return nullptr;
   return &samples_.front();
 }
 
@@ -73,18 +73,18 @@ std::vector<StragglerChange> FindStragglers(absl::Time now, std::vector<Straggle
     size_t index =
         static_cast<size_t>(std::lower_bound(sorted.begin(), sorted.end(), rank.micro_batch_s) - sorted.begin());
     double median = MedianWithout(sorted, index);
-    double limit = rank.named ? kNoLongerSlow : kSlow;
-    bool slow = rank.micro_batch_s > limit * median && rank.micro_batch_s - median > kMinDifference;
-    if (!slow) rank.slow_since = absl::InfiniteFuture();
-    if (slow && rank.slow_since == absl::InfiniteFuture()) rank.slow_since = now;
-    bool named = slow && (rank.named || now - rank.slow_since >= kSlowFor);
-    if (named == rank.named) continue;
-    rank.named = named;
+    double limit = rank.is_straggler ? kNormalFactor : kSlowFactor;
+    bool is_slow = rank.micro_batch_s > limit * median && rank.micro_batch_s - median > kMinDifference;
+    if (!is_slow) rank.slow_since = absl::InfiniteFuture();
+    if (is_slow && rank.slow_since == absl::InfiniteFuture()) rank.slow_since = now;
+    bool is_straggler = is_slow && (rank.is_straggler || now - rank.slow_since >= kMinSlowTime);
+    if (is_straggler == rank.is_straggler) continue;
+    rank.is_straggler = is_straggler;
     changes.push_back({.rank = rank.rank,
-                       .named = named,
+                       .is_straggler = is_straggler,
                        .text = absl::StrFormat("rank %d on %s is %s: %.1f ms per micro-batch, %.2f times the median of "
                                                "the other ranks",
-                                               rank.rank, rank.host, named ? "slow" : "no longer slow",
+                                               rank.rank, rank.host, is_straggler ? "slow" : "no longer slow",
                                                rank.micro_batch_s * 1e3, rank.micro_batch_s / median)});
   }
   return changes;

@@ -1,5 +1,6 @@
-// Finds ranks that have been much slower than the others for a long time. Only the computing time per micro-batch
-// counts: all ranks of a group wait equally long, and some have one micro-batch more than others. Pure.
+// Finds stragglers: ranks that have been much slower than the others for a long time. Only the computing time per
+// micro-batch is compared: the steps of all ranks take equally long, because the ranks wait for the slowest one, and
+// some ranks have one micro-batch more than others. Pure.
 #pragma once
 
 #include <cstdint>
@@ -42,19 +43,19 @@ struct StragglerFacts {
   std::string host;
   double micro_batch_s = 0;  // 0: unknown
   absl::Time slow_since = absl::InfiniteFuture();
-  bool named = false;
+  bool is_straggler = false;
 };
 
-// A rank that is now named as slow, or no longer.
+// A rank that has become a straggler, or is one no longer.
 struct StragglerChange {
   uint32_t rank = 0;
-  bool named = false;
+  bool is_straggler = false;
   std::string text;  // "rank 2 on w3 is slow: 31.0 ms per micro-batch, 1.60 times the median of the other ranks"
 };
 
-// A rank is named when it has been slower than 1.3 times the median of the other ranks for 30 s, and no longer named
-// when it is below 1.2 times. Changes `slow_since` and `named` of `ranks`. With two ranks the slower one is named,
-// because it is unknown which of them has the normal speed.
+// A rank is a straggler when it has been slower than 1.3 times the median of the other ranks for 30 s, and until it is
+// below 1.2 times. Changes `slow_since` and `is_straggler` of `ranks`. With two ranks it is the slower one, because it
+// is unknown which of them has the normal speed.
 std::vector<StragglerChange> FindStragglers(absl::Time now, std::vector<StragglerFacts>& ranks);
 
 }  // namespace trainyard

@@ -237,7 +237,7 @@ void Judge::AfterLoad(const Core& core) {
   for (const auto& [id, steps] : granted_) {
     auto at = core.state().jobs.find(id);
     if (at == core.state().jobs.end() || IsFinal(at->second.state()) || steps.empty()) continue;
-    if (NewestKeptStep(at->second.head(), at->second.record.grants()).value_or(0) >= steps.rbegin()->first) continue;
+    if (NewestResumeStep(at->second.head(), at->second.record.grants()).value_or(0) >= steps.rbegin()->first) continue;
     ReportViolation(invariant::kDurable, absl::StrCat(id.value(), ": step ", steps.rbegin()->first,
                                                       " was granted, but the store does not have it"));
   }

@@ -173,7 +173,7 @@ void World::CheckDurable(const v1::Fact& fact) {
     return;
   }
   if (fact.has_save_ready()) {
-    if (NewestKeptStep(job.job(), job.grants()).value_or(0) < fact.save_ready().step()) {
+    if (NewestResumeStep(job.job(), job.grants()).value_or(0) < fact.save_ready().step()) {
       judge.ReportViolation(invariant::kDurable,
                             absl::StrCat("the ready save of step ", fact.save_ready().step(), " of ", key.job_id(),
                                          " is acknowledged, but no grant of it is recorded"));

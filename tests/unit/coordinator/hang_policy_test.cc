@@ -124,11 +124,11 @@ TEST_F(HangTest, Decision_WaitsForAnOutstandingExamination) {
   Wait(facts_.ranks[0], 9, 9);
   SetPosition(facts_.ranks[1], 8);
   Learned("train", 0.1);
-  facts_.asked = true;
+  facts_.examining = true;
 
   EXPECT_EQ(At(absl::Seconds(5.5)).act, Act::kExamine);
 
-  facts_.asked = false;
+  facts_.examining = false;
   EXPECT_EQ(At(absl::Seconds(5.6)).act, Act::kRestart);
 }
 
@@ -269,7 +269,7 @@ TEST_F(HangTest, PhaseOfUnknownLength_IsOnlyReported_AndNotWhileItsProcessWorks)
   HangDecision decided = At(absl::Seconds(120));
   EXPECT_EQ(decided.act, Act::kNotify);
   EXPECT_FALSE(decided.learned);
-  EXPECT_THAT(decided.reason, HasSubstr("the usual time of save is not known yet"));
+  EXPECT_THAT(decided.reason, HasSubstr("the usual duration of save is not known yet"));
 
   facts_.ranks[0].busy_at = kStart + absl::Seconds(100);
   EXPECT_EQ(At(absl::Seconds(219)).act, Act::kExamine);
@@ -335,8 +335,8 @@ TEST_F(HangTest, RankInAnOperationThatOthersCompleted_IsNotBlamed_AndTheNetworkG
 
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, IsEmpty());
-  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 waits in all-reduce 59 (8 x fp64) of step 37, which others have "
-                                        "completed: the network does not deliver its data to w2"));
+  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 waits in all-reduce 59 (8 x fp64) of step 37, which other "
+                                        "ranks have completed: data for it does not arrive over the network at w2"));
 }
 
 TEST_F(HangTest, OperationsStartedAhead_AreNotSkippedOnes) {
@@ -414,8 +414,8 @@ TEST_F(HangTest, AllRanksInTheSameOperation_BlamesTheNetwork_AndNoRank) {
 
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, IsEmpty());
-  EXPECT_THAT(decided.reason, HasSubstr("all 2 ranks are inside all-reduce 412 (8 x fp64) of step 37, none of them "
-                                        "stopped: the network between w1 and w2 does not deliver its data"));
+  EXPECT_THAT(decided.reason, HasSubstr("all 2 ranks are inside all-reduce 412 (8 x fp64) of step 37, and none of "
+                                        "them is stopped: data between w1 and w2 does not arrive over the network"));
 }
 
 TEST_F(HangTest, WorldOfOne_NamesItsOnlyRank) {

@@ -129,7 +129,7 @@ TEST(HostLoss, PhaseBeyondItsLimit_NoLongerKeepsTheHost) {
 
 TEST(HostLoss, HostThatMayNotHaveReceivedGo_GetsTheTimeOfForming) {
   Stalled stalled;
-  stalled.facts.begun = false;
+  stalled.facts.received_go = false;
   stalled.facts.learned_step = absl::ZeroDuration();
   stalled.peers[0].phase_limit = absl::InfiniteDuration();
   stalled.facts.since_progress = kFormingPatience - absl::Milliseconds(1);
@@ -149,7 +149,7 @@ TEST(HostLoss, HostThatMayNotHaveReceivedGo_GetsTheTimeOfForming) {
 
 TEST(HostLoss, EndingGroup_WaitsForReachableRanksFirst) {
   Stalled stalled;
-  stalled.facts.over = true;
+  stalled.facts.ending = true;
   EXPECT_FALSE(stalled.Decide().lost) << "two ranks are still being ended";
   stalled.peers.clear();
   EXPECT_TRUE(stalled.Decide().lost);

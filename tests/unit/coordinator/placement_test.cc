@@ -72,7 +72,7 @@ TEST(Placement, OnGpus_CountsThem_AndReportsIfThereAreNone) {
             "b=2 ");
   EXPECT_THAT(Print(DecidePlacement(
                   {.ranks = 3, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {}, .excluded = {}})),
-              HasSubstr("2 GPUs on 2 hosts"));
+              HasSubstr("found 2 GPUs on 2 hosts"));
 }
 
 PlacementFacts Facts(uint32_t ranks, absl::Span<const HostSlots> hosts) {
@@ -82,9 +82,9 @@ PlacementFacts Facts(uint32_t ranks, absl::Span<const HostSlots> hosts) {
   return facts;
 }
 
-TEST(Placement, BarredHosts_AreSkippedAndNamed) {
+TEST(Placement, UnusableHosts_AreSkippedAndNamed) {
   std::vector<HostSlots> hosts = {Slots("a", 2, 2), Slots("b", 2, 2), Slots("c", 2, 1), Slots("d", 2, 2)};
-  hosts[0].barred = "cordoned: disk";
+  hosts[0].unusable = "cordoned: disk";
   hosts[2].busy_with = "job ab12";
   PlacementFacts facts = Facts(2, hosts);
   facts.excluded = {"b"};
@@ -103,7 +103,7 @@ TEST(Placement, BarredHosts_AreSkippedAndNamed) {
   facts.only = {"b", "z"};
   EXPECT_EQ(Print(DecidePlacement(facts)), "b=1 ");
   facts.only = {"a", "z"};
-  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("no host may be used"));
+  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("every attached host is excluded"));
   EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("hosts of resources.hosts that are not attached: z"));
 }
 

@@ -26,14 +26,14 @@ TEST(RankAssignment, RanksStayOnTheirHosts_OverGenerations) {
 
 TEST(Health, LeaseDecides_NotTheStream) {
   absl::Time now = absl::FromUnixSeconds(100);
-  HostFacts facts{.attached = true, .last_heard = now - absl::Seconds(3), .lease = absl::Seconds(3)};
+  HostFacts facts{.attached = true, .last_contact = now - absl::Seconds(3), .lease = absl::Seconds(3)};
   EXPECT_TRUE(CheckContact(now, facts).reachable);
-  facts.last_heard -= absl::Milliseconds(200);
+  facts.last_contact -= absl::Milliseconds(200);
   EXPECT_FALSE(CheckContact(now, facts).reachable);
   EXPECT_EQ(CheckContact(now, facts).reason, "no contact for 3.2s (lease 3s)");
-  facts = {.attached = false, .last_heard = now, .lease = absl::Seconds(3)};
+  facts = {.attached = false, .last_contact = now, .lease = absl::Seconds(3)};
   EXPECT_TRUE(CheckContact(now, facts).reachable);
-  facts.last_heard = now + absl::Seconds(1);
+  facts.last_contact = now + absl::Seconds(1);
   EXPECT_TRUE(CheckContact(now, facts).reachable) << "the contact is later than the event";
 }
 
@@ -157,11 +157,11 @@ TEST(Recovery, HostSpecificFailure_RestartsOnOtherHosts) {
   EXPECT_FALSE(DecideRecovery(facts).restart);
   EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("no other host can run the job"));
   facts.max_restarts = 1;
-  facts.elsewhere = true;
+  facts.fits_elsewhere = true;
   EXPECT_TRUE(DecideRecovery(facts).restart);
 
   failure.set_kind(v1::FailureRecord::KIND_NO_ROOM);
-  facts.elsewhere = false;
+  facts.fits_elsewhere = false;
   facts.restarts = facts.max_restarts;
   EXPECT_TRUE(DecideRecovery(facts).restart) << "it may pass, and the job does not pay for it";
   EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("not counted as a restart"));

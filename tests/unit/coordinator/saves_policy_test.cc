@@ -92,13 +92,13 @@ TEST_F(SavesPolicy, RecordedSave_NeedsNoGrant) {
 }
 
 TEST_F(SavesPolicy, NewestKept_IsRecordedOrGranted) {
-  EXPECT_FALSE(NewestKeptStep(head_, words_).has_value());
+  EXPECT_FALSE(NewestResumeStep(head_, words_).has_value());
   Ask(40, "a");
-  EXPECT_EQ(NewestKeptStep(head_, words_), 40u);
+  EXPECT_EQ(NewestResumeStep(head_, words_), 40u);
   head_.add_checkpoints()->set_step(30);
-  EXPECT_EQ(NewestKeptStep(head_, words_), 40u);
+  EXPECT_EQ(NewestResumeStep(head_, words_), 40u);
   head_.add_checkpoints()->set_step(50);
-  EXPECT_EQ(NewestKeptStep(head_, words_), 50u);
+  EXPECT_EQ(NewestResumeStep(head_, words_), 50u);
 }
 
 }  // namespace

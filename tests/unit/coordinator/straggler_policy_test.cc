@@ -28,19 +28,19 @@ TEST(StragglerTest, SlowRank_IsNamedAfter30Seconds_AndItsEndIsReportedOnce) {
 
   EXPECT_THAT(FindStragglers(kTrainStart, ranks), IsEmpty());
   EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(29), ranks), IsEmpty());
-  auto named = FindStragglers(kTrainStart + absl::Seconds(30), ranks);
-  ASSERT_THAT(named, SizeIs(1));
-  EXPECT_EQ(named[0].rank, 2u);
-  EXPECT_TRUE(named[0].named);
-  EXPECT_THAT(named[0].text, HasSubstr("rank 2 on w1 is slow: 40.0 ms per micro-batch, 2.00 times the median"));
+  auto changes = FindStragglers(kTrainStart + absl::Seconds(30), ranks);
+  ASSERT_THAT(changes, SizeIs(1));
+  EXPECT_EQ(changes[0].rank, 2u);
+  EXPECT_TRUE(changes[0].is_straggler);
+  EXPECT_THAT(changes[0].text, HasSubstr("rank 2 on w1 is slow: 40.0 ms per micro-batch, 2.00 times the median"));
   EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(31), ranks), IsEmpty());
 
-  ranks[2].micro_batch_s = 0.025;  // between the two limits: still named
+  ranks[2].micro_batch_s = 0.025;  // between the two limits: still a straggler
   EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(40), ranks), IsEmpty());
   ranks[2].micro_batch_s = 0.022;
   auto over = FindStragglers(kTrainStart + absl::Seconds(50), ranks);
   ASSERT_THAT(over, SizeIs(1));
-  EXPECT_FALSE(over[0].named);
+  EXPECT_FALSE(over[0].is_straggler);
 }
 
 TEST(StragglerTest, TemporarySlowness_IsNotReported) {
@@ -65,8 +65,8 @@ TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneIsNeverNamed) {
     EXPECT_THAT(FindStragglers(now, unknown), IsEmpty());
     EXPECT_EQ(FindStragglers(now, two).size(), second == 30 ? 1u : 0u) << second;
   }
-  EXPECT_TRUE(two[0].named);
-  EXPECT_FALSE(two[1].named);
+  EXPECT_TRUE(two[0].is_straggler);
+  EXPECT_FALSE(two[1].is_straggler);
 }
 
 TEST(StragglerTest, DifferencesBelowAMillisecond_AreIgnored) {
