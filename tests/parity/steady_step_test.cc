@@ -104,7 +104,7 @@ absl::StatusOr<std::string> CountMain(const PoolRank& rank, const std::string& a
   const int64_t rounds = training.global / training.micro / rank.mesh.world_size();
   std::string text;
   for (int64_t step = 1; step <= kSteps; ++step) {
-    const int64_t large = large_requests, all = requests, blocks = ledger.num_blocks_made();
+    const int64_t large = large_requests, all = requests, blocks = ledger.num_blocks_allocated();
     const auto [inputs, targets] = Samples(step, training.micro, model->context());
     const uint64_t tokens = static_cast<uint64_t>(training.global * model->context());
     strategy->BeginStep(tokens);
@@ -116,7 +116,8 @@ absl::StatusOr<std::string> CountMain(const PoolRank& rank, const std::string& a
     }
     RETURN_IF_ERROR(strategy->FinishBackward());
     RETURN_IF_ERROR(strategy->Step({.lr = 1e-3, .num_tokens = tokens}).status());
-    absl::StrAppend(&text, large_requests - large, " ", ledger.num_blocks_made() - blocks, " ", requests - all, "\n");
+    absl::StrAppend(&text, large_requests - large, " ", ledger.num_blocks_allocated() - blocks, " ", requests - all,
+                    "\n");
   }
   return text;
 }

@@ -159,10 +159,10 @@ class NcclCommunicator final : public C10dCommunicator {
     return log_.error();
   }
 
-  // [Note: aborts on threads] An abort of one communicator waits until its kernels have ended. They may wait for kernels of
-  // other communicators on the device, which wait for peers. So each communicator is aborted on
-  // a thread of its own and Abort returns immediately; a caller that aborts several of them in sequence is never
-  // blocked by the first.
+  // [Note: threads of aborts] An abort of one communicator waits until its kernels have ended. They may wait for
+  // kernels of other communicators on the device, and those for peers. So each communicator is aborted on a thread of
+  // its own, and Abort returns immediately; a caller that aborts several of them in sequence is never blocked by the
+  // first.
   absl::Status Break(absl::Status status) override {
     if (log_.Fail(std::move(status))) {
       absl::MutexLock lock(&mu_);

@@ -23,7 +23,7 @@ struct Batch {
 // Samples of the training part in the sampler's order.
 class TrainingData {
  public:
-  // Uses at most the first `max_samples` samples: ranks that see different numbers agree on the smallest.
+  // Uses at most the first `max_samples` samples, so that ranks that see different numbers can use the smallest.
   TrainingData(const Corpus& corpus, int64_t context, uint64_t seed, int64_t max_samples = INT64_MAX);
 
   // Samples [position, position + num_sequences) of the endless order.

@@ -30,19 +30,19 @@ constexpr size_t kProblemsShown = 10;
 // Collects the files that the options name, and all problems with them.
 class Search {
  public:
-  void Take(const std::string& path) {
+  void Add(const std::string& path) {
     std::error_code error;
     fs::file_status status = fs::status(path, error);
     if (fs::is_directory(status)) {
-      TakeFolder(path);
+      AddFolder(path);
     } else if (fs::exists(status)) {
-      TakeFile(path, /*named=*/true);
+      AddFile(path, /*is_named=*/true);
     } else if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
-      Problem(absl::StrCat(path, ": ", error.message()));
+      AddProblem(absl::StrCat(path, ": ", error.message()));
     } else if (path.find_first_of("*?[") != std::string::npos) {
-      TakeGlob(path);
+      AddGlob(path);
     } else {
-      Problem(absl::StrCat(path, ": no such file or folder"));
+      AddProblem(absl::StrCat(path, ": no such file or folder"));
     }
   }
 
@@ -57,7 +57,7 @@ class Search {
     return files;
   }
 
-  void Problem(std::string text) { problems_.push_back(std::move(text)); }
+  void AddProblem(std::string text) { problems_.push_back(std::move(text)); }
 
   absl::Status status() const {
     if (problems_.empty()) return absl::OkStatus();
@@ -72,51 +72,51 @@ class Search {
     std::pair<dev_t, ino_t> identity;
   };
 
-  void TakeFile(const std::string& path, bool named) {
+  void AddFile(const std::string& path, bool is_named) {
     struct stat info;
-    if (stat(path.c_str(), &info) != 0) return Problem(absl::StrCat(path, ": ", std::strerror(errno)));
+    if (stat(path.c_str(), &info) != 0) return AddProblem(absl::StrCat(path, ": ", std::strerror(errno)));
     if (!S_ISREG(info.st_mode)) {
-      if (named) Problem(absl::StrCat(path, ": not a file or folder of text"));
+      if (is_named) AddProblem(absl::StrCat(path, ": not a file or folder of text"));
       return;
     }
     if (access(path.c_str(), R_OK) != 0)
-      return Problem(absl::StrCat(path, ": cannot be read (", std::strerror(errno), ")"));
+      return AddProblem(absl::StrCat(path, ": cannot be read (", std::strerror(errno), ")"));
     if (info.st_size == 0) {
-      if (named) Problem(absl::StrCat(path, ": the file is empty"));
+      if (is_named) AddProblem(absl::StrCat(path, ": the file is empty"));
       return;
     }
     files_.push_back({path, info.st_size, {info.st_dev, info.st_ino}});
   }
 
-  void TakeFolder(const std::string& path) {
+  void AddFolder(const std::string& path) {
     size_t before = files_.size(), problems_before = problems_.size();
     std::error_code error;
     fs::recursive_directory_iterator it(path, error), end;
     while (!error && it != end) {
       std::error_code ignored;
-      if (!it->is_directory(ignored)) TakeFile(it->path().string(), /*named=*/false);
+      if (!it->is_directory(ignored)) AddFile(it->path().string(), /*is_named=*/false);
       it.increment(error);
     }
-    if (error) Problem(absl::StrCat(path, ": cannot be listed (", error.message(), ")"));
+    if (error) AddProblem(absl::StrCat(path, ": cannot be listed (", error.message(), ")"));
     if (files_.size() == before && problems_.size() == problems_before) {
-      Problem(absl::StrCat(path, ": the folder holds no text"));
+      AddProblem(absl::StrCat(path, ": the folder holds no text"));
     }
   }
 
-  void TakeGlob(const std::string& pattern) {
+  void AddGlob(const std::string& pattern) {
     glob_t matches;
     int result = glob(pattern.c_str(), 0, nullptr, &matches);
     if (result == 0) {
       for (size_t i = 0; i < matches.gl_pathc; ++i) {
         std::error_code error;
         std::string path = matches.gl_pathv[i];
-        fs::is_directory(path, error) ? TakeFolder(path) : TakeFile(path, /*named=*/false);
+        fs::is_directory(path, error) ? AddFolder(path) : AddFile(path, /*is_named=*/false);
       }
       globfree(&matches);
     } else if (result == GLOB_NOMATCH) {
-      Problem(absl::StrCat(pattern, ": the pattern matches nothing"));
+      AddProblem(absl::StrCat(pattern, ": the pattern matches nothing"));
     } else {
-      Problem(absl::StrCat(pattern, ": the pattern cannot be read"));
+      AddProblem(absl::StrCat(pattern, ": the pattern cannot be read"));
     }
   }
 
@@ -141,25 +141,27 @@ absl::StatusOr<const uint8_t*> MapFile(const Corpus::File& file) {
 
 absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& options) {
   Search search;
-  for (const std::string& path : options.paths) search.Take(path);
-  if (options.paths.empty()) search.Problem("no path is given");
+  for (const std::string& path : options.paths) search.Add(path);
+  if (options.paths.empty()) search.AddProblem("no path is given");
   std::unique_ptr<Corpus> corpus(new Corpus);
   corpus->files_ = search.Files();
   for (const File& file : corpus->files_) corpus->num_bytes_ += file.num_bytes;
-  int64_t kept_bytes = std::llround(options.validation * static_cast<double>(corpus->num_bytes_));
-  corpus->num_train_bytes_ = corpus->num_bytes_ - kept_bytes;
+  int64_t validation_bytes = std::llround(options.validation * static_cast<double>(corpus->num_bytes_));
+  corpus->num_train_bytes_ = corpus->num_bytes_ - validation_bytes;
 
   // Without text a problem with its length would only repeat the other problem.
   int64_t sample_bytes = options.context + 1;
   if (!corpus->files_.empty() && corpus->num_train_bytes_ < sample_bytes) {
-    search.Problem(absl::StrCat("the text for training is ", corpus->num_train_bytes_, " bytes (", corpus->num_bytes_,
-                                " less ", kept_bytes, " for validation), shorter than one sample of context + 1 = ",
-                                sample_bytes, " bytes; provide more text or a smaller context"));
+    search.AddProblem(absl::StrCat("the text for training is ", corpus->num_train_bytes_, " bytes (",
+                                   corpus->num_bytes_, " less ", validation_bytes,
+                                   " for validation), shorter than one sample of context + 1 = ", sample_bytes,
+                                   " bytes; provide more text or a smaller context"));
   }
-  if (!corpus->files_.empty() && options.evaluates && kept_bytes < sample_bytes) {
-    search.Problem(absl::StrCat("the text for validation is ", kept_bytes, " bytes (", options.validation, " of ",
-                                corpus->num_bytes_, "), shorter than one sample of context + 1 = ", sample_bytes,
-                                " bytes; provide more text, a larger data.validation, or do not evaluate"));
+  if (!corpus->files_.empty() && options.evaluates && validation_bytes < sample_bytes) {
+    search.AddProblem(absl::StrCat("the text for validation is ", validation_bytes, " bytes (", options.validation,
+                                   " of ", corpus->num_bytes_,
+                                   "), shorter than one sample of context + 1 = ", sample_bytes,
+                                   " bytes; provide more text, a larger data.validation, or do not evaluate"));
   }
   absl::Status status = search.status();
   if (!status.ok()) return status;
@@ -171,13 +173,13 @@ absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& option
     corpus->mappings_.push_back({.data = *data, .start = start});
     start += file.num_bytes;
   }
-  corpus->identity_ = corpus->LookAtFiles();
+  corpus->identity_ = corpus->HashMetadata();
   return corpus;
 }
 
-bool Corpus::IsUntouched() const { return LookAtFiles() == identity_; }
+bool Corpus::IsUntouched() const { return HashMetadata() == identity_; }
 
-std::string Corpus::LookAtFiles() const {
+std::string Corpus::HashMetadata() const {
   std::string list;
   const auto nanoseconds = [](const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; };
   for (const File& file : files_) {
@@ -218,22 +220,22 @@ const CorpusFingerprint& Corpus::Fingerprint() const {
 void Corpus::MakeFingerprint() const {
   // Each file is hashed twice while it is in the cache: alone, and as a part of all data.
   constexpr int64_t kChunkBytes = 256 << 10;
-  Hasher content;
+  Hasher content_hasher;
   std::string list;
   fingerprint_ = {.num_files = files_.size(), .num_bytes = static_cast<uint64_t>(num_bytes_)};
   for (size_t i = 0; i < files_.size(); ++i) {
     absl::StrAppend(&list, files_[i].path, absl::string_view("\0", 1), files_[i].num_bytes, "\n");
-    Hasher own;
-    for (int64_t at = 0; at < files_[i].num_bytes; at += kChunkBytes) {
-      const absl::string_view chunk(reinterpret_cast<const char*>(mappings_[i].data) + at,
-                                    static_cast<size_t>(std::min(kChunkBytes, files_[i].num_bytes - at)));
-      content.Add(chunk);
-      own.Add(chunk);
+    Hasher file_hasher;
+    for (int64_t offset = 0; offset < files_[i].num_bytes; offset += kChunkBytes) {
+      const absl::string_view chunk(reinterpret_cast<const char*>(mappings_[i].data) + offset,
+                                    static_cast<size_t>(std::min(kChunkBytes, files_[i].num_bytes - offset)));
+      content_hasher.Add(chunk);
+      file_hasher.Add(chunk);
     }
-    fingerprint_.file_hashes.push_back(own.Hex());
+    fingerprint_.file_hashes.push_back(file_hasher.Hex());
   }
   fingerprint_.files_hash = HashHex(list);
-  fingerprint_.content_hash = content.Hex();
+  fingerprint_.content_hash = content_hasher.Hex();
 }
 
 }  // namespace trainyard

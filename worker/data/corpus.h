@@ -76,7 +76,7 @@ class Corpus {
   Corpus() = default;
   void MakeFingerprint() const;
 
-  std::string LookAtFiles() const;
+  std::string HashMetadata() const;
 
   std::vector<File> files_;
   std::string identity_;

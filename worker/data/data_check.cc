@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kFilesNamed = 3;
+constexpr size_t kFilesShown = 3;
 
 std::string SizesText(uint64_t files, uint64_t bytes, const std::string& hash) {
   return absl::StrCat(files, files == 1 ? " file of " : " files of ", bytes, " bytes (content hash ", hash, ")");
@@ -21,46 +21,46 @@ std::string SizesText(uint64_t files, uint64_t bytes, const std::string& hash) {
 // Differences by path, in the order of the paths: first files of the checkpoint, then new ones.
 std::vector<std::string> Differences(const ManifestData& before, const std::vector<Corpus::File>& files,
                                      const CorpusFingerprint& now) {
-  std::map<std::string, size_t> here;
-  for (size_t i = 0; i < files.size(); ++i) here[files[i].path] = i;
-  std::vector<std::string> differ;
+  std::map<std::string, size_t> current;
+  for (size_t i = 0; i < files.size(); ++i) current[files[i].path] = i;
+  std::vector<std::string> differences;
   for (const ManifestDataFile& file : before.list) {
-    auto it = here.find(file.path);
-    if (it == here.end()) {
-      differ.push_back(absl::StrCat(file.path, " is missing"));
+    auto it = current.find(file.path);
+    if (it == current.end()) {
+      differences.push_back(absl::StrCat(file.path, " is missing"));
       continue;
     }
     const uint64_t bytes = static_cast<uint64_t>(files[it->second].num_bytes);
     const std::string& hash = now.file_hashes[it->second];
     if (bytes != file.bytes) {
-      differ.push_back(absl::StrCat(file.path, " has ", bytes, " bytes, had ", file.bytes));
+      differences.push_back(absl::StrCat(file.path, " has ", bytes, " bytes, had ", file.bytes));
     } else if (hash != file.hash) {
-      differ.push_back(absl::StrCat(file.path, " has the hash ", hash, ", had ", file.hash));
+      differences.push_back(absl::StrCat(file.path, " has the hash ", hash, ", had ", file.hash));
     }
-    here.erase(it);
+    current.erase(it);
   }
-  for (const auto& [path, i] : here) differ.push_back(absl::StrCat(path, " is new"));
-  return differ;
+  for (const auto& [path, i] : current) differences.push_back(absl::StrCat(path, " is new"));
+  return differences;
 }
 
 constexpr uint64_t kRecordBytesMax = 4096;
 
 }  // namespace
 
-bool DataIsKnown(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
+bool DataIsRecorded(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
   absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(run_folder, kDataRecordName), kRecordBytesMax);
   if (!text.ok()) return false;
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   return json.is_object() && json == nlohmann::json{{"identity", identity}, {"content_hash", content_hash}};
 }
 
-absl::Status NoteData(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
-  if (DataIsKnown(run_folder, content_hash, identity)) return absl::OkStatus();
+absl::Status RecordData(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
+  if (DataIsRecorded(run_folder, content_hash, identity)) return absl::OkStatus();
   const nlohmann::ordered_json json = {{"identity", identity}, {"content_hash", content_hash}};
   return WriteFileAtomically(JoinPath(run_folder, kDataRecordName), json.dump() + "\n");
 }
 
-bool DataLookSame(const ManifestData& before, const std::vector<Corpus::File>& files) {
+bool DataSizesMatch(const ManifestData& before, const std::vector<Corpus::File>& files) {
   if (before.content_hash.empty()) return true;
   if (before.num_files != files.size()) return false;
   uint64_t bytes = 0;
@@ -79,9 +79,9 @@ absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus:
                                   SizesText(now.num_files, now.num_bytes, now.content_hash), ", there were ",
                                   SizesText(before.num_files, before.num_bytes, before.content_hash));
   if (!before.list.empty()) {
-    std::vector<std::string> differ = Differences(before, files, now);
-    if (differ.empty()) differ = {"the files are the same and come in another order"};
-    absl::StrAppend(&text, ": ", JoinFirst(differ, kFilesNamed, "; ", "; "));
+    std::vector<std::string> differences = Differences(before, files, now);
+    if (differences.empty()) differences = {"the files are the same and come in another order"};
+    absl::StrAppend(&text, ": ", JoinFirst(differences, kFilesShown, "; ", "; "));
   }
   return absl::FailedPreconditionError(
       absl::StrCat(text,

@@ -12,7 +12,7 @@ namespace trainyard {
 
 // Compares number and sizes of the files, in order, without reading them. Always true for a checkpoint that was made
 // without data.
-bool DataLookSame(const ManifestData& before, const std::vector<Corpus::File>& files);
+bool DataSizesMatch(const ManifestData& before, const std::vector<Corpus::File>& files);
 
 // Compares the contents of the files: they must have the same bytes in the same order, under any names. Fails with
 // FailedPrecondition, which names up to three files that are new, missing, or differ in size or content, and says what
@@ -23,8 +23,8 @@ absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus:
 // A file in the run folder that records the content hash of the files with a given Corpus::identity, because reading a
 // corpus takes long, and computing its identity does not. A missing or damaged file records nothing.
 inline constexpr char kDataRecordName[] = ".data";
-bool DataIsKnown(const std::string& run_folder, const std::string& content_hash, const std::string& identity);
+bool DataIsRecorded(const std::string& run_folder, const std::string& content_hash, const std::string& identity);
 // Fails with the errors of the file system.
-absl::Status NoteData(const std::string& run_folder, const std::string& content_hash, const std::string& identity);
+absl::Status RecordData(const std::string& run_folder, const std::string& content_hash, const std::string& identity);
 
 }  // namespace trainyard

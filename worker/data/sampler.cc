@@ -19,23 +19,23 @@ Sampler::Sampler(uint64_t num_samples, uint64_t seed)
     : num_samples_(num_samples), seed_(seed), half_bits_((std::bit_width(num_samples - 1) + 1) / 2) {}
 
 uint64_t Sampler::At(uint64_t position) const {
-  uint64_t epoch = position / num_samples_, place = position % num_samples_;
-  if (half_bits_ == 0) return 0;  // One sample.
+  uint64_t epoch = position / num_samples_, index = position % num_samples_;
+  if (half_bits_ == 0) return 0;  // there is only one sample
 
   uint64_t key = Mix(Mix(seed_ + 0x9e3779b97f4a7c15u) ^ epoch);
   uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   // The network permutes 0..4^half_bits-1. A result that is no sample is permuted again until it is one; different
-  // inputs keep different results. This takes at most 4 turns on average, because 4^half_bits <= 4 x num_samples.
+  // inputs keep different results. This takes at most 4 iterations on average, because 4^half_bits <= 4 x num_samples.
   do {
-    uint64_t left = place >> half_bits_, right = place & mask;
+    uint64_t left = index >> half_bits_, right = index & mask;
     for (int round = 0; round < kRounds; ++round) {
       uint64_t next = left ^ (Mix(right ^ Mix(key + round)) & mask);
       left = right;
       right = next;
     }
-    place = (left << half_bits_) | right;
-  } while (place >= num_samples_);
-  return place;
+    index = (left << half_bits_) | right;
+  } while (index >= num_samples_);
+  return index;
 }
 
 }  // namespace trainyard

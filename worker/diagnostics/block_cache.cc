@@ -9,33 +9,33 @@ constexpr size_t kPage = 4096;
 
 }  // namespace
 
-void* BlockCache::Take(size_t bytes) {
+void* BlockCache::Allocate(size_t bytes) {
   // A page less than kMinBytes: a returned block must be recognised by its size, which the system may have rounded up.
-  if (bytes + kPage < kMinBytes) return system_.make(bytes);
+  if (bytes + kPage < kMinBytes) return system_.allocate(bytes);
   const size_t size = std::max(kMinBytes, (bytes + kPage - 1) / kPage * kPage);
   {
     absl::MutexLock lock(&mu_);
-    counts_.out_bytes += static_cast<int64_t>(size);
-    peak_out_ = std::max(peak_out_, counts_.out_bytes);
+    counts_.in_use_bytes += static_cast<int64_t>(size);
+    peak_in_use_ = std::max(peak_in_use_, counts_.in_use_bytes);
     if (auto at = idle_.find(size); at != idle_.end() && !at->second.empty()) {
       void* block = at->second.back().block;  // used last, so most likely still in the CPU's caches
       at->second.pop_back();
       CountIdle(-static_cast<int64_t>(size));
       return block;
     }
-    const auto room = static_cast<int64_t>(kRoom * static_cast<double>(peak_out_)) + kSlack;
-    while (counts_.idle_bytes > 0 && counts_.idle_bytes + counts_.out_bytes > room) DropOldest();
-    ++counts_.made;
+    const auto limit = static_cast<int64_t>(kMaxGrowth * static_cast<double>(peak_in_use_)) + kSlack;
+    while (counts_.idle_bytes > 0 && counts_.idle_bytes + counts_.in_use_bytes > limit) DropOldest();
+    ++counts_.allocated;
   }
-  return system_.make(size);
+  return system_.allocate(size);
 }
 
-void BlockCache::Give(void* block) {
+void BlockCache::Free(void* block) {
   if (block == nullptr) return;
   const size_t size = system_.size_of(block) / kPage * kPage;
   if (size < kMinBytes) return system_.free(block);
   absl::MutexLock lock(&mu_);
-  counts_.out_bytes -= static_cast<int64_t>(size);
+  counts_.in_use_bytes -= static_cast<int64_t>(size);
   CountIdle(static_cast<int64_t>(size));
   idle_[size].push_back({block, ++clock_});
 }
@@ -52,7 +52,7 @@ void BlockCache::DropOldest() {
       at = idle_.erase(at);
       continue;
     }
-    if (oldest == idle_.end() || at->second.front().since < oldest->second.front().since) oldest = at;
+    if (oldest == idle_.end() || at->second.front().idle_since < oldest->second.front().idle_since) oldest = at;
     ++at;
   }
   system_.free(oldest->second.front().block);

@@ -4,7 +4,7 @@
 //   small blocks          left to malloc, which caches them itself
 //   kMinBytes or more     a whole number of pages; a freed block serves the next request for the same number of pages
 //
-// Bounded: a new block is allocated only while the total stays within kRoom times the peak of memory in use, plus
+// Bounded: a new block is allocated only while the total stays within kMaxGrowth times the peak of memory in use, plus
 // kSlack. If idle blocks of other sizes exceed this, the longest idle ones are returned to the system first. So an
 // evaluation, or loading other shapes, costs a few steps of warm-up, but memory never grows without bound.
 //
@@ -24,30 +24,30 @@ namespace trainyard {
 class BlockCache {
  public:
   static constexpr size_t kMinBytes = size_t{64} << 10;
-  static constexpr double kRoom = 1.25;
+  static constexpr double kMaxGrowth = 1.25;
   static constexpr int64_t kSlack = int64_t{16} << 20;
 
   struct System {  // any thread may call these functions
-    void* (*make)(size_t bytes);
+    void* (*allocate)(size_t bytes);
     void (*free)(void* block);
     size_t (*size_of)(const void* block);  // usable size; less than a page more than was requested
     void (*idle)(int64_t delta);           // receives the change of the idle bytes
   };
   struct Counts {
-    int64_t made = 0;   // blocks of kMinBytes or more that were requested from the system
-    int64_t freed = 0;  // returned to the system
+    int64_t allocated = 0;  // blocks of kMinBytes or more that were requested from the system
+    int64_t freed = 0;      // returned to the system
     int64_t idle_bytes = 0;
-    int64_t out_bytes = 0;
+    int64_t in_use_bytes = 0;
   };
 
   explicit BlockCache(const System& system) : system_(system) {}
   BlockCache(const BlockCache&) = delete;
   BlockCache& operator=(const BlockCache&) = delete;
 
-  // Returns at least `bytes` with unspecified content. If the system has no memory, returns or throws what `make` does.
-  void* Take(size_t bytes);
-  // `block` must have come from Take, or be null.
-  void Give(void* block);
+  // Returns at least `bytes` with unspecified content. Without memory, returns or throws what System::allocate does.
+  void* Allocate(size_t bytes);
+  // `block` must have come from Allocate, or be null.
+  void Free(void* block);
   // Returns all idle blocks to the system.
   void Clear();
 
@@ -56,7 +56,7 @@ class BlockCache {
  private:
   struct Idle {
     void* block = nullptr;
-    uint64_t since = 0;
+    uint64_t idle_since = 0;  // value of clock_
   };
   void DropOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountIdle(int64_t delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -64,8 +64,8 @@ class BlockCache {
   const System system_;
   mutable absl::Mutex mu_;
   std::map<size_t, std::vector<Idle>> idle_ ABSL_GUARDED_BY(mu_);  // by size; the longest idle first
-  uint64_t clock_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t peak_out_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t clock_ ABSL_GUARDED_BY(mu_) = 0;                        // counts the blocks that became idle
+  int64_t peak_in_use_ ABSL_GUARDED_BY(mu_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mu_);
 };
 

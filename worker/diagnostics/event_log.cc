@@ -85,7 +85,7 @@ int64_t EventLog::Begin(EventKind kind, absl::string_view unit) {
     ++num_dropped_;
     return -1;
   }
-  auto [it, is_new] = number_of_.try_emplace(unit, static_cast<int>(units_.size()));
+  auto [it, is_new] = unit_indices_.try_emplace(unit, static_cast<int>(units_.size()));
   if (is_new) units_.emplace_back(unit);
   const int64_t now = now_ns_();
   events_.push_back({.kind = kind,

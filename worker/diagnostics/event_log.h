@@ -59,7 +59,7 @@ class EventLog {
   uint64_t step_ = 0;
   std::vector<Event> events_;
   std::vector<std::string> units_;
-  absl::flat_hash_map<std::string, int> number_of_;
+  absl::flat_hash_map<std::string, int> unit_indices_;
   uint64_t num_dropped_ = 0;
 };
 

@@ -11,9 +11,9 @@
 namespace trainyard {
 namespace {
 
-// `takes` is set while the thread creates tracked memory; `taken` counts the bytes that it was given meanwhile.
-thread_local bool takes = false;
-thread_local int64_t taken = 0;
+// `tracks` is set while the thread creates tracked memory; `tracked_bytes` counts its allocations meanwhile.
+thread_local bool tracks = false;
+thread_local int64_t tracked_bytes = 0;
 
 int64_t SizeOf(void* memory) { return static_cast<int64_t>(malloc_usable_size(memory)); }
 
@@ -24,7 +24,7 @@ int64_t SizeOf(void* memory) { return static_cast<int64_t>(malloc_usable_size(me
 class CountingAllocator final : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
-    void* memory = Blocks().Take(bytes);
+    void* memory = Blocks().Allocate(bytes);
     if (memory != nullptr) Ledger::ForProcess().Allocated(SizeOf(memory));
     return {memory, memory, &Delete, at::Device(at::DeviceType::CPU)};
   }
@@ -34,12 +34,12 @@ class CountingAllocator final : public at::Allocator {
   static void Delete(void* memory) {
     if (memory == nullptr) return;
     Ledger::ForProcess().Freed(SizeOf(memory));
-    Blocks().Give(memory);
+    Blocks().Free(memory);
   }
 
   static BlockCache& Blocks() {
     static auto* blocks =
-        new BlockCache({.make = c10::alloc_cpu,
+        new BlockCache({.allocate = c10::alloc_cpu,
                         .free = c10::free_cpu,
                         .size_of = [](const void* block) { return malloc_usable_size(const_cast<void*>(block)); },
                         .idle = [](int64_t delta) { Ledger::ForProcess().of(MemoryKind::kReserved).Add(delta); }});
@@ -56,18 +56,18 @@ const char* MemoryKindName(MemoryKind kind) {
 Ledger& Ledger::ForProcess() {
   // Never destroyed: tensors with static lifetime are freed last.
   static Ledger* ledger = new Ledger;
-  static const bool counts = [] {
+  static const bool is_installed = [] {
     c10::SetCPUAllocator(new CountingAllocator);
     return true;
   }();
-  static_cast<void>(counts);
+  static_cast<void>(is_installed);
   return *ledger;
 }
 
 void Ledger::Allocated(int64_t bytes) {
   allocated_.Add(bytes);
-  if (takes) {
-    taken += bytes;
+  if (tracks) {
+    tracked_bytes += bytes;
   } else {
     Enter(MemoryKind::kActivations, bytes);
   }
@@ -80,12 +80,12 @@ void Ledger::Freed(int64_t bytes) {
 
 void Ledger::Enter(MemoryKind kind, int64_t bytes) {
   of(kind).Add(bytes);
-  if (InUse(kind)) in_use_.Add(bytes);
+  if (CountsAsInUse(kind)) in_use_.Add(bytes);
 }
 
 void Ledger::Leave(MemoryKind kind, int64_t bytes) {
   of(kind).Correct(-bytes);
-  if (InUse(kind)) in_use_.Correct(-bytes);
+  if (CountsAsInUse(kind)) in_use_.Correct(-bytes);
 }
 
 std::vector<KindUse> Ledger::Read() const {
@@ -96,7 +96,7 @@ std::vector<KindUse> Ledger::Read() const {
   return uses;
 }
 
-int64_t Ledger::num_blocks_made() const { return CountingAllocator::Blocks().counts().made; }
+int64_t Ledger::num_blocks_allocated() const { return CountingAllocator::Blocks().counts().allocated; }
 
 void Ledger::ResetPeaks() {
   for (PeakCounter& kind : kinds_) kind.ResetPeak();
@@ -130,23 +130,23 @@ void TrackedMemory::SetKind(MemoryKind kind) {
 
 at::Tensor TrackTensor(Ledger* ledger, MemoryKind kind, TrackedMemory& held, absl::FunctionRef<at::Tensor()> make) {
   if (ledger == nullptr) return make();
-  const bool before = std::exchange(takes, true);
-  const int64_t taken_before = std::exchange(taken, 0);
+  const bool tracked_before = std::exchange(tracks, true);
+  const int64_t bytes_before = std::exchange(tracked_bytes, 0);
   at::Tensor tensor = make();
-  takes = before;
-  const int64_t taken_now = std::exchange(taken, taken_before);
+  tracks = tracked_before;
+  const int64_t allocated_bytes = std::exchange(tracked_bytes, bytes_before);
   const at::DataPtr& memory = tensor.storage().data_ptr();
-  TrackedMemory mine;
-  mine.ledger_ = ledger;
-  mine.kind_ = kind;
-  mine.allocated_ = memory.get_deleter() == &CountingAllocator::Delete;
-  mine.bytes_ = mine.allocated_ ? SizeOf(memory.get_context()) : static_cast<int64_t>(tensor.storage().nbytes());
+  TrackedMemory tracked;
+  tracked.ledger_ = ledger;
+  tracked.kind_ = kind;
+  tracked.allocated_ = memory.get_deleter() == &CountingAllocator::Delete;
+  tracked.bytes_ = tracked.allocated_ ? SizeOf(memory.get_context()) : static_cast<int64_t>(tensor.storage().nbytes());
   // Temporary memory used by `make`: already freed, or owned by other tensors.
-  const int64_t others = taken_now - (mine.allocated_ ? mine.bytes_ : 0);
-  ledger->of(MemoryKind::kActivations).Correct(others);
-  ledger->in_use_.Correct(others);
-  ledger->Enter(kind, mine.bytes_);
-  held = std::move(mine);
+  const int64_t other_bytes = allocated_bytes - (tracked.allocated_ ? tracked.bytes_ : 0);
+  ledger->of(MemoryKind::kActivations).Correct(other_bytes);
+  ledger->in_use_.Correct(other_bytes);
+  ledger->Enter(kind, tracked.bytes_);
+  held = std::move(tracked);
   return tensor;
 }
 

@@ -57,7 +57,7 @@ struct KindUse {
 
 class Ledger;
 
-// Memory that is accounted for while this object exists, which must not be longer than its tensor exists.
+// Memory that is accounted for while this object exists. The tensor must not be freed before this object.
 class TrackedMemory {
  public:
   TrackedMemory() = default;  // tracks nothing
@@ -89,7 +89,7 @@ class Ledger {
   // All memory that the allocator has handed out.
   const PeakCounter& allocated() const { return allocated_; }
   // The number of large blocks requested from the system so far; a steady step requests none.
-  int64_t num_blocks_made() const;
+  int64_t num_blocks_allocated() const;
   void ResetPeaks();
 
  private:
@@ -100,7 +100,7 @@ class Ledger {
 
   Ledger() = default;
   PeakCounter& of(MemoryKind kind) { return kinds_[static_cast<int>(kind)]; }
-  static bool InUse(MemoryKind kind) { return kind < MemoryKind::kHost; }
+  static bool CountsAsInUse(MemoryKind kind) { return kind < MemoryKind::kHost; }
   void Allocated(int64_t bytes);
   void Freed(int64_t bytes);
   void Enter(MemoryKind kind, int64_t bytes);

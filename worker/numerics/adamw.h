@@ -20,9 +20,9 @@ struct AdamWConfig {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip_value = 0;  // limit of each scaled gradient; 0: no clipping
-  // of the moments that are created here; unset: the type of the parameters
+  // The type of the moments that are created here; unset: the type of the parameters.
   std::optional<at::ScalarType> state_type = {};
-  uint64_t seed = 0;  // of stochastic rounding
+  uint64_t seed = 0;  // for stochastic rounding
 };
 
 class AdamW {
@@ -63,7 +63,7 @@ class AdamW {
   const std::vector<at::Tensor>& exp_avg() const { return exp_avg_; }
   const std::vector<at::Tensor>& exp_avg_sq() const { return exp_avg_sq_; }
   uint64_t num_steps() const { return num_steps_; }
-  // REQUIRES for stochastic rounding: the number of updates, not of steps, because a skipped step draws no random bits.
+  // Stochastic rounding requires the number of updates, not of steps: a skipped step draws no random bits.
   void set_num_steps(uint64_t num_steps) { num_steps_ = num_steps; }
 
  private:

@@ -26,12 +26,12 @@ struct ConstantsOf {
         keep(static_cast<C>(c.keep)),
         beta1(static_cast<C>(c.beta1)),
         beta2(static_cast<C>(c.beta2)),
-        rest1(static_cast<C>(1 - c.beta1)),
-        rest2(static_cast<C>(1 - c.beta2)),
+        one_minus_beta1(static_cast<C>(1 - c.beta1)),
+        one_minus_beta2(static_cast<C>(1 - c.beta2)),
         eps(static_cast<C>(c.eps)),
         step_size(static_cast<C>(c.step_size)),
         root_scale(static_cast<C>(c.root_scale)) {}
-  C scale, clip, keep, beta1, beta2, rest1, rest2, eps, step_size, root_scale;
+  C scale, clip, keep, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, step_size, root_scale;
 };
 
 // Only additions, products, a square root and a quotient, each rounded once by IEEE 754's rules, so the result is the
@@ -41,8 +41,8 @@ TRAINYARD_INLINE void Update(C* w, C* m, C* v, const C* g, int64_t size, const C
   for (int64_t i = 0; i < size; ++i) {
     C x = g[i] * c.scale;
     if (kClips) x = std::min(std::max(x, -c.clip), c.clip);
-    const C mean = c.beta1 * m[i] + c.rest1 * x;
-    const C square = c.beta2 * v[i] + c.rest2 * (x * x);
+    const C mean = c.beta1 * m[i] + c.one_minus_beta1 * x;
+    const C square = c.beta2 * v[i] + c.one_minus_beta2 * (x * x);
     m[i] = mean;
     v[i] = square;
     w[i] = c.keep * w[i] - c.step_size * mean / (std::sqrt(square) * c.root_scale + c.eps);

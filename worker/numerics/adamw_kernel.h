@@ -20,7 +20,7 @@ struct AdamWPass {
   struct Constants {
     double scale = 1;       // multiplies the gradients
     double clip_value = 0;  // limits each scaled gradient to [-clip_value, clip_value]; 0: no limit
-    double keep = 1;        // 1 - lr x decay
+    double keep = 1;        // factor of the weight decay, 1 - lr x decay
     double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
     double step_size = 0;   // lr / (1 - beta1^t)
     double root_scale = 1;  // 1 / sqrt(1 - beta2^t)

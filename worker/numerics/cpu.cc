@@ -8,30 +8,30 @@
 namespace trainyard {
 namespace {
 
-VectorCode OfTheCpu() {
+VectorCode CodeOfCpu() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   return avx512 ? VectorCode::kAvx512 : avx2 ? VectorCode::kAvx2 : VectorCode::kAny;
 }
 
-VectorCode MostAllowed() {
-  const char* word = std::getenv("TRAINYARD_CPU");
-  if (word == nullptr || *word == '\0') return VectorCode::kAvx512;
-  if (std::strcmp(word, "avx2") == 0) return VectorCode::kAvx2;
-  if (std::strcmp(word, "none") == 0) return VectorCode::kAny;
-  std::fprintf(stderr, "TRAINYARD_CPU is '%s'; expected avx2 or none, or the variable must be unset\n", word);
+VectorCode MaxAllowedCode() {
+  const char* value = std::getenv("TRAINYARD_CPU");
+  if (value == nullptr || *value == '\0') return VectorCode::kAvx512;
+  if (std::strcmp(value, "avx2") == 0) return VectorCode::kAvx2;
+  if (std::strcmp(value, "none") == 0) return VectorCode::kAny;
+  std::fprintf(stderr, "TRAINYARD_CPU is '%s'; expected avx2 or none, or the variable must be unset\n", value);
   std::_Exit(2);
 }
 
 }  // namespace
 
 VectorCode BestVectorCode() {
-  static const VectorCode best = std::min(OfTheCpu(), MostAllowed());
+  static const VectorCode best = std::min(CodeOfCpu(), MaxAllowedCode());
   return best;
 }
 
-bool CpuIsRestricted() { return MostAllowed() != VectorCode::kAvx512; }
+bool CpuIsRestricted() { return MaxAllowedCode() != VectorCode::kAvx512; }
 
 bool CpuMultipliesBfloat16() { return BestVectorCode() == VectorCode::kAvx512 && __builtin_cpu_supports("avx512bf16"); }
 

@@ -4,7 +4,7 @@
 //
 //   static const auto run = ForCpu(RunAvx512, RunAvx2, RunAny);
 //
-// [Note: TRAINYARD_CPU] An environment variable for tests, which makes any machine behave like one with a lesser CPU:
+// [Note: TRAINYARD_CPU] An environment variable for tests, which makes a machine act as if its CPU had fewer features:
 //
 //   avx2   like a CPU with AVX2 and FMA but without AVX-512
 //   none   like a CPU with neither; our code is then what the compiler generates for every x86-64

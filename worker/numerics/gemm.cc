@@ -7,8 +7,8 @@
 #include "worker/numerics/cpu.h"
 #include "worker/numerics/sixteen_bit.h"
 
-// Weak symbols: a LibTorch that is built on another library does not have them. This is the Fortran interface, which
-// reads matrices by columns: a row-major matrix is transposed there, so the factors change places.
+// Weak symbols, because a LibTorch that was built with another library than MKL does not have them. This is the Fortran
+// interface, which reads matrices by columns: a row-major matrix is transposed there, so the two factors are swapped.
 extern "C" {
 __attribute__((weak)) void sgemm_(const char* transpose_a, const char* transpose_b, const int* m, const int* n,
                                   const int* k, const float* alpha, const float* a, const int* lda, const float* b,
@@ -23,18 +23,19 @@ __attribute__((weak)) int mkl_serv_intel_cpu_true();
 namespace trainyard {
 namespace {
 
-enum class Bfloat16Products { kLibTorchs, kMkls, kWidened };
+// Which code multiplies bf16 matrices.
+enum class Bfloat16Products { kLibTorch, kMkl, kWidened };
 
-Bfloat16Products HowBfloat16IsMultiplied() {
+Bfloat16Products ChooseBfloat16Products() {
   const bool lever = mkl_serv_intel_cpu_true != nullptr && mkl_serv_intel_cpu_true() != 0;
-  if (gemm_bf16bf16f32_ != nullptr && CpuMultipliesBfloat16() && lever) return Bfloat16Products::kMkls;
+  if (gemm_bf16bf16f32_ != nullptr && CpuMultipliesBfloat16() && lever) return Bfloat16Products::kMkl;
   // oneDNN has bf16 kernels for CPUs with AVX-512.
-  if (BestVectorCode() == VectorCode::kAvx512 || sgemm_ == nullptr) return Bfloat16Products::kLibTorchs;
+  if (BestVectorCode() == VectorCode::kAvx512 || sgemm_ == nullptr) return Bfloat16Products::kLibTorch;
   return Bfloat16Products::kWidened;
 }
 
-Bfloat16Products OfBfloat16() {
-  static const Bfloat16Products products = HowBfloat16IsMultiplied();
+Bfloat16Products ChosenBfloat16Products() {
+  static const Bfloat16Products products = ChooseBfloat16Products();
   return products;
 }
 
@@ -63,7 +64,7 @@ struct Tiles {
   const std::unique_ptr<float[]> b = std::make_unique_for_overwrite<float[]>(kDepth * kColumns);
 };
 
-// A range of rows and columns of a matrix, as read.
+// A range of rows and columns of a factor; the memory holds its transpose if MatrixRef::transposed is set.
 struct Part {
   int64_t first_row, rows, first_column, columns;
 };
@@ -84,15 +85,16 @@ MatrixRef<float> Widen(const MatrixRef<c10::BFloat16>& matrix, Part part, float*
 void WidenedGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::BFloat16>& a,
                  const MatrixRef<c10::BFloat16>& b, float beta, float* c, int64_t ldc) {
   const Tiles& tiles = Tiles::ForThread();
-  for (int64_t deep = 0; deep < k; deep += kDepth) {
-    const int64_t depth = std::min(kDepth, k - deep);
-    for (int64_t right = 0; right < n; right += kColumns) {
-      const int64_t columns = std::min(kColumns, n - right);
-      const MatrixRef<float> wide_b = Widen(b, {deep, depth, right, columns}, tiles.b.get());
-      for (int64_t down = 0; down < m; down += kRows) {
-        const int64_t rows = std::min(kRows, m - down);
-        const MatrixRef<float> wide_a = Widen(a, {down, rows, deep, depth}, tiles.a.get());
-        Call(sgemm_, rows, columns, depth, alpha, wide_a, wide_b, deep == 0 ? beta : 1, c + down * ldc + right, ldc);
+  for (int64_t first_depth = 0; first_depth < k; first_depth += kDepth) {
+    const int64_t depth = std::min(kDepth, k - first_depth);
+    for (int64_t first_column = 0; first_column < n; first_column += kColumns) {
+      const int64_t columns = std::min(kColumns, n - first_column);
+      const MatrixRef<float> wide_b = Widen(b, {first_depth, depth, first_column, columns}, tiles.b.get());
+      for (int64_t first_row = 0; first_row < m; first_row += kRows) {
+        const int64_t rows = std::min(kRows, m - first_row);
+        const MatrixRef<float> wide_a = Widen(a, {first_row, rows, first_depth, depth}, tiles.a.get());
+        Call(sgemm_, rows, columns, depth, alpha, wide_a, wide_b, first_depth == 0 ? beta : 1,
+             c + first_row * ldc + first_column, ldc);
       }
     }
   }
@@ -102,11 +104,11 @@ void WidenedGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c
 
 bool HasGemm(at::ScalarType type) {
   if (type == at::kFloat) return sgemm_ != nullptr;
-  return type == at::kBFloat16 && OfBfloat16() != Bfloat16Products::kLibTorchs;
+  return type == at::kBFloat16 && ChosenBfloat16Products() != Bfloat16Products::kLibTorch;
 }
 
 bool IsSlowInLibTorch(at::ScalarType type) {
-  return type == at::kBFloat16 && OfBfloat16() == Bfloat16Products::kWidened;
+  return type == at::kBFloat16 && ChosenBfloat16Products() == Bfloat16Products::kWidened;
 }
 
 void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<float>& a, const MatrixRef<float>& b,
@@ -116,7 +118,7 @@ void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<float>& 
 
 void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::BFloat16>& a,
           const MatrixRef<c10::BFloat16>& b, float beta, float* c, int64_t ldc) {
-  if (OfBfloat16() == Bfloat16Products::kWidened) return WidenedGemm(m, n, k, alpha, a, b, beta, c, ldc);
+  if (ChosenBfloat16Products() == Bfloat16Products::kWidened) return WidenedGemm(m, n, k, alpha, a, b, beta, c, ldc);
   Call(gemm_bf16bf16f32_, m, n, k, alpha, a, b, beta, c, ldc);
 }
 

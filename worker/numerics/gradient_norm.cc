@@ -94,8 +94,8 @@ double SumOfSquares(const std::vector<at::Tensor>& flats) {
     };
     std::vector<at::Tensor> norms;
     for (const at::Tensor& flat : flats) norms.push_back(norm(flat));
-    const double whole = norm(at::stack(norms)).item<double>();
-    return whole * whole;
+    const double total_norm = norm(at::stack(norms)).item<double>();
+    return total_norm * total_norm;
   }
   double sum = 0;
   for (const at::Tensor& flat : flats) sum += SumOfSquares(flat);

@@ -16,11 +16,11 @@
 namespace trainyard {
 namespace {
 
-std::atomic<bool> g_answer_yes{false};
+std::atomic<bool> g_reports_intel{false};
 
 // Large enough for the kernels' speeds to differ; takes about a millisecond.
-constexpr int64_t kSmall = 384;
-constexpr int kFew = 4;
+constexpr int64_t kMatrixSize = 384;
+constexpr int kNumTries = 4;
 
 }  // namespace
 
@@ -43,25 +43,26 @@ double TimeProducts(int64_t size, int tries) {
 
 std::string SetMklLever(MklLever choice) {
   const bool avx512 = BestVectorCode() == VectorCode::kAvx512, avx2 = BestVectorCode() >= VectorCode::kAvx2;
-  std::string path;
+  std::string kernels;
   if (__builtin_cpu_is("intel")) {
-    path = "MKL's own choice (the CPU is Intel's and needs no lever)";
+    kernels = "MKL's own choice (the CPU is Intel's and needs no lever)";
   } else if (choice == MklLever::kOff) {
-    path = "MKL's own choice (the lever is off)";
+    kernels = "MKL's own choice (the lever is off)";
   } else if (avx512 || (choice == MklLever::kOn && avx2)) {
-    g_answer_yes = true;
-    path = absl::StrCat("MKL's ", avx512 ? "AVX-512" : "AVX2", " kernels, enabled by the lever");
+    g_reports_intel = true;
+    kernels = absl::StrCat("MKL's ", avx512 ? "AVX-512" : "AVX2", " kernels, enabled by the lever");
   } else {
-    path = absl::StrCat("MKL's own choice (the CPU has no AVX-512", choice == MklLever::kOn ? " and no AVX2" : "", ")");
+    kernels =
+        absl::StrCat("MKL's own choice (the CPU has no AVX-512", choice == MklLever::kOn ? " and no AVX2" : "", ")");
   }
-  return absl::StrFormat("matrix products: %s; %.0f GFLOP/s in fp32", path, TimeProducts(kSmall, kFew));
+  return absl::StrFormat("matrix products: %s; %.0f GFLOP/s in fp32", kernels, TimeProducts(kMatrixSize, kNumTries));
 }
 
-bool MklLeverIsOn() { return g_answer_yes; }
+bool MklLeverIsOn() { return g_reports_intel; }
 
 // Must return true on an Intel CPU too: there the flag is never set, and MKL must still get the correct answer.
 extern "C" __attribute__((visibility("default"))) int mkl_serv_intel_cpu_true() {
-  return g_answer_yes || __builtin_cpu_is("intel");
+  return g_reports_intel || __builtin_cpu_is("intel");
 }
 
 }  // namespace trainyard

@@ -24,7 +24,7 @@ bool MklLeverHasEffect();
 std::string SetMklLever(MklLever choice);
 
 // Measures fp32 products of size x size matrices with the current setting and at::get_num_threads() threads. Returns
-// GFLOP/s, the best of `tries`.
+// GFLOP/s, the best of `tries` measurements.
 double TimeProducts(int64_t size, int tries);
 // Whether the lever is enabled by the last call of SetMklLever.
 bool MklLeverIsOn();

@@ -9,14 +9,15 @@
 namespace trainyard {
 namespace {
 
-struct Word {
+struct NamedType {
   const char* name;
   at::ScalarType type;
 };
-constexpr Word kWords[] = {{"fp32", at::kFloat}, {"fp64", at::kDouble}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
+constexpr NamedType kNamedTypes[] = {
+    {"fp32", at::kFloat}, {"fp64", at::kDouble}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
 
 const char* NameOf(at::ScalarType type) {
-  for (const Word& each : kWords) {
+  for (const NamedType& each : kNamedTypes) {
     if (each.type == type) return each.name;
   }
   return "?";
@@ -54,7 +55,7 @@ std::string Precision::ToString() const {
 }
 
 absl::StatusOr<at::ScalarType> TypeFromName(absl::string_view name) {
-  for (const Word& each : kWords) {
+  for (const NamedType& each : kNamedTypes) {
     if (name == each.name) return each.type;
   }
   return absl::InvalidArgumentError(absl::StrCat("'", name, "' is not a precision; use fp32, fp64, bf16 or fp16"));
@@ -67,17 +68,17 @@ absl::StatusOr<Precision> ParsePrecision(absl::string_view name) {
 }
 
 absl::StatusOr<Precision> ParsePrecision(const PrecisionNames& names) {
-  auto type_of = [](const std::string& name, at::ScalarType left_out) -> absl::StatusOr<at::ScalarType> {
-    if (name.empty()) return left_out;
+  auto type_of = [](const std::string& name, at::ScalarType fallback) -> absl::StatusOr<at::ScalarType> {
+    if (name.empty()) return fallback;
     return TypeFromName(name);
   };
   Precision precision;
   ASSIGN_OR_RETURN(precision.param, type_of(names.param, at::kFloat), << "at param");
-  const at::ScalarType rest = precision.param == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType other_types = precision.param == at::kDouble ? at::kDouble : at::kFloat;
   ASSIGN_OR_RETURN(precision.reduce, type_of(names.reduce, precision.param), << "at reduce");
-  ASSIGN_OR_RETURN(precision.output, type_of(names.output, rest), << "at output");
-  ASSIGN_OR_RETURN(precision.master, type_of(names.master, rest), << "at master");
-  ASSIGN_OR_RETURN(precision.state, type_of(names.state, rest), << "at state");
+  ASSIGN_OR_RETURN(precision.output, type_of(names.output, other_types), << "at output");
+  ASSIGN_OR_RETURN(precision.master, type_of(names.master, other_types), << "at master");
+  ASSIGN_OR_RETURN(precision.state, type_of(names.state, other_types), << "at state");
   precision.scaled = precision.param == at::kHalf || precision.reduce == at::kHalf;
   RETURN_IF_ERROR(Check(precision));
   return precision;

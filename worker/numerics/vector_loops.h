@@ -75,15 +75,15 @@ TRAINYARD_INLINE Floats ExpLanes(Floats x) {
   return p * std::bit_cast<Floats>((__builtin_convertvector(n, Ints) + 127) << 23);
 }
 
-// For fewer elements than a vector: the other lanes are 0 and are not stored.
+// For fewer elements than a vector has lanes: the other lanes are 0 and are not stored.
 template <typename T>
-TRAINYARD_INLINE Floats LoadSome(const T* from, int64_t size) {
+TRAINYARD_INLINE Floats LoadFirstLanes(const T* from, int64_t size) {
   T all[kLanes] = {};
   std::memcpy(all, from, static_cast<size_t>(size) * sizeof(T));
   return LoadLanes(all);
 }
 template <typename T>
-TRAINYARD_INLINE void StoreSome(Floats lanes, T* to, int64_t size) {
+TRAINYARD_INLINE void StoreFirstLanes(Floats lanes, T* to, int64_t size) {
   T all[kLanes];
   StoreLanes(lanes, all);
   std::memcpy(to, all, static_cast<size_t>(size) * sizeof(T));

@@ -83,7 +83,7 @@ std::string Saver::NoteDataOf(const ManifestData& data) const {
     return "warning: files of train.data.text were changed during training; the job continues with the new content";
   }
   if (!deps_.check_fence().ok()) return "";
-  const absl::Status noted = NoteData(config_.checkpoint_dir, data.content_hash, deps_.corpus.identity());
+  const absl::Status noted = RecordData(config_.checkpoint_dir, data.content_hash, deps_.corpus.identity());
   return noted.ok() ? "" : absl::StrCat("warning: a restart will read all data again: ", noted.message());
 }
 
@@ -199,8 +199,7 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
   if (shares) task.snapshot_text = ManifestText(begun->commit.head);
   if (commits_ != nullptr) begun->commit.tensors = TensorsOfSave();
   if (const WholeFiles wanted = WantedFiles(); wanted.any()) {
-    RETURN_IF_ERROR(gathered_.AddTo(deps_.state, wanted, deps_.order.rank == 0, task))
-        << "while saving step " << step;
+    RETURN_IF_ERROR(gathered_.AddTo(deps_.state, wanted, deps_.order.rank == 0, task)) << "while saving step " << step;
   }
   const StateRoles roles = !config_.checkpoint_full            ? StateRoles::kAll
                            : config_.checkpoint_full_optimizer ? StateRoles::kNone

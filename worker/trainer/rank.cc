@@ -242,9 +242,9 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
 absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
   if (before.content_hash.empty()) return absl::OkStatus();
   const bool asked = order.resume && order.generation == 1;
-  const bool looks_same = DataLookSame(before, corpus.files());
-  const bool known = !asked && DataIsKnown(order.config.checkpoint_dir, before.content_hash, corpus.identity());
-  if (looks_same && (known || order.config.allow_data_change)) return absl::OkStatus();
+  const bool sizes_match = DataSizesMatch(before, corpus.files());
+  const bool known = !asked && DataIsRecorded(order.config.checkpoint_dir, before.content_hash, corpus.identity());
+  if (sizes_match && (known || order.config.allow_data_change)) return absl::OkStatus();
   absl::Status same = CheckSameData(before, corpus.files(), corpus.Fingerprint());
   if (same.ok() || !order.config.allow_data_change) return same;
   log << "warning: " << same.message() << "; that is allowed here" << std::endl;

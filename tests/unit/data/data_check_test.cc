@@ -43,8 +43,8 @@ TEST(DataCheckTest, TheSameBytes_AreTheSameDataInAnyFiles) {
   Data one = Make({{"/a", 30, "h"}}, "same"), two = Make({{"/b", 10, "i"}, {"/c", 20, "j"}}, "same");
 
   EXPECT_EQ(MessageFor(one, two), "");
-  EXPECT_FALSE(DataLookSame(one.manifest, two.files));
-  EXPECT_TRUE(DataLookSame(one.manifest, one.files));
+  EXPECT_FALSE(DataSizesMatch(one.manifest, two.files));
+  EXPECT_TRUE(DataSizesMatch(one.manifest, one.files));
 }
 
 TEST(DataCheckTest, EveryKindOfDifference_IsReportedPerFile_ForAtMostThree) {
@@ -71,14 +71,14 @@ TEST(DataCheckTest, WithoutAList_BothTotalsAreReported) {
 TEST(DataCheckTest, SizesInAnotherOrder_DoNotLookTheSame) {
   Data before = Make({{"/a", 10, "h1"}, {"/b", 20, "h2"}}, "x");
 
-  EXPECT_FALSE(DataLookSame(before.manifest, Make({{"/a", 20, ""}, {"/b", 10, ""}}, "").files));
-  EXPECT_TRUE(DataLookSame(before.manifest, Make({{"/c", 10, ""}, {"/d", 20, ""}}, "").files));
+  EXPECT_FALSE(DataSizesMatch(before.manifest, Make({{"/a", 20, ""}, {"/b", 10, ""}}, "").files));
+  EXPECT_TRUE(DataSizesMatch(before.manifest, Make({{"/c", 10, ""}, {"/d", 20, ""}}, "").files));
 }
 
 TEST(DataCheckTest, ACheckpointMadeWithoutData_ContinuesWithAnyData) {
   Data now = Make({{"/a", 10, "h1"}}, "x");
 
-  EXPECT_TRUE(DataLookSame(ManifestData{}, now.files));
+  EXPECT_TRUE(DataSizesMatch(ManifestData{}, now.files));
   EXPECT_TRUE(CheckSameData(ManifestData{}, now.files, now.fingerprint).ok());
 }
 

@@ -15,52 +15,52 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 
 // A system that returns numbered blocks, each slightly larger than requested; used by one test at a time.
-std::map<void*, size_t> made;
+std::map<void*, size_t> live_blocks;
 uintptr_t next_block = 1;
 int64_t idle = 0;
 
 BlockCache::System FakeSystem() {
-  made.clear();
+  live_blocks.clear();
   idle = 0;
-  return {.make =
+  return {.allocate =
               [](size_t bytes) {
                 void* block = reinterpret_cast<void*>(next_block++);
-                made[block] = bytes;
+                live_blocks[block] = bytes;
                 return block;
               },
-          .free = [](void* block) { made.erase(block); },
-          .size_of = [](const void* block) { return made.at(const_cast<void*>(block)) + 24; },
+          .free = [](void* block) { live_blocks.erase(block); },
+          .size_of = [](const void* block) { return live_blocks.at(const_cast<void*>(block)) + 24; },
           .idle = [](int64_t delta) { idle += delta; }};
 }
 
 TEST(BlockCache, ReusesAFreedBlockForTheSameNumberOfPages) {
   BlockCache cache(FakeSystem());
-  void* first = cache.Take(kMiB);
-  cache.Give(first);
+  void* first = cache.Allocate(kMiB);
+  cache.Free(first);
 
-  EXPECT_EQ(cache.Take(kMiB - 100), first);
-  EXPECT_NE(cache.Take(kMiB), first) << "it is in use";
-  EXPECT_EQ(cache.counts().made, 2);
+  EXPECT_EQ(cache.Allocate(kMiB - 100), first);
+  EXPECT_NE(cache.Allocate(kMiB), first) << "it is in use";
+  EXPECT_EQ(cache.counts().allocated, 2);
 }
 
 TEST(BlockCache, LeavesSmallBlocksToTheSystem) {
   BlockCache cache(FakeSystem());
-  cache.Give(cache.Take(100));
-  cache.Give(cache.Take(BlockCache::kMinBytes / 2));
+  cache.Free(cache.Allocate(100));
+  cache.Free(cache.Allocate(BlockCache::kMinBytes / 2));
 
-  EXPECT_TRUE(made.empty());
-  EXPECT_EQ(cache.counts().made, 0);
-  cache.Give(nullptr);
+  EXPECT_TRUE(live_blocks.empty());
+  EXPECT_EQ(cache.counts().allocated, 0);
+  cache.Free(nullptr);
 }
 
 // Whatever the system adds to a request, each block that was counted as allocated is counted as freed, and no other.
 TEST(BlockCache, CountsAllocationsAndFreesConsistentlyAroundTheLimit) {
   BlockCache cache(FakeSystem());
   for (size_t bytes = BlockCache::kMinBytes - 8192; bytes < BlockCache::kMinBytes + 8192; bytes += 8) {
-    cache.Give(cache.Take(bytes));
-    ASSERT_EQ(cache.counts().out_bytes, 0) << bytes;
+    cache.Free(cache.Allocate(bytes));
+    ASSERT_EQ(cache.counts().in_use_bytes, 0) << bytes;
   }
-  EXPECT_EQ(cache.counts().made, 3) << "blocks of 16, 17 and 18 pages";
+  EXPECT_EQ(cache.counts().allocated, 3) << "blocks of 16, 17 and 18 pages";
   EXPECT_EQ(cache.counts().idle_bytes, idle);
 }
 
@@ -70,48 +70,48 @@ TEST(BlockCache, RepeatedStep_AllocatesNothing) {
   int64_t after_first = 0;
   for (int step = 0; step < 5; ++step) {
     std::vector<void*> blocks;
-    for (size_t bytes : sizes) blocks.push_back(cache.Take(bytes));
-    for (void* block : blocks) cache.Give(block);
-    if (step == 0) after_first = cache.counts().made;
+    for (size_t bytes : sizes) blocks.push_back(cache.Allocate(bytes));
+    for (void* block : blocks) cache.Free(block);
+    if (step == 0) after_first = cache.counts().allocated;
   }
 
   EXPECT_EQ(after_first, 5);
-  EXPECT_EQ(cache.counts().made, after_first);
+  EXPECT_EQ(cache.counts().allocated, after_first);
   EXPECT_EQ(cache.counts().freed, 0);
 }
 
 TEST(BlockCache, IsBounded_AndDropsTheLongestIdleBlocksFirst) {
   BlockCache cache(FakeSystem());
-  constexpr int64_t kMost = 64 * kMiB;
-  void* oldest = cache.Take(kMost);
-  cache.Give(oldest);
+  constexpr int64_t kPeakBytes = 64 * kMiB;
+  void* oldest = cache.Allocate(kPeakBytes);
+  cache.Free(oldest);
   // Always new sizes, none of which fits an idle block.
   for (int i = 1; i <= 60; ++i) {
-    cache.Give(cache.Take(kMiB + i * 4096));
+    cache.Free(cache.Allocate(kMiB + i * 4096));
     const BlockCache::Counts counts = cache.counts();
-    ASSERT_LE(counts.idle_bytes + counts.out_bytes, BlockCache::kRoom * kMost + BlockCache::kSlack);
+    ASSERT_LE(counts.idle_bytes + counts.in_use_bytes, BlockCache::kMaxGrowth * kPeakBytes + BlockCache::kSlack);
     ASSERT_EQ(counts.idle_bytes, idle);
   }
 
   EXPECT_EQ(cache.counts().freed, 1);
-  EXPECT_EQ(made.count(oldest), 0u) << "another block was dropped before the longest idle one";
+  EXPECT_EQ(live_blocks.count(oldest), 0u) << "another block was dropped before the longest idle one";
 }
 
 TEST(BlockCache, Clear_ReturnsAllBlocks) {
   BlockCache cache(FakeSystem());
-  void* kept = cache.Take(kMiB);
-  cache.Give(cache.Take(2 * kMiB));
+  void* kept = cache.Allocate(kMiB);
+  cache.Free(cache.Allocate(2 * kMiB));
 
   cache.Clear();
 
-  EXPECT_EQ(made.size(), 1u);
-  EXPECT_EQ(made.count(kept), 1u);
+  EXPECT_EQ(live_blocks.size(), 1u);
+  EXPECT_EQ(live_blocks.count(kept), 1u);
   EXPECT_EQ(idle, 0);
 }
 
 TEST(BlockCache, Threads_NeverGetTheSameBlock) {
   static std::atomic<int64_t> idle_bytes = 0;
-  BlockCache cache({.make = malloc,
+  BlockCache cache({.allocate = malloc,
                     .free = free,
                     .size_of = [](const void*) { return size_t{2} * kMiB; },
                     .idle = [](int64_t delta) { idle_bytes += delta; }});
@@ -119,17 +119,17 @@ TEST(BlockCache, Threads_NeverGetTheSameBlock) {
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&cache, thread] {
       for (int i = 0; i < 500; ++i) {
-        auto* block = static_cast<volatile int*>(cache.Take(2 * kMiB));
+        auto* block = static_cast<volatile int*>(cache.Allocate(2 * kMiB));
         *block = thread;
         std::this_thread::yield();
         ASSERT_EQ(*block, thread);
-        cache.Give(const_cast<int*>(block));
+        cache.Free(const_cast<int*>(block));
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
 
-  EXPECT_LE(cache.counts().made, 4);
+  EXPECT_LE(cache.counts().allocated, 4);
   cache.Clear();
   EXPECT_EQ(idle_bytes, 0);
 }

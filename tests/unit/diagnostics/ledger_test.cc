@@ -94,14 +94,14 @@ TEST_F(LedgerTest, WithoutALedger_NothingIsTracked) {
 
 TEST_F(LedgerTest, CachedBlock_IsReserved) {
   { at::Tensor passing = NewTensor(7 * kSize); }
-  const int64_t reserved = Now(MemoryKind::kReserved).bytes, made = ledger_.num_blocks_made();
+  const int64_t reserved = Now(MemoryKind::kReserved).bytes, made = ledger_.num_blocks_allocated();
   EXPECT_GE(reserved, 7 * kSize);
 
   at::Tensor next = NewTensor(7 * kSize);
 
   EXPECT_EQ(Now(MemoryKind::kReserved).bytes, reserved - 7 * kSize);
   ExpectNear(Now(MemoryKind::kActivations).bytes, 7 * kSize);
-  EXPECT_EQ(ledger_.num_blocks_made(), made);
+  EXPECT_EQ(ledger_.num_blocks_allocated(), made);
 }
 
 TEST_F(LedgerTest, ThreadsAddUp) {

@@ -56,10 +56,10 @@ TRAINYARD_INLINE void Rows(const GeluPass& pass, int64_t first, int64_t last) {
       if (slope != nullptr) StoreLanes(result.slope, slope + i);
     }
     if (const int64_t rest = pass.columns - i; rest > 0) {
-      const Floats v = LoadSome(x + i, rest);
-      const ValueAndSlope result = ComputeGelu(bias == nullptr ? v : v + LoadSome(bias + i, rest));
-      StoreSome(result.value, y + i, rest);
-      if (slope != nullptr) StoreSome(result.slope, slope + i, rest);
+      const Floats v = LoadFirstLanes(x + i, rest);
+      const ValueAndSlope result = ComputeGelu(bias == nullptr ? v : v + LoadFirstLanes(bias + i, rest));
+      StoreFirstLanes(result.value, y + i, rest);
+      if (slope != nullptr) StoreFirstLanes(result.slope, slope + i, rest);
     }
   }
 }

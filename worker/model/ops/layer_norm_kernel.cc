@@ -12,11 +12,11 @@ namespace {
 // The last vector of a row may have fewer elements: the other lanes are 0 and are not stored.
 template <typename T>
 TRAINYARD_INLINE Floats Load(const T* from, int64_t size) {
-  return size == kLanes ? LoadLanes(from) : LoadSome(from, size);
+  return size == kLanes ? LoadLanes(from) : LoadFirstLanes(from, size);
 }
 template <typename T>
 TRAINYARD_INLINE void Store(Floats lanes, T* to, int64_t size) {
-  size == kLanes ? StoreLanes(lanes, to) : StoreSome(lanes, to, size);
+  size == kLanes ? StoreLanes(lanes, to) : StoreFirstLanes(lanes, to, size);
 }
 TRAINYARD_INLINE int64_t LanesAt(int64_t i, int64_t columns) { return std::min(kLanes, columns - i); }
 
