@@ -48,7 +48,7 @@ absl::StatusOr<std::string> RunRank(int rank, int world, const std::string& fold
 
 }  // namespace
 
-void BecomeRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains) {
+void RunAsRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains) {
   if (argc != 8 || std::string(argv[1]) != kRankFlag) return;
   int rank = std::atoi(argv[2]), world = std::atoi(argv[3]);
   std::string folder = argv[4];

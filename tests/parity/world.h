@@ -18,7 +18,7 @@ namespace trainyard {
 using RankMain = std::function<absl::StatusOr<std::string>(Communicator& communicator, const std::string& arguments)>;
 
 // A program that may be a rank must call this first in main(). In a rank process it runs the rank and exits.
-void BecomeRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains);
+void RunAsRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains);
 
 // One group of processes. kHostwise: two ranks per place. The destructor kills the remaining processes.
 class World {

@@ -1,5 +1,5 @@
-// Linked into test programs that run ranks as threads. LibTorch's flight recorder is one for the process and not made
-// for two groups at once; its size is read at its first use, whichever test that is in, so it is turned off before any.
+// Turns LibTorch's flight recorder off in test programs that run ranks as threads: there is one per process, and it
+// does not support two groups at the same time. LibTorch reads its size at the first use, so this runs before any test.
 #include <stdlib.h>
 
 namespace {

@@ -77,10 +77,10 @@ absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
   auto pending = comm.AllReduceSum(t);
   absl::Time aborted;
   std::string waited_in;
-  std::atomic<bool> out = false;
+  std::atomic<bool> has_returned = false;
   std::thread other([&] {
-    // Until the main thread is inside the wait, and a little longer, so that gloo's threads are too.
-    while (!out && comm.progress().waits_in.empty()) absl::SleepFor(absl::Milliseconds(1));
+    // Sleeps until the main thread is inside its wait, and a little longer, so that gloo's threads are too.
+    while (!has_returned && comm.progress().waits_in.empty()) absl::SleepFor(absl::Milliseconds(1));
     absl::SleepFor(absl::Milliseconds(200));
     waited_in = comm.progress().waits_in;
     aborted = absl::Now();
@@ -88,10 +88,10 @@ absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
     comm.Abort("again");
   });
   absl::Status status = pending->Wait();
-  absl::Time left = absl::Now();
-  out = true;
+  absl::Time returned = absl::Now();
+  has_returned = true;
   other.join();
-  absl::Duration took = left - aborted;
+  absl::Duration took = returned - aborted;
   // All ranks abort at about the same time: a rank that is slightly later than a peer loses its connections to it
   // first.
   bool peer_was_first = comm.world_size() > 2 && absl::IsUnavailable(status);
@@ -105,7 +105,7 @@ absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
 }
 
 // Rank 0 exits during the operations; the others must detect it.
-absl::StatusOr<std::string> DeathMain(Communicator& comm, const std::string&) {
+absl::StatusOr<std::string> CrashMain(Communicator& comm, const std::string&) {
   if (comm.rank() == 0) raise(SIGKILL);
   absl::Status status = comm.AllReduceSum(at::full({1 << 18}, 1.0, at::kFloat))->Wait();
   return status.ToString();
@@ -148,7 +148,7 @@ absl::StatusOr<std::string> MixedMain(Communicator& comm, const std::string&) {
 
 // Three steps of three operations; then rank 1 skips the second operation, and runs the third while rank 0 runs the
 // second.
-absl::StatusOr<std::string> AstrayMain(Communicator& comm, const std::string&) {
+absl::StatusOr<std::string> DeviatingMain(Communicator& comm, const std::string&) {
   at::Tensor part = at::full({8}, 1.0, at::kFloat), loss = at::full({1}, 1.0, at::kDouble);
   for (int step = 1; step <= 3; ++step) {
     RETURN_IF_ERROR(comm.AllReduceSum(part)->Wait());
@@ -193,8 +193,8 @@ TEST(SharedMemory, DifferentOperations_FailOnEveryRank) {
   EXPECT_FALSE(absl::StrContains(second, "OK"));
 }
 
-TEST(SharedMemory, DifferentOperations_NameTheRankThatDeviatesFromEarlierSteps) {
-  World world(2, "astray", "", Transport::kShared);
+TEST(SharedMemory, DifferentOperations_AreBlamedOnTheRankThatDeviatesFromEarlierSteps) {
+  World world(2, "deviating", "", Transport::kShared);
 
   for (int rank : {0, 1}) {
     std::string message = *world.ResultOf(rank);
@@ -254,7 +254,7 @@ TEST_P(BrokenCommunicator, MonitoredBarrier_NamesTheMissingRank) {
 }
 
 TEST_P(BrokenCommunicator, PeerCrash_FailsTheOperationOnAllOtherRanks) {
-  World world(GetParam().size, "death", "", GetParam().transport);
+  World world(GetParam().size, "crash", "", GetParam().transport);
 
   EXPECT_FALSE(world.ResultOf(0).ok());
   for (int rank = 1; rank < GetParam().size; ++rank) {
@@ -267,7 +267,7 @@ TEST_P(BrokenCommunicator, PeerCrash_FailsTheOperationOnAllOtherRanks) {
 
 // One rank of a place crashes, and all ranks of both places get an error.
 TEST(Hostwise, PeerCrash_FailsTheOperationOnAllOtherRanks) {
-  World world(4, "death", "", Transport::kHostwise);
+  World world(4, "crash", "", Transport::kHostwise);
 
   EXPECT_FALSE(world.ResultOf(0).ok());
   for (int rank = 1; rank < 4; ++rank) {
@@ -321,14 +321,14 @@ TEST(SingleCommunicator, Operations_AfterAbort_Fail) {
 
 int main(int argc, char** argv) {
   using namespace trainyard;
-  BecomeRankIfAsked(argc, argv,
-                    {{"sums", SumsMain},
-                     {"abort", AbortMain},
-                     {"death", DeathMain},
-                     {"large", LargeMain},
-                     {"mixed", MixedMain},
-                     {"astray", AstrayMain},
-                     {"monitored-barrier", MonitoredBarrierMain}});
+  RunAsRankIfRequested(argc, argv,
+                       {{"sums", SumsMain},
+                        {"abort", AbortMain},
+                        {"crash", CrashMain},
+                        {"large", LargeMain},
+                        {"mixed", MixedMain},
+                        {"deviating", DeviatingMain},
+                        {"monitored-barrier", MonitoredBarrierMain}});
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -14,11 +14,11 @@
 namespace trainyard {
 namespace {
 
-// A host communicator that checks where operations are in memory and, like gloo's thread, releases tensors long after
-// they were waited for.
-class SlowToRelease final : public ForwardingCommunicator {
+// A host communicator that records the addresses of its tensors and, like gloo's thread, releases them long after they
+// were waited for.
+class SlowReleaseCommunicator final : public ForwardingCommunicator {
  public:
-  explicit SlowToRelease(Communicator& inner) : ForwardingCommunicator(inner) {}
+  explicit SlowReleaseCommunicator(Communicator& inner) : ForwardingCommunicator(inner) {}
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
     Keep(tensor);
     return inner().AllReduceSum(tensor);
@@ -37,27 +37,27 @@ class SlowToRelease final : public ForwardingCommunicator {
     Keep(in);
     return inner().ReduceScatterSum(out, in);
   }
-  const std::set<const void*>& places() const { return places_; }
+  const std::set<const void*>& addresses() const { return addresses_; }
 
  private:
   void Keep(const at::Tensor& tensor) {
     kept_.push_back(tensor);
-    places_.insert(tensor.const_data_ptr());
+    addresses_.insert(tensor.const_data_ptr());
   }
   std::vector<at::Tensor> kept_;
-  std::set<const void*> places_;
+  std::set<const void*> addresses_;
 };
 
 class StagedTest : public ::testing::Test {
  protected:
   StagedTest() {
-    auto host = std::make_unique<SlowToRelease>(*single_);
+    auto host = std::make_unique<SlowReleaseCommunicator>(*single_);
     host_ = host.get();
     comm_ = NewDeviceCommunicator(at::kCPU, std::move(host), /*on_device=*/nullptr);
   }
 
   const std::unique_ptr<Communicator> single_ = NewSingleCommunicator();
-  SlowToRelease* host_ = nullptr;
+  SlowReleaseCommunicator* host_ = nullptr;
   std::unique_ptr<Communicator> comm_;
 };
 
@@ -75,20 +75,20 @@ TEST_F(StagedTest, SlowTransport_ReusesTheHostMemoryOfTheFirstStep) {
     EXPECT_TRUE(sum.eq(step).all().item<bool>());
     EXPECT_TRUE(whole.eq(step + 1).all().item<bool>());
     EXPECT_TRUE(part.eq(step + 2).all().item<bool>());
-    if (step == 1) after_first = host_->places().size();
+    if (step == 1) after_first = host_->addresses().size();
   }
   EXPECT_EQ(after_first, 5u) << "one for the sum and two for each other operation, all in progress at the same time";
-  EXPECT_EQ(host_->places().size(), after_first);
+  EXPECT_EQ(host_->addresses().size(), after_first);
 }
 
-// The transport may still write to it.
+// The transport may still write to the memory.
 TEST_F(StagedTest, MemoryOfAnOperationWithoutWait_IsNotReused) {
   at::Tensor first = Filled(8, 1), second = Filled(8, 2);
   comm_->AllReduceSum(first).reset();
 
   ASSERT_EQ(comm_->AllReduceSum(second)->Wait(), absl::OkStatus());
 
-  EXPECT_EQ(host_->places().size(), 2u);
+  EXPECT_EQ(host_->addresses().size(), 2u);
   EXPECT_TRUE(second.eq(2).all().item<bool>());
 }
 

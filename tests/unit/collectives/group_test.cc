@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
 #include "tests/parity/stores.h"
-#include "tests/unit/collectives/wires.h"
+#include "tests/unit/collectives/transports.h"
 #include "worker/collectives/abort_switch.h"
 
 namespace trainyard {
@@ -63,15 +63,18 @@ TEST(ReshardPeers, AreNeighboursInTheShardGroup) {
   EXPECT_THAT(ReshardPeers({1, 3}, 3, 1), ElementsAre(3));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Transports, Wires,
-    testing::Values(Wire{Transport::kSingle, 1}, Wire{Transport::kShared, 2}, Wire{Transport::kShared, 3},
-                    Wire{Transport::kShared, 4}, Wire{Transport::kGloo, 2}, Wire{Transport::kGloo, 3},
-                    Wire{Transport::kGloo, 4}, Wire{Transport::kHostwise, 4}, Wire{Transport::kHostwise, 6},
-                    Wire{Transport::kSingle, 1, Front::kStaged}, Wire{Transport::kGloo, 3, Front::kStaged},
-                    Wire{Transport::kShared, 2, Front::kStaged}, Wire{Transport::kHostwise, 4, Front::kStaged},
-                    Wire{Transport::kShared, 2, Front::kDevice}),
-    [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
+INSTANTIATE_TEST_SUITE_P(All, Transports,
+                         testing::Values(TransportCase{Transport::kSingle, 1}, TransportCase{Transport::kShared, 2},
+                                         TransportCase{Transport::kShared, 3}, TransportCase{Transport::kShared, 4},
+                                         TransportCase{Transport::kGloo, 2}, TransportCase{Transport::kGloo, 3},
+                                         TransportCase{Transport::kGloo, 4}, TransportCase{Transport::kHostwise, 4},
+                                         TransportCase{Transport::kHostwise, 6},
+                                         TransportCase{Transport::kSingle, 1, DevicePath::kStaged},
+                                         TransportCase{Transport::kGloo, 3, DevicePath::kStaged},
+                                         TransportCase{Transport::kShared, 2, DevicePath::kStaged},
+                                         TransportCase{Transport::kHostwise, 4, DevicePath::kStaged},
+                                         TransportCase{Transport::kShared, 2, DevicePath::kDirect}),
+                         [](const testing::TestParamInfo<TransportCase>& info) { return NameOf(info.param); });
 
 // Numbers that every type represents exactly, including their sums.
 at::Tensor Numbers(int64_t size, int64_t rank, at::ScalarType type) {
@@ -113,7 +116,7 @@ absl::Status SumAndGather(Communicator& comm, at::ScalarType type, int64_t part)
   return absl::OkStatus();
 }
 
-TEST_P(Wires, SupportEveryTypeAndSize_AlsoInPlace) {
+TEST_P(Transports, SupportEveryTypeAndSize_AlsoInPlace) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               for (at::ScalarType type :
                    {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kByte}) {
@@ -127,7 +130,7 @@ TEST_P(Wires, SupportEveryTypeAndSize_AlsoInPlace) {
 
 // The order that a strategy's slots depend on: a gather into memory that an earlier reduction still reads, through two
 // names of one group.
-TEST_P(Wires, RunOperationsInStartOrder) {
+TEST_P(Transports, RunOperationsInStartOrder) {
   EXPECT_EQ(
       RunSharded([](int, MeshGroups& groups) -> absl::Status {
         Communicator &reduces = *groups.world, &gathers = *groups.shard;
@@ -156,7 +159,7 @@ TEST_P(Wires, RunOperationsInStartOrder) {
 
 // Shards and slots from NewBuffer, which shared memory reads in place, are changed immediately after a wait, while a
 // slower peer might still read them if Wait did not prevent it.
-TEST_P(Wires, DoNotReadBuffersAfterWait) {
+TEST_P(Transports, DoNotReadBuffersAfterWait) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               Communicator& comm = *groups.shard;
               const int64_t world = comm.world_size(), rank = comm.rank(), part = 30'001;
@@ -189,7 +192,7 @@ TEST_P(Wires, DoNotReadBuffersAfterWait) {
             absl::OkStatus());
 }
 
-TEST_P(Wires, BuffersOutliveTheCommunicator) {
+TEST_P(Transports, BuffersOutliveTheCommunicator) {
   std::vector<at::Tensor> buffers(static_cast<size_t>(GetParam().world));
   EXPECT_EQ(RunSharded([&](int rank, MeshGroups& groups) -> absl::Status {
               // more than shared memory supports
@@ -201,7 +204,7 @@ TEST_P(Wires, BuffersOutliveTheCommunicator) {
   for (const at::Tensor& buffer : buffers) EXPECT_TRUE(buffer.numel() == 1000 && buffer.eq(3).all().item<bool>());
 }
 
-TEST_P(Wires, EqualGroupsShareOneCommunicator) {
+TEST_P(Transports, EqualGroupsShareOneCommunicator) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               RETURN_IF_ERROR(Expect(groups.shard == groups.world && groups.reshard == groups.world, "aliases"));
               const bool single = groups.world->world_size() == 1;
@@ -211,7 +214,7 @@ TEST_P(Wires, EqualGroupsShareOneCommunicator) {
             absl::OkStatus());
 }
 
-TEST_P(Wires, CountOperationsByKindAndType) {
+TEST_P(Transports, CountOperationsByKindAndType) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               MeteredCommunicator& comm = *groups.shard;
               const int64_t world = comm.world_size();
@@ -241,12 +244,13 @@ TEST_P(Wires, CountOperationsByKindAndType) {
 }
 
 // Rank r of 4: shard group {0,1} or {2,3}, replicate group {0,2} or {1,3}.
-class FourRankMesh : public Wires {};
+class FourRankMesh : public Transports {};
 INSTANTIATE_TEST_SUITE_P(Transports, FourRankMesh,
-                         testing::Values(Wire{Transport::kShared, 4}, Wire{Transport::kGloo, 4},
-                                         Wire{Transport::kHostwise, 4}, Wire{Transport::kShared, 4, Front::kStaged},
-                                         Wire{Transport::kShared, 4, Front::kDevice}),
-                         [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
+                         testing::Values(TransportCase{Transport::kShared, 4}, TransportCase{Transport::kGloo, 4},
+                                         TransportCase{Transport::kHostwise, 4},
+                                         TransportCase{Transport::kShared, 4, DevicePath::kStaged},
+                                         TransportCase{Transport::kShared, 4, DevicePath::kDirect}),
+                         [](const testing::TestParamInfo<TransportCase>& info) { return NameOf(info.param); });
 
 TEST_P(FourRankMesh, SumsAlongEachAxisSeparately) {
   EXPECT_EQ(Run({.dp_replicate = 2, .dp_shard = 2}, 0,
@@ -275,14 +279,14 @@ TEST_P(FourRankMesh, HasReshardGroups) {
 
 // Rank 3 runs none of the operations; the others wait in different groups. Returns the time from the abort until the
 // last rank has returned.
-absl::StatusOr<absl::Duration> TimeToLeave(const Wire& wire) {
+absl::StatusOr<absl::Duration> TimeToReturnAfterAbort(const TransportCase& test_case) {
   absl::StatusOr<Mesh> mesh = Mesh::Create({.dp_replicate = 2, .dp_shard = 2}, 4);
   MemoryStore store;
   std::vector<AbortSwitch> switches(4);
-  std::atomic<int> num_joined = 0, num_left = 0;
-  std::vector<absl::Time> left(4);
+  std::atomic<int> num_joined = 0, num_returned = 0;
+  std::vector<absl::Time> returned(4);
   absl::Time aborted;
-  std::atomic<bool> over = false;
+  std::atomic<bool> is_aborted = false;
   std::thread control([&] {
     auto waits = [&](int rank) {
       for (const NamedProgress& each : switches[static_cast<size_t>(rank)].Progress()) {
@@ -291,16 +295,16 @@ absl::StatusOr<absl::Duration> TimeToLeave(const Wire& wire) {
       return false;
     };
     // Ranks 0 and 1 must have finished their first common operation.
-    while (num_left == 0 && (num_joined < 4 || !waits(0) || !waits(1) || !waits(2))) {
+    while (num_returned == 0 && (num_joined < 4 || !waits(0) || !waits(1) || !waits(2))) {
       absl::SleepFor(absl::Milliseconds(1));
     }
     absl::SleepFor(absl::Milliseconds(100));
     aborted = absl::Now();
     for (AbortSwitch& each : switches) each.Abort("generation 7 is over");
-    over = true;
+    is_aborted = true;
   });
   absl::Status all = OnRanks(4, [&](int rank) -> absl::Status {
-    ASSIGN_OR_RETURN(auto groups, JoinMesh(*mesh, 0, OptionsOf(wire, rank, store)));
+    ASSIGN_OR_RETURN(auto groups, JoinMesh(*mesh, 0, OptionsOf(test_case, rank, store)));
     for (auto& group : groups->owned) switches[static_cast<size_t>(rank)].Attach(group->name(), group.get());
     ++num_joined;
     absl::Status status;
@@ -310,9 +314,9 @@ absl::StatusOr<absl::Duration> TimeToLeave(const Wire& wire) {
       if (status.ok()) status = groups->replicate->AllReduceSum(t)->Wait();
       if (status.ok()) status = groups->world->AllReduceSum(t)->Wait();
     }
-    left[static_cast<size_t>(rank)] = absl::Now();
-    ++num_left;
-    while (num_left < 4 || !over) absl::SleepFor(absl::Milliseconds(1));
+    returned[static_cast<size_t>(rank)] = absl::Now();
+    ++num_returned;
+    while (num_returned < 4 || !is_aborted) absl::SleepFor(absl::Milliseconds(1));
     RETURN_IF_ERROR(Expect(groups->world->Barrier()->Wait().code() == absl::StatusCode::kAborted || rank != 3,
                            "later operations are aborted too"));
     switches[static_cast<size_t>(rank)].Detach();
@@ -322,14 +326,14 @@ absl::StatusOr<absl::Duration> TimeToLeave(const Wire& wire) {
   control.join();
 
   if (!all.ok()) return all;
-  return std::max({left[0], left[1], left[2]}) - aborted;
+  return std::max({returned[0], returned[1], returned[2]}) - aborted;
 }
 
 TEST_P(FourRankMesh, Abort_ReleasesTheRanksOfAllGroupsWithin200Ms) {
   // A busy machine may delay a thread by that much: one attempt in five must succeed.
   absl::Duration took = absl::InfiniteDuration();
   for (int attempt = 0; attempt < 5 && took >= absl::Milliseconds(200); ++attempt) {
-    absl::StatusOr<absl::Duration> measured = TimeToLeave(GetParam());
+    absl::StatusOr<absl::Duration> measured = TimeToReturnAfterAbort(GetParam());
     ASSERT_TRUE(measured.ok()) << measured.status();
     took = *measured;
   }

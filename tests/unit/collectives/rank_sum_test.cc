@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/collectives/wires.h"
+#include "tests/unit/collectives/transports.h"
 
 namespace trainyard {
 namespace {
@@ -56,19 +56,19 @@ absl::Status SumInOneOrder(Communicator& comm, at::ScalarType type, int64_t part
   return absl::OkStatus();
 }
 
-class SumOrder : public Wires {};
+class SumOrder : public Transports {};
 INSTANTIATE_TEST_SUITE_P(Transports, SumOrder,
-                         testing::Values(Wire{Transport::kShared, 2}, Wire{Transport::kShared, 3},
-                                         Wire{Transport::kShared, 5}, Wire{Transport::kGloo, 2},
-                                         Wire{Transport::kGloo, 3}, Wire{Transport::kGloo, 5},
-                                         Wire{Transport::kHostwise, 4}, Wire{Transport::kHostwise, 6},
-                                         Wire{Transport::kGloo, 3, Front::kStaged}),
-                         [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
+                         testing::Values(TransportCase{Transport::kShared, 2}, TransportCase{Transport::kShared, 3},
+                                         TransportCase{Transport::kShared, 5}, TransportCase{Transport::kGloo, 2},
+                                         TransportCase{Transport::kGloo, 3}, TransportCase{Transport::kGloo, 5},
+                                         TransportCase{Transport::kHostwise, 4}, TransportCase{Transport::kHostwise, 6},
+                                         TransportCase{Transport::kGloo, 3, DevicePath::kStaged}),
+                         [](const testing::TestParamInfo<TransportCase>& info) { return NameOf(info.param); });
 
 TEST_P(SumOrder, IsRankOrderOnEveryTransport) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
-                // In one message and in two halves with gloo; in one piece and in several between places.
+                // Gloo sends these in one message or in two halves; places exchange them in one piece or in several.
                 for (int64_t part : {1, 7, 1'003, 20'011}) {
                   RETURN_IF_ERROR(SumInOneOrder(*groups.shard, type, part));
                 }

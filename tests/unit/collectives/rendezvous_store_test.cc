@@ -72,7 +72,7 @@ TEST_F(RendezvousStoreTest, Check_DoesNotWait) {
   EXPECT_FALSE(store_->check({"a", "b"}));
 }
 
-TEST_F(RendezvousStoreTest, ValuesAreWriteOnce) {
+TEST_F(RendezvousStoreTest, ValuesCannotBeChanged) {
   store_->set("a", Bytes("1"));
 
   EXPECT_EQ(CodeThrownBy([&] { store_->set("a", Bytes("1")); }), absl::StatusCode::kOk);

@@ -1,4 +1,4 @@
-// Which connections count as dead, and that a slow but live one does not.
+// Which connections are reported as dead. A slow connection to a live host is not.
 #include "worker/collectives/silence_watch.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct Case {
 
 class IsSilentTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(IsSilentTest, Decides) { EXPECT_EQ(IsSilent(GetParam().state), GetParam().is_silent); }
+TEST_P(IsSilentTest, IsTrueOnlyForAnUnreachableHost) { EXPECT_EQ(IsSilent(GetParam().state), GetParam().is_silent); }
 
 INSTANTIATE_TEST_SUITE_P(
     All, IsSilentTest,
@@ -31,20 +31,20 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"HostThatAnsweredAProbe", {12, 7, absl::Seconds(40), true, 11}, false},
                       // A network that drops probes proves nothing.
                       Case{"HostThatNeverAnswersProbes", {12, 7, absl::Seconds(30), false, 28}, false},
-                      Case{"HostThatNeverAnsweredProbes_Gone", {12, 8, absl::Seconds(52), false, 50}, true},
-                      // Its kernel reports a full receive window: only window probes are in progress.
+                      Case{"HostThatNeverAnsweredProbes_Unreachable", {12, 8, absl::Seconds(52), false, 50}, true},
+                      // The peer's kernel reports a full receive window: only window probes are in progress.
                       Case{"PeerThatDoesNotRead", {0, 9, absl::Minutes(2)}, false},
-                      // Left to keepalive.
-                      Case{"NothingUnderWay", {0, 0, absl::Hours(1)}, false},
+                      // TCP keepalive checks idle connections.
+                      Case{"IdleConnection", {0, 0, absl::Hours(1)}, false},
                       // Any answer counts, however many packets are lost.
                       Case{"LossyNetwork", {40, 7, absl::Milliseconds(900)}, false},
                       // This process was stopped and has not resent anything yet.
-                      Case{"WokenUp", {3, 1, absl::Minutes(1)}, false}),
+                      Case{"ContinuedProcess", {3, 1, absl::Minutes(1)}, false}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// The rule's constants follow from this calculation, with independent packet losses. A connection starts at most five
-// chains of resends per second, because the first resend comes after 0.2 s. For 12 s without an answer five resends
-// must be lost, and then each of the probes.
+// The constants of IsSilent follow from this calculation, with independent packet losses. A connection starts at most
+// five chains of resends per second, because the first resend comes after 0.2 s. For 12 s without an answer five
+// resends must be lost, and then each of the probes.
 TEST(IsSilentTest, TenPercentPacketLoss_EndsAConnectionLessThanOnceInAMillionHours) {
   const double lost = 1 - 0.9 * 0.9;
   ConnectionState state{.unacknowledged = 1, .since_answer = absl::Hours(1), .answers_probes = true};
@@ -117,10 +117,10 @@ TEST(ReachProbe, UnansweredProbes_AreCountedUntilAnAnswer) {
   Loopback loopback;
   int client = loopback.Connect();
   ReachProbe probe(client, loopback.port());
-  for (uint32_t asked = 1; asked <= 12; ++asked) {
+  for (uint32_t sent = 1; sent <= 12; ++sent) {
     probe.Send();
     probe.Poll();
-    ASSERT_EQ(probe.unanswered(), asked);
+    ASSERT_EQ(probe.unanswered(), sent);
   }
   EXPECT_FALSE(probe.answers());
 

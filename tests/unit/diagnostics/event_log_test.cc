@@ -14,12 +14,12 @@ namespace {
 using testing::ElementsAre;
 
 // A clock that advances by a microsecond per reading.
-std::function<int64_t()> Counting() {
+std::function<int64_t()> CountingClock() {
   return [now = int64_t{0}]() mutable { return now += 1000; };
 }
 
 TEST(EventLog, RecordsEventsInTheOrderInWhichTheyBegan_WithTheirTimes) {
-  EventLog log(Counting());
+  EventLog log(CountingClock());
   log.set_step(7);
 
   const int64_t gather = log.Begin(EventKind::kGather, "h.1");
@@ -38,7 +38,7 @@ TEST(EventLog, RecordsEventsInTheOrderInWhichTheyBegan_WithTheirTimes) {
 }
 
 TEST(EventLog, CountsEventsBeyondItsLimit) {
-  EventLog log(Counting(), /*limit=*/2);
+  EventLog log(CountingClock(), /*limit=*/2);
   for (int i = 0; i < 5; ++i) log.End(log.Begin(EventKind::kStep, "model"));
 
   EXPECT_EQ(log.events().size(), 2u);
@@ -49,7 +49,7 @@ TEST(EventLog, CountsEventsBeyondItsLimit) {
 TEST(EventLog, NullLog_IsAllowed) { EndEvent(nullptr, BeginEvent(nullptr, EventKind::kStep, "model")); }
 
 TEST(ChromeTrace, ShowsComputationAndCommunicationInSeparateRows) {
-  EventLog log(Counting());
+  EventLog log(CountingClock());
   log.set_step(3);
   const int64_t gather = log.Begin(EventKind::kGather, "h.1");
   const int64_t forward = log.Begin(EventKind::kForward, "a \"b\"");

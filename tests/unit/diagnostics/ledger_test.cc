@@ -39,7 +39,7 @@ class LedgerTest : public testing::Test {
 TEST_F(LedgerTest, UntrackedMemory_IsAnActivation) {
   {
     at::Tensor kept = NewTensor();
-    { at::Tensor passing = NewTensor(); }
+    { at::Tensor temporary = NewTensor(); }
     ExpectNear(Now(MemoryKind::kActivations).bytes, kSize);
   }
   EXPECT_EQ(Now(MemoryKind::kActivations).bytes, 0);
@@ -50,7 +50,7 @@ TEST_F(LedgerTest, TrackedMemory_HasItsKind_AndWasNeverAnActivation) {
   const int64_t in_use = ledger_.in_use().now();
   TrackedMemory use;
   at::Tensor tensor = TrackTensor(&ledger_, MemoryKind::kParameters, use, [] {
-    at::Tensor help = NewTensor();  // freed when the tensor has been created
+    at::Tensor scratch = NewTensor();  // freed when the tensor has been created
     return NewTensor(3 * kSize);
   });
   ExpectNear(Now(MemoryKind::kParameters).bytes, 3 * kSize);
@@ -93,7 +93,7 @@ TEST_F(LedgerTest, WithoutALedger_NothingIsTracked) {
 }
 
 TEST_F(LedgerTest, CachedBlock_IsReserved) {
-  { at::Tensor passing = NewTensor(7 * kSize); }
+  { at::Tensor temporary = NewTensor(7 * kSize); }
   const int64_t reserved = Now(MemoryKind::kReserved).bytes, made = ledger_.num_blocks_allocated();
   EXPECT_GE(reserved, 7 * kSize);
 
@@ -108,7 +108,7 @@ TEST_F(LedgerTest, ThreadsAddUp) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([] {
-      for (int k = 0; k < 200; ++k) at::Tensor passing = NewTensor(kSize / 4);
+      for (int k = 0; k < 200; ++k) at::Tensor temporary = NewTensor(kSize / 4);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -19,9 +19,9 @@ using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-class Ended final : public Collective {
+class CompletedCollective final : public Collective {
  public:
-  explicit Ended(absl::Status status) : status_(std::move(status)) {}
+  explicit CompletedCollective(absl::Status status) : status_(std::move(status)) {}
   absl::Status Wait() override { return status_; }
 
  private:
@@ -34,22 +34,24 @@ class RecordingCommunicator final : public Communicator {
   int world_size() const override { return 2; }
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
     reduced.push_back(tensor.numel());
-    return std::make_unique<Ended>(answer);
+    return std::make_unique<CompletedCollective>(result);
   }
-  std::unique_ptr<Collective> Broadcast(const at::Tensor&, int) override { return std::make_unique<Ended>(answer); }
+  std::unique_ptr<Collective> Broadcast(const at::Tensor&, int) override {
+    return std::make_unique<CompletedCollective>(result);
+  }
   std::unique_ptr<Collective> AllGather(const at::Tensor&, const at::Tensor&) override {
-    return std::make_unique<Ended>(answer);
+    return std::make_unique<CompletedCollective>(result);
   }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor&, const at::Tensor&) override {
-    return std::make_unique<Ended>(answer);
+    return std::make_unique<CompletedCollective>(result);
   }
-  std::unique_ptr<Collective> Barrier() override { return std::make_unique<Ended>(answer); }
-  absl::Status MonitoredBarrier(absl::Duration) override { return answer; }
+  std::unique_ptr<Collective> Barrier() override { return std::make_unique<CompletedCollective>(result); }
+  absl::Status MonitoredBarrier(absl::Duration) override { return result; }
   void Abort(absl::string_view) override {}
   CollectiveProgress progress() const override { return {}; }
 
   std::vector<int64_t> reduced;
-  absl::Status answer;
+  absl::Status result;
 };
 
 class DdpTest : public testing::Test {
@@ -58,7 +60,7 @@ class DdpTest : public testing::Test {
     Mesh mesh = *Mesh::Create({.dp_replicate = 2}, 2);
     return *Parallelize(*model_, mesh, Communicators(), {.data = {.bucket_elements = 3000, .overlap = overlap}});
   }
-  MeshCommunicators Communicators() { return {&communicator_, &communicator_, alone_.get(), &communicator_}; }
+  MeshCommunicators Communicators() { return {&communicator_, &communicator_, single_.get(), &communicator_}; }
   void RunMicroBatch(DataParallel& strategy, bool last) {
     at::Tensor tokens = at::arange(9, at::kLong).view({1, 9});
     absl::StatusOr<at::Tensor> loss = strategy.Forward(
@@ -80,7 +82,7 @@ class DdpTest : public testing::Test {
   std::unique_ptr<Model> model_ =
       *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 1, at::kFloat);
   RecordingCommunicator communicator_;
-  std::unique_ptr<Communicator> alone_ = NewSingleCommunicator();
+  std::unique_ptr<Communicator> single_ = NewSingleCommunicator();
 };
 
 TEST_F(DdpTest, BucketsAreReducedInOrderOncePerStep) {
@@ -113,7 +115,7 @@ TEST_F(DdpTest, ARankWithoutWorkReducesTheSameBuckets) {
 
 TEST_F(DdpTest, AFailedReductionIsReported) {
   auto strategy = Make(true);
-  communicator_.answer = absl::UnavailableError("peer gone");
+  communicator_.result = absl::UnavailableError("peer gone");
 
   RunMicroBatch(*strategy, true);
 

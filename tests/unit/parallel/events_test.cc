@@ -24,7 +24,7 @@ using testing::ElementsAre;
 using testing::ElementsAreArray;
 
 // A clock that advances by one with every reading, so that times show the order.
-std::function<int64_t()> Counting() {
+std::function<int64_t()> CountingClock() {
   return [now = int64_t{0}]() mutable { return ++now; };
 }
 
@@ -59,7 +59,7 @@ class ThreeLayers final : public Model {
   int64_t vocabulary() const override { return 1; }
 };
 
-absl::Status MakeStep(ThreeLayers& model, DataParallel& strategy, int rank) {
+absl::Status RunThreeLayers(ThreeLayers& model, DataParallel& strategy, int rank) {
   at::Tensor x = at::full({16}, 1.0 + rank, at::kDouble);
   strategy.BeginStep(48);
   ASSIGN_OR_RETURN(at::Tensor loss, strategy.Forward([&] { return model.LossSum(x, x, strategy, {}); }));
@@ -68,16 +68,16 @@ absl::Status MakeStep(ThreeLayers& model, DataParallel& strategy, int rank) {
   return strategy.Step({.lr = 1e-3, .num_tokens = 48}).status();
 }
 
-// Rank 0's log of one step.
+// Returns rank 0's log of one step.
 std::vector<std::string> LinesOfAStep(const DataParallelOptions& options) {
   std::vector<std::string> lines;
   OnThreads({.dp_shard = 3}, [&](const ThreadRank& rank) -> absl::Status {
     ThreeLayers model;
-    EventLog log(Counting());
+    EventLog log(CountingClock());
     ParallelOptions own{.data = options};
     own.data.events = &log;
     ASSIGN_OR_RETURN(auto strategy, Parallelize(model, rank.mesh, rank.communicators(), own));
-    RETURN_IF_ERROR(MakeStep(model, *strategy, rank.rank));
+    RETURN_IF_ERROR(RunThreeLayers(model, *strategy, rank.rank));
     if (rank.rank == 0) lines = log.Lines();
     return absl::OkStatus();
   });
@@ -85,7 +85,7 @@ std::vector<std::string> LinesOfAStep(const DataParallelOptions& options) {
 }
 
 TEST(ThreeLayersExample, PartitionsThreeLayersOverThreeRanks) {
-  std::vector<std::string> held(3);
+  std::vector<std::string> parameters(3);
   OnThreads({.dp_shard = 3}, [&](const ThreadRank& rank) -> absl::Status {
     ThreeLayers model;
     ASSIGN_OR_RETURN(auto strategy,
@@ -93,14 +93,15 @@ TEST(ThreeLayersExample, PartitionsThreeLayersOverThreeRanks) {
     // A rank requests the ranges that it holds.
     return strategy->state().Load(
         [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count, const at::Tensor&) {
-          if (role == kParameterRole) absl::StrAppend(&held[rank.rank], held[rank.rank].empty() ? "" : " ", name);
+          if (role == kParameterRole)
+            absl::StrAppend(&parameters[rank.rank], parameters[rank.rank].empty() ? "" : " ", name);
           EXPECT_EQ(first, 0);
           EXPECT_EQ(count, 16) << "a whole parameter";
           return absl::OkStatus();
         });
   });
 
-  EXPECT_THAT(held, ElementsAre("a0 b0 c0", "a1 b1 c1", "a2 b2 c2"));
+  EXPECT_THAT(parameters, ElementsAre("a0 b0 c0", "a1 b1 c1", "a2 b2 c2"));
 }
 
 TEST(ThreeLayersExample, GathersComputesAndFreesLayerByLayer_ForwardAndBackward) {
@@ -141,7 +142,7 @@ std::vector<Event> EventsOfGpt(const DataParallelOptions& options, const MeshSha
   std::vector<Event> events;
   OnThreads(mesh, [&](const ThreadRank& rank) -> absl::Status {
     auto model = NewSmallGpt();
-    EventLog log(Counting());
+    EventLog log(CountingClock());
     ParallelOptions own{.data = options};
     own.data.events = &log;
     ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), own));
@@ -162,7 +163,7 @@ std::vector<Event> EventsOfGpt(const DataParallelOptions& options, const MeshSha
     }
     return absl::OkStatus();
   });
-  for (const Event& event : events) EXPECT_GE(event.ended_ns, event.began_ns) << "it did not end";
+  for (const Event& event : events) EXPECT_GE(event.ended_ns, event.began_ns) << "an event did not end";
   return events;
 }
 
@@ -194,8 +195,8 @@ TEST(Events, OfTwoAxes_EndWithTheReductionAcrossReplicas) {
   EXPECT_THAT(units, ElementsAre("root", "h.0", "h.1", "model"));
 }
 
-// Rank `odd` changes one element of `name`; returns what each rank finds.
-std::vector<std::string> Differences(const DataParallelOptions& options, const MeshShape& shape, int odd,
+// Rank `changed_rank` changes one element of `name`. Returns what each rank reports.
+std::vector<std::string> Differences(const DataParallelOptions& options, const MeshShape& shape, int changed_rank,
                                      const std::string& name) {
   std::vector<std::string> found(shape.dp_replicate * shape.dp_shard);
   OnThreads(shape, [&](const ThreadRank& rank) -> absl::Status {
@@ -203,17 +204,17 @@ std::vector<std::string> Differences(const DataParallelOptions& options, const M
     ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), {.data = options}));
     ASSIGN_OR_RETURN(auto before, strategy->state().CompareParameters());
     EXPECT_FALSE(before.has_value());
-    auto fresh = NewSmallGpt();
-    auto source = [&](absl::string_view role, absl::string_view of, int64_t first, int64_t count,
+    auto original = NewSmallGpt();
+    auto source = [&](absl::string_view role, absl::string_view entry, int64_t first, int64_t count,
                       const at::Tensor& out) {
-      for (const NamedTensor& parameter : fresh->parameters()) {
-        if (parameter.name != of) continue;
+      for (const NamedTensor& parameter : original->parameters()) {
+        if (parameter.name != entry) continue;
         role == kParameterRole ? out.copy_(parameter.tensor.view(-1).narrow(0, first, count)) : out.zero_();
       }
-      if (role == kParameterRole && of == name && first == 0) out.narrow(0, 3, 1).add_(0.5);
+      if (role == kParameterRole && entry == name && first == 0) out.narrow(0, 3, 1).add_(0.5);
       return absl::OkStatus();
     };
-    if (rank.rank == odd) {
+    if (rank.rank == changed_rank) {
       RETURN_IF_ERROR(strategy->state().Load(source));
     }
     ASSIGN_OR_RETURN(auto difference, strategy->state().CompareParameters());

@@ -16,8 +16,8 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kComputing = absl::Seconds(10);  // forward of a unit; backward takes as long
-constexpr absl::Duration kSending = absl::Seconds(8);     // an operation
+constexpr absl::Duration kComputeTime = absl::Seconds(10);   // of a unit's forward; backward takes as long
+constexpr absl::Duration kOperationTime = absl::Seconds(8);  // of a collective operation
 constexpr int kUnits = 4;
 
 // A chain of layers whose computation advances the clock.
@@ -36,9 +36,9 @@ class SlowModel final : public Model {
     at::Tensor x = inputs;
     for (int unit = 1; unit <= kUnits; ++unit) {
       x = hooks.RunUnit(unit, x, [this, unit](const at::Tensor& in, ProductTape*) {
-        clock_.AdvanceTime(kComputing);
+        clock_.AdvanceTime(kComputeTime);
         at::Tensor product = in * parameters_[static_cast<size_t>(unit) - 1].tensor;
-        product.register_hook([this](const at::Tensor&) { clock_.AdvanceTime(kComputing); });
+        product.register_hook([this](const at::Tensor&) { clock_.AdvanceTime(kComputeTime); });
         return product + 1;
       });
     }
@@ -54,9 +54,9 @@ class SlowModel final : public Model {
 
 // Simulates three ranks that all hold the same values. Operations run one after another from the time they were
 // started, while the rank computes.
-class SlowWire final : public Communicator {
+class SlowCommunicator final : public Communicator {
  public:
-  explicit SlowWire(SimulatedClock& clock) : clock_(clock) {}
+  explicit SlowCommunicator(SimulatedClock& clock) : clock_(clock) {}
   int rank() const override { return 0; }
   int world_size() const override { return 3; }
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
@@ -81,9 +81,9 @@ class SlowWire final : public Communicator {
   CollectiveProgress progress() const override { return {}; }
 
  private:
-  class Sent final : public Collective {
+  class SlowCollective final : public Collective {
    public:
-    Sent(SimulatedClock& clock, absl::Time end) : clock_(clock), end_(end) {}
+    SlowCollective(SimulatedClock& clock, absl::Time end) : clock_(clock), end_(end) {}
     absl::Status Wait() override {
       clock_.AdvanceTime(std::max(end_ - clock_.TimeNow(), absl::ZeroDuration()));
       return absl::OkStatus();
@@ -94,8 +94,8 @@ class SlowWire final : public Communicator {
     const absl::Time end_;
   };
   std::unique_ptr<Collective> Start() {
-    idle_from_ = std::max(idle_from_, clock_.TimeNow()) + kSending;
-    return std::make_unique<Sent>(clock_, idle_from_);
+    idle_from_ = std::max(idle_from_, clock_.TimeNow()) + kOperationTime;
+    return std::make_unique<SlowCollective>(clock_, idle_from_);
   }
 
   SimulatedClock& clock_;
@@ -111,18 +111,18 @@ struct Measured {
 absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
   SimulatedClock clock;
   SlowModel model(clock);
-  SlowWire wire(clock);
-  const auto alone = NewSingleCommunicator();
+  SlowCommunicator communicator(clock);
+  const auto single = NewSingleCommunicator();
   const bool shards = strategy != Strategy::kDdp;
   ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shards ? MeshShape{.dp_shard = 3} : MeshShape{.dp_replicate = 3}, 3));
-  Communicator* const one = alone.get();
+  Communicator* const one_rank = single.get();
   ASSIGN_OR_RETURN(
       auto parallel,
       Parallelize(model, mesh,
-                  {.job = &wire,
-                   .data = &wire,
-                   .shard = shards ? static_cast<Communicator*>(&wire) : one,
-                   .replicate = shards ? one : static_cast<Communicator*>(&wire)},
+                  {.job = &communicator,
+                   .data = &communicator,
+                   .shard = shards ? static_cast<Communicator*>(&communicator) : one_rank,
+                   .replicate = shards ? one_rank : static_cast<Communicator*>(&communicator)},
                   {.data = {.strategy = strategy, .bucket_elements = 1, .overlap = overlap, .clock = &clock}}));
   Measured measured;
   for (int step = 1; step <= 2; ++step) {
@@ -148,8 +148,8 @@ TEST_P(ExposedCommunication, OverlapReducesTheTime_AndChangesNothingElse) {
   ASSERT_TRUE(without.ok()) << without.status();
   ASSERT_TRUE(with.ok()) << with.status();
   // At least one operation per unit, none hidden by computation.
-  EXPECT_GE(without->exposed_s, kUnits * absl::ToDoubleSeconds(kSending));
-  EXPECT_LE(with->exposed_s, without->exposed_s - 2 * absl::ToDoubleSeconds(kSending));
+  EXPECT_GE(without->exposed_s, kUnits * absl::ToDoubleSeconds(kOperationTime));
+  EXPECT_LE(with->exposed_s, without->exposed_s - 2 * absl::ToDoubleSeconds(kOperationTime));
   EXPECT_EQ(with->norm, without->norm);
 }
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr StateSharding kSharded = {Sharding::kSharded, Sharding::kSharded, Sharding::kSharded};
 
-// Two matrices, a bias between them.
+// Two matrices with a bias between them.
 class Matrices final : public Model {
  public:
   Matrices() {

@@ -34,7 +34,7 @@ struct Job {
   MeshShape mesh = {};
   std::vector<std::string> freeze = {};
   int reshard_to = 0;
-  int64_t micro = 1;    // of eight sequences a step
+  int64_t micro = 1;    // sequences of a micro-batch; a step has eight
   bool ragged = false;  // some targets are ignored
   bool backed = true;   // the model is created with memory
   int64_t tile_elements = defaults::kOptimizerTileElements;
@@ -57,17 +57,17 @@ std::pair<at::Tensor, at::Tensor> Samples(int step, int64_t first, int64_t count
   at::Tensor inputs = at::empty({count, 8}, at::kLong), targets = at::empty({count, 8}, at::kLong);
   auto token = [&](int64_t i) { return (i * i + (i % 5 == 0 ? step * 31 : 0)) % 33; };
   for (int64_t i = 0; i < count * 8; ++i) {
-    const int64_t place = first * 8 + i;
-    inputs.mutable_data_ptr<int64_t>()[i] = token(place);
+    const int64_t position = first * 8 + i;
+    inputs.mutable_data_ptr<int64_t>()[i] = token(position);
     // The last s % 5 positions of sequence s are ignored, so micro-batches have different numbers of tokens.
-    const bool counts = !ragged || place % 8 < 8 - place / 8 % 5;
-    targets.mutable_data_ptr<int64_t>()[i] = counts ? token(place + 1) : -1;
+    const bool is_target = !ragged || position % 8 < 8 - position / 8 % 5;
+    targets.mutable_data_ptr<int64_t>()[i] = is_target ? token(position + 1) : -1;
   }
   return {inputs, targets};
 }
 
-absl::Status MakeStep(const Job& run, int step, const Deal& deal, Model& model, DataParallel& strategy,
-                      double* loss_sum, StepOutput* output) {
+absl::Status RunStep(const Job& run, int step, const Deal& deal, Model& model, DataParallel& strategy, double* loss_sum,
+                     StepOutput* output) {
   uint64_t tokens = 0;
   const at::Tensor targets = Samples(step, 0, 8, run.ragged).second;
   for (int64_t i = 0; i < targets.numel(); ++i) tokens += targets.const_data_ptr<int64_t>()[i] >= 0;
@@ -107,7 +107,7 @@ Outcome Train(const Job& run) {
           log.set_step(static_cast<uint64_t>(step));
           double loss = 0;
           StepOutput output;
-          RETURN_IF_ERROR(MakeStep(run, step, deal, *model, *strategy, &loss, &output));
+          RETURN_IF_ERROR(RunStep(run, step, deal, *model, *strategy, &loss, &output));
           absl::MutexLock lock(&mu);
           outcome.losses[step - 1] += loss;
           outcome.norms[step - 1] = output.gradient_norm;
@@ -148,7 +148,7 @@ void ExpectSame(const Outcome& found, const Outcome& expected) {
   }
 }
 
-const Outcome& Alone(const std::vector<std::string>& freeze = {}) {
+const Outcome& OnOneRank(const std::vector<std::string>& freeze = {}) {
   static std::map<std::vector<std::string>, Outcome> outcomes;
   auto [it, is_new] = outcomes.try_emplace(freeze);
   if (is_new) it->second = Train({.options = {}, .mesh = {}, .freeze = freeze});
@@ -166,20 +166,20 @@ int64_t Count(const Outcome& outcome, const std::string& line) {
 
 TEST(PersistElements, KeepsSmallParametersWhole_WithOneGatherPerStep) {
   const Job plain{.options = {.strategy = Strategy::kZero3}, .mesh = {.dp_shard = 3}};
-  Job small = plain, all = plain, two_axes = plain, every = plain;
+  Job small = plain, all = plain, two_axes = plain, every_micro_batch = plain;
   small.options.persist_elements = 100;
   all.options.persist_elements = 1000000;
   two_axes.options = {.strategy = Strategy::kHsdp, .persist_elements = 100};
   two_axes.mesh = {.dp_replicate = 2, .dp_shard = 2};
-  every.options.persist_elements = 100;
-  every.options.reduce_every_micro_batch = true;
+  every_micro_batch.options.persist_elements = 100;
+  every_micro_batch.options.reduce_every_micro_batch = true;
 
   const Outcome before = Train(plain), after = Train(small), whole = Train(all);
 
-  ExpectSame(after, Alone());
-  ExpectSame(whole, Alone());
-  ExpectSame(Train(two_axes), Alone());
-  ExpectSame(Train(every), Alone());
+  ExpectSame(after, OnOneRank());
+  ExpectSame(whole, OnOneRank());
+  ExpectSame(Train(two_axes), OnOneRank());
+  ExpectSame(Train(every_micro_batch), OnOneRank());
   EXPECT_EQ(Count(after, "gather persistent"), 1);
   EXPECT_EQ(Count(after, "reduce persistent"), 1);
   EXPECT_LT(Gathers(after).elements, Gathers(before).elements);
@@ -187,7 +187,7 @@ TEST(PersistElements, KeepsSmallParametersWhole_WithOneGatherPerStep) {
   EXPECT_LT(Gathers(whole).operations, Gathers(before).operations / 3);
 }
 
-TEST(ReshardAfterForward, ToN_GathersAgainAmongN) {
+TEST(ReshardAfterForward, ToN_GathersAgainAmongNRanks) {
   Job plain{.options = {.strategy = Strategy::kFsdp}, .mesh = {.dp_shard = 4}};
   Job two = plain, without_overlap = plain, across = plain;
   two.reshard_to = without_overlap.reshard_to = 2;
@@ -198,9 +198,9 @@ TEST(ReshardAfterForward, ToN_GathersAgainAmongN) {
 
   const Outcome before = Train(plain), after = Train(two);
 
-  ExpectSame(after, Alone());
-  ExpectSame(Train(without_overlap), Alone());
-  ExpectSame(Train(across), Alone());
+  ExpectSame(after, OnOneRank());
+  ExpectSame(Train(without_overlap), OnOneRank());
+  ExpectSame(Train(across), OnOneRank());
   EXPECT_EQ(Count(after, "gather h.1"), Count(before, "gather h.1"));
   // Two rounds a step; the last of the three blocks stays for its backward.
   EXPECT_EQ(CountOf(after.reshard, CollectiveKind::kAllGather).operations, uint64_t{2 * 2 * kSteps});
@@ -208,7 +208,7 @@ TEST(ReshardAfterForward, ToN_GathersAgainAmongN) {
 }
 
 // The largest number of all-gathers under way at the same time.
-int MaxAtOnce(const Outcome& outcome) {
+int MaxConcurrentGathers(const Outcome& outcome) {
   int max = 0;
   for (const Event& event : outcome.events) {
     if (event.kind != EventKind::kGather) continue;
@@ -230,16 +230,16 @@ TEST(GatherBucketElements, LimitsTheGathersUnderWayAfterAStep) {
 
     const Outcome all = Train(plain), limited = Train(one);
 
-    ExpectSame(all, Alone());
-    ExpectSame(limited, Alone());
-    ExpectSame(Train(waiting), Alone());
-    EXPECT_GT(MaxAtOnce(all), 2);
-    EXPECT_EQ(MaxAtOnce(limited), 1);
+    ExpectSame(all, OnOneRank());
+    ExpectSame(limited, OnOneRank());
+    ExpectSame(Train(waiting), OnOneRank());
+    EXPECT_GT(MaxConcurrentGathers(all), 2);
+    EXPECT_EQ(MaxConcurrentGathers(limited), 1);
     EXPECT_EQ(Gathers(all).operations, Gathers(limited).operations);
   }
 }
 
-TEST(AllGather, False_IsABroadcastFromEachOwner) {
+TEST(AllGather, IfFalse_EachOwnerBroadcasts) {
   Job plain{.options = {.strategy = Strategy::kZero2, .bucket_elements = 2000}, .mesh = {.dp_shard = 3}};
   Job broadcasts = plain;
   broadcasts.options.all_gather = false;
@@ -268,11 +268,11 @@ TEST(Freeze, OfLowerUnits_SkipsTheirBackwardAndSecondGather) {
                                              "reduce root", "free root", "step model"));
 }
 
-TEST(Freeze, HasNeitherGradientsNorMoments_AndTheNumbersOfOneRank) {
+TEST(Freeze, FrozenParameters_HaveNeitherGradientsNorMoments_AndTheNumbersAreThoseOfOneRank) {
   const std::vector<std::string> freeze = {"wte.*", "wpe.*", "h.0.*", "h.2.mlp.c_fc.*"};
   std::vector<std::string> trained;
-  const auto fresh = NewModel();
-  for (const auto& [name, tensor] : fresh->parameters()) {
+  const auto initial = NewModel();
+  for (const auto& [name, tensor] : initial->parameters()) {
     const bool frozen =
         absl::StartsWith(name, "w") || absl::StartsWith(name, "h.0.") || absl::StartsWith(name, "h.2.mlp.c_fc.");
     if (!frozen) trained.push_back(name);
@@ -288,9 +288,9 @@ TEST(Freeze, HasNeitherGradientsNorMoments_AndTheNumbersOfOneRank) {
 
       const Outcome outcome = Train(run);
 
-      ExpectSame(outcome, Alone(freeze));
+      ExpectSame(outcome, OnOneRank(freeze));
       EXPECT_THAT(outcome.moments, UnorderedElementsAreArray(trained));
-      for (const NamedTensor& parameter : fresh->parameters()) {
+      for (const NamedTensor& parameter : initial->parameters()) {
         const bool changed = !outcome.state.at("parameter " + parameter.name).equal(parameter.tensor);
         EXPECT_EQ(changed, std::count(trained.begin(), trained.end(), parameter.name) > 0) << parameter.name;
       }
@@ -303,7 +303,7 @@ TEST(Freeze, OfAllUnits_LeavesTheRoot) {
   const std::vector<std::string> freeze = {"w*", "h.*"};
   for (Strategy strategy : {Strategy::kZero1, Strategy::kFsdp}) {
     const Outcome outcome = Train({.options = {.strategy = strategy}, .mesh = {.dp_shard = 2}, .freeze = freeze});
-    ExpectSame(outcome, Alone(freeze));
+    ExpectSame(outcome, OnOneRank(freeze));
     EXPECT_EQ(Count(outcome, "backward h.2"), 0);
   }
 }
@@ -400,7 +400,7 @@ TEST(Freeze, OfNoOrAllParameters_IsRefused) {
   EXPECT_TRUE(Freeze({"h.0.*"}, *NewModel(1, /*backed=*/false)).ok());
 }
 
-TEST(Names, AreThoseThatTheSpecificationChecks) {
+TEST(ParameterNames, AreThoseOfTheModelDescription) {
   std::vector<std::string> names;
   const auto model = NewModel();
   for (const NamedTensor& parameter : model->parameters()) names.push_back(parameter.name);
@@ -422,7 +422,7 @@ TEST(RaggedTokenCounts, ManySmallMicroBatches_GiveTheNumbersOfOneLargeOne) {
         Train({.options = {.bucket_elements = 2000}, .mesh = {.dp_replicate = 2}, .micro = micro, .ragged = true}),
         large);
   }
-  EXPECT_GT(std::abs(large.losses[0] - Alone().losses[0]), 1e-6) << "all tokens counted";
+  EXPECT_GT(std::abs(large.losses[0] - OnOneRank().losses[0]), 1e-6) << "all tokens counted";
 }
 
 }  // namespace

@@ -37,17 +37,17 @@ TEST(Sharding, MatchesTheTableOfStrategies) {
 }
 
 TEST(DataMesh, DividesTheRanksOverBothAxes) {
-  auto sides = [](Strategy strategy, int world, int shard, int replicate) {
+  auto axes = [](Strategy strategy, int world, int shard, int replicate) {
     absl::StatusOr<MeshShape> shape = DataMesh(strategy, world, shard, replicate);
     return shape.ok() ? std::vector<int>{shape->dp_replicate, shape->dp_shard} : std::vector<int>{};
   };
-  EXPECT_THAT(sides(Strategy::kDdp, 4, 0, 0), ElementsAre(4, 1));
-  EXPECT_THAT(sides(Strategy::kZero1, 4, 0, 0), ElementsAre(1, 4));
-  EXPECT_THAT(sides(Strategy::kFsdp, 1, 0, 0), ElementsAre(1, 1));
-  EXPECT_THAT(sides(Strategy::kHsdp, 6, 2, 0), ElementsAre(3, 2));
-  EXPECT_THAT(sides(Strategy::kHsdp, 6, 0, 2), ElementsAre(2, 3));
-  EXPECT_THAT(sides(Strategy::kHsdp, 6, 3, 2), ElementsAre(2, 3));
-  EXPECT_THAT(sides(Strategy::kHsdp, 6, 4, 0), IsEmpty());
+  EXPECT_THAT(axes(Strategy::kDdp, 4, 0, 0), ElementsAre(4, 1));
+  EXPECT_THAT(axes(Strategy::kZero1, 4, 0, 0), ElementsAre(1, 4));
+  EXPECT_THAT(axes(Strategy::kFsdp, 1, 0, 0), ElementsAre(1, 1));
+  EXPECT_THAT(axes(Strategy::kHsdp, 6, 2, 0), ElementsAre(3, 2));
+  EXPECT_THAT(axes(Strategy::kHsdp, 6, 0, 2), ElementsAre(2, 3));
+  EXPECT_THAT(axes(Strategy::kHsdp, 6, 3, 2), ElementsAre(2, 3));
+  EXPECT_THAT(axes(Strategy::kHsdp, 6, 4, 0), IsEmpty());
   EXPECT_THAT(DataMesh(Strategy::kHsdp, 6, 2, 2).status().message(), HasSubstr("shard 2 x replicate 2 is 4"));
   EXPECT_THAT(DataMesh(Strategy::kHsdp, 4).status().message(), HasSubstr("needs a size"));
 }

@@ -28,9 +28,9 @@ const Types kTypes[] = {{"fp32", at::kFloat, at::kFloat, at::kFloat, at::kFloat}
                         {"bf16", at::kFloat, at::kFloat, at::kFloat, at::kBFloat16},
                         {"bf16_masters", at::kBFloat16, at::kBFloat16, at::kFloat, at::kBFloat16}};
 
-constexpr int64_t kSizes[] = {160, 48, 16};  // of a decayed range of two parameters, and of two ranges more
+constexpr int64_t kSizes[] = {160, 48, 16};  // of three ranges, of which only the first has weight decay
 
-// The same values each time; ranges with weights of their own, which were the masters' before the first update.
+// Returns ranges with the same values at each call; with `with_weights`, their weights are copies of the masters.
 std::vector<AdamW::Range> NewRanges(const Types& types, const at::Tensor& values, const at::Tensor& gradients,
                                     bool with_weights) {
   std::vector<AdamW::Range> ranges;
@@ -60,24 +60,24 @@ INSTANTIATE_TEST_SUITE_P(, TiledUpdateTest, testing::ValuesIn(kTypes),
 TEST_P(TiledUpdateTest, HasTheBitsOfAPlainUpdate) {
   const Types& types = GetParam();
   const at::Tensor values = at::randn({224}, at::kDouble), gradients = at::randn({224}, at::kDouble);
-  const bool apart = types.weight != types.master;  // even if nothing is offloaded
-  const std::vector<AdamW::Range> plain = NewRanges(types, values, gradients, apart);
+  const bool has_own_weights = types.weight != types.master;  // even without offload
+  const std::vector<AdamW::Range> plain = NewRanges(types, values, gradients, has_own_weights);
   AdamW expected({.seed = 7}, plain);
   for (int step = 0; step < 3; ++step) expected.Step(1e-2, 0.5);
 
   for (int64_t tile : {16, 64, 1 << 20}) {
     for (bool weights_on_host : {false, true}) {
-      const std::vector<AdamW::Range> moved = NewRanges(types, values, gradients, /*with_weights=*/true);
-      AdamW optimizer({.seed = 7}, CutIntoTiles(moved, tile));
+      const std::vector<AdamW::Range> offloaded = NewRanges(types, values, gradients, /*with_weights=*/true);
+      AdamW optimizer({.seed = 7}, CutIntoTiles(offloaded, tile));
       TiledUpdate tiled(optimizer, {.parameters = true, .moments = true, .weights = weights_on_host}, nullptr);
       for (int step = 0; step < 3; ++step) tiled.Step(1e-2, 0.5);
 
       EXPECT_EQ(optimizer.num_steps(), 3u);
       for (size_t i = 0; i < plain.size(); ++i) {
-        EXPECT_TRUE(moved[i].parameters.equal(plain[i].parameters)) << "tile " << tile << ", range " << i;
-        EXPECT_TRUE(moved[i].exp_avg.equal(plain[i].exp_avg)) << "tile " << tile << ", range " << i;
-        EXPECT_TRUE(moved[i].exp_avg_sq.equal(plain[i].exp_avg_sq)) << "tile " << tile << ", range " << i;
-        EXPECT_TRUE(moved[i].weights.equal(apart ? plain[i].weights : plain[i].parameters))
+        EXPECT_TRUE(offloaded[i].parameters.equal(plain[i].parameters)) << "tile " << tile << ", range " << i;
+        EXPECT_TRUE(offloaded[i].exp_avg.equal(plain[i].exp_avg)) << "tile " << tile << ", range " << i;
+        EXPECT_TRUE(offloaded[i].exp_avg_sq.equal(plain[i].exp_avg_sq)) << "tile " << tile << ", range " << i;
+        EXPECT_TRUE(offloaded[i].weights.equal(has_own_weights ? plain[i].weights : plain[i].parameters))
             << "tile " << tile << ", range " << i;
       }
     }

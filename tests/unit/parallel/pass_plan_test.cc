@@ -23,18 +23,19 @@ std::string Lines(const std::vector<UnitAction>& plan) {
 
 // Three blocks and a root. The golden files can be read next to the explanations in
 // docs/decisions/0003-data-parallel.md.
-struct Golden {
+struct GoldenCase {
   const char* name;
   bool with_backward;
   PassPlanOptions options;
 };
-class GoldenPlan : public testing::TestWithParam<Golden> {};
+class GoldenPlan : public testing::TestWithParam<GoldenCase> {};
 INSTANTIATE_TEST_SUITE_P(Plans, GoldenPlan,
-                         testing::Values(Golden{"train", true, {}}, Golden{"train-inner", true, {.reduce = false}},
-                                         Golden{"train-without-overlap", true, {.overlap = false}},
-                                         Golden{"train-without-prefetch", true, {.prefetch_elements = 0}},
-                                         Golden{"train-kept-gathered", true, {.reshard_after_forward = false}},
-                                         Golden{"evaluate", false, {}}),
+                         testing::Values(GoldenCase{"train", true, {}},
+                                         GoldenCase{"train-inner", true, {.reduce = false}},
+                                         GoldenCase{"train-without-overlap", true, {.overlap = false}},
+                                         GoldenCase{"train-without-prefetch", true, {.prefetch_elements = 0}},
+                                         GoldenCase{"train-kept-gathered", true, {.reshard_after_forward = false}},
+                                         GoldenCase{"evaluate", false, {}}),
                          [](const auto& info) {
                            std::string name = info.param.name;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -81,7 +82,7 @@ TEST(PlanPass, PrefetchesWithinItsLimits) {
   EXPECT_EQ(live_at_first_block({.prefetch_elements = 99}), 1);
 }
 
-TEST(PlanSlots, NeedsThreeAtAnyDepth) {
+TEST(PlanSlots, NeedsThreeSlotsAtAnyDepth) {
   for (int blocks : {1, 2, 3, 8, 30}) {
     const std::vector<int64_t> units(1 + blocks, 100);
     EXPECT_EQ(PlanSlots(PlanPass(units, true, {}), true), std::min(3, blocks + 1)) << blocks;
@@ -91,9 +92,10 @@ TEST(PlanSlots, NeedsThreeAtAnyDepth) {
   }
 }
 
-// Whatever the sizes and options: a unit is gathered, and waited for, before it computes; nothing is gathered twice at
-// a time or left; reductions are all waited for. A failure prints the seed that repeats it.
-TEST(PlanPass, RandomPlansHold) {
+// For any sizes and options: a unit computes only after its gather was waited for, no unit is gathered twice at the
+// same time or stays gathered at the end, and every reduction is waited for. A failure prints the seed that reproduces
+// it.
+TEST(PlanPass, RandomPlans_AreValid) {
   for (unsigned seed = 0; seed < 500; ++seed) {
     std::mt19937 random(seed);
     std::vector<int64_t> units(1 + random() % 7);
@@ -123,7 +125,7 @@ TEST(PlanPass, RandomPlansHold) {
         ASSERT_EQ(reducing[unit]--, 1) << "seed " << seed;
       } else {
         ASSERT_EQ(state[unit], 2) << "seed " << seed;
-        ASSERT_EQ(state[0], 2) << "seed " << seed << ": the root is used all along";
+        ASSERT_EQ(state[0], 2) << "seed " << seed << ": the root must stay gathered";
         computed.push_back({act, unit});
       }
     }

@@ -68,16 +68,16 @@ class DrawnModel final : public Model {
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                      std::optional<DropoutKey>) override {
     hooks.BeforeRoot();
-    at::Tensor x = at::embedding(P(embedding_), inputs);
+    at::Tensor x = at::embedding(Parameter(embedding_), inputs);
     for (size_t b = 0; b < blocks_.size(); ++b) {
       x = hooks.RunUnit(static_cast<int>(b) + 1, x, [this, b](const at::Tensor& in, ProductTape*) {
         const Block& block = blocks_[b];
         if (block.in < 0) return in * 0.9;
-        at::Tensor hidden = at::tanh(at::matmul(in, P(block.in)) + P(block.bias));
-        return in + at::matmul(hidden, P(block.out)) * P(block.scale);
+        at::Tensor hidden = at::tanh(at::matmul(in, Parameter(block.in)) + Parameter(block.bias));
+        return in + at::matmul(hidden, Parameter(block.out)) * Parameter(block.scale);
       });
     }
-    at::Tensor scores = at::matmul(x * P(gain_), P(sizes_.tied ? embedding_ : head_).t());
+    at::Tensor scores = at::matmul(x * Parameter(gain_), Parameter(sizes_.tied ? embedding_ : head_).t());
     if (output_type_.has_value()) scores = scores.to(*output_type_);
     return hooks.AfterRoot(at::cross_entropy_loss(scores.view({-1, sizes_.vocabulary}), targets.reshape({-1}), {},
                                                   at::Reduction::Sum, /*ignore_index=*/-1));
@@ -99,7 +99,7 @@ class DrawnModel final : public Model {
     }
     set_initial_values([values](int parameter, const at::Tensor& out) { out.copy_(values[parameter]); });
   }
-  const at::Tensor& P(int number) const { return parameters_[number].tensor; }
+  const at::Tensor& Parameter(int number) const { return parameters_[number].tensor; }
   int Add(std::string name, std::vector<int64_t> shape, double size) {
     at::Tensor value = at::empty(shape, at::kDouble);
     for (int64_t i = 0; i < value.numel(); ++i) {
@@ -209,11 +209,11 @@ std::pair<at::Tensor, at::Tensor> MicroBatch(const Draw& draw, int step, int64_t
   at::Tensor inputs = at::empty({draw.micro, kTokens}, at::kLong),
              targets = at::empty({draw.micro, kTokens}, at::kLong);
   for (int64_t i = 0; i < inputs.numel(); ++i) {
-    const int64_t place = (step * 100 + index) * draw.micro * kTokens + i;
-    inputs.mutable_data_ptr<int64_t>()[i] = place * place % draw.sizes.vocabulary;
-    const bool counts = i == 0 || place % 7 != 3;
-    targets.mutable_data_ptr<int64_t>()[i] = counts ? (place * 3 + 1) % draw.sizes.vocabulary : -1;
-    *tokens += counts;
+    const int64_t position = (step * 100 + index) * draw.micro * kTokens + i;
+    inputs.mutable_data_ptr<int64_t>()[i] = position * position % draw.sizes.vocabulary;
+    const bool is_target = i == 0 || position % 7 != 3;
+    targets.mutable_data_ptr<int64_t>()[i] = is_target ? (position * 3 + 1) % draw.sizes.vocabulary : -1;
+    *tokens += is_target;
   }
   return {inputs, targets};
 }
@@ -227,8 +227,9 @@ uint64_t TokensOf(const Draw& draw, int step) {
 struct Numbers {
   std::vector<double> losses = std::vector<double>(kTrainedSteps);
   std::map<std::string, at::Tensor> parameters;  // fp64
-  // By role and name: the whole tensor, the ranges that the ranks visited, and how often each element was visited.
-  std::map<std::string, at::Tensor> state, shown, times, witnessed;
+  // By role and name: the whole tensor, the values that the ranks visited to write them, and how often each element
+  // was visited and witnessed.
+  std::map<std::string, at::Tensor> state, visited, num_visits, num_witnessed;
   std::vector<int64_t> bytes;  // that each rank visited
 };
 
@@ -273,29 +274,29 @@ Numbers Oracle(const Draw& draw) {
   return numbers;
 }
 
-// Adds the ranges of the state that this rank would write.
-absl::Status ShowOwn(DataParallel& strategy, int rank, absl::Mutex& mu, Numbers& numbers) {
+// Adds the ranges of the state that this rank would write or witness in a save.
+absl::Status AddVisitedRanges(DataParallel& strategy, int rank, absl::Mutex& mu, Numbers& numbers) {
   absl::MutexLock lock(&mu);
   numbers.bytes.resize(std::max<size_t>(numbers.bytes.size(), static_cast<size_t>(rank) + 1));
   for (const StateEntry& entry : strategy.state().Entries()) {
     int64_t elements = 1;
     for (int64_t size : entry.shape) elements *= size;
     const std::string key = absl::StrCat(entry.role, " ", entry.name);
-    if (numbers.shown.contains(key)) continue;
-    numbers.shown[key] = at::zeros({elements}, at::kDouble);
-    numbers.times[key] = at::zeros({elements}, at::kLong);
-    numbers.witnessed[key] = at::zeros({elements}, at::kLong);
+    if (numbers.visited.contains(key)) continue;
+    numbers.visited[key] = at::zeros({elements}, at::kDouble);
+    numbers.num_visits[key] = at::zeros({elements}, at::kLong);
+    numbers.num_witnessed[key] = at::zeros({elements}, at::kLong);
   }
   RETURN_IF_ERROR(strategy.state().VisitWitnessed(
       [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
-        numbers.witnessed.at(absl::StrCat(role, " ", name)).narrow(0, first, values.numel()).add_(1);
+        numbers.num_witnessed.at(absl::StrCat(role, " ", name)).narrow(0, first, values.numel()).add_(1);
         return absl::OkStatus();
       }));
   return strategy.state().VisitOwn(
       [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
         const std::string key = absl::StrCat(role, " ", name);
-        numbers.shown.at(key).narrow(0, first, values.numel()).copy_(values.detach());
-        numbers.times.at(key).narrow(0, first, values.numel()).add_(1);
+        numbers.visited.at(key).narrow(0, first, values.numel()).copy_(values.detach());
+        numbers.num_visits.at(key).narrow(0, first, values.numel()).add_(1);
         numbers.bytes[rank] += static_cast<int64_t>(values.nbytes());
         return absl::OkStatus();
       });
@@ -338,21 +339,21 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu
     numbers.state[absl::StrCat(role, " ", entry.name)] = entry.tensor.detach().flatten().to(at::kDouble, false, true);
     return absl::OkStatus();
   }));
-  return ShowOwn(*strategy, rank.rank, mu, numbers);
+  return AddVisitedRanges(*strategy, rank.rank, mu, numbers);
 }
 
 // The ranks would write the whole state, each element once, and nearly the same amount each.
-void ExpectShownOnce(const Draw& draw, const Numbers& found) {
+void ExpectVisitedOnce(const Draw& draw, const Numbers& found) {
   const int64_t world = draw.mesh.dp_replicate * draw.mesh.dp_shard;
-  ASSERT_EQ(found.shown.size(), found.state.size());
+  ASSERT_EQ(found.visited.size(), found.state.size());
   for (const auto& [key, whole] : found.state) {
-    EXPECT_TRUE(at::equal(found.times.at(key), at::ones_like(found.times.at(key)))) << key;
-    EXPECT_TRUE(at::equal(found.shown.at(key), whole)) << key;
+    EXPECT_TRUE(at::equal(found.num_visits.at(key), at::ones_like(found.num_visits.at(key)))) << key;
+    EXPECT_TRUE(at::equal(found.visited.at(key), whole)) << key;
     // Exactly the elements held more than once are witnessed, by one other rank.
-    const int64_t witnesses = found.witnessed.at(key).sum().item<int64_t>();
+    const int64_t witnesses = found.num_witnessed.at(key).sum().item<int64_t>();
     const bool replicas = draw.options.data.strategy == Strategy::kDdp ? world > 1 : draw.mesh.dp_replicate > 1;
     EXPECT_TRUE(!replicas || witnesses == whole.numel()) << key;
-    EXPECT_LE(found.witnessed.at(key).max().item<int64_t>(), 1) << key;
+    EXPECT_LE(found.num_witnessed.at(key).max().item<int64_t>(), 1) << key;
     EXPECT_TRUE(witnesses == 0 || witnesses == whole.numel()) << key;
     EXPECT_TRUE(world > 1 || witnesses == 0);
   }
@@ -373,12 +374,12 @@ void Check(const Draw& draw) {
     EXPECT_NEAR(found.losses[step], expected.losses[step], draw.tolerance * (1 + expected.losses[step]))
         << "step " << step + 1;
   }
-  ExpectShownOnce(draw, found);
+  ExpectVisitedOnce(draw, found);
   ASSERT_EQ(found.parameters.size(), expected.parameters.size());
   for (const auto& [name, tensor] : expected.parameters) {
     // AdamW makes steps of full size even from a gradient that is mostly rounding error.
-    const double most = draw.type == at::kDouble ? 1e-6 : 2.5e-2 * kTrainedSteps;
-    EXPECT_LE((found.parameters.at(name) - tensor).abs().max().item<double>(), most) << name;
+    const double limit = draw.type == at::kDouble ? 1e-6 : 2.5e-2 * kTrainedSteps;
+    EXPECT_LE((found.parameters.at(name) - tensor).abs().max().item<double>(), limit) << name;
   }
 }
 

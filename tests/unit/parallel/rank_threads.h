@@ -21,7 +21,7 @@ struct ThreadRank {
   MeshGroups& groups;
   int rank = 0;
 
-  int reshard_to = 0;  // 0: no parts are stored
+  int reshard_to = 0;  // size of the reshard groups; 0: there are none
 
   MeshCommunicators communicators() const { return CommunicatorsOf(groups, reshard_to > 0); }
 };

@@ -29,7 +29,7 @@ struct Case {
   int shard = 1, replicate = 1;
   int64_t micro_batches = 4;
   int steps = 3;
-  int rejected_step = 0;  // by the last rank
+  int rejected_step = 0;  // the step that the last rank rejects; 0: none
   at::ScalarType type = at::kDouble;
   std::vector<std::string> frozen = {};  // prefixes of names
 };
@@ -165,7 +165,7 @@ std::vector<Outcome> RunCase(const Case& c, const State* restored = nullptr) {
 }
 
 // One rank, replicated, that does all the work; tests/parity compares it with the oracle.
-Case Alone(Case c) {
+Case OnOneRank(Case c) {
   c.options = {.update = {.optimizer = c.options.update.optimizer, .clip_norm = c.options.update.clip_norm}};
   c.shard = c.replicate = 1;
   return c;
@@ -196,7 +196,7 @@ void ExpectSame(const std::vector<Outcome>& ranks, const Outcome& expected) {
   }
 }
 
-ParallelOptions Of(Strategy strategy) {
+ParallelOptions OptionsOf(Strategy strategy) {
   return {.data = {.strategy = strategy, .bucket_elements = 2000}, .update = {.clip_norm = 0.5}};
 }
 
@@ -205,48 +205,49 @@ std::vector<Case> Cases() {
   auto add = [&](std::string name, ParallelOptions options, int shard, int replicate, int64_t micro_batches) {
     cases.push_back({absl::StrCat(name, "_", micro_batches), options, shard, replicate, micro_batches});
   };
-  ParallelOptions zero1_all = Of(Strategy::kZero1), waiting = Of(Strategy::kFsdp), kept = waiting, plain = waiting,
-                  every = waiting, hsdp_every = Of(Strategy::kHsdp), zero2_every = Of(Strategy::kZero2);
+  ParallelOptions zero1_all = OptionsOf(Strategy::kZero1), waiting = OptionsOf(Strategy::kFsdp), kept = waiting,
+                  plain = waiting, reduce_every = waiting, hsdp_reduce_every = OptionsOf(Strategy::kHsdp),
+                  zero2_reduce_every = OptionsOf(Strategy::kZero2);
   zero1_all.data.reduce_scatter = false;
   waiting.data.overlap = false;
   kept.data.reshard_after_forward = false;
   plain.data.prefetch_elements = 0;
-  every.data.reduce_every_micro_batch = hsdp_every.data.reduce_every_micro_batch =
-      zero2_every.data.reduce_every_micro_batch = true;
-  for (int64_t micro_batches : {2, 3, 5}) {  // one round; an uneven deal; accumulation with one
-    add("ddp", Of(Strategy::kDdp), 1, 2, micro_batches);
+  reduce_every.data.reduce_every_micro_batch = hsdp_reduce_every.data.reduce_every_micro_batch =
+      zero2_reduce_every.data.reduce_every_micro_batch = true;
+  for (int64_t micro_batches : {2, 3, 5}) {  // one round, an uneven deal, and an uneven deal with accumulation
+    add("ddp", OptionsOf(Strategy::kDdp), 1, 2, micro_batches);
     for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp}) {
-      add(StrategyName(strategy), Of(strategy), 2, 1, micro_batches);
+      add(StrategyName(strategy), OptionsOf(strategy), 2, 1, micro_batches);
     }
     add("zero1_all_reduce", zero1_all, 2, 1, micro_batches);
-    add("zero2_every", zero2_every, 2, 1, micro_batches);
+    add("zero2_reduce_every", zero2_reduce_every, 2, 1, micro_batches);
     add("fsdp_without_overlap", waiting, 2, 1, micro_batches);
-    add("fsdp_kept", kept, 2, 1, micro_batches);
+    add("fsdp_kept_gathered", kept, 2, 1, micro_batches);
     add("fsdp_without_prefetch", plain, 2, 1, micro_batches);
-    add("fsdp_every", every, 2, 1, micro_batches);
-    add("fsdp_of_three", Of(Strategy::kFsdp), 3, 1, micro_batches);
-    add("hsdp", Of(Strategy::kHsdp), 2, 2, micro_batches);
+    add("fsdp_reduce_every", reduce_every, 2, 1, micro_batches);
+    add("fsdp_of_three", OptionsOf(Strategy::kFsdp), 3, 1, micro_batches);
+    add("hsdp", OptionsOf(Strategy::kHsdp), 2, 2, micro_batches);
   }
-  add("hsdp_every", hsdp_every, 2, 2, 7);
-  add("zero1_on_both_axes", Of(Strategy::kZero1), 2, 2, 7);
-  add("zero2_on_both_axes", Of(Strategy::kZero2), 2, 2, 7);
+  add("hsdp_reduce_every", hsdp_reduce_every, 2, 2, 7);
+  add("zero1_on_both_axes", OptionsOf(Strategy::kZero1), 2, 2, 7);
+  add("zero2_on_both_axes", OptionsOf(Strategy::kZero2), 2, 2, 7);
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp}) {
-    add(absl::StrCat(StrategyName(strategy), "_alone"), Of(strategy), 1, 1, 3);
-    add(absl::StrCat(StrategyName(strategy), "_replicated"), Of(strategy), 1, 2, 3);
+    add(absl::StrCat(StrategyName(strategy), "_on_one_rank"), OptionsOf(strategy), 1, 1, 3);
+    add(absl::StrCat(StrategyName(strategy), "_replicated"), OptionsOf(strategy), 1, 2, 3);
   }
-  add("fsdp_alone_every", every, 1, 1, 3);
+  add("fsdp_reduce_every_on_one_rank", reduce_every, 1, 1, 3);
   return cases;
 }
 
-class StrategyOn : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, StrategyOn, testing::ValuesIn(Cases()),
+class StrategyOnRanks : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, StrategyOnRanks, testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(StrategyOn, HasTheNumbersOfOneRank) {
+TEST_P(StrategyOnRanks, HasTheNumbersOfOneRank) {
   static std::map<int64_t, Outcome> alone;
   const Case& c = GetParam();
   if (!alone.contains(c.micro_batches)) {
-    std::vector<Outcome> outcome = RunCase(Alone(c));
+    std::vector<Outcome> outcome = RunCase(OnOneRank(c));
     ASSERT_FALSE(outcome.empty());
     alone[c.micro_batches] = outcome[0];
   }
@@ -263,9 +264,10 @@ TEST(Strategies, AStepThatOneRankRejectsIsSkippedByAll) {
                                                    {Strategy::kFsdp, 1, 2},
                                                    {Strategy::kFsdp, 1, 1}}) {
     // The last rank has fewer micro-batches than others, so that its step ends with Shadow.
-    Case c{StrategyName(strategy), Of(strategy), shard, replicate, /*micro_batches=*/5, /*steps=*/3, /*rejected=*/2};
+    Case c{StrategyName(strategy), OptionsOf(strategy), shard,         replicate,
+           /*micro_batches=*/5,    /*steps=*/3,         /*rejected=*/2};
     SCOPED_TRACE(c.name);
-    std::vector<Outcome> expected = RunCase(Alone(c)), ranks = RunCase(c);
+    std::vector<Outcome> expected = RunCase(OnOneRank(c)), ranks = RunCase(c);
     ASSERT_FALSE(expected.empty());
     EXPECT_THAT(expected[0].skipped, testing::ElementsAre(0, 1, 0));
     EXPECT_EQ(expected[0].updates, 2u);
@@ -274,7 +276,7 @@ TEST(Strategies, AStepThatOneRankRejectsIsSkippedByAll) {
 }
 
 TEST(Strategies, FrozenParametersDoNotChange) {
-  const std::unique_ptr<Model> fresh = NewModel(1);
+  const std::unique_ptr<Model> initial = NewModel(1);
   for (const std::vector<std::string>& frozen :
        std::vector<std::vector<std::string>>{{"wte", "wpe", "h.0"}, {"h.1", "ln_f", "h.2.mlp"}}) {
     for (const auto& [strategy, shard, replicate] :
@@ -283,16 +285,16 @@ TEST(Strategies, FrozenParametersDoNotChange) {
                                                      {Strategy::kZero2, 2, 1},
                                                      {Strategy::kFsdp, 2, 1},
                                                      {Strategy::kHsdp, 2, 2}}) {
-      Case c{StrategyName(strategy), Of(strategy), shard, replicate, /*micro_batches=*/3};
+      Case c{StrategyName(strategy), OptionsOf(strategy), shard, replicate, /*micro_batches=*/3};
       c.frozen = frozen;
       SCOPED_TRACE(absl::StrCat(c.name, " without ", frozen[0]));
-      std::vector<Outcome> expected = RunCase(Alone(c)), ranks = RunCase(c);
+      std::vector<Outcome> expected = RunCase(OnOneRank(c)), ranks = RunCase(c);
       ASSERT_FALSE(expected.empty());
       ExpectSame(ranks, expected[0]);
-      for (const NamedTensor& parameter : fresh->parameters()) {
-        const bool stays = std::any_of(frozen.begin(), frozen.end(),
-                                       [&](const std::string& start) { return parameter.name.starts_with(start); });
-        EXPECT_EQ(ranks.at(0).state.at({kParameterRole, parameter.name}).equal(parameter.tensor), stays)
+      for (const NamedTensor& parameter : initial->parameters()) {
+        const bool is_frozen = std::any_of(frozen.begin(), frozen.end(),
+                                           [&](const std::string& start) { return parameter.name.starts_with(start); });
+        EXPECT_EQ(ranks.at(0).state.at({kParameterRole, parameter.name}).equal(parameter.tensor), is_frozen)
             << parameter.name;
       }
     }
@@ -300,12 +302,12 @@ TEST(Strategies, FrozenParametersDoNotChange) {
 }
 
 TEST(Strategies, EveryLayoutLoadsTheStateOfEveryOther) {
-  Case first{"fsdp", Of(Strategy::kFsdp), 2, 1, 3, 2};
-  Case whole = Alone(first);
+  Case first{"fsdp", OptionsOf(Strategy::kFsdp), 2, 1, 3, 2};
+  Case whole = OnOneRank(first);
   whole.steps = 2;
   std::vector<Outcome> saved = RunCase(first), reference = RunCase(whole);
   ASSERT_FALSE(saved.empty() || reference.empty());
-  Case alone = Alone(first);
+  Case alone = OnOneRank(first);
   std::vector<Outcome> expected = RunCase(alone, &reference[0].state);
   ASSERT_FALSE(expected.empty());
   for (const auto& [strategy, shard, replicate] :
@@ -314,7 +316,7 @@ TEST(Strategies, EveryLayoutLoadsTheStateOfEveryOther) {
                                                    {Strategy::kZero2, 2, 1},
                                                    {Strategy::kFsdp, 3, 1},
                                                    {Strategy::kHsdp, 2, 2}}) {
-    Case c{StrategyName(strategy), Of(strategy), shard, replicate, 3, 2};
+    Case c{StrategyName(strategy), OptionsOf(strategy), shard, replicate, 3, 2};
     SCOPED_TRACE(c.name);
     ExpectSame(RunCase(c, &saved[0].state), expected[0]);
   }
@@ -327,22 +329,22 @@ TEST(Strategies, CommunicateAsPlanned) {
   };
   // A root and three blocks; two rounds a step.
   auto run = [&](ParallelOptions options) { return RunCase({"counted", options, 2, 1, /*micro_batches=*/4, 2}).at(0); };
-  Outcome fsdp = run(Of(Strategy::kFsdp));
+  Outcome fsdp = run(OptionsOf(Strategy::kFsdp));
   EXPECT_EQ(operations(fsdp, CollectiveKind::kAllGather), 2u * 6);
   EXPECT_EQ(operations(fsdp, CollectiveKind::kReduceScatter), 4u) << "one reduction a step";
-  ParallelOptions kept = Of(Strategy::kFsdp);
+  ParallelOptions kept = OptionsOf(Strategy::kFsdp);
   kept.data.reshard_after_forward = false;
   EXPECT_EQ(operations(run(kept), CollectiveKind::kAllGather), 2u * 4);
-  ParallelOptions every = Of(Strategy::kFsdp);
-  every.data.reduce_every_micro_batch = true;
-  EXPECT_EQ(operations(run(every), CollectiveKind::kReduceScatter), 2u * 4);
-  Outcome zero1 = run(Of(Strategy::kZero1));
+  ParallelOptions reduce_every = OptionsOf(Strategy::kFsdp);
+  reduce_every.data.reduce_every_micro_batch = true;
+  EXPECT_EQ(operations(run(reduce_every), CollectiveKind::kReduceScatter), 2u * 4);
+  Outcome zero1 = run(OptionsOf(Strategy::kZero1));
   EXPECT_EQ(operations(zero1, CollectiveKind::kAllGather), operations(zero1, CollectiveKind::kReduceScatter));
   EXPECT_GT(operations(zero1, CollectiveKind::kAllGather), 2u);
 }
 
-// All strategies with a precision policy. Sums are computed in a different order than on one rank, and rounded to 16
-// bits.
+// Compares all strategies with one rank under a precision policy. Sums are computed in a different order than on one
+// rank, and rounded to 16 bits.
 void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
   for (int64_t micro_batches : {2, 5}) {
     Case alone{"alone", {.data = {.precision = precision}, .update = {.clip_norm = 0.5}}, 1, 1, micro_batches, steps};
@@ -350,7 +352,7 @@ void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
     alone.options.update.loss_scale = {.initial = 0x1p40, .backoff = 0x1p-20, .hysteresis = 1};
     std::vector<Outcome> expected = RunCase(alone);
     ASSERT_FALSE(expected.empty());
-    for (const auto& [strategy, shard, replicate, every] :
+    for (const auto& [strategy, shard, replicate, reduce_every] :
          std::vector<std::tuple<Strategy, int, int, bool>>{{Strategy::kDdp, 1, 2, false},
                                                            {Strategy::kZero1, 2, 1, false},
                                                            {Strategy::kZero2, 2, 1, false},
@@ -363,7 +365,7 @@ void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
       Case c = alone;
       c.options.data.strategy = strategy;
       c.options.data.bucket_elements = 2000;
-      c.options.data.reduce_every_micro_batch = every;
+      c.options.data.reduce_every_micro_batch = reduce_every;
       c.shard = shard;
       c.replicate = replicate;
       SCOPED_TRACE(absl::StrCat(precision.ToString(), " ", StrategyName(strategy), " ", shard, "x", replicate, " of ",
@@ -383,7 +385,8 @@ void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
       for (const auto& [key, tensor] : ranks[0].state) {
         const at::ScalarType type = key.first == kParameterRole ? precision.master : precision.state;
         EXPECT_EQ(tensor.scalar_type(), type) << key.first;
-        // The bias of a key changes nothing, so its gradient is noise, from which AdamW makes steps of full size.
+        // The bias of attention keys does not affect the loss, so its gradient is noise, from which AdamW makes steps
+        // of full size.
         if (key.second.ends_with("c_attn.bias")) continue;
         EXPECT_TRUE(tensor.to(at::kFloat).allclose(expected[0].state.at(key).to(at::kFloat), 0.2, 0.02)) << key.second;
       }
@@ -393,9 +396,9 @@ void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
   }
 }
 
-TEST(Policies, Bf16WithMasters) { ExpectPolicy(*ParsePrecision("bf16"), 4, 1e-2); }
+TEST(Policies, Bf16WithMastersMatchesOneRank) { ExpectPolicy(*ParsePrecision("bf16"), 4, 1e-2); }
 
-TEST(Policies, Bf16ReducedInBf16) { ExpectPolicy(*ParsePrecision({.param = "bf16"}), 4, 1e-2); }
+TEST(Policies, Bf16ReducedInBf16MatchesOneRank) { ExpectPolicy(*ParsePrecision({.param = "bf16"}), 4, 1e-2); }
 
 TEST(Policies, Bf16WithoutMastersRoundsStochastically) {
   ExpectPolicy(*ParsePrecision({.param = "bf16", .master = "bf16", .state = "bf16"}), 4, 1e-2);
@@ -405,7 +408,7 @@ TEST(Policies, Fp16SkipsTheSameOverflowsOnAllRanks) { ExpectPolicy(*ParsePrecisi
 
 TEST(Policies, SendTheReduceType) {
   auto types = [](const Precision& precision, Strategy strategy, CollectiveKind kind) {
-    Case c{"wire", {.data = {.strategy = strategy, .precision = precision}}, 2, 1, 4, 2};
+    Case c{"reduce_type", {.data = {.strategy = strategy, .precision = precision}}, 2, 1, 4, 2};
     c.type = at::kFloat;
     std::vector<at::ScalarType> found;
     for (const auto& [key, count] : RunCase(c).at(0).counts) {
@@ -413,11 +416,11 @@ TEST(Policies, SendTheReduceType) {
     }
     return found;
   };
-  const Precision word = *ParsePrecision("bf16"), map = *ParsePrecision({.param = "bf16"});
+  const Precision by_name = *ParsePrecision("bf16"), by_map = *ParsePrecision({.param = "bf16"});
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp}) {
-    EXPECT_THAT(types(word, strategy, CollectiveKind::kAllGather), testing::ElementsAre(at::kBFloat16));
-    EXPECT_THAT(types(word, strategy, CollectiveKind::kReduceScatter), testing::ElementsAre(at::kFloat));
-    EXPECT_THAT(types(map, strategy, CollectiveKind::kReduceScatter), testing::ElementsAre(at::kBFloat16));
+    EXPECT_THAT(types(by_name, strategy, CollectiveKind::kAllGather), testing::ElementsAre(at::kBFloat16));
+    EXPECT_THAT(types(by_name, strategy, CollectiveKind::kReduceScatter), testing::ElementsAre(at::kFloat));
+    EXPECT_THAT(types(by_map, strategy, CollectiveKind::kReduceScatter), testing::ElementsAre(at::kBFloat16));
   }
 }
 
@@ -450,9 +453,9 @@ TEST(Strategies, AMeshOfAnotherSizeThanTheCommunicatorIsRefused) {
 }
 
 // A model that runs its units in a different order than it lists them.
-class Backwards final : public Model {
+class ReorderingModel final : public Model {
  public:
-  Backwards() {
+  ReorderingModel() {
     for (int i = 0; i < 3; ++i) {
       units_.push_back({.name = absl::StrCat("u", i), .first_parameter = i, .num_parameters = 1});
       parameters_.push_back({absl::StrCat("w", i), at::empty({4}, at::kDouble).fill_(1).requires_grad_(true)});
@@ -475,7 +478,7 @@ class Backwards final : public Model {
 
 TEST(Strategies, TheFirstErrorIsReturnedByEveryLaterCall) {
   auto single = NewSingleCommunicator();
-  Backwards model;
+  ReorderingModel model;
   auto strategy = *Parallelize(model, *Mesh::Create({}, 1), {single.get(), single.get(), single.get(), single.get()},
                                {.data = {.strategy = Strategy::kFsdp}});
   at::Tensor x = at::empty({4}, at::kDouble).fill_(1);

@@ -87,12 +87,12 @@ void ExpectSameBits(const Outcome& found, const Outcome& expected) {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (auto [type, word] : {std::pair{at::kFloat, "fp32"}, {at::kDouble, "fp64"}, {at::kBFloat16, "bf16"}}) {
+  for (auto [type, type_name] : {std::pair{at::kFloat, "fp32"}, {at::kDouble, "fp64"}, {at::kBFloat16, "bf16"}}) {
     for (double dropout : {0.0, 0.1}) {
       for (int threads : {1, 2}) {
         if (threads > 1 && type != at::kFloat) continue;  // only fp32 chooses kernels by the number of threads
         for (RecomputeMode mode : {RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
-          cases.push_back({.name = std::string(word) + (dropout > 0 ? "_dropout" : "") + "_threads" +
+          cases.push_back({.name = std::string(type_name) + (dropout > 0 ? "_dropout" : "") + "_threads" +
                                    std::to_string(threads) +
                                    (mode == RecomputeMode::kBlocks ? "_blocks" : "_selective"),
                            .recompute = {.mode = mode},

@@ -32,8 +32,8 @@ TEST_P(BadJobTest, IsRefusedWithOneMessage) {
 const BadJob kValues[] = {
     {"misspelt_key", "layers: 2", "layres: 2",
      "job.yaml:3:3: train.model.layers: is required; expected a whole number from 1 to 1024\n"
-     "job.yaml:4:5: train.model: unknown key 'layres'; did you mean 'layers'? Valid here: family, preset, layers, heads, "
-     "width, context, vocabulary, dropout, init_from"},
+     "job.yaml:4:5: train.model: unknown key 'layres'; did you mean 'layers'? Valid here: family, preset, layers, "
+     "heads, width, context, vocabulary, dropout, init_from"},
     {"key_of_another_section", "  steps: 10", "  steps: 10\n  lr: 1",
      "job.yaml:14:3: train: unknown key 'lr'; it belongs at train.optimizer.lr. Valid here: model, data, batch, "
      "optimizer, schedule, precision, steps, evaluate, seed, loss_scale, freeze, nonfinite_limit"},

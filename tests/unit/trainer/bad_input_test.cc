@@ -25,18 +25,18 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// The loss is not a number for passes for which `spoils(pass number)`, counted from 0, returns true.
+// The loss is NaN in the passes, counted from 0, for which `corrupts` returns true.
 class CorruptModel final : public Model {
  public:
-  CorruptModel(std::unique_ptr<Model> inner, std::function<bool(int pass)> spoils)
-      : inner_(std::move(inner)), spoils_(std::move(spoils)) {
+  CorruptModel(std::unique_ptr<Model> inner, std::function<bool(int pass)> corrupts)
+      : inner_(std::move(inner)), corrupts_(std::move(corrupts)) {
     units_ = inner_->units();
     parameters_ = inner_->parameters();
   }
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                      std::optional<DropoutKey> dropout) override {
     at::Tensor loss = inner_->LossSum(inputs, targets, hooks, dropout);
-    return spoils_(pass_++) ? loss * std::nan("") : loss;
+    return corrupts_(pass_++) ? loss * std::nan("") : loss;
   }
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override { return inner_->Logits(inputs, hooks); }
   int64_t context() const override { return inner_->context(); }
@@ -44,7 +44,7 @@ class CorruptModel final : public Model {
 
  private:
   const std::unique_ptr<Model> inner_;
-  const std::function<bool(int)> spoils_;
+  const std::function<bool(int)> corrupts_;
   int pass_ = 0;
 };
 
@@ -77,8 +77,8 @@ TEST_F(BadInputTest, LossThatIsNotFiniteOnOneRank_SkipsTheUpdateOnAllRanksAndTha
         own.rank = rank;
         auto made = PrepareRank(own, *links[rank], FileSystem::Real(), logs[rank]);
         ASSERT_TRUE(made.ok()) << made.status();
-        auto spoils = [rank](int pass) { return rank == 1 && pass >= 6 && pass % 3 == 1; };
-        (*made)->model = std::make_unique<CorruptModel>(std::move((*made)->model), spoils);
+        auto corrupts = [rank](int pass) { return rank == 1 && pass >= 6 && pass % 3 == 1; };
+        (*made)->model = std::make_unique<CorruptModel>(std::move((*made)->model), corrupts);
         Trainer trainer(own, **made, *links[rank], FileSystem::Real(), logs[rank], [] { return false; });
         ends[rank] = trainer.Run().status();
       });
@@ -109,8 +109,8 @@ TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstim
     FakeLink link;
     std::ostringstream log;
 
-    const TrainerExit code = RunRank(
-        own, {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
+    const TrainerExit code =
+        RunRank(own, {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
 
     EXPECT_EQ(code, kExitRefused) << log.str();
     ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
@@ -123,10 +123,10 @@ TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstim
 // Never called: the refusal depends on the type of the device only.
 class NoPlugin final : public CudaPlugin {
  public:
-  absl::StatusOr<int> NumDevices() override { return absl::UnimplementedError("not asked for"); }
-  absl::StatusOr<CudaDevice> Use(int) override { return absl::UnimplementedError("not asked for"); }
+  absl::StatusOr<int> NumDevices() override { return absl::UnimplementedError("not called"); }
+  absl::StatusOr<CudaDevice> Use(int) override { return absl::UnimplementedError("not called"); }
   absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(const NcclOptions&) override {
-    return absl::UnimplementedError("not asked for");
+    return absl::UnimplementedError("not called");
   }
   CudaMemory MemoryOf(int) override { return {}; }
 };
@@ -138,7 +138,7 @@ TEST(CheckPrecision, RefusesTypesThatTheGpuOrItsOptimizerDoesNotSupport) {
                           .gpu = {.index = 0, .name = "NVIDIA T4", .uuid = "", .major = 7, .minor = 5}};
   RankDevice hopper = turing;
   hopper.gpu.major = 9;
-  const Precision by_chance = *ParsePrecision(PrecisionNames{.param = "bf16", .master = "bf16"});
+  const Precision stochastic = *ParsePrecision(PrecisionNames{.param = "bf16", .master = "bf16"});
 
   const absl::Status refused = CheckPrecision(turing, *ParsePrecision("bf16"));
 
@@ -149,11 +149,11 @@ TEST(CheckPrecision, RefusesTypesThatTheGpuOrItsOptimizerDoesNotSupport) {
                 "fp16 or fp32"));
   EXPECT_EQ(CheckPrecision(turing, *ParsePrecision("fp16")), absl::OkStatus());
   EXPECT_EQ(CheckPrecision(hopper, *ParsePrecision("bf16")), absl::OkStatus());
-  EXPECT_EQ(CheckPrecision(hopper, by_chance).code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(CheckPrecision(RankDevice(), by_chance), absl::OkStatus()) << "on a CPU";
+  EXPECT_EQ(CheckPrecision(hopper, stochastic).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(CheckPrecision(RankDevice(), stochastic), absl::OkStatus()) << "a CPU supports it";
 }
 
-TEST(CountActivations, AreTheGpuMemoryOfTensorsThatIsNotAccountedFor) {
+TEST(CountActivations, CountsTheGpuMemoryOfTensorsThatHasNoOtherKind) {
   std::vector<KindUse> uses = {{MemoryKind::kParameters, 100, 120},
                                {MemoryKind::kActivations, 1, 2},
                                {MemoryKind::kHost, 1000, 1000},
@@ -165,7 +165,7 @@ TEST(CountActivations, AreTheGpuMemoryOfTensorsThatIsNotAccountedFor) {
   EXPECT_EQ(uses[1].peak_bytes, 250);
   EXPECT_EQ(uses[0].bytes, 100) << "and nothing else changes";
   CountActivations({.used_bytes = 10, .used_peak_bytes = 10}, uses);
-  EXPECT_EQ(uses[1].bytes, 0) << "never below";
+  EXPECT_EQ(uses[1].bytes, 0) << "never negative";
 }
 
 }  // namespace

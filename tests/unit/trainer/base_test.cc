@@ -200,43 +200,43 @@ TEST(OutboxTest, Reports_BeyondTheLimit_DropTheOldestAndCountUnsentOnes) {
   EXPECT_EQ(outbox.TakeReports().steps.front().step, 11u);
 }
 
-absl::StatusOr<std::unique_ptr<RunFolder>> TakeFor(const std::string& folder, const std::string& job,
-                                                   uint64_t generation) {
-  auto taken =
+absl::StatusOr<std::unique_ptr<RunFolder>> AcquireAndClaim(const std::string& folder, const std::string& job,
+                                                           uint64_t generation) {
+  auto held =
       RunFolder::Acquire({.folder = folder, .job_id = job, .generation = generation, .wait = absl::ZeroDuration()});
-  absl::Status claimed = taken.ok() ? (*taken)->Claim() : absl::OkStatus();
+  absl::Status claimed = held.ok() ? (*held)->Claim() : absl::OkStatus();
   EXPECT_TRUE(claimed.ok()) << claimed;
-  return taken;
+  return held;
 }
 
 TEST(RunFolderTest, EmptyFolder_MayHoldThePrivateFolderAndTheLock) {
   TemporaryFolder folder;
   ASSERT_TRUE(MakeFolders(folder / ".trainyard/job").ok());
-  auto taken = TakeFor(folder.path(), "a", 1);
-  ASSERT_TRUE(taken.ok()) << taken.status();
+  auto held = AcquireAndClaim(folder.path(), "a", 1);
+  ASSERT_TRUE(held.ok()) << held.status();
 
   EXPECT_TRUE(CheckEmpty(folder.path()).ok());
   for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(WriteFileAtomically(folder / name, "").ok());
   EXPECT_THAT(std::string(CheckEmpty(folder.path()).message()), HasSubstr("it holds a, b, c and 1 more"));
 }
 
-TEST(RunFolderTest, Take_WhileAnotherJobHoldsIt_NamesTheProcessAndWhatToDo) {
+TEST(RunFolderTest, FolderHeldByAnotherJob_IsRefusedWithTheProcessAndWhatToDo) {
   TemporaryFolder folder;
-  auto taken = TakeFor(folder.path(), "a", 1);
+  auto held = AcquireAndClaim(folder.path(), "a", 1);
 
-  absl::Status status = TakeFor(folder.path(), "b", 7).status();
+  absl::Status status = AcquireAndClaim(folder.path(), "b", 7).status();
 
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("process ", getpid())));
-  EXPECT_TRUE((*taken)->CheckFence().ok());
+  EXPECT_TRUE((*held)->CheckFence().ok());
 }
 
 TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaitingAndItsPredecessorDetectsTheFence) {
   TemporaryFolder folder;
-  auto first = TakeFor(folder.path(), "a", 1);
+  auto first = AcquireAndClaim(folder.path(), "a", 1);
   ASSERT_TRUE(first.ok()) << first.status();
 
-  auto second = TakeFor(folder.path(), "a", 2);
+  auto second = AcquireAndClaim(folder.path(), "a", 2);
 
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_TRUE((*second)->CheckFence().ok());
@@ -244,14 +244,14 @@ TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaitingAndItsPredecessorDetec
   EXPECT_THAT(std::string((*first)->CheckFence().message()), HasSubstr("belongs to generation 2"));
   // The second one holds the lock: the end of the first releases nothing.
   first->reset();
-  EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(folder.path(), "b", 1).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(AcquireAndClaim(folder.path(), "b", 1).status()));
   second->reset();
-  EXPECT_TRUE(TakeFor(folder.path(), "b", 1).ok());
+  EXPECT_TRUE(AcquireAndClaim(folder.path(), "b", 1).ok());
 }
 
 TEST(RunFolderTest, JobThatDoesNotClaimTheFolder_LeavesItUnchanged) {
   TemporaryFolder folder;
-  ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
+  ASSERT_TRUE(AcquireAndClaim(folder.path(), "a", 1).ok());
   const std::string fence = *ReadFile(folder / ".fence");
   const RunFolder::Options other{.folder = folder.path(), .job_id = "b", .generation = 1, .wait = {}};
   const RunFolder::Options made{.folder = folder / "new/run", .job_id = "b", .generation = 1, .wait = {}};
@@ -268,17 +268,17 @@ TEST(RunFolderTest, JobThatDoesNotClaimTheFolder_LeavesItUnchanged) {
 
 TEST(RunFolderTest, OwningJob_ReclaimsTheFolderFromAJobThatIsStillChecked) {
   TemporaryFolder folder;
-  ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
+  ASSERT_TRUE(AcquireAndClaim(folder.path(), "a", 1).ok());
   auto checked = RunFolder::Acquire({.folder = folder.path(), .job_id = "b", .generation = 1, .wait = {}});
   ASSERT_TRUE(checked.ok()) << checked.status();
 
-  auto back = TakeFor(folder.path(), "a", 2);
+  auto reclaimed = AcquireAndClaim(folder.path(), "a", 2);
 
-  ASSERT_TRUE(back.ok()) << back.status();
+  ASSERT_TRUE(reclaimed.ok()) << reclaimed.status();
   EXPECT_THAT(std::string((*checked)->Claim().message()), HasSubstr("was claimed again by job a"));
   checked->reset();
-  EXPECT_TRUE((*back)->CheckFence().ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(folder.path(), "c", 1).status())) << "the lock is a's";
+  EXPECT_TRUE((*reclaimed)->CheckFence().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(AcquireAndClaim(folder.path(), "c", 1).status())) << "the lock is a's";
 }
 
 TEST(RunFolderTest, NewerGeneration_FencesOffOneThatHasNotClaimedYet) {
@@ -297,22 +297,22 @@ TEST(RunFolderTest, NewerGeneration_FencesOffOneThatHasNotClaimedYet) {
 TEST(RunFolderTest, RemovedFolder_IsRecreatedUnlessAnotherJobHasIt) {
   TemporaryFolder folder;
   const std::string path = folder / "run";
-  auto taken = TakeFor(path, "a", 1);
+  auto held = AcquireAndClaim(path, "a", 1);
   std::filesystem::remove_all(path);
 
-  EXPECT_EQ((*taken)->RecreateIfRemoved(), absl::OkStatus());
-  EXPECT_TRUE((*taken)->CheckFence().ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(path, "b", 1).status())) << "it is locked again";
+  EXPECT_EQ((*held)->RecreateIfRemoved(), absl::OkStatus());
+  EXPECT_TRUE((*held)->CheckFence().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(AcquireAndClaim(path, "b", 1).status())) << "it is locked again";
 
   std::filesystem::remove_all(path);
-  auto other = TakeFor(path, "b", 1);
-  EXPECT_TRUE(absl::IsAborted((*taken)->RecreateIfRemoved()));
+  auto other = AcquireAndClaim(path, "b", 1);
+  EXPECT_TRUE(absl::IsAborted((*held)->RecreateIfRemoved()));
 }
 
 TEST(RunFolderTest, FolderThatAnotherJobHasClaimed_StaysThatJobs) {
   TemporaryFolder folder;
-  ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
-  ASSERT_TRUE(TakeFor(folder.path(), "b", 1).ok());
+  ASSERT_TRUE(AcquireAndClaim(folder.path(), "a", 1).ok());
+  ASSERT_TRUE(AcquireAndClaim(folder.path(), "b", 1).ok());
   const std::string fence = *ReadFile(folder / ".fence");
 
   auto again = RunFolder::Acquire(
@@ -321,18 +321,18 @@ TEST(RunFolderTest, FolderThatAnotherJobHasClaimed_StaysThatJobs) {
   EXPECT_TRUE(absl::IsNotFound(again.status())) << again.status();
   EXPECT_THAT(std::string(again.status().message()), HasSubstr("was claimed by job b"));
   EXPECT_EQ(*ReadFile(folder / ".fence"), fence);
-  EXPECT_TRUE(TakeFor(folder.path(), "a", 2).ok()) << "a job that never owned it begins there";
+  EXPECT_TRUE(AcquireAndClaim(folder.path(), "a", 2).ok()) << "a job that never owned it begins there";
 }
 
 TEST(RunFolderTest, Settled_IsTheGenerationThatMarkedIt_NotTheLastOwner) {
   TemporaryFolder folder;
-  auto first = TakeFor(folder.path(), "a", 1);
+  auto first = AcquireAndClaim(folder.path(), "a", 1);
   EXPECT_EQ((*first)->settled(), std::nullopt);
   ASSERT_TRUE((*first)->MarkSettled().ok());
 
   // Generation 2 ends before it settles.
-  EXPECT_EQ((*TakeFor(folder.path(), "a", 2))->settled(), (JobGeneration{"a", 1}));
-  auto third = TakeFor(folder.path(), "a", 3);
+  EXPECT_EQ((*AcquireAndClaim(folder.path(), "a", 2))->settled(), (JobGeneration{"a", 1}));
+  auto third = AcquireAndClaim(folder.path(), "a", 3);
 
   EXPECT_EQ((*third)->settled(), (JobGeneration{"a", 1}));
   EXPECT_TRUE(absl::IsAborted((*first)->MarkSettled()));
@@ -341,16 +341,16 @@ TEST(RunFolderTest, Settled_IsTheGenerationThatMarkedIt_NotTheLastOwner) {
 
 TEST(RunFolderTest, Settled_InAFolderOfAnEarlierVersion_IsItsFence) {
   TemporaryFolder folder;
-  ASSERT_TRUE(TakeFor(folder.path(), "a", 4).ok());
+  ASSERT_TRUE(AcquireAndClaim(folder.path(), "a", 4).ok());
 
-  EXPECT_EQ((*TakeFor(folder.path(), "b", 1))->settled(), (JobGeneration{"a", 4}));
+  EXPECT_EQ((*AcquireAndClaim(folder.path(), "b", 1))->settled(), (JobGeneration{"a", 4}));
 }
 
 TEST(RunFolderTest, EarlierGeneration_ThatArrivesLate_IsAborted) {
   TemporaryFolder folder;
-  ASSERT_TRUE(TakeFor(folder.path(), "a", 3).ok());
+  ASSERT_TRUE(AcquireAndClaim(folder.path(), "a", 3).ok());
 
-  EXPECT_TRUE(absl::IsAborted(TakeFor(folder.path(), "a", 2).status()));
+  EXPECT_TRUE(absl::IsAborted(AcquireAndClaim(folder.path(), "a", 2).status()));
 }
 
 TEST(RunFolderTest, ProcessThatIsCutOff_DetectsTheNewFenceAndBlocksNoOther) {
@@ -360,17 +360,17 @@ TEST(RunFolderTest, ProcessThatIsCutOff_DetectsTheNewFenceAndBlocksNoOther) {
   ASSERT_EQ(pipe(from_child), 0);
   pid_t child = fork();
   if (child == 0) {
-    auto taken = TakeFor(folder.path(), "a", 1);
-    char byte = taken.ok() && (*taken)->CheckFence().ok() ? 'y' : 'n';
+    auto held = AcquireAndClaim(folder.path(), "a", 1);
+    char byte = held.ok() && (*held)->CheckFence().ok() ? 'y' : 'n';
     (void)!write(from_child[1], &byte, 1);
     (void)!read(to_child[0], &byte, 1);
-    _exit(taken.ok() && absl::IsAborted((*taken)->CheckFence()) ? 3 : 1);
+    _exit(held.ok() && absl::IsAborted((*held)->CheckFence()) ? 3 : 1);
   }
   char byte = 0;
   ASSERT_EQ(read(from_child[0], &byte, 1), 1);
   ASSERT_EQ(byte, 'y');
 
-  auto second = TakeFor(folder.path(), "a", 2);
+  auto second = AcquireAndClaim(folder.path(), "a", 2);
   EXPECT_TRUE(second.ok()) << second.status();
   ASSERT_EQ(write(to_child[1], &byte, 1), 1);
 
@@ -448,7 +448,7 @@ TEST(StepLog, LogsTheFirstAndTheLastStepAndOneEveryTenSeconds) {
 
   EXPECT_EQ(lines.front(), "step 1 of 1000, loss 2.5000, 20000 tokens/s");
   EXPECT_EQ(lines.back(), "step 1000 of 1000, loss 2.5000, 20000 tokens/s");
-  EXPECT_EQ(lines.size(), 6u);  // of 50 s
+  EXPECT_EQ(lines.size(), 6u);  // in 50 s
 }
 
 TEST(StepLog, MarksStepsWhoseUpdateWasSkipped) {

@@ -26,7 +26,7 @@ using ::testing::SizeIs;
 // The result of loading the checkpoint of a step on a rank.
 using Load = std::function<absl::Status(int rank, uint64_t step)>;
 
-struct Ended {
+struct RestoreOutcome {
   absl::Status status;
   uint64_t step = 0;
   std::vector<std::string> passed_over;
@@ -55,10 +55,11 @@ class RestoreLoopTest : public ::testing::Test {
     return order;
   }
 
-  // Restores once for each of `loads`; `chosen` is called when rank 0 has chosen.
-  std::vector<std::vector<Ended>> RestoreEach(
-      int world, const std::vector<Load>& loads, const std::function<void()>& chosen = [] {}) const {
-    std::vector<std::vector<Ended>> ended(loads.size(), std::vector<Ended>(static_cast<size_t>(world)));
+  // Restores once for each of `loads`; `after_choice` is called when rank 0 has chosen a checkpoint.
+  std::vector<std::vector<RestoreOutcome>> RestoreEach(
+      int world, const std::vector<Load>& loads, const std::function<void()>& after_choice = [] {}) const {
+    std::vector<std::vector<RestoreOutcome>> outcome(loads.size(),
+                                                     std::vector<RestoreOutcome>(static_cast<size_t>(world)));
     FakeStore store;
     std::vector<std::thread> ranks;
     for (int r = 0; r < world; ++r) {
@@ -67,40 +68,40 @@ class RestoreLoopTest : public ::testing::Test {
         auto group = NewGroup({.world_size = world, .rank = r, .store = &link});
         ASSERT_TRUE(group.ok()) << group.status();
         for (size_t i = 0; i < loads.size(); ++i) {
-          ended[i][static_cast<size_t>(r)] = RestoreOne(Order(world, r), loads[i], chosen, **group);
+          outcome[i][static_cast<size_t>(r)] = RestoreOne(Order(world, r), loads[i], after_choice, **group);
         }
       });
     }
     for (std::thread& rank : ranks) rank.join();
-    return ended;
+    return outcome;
   }
-  std::vector<Ended> Restore(
-      int world, const Load& load, const std::function<void()>& chosen = [] {}) const {
-    return RestoreEach(world, {load}, chosen)[0];
+  std::vector<RestoreOutcome> Restore(
+      int world, const Load& load, const std::function<void()>& after_choice = [] {}) const {
+    return RestoreEach(world, {load}, after_choice)[0];
   }
 
-  static Ended RestoreOne(const StartOrder& order, const Load& load, const std::function<void()>& chosen,
-                          Communicator& communicator) {
+  static RestoreOutcome RestoreOne(const StartOrder& order, const Load& load, const std::function<void()>& after_choice,
+                                   Communicator& communicator) {
     RestorePoint point;
     if (order.rank == 0) {
       auto choice = ChooseRestorePoint(order, {}, FileSystem::Real());
       EXPECT_TRUE(choice.ok()) << choice.status();
       point = *std::move(choice);
-      chosen();
+      after_choice();
     }
-    Ended ended;
+    RestoreOutcome outcome;
     auto announced = AgreeOnRestorePoint(order, point, communicator);
     EXPECT_TRUE(announced.ok()) << announced.status();
-    if (!announced.ok() || !announced->has_value()) return ended;
+    if (!announced.ok() || !announced->has_value()) return outcome;
     auto restored = LoadRestorePoint(order, std::move(point), **announced, communicator, [&](const Checkpoint& one) {
-      ended.tried.push_back(one.manifest().step);
+      outcome.tried.push_back(one.manifest().step);
       return load(order.rank, one.manifest().step);
     });
-    ended.status = restored.status();
-    if (!restored.ok()) return ended;
-    ended.step = restored->step();
-    ended.passed_over = restored->passed_over;
-    return ended;
+    outcome.status = restored.status();
+    if (!restored.ok()) return outcome;
+    outcome.step = restored->step();
+    outcome.passed_over = restored->passed_over;
+    return outcome;
   }
 
   const TemporaryFolder folder_;
@@ -111,7 +112,7 @@ absl::Status OtherModel() { return absl::FailedPreconditionError("this job needs
 
 TEST_F(RestoreLoopTest, Newest_IsLoadedByAllAndNoOtherIsTried) {
   for (int world : {1, 3}) {
-    for (const Ended& rank : Restore(world, [](int, uint64_t) { return absl::OkStatus(); })) {
+    for (const RestoreOutcome& rank : Restore(world, [](int, uint64_t) { return absl::OkStatus(); })) {
       EXPECT_TRUE(rank.status.ok()) << rank.status;
       EXPECT_EQ(rank.step, 300u);
       EXPECT_THAT(rank.tried, ElementsAre(300u));
@@ -124,7 +125,7 @@ TEST_F(RestoreLoopTest, DiskErrorOfOneRank_MakesAllLoadTheOlderCheckpointAndName
   for (int bad = 0; bad < 3; ++bad) {
     const auto ranks = Restore(
         3, [bad](int rank, uint64_t step) { return rank == bad && step == 300 ? DiskError() : absl::OkStatus(); });
-    for (const Ended& rank : ranks) {
+    for (const RestoreOutcome& rank : ranks) {
       EXPECT_EQ(rank.step, 200u) << rank.status;
       EXPECT_THAT(rank.tried, ElementsAre(300u, 200u));
       EXPECT_THAT(rank.passed_over,
@@ -161,7 +162,7 @@ TEST_F(RestoreLoopTest, FileRemovedAfterTheChoice_MakesAllLoadTheOlderCheckpoint
       3, [](int, uint64_t) { return absl::OkStatus(); },
       [&] { std::filesystem::remove(folder_ / "step-00000300/shard-00000.safetensors"); });
 
-  for (const Ended& rank : ranks) {
+  for (const RestoreOutcome& rank : ranks) {
     EXPECT_EQ(rank.step, 200u) << rank.status;
     ASSERT_THAT(rank.passed_over, SizeIs(1));
     EXPECT_THAT(rank.passed_over[0], AllOf(HasSubstr("rank 1 on w2: "), HasSubstr("rank 2 on w3: "),
@@ -177,7 +178,7 @@ TEST_F(RestoreLoopTest, AnotherCheckpointOfThatName_IsNotUsed) {
         ASSERT_TRUE(WriteCheckpoint(folder_.path(), SmallManifest(300), state.tensors(), FileSystem::Real()).ok());
       });
 
-  for (const Ended& rank : ranks) {
+  for (const RestoreOutcome& rank : ranks) {
     EXPECT_EQ(rank.step, 200u) << rank.status;
     ASSERT_THAT(rank.passed_over, SizeIs(1));
     EXPECT_THAT(rank.passed_over[0], AllOf(HasSubstr("rank 1 on w2: "), HasSubstr("rank 0 reads ")));
@@ -188,45 +189,45 @@ TEST_F(RestoreLoopTest, AnotherCheckpointOfThatName_IsNotUsed) {
 TEST_F(RestoreLoopTest, AnyErrors_EndAllRanksIdentically) {
   constexpr int kCases = 200, kWorld = 4;
   std::mt19937 random(1);
-  struct Outcomes {
-    std::map<std::pair<int, uint64_t>, int> of;  // 0 loaded, 1 damaged, 2 refused
+  struct LoadErrors {
+    std::map<std::pair<int, uint64_t>, int> by_rank_and_step;  // 0 loaded, 1 damaged, 2 refused
   };
-  std::vector<Outcomes> all(kCases);
+  std::vector<LoadErrors> all(kCases);
   std::vector<Load> loads;
-  for (Outcomes& outcomes : all) {
+  for (LoadErrors& errors : all) {
     for (int rank = 0; rank < kWorld; ++rank) {
       for (uint64_t step : {100, 200, 300}) {
         const int drawn = static_cast<int>(random() % 16);
-        outcomes.of[{rank, step}] = drawn == 0 ? 2 : drawn < 4 ? 1 : 0;
+        errors.by_rank_and_step[{rank, step}] = drawn == 0 ? 2 : drawn < 4 ? 1 : 0;
       }
     }
-    loads.push_back([&outcomes](int rank, uint64_t step) {
-      const int what = outcomes.of.at({rank, step});
-      return what == 2 ? OtherModel() : what == 1 ? DiskError() : absl::OkStatus();
+    loads.push_back([&errors](int rank, uint64_t step) {
+      const int error = errors.by_rank_and_step.at({rank, step});
+      return error == 2 ? OtherModel() : error == 1 ? DiskError() : absl::OkStatus();
     });
   }
 
-  const auto ended = RestoreEach(kWorld, loads);
+  const auto outcome = RestoreEach(kWorld, loads);
 
-  std::map<int, int> met;
+  std::map<int, int> occurrences;
   for (int i = 0; i < kCases; ++i) {
     int kind = 1;
     uint64_t step = 400;
     while (kind == 1 && (step -= 100) > 0) {
       kind = 0;
-      for (int rank = 0; rank < kWorld; ++rank) kind = std::max(kind, all[i].of.at({rank, step}));
+      for (int rank = 0; rank < kWorld; ++rank) kind = std::max(kind, all[i].by_rank_and_step.at({rank, step}));
     }
-    ++met[kind];
+    ++occurrences[kind];
     for (int rank = 0; rank < kWorld; ++rank) {
-      const Ended& found = ended[i][rank];
+      const RestoreOutcome& found = outcome[i][rank];
       SCOPED_TRACE(absl::StrCat("case ", i, " rank ", rank, ": ", found.status.ToString()));
       EXPECT_EQ(found.status.ok(), kind == 0);
       EXPECT_EQ(found.step, kind == 0 ? step : 0);
-      EXPECT_EQ(found.passed_over, ended[i][0].passed_over);
-      EXPECT_EQ(found.tried, ended[i][0].tried);
+      EXPECT_EQ(found.passed_over, outcome[i][0].passed_over);
+      EXPECT_EQ(found.tried, outcome[i][0].tried);
     }
   }
-  EXPECT_THAT(met, SizeIs(3)) << "each outcome occurred";
+  EXPECT_THAT(occurrences, SizeIs(3)) << "each outcome occurred";
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ class RestoreTest : public SmallJobTest {
     return state;
   }
 
-  // Prepares all ranks up to the first step; `views`: the folders of ranks that do not see rank 0's.
+  // Prepares all ranks up to the first step; `views` has the folders of the ranks that do not see rank 0's.
   static Prepared Prepare(StartOrder order, const std::map<int, std::string>& views = {}) {
     order.resume = true;
     order.generation = 2;
@@ -128,7 +128,7 @@ class RestoreTest : public SmallJobTest {
     return all;
   }
 
-  // The result of a restore from `step` without errors and without newer checkpoints.
+  // Returns the states after a restore from `step` without errors and without newer checkpoints.
   std::vector<State> CleanStates(const StartOrder& order, uint64_t step) {
     StartOrder clean = order;
     clean.config.checkpoint_dir = folder_ / absl::StrCat("clean", clean.config.parallel.strategy, step);
@@ -150,7 +150,7 @@ TEST_F(RestoreTest, DamageSeenByOneHostOnly_MakesAllRanksRestoreTheOlderCheckpoi
   struct Case {
     const char* name;
     const char* strategy;
-    int rank;  // the rank that sees it
+    int rank;  // the rank that sees the damage
     std::function<void(const std::string& view)> damage;
     std::vector<std::string> reasons;
   };
@@ -162,7 +162,7 @@ TEST_F(RestoreTest, DamageSeenByOneHostOnly_MakesAllRanksRestoreTheOlderCheckpoi
          FlipByte(ShardIn(view, 6, 1), std::filesystem::file_size(ShardIn(view, 6, 1)) - 1);
        },
        {"rank 1 on w1: ", "shard-00001.safetensors", "exp_avg_sq '"}},
-      {"of_another_rank",
+      {"shard_of_another_rank",
        "ddp",
        2,
        [](const std::string& view) {
@@ -179,7 +179,7 @@ TEST_F(RestoreTest, DamageSeenByOneHostOnly_MakesAllRanksRestoreTheOlderCheckpoi
        1,
        [](const std::string& view) { std::filesystem::remove(ShardIn(view, 6, 2)); },
        {"rank 1 on w1: ", "shard-00002.safetensors", "it is missing"}},
-      {"cut",
+      {"truncated",
        "zero1",
        1,
        [](const std::string& view) { std::filesystem::resize_file(ShardIn(view, 6, 0), 100); },
@@ -213,17 +213,17 @@ TEST_F(RestoreTest, DamageSeenByOneHostOnly_MakesAllRanksRestoreTheOlderCheckpoi
     ASSERT_THAT(prepared.restored[0].passed_over, SizeIs(1));
     for (const std::string& text : c.reasons) EXPECT_THAT(prepared.restored[0].passed_over[0], HasSubstr(text));
   }
-  EXPECT_NE(CleanStates(Order(), 6), clean.at("fsdp")) << "else nothing was compared";
+  EXPECT_NE(CleanStates(Order(), 6), clean.at("fsdp")) << "the comparison needs different states";
 }
 
 TEST_F(RestoreTest, DifferentDamageOnEachRank_RestoresTheNewestThatAllCanLoad) {
   const StartOrder order = Order();
-  const std::string of_one = ViewOf(order.config.checkpoint_dir, "one", {6});
-  const std::string of_two = ViewOf(order.config.checkpoint_dir, "two", {4});
-  FlipByte(ShardIn(of_one, 6, 1), 5000);
-  FlipByte(ShardIn(of_two, 4, 2), 5000);
+  const std::string view_of_one = ViewOf(order.config.checkpoint_dir, "one", {6});
+  const std::string view_of_two = ViewOf(order.config.checkpoint_dir, "two", {4});
+  FlipByte(ShardIn(view_of_one, 6, 1), 5000);
+  FlipByte(ShardIn(view_of_two, 4, 2), 5000);
 
-  const Prepared prepared = Prepare(order, {{1, of_one}, {2, of_two}});
+  const Prepared prepared = Prepare(order, {{1, view_of_one}, {2, view_of_two}});
 
   EXPECT_EQ(prepared.states, CleanStates(order, 2));
   ASSERT_THAT(prepared.restored, SizeIs(1));

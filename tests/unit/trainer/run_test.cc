@@ -59,7 +59,7 @@ class RunTest : public SmallJobTest {
     EXPECT_EQ(codes[1], kExitDone) << logs[1].str();
   }
 
-  // The losses of the steps after `first_step`.
+  // Returns the losses of the steps after `first_step`.
   static std::vector<double> Losses(const FakeLink& link, uint64_t first_step = 0) {
     std::vector<double> losses;
     for (const StepRecord& step : link.steps()) {
@@ -72,7 +72,7 @@ class RunTest : public SmallJobTest {
     return *ReadFile(JoinPath(folder_ / run, StepFolderName(step)) + "/shard-00000.safetensors");
   }
 
-  // Steps of metrics.jsonl, in order; evaluations as negative numbers.
+  // Returns the steps in metrics.jsonl, in order; evaluations are negative numbers.
   std::vector<int64_t> MetricSteps(const std::string& run) {
     std::vector<int64_t> steps;
     std::istringstream lines(*ReadFile(JoinPath(folder_ / run, "metrics.jsonl")));
@@ -169,7 +169,7 @@ TEST_F(RunTest, Facts_ReportTheRunInOrder) {
   EXPECT_EQ(finished.loss, link.steps().back().loss);
 }
 
-TEST_F(RunTest, StopRequest_SavesAndLeavesOneStepLater) {
+TEST_F(RunTest, StopRequest_SavesAndEndsTheRunOneStepLater) {
   FakeLink link;
   link.StopAfterReportOf(3);
 
@@ -182,7 +182,7 @@ TEST_F(RunTest, StopRequest_SavesAndLeavesOneStepLater) {
   EXPECT_EQ(link.FactsOf<SavedFact>().at(0).step, finished.step);
 }
 
-TEST_F(RunTest, SigTerm_LeavesTheSameWay) {
+TEST_F(RunTest, SigTerm_SavesAndEndsTheRun) {
   FakeLink link;
 
   ASSERT_EQ(Run(Order("run", 50), link, FileSystem::Real(), /*leave=*/true), kExitDone);
@@ -191,22 +191,22 @@ TEST_F(RunTest, SigTerm_LeavesTheSameWay) {
   EXPECT_LE(link.steps().size(), 2u);
 }
 
-TEST_F(RunTest, FinishedRank_DoesNotExitBeforeItsEndIsKnown) {
-  FakeLink away;
-  away.AcknowledgeAfterWaits(20);  // a daemon that is stopped when the last step is made
+TEST_F(RunTest, FinishedRank_DoesNotExitBeforeItsFactsAreAcknowledged) {
+  FakeLink slow;
+  slow.AcknowledgeAfterWaits(20);  // a daemon that is stopped when the last step is made
 
-  ASSERT_EQ(Run(Order("run", 2), away), kExitDone) << log_.str();
+  ASSERT_EQ(Run(Order("run", 2), slow), kExitDone) << log_.str();
 
-  EXPECT_EQ(away.waits(), 21);
+  EXPECT_EQ(slow.waits(), 21);
 }
 
 TEST_F(RunTest, FinishedRankThatMustLeave_DoesNotWait) {
-  FakeLink gone;
-  gone.AcknowledgeAfterWaits(1'000'000);
+  FakeLink unresponsive;
+  unresponsive.AcknowledgeAfterWaits(1'000'000);
 
-  ASSERT_EQ(Run(Order("run", 2), gone, FileSystem::Real(), /*leave=*/true), kExitDone) << log_.str();
+  ASSERT_EQ(Run(Order("run", 2), unresponsive, FileSystem::Real(), /*leave=*/true), kExitDone) << log_.str();
 
-  EXPECT_LE(gone.waits(), 1);
+  EXPECT_LE(unresponsive.waits(), 1);
 }
 
 TEST_F(RunTest, KeepTwo_RemovesOldCheckpointsOnlyWhenConfirmed) {
@@ -261,8 +261,8 @@ TEST_F(RunTest, DamagedCheckpoint_FallsBackToThePreviousOne) {
 
 TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
   FakeLink trained;
-  ASSERT_EQ(Run(Order("taken", 2), trained), kExitDone);
-  StartOrder other_model = Order("taken", 4), beyond = Order("taken", 1), damaged = Order("damaged", 2);
+  ASSERT_EQ(Run(Order("used", 2), trained), kExitDone);
+  StartOrder other_model = Order("used", 4), beyond = Order("used", 1), damaged = Order("damaged", 2);
   other_model.resume = beyond.resume = damaged.resume = true;
   other_model.config.model.width = 32;
   ASSERT_TRUE(MakeFolders(folder_ / "damaged/step-00000002").ok());
@@ -274,8 +274,8 @@ TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
     std::vector<std::string> expected;
   };
   const std::vector<Case> cases = {
-      {Order("taken", 4),
-       {"taken is not empty (it holds metrics.jsonl, step-00000002)", "--resume", "another checkpoint.dir"}},
+      {Order("used", 4),
+       {"used is not empty (it holds metrics.jsonl, step-00000002)", "--resume", "another checkpoint.dir"}},
       {other_model, {"F32 [256, 16], this job needs F32 [256, 32]"}},
       {beyond, {"step-00000002 is beyond train.steps 1"}},
       {damaged, {"none of the 1 checkpoints", "manifest.json"}},
@@ -359,29 +359,29 @@ TEST_F(RunTest, ResumeWithOtherData_IsRefusedByNameUnlessAllowed) {
   ASSERT_EQ(Run(Order("run", 2), trained), kExitDone);
   StartOrder order = Order("run", 3);
   order.resume = true;
-  const std::string path = folder_ / "text.txt", was = *ReadFile(path);
-  std::string is = was;
-  is[100] = 'X';
-  ASSERT_TRUE(WriteFileAtomically(path, is).ok());
+  const std::string path = folder_ / "text.txt", original = *ReadFile(path);
+  std::string edited = original;
+  edited[100] = 'X';
+  ASSERT_TRUE(WriteFileAtomically(path, edited).ok());
 
   FakeLink changed;
   EXPECT_EQ(Run(order, changed), kExitRefused);
   const std::string message = changed.FactsOf<RefusedFact>().at(0).message;
-  EXPECT_THAT(message, HasSubstr(absl::StrCat(path, " has the hash ", HashHex(is), ", had ", HashHex(was))));
+  EXPECT_THAT(message, HasSubstr(absl::StrCat(path, " has the hash ", HashHex(edited), ", had ", HashHex(original))));
   EXPECT_THAT(message, HasSubstr("--allow-data-change"));
 
   // After an automatic restart only the sizes are checked.
-  ASSERT_TRUE(WriteFileAtomically(path, is + "more").ok());
+  ASSERT_TRUE(WriteFileAtomically(path, edited + "more").ok());
   order.generation = 2;
   FakeLink again;
   EXPECT_EQ(Run(order, again), kExitRefused);
   EXPECT_THAT(again.FactsOf<RefusedFact>().at(0).message,
-              HasSubstr(absl::StrCat(" has ", was.size() + 4, " bytes, had ", was.size())));
+              HasSubstr(absl::StrCat(" has ", original.size() + 4, " bytes, had ", original.size())));
 
   // The same bytes under other names are the same data.
   ASSERT_TRUE(MakeFolders(folder_ / "parts").ok());
-  ASSERT_TRUE(WriteFileAtomically(folder_ / "parts/a.txt", was.substr(0, 1000)).ok());
-  ASSERT_TRUE(WriteFileAtomically(folder_ / "parts/b.txt", was.substr(1000)).ok());
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "parts/a.txt", original.substr(0, 1000)).ok());
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "parts/b.txt", original.substr(1000)).ok());
   order.config.data.text = {folder_ / "parts"};
   order.generation = 3;
   FakeLink moved;
@@ -423,7 +423,7 @@ TEST_F(RunTest, StopWhoseSaveFails_IsCancelledOnEveryRank_ButNotANewerOneThatNee
   ASSERT_THAT(failed, SizeIs(2)) << logs[0].str();
   EXPECT_EQ(failed[0].stop_request, 1u) << "the ranks continued after it";
   EXPECT_LE(failed[0].step, 6u);
-  EXPECT_EQ(failed[1].stop_request, 0u) << "they left";
+  EXPECT_EQ(failed[1].stop_request, 0u) << "the ranks ended after it";
   for (const FakeLink& link : links) {
     ASSERT_THAT(link.FactsOf<FinishedFact>(), SizeIs(1));
     EXPECT_TRUE(link.FactsOf<FinishedFact>()[0].stopped);

@@ -117,7 +117,8 @@ TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
   }
 }
 
-// Requested during training. One rank's shard is not a complete file of weights, but the folder is complete.
+// The save is requested during training. The shard of one rank is not a complete file of weights; the folder is
+// complete.
 TEST_F(StrategiesTest, RequestedSave_IsMadeByAllRanksAndCanInitializeAModel) {
   StartOrder order = Order("run", {"fsdp", 2}, 8);
   auto all = std::make_unique<Ranks>();
@@ -142,9 +143,9 @@ TEST_F(StrategiesTest, RequestedSave_IsMadeByAllRanksAndCanInitializeAModel) {
   ASSERT_THAT(saved, SizeIs(2)) << all->logs[0].str();
   EXPECT_EQ(saved[0].step, 4u) << "requested in step 3, agreed on in step 4";
   EXPECT_EQ(saved[1].step, 8u);
-  StartOrder begun = Order("begun", {"ddp", 2}, 1);
-  begun.config.init_from = saved[1].path;
-  const auto ranks = Run(begun);
+  StartOrder initialized = Order("initialized", {"ddp", 2}, 1);
+  initialized.config.init_from = saved[1].path;
+  const auto ranks = Run(initialized);
   EXPECT_LT(ranks->links[0]->steps()[0].loss, all->links[0]->steps()[0].loss - 0.01);
 }
 
@@ -214,19 +215,20 @@ TEST_F(StrategiesTest, EventsOfEachRank_AreWrittenAsATrace) {
 
   for (int rank = 0; rank < 2; ++rank) {
     const auto trace = nlohmann::json::parse(*ReadFile(TracePath(order.config.checkpoint_dir, rank)));
-    std::set<std::string> words;
+    std::set<std::string> categories;
     std::set<uint64_t> steps;
     for (const auto& event : trace["traceEvents"]) {
       if (event["ph"] == "M") continue;
-      words.insert(event["cat"].get<std::string>());
+      categories.insert(event["cat"].get<std::string>());
       steps.insert(event["args"]["step"].get<uint64_t>());
     }
-    EXPECT_THAT(words, testing::ElementsAre("backward", "forward", "free", "gather", "reduce", "step"));
+    EXPECT_THAT(categories, testing::ElementsAre("backward", "forward", "free", "gather", "reduce", "step"));
     EXPECT_THAT(steps, testing::ElementsAre(1, 2));
   }
 }
 
-// A rank's memory is corrupted between two comparisons: every rank ends at the next one, and nothing of it is saved.
+// A rank's memory is corrupted between two comparisons: every rank ends at the next one, and none
+// saves a corrupt parameter.
 TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJobByName) {
   StartOrder order = Order("run", {"ddp", 3}, 6);
   order.config.hash_every_steps = 2;
@@ -291,8 +293,8 @@ TEST_F(StrategiesTest, FrozenParameters_AreSavedWithoutOptimizerState) {
   EXPECT_THAT(thawed->links[0]->FactsOf<RefusedFact>()[0].message, testing::HasSubstr("train.freeze: h.0."));
 }
 
-// Saved by a job that uses all keys, including offload, and resumed without them; and the other way round.
-TEST_F(StrategiesTest, KeysTogether_ChangeNeitherLossesNorCheckpoints) {
+// A job that uses all keys, including offload, saves; a job without them resumes and saves; the first resumes again.
+TEST_F(StrategiesTest, AllKeysTogether_ChangeNeitherLossesNorCheckpoints) {
   auto order_of = [&](const std::string& run, bool keys, uint64_t steps) {
     StartOrder order = Order(run, {"fsdp", keys ? 4 : 1}, steps);
     order.config.freeze = {"wte.*", "h.0.*"};

@@ -1,4 +1,4 @@
-// Worlds of threads over every transport, for tests of process groups.
+// Worlds whose ranks are threads, over every transport, for tests of process groups.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,24 +32,25 @@ inline absl::Status OnRanks(int world, const std::function<absl::Status(int rank
   return absl::OkStatus();
 }
 
-inline absl::Status Expect(bool so, absl::string_view what) {
-  return so ? absl::OkStatus() : absl::InternalError(absl::StrCat("check failed: ", what));
+inline absl::Status Expect(bool condition, absl::string_view what) {
+  return condition ? absl::OkStatus() : absl::InternalError(absl::StrCat("check failed: ", what));
 }
 
-// What is in front of the transport, as if tensors were on a GPU: nothing; a copy through host memory, as for ranks
-// that share a GPU; a direct path between devices, for which a second gloo group is used.
-enum class Front { kNone, kStaged, kDevice };
+// How the tensors of a simulated device reach other ranks. kNone: the tensors are in host memory. kStaged: they are
+// copied through host memory, as for ranks that share a GPU. kDirect: over a path between devices, for which a second
+// gloo group is used.
+enum class DevicePath { kNone, kStaged, kDirect };
 
-struct Wire {
+struct TransportCase {
   Transport transport;
   int world;
-  Front front = Front::kNone;
+  DevicePath path = DevicePath::kNone;
 };
 
 // A CPU is used as the device.
-inline std::optional<GroupDevice> DeviceOf(const Wire& wire, int rank, MemoryStore& store) {
-  if (wire.front == Front::kNone) return std::nullopt;
-  const bool shared = wire.front == Front::kStaged;
+inline std::optional<GroupDevice> DeviceOf(const TransportCase& test_case, int rank, MemoryStore& store) {
+  if (test_case.path == DevicePath::kNone) return std::nullopt;
+  const bool shared = test_case.path == DevicePath::kStaged;
   return GroupDevice{.device = at::kCPU,
                      .name = shared ? "one" : absl::StrCat("number ", rank),
                      .join = [&store](int rank_of_group, int size, const std::string& prefix) {
@@ -61,24 +62,27 @@ inline std::optional<GroupDevice> DeviceOf(const Wire& wire, int rank, MemorySto
                      }};
 }
 
-inline GroupOptions OptionsOf(const Wire& wire, int rank, MemoryStore& store) {
-  const bool hostwise = wire.transport == Transport::kHostwise;
-  return {.world_size = wire.world,
+inline GroupOptions OptionsOf(const TransportCase& test_case, int rank, MemoryStore& store) {
+  const bool hostwise = test_case.transport == Transport::kHostwise;
+  return {.world_size = test_case.world,
           .rank = rank,
           .store = &store,
           .place = absl::StrCat("place ", hostwise ? rank / 2 : 0),
-          .shared_memory = wire.transport != Transport::kGloo,
+          .shared_memory = test_case.transport != Transport::kGloo,
           .timeout = absl::Minutes(1),
           .piece_bytes = 4096,
-          .device = DeviceOf(wire, rank, store)};
+          .device = DeviceOf(test_case, rank, store)};
 }
 
-inline std::string NameOf(const Wire& wire) {
-  const char* front = wire.front == Front::kNone ? "" : wire.front == Front::kStaged ? "_staged" : "_behind_devices";
-  return absl::StrCat(absl::StrReplaceAll(TransportName(wire.transport), {{" ", "_"}}), "_", wire.world, front);
+inline std::string NameOf(const TransportCase& test_case) {
+  const char* path = test_case.path == DevicePath::kNone     ? ""
+                     : test_case.path == DevicePath::kStaged ? "_staged"
+                                                             : "_direct";
+  return absl::StrCat(absl::StrReplaceAll(TransportName(test_case.transport), {{" ", "_"}}), "_", test_case.world,
+                      path);
 }
 
-class Wires : public testing::TestWithParam<Wire> {
+class Transports : public testing::TestWithParam<TransportCase> {
  protected:
   // Runs `main` on every rank with its groups.
   absl::Status Run(const MeshShape& shape, int reshard_to,
