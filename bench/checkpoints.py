@@ -22,9 +22,9 @@ import sides
 
 ROOT = sides.ROOT
 STEPS = 100
-EVERY = 10
-WARM = 3
-# The shortest steps of this model: only the size of its state matters for these rows.
+SAVE_EVERY = 10
+WARMUP_STEPS = 3
+# With a batch of 1, steps are short: only the size of the state matters for the rows that use this.
 STATE = dataclasses.replace(sides.LAB_10M, batch=1)
 SAVED = re.compile(r"^saved step (\d+) in ([\d.]+) s.* \(([\d.]+) MB\)$", re.MULTILINE)
 RESTORED = re.compile(r"^resumes after step \d+ from .*, read in ([\d.]+) s$", re.MULTILINE)
@@ -41,11 +41,11 @@ class Job:
 
     @property
     def wall_s(self):
-        return sum(self.steps_s[WARM:])
+        return sum(self.steps_s[WARMUP_STEPS:])
 
     @property
     def longest_ratio(self):
-        return max(self.steps_s[WARM:]) / statistics.median(self.steps_s[WARM:])
+        return max(self.steps_s[WARMUP_STEPS:]) / statistics.median(self.steps_s[WARMUP_STEPS:])
 
 
 def settings_of(shape, folder, **changes):
@@ -166,7 +166,7 @@ def first_and_later(folder):
 
 def make_measures(folder, steps):
     return {
-        "saving": lambda: training(folder, steps, max(1, steps // (STEPS // EVERY))),
+        "saving": lambda: training(folder, steps, max(1, steps // (STEPS // SAVE_EVERY))),
         "not-saving": lambda: training(folder, steps, 0),
         "ours-state": lambda: ours_save_and_load(folder),
         "peer-state": lambda: peer_save_and_load(folder),
@@ -183,7 +183,7 @@ def make_rows():
         return saving, without, saving / without
 
     def longest(measured):
-        return max(measured["saving"].steps_s[WARM:]), None, measured["saving"].longest_ratio
+        return max(measured["saving"].steps_s[WARMUP_STEPS:]), None, measured["saving"].longest_ratio
 
     def of_state(ours, against):
         def compare(measured):
@@ -198,11 +198,10 @@ def make_rows():
         return saves[0], later, saves[0] / later
 
     return [
-        ratio("overhead", f"lab-10m, 2 ranks: {STEPS} steps saving every {EVERY} ÷ {STEPS} steps without", 1.05, 1.01,
-              overhead,
-              ("saving", "not-saving")),
+        ratio("overhead", f"lab-10m, 2 ranks: {STEPS} steps, saving every {SAVE_EVERY} ÷ {STEPS} steps without saves",
+              1.05, 1.01, overhead, ("saving", "not-saving")),
         ratio("longest", "longest step of a run that saves ÷ median step", 1.3, 1.1, longest, ("saving",)),
-        ratio("dcp", "sharded save + load ÷ torch.distributed.checkpoint (async_save, load), same state, to durable",
+        ratio("dcp", "sharded save + load ÷ torch.distributed.checkpoint (async_save, load), same state, until durable",
               0.8, 0.5,
               run.ratio_of("ours-state", "peer-state", "both_s"), ("ours-state", "peer-state")),
         ratio("write-dd", "write of a save ÷ dd with fsync of the same number of bytes", 1.4, 1.1,
@@ -227,13 +226,14 @@ def main():
     parser.add_argument("--folder", help="folder for checkpoints (default: that of temporary files)")
     args = parser.parse_args()
     unknown = sorted(set(args.row) - {row.name for row in rows})
-    if unknown or args.pairs < 1 or args.steps < 2 * WARM:
-        parser.error(f"unknown row: {', '.join(unknown)}" if unknown else f"--pairs from 1, --steps from {2 * WARM}")
+    if unknown or args.pairs < 1 or args.steps < 2 * WARMUP_STEPS:
+        parser.error(f"unknown row: {', '.join(unknown)}" if unknown else
+                     f"--pairs must be 1 or more, --steps {2 * WARMUP_STEPS} or more")
     rows = [row for row in rows if not args.row or row.name in args.row]
 
-    facts = run.machine()
-    if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
+    environment = run.machine()
+    if environment["load_before"] > 0.5:
+        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
               file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=args.folder) as folder:
         try:
@@ -242,8 +242,9 @@ def main():
         except sides.MeasurementFailed as failure:
             sys.exit(f"bench: {failure}")
     summaries = [row.summary() for row in rows]
-    document = json.dumps({"machine": facts, "pairs": args.pairs, "steps": args.steps, "rows": summaries}, indent=1)
-    text = run.table(facts, summaries, args.pairs)
+    document = json.dumps({"machine": environment, "pairs": args.pairs, "steps": args.steps, "rows": summaries},
+                          indent=1)
+    text = run.table(environment, summaries, args.pairs)
     print(document if args.json else text)
     if args.save:
         run.save(args.save, document, text)

@@ -28,7 +28,8 @@ class MeasurementFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """`figure`: the result of `measure` that is compared with the bar; `takes`: its approximate duration in seconds."""
+    """`measure` returns figures by name, of which `figure` is compared with the bar: the limit that it must meet. `aim`
+    is the better value that we want; `duration_s` is the approximate time that `measure` needs."""
 
     name: str
     what: str
@@ -37,7 +38,7 @@ class Row:
     bar: float
     aim: float
     measure: object
-    takes: int
+    duration_s: int
     better: str = "lower"
 
 
@@ -63,15 +64,16 @@ def simulated(kind, hosts, samples=None, limit=60):
 def make_rows():
     rows = [Row(f"formation-{n}", f"last of {n:,} hosts attaches → every rank has received go, p99", "p99", "ms", bar,
                 aim,
-                simulated("formation", n, samples, limit), takes)
-            for n, bar, aim, samples, limit, takes in [(64, 15, 5, 200, 60, 10), (256, 60, 25, 200, 120, 50),
-                                                       (1024, 300, 130, 100, 300, 150),
-                                                       (4096, 6000, 2000, 10, 240, 150)]]
+                simulated("formation", n, samples, limit), duration_s)
+            for n, bar, aim, samples, limit, duration_s in [
+                (64, 15, 5, 200, 60, 10), (256, 60, 25, 200, 120, 50), (1024, 300, 130, 100, 300, 150),
+                (4096, 6000, 2000, 10, 240, 150)]]
     rows += [Row(f"storm-{n}", f"{n:,} hosts connect at the same time → all attached, p99", "p99", "ms", bar, aim,
-                 simulated("storm", n, 20), takes) for n, bar, aim, takes in [(256, 150, 45, 5), (1024, 500, 150, 20)]]
+                 simulated("storm", n, 20), duration_s)
+             for n, bar, aim, duration_s in [(256, 150, 45, 5), (1024, 500, 150, 20)]]
     rows += [Row(f"death-{n}", f"a trainer is killed → the last of {n:,} daemons is informed, p99", "p99", "ms", bar,
-                 aim, simulated("death", n, 100, 150), takes)
-             for n, bar, aim, takes in [(2, 20, 2, 5), (256, 30, 5, 30), (1024, 60, 22, 120)]]
+                 aim, simulated("death", n, 100, 150), duration_s)
+             for n, bar, aim, duration_s in [(2, 20, 2, 5), (256, 30, 5, 30), (1024, 60, 22, 120)]]
     rows += [
         Row("restart", "coordinator kill -9 → restarted, 1,024 hosts attached, job adopted, worst of 10",
             "max", "ms", 1500, 400, simulated("restart", 1024, 10), 20),
@@ -87,13 +89,14 @@ def make_rows():
         Row("stopped-daemon", "longest step while the daemon is stopped ÷ median step", "ratio", "×", 1.5, 1.1,
             lambda options: control_training.measure_stopped(options, "daemon"), 90),
     ]
-    for how, words in (("stop", "is stopped by SIGSTOP"), ("spin", "spins before a collective"),
+    for how, what in (("stop", "is stopped by SIGSTOP"), ("spin", "spins before a collective"),
                        ("skip", "skips a step's collectives")):
-        for step_s, takes in ((0.1, 15), (2.0, 50)):
-            rows.append(Row(f"hang-{how}-{step_s:g}s", f"a rank {words}, steps of {step_s:g} s → named, minus 2 steps",
+        for step_s, duration_s in ((0.1, 15), (2.0, 50)):
+            rows.append(Row(f"hang-{how}-{step_s:g}s",
+                            f"a rank {what}, steps of {step_s:g} s → the decision names it, minus 2 steps",
                             "less_steps_s", "s", 10, 5,
-                            lambda _, how=how, step_s=step_s: control_training.measure_hang(how, step_s), takes))
-    rows.append(Row("host-cut", "a host is disconnected → decision, minus 2 steps", "less_steps_s", "s", 3, 3,
+                            lambda _, how=how, step_s=step_s: control_training.measure_hang(how, step_s), duration_s))
+    rows.append(Row("host-cut", "a host is disconnected → job RECOVERING, minus 2 steps", "less_steps_s", "s", 3, 3,
                     control_training.measure_host_cut, 20))
     return rows
 
@@ -102,27 +105,28 @@ def number(value):
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
-def judge(row, figures):
+def compare_with_bar(row, figures):
     value = figures[row.figure]
     meets = value >= row.bar if row.better == "higher" else value <= row.bar
     return {"row": row.name, "what": row.what, "unit": row.unit, "better": row.better, "bar": row.bar, "aim": row.aim,
             "figure": value, "figure_name": row.figure, "meets_bar": meets, "all": figures}
 
 
-def note(result):
+def other_figures(result):
     figures = result["all"]
     return ", ".join(f"{name} {number(value)}" for name, value in figures.items() if name != result["figure_name"])
 
 
-def table(facts, results):
-    lines = [f"{facts['cpu']}, {facts['cores']} cores, which coordinator, hosts and trainers share; "
-             f"commit {facts['commit']}, {facts['date']}", "",
+def table(environment, results):
+    lines = [f"{environment['cpu']}, {environment['cores']} cores, which coordinator, hosts and trainers share; "
+             f"commit {environment['commit']}, {environment['date']}", "",
              "| What | Figure | Bar | Aim | | Other figures |", "|---|---|---|---|---|---|"]
     for result in results:
         sign = "≥" if result["better"] == "higher" else "≤"
         lines.append(f"| {result['what']} | {number(result['figure'])} {result['unit']} | "
                      f"{sign} {number(result['bar'])} | "
-                     f"{number(result['aim'])} | {'ok' if result['meets_bar'] else 'BELOW BAR'} | {note(result)} |")
+                     f"{number(result['aim'])} | {'ok' if result['meets_bar'] else 'MISSES BAR'} | "
+                     f"{other_figures(result)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -131,8 +135,8 @@ def read_arguments(rows):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help="rows to measure; none: all")
     parser.epilog = "\n".join(["rows, with their approximate duration on two cores:", *(
-        f"  {row.name:<20} {row.takes:>4} s  {row.what}" for row in rows),
-        f"  {'all of them':<20} {sum(row.takes for row in rows):>4} s"])
+        f"  {row.name:<20} {row.duration_s:>4} s  {row.what}" for row in rows),
+        f"  {'all of them':<20} {sum(row.duration_s for row in rows):>4} s"])
     parser.add_argument("--samples", type=int, metavar="N", help="maximum number of samples of a row")
     parser.add_argument("--seconds", type=float, default=20, metavar="S",
                         help="duration of the rows steady and events (default 20)")
@@ -154,9 +158,9 @@ def read_arguments(rows):
 def main():
     rows = make_rows()
     options = read_arguments(rows)
-    facts = run.machine()
-    if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
+    environment = run.machine()
+    if environment["load_before"] > 0.5:
+        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
               file=sys.stderr)
     results, failed = [], []
     for row in rows:
@@ -164,13 +168,13 @@ def main():
             continue
         print(f"bench: {row.name}", file=sys.stderr, flush=True)
         try:
-            results.append(judge(row, row.measure(options)))
+            results.append(compare_with_bar(row, row.measure(options)))
         except (MeasurementFailed, control_training.MeasurementFailed, AssertionError,
                 subprocess.TimeoutExpired) as failure:
             failed.append(row.name)
             print(f"bench: {row.name} could not be measured: {failure}", file=sys.stderr, flush=True)
-    document = json.dumps({"machine": facts, "rows": results, "not_measured": failed}, indent=1)
-    text = table(facts, results)
+    document = json.dumps({"machine": environment, "rows": results, "not_measured": failed}, indent=1)
+    text = table(environment, results)
     print(document if options.json else text)
     if options.save:
         folder = ROOT / "bench" / "results"

@@ -18,9 +18,9 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 sys.path.insert(0, str(ROOT / "tests" / "cluster" / "faults"))
 
 WARM_STEPS = 5
-# No metrics and health ports: they are not used here.
+# Without the ports for metrics and health, which are not needed here.
 QUIET = ("--metrics", "", "--health", "")
-# Names of the trainer's link threads: its own and those of gRPC.
+# Prefixes of the names of the trainer's link threads: its own and those of gRPC.
 LINK_THREADS = ("link", "grpc", "default-executo", "resolver-execut", "event_engine", "nexting_thread", "timer")
 
 
@@ -58,7 +58,7 @@ def job_keys(folder, sequences, context=256, steps=100_000):
                 checkpoint__dir=str(pathlib.Path(folder) / "run"))
 
 
-def steps_on_file(folder):
+def steps_in_metrics(folder):
     path = pathlib.Path(folder) / "run" / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [record["step_s"] for record in map(json.loads, lines) if "step_s" in record]
@@ -67,7 +67,7 @@ def steps_on_file(folder):
 def wait_for_steps(folder, count, seconds=300.0):
     import harness
 
-    return harness.wait_until(lambda: len(steps_on_file(folder)) >= count, f"{count} steps are done", seconds)
+    return harness.wait_until(lambda: len(steps_in_metrics(folder)) >= count, f"{count} steps are done", seconds)
 
 
 # ---- CPU ----
@@ -90,8 +90,8 @@ def cpu_s(pid):
     return time.clock_gettime(~pid << 3 | 2)
 
 
-def take_cpu(control, trainers):
-    """(CPU of the control plane including link threads, CPU of the trainers without them)"""
+def cpu_of_both_s(control, trainers):
+    """(seconds of CPU of the control plane with the trainers' link threads, those of the trainers without them)"""
     control_s, trainers_s = sum(cpu_s(pid) for pid in control), 0.0
     for pid in trainers:
         link = sum(seconds for name, seconds in threads_cpu_s(pid) if name.startswith(LINK_THREADS))
@@ -116,9 +116,9 @@ def measure_overhead(options):
             if len(shims) != 2 or len(trainers) != 2:
                 raise MeasurementFailed(f"expected two shims and two trainers, found {shims} and {trainers}")
             control = [coordinator.pid, worker.pid, *shims]
-            before, began = take_cpu(control, trainers), time.monotonic()
+            before, began = cpu_of_both_s(control, trainers), time.monotonic()
             time.sleep(options.train_seconds)
-            after, took = take_cpu(control, trainers), time.monotonic() - began
+            after, took = cpu_of_both_s(control, trainers), time.monotonic() - began
             cluster.trainctl("cancel", job)
             cluster.wait_for_end(job)
         finally:
@@ -138,12 +138,12 @@ def measure_stopped(options, who):
             job = cluster.submit(**job_keys(folder, 4))
             wait_for_steps(folder, 3 * WARM_STEPS)
             programs[who].signal(signal.SIGSTOP)
-            first = len(steps_on_file(folder))
+            first = len(steps_in_metrics(folder))
             time.sleep(options.stop_seconds)
-            last = len(steps_on_file(folder))
+            last = len(steps_in_metrics(folder))
             programs[who].signal(signal.SIGCONT)
             wait_for_steps(folder, last + WARM_STEPS)
-            steps = steps_on_file(folder)
+            steps = steps_in_metrics(folder)
             view = cluster.get(job)
             if view.state_name != "RUNNING" or view.job.generation != 1:
                 raise MeasurementFailed(f"the job is {view.state_name} in generation {view.job.generation}: "
@@ -154,8 +154,8 @@ def measure_stopped(options, who):
             cluster.close()
     if last - first < 2:
         raise MeasurementFailed(f"{last - first} steps were done while the {who} was stopped")
-    usual = statistics.median(steps[WARM_STEPS:first] + steps[last:])
-    return {"ratio": max(steps[first:last]) / usual, "median_step_s": usual, "steps": last - first,
+    median_step = statistics.median(steps[WARM_STEPS:first] + steps[last:])
+    return {"ratio": max(steps[first:last]) / median_step, "median_step_s": median_step, "steps": last - first,
             "longest_undisturbed_step_s": max(steps[WARM_STEPS:first] + steps[last:]),
             "stopped_s": options.stop_seconds}
 
@@ -163,13 +163,14 @@ def measure_stopped(options, who):
 # ---- hangs and cuts ----
 
 # Ranks that share memory detect a skipped collective on their own and report it as broken.
-DECIDED = ("hang", "restart", "give_up")
-NAMED = r"^rank 1 on h1 (is|was|has)|; rank 1 is at fault"
-SHAPES = {0.1: dict(sequences=2, context=64), 2.0: dict(sequences=16, context=256)}
+DECISION_RULES = ("hang", "restart", "give_up")
+NAMES_RANK_1 = r"^rank 1 on h1 (is|was|has)|; rank 1 is at fault"
+# Batch and context by the approximate seconds of a step.
+SIZES = {0.1: dict(sequences=2, context=64), 2.0: dict(sequences=16, context=256)}
 
 
 def measure_hang(how, step_s):
-    """From the fault to the coordinator's decision that names the rank."""
+    """Measures the time from the fault to the coordinator's decision, which must name the rank."""
     import harness
     import faulty_trainers
 
@@ -178,7 +179,7 @@ def measure_hang(how, step_s):
         try:
             host = faulty_trainers.FaultyHost(cluster, pathlib.Path(folder))
             host.start()
-            job = cluster.submit(**job_keys(folder, **SHAPES[step_s]))
+            job = cluster.submit(**job_keys(folder, **SIZES[step_s]))
             wait_for_steps(folder, 3 * WARM_STEPS)
             began = time.monotonic()
             if how == "stop":
@@ -189,13 +190,13 @@ def measure_hang(how, step_s):
             def decided():
                 request = cluster.stubs.service.ListEventsRequest(job_id=job)
                 events = cluster.jobs.ListEvents(request, timeout=5).events
-                return next((event.notice for event in events if event.notice.rule in DECIDED), None)
+                return next((event.notice for event in events if event.notice.rule in DECISION_RULES), None)
 
             notice = harness.wait_until(decided, "the rank at fault is named", 90)
             took = time.monotonic() - began
-            if not re.search(NAMED, notice.text):
+            if not re.search(NAMES_RANK_1, notice.text):
                 raise MeasurementFailed(f"another rank was named: {notice.text}")
-            step = statistics.median(steps_on_file(folder)[WARM_STEPS:])
+            step = statistics.median(steps_in_metrics(folder)[WARM_STEPS:])
             cluster.trainctl("cancel", job)
             cluster.wait_for_end(job)
         finally:
@@ -204,7 +205,8 @@ def measure_hang(how, step_s):
 
 
 def measure_host_cut(options):
-    """From a disconnected host to the decision about it; two hosts with one rank each, in their own namespaces."""
+    """Measures the time from the disconnection of a host until its job is RECOVERING. Two hosts, each in its own
+    network namespace, have one rank each."""
     del options
     import net_cluster
     import processes
@@ -213,7 +215,7 @@ def measure_host_cut(options):
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         import harness
 
-        keys = job_keys(folder, **SHAPES[0.1])
+        keys = job_keys(folder, **SIZES[0.1])
         keys.pop("checkpoint__dir")
         document = harness.job_document(keys.pop("train__data__text")[0], **keys)
         with net_cluster.NetCluster(pathlib.Path(folder) / "net", f"bench{os.getpid()}") as cluster:
@@ -226,6 +228,6 @@ def measure_host_cut(options):
             cluster.network.host("b").link(up=False)
             began = time.monotonic()
             cluster.watcher.wait_for(lambda line: line["event"] == "state" and line["state"] == "RECOVERING",
-                                     "the decision", 60)
+                                     "the job is RECOVERING", 60)
             took = time.monotonic() - began
     return {"less_steps_s": max(0.0, took - 2 * step), "whole_s": took, "median_step_s": step}

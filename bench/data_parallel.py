@@ -22,10 +22,10 @@ import sides
 LAB_10M = sides.LAB_10M
 ONE_RANK = dataclasses.replace(LAB_10M, ranks=1, threads=2)
 TINY = sides.TINY
-FOUR = dataclasses.replace(LAB_10M, ranks=4, batch=4)
+FOUR_RANKS = dataclasses.replace(LAB_10M, ranks=4, batch=4)
 STATE_BYTES = 16  # per fp32 parameter: weight, gradient, two moments
 
-# Our runs by the name of the measurement; settings are keys of the job file.
+# Our runs by the name of their measurement: the shape, and further keys of the job file.
 OURS = {
     "ours-fp32": (ONE_RANK, {}),
     "ours-bf16": (ONE_RANK, {"train.precision": "bf16"}),
@@ -35,20 +35,21 @@ OURS = {
     "ours-zero3": (LAB_10M, {"parallel.data": "zero3"}),
     "ours-fsdp": (LAB_10M, {"parallel.data": "fsdp"}),
     "ours-fsdp-kept": (LAB_10M, {"parallel.data": "fsdp", "parallel.reshard_after_forward": False}),
-    "ours-hsdp": (FOUR, {"parallel.data": "hsdp", "parallel.shard": 2}),
+    "ours-hsdp": (FOUR_RANKS, {"parallel.data": "hsdp", "parallel.shard": 2}),
     "ours-recompute": (LAB_10M, {"parallel.recompute": "blocks"}),
     "ours-ddp-bf16": (LAB_10M, {"train.precision": "bf16"}),
     "ours-fsdp-bf16": (LAB_10M, {"parallel.data": "fsdp", "train.precision": "bf16"}),
     "ours-tiny-ddp": (TINY, {}),
     "ours-tiny-fsdp": (TINY, {"parallel.data": "fsdp"}),
 }
+# PyTorch's runs: the shape, the mode of gpt_torch.py, and whether it uses bf16.
 PEERS = {
     "fp32": (ONE_RANK, "eager", False), "bf16": (ONE_RANK, "eager", True), "ddp": (LAB_10M, "ddp", False),
     "zero1": (LAB_10M, "zero1", False), "fsdp": (LAB_10M, "fsdp2", False), "tiny-ddp": (TINY, "ddp", False),
     "tiny-fsdp": (TINY, "fsdp2", False),
 }
-# name, what, bars (as installed, tuned), aims; a side without a bar is not run
-AGAINST = [
+# name, what, bars and aims, each for PyTorch (as installed, tuned); without a bar that one is not run
+COMPARISONS = [
     ("fp32", "lab-10m fp32, 1 rank x 2 threads ÷ PyTorch eager", (1.9, 0.96), (2.3, 1.15)),
     ("bf16", "lab-10m bf16, 1 rank x 2 threads ÷ PyTorch eager autocast", (1.12, 0.92), (1.8, 1.4)),
     ("ddp", "lab-10m, 2 ranks x 1 thread: our DDP ÷ torchrun DDP", (1.95, 1.02), (2.4, 1.2)),
@@ -86,8 +87,8 @@ def recompute_time(measured):
 
 def state_bytes(measured):
     held = sum(memory_of(measured["ours-fsdp"], kind, "bytes") for kind in ("parameters", "gradients", "optimizer"))
-    least = STATE_BYTES * LAB_10M.parameters / LAB_10M.ranks
-    return held, least, held / least
+    minimum = STATE_BYTES * LAB_10M.parameters / LAB_10M.ranks
+    return held, minimum, held / minimum
 
 
 def exchanges(measured):
@@ -98,7 +99,7 @@ def exchanges(measured):
 
 def make_rows():
     rows = []
-    for name, what, bars, aims in AGAINST:
+    for name, what, bars, aims in COMPARISONS:
         for side, bar, aim in zip(("installed", "tuned"), bars, aims):
             if bar is None:
                 continue
@@ -147,12 +148,12 @@ def measure(rows, table, rounds, folder, log):
     measures, found, skipped = {**make_measures(folder), **gpu.make_measures(folder)}, {}, {}
     needed = {name for row in rows for name in row.measures} | set(table)
     wanted = [name for name in measures if name in needed]
-    for turn in range(rounds):
+    for round_index in range(rounds):
         measured = {}
-        for name in wanted if turn % 2 == 0 else reversed(wanted):
+        for name in wanted if round_index % 2 == 0 else reversed(wanted):
             if name in skipped:
                 continue
-            log(f"round {turn + 1} of {rounds}: {name}")
+            log(f"round {round_index + 1} of {rounds}: {name}")
             try:
                 measured[name] = measures[name]()
             except sides.MeasurementFailed as failure:  # reported in the table; the others continue
@@ -205,15 +206,15 @@ def main():
     parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
     args = parser.parse_args()
-    asked = args.row + [name for name in args.more.split(",") if name]
-    if (unknown := sorted(set(asked) - set(names))) or args.rounds < 1:
+    requested = args.row + [name for name in args.more.split(",") if name]
+    if (unknown := sorted(set(requested) - set(names))) or args.rounds < 1:
         parser.error(f"unknown row: {', '.join(unknown)}" if unknown else "--rounds must be 1 or more")
-    rows = [row for row in rows if not asked or row.name in asked]
-    table = TABLE if not asked or "table" in asked else []
+    rows = [row for row in rows if not requested or row.name in requested]
+    table = TABLE if not requested or "table" in requested else []
 
-    facts = run.machine()
-    if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
+    environment = run.machine()
+    if environment["load_before"] > 0.5:
+        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
               file=sys.stderr)
     def log(line):
         print(f"bench: {line}", file=sys.stderr, flush=True)
@@ -223,12 +224,12 @@ def main():
     summaries = [row.summary() for row in rows if row.figures]
     not_measured = [{"row": row.name, "what": row.what, "why": skipped[row.name]} for row in rows if not row.figures]
     not_measured += [{"row": row.name, "what": f"{row.what} (aim {row.aim})", "why": no_gpu}
-                     for row in gpu_rows if no_gpu and (not asked or row.name in asked)]
+                     for row in gpu_rows if no_gpu and (not requested or row.name in requested)]
     all_runs = {name: [one if isinstance(one, dict) else dataclasses.asdict(one) for one in runs]
                 for name, runs in found.items()}
-    document = json.dumps({"machine": facts, "rounds": args.rounds, "rows": summaries, "not_measured": not_measured,
-                           "runs": all_runs}, indent=1)
-    text = run.table(facts, summaries, args.rounds)
+    document = json.dumps({"machine": environment, "rounds": args.rounds, "rows": summaries,
+                           "not_measured": not_measured, "runs": all_runs}, indent=1)
+    text = run.table(environment, summaries, args.rounds)
     text += "".join(f"| {row['what']} | not measured: {row['why']} | | | | | |\n" for row in not_measured)
     if table:
         text += "\n".join(strategy_lines(found, skipped)) + "\n"

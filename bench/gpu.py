@@ -43,7 +43,7 @@ def run_peer(mode, folder):
              "batch": shape.batch, "warmup": shape.warmup, "steps": shape.steps, "data": sides.text_file(folder)}
     for name, value in sizes.items():
         command += [f"--{name}", value]
-    typed = time.time()
+    began = time.time()
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=folder,
                           timeout=sides.LIMIT_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -51,7 +51,7 @@ def run_peer(mode, folder):
         raise sides.MeasurementFailed(f"PyTorch's {mode} on the GPU ended with {done.returncode}:\n"
                                       f"{done.stderr[-2000:]}")
     result = json.loads(lines[-1])
-    return sides.Measured(result["tok_s"], result["first_step_unix"] - typed, result["step_ms"] / 1e3,
+    return sides.Measured(result["tok_s"], result["first_step_unix"] - began, result["step_ms"] / 1e3,
                           last_loss=result["last_loss"])
 
 
@@ -72,7 +72,7 @@ def make_rows():
                 run.ratio_of("ours-h200", "eager-h200", speed), ("ours-h200", "eager-h200")),
         run.Row("h200-compile", "the same ÷ torch.compile", "ratio", "higher", 0, 1.05,
                 run.ratio_of("ours-h200", "compile-h200", speed), ("ours-h200", "compile-h200")),
-        run.Row("h200-fsdp", "the same: FSDP world 1 ÷ plain", "ratio", "higher", 0, 0.98,
+        run.Row("h200-fsdp", "the same: FSDP on one rank ÷ DDP", "ratio", "higher", 0, 0.98,
                 run.ratio_of("ours-h200-fsdp", "ours-h200", speed), ("ours-h200-fsdp", "ours-h200")),
     ]
 
@@ -87,8 +87,8 @@ def main():
     rows = make_rows()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         measures = make_measures(pathlib.Path(folder))
-        for turn in range(rounds):
-            names = list(measures) if turn % 2 == 0 else list(reversed(measures))
+        for round_index in range(rounds):
+            names = list(measures) if round_index % 2 == 0 else list(reversed(measures))
             measured = {name: measures[name]() for name in names}
             for row in rows:
                 row.add(measured)

@@ -23,7 +23,7 @@ ROOT = sides.ROOT
 
 class Row:
     """One line of the table. `compare` computes its figure from the measurements named in `measures`. `bar` is the
-    figure that must be reached, `aim` the better one that we want."""
+    limit that the figure must meet, `aim` the better value that we want."""
 
     def __init__(self, name, what, unit, better, bar, aim, compare, measures):
         self.name, self.what, self.unit, self.better = name, what, unit, better
@@ -66,10 +66,10 @@ def make_rows():
         Row("tiny", "tiny, 2 ranks, batch 2 per rank: tokens/s ÷ torchrun DDP as installed", "ratio", "higher", 1.3,
             1.6,
             ratio_of("ours-tiny", "peer-tiny", speed), ("ours-tiny", "peer-tiny")),
-        Row("start", "tiny: (time to the end of the first step - a steady step) ÷ the same of torchrun", "ratio",
+        Row("start", "tiny: (time to the end of the first step - a steady step) ÷ that of torchrun DDP", "ratio",
             "lower", 0.4, 0.2,
             ratio_of("ours-tiny", "peer-tiny", start), ("ours-tiny", "peer-tiny")),
-        Row("submit", "from submit to the first rank's main, daemons running", "s", "lower", 0.5, 0.2,
+        Row("submit", "from submit to the first rank's main, with running daemons", "s", "lower", 0.5, 0.2,
             lambda measured: (measured["submit"], None, measured["submit"]), ("submit",)),
     ]
 
@@ -98,10 +98,10 @@ def make_measures(folder):
 def measure(rows, measures, pairs, log):
     """Adds a figure to each row in every round. `measures` maps the name of a measurement to its function."""
     wanted = [name for name in measures if any(name in row.measures for row in rows)]
-    for turn in range(pairs):
+    for round_index in range(pairs):
         measured = {}
-        for name in wanted if turn % 2 == 0 else reversed(wanted):
-            log(f"round {turn + 1} of {pairs}: {name}")
+        for name in wanted if round_index % 2 == 0 else reversed(wanted):
+            log(f"round {round_index + 1} of {pairs}: {name}")
             measured[name] = measures[name]()
         for row in rows:
             row.add(measured)
@@ -123,9 +123,10 @@ def number(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def table(facts, summaries, pairs):
-    lines = [f"{facts['cpu']}, {facts['cores']} cores, AVX-512 {'yes' if facts['avx512'] else 'no'}; "
-             f"commit {facts['commit']}, {facts['date']}; {pairs} rounds, sides alternating", "",
+def table(environment, summaries, pairs):
+    lines = [f"{environment['cpu']}, {environment['cores']} cores, "
+             f"AVX-512 {'yes' if environment['avx512'] else 'no'}; commit {environment['commit']}, "
+             f"{environment['date']}; {pairs} rounds, sides alternating", "",
              "| What | Ours | Peer | Figure: median (min, max) | Bar | Aim | |", "|---|---|---|---|---|---|---|"]
     for row in summaries:
         unit = "" if row["unit"] == "ratio" else f" {row['unit']}"
@@ -133,7 +134,7 @@ def table(facts, summaries, pairs):
         lines.append(f"| {row['what']} | {number(row['ours_median'])} | {number(row['peer_median'])} | "
                      f"{row['median']:.2f}{unit} ({row['min']:.2f}, {row['max']:.2f}) | {sign} {row['bar']} | "
                      f"{row['aim']} | "
-                     f"{'ok' if row['meets_bar'] else 'BELOW BAR'} |")
+                     f"{'ok' if row['meets_bar'] else 'MISSES BAR'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -158,9 +159,9 @@ def main():
         parser.error(f"unknown row: {', '.join(unknown)}" if unknown else "--pairs must be 1 or more")
     rows = [row for row in rows if not args.row or row.name in args.row]
 
-    facts = machine()
-    if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
+    environment = machine()
+    if environment["load_before"] > 0.5:
+        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
               file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         try:
@@ -169,8 +170,8 @@ def main():
         except sides.MeasurementFailed as failure:
             sys.exit(f"bench: {failure}")
     summaries = [row.summary() for row in rows]
-    document = json.dumps({"machine": facts, "pairs": args.pairs, "rows": summaries}, indent=1)
-    text = table(facts, summaries, args.pairs)
+    document = json.dumps({"machine": environment, "pairs": args.pairs, "rows": summaries}, indent=1)
+    text = table(environment, summaries, args.pairs)
     print(document if args.json else text)
     if args.save:
         save(args.save, document, text)

@@ -54,9 +54,9 @@ class Measured:
     tokens_per_s: float
     first_step_s: float  # from the command to the end of the first step
     step_s: float        # one steady step
-    exposed_s: float = 0  # part of it spent waiting for communication; ours only
+    exposed_s: float = 0  # part of step_s in which compute waits for communication; ours only
     last_loss: float = 0
-    # Rank 0 before the last update: {kind: {bytes, peak_bytes}}; ours only.
+    # Of rank 0 before the last update: {kind: {bytes, peak_bytes}}; ours only.
     memory: dict = dataclasses.field(default_factory=dict)
 
     @property
@@ -85,12 +85,12 @@ def text_file(folder):
 
 
 def memory_in(events):
-    """The memory reported last: a step contains it only if it differs from the step before."""
+    """The memory in the newest event that contains it: a step reports it only when it has changed."""
     return next((event["memory"] for event in reversed(events) if event.get("memory")), {})
 
 
 def run_ours(shape, folder, changes=None):
-    """One `trainctl run`; the first step is done when trainctl has printed it. `changes`: further keys of the job."""
+    """One `trainctl run`; the first step ends when trainctl has printed it. `changes`: further keys of the job."""
     with tempfile.TemporaryDirectory(dir=folder) as run_folder:
         command = [BIN / "trainctl", "run", ROOT / "configs" / "jobs" / "lab-10m.yaml", "--json"]
         settings = {
@@ -116,7 +116,7 @@ def run_ours(shape, folder, changes=None):
         for key, value in settings.items():
             command += ["--set", f"{key}={json.dumps(value)}"]
         first, events, output = None, [], []
-        typed = time.time()
+        began = time.time()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               cwd=run_folder) as process:
             for line in process.stdout:
@@ -134,7 +134,7 @@ def run_ours(shape, folder, changes=None):
     window = [event for event in events if event["step"] > shape.warmup]
     seconds = [shape.tokens_per_step / event["tokens_per_s"] for event in window]
     exposed = statistics.median(event["exposed_communication_s"] for event in window)
-    return Measured(shape.tokens_per_step * len(window) / sum(seconds), first - typed, statistics.median(seconds),
+    return Measured(shape.tokens_per_step * len(window) / sum(seconds), first - began, statistics.median(seconds),
                     exposed,
                     window[-1]["loss"], memory_in(events))
 
@@ -148,7 +148,7 @@ def build_lever(folder):
 
 
 def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
-    """One run of PyTorch's `mode` of gpt_torch.py, under torchrun if it has ranks; as installed or tuned."""
+    """One run of gpt_torch.py in this mode, under torchrun if the mode uses several ranks; as installed or tuned."""
     programs = pathlib.Path(sys.executable)
     one_process = mode in ("eager", "compile")
     launcher = [programs] if one_process else [programs.with_name("torchrun"), "--nproc-per-node", shape.ranks]
@@ -159,7 +159,7 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
     environment = dict(os.environ, OMP_NUM_THREADS=str(shape.threads))
     if tuned:
         environment["LD_PRELOAD"] = str(build_lever(folder))
-    typed = time.time()
+    began = time.time()
     done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True, cwd=folder,
                           timeout=LIMIT_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -167,7 +167,7 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
         output = done.stdout[-1000:] + done.stderr[-2000:]
         raise MeasurementFailed(f"PyTorch's {mode} ended with {done.returncode}:\n{output}")
     result = json.loads(lines[-1])
-    return Measured(result["tok_s"], result["first_step_unix"] - typed, result["step_ms"] / 1e3,
+    return Measured(result["tok_s"], result["first_step_unix"] - began, result["step_ms"] / 1e3,
                     last_loss=result["last_loss"])
 
 
@@ -186,8 +186,8 @@ def run_exchanges(shape, folder):
 def submit_to_main_s(folder, stubs):
     """Seconds from `trainctl submit` to the first message of a rank to its daemon, with coordinator and daemon running.
 
-    A rank sends that message first thing in main. The coordinator is polled every few milliseconds, so this is an upper
-    bound.
+    Sending that message is the first thing that a rank does in main. The coordinator is polled every few
+    milliseconds, so this is an upper bound.
     """
     sys.path.insert(0, str(ROOT / "tests" / "cluster"))
     import harness
@@ -199,11 +199,11 @@ def submit_to_main_s(folder, stubs):
         try:
             cluster.start_coordinator()
             cluster.start_worker("h1", slots=2)
-            typed = time.monotonic()
+            began = time.monotonic()
             job = cluster.submit(train__steps=5)
             harness.wait_until(lambda: any(rank.phase not in ("", "starting") for rank in cluster.get(job).job.ranks),
-                               "the first rank speaks")
-            seconds = time.monotonic() - typed
+                               "the first rank has reported")
+            seconds = time.monotonic() - began
             cluster.wait_for_end(job)
             return seconds
         finally:

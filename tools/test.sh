@@ -38,7 +38,7 @@ run_matrix() {
   local table="${PASSED%/*}/matrix.md"
   [[ -f $table ]] || printf '%s\n' '# Every strategy compared with one process' '' \
     'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters;' \
-    'by `./dev test --all`. A cell: strategy, ranks, micro-batches a rank and step, what else is on.' \
+    'by `./dev test --all`. A cell: strategy, ranks, micro-batches per rank and step, other options.' \
     '' '| Cell | Losses | Norms | Parameters |' '|---|---|---|---|' >"$table"
   TRAINYARD_PARITY_TABLE="$table" run_cells "$results" "$folder" "$filter" matrix_test || code=1
   if [[ $filter && matrix_test != *"$filter"* ]]; then

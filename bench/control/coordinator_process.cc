@@ -81,9 +81,9 @@ int64_t CoordinatorProcess::resident_bytes() const {
   while (std::getline(status, line)) {
     absl::string_view rest = line;
     if (!absl::ConsumePrefix(&rest, "VmRSS:")) continue;
-    std::vector<std::string> words = absl::StrSplit(rest, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    std::vector<std::string> fields = absl::StrSplit(rest, absl::ByAnyChar(" \t"), absl::SkipEmpty());
     int64_t kib = 0;
-    if (!words.empty() && absl::SimpleAtoi(words[0], &kib)) return kib << 10;
+    if (!fields.empty() && absl::SimpleAtoi(fields[0], &kib)) return kib << 10;
   }
   return 0;
 }

@@ -21,14 +21,14 @@ class CoordinatorProcess {
   CoordinatorProcess(const CoordinatorProcess&) = delete;
   CoordinatorProcess& operator=(const CoordinatorProcess&) = delete;
 
-  // Returns once it is ready; uses the same port when called again. Possible errors: Unavailable: it exited instead,
-  // see its log.
+  // Returns once the coordinator is ready; uses the same port when called again. Possible errors: Unavailable: it
+  // exited before it was ready; see its log.
   absl::Status Start();
   // Sends SIGKILL and waits for its exit.
   void Kill();
 
   const std::string& address() const { return address_; }
-  // Of the running process: user and system time so far; private resident memory in bytes.
+  // Of the running process: user and system time since its start; resident memory in bytes.
   absl::Duration cpu_time() const;
   int64_t resident_bytes() const;
 

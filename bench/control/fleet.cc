@@ -8,8 +8,8 @@ namespace trainyard::bench {
 namespace {
 
 const char* NameOf(Milestone milestone) {
-  constexpr const char* kNames[kMilestones] = {"hosts attached",   "trainers with go", "trainers dropped",
-                                               "exits durable",    "facts durable",    "streams ended",
+  constexpr const char* kNames[kMilestones] = {"attached hosts",   "trainers with go", "aborted trainers",
+                                               "durable exits",    "durable facts",    "ended streams",
                                                "daemons that left"};
   return kNames[static_cast<size_t>(milestone)];
 }
@@ -50,12 +50,12 @@ void Fleet::Reset() {
   tallies_.fill(Tally());
 }
 
-absl::StatusOr<absl::Time> Fleet::Await(Milestone milestone, uint64_t count, absl::Duration patience) {
+absl::StatusOr<absl::Time> Fleet::Await(Milestone milestone, uint64_t count, absl::Duration timeout) {
   absl::MutexLock lock(&tally_mu_);
   const Tally& tally = tallies_[static_cast<size_t>(milestone)];
   auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(tally_mu_) { return tally.count >= count; };
-  if (tally_changed_.AwaitFor(&tally_mu_, patience, reached)) return tally.last;
-  return absl::DeadlineExceededError(absl::StrCat("waited ", absl::FormatDuration(patience), " for ", count, " ",
+  if (tally_changed_.AwaitFor(&tally_mu_, timeout, reached)) return tally.last;
+  return absl::DeadlineExceededError(absl::StrCat("waited ", absl::FormatDuration(timeout), " for ", count, " ",
                                                   NameOf(milestone), "; reached ", tally.count));
 }
 
@@ -125,7 +125,7 @@ void Fleet::Handle(Entry entry) {
 void Fleet::EndFormer(const Entry& entry) {
   const auto* event = std::get_if<agent::Event>(&entry.item);
   if (event == nullptr || !std::holds_alternative<agent::SessionEnded>(*event)) return;
-  Reached(Milestone::kDetached, 1);
+  Reached(Milestone::kStreamEnded, 1);
   former_.erase(entry.incarnation);
 }
 

@@ -1,5 +1,5 @@
-// N simulated hosts in this process, each with its own connection, on one event thread; and waiting for their
-// milestones. For use by one thread of the bench.
+// N simulated hosts in this process, each with its own connection, on one event thread, and functions that wait for
+// their milestones. Used by one thread of the bench.
 //
 //   Fleet fleet(address);
 //   fleet.Add(64);
@@ -40,13 +40,13 @@ class Fleet {
   void SendToAll(const SimulatedHost::Command& command);
   size_t size() const { return size_; }
 
-  // Restarts the counts.
+  // Sets the counts of all milestones to 0.
   void Reset();
   // Waits until a milestone was reached `count` times since Reset; returns the time of the last. Possible errors:
   // DeadlineExceeded.
-  absl::StatusOr<absl::Time> Await(Milestone milestone, uint64_t count, absl::Duration patience = absl::Seconds(60));
+  absl::StatusOr<absl::Time> Await(Milestone milestone, uint64_t count, absl::Duration timeout = absl::Seconds(60));
   uint64_t Count(Milestone milestone) const;
-  // Sleeps.
+  // Waits for this time, while the hosts run.
   void Idle(absl::Duration duration) const;
 
  private:

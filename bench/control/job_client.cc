@@ -10,13 +10,13 @@
 namespace trainyard::bench {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 absl::Status ToStatus(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience)); }
+void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kTimeout)); }
 
 // A minimal model: it is not trained.
 v1::JobSpec MakeSpec(uint32_t ranks) {
@@ -93,7 +93,7 @@ absl::StatusOr<v1::JobState> JobClient::AwaitEnd(const std::string& job) {
 }
 
 absl::Status JobClient::AwaitHosts(uint32_t hosts) {
-  absl::Time deadline = absl::Now() + kPatience;
+  absl::Time deadline = absl::Now() + kTimeout;
   uint32_t attached = 0;
   while (absl::Now() < deadline) {
     grpc::ClientContext context;

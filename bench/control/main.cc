@@ -1,5 +1,5 @@
 // trainyard-bench-control ROW: measures one figure of the control plane and prints it as a line of JSON. Called by
-// bench/control_plane.py, which knows the bars. Exit codes: 0 measured; 1 failed; 2 wrong usage.
+// bench/control_plane.py, which compares the figures with their bars. Exit codes: 0 measured; 1 failed; 2 wrong usage.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -26,7 +26,7 @@ const std::map<std::string, Measure>& Rows() {
 }
 
 // Each connection needs a descriptor at both ends.
-void RaiseDescriptors() {
+void RaiseDescriptorLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
@@ -55,7 +55,7 @@ int Run(int argc, char** argv) {
     std::fprintf(stderr, "trainyard-bench-control: unknown row '%s'\n", row.c_str());
     return 2;
   }
-  RaiseDescriptors();
+  RaiseDescriptorLimit();
   absl::StatusOr<Figures> figures = found->second(setting);
   if (!figures.ok()) {
     std::fprintf(stderr, "trainyard-bench-control: %s with %zu hosts: %s\n", row.c_str(), setting.hosts,

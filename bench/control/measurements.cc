@@ -49,7 +49,7 @@ class Rounds {
   size_t begun_ = 0;
 };
 
-// A coordinator with its clients.
+// A coordinator with a fleet of hosts and a client.
 struct Stage {
   explicit Stage(const Setting& setting) : coordinator(setting.coordinator, setting.folder) {}
 
@@ -68,7 +68,7 @@ struct Stage {
   absl::StatusOr<std::string> Form() {
     fleet->Reset();
     ASSIGN_OR_RETURN(std::string job, jobs->Submit(static_cast<uint32_t>(fleet->size())));
-    RETURN_IF_ERROR(fleet->Await(Milestone::kGo, fleet->size()).status());
+    RETURN_IF_ERROR(fleet->Await(Milestone::kGoReceived, fleet->size()).status());
     return job;
   }
   // Its ranks do their step and exit.
@@ -78,7 +78,7 @@ struct Stage {
     if (state != v1::JOB_STATE_SUCCEEDED) {
       return absl::InternalError(absl::StrCat("job ", job, " ended as ", v1::JobState_Name(state)));
     }
-    return fleet->Await(Milestone::kExitStored, fleet->size()).status();
+    return fleet->Await(Milestone::kExitDurable, fleet->size()).status();
   }
 
   CoordinatorProcess coordinator;
@@ -104,7 +104,8 @@ absl::StatusOr<Figures> MeasureFormation(const Setting& setting) {
     absl::Duration cpu_before = stage.coordinator.cpu_time();
     absl::Time begin = absl::Now();
     fleet.Replace(last);
-    ASSIGN_OR_RETURN(absl::Time end, fleet.Await(Milestone::kGo, setting.hosts), << "in formation " << rounds.number());
+    ASSIGN_OR_RETURN(absl::Time end, fleet.Await(Milestone::kGoReceived, setting.hosts),
+                     << "in formation " << rounds.number());
     if (rounds.counts()) {
       times.push_back(Milliseconds(end - begin));
       cpu += Milliseconds(stage.coordinator.cpu_time() - cpu_before);
@@ -123,11 +124,11 @@ absl::StatusOr<Figures> MeasureStorm(const Setting& setting) {
   std::vector<double> times;
   for (Rounds rounds(setting); rounds.Next();) {
     const size_t i = rounds.number();
-    // New incarnations each time, as after a power cut of all hosts.
+    // All hosts have a new incarnation each time, as after a power cut.
     if (i > 0) {
       stage.fleet->SendToAll([](SimulatedHost& host) { host.LeaveCluster(); });
       RETURN_IF_ERROR(stage.jobs->AwaitHosts(0));
-      RETURN_IF_ERROR(stage.fleet->Await(Milestone::kDetached, setting.hosts).status());
+      RETURN_IF_ERROR(stage.fleet->Await(Milestone::kStreamEnded, setting.hosts).status());
     }
     stage.fleet->Reset();
     absl::Time begin = absl::Now();
@@ -151,10 +152,11 @@ absl::StatusOr<Figures> MeasureDeath(const Setting& setting) {
     size_t victim = (i * 37) % setting.hosts;
     absl::Time begin = absl::Now();
     stage.fleet->Send(victim, [](SimulatedHost& host) { host.KillTrainer(); });
-    ASSIGN_OR_RETURN(absl::Time end, stage.fleet->Await(Milestone::kDropped, setting.hosts - 1), << "in round " << i);
+    ASSIGN_OR_RETURN(absl::Time end, stage.fleet->Await(Milestone::kTrainerAborted, setting.hosts - 1),
+                     << "in round " << i);
     if (i > 0) times.push_back(Milliseconds(end - begin));
     RETURN_IF_ERROR(stage.jobs->AwaitEnd(job).status());
-    RETURN_IF_ERROR(stage.fleet->Await(Milestone::kExitStored, setting.hosts).status());
+    RETURN_IF_ERROR(stage.fleet->Await(Milestone::kExitDurable, setting.hosts).status());
   }
   return Summarize(times);
 }
@@ -173,19 +175,19 @@ absl::StatusOr<Figures> MeasureRestart(const Setting& setting) {
     serving.push_back(Milliseconds(absl::Now() - begin));
     ASSIGN_OR_RETURN(absl::Time attached, stage.fleet->Await(Milestone::kAttached, setting.hosts),
                      << "in restart " << i);
-    // Adopted: the coordinator knows again where every rank of the job is.
-    absl::Time asked;
+    // The job is adopted when the coordinator knows again where each of its ranks runs.
+    absl::Time requested;
     while (true) {
-      asked = absl::Now();
+      requested = absl::Now();
       ASSIGN_OR_RETURN(v1::Job view, stage.jobs->Get(job));
       if (view.state() != v1::JOB_STATE_RUNNING || view.generation() != 1) {
         return absl::InternalError(absl::StrCat("after restart ", i, " the job is ", v1::JobState_Name(view.state()),
                                                 " in generation ", view.generation(), ": ", view.reason()));
       }
       if (!view.unconfirmed()) break;
-      if (asked - attached > absl::Seconds(10)) return absl::DeadlineExceededError("the job stays unconfirmed");
+      if (requested - attached > absl::Seconds(10)) return absl::DeadlineExceededError("the job stays unconfirmed");
     }
-    times.push_back(Milliseconds(std::max(attached, asked) - begin));
+    times.push_back(Milliseconds(std::max(attached, requested) - begin));
   }
   RETURN_IF_ERROR(stage.Finish(job));
   Figures figures = Summarize(times);
@@ -203,7 +205,7 @@ absl::StatusOr<Figures> MeasureSteady(const Setting& setting) {
   absl::Time begin = absl::Now();
   stage.fleet->Idle(setting.duration);
   cpu = stage.coordinator.cpu_time() - cpu;
-  if (stage.fleet->Count(Milestone::kDetached) > 0) return absl::InternalError("hosts lost their connection");
+  if (stage.fleet->Count(Milestone::kStreamEnded) > 0) return absl::InternalError("hosts lost their connection");
   return Figures{{"cpu_percent", 100 * absl::FDivDuration(cpu, absl::Now() - begin)},
                  {"memory_mib", static_cast<double>(stage.coordinator.resident_bytes()) / (1 << 20)},
                  {"memory_empty_mib", memory_empty}};
@@ -216,12 +218,12 @@ absl::StatusOr<Figures> MeasureEvents(const Setting& setting) {
   RETURN_IF_ERROR(stage.Attach(setting.hosts));
   ASSIGN_OR_RETURN(std::string job, stage.Form());
   stage.fleet->SendToAll([](SimulatedHost& host) { host.Flood(kWindow); });
-  RETURN_IF_ERROR(stage.fleet->Await(Milestone::kFactsStored, setting.hosts * kWindow).status());
-  uint64_t before = stage.fleet->Count(Milestone::kFactsStored);
+  RETURN_IF_ERROR(stage.fleet->Await(Milestone::kFactDurable, setting.hosts * kWindow).status());
+  uint64_t before = stage.fleet->Count(Milestone::kFactDurable);
   absl::Duration cpu = stage.coordinator.cpu_time();
   absl::Time begin = absl::Now();
   stage.fleet->Idle(setting.duration);
-  uint64_t stored = stage.fleet->Count(Milestone::kFactsStored) - before;
+  uint64_t stored = stage.fleet->Count(Milestone::kFactDurable) - before;
   absl::Duration took = absl::Now() - begin;
   cpu = stage.coordinator.cpu_time() - cpu;
   stage.fleet->SendToAll([](SimulatedHost& host) { host.Flood(0); });

@@ -1,5 +1,6 @@
 // The measurements of the control plane without real trainers: each function starts its own coordinator and fleet,
-// measures, and returns the figures. Documented in bench/README.md; the bars are in bench/control_plane.py.
+// measures, and returns the figures. Documented in bench/README.md; the bars, which are the limits that the
+// figures must meet, are in bench/control_plane.py.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ struct Setting {
   std::string folder;       // for its state; initially empty
   size_t hosts = 64;
   size_t samples = 100;
-  absl::Duration duration = absl::Seconds(20);  // of the rows steady and events
+  absl::Duration duration = absl::Seconds(20);  // of the measurements steady and events
   absl::Duration limit = absl::Minutes(5);      // no further sample is started after this time
 };
 

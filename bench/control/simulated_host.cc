@@ -11,8 +11,9 @@
 namespace trainyard::bench {
 namespace {
 
-// From the abort request to the exit: a real trainer leaves its collective and stops LibTorch's threads.
-constexpr absl::Duration kAbortTakes = absl::Milliseconds(100);
+// The time from the abort request to the exit, in which a real trainer leaves its collective and stops LibTorch's
+// threads.
+constexpr absl::Duration kAbortDuration = absl::Milliseconds(100);
 
 agent::CoreOptions MakeCoreOptions(const SimulatedHost::Options& options) {
   agent::CoreOptions core{
@@ -23,7 +24,7 @@ agent::CoreOptions MakeCoreOptions(const SimulatedHost::Options& options) {
       .inventory = {},
       .cluster_id = "",
       .make_token = [] { return std::string(32, 't'); },
-      // After losing the coordinator, hosts reconnect spread out in time, by their number.
+      // Seeded by the incarnation, so that hosts do not reconnect at the same time after losing the coordinator.
       .random =
           [seed = options.incarnation]() mutable {
             seed = seed * 6'364'136'223'846'793'005ULL + 1'442'695'040'888'963'407ULL;
@@ -64,23 +65,23 @@ void SimulatedHost::Handle(Item item, absl::Time now) {
     bool from_coordinator = IsFromCoordinator(*event);
     if (std::holds_alternative<agent::Welcomed>(*event)) options_.reached(Milestone::kAttached, 1);
     if (std::holds_alternative<agent::SessionEnded>(*event)) {
-      options_.reached(Milestone::kDetached, 1);
+      options_.reached(Milestone::kStreamEnded, 1);
       over_ = left_;
     }
-    Take(std::move(*event));
+    PassToCore(std::move(*event));
     if (from_coordinator) session_.ReadMore();
   } else if (auto* arrived = std::get_if<ValuesArrived>(&item)) {
-    Count(*arrived);
+    CountValues(*arrived);
   } else {
     std::get<Command>(item)(*this);
   }
 }
 
-void SimulatedHost::Take(agent::Event event) {
-  soon_.push_back(std::move(event));
-  while (!soon_.empty()) {
-    agent::Event next = std::move(soon_.front());
-    soon_.pop_front();
+void SimulatedHost::PassToCore(agent::Event event) {
+  pending_events_.push_back(std::move(event));
+  while (!pending_events_.empty()) {
+    agent::Event next = std::move(pending_events_.front());
+    pending_events_.pop_front();
     for (agent::Effect& effect : core_.Handle(std::move(next), now_)) {
       std::visit([this](auto& what) { Do(what); }, effect);
     }
@@ -96,7 +97,7 @@ SimulatedHost::Trainer* SimulatedHost::Find(agent::LinkId link) {
 
 void SimulatedHost::ReportFact(Trainer& trainer, v1::Fact fact) {
   fact.set_sequence(++trainer.last_fact);
-  Take(agent::LinkFact{trainer.link, std::move(fact)});
+  PassToCore(agent::LinkFact{trainer.link, std::move(fact)});
 }
 
 void SimulatedHost::PutValue(const Trainer& trainer) {
@@ -112,7 +113,7 @@ void SimulatedHost::PutValue(const Trainer& trainer) {
   session_.Send(std::move(message));
 }
 
-void SimulatedHost::Count(const ValuesArrived& arrived) {
+void SimulatedHost::CountValues(const ValuesArrived& arrived) {
   for (auto& [id, trainer] : trainers_) {
     if (agent::GroupOf(id) != arrived.group || trainer.ended) continue;
     uint32_t all = trainer.desired.world_size();
@@ -134,12 +135,12 @@ void SimulatedHost::Do(agent::StartProcess& effect) {
   trainer.desired = std::move(effect.desired);
   trainer.token = effect.token;
   trainer.link = agent::LinkId(++links_);
-  Soon(agent::ProcessStarted{id, 1000});
+  Enqueue(agent::ProcessStarted{id, 1000});
   v1::RegisterTrainer registration;
   *registration.mutable_key() = trainer.desired.key();
   registration.set_token(trainer.token);
   registration.set_pid(1000);
-  Soon(agent::LinkOpened{trainer.link, std::move(registration)});
+  Enqueue(agent::LinkOpened{trainer.link, std::move(registration)});
 }
 
 void SimulatedHost::Do(agent::SendLink& effect) {
@@ -149,18 +150,18 @@ void SimulatedHost::Do(agent::SendLink& effect) {
     v1::Fact fact;
     fact.mutable_registered()->set_spec_digest(effect.message.start().trainer().spec_digest());
     fact.set_sequence(++trainer->last_fact);
-    Soon(agent::LinkFact{trainer->link, std::move(fact)});
+    Enqueue(agent::LinkFact{trainer->link, std::move(fact)});
     PutValue(*trainer);
   } else if (effect.message.has_go()) {
-    options_.reached(Milestone::kGo, 1);
+    options_.reached(Milestone::kGoReceived, 1);
   } else if (effect.message.has_ack()) {
     uint64_t sequence = effect.message.ack().sequence();
-    if (flood_window_ > 0) options_.reached(Milestone::kFactsStored, sequence - trainer->acknowledged);
+    if (flood_window_ > 0) options_.reached(Milestone::kFactDurable, sequence - trainer->acknowledged);
     trainer->acknowledged = sequence;
     ContinueFlood(*trainer);
   } else if (effect.message.has_abort() && !trainer->ended) {
-    options_.reached(Milestone::kDropped, 1);
-    trainer->exits_at = now_ + kAbortTakes;
+    options_.reached(Milestone::kTrainerAborted, 1);
+    trainer->exits_at = now_ + kAbortDuration;
   }
 }
 
@@ -189,7 +190,7 @@ void SimulatedHost::Do(agent::CloseLink& effect) {
 void SimulatedHost::Do(agent::SignalProcess& effect) {
   auto at = trainers_.find(effect.id);
   if (at == trainers_.end() || at->second.ended) return;
-  options_.reached(Milestone::kDropped, 1);
+  options_.reached(Milestone::kTrainerAborted, 1);
   v1::TrainerExited exited;
   exited.set_cause(v1::TrainerExited::CAUSE_SIGNAL);
   exited.set_signal(effect.signal);
@@ -197,12 +198,12 @@ void SimulatedHost::Do(agent::SignalProcess& effect) {
 }
 
 void SimulatedHost::Do(agent::MarkReported& effect) {
-  options_.reached(Milestone::kExitStored, 1);
+  options_.reached(Milestone::kExitDurable, 1);
   trainers_.erase(effect.id);
 }
 
 void SimulatedHost::Do(agent::Leave&) {
-  options_.reached(Milestone::kRefused, 1);
+  options_.reached(Milestone::kDaemonLeft, 1);
   left_ = true;
   session_.HangUp("the daemon leaves");
 }
@@ -211,8 +212,8 @@ void SimulatedHost::Do(agent::Leave&) {
 
 void SimulatedHost::EndTrainer(const agent::TrainerId& id, Trainer& trainer, v1::TrainerExited exited) {
   trainer.ended = true;
-  Soon(agent::LinkClosed{trainer.link});
-  Soon(agent::ProcessEnded{id, std::move(exited)});
+  Enqueue(agent::LinkClosed{trainer.link});
+  Enqueue(agent::ProcessEnded{id, std::move(exited)});
 }
 
 void SimulatedHost::FinishTrainers() {
@@ -227,23 +228,23 @@ void SimulatedHost::FinishTrainers() {
       step.set_loss(1.0);
       step.set_tokens(1);
       step.set_step_s(1e-3);
-      Soon(agent::LinkReport{trainer.link, std::move(report)});
+      Enqueue(agent::LinkReport{trainer.link, std::move(report)});
       v1::Fact saved;  // the job does not succeed without it
       saved.mutable_saved()->set_step(1);
       saved.mutable_saved()->set_path("/runs/step-00000001");
       saved.mutable_saved()->set_manifest_hash("0");
       saved.set_sequence(++trainer.last_fact);
-      Soon(agent::LinkFact{trainer.link, std::move(saved)});
+      Enqueue(agent::LinkFact{trainer.link, std::move(saved)});
     }
     v1::Fact fact;
     fact.mutable_finished()->set_step(1);
     fact.set_sequence(++trainer.last_fact);
-    Soon(agent::LinkFact{trainer.link, std::move(fact)});
+    Enqueue(agent::LinkFact{trainer.link, std::move(fact)});
     v1::TrainerExited exited;
     exited.set_cause(v1::TrainerExited::CAUSE_EXIT);
     EndTrainer(id, trainer, std::move(exited));
   }
-  Take(agent::Tick{});
+  PassToCore(agent::Tick{});
 }
 
 void SimulatedHost::KillTrainer() {
@@ -254,13 +255,13 @@ void SimulatedHost::KillTrainer() {
     exited.set_signal(SIGKILL);
     EndTrainer(id, trainer, std::move(exited));
   }
-  Take(agent::Tick{});
+  PassToCore(agent::Tick{});
 }
 
 void SimulatedHost::Flood(uint64_t window) {
   flood_window_ = window;
   for (auto& [id, trainer] : trainers_) ContinueFlood(trainer);
-  Take(agent::Tick{});
+  PassToCore(agent::Tick{});
 }
 
 // Each fact changes the record of the rank: its restore point.
@@ -271,7 +272,7 @@ void SimulatedHost::ContinueFlood(Trainer& trainer) {
     fact.mutable_restored()->set_step(trainer.last_fact);
     fact.mutable_restored()->set_path("/bench/step");
     fact.set_sequence(++trainer.last_fact);
-    Soon(agent::LinkFact{trainer.link, std::move(fact)});
+    Enqueue(agent::LinkFact{trainer.link, std::move(fact)});
   }
 }
 

@@ -18,22 +18,22 @@
 
 namespace trainyard::bench {
 
-// Milestones for which the bench waits.
+// What a host reports to the fleet, so that the bench can wait for it.
 enum class Milestone {
-  kAttached,     // welcomed by the coordinator
-  kGo,           // a trainer has received go
-  kDropped,      // a trainer received an abort request because it is no longer desired, or was killed
-  kExitStored,   // a trainer's exit is durable at the coordinator
-  kFactsStored,  // a fact of a flood is durable
-  kDetached,     // the stream has ended
-  kRefused,      // the coordinator or the bench ordered the daemon to leave the cluster
+  kAttached,        // welcomed by the coordinator
+  kGoReceived,      // a trainer has received go
+  kTrainerAborted,  // a trainer has received an abort request, because it is no longer desired, or was killed
+  kExitDurable,     // a trainer's exit is durable at the coordinator
+  kFactDurable,     // a fact of a flood is durable
+  kStreamEnded,     // the stream has ended
+  kDaemonLeft,      // the daemon has left the cluster, as the coordinator or the bench requested
 };
 constexpr size_t kMilestones = 7;
 
 class SimulatedHost {
  public:
   using Command = std::function<void(SimulatedHost&)>;
-  // `count` further values of `group` have arrived.
+  // `count` more values of `group` have arrived.
   struct ValuesArrived {
     agent::GroupId group;
     uint32_t count;
@@ -66,7 +66,7 @@ class SimulatedHost {
   void KillTrainer();
   // Keeps `window` facts in flight from now on; 0 stops that.
   void Flood(uint64_t window);
-  void LeaveCluster() { Take(agent::LeaveRequested{agent::Leaving::kStayingTrainers}); }
+  void LeaveCluster() { PassToCore(agent::LeaveRequested{agent::Leaving::kStayingTrainers}); }
   // Begins to stop the session, so that hosts stop concurrently at the end of the bench.
   void HangUp() { session_.HangUp("the bench ends"); }
 
@@ -85,13 +85,13 @@ class SimulatedHost {
     bool ended = false;
   };
 
-  // Passes the event to the core and carries out its effects.
-  void Take(agent::Event event);
-  void Soon(agent::Event event) { soon_.push_back(std::move(event)); }
+  // Passes the event, and those that were enqueued before it, to the core and carries out their effects.
+  void PassToCore(agent::Event event);
+  void Enqueue(agent::Event event) { pending_events_.push_back(std::move(event)); }
   Trainer* Find(agent::LinkId link);
   void ReportFact(Trainer& trainer, v1::Fact fact);
   void PutValue(const Trainer& trainer);
-  void Count(const ValuesArrived& arrived);
+  void CountValues(const ValuesArrived& arrived);
   void EndTrainer(const agent::TrainerId& id, Trainer& trainer, v1::TrainerExited exited);
   void ContinueFlood(Trainer& trainer);
   void EndAborted();
@@ -115,7 +115,7 @@ class SimulatedHost {
   agent::Core core_;
   agent::Session session_;
   std::map<agent::TrainerId, Trainer> trainers_;
-  std::deque<agent::Event> soon_;
+  std::deque<agent::Event> pending_events_;
   absl::Time now_;
   uint64_t links_ = 0;
   uint64_t flood_window_ = 0;

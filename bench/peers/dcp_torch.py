@@ -4,9 +4,9 @@ model.
 
     torchrun --nproc-per-node 2 dcp_torch.py --out FOLDER
 
-The model is gpt_torch.py's, sharded by fully_shard, with AdamW's state after one step. A save is `async_save` and the
-wait for its future, when the bytes are synced; a load is `load` and setting the state of model and optimizer. Nothing
-else runs meanwhile. Prints one JSON line with the seconds of each save and load on the slowest rank.
+The model is that of gpt_torch.py, sharded by fully_shard, with AdamW's state after one step. A save is `async_save` and
+the wait for its future, when the bytes are synced; a load is `load` and setting the state of model and optimizer.
+Nothing else runs meanwhile. Prints one JSON line with the seconds of each save and load on the slowest rank.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import gpt_torch
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="a folder that is there")
+    parser.add_argument("--out", required=True, help="an existing folder")
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--heads", type=int, default=6)

@@ -23,7 +23,7 @@ import gpt_torch
 
 
 class Exchanges:
-    """Counts by kind; `world` ranks, of which this is `rank`."""
+    """Counts and bytes of the exchanges, by kind."""
 
     def __init__(self):
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -116,7 +116,7 @@ def run(step, args, steps):
     model = gpt_torch.Gpt2(args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     exchanges = Exchanges()
-    batches = gpt_torch.Batches(args, 0)  # the same on every rank; each uses its own part, or what it receives
+    batches = gpt_torch.Batches(args, 0)  # the same on every rank; each uses its part, or what rank 0 sends it
     step(model, optimizer, batches.next(), exchanges)
     exchanges.counts.clear(), exchanges.bytes.clear()
     dist.barrier()
@@ -145,7 +145,7 @@ def main():
     ddp_parameters, ddp = run(ddp_step, args, args.steps)
     if dist.get_rank() == 0:
         difference = (legacy_parameters - ddp_parameters).abs().max().item()
-        assert difference < 1e-3, f"both must train alike, parameters differ by {difference}"
+        assert difference < 1e-3, f"both must end with the same parameters, which differ by {difference}"
         print(json.dumps({"legacy": legacy, "ddp": ddp, "largest_difference": difference}))
     dist.destroy_process_group()
 
