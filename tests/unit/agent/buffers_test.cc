@@ -59,10 +59,10 @@ TEST(ReportBuffer, ReportsWithoutSteps_AreThinnedToTheNewest) {
   }
 
   EXPECT_EQ(buffer.due(), kStart + absl::Milliseconds(500));
-  std::vector<v1::RankReport> taken = buffer.TakeUnsent(kStart + absl::Milliseconds(510));
-  ASSERT_THAT(taken, SizeIs(1));
-  EXPECT_EQ(taken[0].last_step(), 10);
-  EXPECT_DOUBLE_EQ(taken[0].age_s(), 0.5);
+  std::vector<v1::RankReport> reports = buffer.TakeUnsent(kStart + absl::Milliseconds(510));
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].last_step(), 10);
+  EXPECT_DOUBLE_EQ(reports[0].age_s(), 0.5);
 }
 
 TEST(ReportBuffer, NewStream_SendsAllStoredReportsInMessagesOfLimitedSize) {
@@ -86,12 +86,12 @@ TEST(ReportBuffer, StepsBeyondTheLimit_AreDroppedOldestFirstAndCounted) {
   uint64_t total = limits::kDaemonReports + 10;
 
   for (uint64_t step = 1; step <= total; ++step) buffer.Add(Steps(step, step), kStart);
-  std::vector<v1::RankReport> taken = buffer.TakeUnsent(kStart);
+  std::vector<v1::RankReport> reports = buffer.TakeUnsent(kStart);
 
-  EXPECT_EQ(StepsOf(taken).front(), 11);
-  EXPECT_EQ(StepsOf(taken).back(), total);
-  EXPECT_EQ(taken.front().dropped_steps(), 10);
-  EXPECT_EQ(taken.back().dropped_steps(), 0);
+  EXPECT_EQ(StepsOf(reports).front(), 11);
+  EXPECT_EQ(StepsOf(reports).back(), total);
+  EXPECT_EQ(reports.front().dropped_steps(), 10);
+  EXPECT_EQ(reports.back().dropped_steps(), 0);
 }
 
 TEST(ReportBuffer, StepsThatWereSentBeforeRemoval_CountAsReportedNotAsDropped) {
@@ -134,13 +134,14 @@ TEST(ReportBuffer, Evaluation_FollowsItsStep) {
     buffer.Add(report, kStart);
   }
 
-  std::vector<v1::RankReport> taken = buffer.TakeUnsent(kStart);
+  std::vector<v1::RankReport> reports = buffer.TakeUnsent(kStart);
 
-  ASSERT_THAT(taken, SizeIs(2));
-  EXPECT_EQ(taken[0].evals_size(), 2);
-  EXPECT_EQ(taken[1].evals(0).step(), 300);
+  ASSERT_THAT(reports, SizeIs(2));
+  EXPECT_EQ(reports[0].evals_size(), 2);
+  EXPECT_EQ(reports[1].evals(0).step(), 300);
 }
 
+// A report of a rank that is in `phase` after `seconds` in the phase `ended`.
 v1::RankReport Phase(const std::string& phase, const std::string& ended, double seconds) {
   v1::RankReport report;
   report.set_phase(phase);
@@ -158,10 +159,10 @@ TEST(ReportBuffer, PhaseTimes_SurviveThinningAndAreReportedOnce) {
   buffer.Add(Phase("train", "train", 0.3), kStart + absl::Milliseconds(20));
   buffer.Add(Phase("train", "train", 0.2), kStart + absl::Milliseconds(30));
 
-  std::vector<v1::RankReport> taken = buffer.TakeUnsent(kStart + absl::Milliseconds(500));
-  ASSERT_THAT(taken, SizeIs(1));
+  std::vector<v1::RankReport> reports = buffer.TakeUnsent(kStart + absl::Milliseconds(500));
+  ASSERT_THAT(reports, SizeIs(1));
   std::map<std::string, double> times;
-  for (const v1::PhaseTime& time : taken[0].phase_times()) times[time.phase()] = time.longest_s();
+  for (const v1::PhaseTime& time : reports[0].phase_times()) times[time.phase()] = time.longest_s();
   EXPECT_EQ(times, (std::map<std::string, double>{{"save", 9}, {"train", 0.3}}));
 
   buffer.RepeatLast(v1::TrainerKey(), /*silent=*/true, kStart + absl::Seconds(2));

@@ -182,12 +182,13 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
   desired.set_world_size(8);
   desired.set_local_rank(1);
   desired.set_local_world_size(2);
-  std::map<std::string, std::string> own = {{"HOME", "/home/a"}, {"SECRET", "x"}, {"LD_LIBRARY_PATH", "/opt/lib"}};
+  std::map<std::string, std::string> daemon_environment = {
+      {"HOME", "/home/a"}, {"SECRET", "x"}, {"LD_LIBRARY_PATH", "/opt/lib"}};
 
   std::vector<std::string> variables = TrainerEnvironment(
       desired, {.threads = 4, .token = "abc", .snapshots = "/m/d", .lookup = [&](const char* name) -> const char* {
-                  auto at = own.find(name);
-                  return at == own.end() ? nullptr : at->second.c_str();
+                  auto at = daemon_environment.find(name);
+                  return at == daemon_environment.end() ? nullptr : at->second.c_str();
                 }});
 
   for (const char* expected : {"HOME=/home/a", "LD_LIBRARY_PATH=/opt/lib", "TRAINYARD_TOKEN=abc", "OMP_NUM_THREADS=4",

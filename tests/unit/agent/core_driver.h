@@ -65,7 +65,7 @@ class CoreDriver {
     for (size_t i = 0; i < last_.size(); ++i) {
       auto* store = std::get_if<StoreFacts>(&last_[i]);
       if (store == nullptr) continue;
-      held_ = *store;
+      pending_write_ = *store;
       if (disk_is_held) continue;
       std::vector<Effect> more = core_->Handle(DiskAnswer(), clock_.TimeNow());
       last_.insert(last_.end(), more.begin(), more.end());
@@ -73,13 +73,13 @@ class CoreDriver {
     all_.insert(all_.end(), last_.begin(), last_.end());
     return last_;
   }
-  // Lets a held disk carry out its write.
-  void LetDiskWrite() { Handle(DiskAnswer()); }
-  bool disk_is_held = false;
+  // Lets a held disk complete its write.
+  void CompleteWrite() { Handle(DiskAnswer()); }
+  bool disk_is_held = false;  // writes wait for CompleteWrite
   absl::Status disk_error;
   const std::string& disk() const { return disk_; }
   void Advance(absl::Duration by) { clock_.AdvanceTime(by); }
-  // As the daemon's thread does: ticks whenever the core requests it, until `by` has passed.
+  // Ticks whenever the core requests it, as the daemon's thread does, until `by` has passed.
   void Run(absl::Duration by) {
     absl::Time end = clock_.TimeNow() + by;
     while (core_->NextWake() <= end) {
@@ -142,7 +142,7 @@ class CoreDriver {
     return ended;
   }
 
-  // The effects of one type: those of the last event, or all so far.
+  // The effects of one type: those of the last event, or all since ForgetEffects.
   template <typename T>
   std::vector<T> Last() const {
     return Filter<T>(last_);
@@ -168,19 +168,19 @@ class CoreDriver {
     }
     return "none";
   }
-  void Forget() { all_.clear(); }
+  void ForgetEffects() { all_.clear(); }
 
  private:
   FactsStored DiskAnswer() {
     if (!disk_error.ok()) return {disk_error};
-    disk_ = held_.replace ? held_.bytes : disk_ + held_.bytes;
+    disk_ = pending_write_.replace ? pending_write_.bytes : disk_ + pending_write_.bytes;
     return {};
   }
   template <typename T>
   static std::vector<T> Filter(const std::vector<Effect>& effects) {
     std::vector<T> found;
     for (const Effect& effect : effects) {
-      if (const T* of_kind = std::get_if<T>(&effect)) found.push_back(*of_kind);
+      if (const T* match = std::get_if<T>(&effect)) found.push_back(*match);
     }
     return found;
   }
@@ -196,7 +196,7 @@ class CoreDriver {
   int tokens_ = 0;
   int outboxes_ = 0;
   std::string disk_;
-  StoreFacts held_ = {};
+  StoreFacts pending_write_ = {};
   std::unique_ptr<Core> core_;
   std::vector<Effect> last_;
   std::vector<Effect> all_;
@@ -210,7 +210,7 @@ class RunningTrainerTest : public ::testing::Test {
     driver_.Handle(driver_.State(1, {Desired(Rank(0))}));
     driver_.Handle(ProcessStarted{Rank(0), 4242});
     driver_.Handle(driver_.Open(LinkId(1), Rank(0)));
-    driver_.Run(absl::Milliseconds(200));  // its start was reported, too
+    driver_.Run(absl::Milliseconds(200));  // until its start was reported, which is not urgent
   }
   CoreDriver driver_;
 };

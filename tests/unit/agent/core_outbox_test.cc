@@ -11,8 +11,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// An incarnation to which rank 0 has reported the save of step 100; the rank is still running. `acked`: the coordinator
-// has acknowledged the fact.
+// Returns the outbox's file of an incarnation to which rank 0 has reported the save of step 100; the rank is still
+// running. `acked`: the coordinator has acknowledged the fact.
 std::string DiskOfEarlierIncarnation(bool acked) {
   CoreDriver driver;
   driver.Attach();
@@ -27,7 +27,7 @@ std::string DiskOfEarlierIncarnation(bool acked) {
   return driver.disk();
 }
 
-void TakeOver(CoreDriver& driver) {
+void AdoptRank0(CoreDriver& driver) {
   driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   driver.Handle(driver.Open(kLink1, Rank(0), /*reconnect=*/true));
 }
@@ -40,7 +40,7 @@ TEST_F(RunningTrainerTest, FactThatIsNotOnDisk_IsNotSentAndDelaysTheRevision) {
   EXPECT_THAT(driver_.LastFacts(), IsEmpty());
   EXPECT_EQ(driver_.All<SendUp>().back().message.heartbeat().applied_revision(), 1);
 
-  driver_.LetDiskWrite();
+  driver_.CompleteWrite();
 
   ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
   EXPECT_EQ(driver_.LastFacts()[0].saved().step(), 100);
@@ -61,9 +61,9 @@ TEST(AgentOutbox, FactsOfAnEarlierIncarnation_AreSentUnderTheSameNumbers) {
 
 TEST(AgentOutbox, FactReportedAgainToTheNextIncarnation_IsNotAddedAgain) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
-  TakeOver(driver);
+  AdoptRank0(driver);
   driver.Attach();
-  driver.Forget();
+  driver.ForgetEffects();
 
   driver.Handle(driver.Saved(kLink1, 1, 100));
   EXPECT_THAT(driver.LastFacts(), IsEmpty());
@@ -74,7 +74,7 @@ TEST(AgentOutbox, FactReportedAgainToTheNextIncarnation_IsNotAddedAgain) {
 
 TEST(AgentOutbox, FactThatWasDurableBeforeTheDaemonWasKilled_IsAcknowledgedByTheNextIncarnation) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/true));
-  TakeOver(driver);
+  AdoptRank0(driver);
 
   // The acknowledgement was lost with the daemon; the trainer reports the fact again.
   ASSERT_THAT(driver.Last<SendLink>(), SizeIs(1));
@@ -99,7 +99,7 @@ TEST(AgentOutbox, MarksOfTrainersThatNoLongerExist_AreForgotten) {
 
 TEST(AgentOutbox, AcknowledgementToTheNextIncarnation_ReachesTheAdoptedTrainer) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
-  TakeOver(driver);
+  AdoptRank0(driver);
   driver.Attach();
 
   driver.Handle(FactsAcknowledged{2});
@@ -109,21 +109,21 @@ TEST(AgentOutbox, AcknowledgementToTheNextIncarnation_ReachesTheAdoptedTrainer) 
 }
 
 TEST(AgentOutbox, ExitInTheOutboxOfAnEarlierIncarnation_IsReportedOnce) {
-  CoreDriver before;
-  before.Attach();
-  before.Handle(before.State(1, {Desired(Rank(0))}));
-  before.Handle(ProcessStarted{Rank(0), 9});
-  before.Handle(before.Ended(Rank(0), 4));
-  CoreDriver driver("c1", before.disk());
+  CoreDriver earlier;
+  earlier.Attach();
+  earlier.Handle(earlier.State(1, {Desired(Rank(0))}));
+  earlier.Handle(ProcessStarted{Rank(0), 9});
+  earlier.Handle(earlier.Ended(Rank(0), 4));
+  CoreDriver driver("c1", earlier.disk());
   driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
   driver.Handle(driver.Ended(Rank(0), 4));
 
   driver.Attach();
   driver.Handle(FactsAcknowledged{2});
 
-  int ends = 0;
-  for (const v1::Fact& fact : driver.AllFacts()) ends += fact.has_exited() ? 1 : 0;
-  EXPECT_EQ(ends, 1);
+  int exits = 0;
+  for (const v1::Fact& fact : driver.AllFacts()) exits += fact.has_exited() ? 1 : 0;
+  EXPECT_EQ(exits, 1);
   EXPECT_THAT(driver.Last<MarkReported>(), SizeIs(1));
 }
 
@@ -141,7 +141,7 @@ TEST_F(RunningTrainerTest, FullDisk_IsLoggedOnceAndFactsContinueUnderANewId) {
 
   driver_.Handle(driver_.Welcome());
   EXPECT_EQ(driver_.LastFacts().back().saved().step(), 100);
-  driver_.Forget();
+  driver_.ForgetEffects();
   driver_.Run(absl::Seconds(30));
   EXPECT_THAT(driver_.All<HangUp>(), IsEmpty());  // retried and refused again, without another effect
   EXPECT_GT(driver_.core().stats().outbox_errors, 2);
@@ -152,10 +152,10 @@ TEST_F(RunningTrainerTest, FullDisk_IsLoggedOnceAndFactsContinueUnderANewId) {
   EXPECT_EQ(ReadOutboxFile(driver_.disk())->header.outbox_id(), "outbox-2");
 }
 
-TEST_F(RunningTrainerTest, HangingDisk_IsLoggedAndDelaysNoFactForLong_AndIsRewrittenWhenItAnswers) {
+TEST_F(RunningTrainerTest, HangingDisk_IsLoggedAndDelaysNoFactForLong_AndEverythingIsWrittenAgainWhenItAnswers) {
   driver_.disk_is_held = true;
   driver_.Handle(driver_.Saved(kLink1, 1, 100));
-  driver_.Forget();
+  driver_.ForgetEffects();
   driver_.Run(absl::Seconds(9));
   EXPECT_FALSE(driver_.core().stats().outbox_hangs);
   driver_.Run(absl::Seconds(2));
@@ -173,7 +173,7 @@ TEST_F(RunningTrainerTest, HangingDisk_IsLoggedAndDelaysNoFactForLong_AndIsRewri
   EXPECT_THAT(driver_.All<StoreFacts>(), IsEmpty()) << "no second write while one hangs";
 
   driver_.disk_is_held = false;
-  driver_.LetDiskWrite();
+  driver_.CompleteWrite();
   driver_.Run(absl::Seconds(1));
 
   EXPECT_FALSE(driver_.core().stats().outbox_hangs);
@@ -181,7 +181,7 @@ TEST_F(RunningTrainerTest, HangingDisk_IsLoggedAndDelaysNoFactForLong_AndIsRewri
   EXPECT_EQ(ReadOutboxFile(driver_.disk())->header.outbox_id(), driver_.All<Dial>().back().hello.outbox_id());
 }
 
-TEST(AgentOutbox, CoordinatorOfAnotherCluster_GetsNoneOfTheFacts) {
+TEST(AgentOutbox, CoordinatorOfAnotherCluster_ReceivesNoFacts) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
 
   driver.Attach(/*acked_fact=*/0, "c2");
@@ -224,7 +224,7 @@ TEST(AgentOutbox, Welcome_WithAnUnsupportedProtocol_MakesTheDaemonLeave) {
   EXPECT_EQ(driver.Last<Leave>().at(0).exit_code, 1);
 }
 
-TEST_F(RunningTrainerTest, DaemonThatLeavesWithItsTrainers_ReportsThatImmediately) {
+TEST_F(RunningTrainerTest, DaemonThatStopsItsTrainers_ReportsImmediatelyThatItIsDraining) {
   driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
 
   ASSERT_THAT(driver_.Last<SendUp>(), SizeIs(1));

@@ -12,7 +12,7 @@ using ::testing::SizeIs;
 
 class ProbeTest : public RunningTrainerTest {
  protected:
-  // Runs as the daemon's thread does for `by`; each sample of the process has this state.
+  // Runs for `by`, as the daemon's thread does; each sample of the process has this state.
   void Advance(absl::Duration by, const std::string& state, double cpu_s = 1) {
     for (absl::Time end = driver_.now() + by; driver_.now() < end;) {
       driver_.Advance(absl::Milliseconds(100));
@@ -21,17 +21,18 @@ class ProbeTest : public RunningTrainerTest {
       ProcessesSampled sampled;
       sampled.samples.push_back({Rank(0), state, cpu_s});
       driver_.Handle(std::move(sampled));
-      Note();
+      RecordReports();
     }
   }
-  void Note() {
+  void RecordReports() {
     for (const SendUp& up : driver_.Last<SendUp>()) {
       for (const v1::RankReport& report : up.message.reports().reports()) reports_.push_back(report);
     }
   }
-  DesiredStateReceived Asking(uint64_t revision, const std::vector<std::string>& ids, const TrainerId& id = Rank(0)) {
+  DesiredStateReceived DesiredWithExaminations(uint64_t revision, const std::vector<std::string>& request_ids,
+                                               const TrainerId& id = Rank(0)) {
     DesiredStateReceived received = driver_.State(revision, {Desired(Rank(0))});
-    for (const std::string& request : ids) {
+    for (const std::string& request : request_ids) {
       v1::ExamineRequest& examine = *received.desired.add_examine();
       examine.set_request_id(request);
       *examine.mutable_key() = ToProto(id);
@@ -43,15 +44,15 @@ class ProbeTest : public RunningTrainerTest {
 };
 
 TEST_F(ProbeTest, Process_IsSampledTwiceASecondByItsPid) {
-  driver_.Forget();
+  driver_.ForgetEffects();
 
   Advance(absl::Seconds(2), "S");
 
-  auto glances = driver_.All<SampleProcesses>();
-  EXPECT_GE(glances.size(), 3u);
-  EXPECT_LE(glances.size(), 5u);
-  ASSERT_THAT(glances[0].processes, SizeIs(1));
-  EXPECT_EQ(glances[0].processes[0].pid, 4242);
+  auto samples = driver_.All<SampleProcesses>();
+  EXPECT_GE(samples.size(), 3u);
+  EXPECT_LE(samples.size(), 5u);
+  ASSERT_THAT(samples[0].processes, SizeIs(1));
+  EXPECT_EQ(samples[0].processes[0].pid, 4242);
 }
 
 TEST_F(ProbeTest, TrainerWithoutReportsForASecond_IsReportedAsSilentWithTheAgeOfItsLastReport) {
@@ -74,7 +75,7 @@ TEST_F(ProbeTest, TrainerThatReports_IsNotSilentAndItsReportsContainItsProcessSt
 
   for (uint64_t step = 1; step <= 6; ++step) {
     driver_.Handle(driver_.Steps(LinkId(1), step, step));
-    Note();
+    RecordReports();
     Advance(absl::Milliseconds(500), "R", 2.5);
   }
 
@@ -116,7 +117,7 @@ TEST_F(ProbeTest, DaemonThatWasSuspended_ReportsNoTrainerAsSilent) {
 
 TEST_F(ProbeTest, WithoutACoordinator_NothingIsSampled) {
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
-  driver_.Forget();
+  driver_.ForgetEffects();
 
   driver_.Run(absl::Seconds(3));
 
@@ -124,15 +125,15 @@ TEST_F(ProbeTest, WithoutACoordinator_NothingIsSampled) {
 }
 
 TEST_F(ProbeTest, Examination_IsMadeOncePerRequestAndReportedAsAFact) {
-  driver_.Handle(Asking(2, {"r1"}));
+  driver_.Handle(DesiredWithExaminations(2, {"r1"}));
   EXPECT_THAT(driver_.Last<ExamineProcess>(), SizeIs(1));
   EXPECT_EQ(driver_.Last<ExamineProcess>()[0].pid, 4242);
-  driver_.Handle(Asking(3, {"r1"}));
+  driver_.Handle(DesiredWithExaminations(3, {"r1"}));
   EXPECT_THAT(driver_.Last<ExamineProcess>(), IsEmpty());
-  driver_.Handle(Asking(4, {"r1", "r2"}));
+  driver_.Handle(DesiredWithExaminations(4, {"r1", "r2"}));
   EXPECT_THAT(driver_.Last<ExamineProcess>(), SizeIs(1));
 
-  driver_.Forget();
+  driver_.ForgetEffects();
   ProcessExamined examined{Rank(0), {}};
   examined.examination.set_request_id("r1");
   examined.examination.set_state("T");
@@ -146,9 +147,9 @@ TEST_F(ProbeTest, Examination_IsMadeOncePerRequestAndReportedAsAFact) {
 }
 
 TEST_F(ProbeTest, Path_IsCheckedOnceAndItsAnswerReportedAsLongAsRequested) {
-  auto asking = [&](uint64_t revision, bool asks) {
+  auto desired_state = [&](uint64_t revision, bool with_path) {
     DesiredStateReceived received = driver_.State(revision, {Desired(Rank(0))});
-    if (!asks) return received;
+    if (!with_path) return received;
     received.desired.add_look_for()->set_request_id("p1");
     received.desired.mutable_look_for(0)->set_path("/runs/a/step-40");
     return received;
@@ -158,37 +159,37 @@ TEST_F(ProbeTest, Path_IsCheckedOnceAndItsAnswerReportedAsLongAsRequested) {
     for (const SendUp& up : driver_.All<SendUp>()) count += up.message.reports().paths_size();
     return count;
   };
-  driver_.Handle(asking(2, true));
+  driver_.Handle(desired_state(2, true));
   ASSERT_THAT(driver_.Last<CheckPath>(), SizeIs(1));
   EXPECT_EQ(driver_.Last<CheckPath>()[0].path, "/runs/a/step-40");
-  driver_.Handle(asking(3, true));
+  driver_.Handle(desired_state(3, true));
   EXPECT_THAT(driver_.Last<CheckPath>(), IsEmpty());
-  driver_.Forget();
+  driver_.ForgetEffects();
   driver_.Run(absl::Seconds(3));
   EXPECT_EQ(reported(), 0) << "nothing is known yet";
 
-  PathChecked looked;
-  looked.answer.set_request_id("p1");
-  looked.answer.set_there(true);
-  driver_.Handle(looked);
+  PathChecked checked;
+  checked.answer.set_request_id("p1");
+  checked.answer.set_there(true);
+  driver_.Handle(checked);
   EXPECT_EQ(reported(), 1);
   driver_.Run(absl::Seconds(3));
   EXPECT_GT(reported(), 1) << "the first may have been lost";
-  driver_.Handle(asking(4, false));
-  driver_.Forget();
+  driver_.Handle(desired_state(4, false));
+  driver_.ForgetEffects();
   driver_.Run(absl::Seconds(3));
   EXPECT_EQ(reported(), 0);
 }
 
 TEST_F(ProbeTest, EndedOrUnknownTrainer_IsNotExamined) {
-  driver_.Handle(Asking(2, {"r1"}, Rank(1)));
+  driver_.Handle(DesiredWithExaminations(2, {"r1"}, Rank(1)));
   EXPECT_THAT(driver_.Last<ExamineProcess>(), IsEmpty());
   driver_.Handle(driver_.Ended(Rank(0), 1));
-  driver_.Handle(Asking(3, {"r2"}));
+  driver_.Handle(DesiredWithExaminations(3, {"r2"}));
   EXPECT_THAT(driver_.Last<ExamineProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, StartedAndAdoptedTrainers_AreThoseThatRunAndThoseThatEnded) {
+TEST(AgentCore, Stats_CountStartedAdoptedAndExitedTrainers) {
   CoreDriver driver;
   driver.Handle(ProcessFound{.id = Rank(0), .token = "a", .pid = 8});
   driver.Attach();

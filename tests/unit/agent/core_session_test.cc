@@ -1,5 +1,5 @@
-// Tests of the daemon's core that are not about single jobs: adopting trainers of an earlier incarnation, the session,
-// leaving, log requests.
+// Tests of the daemon's core that are not about the trainers of a job: adopting trainers of an earlier incarnation, the
+// session, leaving, log requests.
 #include <signal.h>
 
 #include "common/limits.h"
@@ -16,7 +16,7 @@ using ::testing::SizeIs;
 
 // ---- adopting ----
 
-TEST(AgentCore, FoundTrainer_IsKeptUntilTheCoordinatorHasDecided) {
+TEST(AgentCore, FoundTrainer_ContinuesUntilTheCoordinatorHasDecided) {
   CoreDriver driver("c1");
   driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
   driver.Handle(AllFound{});
@@ -45,7 +45,7 @@ TEST(AgentCore, TrainersOfUnknownJobs_ContinueWithTheirSnapshotsUntilTheyEnd) {
   EXPECT_THAT(driver.All<KeepSnapshots>().back().jobs, ElementsAre(kJob));
 
   driver.Handle(driver.State(2, {}));
-  EXPECT_THAT(driver.Last<SignalProcess>(), SizeIs(1)) << "it was cancelled";
+  EXPECT_THAT(driver.Last<SignalProcess>(), SizeIs(1)) << "the job is known again and has ended";
 }
 
 TEST(AgentCore, FoundTrainer_MayConnectBeforeTheCoordinatorHasDecided) {
@@ -80,7 +80,7 @@ TEST(AgentCore, FailedDials_BackOffFrom50MillisecondsToASecondAndLogTheReasonOnc
   CoreDriver driver;
   std::vector<int64_t> waits;
   driver.Handle(AllFound{});
-  driver.Forget();
+  driver.ForgetEffects();
 
   for (int i = 0; i < 8; ++i) {
     driver.Handle(SessionEnded{absl::UnavailableError("refused")});
@@ -104,10 +104,10 @@ TEST(AgentCore, CoordinatorThatDoesNotWelcome_IsDisconnected) {
   EXPECT_THAT(driver.All<HangUp>(), SizeIs(1));
 }
 
-TEST(AgentCore, Heartbeats_HaveTheIntervalOfTheWelcome) {
+TEST(AgentCore, Heartbeats_AreSentAtTheIntervalOfTheWelcome) {
   CoreDriver driver;
   driver.Attach();
-  driver.Forget();
+  driver.ForgetEffects();
 
   driver.Run(absl::Seconds(10));
 
@@ -135,26 +135,27 @@ TEST(AgentCore, TroubleOfTheHost_IsReportedImmediatelyOnEveryStreamUntilItEnds) 
   driver.Handle(SessionEnded{absl::UnavailableError("cut")});
   driver.Run(absl::Seconds(1));
   driver.Handle(driver.Welcome());
-  EXPECT_EQ(last_trouble(), "its state folder /state is gone") << "before anything is placed here";
+  EXPECT_EQ(last_trouble(), "its state folder /state is gone")
+      << "reported before the coordinator places a trainer here";
 
   driver.Handle(HomeChecked{});
   EXPECT_EQ(last_trouble(), "");
   EXPECT_FALSE(driver.core().stats().trouble);
 }
 
-TEST_F(RunningTrainerTest, RecreatedStateFolder_GetsTheWaitingFactsAndTheCluster) {
+TEST_F(RunningTrainerTest, RecreatedStateFolder_ReceivesTheWaitingFactsAndTheClusterId) {
   driver_.Handle(driver_.Saved(LinkId(1), 1, 10));
-  const std::string whole = driver_.disk();
+  const std::string before = driver_.disk();
 
   driver_.Handle(HomeChecked{.state_is_new = true});
 
-  ASSERT_EQ(ReadOutboxFile(driver_.disk()).value().facts.size(), ReadOutboxFile(whole).value().facts.size());
+  ASSERT_EQ(ReadOutboxFile(driver_.disk()).value().facts.size(), ReadOutboxFile(before).value().facts.size());
   EXPECT_EQ(ReadOutboxFile(driver_.disk()).value().header.outbox_id(), "outbox-1") << "its numbers are still valid";
   ASSERT_THAT(driver_.Last<RememberCluster>(), SizeIs(1));
   EXPECT_EQ(driver_.Last<RememberCluster>()[0].cluster_id, "c1");
 }
 
-TEST(AgentCore, NewerIncarnationOfThisDaemon_MakesItLeave) {
+TEST(AgentCore, DaemonReplacedByANewerIncarnation_Leaves) {
   CoreDriver driver;
   driver.Attach();
 
@@ -165,7 +166,7 @@ TEST(AgentCore, NewerIncarnationOfThisDaemon_MakesItLeave) {
   EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, NameThatIsTaken_IsRetriedForAWhileThenGivenUp) {
+TEST(AgentCore, HostNameInUse_IsRetriedForTenSecondsThenTheDaemonLeaves) {
   CoreDriver driver;
   driver.Handle(AllFound{});
   for (int i = 0; i < 40 && driver.All<Leave>().empty(); ++i) {
@@ -179,15 +180,15 @@ TEST(AgentCore, NameThatIsTaken_IsRetriedForAWhileThenGivenUp) {
 
 // ---- leaving ----
 
-TEST_F(RunningTrainerTest, Leaving_LeavesTrainersRunning) {
+TEST_F(RunningTrainerTest, DaemonThatLeaves_KeepsItsTrainersAndTheirSnapshots) {
   driver_.Handle(LeaveRequested{Leaving::kStayingTrainers});
 
   EXPECT_EQ(driver_.Last<Leave>().at(0).exit_code, 0);
-  EXPECT_FALSE(driver_.Last<Leave>()[0].remove_snapshots) << "their snapshots stay, too";
+  EXPECT_FALSE(driver_.Last<Leave>()[0].remove_snapshots);
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, LeavingWithoutTrainers_LeavesNothing) {
+TEST(AgentCore, DaemonThatLeavesWithoutTrainers_RemovesItsSnapshots) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {}));
@@ -197,7 +198,7 @@ TEST(AgentCore, LeavingWithoutTrainers_LeavesNothing) {
   EXPECT_TRUE(driver.Last<Leave>().at(0).remove_snapshots);
 }
 
-TEST_F(RunningTrainerTest, StoppingTrainers_AsksThenKillsAfterTheGrace) {
+TEST_F(RunningTrainerTest, StoppingTrainers_SendsSigtermThenKillsThemAfterTheGracePeriod) {
   driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
   EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGTERM);
   driver_.Run(limits::kStopGrace - absl::Milliseconds(1));
@@ -234,7 +235,7 @@ TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsTrainersThenLeaves) {
   EXPECT_TRUE(driver_.All<Leave>()[0].remove_snapshots);
 }
 
-TEST_F(RunningTrainerTest, ReleasedDaemon_ServesUntilTrainersAndCoordinatorHaveGoneThenLeaves) {
+TEST_F(RunningTrainerTest, ReleasedDaemon_LeavesWhenNeitherTrainersNorCoordinatorAreLeft) {
   driver_.Handle(LeaveRequested{Leaving::kWhenIdle});
   driver_.Handle(driver_.State(2, {Desired(Rank(0)), Desired(Rank(1))}));
   EXPECT_THAT(driver_.Last<StartProcess>(), SizeIs(1)) << "the group may form again";
@@ -246,7 +247,7 @@ TEST_F(RunningTrainerTest, ReleasedDaemon_ServesUntilTrainersAndCoordinatorHaveG
   driver_.Handle(driver_.Ended(Rank(0), 0));
   driver_.Handle(driver_.Ended(Rank(1), 0));
   driver_.Run(absl::Seconds(9));
-  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "it may be restarting";
+  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "the coordinator may be restarting";
   driver_.Run(absl::Seconds(2));
 
   ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));
@@ -285,7 +286,7 @@ TEST(AgentCore, LogRequest_IsServedOnceAndStoppedWhenWithdrawn) {
   EXPECT_THAT(driver.Last<StopLogs>(), SizeIs(1));
 }
 
-TEST(AgentCore, LogRequestThatNoLongerFollows_IsCompleted) {
+TEST(AgentCore, LogRequestThatStopsFollowing_IsStoppedOnce) {
   CoreDriver driver;
   driver.Attach();
   DesiredStateReceived state = driver.State(1, {});

@@ -129,7 +129,7 @@ TEST(AgentCore, Snapshots_AreKeptUntilTheirJobIsOver) {
   EXPECT_THAT(driver.Last<KeepSnapshots>(), IsEmpty()) << "nothing has changed";
 }
 
-TEST(AgentCore, Snapshots_OfATrainerWithoutAJob_AreRemovedAtItsEnd) {
+TEST(AgentCore, SnapshotsOfATrainerWhoseJobIsOver_AreRemovedWhenItEnds) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
@@ -152,7 +152,7 @@ TEST(AgentCore, OlderRevision_IsIgnored) {
   EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, FirstDesiredStateAfterAWelcome_CountsWithAnyRevision) {
+TEST(AgentCore, FirstDesiredStateAfterAWelcome_IsAppliedWithAnyRevision) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(5, {Desired(Rank(0))}));
@@ -234,7 +234,7 @@ TEST(AgentCore, DroppedTrainerThatIsStillStarting_DelaysTheAppliedRevision) {
   EXPECT_EQ(driver.Last<SendUp>()[1].message.heartbeat().applied_revision(), 2);
 }
 
-TEST_F(RunningTrainerTest, Registration_BringsTheSpecOnceAndGoAndStopWhenTheyCome) {
+TEST_F(RunningTrainerTest, RegisteredTrainer_ReceivesTheSpecOnceAndGoAndStopWhenDesired) {
   ASSERT_THAT(driver_.All<SendLink>(), SizeIs(1));
   EXPECT_TRUE(driver_.All<SendLink>()[0].message.has_start());
   v1::DesiredTrainer desired = Desired(Rank(0));
@@ -261,7 +261,7 @@ TEST_F(RunningTrainerTest, RequestedAndGrantedSaves_AreSentOncePerLink) {
   EXPECT_EQ(driver_.Last<SendLink>()[1].message.grants().grants(0).step(), 40u);
 
   driver_.Handle(driver_.State(3, {desired}));
-  EXPECT_THAT(driver_.Last<SendLink>(), IsEmpty()) << "the same again";
+  EXPECT_THAT(driver_.Last<SendLink>(), IsEmpty()) << "nothing has changed";
   desired.add_grants()->set_step(60);
   driver_.Handle(driver_.State(4, {desired}));
   ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
@@ -284,7 +284,7 @@ TEST_F(RunningTrainerTest, ReadySave_IsForwarded) {
   EXPECT_EQ(driver_.LastFacts()[0].save_ready().manifest_hash(), "h");
 }
 
-TEST(AgentFacts, NotUrgent_AreSentWithTheNextUrgentOne) {
+TEST(AgentCore, FactsThatAreNotUrgent_AreSentWithTheNextUrgentOne) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
@@ -306,7 +306,7 @@ TEST(AgentFacts, NotUrgent_AreSentWithTheNextUrgentOne) {
   EXPECT_TRUE(driver.LastFacts()[2].has_ready());
 }
 
-TEST(AgentFacts, NotUrgent_AreNotDelayedForLong) {
+TEST(AgentCore, FactsThatAreNotUrgent_AreNotDelayedForLong) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
@@ -320,7 +320,7 @@ TEST(AgentFacts, NotUrgent_AreNotDelayedForLong) {
 }
 
 // The heartbeat reports the applied revision, from which the coordinator concludes which trainers were never started.
-TEST(AgentFacts, NotUrgent_AreSentBeforeAHeartbeat) {
+TEST(AgentCore, FactsThatAreNotUrgent_AreSentBeforeAHeartbeat) {
   CoreDriver driver;
   driver.Attach();
   driver.Advance(absl::Milliseconds(900));
@@ -389,7 +389,7 @@ TEST_F(RunningTrainerTest, FactReportedAgain_IsNotSentAgain) {
   EXPECT_EQ(driver_.Last<SendLink>()[0].message.ack().sequence(), 1);
 }
 
-TEST_F(RunningTrainerTest, FactOfADaemonsKind_IsNotAcceptedFromATrainer) {
+TEST_F(RunningTrainerTest, FactThatOnlyADaemonMayReport_IsIgnoredFromATrainer) {
   LinkFact fact = {.link = kLink1, .fact = {}};
   fact.fact.set_sequence(1);
   fact.fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_EXIT);

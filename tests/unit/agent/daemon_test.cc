@@ -119,7 +119,7 @@ class DaemonTest : public ::testing::Test {
     return code;
   }
   // Starts two ranks and waits until both are ready and the store is sealed.
-  void StartTwo(const std::string& name) {
+  void StartTwoRanks(const std::string& name) {
     coordinator_->Desire({Desired(name, 0, 2), Desired(name, 1, 2)});
     ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return CountOf(seen, v1::Fact::kReady) == 2; }));
     Go(name);
@@ -146,7 +146,7 @@ class DaemonTest : public ::testing::Test {
 
 TEST_F(DaemonTest, TwoRanks_ConnectTrainAndEndWithAllReportsInOrder) {
   StartDaemon();
-  StartTwo("steps-500");
+  StartTwoRanks("steps-500");
 
   ASSERT_TRUE(AwaitExits(2));
 
@@ -155,12 +155,12 @@ TEST_F(DaemonTest, TwoRanks_ConnectTrainAndEndWithAllReportsInOrder) {
   EXPECT_EQ(ExitOf(seen, 0).code(), 0);
   EXPECT_EQ(ExitOf(seen, 1).code(), 0);
   EXPECT_EQ(seen.steps.back(), 500);
-  std::vector<v1::Fact::KindCase> of_rank_1;
+  std::vector<v1::Fact::KindCase> kinds_of_rank_1;
   for (const v1::Fact& fact : seen.facts) {
-    if (fact.key().rank() == 1) of_rank_1.push_back(fact.kind_case());
+    if (fact.key().rank() == 1) kinds_of_rank_1.push_back(fact.kind_case());
   }
-  EXPECT_THAT(of_rank_1, ElementsAre(v1::Fact::kStarted, v1::Fact::kRegistered, v1::Fact::kReady, v1::Fact::kFinished,
-                                     v1::Fact::kExited));
+  EXPECT_THAT(kinds_of_rank_1, ElementsAre(v1::Fact::kStarted, v1::Fact::kRegistered, v1::Fact::kReady,
+                                           v1::Fact::kFinished, v1::Fact::kExited));
   EXPECT_THAT(ExitOf(seen, 1).last_lines(), Contains("rank 1 of 2: steps-500"));
 }
 
@@ -175,7 +175,7 @@ TEST_F(DaemonTest, ExitCode_ReachesTheCoordinator) {
 
 TEST_F(DaemonTest, KilledTrainer_IsReportedWithItsSignal) {
   StartDaemon();
-  StartTwo("endless");
+  StartTwoRanks("endless");
   pid_t pid = 0;
   for (const v1::Fact& fact : coordinator_->seen().facts) {
     if (fact.has_started() && fact.key().rank() == 1) pid = static_cast<pid_t>(fact.started().pid());
@@ -190,7 +190,7 @@ TEST_F(DaemonTest, KilledTrainer_IsReportedWithItsSignal) {
 
 TEST_F(DaemonTest, KilledShim_IsReportedAsLostAndItsTrainerIsKilled) {
   StartDaemon();
-  StartTwo("endless");
+  StartTwoRanks("endless");
   PidRecord pids = *ReadPids(JoinPath(ranks(), "job23456.g1.r0"));
 
   kill(pids.shim.pid, SIGKILL);
@@ -202,7 +202,7 @@ TEST_F(DaemonTest, KilledShim_IsReportedAsLostAndItsTrainerIsKilled) {
 
 TEST_F(DaemonTest, StopInTheDesiredState_LetsTheRanksExitOnTheirOwn) {
   StartDaemon();
-  StartTwo("endless");
+  StartTwoRanks("endless");
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.steps.size() > 3; }));
 
   Go("endless", /*stop=*/true);
@@ -214,7 +214,7 @@ TEST_F(DaemonTest, StopInTheDesiredState_LetsTheRanksExitOnTheirOwn) {
 
 TEST_F(DaemonTest, EmptyDesiredState_KillsTrainersAndReportsTheRevisionAfterTheExits) {
   StartDaemon();
-  StartTwo("endless");
+  StartTwoRanks("endless");
 
   coordinator_->Desire({});
 
@@ -225,7 +225,7 @@ TEST_F(DaemonTest, EmptyDesiredState_KillsTrainersAndReportsTheRevisionAfterTheE
 
 TEST_F(DaemonTest, RankThatWaitsForAValue_IsReleasedWhenItsGenerationEnds) {
   StartDaemon();
-  // The second rank never comes.
+  // The second rank is never started.
   coordinator_->Desire({Desired("endless", 0, 2)});
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.values.contains("rank/0"); }));
 
@@ -236,7 +236,7 @@ TEST_F(DaemonTest, RankThatWaitsForAValue_IsReleasedWhenItsGenerationEnds) {
 
 TEST_F(DaemonTest, RestartedCoordinator_MissesNoStepAndNoFact) {
   StartDaemon();
-  StartTwo("endless");
+  StartTwoRanks("endless");
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.steps.size() > 3; }));
   int port = coordinator_->port();
 
@@ -249,7 +249,7 @@ TEST_F(DaemonTest, RestartedCoordinator_MissesNoStepAndNoFact) {
   ASSERT_THAT(seen.hellos, SizeIs(1));
   EXPECT_EQ(seen.hellos[0].trainers_size(), 2);
   EXPECT_EQ(seen.hellos[0].cluster_id(), "fake");
-  // Beginning with the first: what the earlier coordinator received is sent again.
+  // The steps begin with the first, because what the earlier coordinator received is sent again.
   std::vector<uint64_t> all(seen.steps.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = i + 1;
   EXPECT_EQ(seen.steps, all);
@@ -275,7 +275,7 @@ TEST_F(DaemonTest, NextIncarnationOfTheDaemon_AdoptsItsTrainers) {
 
 TEST_F(DaemonTest, ExitWithoutADaemon_IsReportedOnceByTheNextIncarnation) {
   StartDaemon();
-  StartTwo("endless");
+  StartTwoRanks("endless");
   EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
   for (const char* folder : {"job23456.g1.r0", "job23456.g1.r1"}) {
     for (absl::Time end = absl::Now() + absl::Seconds(30);
@@ -313,7 +313,7 @@ TEST_F(DaemonTest, FactsThatNoCoordinatorReceived_AreSentByTheNextIncarnationUnd
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 5);
 }
 
-TEST_F(DaemonTest, HealthAndMetrics_AreServedAndATakenDefaultPortIsReplaced) {
+TEST_F(DaemonTest, HealthAndMetrics_AreServedAndADefaultPortInUseIsReplaced) {
   StartDaemon();
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
   EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kServing);
@@ -352,7 +352,7 @@ TEST_F(DaemonTest, Heartbeat_ContainsTimeAndDiskAndTheHelloTheLabels) {
 
 TEST_F(DaemonTest, RemovedSocket_IsRecreatedBeforeATrainerNeedsIt) {
   StartDaemon();
-  StartTwo("endless");
+  StartTwoRanks("endless");
   std::filesystem::remove(daemon_->socket());
 
   coordinator_->Desire({Desired("exit-5", 0, 1, /*generation=*/2)});
@@ -364,7 +364,7 @@ TEST_F(DaemonTest, RemovedSocket_IsRecreatedBeforeATrainerNeedsIt) {
 
 TEST_F(DaemonTest, RemovedStateFolder_IsRecreatedAndRunningTrainersContinueAndAreReported) {
   StartDaemon();
-  StartTwo("endless");
+  StartTwoRanks("endless");
   std::filesystem::remove_all(JoinPath(root_, "state"));
 
   ASSERT_TRUE(coordinator_->Await([&](const Seen&) { return FileExists(ranks()); }));
@@ -381,7 +381,7 @@ TEST_F(DaemonTest, RemovedStateFolder_IsRecreatedAndRunningTrainersContinueAndAr
   EXPECT_TRUE(FileExists(JoinPath(root_, "state/outbox")));
 }
 
-TEST_F(DaemonTest, StateFolderThatCannotBeRecreated_IsReportedUntilItCanAndCostsNoRestart) {
+TEST_F(DaemonTest, StateFolderThatCannotBeRecreated_IsReportedUntilItCanBe_AndFailedStartsAreTemporary) {
   StartDaemon();
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
   const std::string state = JoinPath(root_, "state");
@@ -432,9 +432,9 @@ TEST_F(DaemonTest, ValuesUnderWayWhenTheCoordinatorIsKilled_ArePutAgain) {
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.values.size() == 2; }));
 }
 
-TEST_F(DaemonTest, EndOfTheLifeline_LeavesNothingBehind) {
+TEST_F(DaemonTest, EndOfTheLifeline_LeavesNoTrainerRunning) {
   StartDaemon();
-  StartTwo("endless");
+  StartTwoRanks("endless");
   PidRecord pids = *ReadPids(JoinPath(ranks(), "job23456.g1.r0"));
 
   EXPECT_EQ(Leave(Leaving::kKillingTrainers), 0);
@@ -442,7 +442,7 @@ TEST_F(DaemonTest, EndOfTheLifeline_LeavesNothingBehind) {
   EXPECT_NE(shim::StartTime(pids.trainer.pid), pids.trainer.start);
 }
 
-TEST_F(DaemonTest, SecondDaemonOnAStateFolder_IsRefusedWithItsName) {
+TEST_F(DaemonTest, SecondDaemonOnAStateFolder_IsRefusedWithTheFoldersPath) {
   StartDaemon();
   Config config;
   config.coordinator = coordinator_->address();
@@ -456,7 +456,7 @@ TEST_F(DaemonTest, SecondDaemonOnAStateFolder_IsRefusedWithItsName) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(config.state));
 }
 
-TEST_F(DaemonTest, Logs_SendStoredOutputAndEnd) {
+TEST_F(DaemonTest, LogRequest_SendsStoredOutputAndEnds) {
   StartDaemon();
   coordinator_->Desire({Desired("exit-5", 0, 1)});
   ASSERT_TRUE(AwaitExits(1));

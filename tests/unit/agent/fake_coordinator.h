@@ -49,11 +49,12 @@ class FakeCoordinator final : public v1::AgentService::Service {
     for (const v1::DesiredTrainer& trainer : trainers) *desired_.add_trainers() = trainer;
     for (const v1::LogRequest& request : logs) *desired_.add_logs() = request;
   }
-  // Puts are not answered, as if the messages were still under way.
+  // While `hold` is true, puts are not answered, as if the answers were still under way.
   void HoldValues(bool hold) {
     absl::MutexLock lock(&mu_);
     hold_values_ = hold;
   }
+  // While `acknowledge` is false, facts are received but neither recorded in `facts` nor acknowledged.
   void Acknowledge(bool acknowledge) {
     absl::MutexLock lock(&mu_);
     acknowledge_ = acknowledge;
@@ -63,7 +64,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     std::vector<v1::Hello> hellos;
     std::vector<v1::Fact> facts;  // each sequence once
     std::vector<uint64_t> steps;
-    std::vector<std::string> lines;
+    std::vector<std::string> lines;  // of logs: "<generation>/<rank>:<text>", with ! instead of : for standard error
     std::set<std::string> logs_ended;
     int exits_received = 0;  // acknowledged or not
     uint64_t heartbeats = 0;
@@ -102,7 +103,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     std::thread pusher([&] { PushDesired(context, stream, &write_mu); });
     while (stream->Read(&message)) {
       v1::CoordinatorMessage answer;
-      if (!Take(message, &answer)) continue;
+      if (!Receive(message, &answer)) continue;
       absl::MutexLock lock(&write_mu);
       stream->Write(answer);
     }
@@ -137,14 +138,15 @@ class FakeCoordinator final : public v1::AgentService::Service {
     server_ = builder.BuildAndStart();
   }
 
-  bool Take(const v1::AgentMessage& message, v1::CoordinatorMessage* answer) {
+  // Returns whether `answer` must be sent.
+  bool Receive(const v1::AgentMessage& message, v1::CoordinatorMessage* answer) {
     absl::MutexLock lock(&mu_);
     if (message.has_heartbeat()) {
       ++seen_.heartbeats;
       seen_.last_heartbeat = message.heartbeat();
       seen_.applied_revision = message.heartbeat().applied_revision();
     }
-    if (message.has_put()) TakePut(message.put());
+    if (message.has_put()) ReceivePut(message.put());
     for (const v1::RankReport& report : message.reports().reports()) {
       for (const v1::StepReport& step : report.steps()) {
         if (seen_.steps.empty() || step.step() > seen_.steps.back()) seen_.steps.push_back(step.step());
@@ -161,7 +163,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     return true;
   }
 
-  void TakePut(const v1::PutValues& put) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void ReceivePut(const v1::PutValues& put) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++seen_.puts;
     v1::StoreValues& reported = values_.emplace_back();
     reported.set_job_id(put.job_id());

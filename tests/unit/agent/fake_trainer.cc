@@ -3,7 +3,9 @@
 //
 //   steps-N      registers, puts and gets a value, is ready, reports N steps after `go`, finishes, exits 0
 //   endless      the same, without an end, until it is asked to stop
-//   exit-N       exits with code N when it has its order
+//   exit-N       exits with code N when it has received its order
+//
+// It exits with 3 if its link breaks or a value cannot be exchanged, with 4 if its last fact is not acknowledged.
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
@@ -52,7 +54,7 @@ class FakeTrainer {
     int code = 0;
     absl::string_view what = spec.name();
     if (absl::ConsumePrefix(&what, "exit-") && absl::SimpleAtoi(what, &code)) return code;
-    if (!Meet(order.start().trainer().world_size())) return 3;
+    if (!ExchangeValues(order.start().trainer().world_size())) return 3;
     uint64_t steps = UINT64_MAX;
     if (absl::ConsumePrefix(&what, "steps-") && !absl::SimpleAtoi(what, &steps)) return 2;
     return Train(steps);
@@ -78,13 +80,13 @@ class FakeTrainer {
     received_.ended = true;
   }
 
-  // Every rank puts its name and gets those of all ranks.
-  bool Meet(uint32_t world_size) {
+  // Puts the value of this rank and gets those of all ranks.
+  bool ExchangeValues(uint32_t world_size) {
     v1::TrainerPutRequest put;
     *put.mutable_key() = key_;
     put.set_token(token_);
     put.set_name(absl::StrCat("rank/", key_.rank()));
-    put.set_value(absl::StrCat("here is ", key_.rank()));
+    put.set_value(absl::StrCat("value of rank ", key_.rank()));
     v1::TrainerPutResponse put_response;
     grpc::ClientContext put_context;
     if (!stub_->PutValue(&put_context, put, &put_response).ok()) return false;
@@ -97,7 +99,7 @@ class FakeTrainer {
       v1::TrainerGetResponse got;
       grpc::ClientContext get_context;
       if (!stub_->GetValue(&get_context, get, &got).ok()) return false;
-      if (got.value() != absl::StrCat("here is ", rank)) return false;
+      if (got.value() != absl::StrCat("value of rank ", rank)) return false;
     }
     return true;
   }

@@ -33,7 +33,7 @@ bool CanDial(const std::string& path) {
 
 class HomeTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::shared_ptr<Home>> Take(const std::string& name) {
+  absl::StatusOr<std::shared_ptr<Home>> Acquire(const std::string& name) {
     return Home::Acquire({.state = temporary_ / name, .sockets = {.runtime = "", .shared = temporary_.path()}});
   }
   std::shared_ptr<Home> home_;
@@ -41,23 +41,23 @@ class HomeTest : public ::testing::Test {
 };
 
 TEST_F(HomeTest, Socket_IsInTheStateFolderWhereALogoutDoesNotRemoveIt) {
-  home_ = Take("state").value();
+  home_ = Acquire("state").value();
 
   EXPECT_EQ(home_->listener()->path(), temporary_ / "state/worker.sock");
   EXPECT_TRUE(CanDial(home_->listener()->path()));
 }
 
-TEST_F(HomeTest, SocketOfALongStateFolder_IsWhereItsPathIsShort) {
-  home_ = Take(std::string(120, 's')).value();
+TEST_F(HomeTest, SocketOfALongStateFolder_IsInAFolderWithAShorterPath) {
+  home_ = Acquire(std::string(120, 's')).value();
 
   EXPECT_THAT(home_->listener()->path(), StartsWith(temporary_ / "trainyard-"));
   EXPECT_TRUE(CanDial(home_->listener()->path()));
   std::filesystem::remove_all(std::filesystem::path(home_->listener()->path()).parent_path());
 
-  const HomeChecked looked = home_->Inspect();
+  const HomeChecked checked = home_->Inspect();
 
-  EXPECT_TRUE(looked.socket_is_new);
-  EXPECT_EQ(looked.trouble, "");
+  EXPECT_TRUE(checked.socket_is_new);
+  EXPECT_EQ(checked.trouble, "");
   EXPECT_TRUE(CanDial(home_->listener()->path()));
   EXPECT_FALSE(home_->Inspect().socket_is_new) << "reported once";
 }
@@ -68,7 +68,7 @@ TEST_F(HomeTest, TrainersOfAnEarlierIncarnation_FindTheDaemonAtTheEarlierSocket)
   LaunchRecord launch = {.program = "/t", .arguments = {"/t", kLinkFlag, earlier}, .variables = {}, .log_bytes = 1};
   ASSERT_EQ(MakeRankFolder(temporary_ / "state/ranks/job23456.g1.r0", launch), absl::OkStatus());
 
-  home_ = Take("state").value();
+  home_ = Acquire("state").value();
   EXPECT_TRUE(CanDial(earlier));
   std::filesystem::remove_all(temporary_ / "run");
 
@@ -76,21 +76,21 @@ TEST_F(HomeTest, TrainersOfAnEarlierIncarnation_FindTheDaemonAtTheEarlierSocket)
   EXPECT_TRUE(CanDial(earlier));
 }
 
-TEST_F(HomeTest, RemovedStateFolder_IsRecreatedLockedAndListenedAt) {
-  home_ = Take("state").value();
+TEST_F(HomeTest, RemovedStateFolder_IsRecreatedAndLockedAndHasANewSocket) {
+  home_ = Acquire("state").value();
   std::filesystem::remove_all(temporary_ / "state");
 
   EXPECT_EQ(home_->Check(), absl::OkStatus()) << "a trainer can be started immediately";
 
-  const HomeChecked looked = home_->Inspect();
-  EXPECT_TRUE(looked.state_is_new && looked.socket_is_new) << "Check did not consume the news";
+  const HomeChecked checked = home_->Inspect();
+  EXPECT_TRUE(checked.state_is_new && checked.socket_is_new) << "reported by Inspect, although Check recreated them";
   EXPECT_TRUE(CanDial(home_->listener()->path()));
   EXPECT_TRUE(absl::IsUnavailable(FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration()).status()));
   EXPECT_FALSE(home_->Inspect().state_is_new);
 }
 
 TEST_F(HomeTest, ContentsOfTheStateFolder_MayDisappear) {
-  home_ = Take("state").value();
+  home_ = Acquire("state").value();
   std::filesystem::remove_all(temporary_ / "state/ranks");
   EXPECT_TRUE(home_->Inspect().state_is_new);
   EXPECT_TRUE(FileExists(home_->ranks()));
@@ -100,8 +100,8 @@ TEST_F(HomeTest, ContentsOfTheStateFolder_MayDisappear) {
   EXPECT_TRUE(absl::IsUnavailable(FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration()).status()));
 }
 
-TEST_F(HomeTest, FolderThatAnotherDaemonClaimed_IsTrouble) {
-  home_ = Take("state").value();
+TEST_F(HomeTest, FolderThatAnotherDaemonClaimed_IsReportedAsTrouble) {
+  home_ = Acquire("state").value();
   std::filesystem::rename(temporary_ / "state", temporary_ / "moved");
   ASSERT_TRUE(MakeFolders(temporary_ / "state").ok());
   auto other = FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration());
@@ -115,7 +115,7 @@ TEST_F(HomeTest, FolderThatAnotherDaemonClaimed_IsTrouble) {
 TEST_F(HomeTest, UnmountedDisk_IsNotHiddenByAFolderInItsPlace) {
   const TemporaryFolder disk("/dev/shm");
   std::filesystem::create_directory_symlink(disk.path(), temporary_ / "disk");
-  home_ = Take("disk/state").value();
+  home_ = Acquire("disk/state").value();
   ASSERT_NE(IdOf(disk.path())->device, IdOf(temporary_.path())->device);
   std::filesystem::remove(temporary_ / "disk");
   std::filesystem::create_directory(temporary_ / "disk");
@@ -133,9 +133,9 @@ TEST_F(HomeTest, RootThatAnotherUserCanChange_IsRefused) {
   std::filesystem::create_directory(root);
   ASSERT_EQ(chmod(root.c_str(), 0777), 0);
 
-  auto taken = Home::Acquire({.state = JoinPath(root, "trainyard/a"), .own_root = root});
+  auto home = Home::Acquire({.state = JoinPath(root, "trainyard/a"), .own_root = root});
 
-  EXPECT_TRUE(absl::IsFailedPrecondition(taken.status())) << taken.status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(home.status())) << home.status();
   EXPECT_FALSE(FileExists(JoinPath(root, "trainyard")));
 }
 

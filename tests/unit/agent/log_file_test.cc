@@ -64,7 +64,7 @@ TEST_F(LogFileTest, LastLineWithoutAnEnd_IsReturnedByFinish) {
   EXPECT_THAT(lines, ElementsAre("a", "b"));
 }
 
-TEST_F(LogFileTest, RotatedHalf_ComesFirst) {
+TEST_F(LogFileTest, RotatedFile_IsReadFirst) {
   Append("old\n");
   Rotate();
   Append("new\n");
@@ -111,7 +111,7 @@ TEST(ValidUtf8, KeepsValidTextAndReplacesTheRest) {
             "a\xef\xbf\xbd"
             "b");
   EXPECT_EQ(ValidUtf8("\xc0\xaf", 100), "\xef\xbf\xbd\xef\xbf\xbd");  // overlong
-  EXPECT_EQ(ValidUtf8("\xed\xa0\x80", 3), "\xef\xbf\xbd");            // a surrogate, and no room for more
+  EXPECT_EQ(ValidUtf8("\xed\xa0\x80", 3), "\xef\xbf\xbd");            // a surrogate; the limit allows one replacement
   EXPECT_EQ(ValidUtf8("\xf0\x9f\x9a", 100).size() % 3, 0);            // cut short
   EXPECT_EQ(ValidUtf8("abc\xc3\xbc", 4), "abc");                      // never half a character
 }

@@ -21,7 +21,7 @@ struct Disk {
   explicit Disk(std::string file = "", std::string new_id = "first")
       : bytes(std::move(file)), outbox(ReadOutboxFile(bytes).value(), std::move(new_id)) {}
 
-  // The next incarnation of the daemon.
+  // The outbox of the next incarnation of the daemon.
   Disk Next() const { return Disk(bytes, "second"); }
 
   void Save(const TrainerId& id, uint64_t trainer_sequence, uint64_t step) {
@@ -156,7 +156,7 @@ TEST(Outbox, Numbers_ContinueWhenAllWasAcknowledgedAndTheFileReplaced) {
   EXPECT_THAT(third.Unsent(), ElementsAre(6, 7));
 }
 
-TEST(Outbox, TornTail_IsCutAtEveryByteAndTheRestStays) {
+TEST(Outbox, TornEnd_IsCutOffAtEveryByteAndTheRestStays) {
   Disk disk;
   disk.Save(kRank0, 1, 10);
   disk.Sync();
@@ -234,7 +234,7 @@ TEST(Outbox, FailedWrite_LetsFactsContinueInMemoryUnderANewId) {
   EXPECT_EQ(disk.Next().outbox.size(), 2);
 }
 
-TEST(Outbox, OlderCopyOfTheFile_NumbersNewFactsAboveTheCoordinators) {
+TEST(Outbox, OlderCopyOfTheFile_NumbersItsFactsAboveThoseOfTheCoordinator) {
   Disk copy;
   copy.Save(kRank0, 1, 10);
   copy.Sync();
@@ -251,7 +251,7 @@ TEST(Outbox, OlderCopyOfTheFile_NumbersNewFactsAboveTheCoordinators) {
   EXPECT_THAT(restored.Unsent(), ElementsAre(10));
 }
 
-TEST(Outbox, AnotherCluster_GetsOnlyTheExits) {
+TEST(Outbox, AnotherCluster_ReceivesOnlyTheExits) {
   Disk disk;
   disk.outbox.SetCluster("old");
   disk.Save(kRank0, 1, 10);
@@ -282,7 +282,7 @@ TEST(Outbox, MarksOfATrainer_AreRemovedWithItsExit) {
   EXPECT_EQ(disk.outbox.KnownNumbersOf(kRank0).durable, 0);
 }
 
-TEST(Outbox, Outbox_IsFullByBytesToo) {
+TEST(Outbox, Outbox_IsFullWhenItsBytesReachTheLimit) {
   Disk disk;
   v1::Fact fact;
   fact.mutable_exited()->set_message(std::string(1 << 20, 'x'));

@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-// A child process that waits, or that only computes.
+// A child process that waits, or that computes without end.
 class Child {
  public:
   explicit Child(bool spins) : pid_(fork()) {
@@ -52,26 +52,26 @@ class Child {
 
 v1::Examination Examine(pid_t pid) {
   absl::Notification done;
-  v1::Examination seen;
+  v1::Examination examination;
   ProcessExaminer examiner(
       [&](Event event) {
-        seen = std::get<ProcessExamined>(event).examination;
+        examination = std::get<ProcessExamined>(event).examination;
         done.Notify();
       },
       nullptr, absl::Milliseconds(200));
   examiner.Examine({.id = {}, .pid = pid, .request_id = "r1"});
   EXPECT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(30)));
-  return seen;
+  return examination;
 }
 
 v1::Examination ExamineUntil(pid_t pid, absl::FunctionRef<bool(const v1::Examination&)> holds) {
-  v1::Examination seen;
+  v1::Examination examination;
   const absl::Time end = absl::Now() + absl::Seconds(60);
   do {
-    seen = Examine(pid);
-  } while (!holds(seen) && absl::Now() < end);
-  EXPECT_TRUE(holds(seen)) << seen.ShortDebugString();
-  return seen;
+    examination = Examine(pid);
+  } while (!holds(examination) && absl::Now() < end);
+  EXPECT_TRUE(holds(examination)) << examination.ShortDebugString();
+  return examination;
 }
 
 TEST(ParseProcessStat, ReadsTheStateAndTheTimesAfterAnyName) {
@@ -115,46 +115,47 @@ TEST(ProcessExaminer, SpinningProcess_UsesItsCore) {
   Child child(/*spins=*/true);
 
   // On a busy machine it may get no CPU time for a while.
-  v1::Examination seen = ExamineUntil(child.pid(), [](const v1::Examination& it) { return it.cpu_share() > 0.05; });
+  v1::Examination examination =
+      ExamineUntil(child.pid(), [](const v1::Examination& it) { return it.cpu_share() > 0.05; });
 
-  EXPECT_EQ(seen.request_id(), "r1");
-  EXPECT_EQ(seen.state(), "R");
-  EXPECT_EQ(seen.system_call(), "");
+  EXPECT_EQ(examination.request_id(), "r1");
+  EXPECT_EQ(examination.state(), "R");
+  EXPECT_EQ(examination.system_call(), "");
 }
 
 TEST(ProcessExaminer, WaitingProcess_UsesNoneAndItsSystemCallIsNamedIfReadable) {
   Child child(/*spins=*/false);
 
   // It may not wait yet.
-  v1::Examination seen =
+  v1::Examination examination =
       ExamineUntil(child.pid(), [](const v1::Examination& it) { return it.state() == "S" && it.cpu_share() < 0.05; });
 
   // On machines without pause(2) it is a ppoll; a container may hide it.
-  EXPECT_THAT(seen.system_call(), AnyOf("pause", "ppoll", ""));
-  EXPECT_TRUE(seen.stack_size() > 0 || !seen.stack_note().empty());
+  EXPECT_THAT(examination.system_call(), AnyOf("pause", "ppoll", ""));
+  EXPECT_TRUE(examination.stack_size() > 0 || !examination.stack_note().empty());
 }
 
 TEST(ProcessExaminer, ExitedProcess_IsReportedAsSuch) {
-  v1::Examination seen = Examine(1 << 29);
+  v1::Examination examination = Examine(1 << 29);
 
-  EXPECT_EQ(seen.state(), "");
-  EXPECT_EQ(seen.stack_note(), "the process has exited");
+  EXPECT_EQ(examination.state(), "");
+  EXPECT_EQ(examination.stack_note(), "the process has exited");
 }
 
 TEST(ProcessExaminer, WithAStack_ReportsTheProcesssOwnStackElseTheKernelsWithTheReason) {
   Child child(/*spins=*/false);
   auto examine = [&](StackAnswer answer) {
     absl::Notification done;
-    v1::Examination seen;
+    v1::Examination examination;
     ProcessExaminer examiner(
         [&](Event event) {
-          seen = std::get<ProcessExamined>(event).examination;
+          examination = std::get<ProcessExamined>(event).examination;
           done.Notify();
         },
         [&](const ExamineProcess&, ProcessExaminer::Pause) { return answer; });
     examiner.Examine({.id = {}, .pid = child.pid(), .request_id = "r1", .with_stack = true});
     done.WaitForNotification();
-    return seen;
+    return examination;
   };
 
   v1::Examination reported = examine({.frames = {"Spin()", "main"}, .note = ""});
@@ -165,10 +166,10 @@ TEST(ProcessExaminer, WithAStack_ReportsTheProcesssOwnStackElseTheKernelsWithThe
   EXPECT_THAT(unanswered.stack_note(), StartsWith("the process did not answer within 3s; "));
 }
 
-TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndABlockedProcessIsWaitedForNoLonger) {
+TEST(RequestStack, IsAnsweredByTheTrainersHandlerAndRefusedForAStoppedOrExitedProcess) {
   TemporaryFolder folder;
   const std::string file = JoinPath(folder.path(), kStackFile);
-  auto ask = [&](pid_t pid, absl::Duration limit) {
+  auto request = [&](pid_t pid, absl::Duration limit) {
     return RequestStack(pid, folder.path(), limit, [](absl::Duration slice) {
       absl::SleepFor(slice);
       return true;
@@ -191,18 +192,18 @@ TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndABlockedProcessIsWaitedForNo
     close(ready[1]);
   };
 
-  for (const char* time : {"asked once", "asked again, it answers again"}) {
-    StackAnswer answer = ask(child, absl::Seconds(30));
+  for (const char* time : {"first request", "second request"}) {
+    StackAnswer answer = request(child, absl::Seconds(30));
     ASSERT_FALSE(answer.frames.empty()) << time << ": " << answer.note;
-    // The innermost frame is write, pause or none: whichever the signal found.
-    EXPECT_THAT(absl::StrJoin(answer.frames, "\n"), HasSubstr("StackQuestion_TheTrainersOwnHandler")) << time;
+    // The innermost frames depend on where the signal has interrupted the process.
+    EXPECT_THAT(absl::StrJoin(answer.frames, "\n"), HasSubstr("RequestStack_IsAnsweredByTheTrainersHandler")) << time;
   }
 
   kill(child, SIGSTOP);
   int status;
   waitpid(child, &status, WUNTRACED);
-  EXPECT_EQ(ask(child, absl::Seconds(30)).note, "the process is stopped and cannot answer");
-  EXPECT_EQ(ask(1 << 29, absl::Seconds(30)).note, "the process has exited");
+  EXPECT_EQ(request(child, absl::Seconds(30)).note, "the process is stopped and cannot answer");
+  EXPECT_EQ(request(1 << 29, absl::Seconds(30)).note, "the process has exited");
 }
 
 // A fake proc file system with cgroups.

@@ -21,7 +21,7 @@ using ::testing::SizeIs;
 
 class RankFolderTest : public ::testing::Test {
  protected:
-  // The folder of a rank that has ended; its age orders it.
+  // Makes the folder of a rank that has ended; it was last changed `age_s` seconds ago.
   std::string Make(const TrainerId& id, int age_s, bool reported) {
     std::string folder = JoinPath(ranks_, FolderName(id));
     EXPECT_EQ(MakeRankFolder(

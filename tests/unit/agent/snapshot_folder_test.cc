@@ -21,8 +21,8 @@ using ::testing::UnorderedElementsAre;
 
 class SnapshotFolderTest : public ::testing::Test {
  protected:
-  // As a daemon does that starts a trainer.
-  absl::StatusOr<std::shared_ptr<SnapshotFolder>> Take(const std::string& state, bool is_private = false) {
+  // Finds and creates the folder, as a daemon does that starts a trainer.
+  absl::StatusOr<std::shared_ptr<SnapshotFolder>> Open(const std::string& state, bool is_private = false) {
     auto found = SnapshotFolder::Find(Options(state, is_private));
     if (!found.ok()) return found;
     RemoveAbandonedFolders(Options(state, is_private), (*found)->path());
@@ -54,7 +54,7 @@ class SnapshotFolderTest : public ::testing::Test {
 };
 
 TEST_F(SnapshotFolderTest, Folder_IsPrivateAndKeepsSnapshotsOfRunningJobs) {
-  auto folder = Take(MakeState("w1"));
+  auto folder = Open(MakeState("w1"));
   ASSERT_EQ(folder.status(), absl::OkStatus());
   for (const char* name : {"aaaa.g1.r0.a", "aaaa.g2.r0.b", "bbbb.g1.r3.a"}) Put(**folder, name);
 
@@ -71,51 +71,52 @@ TEST_F(SnapshotFolderTest, Folder_IsPrivateAndKeepsSnapshotsOfRunningJobs) {
 
 TEST_F(SnapshotFolderTest, NextIncarnationOfTheDaemon_FindsItsTrainersSnapshots) {
   const std::string state = MakeState("w1");
-  auto first = Take(state);
+  auto first = Open(state);
   ASSERT_EQ(first.status(), absl::OkStatus());
   Put(**first, "aaaa.g1.r0.a");
   *first = nullptr;
 
-  auto second = Take(state);
+  auto second = Open(state);
 
   ASSERT_EQ(second.status(), absl::OkStatus());
   EXPECT_THAT(SnapshotsIn((*second)->path()), UnorderedElementsAre("aaaa.g1.r0.a"));
 }
 
-TEST_F(SnapshotFolderTest, FoldersOfDaemonsThatDoNotComeBack_AreRemoved) {
-  std::string stays, of_private, of_lost_state, lives;
+TEST_F(SnapshotFolderTest, FoldersThatNoLaterDaemonNeeds_AreRemoved) {
+  std::string of_stopped_daemon, of_private_daemon, of_lost_state, of_running_daemon;
   const std::string lost = MakeState("lost");
   {
-    auto one = Take(MakeState("stays")), two = Take(MakeState("private"), /*is_private=*/true), three = Take(lost);
-    stays = one.value()->path(), of_private = two.value()->path(), of_lost_state = three.value()->path();
+    auto one = Open(MakeState("stopped")), two = Open(MakeState("private"), /*is_private=*/true), three = Open(lost);
+    of_stopped_daemon = one.value()->path(), of_private_daemon = two.value()->path(),
+    of_lost_state = three.value()->path();
   }
-  auto living = Take(MakeState("lives"), /*is_private=*/true);
-  lives = living.value()->path();
+  auto running = Open(MakeState("running"), /*is_private=*/true);
+  of_running_daemon = running.value()->path();
   std::filesystem::remove_all(lost);
 
-  auto taken = Take(MakeState("w1"));
+  auto opened = Open(MakeState("w1"));
 
-  ASSERT_EQ(taken.status(), absl::OkStatus());
-  EXPECT_TRUE(FileExists(stays)) << "its daemon may be starting again";
-  EXPECT_TRUE(FileExists(lives));
-  EXPECT_FALSE(FileExists(of_private));
+  ASSERT_EQ(opened.status(), absl::OkStatus());
+  EXPECT_TRUE(FileExists(of_stopped_daemon)) << "its daemon may be restarting";
+  EXPECT_TRUE(FileExists(of_running_daemon));
+  EXPECT_FALSE(FileExists(of_private_daemon));
   EXPECT_FALSE(FileExists(of_lost_state));
 }
 
 TEST_F(SnapshotFolderTest, DaemonWithANewFolder_RemovesItsPreviousOne) {
   const std::string state = MakeState("w1");
-  const std::string before = Take(state).value()->path();
-  EXPECT_TRUE(FileExists(before));
+  const std::string previous = Open(state).value()->path();
+  EXPECT_TRUE(FileExists(previous));
 
   SnapshotFolderOptions none = Options(state);
   none.root = "";
   RemoveAbandonedFolders(none, "");
 
-  EXPECT_FALSE(FileExists(before));
+  EXPECT_FALSE(FileExists(previous));
 }
 
 TEST_F(SnapshotFolderTest, LockedFolder_IsNeverRemoved) {
-  auto folder = Take(MakeState("w1"), /*is_private=*/true);
+  auto folder = Open(MakeState("w1"), /*is_private=*/true);
   std::filesystem::remove(JoinPath(folder.value()->path(), "daemon"));
 
   RemoveAbandonedFolders(Options(MakeState("w2")), "");
@@ -124,7 +125,7 @@ TEST_F(SnapshotFolderTest, LockedFolder_IsNeverRemoved) {
 }
 
 TEST_F(SnapshotFolderTest, Remove_LeavesNothing) {
-  auto folder = Take(MakeState("w1"));
+  auto folder = Open(MakeState("w1"));
   Put(*folder.value(), "aaaa.g1.r0.a");
 
   (*folder)->Remove();
@@ -132,15 +133,15 @@ TEST_F(SnapshotFolderTest, Remove_LeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(temporary_.path()));
 }
 
-TEST_F(SnapshotFolderTest, WhatIsNotOurs_IsNotUsed) {
+TEST_F(SnapshotFolderTest, FolderThatOthersCanReadOrThatIsASymbolicLink_IsRefused) {
   const std::string state = MakeState("w1");
-  const std::string path = Take(state).value()->path();
+  const std::string path = Open(state).value()->path();
   ASSERT_EQ(chmod(path.c_str(), 0755), 0);
-  EXPECT_THAT(std::string(Take(state).status().message()), HasSubstr("closed to all others"));
+  EXPECT_THAT(std::string(Open(state).status().message()), HasSubstr("closed to all others"));
 
   std::filesystem::remove_all(path);
   std::filesystem::create_directory_symlink(states_.path(), path);
-  EXPECT_TRUE(absl::IsFailedPrecondition(Take(state).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Open(state).status()));
   EXPECT_FALSE(FileExists(JoinPath(states_.path(), "lock"))) << "the link is not followed";
 }
 
@@ -152,7 +153,7 @@ TEST_F(SnapshotFolderTest, DaemonThatStartsNoTrainer_CreatesNoFolder) {
 }
 
 TEST_F(SnapshotFolderTest, RemovedFolder_IsRecreatedForTheNextTrainer) {
-  auto folder = Take(MakeState("w1"));
+  auto folder = Open(MakeState("w1"));
   ASSERT_EQ(folder.status(), absl::OkStatus());
   std::filesystem::remove_all((*folder)->path());
 
@@ -162,10 +163,10 @@ TEST_F(SnapshotFolderTest, RemovedFolder_IsRecreatedForTheNextTrainer) {
 }
 
 TEST_F(SnapshotFolderTest, RootOnADisk_IsRefused) {
-  auto taken = SnapshotFolder::Find({.root = "/proc", .state = MakeState("w1")});
+  auto opened = SnapshotFolder::Find({.root = "/proc", .state = MakeState("w1")});
 
-  EXPECT_TRUE(absl::IsFailedPrecondition(taken.status()));
-  EXPECT_THAT(std::string(taken.status().message()), HasSubstr("/proc is not on a file system in memory"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(opened.status()));
+  EXPECT_THAT(std::string(opened.status().message()), HasSubstr("/proc is not on a file system in memory"));
 }
 
 }  // namespace

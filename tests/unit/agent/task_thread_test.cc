@@ -1,4 +1,4 @@
-// Work that may hang, off the event thread.
+// Work that may hang runs outside of the event thread.
 #include "worker/agent/task_thread.h"
 
 #include <gtest/gtest.h>
@@ -28,25 +28,25 @@ TEST(TaskThread, RunsTasksInOrderAndPassesOnTheResult) {
 
 TEST(TaskThread, HangingTask_LimitsTheQueue_AndNeitherDelaysDestructionNorAnswersAfterIt) {
   auto hung = std::make_shared<absl::Notification>();
-  auto let_go = std::make_shared<absl::Notification>();
-  auto over = std::make_shared<absl::Notification>();
+  auto released = std::make_shared<absl::Notification>();
+  auto dropped = std::make_shared<absl::Notification>();
   bool answered = false;
   {
     TaskThread thread;
     ASSERT_TRUE(thread.Post([=]() -> std::function<void()> {
       hung->Notify();
-      let_go->WaitForNotification();
-      // The pending task holds this until it is done or dropped.
-      std::shared_ptr<void> last(nullptr, [over](void*) { over->Notify(); });
+      released->WaitForNotification();
+      // The continuation owns this until it has run or was dropped.
+      std::shared_ptr<void> last(nullptr, [dropped](void*) { dropped->Notify(); });
       return [last] {};
     }));
     hung->WaitForNotification();
-    int taken = 0;
-    while (thread.Post([] { return 0; }, [&](int) { answered = true; })) ++taken;
-    EXPECT_EQ(taken, 64);
+    int accepted = 0;
+    while (thread.Post([] { return 0; }, [&](int) { answered = true; })) ++accepted;
+    EXPECT_EQ(accepted, 64);
   }
-  let_go->Notify();
-  over->WaitForNotification();
+  released->Notify();
+  dropped->WaitForNotification();
 
   EXPECT_FALSE(answered);
 }

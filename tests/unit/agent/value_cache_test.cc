@@ -53,7 +53,7 @@ TEST_F(ValueCacheTest, Wait_EndsAtItsDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(result_->status()));
 }
 
-TEST_F(ValueCacheTest, Wait_EndsWithItsGenerationAndSoDoLaterOnes) {
+TEST_F(ValueCacheTest, Wait_EndsWithItsGenerationAndLaterCallsAreRefused) {
   cache_.Get(kCachedGroup, "a", kLater, Into(&result_));
 
   cache_.End(kCachedGroup, "generation 1 is over");
@@ -72,9 +72,9 @@ TEST_F(ValueCacheTest, SealedStore_ReturnsItsValuesAndRefusesOthers) {
   cache_.Seal(kCachedGroup);
 
   EXPECT_TRUE(absl::IsFailedPrecondition(result_->status()));
-  std::optional<absl::StatusOr<std::string>> there;
-  cache_.Get(kCachedGroup, "a", kLater, Into(&there));
-  EXPECT_EQ(**there, "1");
+  std::optional<absl::StatusOr<std::string>> known;
+  cache_.Get(kCachedGroup, "a", kLater, Into(&known));
+  EXPECT_EQ(**known, "1");
   EXPECT_TRUE(cache_.IsSealed(kCachedGroup));
 }
 

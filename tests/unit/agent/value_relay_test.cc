@@ -75,7 +75,7 @@ TEST_F(ValueRelayTest, Put_IsAnsweredOnceTheCoordinatorHasIt) {
   EXPECT_THAT(sent_, ElementsAre("a=1"));
 }
 
-TEST_F(ValueRelayTest, AnotherValue_IsRefused_HereOrByTheCoordinator) {
+TEST_F(ValueRelayTest, SecondValueOfAName_IsRefusedByTheDaemonOrTheCoordinator) {
   relay_.Attach();
   Put("a", "1");
 
@@ -161,7 +161,7 @@ TEST_F(ValueRelayTest, EndOfTheGroup_EndsItsWaitsAndNoOthers) {
   EXPECT_TRUE(absl::IsAborted(*late));
 }
 
-TEST_F(ValueRelayTest, ValueOverTheLimit_IsRefusedHere) {
+TEST_F(ValueRelayTest, ValueOverTheLimit_IsRefusedByTheDaemon) {
   relay_.Attach();
 
   Put("big", std::string(limits::kStoreValueBytes + 1, 'x'));
