@@ -160,7 +160,7 @@ class ReadyRecorder final : public UnitHooks, private GradientSink, private Back
 
  private:
   Place Claim(int parameter) override {
-    return {.tensor = at::empty_like(model_.parameters()[parameter].tensor.detach()), .first = true};
+    return {.tensor = at::empty_like(model_.parameters()[parameter].tensor.detach()), .overwrites = true};
   }
   void Done(int parameter) override { order_.push_back(parameter); }
   absl::Status OnGradient(int parameter) override {

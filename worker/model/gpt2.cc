@@ -22,7 +22,7 @@ namespace trainyard {
 namespace {
 
 constexpr double kLayerNormEps = 1e-5;
-constexpr int64_t kIgnored = -1;  // the target of a position without loss
+constexpr int64_t kIgnored = -1;  // the target of a position that has no loss
 
 // The parameters of a layer norm, or of a projection, whose weight is [in, out].
 struct Pair {
@@ -46,11 +46,11 @@ class Gpt2 final : public Model {
     int next = 0;
     wte_ = parameters_[next++].tensor;
     wpe_ = parameters_[next++].tensor;
-    ln_f_ = TakePair(next);
+    ln_f_ = NextPair(next);
     for (int64_t i = 0; i < sizes_.layers; ++i) {
       Block& block = blocks_.emplace_back();
       for (Pair* pair : {&block.ln_1, &block.c_attn, &block.attn_proj, &block.ln_2, &block.c_fc, &block.mlp_proj}) {
-        *pair = TakePair(next);
+        *pair = NextPair(next);
       }
     }
     set_initial_values(DrawInitialValues(description, seed));
@@ -58,8 +58,8 @@ class Gpt2 final : public Model {
 
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                      std::optional<DropoutKey> dropout) override {
-    Dropping drop = sizes_.dropout > 0 ? dropout : std::nullopt;
-    at::Tensor scores = Scores(inputs, hooks, drop);
+    if (sizes_.dropout <= 0) dropout = std::nullopt;
+    at::Tensor scores = Scores(inputs, hooks, dropout);
     return hooks.AfterRoot(at::cross_entropy_loss(scores, targets.reshape({-1}), {}, at::Reduction::Sum, kIgnored));
   }
 
@@ -72,13 +72,13 @@ class Gpt2 final : public Model {
     return parameters_[number].tensor.is_same(wte_) || parameters_[number].tensor.is_same(wpe_);
   }
 
-  // Within a block parameters are numbered in the order of `Block`, an operation's weight before its bias.
+  // Within a block, parameters are numbered in the order of `Block`, an operation's weight before its bias.
   std::vector<int> ReadyOrder() const override {
     const int ln_f = 2;  // after wte and wpe
     std::vector<int> order = {ln_f, ln_f + 1};
     for (size_t unit = units_.size() - 1; unit > 0; --unit) {
       const int first = units_[unit].first_parameter;
-      // mlp.c_proj, the bias of c_fc, which GELU adds, c_fc, ln_2, attn.c_proj, c_attn, ln_1
+      // mlp.c_proj; the bias of c_fc, which GELU adds; the weight of c_fc; ln_2; attn.c_proj; c_attn; ln_1.
       for (int i : {10, 11, 9, 8, 6, 7, 4, 5, 2, 3, 0, 1}) order.push_back(first + i);
     }
     order.insert(order.end(), {0, 1});  // the embedding's gradient completes that of wte, which began with the head's
@@ -89,63 +89,62 @@ class Gpt2 final : public Model {
   int64_t vocabulary() const override { return sizes_.vocabulary; }
 
  private:
-  using Dropping = std::optional<DropoutKey>;  // unset: no dropout
-
   // Returns the scores of all positions, [sequences x tokens, vocabulary]. The caller calls AfterRoot, because the loss
-  // belongs to the root.
-  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const Dropping& drop) {
+  // belongs to the root. `dropout` unset: no dropout.
+  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
     hooks.BeforeRoot();
     int64_t tokens = inputs.size(1);
-    double p = StartDropout(drop, /*unit=*/0);
-    at::Tensor x = Drop(at::embedding(wte_, inputs) + wpe_.narrow(0, 0, tokens), p);
+    double dropout_rate = StartDropout(dropout, /*unit=*/0);
+    at::Tensor x = ApplyDropout(at::embedding(wte_, inputs) + wpe_.narrow(0, 0, tokens), dropout_rate);
     GradientSink* sink = hooks.sink();
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const int unit = static_cast<int>(i) + 1;
-      x = hooks.RunUnit(unit, x, [this, i, unit, drop, sink](const at::Tensor& in, ProductTape* tape) {
-        return Forward(blocks_[i], in, StartDropout(drop, unit), sink, tape);
+      x = hooks.RunUnit(unit, x, [this, i, unit, dropout, sink](const at::Tensor& in, ProductTape* tape) {
+        return Forward(blocks_[i], in, StartDropout(dropout, unit), sink, tape);
       });
     }
     at::Tensor scores = TransposedLinear(Norm(ln_f_, x, sink).y.view({-1, sizes_.width}), wte_);
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 
-  at::Tensor Forward(const Block& block, const at::Tensor& x, double drop, GradientSink* sink,
+  at::Tensor Forward(const Block& block, const at::Tensor& x, double dropout_rate, GradientSink* sink,
                      ProductTape* tape) const {
     const Normalised in = Norm(block.ln_1, x, sink);
     at::Tensor qkv =
         Linear(in.y, {.weight = block.c_attn.weight, .bias = block.c_attn.bias, .sink = sink, .tape = tape});
-    at::Tensor mixed = CausalAttention(qkv, sizes_.heads, drop);
-    const Normalised attended = Norm(block.ln_2, AddProjection(in.x, mixed, block.attn_proj, drop, sink, tape), sink);
+    at::Tensor mixed = CausalAttention(qkv, sizes_.heads, dropout_rate);
+    const Normalised attended =
+        Norm(block.ln_2, AddProjection(in.x, mixed, block.attn_proj, dropout_rate, sink, tape), sink);
     at::Tensor hidden = Linear(attended.y, {.weight = block.c_fc.weight, .sink = sink, .tape = tape});
-    return AddProjection(attended.x, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, drop, sink, tape);
+    return AddProjection(attended.x, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, dropout_rate, sink, tape);
   }
 
-  static at::Tensor AddProjection(const at::Tensor& residual, const at::Tensor& x, const Pair& p, double drop,
-                                  GradientSink* sink, ProductTape* tape) {
-    LinearArgs args{.weight = p.weight, .bias = p.bias, .sink = sink, .tape = tape};
-    if (drop > 0) return residual + Drop(Linear(x, args), drop);
+  static at::Tensor AddProjection(const at::Tensor& residual, const at::Tensor& x, const Pair& projection,
+                                  double dropout_rate, GradientSink* sink, ProductTape* tape) {
+    LinearArgs args{.weight = projection.weight, .bias = projection.bias, .sink = sink, .tape = tape};
+    if (dropout_rate > 0) return residual + ApplyDropout(Linear(x, args), dropout_rate);
     args.residual = residual;
     return Linear(x, args);
   }
   static Normalised Norm(const Pair& norm, const at::Tensor& x, GradientSink* sink) {
     return LayerNorm(x, norm.weight, norm.bias, kLayerNormEps, sink);
   }
-  static at::Tensor Drop(const at::Tensor& x, double drop) {
-    return drop > 0 ? at::dropout(x, drop, /*train=*/true) : x;
+  static at::Tensor ApplyDropout(const at::Tensor& x, double rate) {
+    return rate > 0 ? at::dropout(x, rate, /*train=*/true) : x;
   }
 
   // Returns the dropout rate of `unit`, and seeds the generator for it. Each unit has its own seed, so that it draws
   // the same values when it is run again. Attention can only use the process' default generator.
-  double StartDropout(const Dropping& drop, int unit) const {
-    if (!drop.has_value()) return 0;
+  double StartDropout(const std::optional<DropoutKey>& key, int unit) const {
+    if (!key.has_value()) return 0;
     at::Generator generator = at::globalContext().defaultGenerator(wte_.device());
     std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_current_seed(CombineSeeds(CombineSeeds(CombineSeeds(drop->seed, drop->step), drop->micro_batch),
-                                            static_cast<uint64_t>(unit)));
+    generator.set_current_seed(
+        CombineSeeds(CombineSeeds(CombineSeeds(key->seed, key->step), key->micro_batch), static_cast<uint64_t>(unit)));
     return sizes_.dropout;
   }
 
-  Pair TakePair(int& next) const {
+  Pair NextPair(int& next) const {
     const int number = next;
     next += 2;
     return {.weight = {parameters_[number].tensor, number}, .bias = {parameters_[number + 1].tensor, number + 1}};

@@ -77,7 +77,7 @@ at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type, at::Device de
 }
 
 absl::Status Freeze(const std::vector<std::string>& globs, Model& model) {
-  std::vector<std::string> useless;
+  std::vector<std::string> unmatched;
   for (const std::string& glob : globs) {
     bool matches = false;
     for (const NamedTensor& parameter : model.parameters()) {
@@ -85,10 +85,10 @@ absl::Status Freeze(const std::vector<std::string>& globs, Model& model) {
       matches = true;
       at::Tensor(parameter.tensor).set_requires_grad(false);
     }
-    if (!matches) useless.push_back(absl::StrCat("'", glob, "'"));
+    if (!matches) unmatched.push_back(absl::StrCat("'", glob, "'"));
   }
   std::vector<std::string> problems;
-  Report("no parameter matches", useless, problems);
+  Report("no parameter matches", unmatched, problems);
   const bool all = std::none_of(model.parameters().begin(), model.parameters().end(),
                                 [](const NamedTensor& parameter) { return parameter.tensor.requires_grad(); });
   if (all) problems.push_back(absl::StrCat("all ", model.parameters().size(), " parameters match"));
@@ -99,29 +99,29 @@ absl::Status Freeze(const std::vector<std::string>& globs, Model& model) {
 }
 
 absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model& model) {
-  absl::flat_hash_map<std::string, at::Tensor> wanted;
-  for (const NamedTensor& parameter : model.parameters()) wanted.emplace(parameter.name, parameter.tensor);
+  absl::flat_hash_map<std::string, at::Tensor> expected;
+  for (const NamedTensor& parameter : model.parameters()) expected.emplace(parameter.name, parameter.tensor);
 
-  std::vector<std::string> unknown, twice, shapes, missing;
-  absl::flat_hash_set<std::string> given;
+  std::vector<std::string> unknown, duplicates, shapes, missing;
+  absl::flat_hash_set<std::string> seen;
   for (const NamedTensor& value : values) {
-    auto it = wanted.find(value.name);
-    if (it == wanted.end()) {
+    auto it = expected.find(value.name);
+    if (it == expected.end()) {
       unknown.push_back(value.name);
-    } else if (!given.insert(value.name).second) {
-      twice.push_back(value.name);
+    } else if (!seen.insert(value.name).second) {
+      duplicates.push_back(value.name);
     } else if (value.tensor.sizes() != it->second.sizes()) {
       shapes.push_back(absl::StrCat(value.name, " is ", ShapeText(value.tensor.sizes()), ", but the model has ",
                                     ShapeText(it->second.sizes())));
     }
   }
   for (const NamedTensor& parameter : model.parameters()) {
-    if (!given.contains(parameter.name)) missing.push_back(parameter.name);
+    if (!seen.contains(parameter.name)) missing.push_back(parameter.name);
   }
   std::vector<std::string> problems;
   Report("missing:", missing, problems);
   Report("not a parameter of this model:", unknown, problems);
-  Report("given twice:", twice, problems);
+  Report("given twice:", duplicates, problems);
   Report("wrong shape:", shapes, problems);
   if (!problems.empty()) {
     return absl::InvalidArgumentError(
@@ -133,10 +133,10 @@ absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model
 
 absl::Status LoadParameters(const std::vector<NamedTensor>& values, Model& model) {
   RETURN_IF_ERROR(CheckParameters(values, model));
-  absl::flat_hash_map<std::string, at::Tensor> wanted;
-  for (const NamedTensor& parameter : model.parameters()) wanted.emplace(parameter.name, parameter.tensor);
+  absl::flat_hash_map<std::string, at::Tensor> expected;
+  for (const NamedTensor& parameter : model.parameters()) expected.emplace(parameter.name, parameter.tensor);
   c10::NoGradGuard no_grad;
-  for (const NamedTensor& value : values) wanted.at(value.name).copy_(value.tensor);
+  for (const NamedTensor& value : values) expected.at(value.name).copy_(value.tensor);
   return absl::OkStatus();
 }
 

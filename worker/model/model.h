@@ -51,8 +51,8 @@ class GradientSink {
  public:
   virtual ~GradientSink() = default;
   struct Place {
-    at::Tensor tensor;  // dense, in the parameter's shape; undefined: not accepted
-    bool first = true;  // the gradient overwrites the content; otherwise it is added to it
+    at::Tensor tensor;       // dense, in the parameter's shape; undefined: not accepted
+    bool overwrites = true;  // false: the gradient is added to the content
   };
   // `parameter`: its index in the model. If the gradient is accepted, it must be written, followed by one call of Done
   // per pass.

@@ -58,7 +58,7 @@ absl::Status Reducer::OnGradient(int parameter) {
   at::Tensor tensor = model_.parameters()[parameter].tensor;
   if (!tensor.grad().defined()) return absl::OkStatus();  // an operation wrote it into the sink
   ASSIGN_OR_RETURN(GradientSink::Place place, Claim(parameter));
-  place.first ? place.tensor.copy_(tensor.grad()) : place.tensor.add_(tensor.grad());
+  place.overwrites ? place.tensor.copy_(tensor.grad()) : place.tensor.add_(tensor.grad());
   tensor.mutable_grad().reset();
   return Done(parameter);
 }
@@ -72,9 +72,9 @@ absl::StatusOr<GradientSink::Place> Reducer::Claim(int parameter) {
                                             " came after those of ", group.name(), " were reduced"));
   }
   ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(number, reduce_));
-  const bool first = !state.written[in_group];
+  const bool is_first = !state.written[in_group];
   state.written[in_group] = true;
-  return GradientSink::Place{.tensor = group.View(flat, in_group), .first = first};
+  return GradientSink::Place{.tensor = group.View(flat, in_group), .overwrites = is_first};
 }
 
 absl::Status Reducer::Done(int parameter) {

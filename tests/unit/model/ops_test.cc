@@ -45,7 +45,9 @@ class CollectingSink final : public GradientSink {
  public:
   explicit CollectingSink(std::vector<at::Tensor> places)
       : places_(std::move(places)), claimed_(places_.size()), done_(places_.size()) {}
-  Place Claim(int parameter) override { return {.tensor = places_[parameter], .first = claimed_[parameter]++ == 0}; }
+  Place Claim(int parameter) override {
+    return {.tensor = places_[parameter], .overwrites = claimed_[parameter]++ == 0};
+  }
   void Done(int parameter) override { ++done_[parameter]; }
   const std::vector<int>& done() const { return done_; }
 

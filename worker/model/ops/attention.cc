@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-at::Tensor ByLibTorch(const at::Tensor& qkv, int64_t heads, double drop) {
+at::Tensor RunLibTorchAttention(const at::Tensor& qkv, int64_t heads, double drop) {
   const int64_t sequences = qkv.size(0), tokens = qkv.size(1), width = qkv.size(2) / 3;
   // One unbind instead of three selects: its backward writes the three gradients next to each other in one pass.
   const std::vector<at::Tensor> parts = qkv.view({sequences, tokens, 3, heads, width / heads}).unbind(2);
@@ -26,8 +26,8 @@ std::byte* At(const at::Tensor& tensor, int64_t offset) {
   return static_cast<std::byte*>(tensor.data_ptr()) + offset * static_cast<int64_t>(tensor.element_size());
 }
 
-// Calls `run(shape, first element of the head in a [.., width] tensor, number of the head, scratch)` for each head of
-// each sequence.
+// Calls `run(shape, tokens_before, head_offset, first_row, scratch)` for each head of each sequence: the number of
+// tokens in earlier sequences, the head's first element within a token, and the head's first row in `log_sums`.
 template <typename Run>
 void ForHeads(const at::Tensor& qkv, int64_t heads, const Run& run) {
   const int64_t sequences = qkv.size(0), width = qkv.size(2) / 3;
@@ -35,8 +35,8 @@ void ForHeads(const at::Tensor& qkv, int64_t heads, const Run& run) {
   at::parallel_for(0, sequences * heads, 1, [&](int64_t first, int64_t last) {
     at::Tensor scratch = at::empty({AttentionScratchBytes(shape)}, at::kByte);
     for (int64_t i = first; i < last; ++i) {
-      const int64_t tokens_before = i / heads * shape.tokens, place = i % heads * shape.depth;
-      run(shape, tokens_before, place, i * shape.tokens, scratch.mutable_data_ptr());
+      const int64_t tokens_before = i / heads * shape.tokens, head_offset = i % heads * shape.depth;
+      run(shape, tokens_before, head_offset, i * shape.tokens, scratch.mutable_data_ptr());
     }
   });
 }
@@ -44,14 +44,16 @@ void ForHeads(const at::Tensor& qkv, int64_t heads, const Run& run) {
 at::Tensor Forward(const at::Tensor& qkv, int64_t heads, const at::Tensor& log_sums) {
   const int64_t width = qkv.size(2) / 3;
   at::Tensor out = at::empty({qkv.size(0), qkv.size(1), width}, qkv.options());
-  ForHeads(qkv, heads, [&](const AttentionShape& shape, int64_t before, int64_t place, int64_t row, void* scratch) {
-    RunAttention(shape,
-                 AttentionForward{.type = qkv.scalar_type(),
-                                  .qkv = At(qkv, before * 3 * width + place),
-                                  .out = At(out, before * width + place),
-                                  .log_sums = log_sums.mutable_data_ptr<float>() + row},
-                 scratch);
-  });
+  ForHeads(
+      qkv, heads,
+      [&](const AttentionShape& shape, int64_t tokens_before, int64_t head_offset, int64_t first_row, void* scratch) {
+        RunAttention(shape,
+                     AttentionForward{.type = qkv.scalar_type(),
+                                      .qkv = At(qkv, tokens_before * 3 * width + head_offset),
+                                      .out = At(out, tokens_before * width + head_offset),
+                                      .log_sums = log_sums.mutable_data_ptr<float>() + first_row},
+                     scratch);
+      });
   return out;
 }
 
@@ -70,17 +72,18 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const at::Tensor grad_out = gradients[0].contiguous();
     at::Tensor grad_qkv = at::empty_like(qkv);
     const int64_t width = qkv.size(2) / 3;
-    ForHeads(qkv, context->saved_data["heads"].toInt(),
-             [&](const AttentionShape& shape, int64_t before, int64_t place, int64_t row, void* scratch) {
-               RunAttention(shape,
-                            AttentionBackward{.type = qkv.scalar_type(),
-                                              .qkv = At(qkv, before * 3 * width + place),
-                                              .out = At(out, before * width + place),
-                                              .log_sums = log_sums.const_data_ptr<float>() + row,
-                                              .grad_out = At(grad_out, before * width + place),
-                                              .grad_qkv = At(grad_qkv, before * 3 * width + place)},
-                            scratch);
-             });
+    ForHeads(
+        qkv, context->saved_data["heads"].toInt(),
+        [&](const AttentionShape& shape, int64_t tokens_before, int64_t head_offset, int64_t first_row, void* scratch) {
+          RunAttention(shape,
+                       AttentionBackward{.type = qkv.scalar_type(),
+                                         .qkv = At(qkv, tokens_before * 3 * width + head_offset),
+                                         .out = At(out, tokens_before * width + head_offset),
+                                         .log_sums = log_sums.const_data_ptr<float>() + first_row,
+                                         .grad_out = At(grad_out, tokens_before * width + head_offset),
+                                         .grad_qkv = At(grad_qkv, tokens_before * 3 * width + head_offset)},
+                       scratch);
+        });
     return {grad_qkv, at::Tensor()};
   }
 };
@@ -88,13 +91,13 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 }  // namespace
 
 at::Tensor CausalAttentionBy(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, double drop) {
-  if (kernel == AttentionKernel::kLibTorch) return ByLibTorch(qkv, heads, drop);
+  if (kernel == AttentionKernel::kLibTorch) return RunLibTorchAttention(qkv, heads, drop);
   return AttentionFunction::apply(qkv.contiguous(), heads);
 }
 
 at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, double drop) {
-  const bool own = drop == 0 && qkv.is_cpu() && HasGemm(qkv.scalar_type()) && qkv.numel() > 0;
-  return CausalAttentionBy(own ? AttentionKernel::kOwn : AttentionKernel::kLibTorch, qkv, heads, drop);
+  const bool use_own = drop == 0 && qkv.is_cpu() && HasGemm(qkv.scalar_type()) && qkv.numel() > 0;
+  return CausalAttentionBy(use_own ? AttentionKernel::kOwn : AttentionKernel::kLibTorch, qkv, heads, drop);
 }
 
 }  // namespace trainyard

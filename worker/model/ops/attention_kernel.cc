@@ -106,12 +106,12 @@ TRAINYARD_INLINE void Store(const float* from, int64_t from_row, int64_t rows, i
   for (int64_t i = 0; i < rows; ++i) ToBfloat16(from + i * from_row, Bits(to) + i * to_row, depth);
 }
 
-// Scores in the type of the next product.
+// Returns `size` scores in the type of the next product; for bf16 in `copy`.
 TRAINYARD_INLINE const float* AsType(const float* scores, c10::BFloat16*, int64_t, const float*) { return scores; }
-TRAINYARD_INLINE const c10::BFloat16* AsType(const float* scores, c10::BFloat16* room, int64_t size,
+TRAINYARD_INLINE const c10::BFloat16* AsType(const float* scores, c10::BFloat16* copy, int64_t size,
                                              const c10::BFloat16*) {
-  ToBfloat16(scores, Bits(room), size);
-  return room;
+  ToBfloat16(scores, Bits(copy), size);
+  return copy;
 }
 
 template <typename T>
@@ -123,14 +123,15 @@ TRAINYARD_INLINE void Forward(const AttentionShape& s, const AttentionForward& h
   T* out = static_cast<T*>(head.out);
   const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.depth)));
   for (int64_t first = 0; first < s.tokens; first += kRows) {
-    const int64_t rows = std::min(kRows, s.tokens - first), columns = first + rows, line = RoundUp(columns);
-    Gemm(rows, columns, s.depth, scale, {q + first * row, row}, {k, row, true}, 0, scratch.a, line);
-    for (int64_t i = 0; i < rows; ++i) head.log_sums[first + i] = Softmax(scratch.a + i * line, first + i + 1, line);
-    const T* probabilities = AsType(scratch.a, scratch.a16, rows * line, q);
+    const int64_t rows = std::min(kRows, s.tokens - first), columns = first + rows, stride = RoundUp(columns);
+    Gemm(rows, columns, s.depth, scale, {q + first * row, row}, {k, row, true}, 0, scratch.a, stride);
+    for (int64_t i = 0; i < rows; ++i)
+      head.log_sums[first + i] = Softmax(scratch.a + i * stride, first + i + 1, stride);
+    const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, q);
     if constexpr (std::is_same_v<T, float>) {
-      Gemm(rows, s.depth, columns, 1, {probabilities, line}, {v, row}, 0, out + first * s.width, s.width);
+      Gemm(rows, s.depth, columns, 1, {probabilities, stride}, {v, row}, 0, out + first * s.width, s.width);
     } else {
-      Gemm(rows, s.depth, columns, 1, {probabilities, line}, {v, row}, 0, scratch.rows, s.depth);
+      Gemm(rows, s.depth, columns, 1, {probabilities, stride}, {v, row}, 0, scratch.rows, s.depth);
       Store(scratch.rows, s.depth, rows, s.depth, out + first * s.width, s.width);
     }
   }
@@ -156,24 +157,24 @@ TRAINYARD_INLINE void Backward(const AttentionShape& s, const AttentionBackward&
   }
   const int64_t last = (s.tokens - 1) / kRows * kRows;
   for (int64_t first = last; first >= 0; first -= kRows) {
-    const int64_t rows = std::min(kRows, s.tokens - first), columns = first + rows, line = RoundUp(columns);
+    const int64_t rows = std::min(kRows, s.tokens - first), columns = first + rows, stride = RoundUp(columns);
     const float beta = first == last ? 0 : 1;
     const T *q_rows = q + first * row, *grad_rows = grad_out + first * s.width;
     if constexpr (kInPlace) sum_q = grad_q + first * row;
-    Gemm(rows, columns, s.depth, scale, {q_rows, row}, {k, row, true}, 0, scratch.a, line);
-    Gemm(rows, columns, s.depth, 1, {grad_rows, s.width}, {v, row, true}, 0, scratch.b, line);
+    Gemm(rows, columns, s.depth, scale, {q_rows, row}, {k, row, true}, 0, scratch.a, stride);
+    Gemm(rows, columns, s.depth, 1, {grad_rows, s.width}, {v, row, true}, 0, scratch.b, stride);
     for (int64_t i = 0; i < rows; ++i) {
-      float *probabilities = scratch.a + i * line, *gradients = scratch.b + i * line;
-      Exponentials(probabilities, first + i + 1, line, head.log_sums[first + i]);
-      for (int64_t j = columns; j < line; ++j) gradients[j] = 0;  // no product has written them
+      float *probabilities = scratch.a + i * stride, *gradients = scratch.b + i * stride;
+      Exponentials(probabilities, first + i + 1, stride, head.log_sums[first + i]);
+      for (int64_t j = columns; j < stride; ++j) gradients[j] = 0;  // no product has written them
       const float mean = Dot(out + (first + i) * s.width, grad_rows + i * s.width, s.depth);
       SoftmaxBackward(probabilities, gradients, columns, mean, scale);
     }
-    const T* probabilities = AsType(scratch.a, scratch.a16, rows * line, q);
-    const T* gradients = AsType(scratch.b, scratch.b16, rows * line, q);
-    Gemm(rows, s.depth, columns, 1, {gradients, line}, {k, row}, 0, sum_q, sum_row);
-    Gemm(columns, s.depth, rows, 1, {gradients, line, true}, {q_rows, row}, beta, sum_k, sum_row);
-    Gemm(columns, s.depth, rows, 1, {probabilities, line, true}, {grad_rows, s.width}, beta, sum_v, sum_row);
+    const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, q);
+    const T* gradients = AsType(scratch.b, scratch.b16, rows * stride, q);
+    Gemm(rows, s.depth, columns, 1, {gradients, stride}, {k, row}, 0, sum_q, sum_row);
+    Gemm(columns, s.depth, rows, 1, {gradients, stride, true}, {q_rows, row}, beta, sum_k, sum_row);
+    Gemm(columns, s.depth, rows, 1, {probabilities, stride, true}, {grad_rows, s.width}, beta, sum_v, sum_row);
     if constexpr (!kInPlace) Store(sum_q, s.depth, rows, s.depth, grad_q + first * row, row);
   }
   if constexpr (!kInPlace) {

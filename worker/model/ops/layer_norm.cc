@@ -66,7 +66,7 @@ struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
     const auto saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &statistics = saved[2];
     const at::Tensor grad_y = gradients[1].contiguous();
-    const at::Tensor passed = gradients[0].defined() ? gradients[0].contiguous() : at::Tensor();
+    const at::Tensor residual = gradients[0].defined() ? gradients[0].contiguous() : at::Tensor();
     if (context->needs_input_grad(kX)) result[kX] = at::empty_like(x);
     const int64_t rows = RowsOf(x), columns = x.size(-1), blocks = (rows + kBlock - 1) / kBlock;
     at::Tensor sums = at::empty({2, blocks, columns}, statistics.options());
@@ -75,7 +75,7 @@ struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
                                  .x = x.const_data_ptr(),
                                  .weight = weight.const_data_ptr(),
                                  .grad_y = grad_y.const_data_ptr(),
-                                 .grad_passed = passed.defined() ? passed.const_data_ptr() : nullptr,
+                                 .grad_residual = residual.defined() ? residual.const_data_ptr() : nullptr,
                                  .grad_x = result[kX].defined() ? result[kX].mutable_data_ptr() : nullptr,
                                  .mean = mean,
                                  .inverse_deviation = mean + rows,
@@ -90,13 +90,14 @@ struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
       }
     });
     auto* sink = reinterpret_cast<GradientSink*>(context->saved_data["sink"].toInt());
-    auto give = [&](Input input, const char* number, const at::Tensor& of_blocks) {
+    auto store_gradient = [&](Input input, const char* number, const at::Tensor& of_blocks) {
       if (!context->needs_input_grad(input)) return;
-      at::Tensor left = SumRowsIntoSink(of_blocks, sink, static_cast<int>(context->saved_data[number].toInt()));
-      if (left.defined()) result[input] = left.to(weight.scalar_type());
+      at::Tensor rejected_by_sink =
+          SumRowsIntoSink(of_blocks, sink, static_cast<int>(context->saved_data[number].toInt()));
+      if (rejected_by_sink.defined()) result[input] = rejected_by_sink.to(weight.scalar_type());
     };
-    give(kWeight, "weight", sums.select(0, 0));
-    give(kBias, "bias", sums.select(0, 1));
+    store_gradient(kWeight, "weight", sums.select(0, 0));
+    store_gradient(kBias, "bias", sums.select(0, 1));
     return result;
   }
 };

@@ -90,14 +90,15 @@ TRAINYARD_INLINE void Rows(const LayerNormBackward& pass, int64_t first, int64_t
     }
     if (pass.grad_x == nullptr) continue;
     T* grad_x = static_cast<T*>(pass.grad_x) + row * columns;
-    const T* passed = pass.grad_passed == nullptr ? nullptr : static_cast<const T*>(pass.grad_passed) + row * columns;
+    const T* residual =
+        pass.grad_residual == nullptr ? nullptr : static_cast<const T*>(pass.grad_residual) + row * columns;
     const float of_mean = SumAcrossLanes(sum) / static_cast<float>(columns);
     const float of_deviation = SumAcrossLanes(sum_of_products) / static_cast<float>(columns);
     for (int64_t i = 0; i < columns; i += kLanes) {
       const int64_t size = LanesAt(i, columns);
       const Floats normal = (Load(x + i, size) - mean) * inverse;
       Floats g = (Load(grad_y + i, size) * Load(weight + i, size) - of_mean - normal * of_deviation) * inverse;
-      if (passed != nullptr) g += Load(passed + i, size);
+      if (residual != nullptr) g += Load(residual + i, size);
       Store(g, grad_x + i, size);
     }
   }

@@ -19,8 +19,8 @@ struct LayerNormForward {
 struct LayerNormBackward {
   at::ScalarType type = at::kFloat;
   const void *x = nullptr, *weight = nullptr, *grad_y = nullptr;
-  const void* grad_passed = nullptr;  // the gradient of x by its other use, which is added; may be null
-  void* grad_x = nullptr;             // may be null
+  const void* grad_residual = nullptr;  // the gradient of x from its use as residual, to be added; may be null
+  void* grad_x = nullptr;               // may be null
   const float *mean = nullptr, *inverse_deviation = nullptr;
   float *grad_weight = nullptr, *grad_bias = nullptr;  // overwritten by the sums of these rows
   int64_t columns = 0;

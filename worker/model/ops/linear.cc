@@ -28,7 +28,7 @@ MatrixRef<T> Ref(const at::Tensor& matrix, bool transposed = false) {
 }
 
 // A 16-bit product, [rows, columns], with the terms to add to it.
-struct Rounded {
+struct RoundedProduct {
   using T = c10::BFloat16;
   MatrixRef<T> a, b;
   int64_t rows, depth, columns;
@@ -37,13 +37,13 @@ struct Rounded {
   T* to = nullptr;              // [rows, columns]; may be the residual
 };
 
-void Multiply(const Rounded& product) {
+void Multiply(const RoundedProduct& product) {
   const int64_t blocks = (product.rows + kRows - 1) / kRows;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     at::Tensor sums = at::empty({std::min(kRows, product.rows), product.columns}, at::kFloat);
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kRows, rows = std::min(kRows, product.rows - first);
-      MatrixRef<Rounded::T> a = product.a;
+      MatrixRef<RoundedProduct::T> a = product.a;
       a.data += a.transposed ? first : first * a.row;
       Gemm(rows, product.columns, product.depth, 1, a, product.b, 0, sums.mutable_data_ptr<float>(), product.columns);
       RoundRows({.sums = sums.const_data_ptr<float>(),
@@ -64,7 +64,7 @@ at::Tensor Forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b
   }
   at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
   if (x.scalar_type() == at::kBFloat16) {
-    using T = Rounded::T;
+    using T = RoundedProduct::T;
     Multiply({.a = Ref<T>(x),
               .b = Ref<T>(w),
               .rows = x.size(0),
@@ -86,11 +86,11 @@ at::Tensor Forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b
 }
 
 // x w^T, for the gradient of a product's input and for the head.
-at::Tensor ByTransposed(const at::Tensor& grad, const at::Tensor& w) {
+at::Tensor MultiplyByTransposed(const at::Tensor& grad, const at::Tensor& w) {
   if (!IsOurs(grad)) return at::mm(grad, w.t());
   at::Tensor x = at::empty({grad.size(0), w.size(0)}, grad.options());
   if (grad.scalar_type() == at::kBFloat16) {
-    using T = Rounded::T;
+    using T = RoundedProduct::T;
     Multiply({.a = Ref<T>(grad),
               .b = Ref<T>(w, /*transposed=*/true),
               .rows = grad.size(0),
@@ -104,36 +104,36 @@ at::Tensor ByTransposed(const at::Tensor& grad, const at::Tensor& w) {
   return x;
 }
 
-// Writes x^T grad to `place`, or adds it.
-void WriteGradientOfWeight(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& place, bool first) {
+// Writes x^T grad to `place`, or adds it if `overwrites` is false.
+void WriteGradientOfWeight(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& place, bool overwrites) {
   if (!x.is_cpu() && place.scalar_type() == x.scalar_type()) {
     at::Tensor to = place;
-    first ? at::mm_out(to, x.t(), grad) : to.addmm_(x.t(), grad);
+    overwrites ? at::mm_out(to, x.t(), grad) : to.addmm_(x.t(), grad);
     return;
   }
   const int64_t in = x.size(1), out = grad.size(1);
   if (IsOurs(x) && IsSlowInLibTorch(x.scalar_type()) && place.scalar_type() == x.scalar_type()) {
-    using T = Rounded::T;
+    using T = RoundedProduct::T;
     T* to = place.mutable_data_ptr<T>();
     return Multiply({.a = Ref<T>(x, /*transposed=*/true),
                      .b = Ref<T>(grad),
                      .rows = in,
                      .depth = x.size(0),
                      .columns = out,
-                     .residual = first ? nullptr : to,
+                     .residual = overwrites ? nullptr : to,
                      .to = to});
   }
   if (!IsOurs(x) || place.scalar_type() != at::kFloat) {
     at::Tensor gradient = at::mm(x.t(), grad);
-    first ? place.copy_(gradient) : place.add_(gradient);
+    overwrites ? place.copy_(gradient) : place.add_(gradient);
     return;
   }
   float* to = place.mutable_data_ptr<float>();
   if (x.scalar_type() == at::kFloat) {
-    Gemm(in, out, x.size(0), 1, Ref<float>(x, true), Ref<float>(grad), first ? 0 : 1, to, out);
+    Gemm(in, out, x.size(0), 1, Ref<float>(x, true), Ref<float>(grad), overwrites ? 0 : 1, to, out);
   } else {
     using T = c10::BFloat16;
-    Gemm(in, out, x.size(0), 1, Ref<T>(x, true), Ref<T>(grad), first ? 0 : 1, to, out);
+    Gemm(in, out, x.size(0), 1, Ref<T>(x, true), Ref<T>(grad), overwrites ? 0 : 1, to, out);
   }
 }
 
@@ -143,7 +143,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 
   static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual,
-                            const std::optional<at::Tensor>& made, int64_t sink, int64_t weight_number,
+                            const std::optional<at::Tensor>& stored, int64_t sink, int64_t weight_number,
                             int64_t bias_number) {
     context->save_for_backward({x, weight});
     context->saved_data["has_bias"] = bias.has_value();
@@ -151,7 +151,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     context->saved_data["sink"] = sink;
     context->saved_data["weight"] = weight_number;
     context->saved_data["bias"] = bias_number;
-    if (made.has_value()) return made->detach();
+    if (stored.has_value()) return stored->detach();
     return Forward(x, weight, bias.value_or(at::Tensor()), residual.value_or(at::Tensor()));
   }
 
@@ -166,11 +166,11 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       const int number = static_cast<int>(context->saved_data["weight"].toInt());
       GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
       if (place.tensor.defined()) {
-        WriteGradientOfWeight(x, grad, place.tensor, place.first);
+        WriteGradientOfWeight(x, grad, place.tensor, place.overwrites);
         sink->Done(number);
       } else {
         result[kWeight] = at::empty(weight.sizes(), weight.options());
-        WriteGradientOfWeight(x, grad, result[kWeight], /*first=*/true);
+        WriteGradientOfWeight(x, grad, result[kWeight], /*overwrites=*/true);
       }
     }
     // Autograd expects one gradient per tensor argument that was passed.
@@ -179,7 +179,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     if (has_bias && context->needs_input_grad(2)) {
       result[kBias] = SumRowsIntoSink(grad, sink, static_cast<int>(context->saved_data["bias"].toInt()));
     }
-    if (context->needs_input_grad(kX)) result[kX] = ByTransposed(grad, weight);
+    if (context->needs_input_grad(kX)) result[kX] = MultiplyByTransposed(grad, weight);
     if (has_residual && context->needs_input_grad(has_bias ? 3 : 2)) result[kResidual] = grad;
     return result;
   }
@@ -189,7 +189,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 struct TransposedFunction : torch::autograd::Function<TransposedFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
     context->save_for_backward({x, weight});
-    return ByTransposed(x, weight);
+    return MultiplyByTransposed(x, weight);
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
                                                torch::autograd::tensor_list gradients) {
@@ -200,7 +200,7 @@ struct TransposedFunction : torch::autograd::Function<TransposedFunction> {
     if (context->needs_input_grad(0)) result[0] = Forward(grad, weight, {}, {});
     if (context->needs_input_grad(1)) {
       result[1] = at::empty(weight.sizes(), weight.options());
-      WriteGradientOfWeight(grad, x, result[1], /*first=*/true);
+      WriteGradientOfWeight(grad, x, result[1], /*overwrites=*/true);
     }
     return result;
   }
@@ -217,7 +217,7 @@ at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int numbe
   const at::Tensor matrix = rows.view({-1, rows.size(-1)});
   GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
   if (!place.tensor.defined()) return matrix.sum(0);
-  if (place.first) {
+  if (place.overwrites) {
     at::sum_out(place.tensor, matrix, {0}, /*keepdim=*/false, place.tensor.scalar_type());
   } else {
     place.tensor.add_(matrix.sum(0, /*keepdim=*/false, place.tensor.scalar_type()));
@@ -231,10 +231,10 @@ at::Tensor Linear(const at::Tensor& x, const LinearArgs& args) {
   auto matrix = [](const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); };
   auto if_defined = [](const at::Tensor& t) { return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt; };
   const bool replays = args.tape != nullptr && args.tape->replays();
-  const at::Tensor made = replays ? args.tape->Next() : at::Tensor();
+  const at::Tensor stored = replays ? args.tape->Next() : at::Tensor();
   const at::Tensor residual = args.residual.defined() ? matrix(args.residual).contiguous() : at::Tensor();
   at::Tensor y = LinearFunction::apply(matrix(x).contiguous(), weight, if_defined(args.bias.tensor),
-                                       if_defined(residual), if_defined(made), reinterpret_cast<int64_t>(args.sink),
+                                       if_defined(residual), if_defined(stored), reinterpret_cast<int64_t>(args.sink),
                                        int64_t{args.weight.number}, int64_t{args.bias.number});
   if (args.tape != nullptr && !replays) args.tape->Keep(y);
   std::vector<int64_t> shape = x.sizes().vec();

@@ -1,4 +1,4 @@
-// Rounds fp32 sums to 16-bit results, once, after adding bias and residual.
+// Adds bias and residual to fp32 sums, then rounds once to bf16.
 #pragma once
 
 #include <c10/util/BFloat16.h>
