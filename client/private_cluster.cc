@@ -199,7 +199,7 @@ absl::Status PrivateCluster::Detach() {
   absl::Cleanup close_fd = [fd] { close(fd); };
   // A write to the closed terminal must not kill this process before it has detached the daemons.
   signal(SIGPIPE, SIG_IGN);
-  if (!trainyard::LetGo(fd)) return ErrnoStatus(errno, "cannot detach the private daemons");
+  if (!trainyard::ReleaseLifeline(fd)) return ErrnoStatus(errno, "cannot detach the private daemons");
   stopped_ = true;
   return absl::OkStatus();
 }

@@ -12,14 +12,14 @@ namespace trainyard {
 namespace {
 
 // Peers limit metadata to 8 KiB; it is sent as base64 and contains the message twice (see rpc_status.h).
-constexpr size_t kViolationBytes = 1'600;
-constexpr size_t kDescriptionBytes = 400;
+constexpr size_t kViolationBytesMax = 1'600;
+constexpr size_t kDescriptionBytesMax = 400;
 
-// Cuts between two characters.
-std::string Cut(absl::string_view text, size_t most) {
-  if (text.size() <= most) return std::string(text);
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
-  return absl::StrCat(text.substr(0, most), "...");
+// Truncates between two characters.
+std::string Truncate(absl::string_view text, size_t bytes_max) {
+  if (text.size() <= bytes_max) return std::string(text);
+  while (bytes_max > 0 && (static_cast<unsigned char>(text[bytes_max]) & 0xC0) == 0x80) --bytes_max;
+  return absl::StrCat(text.substr(0, bytes_max), "...");
 }
 
 }  // namespace
@@ -31,9 +31,9 @@ absl::Status BadRequestStatus(const Problems& problems, const google::protobuf::
   size_t bytes = 0;
   for (const Problem& problem : problems.Errors()) {
     const std::string field = yaml::JoinKeys(prefix, yaml::FieldPathOf(message, problem.path));
-    const std::string description = Cut(problem.text, kDescriptionBytes);
+    const std::string description = Truncate(problem.text, kDescriptionBytesMax);
     bytes += field.size() + description.size() + 8;
-    if (bytes > kViolationBytes && details.field_violations_size() > 0) break;
+    if (bytes > kViolationBytesMax && details.field_violations_size() > 0) break;
     google::rpc::BadRequest::FieldViolation& violation = *details.add_field_violations();
     violation.set_field(problem.path.empty() ? std::string(prefix) : field);
     violation.set_description(description);

@@ -11,9 +11,9 @@ namespace trainyard {
 
 inline constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
 
-// Problems.ToStatus() with the payload. Violations name fields as the API does, after `prefix`
-// ("spec.train.batch.global_size"); their texts name the YAML keys. The violations are limited to what fits into the
-// trailing metadata of any client; the last one counts those left out.
+// Returns problems.ToStatus() with the payload. Violations name fields as the API does, after `prefix`
+// ("spec.train.batch.global_size"); their descriptions name the YAML keys. The violations are limited to what fits into
+// the trailing metadata that any client accepts; the last one counts those left out.
 // REQUIRES: !problems.ok(). The paths of the problems are relative to `message`.
 absl::Status BadRequestStatus(const Problems& problems, const google::protobuf::Descriptor& message,
                               absl::string_view prefix);

@@ -34,7 +34,7 @@ namespace {
 
 // The local kernel answers immediately, unless the queue of the listener is full.
 constexpr int kConnectWaitMs = 100;
-// The number that the kernel reports for users without a number in this namespace: it may be any user.
+// The uid that the kernel reports for a user without a uid in this user namespace: it may stand for any user.
 constexpr uid_t kUnmappedUser = 65534;
 
 struct Address {
@@ -46,7 +46,7 @@ struct Address {
 struct Peer {
   int fd = -1;
   std::string address;       // the address that answered, numeric
-  std::vector<uid_t> users;  // of the listening sockets; empty: not known
+  std::vector<uid_t> users;  // the owners of the listening sockets; empty: not known
 };
 
 absl::StatusOr<std::vector<Address>> Resolve(const std::string& text) {
@@ -147,34 +147,34 @@ absl::Status AwaitGreeting(const Peer& peer, absl::Duration wait) {
 // `owner` is the owner of the token file that the user named.
 absl::Status CheckPeer(const Peer& peer, const std::optional<uid_t>& owner) {
   if (peer.users.empty() && !owner.has_value()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("the kernel does not report which user listens at ", peer.address,
-                     ": nothing is sent there. If it is the coordinator, name the file with its token (token_file)"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the kernel does not report which user listens at ", peer.address,
+        ", so nothing was sent there. If it is the coordinator, name the file with its token (token_file)"));
   }
   auto is_trusted = [&](uid_t user) {
     if (user == geteuid() || user == 0) return true;
     return owner == user && user != kUnmappedUser;
   };
-  std::vector<std::string> strangers;
+  std::vector<std::string> untrusted;
   for (uid_t user : peer.users) {
     std::string text = UserText(user);
-    if (!is_trusted(user) && std::count(strangers.begin(), strangers.end(), text) == 0) {
-      strangers.push_back(std::move(text));
+    if (!is_trusted(user) && std::count(untrusted.begin(), untrusted.end(), text) == 0) {
+      untrusted.push_back(std::move(text));
     }
   }
-  if (strangers.empty()) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("a program of user ", absl::StrJoin(strangers, ", "), " listens at ", peer.address,
-                   ", and this one runs as ", UserText(geteuid()),
-                   ": nothing is sent there. If that is the coordinator, name a token file of that user (token_file)"));
+  if (untrusted.empty()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      "a program of user ", absl::StrJoin(untrusted, ", "), " listens at ", peer.address, ", but this program runs as ",
+      UserText(geteuid()),
+      ", so nothing was sent there. If that is the coordinator, name a token file of that user (token_file)"));
 }
 
-// PermissionDenied means an untrusted peer, so problems with the token have another code.
+// For callers PermissionDenied means an untrusted peer, so problems with the token file get another code.
 absl::Status TokenProblem(const absl::Status& status) {
   return absl::IsPermissionDenied(status) ? absl::InvalidArgumentError(status.message()) : status;
 }
 
-// Without a token folder no token was written.
+// Returns the token that a coordinator of this user has written for `address`; empty if there is none.
 absl::StatusOr<std::string> OwnToken(const std::string& address) {
   if (SplitUnixAddress(address).has_value()) return std::string();  // the mode of its folder decides who may call
   absl::StatusOr<std::string> folder = UserTokenFolder();
@@ -205,19 +205,19 @@ absl::StatusOr<CoordinatorChannel> DialCoordinator(const DialOptions& options,
   ASSIGN_OR_RETURN(const Peer peer, ConnectLocally(options.address));
   absl::Cleanup close_fd = [fd = peer.fd] { close(fd); };
   dialed.address = peer.address;
-  auto show_token = [&]() -> absl::Status {
+  auto find_token_and_check_peer = [&]() -> absl::Status {
     if (!owner.has_value()) {
       absl::StatusOr<std::string> own = OwnToken(peer.address);
       if (!own.ok()) return TokenProblem(own.status());
       dialed.token = *std::move(own);
     }
-    return options.obey || !dialed.token.empty() ? CheckPeer(peer, owner) : absl::OkStatus();
+    return options.requires_trusted_peer || !dialed.token.empty() ? CheckPeer(peer, owner) : absl::OkStatus();
   };
-  RETURN_IF_ERROR(show_token());
+  RETURN_IF_ERROR(find_token_and_check_peer());
   if (options.greeting_wait > absl::ZeroDuration()) {
     RETURN_IF_ERROR(AwaitGreeting(peer, options.greeting_wait));
     // A coordinator writes its token before it accepts connections, so a new one has written it by now.
-    RETURN_IF_ERROR(show_token());
+    RETURN_IF_ERROR(find_token_and_check_peer());
   }
   std::move(close_fd).Cancel();
   dialed.channel = grpc::CreateCustomInsecureChannelFromFd(options.address, peer.fd, arguments);

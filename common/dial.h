@@ -1,17 +1,17 @@
 // Connects trainctl and the worker daemons to a coordinator, and authenticates their calls.
 //
-// Any user of this machine may listen on the coordinator's port while it is not running, receive the token and, from a
-// daemon, be obeyed. Connections within this machine are therefore made here, and their peer is checked before gRPC
+// Any user of this machine may listen on the coordinator's port while it is not running, receive the token and give
+// orders to a daemon. Connections within this machine are therefore made here, and their peer is checked before gRPC
 // gets the socket: the listening socket must belong to a trusted user before and after connecting (for Unix sockets the
-// kernel names the peer). Trusted are the user of this program, root, and the owner of the token file that was named.
-// The channel never reconnects on its own; after it has failed, the caller dials again.
+// kernel names the peer). The trusted users are that of this program, root, and the owner of the token file in the
+// options. The channel never reconnects on its own; after it has failed, the caller dials again.
 //
 //   ASSIGN_OR_RETURN(CoordinatorChannel dialed, DialCoordinator({.address = "127.0.0.1:7070"}, arguments));
 //   auto stub = v1::JobService::NewStub(dialed.channel);
 //   grpc::ClientContext context;
 //   dialed.Authorize(context);
 //
-// Control tier. Thread-safe: keeps no state. Waits for name resolution, and as long as `greeting_wait` says.
+// Control tier. Thread-safe: keeps no state. May block for name resolution and for `greeting_wait`.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -27,10 +27,10 @@ namespace trainyard {
 struct DialOptions {
   std::string address;          // host:port, or unix:PATH
   std::string token_file = {};  // empty: the file that a coordinator of this user writes
-  // The caller obeys what it receives, so the peer must be a trusted user even if no token is sent.
-  bool obey = false;
-  // On this machine: how long to wait for the first bytes, which a healthy coordinator sends immediately. Zero: no
-  // wait.
+  // True: the peer must be a trusted user even if no token is sent, because the caller executes what it receives.
+  bool requires_trusted_peer = false;
+  // For a coordinator on this machine: how long to wait for the first bytes, which a healthy coordinator sends
+  // immediately. Zero: no wait.
   absl::Duration greeting_wait = absl::ZeroDuration();
 };
 

@@ -26,9 +26,9 @@ std::string Escape(absl::string_view text, bool keep_lines) {
   while (!text.empty()) {
     const Character decoded = DecodeUtf8(text);
     const absl::string_view character = text.substr(0, decoded.length == 0 ? 1 : decoded.length);
-    const bool stays = decoded.length > 0 && (!IsDeceptive(decoded.code) || (keep_lines && character == "\n"));
-    if (stays) escaped.append(character.data(), character.size());
-    if (!stays) AppendEscaped(character, &escaped);
+    const bool is_safe = decoded.length > 0 && (!IsDeceptive(decoded.code) || (keep_lines && character == "\n"));
+    if (is_safe) escaped.append(character.data(), character.size());
+    if (!is_safe) AppendEscaped(character, &escaped);
     text.remove_prefix(character.size());
   }
   return escaped;

@@ -66,9 +66,9 @@ absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& path, uint64_t 
   }
 }
 
-absl::Status NoRegularFile(const std::string& path, mode_t mode) {
+absl::Status NotARegularFileError(const std::string& path, mode_t mode) {
   const char* found = S_ISFIFO(mode) ? "a FIFO" : S_ISDIR(mode) ? "a folder" : S_ISSOCK(mode) ? "a socket" : "a device";
-  return absl::FailedPreconditionError(absl::StrCat(path, " is ", found, ", where a file was expected; remove it"));
+  return absl::FailedPreconditionError(absl::StrCat(path, " is ", found, ", but a file was expected; remove it"));
 }
 
 }  // namespace
@@ -86,13 +86,14 @@ absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags, mode_t m
   struct stat st = {};
   if (fd < 0) {
     // A FIFO without a reader, a socket, or a folder opened for writing.
-    const bool other = error == ENXIO || error == EISDIR;
-    if (other && stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) return NoRegularFile(path, st.st_mode);
+    const bool is_other_kind = error == ENXIO || error == EISDIR;
+    if (is_other_kind && stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode))
+      return NotARegularFileError(path, st.st_mode);
     return ErrnoStatus(error, absl::StrCat("cannot open ", path));
   }
   if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return fd;
   close(fd);
-  return NoRegularFile(path, st.st_mode);
+  return NotARegularFileError(path, st.st_mode);
 }
 
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, uint64_t max_bytes) {
@@ -208,7 +209,7 @@ std::string DescribeHolder(int fd) {
 }
 
 // Whether the open file is the one at `path`, which may have been replaced.
-bool LiesAt(int fd, const std::string& path) {
+bool IsOpenFileAt(int fd, const std::string& path) {
   struct stat open_file;
   struct stat file;
   return fstat(fd, &open_file) == 0 && stat(path.c_str(), &file) == 0 && open_file.st_ino == file.st_ino &&
@@ -226,7 +227,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& p
     const int fd = *opened;
     absl::Cleanup close_fd = [fd] { close(fd); };
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-      if (!LiesAt(fd, path)) continue;
+      if (!IsOpenFileAt(fd, path)) continue;
       absl::Status written = WriteHolder(fd, path);
       if (!written.ok()) return written;
       std::move(close_fd).Cancel();
@@ -257,7 +258,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Seize(const std::string& pat
   return std::unique_ptr<FileLock>(new FileLock(fd, path, /*made=*/false));
 }
 
-bool FileLock::IsAtPath() const { return LiesAt(fd_, path_); }
+bool FileLock::IsAtPath() const { return IsOpenFileAt(fd_, path_); }
 
 FileLock::~FileLock() { close(fd_); }
 

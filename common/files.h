@@ -17,8 +17,8 @@
 
 namespace trainyard {
 
-// The status of a failed system call: `what` and strerror(error). NotFound, PermissionDenied, AlreadyExists and
-// ResourceExhausted (disk full, quota) if errno is one of these; otherwise Unknown.
+// The status of a failed system call, whose message is `what` and strerror(error). NotFound, PermissionDenied,
+// AlreadyExists and ResourceExhausted (disk full, quota) if errno is one of these; otherwise Unknown.
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
 // Reads the whole file. Possible errors: NotFound; PermissionDenied; ResourceExhausted: it is larger than `max_bytes`.
@@ -59,8 +59,8 @@ std::string JoinPath(absl::string_view folder, absl::string_view name);
 // the file that is at the path when the lock is acquired.
 class FileLock {
  public:
-  // Tries until `wait` has passed. Possible errors: Unavailable: another process holds it (the message names its pid if
-  // the file contains it).
+  // Retries until `wait` has passed. Possible errors: Unavailable: another process holds it (the message names its pid
+  // if the file contains it).
   static absl::StatusOr<std::unique_ptr<FileLock>> Acquire(const std::string& path, absl::Duration wait,
                                                            mode_t mode = kPrivateFileMode);
   // Acquires the lock even if another process holds it, by replacing the file with a new one. The holder does not

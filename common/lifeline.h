@@ -1,18 +1,18 @@
-// The lifeline: a pipe through which one process (trainctl run) ends all processes that it started. Only that process
-// holds the write end. The private coordinator, the private worker daemon and every shim hold the read end of the same
-// pipe.
+// The lifeline: a pipe by which all processes that one process (trainctl run) has started end with it. Only that
+// process holds the write end. The private coordinator, the private worker daemon and every shim hold the read end of
+// the same pipe.
 //
-//   The write end closes and nothing was written: its holder is gone, for whatever reason, and all processes end
+//   The write end was closed and nothing was written: its holder has exited or was killed, and all processes end
 //   immediately.
-//   One byte, 'L', was written (LetGo below): all processes continue, and closing the pipe means nothing any more. The
-//   daemons exit on their own once the job has ended, because no other process would stop them.
+//   One byte, 'L', was written (ReleaseLifeline below): all processes continue, and closing the pipe has no effect any
+//   more. The daemons exit on their own once the job has ended, because no other process would stop them.
 //
 // No process reads the byte, because reading would take it from the others. It stays in the pipe, where each process,
 // including a shim that is started later, can see it. The holder therefore writes the byte, then closes or exits; it
 // need not wait.
 //
 //   poll({lifeline, POLLIN}) ... revents != 0:
-//   switch (LookAtLifeline(lifeline)) { kLetGo: lifeline = -1; ... kEnded: leave ...}
+//   switch (PeekLifeline(lifeline)) { kReleased: lifeline = -1; ... kEnded: exit ...}
 //
 // Functions keep no state and call only libc, so that the shim can use them.
 #pragma once
@@ -22,18 +22,18 @@
 
 namespace trainyard {
 
-inline constexpr char kLetGoByte = 'L';
+inline constexpr char kReleaseByte = 'L';
 
-enum class Lifeline { kLetGo, kEnded };
+enum class Lifeline { kReleased, kEnded };
 
 // REQUIRES: poll has reported an event on `fd`, the read end.
-inline Lifeline LookAtLifeline(int fd) {
+inline Lifeline PeekLifeline(int fd) {
   int waiting = 0;
-  return ioctl(fd, FIONREAD, &waiting) == 0 && waiting > 0 ? Lifeline::kLetGo : Lifeline::kEnded;
+  return ioctl(fd, FIONREAD, &waiting) == 0 && waiting > 0 ? Lifeline::kReleased : Lifeline::kEnded;
 }
 
 // For the holder of the write end. False if no process holds the read end (SIGPIPE must be ignored) or `fd` is not a
 // pipe.
-inline bool LetGo(int fd) { return write(fd, &kLetGoByte, 1) == 1; }
+inline bool ReleaseLifeline(int fd) { return write(fd, &kReleaseByte, 1) == 1; }
 
 }  // namespace trainyard

@@ -34,9 +34,10 @@ inline constexpr size_t kReportBytesQueued = 32 << 20;
 // Facts waiting for the core. Beyond this limit the daemons' streams are not read and facts wait in their outboxes.
 inline constexpr size_t kFactBytesQueued = 32 << 20;
 
-// Durable events. Of each job at most `kDurableEvents`, of which the first `kDurableEventsFirst` always stay; of the
-// cluster `kClusterEvents`; the text of one event; and the bytes of all jobs' events together. Beyond the last limit
-// repeated events are deleted first, then those of finished jobs beyond `kDurableEventsOfFinished`, oldest jobs first.
+// Durable events. A job has at most `kDurableEvents`, of which the first `kDurableEventsFirst` are never deleted; the
+// cluster has at most `kClusterEvents`. `kDurableTextBytes` limits the text of one event, and `kDurableEventBytes` the
+// events of all jobs together: beyond it, repeated events are deleted first, then those of finished jobs beyond
+// `kDurableEventsOfFinished`, oldest jobs first.
 // A job has some dozens of events, so a thousand finished jobs stay far below the limit. Deleted events are counted
 // (JobRecord.events_dropped).
 inline constexpr size_t kDurableEvents = 2'000;
@@ -50,20 +51,21 @@ inline constexpr size_t kDurableEventBytes = 128 << 20;
 // these jobs; they are ended.
 inline constexpr size_t kJobsForgotten = 10'000;
 // Checkpoints that a restore rejected, newest first, as reported by a trainer. The log of rank 0 lists all of them.
-inline constexpr int kPassedOverReported = 8;
-// Events in one response. A client requests the rest on its own.
+inline constexpr int kRejectedCheckpointsReported = 8;
+// The bytes of events in one response. The client library requests the rest automatically.
 inline constexpr size_t kEventsPageBytes = 4 << 20;
 static_assert(kEventsPageBytes + 2 * kDurableTextBytes < kGrpcMessageBytes);
-// Step and evaluation reports that are made durable before the end of a rank is acknowledged, newest of a job.
+// The newest step and evaluation reports of a job that are made durable before the end of a rank is acknowledged.
 inline constexpr size_t kDurableReports = 4'096;
 
-// Links of trainers to a daemon. Each has at most one message at the daemon, which bounds the daemon's event queue.
+// Connections of trainers to a daemon. Each has at most one unprocessed message, which bounds the daemon's event queue.
 inline constexpr size_t kLinks = 8'192;
 
 inline constexpr size_t kFactsPerMessage = 64;
 inline constexpr size_t kFactsUnacknowledged = 65'536;
 // Unacknowledged facts in the daemon's memory and on its disk. Beyond this limit trainers keep their facts.
 inline constexpr size_t kOutboxBytes = 64 << 20;
+// The last lines of output that the exit record of a trainer contains.
 inline constexpr size_t kLastLines = 20;
 inline constexpr size_t kLogLineBytes = 16 << 10;
 inline constexpr size_t kPathBytes = 4'000;

@@ -16,7 +16,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr absl::Duration kRetry = absl::Milliseconds(20);
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
 
 // Returns a listening socket, or -1 with errno set.
 int TryListen(const addrinfo& at) {
@@ -40,7 +40,7 @@ int PortOf(int fd) {
 }
 
 absl::Status ListenError(int error, absl::string_view address) {
-  if (error == EADDRINUSE) return absl::UnavailableError(absl::StrCat("port ", address, " is taken"));
+  if (error == EADDRINUSE) return absl::UnavailableError(absl::StrCat("port ", address, " is in use"));
   if (error == EADDRNOTAVAIL)
     return absl::InvalidArgumentError(absl::StrCat(address, " is not an address of this host"));
   return ErrnoStatus(error, absl::StrCat("cannot listen on ", address));
@@ -63,13 +63,13 @@ absl::StatusOr<Listener> ListenOn(absl::string_view address, absl::Duration wait
     return absl::InvalidArgumentError(absl::StrCat(address, " is not an address of this host: ", gai_strerror(code)));
   }
   absl::Cleanup free_found = [found] { freeaddrinfo(found); };
-  for (const absl::Time deadline = absl::Now() + wait;; absl::SleepFor(kRetry)) {
+  for (const absl::Time deadline = absl::Now() + wait;; absl::SleepFor(kRetryDelay)) {
     int error = EADDRNOTAVAIL;
     for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
       const int fd = TryListen(*at);
       if (fd >= 0) {
-        const absl::string_view shown = address.substr(0, address.rfind(':'));
-        return Listener{.fd = fd, .address = absl::StrCat(shown, ":", PortOf(fd))};
+        const absl::string_view given_host = address.substr(0, address.rfind(':'));
+        return Listener{.fd = fd, .address = absl::StrCat(given_host, ":", PortOf(fd))};
       }
       if (error != EADDRINUSE) error = errno;  // the most helpful of several
     }

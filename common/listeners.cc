@@ -22,7 +22,7 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::string_view kListening = "0A";
+constexpr absl::string_view kListening = "0A";  // TCP_LISTEN
 constexpr size_t kChunkBytes = 4096;
 
 // An address as 16 bytes in network byte order, IPv4 mapped into IPv6.
@@ -47,7 +47,7 @@ uint16_t PortOf(const sockaddr_storage& address) {
                                             : reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
 }
 
-// "0100007F" or four such words, each printed as a number in the byte order of this machine.
+// Parses "0100007F", or four such numbers of 32 bits without a separator, each in the byte order of this machine.
 bool ParseAddress(absl::string_view hex, Bytes* bytes) {
   if (hex.size() != 8 && hex.size() != 32) return false;
   std::vector<uint32_t> words(hex.size() / 8);
@@ -82,22 +82,22 @@ absl::Status ReadTable(const char* path, const sockaddr_storage& address, std::v
     if (n == 0) return absl::OkStatus();
     rest.append(chunk, static_cast<size_t>(n));
     for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) {
-      if (!std::exchange(first, false) && !TakeListener(rest.substr(0, end), address, found)) return absl::OkStatus();
+      if (!std::exchange(first, false) && !ParseListener(rest.substr(0, end), address, found)) return absl::OkStatus();
     }
   }
 }
 
 }  // namespace
 
-bool TakeListener(absl::string_view line, const sockaddr_storage& address, std::vector<PortOwner>* found) {
-  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-  if (words.size() < 8 || words[3] != kListening) return false;
-  const std::vector<absl::string_view> local = absl::StrSplit(words[1], ':');
+bool ParseListener(absl::string_view line, const sockaddr_storage& address, std::vector<PortOwner>* found) {
+  const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+  if (fields.size() < 8 || fields[3] != kListening) return false;
+  const std::vector<absl::string_view> local = absl::StrSplit(fields[1], ':');
   Bytes bytes = {};
   uint32_t port = 0;
   uid_t user = 0;
   if (local.size() != 2 || !ParseAddress(local[0], &bytes) || !absl::SimpleHexAtoi(local[1], &port) ||
-      !absl::SimpleAtoi(words[7], &user)) {
+      !absl::SimpleAtoi(fields[7], &user)) {
     return false;
   }
   const bool exact = bytes == BytesOf(address);

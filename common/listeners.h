@@ -20,7 +20,7 @@ struct PortOwner {
 
 // Parses one line of the table and adds a matching listener to `found`. Listening sockets come first in the table,
 // before possibly thousands of connections: returns false at the first line of another kind. Pure.
-bool TakeListener(absl::string_view line, const sockaddr_storage& address, std::vector<PortOwner>* found);
+bool ParseListener(absl::string_view line, const sockaddr_storage& address, std::vector<PortOwner>* found);
 
 // The users of the sockets that may accept a connection to `address` (IPv4 or IPv6, with a port), each once. Empty if
 // there are none. Possible errors: those of reading /proc/net.

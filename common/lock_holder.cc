@@ -42,10 +42,10 @@ std::string LockHolder(const struct stat& file) {
   const std::string id = absl::StrFormat("%02x:%02x:%d", major(file.st_dev), minor(file.st_dev), file.st_ino);
   for (absl::string_view line : absl::StrSplit(*locks, '\n')) {
     // "1: FLOCK  ADVISORY  WRITE 708 00:13:1234 0 EOF"; a waiting process has "->" after its number.
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
     int64_t pid = 0;
-    if (words.size() < 6 || words[1] == "->" || words[5] != id) continue;
-    if (absl::SimpleAtoi(words[4], &pid) && pid > 0) return ProcessText(pid);
+    if (fields.size() < 6 || fields[1] == "->" || fields[5] != id) continue;
+    if (absl::SimpleAtoi(fields[4], &pid) && pid > 0) return ProcessText(pid);
   }
   return "";
 }

@@ -38,7 +38,7 @@ LogWriter::~LogWriter() {
 
 void LogWriter::Push(std::string line) {
   absl::MutexLock lock(&mu_);
-  // After a dropped line shorter lines are dropped too, so that the line with the count is where the gap is.
+  // After a dropped line shorter lines are dropped too, so that the line with the count is written where the gap is.
   if (missing_ > 0 || bytes_ + line.size() > options_.queue_bytes) {
     ++missing_;
     ++dropped_;
@@ -96,8 +96,8 @@ bool LogWriter::Write(const std::string& text) const {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
       // Another process that shares the descriptor has made it non-blocking.
-      pollfd room = {.fd = options_.fd, .events = POLLOUT, .revents = 0};
-      poll(&room, 1, -1);
+      pollfd writable = {.fd = options_.fd, .events = POLLOUT, .revents = 0};
+      poll(&writable, 1, -1);
       continue;
     }
     if (n <= 0) return false;

@@ -1,6 +1,6 @@
 // Writes lines to a descriptor from a thread of its own, so that a reader that does not read (a pager, a stopped
 // terminal, a stuck log collector) blocks no other thread. Lines wait in a queue of limited size. Lines that do not fit
-// are dropped and counted, and once there is room a line with the count is written in their place.
+// are dropped and counted, and once there is space a line with the count is written in their place.
 //
 //   LogWriter writer({.fd = STDERR_FILENO, .format_dropped = [](uint64_t lines) { return "... dropped\n"; }});
 //   writer.Push("a line\n");

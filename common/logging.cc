@@ -21,7 +21,7 @@ namespace trainyard {
 namespace {
 
 const absl::Duration kFlushWait = absl::Seconds(1);
-// When the process is killed by a fatal signal.
+// The same, when the process is killed by a fatal signal.
 constexpr int kFatalFlushMs = 500;
 
 // Never destroyed: its thread may be blocked in a write when the process ends, and other threads may log until then.
@@ -67,14 +67,14 @@ std::string Format(spdlog::formatter& formatter, const spdlog::details::log_msg&
 
 class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit QueueSink(LogWriter& to) : to_(to) {}
+  explicit QueueSink(LogWriter& writer) : writer_(writer) {}
 
  protected:
-  void sink_it_(const spdlog::details::log_msg& message) override { to_.Push(Format(*formatter_, message)); }
+  void sink_it_(const spdlog::details::log_msg& message) override { writer_.Push(Format(*formatter_, message)); }
   void flush_() override {}  // the writer never waits for more
 
  private:
-  LogWriter& to_;
+  LogWriter& writer_;
 };
 
 LogWriter* NewWriter(const LoggingOptions& options) {
@@ -82,7 +82,7 @@ LogWriter* NewWriter(const LoggingOptions& options) {
   return new LogWriter({.fd = options.fd, .format_dropped = [formatter, program = options.program](uint64_t lines) {
                           const std::string text =
                               absl::StrCat(lines, lines == 1 ? " line of this log is" : " lines of this log are",
-                                           " missing here: standard error did not take them in time");
+                                           " missing here: standard error did not accept them in time");
                           return Format(*formatter, spdlog::details::log_msg(program, spdlog::level::warn, text));
                         }});
 }
@@ -98,7 +98,7 @@ void WaitForWriter(int signal) {
 }
 
 [[noreturn]] void LogUncaught() {
-  std::string what = "an exception of unknown type";
+  std::string what = "of unknown type";
   if (std::exception_ptr current = std::current_exception()) {
     try {
       std::rethrow_exception(current);
@@ -107,7 +107,7 @@ void WaitForWriter(int signal) {
     } catch (...) {
     }
   }
-  spdlog::critical("not caught: {}", what);
+  spdlog::critical("uncaught exception: {}", what);
   std::abort();
 }
 

@@ -13,19 +13,19 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kFileBytes = 1 << 20;
+constexpr size_t kFileBytesMax = 1 << 20;
 // Larger values mean that there is no limit: cgroup v1 reports the largest number of pages then.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
 std::string ReadOrEmpty(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(path, kFileBytes);
+  absl::StatusOr<std::string> text = ReadFile(path, kFileBytesMax);
   return text.ok() ? *std::move(text) : "";
 }
 
-// Where the hierarchy of a controller is mounted, and which part of it.
+// A mount of the cgroup hierarchy of a controller.
 struct Mount {
-  std::string root;
-  std::string point;
+  std::string root;   // the part of the hierarchy that is mounted
+  std::string point;  // where it is mounted
 };
 
 // A line of /proc/self/mountinfo: "36 35 98:0 <root> <point> rw,noatime ... - cgroup2 cgroup2 rw".
@@ -83,20 +83,21 @@ uint64_t MemoryLimitOf(const std::string& cgroup) {
 }
 
 std::optional<int64_t> MemoryLeftIn(const std::string& cgroup) {
-  std::optional<int64_t> least;
+  std::optional<int64_t> min_left;
   for (std::string folder = cgroup; !folder.empty(); folder.resize(folder.rfind('/'))) {
     const std::optional<uint64_t> used = ReadNumber(folder, {"memory.current", "memory.usage_in_bytes"});
     const uint64_t limit = MemoryLimitOf(folder);
     if (used.has_value() && limit > 0) {
       const std::string stat = ReadOrEmpty(JoinPath(folder, "memory.stat"));
-      const int64_t all_below = FindCount(stat, "total_inactive_file");  // version 1
-      const int64_t files = std::max<int64_t>(all_below >= 0 ? all_below : FindCount(stat, "inactive_file"), 0);
+      const int64_t files_of_subtree = FindCount(stat, "total_inactive_file");  // version 1
+      const int64_t files =
+          std::max<int64_t>(files_of_subtree >= 0 ? files_of_subtree : FindCount(stat, "inactive_file"), 0);
       const int64_t left = std::max<int64_t>(static_cast<int64_t>(limit) - static_cast<int64_t>(*used) + files, 0);
-      least = std::min(least.value_or(left), left);
+      min_left = std::min(min_left.value_or(left), left);
     }
     if (folder.rfind('/') == std::string::npos) break;
   }
-  return least;
+  return min_left;
 }
 
 int64_t FindCount(absl::string_view text, absl::string_view name) {

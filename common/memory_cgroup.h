@@ -1,5 +1,6 @@
 // The memory cgroup (version 1 or 2) of a process: its folder, its limit, and the memory that its processes may still
-// allocate. Containers and batch systems limit memory through cgroups, which the numbers of the host do not show.
+// allocate. Containers and batch systems limit memory through cgroups, which the memory statistics of the host do not
+// show.
 #pragma once
 
 #include <cstdint>

@@ -47,13 +47,13 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
     listener = ListenOn(absl::StrCat(address.substr(0, address.rfind(':')), ":0"), absl::ZeroDuration());
     if (listener.ok()) {
       endpoint->warning_ =
-          absl::StrCat("metrics port ", address, " is taken; serving on ", listener->address, " instead");
+          absl::StrCat("metrics port ", address, " is in use; serving on ", listener->address, " instead");
     }
   }
   if (absl::IsUnavailable(listener.status())) {
     return absl::UnavailableError(absl::StrCat("metrics: ", listener.status().message(),
                                                "; stop the program that listens there, or give --metrics another "
-                                               "address (port 0: a free one; nothing: none)"));
+                                               "address (port 0: any free port; an empty address: no metrics)"));
   }
   if (!listener.ok()) {
     return absl::Status(listener.status().code(), absl::StrCat("metrics: ", listener.status().message()));

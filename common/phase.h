@@ -16,7 +16,7 @@ enum class Phase { kStarting, kJoining, kReady, kFirstStep, kTrain, kEvaluate, k
 // "first_step".
 const char* PhaseName(Phase phase);
 
-// None: it is no phase of this version; a newer trainer may report such a phase.
+// None: it is not a phase of this version; a newer trainer may report such a phase.
 std::optional<Phase> ParsePhase(absl::string_view name);
 
 // A phase as a rank reported it. One that this version does not know is kept as text, so that status can show it.

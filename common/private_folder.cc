@@ -17,8 +17,8 @@
 namespace trainyard {
 namespace {
 
-constexpr char kLingering[] = "/var/lib/systemd/linger";
-// Leaves room for the file name in the path of a socket.
+constexpr char kLingerFolder[] = "/var/lib/systemd/linger";
+// Leaves space for the file name in the path of a socket.
 constexpr size_t kRuntimeBytesMax = 40;
 
 bool ThisUserLingers() {
@@ -26,7 +26,7 @@ bool ThisUserLingers() {
   struct passwd entry;
   struct passwd* found = nullptr;
   if (getpwuid_r(getuid(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) return false;
-  return FileExists(JoinPath(kLingering, found->pw_name));
+  return FileExists(JoinPath(kLingerFolder, found->pw_name));
 }
 
 }  // namespace

@@ -32,15 +32,15 @@ absl::Status MakePrivateFolder(const std::string& path);
 
 // Where this user may have a folder for Unix sockets, whose paths must be short.
 struct SocketPlaces {
-  // $XDG_RUNTIME_DIR. Logout removes it unless the user lingers (loginctl enable-linger). Empty: there is none.
+  // $XDG_RUNTIME_DIR. Logout removes it unless the user lingers (loginctl enable-linger). Empty: it is not set.
   std::string runtime;
   bool lingers = false;
   std::string shared = "/tmp";
 };
 SocketPlaces SocketPlacesOfThisUser();
 
-// <runtime>/trainyard if the user lingers, else <shared>/trainyard-<uid>. If another user has taken that name, a name
-// that no other user can guess. Possible errors: those of mkdir.
+// <runtime>/trainyard if the user lingers, else <shared>/trainyard-<uid>. If another user has created that folder, one
+// with a random name. Possible errors: those of mkdir.
 absl::StatusOr<std::string> MakeSocketFolder(const SocketPlaces& places);
 
 // MakeSocketFolder for this user: its path is short for every state folder, logout does not remove it, and other users

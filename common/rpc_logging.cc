@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "common/log_rate_limiter.h"
 #include "common/logging.h"
-#include "common/rare_line.h"
 
 namespace trainyard {
 namespace {
@@ -48,15 +48,16 @@ void RouteRpcLogs() {
   gpr_set_log_function([](gpr_log_func_args* line) {
     spdlog::log(LevelOf(line->severity), "gRPC {}:{}: {}", FileName(line->file), line->line, line->message);
   });
-  google::protobuf::SetLogHandler([](google::protobuf::LogLevel level, const char* file, int number,
-                                     const std::string& message) {
-    // Requests are parsed before their sender is authenticated, so a stranger may cause each of these lines.
-    static auto* const rare = new RareLine(absl::Minutes(1));
-    const absl::optional<uint64_t> left_out = rare->Take(absl::Now());
-    if (!left_out.has_value()) return;
-    const std::string before = *left_out == 0 ? "" : absl::StrCat(" (", *left_out, " such lines were left out before)");
-    spdlog::log(LevelOf(level), "protobuf {}:{}: {}{}", FileName(file), number, message, before);
-  });
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel level, const char* file, int number, const std::string& message) {
+        // Requests are parsed before their sender is authenticated, so any sender can cause these lines.
+        static auto* const limiter = new LogRateLimiter(absl::Minutes(1));
+        const absl::optional<uint64_t> suppressed = limiter->Allow(absl::Now());
+        if (!suppressed.has_value()) return;
+        const std::string suffix =
+            *suppressed == 0 ? "" : absl::StrCat(" (", *suppressed, " similar lines were suppressed before)");
+        spdlog::log(LevelOf(level), "protobuf {}:{}: {}{}", FileName(file), number, message, suffix);
+      });
 }
 
 }  // namespace trainyard

@@ -55,7 +55,7 @@ inline grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (text.size() < message.size()) {
     // Lists of problems have one per line, so cut at a line end if there is one.
     if (size_t line = text.rfind('\n'); line != std::string::npos && line > 0) text.resize(line);
-    absl::StrAppend(&text, "\n... and ", message.size() - text.size(), " bytes more");
+    absl::StrAppend(&text, "\n... and ", message.size() - text.size(), " more bytes");
   }
   const auto code = static_cast<grpc::StatusCode>(status.code());
   if (detailed.details().empty()) return grpc::Status(code, text);
@@ -64,14 +64,14 @@ inline grpc::Status ToGrpcStatus(const absl::Status& status) {
   return grpc::Status(code, text, detailed.SerializeAsString());
 }
 
-// The status of a response, as opposed to that of a server that is shutting down.
+// Converts the status of a response: unlike UNAVAILABLE from a server that is shutting down, it satisfies IsAnswered.
 inline grpc::Status ToGrpcAnswer(const absl::Status& status) {
   grpc::Status answer = ToGrpcStatus(status);
   if (status.code() != absl::StatusCode::kUnavailable) return answer;
   return grpc::Status(answer.error_code(), answer.error_message(), kUnavailableDetails);
 }
 
-// Puts `what` before the message if it is not empty.
+// The message begins with `what`, if it is not empty.
 inline absl::Status FromGrpcStatus(const grpc::Status& status, absl::string_view what = "") {
   if (status.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),

@@ -24,13 +24,14 @@ constexpr char kPath[] = "/metrics";
 constexpr absl::Duration kNoDescriptorWait = absl::Milliseconds(100);
 
 // The content type is the one that Prometheus requests.
-std::string Response(absl::string_view status, absl::string_view body, bool with_body, absl::string_view more = "") {
+std::string Response(absl::string_view status, absl::string_view body, bool with_body,
+                     absl::string_view extra_headers = "") {
   return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n",
-                      "Content-Length: ", body.size(), "\r\nConnection: close\r\n", more, "\r\n",
+                      "Content-Length: ", body.size(), "\r\nConnection: close\r\n", extra_headers, "\r\n",
                       with_body ? body : "");
 }
 
-bool IsWhole(const std::string& request) {
+bool IsComplete(const std::string& request) {
   return absl::StrContains(request, "\r\n\r\n") || absl::StrContains(request, "\n\n");
 }
 
@@ -45,7 +46,7 @@ ScrapeServer::ScrapeServer(int listener, std::function<std::string()> make_page)
 ScrapeServer::~ScrapeServer() {
   eventfd_write(stop_fd_, 1);
   thread_.join();
-  while (!connections_.empty()) CloseOne();
+  while (!connections_.empty()) CloseOldest();
   close(listener_);
   close(stop_fd_);
 }
@@ -56,7 +57,7 @@ void ScrapeServer::Run() {
     absl::Time wake = accepts ? absl::InfiniteFuture() : accept_at_;
     std::vector<pollfd> fds = {{stop_fd_, POLLIN, 0}, {accepts ? listener_ : -1, POLLIN, 0}};
     for (const Connection& connection : connections_) {
-      fds.push_back({connection.fd, static_cast<short>(connection.answer.empty() ? POLLIN : POLLOUT), 0});
+      fds.push_back({connection.fd, static_cast<short>(connection.response.empty() ? POLLIN : POLLOUT), 0});
       wake = std::min(wake, connection.deadline);
     }
     const absl::Duration wait = std::max(absl::ZeroDuration(), wake - absl::Now());
@@ -65,13 +66,13 @@ void ScrapeServer::Run() {
         wait == absl::InfiniteDuration() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1;
     if (poll(fds.data(), fds.size(), timeout_ms) < 0 && errno != EINTR) return;
     if (fds[0].revents != 0) return;
-    // Made for the first complete request of this round and used for the others.
+    // Created for the first complete request of this round and shared by the others.
     absl::optional<std::string> page;
     size_t at = 2;
     for (auto it = connections_.begin(); it != connections_.end(); ++at) {
-      const bool goes_on = fds[at].revents == 0 ? absl::Now() < it->deadline : Serve(*it, &page);
-      if (!goes_on) close(it->fd);
-      it = goes_on ? std::next(it) : connections_.erase(it);
+      const bool stays_open = fds[at].revents == 0 ? absl::Now() < it->deadline : Serve(*it, &page);
+      if (!stays_open) close(it->fd);
+      it = stays_open ? std::next(it) : connections_.erase(it);
     }
     if (fds[1].revents != 0) Accept();
   }
@@ -84,30 +85,30 @@ void ScrapeServer::Accept() {
     if (fd < 0) {
       const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
       if (is_full) accept_at_ = absl::Now() + kNoDescriptorWait;
-      if (is_full && !connections_.empty()) CloseOne();
+      if (is_full && !connections_.empty()) CloseOldest();
       return;
     }
-    if (connections_.size() >= limits::kScrapeConnections) CloseOne();
+    if (connections_.size() >= limits::kScrapeConnections) CloseOldest();
     connections_.push_back(
-        {.fd = fd, .deadline = absl::Now() + limits::kScrapeWait, .request = "", .answer = "", .sent = 0});
+        {.fd = fd, .deadline = absl::Now() + limits::kScrapeWait, .request = "", .response = "", .sent = 0});
   }
 }
 
-void ScrapeServer::CloseOne() {
+void ScrapeServer::CloseOldest() {
   auto oldest = std::find_if(connections_.begin(), connections_.end(),
-                             [](const Connection& connection) { return connection.answer.empty(); });
+                             [](const Connection& connection) { return connection.response.empty(); });
   if (oldest == connections_.end()) oldest = connections_.begin();
   close(oldest->fd);
   connections_.erase(oldest);
 }
 
 bool ScrapeServer::Serve(Connection& connection, absl::optional<std::string>* page) {
-  if (connection.answer.empty()) {
+  if (connection.response.empty()) {
     if (!Read(connection)) return false;
     const bool too_long = connection.request.size() > limits::kScrapeRequestBytes;
-    if (!IsWhole(connection.request) && !too_long) return absl::Now() < connection.deadline;
-    connection.answer = too_long ? Response("431 Request Header Fields Too Large", "", /*with_body=*/false)
-                                 : Answer(connection.request, page);
+    if (!IsComplete(connection.request) && !too_long) return absl::Now() < connection.deadline;
+    connection.response = too_long ? Response("431 Request Header Fields Too Large", "", /*with_body=*/false)
+                                   : MakeResponse(connection.request, page);
     connection.deadline = absl::Now() + limits::kScrapeWait;
   }
   return Write(connection) && absl::Now() < connection.deadline;
@@ -120,7 +121,7 @@ bool ScrapeServer::Read(Connection& connection) const {
     const ssize_t n = recv(connection.fd, buffer, sizeof buffer, 0);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
-    if (n == 0) return IsWhole(connection.request);
+    if (n == 0) return IsComplete(connection.request);
     connection.request.append(buffer, static_cast<size_t>(n));
   }
   return true;
@@ -128,9 +129,9 @@ bool ScrapeServer::Read(Connection& connection) const {
 
 // Writes what the socket accepts. Returns false if all is written or the client has disconnected.
 bool ScrapeServer::Write(Connection& connection) const {
-  while (connection.sent < connection.answer.size()) {
-    const ssize_t n = send(connection.fd, connection.answer.data() + connection.sent,
-                           connection.answer.size() - connection.sent, MSG_NOSIGNAL);
+  while (connection.sent < connection.response.size()) {
+    const ssize_t n = send(connection.fd, connection.response.data() + connection.sent,
+                           connection.response.size() - connection.sent, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
     connection.sent += static_cast<size_t>(n);
@@ -138,17 +139,17 @@ bool ScrapeServer::Write(Connection& connection) const {
   return false;
 }
 
-std::string ScrapeServer::Answer(const std::string& request, absl::optional<std::string>* page) const {
+std::string ScrapeServer::MakeResponse(const std::string& request, absl::optional<std::string>* page) const {
   const absl::string_view line = absl::string_view(request).substr(0, request.find_first_of("\r\n"));
-  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-  if (words.size() != 3 || !absl::StartsWith(words[2], "HTTP/1.")) {
-    return Response("400 Bad Request", "this is no request of HTTP/1.1\n", /*with_body=*/true);
+  const std::vector<absl::string_view> parts = absl::StrSplit(line, ' ');
+  if (parts.size() != 3 || !absl::StartsWith(parts[2], "HTTP/1.")) {
+    return Response("400 Bad Request", "this is not an HTTP/1.1 request\n", /*with_body=*/true);
   }
-  const bool with_body = words[0] != "HEAD";
-  if (words[0] != "GET" && words[0] != "HEAD") {
-    return Response("405 Method Not Allowed", "ask with GET\n", /*with_body=*/true, "Allow: GET, HEAD\r\n");
+  const bool with_body = parts[0] != "HEAD";
+  if (parts[0] != "GET" && parts[0] != "HEAD") {
+    return Response("405 Method Not Allowed", "use GET\n", /*with_body=*/true, "Allow: GET, HEAD\r\n");
   }
-  if (words[1].substr(0, words[1].find('?')) != kPath) {
+  if (parts[1].substr(0, parts[1].find('?')) != kPath) {
     return Response("404 Not Found", absl::StrCat("the metrics are at ", kPath, "\n"), with_body);
   }
   if (!page->has_value()) *page = make_page_();

@@ -1,7 +1,7 @@
 // A small web server that serves one page, GET /metrics, and that clients cannot block: one thread, non-blocking
 // sockets, a limit on connections (a new one replaces the oldest), and a deadline for each request and each response
-// (common/limits.h). A client that is silent, or that sends or reads one byte at a time, uses a descriptor until then
-// and delays no other client.
+// (common/limits.h). A client that is silent, or that sends or reads one byte at a time, uses a descriptor until its
+// deadline and delays no other client.
 //
 //   ASSIGN_OR_RETURN(Listener listener, ListenOn("127.0.0.1:7071", absl::ZeroDuration()));
 //   ScrapeServer server(listener.fd, [] { return "trainyard_jobs 1\n"; });
@@ -33,7 +33,7 @@ class ScrapeServer {
     int fd;
     absl::Time deadline;
     std::string request;
-    std::string answer;  // empty: the request is not complete
+    std::string response;  // empty: the request is not complete
     size_t sent = 0;
   };
 
@@ -43,15 +43,16 @@ class ScrapeServer {
   bool Serve(Connection& connection, absl::optional<std::string>* page);
   bool Read(Connection& connection) const;
   bool Write(Connection& connection) const;
-  std::string Answer(const std::string& request, absl::optional<std::string>* page) const;
+  std::string MakeResponse(const std::string& request, absl::optional<std::string>* page) const;
   // Closes the oldest connection without a complete request, else the oldest.
-  void CloseOne();
+  void CloseOldest();
 
   const int listener_;
   const int stop_fd_;
   const std::function<std::string()> make_page_;
   std::list<Connection> connections_;  // oldest first
-  // After running out of descriptors, when to poll the listener again; it would be ready all the time.
+  // After running out of descriptors, when to poll the listener again; before, poll would report it as ready all the
+  // time.
   absl::Time accept_at_ = absl::InfinitePast();
   std::thread thread_;  // last: uses all of the above
 };

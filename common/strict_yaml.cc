@@ -26,7 +26,7 @@ const char* KindOf(const Node& node) {
   return "nothing";
 }
 
-// One pass over one document. Fields with a problem stay as they were.
+// One pass over one document. Fields with a problem keep their values.
 class Reader {
  public:
   Reader(const YamlSource& source, const Descriptor& root, Problems* problems, Positions* positions)
@@ -55,11 +55,11 @@ class Reader {
     }
   }
 
-  // `place` is the position for problems of a value that is missing.
+  // `place` is the node whose position is reported if the value is missing.
   void ReadField(const Node& node, const std::string& path, const FieldDescriptor& field, Message* message,
                  const Node& place) {
     if (node.IsNothing()) {
-      // A map all of whose keys are commented out is an empty map.
+      // An empty map, for example one whose keys are all commented out.
       if (field.message_type() != nullptr) return;
       Error(place, path, absl::StrCat("has no value; expected ", yaml::Expectation(field)));
       return;
@@ -71,7 +71,7 @@ class Reader {
     }
     if (field.is_repeated()) return ReadList(node, path, field, message);
     if (field.message_type() != nullptr) {
-      if (node.IsScalar() && !yaml::RuleOf(field).word_key().empty()) return ReadWord(node, path, field, message);
+      if (node.IsScalar() && !yaml::RuleOf(field).word_key().empty()) return ReadName(node, path, field, message);
       if (!node.IsMap()) return Mismatch(node, path, field);
       return ReadMap(node, path, reflection->MutableMessage(message, &field));
     }
@@ -98,12 +98,12 @@ class Reader {
 
  private:
   // A name in place of a map: sets the key that the rule of the field names (word_key).
-  void ReadWord(const Node& node, const std::string& path, const FieldDescriptor& field, Message* message) {
+  void ReadName(const Node& node, const std::string& path, const FieldDescriptor& field, Message* message) {
     const std::string& key = yaml::RuleOf(field).word_key();
-    const FieldDescriptor* word = yaml::FieldOfKey(*field.message_type(), key);
+    const FieldDescriptor* named = yaml::FieldOfKey(*field.message_type(), key);
     Remember(yaml::JoinKeys(path, key), node);
     std::string wrong =
-        yaml::SetScalar(ToScalar(node), *word, message->GetReflection()->MutableMessage(message, &field));
+        yaml::SetScalar(ToScalar(node), *named, message->GetReflection()->MutableMessage(message, &field));
     if (!wrong.empty()) Error(node, path, absl::StrCat(wrong, "; or ", yaml::MapText(*field.message_type())));
   }
 
@@ -176,7 +176,7 @@ void ReadYaml(const YamlSource& source, Message* out, Problems* problems, Positi
   yaml::NodePtr root = Parse(source, false, problems);
   if (root == nullptr) return;
   Reader reader(source, *out->GetDescriptor(), problems, positions);
-  if (root->IsNothing()) return;  // an empty file gives nothing
+  if (root->IsNothing()) return;  // an empty file sets no field
   if (!root->IsMap()) {
     reader.Error(*root, "", absl::StrCat("expected ", yaml::MapText(*out->GetDescriptor()), "; found ", KindOf(*root)));
     return;

@@ -3,13 +3,13 @@
 // schema is the only place that defines ranges and defaults.
 //
 // Keys are field names, enum values are names, a list of scalars is a list. A nested message is a map, or also a name
-// if its rule has a word_key. A whole number may be written true or false if its rule defines what these mean. All
-// problems are collected: unknown keys (with the nearest valid one), duplicate keys, wrong types, values out of range,
-// unknown enum names. Anchors and aliases are allowed. Merge keys (`<<`), values over several lines, several documents
-// in a file and files above 1 MiB are not (see yaml_parser.h).
+// if its rule has a word_key (the key that the name sets). A whole number may be written true or false if its rule
+// defines what these mean. All problems are collected: unknown keys (with the nearest valid one), duplicate keys, wrong
+// types, values out of range, unknown enum names. Anchors and aliases are allowed. Merge keys (`<<`), values over
+// several lines, several documents in a file and files above 1 MiB are not (see yaml_parser.h).
 //
 //   WorkerConfig config;
-//   RETURN_IF_ERROR(ReadYamlFile(path, &config));   // flags win: set them on `config` here
+//   RETURN_IF_ERROR(ReadYamlFile(path, &config));   // flags override the file: set them on `config` here
 //   ApplyDefaults(&config);
 //
 // Functions keep no state and are thread-safe. Messages with repeated messages or maps are not supported.
@@ -53,7 +53,7 @@ void CheckRules(const google::protobuf::Message& message, const Positions& posit
 
 // The same, and clears every field that it rejects and adds its key to `positions`. Later checks then see no invalid
 // values, and can distinguish a rejected key from a missing one.
-void DropRefused(google::protobuf::Message* message, Positions* positions, Problems* problems);
+void DropInvalid(google::protobuf::Message* message, Positions* positions, Problems* problems);
 
 // Sets every unset field to the default of its rule, also in nested messages, which are created. Fields with the rule
 // `auto` and no default stay unset.

@@ -38,13 +38,13 @@ std::string FileName(absl::string_view address) {
 
 // Other characters cannot be sent as metadata.
 absl::Status CheckToken(absl::string_view token, const std::string& path) {
-  auto fits = [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("-._~+/=", c); };
-  const bool plain = std::all_of(token.begin(), token.end(), fits);
+  auto is_valid = [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("-._~+/=", c); };
+  const bool plain = std::all_of(token.begin(), token.end(), is_valid);
   if (plain && token.size() >= kTokenBytesMin && token.size() <= kTokenBytesMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("token file ", path, " holds no token: expected ", kTokenBytesMin,
-                                                 " to ", kTokenBytesMax,
+  return absl::InvalidArgumentError(absl::StrCat("token file ", path, " does not contain a token: expected ",
+                                                 kTokenBytesMin, " to ", kTokenBytesMax,
                                                  " letters, digits and -._~+/= on one line, found ", token.size(),
-                                                 plain ? " of them" : " bytes with others among them"));
+                                                 plain ? " of them" : " characters, not all of them valid"));
 }
 
 struct OpenFile {
@@ -101,7 +101,7 @@ absl::StatusOr<int> OpenFolder(const std::string& folder) {
 
 }  // namespace
 
-std::string DrawToken() { return RandomId(kTokenLength); }
+std::string GenerateToken() { return RandomId(kTokenLength); }
 
 bool SameToken(absl::string_view one, absl::string_view other) {
   unsigned differences = one.size() == other.size() ? 0 : 1;
@@ -168,7 +168,7 @@ absl::Status WriteTokenFile(const std::string& path, absl::string_view token) {
 }
 
 absl::StatusOr<NamedToken> ReadOrMakeNamedToken(const std::string& path) {
-  absl::Status made = MakeTokenFile(path, DrawToken());
+  absl::Status made = MakeTokenFile(path, GenerateToken());
   if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
   return ReadNamedToken(path);
 }

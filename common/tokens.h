@@ -1,10 +1,10 @@
 // Tokens, which authenticate the callers of a coordinator (docs/decisions/0007, "Who may call").
 //
-// A coordinator on loopback draws a token at each start and writes it where programs of the same user read it:
+// A coordinator on loopback generates a token at each start and writes it where programs of the same user read it:
 // <user's state folder>/trainyard/tokens/<host name>-<network namespace>-<address>-<port>. The first two parts separate
 // hosts of a cluster, and containers, that share a home folder. The folder has mode 0700, the file 0600.
 //
-//   std::string token = DrawToken();
+//   std::string token = GenerateToken();
 //   ASSIGN_OR_RETURN(std::string folder, UserTokenFolder());
 //   RETURN_IF_ERROR(WriteToken(folder, "127.0.0.1:7070", token));
 //   ... ReadOwnToken(folder, "127.0.0.1:7070") ...        // the other side
@@ -23,7 +23,7 @@
 
 namespace trainyard {
 
-std::string DrawToken();
+std::string GenerateToken();
 
 // Whether the tokens are equal, in a time that does not depend on where they differ.
 bool SameToken(absl::string_view one, absl::string_view other);
@@ -55,11 +55,11 @@ struct NamedToken {
 };
 
 // Reads a file that the user named (token_file). Possible errors: NotFound. PermissionDenied: it cannot be read, or all
-// users of this host can read it. InvalidArgument: it does not contain a token: 16 to 1024 letters, digits and -._~+/=
-// .
+// users of this host can read it. InvalidArgument: it does not contain a token, which consists of 16 to 1024 letters,
+// digits and -._~+/= .
 absl::StatusOr<NamedToken> ReadNamedToken(const std::string& path);
 
-// As ReadNamedToken. If the file is missing, draws a token and writes it there with mode 0600.
+// As ReadNamedToken. If the file is missing, generates a token and writes it there with mode 0600.
 absl::StatusOr<NamedToken> ReadOrMakeNamedToken(const std::string& path);
 
 }  // namespace trainyard

@@ -33,7 +33,7 @@ std::string AbsoluteVariable(const char* name) {
 }
 
 // A folder that does not exist yet has no owner.
-bool IsOfAnother(const std::string& folder) {
+bool IsOwnedByAnotherUser(const std::string& folder) {
   struct stat info;
   return stat(folder.c_str(), &info) == 0 && info.st_uid != geteuid();
 }
@@ -47,11 +47,11 @@ std::string UserText(uid_t user) {
 
 absl::StatusOr<std::string> UserStateFolder() {
   const std::string given = AbsoluteVariable("XDG_STATE_HOME");
-  if (!given.empty() && !IsOfAnother(given)) return given;
+  if (!given.empty() && !IsOwnedByAnotherUser(given)) return given;
   const std::string home = AbsoluteVariable("HOME");
-  if (FileExists(home) && !IsOfAnother(home)) return JoinPath(home, ".local/state");
+  if (FileExists(home) && !IsOwnedByAnotherUser(home)) return JoinPath(home, ".local/state");
   const std::string known = AccountOf(geteuid()).home;
-  if (FileExists(known) && !IsOfAnother(known)) return JoinPath(known, ".local/state");
+  if (FileExists(known) && !IsOwnedByAnotherUser(known)) return JoinPath(known, ".local/state");
   return absl::FailedPreconditionError(absl::StrCat(
       "user ", UserText(geteuid()), " has no folder for state: neither XDG_STATE_HOME ('", given, "') nor HOME ('",
       home, "') nor the home in the password database ('", known, "') is a folder of that user; set XDG_STATE_HOME"));

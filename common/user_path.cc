@@ -24,26 +24,26 @@ std::string HomeFolder() {
 absl::StatusOr<std::string> PathOfUser(absl::string_view path, absl::string_view working_directory) {
   if (path.empty()) return absl::InvalidArgumentError("expected a path, found an empty string");
   if (absl::StrContains(path, '$')) {
-    return absl::InvalidArgumentError(absl::StrCat("holds a '$', and variables of the shell are not expanded here; ",
+    return absl::InvalidArgumentError(absl::StrCat("contains a '$', but shell variables are not expanded here; ",
                                                    "write the path out, or begin it with ~/ for your home folder: '",
                                                    path.substr(0, 200), "'"));
   }
-  std::string whole(path);
+  std::string expanded(path);
   if (path[0] == '~') {
     if (path.size() > 1 && path[1] != '/') {
       return absl::InvalidArgumentError(absl::StrCat("begins with '", path.substr(0, path.find('/')).substr(0, 60),
-                                                     "', and only ~/ (your own home folder) is expanded; write the ",
+                                                     "', but only ~/ (your own home folder) is expanded; write the ",
                                                      "path out, or ./~... for a file of that name"));
     }
     const std::string home = HomeFolder();
     if (home.empty()) {
       return absl::InvalidArgumentError(
-          "begins with ~, and no home folder is known: $HOME is not set, and the password database names none; write "
+          "begins with ~, but no home folder is known: $HOME is not set, and the password database names none; write "
           "the path out");
     }
-    whole = absl::StrCat(home, path.substr(1));
+    expanded = absl::StrCat(home, path.substr(1));
   }
-  return working_directory.empty() && whole[0] != '/' ? whole : AbsolutePath(whole, working_directory);
+  return working_directory.empty() && expanded[0] != '/' ? expanded : AbsolutePath(expanded, working_directory);
 }
 
 }  // namespace trainyard

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kDepthMax = 64;
 constexpr size_t kKeyBytesMax = 1'000;  // PyYAML searches only this far for the colon of a key
-constexpr char kSecond[] =
+constexpr char kTextAfterEnd[] =
     "there is text after the end of the document, or a second document; a file contains one document";
 
 // A recursive descent parser. A method that finds a problem returns null or false, and its callers do the same.
@@ -22,7 +22,7 @@ class Parser {
   NodePtr Document() {
     if (!s_.CheckCharacters() || !s_.SkipBlanks()) return nullptr;
     if (s_.Peek() == '%' && s_.Indent() == 0) return s_.Refuse("directives (%) are not supported; remove the line");
-    if (s_.AtMarker("...")) return s_.Refuse(kSecond);
+    if (s_.AtMarker("...")) return s_.Refuse(kTextAfterEnd);
     if (s_.AtMarker("---")) {
       s_.Skip(3);
       if (!s_.EndOfLine("---") || !s_.SkipBlanks()) return nullptr;
@@ -32,11 +32,11 @@ class Parser {
     if (s_.AtMarker("...")) {
       s_.Skip(3);
       if (!s_.EndOfLine("...") || !s_.SkipBlanks()) return nullptr;
-      if (!s_.AtEnd()) return s_.Refuse(kSecond);
+      if (!s_.AtEnd()) return s_.Refuse(kTextAfterEnd);
     }
-    if (s_.AtMarker()) return s_.Refuse(kSecond);
+    if (s_.AtMarker()) return s_.Refuse(kTextAfterEnd);
     if (!s_.AtEnd()) {
-      return s_.Refuse(absl::StrCat("expected the end of the file, found ", s_.Found(),
+      return s_.Refuse(absl::StrCat("expected the end of the file, found ", s_.FoundText(),
                                     ", which does not belong to the text before it; check the indentation"));
     }
     return root;
@@ -47,7 +47,7 @@ class Parser {
 
   // A map, a list or a value that begins here, at the first character of a line or after a dash.
   NodePtr BlockNode() {
-    if (!Deeper()) return nullptr;
+    if (!EnterLevel()) return nullptr;
     NodePtr node;
     if (s_.AtDash()) {
       node = BlockList();
@@ -60,7 +60,7 @@ class Parser {
     return node;
   }
 
-  bool Deeper() {
+  bool EnterLevel() {
     if (depth_ == kDepthMax) {
       return s_.Refuse(absl::StrCat("this is nested more than ", kDepthMax, " levels deep")) != nullptr;
     }
@@ -71,13 +71,13 @@ class Parser {
   // Whether a key begins here. Does not move the position.
   bool AtKey() {
     const size_t begin = s_.position();
-    const bool may = s_.Peek() == '"' || s_.Peek() == '\'' || s_.BeginsPlain();
-    bool is_key = may && s_.Scalar(/*in_flow=*/false) != nullptr;
+    const bool may_be_key = s_.Peek() == '"' || s_.Peek() == '\'' || s_.BeginsPlain();
+    bool is_key = may_be_key && s_.Scalar(/*in_flow=*/false) != nullptr;
     if (is_key) {
       s_.SkipSpaces();
       is_key = s_.AtColon() && s_.position() - begin <= kKeyBytesMax;
     }
-    s_.Return(begin);
+    s_.ReturnTo(begin);
     return is_key;
   }
 
@@ -93,7 +93,7 @@ class Parser {
       if (value == nullptr || !s_.SkipBlanks()) return nullptr;
       map->entries.emplace_back(std::move(key), std::move(value));
       if (s_.AtEnd() || s_.AtMarker() || s_.Indent() < indent) return map;
-      if (s_.Indent() > indent) return RefuseDeeper(indent);
+      if (s_.Indent() > indent) return RefuseIndentation(indent);
     }
   }
 
@@ -106,8 +106,8 @@ class Parser {
       if (item == nullptr || !s_.SkipBlanks()) return nullptr;
       list->items.push_back(std::move(item));
       if (s_.AtEnd() || s_.AtMarker() || s_.Indent() < indent) return list;
-      if (s_.Indent() > indent) return RefuseDeeper(indent);
-      if (!s_.AtDash()) return list;  // a list that is indented as its key is: the next key follows
+      if (s_.Indent() > indent) return RefuseIndentation(indent);
+      if (!s_.AtDash()) return list;  // the list has the indentation of its key, and the next key follows
     }
   }
 
@@ -122,7 +122,7 @@ class Parser {
       return s_.Indent() > indent || list_of_key ? BlockNode() : nothing;
     }
     if (s_.Peek() == '&') {
-      return Anchored([&] { return Scanner::IsBreak(s_.Peek()) ? Value(indent, in_map) : LineNode(); });
+      return AnchoredNode([&] { return Scanner::IsBreak(s_.Peek()) ? Value(indent, in_map) : LineNode(); });
     }
     if (!in_map) return BlockNode();
     if (s_.AtDash()) return s_.Refuse("a list begins on the line below its key");
@@ -151,7 +151,7 @@ class Parser {
       case '*':
         return Alias();
       case '&':
-        if (in_flow) return Anchored([&] { return FlowNode(true); });
+        if (in_flow) return AnchoredNode([&] { return FlowNode(true); });
         return s_.Refuse("an anchor (&name) must be between a key and its value");
       case '|':
       case '>':
@@ -164,7 +164,7 @@ class Parser {
   }
 
   NodePtr Brackets() {
-    if (!Deeper()) return nullptr;
+    if (!EnterLevel()) return nullptr;
     const Bracket open{.place = s_.Here(), .is_map = s_.Peek() == '{'};
     std::shared_ptr<Node> node = s_.NewNode(open.is_map ? Node::Kind::kMap : Node::Kind::kList);
     s_.Skip();
@@ -176,7 +176,7 @@ class Parser {
       if (s_.Peek() == open.close()) break;
       if (s_.Peek() != ',') {
         return s_.Refuse(absl::StrCat("expected ',' or '", std::string(1, open.close()), "' in the ", open.What(),
-                                      " of line ", open.place.line, ", found ", s_.Found()));
+                                      " of line ", open.place.line, ", found ", s_.FoundText()));
       }
       s_.Skip();
     }
@@ -209,8 +209,8 @@ class Parser {
     }
     s_.Skip();
     if (!SkipIn(open)) return false;
-    const bool none = s_.Peek() == ',' || s_.Peek() == '}';
-    NodePtr value = none ? s_.NewNode(Node::Kind::kNothing) : FlowNode(/*in_flow=*/true);
+    const bool is_empty = s_.Peek() == ',' || s_.Peek() == '}';
+    NodePtr value = is_empty ? s_.NewNode(Node::Kind::kNothing) : FlowNode(/*in_flow=*/true);
     if (value == nullptr) return false;
     map->entries.emplace_back(std::move(key), std::move(value));
     return true;
@@ -226,19 +226,20 @@ class Parser {
   // ---- anchors ------------------------------------------------------------------------------------------------------
 
   template <typename ReadNode>
-  NodePtr Anchored(ReadNode read) {
+  NodePtr AnchoredNode(ReadNode read) {
     const Place place = s_.Here();
     const std::string name = s_.Name();
     if (name.empty() || !Scanner::IsBlank(s_.Peek()))
       return s_.RefuseAt(place, "expected a name and a space after '&'");
     s_.SkipSpaces();
     if (s_.Peek() == '&' || s_.Peek() == '*' || s_.AtComment()) {
-      return s_.Refuse(absl::StrCat("expected the value that '&", name.substr(0, 60), "' names, found ", s_.Found()));
+      return s_.Refuse(
+          absl::StrCat("expected the value that '&", name.substr(0, 60), "' names, found ", s_.FoundText()));
     }
     NodePtr node = read();
     if (node == nullptr) return nullptr;
     if (anchors_.emplace(name, node).second) return node;
-    return s_.RefuseAt(place, absl::StrCat("'&", name.substr(0, 60), "' names a value already"));
+    return s_.RefuseAt(place, absl::StrCat("'&", name.substr(0, 60), "' is already the name of another value"));
   }
 
   NodePtr Alias() {
@@ -246,13 +247,13 @@ class Parser {
     const std::string name = s_.Name();
     auto found = anchors_.find(name);
     if (found != anchors_.end() && (Scanner::IsBlank(s_.Peek()) || Scanner::IsFlow(s_.Peek()))) return found->second;
-    return s_.RefuseAt(place, absl::StrCat("'*", name.substr(0, 60), "' is the name of no value above; put it in ",
+    return s_.RefuseAt(place, absl::StrCat("'*", name.substr(0, 60), "' names no value above; put it in ",
                                            "quotes if it is a string"));
   }
 
   // ---- messages -----------------------------------------------------------------------------------------------------
 
-  NodePtr RefuseDeeper(size_t indent) {
+  NodePtr RefuseIndentation(size_t indent) {
     return s_.Refuse(absl::StrCat("the line is indented by ", s_.Indent(), " spaces, where ", indent,
                                   " are expected; a value ends on the line where it begins"));
   }
@@ -261,7 +262,7 @@ class Parser {
     if (s_.Peek() == '?' && Scanner::IsBlank(s_.Peek(1))) {
       return s_.Refuse("keys that begin with '? ' are not supported; write `key: value`");
     }
-    return s_.Refuse(absl::StrCat("expected `key: value`, found ", s_.Found()));
+    return s_.Refuse(absl::StrCat("expected `key: value`, found ", s_.FoundText()));
   }
 
   Scanner s_;

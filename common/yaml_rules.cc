@@ -1,4 +1,4 @@
-// CheckRules, DropRefused and ApplyDefaults of strict_yaml.h: apply the rules of the schema to a message.
+// CheckRules, DropInvalid and ApplyDefaults of strict_yaml.h: apply the rules of the schema to a message.
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "common/plain_text.h"
@@ -35,7 +35,7 @@ double NumberOf(const Message& message, const FieldDescriptor& field, int i) {
 }
 
 // What is wrong with one element. Empty if it is valid.
-std::string WrongWith(const Message& message, const FieldDescriptor& field, int i) {
+std::string ElementProblem(const Message& message, const FieldDescriptor& field, int i) {
   const auto& r = *message.GetReflection();
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
@@ -48,8 +48,8 @@ std::string WrongWith(const Message& message, const FieldDescriptor& field, int 
     }
     case FieldDescriptor::CPPTYPE_STRING: {
       std::string scratch;
-      return yaml::WrongWithText(field, field.is_repeated() ? r.GetRepeatedStringReference(message, &field, i, &scratch)
-                                                            : r.GetStringReference(message, &field, &scratch));
+      return yaml::TextProblem(field, field.is_repeated() ? r.GetRepeatedStringReference(message, &field, i, &scratch)
+                                                          : r.GetStringReference(message, &field, &scratch));
     }
     default: {
       const double value = NumberOf(message, field, i);
@@ -60,11 +60,12 @@ std::string WrongWith(const Message& message, const FieldDescriptor& field, int 
   }
 }
 
-// Checks a message and its nested messages. If `drop` is given, it is the same message, and invalid fields are cleared.
+// Checks a message and its nested messages. If `drop` is not null, it is the same message, and invalid fields are
+// cleared.
 class RuleChecker {
  public:
-  RuleChecker(const Positions& positions, Problems* problems, std::vector<std::string>* refused)
-      : positions_(positions), problems_(*problems), refused_(refused) {}
+  RuleChecker(const Positions& positions, Problems* problems, std::vector<std::string>* invalid_keys)
+      : positions_(positions), problems_(*problems), invalid_keys_(invalid_keys) {}
 
   void Check(const Message& message, Message* drop, const std::string& path) {
     const auto& descriptor = *message.GetDescriptor();
@@ -72,26 +73,26 @@ class RuleChecker {
     for (int i = 0; i < descriptor.field_count(); ++i) {
       const FieldDescriptor& field = *descriptor.field(i);
       std::string at = yaml::JoinKeys(path, yaml::KeyOf(field));
-      bool good = true;
+      bool is_valid = true;
       if (field.is_repeated()) {
-        good = CheckList(message, field, at);
+        is_valid = CheckList(message, field, at);
       } else if (!r.HasField(message, &field)) {
         if (yaml::RuleOf(field).required()) Missing(field, at);
       } else if (field.message_type() != nullptr) {
         Check(r.GetMessage(message, &field), drop == nullptr ? nullptr : r.MutableMessage(drop, &field), at);
-      } else if (std::string wrong = WrongWith(message, field, 0); !wrong.empty()) {
-        good = false;
+      } else if (std::string wrong = ElementProblem(message, field, 0); !wrong.empty()) {
+        is_valid = false;
         problems_.AddError(positions_, at, wrong);
       }
-      if (good) continue;
+      if (is_valid) continue;
       if (drop != nullptr) r.ClearField(drop, &field);
-      if (refused_ != nullptr) refused_->push_back(std::move(at));
+      if (invalid_keys_ != nullptr) invalid_keys_->push_back(std::move(at));
     }
     CheckUnknown(message, path);
   }
 
  private:
-  // A newer client has set a field. The job without that field would be another job.
+  // A newer client has set a field that is unknown here. Ignoring it could change the meaning of the job.
   void CheckUnknown(const Message& message, const std::string& path) {
     const auto& unknown = message.GetReflection()->GetUnknownFields(message);
     if (unknown.empty()) return;
@@ -115,34 +116,34 @@ class RuleChecker {
       return true;
     }
     const auto count = static_cast<uint32_t>(size);
-    const bool few = rule.has_min_items() && count < rule.min_items() && positions_.count(at) == 0;
-    if (few || (rule.has_max_items() && count > rule.max_items())) {
+    const bool too_few = rule.has_min_items() && count < rule.min_items() && positions_.count(at) == 0;
+    if (too_few || (rule.has_max_items() && count > rule.max_items())) {
       problems_.AddError(positions_, at,
                          absl::StrCat("expected ", yaml::Expectation(field), ", found a list of ", size,
-                                      few ? "" : absl::StrCat("; at most ", rule.max_items(), " are accepted")));
+                                      too_few ? "" : absl::StrCat("; at most ", rule.max_items(), " are accepted")));
       return false;
     }
     if (field.message_type() != nullptr) return true;
-    bool good = true;
+    bool is_valid = true;
     for (int i = 0; i < size; ++i) {
-      std::string wrong = WrongWith(message, field, i);
+      std::string wrong = ElementProblem(message, field, i);
       if (wrong.empty()) continue;
-      good = false;
+      is_valid = false;
       problems_.AddError(positions_, at, wrong);
     }
-    return good;
+    return is_valid;
   }
 
   const Positions& positions_;
   Problems& problems_;
-  std::vector<std::string>* refused_;
+  std::vector<std::string>* invalid_keys_;
 };
 
 }  // namespace
 
 namespace yaml {
 
-std::string WrongWithText(const FieldDescriptor& field, absl::string_view text) {
+std::string TextProblem(const FieldDescriptor& field, absl::string_view text) {
   if (text.size() > limits::kPathBytes) {
     return absl::StrCat("is ", text.size(), " bytes long; at most ", limits::kPathBytes, " are accepted");
   }
@@ -161,11 +162,11 @@ void CheckRules(const Message& message, const Positions& positions, Problems* pr
   RuleChecker(positions, problems, nullptr).Check(message, nullptr, "");
 }
 
-void DropRefused(Message* message, Positions* positions, Problems* problems) {
-  std::vector<std::string> refused;
-  RuleChecker(*positions, problems, &refused).Check(*message, message, "");
+void DropInvalid(Message* message, Positions* positions, Problems* problems) {
+  std::vector<std::string> invalid_keys;
+  RuleChecker(*positions, problems, &invalid_keys).Check(*message, message, "");
   // Later rules must know that these keys were given, as for keys that the reader rejected.
-  for (std::string& key : refused) positions->emplace(std::move(key), Position{});
+  for (std::string& key : invalid_keys) positions->emplace(std::move(key), Position{});
 }
 
 void ApplyDefaults(Message* message) {

@@ -30,17 +30,19 @@ bool IsDigits(absl::string_view text) {
   return true;
 }
 
-std::string Shown(const Scalar& scalar) {
-  constexpr size_t kShown = 60;
-  std::string text = scalar.text.size() > kShown ? absl::StrCat(scalar.text.substr(0, kShown), "...") : scalar.text;
+std::string QuotedText(const Scalar& scalar) {
+  constexpr size_t kQuotedBytesMax = 60;
+  std::string text =
+      scalar.text.size() > kQuotedBytesMax ? absl::StrCat(scalar.text.substr(0, kQuotedBytesMax), "...") : scalar.text;
   return !scalar.quoted && IsNumber(scalar.text) ? text : absl::StrCat("'", text, "'");
 }
 
 std::string Mismatch(const Scalar& scalar, const FieldDescriptor& field) {
   std::string range = RangeSentence(field);
   bool is_number = !scalar.quoted && IsNumber(scalar.text);
-  if (is_number && !range.empty()) return absl::StrCat(range, ", found ", Shown(scalar));
-  return absl::StrCat("expected ", Expectation(field), ", found ", scalar.quoted ? "the string " : "", Shown(scalar));
+  if (is_number && !range.empty()) return absl::StrCat(range, ", found ", QuotedText(scalar));
+  return absl::StrCat("expected ", Expectation(field), ", found ", scalar.quoted ? "the string " : "",
+                      QuotedText(scalar));
 }
 
 bool ParseDouble(absl::string_view text, double* value) {
@@ -58,7 +60,7 @@ bool HasLeadingZero(const Scalar& scalar) {
 
 std::string LeadingZero(const Scalar& scalar) {
   return absl::StrCat("begins with a 0, which some YAML readers treat as octal; write the number without it, found ",
-                      Shown(scalar));
+                      QuotedText(scalar));
 }
 
 // A whole number with a separate sign, so that one function serves signed and unsigned fields. `1e3` and `100.0` are
@@ -79,7 +81,8 @@ bool ParseWhole(absl::string_view text, bool* negative, uint64_t* magnitude) {
   return true;
 }
 
-// The number that `true` or `false` means, if the rule of the field defines it.
+// The text of the scalar, or the number that `true` or `false` means if the rule of the field defines it. `digits` owns
+// that number.
 const std::string* AsNumber(const Scalar& scalar, const FieldDescriptor& field, std::string* digits) {
   const v1::FieldRule& rule = RuleOf(field);
   if (scalar.quoted) return &scalar.text;
@@ -98,7 +101,7 @@ std::string SetWhole(const Scalar& scalar, const FieldDescriptor& field, Message
   if (!ParseWhole(text, &negative, &magnitude)) {
     double value = 0;
     if (ParseDouble(scalar.text, &value) && value != std::floor(value)) {
-      return absl::StrCat("expected ", Expectation(field), ", found ", Shown(scalar));
+      return absl::StrCat("expected ", Expectation(field), ", found ", QuotedText(scalar));
     }
     return Mismatch(scalar, field);
   }
@@ -111,10 +114,10 @@ std::string SetWhole(const Scalar& scalar, const FieldDescriptor& field, Message
       field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32 || field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64;
   const bool is_wide =
       field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64 || field.cpp_type() == FieldDescriptor::CPPTYPE_INT64;
-  uint64_t most = is_wide ? (is_unsigned ? UINT64_MAX : INT64_MAX) : (is_unsigned ? UINT32_MAX : INT32_MAX);
-  if (magnitude > most || (negative && is_unsigned && magnitude > 0)) {
-    return absl::StrCat("must be from ", is_unsigned ? "0" : absl::StrCat("-", most), " to ", most, ", found ",
-                        Shown(scalar));
+  uint64_t max = is_wide ? (is_unsigned ? UINT64_MAX : INT64_MAX) : (is_unsigned ? UINT32_MAX : INT32_MAX);
+  if (magnitude > max || (negative && is_unsigned && magnitude > 0)) {
+    return absl::StrCat("must be from ", is_unsigned ? "0" : absl::StrCat("-", max), " to ", max, ", found ",
+                        QuotedText(scalar));
   }
   int64_t with_sign = negative ? -static_cast<int64_t>(magnitude) : static_cast<int64_t>(magnitude);
   const bool add = field.is_repeated();
@@ -136,7 +139,7 @@ std::string SetWhole(const Scalar& scalar, const FieldDescriptor& field, Message
   return "";
 }
 
-std::string SetReal(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
+std::string SetFloatingPoint(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
   double value = 0;
   if (HasLeadingZero(scalar) && IsNumber(scalar.text)) return LeadingZero(scalar);
   if (scalar.quoted || !IsNumber(scalar.text) || !ParseDouble(scalar.text, &value) || !InRange(field, value)) {
@@ -152,7 +155,7 @@ std::string SetReal(const Scalar& scalar, const FieldDescriptor& field, Message*
   return "";
 }
 
-std::string NoPlainFolder(const Scalar& scalar) {
+std::string FolderProblem(const Scalar& scalar) {
   const bool home = scalar.text[0] == '~';
   return absl::StrCat("is a path within the ", home ? "home" : "working", " folder, whose name ",
                       WhyNotPlainText(home ? HomeFolder() : scalar.working_directory), "; write an absolute path",
@@ -168,19 +171,19 @@ std::string SetText(const Scalar& scalar, const FieldDescriptor& field, Message*
   if (RuleOf(field).path()) {
     auto path = PathOfUser(text, scalar.working_directory);
     if (!path.ok()) return std::string(path.status().message());
-    // Otherwise CheckRules would report the value for a problem with the name of the folder.
-    if (WhyNotPlainText(text).empty() && !WhyNotPlainText(*path).empty()) return NoPlainFolder(scalar);
+    // Otherwise CheckRules would blame the value for a problem with the name of the folder.
+    if (WhyNotPlainText(text).empty() && !WhyNotPlainText(*path).empty()) return FolderProblem(scalar);
     text = *std::move(path);
   }
   if (text[0] == '/' || !RuleOf(field).path()) {
-    if (std::string wrong = WrongWithText(field, text); !wrong.empty()) return wrong;
+    if (std::string wrong = TextProblem(field, text); !wrong.empty()) return wrong;
   }
   const auto* reflection = message->GetReflection();
   field.is_repeated() ? reflection->AddString(message, &field, text) : reflection->SetString(message, &field, text);
   return "";
 }
 
-std::string SetWord(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
+std::string SetEnum(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
   const auto& type = *field.enum_type();
   for (int i = 0; i < type.value_count(); ++i) {
     const EnumValueDescriptor& value = *type.value(i);
@@ -189,14 +192,14 @@ std::string SetWord(const Scalar& scalar, const FieldDescriptor& field, Message*
     field.is_repeated() ? reflection->AddEnum(message, &field, &value) : reflection->SetEnum(message, &field, &value);
     return "";
   }
-  std::vector<std::string> words = WordsOf(type);
-  if (RuleOf(field).auto_()) words.push_back("auto");
-  std::string nearest = NearestName(scalar.text, words);
-  return absl::StrCat("expected ", Expectation(field), ", found ", Shown(scalar),
+  std::vector<std::string> names = EnumNames(type);
+  if (RuleOf(field).auto_()) names.push_back("auto");
+  std::string nearest = NearestName(scalar.text, names);
+  return absl::StrCat("expected ", Expectation(field), ", found ", QuotedText(scalar),
                       nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"));
 }
 
-std::string SetFlag(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
+std::string SetBool(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
   if (scalar.quoted || (scalar.text != "true" && scalar.text != "false")) return Mismatch(scalar, field);
   const auto* reflection = message->GetReflection();
   const bool value = scalar.text == "true";
@@ -231,14 +234,14 @@ std::string SetScalar(const Scalar& scalar, const FieldDescriptor& field, Messag
     case FieldDescriptor::CPPTYPE_STRING:
       return SetText(scalar, field, message);
     case FieldDescriptor::CPPTYPE_ENUM:
-      return SetWord(scalar, field, message);
+      return SetEnum(scalar, field, message);
     case FieldDescriptor::CPPTYPE_BOOL:
-      return SetFlag(scalar, field, message);
+      return SetBool(scalar, field, message);
     case FieldDescriptor::CPPTYPE_DOUBLE:
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return SetReal(scalar, field, message);
+      return SetFloatingPoint(scalar, field, message);
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return absl::StrCat("expected ", Expectation(field), ", found ", Shown(scalar));
+      return absl::StrCat("expected ", Expectation(field), ", found ", QuotedText(scalar));
     default:
       return SetWhole(scalar, field, message);
   }

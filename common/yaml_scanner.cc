@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kTab[] = "holds a tab; YAML is indented and separated by spaces";
 
-bool Continues(char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; }
+bool IsUtf8Continuation(char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; }
 
 }  // namespace
 
@@ -51,16 +51,16 @@ Place Scanner::Here() const {
     counted_ = line_start_;
     column_ = 1;
   }
-  for (; counted_ < pos_ && counted_ < text_.size(); ++counted_) column_ += Continues(text_[counted_]) ? 0 : 1;
+  for (; counted_ < pos_ && counted_ < text_.size(); ++counted_) column_ += IsUtf8Continuation(text_[counted_]) ? 0 : 1;
   return {line_, column_};
 }
 
-std::string Scanner::Found() const {
+std::string Scanner::FoundText() const {
   if (AtEnd()) return "the end of the file";
   size_t length = 0;
   while (length < 20 && !IsBreak(Peek(length))) ++length;
   if (length == 0) return "the end of the line";
-  while (pos_ + length < text_.size() && Continues(text_[pos_ + length])) ++length;
+  while (pos_ + length < text_.size() && IsUtf8Continuation(text_[pos_ + length])) ++length;
   return absl::StrCat("'", absl::StripTrailingAsciiWhitespace(text_.substr(pos_, length)), "'");
 }
 
@@ -88,15 +88,16 @@ bool Scanner::SkipBlanks() {
 bool Scanner::EndOfLine(absl::string_view what) {
   SkipSpaces();
   if (IsBreak(Peek()) || AtComment()) return true;
-  if (AtColon()) return Refuse("a second ': ' on one line; put the value in quotes if it is a string") != nullptr;
-  return Refuse(absl::StrCat("expected the end of the line after ", what, ", found ", Found())) != nullptr;
+  if (AtColon())
+    return Refuse("there is a second ': ' on this line; put the value in quotes if it is a string") != nullptr;
+  return Refuse(absl::StrCat("expected the end of the line after ", what, ", found ", FoundText())) != nullptr;
 }
 
 std::shared_ptr<Node> Scanner::Scalar(bool in_flow) {
   if (Peek() == '"') return DoubleQuoted();
   if (Peek() == '\'') return SingleQuoted();
   if (!BeginsPlain()) {
-    return Refuse(absl::StrCat("a value cannot begin with ", Found(), "; put it in quotes if it is a string"));
+    return Refuse(absl::StrCat("a value cannot begin with ", FoundText(), "; put it in quotes if it is a string"));
   }
   std::shared_ptr<Node> node = NewNode(Node::Kind::kScalar);
   const size_t begin = pos_;
@@ -105,7 +106,7 @@ std::shared_ptr<Node> Scanner::Scalar(bool in_flow) {
     const char c = Peek();
     if (c == '\t') return Refuse(kTab);
     if (AtComment() || AtColon() || (in_flow && (IsFlow(c) || (c == ':' && IsFlow(Peek(1)))))) break;
-    if (in_flow && c == '?') return Refuse("a '?' within brackets; put the value in quotes");
+    if (in_flow && c == '?') return Refuse("a '?' within brackets is not supported; put the value in quotes");
     if (c != ' ') end = pos_ + 1;
   }
   pos_ = end;
@@ -159,18 +160,19 @@ bool Scanner::Escape(std::string* text) {
   }
   const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
   uint32_t code = 0;
-  bool good = digits > 0;
-  for (size_t i = 0; good && i < digits; ++i) {
+  bool is_valid = digits > 0;
+  for (size_t i = 0; is_valid && i < digits; ++i) {
     const char digit = Peek(2 + i);
-    good = absl::ascii_isxdigit(static_cast<unsigned char>(digit));
+    is_valid = absl::ascii_isxdigit(static_cast<unsigned char>(digit));
     const int value = absl::ascii_isdigit(static_cast<unsigned char>(digit))
                           ? digit - '0'
                           : absl::ascii_tolower(static_cast<unsigned char>(digit)) - 'a' + 10;
-    if (good) code = code << 4 | static_cast<uint32_t>(value);
+    if (is_valid) code = code << 4 | static_cast<uint32_t>(value);
   }
-  if (!good || !AppendUtf8(code, text)) {
+  if (!is_valid || !AppendUtf8(code, text)) {
     return Refuse(
-               "a backslash in double quotes begins an escape, and this is none; write \\\\ for a backslash, or use "
+               "a backslash in double quotes begins an escape sequence, but this one is not valid; write \\\\ for a "
+               "backslash, or use "
                "single quotes") != nullptr;
   }
   pos_ += 1 + digits;

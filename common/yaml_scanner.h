@@ -16,7 +16,7 @@ struct Place {
   int column = 0;
 };
 
-// Methods that find a problem record it, unless it is the second, and return false or null.
+// Methods that find a problem record it, unless one is recorded already, and return false or null.
 class Scanner {
  public:
   Scanner(absl::string_view text, ParseError* error) : text_(text), error_(*error) {}
@@ -42,7 +42,7 @@ class Scanner {
   size_t Indent() const { return pos_ - line_start_; }
   Place Here() const;
   // What is here, for an error message: "'ranks: 2'", "the end of the line".
-  std::string Found() const;
+  std::string FoundText() const;
 
   void Skip(size_t count = 1) { pos_ += count; }
   void SkipSpaces();
@@ -52,13 +52,14 @@ class Scanner {
   bool EndOfLine(absl::string_view what);
   size_t position() const { return pos_; }
   // Returns to a position on the same line.
-  void Return(size_t position) { pos_ = position; }
+  void ReturnTo(size_t position) { pos_ = position; }
 
   // Reads a quoted or unquoted value. `in_flow`: in brackets, where commas and brackets end it.
   std::shared_ptr<Node> Scalar(bool in_flow);
   // Reads the name after `&` or `*`.
   std::string Name();
 
+  // Record a problem and return null.
   std::nullptr_t RefuseAt(Place place, absl::string_view text);
   std::nullptr_t Refuse(absl::string_view text);
   bool failed() const { return !error_.text.empty(); }
@@ -78,9 +79,9 @@ class Scanner {
   size_t pos_ = 0;
   size_t line_start_ = 0;
   int line_ = 1;
-  // Up to where the columns of this line have been counted, so that a long line is not counted again for each value.
-  mutable size_t counted_ = 0;
-  mutable int column_ = 1;
+  // The column of a position on this line, cached so that a long line is not counted again for each value.
+  mutable size_t counted_ = 0;  // the position
+  mutable int column_ = 1;      // its column
 };
 
 }  // namespace trainyard::yaml

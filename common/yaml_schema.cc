@@ -114,12 +114,12 @@ std::vector<std::string> KeysOf(const Descriptor& message) {
   return keys;
 }
 
-std::vector<std::string> WordsOf(const EnumDescriptor& type) {
-  std::vector<std::string> words;
+std::vector<std::string> EnumNames(const EnumDescriptor& type) {
+  std::vector<std::string> names;
   for (int i = 0; i < type.value_count(); ++i) {
-    if (type.value(i)->number() != 0) words.push_back(EnumName(*type.value(i)));
+    if (type.value(i)->number() != 0) names.push_back(EnumName(*type.value(i)));
   }
-  return words;
+  return names;
 }
 
 std::string NumberText(double value) {
@@ -146,7 +146,7 @@ std::string Expectation(const FieldDescriptor& field) {
       return absl::StrCat(Expectation(*FieldOfKey(*field.message_type(), word_key)), ", or ", map);
     }
     case FieldDescriptor::CPPTYPE_ENUM:
-      one = absl::StrJoin(WordsOf(*field.enum_type()), ", ");
+      one = absl::StrJoin(EnumNames(*field.enum_type()), ", ");
       if (field.enum_type()->value_count() > 2) one = absl::StrCat("one of ", one);
       break;
     case FieldDescriptor::CPPTYPE_BOOL:

@@ -1,5 +1,5 @@
-// What a descriptor says about YAML: keys, names, rules, and error messages about them. Shared by the reader, the rules
-// and the writer behind strict_yaml.h, which other code includes instead. Pure.
+// What the descriptor of a message defines about YAML: keys, names, rules, and error messages about them. Shared by the
+// reader, the rules and the writer behind strict_yaml.h, which other code includes instead. Pure.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ const google::protobuf::FieldDescriptor* FieldOfKey(const google::protobuf::Desc
 std::string JoinKeys(absl::string_view parent, absl::string_view key);
 std::vector<std::string> KeysOf(const google::protobuf::Descriptor& message);
 // The names of an enum, without the unspecified one.
-std::vector<std::string> WordsOf(const google::protobuf::EnumDescriptor& type);
+std::vector<std::string> EnumNames(const google::protobuf::EnumDescriptor& type);
 
 // "a map with keys of mode, every".
 std::string MapText(const google::protobuf::Descriptor& type);
@@ -30,10 +30,10 @@ std::string MapText(const google::protobuf::Descriptor& type);
 std::string Expectation(const google::protobuf::FieldDescriptor& field);
 // "must be from 1 to 1024"; empty if the rule has no range.
 std::string RangeSentence(const google::protobuf::FieldDescriptor& field);
-// Also for values that are written true or false. Returns false if `value` is not finite.
+// Whether the rule allows `value`, which may also be what true or false stands for. False if it is not finite.
 bool InRange(const google::protobuf::FieldDescriptor& field, double value);
-// Why a string field cannot have this value, from YAML or from the API. Empty if it can.
-std::string WrongWithText(const google::protobuf::FieldDescriptor& field, absl::string_view text);
+// Why a string field cannot have this value, which may come from YAML or from the API. Empty if it can.
+std::string TextProblem(const google::protobuf::FieldDescriptor& field, absl::string_view text);
 // The dotted names of the fields at a dotted path of keys: "train.batch.global_size" for "train.batch.global".
 std::string FieldPathOf(const google::protobuf::Descriptor& message, absl::string_view keys);
 // Whether the field has the value that ApplyDefaults would give it.

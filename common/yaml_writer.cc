@@ -24,8 +24,8 @@ std::string TextYaml(const std::string& text) {
   for (char c : text)
     plain = plain && (absl::ascii_isalnum(c) || c == '/' || c == '.' || c == '_' || c == '-' || c == '+');
   if (plain && (text[0] == '-' || text[0] == '.' || text[0] == '+' || absl::ascii_isdigit(text[0]))) plain = false;
-  for (const char* word : {"true", "false", "null", "auto", "yes", "no", "on", "off", "True", "False", "Null"}) {
-    plain = plain && text != word;
+  for (const char* keyword : {"true", "false", "null", "auto", "yes", "no", "on", "off", "True", "False", "Null"}) {
+    plain = plain && text != keyword;
   }
   if (plain) return text;
   std::string quoted = "\"";

@@ -75,7 +75,7 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator&
       return 0;
     }
     if (lifeline_fd < 0 || polled[2].revents == 0) continue;
-    if (LookAtLifeline(lifeline_fd) == Lifeline::kEnded) {
+    if (PeekLifeline(lifeline_fd) == Lifeline::kEnded) {
       spdlog::info("the lifeline has ended: exiting");
       return 0;
     }

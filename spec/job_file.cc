@@ -47,7 +47,7 @@ v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* posi
       positions->insert({absl::StrCat("train.model.", key), Position{.file = file.file_name, .line = 0, .column = 0}});
     }
   }
-  DropRefused(&spec, positions, problems);
+  DropInvalid(&spec, positions, problems);
   ValidateJob(spec, *positions, problems);
   return spec;
 }

@@ -21,7 +21,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOpt
   }
   job.spec = spec;
   ApplyPreset({}, &job.spec, &problems);
-  DropRefused(&job.spec, &positions, &problems);
+  DropInvalid(&job.spec, &positions, &problems);
   ValidateJob(job.spec, positions, &problems);
   const bool has_folder = job.spec.checkpoint().has_dir() || positions.count("checkpoint.dir") > 0;
   if (job.spec.has_train() && !has_folder && options.default_run_root.empty()) {

@@ -9,7 +9,7 @@
 
 namespace trainyard {
 
-// REQUIRES: DropRefused has removed values out of range from `spec`; the preset is applied, and defaults are not, so
+// REQUIRES: DropInvalid has removed values out of range from `spec`; the preset is applied, and defaults are not, so
 // that keys that were given can be distinguished. `positions` may be empty. Takes about a millisecond for any numbers,
 // because no loop is longer than the fields' limits allow.
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems);

@@ -243,7 +243,7 @@ void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   // A job that resumes from another job's checkpoint counts those steps as made, though they were not reported here.
   job.head().set_last_step(std::max(job.head().last_step(), restored.step()));
   turn.Save(job);
-  for (int i = 0; i < std::min(restored.passed_over_size(), limits::kPassedOverReported); ++i) {
+  for (int i = 0; i < std::min(restored.passed_over_size(), limits::kRejectedCheckpointsReported); ++i) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
                 CutText(restored.passed_over(i), limits::kDurableTextBytes));
   }

@@ -110,7 +110,7 @@ absl::Status RpcServer::SetAccess() {
   const std::string user = UserText(geteuid());
   callers_ = absl::StrCat("user ", user);
   if (SplitUnixAddress(address_).has_value()) return absl::OkStatus();  // the socket's mode says so
-  const std::string token = DrawToken();
+  const std::string token = GenerateToken();
   std::string path;
   RETURN_IF_ERROR(WriteOwnToken(token, &path));
   absl::StrAppend(&callers_, ", by the token in ", path);

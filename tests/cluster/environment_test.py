@@ -92,12 +92,12 @@ def test_an_explicit_port_in_use_fails_the_start(cluster):
     for flag in ("--metrics", "--health"):
         program = cluster.start("worker", [*worker, flag, taken])
         assert program.wait(10) == 1
-        assert f"port {taken} is taken" in program.output() and flag in program.output()
+        assert f"port {taken} is in use" in program.output() and flag in program.output()
     second = cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0",
                                            "--metrics", taken,
                                            "--state", cluster.folder / "second"])
     assert second.wait(10) == 1
-    assert f"port {taken} is taken" in second.output()
+    assert f"port {taken} is in use" in second.output()
 
 
 def test_a_coordinator_whose_state_folder_is_removed_exits_with_a_message(cluster):

@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
   }
   health->address_ = absl::StrCat(host, ":", port);
   if (uses_free_port) {
-    health->warning_ = absl::StrCat("health port ", address, " is taken; serving on ", health->address_, " instead");
+    health->warning_ = absl::StrCat("health port ", address, " is in use; serving on ", health->address_, " instead");
   }
   health->SetAttached(false);
   return health;

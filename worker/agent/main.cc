@@ -63,7 +63,7 @@ void HandleSignal(int signals, const Config& config, Daemon& daemon) {
 }
 
 void HandleLifeline(int lifeline, Daemon& daemon) {
-  if (LookAtLifeline(lifeline) == Lifeline::kLetGo) {
+  if (PeekLifeline(lifeline) == Lifeline::kReleased) {
     spdlog::info("released: the end of the lifeline is ignored from now on; leaving when there is nothing left to do");
     return daemon.RequestLeave(Leaving::kWhenIdle);
   }

@@ -31,10 +31,10 @@ class Session {
 
   using TakeValues = std::function<void(v1::StoreValues)>;
 
-  // Overrides `coordinator.obey` with true.
+  // Sets `coordinator.requires_trusted_peer`.
   Session(DialOptions coordinator, Post post, TakeValues take_values)
       : coordinator_(std::move(coordinator)), post_(std::move(post)), take_values_(std::move(take_values)) {
-    coordinator_.obey = true;
+    coordinator_.requires_trusted_peer = true;
   }
   // Ends the stream and waits for its last callback.
   ~Session();

@@ -22,7 +22,7 @@ void FillRestored(const RestoredFact& fact, v1::RestorePoint& restored) {
   restored.set_path(fact.path);
   restored.set_manifest_hash(fact.manifest_hash);
   for (const std::string& sentence : fact.passed_over) {
-    if (restored.passed_over_size() == limits::kPassedOverReported) break;
+    if (restored.passed_over_size() == limits::kRejectedCheckpointsReported) break;
     restored.add_passed_over(CleanText(sentence));
   }
   for (const KeyChange& change : fact.changes) {

@@ -250,7 +250,7 @@ void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) 
       }
     }
     if (fds[1].revents != 0) {
-      if (LookAtLifeline(lifeline) == Lifeline::kEnded) kill(-trainer, SIGKILL);
+      if (PeekLifeline(lifeline) == Lifeline::kEnded) kill(-trainer, SIGKILL);
       lifeline = -1;
     }
     if (fds[2].revents != 0) out->Read(kReadBytesATurn);

@@ -322,12 +322,12 @@ TEST_F(DaemonTest, HealthAndMetrics_AreServedAndADefaultPortInUseIsReplaced) {
 
   absl::Status chosen = HealthServer::Start(daemon_->health_address(), /*may_move=*/false).status();
   EXPECT_TRUE(absl::IsUnavailable(chosen)) << chosen;
-  EXPECT_THAT(std::string(chosen.message()), HasSubstr(absl::StrCat("port ", daemon_->health_address(), " is taken")));
+  EXPECT_THAT(std::string(chosen.message()), HasSubstr(absl::StrCat("port ", daemon_->health_address(), " is in use")));
   EXPECT_TRUE(absl::IsInvalidArgument(HealthServer::Start("192.0.2.1:0", /*may_move=*/false).status()));
   auto second = HealthServer::Start(daemon_->health_address(), /*may_move=*/true);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_NE((*second)->address(), daemon_->health_address());
-  EXPECT_THAT((*second)->warning(), HasSubstr("is taken; serving on"));
+  EXPECT_THAT((*second)->warning(), HasSubstr("is in use; serving on"));
   EXPECT_EQ(HealthOf((*second)->address(), "trainyard.v1.AgentService"), kNotServing);
   coordinator_ = nullptr;
 

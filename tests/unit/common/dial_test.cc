@@ -101,7 +101,7 @@ TEST_F(DialTest, ListenerOfThisUser_GetsTheTokenOfItsAddress) {
   ListeningProcess listener(geteuid());
   ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "0123456789abcdef"), absl::OkStatus());
 
-  auto dialed = Dial({.address = listener.address(), .obey = true});
+  auto dialed = Dial({.address = listener.address(), .requires_trusted_peer = true});
 
   ASSERT_TRUE(dialed.ok()) << dialed.status();
   EXPECT_EQ(dialed->token, "0123456789abcdef");
@@ -125,20 +125,20 @@ TEST_F(DialTest, NoListener_IsUnavailable) {
   std::string address;
   { address = ListeningProcess(geteuid()).address(); }
 
-  EXPECT_TRUE(absl::IsUnavailable(Dial({.address = address, .obey = true}).status()));
+  EXPECT_TRUE(absl::IsUnavailable(Dial({.address = address, .requires_trusted_peer = true}).status()));
   EXPECT_TRUE(absl::IsUnavailable(Dial({.address = "unix:" + folder_ / "none"}).status()));
 }
 
-TEST_F(DialTest, ListenerOfAnotherUser_GetsNoToken_AndIsNotObeyed) {
+TEST_F(DialTest, ListenerOfAnotherUser_GetsNoToken_AndIsNotTrusted) {
   if (geteuid() != 0) return;  // only root can start a process of another user
   ListeningProcess listener(kStranger);
 
   EXPECT_TRUE(Dial({.address = listener.address()}).ok()) << "without a token there is nothing to lose";
-  absl::Status obeyed = Dial({.address = listener.address(), .obey = true}).status();
+  absl::Status requiring_trust = Dial({.address = listener.address(), .requires_trusted_peer = true}).status();
   ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "0123456789abcdef"), absl::OkStatus());
-  absl::Status shown = Dial({.address = listener.address()}).status();
+  absl::Status with_token = Dial({.address = listener.address()}).status();
 
-  for (const absl::Status& status : {obeyed, shown}) {
+  for (const absl::Status& status : {requiring_trust, with_token}) {
     EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(kStranger)));
     EXPECT_THAT(std::string(status.message()), HasSubstr(listener.address()));
@@ -149,12 +149,14 @@ TEST_F(DialTest, OwnerOfTheNamedTokenFile_IsTrusted) {
   if (geteuid() != 0) return;
   ListeningProcess listener(kStranger);
 
-  auto dialed = Dial({.address = listener.address(), .token_file = NamedToken(kStranger), .obey = true});
+  auto dialed =
+      Dial({.address = listener.address(), .token_file = NamedToken(kStranger), .requires_trusted_peer = true});
 
   ASSERT_TRUE(dialed.ok()) << dialed.status();
   EXPECT_EQ(dialed->token, "0123456789abcdef");
   EXPECT_TRUE(absl::IsPermissionDenied(
-      Dial({.address = listener.address(), .token_file = NamedToken(kStranger - 1), .obey = true}).status()));
+      Dial({.address = listener.address(), .token_file = NamedToken(kStranger - 1), .requires_trusted_peer = true})
+          .status()));
 }
 
 TEST_F(DialTest, UnixSocketOfAnotherUser_IsNotObeyed) {
@@ -162,11 +164,11 @@ TEST_F(DialTest, UnixSocketOfAnotherUser_IsNotObeyed) {
   const std::string own = folder_ / "own", foreign = folder_ / "foreign";
   ListeningProcess listener(geteuid(), own);
 
-  EXPECT_TRUE(Dial({.address = "unix:" + own, .obey = true}).ok());
+  EXPECT_TRUE(Dial({.address = "unix:" + own, .requires_trusted_peer = true}).ok());
   if (geteuid() != 0) return;
   ListeningProcess stranger(kStranger, foreign);
 
-  EXPECT_TRUE(absl::IsPermissionDenied(Dial({.address = "unix:" + foreign, .obey = true}).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(Dial({.address = "unix:" + foreign, .requires_trusted_peer = true}).status()));
 }
 
 TEST_F(DialTest, MissingTokenFile_IsNamed) {

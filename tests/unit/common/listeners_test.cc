@@ -47,11 +47,11 @@ const std::string kLoopbackV6 = "00000000000000000000000001000000:1B9E";
 
 std::vector<PortOwner> ListenersIn(const std::string& line, const sockaddr_storage& address) {
   std::vector<PortOwner> found;
-  EXPECT_TRUE(TakeListener(line, address, &found)) << line;
+  EXPECT_TRUE(ParseListener(line, address, &found)) << line;
   return found;
 }
 
-TEST(TakeListener, ListenerAtTheAddressOrAtAllAddresses_IsFound) {
+TEST(ParseListener, ListenerAtTheAddressOrAtAllAddresses_IsFound) {
   const sockaddr_storage v4 = SocketAddress("127.0.0.1", 7070), v6 = SocketAddress("::1", 7070);
   for (const std::string& local : {kLoopback, kMapped}) {
     const std::vector<PortOwner> found = ListenersIn(Line(local, "0A", 1001), v4);
@@ -70,16 +70,16 @@ TEST(TakeListener, ListenerAtTheAddressOrAtAllAddresses_IsFound) {
   EXPECT_THAT(ListenersIn(Line(kLoopbackV6, "0A", 7), v4), IsEmpty());
 }
 
-TEST(TakeListener, OtherPortsAndAddresses_AreSkipped) {
+TEST(ParseListener, OtherPortsAndAddresses_AreSkipped) {
   EXPECT_THAT(ListenersIn(Line("0100007F:1B9F", "0A", 1), SocketAddress("127.0.0.1", 7070)), IsEmpty());
   EXPECT_THAT(ListenersIn(Line("0200007F:1B9E", "0A", 1), SocketAddress("127.0.0.1", 7070)), IsEmpty());
 }
 
-TEST(TakeListener, FirstLineOfAnotherState_EndsTheSearch) {
+TEST(ParseListener, FirstLineOfAnotherState_EndsTheSearch) {
   std::vector<PortOwner> found;
   for (const std::string& line : {Line(kLoopback, "01", 1), Line("nonsense", "0A", 1), Line("0100007F", "0A", 1),
                                   std::string(), std::string("   0: 0100007F:1B9E")}) {
-    EXPECT_FALSE(TakeListener(line, SocketAddress("127.0.0.1", 7070), &found)) << line;
+    EXPECT_FALSE(ParseListener(line, SocketAddress("127.0.0.1", 7070), &found)) << line;
   }
   EXPECT_THAT(found, IsEmpty());
 }

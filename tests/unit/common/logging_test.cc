@@ -22,8 +22,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "common/log_rate_limiter.h"
 #include "common/log_writer.h"
-#include "common/rare_line.h"
 #include "common/rpc_logging.h"
 
 namespace trainyard {
@@ -203,15 +203,15 @@ TEST(Logging, EndingProcess_WritesAllLines_AndEndsEvenWithoutAReader) {
 #endif
 }
 
-TEST(RareLine, OneLinePerPeriod_IsLetThrough_AndTheRestAreCounted) {
-  RareLine rare(absl::Minutes(1));
+TEST(LogRateLimiterTest, OneLinePerPeriodIsAllowed_AndTheRestAreCounted) {
+  LogRateLimiter limiter(absl::Minutes(1));
   const absl::Time begin = absl::UnixEpoch();
 
-  EXPECT_EQ(rare.Take(begin), 0u);
-  EXPECT_EQ(rare.Take(begin + absl::Seconds(1)), absl::nullopt);
-  EXPECT_EQ(rare.Take(begin + absl::Seconds(59)), absl::nullopt);
-  EXPECT_EQ(rare.Take(begin + absl::Seconds(60)), 2u);
-  EXPECT_EQ(rare.Take(begin + absl::Seconds(200)), 0u);
+  EXPECT_EQ(limiter.Allow(begin), 0u);
+  EXPECT_EQ(limiter.Allow(begin + absl::Seconds(1)), absl::nullopt);
+  EXPECT_EQ(limiter.Allow(begin + absl::Seconds(59)), absl::nullopt);
+  EXPECT_EQ(limiter.Allow(begin + absl::Seconds(60)), 2u);
+  EXPECT_EQ(limiter.Allow(begin + absl::Seconds(200)), 0u);
 }
 
 }  // namespace

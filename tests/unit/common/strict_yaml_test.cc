@@ -186,7 +186,7 @@ TEST(Paths, Tilde_IsTheHomeFolder) {
   EXPECT_EQ(StateOf("'~'"), "/home/ada");
   EXPECT_EQ(StateOf("./~/runs"), "/w/~/runs");
   EXPECT_EQ(StateOf("~bob/runs"),
-            "f:1:8: state: begins with '~bob', and only ~/ (your own home folder) is expanded; write the path out, or "
+            "f:1:8: state: begins with '~bob', but only ~/ (your own home folder) is expanded; write the path out, or "
             "./~... for a file of that name");
 }
 
@@ -199,10 +199,9 @@ TEST(Paths, WithoutHome_ThePasswordDatabaseIsUsed) {
 
 TEST(Paths, ShellVariables_AreRejected) {
   for (const char* text : {"$HOME/runs", "/data/${USER}", "a$b"}) {
-    EXPECT_EQ(StateOf(text),
-              absl::StrCat("f:1:8: state: holds a '$', and variables of the shell are not expanded here; "
-                           "write the path out, or begin it with ~/ for your home folder: '",
-                           text, "'"));
+    EXPECT_EQ(StateOf(text), absl::StrCat("f:1:8: state: contains a '$', but shell variables are not expanded here; "
+                                          "write the path out, or begin it with ~/ for your home folder: '",
+                                          text, "'"));
   }
 }
 
@@ -259,7 +258,7 @@ TEST(Rules, RejectedFields_AreCleared_AndTheirKeysKept) {
   Positions positions;
   Problems problems;
 
-  DropRefused(&optimizer, &positions, &problems);
+  DropInvalid(&optimizer, &positions, &problems);
 
   EXPECT_EQ(problems.error_count(), 2) << problems.ToStatus();
   EXPECT_FALSE(optimizer.has_lr());

@@ -36,7 +36,7 @@ class TokensTest : public ::testing::Test {
 };
 
 TEST_F(TokensTest, WrittenToken_IsReadBack_AndPrivate) {
-  const std::string token = DrawToken();
+  const std::string token = GenerateToken();
 
   ASSERT_EQ(WriteToken(folder_, kAddress, token), absl::OkStatus());
 
@@ -44,29 +44,29 @@ TEST_F(TokensTest, WrittenToken_IsReadBack_AndPrivate) {
   EXPECT_EQ(*ReadOwnToken(folder_, "127.0.0.1:7071"), "");
   EXPECT_EQ(ModeOf(folder_), 0700u);
   EXPECT_EQ(ModeOf(TokenPath(folder_, kAddress)), 0600u);
-  EXPECT_NE(DrawToken(), token);
+  EXPECT_NE(GenerateToken(), token);
 }
 
 TEST_F(TokensTest, FolderOpenToOthers_IsClosed) {
-  ASSERT_EQ(WriteToken(folder_, kAddress, DrawToken()), absl::OkStatus());
+  ASSERT_EQ(WriteToken(folder_, kAddress, GenerateToken()), absl::OkStatus());
   chmod(folder_.c_str(), 0777);
 
-  ASSERT_EQ(WriteToken(folder_, kAddress, DrawToken()), absl::OkStatus());
+  ASSERT_EQ(WriteToken(folder_, kAddress, GenerateToken()), absl::OkStatus());
 
   EXPECT_EQ(ModeOf(folder_), 0700u);
 }
 
 TEST_F(TokensTest, LinkInPlaceOfTheFolder_IsNotFollowed) {
-  ASSERT_EQ(WriteToken(folder_, kAddress, DrawToken()), absl::OkStatus());
+  ASSERT_EQ(WriteToken(folder_, kAddress, GenerateToken()), absl::OkStatus());
   const std::string other = temporary_ / "a/other";
   ASSERT_EQ(rename(folder_.c_str(), other.c_str()), 0);
   ASSERT_EQ(symlink(other.c_str(), folder_.c_str()), 0);
 
-  EXPECT_FALSE(WriteToken(folder_, kAddress, DrawToken()).ok());
+  EXPECT_FALSE(WriteToken(folder_, kAddress, GenerateToken()).ok());
 }
 
 TEST_F(TokensTest, RemoveToken_KeepsTheTokenOfTheNextCoordinator) {
-  const std::string first = DrawToken(), second = DrawToken();
+  const std::string first = GenerateToken(), second = GenerateToken();
   ASSERT_EQ(WriteToken(folder_, kAddress, first), absl::OkStatus());
   ASSERT_EQ(WriteToken(folder_, kAddress, second), absl::OkStatus());
 
@@ -77,7 +77,7 @@ TEST_F(TokensTest, RemoveToken_KeepsTheTokenOfTheNextCoordinator) {
 }
 
 TEST_F(TokensTest, OwnTokenThatOthersCanRead_IsRejected) {
-  ASSERT_EQ(WriteToken(folder_, kAddress, DrawToken()), absl::OkStatus());
+  ASSERT_EQ(WriteToken(folder_, kAddress, GenerateToken()), absl::OkStatus());
   chmod(TokenPath(folder_, kAddress).c_str(), 0644);
 
   absl::Status status = ReadOwnToken(folder_, kAddress).status();

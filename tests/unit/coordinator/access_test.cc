@@ -95,7 +95,7 @@ TEST_F(AccessTest, EveryCall_RequiresTheToken) {
     if (Call(dialed, method).error_code() == grpc::StatusCode::UNIMPLEMENTED) continue;
     dialed.token = "";
     EXPECT_EQ(Call(dialed, method).error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
-    dialed.token = DrawToken();
+    dialed.token = GenerateToken();
     EXPECT_EQ(Call(dialed, method).error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
     dialed.token = Dial()->token;
     EXPECT_NE(Call(dialed, method).error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;

@@ -125,12 +125,12 @@ TEST(Metrics, PortInUse_FailsTheStart_UnlessItIsTheDefault) {
 
   absl::Status chosen = MetricsEndpoint::Start({.address = (*first)->address()}, metrics.registry()).status();
   EXPECT_TRUE(absl::IsUnavailable(chosen)) << chosen;
-  EXPECT_THAT(std::string(chosen.message()), HasSubstr(absl::StrCat("port ", (*first)->address(), " is taken")));
+  EXPECT_THAT(std::string(chosen.message()), HasSubstr(absl::StrCat("port ", (*first)->address(), " is in use")));
 
   auto moved = MetricsEndpoint::Start({.address = (*first)->address(), .may_move = true}, metrics.registry());
   ASSERT_TRUE(moved.ok()) << moved.status();
   EXPECT_NE((*moved)->address(), (*first)->address());
-  EXPECT_EQ((*moved)->warning(), absl::StrCat("metrics port ", (*first)->address(), " is taken; serving on ",
+  EXPECT_EQ((*moved)->warning(), absl::StrCat("metrics port ", (*first)->address(), " is in use; serving on ",
                                               (*moved)->address(), " instead"));
   for (const char* address : {"nonsense", "192.0.2.1:0", "127.0.0.1:70000"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(MetricsEndpoint::Start({.address = address}, metrics.registry()).status()))

@@ -285,7 +285,7 @@ TEST_F(ShimTest, ReleasedLifeline_MayEnd) {
   pid_t shim = Start("trap 'exit 5' TERM; echo up; while true; do sleep 0.01; done", 1 << 20, lifeline[0]);
   ASSERT_TRUE(WaitUntil([&] { return Output("stdout.log") == "up\n"; }));
 
-  EXPECT_TRUE(LetGo(lifeline[1]));
+  EXPECT_TRUE(ReleaseLifeline(lifeline[1]));
   close(lifeline[1]);
   // Checked after the lifeline, so an end that counted would have come first.
   kill(shim, SIGTERM);
@@ -293,7 +293,7 @@ TEST_F(ShimTest, ReleasedLifeline_MayEnd) {
 
   EXPECT_EQ(exited.code(), 5);
   // The byte was not consumed: other holders of the lifeline can read it too.
-  EXPECT_EQ(LookAtLifeline(lifeline[0]), Lifeline::kLetGo);
+  EXPECT_EQ(PeekLifeline(lifeline[0]), Lifeline::kReleased);
   close(lifeline[0]);
 }
 

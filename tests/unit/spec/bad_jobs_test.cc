@@ -159,7 +159,7 @@ const BadJob kFiles[] = {
     {"deep_nesting", "  steps: 10", "  steps: [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
      "job.yaml:13:72: this is nested more than 64 levels deep"},
     {"second_colon", "name: tiny", "name: a: b",
-     "job.yaml:1:8: a second ': ' on one line; put the value in quotes if it is a string"},
+     "job.yaml:1:8: there is a second ': ' on this line; put the value in quotes if it is a string"},
     {"wrong_dedent", "    heads: 2", "   heads: 2",
      "job.yaml:5:4: the line is indented by 3 spaces, where 2 are expected; a value ends on the line where it begins"},
     {"tag", "name: tiny", "name: !!str tiny",
