@@ -66,12 +66,12 @@ def pytest_collection_modifyitems(config, items):
     if not _PASSED:
         return
     passed = {line for line in pathlib.Path(_PASSED).read_text().splitlines() if line.startswith("python ")}
-    before = [item for item in items if f"python {item.nodeid}" in passed]
-    config.hook.pytest_deselected(items=before)
-    items[:] = [item for item in items if item not in before]
+    passed_before = [item for item in items if f"python {item.nodeid}" in passed]
+    config.hook.pytest_deselected(items=passed_before)
+    items[:] = [item for item in items if item not in passed_before]
 
 
-_failed = set()  # in any phase of the test
+_failed = set()  # the tests that failed in any phase
 
 
 def pytest_runtest_logreport(report):

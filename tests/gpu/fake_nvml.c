@@ -14,13 +14,13 @@ int nvmlDeviceGetCount_v2(unsigned* count) {
   return 0;
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
-  static int only;
-  *device = &only;
+  static int handle;
+  *device = &handle;
   return index == 0 ? 0 : 1;
 }
 int nvmlDeviceGetName(void* device, char* name, unsigned size) {
   (void)device;
-  strncpy(name, "Imagined GPU", size);
+  strncpy(name, "Fake GPU", size);
   return 0;
 }
 int nvmlDeviceGetUUID(void* device, char* uuid, unsigned size) {

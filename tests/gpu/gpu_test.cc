@@ -134,9 +134,9 @@ TEST_F(Gpu, RanksThatShareAGpu_ReduceThroughHostMemory) {
         RETURN_IF_ERROR(WarmUpOn(*comm, kGpu));
         at::Tensor in = OnGpu(3 * 1'000, rank + 1), part = OnGpu(1'000, 0);
         RETURN_IF_ERROR(comm->ReduceScatterSum(part, in)->Wait());
-        const bool right = part.is_cuda() && part.eq(6).all().item<bool>();
+        const bool is_right = part.is_cuda() && part.eq(6).all().item<bool>();
         RETURN_IF_ERROR(comm->MonitoredBarrier(absl::Minutes(1)));
-        return right ? absl::OkStatus() : absl::InternalError("the sum is not 6");
+        return is_right ? absl::OkStatus() : absl::InternalError("the sum is not 6");
       }();
     });
   }
@@ -170,7 +170,7 @@ absl::StatusOr<std::vector<double>> LossesOn(at::Device device, std::unique_ptr<
   return losses;
 }
 
-// Also with state in host memory, and with recomputation.
+// Some options put state in host memory, or recompute activations.
 TEST_F(Gpu, EachStrategy_MatchesTheLossesOfTheCpu) {
   const ParallelOptions all[] = {
       {.data = {.strategy = Strategy::kDdp}},

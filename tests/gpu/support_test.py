@@ -37,7 +37,7 @@ def test_the_library_exports_its_two_functions():
 
 
 @pytest.fixture
-def imagined_gpu(cluster):
+def fake_gpu(cluster):
     """A cluster with one host, whose driver lists a GPU that does not exist."""
     if subprocess.run(["sh", "-c", "nvidia-smi -L | grep -q ^GPU"], capture_output=True).returncode == 0:
         pytest.skip("this machine has a GPU that works")
@@ -48,8 +48,8 @@ def imagined_gpu(cluster):
     return cluster
 
 
-def test_a_job_that_leaves_its_device_open_computes_on_the_cpu_where_cuda_cannot_be_used(imagined_gpu):
-    ended = imagined_gpu.wait_for_end(imagined_gpu.submit(resources__device="auto", resources__ranks=1, train__steps=2))
+def test_a_job_with_an_automatic_device_computes_on_the_cpu_where_cuda_cannot_be_used(fake_gpu):
+    ended = fake_gpu.wait_for_end(fake_gpu.submit(resources__device="auto", resources__ranks=1, train__steps=2))
 
     assert ended.state_name == "SUCCEEDED", ended.job.reason
     decision, = [each for each in ended.job.decisions if each.key == "resources.device"]
@@ -57,11 +57,11 @@ def test_a_job_that_leaves_its_device_open_computes_on_the_cpu_where_cuda_cannot
     assert "trainers cannot use the GPUs of h1: " in decision.reason
 
 
-def test_a_gpu_that_cuda_cannot_use_ends_the_job_with_what_is_missing(imagined_gpu):
-    cluster = imagined_gpu
+def test_a_gpu_that_cuda_cannot_use_fails_the_job_with_what_is_missing(fake_gpu):
+    cluster = fake_gpu
 
     ended = cluster.wait_for_end(cluster.submit(resources__device="cuda", resources__ranks=1))
 
     assert ended.state_name == "FAILED"
-    for words in ("no GPU can be used on this machine", "NVIDIA driver", "resources.device to cpu", "cuda on host h1"):
-        assert words in ended.job.reason, ended.job.reason
+    for text in ("no GPU can be used on this machine", "NVIDIA driver", "resources.device to cpu", "cuda on host h1"):
+        assert text in ended.job.reason, ended.job.reason

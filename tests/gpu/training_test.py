@@ -11,7 +11,7 @@ STEPS = 20
 
 
 def gpus():
-    """The GPUs that the driver lists, one line each."""
+    """Returns a reason in case there is no GPU, and the GPUs that the driver lists, one line each."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
@@ -34,9 +34,9 @@ def losses_of(cluster, device, *settings):
 
 @pytest.fixture
 def gpu():
-    why, listed = gpus()
+    reason, listed = gpus()
     if not listed:
-        pytest.skip(f"no GPU: {why}")
+        pytest.skip(f"no GPU: {reason}")
     return listed[0]
 
 

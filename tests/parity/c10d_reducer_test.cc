@@ -31,11 +31,11 @@ namespace {
 
 constexpr uint64_t kSeed = 20;
 
-// The group of all ranks; records what was summed since Forget.
+// The group of all ranks. Records the summed tensors since the last Clear.
 class Recorder final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
-  void Forget() { summed_.clear(); }
+  void Clear() { summed_.clear(); }
   const std::vector<at::Tensor>& summed() const { return summed_; }
 
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
@@ -175,7 +175,7 @@ class ReadyRecorder final : public UnitHooks, private GradientSink, private Back
   std::vector<int> order_;
 };
 
-// The gradients of all parameters by name, taken from the summed flat buffers.
+// Returns the gradients of all parameters by name, from the summed flat buffers.
 std::map<std::string, at::Tensor> GradientsIn(const std::vector<at::Tensor>& summed,
                                               const std::vector<std::vector<std::string>>& buckets,
                                               const Model& model) {
@@ -209,7 +209,8 @@ absl::Status ExpectEqual(const std::map<std::string, at::Tensor>& ours, const Mo
 }
 
 // Trains with our DDP and compares the gradients of every step with those of c10d::Reducer. With a folder, c10d uses
-// its own gloo group, which meets in that folder; otherwise it uses ours. Returns the number of compared tensors.
+// its own gloo group, whose ranks rendezvous in that folder; otherwise it uses ours. Returns the number of compared
+// tensors.
 absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string& arguments) {
   const TrainingCase training = TrainingCase::Parse(arguments);
   const int world = rank.mesh.world_size();
@@ -237,7 +238,7 @@ absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string&
   int64_t compared = 0;
   for (int64_t step = 1; step <= training.steps; ++step) {
     theirs.BeginStep(*model);
-    recorder.Forget();
+    recorder.Clear();
     strategy->BeginStep(tokens);
     for (int64_t round = 0; round < deal.num_rounds; ++round) {
       const int64_t micro_batch = deal.micro_batches.at(static_cast<size_t>(round));
@@ -266,7 +267,7 @@ absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string&
   return absl::StrCat(compared);
 }
 
-// The order of the parameters in c10d's buckets after its first step.
+// Returns the order of the parameters in c10d's buckets after its first step.
 absl::StatusOr<std::string> OrderMain(const PoolRank& rank, const std::string& arguments) {
   const TrainingCase training = TrainingCase::Parse(arguments);
   ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), kSeed, training.type));
@@ -285,7 +286,7 @@ RankPool& Pool() {
   return pool;
 }
 
-// 3 layers of 12 parameters, and 4 root parameters.
+// Expects that all 40 gradients are equal: 3 layers have 12 parameters each, and the root has 4.
 void ExpectSameGradients(int world, const TrainingCase& training, PoolTransport transport) {
   absl::StatusOr<std::vector<std::string>> results = Pool().Run(
       {.mesh = {.dp_replicate = world}, .transport = transport, .main = "compare", .arguments = training.ToString()});
@@ -306,7 +307,7 @@ TEST_P(C10dReducer, MatchesTheGradientsOfOurDdp) {
   }
 }
 
-TEST_P(C10dReducer, MatchesThem_WithAnyBuckets) {
+TEST_P(C10dReducer, MatchesTheGradientsOfOurDdp_WithAnyBuckets) {
   for (int64_t elements : {1, 1000, 1 << 30}) {
     TrainingCase training{.type = at::kFloat, .steps = 2, .global = 12, .micro = 12 / GetParam()};
     training.bucket_elements = elements;
@@ -323,7 +324,7 @@ TEST(C10dReducerOverItsOwnGloo, MatchesTheGradientsOfOurDdpOverOurGroup) {
   ExpectSameGradients(2, training, PoolTransport::kGloo);
 }
 
-// The operations: which of an operation's two gradients is reported first is arbitrary.
+// Returns the operations of the parameters: the order of an operation's two gradients is arbitrary.
 std::vector<std::string> Operations(const std::vector<std::string>& parameters) {
   std::vector<std::string> operations;
   for (const std::string& name : parameters) {
@@ -364,7 +365,7 @@ TEST(ReadyOrder, IsTheOrderInWhichGradientsAreCompleted) {
   }
 }
 
-TEST_P(C10dReducer, MatchesThem_AfterMicroBatchesWithoutSynchronisation) {
+TEST_P(C10dReducer, MatchesTheGradientsOfOurDdp_AfterMicroBatchesWithoutSynchronisation) {
   for (at::ScalarType type : {at::kFloat, at::kDouble}) {
     TrainingCase training{.type = type, .steps = 4, .global = 36, .micro = 12 / GetParam(), .dropout = 0.1};
     ExpectSameGradients(GetParam(), training, PoolTransport::kSharedMemory);
@@ -375,7 +376,8 @@ TEST_P(C10dReducer, MatchesThem_AfterMicroBatchesWithoutSynchronisation) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::BecomePoolRankIfAsked(argc, argv, {{"compare", trainyard::CompareMain}, {"order", trainyard::OrderMain}});
+  trainyard::RunAsPoolRankIfRequested(argc, argv,
+                                      {{"compare", trainyard::CompareMain}, {"order", trainyard::OrderMain}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

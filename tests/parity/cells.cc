@@ -121,7 +121,7 @@ std::vector<Cell> OneCellPerStrategy() {
   return cells;
 }
 
-bool WantsAll() { return std::getenv("TRAINYARD_ALL_CELLS") != nullptr; }
+bool RunsAllCells() { return std::getenv("TRAINYARD_ALL_CELLS") != nullptr; }
 
 std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells) {
   std::set<Pair> missing = PairsOf(cells);

@@ -9,7 +9,8 @@
 
 namespace trainyard {
 
-// How the micro-batches of a step are distributed over the ranks.
+// How the micro-batches of a step are distributed over the ranks: one or three for each rank, or a number that the
+// world size does not divide.
 enum class CellDeal { kOne, kThree, kUneven };
 
 struct Cell {
@@ -34,7 +35,7 @@ std::vector<Cell> AllCells();
 std::vector<Cell> OneCellPerStrategy();
 
 // Whether to run all combinations instead of a subset: set by TRAINYARD_ALL_CELLS.
-bool WantsAll();
+bool RunsAllCells();
 
 // A greedy subset of `cells` in which every pair of values of two properties that occurs in `cells` occurs.
 // Deterministic.

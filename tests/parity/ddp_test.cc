@@ -1,4 +1,4 @@
-// Compares DDP with 1, 2, 3 and 4 ranks with the oracle, and with itself.
+// Compares DDP with 1, 2, 3 and 4 ranks with the oracle, and its runs with each other.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -176,13 +176,13 @@ TEST(Dropout, DoesNotDependOnTheWorldSize) {
 
   std::vector<TrainingOutcome> alone = TrainWorld(1, training);
   std::vector<TrainingOutcome> together = TrainWorld(3, training);
-  std::vector<TrainingOutcome> undropped = TrainWorld(1, without);
+  std::vector<TrainingOutcome> without_dropout = TrainWorld(1, without);
 
   ASSERT_FALSE(alone.empty());
   ASSERT_FALSE(together.empty());
-  ASSERT_FALSE(undropped.empty());
+  ASSERT_FALSE(without_dropout.empty());
   ExpectNear(together[0].losses, alone[0].losses, 1e-10);
-  EXPECT_NE(alone[0].losses, undropped[0].losses);
+  EXPECT_NE(alone[0].losses, without_dropout[0].losses);
 }
 
 // With more ranks than micro-batches, a rank without work still takes part in every reduction.
@@ -200,7 +200,7 @@ TEST(UnevenDeal, RankWithoutAMicroBatch_AddsNothing) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::BecomePoolRankIfAsked(argc, argv, {{"train", trainyard::TrainMain}});
+  trainyard::RunAsPoolRankIfRequested(argc, argv, {{"train", trainyard::TrainMain}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

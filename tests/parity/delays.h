@@ -15,70 +15,70 @@ namespace trainyard {
 
 class DelayedGroups {
  public:
-  // `delay_ms` 0: returns `groups` unchanged. Does not own `groups`.
-  DelayedGroups(MeshGroups& groups, int64_t delay_ms) : clock_{.delay = std::chrono::milliseconds(delay_ms)} {
-    communicators_ = {.job = Late(groups.world),
-                      .data = Late(groups.data),
-                      .shard = Late(groups.shard),
-                      .replicate = Late(groups.replicate)};
-    clock_.rank = groups.world->rank();
-    clock_.world = groups.world->world_size();
+  // If `delay_ms` is 0, the communicators are those of `groups`. Does not own `groups`.
+  DelayedGroups(MeshGroups& groups, int64_t delay_ms) : delay_{.delay = std::chrono::milliseconds(delay_ms)} {
+    communicators_ = {.job = Delayed(groups.world),
+                      .data = Delayed(groups.data),
+                      .shard = Delayed(groups.shard),
+                      .replicate = Delayed(groups.replicate)};
+    delay_.rank = groups.world->rank();
+    delay_.world = groups.world->world_size();
   }
 
   const MeshCommunicators& communicators() const { return communicators_; }
   void BeginStep(int64_t step) {
-    clock_.due = step;
-    clock_.started = 0;
+    delay_.delayed_operation = step;
+    delay_.started = 0;
   }
-  void EndStep() { clock_.due = 0; }
+  void EndStep() { delay_.delayed_operation = 0; }
 
  private:
-  struct Clock {
+  struct OperationDelay {
     std::chrono::milliseconds delay{0};
     int rank = 0, world = 1;
-    int64_t due = 0;      // the number of the delayed operation; 0: none
-    int64_t started = 0;  // operations started in this step
-    void Tick() {
-      if (++started == due && due % world == rank) std::this_thread::sleep_for(delay);
+    int64_t delayed_operation = 0;  // the number of the delayed operation; 0: none
+    int64_t started = 0;            // operations started in this step
+    void OnOperation() {
+      if (++started == delayed_operation && delayed_operation % world == rank) std::this_thread::sleep_for(delay);
     }
   };
 
-  class LateCommunicator final : public ForwardingCommunicator {
+  class DelayedCommunicator final : public ForwardingCommunicator {
    public:
-    LateCommunicator(Communicator& inner, Clock& clock) : ForwardingCommunicator(inner), clock_(clock) {}
+    DelayedCommunicator(Communicator& inner, OperationDelay& delay) : ForwardingCommunicator(inner), delay_(delay) {}
     std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
-      clock_.Tick();
+      delay_.OnOperation();
       return inner().AllReduceSum(tensor);
     }
     std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
-      clock_.Tick();
+      delay_.OnOperation();
       return inner().Broadcast(tensor, root);
     }
     std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
-      clock_.Tick();
+      delay_.OnOperation();
       return inner().AllGather(out, in);
     }
     std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
-      clock_.Tick();
+      delay_.OnOperation();
       return inner().ReduceScatterSum(out, in);
     }
 
    private:
-    Clock& clock_;
+    OperationDelay& delay_;
   };
 
   // Equal groups stay one object, by which a strategy recognises that their operations have one order.
-  Communicator* Late(Communicator* inner) {
-    if (clock_.delay.count() == 0) return inner;
+  Communicator* Delayed(Communicator* inner) {
+    if (delay_.delay.count() == 0) return inner;
     for (const auto& made : made_) {
       if (&made->inner() == inner) return made.get();
     }
-    made_.push_back(std::make_unique<LateCommunicator>(*inner, clock_));
+    made_.push_back(std::make_unique<DelayedCommunicator>(*inner, delay_));
     return made_.back().get();
   }
 
-  Clock clock_;
-  std::vector<std::unique_ptr<LateCommunicator>> made_;
+  OperationDelay delay_;
+  std::vector<std::unique_ptr<DelayedCommunicator>> made_;
   MeshCommunicators communicators_;
 };
 

@@ -30,8 +30,8 @@ constexpr int64_t kMiB = 1 << 20;
 
 // The memory from operator new that was not yet freed.
 PeakCounter& OperatorNewBytes() {
-  static PeakCounter news;
-  return news;
+  static PeakCounter operator_new_bytes;
+  return operator_new_bytes;
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ absl::StatusOr<std::string> SaveMain(const PoolRank& rank, const std::string& ar
   return std::string();
 }
 
-// One "name=bytes" per line.
+// Returns one "name=bytes" per line.
 absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& arguments) {
   const Layout layout = Layout::Parse(arguments);
   Ledger& ledger = Ledger::ForProcess();
@@ -108,13 +108,13 @@ absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& ar
                    Checkpoint::OpenUnverified(JoinPath(layout.folder, StepFolderName(1))));
   checkpoint->BeginVerifying(rank.rank, rank.mesh.world_size());
   const int64_t built_peak = ledger.in_use().peak() - empty;
-  const int64_t tensors = ledger.in_use().now(), news = OperatorNewBytes().now();
+  const int64_t tensors = ledger.in_use().now(), operator_new_bytes = OperatorNewBytes().now();
   ledger.ResetPeaks();
   OperatorNewBytes().ResetPeak();
   RETURN_IF_ERROR(LoadTensors(*checkpoint, built.strategy->state()));
   RETURN_IF_ERROR(checkpoint->FinishVerifying());
   return absl::StrCat("built=", built_peak, "\nheld=", tensors - empty, "\ntensors=", ledger.in_use().peak() - tensors,
-                      "\nothers=", OperatorNewBytes().peak() - news, "\nread=", checkpoint->bytes_read());
+                      "\nothers=", OperatorNewBytes().peak() - operator_new_bytes, "\nread=", checkpoint->bytes_read());
 }
 
 RankPool& Pool() {
@@ -122,25 +122,25 @@ RankPool& Pool() {
   return pool;
 }
 
-using Answer = PoolNumbers;
+using Measurements = PoolNumbers;
 
-std::vector<Answer> RunAll(const MeshShape& mesh, const char* main, const Layout& layout) {
+std::vector<Measurements> RunAll(const MeshShape& mesh, const char* main, const Layout& layout) {
   auto results = Pool().Run({.mesh = mesh, .main = main, .arguments = layout.ToString()});
   EXPECT_TRUE(results.ok()) << results.status();
-  std::vector<Answer> answers;
+  std::vector<Measurements> measurements;
   for (const std::string& result : results.value_or(std::vector<std::string>{})) {
-    answers.push_back(NumbersIn(result));
+    measurements.push_back(NumbersIn(result));
   }
-  return answers;
+  return measurements;
 }
 
-struct Written {
+struct CheckpointSizes {
   int64_t files = 0, largest_tensor = 0, block = 0;
 };
-Written LookAt(const std::string& folder) {
+CheckpointSizes SizesIn(const std::string& folder) {
   auto checkpoint = Checkpoint::OpenUnverified(JoinPath(folder, StepFolderName(1)));
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
-  Written written;
+  CheckpointSizes written;
   for (const ManifestFile& file : (*checkpoint)->manifest().files) written.files += static_cast<int64_t>(file.bytes);
   for (const ManifestTensor& tensor : (*checkpoint)->manifest().tensors) {
     const int64_t bytes = static_cast<int64_t>(*CountElements(tensor.shape) * DtypeBytes(tensor.dtype));
@@ -150,7 +150,7 @@ Written LookAt(const std::string& folder) {
   return written;
 }
 
-struct Move {
+struct LayoutChange {
   const char* name;
   MeshShape from_mesh;
   Strategy from;
@@ -159,35 +159,37 @@ struct Move {
   const char* precision = "fp32";
 };
 
-class LoadMemory : public testing::TestWithParam<Move> {};
+class LoadMemory : public testing::TestWithParam<LayoutChange> {};
 INSTANTIATE_TEST_SUITE_P(
     , LoadMemory,
     testing::Values(
-        Move{"four_fsdp_to_three_ddp", {.dp_shard = 4}, Strategy::kFsdp, {.dp_replicate = 3}, Strategy::kDdp},
-        Move{"one_to_four_fsdp", {.dp_replicate = 1}, Strategy::kDdp, {.dp_shard = 4}, Strategy::kFsdp},
-        Move{"four_fsdp_to_four", {.dp_shard = 4}, Strategy::kFsdp, {.dp_shard = 4}, Strategy::kFsdp},
-        Move{"to_ddp_in_bf16", {.dp_shard = 4}, Strategy::kFsdp, {.dp_replicate = 3}, Strategy::kDdp, "bf16"},
-        Move{"to_zero1_in_bf16", {.dp_shard = 4}, Strategy::kFsdp, {.dp_shard = 2}, Strategy::kZero1, "bf16"},
-        Move{"to_hsdp", {.dp_shard = 3}, Strategy::kZero2, {.dp_replicate = 2, .dp_shard = 2}, Strategy::kHsdp}),
-    [](const testing::TestParamInfo<Move>& info) { return std::string(info.param.name); });
+        LayoutChange{"four_fsdp_to_three_ddp", {.dp_shard = 4}, Strategy::kFsdp, {.dp_replicate = 3}, Strategy::kDdp},
+        LayoutChange{"one_to_four_fsdp", {.dp_replicate = 1}, Strategy::kDdp, {.dp_shard = 4}, Strategy::kFsdp},
+        LayoutChange{"four_fsdp_to_four", {.dp_shard = 4}, Strategy::kFsdp, {.dp_shard = 4}, Strategy::kFsdp},
+        LayoutChange{"to_ddp_in_bf16", {.dp_shard = 4}, Strategy::kFsdp, {.dp_replicate = 3}, Strategy::kDdp, "bf16"},
+        LayoutChange{"to_zero1_in_bf16", {.dp_shard = 4}, Strategy::kFsdp, {.dp_shard = 2}, Strategy::kZero1, "bf16"},
+        LayoutChange{
+            "to_hsdp", {.dp_shard = 3}, Strategy::kZero2, {.dp_replicate = 2, .dp_shard = 2}, Strategy::kHsdp}),
+    [](const testing::TestParamInfo<LayoutChange>& info) { return std::string(info.param.name); });
 
 TEST_P(LoadMemory, IsTheStateAndOnePiece) {
-  const Move& move = GetParam();
+  const LayoutChange& change = GetParam();
   TemporaryFolder folder;
-  RunAll(move.from_mesh, "save", {.strategy = move.from, .folder = folder.path()});
-  const Written written = LookAt(folder.path());
+  RunAll(change.from_mesh, "save", {.strategy = change.from, .folder = folder.path()});
+  const CheckpointSizes written = SizesIn(folder.path());
   ASSERT_GE(written.files, 50 * kMiB);
   ASSERT_EQ(written.largest_tensor, kMiB);
 
   int64_t read = 0;
-  for (const Answer& rank : RunAll(move.mesh, "load", {move.to, move.precision, folder.path()})) {
-    // A tensor in the masters' type if weights have another; a piece, which is the unit of verification; and names.
-    const bool converts = std::string(move.precision) == "bf16";
+  for (const Measurements& rank : RunAll(change.mesh, "load", {change.to, change.precision, folder.path()})) {
+    // Memory for a tensor in the masters' type if the weights have another; for a piece, which is the unit of
+    // verification; and for names.
+    const bool converts = std::string(change.precision) == "bf16";
     EXPECT_LE(rank.at("tensors"), converts ? written.largest_tensor + 4096 : 0);
     EXPECT_LE(rank.at("others"), written.largest_tensor + static_cast<int64_t>(kReadBytes) + kMiB / 8);
     EXPECT_GE(rank.at("others"), kMiB / 4) << "otherwise the counter does not work";
-    // Before loading: only the rank's own state is initialised, and one block on its way to the other ranks.
-    const bool shards = move.to == Strategy::kFsdp || move.to == Strategy::kHsdp;
+    // Before loading, a rank initialises only its own state, and one block that it sends to the other ranks.
+    const bool shards = change.to == Strategy::kFsdp || change.to == Strategy::kHsdp;
     if (shards) {
       EXPECT_LE(rank.at("built"), rank.at("held") + written.block + kMiB);
     }
@@ -195,7 +197,7 @@ TEST_P(LoadMemory, IsTheStateAndOnePiece) {
     read += rank.at("read");
   }
   // In the layout that wrote it, all ranks together read every byte once.
-  if (std::string(move.name) == "four_fsdp_to_four") {
+  if (std::string(change.name) == "four_fsdp_to_four") {
     EXPECT_EQ(read, written.files);
   }
 }
@@ -205,7 +207,7 @@ TEST_P(LoadMemory, IsTheStateAndOnePiece) {
 
 int main(int argc, char** argv) {
   trainyard::Ledger::ForProcess();
-  trainyard::BecomePoolRankIfAsked(argc, argv, {{"save", trainyard::SaveMain}, {"load", trainyard::LoadMain}});
+  trainyard::RunAsPoolRankIfRequested(argc, argv, {{"save", trainyard::SaveMain}, {"load", trainyard::LoadMain}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

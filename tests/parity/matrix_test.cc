@@ -100,12 +100,12 @@ void PrintProgress() {
 }
 
 class Matrix : public testing::TestWithParam<Cell> {};
-INSTANTIATE_TEST_SUITE_P(, Matrix, testing::ValuesIn(WantsAll() ? AllCells() : PairwiseCover(AllCells())),
+INSTANTIATE_TEST_SUITE_P(, Matrix, testing::ValuesIn(RunsAllCells() ? AllCells() : PairwiseCover(AllCells())),
                          [](const testing::TestParamInfo<Cell>& info) { return info.param.ToString(); });
 
 TEST_P(Matrix, MatchesTheOracleInFp64) {
   TrainingCase training = GetParam().training();
-  training.steps = WantsAll() ? 100 : 40;
+  training.steps = RunsAllCells() ? 100 : 40;
 
   std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
 
@@ -115,7 +115,7 @@ TEST_P(Matrix, MatchesTheOracleInFp64) {
   const double norms = LargestDifference(ranks[0].norms, oracle.norms);
   const double parameters = LargestDifference({ranks[0].sum_of_parameters}, {oracle.sum_of_parameters});
   AddToTable(GetParam().ToString(), losses, norms, parameters);
-  if (WantsAll()) PrintProgress();
+  if (RunsAllCells()) PrintProgress();
   EXPECT_LE(losses, 1e-10);
   EXPECT_LE(norms, 1e-8);
   EXPECT_LE(parameters, 1e-10);
@@ -127,7 +127,7 @@ TEST_P(Matrix, MatchesTheOracleInFp64) {
   }
 }
 
-TEST(Cover, HoldsEveryPair) {
+TEST(PairwiseCover, ContainsEveryPair) {
   const std::vector<Cell> all = AllCells(), cover = PairwiseCover(all);
 
   EXPECT_EQ(MissingPairs(all, cover), 0u);
@@ -142,7 +142,7 @@ TEST_P(EachStrategy, MatchesTheOracleInFp32) {
   TrainingCase training = GetParam().training();
   training.type = at::kFloat;
   training.lab_tiny = true;
-  training.steps = WantsAll() ? 100 : 20;
+  training.steps = RunsAllCells() ? 100 : 20;
   training.global = 8;
   training.micro = 1;
 
@@ -175,10 +175,10 @@ TEST_P(EachStrategy, Recompute_ChangesNoBit) {
 
   for (const auto& [mode, every] :
        {std::pair{RecomputeMode::kBlocks, 1}, {RecomputeMode::kBlocks, 2}, {RecomputeMode::kSelective, 1}}) {
-    TrainingCase again = kept;
-    again.recompute = mode;
-    again.recompute_every = every;
-    ExpectSameBits(TrainWorld({GetParam().mesh()}, again), expected);
+    TrainingCase recomputed = kept;
+    recomputed.recompute = mode;
+    recomputed.recompute_every = every;
+    ExpectSameBits(TrainWorld({GetParam().mesh()}, recomputed), expected);
   }
 }
 
@@ -192,12 +192,12 @@ TEST_P(EachStrategy, OffloadAndTiles_ChangeNoBit) {
 
     for (const auto& [optimizer, parameters, tile] :
          {std::tuple{true, false, int64_t{1} << 30}, {true, true, 80}, {false, true, 80}, {false, false, 80}}) {
-      TrainingCase moved = plain;
-      moved.offload_optimizer = optimizer;
-      moved.offload_parameters = parameters;
-      moved.tile_elements = tile;
-      SCOPED_TRACE(moved.ToString());
-      ExpectSameBits(TrainWorld({GetParam().mesh()}, moved), expected);
+      TrainingCase offloaded = plain;
+      offloaded.offload_optimizer = optimizer;
+      offloaded.offload_parameters = parameters;
+      offloaded.tile_elements = tile;
+      SCOPED_TRACE(offloaded.ToString());
+      ExpectSameBits(TrainWorld({GetParam().mesh()}, offloaded), expected);
     }
   }
 }
@@ -261,29 +261,29 @@ TEST_P(EachStrategy, ReducingEachMicroBatch_MatchesTheOracle) {
   EXPECT_LE(LargestDifference(ranks[0].losses, Oracle(training).losses), 1e-10);
 }
 
-// In 16 bits rounding errors are large, but they are similar wherever sums are. So the reference is DDP with the same
+// In 16 bits rounding errors are large, but similar for all strategies. The reference is therefore DDP with the same
 // precision.
-TEST_P(EachStrategy, InSixteenBits_IsCloseToItsOwnDdp_AndSkipsTheSameSteps) {
+TEST_P(EachStrategy, InSixteenBits_IsCloseToDdpWithTheSamePrecision_AndSkipsTheSameSteps) {
   for (const char* precision : {"bf16", "fp16", "bf16-master"}) {
     TrainingCase training = GetParam().training();
     training.type = std::string(precision) == "bf16-master" ? at::kBFloat16 : at::kFloat;
     training.precision = precision;
-    training.steps = WantsAll() ? 100 : 30;
+    training.steps = RunsAllCells() ? 100 : 30;
     training.rejected_step = 7;
-    static std::map<std::string, TrainingOutcome> of_ddp;
+    static std::map<std::string, TrainingOutcome> ddp_outcomes;
     TrainingCase ddp = training;
     ddp.strategy = Strategy::kDdp;
     ddp.reshard_after_forward = true;
-    if (of_ddp.count(precision) == 0) {
+    if (ddp_outcomes.count(precision) == 0) {
       std::vector<TrainingOutcome> ranks = TrainWorld({{.dp_replicate = 4}}, ddp);
       ASSERT_FALSE(ranks.empty());
-      of_ddp[precision] = ranks[0];
+      ddp_outcomes[precision] = ranks[0];
     }
 
     std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
 
     ASSERT_FALSE(ranks.empty());
-    const TrainingOutcome& expected = of_ddp[precision];
+    const TrainingOutcome& expected = ddp_outcomes[precision];
     EXPECT_LE(LargestDifference(ranks[0].losses, expected.losses), 1e-2) << precision;
     for (size_t i = 0; i < expected.norms.size(); ++i) {
       EXPECT_EQ(std::isfinite(ranks[0].norms[i]), std::isfinite(expected.norms[i])) << precision << " step " << i + 1;
@@ -384,7 +384,7 @@ TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
       {"ddp2", Strategy::kDdp, {.dp_replicate = 2}},  {"zero1x1", Strategy::kZero1, {.dp_shard = 1}},
       {"zero2x3", Strategy::kZero2, {.dp_shard = 3}}, {"zero3x4", Strategy::kZero3, {.dp_shard = 4}},
       {"fsdp2", Strategy::kFsdp, {.dp_shard = 2}},    {"hsdp2x2", Strategy::kHsdp, {.dp_replicate = 2, .dp_shard = 2}}};
-  const int64_t saved = 3, steps = WantsAll() ? 13 : 6;
+  const int64_t saved = 3, steps = RunsAllCells() ? 13 : 6;
   for (const Layout& from : layouts) {
     TemporaryFolder folder;
     TrainingCase whole{
@@ -416,10 +416,10 @@ TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
 }
 
 TEST(Pool, CrashedRank_FailsOnlyItsCase) {
-  auto died = Pool().Run({.mesh = {.dp_shard = 2}, .main = "die", .arguments = ""});
+  auto crashed = Pool().Run({.mesh = {.dp_shard = 2}, .main = "crash", .arguments = ""});
   auto after = Pool().Run({.mesh = {.dp_shard = 2}, .main = "count", .arguments = ""});
 
-  EXPECT_EQ(died.status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(crashed.status().code(), absl::StatusCode::kInternal);
   ASSERT_TRUE(after.ok()) << after.status();
   EXPECT_EQ(*after, (std::vector<std::string>{"2", "2"}));
 }
@@ -428,16 +428,16 @@ TEST(Pool, CrashedRank_FailsOnlyItsCase) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::BecomePoolRankIfAsked(argc, argv,
-                                   {{"train", trainyard::TrainMain},
-                                    {"die",
-                                     [](const trainyard::PoolRank& rank, const std::string&) {
-                                       if (rank.rank == 1) raise(SIGKILL);
-                                       return rank.groups.world->Barrier()->Wait().ok() ? "alive" : "alone";
-                                     }},
-                                    {"count", [](const trainyard::PoolRank& rank, const std::string&) {
-                                       return std::to_string(rank.mesh.world_size());
-                                     }}});
+  trainyard::RunAsPoolRankIfRequested(argc, argv,
+                                      {{"train", trainyard::TrainMain},
+                                       {"crash",
+                                        [](const trainyard::PoolRank& rank, const std::string&) {
+                                          if (rank.rank == 1) raise(SIGKILL);
+                                          return rank.groups.world->Barrier()->Wait().ok() ? "alive" : "alone";
+                                        }},
+                                       {"count", [](const trainyard::PoolRank& rank, const std::string&) {
+                                          return std::to_string(rank.mesh.world_size());
+                                        }}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

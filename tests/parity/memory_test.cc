@@ -1,5 +1,5 @@
-// The memory that strategies promise, measured by each rank's ledger: sharded state is never held twice, at most three
-// units are whole at the same time, memory is the same in every step, and recomputed activations are not stored.
+// The memory use that strategies promise, as each rank's ledger measures it: sharded state is never held twice, at most
+// three units are whole at the same time, memory is the same in every step, and recomputed activations are not stored.
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ ModelSizes ModelOf(bool large_blocks) {
   return {.layers = 6, .heads = 2, .width = 64, .context = 128, .vocabulary = 64};
 }
 
-struct Question {
+struct MemoryCase {
   bool large_blocks = true;
   Strategy strategy = Strategy::kFsdp;
   RecomputeMode recompute = RecomputeMode::kNone;
@@ -39,71 +39,72 @@ struct Question {
     return absl::StrCat(large_blocks, " ", static_cast<int>(strategy), " ", static_cast<int>(recompute), " ", offload,
                         " ", max_live_elements, " ", reuse_elements, " ", tile_elements);
   }
-  static Question Parse(const std::string& text) {
+  static MemoryCase Parse(const std::string& text) {
     std::istringstream in(text);
     int large = 0, strategy = 0, recompute = 0, offload = 0;
-    Question question;
-    in >> large >> strategy >> recompute >> offload >> question.max_live_elements >> question.reuse_elements >>
-        question.tile_elements;
-    question.large_blocks = large != 0;
-    question.strategy = static_cast<Strategy>(strategy);
-    question.recompute = static_cast<RecomputeMode>(recompute);
-    question.offload = offload != 0;
-    return question;
+    MemoryCase memory_case;
+    in >> large >> strategy >> recompute >> offload >> memory_case.max_live_elements >> memory_case.reuse_elements >>
+        memory_case.tile_elements;
+    memory_case.large_blocks = large != 0;
+    memory_case.strategy = static_cast<Strategy>(strategy);
+    memory_case.recompute = static_cast<RecomputeMode>(recompute);
+    memory_case.offload = offload != 0;
+    return memory_case;
   }
 };
 
-using Answer = PoolNumbers;  // bytes
+using Measurements = PoolNumbers;  // bytes
 
 int64_t Bytes(const Ledger& ledger, MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].bytes; }
 int64_t Peak(const Ledger& ledger, MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].peak_bytes; }
-// Peak of all memory in use, without the moments, which exist throughout.
+// Returns the peak of all memory in use without the moments, which exist all the time.
 int64_t PeakWithoutMoments(const Ledger& ledger) {
   return ledger.in_use().peak() - Bytes(ledger, MemoryKind::kOptimizer);
 }
 
 // Runs three steps and measures the last.
 absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arguments) {
-  const Question question = Question::Parse(arguments);
+  const MemoryCase memory_case = MemoryCase::Parse(arguments);
   Ledger& ledger = Ledger::ForProcess();
   const int64_t before = ledger.in_use().now();
   ledger.ResetPeaks();
-  ASSIGN_OR_RETURN(auto model, NewGpt2(ModelOf(question.large_blocks), 1, at::kFloat, /*backed=*/false));
+  ASSIGN_OR_RETURN(auto model, NewGpt2(ModelOf(memory_case.large_blocks), 1, at::kFloat, /*backed=*/false));
   const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
-  ASSIGN_OR_RETURN(auto strategy,
-                   Parallelize(*model, rank.mesh, communicators,
-                               {.recompute = {.mode = question.recompute},
-                                .data = {.strategy = question.strategy,
-                                         .reuse_elements = question.reuse_elements,
-                                         .max_live_elements = question.max_live_elements,
-                                         .offload = {.optimizer = question.offload, .parameters = question.offload},
-                                         .ledger = &ledger},
-                                .update = {.tile_elements = question.tile_elements}}));
-  const int64_t sequences = question.large_blocks ? 1 : 4;
-  Answer answer;
-  answer["construction"] = ledger.in_use().peak() - before;
+  ASSIGN_OR_RETURN(
+      auto strategy,
+      Parallelize(*model, rank.mesh, communicators,
+                  {.recompute = {.mode = memory_case.recompute},
+                   .data = {.strategy = memory_case.strategy,
+                            .reuse_elements = memory_case.reuse_elements,
+                            .max_live_elements = memory_case.max_live_elements,
+                            .offload = {.optimizer = memory_case.offload, .parameters = memory_case.offload},
+                            .ledger = &ledger},
+                   .update = {.tile_elements = memory_case.tile_elements}}));
+  const int64_t sequences = memory_case.large_blocks ? 1 : 4;
+  Measurements measurements;
+  measurements["construction"] = ledger.in_use().peak() - before;
   for (int step = 1; step <= 3; ++step) {
     const auto [inputs, targets] = Samples(rank.rank, sequences, model->context());
     const uint64_t tokens = static_cast<uint64_t>(inputs.numel() * rank.mesh.world_size());
     strategy->BeginStep(tokens);
-    answer["between_steps_" + std::to_string(step)] = ledger.in_use().now();
+    measurements["between_steps_" + std::to_string(step)] = ledger.in_use().now();
     ledger.ResetPeaks();
     {
       ASSIGN_OR_RETURN(at::Tensor loss, strategy->Forward([&, &in = inputs, &out = targets] {
         return model->LossSum(in, out, *strategy, std::nullopt);
       }));
-      answer["forward"] = PeakWithoutMoments(ledger);
+      measurements["forward"] = PeakWithoutMoments(ledger);
       RETURN_IF_ERROR(strategy->Backward(loss, /*last=*/true));
     }
     RETURN_IF_ERROR(strategy->FinishBackward());
-    answer["backward"] = PeakWithoutMoments(ledger);
-    answer["peak of activations"] = Peak(ledger, MemoryKind::kActivations);
-    answer["before_update"] = ledger.in_use().now();
+    measurements["backward"] = PeakWithoutMoments(ledger);
+    measurements["peak of activations"] = Peak(ledger, MemoryKind::kActivations);
+    measurements["before_update"] = ledger.in_use().now();
     RETURN_IF_ERROR(strategy->Step({.lr = 1e-3, .num_tokens = tokens}).status());
   }
-  for (const KindUse& use : ledger.Read()) answer[MemoryKindName(use.kind)] = use.bytes;
+  for (const KindUse& use : ledger.Read()) measurements[MemoryKindName(use.kind)] = use.bytes;
   std::string text;
-  for (const auto& [name, bytes] : answer) absl::StrAppend(&text, name, "=", bytes, "\n");
+  for (const auto& [name, bytes] : measurements) absl::StrAppend(&text, name, "=", bytes, "\n");
   return text;
 }
 
@@ -112,16 +113,16 @@ RankPool& Pool() {
   return pool;
 }
 
-// The answers of all ranks.
-std::vector<Answer> Ask(const MeshShape& mesh, PoolTransport transport, const Question& question) {
+// Returns the measurements of all ranks.
+std::vector<Measurements> MeasureRanks(const MeshShape& mesh, PoolTransport transport, const MemoryCase& memory_case) {
   auto results =
-      Pool().Run({.mesh = mesh, .transport = transport, .main = "measure", .arguments = question.ToString()});
+      Pool().Run({.mesh = mesh, .transport = transport, .main = "measure", .arguments = memory_case.ToString()});
   EXPECT_TRUE(results.ok()) << results.status();
-  std::vector<Answer> answers;
+  std::vector<Measurements> of_all_ranks;
   for (const std::string& result : results.value_or(std::vector<std::string>{})) {
-    answers.push_back(NumbersIn(result));
+    of_all_ranks.push_back(NumbersIn(result));
   }
-  return answers;
+  return of_all_ranks;
 }
 
 // Sizes of all parameters, of a block, and of the parameters outside blocks, in fp32.
@@ -160,18 +161,19 @@ TEST_P(ShardedMemory, HoldsAtMostThreeWholeUnits_AndIsTheSameEveryStep) {
   const World& world = GetParam();
   const Sizes sizes = SizesOf(ModelOf(true));
   // Allowance for activations and for a parameter's gradient before the strategy takes it; less than a unit.
-  const int64_t room = 16 * kMiB;
-  ASSERT_LT(room, sizes.unit);
+  const int64_t allowance = 16 * kMiB;
+  ASSERT_LT(allowance, sizes.unit);
   const int64_t sharded = sizes.all / world.mesh.dp_shard;
   // gloo needs memory of a unit's size in each direction (docs/decisions/0003-data-parallel.md), and its threads
   // release the memory of a gather with a delay.
   const int64_t kept = world.transport == PoolTransport::kGloo ? 2 * sizes.unit : 0;
   const int64_t units = 3 * sizes.unit + kept;
 
-  for (const Answer& rank : Ask(world.mesh, world.transport, {.strategy = world.strategy})) {
-    EXPECT_LE(rank.at("forward"), sharded + units + sizes.root + room);
-    EXPECT_LE(rank.at("backward"), 2 * sharded + units + 2 * sizes.root + room);
-    EXPECT_GT(rank.at("backward"), 2 * sharded + 2 * sizes.unit) << "that cannot be all";
+  for (const Measurements& rank : MeasureRanks(world.mesh, world.transport, {.strategy = world.strategy})) {
+    EXPECT_LE(rank.at("forward"), sharded + units + sizes.root + allowance);
+    EXPECT_LE(rank.at("backward"), 2 * sharded + units + 2 * sizes.root + allowance);
+    EXPECT_GT(rank.at("backward"), 2 * sharded + 2 * sizes.unit)
+        << "less than the parameters, the gradients and two units";
     EXPECT_NEAR(static_cast<double>(rank.at("between_steps_2")), static_cast<double>(rank.at("between_steps_3")),
                 static_cast<double>(std::max<int64_t>(kept, 4096)));
     // Parameters, gradients and two moments of 4 bytes each; padding is far below one percent.
@@ -189,14 +191,17 @@ TEST(ReplicatedMemory, IsWholeOnEachRank_ExceptForTheShardedState) {
     return testing::AllOf(testing::Ge(expected - kMiB), testing::Le(expected + kMiB));
   };
 
-  const Answer ddp = Ask({.dp_replicate = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kDdp}).at(1);
+  const Measurements ddp =
+      MeasureRanks({.dp_replicate = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kDdp}).at(1);
   EXPECT_THAT(ddp.at("parameters"), near(all));
   EXPECT_THAT(ddp.at("gradients"), near(all));
   EXPECT_THAT(ddp.at("optimizer"), near(2 * all));
-  const Answer zero1 = Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kZero1}).at(1);
+  const Measurements zero1 =
+      MeasureRanks({.dp_shard = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kZero1}).at(1);
   EXPECT_THAT(zero1.at("gradients"), near(all));
   EXPECT_THAT(zero1.at("optimizer"), near(all));
-  const Answer zero2 = Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kZero2}).at(1);
+  const Measurements zero2 =
+      MeasureRanks({.dp_shard = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kZero2}).at(1);
   EXPECT_THAT(zero2.at("parameters"), near(all));
   EXPECT_THAT(zero2.at("before_update"), near(all + all / 2 + all));
 }
@@ -204,8 +209,8 @@ TEST(ReplicatedMemory, IsWholeOnEachRank_ExceptForTheShardedState) {
 // Units that are soon used again stay in memory, as far as the limit on live elements allows.
 TEST(ReleasePolicy, ChangesThePeak) {
   const int64_t unit = SizesOf(ModelOf(true)).unit;
-  auto forward = [&](const Question& question) {
-    return Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, question).at(0).at("forward");
+  auto forward = [&](const MemoryCase& memory_case) {
+    return MeasureRanks({.dp_shard = 2}, PoolTransport::kSharedMemory, memory_case).at(0).at("forward");
   };
   const int64_t freed = forward({});
 
@@ -221,7 +226,8 @@ TEST(ReleasePolicy, ChangesThePeak) {
 
 TEST(OffloadedMemory, FallsWithSmallerTiles) {
   auto buffers = [](int64_t tile_elements) {
-    return Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.offload = true, .tile_elements = tile_elements})
+    return MeasureRanks({.dp_shard = 2}, PoolTransport::kSharedMemory,
+                        {.offload = true, .tile_elements = tile_elements})
         .at(0)
         .at("buffers");
   };
@@ -233,7 +239,7 @@ TEST(OffloadedMemory, FallsWithSmallerTiles) {
 TEST(OffloadedMemory, KeepsOnlyGradientsAndTwoTilesOnTheDevice) {
   const int64_t sharded = SizesOf(ModelOf(true)).all / 2;
 
-  const Answer rank = Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.offload = true}).at(1);
+  const Measurements rank = MeasureRanks({.dp_shard = 2}, PoolTransport::kSharedMemory, {.offload = true}).at(1);
 
   // Weights, masters and two moments.
   EXPECT_GE(rank.at("host"), 4 * sharded - kMiB);
@@ -245,11 +251,12 @@ TEST(OffloadedMemory, KeepsOnlyGradientsAndTwoTilesOnTheDevice) {
   EXPECT_LE(rank.at("before_update"), sharded + rank.at("buffers") + kMiB);
 }
 
-TEST(Activations, Recompute_HalvesThemAtLeast) {
+TEST(Activations, Recompute_AtLeastHalvesThem) {
   for (Strategy strategy : {Strategy::kDdp, Strategy::kFsdp}) {
     const MeshShape mesh = strategy == Strategy::kDdp ? MeshShape{.dp_replicate = 2} : MeshShape{.dp_shard = 2};
     auto peak = [&](RecomputeMode mode) {
-      return Ask(mesh, PoolTransport::kSharedMemory, {.large_blocks = false, .strategy = strategy, .recompute = mode})
+      return MeasureRanks(mesh, PoolTransport::kSharedMemory,
+                          {.large_blocks = false, .strategy = strategy, .recompute = mode})
           .at(0)
           .at("peak of activations");
     };
@@ -266,7 +273,7 @@ TEST(Activations, Recompute_HalvesThemAtLeast) {
 
 int main(int argc, char** argv) {
   trainyard::Ledger::ForProcess();
-  trainyard::BecomePoolRankIfAsked(argc, argv, {{"measure", trainyard::Measure}});
+  trainyard::RunAsPoolRankIfRequested(argc, argv, {{"measure", trainyard::Measure}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -27,11 +27,11 @@ at::Tensor TensorOf(const SafetensorsFile& file, const TensorInfo& info) {
 // "WEIGHTS TOKENS LAYERS HEADS LR STRATEGY", as arguments of a pool's rank.
 absl::StatusOr<std::string> LossesMain(const PoolRank& rank, const std::string& arguments) {
   std::istringstream in(arguments);
-  std::string weights_path, tokens_path, word;
+  std::string weights_path, tokens_path, strategy_name;
   int64_t layers = 0, heads = 0;
   double lr = 0;
-  in >> weights_path >> tokens_path >> layers >> heads >> lr >> word;
-  ASSIGN_OR_RETURN(Strategy strategy_word, StrategyOf(word));
+  in >> weights_path >> tokens_path >> layers >> heads >> lr >> strategy_name;
+  ASSIGN_OR_RETURN(Strategy data_strategy, StrategyOf(strategy_name));
   ASSIGN_OR_RETURN(auto weights_file, SafetensorsFile::Open(weights_path));
   ASSIGN_OR_RETURN(auto tokens_file, SafetensorsFile::Open(tokens_path));
   std::vector<NamedTensor> weights;
@@ -47,7 +47,7 @@ absl::StatusOr<std::string> LossesMain(const PoolRank& rank, const std::string& 
   ASSIGN_OR_RETURN(auto model, NewGpt2(config, /*seed=*/0, at::kFloat));
   RETURN_IF_ERROR(LoadParameters(weights, *model));
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, CommunicatorsOf(rank.groups),
-                                              {.data = {.strategy = strategy_word, .bucket_elements = 20000},
+                                              {.data = {.strategy = data_strategy, .bucket_elements = 20000},
                                                .update = {.clip_norm = 1.0}}));
 
   const int64_t share = tokens.size(1) / rank.mesh.world_size();
@@ -70,12 +70,13 @@ absl::StatusOr<std::string> LossesMain(const PoolRank& rank, const std::string& 
   return losses + "]";
 }
 
-absl::StatusOr<std::string> Run(char** words) {
-  ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(words[5]));
-  ASSIGN_OR_RETURN(MeshShape mesh, DataMesh(strategy, std::atoi(words[6])));
-  RankPool pool(std::atoi(words[6]));
-  ASSIGN_OR_RETURN(std::vector<std::string> losses,
-                   pool.Run({.mesh = mesh, .main = "losses", .arguments = absl::StrJoin(words, words + 6, " ")}));
+absl::StatusOr<std::string> Run(char** arguments) {
+  ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(arguments[5]));
+  ASSIGN_OR_RETURN(MeshShape mesh, DataMesh(strategy, std::atoi(arguments[6])));
+  RankPool pool(std::atoi(arguments[6]));
+  ASSIGN_OR_RETURN(
+      std::vector<std::string> losses,
+      pool.Run({.mesh = mesh, .main = "losses", .arguments = absl::StrJoin(arguments, arguments + 6, " ")}));
   return losses[0];
 }
 
@@ -83,7 +84,7 @@ absl::StatusOr<std::string> Run(char** words) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::BecomePoolRankIfAsked(argc, argv, {{"losses", trainyard::LossesMain}});
+  trainyard::RunAsPoolRankIfRequested(argc, argv, {{"losses", trainyard::LossesMain}});
   if (argc != 8) {
     std::fprintf(stderr, "usage: parity_losses WEIGHTS TOKENS LAYERS HEADS LR STRATEGY RANKS\n");
     return 2;

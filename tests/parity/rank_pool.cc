@@ -59,7 +59,7 @@ bool Receive(int socket, std::string& text, absl::Time deadline) {
   return ReceiveExactly(socket, text.data(), length, deadline);
 }
 
-// "REPLICATE SHARD TRANSPORT CASE FOLDER MAIN ARGUMENTS..."
+// Runs a case, given as "REPLICATE SHARD TRANSPORT CASE FOLDER MAIN ARGUMENTS...".
 absl::StatusOr<std::string> Serve(int rank, const std::string& command,
                                   const std::vector<std::pair<std::string, PoolMain>>& mains) {
   std::istringstream in(command);
@@ -94,7 +94,7 @@ absl::StatusOr<std::string> Serve(int rank, const std::string& command,
 
 }  // namespace
 
-void BecomePoolRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, PoolMain>>& mains) {
+void RunAsPoolRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, PoolMain>>& mains) {
   if (argc != 3 || std::string(argv[1]) != kRankFlag) return;
   at::set_num_threads(1);
   const int rank = std::atoi(argv[2]);
@@ -150,12 +150,12 @@ PoolNumbers NumbersIn(const std::string& result) {
   return numbers;
 }
 
-absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& one) {
-  const int world = one.mesh.dp_replicate * one.mesh.dp_shard;
+absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& pool_case) {
+  const int world = pool_case.mesh.dp_replicate * pool_case.mesh.dp_shard;
   if (world < 1 || world > size_) return absl::InvalidArgumentError(absl::StrCat("a world of ", world));
   absl::StatusOr<std::vector<std::string>> results = absl::UnknownError("not run");
   if (absl::Status started = Start(); started.ok()) {
-    results = RunOnce(one, world);
+    results = RunOnce(pool_case, world);
   } else {
     results = started;
   }
@@ -163,15 +163,15 @@ absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& one) {
   return results;
 }
 
-absl::StatusOr<std::vector<std::string>> RankPool::RunOnce(const PoolCase& one, int world) {
+absl::StatusOr<std::vector<std::string>> RankPool::RunOnce(const PoolCase& pool_case, int world) {
   const int number = ++num_cases_;
   const std::string folder = *folder_ / absl::StrCat(number);
   std::filesystem::create_directory(folder);
-  const absl::Time deadline = absl::Now() + one.limit;
+  const absl::Time deadline = absl::Now() + pool_case.limit;
   for (int rank = 0; rank < world; ++rank) {
-    if (!Send(processes_[rank].socket,
-              absl::StrCat(one.mesh.dp_replicate, " ", one.mesh.dp_shard, " ", static_cast<int>(one.transport), " ",
-                           number, " ", folder, " ", one.main, " ", one.arguments))) {
+    if (!Send(processes_[rank].socket, absl::StrCat(pool_case.mesh.dp_replicate, " ", pool_case.mesh.dp_shard, " ",
+                                                    static_cast<int>(pool_case.transport), " ", number, " ", folder,
+                                                    " ", pool_case.main, " ", pool_case.arguments))) {
       return absl::InternalError(absl::StrCat("rank ", rank, " has exited"));
     }
   }
@@ -181,8 +181,8 @@ absl::StatusOr<std::vector<std::string>> RankPool::RunOnce(const PoolCase& one, 
     std::string answer;
     if (!Receive(processes_[rank].socket, answer, deadline)) {
       const bool late = absl::Now() >= deadline;
-      status.Update(late ? absl::DeadlineExceededError(
-                               absl::StrCat("rank ", rank, " gave no answer within ", absl::FormatDuration(one.limit)))
+      status.Update(late ? absl::DeadlineExceededError(absl::StrCat("rank ", rank, " gave no answer within ",
+                                                                    absl::FormatDuration(pool_case.limit)))
                          : absl::InternalError(absl::StrCat("rank ", rank, " died; see its output above")));
       break;
     }

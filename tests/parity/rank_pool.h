@@ -2,7 +2,7 @@
 // Each case uses the first `world` processes, with groups of its own. If a rank crashes, hangs or fails, its case
 // fails, and the next case uses new processes.
 //
-//   int main(argc, argv) { BecomePoolRankIfAsked(argc, argv, {{"train", TrainMain}}); ... }
+//   int main(argc, argv) { RunAsPoolRankIfRequested(argc, argv, {{"train", TrainMain}}); ... }
 //   RankPool pool(4);
 //   auto results = pool.Run({.mesh = {.dp_shard = 3}, .main = "train", .arguments = training.ToString()});
 //
@@ -41,7 +41,7 @@ using PoolMain = std::function<absl::StatusOr<std::string>(const PoolRank& rank,
 
 // A program whose tests use a pool must call this first in main(). In a rank process it serves cases until the pool is
 // destroyed, and then exits.
-void BecomePoolRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, PoolMain>>& mains);
+void RunAsPoolRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, PoolMain>>& mains);
 
 struct PoolCase {
   MeshShape mesh;  // data axes; their product is the number of ranks
@@ -62,7 +62,7 @@ class RankPool {
 
   // Returns the result of each rank's main, by rank. Possible errors: the error of the first rank that failed; Internal
   // if a rank crashed; DeadlineExceeded. After any of them new processes are started.
-  absl::StatusOr<std::vector<std::string>> Run(const PoolCase& one);
+  absl::StatusOr<std::vector<std::string>> Run(const PoolCase& pool_case);
 
  private:
   struct Process {
@@ -71,7 +71,7 @@ class RankPool {
   };
   absl::Status Start();
   void Stop();
-  absl::StatusOr<std::vector<std::string>> RunOnce(const PoolCase& one, int world);
+  absl::StatusOr<std::vector<std::string>> RunOnce(const PoolCase& pool_case, int world);
 
   const int size_;
   std::vector<Process> processes_;

@@ -29,8 +29,10 @@ constexpr NamedPrecision kPrecisions[] = {{"fp64", at::kDouble, "-"},
                                           {"bf16_alone", at::kBFloat16, "bf16-master"},
                                           {"fp16", at::kFloat, "fp16"}};
 // The steps at which a job resumes, and how many it trains after that.
-std::vector<int64_t> Steps() { return WantsAll() ? std::vector<int64_t>{1, 7, 50} : std::vector<int64_t>{1, 7, 20}; }
-int64_t StepsAfter() { return WantsAll() ? 50 : 20; }
+std::vector<int64_t> Steps() {
+  return RunsAllCells() ? std::vector<int64_t>{1, 7, 50} : std::vector<int64_t>{1, 7, 20};
+}
+int64_t StepsAfter() { return RunsAllCells() ? 50 : 20; }
 
 struct Resume {
   Cell cell;
@@ -46,7 +48,8 @@ std::vector<Resume> Resumes() {
   for (const Cell& cell : OneCellPerStrategy()) {
     for (size_t column = 0; column < std::size(kPrecisions); ++column) {
       for (size_t i = 0; i < steps.size(); ++i) {
-        if (WantsAll() || (row + column) % steps.size() == i) resumes.push_back({cell, kPrecisions[column], steps[i]});
+        if (RunsAllCells() || (row + column) % steps.size() == i)
+          resumes.push_back({cell, kPrecisions[column], steps[i]});
       }
     }
     ++row;
@@ -100,7 +103,7 @@ TEST_P(ResumeAt, MatchesTheUninterruptedRunToTheBit) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::BecomePoolRankIfAsked(argc, argv, {{"train", trainyard::TrainMain}});
+  trainyard::RunAsPoolRankIfRequested(argc, argv, {{"train", trainyard::TrainMain}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

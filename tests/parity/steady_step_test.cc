@@ -27,13 +27,13 @@
 
 namespace {
 
-constexpr size_t kLarge = size_t{64} << 10;
+constexpr size_t kLargeBytes = size_t{64} << 10;
 std::atomic<int64_t> large_requests = 0, requests = 0;
 
 #if TRAINYARD_COUNTS_MALLOC
 void Count(size_t bytes) {
   requests.fetch_add(1, std::memory_order_relaxed);
-  if (bytes >= kLarge) large_requests.fetch_add(1, std::memory_order_relaxed);
+  if (bytes >= kLargeBytes) large_requests.fetch_add(1, std::memory_order_relaxed);
 }
 
 extern "C" {
@@ -122,7 +122,7 @@ absl::StatusOr<std::string> CountMain(const PoolRank& rank, const std::string& a
   return text;
 }
 
-// The requests in each step, on rank 0.
+// Returns the requests in each step, on rank 0.
 std::vector<StepRequests> Steps(RankPool& pool, const MeshShape& mesh, const TrainingCase& training) {
   auto results = pool.Run({.mesh = mesh, .main = "count", .arguments = training.ToString()});
   EXPECT_TRUE(results.ok()) << results.status();
@@ -184,7 +184,7 @@ TEST_P(SteadyStep, RequestsNoLargeMemory) {
 
 int main(int argc, char** argv) {
   trainyard::Ledger::ForProcess();  // counts and caches from the first tensor on
-  trainyard::BecomePoolRankIfAsked(argc, argv, {{"count", trainyard::CountMain}});
+  trainyard::RunAsPoolRankIfRequested(argc, argv, {{"count", trainyard::CountMain}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

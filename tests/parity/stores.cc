@@ -13,7 +13,7 @@ namespace trainyard {
 
 absl::Status MemoryStore::Put(absl::string_view name, absl::string_view value) {
   absl::MutexLock lock(&mu_);
-  if (over_) return absl::AbortedError("the generation is over");
+  if (has_ended_) return absl::AbortedError("the generation is over");
   auto [it, is_new] = values_.try_emplace(std::string(name), std::string(value));
   if (!is_new && it->second != value) return absl::AlreadyExistsError(absl::StrCat(name, " has a different value"));
   return absl::OkStatus();
@@ -21,17 +21,17 @@ absl::Status MemoryStore::Put(absl::string_view name, absl::string_view value) {
 
 absl::StatusOr<std::string> MemoryStore::Get(absl::string_view name, absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
-  auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return over_ || values_.find(name) != values_.end(); };
-  bool came = mu_.AwaitWithTimeout(absl::Condition(&there), timeout);
-  if (over_) return absl::AbortedError("the generation is over");
-  if (!came)
+  auto is_available = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return has_ended_ || values_.count(name) > 0; };
+  bool in_time = mu_.AwaitWithTimeout(absl::Condition(&is_available), timeout);
+  if (has_ended_) return absl::AbortedError("the generation is over");
+  if (!in_time)
     return absl::DeadlineExceededError(absl::StrCat(name, " was not written within ", absl::FormatDuration(timeout)));
   return values_.find(name)->second;
 }
 
 void MemoryStore::EndGeneration() {
   absl::MutexLock lock(&mu_);
-  over_ = true;
+  has_ended_ = true;
 }
 
 std::string FolderStore::PathOf(absl::string_view name) const {
@@ -49,8 +49,8 @@ absl::Status FolderStore::Put(absl::string_view name, absl::string_view value) {
   int error = errno;
   unlink(temporary.c_str());
   if (failed == 0) return absl::OkStatus();
-  absl::StatusOr<std::string> there = ReadFile(path);
-  if (there.ok() && *there == value) return absl::OkStatus();
+  absl::StatusOr<std::string> existing = ReadFile(path);
+  if (existing.ok() && *existing == value) return absl::OkStatus();
   return ErrnoStatus(error, absl::StrCat("cannot put ", name));
 }
 

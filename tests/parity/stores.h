@@ -23,7 +23,7 @@ class MemoryStore final : public KeyValueStore {
  private:
   absl::Mutex mu_;
   std::map<std::string, std::string, std::less<>> values_ ABSL_GUARDED_BY(mu_);
-  bool over_ ABSL_GUARDED_BY(mu_) = false;
+  bool has_ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 // Each value is a file that is created atomically. A wait checks every millisecond.

@@ -83,7 +83,7 @@ def losses_of_torch(weights, tokens):
 
 
 @pytest.fixture
-def task(tmp_path):
+def training_data(tmp_path):
     """Weights and batches, which are also written to files in tmp_path."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(5)
@@ -126,10 +126,10 @@ def assert_same(ours, theirs):
         assert math.isclose(a, b, rel_tol=1e-5), f"step {step}: ours {a}, PyTorch's {b}"
 
 
-def test_losses_are_those_of_pytorch(task, tmp_path):
-    assert_same(our_losses(tmp_path, "ddp", 1), losses_of_torch(*task))
+def test_losses_are_those_of_pytorch(training_data, tmp_path):
+    assert_same(our_losses(tmp_path, "ddp", 1), losses_of_torch(*training_data))
 
 
 @pytest.mark.parametrize("theirs, ours", [("ddp", "ddp"), ("ddp", "zero1"), ("fsdp2", "fsdp"), ("fsdp2", "zero2")])
-def test_losses_of_two_ranks_are_those_of_pytorchs_own_strategies(task, tmp_path, theirs, ours):
+def test_losses_of_two_ranks_are_those_of_pytorchs_own_strategies(training_data, tmp_path, theirs, ours):
     assert_same(our_losses(tmp_path, ours, 2), losses_of_torch_ranks(tmp_path, theirs, 2))

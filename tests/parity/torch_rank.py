@@ -91,9 +91,9 @@ def main():
     optimizer = torch.optim.AdamW(groups, lr=float(rate), betas=(0.9, 0.95), eps=1e-8)
     losses = []
     for batch in load_file(folder / "tokens.safetensors")["tokens"]:
-        mine = batch.chunk(world)[rank]
+        share = batch.chunk(world)[rank]
         optimizer.zero_grad()
-        loss = trained(mine[:, :-1], mine[:, 1:])
+        loss = trained(share[:, :-1], share[:, 1:])
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -145,7 +145,7 @@ absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, Parall
   return static_cast<int64_t>(checkpoint->manifest().data.consumed_samples);
 }
 
-// Samples [first, first + count) of the training order.
+// Returns samples [first, first + count) of the training order.
 std::pair<at::Tensor, at::Tensor> SamplesInOrder(const TrainingCase& training, int64_t first, int64_t count,
                                                  int64_t context) {
   if (training.epoch == 0) return Samples(first, count, context);
@@ -159,7 +159,8 @@ std::pair<at::Tensor, at::Tensor> SamplesInOrder(const TrainingCase& training, i
   return {at::cat(inputs), at::cat(targets)};
 }
 
-// Runs all rounds of one step on this rank; `consumed`: samples before the step. Returns the sum of its losses.
+// Runs all rounds of one step on this rank; `consumed` is the number of samples before the step. Returns the sum of its
+// losses.
 absl::StatusOr<double> RunRounds(const TrainingCase& training, int64_t step, int64_t consumed, const Deal& deal,
                                  Model& model, DataParallel& strategy) {
   double sum = 0;
@@ -192,7 +193,7 @@ absl::Status Summarise(ParallelState& state, TrainingOutcome& outcome) {
   });
 }
 
-// nullopt if everything has one type.
+// Returns nullopt if everything has one type.
 std::optional<Precision> PrecisionPolicyOf(const TrainingCase& training) {
   if (training.precision == "-") return std::nullopt;
   if (training.precision == "bf16-master") {
@@ -210,11 +211,11 @@ std::string TrainingCase::ToString() const {
 }
 
 TrainingCase TrainingCase::Parse(const std::string& text) {
-  std::map<std::string, std::string> words;
+  std::map<std::string, std::string> fields;
   std::istringstream in(text);
-  for (std::string word; in >> word;) words[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+  for (std::string item; in >> item;) fields[item.substr(0, item.find('='))] = item.substr(item.find('=') + 1);
   TrainingCase training;
-  EachField(training, [&](const char* name, auto& field) { Assign(words.at(name), field); });
+  EachField(training, [&](const char* name, auto& field) { Assign(fields.at(name), field); });
   return training;
 }
 
@@ -263,13 +264,13 @@ TrainingOutcome TrainingOutcome::Parse(const std::string& text) {
   const size_t end = text.find('\n');
   std::istringstream in(text.substr(0, end));
   TrainingOutcome outcome;
-  std::string word;
-  in >> outcome.parameters_hash >> word;
-  outcome.sum_of_parameters = std::strtod(word.c_str(), nullptr);
-  while (in >> word) {
-    outcome.losses.push_back(std::strtod(word.c_str(), nullptr));
-    in >> word;
-    outcome.norms.push_back(std::strtod(word.c_str(), nullptr));
+  std::string number;
+  in >> outcome.parameters_hash >> number;
+  outcome.sum_of_parameters = std::strtod(number.c_str(), nullptr);
+  while (in >> number) {
+    outcome.losses.push_back(std::strtod(number.c_str(), nullptr));
+    in >> number;
+    outcome.norms.push_back(std::strtod(number.c_str(), nullptr));
   }
   outcome.counts = text.substr(end + 1);
   return outcome;
@@ -373,10 +374,10 @@ TrainingOutcome TrainReference(const TrainingCase& training) {
   const double tokens = static_cast<double>(training.global * config.context);
   TrainingOutcome outcome;
   for (int64_t step = 1; step <= training.steps; ++step) {
-    const int64_t pieces = training.dropout > 0 ? training.global / training.micro : 1;
+    const int64_t num_passes = training.dropout > 0 ? training.global / training.micro : 1;
     double sum = 0;
-    for (int64_t i = 0; i < pieces; ++i) {
-      const int64_t count = training.global / pieces;
+    for (int64_t i = 0; i < num_passes; ++i) {
+      const int64_t count = training.global / num_passes;
       auto [inputs, targets] = Samples((step - 1) * training.global + i * count, count, config.context);
       NoUnitHooks none;
       const DropoutKey key{.seed = kSeed, .step = static_cast<uint64_t>(step), .micro_batch = static_cast<uint64_t>(i)};

@@ -67,7 +67,7 @@ struct TrainingOutcome {
 
 // Token `i` of the endless text on which all cases train.
 int64_t TokenAt(int64_t i);
-// Samples [first, first + count) of it as (inputs, targets).
+// Returns samples [first, first + count) of that text as (inputs, targets).
 std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t context);
 
 // Collective call: saves a checkpoint of the state into `folder`, like a job, but all ranks wait until it is complete.

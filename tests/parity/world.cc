@@ -66,10 +66,10 @@ void RunAsRankIfRequested(int argc, char** argv, const std::vector<std::pair<std
 World::World(int size, const std::string& main, const std::string& arguments, Transport transport) {
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   for (int rank = 0; rank < size; ++rank) {
-    std::vector<std::string> words = {program, kRankFlag, absl::StrCat(rank), absl::StrCat(size),
-                                      folder_, main,      arguments,          TransportName(transport)};
+    std::vector<std::string> command = {program, kRankFlag, absl::StrCat(rank), absl::StrCat(size),
+                                        folder_, main,      arguments,          TransportName(transport)};
     std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
+    for (std::string& argument : command) argv.push_back(argument.data());
     argv.push_back(nullptr);
     pid_t pid = 0;
     posix_spawn(&pid, program.c_str(), nullptr, nullptr, argv.data(), environ);
