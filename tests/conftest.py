@@ -1,5 +1,5 @@
-"""Fixtures of all Python tests: the stubs made from our schema, and a cluster whose processes are killed after each
-test."""
+"""Fixtures of all Python tests: the stubs generated from our schema, and a cluster whose processes are killed after
+each test."""
 
 import os
 import pathlib

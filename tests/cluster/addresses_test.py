@@ -7,7 +7,7 @@ import harness
 import pytest
 
 
-def test_an_unreachable_coordinator_is_exit_3_with_the_address_and_what_was_tried(cluster):
+def test_an_unreachable_coordinator_gives_exit_code_3_with_the_address_and_what_was_tried(cluster):
     address = f"127.0.0.1:{harness.free_port()}"
 
     for verb in (["list"], ["status", "abcd1234"], ["submit", cluster.write_job()]):
@@ -15,7 +15,7 @@ def test_an_unreachable_coordinator_is_exit_3_with_the_address_and_what_was_trie
         assert address in done.stderr, done.stderr
 
 
-def test_a_taken_port_is_refused_with_the_address(cluster):
+def test_a_port_in_use_is_refused_with_the_address(cluster):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()

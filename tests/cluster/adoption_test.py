@@ -66,7 +66,7 @@ def test_an_exit_while_no_daemon_runs_is_reported_with_its_cause(one_host, tmp_p
         event.HasField("notice") and "SIGKILL" in event.notice.text for event in one_host.watch(job))
 
 
-def test_saves_and_steps_made_while_no_daemon_runs_are_reported_afterwards(one_host, tmp_path):
+def test_saves_and_steps_made_while_no_daemon_runs_are_reported_by_the_next_daemon(one_host, tmp_path):
     job = one_host.submit(run_folder=tmp_path / "run", **LONG)
     one_host.wait_for_step(job, 50)
 

@@ -6,7 +6,7 @@ import os
 import harness
 import pytest
 
-# name of the row, the job's keys, words that the message must contain
+# (name of the row, the job's keys, texts that the message must contain)
 ROWS = [
     ("misspelt key", {"train__modle": {"layers": 1}}, ["modle", "model"]),
     ("unknown key", {"train__colour": "blue"}, ["colour"]),
@@ -30,14 +30,14 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "words"), [row[1:] for row in ROWS], ids=[row[0].replace(" ", "-") for row in ROWS])
-def test_a_bad_job_is_refused_with_a_message(cluster, keys, words):
+@pytest.mark.parametrize(("keys", "texts"), [row[1:] for row in ROWS], ids=[row[0].replace(" ", "-") for row in ROWS])
+def test_a_bad_job_is_refused_with_a_message(cluster, keys, texts):
     job = cluster.write_job("bad.yaml", **keys)
 
     done = cluster.run_trainctl("validate", job, expect=2)
 
-    for word in words:
-        assert word in done.stderr, done.stderr
+    for text in texts:
+        assert text in done.stderr, done.stderr
     assert "bad.yaml" in done.stderr, done.stderr
 
 
@@ -77,7 +77,7 @@ def test_unreadable_data_is_refused(cluster):
     assert "secret.txt" in program.output()
 
 
-def test_a_missing_device_is_refused(cluster):
+def test_more_gpus_than_the_machine_has_are_refused(cluster):
     done = cluster.run_trainctl("run", cluster.write_job(resources__device="cuda", resources__ranks=64), expect=None)
 
     assert done.returncode in (1, 2), done
@@ -97,7 +97,7 @@ def test_a_missing_or_invalid_job_file_is_refused(cluster):
     assert "broken.yaml" in unparsable.stderr
 
 
-def test_an_unusable_job_file_or_run_folder_is_exit_2(cluster):
+def test_an_unusable_job_file_or_run_folder_gives_exit_code_2(cluster):
     large, secret, folder = cluster.folder / "large.yaml", cluster.folder / "secret.yaml", cluster.folder / "sealed"
     large.write_text("#" * (1 << 20) + "\nname: large\n")
     secret.write_text("name: secret\n")
@@ -108,10 +108,10 @@ def test_an_unusable_job_file_or_run_folder_is_exit_2(cluster):
     without_root_access = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
     refused = ((["validate", large], "large.yaml"), (["validate", secret], "secret.yaml"), (["run", sealed], "sealed"))
-    for arguments, word in refused:
+    for arguments, name in refused:
         program = cluster.start("trainctl", [*without_root_access, harness.BIN / "trainctl", *arguments])
         assert program.wait() == 2, program.output()
-        assert word in program.output()
+        assert name in program.output()
 
 
 def test_initial_weights_that_are_not_safetensors_are_refused_by_validate(cluster):
@@ -138,7 +138,7 @@ def test_intervals_longer_than_the_run_are_warnings(cluster):
 
 
 @pytest.mark.parametrize("arguments", [["frobnicate"], ["run"], ["status"], ["run", "a.yaml", "--frob"]], ids=" ".join)
-def test_wrong_usage_is_exit_2(cluster, arguments):
+def test_wrong_usage_gives_exit_code_2(cluster, arguments):
     assert cluster.run_trainctl(*arguments, expect=2).stderr
 
 

@@ -37,23 +37,23 @@ FILES_OF_A_RUN = {".data", ".lock", ".fence", ".settled", "metrics.jsonl"}
 def draw_faults(seed, count):
     """First every point with the rank at that point as victim, then all points with random victims, `count` faults in
     all."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     points = [(point, rank, passes) for rank in (0, 1) for point, passes in POINTS_OF_EACH_RANK.items()]
     points += [(point, 0, passes) for point, passes in POINTS_OF_RANK_0.items()]
     victims = fault_loop.TRAINERS_DIE[1:] + fault_loop.TRAINERS_LIVE
     faults = []
     for index in range(count):
         point, rank, passes = points[index % len(points)]
-        victim = "self" if index < len(points) else chance.choice(victims)
-        nth = passes * chance.randint(1, 3) + chance.randint(1, passes)  # in a save after the first
+        victim = "self" if index < len(points) else rng.choice(victims)
+        nth = passes * rng.randint(1, 3) + rng.randint(1, passes)  # in a save after the first
         faults.append(fault_loop.Fault(point, rank, victim, nth))
-    chance.shuffle(faults)
+    rng.shuffle(faults)
     return faults
 
 
-def restores_in_order(events):
+def check_restores(events):
     """Checks that every restore is from a step at least as new as the newest checkpoint reported before."""
-    newest, restores = 0, 0
+    newest = 0
     for event in events:
         if event.HasField("checkpoint"):
             newest = event.checkpoint.step
@@ -61,8 +61,7 @@ def restores_in_order(events):
             step = int(event.notice.text.partition("restored from step ")[2].partition(",")[0])
             assert step >= newest, f"restored from step {step}, though {newest} was saved: {event.notice.text}"
             assert "could not be used" not in event.notice.text, event.notice.text
-            newest, restores = step, restores + 1
-    return restores
+            newest = step
 
 
 def assert_no_leftovers(run_folder):
@@ -88,20 +87,20 @@ def test_a_job_killed_at_every_point_of_a_save_resumes_from_the_newest_checkpoin
         print(f"{kills}: {fault}", flush=True)
 
     harness.wait_until(lambda: cluster._server_info(), "the coordinator answers", 15)
-    at = cluster.get(job).job.last_step
-    cluster.wait_for_step(job, at + 2 * SAVE_EVERY)
+    last_step = cluster.get(job).job.last_step
+    cluster.wait_for_step(job, last_step + 2 * SAVE_EVERY)
     cluster.trainctl("cancel", job)
     view = cluster.wait_for_end(job)
     assert view.state_name == "CANCELLED", view.job.reason
     assert kills >= KILLS
-    restores_in_order(cluster.watch(job))
+    check_restores(cluster.watch(job))
     assert_no_leftovers(run)
     cluster.trainctl("checkpoint", "verify", run)
-    assert view.job.checkpoints[-1].step >= at
+    assert view.job.checkpoints[-1].step >= last_step
     losses = harness.metrics_steps(run)
     assert sorted(losses) == list(range(1, len(losses) + 1))
-    again = cluster.submit(run_folder=tmp_path / "undisturbed", train__steps=len(losses), train__schedule=schedule)
-    assert cluster.wait_for_end(again, 120 + len(losses) / 100).state_name == "SUCCEEDED"
+    reference = cluster.submit(run_folder=tmp_path / "undisturbed", train__steps=len(losses), train__schedule=schedule)
+    assert cluster.wait_for_end(reference, 120 + len(losses) / 100).state_name == "SUCCEEDED"
     undisturbed = harness.metrics_steps(tmp_path / "undisturbed")
     assert {step: losses[step] for step in undisturbed} == undisturbed
 
@@ -137,10 +136,10 @@ def newest_checkpoint(run):
     return max(path for path in run.iterdir() if path.name.startswith("step-") and "." not in path.name)
 
 
-def flip_a_bit(folder, chance):
+def flip_a_bit(folder, rng):
     """Flips a random bit of a random file of a checkpoint; returns a description."""
-    file = chance.choice(sorted(folder.iterdir()))
-    at, bit = chance.randrange(file.stat().st_size), chance.randrange(8)
+    file = rng.choice(sorted(folder.iterdir()))
+    at, bit = rng.randrange(file.stat().st_size), rng.randrange(8)
     with file.open("r+b") as opened:
         opened.seek(at)
         byte = opened.read(1)[0]
@@ -151,7 +150,7 @@ def flip_a_bit(folder, chance):
 
 @pytest.mark.slow
 def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_checkpoint(cluster, tmp_path):
-    run, chance = tmp_path / "run", random.Random(7)
+    run, rng = tmp_path / "run", random.Random(7)
     loop = fault_loop.FaultLoop(cluster)
     loop.start()
     faults = [fault_loop.Fault("rename:step:before", 0, "self", 2) for _ in range(20)]
@@ -168,7 +167,7 @@ def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_che
         step = int(newest.name.removeprefix("step-"))
         harness.wait_until(lambda: any(each.step == step for each in cluster.get(job).job.checkpoints),
                            f"{newest} is recorded")
-        flips.append((step, flip_a_bit(newest, chance)))
+        flips.append((step, flip_a_bit(newest, rng)))
         original_kill(fault, pid)
 
     loop.kill = flip_and_kill

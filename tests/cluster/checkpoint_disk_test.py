@@ -19,22 +19,22 @@ def start_with_rules(cluster, monkeypatch, rules):
     cluster.start_worker("h1", slots=2)
 
 
-def notices(cluster, job, words):
+def notices(cluster, job, text):
     return [event.notice.text for event in cluster.watch(job) if event.HasField("notice")
-            and words in event.notice.text]
+            and text in event.notice.text]
 
 
-def names_in(run_folder):
+def checkpoint_names(run_folder):
     return {path.name for path in run_folder.iterdir() if path.name.startswith("step-")}
 
 
-@pytest.mark.parametrize("act, words", [("enospc", "No space left on device"), ("eio", "Input/output error"),
+@pytest.mark.parametrize("fault, error", [("enospc", "No space left on device"), ("eio", "Input/output error"),
                                         ("erofs", "Read-only file system")])
 @pytest.mark.parametrize("point", ["create:shard:before", "sync:shard:before", "create:manifest:before",
                                    "rename:partial:before"])
-def test_a_failed_save_is_reported_with_its_path_and_causes_no_restart(cluster, tmp_path, monkeypatch, point, act,
-                                                                       words):
-    start_with_rules(cluster, monkeypatch, f"rank=0,point={point},nth=2,do={act}")
+def test_a_failed_save_is_reported_with_its_path_and_causes_no_restart(cluster, tmp_path, monkeypatch, point, fault,
+                                                                       error):
+    start_with_rules(cluster, monkeypatch, f"rank=0,point={point},nth=2,do={fault}")
 
     job = cluster.submit(run_folder=tmp_path / "run", train__steps=4 * SAVE_EVERY, checkpoint__every_steps=SAVE_EVERY)
 
@@ -42,10 +42,10 @@ def test_a_failed_save_is_reported_with_its_path_and_causes_no_restart(cluster, 
     assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
     reported = notices(cluster, job, "could not save")
     assert len(reported) == 1, reported
-    for text in (words, str(tmp_path / "run"), "training continues"):
+    for text in (error, str(tmp_path / "run"), "training continues"):
         assert text in reported[0], reported
     assert view.job.checkpoints[-1].step == 4 * SAVE_EVERY
-    assert not [name for name in names_in(tmp_path / "run") if "." in name]
+    assert not [name for name in checkpoint_names(tmp_path / "run") if "." in name]
     cluster.trainctl("checkpoint", "verify", tmp_path / "run")
 
 
@@ -66,12 +66,12 @@ def test_mistakes_in_the_fault_point_variable_fail_the_job_and_are_named(cluster
 
     view = cluster.wait_for_end(job)
     assert view.state_name == "FAILED"
-    for words in ("TRAINYARD_FAULT_POINTS", "sync:shrad:before", "do=explode"):
-        assert words in view.job.reason, view.job.reason
+    for text in ("TRAINYARD_FAULT_POINTS", "sync:shrad:before", "do=explode"):
+        assert text in view.job.reason, view.job.reason
 
 
-class SetBack:
-    """A coordinator and a daemon whose wall clocks, with those of their trainers, can be set back by an hour."""
+class WallClock:
+    """Starts a coordinator and a daemon; `go_back` sets their wall clocks, and those of trainers, back by an hour."""
 
     def __init__(self, cluster, folder, monkeypatch):
         self.file = folder / "back"
@@ -86,9 +86,9 @@ class SetBack:
         trainer.write_text(f'#!/bin/sh\nexport LD_PRELOAD={library} CLOCK_BACK={self.file}\n'
                            f'exec {harness.BIN}/trainyard-trainer "$@"\n')
         trainer.chmod(0o755)
-        with monkeypatch.context() as during:
-            during.setenv("CLOCK_BACK", str(self.file))
-            during.setenv("LD_PRELOAD", str(library))
+        with monkeypatch.context() as environment:
+            environment.setenv("CLOCK_BACK", str(self.file))
+            environment.setenv("LD_PRELOAD", str(library))
             cluster.start_coordinator()
             hosts = cluster._server_info().hosts
             cluster.start("worker-h1", [programs / "trainyard-worker", "--coordinator", cluster.coordinator.address,
@@ -102,14 +102,14 @@ class SetBack:
 
 
 def test_setting_the_clock_back_delays_no_save_and_hides_no_checkpoint(cluster, tmp_path, monkeypatch):
-    clock = SetBack(cluster, tmp_path, monkeypatch)
+    clock = WallClock(cluster, tmp_path, monkeypatch)
     job = cluster.submit(run_folder=tmp_path / "run", train__steps=1_000_000, checkpoint__every_steps=SAVE_EVERY)
     newest = lambda: max((checkpoint.step for checkpoint in cluster.get(job).job.checkpoints), default=0)
     before = harness.wait_until(newest, "a checkpoint is saved")
 
     clock.go_back()
     harness.wait_until(lambda: newest() >= before + 3 * SAVE_EVERY, "three more checkpoints are saved")
-    at = newest()
+    newest_at_kill = newest()
     os.kill(cluster.get(job).pid_of(0), signal.SIGKILL)
     harness.wait_until(lambda: cluster.get(job).job.generation == 2, "there is a next generation")
     last_of_first = cluster.wait_for_state(job, "RUNNING").job.last_step
@@ -119,5 +119,5 @@ def test_setting_the_clock_back_delays_no_save_and_hides_no_checkpoint(cluster, 
     view = cluster.wait_for_end(job)
     assert (view.state_name, view.job.restarts) == ("CANCELLED", 1), view.job.reason
     restored = notices(cluster, job, "restored from")
-    assert int(restored[0].partition("from step ")[2].partition(",")[0]) >= at, restored
-    assert not [name for name in names_in(tmp_path / "run") if "." in name]
+    assert int(restored[0].partition("from step ")[2].partition(",")[0]) >= newest_at_kill, restored
+    assert not [name for name in checkpoint_names(tmp_path / "run") if "." in name]

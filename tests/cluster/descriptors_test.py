@@ -9,20 +9,20 @@ import harness
 
 # The first bytes of an HTTP/2 client: the preface and empty settings.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-LOW = 128
+LOW_LIMIT = 128  # of descriptors
 
 
 def test_coordinator_accepts_more_connections_than_the_soft_limit_of_its_shell(cluster):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert hard >= 4 * LOW, "this test needs a higher hard limit (ulimit -Hn)"
-    resource.setrlimit(resource.RLIMIT_NOFILE, (LOW, hard))
+    assert hard >= 4 * LOW_LIMIT, "this test needs a higher hard limit (ulimit -Hn)"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LOW_LIMIT, hard))
     try:
         cluster.start_coordinator()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     host, _, port = cluster.coordinator.address.rpartition(":")
 
-    connections = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2 * LOW)]
+    connections = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2 * LOW_LIMIT)]
     try:
         for connection in connections:
             connection.sendall(PREFACE)
@@ -33,7 +33,7 @@ def test_coordinator_accepts_more_connections_than_the_soft_limit_of_its_shell(c
     assert cluster._server_info().hosts == 0
 
 
-def served(address):
+def connect(address):
     """Opens a connection; returns it and whether it is answered. A refused connection is closed without an answer."""
     connection = socket.create_connection(address, timeout=10)
     try:
@@ -47,26 +47,26 @@ def test_coordinator_reserves_descriptors_and_accepts_again_once_connections_clo
     program = cluster.start_coordinator()
     host, _, port = program.address.rpartition(":")
     _, hard = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (LOW, hard))
+    resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (LOW_LIMIT, hard))
 
-    crowd = [served((host, int(port))) for _ in range(LOW)]
+    connections = [connect((host, int(port))) for _ in range(LOW_LIMIT)]
 
-    assert any(answered for _, answered in crowd)
-    assert not crowd[-1][1], "more connections were accepted than there are descriptors"
-    assert len(os.listdir(f"/proc/{program.pid}/fd")) <= LOW * 3 // 4
+    assert any(answered for _, answered in connections)
+    assert not connections[-1][1], "more connections were accepted than there are descriptors"
+    assert len(os.listdir(f"/proc/{program.pid}/fd")) <= LOW_LIMIT * 3 // 4
     assert cluster._server_info() is not None, "existing connections are still served"
-    for connection, _ in crowd:
+    for connection, _ in connections:
         connection.close()
 
     def served_again():
-        connection, answered = served((host, int(port)))
+        connection, answered = connect((host, int(port)))
         connection.close()
         return answered
 
     harness.wait_until(served_again, "a new connection is served", 30)
 
 
-def test_coordinator_out_of_descriptors_accepts_again_once_there_are_some(cluster):
+def test_coordinator_out_of_descriptors_accepts_again_once_its_limit_is_raised(cluster):
     program = cluster.start_coordinator()
     host, _, port = program.address.rpartition(":")
     limits = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)

@@ -56,7 +56,7 @@ def test_busy_and_cordoned_hosts_are_skipped_and_named(hosts):
     assert hosts.get(job).job.generation == 1
 
 
-def test_a_host_that_does_not_answer_is_a_problem_and_exit_1(hosts):
+def test_a_host_that_does_not_answer_is_a_problem_and_gives_exit_code_1(hosts):
     h2 = next(program for program in hosts.programs if "worker-h2" in program.log.name)
     h2.signal(9)
     h2.wait()
@@ -99,7 +99,7 @@ def test_a_probe_runs_without_a_cluster(cluster):
     assert "GFLOP/s" in done.stdout, done.stdout
 
 
-def test_the_trainer_probes_its_host_by_hand():
+def test_trainyard_trainer_with_probe_measures_its_host():
     def probe(*flags):
         command = [harness.BIN / "trainyard-trainer", "--probe", "--matmul-size", "64", "--all-reduce-bytes", "65536"]
         return subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=True).stdout

@@ -86,18 +86,18 @@ def test_silent_clients_of_the_metrics_port_delay_no_scrape(cluster):
 
 def test_an_explicit_port_in_use_fails_the_start(cluster):
     cluster.start_coordinator()
-    taken = f"127.0.0.1:{cluster.metrics_port}"
+    address = f"127.0.0.1:{cluster.metrics_port}"
     worker = [harness.BIN / "trainyard-worker", "--coordinator", cluster.coordinator.address, "--name", "h1",
               "--state", cluster.folder / "worker-h1"]
     for flag in ("--metrics", "--health"):
-        program = cluster.start("worker", [*worker, flag, taken])
+        program = cluster.start("worker", [*worker, flag, address])
         assert program.wait(10) == 1
-        assert f"port {taken} is in use" in program.output() and flag in program.output()
+        assert f"port {address} is in use" in program.output() and flag in program.output()
     second = cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0",
-                                           "--metrics", taken,
+                                           "--metrics", address,
                                            "--state", cluster.folder / "second"])
     assert second.wait(10) == 1
-    assert f"port {taken} is in use" in second.output()
+    assert f"port {address} is in use" in second.output()
 
 
 def test_a_coordinator_whose_state_folder_is_removed_exits_with_a_message(cluster):
@@ -128,7 +128,7 @@ def test_new_state_folders_are_private_and_existing_ones_keep_their_mode(cluster
     assert (cluster.folder / "worker-h1").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_state_folder_in_use_or_of_another_program_is_refused_by_name(cluster):
+def test_a_state_folder_that_is_in_use_or_belongs_to_another_program_is_refused_with_its_owner(cluster):
     first = cluster.start_coordinator()
     worker = cluster.start_worker("h1")
     command = [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0", "--metrics", "", "--state"]
@@ -139,7 +139,7 @@ def test_a_state_folder_in_use_or_of_another_program_is_refused_by_name(cluster)
              (daemon, "worker-h1", 1, by_worker),
              (command, "worker-h1", 2, "is that of a worker daemon (it holds 'ranks')"),
              (daemon, "coordinator", 2, "is that of a coordinator (it holds 'store.db')"))
-    for program, state, code, said in cases:
+    for program, state, code, message in cases:
         started = cluster.start("second", [*program, cluster.folder / state])
         assert started.wait(15) == code, started.output()
-        assert said in started.output()
+        assert message in started.output()

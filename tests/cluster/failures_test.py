@@ -22,8 +22,7 @@ def checkpoints(run_folder):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_trainer_restarts_the_group_and_changes_no_loss(one_host, tmp_path, undisturbed,
-                                                                                            rank):
+def test_a_killed_trainer_restarts_the_group_and_changes_no_loss(one_host, tmp_path, undisturbed, rank):
     job = one_host.submit(run_folder=tmp_path / "run", **LONG)
     view = one_host.wait_for_step(job, 120)
 
@@ -231,7 +230,7 @@ def test_a_pause_with_a_failed_save_keeps_training_and_a_later_pause_succeeds(cl
     cluster.trainctl("pause", job)
 
     report = harness.wait_until(lambda: [line for line in cluster.trainctl("why", job).stdout.splitlines()
-                                       if "was not paused" in line], "the failed pause is reported")
+                                         if "was not paused" in line], "the failed pause is reported")
     assert "could not be saved" in report[0] and "space" in report[0].lower(), report
     view = cluster.wait_for_state(job, "RUNNING")
     cluster.wait_for_step(job, view.job.last_step + 50)

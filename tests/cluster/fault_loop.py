@@ -26,7 +26,8 @@ import processes
 TRAINERS_DIE = ("self", "other", "shim", "host", "all")
 TRAINERS_LIVE = ("daemon", "coordinator")
 NUMBERS = itertools.count(1)
-ALONG = 2  # number of TRAINERS_LIVE faults of a generation, in addition to one of TRAINERS_DIE
+# At most this many TRAINERS_LIVE faults are armed in a generation, in addition to one of TRAINERS_DIE.
+TRAINERS_LIVE_MAX = 2
 HOSTS = ("h1", "h2")
 
 
@@ -52,10 +53,9 @@ class FaultLoop:
         self.port = harness.free_port()
         self.daemons = {}
         self.job = None
-        self.num_written = 0
 
     def start(self):
-        self.write([])
+        self.write_rules([])
         os.environ["TRAINYARD_FAULT_POINTS"] = f"@{self.rules}"
         try:
             self.cluster.start_coordinator(port=self.port)
@@ -74,9 +74,10 @@ class FaultLoop:
     # Rules
 
     def gate(self, fault):
+        """The file that lets the process at this fault's point continue once it exists."""
         return self.folder / f"{fault.number}.{fault.attempt}"
 
-    def write(self, faults):
+    def write_rules(self, faults):
         lines = []
         for fault in faults:
             gate = self.gate(fault)
@@ -85,7 +86,7 @@ class FaultLoop:
         partial.write_text("\n".join(lines))
         partial.replace(self.rules)
 
-    def waiter(self, fault):
+    def pid_at(self, fault):
         """The process that waits at this fault's point; None: no process has reached it yet."""
         try:
             return int((self.folder / (self.gate(fault).name + ".reached")).read_text() or 0)
@@ -186,25 +187,27 @@ class FaultLoop:
             if waiting and not armed:  # trainers read new rules only in a new generation
                 armed = self.arm(waiting)
                 self.kill_pid(self.trainer(0))
-        self.write([])
+        self.write_rules([])
 
     def arm(self, waiting, armed=()):
-        """Takes the next faults from `waiting`: some that leave the trainers running, and one that ends them."""
+        """Moves the next faults from `waiting` into the rules: some that leave the trainers running, and one that ends
+        them. Returns all faults that are armed now, including those of `armed`."""
         chosen = list(armed)
         ends = any(fault.victim in TRAINERS_DIE for fault in chosen)
         for fault in list(waiting):
             if fault.victim in TRAINERS_DIE and not ends:
                 ends = True
-            elif fault.victim not in TRAINERS_LIVE or sum(each.victim in TRAINERS_LIVE for each in chosen) >= ALONG:
+            elif (fault.victim not in TRAINERS_LIVE
+                  or sum(each.victim in TRAINERS_LIVE for each in chosen) >= TRAINERS_LIVE_MAX):
                 continue
             waiting.remove(fault)
             chosen.append(fault)
-        self.write(chosen)
+        self.write_rules(chosen)
         return chosen
 
     def reached(self, armed):
         self.check_alive()
-        return next(((fault, pid) for fault in armed if (pid := self.waiter(fault))), None)
+        return next(((fault, pid) for fault in armed if (pid := self.pid_at(fault))), None)
 
     def check_alive(self):
         try:

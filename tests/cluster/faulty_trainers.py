@@ -13,6 +13,7 @@ import subprocess
 
 import harness
 
+# Finds the function that the fault `skip` replaces, in the output of nm.
 SKIPPED = r"^([0-9a-f]+) [tT] .*::Trainer::StartAgreement\(.*\)$"
 
 

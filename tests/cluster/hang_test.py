@@ -115,7 +115,7 @@ def test_a_rank_that_does_not_enter_a_collective_is_named_with_its_process_state
 @pytest.mark.parametrize("shared_memory", MISMATCH)
 def test_a_rank_that_skips_a_collective_is_reported_immediately_with_its_actual_collective(faulty_host, tmp_path,
                                                                                            undisturbed,
-                                                                                    shared_memory):
+                                                                                           shared_memory):
     job = start_steady(faulty_host, tmp_path / "run", network__shared_memory=shared_memory)
 
     faulty_host.set_fault(1, "skip")
@@ -140,7 +140,7 @@ def test_a_straggler_is_named_and_not_restarted(faulty_host, tmp_path):
     faulty_host.cluster.wait_for_end(job)
 
 
-def test_decisions_about_hosts_are_listed_with_the_job(one_host):
+def test_decisions_made_by_hosts_are_listed_with_the_job(one_host):
     job = one_host.submit(train__steps=20, resources={"ranks": 2, "device": "cpu"})
     view = one_host.wait_for_end(job)
 

@@ -1,9 +1,9 @@
 """A cluster of real processes on free ports, for tests.
 
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(tmp_path, stubs)
     cluster.start_coordinator()
     cluster.start_worker("h1", slots=2)
-    job = cluster.submit(steps=20, ranks=2)
+    job = cluster.submit(train__steps=20, resources__ranks=2)
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
 
 All files are in one temporary folder; `close` (called by the fixture) kills the remaining processes with SIGKILL. Tests
@@ -63,13 +63,13 @@ def steps_of(lines):
 
 
 def metrics_steps(run_folder):
-    """{step: loss} of a run's metrics.jsonl; fails if a step is there twice."""
+    """{step: loss} of a run's metrics.jsonl; fails if a step occurs twice."""
     losses = {}
     for line in (pathlib.Path(run_folder) / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)
         if record.get("event", "step") != "step" or "loss" not in record:
             continue
-        assert record["step"] not in losses, f"step {record['step']} is twice in metrics.jsonl"
+        assert record["step"] not in losses, f"step {record['step']} occurs twice in metrics.jsonl"
         losses[record["step"]] = record["loss"]
     return losses
 
@@ -270,7 +270,7 @@ class Cluster:
                 program.signal(signal.SIGKILL)
             program.popen.wait(10)
         processes.kill_descendants()
-        wait_until(lambda: not processes.descendants(), "every process of the test is gone", 10)
+        wait_until(lambda: not processes.descendants(), "every process of the test has ended", 10)
         remove_memory_folders(self.folder)
         if self.coordinator:
             tokens.path_of(self.coordinator.address).unlink(missing_ok=True)
@@ -314,7 +314,7 @@ def trainers():
 
 
 def assert_nothing_runs(seconds=30.0):
-    """REQUIRES: every process that should exit has been asked to."""
+    """REQUIRES: every process has been requested to exit."""
     try:
         wait_until(lambda: not processes.descendants(), "no process is left", seconds)
     except AssertionError:

@@ -137,14 +137,14 @@ def test_a_daemon_with_an_absurd_number_of_slots_is_refused_with_the_range(one_h
     assert str(slots) in refusal.details() and "1024" in refusal.details().replace(",", ""), refusal.details()
 
 
-def test_a_daemon_that_claims_trainers_of_others_is_sent_none_and_others_continue(one_host, stub_daemon):
+def test_a_daemon_that_claims_the_trainers_of_another_gets_none_and_the_job_continues(one_host, stub_daemon):
     agent = one_host.stubs.agent
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
 
-    mine = [agent.RunningTrainer(key=agent.TrainerKey(job_id=job, generation=1, rank=rank), pid=1, ready=True)
-            for rank in (0, 1)]
-    stub = stub_daemon("h2", slots=2, trainers=mine)
+    claimed = [agent.RunningTrainer(key=agent.TrainerKey(job_id=job, generation=1, rank=rank), pid=1, ready=True)
+               for rank in (0, 1)]
+    stub = stub_daemon("h2", slots=2, trainers=claimed)
     stub.wait_for_welcome()
     desired = harness.wait_until(lambda: [answer.desired for answer in stub.answers if answer.HasField("desired")],
                                  "the stub receives what it should run", 10)

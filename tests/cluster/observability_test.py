@@ -115,7 +115,7 @@ def test_sigterm_stops_a_daemon_and_leaves_its_trainers_running(one_host):
     assert set(harness.trainers()) == before
 
 
-def test_stop_trainers_stops_them_with_the_daemon(cluster):
+def test_with_stop_trainers_the_trainers_end_with_the_daemon(cluster):
     cluster.start_coordinator()
     worker = cluster.start_worker("h1", 2, "--stop-trainers")
     job = cluster.submit(train__steps=1_000_000)
@@ -137,7 +137,7 @@ def test_logs_can_be_json(cluster):
     assert all({"time", "level", "message"} <= set(line) for line in lines), lines[0]
 
 
-def test_config_files_are_read_strictly_and_flags_win(cluster):
+def test_config_files_are_read_strictly_and_flags_override_them(cluster):
     config = pathlib.Path(cluster.folder / "coordinator.yaml")
     config.write_text("listen: 127.0.0.1:1\nstaet: /nowhere\n")
 

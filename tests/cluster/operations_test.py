@@ -146,7 +146,7 @@ def test_pause_frees_the_slots_and_resume_continues_at_the_same_step(one_host):
     assert [event.step.step for event in one_host.watch(job) if event.HasField("step")] == list(range(1, 401))
 
 
-def test_goodput_adds_up(one_host):
+def test_the_parts_of_the_goodput_add_up_to_the_total(one_host):
     job = one_host.submit(train__steps=60, checkpoint__every_steps=20)
     one_host.wait_for_end(job)
 
@@ -159,7 +159,7 @@ def test_goodput_adds_up(one_host):
     assert object_of(one_host.trainctl("status", job, "--json"))["goodput"]["total_s"] > 0
 
 
-def test_events_of_a_job_and_of_the_cluster(two_hosts):
+def test_events_lists_those_of_a_job_or_of_the_cluster(two_hosts):
     job = two_hosts.submit(train__steps=5)
     two_hosts.wait_for_end(job)
     two_hosts.trainctl("cordon", "h2")
@@ -171,6 +171,7 @@ def test_events_of_a_job_and_of_the_cluster(two_hosts):
     assert job in of_cluster and "h2" in of_cluster
 
 
+# (name of the row, arguments of trainctl, exit code, what the message must name)
 BAD = [
     ("an unknown host", ["drain", "h9"], 2, "h9"),
     ("an unknown job", ["restart", "nosuchjob"], 2, "nosuchjob"),
@@ -181,17 +182,17 @@ BAD = [
 ]
 
 
-def test_refused_requests_are_a_message_and_with_json_an_object(one_host):
+def test_refused_requests_print_a_message_and_with_json_an_object(one_host):
     job = one_host.submit(train__steps=2)
     one_host.wait_for_end(job)
-    for name, arguments, code, word in BAD:
-        words = [job if argument == "JOB" else argument for argument in arguments]
+    for name, arguments, code, named in BAD:
+        arguments = [job if argument == "JOB" else argument for argument in arguments]
 
-        done = one_host.trainctl(*words, "--json", expect=code)
+        done = one_host.trainctl(*arguments, "--json", expect=code)
 
         error = object_of(done)
         assert error["event"] == "error" and error["exit_code"] == code, name
-        assert (job if word == "JOB" else word) in error["text"], name
+        assert (job if named == "JOB" else named) in error["text"], name
         assert done.stderr.startswith("trainctl: "), name
 
 
@@ -199,7 +200,7 @@ def test_refused_requests_are_a_message_and_with_json_an_object(one_host):
                                   ["cancel", "k3x7q2ab"], ["goodput", "k3x7q2ab"], ["pause", "k3x7q2ab"],
                                   ["drain", "h1"], ["doctor"], ["version"], ["logs", "k3x7q2ab"]],
                          ids=lambda verb: verb[0])
-def test_an_unreachable_coordinator_is_exit_3_and_an_object(cluster, verb):
+def test_an_unreachable_coordinator_gives_exit_code_3_and_a_json_object(cluster, verb):
     done = cluster.run_trainctl("--coordinator", "127.0.0.1:1", *verb, "--json", expect=3)
 
     error = json.loads(done.stdout.splitlines()[-1])

@@ -1,8 +1,8 @@
 """Checks that other users of the host cannot call the coordinator, read tokens, impersonate the coordinator, or reach a
 private cluster.
 
-As root, the tests run programs as another user. Otherwise they run programs that do not find the token, and skip the
-checks that need a second user."""
+As root, the tests run programs as another user. Otherwise they run programs that do not find the token, omit the checks
+that need a second user, and skip the test that consists of such checks."""
 
 import os
 import pwd
@@ -19,11 +19,11 @@ import harness
 import processes
 import tokens
 
-STRANGER_UID = 65534
+OTHER_UID = 65534
 IS_ROOT = os.geteuid() == 0
 
-# Listens on the port, reports that, and prints everything that it receives.
-SQUATTER = """
+# Listens on the coordinator's port, reports that, and prints everything that it receives.
+OTHER_LISTENER = """
 import socket, sys
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,10 +48,10 @@ class OtherUser:
 
     def __init__(self, home):
         self._home = pathlib.Path(home)
-        self._identity = {"user": STRANGER_UID, "group": STRANGER_UID, "extra_groups": []} if IS_ROOT else {}
+        self._identity = {"user": OTHER_UID, "group": OTHER_UID, "extra_groups": []} if IS_ROOT else {}
         self._environment = {"HOME": home, "XDG_STATE_HOME": f"{home}/state", "PATH": os.environ["PATH"]}
         if IS_ROOT:
-            os.chown(home, STRANGER_UID, STRANGER_UID)
+            os.chown(home, OTHER_UID, OTHER_UID)
 
     def start(self, command, **options):
         return processes.start([str(part) for part in command], env=self._environment, cwd=self._home, text=True,
@@ -71,7 +71,7 @@ class OtherUser:
         copy.write_text(path.read_text())
         copy.chmod(0o600)
         if IS_ROOT:
-            os.chown(copy, STRANGER_UID, STRANGER_UID)
+            os.chown(copy, OTHER_UID, OTHER_UID)
         return copy
 
 
@@ -113,7 +113,7 @@ def test_the_token_is_private_and_new_at_each_start(cluster, other_user):
     assert tokens.read(program.address) not in (None, first)
 
 
-def test_a_copy_of_the_token_admits_another_user(one_host, other_user):
+def test_a_copy_of_the_token_gives_another_user_access(one_host, other_user):
     address = one_host.coordinator.address
     copy = other_user.give(tokens.path_of(address))
 
@@ -123,7 +123,7 @@ def test_a_copy_of_the_token_admits_another_user(one_host, other_user):
     assert "h1" in done.stdout
 
 
-def test_allow_local_users_admits_every_user(cluster, other_user):
+def test_allow_local_users_gives_every_user_access(cluster, other_user):
     program = cluster.start_coordinator("--allow-local-users")
 
     done = other_user.trainctl("--coordinator", program.address, "list")
@@ -147,17 +147,17 @@ def test_a_daemon_reconnects_with_a_new_token(one_host):
 
 
 def test_another_users_listener_on_the_port_gets_no_token_and_controls_nothing(one_host, other_user):
-    if not IS_ROOT:  # only root can run programs as another user
-        return
+    if not IS_ROOT:
+        pytest.skip("only root can run programs as another user")
     address = one_host.coordinator.address
     worker = next(program for program in one_host.programs if "worker" in program.log.name)
     one_host.coordinator.signal(signal.SIGKILL)
     one_host.coordinator.wait()
     token = tokens.read(address)
-    log = one_host.folder / "squatter.log"
+    log = one_host.folder / "other_listener.log"
     with log.open("w") as out:
-        squatter = other_user.start([sys.executable, "-c", SQUATTER, address.rpartition(":")[2]], stdout=out,
-                                  stderr=subprocess.STDOUT)
+        listener = other_user.start([sys.executable, "-c", OTHER_LISTENER, address.rpartition(":")[2]], stdout=out,
+                                    stderr=subprocess.STDOUT)
     try:
         harness.wait_until(lambda: "listening" in log.read_text(), "the other user listens", 10)
 
@@ -165,10 +165,10 @@ def test_another_users_listener_on_the_port_gets_no_token_and_controls_nothing(o
         harness.wait_until(lambda: "PERMISSION_DENIED" in worker.output(), "the daemon reports the listener", 10)
         harness.wait_until(lambda: log.read_text().count("ended") >= 2, "both have checked the listener", 10)
     finally:
-        squatter.kill()
-        squatter.wait()
+        listener.kill()
+        listener.wait()
 
-    assert pwd.getpwuid(STRANGER_UID).pw_name in done.stderr or str(STRANGER_UID) in done.stderr, done.stderr
+    assert pwd.getpwuid(OTHER_UID).pw_name in done.stderr or str(OTHER_UID) in done.stderr, done.stderr
     received = log.read_text()
     assert token not in received and "authorization" not in received and "Attach" not in received, received
     assert worker.alive()
@@ -194,8 +194,8 @@ def test_a_private_cluster_has_no_port_and_serves_only_its_user(cluster, other_u
                 pass
     for table in ("tcp", "tcp6"):
         for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            listens = words[3] == "0A" and f"socket:[{words[9]}]" in inodes
+            fields = line.split()
+            listens = fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes  # 0A: TCP_LISTEN
             assert not listens, f"a private daemon listens on a port: {line}"
     (socket,) = (part for line in daemons.values() for part in line.split() if part.startswith("unix:")
                  and "--listen" in line)

@@ -11,11 +11,11 @@ import termios
 import harness
 import processes
 
-CODES = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+ESCAPE_SEQUENCES = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 TRAINCTL = str(harness.BIN / "trainctl")
 
 
-def into_full(cluster, *arguments):
+def run_with_full_output(cluster, *arguments):
     """Runs trainctl with a standard output on which every write fails."""
     prefix = ["--coordinator", cluster.coordinator.address] if cluster.coordinator else []
     command = [TRAINCTL, *prefix, *map(str, arguments)]
@@ -28,30 +28,30 @@ def into_full(cluster, *arguments):
 
 def on_terminal(cluster, columns, *arguments, env=None):
     """What trainctl writes to a terminal with this number of columns."""
-    here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(env or {})}
     environment.pop("COLUMNS", None)
-    popen = processes.start([TRAINCTL, *map(str, arguments)], stdout=there, stderr=subprocess.DEVNULL, env=environment,
-                            cwd=cluster.folder, stdin=subprocess.DEVNULL)
-    os.close(there)
+    popen = processes.start([TRAINCTL, *map(str, arguments)], stdout=follower, stderr=subprocess.DEVNULL,
+                            env=environment, cwd=cluster.folder, stdin=subprocess.DEVNULL)
+    os.close(follower)
     written = b""
     while True:
         try:
-            piece = os.read(here, 65536)
+            piece = os.read(leader, 65536)
         except OSError:  # the last writer has closed it
             break
         if not piece:
             break
         written += piece
-    os.close(here)
+    os.close(leader)
     assert popen.wait(60) == 0, written.decode(errors="replace")
     return written
 
 
 def widths(written):
     """The widths of all lines written to the terminal, including those that were overwritten."""
-    return [len(CODES.sub(b"", line).decode()) for line in re.split(rb"[\r\n]+", written)]
+    return [len(ESCAPE_SEQUENCES.sub(b"", line).decode()) for line in re.split(rb"[\r\n]+", written)]
 
 
 def test_a_verb_with_unwritable_output_fails_with_a_message(one_host):
@@ -69,7 +69,7 @@ def test_a_verb_with_unwritable_output_fails_with_a_message(one_host):
              ["checkpoint", "export", run, one_host.folder / "out"], ["sample", run, "--tokens", "3"], ["submit", file]]
 
     for verb in verbs:
-        done = into_full(one_host, *verb)
+        done = run_with_full_output(one_host, *verb)
         assert done.returncode == 1, f"{verb}: {done.returncode}, {done.stderr}"
         assert "cannot be written: No space left on device" in done.stderr, f"{verb}: {done.stderr}"
         assert done.stderr.count("cannot be written") == 1, f"{verb}: {done.stderr}"
@@ -81,7 +81,7 @@ def test_watch_ends_when_its_output_fails_and_the_job_continues(one_host):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
 
-    done = into_full(one_host, "watch", job)
+    done = run_with_full_output(one_host, "watch", job)
 
     assert done.returncode == 1 and f"watch {job}" in done.stderr, done.stderr
     assert one_host.get(job).state_name == "RUNNING"
@@ -93,7 +93,7 @@ def test_a_run_with_unwritable_output_trains_to_its_end_and_fails(cluster):
     run = cluster.folder / "run"
     job = cluster.write_job(train__steps=30, checkpoint__dir=str(run))
 
-    done = into_full(cluster, "run", job, "--json")
+    done = run_with_full_output(cluster, "run", job, "--json")
 
     assert done.returncode == 1, done.stderr
     assert "cannot be written" in done.stderr and " watch " in done.stderr, done.stderr
@@ -146,17 +146,17 @@ def test_bash_completes_verbs_options_and_files(cluster):
     script = cluster.folder / "completion.bash"
     script.write_text(cluster.run_trainctl("completion", "bash").stdout)
 
-    def completed(*words):
-        given = " ".join(f"'{word}'" for word in words)
-        program = (f"source {script}; COMP_WORDS=(trainctl {given}); COMP_CWORD={len(words)}; _trainctl; "
+    def completions(*words):
+        quoted = " ".join(f"'{word}'" for word in words)
+        program = (f"source {script}; COMP_WORDS=(trainctl {quoted}); COMP_CWORD={len(words)}; _trainctl; "
                    'echo "${COMPREPLY[@]}"')
         return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
-    assert completed("va") == ["validate"]
-    assert completed("checkpoint", "ver") == ["verify"]
-    assert completed("--coordinator", "h:1", "run", "--resu") == ["--resume"]
-    assert completed("ps", "--li") == ["--limit"]
-    assert completed("run", "job") == [], "the shell itself completes files"
+    assert completions("va") == ["validate"]
+    assert completions("checkpoint", "ver") == ["verify"]
+    assert completions("--coordinator", "h:1", "run", "--resu") == ["--resume"]
+    assert completions("ps", "--li") == ["--limit"]
+    assert completions("run", "job") == [], "the shell itself completes files"
 
 
 def test_verbs_of_other_programs_work_or_suggest_the_right_verb(one_host):
@@ -169,8 +169,8 @@ def test_verbs_of_other_programs_work_or_suggest_the_right_verb(one_host):
     assert "SUCCEEDED" in one_host.trainctl("describe", job).stdout
     assert one_host.run_trainctl("-V").stdout == one_host.run_trainctl("--version").stdout
     assert "checkpoint.dir" in one_host.trainctl("help", "checkpoint", "verify").stdout
-    for word in ("get", "delete", "kill", "top"):
-        assert "`trainctl " in one_host.trainctl(word, job, expect=2).stderr
+    for verb in ("get", "delete", "kill", "top"):
+        assert "`trainctl " in one_host.trainctl(verb, job, expect=2).stderr
     assert "unexpected arguments: -x yaml" in one_host.trainctl("list", "-x", "yaml", expect=2).stderr
     assert "expected json" in one_host.trainctl("list", "-o", "yaml", expect=2).stderr
 
@@ -191,7 +191,7 @@ def test_a_job_is_found_by_a_prefix_of_its_id_and_by_its_name(one_host):
     assert one_host.trainctl("sample", "the-only-one", "--tokens", "3").stdout
 
 
-def test_list_shows_all_jobs_or_reports_that_there_are_more(one_host):
+def test_list_shows_all_jobs_or_reports_that_some_are_not_listed(one_host):
     jobs = [one_host.submit(resources__ranks=64) for _ in range(3)]
 
     assert all(job in one_host.trainctl("list").stdout for job in jobs)
@@ -199,7 +199,7 @@ def test_list_shows_all_jobs_or_reports_that_there_are_more(one_host):
     assert "there are more" in limited.stderr and jobs[0] not in limited.stdout
 
 
-def test_a_mistyped_folder_is_not_resumed_from_step_one(cluster):
+def test_resume_from_a_mistyped_folder_is_refused_unless_a_fresh_start_is_allowed(cluster):
     cluster.run_trainctl("run", cluster.write_job(train__steps=4, checkpoint__dir=str(cluster.folder / "tour")))
     job = cluster.write_job(train__steps=6, checkpoint__dir=str(cluster.folder / "tuor"))
 

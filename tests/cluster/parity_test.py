@@ -23,7 +23,7 @@ def test_lab_tiny_has_the_losses_of_one_process_under_every_strategy(cluster):
 
 
 @pytest.mark.slow
-def test_losses_that_differ_by_more_than_assert_are_exit_1(cluster):
+def test_losses_that_differ_by_more_than_assert_give_exit_code_1(cluster):
     done = cluster.run_trainctl("parity", JOB, "--steps", "4", "--assert", "1e-12", timeout=600, expect=1)
 
     assert "the losses differ by up to" in done.stderr and "more than --assert 1.0e-12" in done.stderr

@@ -2,7 +2,7 @@
 leftovers.
 
 The test process makes itself a subreaper: a shim or trainer whose parent ends becomes its child instead of init's. A
-thread reaps zombies among those immediately, as init would do, but not processes started through `start`, and not
+thread reaps such children as soon as they end, as init would do, but not processes started through `start`, and not
 trainctl.
 """
 
@@ -22,7 +22,7 @@ _started = False
 
 
 def start(command, **options):
-    """Like subprocess.Popen, which reaps the process; the thread does not."""
+    """Like subprocess.Popen. The caller reaps the process; the thread does not."""
     with _lock:
         popen = subprocess.Popen(command, **options)
         _popen_pids.add(popen.pid)
@@ -64,7 +64,7 @@ def _all_pids():
 
 
 def start_following():
-    """Once per test process, before anything is started."""
+    """Call once per test process, before anything is started."""
     global _started
     if _started:
         return

@@ -57,7 +57,7 @@ def test_run_text_ends_with_a_summary_and_a_plot(cluster):
     assert "metrics.jsonl" in done.stdout
 
 
-def test_set_overrides_the_file_and_is_yaml(cluster):
+def test_set_overrides_the_file_with_yaml_values(cluster):
     job = cluster.write_job(train__steps=1_000_000)
 
     done = cluster.run_trainctl("run", job, "--json", "--set", "train.steps=3", "--set",
@@ -66,7 +66,7 @@ def test_set_overrides_the_file_and_is_yaml(cluster):
     assert len(harness.steps_of(harness.events(done.stdout))) == 3
 
 
-def test_ctrl_c_cancels_with_a_message(cluster):
+def test_ctrl_c_cancels_the_job_with_a_message(cluster):
     run = start_run(cluster, **FOREVER)
     wait_for_steps(run, 3)
 
@@ -77,11 +77,10 @@ def test_ctrl_c_cancels_with_a_message(cluster):
     harness.assert_nothing_runs(1)
 
 
-def test_ctrl_c_twice_kills(cluster):
+def test_a_second_ctrl_c_kills_the_job(cluster):
     run = start_run(cluster, **FOREVER)
     wait_for_steps(run, 3)
-    stopped = list(harness.trainers())
-    for pid in stopped:
+    for pid in harness.trainers():
         os.kill(pid, signal.SIGSTOP)
 
     run.signal(signal.SIGINT)
@@ -146,7 +145,7 @@ def test_resume_continues_the_newest_run_of_that_name(cluster):
     assert len([path for path in run_folders(cluster) if path.name.startswith("small-")]) == 1
 
 
-def test_resume_with_other_data_is_refused_by_name_unless_that_is_allowed(cluster):
+def test_resume_with_other_data_is_refused_unless_that_is_allowed(cluster):
     keys = {"checkpoint__dir": str(cluster.folder / "run")}
     cluster.run_trainctl("run", cluster.write_job(train__steps=4, **keys))
     cluster.text.write_text(cluster.text.read_text().replace("mesh", "MESH"))
@@ -160,7 +159,7 @@ def test_resume_with_other_data_is_refused_by_name_unless_that_is_allowed(cluste
     assert sorted(harness.steps_of(harness.events(allowed.stdout))) == [5, 6]
 
 
-def test_a_folder_that_is_not_empty_is_refused_with_both_ways_out(cluster, tmp_path):
+def test_a_run_folder_that_is_not_empty_is_refused_with_both_remedies(cluster, tmp_path):
     full = tmp_path / "full"
     full.mkdir()
     (full / "thesis.txt").write_text("precious")

@@ -42,7 +42,7 @@ def test_ls_and_show_of_a_job_match_its_folder(one_host, tmp_path):
     assert "verified" in one_host.trainctl("checkpoint", "show", job, "--verify").stdout
 
 
-def test_cancel_with_a_save_keeps_every_step(one_host):
+def test_cancel_with_save_saves_the_last_step(one_host):
     job = one_host.submit(**FOREVER)
     one_host.wait_for_step(job, 5)
 
@@ -88,13 +88,13 @@ def test_a_job_waiting_for_a_run_folder_does_not_get_it_when_a_trainer_of_its_ow
     os.kill(cluster.get(owner).pid_of(0), signal.SIGKILL)
 
     harness.wait_until(lambda: cluster.get(owner).job.generation == 2, "the owner is started again")
-    at = cluster.wait_for_state(owner, "RUNNING").job.last_step
+    last_step = cluster.wait_for_state(owner, "RUNNING").job.last_step
     refused = cluster.wait_for_end(other)
     assert refused.state_name == "FAILED" and "is in use by another job" in refused.job.reason, refused.job.reason
-    cluster.wait_for_step(owner, at + 20)
+    cluster.wait_for_step(owner, last_step + 20)
 
 
-def test_checkpoint_now_with_wait_returns_a_save_not_older_than_the_request(one_host):
+def test_checkpoint_now_with_wait_returns_a_save_made_after_the_request(one_host):
     job = one_host.submit(**FOREVER, checkpoint__every_steps=20)
     before = one_host.wait_for_step(job, 3).job.last_step
 
@@ -137,8 +137,8 @@ def test_damage_found_by_one_rank_makes_all_resume_from_the_older_checkpoint_and
     view = one_host.wait_for_end(job)
     assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
     why = " ".join(one_host.trainctl("why", job).stdout.split())
-    for words in ("checkpoint of step 20 is damaged: rank 1 on h1: ", "shard-00001.safetensors", "exp_avg_sq '"):
-        assert words in why, why
+    for text in ("checkpoint of step 20 is damaged: rank 1 on h1: ", "shard-00001.safetensors", "exp_avg_sq '"):
+        assert text in why, why
     notices = [event.notice.text for event in one_host.watch(job) if event.HasField("notice")]
     assert any("restored from step 15," in text for text in notices), notices
     one_host.trainctl("checkpoint", "verify", run)

@@ -1,5 +1,5 @@
-"""Snapshots that trainers copy for a save are in shared memory and outlive the trainers, for as long as they are
-useful."""
+"""The snapshots that trainers copy for a save are in shared memory, outlive the trainers, and are removed when a later
+generation has saved or the job has ended."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 SLOW = {"train__steps": 1_000_000, "train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
         "train__batch": {"global": 8, "micro": 2}, "checkpoint__every_steps": 5}
-WHOLE = 2  # marks a complete snapshot: docs/decisions/0006-saves.md
+COMPLETE = 2  # the mark of a complete snapshot: docs/decisions/0006-saves.md
 
 
 def snapshots_of(cluster, daemon):
@@ -26,7 +26,7 @@ def snapshots_of(cluster, daemon):
                 head = file.read(16)
         except FileNotFoundError:  # a save of the next generation may be removing it
             continue
-        found[path.name] = head[:6] == b"TYSNAP" and struct.unpack_from("<I", head, 12)[0] == WHOLE
+        found[path.name] = head[:6] == b"TYSNAP" and struct.unpack_from("<I", head, 12)[0] == COMPLETE
     return found
 
 
@@ -69,7 +69,7 @@ def test_a_killed_group_leaves_complete_snapshots_until_the_next_one_has_saved(c
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_restarted_daemon_keeps_useful_snapshots_and_removes_the_others(cluster, end):
+def test_a_restarted_daemon_keeps_the_snapshots_of_running_jobs_and_removes_others(cluster, end):
     cluster.start_coordinator()
     daemon = cluster.start_worker("h1", 2)
     job, other = (cluster.submit(**SLOW, resources__ranks=1) for _ in range(2))
@@ -90,7 +90,7 @@ def test_a_restarted_daemon_keeps_useful_snapshots_and_removes_the_others(cluste
     assert cluster.wait_for_end(job).state_name == "CANCELLED"
 
 
-def test_a_host_that_a_job_has_left_keeps_no_snapshots_of_it(cluster):
+def test_a_host_keeps_no_snapshots_of_a_job_that_has_moved_to_another_host(cluster):
     cluster.start_coordinator()
     cluster.start_worker("h1", 1)
     job = cluster.submit(**SLOW, resources__ranks=1)
@@ -120,12 +120,12 @@ def test_run_leaves_nothing_in_memory_however_it_ends(cluster, tmp_path):
     harness.wait_until(lambda: harness.memory_folders(cluster.folder) == [], "its daemon has removed them")
 
 
-def test_a_job_runs_without_a_folder_in_memory(cluster, tmp_path):
+def test_a_job_runs_without_a_snapshot_folder_in_shared_memory(cluster, tmp_path):
     cluster.start_coordinator()
-    on_disk = cluster.start_worker("h1", 1, "--snapshots", "/proc")
+    without_memory = cluster.start_worker("h1", 1, "--snapshots", "/proc")
     cluster.start_worker("h2", 1, "--snapshots", "")
     job = cluster.submit(run_folder=tmp_path / "run", resources__ranks=2, train__steps=10, checkpoint__every_steps=5)
 
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
-    assert "do not outlive them: /proc is not on a file system in memory" in on_disk.output()
+    assert "do not outlive them: /proc is not on a file system in memory" in without_memory.output()
     assert harness.memory_folders(cluster.folder) == []

@@ -36,7 +36,7 @@ def test_shipped_job_trains_with_the_losses_of_ddp(cluster, strategy):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_shipped_sixteen_bit_job_trains(cluster, precision):
+def test_shipped_16_bit_job_trains(cluster, precision):
     flags = ["--set", f"train.steps={STEPS}", "--set", f"train.data.text=[{cluster.text}]"]
 
     losses = losses_of(cluster, JOBS / f"{precision}.yaml", *flags, "--set", "resources.threads_per_rank=1")
@@ -92,7 +92,7 @@ def test_steps_report_memory_by_kind(cluster):
     assert memory["activations"]["peak_bytes"] > memory["activations"]["bytes"]
 
 
-def test_sizes_that_do_not_multiply_to_the_ranks_are_refused_with_the_product(cluster):
+def test_mesh_sizes_whose_product_is_not_the_number_of_ranks_are_refused_with_the_product(cluster):
     job = cluster.write_job(parallel={"data": "hsdp", "shard": 2, "replicate": 3}, resources__ranks=4)
 
     refused = cluster.run_trainctl("validate", job, expect=None)

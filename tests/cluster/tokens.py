@@ -1,4 +1,4 @@
-"""The token of a coordinator on loopback, read as trainctl does, and a channel whose calls carry it."""
+"""The token of a coordinator on loopback, read as trainctl does, and a channel that adds it to each call."""
 
 import collections
 import os

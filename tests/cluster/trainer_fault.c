@@ -20,22 +20,22 @@
 #include <unistd.h>
 
 // x86-64: movq $0, (%rdi); movq %rdi, %rax; ret. The status is returned where rdi points to, and OK is 0.
-static const unsigned char kSayOk[] = {0x48, 0xC7, 0x07, 0, 0, 0, 0, 0x48, 0x89, 0xF8, 0xC3};
+static const unsigned char kReturnOk[] = {0x48, 0xC7, 0x07, 0, 0, 0, 0, 0x48, 0x89, 0xF8, 0xC3};
 
 static unsigned char* skipped = NULL;  // start of the function that currently does nothing
-static unsigned char kept[sizeof kSayOk];
+static unsigned char original_code[sizeof kReturnOk];
 
 static void put_code(unsigned char* at, const unsigned char* code) {
   unsigned long page = (unsigned long)sysconf(_SC_PAGESIZE);
   unsigned char* start = (unsigned char*)((unsigned long)at & ~(page - 1));
-  unsigned long size = (unsigned long)(at - start) + sizeof kSayOk;
+  unsigned long size = (unsigned long)(at - start) + sizeof kReturnOk;
   if (mprotect(start, size, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) abort();
-  memcpy(at, code, sizeof kSayOk);
+  memcpy(at, code, sizeof kReturnOk);
   if (mprotect(start, size, PROT_READ | PROT_EXEC) != 0) abort();
 }
 
 // The first entry is the program.
-static int take_base(struct dl_phdr_info* info, size_t size, void* base) {
+static int store_base(struct dl_phdr_info* info, size_t size, void* base) {
   (void)size;
   *(unsigned long*)base = info->dlpi_addr;
   return 1;
@@ -43,10 +43,10 @@ static int take_base(struct dl_phdr_info* info, size_t size, void* base) {
 
 static void skip(void) {
   unsigned long base = 0;
-  dl_iterate_phdr(take_base, &base);
+  dl_iterate_phdr(store_base, &base);
   skipped = (unsigned char*)(base + strtoul(getenv("TRAINER_FAULT_SKIPS"), NULL, 16));
-  memcpy(kept, skipped, sizeof kept);
-  put_code(skipped, kSayOk);
+  memcpy(original_code, skipped, sizeof original_code);
+  put_code(skipped, kReturnOk);
 }
 
 static void eat(void) {
@@ -55,7 +55,7 @@ static void eat(void) {
 }
 
 static void misbehave(void) {
-  if (skipped != NULL) put_code(skipped, kept);
+  if (skipped != NULL) put_code(skipped, original_code);
   skipped = NULL;
   const char* path = getenv("TRAINER_FAULT");
   char what[16] = "";

@@ -9,7 +9,7 @@ import subprocess
 import harness
 import processes
 
-# Steps of some milliseconds, so that a coordinator is back before the job ends.
+# Steps take some milliseconds, so that a killed coordinator has restarted before the job ends.
 SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
         "train__batch": {"global": 16, "micro": 2}}
 FOREVER = {"train__steps": 1_000_000}
@@ -98,7 +98,7 @@ def test_logs_follow_continues_after_a_coordinator_kill(one_host):
 
     shown = [line["text"] for line in lines_of(logs)[0] if line["stream"] == "stdout"]
     stored = [line["text"] for line in harness.events(one_host.trainctl("logs", job, "--rank", "0", "--json").stdout)
-            if line["stream"] == "stdout"]
+              if line["stream"] == "stdout"]
     assert shown == stored
     assert any("finished" in line for line in shown)
 
@@ -136,11 +136,11 @@ def test_training_continues_after_the_terminal_of_run_is_closed_and_watch_shows_
     assert (lines[-1]["event"], lines[-1]["state"]) == ("done", "SUCCEEDED")
     assert harness.metrics_steps(folder) == harness.steps_of(lines)
     assert (folder / "step-00000400" / "manifest.json").is_file()
-    # The second line says how to stop the daemons; they also exit on their own, now that there is nothing to do.
-    kill = (folder / "watch").read_text().splitlines()[1].rpartition("kill ")[2].split()
-    assert sorted(map(int, kill)) == sorted(pid for pid in processes.descendants()
-                                            if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke"))
-    harness.wait_until(lambda: not any(processes.name_of(int(pid)) for pid in kill), "the daemons exit", 60)
+    # The second line says how to stop the daemons; after the end of the job they also exit on their own.
+    daemons = (folder / "watch").read_text().splitlines()[1].rpartition("kill ")[2].split()
+    assert sorted(map(int, daemons)) == sorted(pid for pid in processes.descendants()
+                                               if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke"))
+    harness.wait_until(lambda: not any(processes.name_of(int(pid)) for pid in daemons), "the daemons exit", 60)
     harness.assert_nothing_runs()
 
 

@@ -27,8 +27,8 @@ CELLS_IN_A_SELECTION = 24
 HOLD_S = 8.0
 HOLD_FULL_S = 20.0
 
-# (fault, target) -> what `trainctl why` must report once it is due. For other cells, or before, the job may not notice
-# the fault; then `why` reports that nothing disturbed it.
+# (fault, target) -> what `trainctl why` must report, if the job continued for long enough (`Cell.cause`). In all other
+# cases the job may not notice the fault; then `why` reports that nothing disturbed it.
 CAUSES = {
     ("kill", "coordinator"): r"a new coordinator adopted the job",
     ("kill", "daemon"): r"a new daemon of host b adopted rank \d",
@@ -46,8 +46,8 @@ CAUSES = {
     ("disk_full", "coordinator"): r"the coordinator was held up for .* by a store that accepted no records",
     ("disk_full", "all"): r"the coordinator was held up for .* by a store that accepted no records",
 }
-# What is reported while the fault lasts: these faults last until it is reported or the job has ended. A network is slow
-# only compared with earlier measurements, so the job must already be training.
+# What is reported while the fault lasts: these faults last until this is reported or the job has ended. A network is
+# slow only compared with earlier measurements, so the job must already be training.
 NETWORK = r"\[network\] .*(slow|late)"
 REPORTED_MEANWHILE = {
     ("loss", "daemon"): (NETWORK, ("training", "saving")),
@@ -63,7 +63,7 @@ REPORTED_MEANWHILE = {
 # silence after the lease. A stopped shim is noticed when its rank has finished and the job waits for it.
 REPORTED_AFTER_S = {"kill": 0.5}
 REPORTED_AFTER_LEASE_S = 4.0
-REPORTED_AFTER_LEAVE_S = 11.0
+REPORTED_AFTER_LAST_CHECKPOINT_S = 11.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +81,13 @@ class Cell:
         """Whether a trainer dies or ranks cannot reach each other, so that the group may restart."""
         return (self.fault, self.target) in {("kill", "shim"), ("host_cut", "daemon"), ("host_cut", "all")}
 
-    def cause(self, lasted_s, left_s):
-        """What must be reported about a job that continued for `lasted_s` after the fault began and `left_s` after its
-        last checkpoint; empty: nothing."""
-        due = REPORTED_AFTER_S.get(self.fault, REPORTED_AFTER_LEASE_S)
+    def cause(self, after_fault_s, after_checkpoint_s):
+        """What must be reported about a job that ended `after_fault_s` after the fault began and `after_checkpoint_s`
+        after its last checkpoint; empty: nothing."""
+        elapsed_s, required_s = after_fault_s, REPORTED_AFTER_S.get(self.fault, REPORTED_AFTER_LEASE_S)
         if (self.fault, self.target) == ("stop", "shim"):
-            lasted_s, due = left_s, REPORTED_AFTER_LEAVE_S
-        return CAUSES.get((self.fault, self.target), "") if lasted_s > due else ""
+            elapsed_s, required_s = after_checkpoint_s, REPORTED_AFTER_LAST_CHECKPOINT_S
+        return CAUSES.get((self.fault, self.target), "") if elapsed_s > required_s else ""
 
     @property
     def reported_meanwhile(self):
@@ -113,7 +113,7 @@ def _commit():
     return done.stdout.strip() or "none"
 
 
-def rotated(seed, count=CELLS_IN_A_SELECTION):
+def select(seed, count=CELLS_IN_A_SELECTION):
     """`count` cells, a different set for each seed: all faults in turn, for each its targets in turn, with random
     phases."""
     draw = random.Random(seed)
@@ -142,7 +142,7 @@ def chosen():
     if selection:
         return [cell for cell in ALL if re.search(selection, cell.name)]
     count = int(os.environ.get("TRAINYARD_FAULTS_CELLS") or CELLS_IN_A_SELECTION)
-    return rotated(os.environ.get("TRAINYARD_FAULTS_SEED") or _commit(), count)
+    return select(os.environ.get("TRAINYARD_FAULTS_SEED") or _commit(), count)
 
 
 def hold_s():

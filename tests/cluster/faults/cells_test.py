@@ -64,14 +64,14 @@ def run_cell(cell, folder, undisturbed):
             check(cell, cluster, done, undisturbed)
             check_cause(cell, cluster, began)
         except Exception as error:
-            raise AssertionError(f"{cell.name}: {error}\n{cluster.story()}") from error
+            raise AssertionError(f"{cell.name}: {error}\n{cluster.all_logs()}") from error
 
 
 def hold(cell, cluster):
     """Waits while the fault lasts: a fixed time, and if required until the operator has been informed of it."""
     time.sleep(cells.hold_s())
     if cell.reported_meanwhile:
-        harness.wait_until(lambda: cluster.watcher.of("done")
+        harness.wait_until(lambda: cluster.watcher.lines_of("done")
                            or re.search(cell.reported_meanwhile, cluster.explanation()),
                            f"`why` matches {cell.reported_meanwhile!r}, or the job has ended", END_S)
 
@@ -82,7 +82,7 @@ def check(cell, cluster, done, undisturbed):
         assert done["generation"] == 1, f"generation {done['generation']}: no rank and no data path was affected"
     assert done["generation"] == done["restarts"] + 1
 
-    steps = cluster.watcher.of("step")
+    steps = cluster.watcher.lines_of("step")
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1)), "the watcher saw a step twice, or missed one"
     assert {line["step"]: line["loss"] for line in steps} == undisturbed
     assert harness.metrics_steps(cluster.run_folder) == undisturbed
@@ -91,13 +91,14 @@ def check(cell, cluster, done, undisturbed):
 
 
 def check_cause(cell, cluster, began):
-    ended = cluster.watcher.of("state")[-1]["time_s"]
-    cause = cell.cause(ended - began, ended - cluster.watcher.of("checkpoint")[-1]["time_s"])
+    ended = cluster.watcher.lines_of("state")[-1]["time_s"]
+    cause = cell.cause(ended - began, ended - cluster.watcher.lines_of("checkpoint")[-1]["time_s"])
     explanation = cluster.explanation()
     assert re.search(cause, explanation), f"no line of `why` matches {cause!r}:\n{explanation}"
     disturbed = re.search(DISTURBED, explanation, re.MULTILINE)
-    calm = "nothing disturbed the job" in explanation
-    assert bool(disturbed) != calm, f"`why` reports neither a problem nor an undisturbed job, or both:\n{explanation}"
+    undisturbed_reported = "nothing disturbed the job" in explanation
+    assert bool(disturbed) != undisturbed_reported, (
+        f"`why` reports neither a problem nor an undisturbed job, or both:\n{explanation}")
     if not cell.may_restart:
         blamed = re.search(r"\[(hang|host_lost|abandon|restart|give_up)\].*", explanation)
         assert not blamed, f"`why` blames a rank or a host that was not affected: {blamed[0]}"
@@ -112,7 +113,7 @@ def test_a_job_survives(cell, pool):
 
 
 def test_every_cell_is_selected_by_some_seed_and_every_fault_by_each():
-    selections = [cells.rotated(seed) for seed in range(200)]
+    selections = [cells.select(seed) for seed in range(200)]
 
     for selection in selections:
         assert len(selection) == len(set(selection)) == cells.CELLS_IN_A_SELECTION

@@ -37,12 +37,13 @@ class Loop:
         program = self.cluster.coordinator
         program.signal(signal.SIGKILL)
         program.wait()
-        again = self.cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--listen", program.address,
-                                                   "--metrics", "", "--state", self.cluster.folder / "coordinator"])
-        again.address = program.address
-        self.cluster.coordinator = again
+        restarted = self.cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--listen",
+                                                       program.address, "--metrics", "", "--state",
+                                                       self.cluster.folder / "coordinator"])
+        restarted.address = program.address
+        self.cluster.coordinator = restarted
 
-    def live(self):
+    def wait_a_lifetime(self):
         time.sleep(self.random.uniform(*LIFETIME_S))
 
     def submit_small_job(self):
@@ -62,18 +63,18 @@ def check(cluster, job, run_folder, watcher):
     assert (view.state_name, view.job.generation, view.job.restarts) == ("CANCELLED", 1, 0), view.job.reason
 
     losses = harness.metrics_steps(run_folder)
-    steps = watcher.of("step")
+    steps = watcher.lines_of("step")
     assert [line["step"] for line in steps] == list(range(1, len(losses) + 1)), "a step was lost or reported twice"
     assert {line["step"]: line["loss"] for line in steps} == losses
 
-    saved = [line["step"] for line in watcher.of("checkpoint")]
+    saved = [line["step"] for line in watcher.lines_of("checkpoint")]
     # While no coordinator answers, complete saves wait to be published; the oldest of more than two is removed and
     # reported.
-    notices = "\n".join(line["text"] for line in watcher.of("notice"))
-    gone = {int(step) for step in re.findall(r"checkpoint of step (\d+) was removed for a newer one", notices)}
-    due = [step for step in losses if (step % SAVE_EVERY == 0 or step == len(losses)) and step not in gone]
-    assert saved == due, "a checkpoint was not reported, or reported twice"
-    states = [line["state"] for line in watcher.of("state")]
+    notices = "\n".join(line["text"] for line in watcher.lines_of("notice"))
+    removed = {int(step) for step in re.findall(r"checkpoint of step (\d+) was removed for a newer one", notices)}
+    expected = [step for step in losses if (step % SAVE_EVERY == 0 or step == len(losses)) and step not in removed]
+    assert saved == expected, "a checkpoint was not reported, or reported twice"
+    states = [line["state"] for line in watcher.lines_of("state")]
     assert states == ["QUEUED", "PLACED", "STARTING", "RUNNING", "STOPPING", "CANCELLED"], states
 
 
@@ -97,7 +98,7 @@ def test_a_coordinator_killed_again_and_again_loses_nothing(cluster):
         if count % SUBMIT_EVERY == 0:
             loop.submit_small_job()
         else:
-            loop.live()
+            loop.wait_a_lifetime()
         loop.kill_and_restart()
     harness.wait_until(lambda: cluster._server_info(), "the coordinator answers", 15)
     for job in loop.submitted:

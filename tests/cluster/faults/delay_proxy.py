@@ -1,4 +1,4 @@
-"""A TCP proxy that delays, for kernels without netem.
+"""A TCP proxy that delays traffic, for kernels without netem.
 
     python delay_proxy.py PORT DELAY_MS
 
@@ -26,7 +26,7 @@ class Delay:
         self.seconds = seconds
         self.on = False
 
-    def due(self):
+    def delivery_time(self):
         return asyncio.get_running_loop().time() + (self.seconds if self.on else 0.0)
 
 
@@ -46,7 +46,7 @@ async def dial(address, port):
 
 
 async def forward(reader, writer, delay):
-    """Forwards every byte of `reader` to `writer` when it is due; b"" in the queue marks the end."""
+    """Forwards every byte of `reader` to `writer` at its delivery time; b"" in the queue marks the end."""
     queue = asyncio.Queue(QUEUED_CHUNKS)
 
     async def read():
@@ -55,15 +55,15 @@ async def forward(reader, writer, delay):
                 chunk = await reader.read(CHUNK)
             except OSError:
                 chunk = b""
-            await queue.put((delay.due(), chunk))
+            await queue.put((delay.delivery_time(), chunk))
             if not chunk:
                 return
 
     reading = asyncio.ensure_future(read())
     try:
         while True:
-            due, chunk = await queue.get()
-            wait = due - asyncio.get_running_loop().time()
+            delivery_time, chunk = await queue.get()
+            wait = delivery_time - asyncio.get_running_loop().time()
             if wait > 0:
                 await asyncio.sleep(wait)
             if not chunk:

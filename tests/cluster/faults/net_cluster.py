@@ -63,7 +63,7 @@ class Watcher:
             self._changed.notify_all()
 
     def wait_for(self, condition, what, seconds=60.0):
-        """The first line that meets `condition`; fails if the watcher ends or the time is over before."""
+        """The first line that meets `condition`; fails if the watcher ends or the time runs out first."""
         seen, deadline = 0, time.monotonic() + seconds
         with self._changed:
             while True:
@@ -82,7 +82,7 @@ class Watcher:
         self.popen.wait(10)
         return done
 
-    def of(self, kind):
+    def lines_of(self, kind):
         with self._changed:
             return [line for line in self.lines if line["event"] == kind]
 
@@ -215,8 +215,9 @@ class NetCluster:
         elif phase == "saving":
             self._wait_for_step(self.steps // 4)
             # A save of a few milliseconds may be missed on a busy machine; then the fault comes right after it.
-            saved = len(self.watcher.of("checkpoint"))
-            poll(lambda: self._saves() or len(self.watcher.of("checkpoint")) > saved, "a save is under way", 60)
+            saved = len(self.watcher.lines_of("checkpoint"))
+            poll(lambda: self._save_is_under_way() or len(self.watcher.lines_of("checkpoint")) > saved,
+                 "a save is under way", 60)
         elif phase == "finishing":
             self._wait_for_step(self.steps)
         else:
@@ -228,7 +229,7 @@ class NetCluster:
     def _wait_for_step(self, step):
         self.watcher.wait_for(lambda line: line["event"] == "step" and line["step"] >= step, f"step {step}")
 
-    def _saves(self):
+    def _save_is_under_way(self):
         return any(name.endswith(".partial") for name in os.listdir(self.run_folder))
 
     def leftovers(self):
@@ -241,7 +242,7 @@ class NetCluster:
         """The explanation that the operator gets: `trainctl why`."""
         return self.trainctl("why", self.job).stdout
 
-    def story(self):
+    def all_logs(self):
         """All the logs, for a test that failed."""
         parts = [f"--- {log.name}\n{log.read_text(errors='replace')[-6000:]}" for log in self.logs]
         if self.watcher:

@@ -5,8 +5,8 @@
     network.host("b").link(up=False)
     network.close()
 
-Each host is a namespace with `eth0` at the bridge, which has its own namespace; so two networks with the same
-addresses are separate from each other and from the machine. Needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN),
+Each host is a namespace with `eth0` at the bridge, which has its own namespace; therefore two networks with the
+same addresses are separate from each other and from the machine. Needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN),
 iproute2 and iptables; `Network` raises a RuntimeError that says what is missing.
 """
 
@@ -117,7 +117,7 @@ class Host:
 
 class Network:
     def __init__(self, name, hosts):
-        """`name` is unique on this machine. `hosts` are short names; their addresses are 10.77.0.1 and on, in order."""
+        """`name` is unique on this machine. `hosts` are short names; their addresses are 10.77.0.1, .2, ..."""
         require_namespaces()
         self.switch = f"ty-{name}-sw"
         self.hosts = {}

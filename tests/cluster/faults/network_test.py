@@ -23,17 +23,17 @@ def echo(connection):
     while data := connection.recv(1 << 16):
         connection.sendall(data)
 def count():
-    udp, came = socket.socket(type=socket.SOCK_DGRAM), 0
+    udp, received = socket.socket(type=socket.SOCK_DGRAM), 0
     udp.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE
     udp.bind(("0.0.0.0", PORT))
     while True:
         data, peer = udp.recvfrom(10)
         if len(data) == 2:
             try:
-                udp.sendto(str(came).encode(), peer)
+                udp.sendto(str(received).encode(), peer)
             except PermissionError:
                 pass  # the sender gets this error for a dropped packet; the request is repeated
-        came += len(data) == 1
+        received += len(data) == 1
 tcp = socket.create_server(("0.0.0.0", PORT))
 threading.Thread(target=count, daemon=True).start()
 print("listening", flush=True)
@@ -115,7 +115,7 @@ def pair(tmp_path):
     pair.close()
 
 
-def test_two_networks_with_the_same_addresses_do_not_meet(pair):
+def test_two_networks_with_the_same_addresses_are_separate(pair):
     other = network.Network(f"{os.getpid()}-o", ["a", "b"])
 
     done = subprocess.run([*other.host("a").prefix, sys.executable, "-c", CLIENT, pair.b.address, str(PORT), "1"],
@@ -149,12 +149,12 @@ def test_a_link_that_is_down_carries_nothing_until_it_is_up(pair):
 def test_the_share_of_lost_packets_is_as_requested(pair):
     pair.b.lose(0.1)
     # Both directions lose packets, so the request may be repeated; b counts what arrived.
-    came = pair.run_on_a(DATAGRAMS, pair.b.address, 2000)
+    received = pair.run_on_a(DATAGRAMS, pair.b.address, 2000)
 
     pair.network.heal()
 
-    assert 1700 < came < 1900, came
-    assert pair.run_on_a(DATAGRAMS, pair.b.address, 500) == came + 500
+    assert 1700 < received < 1900, received
+    assert pair.run_on_a(DATAGRAMS, pair.b.address, 500) == received + 500
 
 
 def test_a_limited_link_has_the_requested_rate(pair):
