@@ -29,15 +29,15 @@ def run_folder(tmp_path):
     return tmp_path
 
 
-def checkpoint(*words, expect=0, stdin=subprocess.DEVNULL):
-    done = subprocess.run([harness.BIN / "trainctl", "checkpoint", *map(str, words)], stdin=stdin, capture_output=True,
-                          text=True, timeout=60)
-    assert done.returncode == expect, (words, done)
+def checkpoint(*arguments, expect=0, stdin=subprocess.DEVNULL):
+    done = subprocess.run([harness.BIN / "trainctl", "checkpoint", *map(str, arguments)], stdin=stdin,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == expect, (arguments, done)
     return done
 
 
-def objects(*words, expect=0):
-    return harness.events(checkpoint(*words, "--json", expect=expect).stdout)
+def objects(*arguments, expect=0):
+    return harness.events(checkpoint(*arguments, "--json", expect=expect).stdout)
 
 
 def flip(path, at, bit=0):
@@ -73,7 +73,7 @@ def test_ls_shows_what_is_not_a_checkpoint(run_folder):
     assert "step-00000400.g3.partial: not a checkpoint" in text and "left by a crash" in text
 
 
-def test_verify_names_every_problem_and_ends_with_one(run_folder):
+def test_verify_names_every_problem_and_gives_exit_code_1(run_folder):
     shard = run_folder / "step-00000200" / SHARD
     flip(shard, shard.stat().st_size - 1)
     (run_folder / "step-00000100" / SHARD).unlink()
@@ -99,18 +99,18 @@ def test_verify_of_a_copy_under_another_name_works(run_folder):
     assert steps(run_folder) == [300, 200]
 
 
-@pytest.mark.parametrize("words", [("verify", "nowhere"), ("ls", "nowhere"), ("show", "."), ("verify", "."),
+@pytest.mark.parametrize("arguments", [("verify", "nowhere"), ("ls", "nowhere"), ("show", "."), ("verify", "."),
                                    ("rm", "."),
                                    ("verify", "a-file"), ("verify", ".", "--step", "7")], ids=" ".join)
-def test_bad_input_ends_with_two(tmp_path, words):
+def test_bad_input_gives_exit_code_2(tmp_path, arguments):
     (tmp_path / "a-file").write_text("x")
 
-    done = checkpoint(words[0], tmp_path / words[1], *words[2:], expect=2)
+    done = checkpoint(arguments[0], tmp_path / arguments[1], *arguments[2:], expect=2)
 
     assert str(tmp_path) in done.stderr
 
 
-def test_show_tells_what_a_checkpoint_holds(run_folder):
+def test_show_prints_the_contents_of_a_checkpoint(run_folder):
     shown, = objects("show", run_folder, "--tensors")
 
     assert shown["step"] == 300 and shown["manifest"]["job"] == {"id": "abcdefgh", "name": "small"}
@@ -121,7 +121,7 @@ def test_show_tells_what_a_checkpoint_holds(run_folder):
     assert shown["manifest"]["files"][0]["hash"] in checkpoint("show", run_folder).stdout
 
 
-def test_rm_asks_and_keeps_the_last_good_one(run_folder):
+def test_rm_needs_a_confirmation_and_keeps_the_last_good_checkpoint(run_folder):
     done = checkpoint("rm", run_folder, "--step", 100, expect=2)
     assert "--yes" in done.stderr
     assert steps(run_folder) == [300, 200, 100]
@@ -134,7 +134,7 @@ def test_rm_asks_and_keeps_the_last_good_one(run_folder):
     assert "last good" in done.stderr and steps(run_folder) == [200]
 
 
-def test_rm_leaves_what_is_being_read_and_what_is_being_trained_into(run_folder):
+def test_rm_refuses_a_checkpoint_that_is_being_read_and_a_folder_in_which_a_job_trains(run_folder):
     with open(run_folder / "step-00000100" / "manifest.json") as manifest:
         fcntl.flock(manifest, fcntl.LOCK_SH)
         assert "being read" in checkpoint("rm", run_folder, "--step", 100, "--yes", expect=2).stderr
@@ -147,7 +147,7 @@ def test_rm_leaves_what_is_being_read_and_what_is_being_trained_into(run_folder)
     assert steps(run_folder) == [300, 200, 100]
 
 
-def test_rm_of_partials_takes_what_crashes_left(run_folder):
+def test_rm_with_partials_removes_leftovers_of_crashes(run_folder):
     (run_folder / "step-00000400.g3.partial").mkdir()
     (run_folder / "step-00000400.g3.partial" / SHARD).write_text("half")
     (run_folder / "metrics.jsonl.tmp-7").write_text("x")
@@ -158,7 +158,7 @@ def test_rm_of_partials_takes_what_crashes_left(run_folder):
     assert [line["kind"] for line in objects("ls", run_folder)] == ["checkpoint"] * 3
 
 
-def test_a_terminal_sees_how_far_verify_has_got(run_folder):
+def test_verify_shows_its_progress_on_a_terminal(run_folder):
     leader, follower = pty.openpty()
     done = subprocess.run([harness.BIN / "trainctl", "checkpoint", "verify", run_folder], stderr=follower,
                           stdout=subprocess.PIPE, env={**os.environ, "TERM": "xterm"}, text=True, timeout=60)
@@ -175,8 +175,8 @@ def test_python_safetensors_opens_every_shard(run_folder):
         manifest = json.loads((folder / "manifest.json").read_text())
         for entry in manifest["files"]:
             with safe_open(folder / entry["name"], framework="numpy") as shard:
-                held = {name: shard.get_tensor(name) for name in shard.keys()}
+                tensors = {name: shard.get_tensor(name) for name in shard.keys()}
             for tensor in manifest["tensors"]:
                 is_parameter = tensor["role"] == "parameter"
                 name = tensor["name"] if is_parameter else f"optimizer.{tensor['role']}.{tensor['name']}"
-                assert list(held[name].shape) == tensor["shape"] and held[name].dtype == numpy.float32
+                assert list(tensors[name].shape) == tensor["shape"] and tensors[name].dtype == numpy.float32

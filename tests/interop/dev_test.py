@@ -45,7 +45,7 @@ def setup(checkout, prefix=(), env=None):
                           timeout=120, stdin=subprocess.DEVNULL)
 
 
-def test_missing_packages_and_not_root_names_the_command(checkout):
+def test_setup_without_root_names_the_command_that_installs_missing_packages(checkout):
     (checkout / "requirements" / "apt.txt").write_text("trainyard-no-such-package\n")
 
     done = setup(checkout, AS_NOBODY)
@@ -55,7 +55,7 @@ def test_missing_packages_and_not_root_names_the_command(checkout):
     assert "Traceback" not in done.stderr
 
 
-def test_nothing_missing_asks_for_no_root_and_calls_no_apt(checkout):
+def test_setup_with_nothing_missing_needs_no_root_and_calls_no_apt(checkout):
     env = fake_program(checkout, "apt-get", "echo called >> /proc/self/cwd/apt-was-called; exit 1")
     env["PIP_INDEX_URL"] = "http://127.0.0.1:9/simple"
     env.pop("PIP_FIND_LINKS", None)
@@ -63,14 +63,14 @@ def test_nothing_missing_asks_for_no_root_and_calls_no_apt(checkout):
 
     done = setup(checkout, AS_NOBODY, env)
 
-    # Setup reached the wheels, for which there is no network here.
+    # Setup continued to the wheels, which it cannot download from this address.
     assert not (checkout / "apt-was-called").exists()
     assert done.returncode == 1
     assert "package index did not answer" in done.stderr, done.stderr
     assert "run ./dev setup again" in done.stderr
 
 
-def test_a_disk_too_small_is_told_before_anything_is_fetched(checkout):
+def test_setup_on_a_disk_that_is_too_small_fails_before_it_downloads_anything(checkout):
     env = fake_program(checkout, "df", "echo Avail; echo 512000")
 
     done = setup(checkout, AS_NOBODY, env)
@@ -80,7 +80,7 @@ def test_a_disk_too_small_is_told_before_anything_is_fetched(checkout):
     assert not (checkout / ".deps" / "python").exists()
 
 
-def test_a_folder_of_somebody_else_is_told(checkout):
+def test_setup_in_a_folder_of_another_user_fails_with_a_message(checkout):
     if not AS_NOBODY:
         checkout.chmod(0o555)
     else:
@@ -95,20 +95,20 @@ def test_a_folder_of_somebody_else_is_told(checkout):
 @pytest.mark.parametrize("arguments", [["frobnicate"], [], ["build", "--preset", "relaese"], ["setup", "everything"],
                                        ["test", "--quick"], ["sim", "one"], ["tidy", "--slow"]],
                          ids=lambda words: " ".join(words) or "nothing")
-def test_wrong_usage_is_exit_2_with_a_sentence(checkout, arguments):
+def test_wrong_usage_gives_exit_code_2_and_a_sentence(checkout, arguments):
     done = subprocess.run(["./dev", *arguments], cwd=checkout, capture_output=True, text=True)
 
     assert done.returncode == 2
     assert done.stdout + done.stderr
 
 
-def test_the_tree_keeps_the_rules_a_program_can_check():
+def test_the_tree_follows_the_rules_that_tidy_checks():
     done = subprocess.run([harness.ROOT / "dev", "tidy", "--quick"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("verb", ["setup", "build", "test", "fmt", "tidy", "sim", "demo"])
-def test_every_verb_explains_itself(checkout, verb):
+def test_every_verb_has_a_help_text(checkout, verb):
     done = subprocess.run(["./dev", verb, "--help"], cwd=checkout, capture_output=True, text=True)
 
     assert done.returncode == 0
@@ -129,7 +129,7 @@ CASES = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_the_closing_line_adds_up_cases_of_both_kinds(tmp_path):
+def test_the_last_line_adds_up_the_cases_of_ctest_and_pytest(tmp_path):
     pytest_file = ('<testsuites><testsuite><testcase classname="m" name="p"/>'
                    '<testcase classname="m" name="q"><failure/></testcase></testsuite></testsuites>')
 
@@ -161,7 +161,7 @@ def test_no_test_at_all_is_not_a_success(tmp_path):
     assert done.returncode == 1
 
 
-def test_pins_are_exact_and_the_small_set_is_part_of_the_whole():
+def test_pins_are_exact_and_the_build_packages_are_a_subset_of_all():
     def pins(name):
         lines = (pathlib.Path(harness.ROOT) / "requirements" / name).read_text().splitlines()
         return {line for line in lines if line and not line.startswith("#")}

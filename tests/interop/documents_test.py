@@ -23,7 +23,7 @@ def readme_script():
         if background:
             parts.append(f"( exec {body.strip()} ) &")
             parts.append(f"for _ in $(seq 200); do "
-                     f"(: </dev/tcp/127.0.0.1/{README_PORT}) 2>/dev/null && break; sleep 0.05; done")
+                         f"(: </dev/tcp/127.0.0.1/{README_PORT}) 2>/dev/null && break; sleep 0.05; done")
         else:
             parts.append(body.strip())
     return "\n".join(parts) + "\n"
@@ -40,7 +40,7 @@ def port_is_free(port):
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_run_as_they_stand(tmp_path):
+def test_the_commands_of_the_readme_run_unchanged(tmp_path):
     assert port_is_free(README_PORT), f"port {README_PORT} is in use: first end the coordinator on this machine"
     processes.start_following()
     log = tmp_path / "readme.log"
@@ -66,7 +66,7 @@ def requirement_rows():
     for line in (harness.ROOT / "docs" / "requirements.md").read_text().splitlines():
         match = re.match(r"^\| (\d+) \| (.+?) \| (.+?) \|(.*)\|$", line)
         if match:
-            assert int(match[1]) not in rows, f"row {match[1]} stands twice"
+            assert int(match[1]) not in rows, f"row {match[1]} occurs twice"
             rows[int(match[1])] = (match[3], match[4].strip())
     return rows
 
@@ -80,22 +80,22 @@ def test_every_requirement_has_one_row_with_a_state():
     assert not without_reason
 
 
-def test_what_the_requirements_name_exists():
+def test_files_that_the_requirements_name_exist():
     for number, (_, shown) in requirement_rows().items():
         for path in re.findall(r"`((?:tests|worker|bench|configs)/[\w./-]+)`", shown):
             assert (harness.ROOT / path).exists(), f"row {number} names {path}"
 
 
-def test_links_of_the_documents_lead_somewhere():
+def test_links_in_the_documents_point_to_existing_files():
     for document in [harness.ROOT / "README.md", harness.ROOT / "CONTRIBUTING.md",
                      *(harness.ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             path = pathlib.Path(document.parent / target)
-            assert path.exists(), f"{document.relative_to(harness.ROOT)} leads to {target}"
+            assert path.exists(), f"{document.relative_to(harness.ROOT)} links to {target}, which does not exist"
 
 
 def table_of_the_architecture(name):
-    """What ARCHITECTURE.md has between the marks of this table."""
+    """The text between the marks of this table in ARCHITECTURE.md."""
     text = (harness.ROOT / "ARCHITECTURE.md").read_text()
     return text.split(f"<!-- {name} -->\n")[1].split(f"<!-- /{name} -->")[0]
 

@@ -42,7 +42,7 @@ def test_the_api_refuses_a_wrong_spec_with_every_problem(one_host, stubs):
     assert "name" in refused.value.details() and "steps" in refused.value.details()
 
 
-def test_a_refusal_names_each_field_as_the_api_does(one_host, stubs):
+def test_a_refusal_names_each_field_by_its_path_in_the_request(one_host, stubs):
     spec = stubs.job.JobSpec(name="refused", train=stubs.job.Train(data=stubs.job.Data(text=["corpus"])))
     spec.train.batch.global_size = 0
 
