@@ -18,7 +18,7 @@ struct SpawnOptions {
   std::string program;  // absolute path
   std::vector<std::string> arguments;
   std::string output_path;  // both streams are appended here
-  // (descriptor in this process, descriptor in the child). The first may be close-on-exec; the second must be 3 or more.
+  // (descriptor in this process, descriptor in the child). The first may be close-on-exec; the second is at least 3.
   std::vector<std::pair<int, int>> descriptors;
 };
 

@@ -63,12 +63,12 @@ class CommandLine : public testing::Test {
   }
 
   // The error message for these arguments; empty: they are accepted.
-  std::string Wrong(std::vector<std::string> words) {
-    std::vector<std::string> reversed(words.rbegin(), words.rend());
+  std::string ErrorFor(std::vector<std::string> arguments) {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     try {
       app_.parse(reversed);
     } catch (const CLI::ParseError& error) {
-      return CommandLineErrorMessage(app_, error, words);
+      return CommandLineErrorMessage(app_, error, arguments);
     }
     return "";
   }
@@ -79,23 +79,24 @@ class CommandLine : public testing::Test {
 };
 
 TEST_F(CommandLine, VerbOfAnotherProgram_SuggestsTheRightVerb) {
-  EXPECT_THAT(Wrong({"delete", "k3x7q2ab"}), HasSubstr("there is no verb 'delete': `trainctl cancel JOB` ends a job"));
-  for (const char* word : {"get", "kill", "top", "stop", "start"}) {
-    EXPECT_THAT(Wrong({"--coordinator", "h:1", word}), HasSubstr("`trainctl ")) << word;
+  EXPECT_THAT(ErrorFor({"delete", "k3x7q2ab"}),
+              HasSubstr("there is no verb 'delete': `trainctl cancel JOB` ends a job"));
+  for (const char* verb : {"get", "kill", "top", "stop", "start"}) {
+    EXPECT_THAT(ErrorFor({"--coordinator", "h:1", verb}), HasSubstr("`trainctl ")) << verb;
   }
 }
 
 TEST_F(CommandLine, MisspeltVerb_SuggestsTheNearestVerb) {
-  EXPECT_EQ(Wrong({"lits"}), "there is no verb 'lits'; did you mean 'list'? Verbs: list, checkpoint");
-  EXPECT_EQ(Wrong({"checkpoint", "verfy"}), "there is no verb 'verfy'; did you mean 'verify'? Verbs: verify");
-  EXPECT_EQ(Wrong({}), "no verb is given; see trainctl --help. Verbs: list, checkpoint");
+  EXPECT_EQ(ErrorFor({"lits"}), "there is no verb 'lits'; did you mean 'list'? Verbs: list, checkpoint");
+  EXPECT_EQ(ErrorFor({"checkpoint", "verfy"}), "there is no verb 'verfy'; did you mean 'verify'? Verbs: verify");
+  EXPECT_EQ(ErrorFor({}), "no verb is given; see trainctl --help. Verbs: list, checkpoint");
 }
 
 TEST_F(CommandLine, ExtraArguments_AreListedInOrder) {
-  EXPECT_EQ(Wrong({"list", "-x", "json"}), "unexpected arguments: -x json (see trainctl list --help)");
+  EXPECT_EQ(ErrorFor({"list", "-x", "json"}), "unexpected arguments: -x json (see trainctl list --help)");
 }
 
-TEST_F(CommandLine, Alias_IsAccepted) { EXPECT_EQ(Wrong({"ls", "--json"}), ""); }
+TEST_F(CommandLine, Alias_IsAccepted) { EXPECT_EQ(ErrorFor({"ls", "--json"}), ""); }
 
 TEST(RequestsJson, RecognisesBothForms) {
   EXPECT_TRUE(RequestsJson({"list", "--json"}));

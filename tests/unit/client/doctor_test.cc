@@ -20,25 +20,25 @@ using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 using Kind = HostVerdict::Kind;
 
-// A cluster whose pairs are as fast as their slower host, within ten percent.
-struct Rack {
-  explicit Rack(size_t count) {
+// A simulated cluster. Each pair is as fast as its slower host, with a variation of at most ten percent.
+struct FakeCluster {
+  explicit FakeCluster(size_t count) {
     for (size_t i = 0; i < count; ++i) hosts.push_back({.name = absl::StrCat("w", i), .cores = 4});
   }
 
   ProbeResult Probe(const ProbePair& pair) const {
     ProbeResult result{.hosts = pair, .error = "", .gflops = {}};
-    double wobble = 0.95;
+    double variation = 0.95;
     for (const std::string& host : pair) {
-      wobble += 0.001 * static_cast<double>(std::hash<std::string>()(host) % 100);
-      result.gflops.push_back(slow_compute.count(host) > 0 ? 60 : 200 * wobble);
+      variation += 0.001 * static_cast<double>(std::hash<std::string>()(host) % 100);
+      result.gflops.push_back(slow_compute.count(host) > 0 ? 60 : 200 * variation);
       if (dead.count(host) > 0) result.error = "the probe failed: a collective broke";
     }
     if (pair.size() < 2) return result;
     result.latency_s = 20e-6;
-    result.bytes_per_s = 1e9 * wobble;
+    result.bytes_per_s = 1e9 * variation;
     for (const std::string& host : pair) {
-      if (slow_network.count(host) > 0) result.bytes_per_s = 2e8 * wobble;
+      if (slow_network.count(host) > 0) result.bytes_per_s = 2e8 * variation;
       if (high_latency.count(host) > 0) result.latency_s = 5e-3;
     }
     return result;
@@ -51,7 +51,7 @@ struct Rack {
   }
 
   // Host → verdict, for hosts that are not good.
-  std::map<std::string, Kind> Bad() {
+  std::map<std::string, Kind> BadHosts() {
     auto first = Round(FirstRound(hosts));
     second_pairs = SecondRound(hosts, first, limits);
     std::set<std::string> busy;
@@ -74,30 +74,30 @@ struct Rack {
 };
 
 TEST(Doctor, FirstRoundPairsNeighbours) {
-  EXPECT_THAT(FirstRound(Rack(4).hosts), ElementsAre(ElementsAre("w0", "w1"), ElementsAre("w2", "w3")));
-  EXPECT_THAT(FirstRound(Rack(3).hosts), ElementsAre(ElementsAre("w0", "w1"), ElementsAre("w2")));
+  EXPECT_THAT(FirstRound(FakeCluster(4).hosts), ElementsAre(ElementsAre("w0", "w1"), ElementsAre("w2", "w3")));
+  EXPECT_THAT(FirstRound(FakeCluster(3).hosts), ElementsAre(ElementsAre("w0", "w1"), ElementsAre("w2")));
   EXPECT_THAT(FirstRound({}), IsEmpty());
 }
 
 TEST(Doctor, GoodHosts_NeedNoSecondRound) {
-  Rack rack(64);
+  FakeCluster cluster(64);
 
-  EXPECT_TRUE(rack.Bad().empty());
-  EXPECT_THAT(rack.second_pairs, IsEmpty());
+  EXPECT_TRUE(cluster.BadHosts().empty());
+  EXPECT_THAT(cluster.second_pairs, IsEmpty());
 }
 
 TEST(Doctor, TwoRounds_FindExactlyTheSlowHostsOf64) {
   for (size_t a = 0; a < 64; ++a) {
     for (size_t b = a; b < 64; ++b) {
-      Rack rack(64);
-      rack.slow_network = {absl::StrCat("w", a), absl::StrCat("w", b)};
+      FakeCluster cluster(64);
+      cluster.slow_network = {absl::StrCat("w", a), absl::StrCat("w", b)};
 
-      std::map<std::string, Kind> bad = rack.Bad();
+      std::map<std::string, Kind> bad = cluster.BadHosts();
 
       std::map<std::string, Kind> expected;
-      for (const std::string& host : rack.slow_network) expected[host] = Kind::kBadNetwork;
+      for (const std::string& host : cluster.slow_network) expected[host] = Kind::kBadNetwork;
       ASSERT_EQ(bad, expected) << a << " and " << b;
-      ASSERT_LE(rack.second_pairs.size(), 4u);
+      ASSERT_LE(cluster.second_pairs.size(), 4u);
     }
   }
 }
@@ -106,41 +106,41 @@ TEST(Doctor, EachKindOfProblem_IsFoundAtEveryPosition) {
   for (size_t count : {3, 4, 5, 8, 63}) {
     for (size_t at = 0; at < count; ++at) {
       const std::string host = absl::StrCat("w", at);
-      Rack compute(count), network(count), latency(count), dead(count);
+      FakeCluster compute(count), network(count), latency(count), dead(count);
       compute.slow_compute = network.slow_network = latency.high_latency = dead.dead = {host};
 
-      EXPECT_EQ(compute.Bad(), (std::map<std::string, Kind>{{host, Kind::kSlowCompute}})) << count << " " << host;
+      EXPECT_EQ(compute.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kSlowCompute}})) << count << " " << host;
       // With three hosts, one is alone in the first round, and the only pair has nothing to be compared with.
       if (count > 3) {
-        EXPECT_EQ(network.Bad(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
-        EXPECT_EQ(latency.Bad(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
-        EXPECT_EQ(dead.Bad(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
+        EXPECT_EQ(network.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
+        EXPECT_EQ(latency.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
+        EXPECT_EQ(dead.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
       }
     }
   }
 }
 
-TEST(Doctor, TwoHosts_AreBothSuspect) {
-  Rack rack(2);
-  rack.dead = {"w1"};
+TEST(Doctor, BadPairOfOnlyTwoHosts_MakesBothSuspect) {
+  FakeCluster cluster(2);
+  cluster.dead = {"w1"};
 
-  EXPECT_EQ(rack.Bad(), (std::map<std::string, Kind>{{"w0", Kind::kSuspect}, {"w1", Kind::kSuspect}}));
+  EXPECT_EQ(cluster.BadHosts(), (std::map<std::string, Kind>{{"w0", Kind::kSuspect}, {"w1", Kind::kSuspect}}));
 }
 
 TEST(Doctor, OddHost_IsPairedWithAFastHostInTheSecondRound) {
-  Rack rack(5);
+  FakeCluster cluster(5);
 
-  EXPECT_TRUE(rack.Bad().empty());
-  ASSERT_EQ(rack.second_pairs.size(), 1u);
-  EXPECT_EQ(rack.second_pairs[0][0], "w4");
+  EXPECT_TRUE(cluster.BadHosts().empty());
+  ASSERT_EQ(cluster.second_pairs.size(), 1u);
+  EXPECT_EQ(cluster.second_pairs[0][0], "w4");
 }
 
 TEST(Doctor, MatrixProducts_AreComparedPerCore) {
-  Rack rack(4);
-  rack.hosts[0].cores = 1;
-  rack.slow_compute = {"w0"};  // 60 GFLOP/s on one core are more than 200 on four
+  FakeCluster cluster(4);
+  cluster.hosts[0].cores = 1;
+  cluster.slow_compute = {"w0"};  // 60 GFLOP/s on one core are more than 200 on four
 
-  EXPECT_TRUE(rack.Bad().empty());
+  EXPECT_TRUE(cluster.BadHosts().empty());
 }
 
 v1::HostStatus GoodHost(const std::string& name) {
@@ -165,7 +165,7 @@ struct CheckRow {
   const char* text;
 };
 
-TEST(DoctorChecks, NameTheProblemOfAHost) {
+TEST(DoctorChecks, EachProblemOfAHost_IsNamed) {
   const CheckRow rows[] = {
       {"away", [](v1::HostStatus& h) { h.set_attached(false); }, Finding::Level::kProblem, "is not attached"},
       {"silent", [](v1::HostStatus& h) { h.set_reachable(false); }, Finding::Level::kProblem, "does not answer"},

@@ -38,7 +38,7 @@ TEST(EventLine, NonFiniteLoss_IsNull) {
   EXPECT_TRUE(json["loss"].is_null());
 }
 
-TEST(EventLine, OtherKinds) {
+TEST(EventLine, OtherKinds_HaveTheirOwnKeys) {
   EXPECT_EQ(EventLine(StateEvent(1, v1::JOB_STATE_RUNNING, "all \"ready\"")),
             R"({"event":"state","state":"RUNNING","reason":"all \"ready\"","restarts":0,"sequence":1,"generation":0,)"
             R"("time_s":0.0})");

@@ -23,7 +23,7 @@ class FakeCoordinator final : public v1::JobService::Service {
   struct Act {
     std::vector<v1::Event> events;
     grpc::Status status;
-    bool hang = false;  // until the caller cancels
+    bool hang = false;  // the call waits until the caller cancels it
   };
 
   explicit FakeCoordinator(std::deque<Act> acts) : acts_(std::move(acts)) {
@@ -34,9 +34,18 @@ class FakeCoordinator final : public v1::JobService::Service {
   }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-  std::vector<uint64_t> asked_after() {
+  // The positions after which the calls requested events: sequence numbers, steps, steps of evaluations.
+  std::vector<uint64_t> after_sequences() {
     absl::MutexLock lock(&mu_);
-    return asked_after_;
+    return after_sequences_;
+  }
+  std::vector<uint64_t> after_steps() {
+    absl::MutexLock lock(&mu_);
+    return after_steps_;
+  }
+  std::vector<uint64_t> after_eval_steps() {
+    absl::MutexLock lock(&mu_);
+    return after_eval_steps_;
   }
 
   // The authorization headers of the calls.
@@ -50,26 +59,17 @@ class FakeCoordinator final : public v1::JobService::Service {
     token_folder_ = folder;
   }
 
-  std::vector<uint64_t> asked_after_step() {
-    absl::MutexLock lock(&mu_);
-    return asked_after_step_;
-  }
-  std::vector<uint64_t> asked_after_eval() {
-    absl::MutexLock lock(&mu_);
-    return asked_after_eval_;
-  }
-
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::Event>* writer) override {
     Act act;
     {
       absl::MutexLock lock(&mu_);
-      asked_after_.push_back(request->after_sequence());
+      after_sequences_.push_back(request->after_sequence());
       const auto& metadata = context->client_metadata();
       const auto token = metadata.find("authorization");
       authorizations_.push_back(token == metadata.end() ? "" : std::string(token->second.data(), token->second.size()));
-      asked_after_step_.push_back(request->after_step());
-      asked_after_eval_.push_back(request->after_eval_step());
+      after_steps_.push_back(request->after_step());
+      after_eval_steps_.push_back(request->after_eval_step());
       if (acts_.empty()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "the script has ended");
       act = acts_.front();
       acts_.pop_front();
@@ -103,9 +103,9 @@ class FakeCoordinator final : public v1::JobService::Service {
   std::deque<Act> acts_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> authorizations_ ABSL_GUARDED_BY(mu_);
   std::string token_folder_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint64_t> asked_after_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint64_t> asked_after_step_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint64_t> asked_after_eval_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> after_sequences_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> after_steps_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> after_eval_steps_ ABSL_GUARDED_BY(mu_);
   int submits_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -175,7 +175,7 @@ TEST(JobStream, DeliversEveryEventOnceUpToTheFinalState) {
   EXPECT_EQ(followed.delivered, std::vector<std::string>({"RUNNING", "s1", "e1", "c1", "SUCCEEDED"}));
 }
 
-TEST(JobStream, ContinuesAfterTheCoordinatorReturns) {
+TEST(JobStream, ContinuesWhenTheCoordinatorAnswersAgain) {
   FakeCoordinator coordinator(
       {{.events = {StepEvent(2, 1, 5), StepEvent(3, 2, 5)}, .status = kGoingDown},
        {.events = {}, .status = kGoingDown},
@@ -185,7 +185,7 @@ TEST(JobStream, ContinuesAfterTheCoordinatorReturns) {
 
   ASSERT_TRUE(followed.end.ok()) << followed.end.status();
   EXPECT_EQ(followed.delivered, std::vector<std::string>({"s1", "s2", "s3", "FAILED"}));
-  EXPECT_EQ(coordinator.asked_after(), std::vector<uint64_t>({0, 3, 3}));
+  EXPECT_EQ(coordinator.after_sequences(), std::vector<uint64_t>({0, 3, 3}));
   ASSERT_EQ(followed.notices.size(), 2u);
   EXPECT_EQ(followed.notices[1], "the coordinator answers again");
 }
@@ -213,9 +213,9 @@ TEST(JobStream, RestartedCoordinator_MayRepeatSteps) {
   Followed followed = Follow(coordinator);
 
   EXPECT_EQ(followed.delivered, std::vector<std::string>({"RUNNING", "s1", "e1", "s2", "s3", "e3", "SUCCEEDED"}));
-  EXPECT_EQ(coordinator.asked_after(), std::vector<uint64_t>({0, 4}));
-  EXPECT_EQ(coordinator.asked_after_step(), std::vector<uint64_t>({0, 2}));
-  EXPECT_EQ(coordinator.asked_after_eval(), std::vector<uint64_t>({0, 1}));
+  EXPECT_EQ(coordinator.after_sequences(), std::vector<uint64_t>({0, 4}));
+  EXPECT_EQ(coordinator.after_steps(), std::vector<uint64_t>({0, 2}));
+  EXPECT_EQ(coordinator.after_eval_steps(), std::vector<uint64_t>({0, 1}));
 }
 
 TEST(JobStream, StartOver_DeliversNoStateTwice) {
@@ -242,7 +242,7 @@ TEST(JobStream, UnknownJob_IsReportedImmediately) {
   EXPECT_EQ(Follow(coordinator).end.status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(JobStream, GivesUpWhenTheCoordinatorStaysAway) {
+TEST(JobStream, CoordinatorThatDoesNotAnswer_EndsTheStreamAtTheTimeLimit) {
   FakeCoordinator coordinator({{.events = {}, .status = kGoingDown}, {.events = {}, .status = kGoingDown}});
   RetryOptions options = kFast;
   options.give_up = absl::ZeroDuration();

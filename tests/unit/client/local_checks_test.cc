@@ -41,7 +41,7 @@ class LocalChecksTest : public testing::Test {
   v1::JobSpec spec_;
 };
 
-TEST_F(LocalChecksTest, EnoughTextIsFine) {
+TEST_F(LocalChecksTest, EnoughText_IsAccepted) {
   EXPECT_EQ(Errors({"full.txt"}), "");
   EXPECT_EQ(Errors({"*.txt"}), "");
   EXPECT_EQ(Errors({"."}), "");

@@ -96,7 +96,7 @@ v1::Event NoticeEvent(uint64_t generation, const std::string& rule, const std::s
   return event;
 }
 
-v1::ListEventsResponse Chain() {
+v1::ListEventsResponse EventsOfTwoGenerations() {
   v1::ListEventsResponse events;
   *events.add_events() = StateEvent(1, v1::JOB_STATE_QUEUED, "accepted");
   *events.add_events() = StateEvent(2, v1::JOB_STATE_RUNNING, "all 2 ranks are ready");
@@ -123,7 +123,8 @@ v1::Job SomeJob() {
 }
 
 TEST(Why, ListsOnlyDecisionsAndWarnings_ByGeneration) {
-  EXPECT_EQ(WhyText(SomeJob(), Chain(), {.zone = absl::UTCTimeZone(), .now = absl::UnixEpoch(), .job_ids = false}),
+  EXPECT_EQ(WhyText(SomeJob(), EventsOfTwoGenerations(),
+                    {.zone = absl::UTCTimeZone(), .now = absl::UnixEpoch(), .job_ids = false}),
             "job k3x7q2ab (tiny): PLACED, generation 2, restarts 1\n"
             "  00:00:00.000  queued        accepted\n"
             "generation 1\n"
@@ -138,41 +139,41 @@ TEST(Why, ListsOnlyDecisionsAndWarnings_ByGeneration) {
 TEST(Why, ReportsAnUndisturbedJob_OnlyWithoutDisturbances) {
   v1::Job job = SomeJob();
   job.set_restarts(0);
-  v1::ListEventsResponse calm;
-  *calm.add_events() = StateEvent(1, v1::JOB_STATE_QUEUED, "accepted");
-  *calm.add_events() = NoticeEvent(1, "placement", "generation 1: 2 ranks on w1, w2");
-  calm.mutable_events(1)->mutable_notice()->set_level("info");
+  v1::ListEventsResponse undisturbed;
+  *undisturbed.add_events() = StateEvent(1, v1::JOB_STATE_QUEUED, "accepted");
+  *undisturbed.add_events() = NoticeEvent(1, "placement", "generation 1: 2 ranks on w1, w2");
+  undisturbed.mutable_events(1)->mutable_notice()->set_level("info");
   const EventTextOptions options{.zone = absl::UTCTimeZone(), .now = absl::UnixEpoch(), .job_ids = false};
-  EXPECT_THAT(WhyText(job, calm, options), HasSubstr("nothing disturbed the job"));
-  EXPECT_FALSE(WasDisturbed(job, calm));
+  EXPECT_THAT(WhyText(job, undisturbed, options), HasSubstr("nothing disturbed the job"));
+  EXPECT_FALSE(WasDisturbed(job, undisturbed));
 
   for (const char* rule : {"", "network", "disk", "hang"}) {
-    v1::ListEventsResponse disturbed = calm;
+    v1::ListEventsResponse disturbed = undisturbed;
     *disturbed.add_events() = NoticeEvent(1, rule, "something is wrong");
     EXPECT_THAT(WhyText(job, disturbed, options), Not(HasSubstr("nothing disturbed"))) << rule;
   }
-  EXPECT_THAT(WhyText(SomeJob(), calm, options), Not(HasSubstr("nothing disturbed"))) << "it was restarted";
+  EXPECT_THAT(WhyText(SomeJob(), undisturbed, options), Not(HasSubstr("nothing disturbed"))) << "it was restarted";
 }
 
 TEST(Why, DroppedEvents_LeaveDisturbanceUnknown) {
   v1::Job job = SomeJob();
   job.set_restarts(0);
   job.set_events_dropped(12);
-  v1::ListEventsResponse calm;
-  *calm.add_events() = StateEvent(1, v1::JOB_STATE_QUEUED, "accepted");
+  v1::ListEventsResponse undisturbed;
+  *undisturbed.add_events() = StateEvent(1, v1::JOB_STATE_QUEUED, "accepted");
   const EventTextOptions options{.zone = absl::UTCTimeZone(), .now = absl::UnixEpoch(), .job_ids = false};
 
-  EXPECT_THAT(WhyText(job, calm, options), Not(HasSubstr("nothing disturbed")));
-  EXPECT_THAT(WhyText(job, calm, options), HasSubstr("12 older events have been dropped"));
-  auto json = nlohmann::json::parse(WhyJson(job, calm));
+  EXPECT_THAT(WhyText(job, undisturbed, options), Not(HasSubstr("nothing disturbed")));
+  EXPECT_THAT(WhyText(job, undisturbed, options), HasSubstr("12 older events have been dropped"));
+  auto json = nlohmann::json::parse(WhyJson(job, undisturbed));
   EXPECT_EQ(json["events_dropped"], 12);
   EXPECT_TRUE(json["disturbed"].is_null());
   job.set_restarts(1);
-  EXPECT_EQ(nlohmann::json::parse(WhyJson(job, calm))["disturbed"], true);
+  EXPECT_EQ(nlohmann::json::parse(WhyJson(job, undisturbed))["disturbed"], true);
 }
 
 TEST(Why, JsonIsOneObjectWithTheChain) {
-  auto json = nlohmann::json::parse(WhyJson(SomeJob(), Chain()));
+  auto json = nlohmann::json::parse(WhyJson(SomeJob(), EventsOfTwoGenerations()));
 
   EXPECT_EQ(json["state"], "PLACED");
   ASSERT_EQ(json["chain"].size(), 5u);
@@ -316,7 +317,7 @@ TEST(LogCursor, Tail_IsFoundInTheStoredOutput) {
   EXPECT_THAT(Resumed(cursor, all, {}), ElementsAre("step 10", "step 11"));
 }
 
-TEST(LogCursor, DroppedLines_HideNoNewLines) {
+TEST(LogCursor, IfTheShownLinesAreNoLongerStored_AllLinesAreNew) {
   LogCursor cursor;
   cursor.RecordShown(Line(0, "long gone"));
 

@@ -41,7 +41,7 @@ v1::Job TenSteps() {
   return job;
 }
 
-TEST(TextProgress, GoldenTranscript) {
+TEST(TextProgress, PrintsOneLinePerEvent) {
   MemoryStream out;
   auto progress = NewTextProgress(out.stream(), {}, /*own_daemons=*/false);
 

@@ -48,7 +48,7 @@ TEST_F(RunFolderTest, NewestRun_MatchesTheExactName) {
   EXPECT_EQ(NewestRun(root_ + "/none", "tiny"), "");
 }
 
-TEST_F(RunFolderTest, FolderWithOnlyOwnFiles_CountsAsEmpty) {
+TEST_F(RunFolderTest, FolderWithOnlyFilesOfEveryRun_CountsAsEmpty) {
   std::string folder = Run("a", ".lock", 1);
   fs::create_directories(folder + "/.trainyard/k3x7q2ab");
   EXPECT_TRUE(*RunFolderIsEmpty(folder));
@@ -58,7 +58,7 @@ TEST_F(RunFolderTest, FolderWithOnlyOwnFiles_CountsAsEmpty) {
   EXPECT_FALSE(*RunFolderIsEmpty(folder));
 }
 
-TEST_F(RunFolderTest, NonEmptyFolder_IsRefusedWithBothWaysOut) {
+TEST_F(RunFolderTest, NonEmptyFolder_IsRefusedWithBothRemedies) {
   std::string folder = Run("a", "thesis.txt", 1);
 
   absl::Status refused = CheckRunFolder(folder, /*resume=*/false);

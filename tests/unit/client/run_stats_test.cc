@@ -9,7 +9,7 @@
 namespace trainyard::client {
 namespace {
 
-TEST(RunStats, WithoutEvents) {
+TEST(RunStats, WithoutEvents_AreZero) {
   RunStats stats;
 
   EXPECT_EQ(stats.steps(), 0u);
@@ -37,7 +37,7 @@ TEST(RunStats, SumsStepsAndKeepsTheNewestOtherEvents) {
   EXPECT_EQ(stats.restarts(), 2u);
 }
 
-TEST(RunStats, TimeLeft_FollowsTheRecentPace) {
+TEST(RunStats, TimeLeft_FollowsTheRecentSpeed) {
   RunStats stats;
   stats.Add(StepEvent(1, 1, 5, 30.0));
   for (uint64_t step = 2; step <= 100; ++step) stats.Add(StepEvent(step, step, 5, 0.1));

@@ -41,7 +41,7 @@ TEST(Bytes, AreInBinaryUnits) {
   EXPECT_EQ(BytesText(3 << 20), "3.0 MiB");
 }
 
-TEST(Bars, ShowShareAmountAndRate) {
+TEST(ByteBars, ShowShareAmountAndRate) {
   EXPECT_EQ(ByteBar("verify", 3 << 20, 12 << 20, absl::Seconds(2)),
             "verify [#####...............] 25%  3.0 MiB of 12.0 MiB  1.5 MiB/s");
   EXPECT_EQ(ByteBar("verify step-00000100", 3 << 20, 12 << 20, absl::Seconds(2), 60),
@@ -60,7 +60,7 @@ TEST(ShellWord, IsQuotedIfAShellWouldSplitOrExpandIt) {
   EXPECT_EQ(ShellWord(""), "''");
 }
 
-// The table of `trainctl list` with a long reason that contains a word longer than a line.
+// The table of `trainctl list` with a long reason that contains a path longer than a line.
 std::vector<std::vector<std::string>> WideRows() {
   return {
       {"ID", "NAME", "STATE", "RANKS", "STEP", "RESTARTS", "AGE", "REASON"},
@@ -69,7 +69,7 @@ std::vector<std::vector<std::string>> WideRows() {
        "rank 1 on w2 ended: the disk of /a/very/long/path/without/any/blank/in/it/that/is/longer/than/a/line/is full"}};
 }
 
-std::string Solid(std::string text) {
+std::string WithoutBlanks(std::string text) {
   text.erase(std::remove_if(text.begin(), text.end(), [](char c) { return c == ' ' || c == '\n'; }), text.end());
   return text;
 }
@@ -81,7 +81,7 @@ TEST(Tables, FitAnyWidthWithoutLosingText) {
     for (absl::string_view line : absl::StrSplit(table, '\n')) {
       EXPECT_LE(line.size(), static_cast<size_t>(columns)) << table;
     }
-    std::string characters = Solid(table), all = Solid(Table(WideRows()));
+    std::string characters = WithoutBlanks(table), all = WithoutBlanks(Table(WideRows()));
     std::sort(characters.begin(), characters.end());
     std::sort(all.begin(), all.end());
     EXPECT_EQ(characters, all) << table;
@@ -122,7 +122,7 @@ TEST(LogLines, OnATerminal_KeepColoursAndDropOtherSequences) {
   EXPECT_EQ(LogLineForTerminals("\xc2\x9b"
                                 "2J"),
             "\\xc2\\x9b2J")
-      << "the same order in one character";
+      << "C1 control character, the same as ESC [";
 }
 
 TEST(Json, EscapesCharactersThatTerminalsInterpret) {
@@ -134,7 +134,7 @@ TEST(CutToColumns, CountsNeitherColoursNorBytes) {
   EXPECT_EQ(CutToColumns("\x1b[32m████", 2), "\x1b[32m██\x1b[0m");
 }
 
-TEST(Plot, OfAStraightLine) {
+TEST(Plot, StraightLine_IsDrawnWithScaleAndSteps) {
   std::vector<std::pair<uint64_t, double>> points;
   for (uint64_t step = 1; step <= 12; ++step) points.emplace_back(step, 13.0 - static_cast<double>(step));
 
@@ -147,7 +147,7 @@ TEST(Plot, OfAStraightLine) {
             "         step 1    12\n");
 }
 
-TEST(Plot, InBraille) {
+TEST(Plot, WithUnicode_UsesBrailleDots) {
   EXPECT_EQ(Plot({{1, 2.0}, {2, 1.0}}, {.columns = 17, .rows = 2, .unicode = true}),
             "      2 │⠉⠒⠤⣀\n"
             "      1 │    ⠉⠒⠤⣀\n"
@@ -161,7 +161,7 @@ TEST(Plot, NeedsTwoFinitePoints) {
   EXPECT_EQ(Plot({{1, 2.0}, {2, std::nan("")}}, {}), "");
 }
 
-TEST(Plot, OfEqualLossesIsALineInTheMiddle) {
+TEST(Plot, EqualLosses_AreDrawn) {
   EXPECT_NE(Plot({{1, 2.0}, {9, 2.0}}, {.columns = 20, .rows = 3, .unicode = false}).find('*'), std::string::npos);
 }
 
@@ -300,7 +300,7 @@ TEST(Summary, OfAFailedLastSave_NamesTheUnsavedSteps) {
 TEST(StatusText, FitsSixtyColumnsAndEscapesPaths) {
   v1::Job job = SampleJob();
   job.mutable_spec()->mutable_checkpoint()->set_dir("/runs/\x1b]0;owned\a");
-  job.mutable_ranks(1)->set_exit("killed by signal 9 (SIGKILL), and this is said at some length, so that it is parted");
+  job.mutable_ranks(1)->set_exit("killed by signal 9 (SIGKILL), and this text is long, so that it is wrapped");
 
   std::string text = StatusText(job, 60);
 
