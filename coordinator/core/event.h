@@ -37,7 +37,7 @@ struct ListJobs {
   v1::ListRequest request;
 };
 
-// Finds the jobs whose id is or begins with the text, or else whose name it is.
+// Finds the job with the id `text`, or else the jobs whose id begins with it, or else those of that name.
 struct FindJobs {
   CallId call;
   std::string text;

@@ -17,14 +17,14 @@
 namespace trainyard {
 namespace {
 
-// A host that has not answered by then counts as a host without the checkpoint.
+// A host that has not answered by then counts as one without the checkpoint.
 constexpr absl::Duration kAnswerWait = absl::Seconds(5);
-// A checkpoint that is not there now may be there later.
-constexpr absl::Duration kAskAgain = absl::Minutes(1);
+// A host without the checkpoint may have it later.
+constexpr absl::Duration kQueryInterval = absl::Minutes(1);
 constexpr size_t kNoteBytes = 128;
 constexpr size_t kMaxHostsNamed = 3;
 
-void Ask(Turn& turn, Job& job, const HostName& name, const std::string& path) {
+void QueryPath(Turn& turn, Job& job, const HostName& name, const std::string& path) {
   job.path_queries[name] =
       PathQuery{.request_id = absl::StrCat(job.id.value(), ".", name.value(), ".", absl::ToUnixMillis(turn.now)),
                 .path = path,
@@ -34,12 +34,12 @@ void Ask(Turn& turn, Job& job, const HostName& name, const std::string& path) {
   turn.Push(name);
 }
 
-bool IsDue(const Turn& turn, const PathQuery& query, const std::string& path) {
+bool NeedsQuery(const Turn& turn, const PathQuery& query, const std::string& path) {
   if (query.path != path) return true;
-  return !(query.answer.has_value() && query.answer->there()) && turn.now - query.requested_at >= kAskAgain;
+  return !(query.answer.has_value() && query.answer->there()) && turn.now - query.requested_at >= kQueryInterval;
 }
 
-// Returns the newest recorded checkpoint. A granted one may not have its name yet, so without a recorded one the query
+// Returns the newest recorded checkpoint. A granted one may not be renamed yet, so without a recorded one the query
 // is for the run folder.
 v1::CheckpointInfo NewestOf(const Job& job) {
   const v1::Job& head = job.head();
@@ -56,31 +56,31 @@ v1::CheckpointInfo NewestOf(const Job& job) {
 
 bool MayAbandon(Turn& turn, Job& job) {
   const v1::CheckpointInfo newest = NewestOf(job);
-  if (newest.path().empty()) return true;  // it starts from the beginning on any host
-  std::vector<std::string> without;
-  std::vector<std::string> hosts_without;
-  bool awaited = false;
+  if (newest.path().empty()) return true;  // the job starts from the beginning on any host
+  std::vector<std::string> excluded;
+  std::vector<std::string> descriptions;
+  bool has_pending_answers = false;
   for (const HostSlots& host : FreeSlots(turn.state)) {
     if (!host.unusable.empty()) continue;
     auto query = job.path_queries.find(host.name);
-    if (query == job.path_queries.end() || IsDue(turn, query->second, newest.path())) {
-      Ask(turn, job, host.name, newest.path());
+    if (query == job.path_queries.end() || NeedsQuery(turn, query->second, newest.path())) {
+      QueryPath(turn, job, host.name, newest.path());
       query = job.path_queries.find(host.name);
     }
-    const PathQuery& asked = query->second;
-    if (asked.answer.has_value() && asked.answer->there()) continue;
-    awaited |= !asked.answer.has_value() && turn.now - asked.requested_at < kAnswerWait;
-    without.push_back(host.name.value());
-    hosts_without.push_back(absl::StrCat(host.name.value(), " (",
-                                         asked.answer.has_value() ? asked.answer->note() : "does not answer", ")"));
+    const PathQuery& sent = query->second;
+    if (sent.answer.has_value() && sent.answer->there()) continue;
+    has_pending_answers |= !sent.answer.has_value() && turn.now - sent.requested_at < kAnswerWait;
+    excluded.push_back(host.name.value());
+    descriptions.push_back(
+        absl::StrCat(host.name.value(), " (", sent.answer.has_value() ? sent.answer->note() : "does not answer", ")"));
   }
-  if (FitsWithout(turn.now, turn.state, job, without)) return true;
-  if (awaited || job.abandon_refused) return false;
+  if (FitsWithout(turn.now, turn.state, job, excluded)) return true;
+  if (has_pending_answers || job.abandon_refused) return false;
   job.abandon_refused = true;
   turn.Decide(job, DecisionRule::kAbandon, NoticeLevel::kWarning,
               absl::StrCat("recovery.abandon_after_s has passed, but too few hosts have the checkpoint of step ",
                            newest.step(), ": ", newest.path(), " is not on ",
-                           hosts_without.empty() ? "any attached host" : JoinFirst(hosts_without, kMaxHostsNamed),
+                           descriptions.empty() ? "any attached host" : JoinFirst(descriptions, kMaxHostsNamed),
                            "; the job stays on its hosts, where it may still train (trainctl drain HOST --lost gives "
                            "them up)"));
   return false;

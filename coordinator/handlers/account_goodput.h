@@ -1,12 +1,13 @@
-// The ledger of goodput of a job (policy/goodput), kept up to date: everything up to now is booked to what the ranks
-// spend their time with, before that changes.
+// The ledger of goodput of a job (policy/goodput), kept up to date: before the ranks begin to spend their time on
+// another part of it, all time up to now is added to the current part.
 #pragma once
 
 #include "coordinator/core/turn.h"
 
 namespace trainyard {
 
-// Books everything up to now. REQUIRES: called before the state, the phase of rank 0 or the desired trainers change.
+// Accounts for all time up to now. REQUIRES: called before a change of the state, the phase of rank 0 or the desired
+// trainers.
 void AccountGoodput(const Turn& turn, Job& job);
 
 // Returns the ledger as it would be at `steady`; changes nothing.

@@ -21,7 +21,8 @@
 namespace trainyard {
 namespace {
 
-// Called after every fact. If ranks arrive in order, the check of the last rank keeps this from being quadratic.
+// Called after every fact. The last rank is checked first, because ranks usually become ready in order; otherwise the
+// cost would be quadratic.
 bool AllReady(const Job& job) {
   const auto ready = [](const Rank& rank) { return rank.record.ready() && !rank.exited(); };
   return (job.ranks.empty() || ready(job.ranks.back())) && std::all_of(job.ranks.begin(), job.ranks.end(), ready);
@@ -32,9 +33,9 @@ bool AllDone(const Job& job) {
   uint64_t steps = job.head().spec().train().steps();
   return std::all_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
     const v1::TrainerExited& exit = rank.record.exit();
-    bool left = exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone;
+    bool exited = exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone;
     bool killed = job.current.nothing_desired && (exit.cause() == v1::TrainerExited::CAUSE_STOPPED || !rank.exited());
-    return rank.ended() && (left || killed) && rank.record.finished() && !rank.record.stopped() &&
+    return rank.ended() && (exited || killed) && rank.record.finished() && !rank.record.stopped() &&
            rank.record.finished_step() >= steps;
   });
 }
@@ -70,29 +71,30 @@ void AdvanceForming(Turn& turn, Job& job) {
 }
 
 // Publishes a granted checkpoint whose rename no rank confirmed: it is complete, but tools find a checkpoint by its
-// name.
-void PublishUnnamedCheckpoint(Turn& turn, Job& job) {
+// final name.
+void PublishUnrenamedCheckpoint(Turn& turn, Job& job) {
   const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
   if (granted == nullptr || granted->step() < NewestResumeStep(job.head(), job.record.grants()).value_or(0)) return;
   turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
-              absl::StrCat("the checkpoint of step ", granted->step(), " is complete and was granted its name, ",
+              absl::StrCat("the checkpoint of step ", granted->step(), " is complete and was granted its final name, ",
                            granted->path(),
                            ", but no rank confirmed the rename; a job that resumes from the folder "
-                           "(--resume) gives it the name"));
+                           "(--resume) renames it"));
 }
 
 // All ranks report that they made all steps, but no recorded checkpoint holds the last one: facts arrive in order, so
-// the save that had to come first was not made. Its checkpoint may be complete without its name; the next group renames
-// it, or makes the steps since the newest checkpoint again.
+// the save that had to come first was not made. Its checkpoint may be complete without its final name; the next group
+// renames it, or makes the steps since the newest checkpoint again.
 void FailUnsaved(Turn& turn, Job& job) {
   if (job.record.has_failure()) return;
   const Rank& first = job.ranks.front();
   const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
-  const bool unnamed = granted != nullptr && granted->step() >= job.head().spec().train().steps();
+  const bool is_complete = granted != nullptr && granted->step() >= job.head().spec().train().steps();
   FailGeneration(turn, job,
-                 MakeRankFailure(v1::FailureRecord::KIND_EXIT, first.record.rank(), first.record.host(),
-                                 unnamed ? "exited before its last checkpoint, which is complete, got its name"
-                                         : "exited after the last step, and no checkpoint of that step is recorded"));
+                 MakeRankFailure(
+                     v1::FailureRecord::KIND_EXIT, first.record.rank(), first.record.host(),
+                     is_complete ? "exited before its last checkpoint, which is complete, was renamed to its final name"
+                                 : "exited after the last step, and no checkpoint of that step is recorded"));
 }
 
 // Returns whether the job is done.
@@ -110,7 +112,7 @@ bool AdvanceDone(Turn& turn, Job& job) {
                 absl::StrCat("reports of steps ", job.reported_step + 1, " to ",
                              job.ranks.front().record.finished_step(), " did not arrive"));
   }
-  PublishUnnamedCheckpoint(turn, job);
+  PublishUnrenamedCheckpoint(turn, job);
   turn.Move(job, LifecycleEvent::kAllDone,
             job.head().spec().has_probe() ? std::string("every rank has reported its measurements")
                                           : AllOf(job.head().spec().train().steps(), "step is made", "steps are made"));
@@ -136,7 +138,7 @@ void AdvanceStopping(Turn& turn, Job& job) {
   EndLedger(turn, job);
   const bool continues =
       job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
-  if (job.record.cancelled() || !continues) PublishUnnamedCheckpoint(turn, job);
+  if (job.record.cancelled() || !continues) PublishUnrenamedCheckpoint(turn, job);
   if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) {
     job.record.set_cancelled(true);
     job.record.set_cancel_reason(job.record.ending_reason());

@@ -12,7 +12,7 @@ void AdvanceJob(Turn& turn, Job& job);
 // Whether each rank of the generation has reported its exit, or is known to be gone without one.
 bool AllEnded(const Job& job);
 
-// What policy/recovery decides by when the job's generation has failed.
+// Returns the facts from which policy/recovery decides when the job's generation has failed.
 RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job);
 
 }  // namespace trainyard

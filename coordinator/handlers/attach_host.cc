@@ -28,7 +28,7 @@ namespace {
 constexpr int kPastIncarnations = 8;
 
 // Removes a host that is unreachable and has no ranks, if the table of hosts is full.
-absl::Status MakeRoom(Turn& turn) {
+absl::Status MakeSpaceForHost(Turn& turn) {
   State& state = turn.state;
   if (state.hosts.size() < limits::kHosts) return absl::OkStatus();
   for (auto it = state.hosts.begin(); it != state.hosts.end(); ++it) {
@@ -39,40 +39,41 @@ absl::Status MakeRoom(Turn& turn) {
     state.hosts.erase(it);
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(absl::StrCat(limits::kHosts, " hosts are attached, the limit"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the coordinator knows ", limits::kHosts, " hosts, the limit; remove one (trainctl forget)"));
 }
 
-// Facts are numbered per outbox; a daemon without one starts again at 1 with each process.
-void UpdateOutbox(Host& host, const std::string& outbox_id, bool new_life) {
-  bool same = outbox_id == host.record.outbox_id() && (!outbox_id.empty() || !new_life);
+// Facts are numbered per outbox; a daemon without an outbox id numbers them from 1 again in each process.
+void UpdateOutbox(Host& host, const std::string& outbox_id, bool is_new_incarnation) {
+  bool is_same_outbox = outbox_id == host.record.outbox_id() && (!outbox_id.empty() || !is_new_incarnation);
   host.delayed_acks.clear();  // the daemon sends unacknowledged facts again
-  if (!same) host.record.set_acked_fact(0);
+  if (!is_same_outbox) host.record.set_acked_fact(0);
   host.record.set_outbox_id(outbox_id);
   host.applied_fact = host.record.acked_fact();
 }
 
-uint32_t RanksLeft(const State& state, const Host& host) {
-  uint32_t left = 0;
+uint32_t CountLiveRanks(const State& state, const Host& host) {
+  uint32_t count = 0;
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
     auto on = job.ranks_on.find(host.name);
     if (on == job.ranks_on.end()) continue;
-    for (uint32_t rank : on->second) left += job.ranks[rank].ended() ? 0 : 1;
+    for (uint32_t rank : on->second) count += job.ranks[rank].ended() ? 0 : 1;
   }
-  return left;
+  return count;
 }
 
 void UpdateHost(Turn& turn, Host& host, const AttachHost& event) {
-  uint64_t life = event.hello.incarnation();
-  uint64_t before = host.record.incarnation();
-  if (before != life) {
-    if (before != 0) host.record.add_past_incarnations(before);
+  uint64_t incarnation = event.hello.incarnation();
+  uint64_t previous = host.record.incarnation();
+  if (previous != incarnation) {
+    if (previous != 0) host.record.add_past_incarnations(previous);
     auto* past = host.record.mutable_past_incarnations();
     if (past->size() > kPastIncarnations) past->erase(past->begin());
     turn.state.incarnations.erase(host.incarnation());
-    host.record.set_incarnation(life);
+    host.record.set_incarnation(incarnation);
   }
-  UpdateOutbox(host, event.hello.outbox_id(), before != life);
+  UpdateOutbox(host, event.hello.outbox_id(), previous != incarnation);
   turn.state.incarnations[host.incarnation()] = host.name;
   if (host.attached()) {
     turn.state.sessions.erase(host.session);
@@ -81,7 +82,7 @@ void UpdateHost(Turn& turn, Host& host, const AttachHost& event) {
   host.session = event.session;
   host.peer = event.peer;
   host.slots = event.hello.slots();
-  host.max_slots = std::max({host.max_slots, host.slots, RanksLeft(turn.state, host)});
+  host.max_slots = std::max({host.max_slots, host.slots, CountLiveRanks(turn.state, host)});
   host.attached_at = turn.now;
   host.inventory = event.hello.inventory();
   host.draining = false;
@@ -174,7 +175,7 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
     }
     turn.Touch(job);
   }
-  // Held trainers that have ended meanwhile.
+  // A held job resumes if its trainers have ended meanwhile.
   for (const v1::RunningTrainer& before : held) {
     auto it = turn.state.jobs.find(JobId(before.key().job_id()));
     if (it != turn.state.jobs.end()) ResumeHeld(turn, it->second);
@@ -193,8 +194,8 @@ void PublishNewDaemon(Turn& turn, const Host& host) {
         ranks.push_back("...");
         break;
       }
-      const bool lost = job.ranks[index].missing_since != absl::InfiniteFuture();
-      ranks.push_back(absl::StrCat(index, lost ? " (not found)" : ""));
+      const bool is_missing = job.ranks[index].missing_since != absl::InfiniteFuture();
+      ranks.push_back(absl::StrCat(index, is_missing ? " (not found)" : ""));
     }
     turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kInfo,
                 absl::StrCat("a new daemon of host ", host.name.value(), " adopted rank ", absl::StrJoin(ranks, ", ")));
@@ -208,7 +209,7 @@ void Run(Turn& turn, AttachHost& event) {
   HostName name(event.hello.host());
   absl::Status status = CheckHello(turn, event.hello);
   auto it = state.hosts.find(name);
-  if (status.ok() && it == state.hosts.end()) status = MakeRoom(turn);
+  if (status.ok() && it == state.hosts.end()) status = MakeSpaceForHost(turn);
   if (!status.ok()) {
     turn.Warn(absl::StrCat("a daemon at ", event.peer, " was refused: ", std::string(status.message())));
     turn.Emit(EndSession{event.session, std::move(status)});
@@ -216,27 +217,27 @@ void Run(Turn& turn, AttachHost& event) {
   }
   Host& host = it != state.hosts.end() ? it->second : state.hosts[name];
   host.name = name;
-  bool known = host.record.incarnation() == event.hello.incarnation();
+  bool is_same_daemon = host.record.incarnation() == event.hello.incarnation();
   bool was_reachable = host.reachable;
   UpdateHost(turn, host, event);
   const std::string& cluster = event.hello.cluster_id();
   if (!cluster.empty() && cluster != state.options.cluster_id) {
-    turn.Warn(absl::StrCat("host ", name.value(), " belonged to cluster ", cluster, " before; this is ",
+    turn.Warn(absl::StrCat("host ", name.value(), " belonged to cluster ", cluster, " before; this cluster is ",
                            state.options.cluster_id));
   }
   std::string text = absl::StrCat("host ", name.value(), " attached from ", event.peer, ": ",
                                   Plural(host.slots, "slot"), ", ", Plural(host.inventory.cores(), "core"), ", ",
                                   Plural(event.hello.trainers_size(), "trainer runs", "trainers run"));
-  // A daemon that reconnects, also to a new coordinator, gets no event: a thousand of them would be too many.
-  if (known && was_reachable) {
+  // No event for a daemon that reconnects, also to a new coordinator: a thousand of them would be too many events.
+  if (is_same_daemon && was_reachable) {
     turn.Info(std::move(text));
   } else {
     turn.DecideCluster(name, DecisionRule::kNone, NoticeLevel::kInfo, std::move(text));
   }
   Welcome(turn, host, event.hello.protocol());
   Reconcile(turn, host, event.hello);
-  if (!known) PublishNewDaemon(turn, host);
-  if (!known) {
+  if (!is_same_daemon) PublishNewDaemon(turn, host);
+  if (!is_same_daemon) {
     for (auto& [id, job] : state.jobs) StopAvoiding(turn, job, name);
   }
   for (const JobId& id : host.jobs) RestartStallTimer(turn, state.jobs.at(id));

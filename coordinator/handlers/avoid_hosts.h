@@ -1,7 +1,7 @@
 // Hosts that could not run a job although nothing is wrong with the job (JobRecord.avoided): its recorded checkpoint is
 // not there (a folder that is not shared), a trainer cannot be started there, the disk was full. The job waits or is
-// placed elsewhere; the hosts are tried again after a time, when their daemon is a new one, or when an operator asks
-// for it.
+// placed elsewhere; the hosts are tried again after some time, when a new daemon attaches, or when an operator requests
+// it.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ void AvoidFailedHost(Turn& turn, Job& job);
 
 // The host may be used again: the job ran there, or a new daemon has attached.
 void StopAvoiding(Turn& turn, Job& job, const HostName& host);
-// The same for all hosts of the job, because an operator asked for it.
+// The same for all hosts of the job, because an operator requested it.
 void StopAvoidingAll(Turn& turn, Job& job);
 
 // Schedules the job if the time of an avoided host has run out.

@@ -14,45 +14,45 @@ void ForgetGeneration(Turn& turn, Job& job) {
     auto host = turn.state.hosts.find(name);
     if (host == turn.state.hosts.end()) continue;
     host->second.jobs.erase(job.id);
-    turn.Push(name);  // a host without ranks of the next generation releases what it has of the job
+    turn.Push(name);  // a host without ranks of the next generation releases the job's memory
   }
   for (size_t rank = 0; rank < job.ranks.size(); rank += kRanksPerPart) {
     turn.Delete(RankPartKey(job.id, job.head().generation(), static_cast<uint32_t>(rank / kRanksPerPart)));
   }
 }
 
-void SetRanks(Turn& turn, Job& job, const std::vector<HostName>& places) {
-  job.ranks.assign(places.size(), Rank());
-  for (size_t i = 0; i < places.size(); ++i) {
+void SetRanks(Turn& turn, Job& job, const std::vector<HostName>& hosts) {
+  job.ranks.assign(hosts.size(), Rank());
+  for (size_t i = 0; i < hosts.size(); ++i) {
     job.ranks[i].record.set_rank(static_cast<uint32_t>(i));
-    job.ranks[i].record.set_host(places[i].value());
+    job.ranks[i].record.set_host(hosts[i].value());
     turn.SaveRank(job, static_cast<uint32_t>(i));
   }
-  job.record.set_rank_count(places.size());
+  job.record.set_rank_count(hosts.size());
   IndexRanks(job);
   for (const auto& [name, ranks] : job.ranks_on) turn.state.hosts.at(name).jobs.insert(job.id);
 }
 
 }  // namespace
 
-void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& places) {
+void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& hosts) {
   v1::Job& head = job.head();
-  const bool takes_restart = job.state() == v1::JOB_STATE_RECOVERING && CountsAsRestart(job.record.failure().kind());
+  const bool uses_restart = job.state() == v1::JOB_STATE_RECOVERING && CountsAsRestart(job.record.failure().kind());
   ForgetGeneration(turn, job);
   // Above every generation that ran, including one that this store did not know.
   head.set_generation(std::max(head.generation(), job.past_generation) + 1);
-  if (takes_restart) head.set_restarts(head.restarts() + 1);
+  if (uses_restart) head.set_restarts(head.restarts() + 1);
   head.set_planned_restarts(static_cast<uint32_t>(head.generation() - 1 - head.restarts()));
   head.set_unreachable(false);
   job.record.clear_failure();
   job.record.clear_stop_requests();
-  // A requested save that no save has answered is requested from the new group once.
+  // A save that was requested and not made yet is requested from the new group once.
   job.record.set_save_requests(job.record.save_awaited() ? 1 : 0);
   EndPathQueries(turn, job);
   job.current = GenerationState();
   job.current.nothing_desired = false;
   job.current.progress_at = turn.now;
-  SetRanks(turn, job, places);
+  SetRanks(turn, job, hosts);
 }
 
 }  // namespace trainyard

@@ -7,9 +7,10 @@
 
 namespace trainyard {
 
-// Numbers the generation, gives each rank its host (`places`, by rank), and resets Job::current and the parts of the
-// record that belong to one generation. A generation after a failure that the job pays for takes one of its restarts.
+// Numbers the generation, gives each rank its host (`hosts`, by rank), and resets Job::current and the parts of the
+// record that belong to one generation. A generation after a failure that counts as a restart uses up one
+// of the job's restarts.
 // REQUIRES: everything of the old generation has ended; the hosts are known.
-void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& places);
+void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& hosts);
 
 }  // namespace trainyard

@@ -31,7 +31,7 @@ std::string CancelText(absl::string_view what, const std::string& given) {
 
 void Cancel(Turn& turn, Job& job, const std::string& reason) {
   ReleaseHeld(turn, job);
-  bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
+  bool is_training = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_cancelled(true);
   job.record.set_cancel_reason(CutText(reason, 1024));
   std::string text = CancelText("cancelled", reason);
@@ -48,7 +48,7 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
   }
   turn.Move(job, LifecycleEvent::kCancel, std::move(text));
   if (IsFinal(job.state())) return;
-  if (stepping) {
+  if (is_training) {
     StopAtStep(turn, job);
   } else {
     DropTrainers(turn, job);
@@ -57,20 +57,22 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
 }
 
 // REQUIRES: the job has not ended.
-absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
-  const bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
-  const bool leaving = job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.current.nothing_desired;
-  if (job.held_at != 0 || (!stepping && !leaving)) {
+absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
+  const bool is_training = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
+  const bool is_stopping_at_step =
+      job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.current.nothing_desired;
+  if (job.held_at != 0 || (!is_training && !is_stopping_at_step)) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
                                                       job.head().reason(), "): the job is not training, so there is ",
                                                       "nothing to save; cancel it without --save"));
   }
   std::string text = CancelText("cancelled, with a save", reason);
-  if (stepping) {
+  if (is_training) {
     EndGroup(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text), /*now=*/false);
     return absl::OkStatus();
   }
-  // A pause or a restart saves before the ranks exit, too. A cancelled job ends as it does.
+  // A pause or a restart saves before the ranks exit, too, so only the outcome changes. A job that is already being
+  // cancelled continues to end in its way.
   const v1::JobRecord::Ending ending = job.record.ending();
   if (ending != v1::JobRecord::ENDING_PAUSE && ending != v1::JobRecord::ENDING_RESTART) return absl::OkStatus();
   ChangeEnding(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text));
@@ -78,7 +80,7 @@ absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
 }
 
 // Cancels a job that is not recorded; it may run nevertheless.
-Reply CancelOther(Turn& turn, const CancelJob& event) {
+Reply CancelUnrecorded(Turn& turn, const CancelJob& event) {
   Reply reply{event.call, absl::OkStatus(), {}};
   if (event.save && !HostsWithUnknown(turn.state, event.job).empty()) {
     reply.status = absl::FailedPreconditionError(
@@ -98,16 +100,16 @@ Reply CancelOther(Turn& turn, const CancelJob& event) {
 
 void Run(Turn& turn, CancelJob& event) {
   auto it = turn.state.jobs.find(event.job);
-  if (it == turn.state.jobs.end()) return turn.Emit(CancelOther(turn, event));
+  if (it == turn.state.jobs.end()) return turn.Emit(CancelUnrecorded(turn, event));
   Job& job = it->second;
   if (event.save && !IsFinal(job.state())) {
-    absl::Status status = CancelSaved(turn, job, event.reason);
+    absl::Status status = CancelWithSave(turn, job, event.reason);
     return status.ok() ? turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)})
                        : turn.Emit(Reply{event.call, std::move(status), {}});
   }
-  // A job that is being ended already ends as it does; the answer has its state.
-  bool ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
-  if (!IsFinal(job.state()) && !ending) Cancel(turn, job, event.reason);
+  // A job that is already being ended continues to end in its way; the answer has its state.
+  bool is_ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
+  if (!IsFinal(job.state()) && !is_ending) Cancel(turn, job, event.reason);
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)});
 }
 

@@ -54,7 +54,7 @@ absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
   if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "host ", hello.host(), " runs ", Plural(hello.trainers_size(), "trainer"), " of cluster ", hello.cluster_id(),
-      ", this is ", ours,
+      ", but this coordinator is that of cluster ", ours,
       "; start the coordinator on that cluster's --state, or the daemon with --adopt-cluster, which ends those "
       "trainers and gives the host to this cluster"));
 }
@@ -81,7 +81,7 @@ bool IsPast(const Host& host, uint64_t incarnation) {
 }
 
 // Whether this daemon process may use the name of the host.
-absl::Status CheckLife(const Turn& turn, const Host& host, const v1::Hello& hello) {
+absl::Status CheckIncarnation(const Turn& turn, const Host& host, const v1::Hello& hello) {
   if (host.record.incarnation() == hello.incarnation() || host.record.incarnation() == 0) return absl::OkStatus();
   if (IsPast(host, hello.incarnation())) {
     return absl::AbortedError(absl::StrCat("a newer daemon named ", hello.host(), " has attached; this one must exit"));
@@ -101,7 +101,7 @@ absl::Status CheckHello(const Turn& turn, const v1::Hello& hello) {
   RETURN_IF_ERROR(CheckCluster(turn.state, hello));
   RETURN_IF_ERROR(CheckUnknownJobs(turn.state, hello));
   auto host = turn.state.hosts.find(HostName(hello.host()));
-  return host == turn.state.hosts.end() ? absl::OkStatus() : CheckLife(turn, host->second, hello);
+  return host == turn.state.hosts.end() ? absl::OkStatus() : CheckIncarnation(turn, host->second, hello);
 }
 
 }  // namespace trainyard

@@ -26,12 +26,12 @@ struct Limit {
   bool required = false;
   size_t bytes_max = limits::kPathBytes;  // of a text
   uint64_t value_max = UINT64_MAX;        // of a whole number, or of each in a list
-  int items_max = 0;                      // of a list; 0: it is none
+  int items_max = 0;                      // of a list; 0: the field is not a list
 };
 
 constexpr size_t kNameBytes = 64;  // of ids, of names of jobs, which users type instead of ids, and of page tokens
 constexpr uint64_t kRanksMax = 65'536;
-// Leaves room for the folder of a job and the paths in it.
+// Leaves space for the folder of a job and the paths in it.
 constexpr size_t kRunRootBytes = limits::kPathBytes - 200;
 
 constexpr Limit kLimits[] = {
@@ -51,8 +51,8 @@ constexpr Limit kLimits[] = {
 
 const Limit* LimitOf(const FieldDescriptor& field) {
   for (const Limit& limit : kLimits) {
-    const bool here = *limit.message == '\0' || field.containing_type()->name() == limit.message;
-    if (here && field.name() == limit.field) return &limit;
+    const bool applies = *limit.message == '\0' || field.containing_type()->name() == limit.message;
+    if (applies && field.name() == limit.field) return &limit;
   }
   return nullptr;
 }

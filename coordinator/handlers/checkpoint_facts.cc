@@ -42,15 +42,15 @@ void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady
   }
   v1::CheckpointGrant grant = DecideGrant(job.head(), grants, ready);
   if (FindGrant(grants, grant.generation(), grant.step(), grant.manifest_hash()) != nullptr)
-    return;  // it is known already
+    return;  // a repeated request
   grant.set_time_unix_ms(absl::ToUnixMillis(turn.wall));
   if (grant.refused()) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
                 absl::StrCat("the checkpoint of step ", grant.step(), " that rank 0 on ", rank.record.host(),
-                             " has complete is refused its name: ", grant.reason()));
+                             " has completed is refused: ", grant.reason()));
   } else {
-    turn.Info(absl::StrCat("job ", job.id.value(), ": the checkpoint of step ", grant.step(), " is granted its name, ",
-                           grant.path()));
+    turn.Info(absl::StrCat("job ", job.id.value(), ": the checkpoint of step ", grant.step(),
+                           " is granted its final name, ", grant.path()));
   }
   AddGrant(std::move(grant), grants);
   turn.Save(job);
@@ -65,7 +65,7 @@ std::string FindContradiction(const v1::Job& head, const CheckpointGrants& grant
   for (const v1::CheckpointGrant& grant : grants) {
     if (grant.generation() != head.generation() || grant.step() != saved.step()) continue;
     const bool same = grant.manifest_hash() == saved.manifest_hash();
-    if (same && grant.refused()) return absl::StrCat("it was refused its name: ", grant.reason());
+    if (same && grant.refused()) return absl::StrCat("it was refused: ", grant.reason());
     if (!same && !grant.refused())
       return absl::StrCat("another one was granted, with manifest hash ", grant.manifest_hash());
   }
@@ -94,8 +94,8 @@ void RecordCheckpoint(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
   EraseFrom(head, FirstAt(head, info.step()));
   *head.add_checkpoints() = info;
   uint32_t keep = head.spec().checkpoint().keep();
-  int most = keep == 0 ? kCheckpointsRecorded : static_cast<int>(std::min<uint32_t>(keep, kCheckpointsRecorded));
-  if (head.checkpoints_size() > most) head.mutable_checkpoints()->DeleteSubrange(0, head.checkpoints_size() - most);
+  int limit = keep == 0 ? kCheckpointsRecorded : static_cast<int>(std::min<uint32_t>(keep, kCheckpointsRecorded));
+  if (head.checkpoints_size() > limit) head.mutable_checkpoints()->DeleteSubrange(0, head.checkpoints_size() - limit);
   turn.Save(job);
 }
 
@@ -110,8 +110,8 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   const bool retried = LastSaveIsRetried(job);
   ForgetGrants(head.generation(), saved.step(), grants);
   ClearSaveRequest(job, saved.step());
-  // A generation saves forward only: a step that is not above its newest was reported before, and may have been
-  // dropped.
+  // The steps that a generation saves rise: one that is not above its newest was reported before, and its record may
+  // have been dropped.
   if (head.checkpoints_size() > 0) {
     const v1::CheckpointInfo& newest = head.checkpoints(head.checkpoints_size() - 1);
     if (newest.generation() == head.generation() && saved.step() <= newest.step()) return turn.Save(job);
@@ -124,7 +124,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   info.set_size_bytes(saved.size_bytes());
   info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
   RecordCheckpoint(turn, job, info);
-  // A stop must allow for the stall only: the rest of a save runs while the job trains.
+  // A stop waits only for the part of a save that stalls training; the rest runs while the job trains.
   job.longest_s = std::max(job.longest_s, saved.has_stall_s() ? saved.stall_s() : saved.seconds());
   AccountGoodput(turn, job);
   StepsSaved(*job.record.mutable_goodput(), TrainedSince(job, saved.step()));
@@ -135,7 +135,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   if (retried) PublishLastSaveSuccess(turn, job);
 }
 
-// Nothing of the save is left, so no generation must look for it.
+// The files of the save are gone, so no generation may look for them.
 void ForgetSave(Turn& turn, Job& job, const Rank& rank, uint64_t step) {
   if (rank.record.rank() != 0) return;
   ForgetGrants(job.head().generation(), step, *job.record.mutable_grants());
@@ -147,7 +147,7 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   if (failed.withdrawn()) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kInfo,
                 absl::StrCat("the complete checkpoint of step ", failed.step(),
-                             " was removed for a newer one before it got its name"));
+                             " was removed because there is a newer one before it was renamed"));
     return;
   }
   turn.Emit(SaveCounted{.failed = true, .seconds = 0});
@@ -164,10 +164,10 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
                                                 CutText(failed.message(), 4096), last ? "" : "; training continues"));
   turn.Publish(job, std::move(event));
   // It was the save before a stop, and the ranks continue, unless a stronger request has followed that stop.
-  bool undone = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() && job.current.stop &&
-                job.state() == v1::JOB_STATE_STOPPING && !job.current.nothing_desired && !job.record.cancelled() &&
-                !job.record.has_failure();
-  if (!undone) return;
+  bool reverts_stop = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() &&
+                      job.current.stop && job.state() == v1::JOB_STATE_STOPPING && !job.current.nothing_desired &&
+                      !job.record.cancelled() && !job.record.has_failure();
+  if (!reverts_stop) return;
   UndoStop(turn, job, absl::StrCat("step ", failed.step(), " could not be saved: ", CutText(failed.message(), 1024)));
 }
 
@@ -181,9 +181,9 @@ bool IsSameCheckpoint(const v1::CheckpointGrant& grant, const v1::RestorePoint& 
 // the checkpoint that it resumed from; null: it starts without one.
 void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
   CheckpointGrants& grants = *job.record.mutable_grants();
-  const CheckpointGrants before = grants;
+  const CheckpointGrants previous = grants;
   grants.Clear();
-  for (const v1::CheckpointGrant& grant : before) {
+  for (const v1::CheckpointGrant& grant : previous) {
     if (grant.generation() == job.head().generation()) {
       *grants.Add() = grant;
     } else if (!grant.refused() && restored != nullptr && IsSameCheckpoint(grant, *restored)) {
@@ -192,13 +192,13 @@ void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
       RecordCheckpoint(turn, job, info);
     } else if (!grant.refused() && (restored == nullptr || grant.step() >= restored->step())) {
       turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
-                  absl::StrCat("the checkpoint of step ", grant.step(), " that generation ", grant.generation(),
-                               " was granted could not be used; ",
+                  absl::StrCat("the checkpoint of step ", grant.step(), ", granted to generation ", grant.generation(),
+                               ", could not be used; ",
                                restored == nullptr ? "training starts from the beginning"
                                                    : absl::StrCat("restored from step ", restored->step())));
     }
   }
-  if (grants.size() != before.size()) turn.Save(job);
+  if (grants.size() != previous.size()) turn.Save(job);
 }
 
 // A lost group may have made and saved steps whose reports never arrived.
@@ -226,8 +226,8 @@ void PublishChangedKeys(Turn& turn, Job& job, const v1::RestorePoint& restored) 
 // The checkpoint that a group resumed from belongs to this job from now on, also if another job wrote it.
 void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   const v1::Job& head = job.head();
-  const int at = FirstAt(head, restored.step());
-  if (at < head.checkpoints_size() || restored.path().empty()) return;
+  const int index = FirstAt(head, restored.step());
+  if (index < head.checkpoints_size() || restored.path().empty()) return;
   if (restored.path().size() > limits::kPathBytes || restored.manifest_hash().size() > kManifestHashBytes) return;
   v1::CheckpointInfo info;
   info.set_step(restored.step());
@@ -247,12 +247,12 @@ void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
                 CutText(restored.passed_over(i), limits::kDurableTextBytes));
   }
-  int younger = FirstAt(job.head(), restored.step() + 1);
-  if (younger < job.head().checkpoints_size()) {
+  int newer = FirstAt(job.head(), restored.step() + 1);
+  if (newer < job.head().checkpoints_size()) {
     turn.Notice(job, NoticeLevel::kWarning,
-                absl::StrCat("the checkpoint of step ", job.head().checkpoints(younger).step(),
+                absl::StrCat("the checkpoint of step ", job.head().checkpoints(newer).step(),
                              " could not be used; restored from step ", restored.step(), ", ", restored.path()));
-    EraseFrom(job.head(), younger);
+    EraseFrom(job.head(), newer);
   } else {
     turn.Notice(job, NoticeLevel::kInfo, absl::StrCat("restored from step ", restored.step(), ", ", restored.path()));
   }

@@ -1,6 +1,6 @@
-// What rank 0 reports of checkpoints: a complete one is granted its name or refused; a finished save becomes the step
-// to restart from; a failed save is reported and training continues; a restore that fell back to an older checkpoint
-// removes the newer ones from the record. docs/decisions/0006-saves.md has the protocol.
+// What rank 0 reports of checkpoints: a complete one is granted its final name or refused; a finished save becomes the
+// step to restart from; a failed save is reported and training continues; a restore that fell back to an older
+// checkpoint removes the newer ones from the record. docs/decisions/0006-saves.md has the protocol.
 #pragma once
 
 #include "coordinator/core/turn.h"

@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kDropsSpan = absl::Minutes(1);
+constexpr absl::Duration kDropsInterval = absl::Minutes(1);
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void RecordDroppedReports(Turn& turn, Job& job, const Rank& rank, uint64_t count
 }
 
 void PublishDroppedReports(Turn& turn, Job& job) {
-  if (job.drops_since == absl::InfiniteFuture() || turn.now - job.drops_since < kDropsSpan) return;
+  if (job.drops_since == absl::InfiniteFuture() || turn.now - job.drops_since < kDropsInterval) return;
   if (job.reports_dropped > 0) {
     turn.Notice(
         job, NoticeLevel::kWarning,

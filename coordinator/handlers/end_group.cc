@@ -47,11 +47,11 @@ void KillAfterCause(Turn& turn, Job& job) {
 // A group that was being ended on request has failed before its end.
 void FailEnding(Turn& turn, Job& job) {
   const v1::FailureRecord& failure = job.record.failure();
-  // A job that continues later makes its last steps again.
+  // A job that continues later repeats its unsaved steps.
   const bool continues =
       job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
-  const bool remakes = failure.kind() == v1::FailureRecord::KIND_UNSAVED && continues;
-  if (IsPermanent(failure.kind()) && !remakes && !job.record.cancelled()) {
+  const bool will_repeat_steps = failure.kind() == v1::FailureRecord::KIND_UNSAVED && continues;
+  if (IsPermanent(failure.kind()) && !will_repeat_steps && !job.record.cancelled()) {
     job.record.clear_ending();
     turn.Decide(job, DecisionRule::kGiveUp, NoticeLevel::kError, failure.text());
     turn.SetReason(job, failure.text());
@@ -78,10 +78,10 @@ void PublishLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerE
 absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
 
 absl::Duration MaxStopGrace(const Job& job) {
-  const absl::Duration most = std::max(kStopGraceMax, StopGrace(job));
+  const absl::Duration max_grace = std::max(kStopGraceMax, StopGrace(job));
   // If its save fails the stop is undone, so the save must end before the group is killed.
-  if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) return most;
-  return std::max(most, absl::Seconds(job.head().spec().checkpoint().timeout_s()) + StopGrace(job));
+  if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) return max_grace;
+  return std::max(max_grace, absl::Seconds(job.head().spec().checkpoint().timeout_s()) + StopGrace(job));
 }
 
 void StopAtStep(Turn& turn, Job& job) {
@@ -99,7 +99,7 @@ void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string re
   job.record.set_ending(ending);
   job.record.set_ending_reason(reason);
   turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, reason);
-  turn.Move(job, LifecycleEvent::kStopAsked, std::move(reason));
+  turn.Move(job, LifecycleEvent::kStopRequested, std::move(reason));
   if (stepping && !now) {
     StopAtStep(turn, job);
   } else {
@@ -165,8 +165,8 @@ void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
       !job.current.nothing_desired && !AnyFinished(job)) {
     UndoStop(turn, job, failure.text());
   }
-  bool asked = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
-  if (job.state() == v1::JOB_STATE_STOPPING && asked) return FailEnding(turn, job);
+  bool end_requested = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
+  if (job.state() == v1::JOB_STATE_STOPPING && end_requested) return FailEnding(turn, job);
   if (!IsEnding(job) && !job.current.unconfirmed.empty()) {
     turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kWarning,
                 absl::StrCat(failure.text(), "; what follows is decided once every host has attached or is lost"));
@@ -201,10 +201,11 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   rank.record.clear_gone();
   rank.phase = Phase::kEnded;
   turn.SaveRank(job, rank.record.rank());
-  bool stop_asked = job.current.stop || job.current.nothing_desired;
-  bool stopped_unrequested = rank.record.finished() && rank.record.stopped() && !stop_asked;
+  bool stop_requested = job.current.stop || job.current.nothing_desired;
+  bool stopped_unrequested = rank.record.finished() && rank.record.stopped() && !stop_requested;
   uint64_t steps = job.head().spec().train().steps();
-  bool finished = rank.record.finished() && (rank.record.stopped() ? stop_asked : rank.record.finished_step() >= steps);
+  bool finished =
+      rank.record.finished() && (rank.record.stopped() ? stop_requested : rank.record.finished_step() >= steps);
   std::string host = rank.record.host();
   auto failure = ClassifyExit({.rank = rank.record.rank(),
                                .host = host,

@@ -1,4 +1,4 @@
-// How a generation's group ends: it failed, or an operator asked for it. What follows once all ranks have ended is
+// How a generation's group ends: it failed, or an operator requested it. What follows once all ranks have ended is
 // decided and recorded here; advance_job.cc carries it out.
 #pragma once
 

@@ -62,14 +62,14 @@ HangFacts GatherFacts(const Turn& turn, const Job& job) {
 
 // Requests a stack only if the process will be ended anyway, because reading the stack interrupts it.
 void RequestExaminations(Turn& turn, Job& job, const std::vector<uint32_t>& culprits, bool with_stack) {
-  constexpr size_t kAtMost = 4;
-  for (size_t i = 0; i < culprits.size() && i < kAtMost; ++i) {
+  constexpr size_t kMaxExamined = 4;
+  for (size_t i = 0; i < culprits.size() && i < kMaxExamined; ++i) {
     Rank& rank = job.ranks[culprits[i]];
     auto host = turn.state.hosts.find(rank.host());
     const bool can_answer = host != turn.state.hosts.end() && host->second.attached() && host->second.reachable;
     // A stopped process cannot report its stack, and its state is explanation enough.
-    const bool stack_is_there = can_answer && !rank.ended() && rank.position.process_state != "T";
-    if (rank.examination.has_value() || (with_stack && !stack_is_there)) continue;
+    const bool stack_is_available = can_answer && !rank.ended() && rank.position.process_state != "T";
+    if (rank.examination.has_value() || (with_stack && !stack_is_available)) continue;
     rank.examination = ExaminationCall{
         .request_id = absl::StrCat(job.id.value(), ".g", job.head().generation(), ".r", rank.record.rank(), ".",
                                    absl::ToUnixMillis(turn.now), with_stack ? ".stack" : ""),
@@ -88,7 +88,7 @@ void ForgetExaminations(Turn& turn, Job& job) {
   }
 }
 
-// The ranks continue, so a published stall is over.
+// Called when the ranks make progress: a published stall is over.
 void EndStall(Turn& turn, Job& job) {
   HangWatch& watch = job.current.hang;
   if (!watch.stalled) return;
@@ -120,7 +120,8 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
     watch.published_is_learned = decision.learned;
     watch.stalled_since = decision.stalled_since;
     const char* why = decision.learned ? " (recovery.on_hang: notify)" : "";
-    turn.Decide(job, DecisionRule::kHang, NoticeLevel::kWarning, absl::StrCat(decision.reason, "; left alone", why));
+    turn.Decide(job, DecisionRule::kHang, NoticeLevel::kWarning,
+                absl::StrCat(decision.reason, "; the job is left running", why));
     return;
   }
   if (!decision.phase.empty()) {
@@ -143,17 +144,18 @@ absl::Duration LastSaveLimit(const Job& job) {
   return absl::Seconds(30) + absl::Seconds(job.head().spec().checkpoint().timeout_s());
 }
 
-// Publishes the stack of a rank that hung, for `why`, and ends the group, which waited for the stack.
+// Publishes the stack of a rank that hung, for `trainctl why`, and ends the group, which waited for the stack.
 void PublishStack(Turn& turn, Job& job, const Rank& rank) {
-  const v1::Examination& seen = *rank.examination->answer;
+  const v1::Examination& examination = *rank.examination->answer;
   const std::string who = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
   std::string text;
-  if (seen.stack().empty()) {
-    text = absl::StrCat("no stack of ", who, ": ", CutText(seen.stack_note(), kExaminedBytes * 2));
+  if (examination.stack().empty()) {
+    text = absl::StrCat("no stack of ", who, ": ", CutText(examination.stack_note(), kExaminedBytes * 2));
   } else {
-    text = absl::StrCat("stack of ", who, seen.stack_note().empty() ? "" : " (",
-                        CutText(seen.stack_note(), kExaminedBytes), seen.stack_note().empty() ? ":" : "):");
-    for (const std::string& frame : seen.stack()) absl::StrAppend(&text, "\n  ", frame);
+    text =
+        absl::StrCat("stack of ", who, examination.stack_note().empty() ? "" : " (",
+                     CutText(examination.stack_note(), kExaminedBytes), examination.stack_note().empty() ? ":" : "):");
+    for (const std::string& frame : examination.stack()) absl::StrAppend(&text, "\n  ", frame);
   }
   turn.Decide(job, DecisionRule::kHang, NoticeLevel::kInfo, std::move(text));
   if (job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_STOPPING) {
@@ -165,11 +167,11 @@ void PublishStack(Turn& turn, Job& job, const Rank& rank) {
 
 void RecordExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination) {
   if (!rank.examination.has_value() || rank.examination->request_id != examination.request_id()) return;
-  const int kFrames = rank.examination->with_stack ? 32 : 8;
+  const int max_frames = rank.examination->with_stack ? 32 : 8;
   v1::Examination kept = examination;
   kept.set_state(examination.state().substr(0, 1));
   kept.set_system_call(CutText(examination.system_call(), kExaminedBytes));
-  while (kept.stack_size() > kFrames) kept.mutable_stack()->RemoveLast();
+  while (kept.stack_size() > max_frames) kept.mutable_stack()->RemoveLast();
   for (std::string& frame : *kept.mutable_stack()) frame = CutText(frame, kExaminedBytes);
   bool first = !rank.examination->answer.has_value();
   rank.examination->answer = std::move(kept);
@@ -208,10 +210,10 @@ void CheckHang(Turn& turn, Job& job) {
   }
   // The positions of all ranks are known only when every host has attached again.
   if (!job.current.unconfirmed.empty()) return RestartStallTimer(turn, job);
-  const absl::Duration still = turn.now - std::max(watch.progress_at, watch.since);
-  if (still < kHangExamineAfter) return EndStall(turn, job);
-  // Between two tries the ranks wait, and a failing disk is slow; only the ranks have this state.
-  if (still < LastSaveLimit(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
+  const absl::Duration stalled_for = turn.now - std::max(watch.progress_at, watch.since);
+  if (stalled_for < kHangExamineAfter) return EndStall(turn, job);
+  // Between two tries of the last save the ranks wait, and a failing disk is slow: this is no hang.
+  if (stalled_for < LastSaveLimit(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
   CarryOut(turn, job, DecideHang(turn.now, GatherFacts(turn, job)));
 }
 

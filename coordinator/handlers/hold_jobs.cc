@@ -18,7 +18,7 @@
 namespace trainyard {
 namespace {
 
-bool Runs(const Host& host, const JobId& id) {
+bool RunsHeld(const Host& host, const JobId& id) {
   return std::any_of(host.held.begin(), host.held.end(),
                      [&](const v1::RunningTrainer& running) { return running.key().job_id() == id.value(); });
 }
@@ -40,7 +40,7 @@ void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
     case v1::JOB_STATE_RUNNING:
       job.record.set_ending(v1::JobRecord::ENDING_RESTART);
       job.record.set_ending_reason(text);
-      turn.Move(job, LifecycleEvent::kStopAsked, std::move(text));
+      turn.Move(job, LifecycleEvent::kStopRequested, std::move(text));
       DropTrainers(turn, job);
       break;
     default:
@@ -68,7 +68,7 @@ void ResumeHeld(Turn& turn, Job& job) {
   if (job.held_at == 0) return;
   for (const auto& [name, host] : turn.state.hosts) {
     // A reachable host that has not attached yet may run it, too.
-    if (Runs(host, job.id) || (job.current.unconfirmed.contains(name) && host.reachable)) return;
+    if (RunsHeld(host, job.id) || (job.current.unconfirmed.contains(name) && host.reachable)) return;
   }
   std::string text = absl::StrCat("generation ", job.held_at, ", which this coordinator's store did not know, has ",
                                   "ended; the job resumes from its checkpoints");
@@ -87,11 +87,11 @@ void ReleaseHeld(Turn& turn, Job& job) {
   job.past_generation = std::max(job.past_generation, job.held_at);
   job.held_at = 0;
   for (auto& [name, host] : turn.state.hosts) {
-    auto ours = [&](const v1::RunningTrainer& running) { return running.key().job_id() == job.id.value(); };
+    auto is_of_job = [&](const v1::RunningTrainer& running) { return running.key().job_id() == job.id.value(); };
     for (const v1::RunningTrainer& running : host.held) {
-      if (ours(running)) host.strays.push_back(running.key());
+      if (is_of_job(running)) host.strays.push_back(running.key());
     }
-    if (std::erase_if(host.held, ours) > 0) turn.Push(name);
+    if (std::erase_if(host.held, is_of_job) > 0) turn.Push(name);
   }
   turn.PushAll(job);
 }
@@ -140,9 +140,9 @@ std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::str
   if (hosts.empty()) return std::nullopt;
   for (const std::string& name : hosts) {
     Host& host = turn.state.hosts.at(HostName(name));
-    auto ours = [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); };
-    std::copy_if(host.unknown.begin(), host.unknown.end(), std::back_inserter(host.strays), ours);
-    std::erase_if(host.unknown, ours);
+    auto is_of_job = [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); };
+    std::copy_if(host.unknown.begin(), host.unknown.end(), std::back_inserter(host.strays), is_of_job);
+    std::erase_if(host.unknown, is_of_job);
     turn.Push(host.name);
   }
   turn.state.unknown.erase(id);

@@ -15,10 +15,10 @@ namespace trainyard {
 void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running);
 // Lets the job continue once nothing of that generation runs any more.
 void ResumeHeld(Turn& turn, Job& job);
-// Ends what runs of that generation after all, because an operator asked for it.
+// Ends the trainers of that generation after all, because an operator requested it.
 void ReleaseHeld(Turn& turn, Job& job);
 
-// Whether the trainer's job is neither recorded nor was removed from the history: the store is older than the job.
+// Whether the trainer's job is not recorded, and was not removed from the history either: the store is older than it.
 bool IsUnknown(const State& state, const v1::TrainerKey& key);
 // A host runs a job that is not recorded at all.
 void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key);
@@ -26,7 +26,7 @@ void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key);
 void ForgetEndedUnknown(Turn& turn);
 // Returns the hosts that run this job, which is not recorded; empty: none does.
 std::vector<std::string> HostsWithUnknown(const State& state, const JobId& id);
-// Ends such a job, because an operator asked for it, and returns its state; none: no host runs it.
+// Ends an unknown job, because an operator requested it, and returns its state; none: no host runs it.
 std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::string& reason);
 
 }  // namespace trainyard

@@ -17,13 +17,14 @@
 namespace trainyard {
 namespace {
 
-constexpr const char* kKeys[] = {"resources.threads_per_rank", "resources.mkl_avx512", "network.interface"};
+constexpr const char* kKeysOfHosts[] = {"resources.threads_per_rank", "resources.mkl_avx512", "network.interface"};
 constexpr size_t kValueBytes = 128;
 constexpr size_t kReasonBytes = 512;
 constexpr size_t kHostsNamed = 4;
 
-bool IsHostsKey(absl::string_view key) {
-  return std::any_of(std::begin(kKeys), std::end(kKeys), [&](absl::string_view known) { return known == key; });
+bool IsDecidedByHosts(absl::string_view key) {
+  return std::any_of(std::begin(kKeysOfHosts), std::end(kKeysOfHosts),
+                     [&](absl::string_view known) { return known == key; });
 }
 
 v1::ResolvedKey Merge(const std::string& key, const std::map<HostName, v1::ResolvedKey>& by_host) {
@@ -33,17 +34,17 @@ v1::ResolvedKey Merge(const std::string& key, const std::map<HostName, v1::Resol
   v1::ResolvedKey merged;
   merged.set_key(key);
   merged.set_value(same ? first.value() : "differs by host");
-  std::vector<std::string> decided;
+  std::vector<std::string> reasons;
   for (const auto& [host, decision] : by_host) {
-    if (decided.size() == kHostsNamed) {
-      decided.push_back(Plural(by_host.size() - kHostsNamed, "more host"));
+    if (reasons.size() == kHostsNamed) {
+      reasons.push_back(Plural(by_host.size() - kHostsNamed, "more host"));
       break;
     }
-    if (same && !decided.empty() && decision.reason() == first.reason()) continue;
-    decided.push_back(same ? decision.reason()
+    if (same && !reasons.empty() && decision.reason() == first.reason()) continue;
+    reasons.push_back(same ? decision.reason()
                            : absl::StrCat(host.value(), ": ", decision.value(), " (", decision.reason(), ")"));
   }
-  merged.set_reason(CutText(absl::StrJoin(decided, "; "), kReasonBytes));
+  merged.set_reason(CutText(absl::StrJoin(reasons, "; "), kReasonBytes));
   return merged;
 }
 
@@ -51,7 +52,7 @@ v1::ResolvedKey Merge(const std::string& key, const std::map<HostName, v1::Resol
 
 void RecordHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::HostDecisions& decided) {
   for (const v1::ResolvedKey& decision : decided.decisions()) {
-    if (!IsHostsKey(decision.key())) continue;
+    if (!IsDecidedByHosts(decision.key())) continue;
     auto& by_host = job.host_decisions[decision.key()];
     // Hosts of earlier generations no longer count.
     if (!by_host.contains(host) && by_host.size() >= job.ranks_on.size()) {
@@ -63,13 +64,16 @@ void RecordHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::H
     newest.set_value(CutText(decision.value(), kValueBytes));
     newest.set_reason(CutText(decision.reason(), kReasonBytes));
     auto* decisions = job.head().mutable_decisions();
-    auto at = std::find_if(decisions->begin(), decisions->end(),
-                           [&](const v1::ResolvedKey& known) { return known.key() == decision.key(); });
-    // The same value again changes nothing: a thousand hosts must not cost a million comparisons.
-    if (at != decisions->end() && at->value() == newest.value() && at->reason() == newest.reason()) continue;
+    auto merged_before = std::find_if(decisions->begin(), decisions->end(),
+                                      [&](const v1::ResolvedKey& known) { return known.key() == decision.key(); });
+    // A host that agrees with the merged decision does not change it; merging again for each of a thousand hosts would
+    // cost a million comparisons.
+    if (merged_before != decisions->end() && merged_before->value() == newest.value() &&
+        merged_before->reason() == newest.reason())
+      continue;
     v1::ResolvedKey merged = Merge(decision.key(), by_host);
-    if (at != decisions->end()) {
-      *at = std::move(merged);
+    if (merged_before != decisions->end()) {
+      *merged_before = std::move(merged);
     } else {
       *decisions->Add() = std::move(merged);
     }

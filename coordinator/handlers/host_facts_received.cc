@@ -22,16 +22,17 @@ absl::string_view FactName(const v1::Fact& fact) {
   return field == nullptr ? absl::string_view("unknown") : absl::string_view(field->name());
 }
 
-// Trainers of held or unknown jobs are left alone until they have exited. Returns whether the fact is about one.
-bool ForgetHeld(Turn& turn, Host& host, const v1::Fact& fact) {
-  const auto is_it = [&](const v1::TrainerKey& key) { return SameTrainer(key, fact.key()); };
-  const auto runs_it = [&](const v1::RunningTrainer& running) { return SameTrainer(running.key(), fact.key()); };
+// Trainers of held or unknown jobs are left alone until they have exited; then they are removed from the host. Returns
+// whether the fact is about such a trainer.
+bool ApplyToHeld(Turn& turn, Host& host, const v1::Fact& fact) {
+  const auto has_key = [&](const v1::TrainerKey& key) { return SameTrainer(key, fact.key()); };
+  const auto runs_key = [&](const v1::RunningTrainer& running) { return SameTrainer(running.key(), fact.key()); };
   if (!fact.has_exited()) {
-    return std::any_of(host.unknown.begin(), host.unknown.end(), is_it) ||
-           std::any_of(host.held.begin(), host.held.end(), runs_it);
+    return std::any_of(host.unknown.begin(), host.unknown.end(), has_key) ||
+           std::any_of(host.held.begin(), host.held.end(), runs_key);
   }
-  const bool unknown = std::erase_if(host.unknown, is_it) > 0;
-  const bool held = std::erase_if(host.held, runs_it) > 0;
+  const bool unknown = std::erase_if(host.unknown, has_key) > 0;
+  const bool held = std::erase_if(host.held, runs_key) > 0;
   if (!unknown && !held) return false;
   turn.Push(host.name);
   turn.ScheduleAll();
@@ -41,7 +42,7 @@ bool ForgetHeld(Turn& turn, Host& host, const v1::Fact& fact) {
 }
 
 // Returns OK, or why the fact must change nothing.
-absl::Status CheckFence(const State& state, const Host& host, const v1::Fact& fact) {
+absl::Status CheckIsCurrent(const State& state, const Host& host, const v1::Fact& fact) {
   const v1::TrainerKey& key = fact.key();
   auto it = state.jobs.find(JobId(key.job_id()));
   if (it == state.jobs.end()) return absl::NotFoundError("no such job");
@@ -58,10 +59,10 @@ absl::Status CheckFence(const State& state, const Host& host, const v1::Fact& fa
 }
 
 void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
-  // The store does not have its generation or its job; the run folder has its checkpoints.
-  if (ForgetHeld(turn, host, fact)) return;
+  // Facts of a generation or job that the store does not know are not recorded; its checkpoints are in the run folder.
+  if (ApplyToHeld(turn, host, fact)) return;
   ForgetStray(turn, host, fact);
-  if (absl::Status status = CheckFence(turn.state, host, fact); !status.ok()) {
+  if (absl::Status status = CheckIsCurrent(turn.state, host, fact); !status.ok()) {
     turn.Info(absl::StrCat("fact '", FactName(fact), "' of rank ", fact.key().rank(), ", generation ",
                            fact.key().generation(), ", job ", fact.key().job_id(), " from ", host.name.value(),
                            " is refused: ", std::string(status.message())));

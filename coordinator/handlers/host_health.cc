@@ -38,13 +38,13 @@ bool IsReachable(const State& state, const HostName& name) {
 
 void UpdateReachability(Turn& turn) {
   for (auto& [name, host] : turn.state.hosts) {
-    HostContact judged = CheckContact(
+    HostContact contact = CheckContact(
         turn.now,
         {.attached = host.attached(), .last_contact = host.last_contact, .lease = LeaseFor(turn.state, host)});
-    if (judged.reachable == host.reachable) continue;
-    host.reachable = judged.reachable;
-    if (!judged.reachable) {
-      PublishUnreachable(turn, host, judged.reason);
+    if (contact.reachable == host.reachable) continue;
+    host.reachable = contact.reachable;
+    if (!contact.reachable) {
+      PublishUnreachable(turn, host, contact.reason);
     } else {
       turn.DecideCluster(name, DecisionRule::kNone, NoticeLevel::kInfo,
                          absl::StrCat("host ", name.value(), " is reachable again"));

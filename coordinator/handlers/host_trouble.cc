@@ -20,14 +20,14 @@ void Run(Turn& turn, HostTrouble& event) {
   Host& host = turn.state.hosts.at(session->second);
   std::string trouble = CutText(event.trouble, kTroubleBytes);
   if (trouble == host.trouble) return;
-  const bool had = !host.trouble.empty();
+  const bool had_trouble = !host.trouble.empty();
   host.trouble = std::move(trouble);
   const std::string& name = host.name.value();
-  if (!had && !host.trouble.empty()) {
+  if (!had_trouble && !host.trouble.empty()) {
     turn.DecideCluster(
         host.name, DecisionRule::kNone, NoticeLevel::kError,
         absl::StrCat("host ", name, ": ", host.trouble, "; nothing is placed there until that is fixed"));
-  } else if (had && host.trouble.empty()) {
+  } else if (had_trouble && host.trouble.empty()) {
     turn.DecideCluster(host.name, DecisionRule::kNone, NoticeLevel::kInfo,
                        absl::StrCat("host ", name, " can run ranks again"));
   }

@@ -47,7 +47,8 @@ absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool
   }
   if (store.sealed) return absl::FailedPreconditionError("the store is sealed: the group has formed");
   if (store.bytes + value.name().size() + value.value().size() > limits::kStoreGenerationBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("value '", value.name(), "' would take the generation beyond ",
+    return absl::ResourceExhaustedError(absl::StrCat("value '", value.name(),
+                                                     "' would exceed the limit for the values of a generation, ",
                                                      limits::kStoreGenerationBytes, " bytes"));
   }
   return absl::OkStatus();

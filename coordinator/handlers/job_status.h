@@ -5,10 +5,10 @@
 
 namespace trainyard {
 
-// Returns all of it, with ranks, checkpoints and decisions.
+// Returns the whole job, with ranks, checkpoints and decisions.
 v1::Job MakeJob(const Turn& turn, const Job& job);
 
-// Returns what a list shows: without the parts that grow with the job.
+// Returns the job as a list shows it, without the parts whose size grows.
 v1::Job MakeHead(const Job& job);
 
 }  // namespace trainyard

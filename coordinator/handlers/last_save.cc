@@ -38,7 +38,7 @@ bool LastSaveIsRetried(const Job& job) {
 }
 
 void PublishLastSaveFailure(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed) {
-  // Rank 0 names the rank that failed, which may be another one.
+  // The message of rank 0 may begin with another rank, which failed.
   const bool names_rank = absl::StartsWith(failed.message(), "rank ");
   const std::string who = names_rank ? "" : absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), ": ");
   const std::string text =

@@ -1,6 +1,6 @@
 // The save of a job's last step: if it fails the ranks keep the state and try again, and the job succeeds only once a
-// save was made. Published once per error, since there are many tries; the history itself records, also for the next
-// coordinator, that tries are under way.
+// save was made. Published once per error, since there are many tries; the history records, also for the next
+// coordinator process, that the save is being tried again.
 #pragma once
 
 #include "absl/strings/string_view.h"
@@ -8,7 +8,7 @@
 
 namespace trainyard {
 
-// Whether that save has failed and the ranks of this generation are trying it again.
+// Whether the save of the last step has failed and the ranks of this generation are trying it again.
 bool LastSaveIsRetried(const Job& job);
 void PublishLastSaveFailure(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed);
 void PublishLastSaveSuccess(Turn& turn, Job& job);

@@ -25,14 +25,14 @@ void StoreLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact) {
   turn.StoreReports(job);
   if (!ReportsAreMissing(job)) return;
   const absl::Time until = turn.now + (fact.has_exited() ? kReportsGrace : kReportsLimit);
-  DelayedAck& held =
+  DelayedAck& delayed =
       host.delayed_acks.try_emplace(job.id, DelayedAck{.fact = fact.sequence(), .until = until}).first->second;
-  held.until = std::min(held.until, until);
+  delayed.until = std::min(delayed.until, until);
 }
 
 void Acknowledge(Turn& turn, Host& host) {
   uint64_t acked = host.applied_fact;
-  for (const auto& [job, held] : host.delayed_acks) acked = std::min(acked, held.fact - 1);
+  for (const auto& [job, delayed] : host.delayed_acks) acked = std::min(acked, delayed.fact - 1);
   if (acked > host.record.acked_fact()) {
     host.record.set_acked_fact(acked);
     turn.Save(host);
@@ -43,9 +43,9 @@ void Acknowledge(Turn& turn, Host& host) {
 }
 
 void ReleaseDelayedAck(Turn& turn, Host& host, const Job& job) {
-  auto held = host.delayed_acks.find(job.id);
-  if (held == host.delayed_acks.end() || (ReportsAreMissing(job) && turn.now < held->second.until)) return;
-  host.delayed_acks.erase(held);
+  auto delayed = host.delayed_acks.find(job.id);
+  if (delayed == host.delayed_acks.end() || (ReportsAreMissing(job) && turn.now < delayed->second.until)) return;
+  host.delayed_acks.erase(delayed);
   if (host.attached()) Acknowledge(turn, host);
 }
 
@@ -53,7 +53,7 @@ void ReleaseDelayedAcks(Turn& turn) {
   for (auto& [name, host] : turn.state.hosts) {
     if (host.delayed_acks.empty()) continue;
     size_t before = host.delayed_acks.size();
-    std::erase_if(host.delayed_acks, [&](const auto& held) { return turn.now >= held.second.until; });
+    std::erase_if(host.delayed_acks, [&](const auto& delayed) { return turn.now >= delayed.second.until; });
     if (host.delayed_acks.size() < before && host.attached()) Acknowledge(turn, host);
   }
 }

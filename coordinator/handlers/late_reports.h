@@ -1,6 +1,6 @@
 // Step reports of rank 0 that are still on their way when the fact arrives that rank 0 has finished or exited. Its
 // daemon forgets the trainer and its reports once that fact is acknowledged, so the acknowledgement waits until the
-// reports are durable, or too late.
+// reports are durable, or until a grace period has passed.
 #pragma once
 
 #include "coordinator/core/turn.h"
@@ -13,15 +13,16 @@ inline constexpr absl::Duration kReportsGrace = absl::Seconds(1);
 // Whether rank 0 made steps whose reports have not arrived yet.
 bool ReportsAreMissing(const Job& job);
 
-// Stores the reports that are here, and delays the acknowledgement of `fact` (rank 0 has finished or exited) if some
-// are missing.
+// Stores the reports that have arrived, and delays the acknowledgement of `fact` (rank 0 has finished or exited) if
+// some are missing.
 void StoreLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact);
 
-// Acknowledges all facts of the host but those that wait for reports.
+// Acknowledges all facts of the host up to the first one that waits for reports.
 void Acknowledge(Turn& turn, Host& host);
 
-// Ends the delay for this job if its reports have arrived; for all hosts and jobs whose time is over.
+// Ends the delay for this job if its reports have arrived.
 void ReleaseDelayedAck(Turn& turn, Host& host, const Job& job);
+// Ends the delays whose time has passed, for all hosts and jobs.
 void ReleaseDelayedAcks(Turn& turn);
 
 }  // namespace trainyard

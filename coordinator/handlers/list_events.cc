@@ -27,22 +27,22 @@ constexpr size_t kFieldBytes = 8;  // overhead of each event in the message
 constexpr char kEventsToken[] = "events";
 
 // Events with sequences above `after`, up to `last`.
-struct Span {
+struct EventRange {
   uint64_t after = 0;
   uint64_t last = 0;
 };
 
-std::string MakeToken(const Span& span) { return absl::StrCat(kEventsToken, "-", span.after, "-", span.last); }
+std::string MakeToken(const EventRange& range) { return absl::StrCat(kEventsToken, "-", range.after, "-", range.last); }
 
-absl::StatusOr<Span> ReadToken(const std::string& token) {
+absl::StatusOr<EventRange> ReadToken(const std::string& token) {
   std::vector<absl::string_view> parts = absl::StrSplit(token, '-');
-  Span span;
-  if (parts.size() != 3 || parts[0] != kEventsToken || !absl::SimpleAtoi(parts[1], &span.after) ||
-      !absl::SimpleAtoi(parts[2], &span.last)) {
+  EventRange range;
+  if (parts.size() != 3 || parts[0] != kEventsToken || !absl::SimpleAtoi(parts[1], &range.after) ||
+      !absl::SimpleAtoi(parts[2], &range.last)) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_token '", token.substr(0, 64), "' is not valid; leave it empty for the first page"));
   }
-  return span;
+  return range;
 }
 
 std::deque<EventPtr>::const_iterator FirstEventAfter(const std::deque<EventPtr>& events, uint64_t after) {
@@ -57,22 +57,22 @@ absl::StatusOr<v1::ListEventsResponse> ReadPage(const History& history, uint64_t
   // A caller that passes after_sequence or a token was informed about dropped events by an earlier answer.
   if (request.after_sequence() == 0 && request.page_token().empty()) response.set_dropped(dropped);
   if (events.empty()) return response;
-  Span span{.after = request.after_sequence(), .last = events.back()->sequence()};
+  EventRange range{.after = request.after_sequence(), .last = events.back()->sequence()};
   if (!request.page_token().empty()) {
-    absl::StatusOr<Span> asked = ReadToken(request.page_token());
-    if (!asked.ok()) return asked.status();
-    span = *asked;
+    absl::StatusOr<EventRange> from_token = ReadToken(request.page_token());
+    if (!from_token.ok()) return from_token.status();
+    range = *from_token;
   }
-  auto first = FirstEventAfter(events, span.after);
-  const auto end = FirstEventAfter(events, span.last);
-  const auto most =
+  auto first = FirstEventAfter(events, range.after);
+  const auto end = FirstEventAfter(events, range.last);
+  const auto max_events =
       static_cast<ptrdiff_t>(request.limit() == 0 ? kEventsDefault : std::min(request.limit(), kEventsPageMax));
-  if (request.page_token().empty() && end - first > most) first = end - most;
+  if (request.page_token().empty() && end - first > max_events) first = end - max_events;
   size_t bytes = 0;
   for (; first < end; ++first) {
     bytes += (*first)->ByteSizeLong() + kFieldBytes;
     if (bytes > limits::kEventsPageBytes && response.events_size() > 0) {
-      response.set_next_page_token(MakeToken({.after = (*std::prev(first))->sequence(), .last = span.last}));
+      response.set_next_page_token(MakeToken({.after = (*std::prev(first))->sequence(), .last = range.last}));
       break;
     }
     *response.add_events() = **first;

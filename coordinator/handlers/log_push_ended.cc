@@ -1,4 +1,4 @@
-// LogPushEnded: a daemon has sent all that one log request asked for.
+// LogPushEnded: a daemon has sent all output that one log request covers.
 #include "absl/status/status.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/handlers.h"
@@ -12,8 +12,8 @@ void Run(Turn& turn, LogPushEnded& event) {
     if (it == reader.open.end()) continue;
     turn.Push(it->second);
     reader.open.erase(it);
-    bool over = !reader.request.follow() || reader.close_at != absl::InfiniteFuture();
-    if (reader.open.empty() && over) CloseLogReader(turn, id, absl::OkStatus());
+    bool is_done = !reader.request.follow() || reader.close_at != absl::InfiniteFuture();
+    if (reader.open.empty() && is_done) CloseLogReader(turn, id, absl::OkStatus());
     return;
   }
 }

@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-// How long the last lines may be on their way after the end of a job.
+// How long the last lines may be in transit after the end of a job.
 constexpr absl::Duration kLastLinesGrace = absl::Seconds(2);
 
 std::set<HostName> HostsOfReader(const Job& job, const v1::LogsRequest& request) {
@@ -33,7 +33,7 @@ absl::Status NotAttached(absl::string_view host) {
       absl::StrCat("host ", host, " is not attached, and the output is stored there; try again when it is back"));
 }
 
-std::string AskHosts(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids) {
+std::string RequestLogs(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids) {
   for (const HostName& name : HostsOfReader(job, reader.request)) {
     if (reader.requested.contains(name)) continue;
     auto host = turn.state.hosts.find(name);
@@ -68,7 +68,7 @@ void MoveLogsOfJob(Turn& turn, const Job& job) {
     reader.requested.clear();
     for (const auto& [request_id, host] : reader.open) reader.requested.insert(host);
     std::vector<std::string> request_ids;
-    AskHosts(turn, job, reader, request_ids);
+    RequestLogs(turn, job, reader, request_ids);
     if (!request_ids.empty()) turn.Emit(LogsOpened{id, std::move(request_ids)});
   }
 }

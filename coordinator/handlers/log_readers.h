@@ -1,5 +1,6 @@
 // Readers of output: each becomes log requests in the desired state of the hosts that run its ranks. What the hosts
-// push reaches the reader through rpc/log_bridge, past the core. When the reader disconnects, its requests are removed.
+// push reaches the reader through rpc/log_bridge, not through the core. When the reader disconnects, its requests are
+// removed.
 #pragma once
 
 #include <string>
@@ -11,15 +12,16 @@
 
 namespace trainyard {
 
-// Sends requests to the reader's hosts that have none yet. Returns the name of a host that is not attached, or nothing.
-std::string AskHosts(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids);
+// Sends requests to the reader's hosts that have none yet. Returns the name of a host that is not attached, or an empty
+// text.
+std::string RequestLogs(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids);
 
 // Unavailable: the output is on a host that is not attached.
 absl::Status NotAttached(absl::string_view host);
 
-// A new generation may run on other hosts.
+// Moves the requests of the job's readers, because a new generation may run on other hosts.
 void MoveLogsOfJob(Turn& turn, const Job& job);
-// A job that has ended has no more output to follow.
+// Ends following: a job that has ended has no more output.
 void EndLogsOfJob(Turn& turn, const Job& job);
 void EndLogsAtHost(Turn& turn, const Host& host);
 void CloseLogReader(Turn& turn, ReaderId id, absl::Status status);

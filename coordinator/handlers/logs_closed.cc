@@ -6,6 +6,8 @@
 
 namespace trainyard {
 
-void Run(Turn& turn, LogsClosed& event) { CloseLogReader(turn, event.reader, absl::CancelledError("the reader left")); }
+void Run(Turn& turn, LogsClosed& event) {
+  CloseLogReader(turn, event.reader, absl::CancelledError("the reader has disconnected"));
+}
 
 }  // namespace trainyard

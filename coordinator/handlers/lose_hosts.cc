@@ -62,7 +62,7 @@ HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>&
 
 // Whether the host's ranks are known to have received `go`: a rank of the group has made a step, which needs all of
 // them, or each rank of the host has reported a later phase.
-bool HasBegun(const Job& job, const HostName& name) {
+bool HasReceivedGo(const Job& job, const HostName& name) {
   bool stepped = std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) {
     return rank.last_step >= std::max<uint64_t>(1, rank.record.first_step());
   });
@@ -83,8 +83,9 @@ struct Reach {
 Reach FindReach(const State& state, const Job& job) {
   Reach reach;
   for (const auto& [name, ranks] : job.ranks_on) {
-    bool left = std::any_of(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
-    if (!left) continue;
+    bool has_live_rank =
+        std::any_of(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
+    if (!has_live_rank) continue;
     if (IsReachable(state, name)) {
       ++reach.reachable;
     } else {
@@ -106,16 +107,18 @@ void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
   job.current.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
   if (!unreachable) EndPathQueries(turn, job);
   turn.Save(job);
-  turn.Notice(job, unreachable ? NoticeLevel::kWarning : NoticeLevel::kInfo,
-              unreachable
-                  ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
-                                 job.head().spec().recovery().abandon_after_s(),
-                                 " s (recovery.abandon_after_s), then started elsewhere")
-                  : std::string("a host of the job can be reached again"));
+  turn.Notice(
+      job, unreachable ? NoticeLevel::kWarning : NoticeLevel::kInfo,
+      unreachable
+          ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
+                         job.head().spec().recovery().abandon_after_s(),
+                         " s (recovery.abandon_after_s), then started elsewhere")
+          : std::string("a host of the job can be reached again"));
 }
 
-// Counts the host's ranks of the job as gone. What may still run there uses its slot until its exit is reported: the
-// stream may survive the loss, and then no Hello lists what runs there, or what a desired state on its way will start.
+// Counts the host's ranks of the job as gone. A trainer that may still run there becomes a stray, which uses its slot
+// until its exit is reported: if the stream survives the loss, no Hello will list the trainers that run there or that a
+// desired state in transit will start.
 void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
   auto ranks = job.ranks_on.find(host.name);
   if (ranks == job.ranks_on.end()) return;
@@ -173,7 +176,7 @@ void CheckLostHosts(Turn& turn, Job& job) {
   for (const HostName& name : reach.silent) {
     auto host = turn.state.hosts.find(name);
     facts.host = name.value();
-    facts.received_go = HasBegun(job, name);
+    facts.received_go = HasReceivedGo(job, name);
     facts.silent = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_contact;
     facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseFor(turn.state, host->second);
     HostLossDecision decision = DecideHostLoss(facts);

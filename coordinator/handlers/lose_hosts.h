@@ -1,5 +1,5 @@
 // Which unreachable hosts count as lost for a job (policy/host_loss), and what follows: their ranks count as ended, and
-// the group with them.
+// their group ends.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ void CheckLostHosts(Turn& turn, Job& job);
 
 // The host is lost for the job: its ranks there have ended.
 void LoseHost(Turn& turn, Job& job, const HostName& name, DecisionRule rule, const std::string& reason);
-// The same for every unreachable host of the job, because an operator asked for it.
+// The same for every unreachable host of the job, because an operator requested it.
 void LoseUnreachable(Turn& turn, Job& job, const std::string& why);
 
 }  // namespace trainyard

@@ -12,11 +12,11 @@
 namespace trainyard {
 namespace {
 
-// Two thresholds, because the last bytes of a full disk come and go.
+// Free bytes. There are two thresholds, because the last bytes of a full disk are freed and used again.
 constexpr uint64_t kDiskFull = 64 << 10;
-constexpr uint64_t kDiskHasRoom = 256 << 10;
+constexpr uint64_t kDiskHasSpace = 256 << 10;
 
-// Publishes to the cluster, and to the jobs with ranks on the host.
+// Publishes an event of the cluster, and a notice of each job with ranks on the host.
 void PublishForHost(Turn& turn, const Host& host, DecisionRule rule, NoticeLevel level, const std::string& text) {
   turn.DecideCluster(host.name, rule, level, text);
   for (const JobId& id : host.jobs) {
@@ -42,15 +42,15 @@ void CheckArrival(Turn& turn, Host& host, absl::Duration clock_offset) {
 }
 
 void CheckDisk(Turn& turn, Host& host) {
-  const bool full = host.disk_free_bytes < (host.disk_full ? kDiskHasRoom : kDiskFull);
+  const bool full = host.disk_free_bytes < (host.disk_full ? kDiskHasSpace : kDiskFull);
   if (full == host.disk_full) return;
   host.disk_full = full;
   if (!full)
     return PublishForHost(turn, host, DecisionRule::kDisk, NoticeLevel::kInfo,
-                          absl::StrCat("the disk of host ", host.name.value(), " has room again"));
+                          absl::StrCat("the disk of host ", host.name.value(), " has space again"));
   PublishForHost(turn, host, DecisionRule::kDisk, NoticeLevel::kWarning,
                  absl::StrCat("the disk of host ", host.name.value(), " that holds its daemon's state is full (",
-                              host.disk_free_bytes, " bytes free): its facts stay in memory until there is room"));
+                              host.disk_free_bytes, " bytes free): its facts stay in memory until there is space"));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// Networks that are slow and disks that are full: no process is ended for them; the jobs they affect get a notice.
+// Networks that are slow and disks that are full: no process is ended because of them; the affected jobs get a notice.
 #pragma once
 
 #include "coordinator/core/turn.h"
 
 namespace trainyard {
 
-// Takes what a host's newest heartbeat reported about its clock, its connection to the coordinator and its disk.
+// Records what a host's newest heartbeat reported about its clock, its connection to the coordinator and its disk.
 void RecordHeartbeat(Turn& turn, Host& host, const Tick::Contact& contact);
 
 // Checks whether the ranks of a job wait for a slow network.

@@ -39,7 +39,7 @@ void Run(Turn& turn, OpenLogs& event) {
   if (IsFinal(job.state())) reader.request.set_follow(false);
   LogReader& kept = state.readers[event.reader] = std::move(reader);
   std::vector<std::string> request_ids;
-  std::string missing = AskHosts(turn, job, kept, request_ids);
+  std::string missing = RequestLogs(turn, job, kept, request_ids);
   if (!missing.empty()) return CloseLogReader(turn, event.reader, NotAttached(missing));
   turn.Emit(LogsOpened{event.reader, std::move(request_ids)});
   // No rank was ever placed, and the reader does not follow.

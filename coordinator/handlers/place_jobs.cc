@@ -64,7 +64,7 @@ void DecideThreads(const State& state, Job& job) {
 }
 
 // Returns the other jobs on the host that may compute on its GPUs.
-std::string OthersOnGpus(const State& state, const Host& host, const Job& job) {
+std::string OtherJobsOnGpus(const State& state, const Host& host, const Job& job) {
   std::string others;
   size_t count = 0;
   for (const JobId& id : host.jobs) {
@@ -90,7 +90,7 @@ void ChooseDevice(const State& state, Job& job) {
     known.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
     known.gpu_note = host.inventory.gpu_note();
     known.cuda_note = host.inventory.cuda_note();
-    known.others = OthersOnGpus(state, host, job);
+    known.others = OtherJobsOnGpus(state, host, job);
     for (const v1::Gpu& gpu : host.inventory.gpus()) {
       known.compute_major =
           known.compute_major == 0 ? gpu.compute_major() : std::min(known.compute_major, gpu.compute_major());
@@ -136,10 +136,10 @@ std::vector<HostSlots> AllHosts(const State& state) {
   std::vector<HostSlots> hosts = FreeSlots(state);
   for (const auto& [name, host] : state.hosts) {
     if (host.attached() && host.reachable) continue;
-    HostSlots away;
-    away.name = name;
-    away.unusable = host.attached() || !host.reachable ? "unreachable" : "not attached";
-    hosts.push_back(std::move(away));
+    HostSlots unavailable;
+    unavailable.name = name;
+    unavailable.unusable = host.attached() || !host.reachable ? "unreachable" : "not attached";
+    hosts.push_back(std::move(unavailable));
   }
   SortByTopology(hosts);
   return hosts;
@@ -161,7 +161,7 @@ PlacementFacts MakeFacts(absl::Time now, const Job& job, const std::vector<HostS
   return facts;
 }
 
-// Reserves the hosts that this job could use, because it has waited for long; later jobs must not take them.
+// Reserves the hosts that this job could use, because it has waited for long; later jobs must not use them.
 void ReserveFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
   PlacementFacts facts = MakeFacts(turn.now, job, hosts);
   if (!CouldFit(facts)) return;  // it could not be placed even if the others waited

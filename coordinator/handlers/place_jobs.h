@@ -1,5 +1,5 @@
 // Places waiting jobs, oldest first: policy/placement chooses the hosts, policy/rank_assignment numbers the ranks, the
-// next generation is recorded, and the hosts learn of it by their desired state.
+// next generation is recorded, and the hosts receive it with their desired states.
 #pragma once
 
 #include <set>
@@ -13,7 +13,7 @@ namespace trainyard {
 // Places those of the waiting jobs (by submit index) that fit.
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes);
 
-// Whether the job would fit on reachable hosts, were every slot there free, without these hosts and the avoided ones.
+// Whether the job would fit if all slots of the reachable hosts were free, without these hosts and the avoided ones.
 bool FitsWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without);
 
 }  // namespace trainyard

@@ -8,7 +8,7 @@ namespace trainyard {
 // Forgets the oldest finished jobs beyond the limit.
 void PruneFinished(Turn& turn);
 
-// What a host still runs of this job is a leftover from now on.
+// Records the id of a removed job, so that its trainers on a host count as leftovers.
 void RememberForgotten(Turn& turn, const JobId& id);
 
 }  // namespace trainyard

@@ -13,14 +13,14 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kCommunicators = 8;
-constexpr size_t kWordBytes = 128;
+constexpr size_t kTextBytes = 128;
 constexpr size_t kPhaseTimes = 16;
 constexpr size_t kPhaseBytes = 32;
 constexpr absl::Duration kCpuInterval = absl::Milliseconds(400);
 // Of one core. The threads of a waiting process use less.
-constexpr double kBusy = 0.05;
+constexpr double kBusyCpuShare = 0.05;
 // A learned time is written again once it has grown by this factor.
-constexpr double kOutgrown = 1.5;
+constexpr double kRewriteFactor = 1.5;
 
 v1::PhaseRecord* FindPhase(Job& job, absl::string_view phase) {
   for (v1::PhaseRecord& record : *job.record.mutable_phases()) {
@@ -48,7 +48,7 @@ void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_a
     times.Add(report.last_step(), time.longest_s());
     if (phase == Phase::kTrain) job.head().set_learned_step_s(times.longest());
     v1::PhaseRecord& record = PhaseRecordOf(job, time.phase());
-    if (times.longest() > kOutgrown * record.learned_s()) {
+    if (times.longest() > kRewriteFactor * record.learned_s()) {
       record.set_learned_s(times.longest());
       turn.Save(job);
     }
@@ -72,9 +72,9 @@ bool SamePosition(const RankPosition& position, const v1::RankReport& report) {
 
 v1::CommunicatorReport CutReport(const v1::CommunicatorReport& report) {
   v1::CommunicatorReport cut = report;
-  cut.set_name(CutText(report.name(), kWordBytes));
-  cut.set_waits_in(CutText(report.waits_in(), kWordBytes));
-  cut.set_last_started(CutText(report.last_started(), kWordBytes));
+  cut.set_name(CutText(report.name(), kTextBytes));
+  cut.set_waits_in(CutText(report.waits_in(), kTextBytes));
+  cut.set_last_started(CutText(report.last_started(), kTextBytes));
   return cut;
 }
 
@@ -86,7 +86,7 @@ void RecordProcess(Turn& turn, Rank& rank, const v1::RankReport& report) {
   if (turn.now - rank.cpu_at < kCpuInterval || report.cpu_total_s() <= 0) return;
   if (rank.cpu_at != absl::InfinitePast()) {
     double share = (report.cpu_total_s() - rank.cpu_s) / absl::ToDoubleSeconds(turn.now - rank.cpu_at);
-    if (share >= kBusy) position.busy_at = turn.now;
+    if (share >= kBusyCpuShare) position.busy_at = turn.now;
   }
   rank.cpu_s = report.cpu_total_s();
   rank.cpu_at = turn.now;

@@ -81,7 +81,7 @@ absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankRepor
   return std::max(rank.step_at, now - absl::Seconds(ago));
 }
 
-// A checkpoint of this step may be reported much later. The older the steps, the fewer the marks.
+// A checkpoint of this step may be reported much later. If there are too many marks, every second one is removed.
 void MarkStep(Job& job, uint64_t step) {
   job.current.step_marks.push_back({.step = step, .train_ms = job.record.goodput().train_ms()});
   if (job.current.step_marks.size() <= kStepMarks) return;

@@ -1,5 +1,5 @@
 // SaveJob: counts and records the request; rank 0 receives it with its desired state, and all ranks save after the same
-// step. A request without a save outlives its generation.
+// step. A request that no save has answered stays for the next generation.
 #include <algorithm>
 
 #include "absl/status/status.h"

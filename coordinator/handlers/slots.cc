@@ -17,7 +17,7 @@ namespace {
 bool HoldsSlot(const Job& job, const Rank& rank) { return !rank.ended() && (job.held_at == 0 || rank.seen_running); }
 
 // Returns why nothing new is placed on the host; empty: it may be used.
-std::string WhyBarred(const Host& host) {
+std::string ReasonAgainstPlacement(const Host& host) {
   if (!host.trouble.empty()) return host.trouble;
   if (host.draining) return "its daemon is leaving";
   if (!host.record.cordoned()) return "";
@@ -64,7 +64,7 @@ std::vector<HostSlots> FreeSlots(const State& state) {
     slots.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
     slots.switch_name = LabelOf(host, "switch");
     slots.rack = LabelOf(host, "rack");
-    slots.unusable = WhyBarred(host);
+    slots.unusable = ReasonAgainstPlacement(host);
   }
   return hosts;
 }

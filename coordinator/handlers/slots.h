@@ -17,7 +17,8 @@ struct UsedSlots {
 
 UsedSlots UsedSlotsOf(const State& state, const Host& host);
 
-// Returns every attached and reachable host in name order, with its free slots, and why it must not be used if so.
+// Returns every attached and reachable host in name order, with its free slots, and with a reason if it must not be
+// used.
 std::vector<HostSlots> FreeSlots(const State& state);
 
 }  // namespace trainyard

@@ -20,7 +20,7 @@ v1::TrainerKey& AddStray(Host& host, const Job& job, uint32_t rank) {
 
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact) {
   if (!host.unstarted_strays.empty()) {
-    std::erase_if(host.unstarted_strays, [&](const auto& unheard) { return SameTrainer(unheard.first, fact.key()); });
+    std::erase_if(host.unstarted_strays, [&](const auto& stray) { return SameTrainer(stray.first, fact.key()); });
   }
   if (!fact.has_exited()) return;
   auto stray = std::find_if(host.strays.begin(), host.strays.end(),
@@ -36,7 +36,7 @@ void ForgetUnstartedStrays(Turn& turn, Host& host) {
     std::erase_if(host.strays, [&key = key](const v1::TrainerKey& stray) { return SameTrainer(stray, key); });
     turn.ScheduleAll();
   }
-  std::erase_if(host.unstarted_strays, [&](const auto& unheard) { return host.applied_revision >= unheard.second; });
+  std::erase_if(host.unstarted_strays, [&](const auto& stray) { return host.applied_revision >= stray.second; });
 }
 
 }  // namespace trainyard

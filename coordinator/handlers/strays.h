@@ -10,7 +10,8 @@ bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b);
 // Adds a rank of the job's current generation. The key is valid until the next change of the host's strays.
 v1::TrainerKey& AddStray(Host& host, const Job& job, uint32_t rank);
 
-// Takes a fact about a trainer: it was started, if the host was not sure of that; its slot is free once it has exited.
+// Applies a fact about a trainer that may be a stray: it proves that the trainer was started, and the slot is free once
+// the trainer has exited.
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact);
 
 // Frees the slots of strays that were never started, as the revision that the host has applied proves.

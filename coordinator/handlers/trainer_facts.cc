@@ -68,7 +68,7 @@ void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken
 
 void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& refused) {
   std::string message = CutText(refused.message(), 4096);
-  // Another host that cannot be reached may have the checkpoint: that this host lacks it does not condemn the job.
+  // Another host that cannot be reached may have the checkpoint, so this is no permanent failure of the job.
   FailGeneration(
       turn, job,
       refused.checkpoint_missing()

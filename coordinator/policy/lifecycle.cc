@@ -15,21 +15,21 @@ const std::vector<Transition>& LifecycleTable() {
       {v1::JOB_STATE_PLACED, E::kTrainerStarted, v1::JOB_STATE_STARTING},
       {v1::JOB_STATE_PLACED, E::kRestart, v1::JOB_STATE_RECOVERING},
       {v1::JOB_STATE_PLACED, E::kGiveUp, v1::JOB_STATE_STOPPING},
-      {v1::JOB_STATE_PLACED, E::kStopAsked, v1::JOB_STATE_STOPPING},
+      {v1::JOB_STATE_PLACED, E::kStopRequested, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_PLACED, E::kCancel, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_STARTING, E::kAllReady, v1::JOB_STATE_RUNNING},
       {v1::JOB_STATE_STARTING, E::kRestart, v1::JOB_STATE_RECOVERING},
       {v1::JOB_STATE_STARTING, E::kGiveUp, v1::JOB_STATE_STOPPING},
-      {v1::JOB_STATE_STARTING, E::kStopAsked, v1::JOB_STATE_STOPPING},
+      {v1::JOB_STATE_STARTING, E::kStopRequested, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_STARTING, E::kCancel, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_RUNNING, E::kAllDone, v1::JOB_STATE_SUCCEEDED},
       {v1::JOB_STATE_RUNNING, E::kRestart, v1::JOB_STATE_RECOVERING},
       {v1::JOB_STATE_RUNNING, E::kGiveUp, v1::JOB_STATE_STOPPING},
-      {v1::JOB_STATE_RUNNING, E::kStopAsked, v1::JOB_STATE_STOPPING},
+      {v1::JOB_STATE_RUNNING, E::kStopRequested, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_RUNNING, E::kCancel, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_RECOVERING, E::kPlaced, v1::JOB_STATE_PLACED},
       {v1::JOB_STATE_RECOVERING, E::kGiveUp, v1::JOB_STATE_STOPPING},
-      {v1::JOB_STATE_RECOVERING, E::kStopAsked, v1::JOB_STATE_STOPPING},
+      {v1::JOB_STATE_RECOVERING, E::kStopRequested, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_RECOVERING, E::kCancel, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_STOPPING, E::kAllDone, v1::JOB_STATE_SUCCEEDED},
       {v1::JOB_STATE_STOPPING, E::kStopUndone, v1::JOB_STATE_RUNNING},
@@ -80,8 +80,8 @@ absl::string_view EventName(LifecycleEvent event) {
       return "restart";
     case E::kGiveUp:
       return "give_up";
-    case E::kStopAsked:
-      return "stop_asked";
+    case E::kStopRequested:
+      return "stop_requested";
     case E::kStopUndone:
       return "stop_undone";
     case E::kPause:

@@ -26,7 +26,7 @@ enum class LifecycleEvent {
   kAllDone,         // every rank made all steps and exited with 0
   kRestart,         // a rank failed; a new group must be formed
   kGiveUp,          // a rank failed in such a way, or so often, that a restart is useless
-  kStopAsked,       // restart, pause or drain: the group must end, but nothing has failed
+  kStopRequested,   // restart, pause or drain: the group must end, but nothing has failed
   kStopUndone,      // the save before such an end failed: the group continues
   kPause,           // requested for a job without a group
   kResume,          // requested for a paused job

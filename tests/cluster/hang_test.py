@@ -84,7 +84,7 @@ def test_notify_leaves_a_stopped_rank_alone_and_reports_when_it_continues(one_ho
 
     os.kill(view.pid_of(1), signal.SIGSTOP)
     text = first_decision(one_host, job)
-    assert "rank 1 on h1 is stopped" in text and "left alone" in text, text
+    assert "rank 1 on h1 is stopped" in text and "left running" in text, text
     assert one_host.get(job).state_name == "RUNNING"
     os.kill(view.pid_of(1), signal.SIGCONT)
 

@@ -161,7 +161,7 @@ TEST(CoreSaves, UnusableGrant_IsReportedAndGivenUp) {
     EXPECT_THAT(one.Grants(), IsEmpty());
     EXPECT_THAT(
         one.harness.Decisions(kJob),
-        Contains(HasSubstr(absl::StrCat("the checkpoint of step 5 that generation 1 was granted could not be used; ",
+        Contains(HasSubstr(absl::StrCat("the checkpoint of step 5, granted to generation 1, could not be used; ",
                                         anew ? "training starts from the beginning" : "restored from step 3"))));
     one.host.ReadySave(Key(kJob, 2, 0), 5, "b");
     EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g2 b")) << "made again, with the other outcome";
@@ -398,8 +398,10 @@ TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore)
   for (uint32_t rank = 0; rank < 2; ++rank) one.host.FinishOnly(Key(kJob, 1, rank), 10);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED) << one.Get().reason();
   EXPECT_EQ(one.Get().restarts(), 1u);
-  EXPECT_THAT(one.harness.Decisions(kJob),
-              Contains(HasSubstr("rank 0 on w1 exited before its last checkpoint, which is complete, got its name")));
+  EXPECT_THAT(
+      one.harness.Decisions(kJob),
+      Contains(HasSubstr("rank 0 on w1 exited before its last checkpoint, which is complete, was renamed to its "
+                         "final name")));
 
   // It has given the save its name, and has nothing else to do.
   one.host.Apply();
