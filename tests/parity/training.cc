@@ -167,7 +167,7 @@ absl::StatusOr<double> RunRounds(const TrainingCase& training, int64_t step, int
   for (int64_t round = 0; round < deal.num_rounds; ++round) {
     const bool last = round + 1 == deal.num_rounds;
     if (round >= static_cast<int64_t>(deal.micro_batches.size())) {
-      RETURN_IF_ERROR(strategy.Shadow(/*with_backward=*/true, last));
+      RETURN_IF_ERROR(strategy.RunEmptyRound(/*with_backward=*/true, last));
       continue;
     }
     const int64_t micro_batch = deal.micro_batches[static_cast<size_t>(round)];

@@ -31,7 +31,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
         unit_runner_(std::move(runner)),
         parts_(std::make_unique<ParallelParts>(model, communicators_, options_, update, precision_,
                                                TrainedInReadyOrder(model))),
-        state_(model, parts_->groups, parts_->units, communicators_, parts_->updater, errors_) {
+        state_(model, parts_->groups, parts_->groups_are_units, communicators_, parts_->updater, errors_) {
     if (precision_.output != precision_.param) model.set_output_type(precision_.output);
     if (precision_.scaled) state_.set_loss_scale(InitialLossScale(loss_scaling_));
   }
@@ -55,12 +55,12 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   // --- What the model calls. ---
 
   void BeforeRoot() override {
-    if (units()) ThrowUnlessOk(Advance({UnitAct::kForward, 0}));
+    if (groups_are_units()) ThrowUnlessOk(Advance({UnitAct::kForward, 0}));
     root_event_ = BeginUnit(EventKind::kForward, 0);
   }
 
   at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
-    if (!units()) return Compute(unit, x, body);
+    if (!groups_are_units()) return Compute(unit, x, body);
     ThrowUnlessOk(Advance({UnitAct::kForward, unit}));
     const bool with_backward = !parts_->runner.evaluates() && unit >= first_backward_;
     at::Tensor in = x;
@@ -77,7 +77,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   at::Tensor AfterRoot(const at::Tensor& y) override {
     EndEvent(options_.events, root_event_);
-    if (units() && parts_->runner.evaluates()) ThrowUnlessOk(parts_->runner.RunToEnd());
+    if (groups_are_units() && parts_->runner.evaluates()) ThrowUnlessOk(parts_->runner.RunToEnd());
     return y;
   }
 
@@ -86,7 +86,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   // --- What the loop calls. ---
 
   void BeginStep(uint64_t num_tokens) override {
-    if (precision_.scaled) seed_ = LossSeed(state_.loss_scale().scale, num_tokens);
+    if (precision_.scaled) loss_seed_ = LossSeed(state_.loss_scale().scale, num_tokens);
   }
 
   absl::StatusOr<at::Tensor> Forward(absl::FunctionRef<at::Tensor()> loss_sum) override {
@@ -99,9 +99,9 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     BeginRound(last);
     const int64_t event = BeginUnit(EventKind::kBackward, 0);
     RETURN_IF_ERROR(CatchUnitErrors([&] {
-      at::Tensor seed = seed_ == 1 ? at::Tensor() : at::full({}, seed_, loss.options().requires_grad(false));
+      at::Tensor seed = loss_seed_ == 1 ? at::Tensor() : at::full({}, loss_seed_, loss.options().requires_grad(false));
       // A loss on a GPU has not been checked: if it is not finite, times 0 it is NaN, and so are its gradients.
-      if (!loss.is_cpu()) seed = loss.detach().mul(0).add(seed_);
+      if (!loss.is_cpu()) seed = loss.detach().mul(0).add(loss_seed_);
       loss.backward(seed);
       return at::Tensor();
     }));
@@ -109,10 +109,10 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return EndRound(last);
   }
 
-  absl::Status Shadow(bool with_backward, bool last) override {
+  absl::Status RunEmptyRound(bool with_backward, bool last) override {
     RETURN_IF_ERROR(BeginPass(with_backward));
     if (with_backward) BeginRound(last);
-    return with_backward ? EndRound(last) : Keep(parts_->runner.RunToEnd());
+    return with_backward ? EndRound(last) : RecordError(parts_->runner.RunToEnd());
   }
 
   void RejectStep() override {
@@ -122,19 +122,19 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   absl::Status FinishBackward() override {
     RETURN_IF_ERROR(errors_.status());
-    if (!units()) {
-      // No round has started the reductions: this rank was dealt nothing, or the strategy starts nothing early.
+    if (!groups_are_units()) {
+      // Starts the reductions that no round has started, because this rank was dealt nothing or does not overlap.
       if (!in_last_round_) BeginRound(/*last=*/true);
-      RETURN_IF_ERROR(Keep(parts_->reducer.StartAll()));
+      RETURN_IF_ERROR(RecordError(parts_->reducer.StartAll()));
     }
-    return Keep(parts_->reducer.Finish());
+    return RecordError(parts_->reducer.Finish());
   }
 
   absl::StatusOr<StepOutput> Step(const StepInput& input) override {
     RETURN_IF_ERROR(errors_.status());
     const int64_t event = BeginEvent(options_.events, EventKind::kStep, "model");
-    absl::StatusOr<StepOutput> output = parts_->updater.Step(input, seed_, rejected_ && AgreesByFlag());
-    RETURN_IF_ERROR(Keep(output.status()));
+    absl::StatusOr<StepOutput> output = parts_->updater.Step(input, loss_seed_, rejected_ && RejectsByFlag());
+    RETURN_IF_ERROR(RecordError(output.status()));
     EndEvent(options_.events, event);
     output->num_reductions = parts_->reducer.num_reductions();
     parts_->reducer.BeginStep();
@@ -142,7 +142,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     const LossScale scale = state_.loss_scale();
     output->loss_scale = scale.scale;
     if (precision_.scaled) state_.set_loss_scale(NextLossScale(scale, loss_scaling_, output->skipped));
-    seed_ = 1;
+    loss_seed_ = 1;
     const double waited_s = parts_->gatherer.waited_s() + parts_->reducer.waited_s() + parts_->updater.waited_s();
     output->exposed_comm_s = waited_s - waited_before_s_;
     waited_before_s_ = waited_s;
@@ -191,7 +191,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   // --- Passes and rounds. ---
 
-  bool units() const { return parts_->units; }
+  bool groups_are_units() const { return parts_->groups_are_units; }
 
   absl::Status Advance(const UnitAction& computation) {
     RETURN_IF_ERROR(errors_.status());
@@ -206,12 +206,12 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   // Waits for the gathers that the previous step started.
   absl::Status AwaitParameters() {
     RETURN_IF_ERROR(errors_.status());
-    return Keep(parts_->updater.AwaitParameters());
+    return RecordError(parts_->updater.AwaitParameters());
   }
 
   absl::Status BeginPass(bool with_backward) {
     RETURN_IF_ERROR(AwaitParameters());
-    return units() ? Keep(parts_->runner.Begin(with_backward)) : absl::OkStatus();
+    return groups_are_units() ? RecordError(parts_->runner.Begin(with_backward)) : absl::OkStatus();
   }
 
   void BeginRound(bool last) {
@@ -224,33 +224,34 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   absl::Status EndRound(bool last) {
-    if (units()) {
-      RETURN_IF_ERROR(Keep(parts_->runner.RunToEnd(/*waits=*/!last)));
+    if (groups_are_units()) {
+      RETURN_IF_ERROR(RecordError(parts_->runner.RunToEnd(/*waits=*/!last)));
     }
     if (!reduces_) return absl::OkStatus();
-    for (size_t i = 0; units() && i < parts_->without_unit.size(); ++i) {
-      RETURN_IF_ERROR(Keep(parts_->reducer.Start(parts_->without_unit[i])));
+    for (size_t i = 0; groups_are_units() && i < parts_->groups_without_unit.size(); ++i) {
+      RETURN_IF_ERROR(RecordError(parts_->reducer.Start(parts_->groups_without_unit[i])));
     }
-    if (!units() && (options_.overlap || !last)) {
-      RETURN_IF_ERROR(Keep(parts_->reducer.StartAll()));
+    if (!groups_are_units() && (options_.overlap || !last)) {
+      RETURN_IF_ERROR(RecordError(parts_->reducer.StartAll()));
     }
-    return last ? absl::OkStatus() : Keep(parts_->reducer.Finish());
+    return last ? absl::OkStatus() : RecordError(parts_->reducer.Finish());
   }
 
-  // Otherwise every rank has the whole sum, which the rejecting rank has made not finite.
-  bool AgreesByFlag() const { return parts_->reducer.scatters(); }
+  // Whether ranks agree on a rejection through the flag of Updater::Step. Otherwise every rank has the whole sum, which
+  // the rejecting rank has made not finite.
+  bool RejectsByFlag() const { return parts_->reducer.scatters(); }
 
   absl::StatusOr<at::Tensor> CatchUnitErrors(absl::FunctionRef<at::Tensor()> run) {
     try {
       return run();
     } catch (const UnitError& error) {
-      return Keep(error.status());
+      return RecordError(error.status());
     }
   }
   static void ThrowUnlessOk(const absl::Status& status) {
     if (!status.ok()) throw UnitError(status);
   }
-  absl::Status Keep(absl::Status status) { return errors_.Keep(std::move(status)); }
+  absl::Status RecordError(absl::Status status) { return errors_.Record(std::move(status)); }
 
   Model& model_;
   const MeshCommunicators communicators_;
@@ -265,7 +266,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   bool reduces_ = false, in_last_round_ = false;
   bool rejected_ = false;
-  double seed_ = 1;                            // of this step's backward
+  double loss_seed_ = 1;                       // of this step's backward
   double waited_before_s_ = 0;                 // up to the previous step
   int64_t root_event_ = -1, unit_event_ = -1;  // of the computation under way
 };

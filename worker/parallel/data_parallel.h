@@ -2,20 +2,21 @@
 // samples would make. This class connects the model, whose parameters it moves into flat groups, to the communicators.
 // What a strategy does follows from the table in sharding.h.
 //
-// The calls of a step; `rounds` is the same on every rank, and a rank with fewer micro-batches calls Shadow instead:
+// The calls of a step. The number of rounds is the same on every rank; a rank with fewer micro-batches calls
+// RunEmptyRound in the last ones:
 //
 //   strategy.BeginStep(tokens)
 //   for each round:
 //     loss = strategy.Forward([&] { return model.LossSum(..., strategy, ...); })
 //     strategy.Backward(loss, last)      adds up gradients; with `last` reduces them while backward continues
 //   or, without a micro-batch:
-//     strategy.Shadow(/*with_backward=*/true, last)
+//     strategy.RunEmptyRound(/*with_backward=*/true, last)
 //   strategy.FinishBackward()            waits for the reductions under way
 //   strategy.Step({...})                 divides once by the step's tokens, clips, updates; if the gradient of any
 //                                        rank is not finite, no rank updates anything
 //
-// An evaluation calls Forward under NoGradMode, or Shadow(/*with_backward=*/false, false), in the same number of rounds
-// on every rank.
+// An evaluation calls Forward under NoGradMode, or RunEmptyRound(/*with_backward=*/false, /*last=*/false), in the same
+// number of rounds on every rank.
 //
 // After the first error every call returns that error: the generation is over.
 //
@@ -54,11 +55,11 @@ class DataParallel : public UnitHooks {
   virtual absl::StatusOr<at::Tensor> Forward(absl::FunctionRef<at::Tensor()> loss_sum) = 0;
   // Adds gradients to those of earlier rounds. `last`: no other round follows in this step, on any rank.
   virtual absl::Status Backward(const at::Tensor& loss, bool last) = 0;
-  // A round in which this rank computes nothing: it takes part in the collectives with gradients of zero.
-  virtual absl::Status Shadow(bool with_backward, bool last) = 0;
+  // A round for which this rank has no micro-batch: it takes part in the collectives with gradients of zero.
+  virtual absl::Status RunEmptyRound(bool with_backward, bool last) = 0;
 
   // Makes every rank skip the update of this step, because this rank's loss is not finite. REQUIRES: called before the
-  // Backward or Shadow of the step's last round.
+  // Backward or RunEmptyRound of the step's last round.
   virtual void RejectStep() = 0;
   virtual absl::Status FinishBackward() = 0;
   // Collective. REQUIRES: FinishBackward has returned OK.

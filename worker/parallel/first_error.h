@@ -9,7 +9,7 @@ class FirstError {
  public:
   const absl::Status& status() const { return status_; }
   // Returns `status`, and stores it if it is the first error.
-  absl::Status Keep(absl::Status status) {
+  absl::Status Record(absl::Status status) {
     if (status_.ok()) status_ = status;
     return status;
   }

@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// Gains and biases have no weight decay.
+// The weights of norms, and biases, are not decayed.
 bool Decays(const at::Tensor& parameter) { return parameter.dim() >= 2; }
 
 bool ShardsAnything(const StateSharding& sharding) {
@@ -50,19 +50,19 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
   auto decays = [&](int i) { return Decays(model.parameters()[parameters_[i]].tensor); };
   std::stable_partition(order.begin(), order.end(), decays);
   layout_ = MakeShardLayout(sizes, order, ShardsAnything(sharding) ? shard.world_size() : 1);
-  const auto first_plain = std::find_if_not(order.begin(), order.end(), decays);
-  num_decayed_ = first_plain == order.end() ? layout_.total : layout_.offsets[*first_plain];
+  const auto first_undecayed = std::find_if_not(order.begin(), order.end(), decays);
+  num_decayed_ = first_undecayed == order.end() ? layout_.total : layout_.offsets[*first_undecayed];
   gaps_ = layout_.Gaps();
   Allocate(shard, ledger, data);
 }
 
 void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* data) {
   auto zeros = [&](MemoryKind kind, TrackedMemory& use, int64_t elements, at::ScalarType type) {
-    const auto place = kind == MemoryKind::kHost ? HostMemoryOf(device_) : at::TensorOptions().device(device_);
-    return TrackTensor(ledger, kind, use, [&] { return at::zeros({elements}, place.dtype(type)); });
+    const auto options = kind == MemoryKind::kHost ? HostMemoryOf(device_) : at::TensorOptions().device(device_);
+    return TrackTensor(ledger, kind, use, [&] { return at::zeros({elements}, options.dtype(type)); });
   };
   // Memory that a communicator reads is allocated by the communicator.
-  auto zeros_of = [&](Communicator* of, MemoryKind kind, TrackedMemory& use, int64_t elements, at::ScalarType type) {
+  auto zeros_for = [&](Communicator* of, MemoryKind kind, TrackedMemory& use, int64_t elements, at::ScalarType type) {
     if (of == nullptr || of->world_size() == 1) return zeros(kind, use, elements, type);
     return TrackTensor(ledger, kind, use, [&] { return of->NewBuffer(elements, type).zero_(); });
   };
@@ -73,8 +73,8 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* data
                                        return shard.NewBuffer(layout_.shard, precision_.param).zero_();
                                      });
   } else {
-    Communicator* gathers = trained_ ? &shard : nullptr;
-    whole_parameters_ = zeros_of(gathers, MemoryKind::kParameters, parameters_use_, layout_.total, precision_.param);
+    Communicator* gatherer = trained_ ? &shard : nullptr;
+    whole_parameters_ = zeros_for(gatherer, MemoryKind::kParameters, parameters_use_, layout_.total, precision_.param);
     weights_ = own(whole_parameters_);
   }
   const MemoryKind state = offload_.optimizer ? MemoryKind::kHost : MemoryKind::kOptimizer;
@@ -84,15 +84,15 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* data
   if (sharding_.gradients == Sharding::kSharded) {
     gradient_shard_ = zeros(MemoryKind::kReserved, gradients_use_, layout_.shard, sum);
   } else {
-    Communicator* reduces = shard.world_size() > 1 ? &shard : data;
-    whole_gradients_ = zeros_of(reduces, MemoryKind::kGradients, gradients_use_, layout_.total, sum);
+    Communicator* reducer = shard.world_size() > 1 ? &shard : data;
+    whole_gradients_ = zeros_for(reducer, MemoryKind::kGradients, gradients_use_, layout_.total, sum);
     gradient_shard_ = own(whole_gradients_);
   }
   first_moment_ = zeros(state, moment_uses_[0], layout_.shard, precision_.state);
   second_moment_ = zeros(state, moment_uses_[1], layout_.shard, precision_.state);
 }
 
-void FlatGroup::HoldGradients(bool in_use) {
+void FlatGroup::SetGradientsInUse(bool in_use) {
   if (sharding_.gradients == Sharding::kSharded)
     gradients_use_.SetKind(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
 }
@@ -101,18 +101,18 @@ absl::Status FlatGroup::CopyFromRankZero(Communicator& data) {
   c10::NoGradGuard no_grad;
   if (layout_.total == 0) return absl::OkStatus();
   const bool sharded = sharding_.parameters == Sharding::kSharded;
-  const bool apart = sharded || keeps_masters();
-  at::Tensor whole = apart ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
+  const bool has_separate_shard = sharded || keeps_masters();
+  at::Tensor whole = has_separate_shard ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
   for (size_t i = 0; data.rank() == 0 && i < parameters_.size(); ++i)
     model_.WriteInitialValues(parameters_[i], View(whole, i));
   RETURN_IF_ERROR(data.Broadcast(whole, /*root=*/0)->Wait()) << "while copying the parameters of rank 0";
-  if (apart) parameter_shard_.copy_(whole.narrow(0, rank_ * layout_.shard, layout_.shard));
+  if (has_separate_shard) parameter_shard_.copy_(whole.narrow(0, rank_ * layout_.shard, layout_.shard));
   if (sharded) {
     storage_ = c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), layout_.total * weights_.element_size(), at::DataPtr(nullptr, device_),
         /*allocator=*/nullptr, /*resizable=*/false);
-    TakeMasters();
-  } else if (apart) {
+    CopyMastersToWeights();
+  } else if (has_separate_shard) {
     whole_parameters_.copy_(whole);
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -122,7 +122,7 @@ absl::Status FlatGroup::CopyFromRankZero(Communicator& data) {
   return absl::OkStatus();
 }
 
-void FlatGroup::TakeMasters() {
+void FlatGroup::CopyMastersToWeights() {
   if (keeps_masters()) weights_.copy_(parameter_shard_);
 }
 

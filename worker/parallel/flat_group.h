@@ -37,7 +37,7 @@ class FlatGroup {
   // `parameters` are indices into those of `model`, whose values are copied. Either all of them are trained, or all are
   // frozen and have neither gradients nor moments. The decayed ones are stored first. `shard` is the communicator of
   // dp_shard; a group that shards nothing has a layout of one shard. `ledger` may be null; not owned. `data`: reduces
-  // whole gradients where nothing is sharded; may be null. `unit`: gathered and freed with this unit; -1: always there.
+  // whole gradients where nothing is sharded; may be null. `unit`: gathered and freed with this unit; -1: never freed.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const StateSharding& sharding,
             const Precision& precision, Communicator& shard, const Offload& offload = {}, Ledger* ledger = nullptr,
             Communicator* data = nullptr, int unit = -1);
@@ -61,21 +61,20 @@ class FlatGroup {
   const at::Tensor& whole_parameters() const { return whole_parameters_; }
   const at::Tensor& whole_gradients() const { return whole_gradients_; }
   const at::Tensor& weights() const { return weights_; }                  // this rank's shard for computation
-  const at::Tensor& parameter_shard() const { return parameter_shard_; }  // updated: the masters, or the weights
+  const at::Tensor& parameter_shard() const { return parameter_shard_; }  // what is updated: the masters, or weights()
   const at::Tensor& gradient_shard() const { return gradient_shard_; }
   const at::Tensor& first_moment() const { return first_moment_; }  // of this rank's shard
   const at::Tensor& second_moment() const { return second_moment_; }
 
-  // Whether the masters are a second copy, in another type or another memory. A frozen group needs no copy in another
-  // memory.
+  // Whether the masters are a second copy of the weights, in another type or (trained groups only) in host memory.
   bool keeps_masters() const { return precision_.keeps_masters() || (offload_.optimizer && trained_); }
   // Whether this rank's weights are sharded and stored in host memory.
   bool weights_on_host() const { return offload_.parameters && sharding_.parameters == Sharding::kSharded; }
 
   // Sharded gradients: records in the ledger whether their memory is in use.
-  void HoldGradients(bool in_use);
+  void SetGradientsInUse(bool in_use);
   // Copies the masters to this rank's weights, after the masters were changed from outside.
-  void TakeMasters();
+  void CopyMastersToWeights();
 
   // For sharded parameters: see [Note: sharded parameters]. `whole` is flat, has at least layout().total elements and
   // is owned by the caller.

@@ -23,7 +23,7 @@ const std::string& FlatState::NameOf(const FlatGroup& group, int parameter) cons
 
 absl::Status FlatState::AwaitParameters() {
   RETURN_IF_ERROR(errors_.status());
-  return errors_.Keep(updater_.AwaitParameters());
+  return errors_.Record(updater_.AwaitParameters());
 }
 
 // The whole of `role`, from all ranks of the shard group; in new memory unless this rank has it.
@@ -61,7 +61,7 @@ std::vector<std::vector<std::string>> FlatState::BucketOrder() const {
     order.emplace_back();
     for (int i : group->layout().order) order.back().push_back(NameOf(*group, i));
   }
-  if (units_) std::reverse(order.begin(), order.end());
+  if (groups_are_units_) std::reverse(order.begin(), order.end());
   return order;
 }
 
@@ -177,7 +177,7 @@ absl::Status FlatState::Load(RangeSource of_host_memory) {
         at::Tensor out = (*group.*role.shard)().narrow(0, piece.offset, piece.range.count);
         RETURN_IF_ERROR(source(role.name, NameOf(*group, piece.parameter), piece.range.first, piece.range.count, out));
       }
-      if (parameters) group->TakeMasters();
+      if (parameters) group->CopyMastersToWeights();
     }
   }
   return absl::OkStatus();

@@ -23,12 +23,12 @@ struct ParameterHash {
 
 class FlatState final : public ParallelState {
  public:
-  // Owns nothing. `units`: groups belong to units. `errors`: those of the strategy.
-  FlatState(const Model& model, const FlatGroups& groups, bool units, const MeshCommunicators& communicators,
+  // Owns nothing. `groups_are_units`: otherwise they are buckets. `errors`: those of the strategy.
+  FlatState(const Model& model, const FlatGroups& groups, bool groups_are_units, const MeshCommunicators& communicators,
             Updater& updater, FirstError& errors)
       : model_(model),
         groups_(groups),
-        units_(units),
+        groups_are_units_(groups_are_units),
         communicators_(communicators),
         updater_(updater),
         errors_(errors) {}
@@ -71,7 +71,7 @@ class FlatState final : public ParallelState {
 
   const Model& model_;
   const FlatGroups& groups_;
-  const bool units_;
+  const bool groups_are_units_;
   const MeshCommunicators communicators_;
   Updater& updater_;
   FirstError& errors_;

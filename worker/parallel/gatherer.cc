@@ -22,43 +22,43 @@ Gatherer::Gatherer(const Model& model, const FlatGroups& groups, const MeshCommu
       clock_(*options.clock),
       in_place_(shard_.world_size() == 1),
       groups_of_(model.units().size()),
-      kept_(groups.size()),
-      kept_uses_(groups.size()),
+      resharded_parts_(groups.size()),
+      resharded_uses_(groups.size()),
       states_(model.units().size()) {
-  int64_t root = 0;
+  int64_t root_elements = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     const FlatGroup& group = *groups[g];
     if (group.unit() < 0) continue;
     if (group.weights_on_host()) in_place_ = false;
     groups_of_[group.unit()].push_back(static_cast<int>(g));
-    if (group.unit() == 0) root += group.layout().total;
+    if (group.unit() == 0) root_elements += group.layout().total;
     if (group.unit() == 0 || reshard_ == nullptr) continue;
     const int64_t part = group.layout().total / reshard_->world_size();
-    kept_[g] = TrackTensor(ledger_, MemoryKind::kReserved, kept_uses_[g],
-                           [&] { return reshard_->NewBuffer(part, group.weights().scalar_type()); });
+    resharded_parts_[g] = TrackTensor(ledger_, MemoryKind::kReserved, resharded_uses_[g],
+                                      [&] { return reshard_->NewBuffer(part, group.weights().scalar_type()); });
   }
-  if (in_place_ || root == 0) return;
+  if (in_place_ || root_elements == 0) return;
   const auto like = at::TensorOptions()
                         .dtype(groups[groups_of_[0][0]]->weights().scalar_type())
                         .device(model.parameters()[0].tensor.device());
-  root_ = TrackTensor(ledger_, MemoryKind::kReserved, root_use_, [&] { return at::empty({root}, like); });
+  root_ = TrackTensor(ledger_, MemoryKind::kReserved, root_use_, [&] { return at::empty({root_elements}, like); });
 }
 
-std::vector<at::Tensor> Gatherer::Places(int unit) const {
+std::vector<at::Tensor> Gatherer::Destinations(int unit) const {
   int64_t elements = 0;
   for (int g : groups_of_[unit]) elements += groups_[g]->layout().total;
   const at::ScalarType type = groups_[groups_of_[unit][0]]->weights().scalar_type();
   const at::Tensor whole = unit == 0 ? root_ : pool_.Memory(states_[unit].slot, type, elements);
-  std::vector<at::Tensor> places;
+  std::vector<at::Tensor> destinations;
   int64_t first = 0;
   for (int g : groups_of_[unit]) {
-    places.push_back(whole.narrow(0, first, groups_[g]->layout().total));
+    destinations.push_back(whole.narrow(0, first, groups_[g]->layout().total));
     first += groups_[g]->layout().total;
   }
-  return places;
+  return destinations;
 }
 
-at::Tensor Gatherer::PartToKeep(const at::Tensor& whole) const {
+at::Tensor Gatherer::ReshardedPart(const at::Tensor& whole) const {
   const int64_t part = whole.numel() / reshard_->world_size();
   return whole.narrow(0, reshard_->rank() * part, part);
 }
@@ -73,27 +73,27 @@ absl::Status Gatherer::Start(int unit) {
   } else {
     ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(&shard_));
   }
-  const std::vector<at::Tensor> places = Places(unit);
-  for (size_t i = 0; i < places.size(); ++i) {
+  const std::vector<at::Tensor> destinations = Destinations(unit);
+  for (size_t i = 0; i < destinations.size(); ++i) {
     const FlatGroup& group = *groups_[groups_of_[unit][i]];
     if (shard_.world_size() == 1) {
-      places[i].copy_(group.weights());
+      destinations[i].copy_(group.weights());
     } else {
       const at::Tensor own = group.weights_on_host() ? Stage(state, group) : group.weights();
-      state.gathers.push_back(shard_.AllGather(places[i], own));
+      state.gathers.push_back(shard_.AllGather(destinations[i], own));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Gatherer::StartAgain(int unit) {
+absl::Status Gatherer::StartRegather(int unit) {
   State& state = states_[unit];
   state.gathered = true;
   state.event = BeginEvent(events_, EventKind::kGather, model_.units()[unit].name);
   ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(reshard_));
-  const std::vector<at::Tensor> places = Places(unit);
-  for (size_t i = 0; i < places.size(); ++i) {
-    state.gathers.push_back(reshard_->AllGather(places[i], kept_[groups_of_[unit][i]]));
+  const std::vector<at::Tensor> destinations = Destinations(unit);
+  for (size_t i = 0; i < destinations.size(); ++i) {
+    state.gathers.push_back(reshard_->AllGather(destinations[i], resharded_parts_[groups_of_[unit][i]]));
   }
   return absl::OkStatus();
 }
@@ -127,15 +127,15 @@ absl::Status Gatherer::Wait(int unit) {
     for (int g : groups_of_[unit]) groups_[g]->Open(groups_[g]->weights());
     return absl::OkStatus();
   }
-  for (int g : groups_of_[unit]) kept_uses_[g].SetKind(MemoryKind::kReserved);
+  for (int g : groups_of_[unit]) resharded_uses_[g].SetKind(MemoryKind::kReserved);
   absl::Status status;
   for (const auto& gather : state.gathers) status.Update(TimedWait(*gather, clock_, waited_s_));
   state.gathers.clear();
   Unstage(state);
   EndEvent(events_, state.event);
   RETURN_IF_ERROR(status) << "while gathering unit " << model_.units()[unit].name;
-  const std::vector<at::Tensor> places = Places(unit);
-  for (size_t i = 0; i < places.size(); ++i) groups_[groups_of_[unit][i]]->Open(places[i]);
+  const std::vector<at::Tensor> destinations = Destinations(unit);
+  for (size_t i = 0; i < destinations.size(); ++i) groups_[groups_of_[unit][i]]->Open(destinations[i]);
   return absl::OkStatus();
 }
 
@@ -151,11 +151,11 @@ void Gatherer::Free(int unit) {
 
 void Gatherer::Reshard(int unit) {
   c10::NoGradGuard no_grad;
-  const std::vector<at::Tensor> places = Places(unit);
-  for (size_t i = 0; i < places.size(); ++i) {
+  const std::vector<at::Tensor> destinations = Destinations(unit);
+  for (size_t i = 0; i < destinations.size(); ++i) {
     const int group = groups_of_[unit][i];
-    kept_[group].copy_(PartToKeep(places[i]));
-    kept_uses_[group].SetKind(MemoryKind::kParameters);
+    resharded_parts_[group].copy_(ReshardedPart(destinations[i]));
+    resharded_uses_[group].SetKind(MemoryKind::kParameters);
   }
   Free(unit);
 }

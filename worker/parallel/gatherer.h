@@ -31,9 +31,10 @@ class Gatherer {
   // Waits for them and opens the unit. Fails with the errors of a Collective.
   absl::Status Wait(int unit);
   void Free(int unit);
-  // Frees the unit but stores a part of it, which the ranks of communicators.reshard gather again.
+  // Frees the unit but stores a part of it, from which StartRegather gathers it among the ranks of
+  // communicators.reshard.
   void Reshard(int unit);
-  absl::Status StartAgain(int unit);
+  absl::Status StartRegather(int unit);
   // Frees everything that an unfinished pass has left gathered. Fails with the errors of a Collective.
   absl::Status FreeAll();
 
@@ -43,7 +44,7 @@ class Gatherer {
   struct State {
     bool gathered = false;
     int slot = -1;                                          // -1: memory of its own
-    std::vector<int> stagings = {};                         // read by its gathers
+    std::vector<int> stagings = {};                         // indices of those that its gathers read
     std::vector<std::unique_ptr<Collective>> gathers = {};  // under way
     int64_t event = -1;                                     // of the gathers
   };
@@ -58,8 +59,8 @@ class Gatherer {
   at::Tensor Stage(State& state, const FlatGroup& group);
   void Unstage(State& state);
   // Returns, for each group of the unit, the memory that it is gathered into.
-  std::vector<at::Tensor> Places(int unit) const;
-  at::Tensor PartToKeep(const at::Tensor& whole) const;
+  std::vector<at::Tensor> Destinations(int unit) const;
+  at::Tensor ReshardedPart(const at::Tensor& whole) const;
 
   const Model& model_;
   const FlatGroups& groups_;
@@ -73,8 +74,8 @@ class Gatherer {
   TrackedMemory root_use_;
   bool in_place_ = false;                    // groups open onto the shards themselves
   std::vector<std::vector<int>> groups_of_;  // by unit
-  std::vector<at::Tensor> kept_;             // by group; undefined where no part is stored
-  std::vector<TrackedMemory> kept_uses_;
+  std::vector<at::Tensor> resharded_parts_;  // by group; undefined where no part is stored
+  std::vector<TrackedMemory> resharded_uses_;
   std::vector<State> states_;  // by unit
   std::vector<Staging> stagings_;
   double waited_s_ = 0;

@@ -21,13 +21,13 @@ absl::StatusOr<at::Tensor> GradientBuffers::Accumulator(int number, bool reduces
   Buffers& buffers = buffers_[number];
   if (buffers.flat.defined()) return buffers.flat;
   FlatGroup& group = *groups_[number];
-  const bool alone = group.layout().num_shards == 1;
+  const bool is_single_shard = group.layout().num_shards == 1;
   if (!options_.sharded) {
     buffers.flat = group.whole_gradients();
-  } else if (alone && !buffers.has_sum) {
-    group.HoldGradients(true);
+  } else if (is_single_shard && !buffers.has_sum) {
+    group.SetGradientsInUse(true);
     buffers.flat = group.gradient_shard();  // the sum over a group of one
-  } else if (!alone && reduces) {
+  } else if (!is_single_shard && reduces) {
     ASSIGN_OR_RETURN(buffers.flat, WireMemory(number));
   } else {
     buffers.flat = OwnMemory(group, buffers.own, buffers.own_use, group.gradient_shard().scalar_type());
@@ -82,8 +82,8 @@ const at::Tensor& GradientBuffers::Receive(int number) {
   return in_place ? groups_[number]->gradient_shard() : Received(number);
 }
 
-void GradientBuffers::Started(int number, const std::shared_ptr<Collective>& reduction,
-                              const Communicator* communicator) {
+void GradientBuffers::ReductionStarted(int number, const std::shared_ptr<Collective>& reduction,
+                                       const Communicator* communicator) {
   Buffers& buffers = buffers_[number];
   if (buffers.slot >= 0) pool_->Release(buffers.slot, reduction, communicator);
   buffers.slot = -1;
@@ -94,12 +94,12 @@ void GradientBuffers::Settle(int number, const std::shared_ptr<Collective>& redu
   const FlatGroup& group = *groups_[number];
   if (reduction != nullptr && pool_ != nullptr) pool_->Settled(reduction);
   const at::Tensor& sum = group.gradient_shard();
-  const bool alone = group.layout().num_shards == 1;
+  const bool is_single_shard = group.layout().num_shards == 1;
   if (!options_.sharded && !options_.scatters) {
     if (casts_) group.whole_gradients().copy_(buffers.sent);
   } else if (buffers.has_sum) {
-    sum.add_(alone ? buffers.flat : buffers.received);
-  } else if (casts_ && !alone) {
+    sum.add_(is_single_shard ? buffers.flat : buffers.received);
+  } else if (casts_ && !is_single_shard) {
     sum.copy_(buffers.received);
   }
   buffers.has_sum = options_.sharded;
@@ -108,21 +108,21 @@ void GradientBuffers::Settle(int number, const std::shared_ptr<Collective>& redu
   buffers.own_wire_use.SetKind(MemoryKind::kReserved);
 }
 
-const at::Tensor& GradientBuffers::Across(int number) {
+const at::Tensor& GradientBuffers::ReplicaSum(int number) {
   const at::Tensor& sum = groups_[number]->gradient_shard();
   if (!casts_) return sum;
   Received(number).copy_(sum);
   return buffers_[number].received;
 }
 
-void GradientBuffers::SettleAcross(int number) {
+void GradientBuffers::SettleReplicaSum(int number) {
   if (casts_) groups_[number]->gradient_shard().copy_(buffers_[number].received);
 }
 
 void GradientBuffers::BeginStep() {
   for (size_t g = 0; g < buffers_.size(); ++g) {
     buffers_[g].has_sum = false;
-    groups_[g]->HoldGradients(false);
+    groups_[g]->SetGradientsInUse(false);
   }
 }
 

@@ -28,9 +28,9 @@ namespace trainyard {
 class GradientBuffers {
  public:
   struct Options {
-    bool sharded = false;   // gradients
-    bool scatters = false;  // this rank receives only the sum of its shard
-    bool units = false;     // groups belong to units; the root and groups without a unit never use a slot
+    bool sharded = false;           // gradients
+    bool scatters = false;          // this rank receives only the sum of its shard
+    bool groups_are_units = false;  // the root and groups without a unit never use a slot
   };
   // `pool` may be null where gradients are replicated; so may `ledger`. Nothing is owned.
   GradientBuffers(const FlatGroups& groups, const Precision& precision, const Options& options, SlotPool* pool,
@@ -45,14 +45,14 @@ class GradientBuffers {
   // Where a reduce-scatter writes.
   const at::Tensor& Receive(int group);
   // `reduction`, an operation of `communicator`, reads what Send returned.
-  void Started(int group, const std::shared_ptr<Collective>& reduction, const Communicator* communicator);
+  void ReductionStarted(int group, const std::shared_ptr<Collective>& reduction, const Communicator* communicator);
 
   // Adds what was received to the sum of earlier rounds, or casts it, and ends the round. `reduction` may be null.
   void Settle(int group, const std::shared_ptr<Collective>& reduction);
 
-  // What an all-reduce across replicas sums in place, and what takes its result over.
-  const at::Tensor& Across(int group);
-  void SettleAcross(int group);
+  // Returns what an all-reduce across replicas must sum in place; SettleReplicaSum stores its result in the shard.
+  const at::Tensor& ReplicaSum(int group);
+  void SettleReplicaSum(int group);
 
   // After the update: no sums of earlier rounds are left.
   void BeginStep();
@@ -69,7 +69,9 @@ class GradientBuffers {
     TrackedMemory own_use = {}, own_wire_use = {}, received_use = {};
   };
 
-  bool UsesSlot(const FlatGroup& group) const { return options_.sharded && (!options_.units || group.unit() > 0); }
+  bool UsesSlot(const FlatGroup& group) const {
+    return options_.sharded && (!options_.groups_are_units || group.unit() > 0);
+  }
   absl::StatusOr<at::Tensor> WireMemory(int group);
   const at::Tensor& OwnMemory(const FlatGroup& group, at::Tensor& memory, TrackedMemory& use, at::ScalarType type);
   const at::Tensor& Received(int group);

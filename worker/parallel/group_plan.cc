@@ -9,7 +9,7 @@ namespace trainyard {
 namespace {
 
 constexpr Sharding kReplicated = Sharding::kReplicated, kSharded = Sharding::kSharded;
-constexpr StateSharding kWhole = {kReplicated, kReplicated, kReplicated};
+constexpr StateSharding kAllReplicated = {kReplicated, kReplicated, kReplicated};
 
 bool IsTrained(const Model& model, int parameter) { return model.parameters()[parameter].tensor.requires_grad(); }
 
@@ -20,7 +20,7 @@ class GroupPlanner {
   GroupPlanner(const Model& model, const DataParallelOptions& options)
       : model_(model), options_(options), sharding_(ShardingOf(options.strategy)) {}
 
-  void Buckets(const std::vector<int>& ready_order) {
+  void PlanBuckets(const std::vector<int>& ready_order) {
     std::vector<int64_t> sizes;
     for (size_t i = 0; i < model_.parameters().size(); ++i) sizes.push_back(SizeOf(model_, static_cast<int>(i)));
     for (std::vector<int>& bucket : CutBuckets(sizes, ready_order, options_.bucket_elements)) {
@@ -30,31 +30,33 @@ class GroupPlanner {
     for (size_t i = 0; i < model_.parameters().size(); ++i) {
       if (!IsTrained(model_, static_cast<int>(i))) frozen.push_back(static_cast<int>(i));
     }
-    Add({"frozen", std::move(frozen), kWhole, /*trained=*/false});
+    Add({"frozen", std::move(frozen), kAllReplicated, /*trained=*/false});
   }
 
-  void Units() {
-    GroupPlan small{"persistent", {}, {kReplicated, kSharded, kSharded}},
-        small_frozen{"persistent frozen", {}, kWhole, /*trained=*/false};
+  void PlanUnits() {
+    GroupPlan persistent{"persistent", {}, {kReplicated, kSharded, kSharded}},
+        persistent_frozen{"persistent frozen", {}, kAllReplicated, /*trained=*/false};
     std::vector<GroupPlan> frozen;
     for (size_t u = 0; u < model_.units().size(); ++u) {
       const Unit& unit = model_.units()[u];
       const int number = static_cast<int>(u);
       GroupPlan own{unit.name, {}, sharding_, true, number};
-      GroupPlan apart{absl::StrCat(unit.name, " frozen"), {}, sharding_, false, number};
+      GroupPlan frozen_part{absl::StrCat(unit.name, " frozen"), {}, sharding_, false, number};
       for (int i = unit.first_parameter; i < unit.first_parameter + unit.num_parameters; ++i) {
-        const bool stays = SizeOf(model_, i) < options_.persist_elements, trained = IsTrained(model_, i);
-        (stays ? trained ? small : small_frozen : trained ? own : apart).parameters.push_back(i);
+        const bool is_persistent = SizeOf(model_, i) < options_.persist_elements, trained = IsTrained(model_, i);
+        GroupPlan& persistent_group = trained ? persistent : persistent_frozen;
+        GroupPlan& unit_group = trained ? own : frozen_part;
+        (is_persistent ? persistent_group : unit_group).parameters.push_back(i);
       }
       Add(std::move(own));
-      if (!apart.parameters.empty()) frozen.push_back(std::move(apart));
+      if (!frozen_part.parameters.empty()) frozen.push_back(std::move(frozen_part));
     }
-    Add(std::move(small));
-    for (GroupPlan& apart : frozen) Add(std::move(apart));
-    Add(std::move(small_frozen));
+    Add(std::move(persistent));
+    for (GroupPlan& frozen_part : frozen) Add(std::move(frozen_part));
+    Add(std::move(persistent_frozen));
   }
 
-  std::vector<GroupPlan> Take() { return std::move(plans_); }
+  std::vector<GroupPlan> TakePlans() { return std::move(plans_); }
 
  private:
   void Add(GroupPlan plan) {
@@ -73,11 +75,11 @@ std::vector<GroupPlan> PlanGroups(const Model& model, const DataParallelOptions&
                                   const std::vector<int>& ready_order) {
   GroupPlanner planner(model, options);
   if (ShardingOf(options.strategy).parameters == kSharded) {
-    planner.Units();
+    planner.PlanUnits();
   } else {
-    planner.Buckets(ready_order);
+    planner.PlanBuckets(ready_order);
   }
-  return planner.Take();
+  return planner.TakePlans();
 }
 
 std::vector<int> TrainedInReadyOrder(const Model& model) {

@@ -22,7 +22,7 @@ struct GroupPlan {
   std::vector<int> parameters;  // of the model; all trained, or all frozen
   StateSharding sharding;
   bool trained = true;
-  int unit = -1;  // gathered and freed with this unit; -1: always there
+  int unit = -1;  // gathered and freed with this unit; -1: never freed
 };
 
 // `ready_order`: all trained parameters in the order in which buckets take them. Trained groups come first.

@@ -17,13 +17,13 @@ struct MeshCommunicators {
   Communicator* reshard = nullptr;
 };
 
-// `groups` must outlive the result. `keeps_part`: units are resharded to groups.reshard.
-inline MeshCommunicators CommunicatorsOf(const MeshGroups& groups, bool keeps_part = false) {
+// `groups` must outlive the result. `reshards`: units are resharded to groups.reshard.
+inline MeshCommunicators CommunicatorsOf(const MeshGroups& groups, bool reshards = false) {
   return {.job = groups.world,
           .data = groups.data,
           .shard = groups.shard,
           .replicate = groups.replicate,
-          .reshard = keeps_part ? groups.reshard : nullptr};
+          .reshard = reshards ? groups.reshard : nullptr};
 }
 
 }  // namespace trainyard

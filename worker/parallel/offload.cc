@@ -21,7 +21,7 @@ namespace trainyard {
 namespace {
 
 // Returns a part of `range`. AdamW updates each element independently, so cutting a range changes no value.
-AdamW::Range Part(const AdamW::Range& range, int64_t first, int64_t count) {
+AdamW::Range PartOf(const AdamW::Range& range, int64_t first, int64_t count) {
   auto narrow = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.narrow(0, first, count) : tensor; };
   AdamW::Range part{.parameters = narrow(range.parameters),
                     .gradients = narrow(range.gradients),
@@ -51,9 +51,9 @@ void Copy(const at::Tensor& from, const at::Tensor& to) {
   }
 }
 
-// Returns whether the weights have the type of the masters. They are exact copies of the masters then, also with
-// stochastic rounding.
-bool AreCopies(const AdamW::Range& range) {
+// Returns whether the weights have the type of the masters, so that they are exact copies of them, also with stochastic
+// rounding.
+bool WeightsEqualMasters(const AdamW::Range& range) {
   return range.weights.defined() && range.weights.scalar_type() == range.parameters.scalar_type();
 }
 
@@ -73,7 +73,7 @@ std::vector<AdamW::Range> CutIntoTiles(const std::vector<AdamW::Range>& ranges, 
       continue;
     }
     for (int64_t first = 0; first < size; first += tile) {
-      tiles.push_back(Part(range, first, std::min(tile, size - first)));
+      tiles.push_back(PartOf(range, first, std::min(tile, size - first)));
     }
   }
   return tiles;
@@ -90,29 +90,29 @@ TiledUpdate::TiledUpdate(AdamW& optimizer, const HostTensors& host, Ledger* ledg
   for (Buffer& buffer : buffers_) {
     if (optimizer.ranges().empty()) break;
     const AdamW::Range& like = optimizer.ranges()[0];
-    auto make = [&](bool wanted, const at::Tensor& of, TrackedMemory& use) {
-      if (!wanted || !of.defined()) return at::Tensor();
+    auto make = [&](bool is_needed, const at::Tensor& of, TrackedMemory& use) {
+      if (!is_needed || !of.defined()) return at::Tensor();
       const auto options = at::TensorOptions().dtype(of.scalar_type()).device(like.gradients.device());
       return TrackTensor(ledger, MemoryKind::kBuffers, use, [&] { return at::empty({longest}, options); });
     };
     buffer.parameters = make(host.parameters, like.parameters, buffer.uses[0]);
     buffer.exp_avg = make(host.moments, like.exp_avg, buffer.uses[1]);
     buffer.exp_avg_sq = make(host.moments, like.exp_avg_sq, buffer.uses[2]);
-    buffer.weights = make(host.weights && !AreCopies(like), like.weights, buffer.uses[3]);
+    buffer.weights = make(host.weights && !WeightsEqualMasters(like), like.weights, buffer.uses[3]);
   }
   if (const auto& ranges = optimizer.ranges(); !ranges.empty() && !ranges[0].gradients.is_cpu()) {
     const at::Device device = ranges[0].gradients.device();
     stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   }
-  helper_ = std::thread([this] { CopyForever(); });
+  copy_thread_ = std::thread([this] { RunCopies(); });
 }
 
 TiledUpdate::~TiledUpdate() {
   {
     absl::MutexLock lock(&mu_);
-    ends_ = true;
+    stop_requested_ = true;
   }
-  helper_.join();
+  copy_thread_.join();
 }
 
 // There are two buffers. While a tile is updated in one of them, the helper thread writes the previous tile back from
@@ -120,17 +120,17 @@ TiledUpdate::~TiledUpdate() {
 void TiledUpdate::Step(double lr, double gradient_scale) {
   const size_t num_tiles = optimizer_.ranges().size();
   optimizer_.BeginStep();
-  const uint64_t before = num_posted_;
-  for (size_t tile = 0; tile < std::min<size_t>(num_tiles, 2); ++tile) Post([this, tile] { Fetch(tile); });
+  const uint64_t queued_before = num_queued_;
+  for (size_t tile = 0; tile < std::min<size_t>(num_tiles, 2); ++tile) QueueCopy([this, tile] { Fetch(tile); });
   for (size_t tile = 0; tile < num_tiles; ++tile) {
     // Waits until this tile is fetched. The queue holds the first two fetches and then, for each tile, its write and
     // the fetch of the tile after the next (none for the last two tiles).
-    AwaitCopies(before + (tile < 2 ? tile + 1 : 2 * tile));
+    AwaitCopies(queued_before + (tile < 2 ? tile + 1 : 2 * tile));
     optimizer_.Update(OnDevice(tile), lr, gradient_scale);
-    Post([this, tile] { WriteBack(tile); });
-    if (tile + 2 < num_tiles) Post([this, tile] { Fetch(tile + 2); });
+    QueueCopy([this, tile] { WriteBack(tile); });
+    if (tile + 2 < num_tiles) QueueCopy([this, tile] { Fetch(tile + 2); });
   }
-  AwaitCopies(num_posted_);
+  AwaitCopies(num_queued_);
 }
 
 AdamW::Range TiledUpdate::OnDevice(size_t tile) const {
@@ -143,7 +143,7 @@ AdamW::Range TiledUpdate::OnDevice(size_t tile) const {
   replace(range.exp_avg, buffer.exp_avg);
   replace(range.exp_avg_sq, buffer.exp_avg_sq);
   replace(range.weights, buffer.weights);
-  if (AreCopies(range)) range.weights.reset();
+  if (WeightsEqualMasters(range)) range.weights.reset();
   return range;
 }
 
@@ -159,29 +159,29 @@ void TiledUpdate::WriteBack(size_t tile) {
   if (host_.parameters) Copy(from.parameters, to.parameters);
   if (host_.moments) Copy(from.exp_avg, to.exp_avg);
   if (host_.moments) Copy(from.exp_avg_sq, to.exp_avg_sq);
-  if (AreCopies(to)) {
+  if (WeightsEqualMasters(to)) {
     Copy(from.parameters, to.weights);
   } else if (host_.weights) {
     Copy(from.weights, to.weights);
   }
 }
 
-// The copy waits for the work that the device has received before: a tile is written back only after its update, and a
-// buffer is filled only after the update that reads its old contents.
+// The copy waits for the work that was started on the device before it: a tile is written back only after its update,
+// and a buffer is filled only after the update that reads its old contents.
 std::function<void()> TiledUpdate::OnStream(std::function<void()> copy) const {
-  const auto earlier = std::make_shared<c10::Event>(stream_->device_type());
-  earlier->record(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
-  return [stream = *stream_, earlier, copy = std::move(copy)] {
+  const auto previous_work = std::make_shared<c10::Event>(stream_->device_type());
+  previous_work->record(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
+  return [stream = *stream_, previous_work, copy = std::move(copy)] {
     const c10::StreamGuard guard(stream);
-    earlier->block(stream);
+    previous_work->block(stream);
     copy();
     stream.synchronize();
   };
 }
 
-void TiledUpdate::Post(std::function<void()> copy) {
+void TiledUpdate::QueueCopy(std::function<void()> copy) {
   if (stream_.has_value()) copy = OnStream(std::move(copy));
-  ++num_posted_;
+  ++num_queued_;
   absl::MutexLock lock(&mu_);
   copies_.push_back(std::move(copy));
 }
@@ -192,8 +192,8 @@ void TiledUpdate::AwaitCopies(uint64_t count) {
   mu_.Await(absl::Condition(&are_done));
 }
 
-void TiledUpdate::CopyForever() {
-  const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return ends_ || !copies_.empty(); };
+void TiledUpdate::RunCopies() {
+  const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_requested_ || !copies_.empty(); };
   while (true) {
     std::function<void()> copy;
     {
@@ -204,7 +204,7 @@ void TiledUpdate::CopyForever() {
       copies_.pop_front();
     }
     copy();
-    copy = nullptr;  // what it captured ends before a waiter wakes
+    copy = nullptr;  // destroys what it captured before a waiter wakes
     absl::MutexLock lock(&mu_);
     ++num_done_;
   }
@@ -221,16 +221,16 @@ absl::Status CheckHostMemory(int64_t bytes_per_rank, int local_ranks, int64_t av
   auto gib = [](int64_t bytes) { return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (int64_t{1} << 30)); };
   return absl::FailedPreconditionError(
       absl::StrCat("parallel.offload needs ", gib(needed), " of host memory on this host (", gib(bytes_per_rank),
-                   " for each of ", local_ranks, local_ranks == 1 ? " rank" : " ranks", " of this host), and ",
+                   " for each of ", local_ranks, local_ranks == 1 ? " rank" : " ranks", " of this host), but only ",
                    gib(available_bytes), " is available; offload less, or use more hosts"));
 }
 
 int64_t AvailableHostBytes(const std::string& proc) {
   std::ifstream in(proc + "/meminfo");
   int64_t bytes = 0;
-  for (std::string word; bytes == 0 && in >> word;) {
+  for (std::string key; bytes == 0 && in >> key;) {
     int64_t kib = 0;
-    if (word == "MemAvailable:" && in >> kib) bytes = kib << 10;
+    if (key == "MemAvailable:" && in >> kib) bytes = kib << 10;
   }
   return std::min(bytes, MemoryLeftIn(MemoryCgroupOf("self", proc)).value_or(bytes));
 }

@@ -72,23 +72,23 @@ class TiledUpdate {
   AdamW::Range OnDevice(size_t tile) const;
   void Fetch(size_t tile);
   void WriteBack(size_t tile);
-  // Copies in order, each after all work that the caller has given to the device before.
-  void Post(std::function<void()> copy);
+  // Queues a copy for the copy thread. Copies run in order, each after all work that was started on the device before.
+  void QueueCopy(std::function<void()> copy);
   std::function<void()> OnStream(std::function<void()> copy) const;
   void AwaitCopies(uint64_t count);
-  void CopyForever();
+  void RunCopies();
 
   AdamW& optimizer_;
   const HostTensors host_;
   Buffer buffers_[2];
   std::optional<c10::Stream> stream_;  // of the copies, on a GPU
 
-  uint64_t num_posted_ = 0;  // of the loop's thread
+  uint64_t num_queued_ = 0;  // used by the loop's thread only
   absl::Mutex mu_;
   std::deque<std::function<void()>> copies_ ABSL_GUARDED_BY(mu_);
   uint64_t num_done_ ABSL_GUARDED_BY(mu_) = 0;
-  bool ends_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread helper_;  // last: it uses the others
+  bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread copy_thread_;  // last: it uses the others
 };
 
 // The number of bytes of host memory for a rank's shard of `elements`.

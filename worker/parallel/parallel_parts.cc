@@ -26,7 +26,7 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
 SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& shard, const DataParallelOptions& options,
                   const Precision& precision, const std::vector<UnitAction>& plan) {
   const StateSharding sharding = ShardingOf(options.strategy);
-  const bool units = sharding.parameters == Sharding::kSharded;
+  const bool groups_are_units = sharding.parameters == Sharding::kSharded;
   std::vector<int64_t> elements(model.units().size());  // by unit
   int64_t bucket = 0;
   int num_buckets = 0;
@@ -36,25 +36,26 @@ SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& sh
     bucket = std::max(bucket, group->layout().total);
     ++num_buckets;
   }
-  const int64_t longest = units ? *std::max_element(elements.begin(), elements.end()) : bucket;
+  const int64_t longest = groups_are_units ? *std::max_element(elements.begin(), elements.end()) : bucket;
   int slots = 0;
   if (shard.world_size() > 1 && sharding.gradients == Sharding::kSharded) {
     std::vector<bool> trained;
     for (int group : TrainedGroups(model, groups)) trained.push_back(group >= 0);
-    slots = units ? PlanSlots(plan, /*gradients_in_slots=*/true, trained) : std::min(kBucketSlots, num_buckets);
+    slots =
+        groups_are_units ? PlanSlots(plan, /*gradients_in_slots=*/true, trained) : std::min(kBucketSlots, num_buckets);
   }
-  const size_t width = std::max(c10::elementSize(precision.param), c10::elementSize(precision.reduce));
-  return SlotPool(longest * static_cast<int64_t>(width), slots, model.parameters()[0].tensor.device(), options.ledger,
-                  &shard);
+  const size_t element_bytes = std::max(c10::elementSize(precision.param), c10::elementSize(precision.reduce));
+  return SlotPool(longest * static_cast<int64_t>(element_bytes), slots, model.parameters()[0].tensor.device(),
+                  options.ledger, &shard);
 }
 
 // Trained groups that belong to no unit, where groups are units.
 std::vector<int> GroupsWithoutUnit(const FlatGroups& groups) {
-  std::vector<int> without_unit;
+  std::vector<int> found;
   for (size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g]->trained() && groups[g]->unit() < 0) without_unit.push_back(static_cast<int>(g));
+    if (groups[g]->trained() && groups[g]->unit() < 0) found.push_back(static_cast<int>(g));
   }
-  return without_unit;
+  return found;
 }
 
 }  // namespace
@@ -68,13 +69,13 @@ Precision PrecisionFor(const Model& model, const DataParallelOptions& options) {
 ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                              const UpdateOptions& update, const Precision& precision,
                              const std::vector<int>& ready_order)
-    : units(ShardingOf(options.strategy).parameters == Sharding::kSharded),
+    : groups_are_units(ShardingOf(options.strategy).parameters == Sharding::kSharded),
       groups(MakeGroups(model, communicators, options, precision, ready_order)),
-      without_unit(GroupsWithoutUnit(groups)),
+      groups_without_unit(GroupsWithoutUnit(groups)),
       plans(PlanPasses(model, groups, options, communicators.reshard != nullptr)),
       pool(MakePool(model, groups, *communicators.shard, options, precision, plans.reducing)),
       gatherer(model, groups, communicators, pool, options),
-      reducer(model, groups, communicators, options, precision, &pool, units),
+      reducer(model, groups, communicators, options, precision, &pool, groups_are_units),
       updater(groups, communicators, options, update, reducer.scatters()),
       runner(model, groups, plans, gatherer, reducer) {}
 

@@ -26,9 +26,9 @@ struct ParallelParts {
   ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                 const UpdateOptions& update, const Precision& precision, const std::vector<int>& ready_order);
 
-  const bool units;  // parameters are sharded: groups are units, and passes follow a plan
+  const bool groups_are_units;  // because parameters are sharded; passes then follow a plan
   const FlatGroups groups;
-  const std::vector<int> without_unit;  // where groups are units: trained groups that belong to none
+  const std::vector<int> groups_without_unit;  // if groups_are_units: trained groups that belong to none
   const PassPlans plans;
   SlotPool pool;
   Gatherer gatherer;

@@ -36,8 +36,8 @@ class PassPlanner {
       if (act == UnitAct::kBackward) {
         Reduce(unit);
         Free(unit);
-      } else if (unit != 0 && !Keeps(use)) {
-        IsUsedAgain(use) && options_.keeps_part ? Reshard(unit) : Free(unit);
+      } else if (unit != 0 && !StaysGathered(use)) {
+        IsUsedAgain(use) && options_.reshards ? Reshard(unit) : Free(unit);
       }
     }
     Free(0);  // still gathered if there was no backward
@@ -94,17 +94,17 @@ class PassPlanner {
   bool IsUsedAgain(size_t use) const { return BackwardOf(use) != uses_.end(); }
 
   // Whether the unit of forward use `use` stays gathered for its backward.
-  bool Keeps(size_t use) const {
-    const auto again = BackwardOf(use);
-    if (again == uses_.end()) return false;
+  bool StaysGathered(size_t use) const {
+    const auto backward_use = BackwardOf(use);
+    if (backward_use == uses_.end()) return false;
     if (!options_.reshard_after_forward) return true;
     if (prefetch_ == 0) return false;
-    int64_t between = 0, room = 0;
-    for (auto it = uses_.begin() + static_cast<long>(use) + 1; it != again; ++it) {
+    int64_t between = 0, largest_gather = 0;
+    for (auto it = uses_.begin() + static_cast<long>(use) + 1; it != backward_use; ++it) {
       between += elements_[it->unit];
-      if (!live_[it->unit]) room = std::max(room, elements_[it->unit]);
+      if (!live_[it->unit]) largest_gather = std::max(largest_gather, elements_[it->unit]);
     }
-    return between <= options_.reuse_elements && num_live_ + room <= options_.max_live_elements;
+    return between <= options_.reuse_elements && num_live_ + largest_gather <= options_.max_live_elements;
   }
 
   bool Trains(int unit) const { return options_.trained.empty() || options_.trained[unit]; }
@@ -166,41 +166,41 @@ std::vector<UnitAction> PlanPass(const std::vector<int64_t>& unit_elements, bool
 
 int PlanSlots(const std::vector<UnitAction>& plan, bool gradients_in_slots, const std::vector<bool>& trained) {
   // Makes the same choices as SlotPool, but adds a slot where that would wait.
-  int clean = 0, made = 0;
+  int num_free = 0, num_slots = 0;
   std::vector<int> pending;  // units whose reduction still reads a slot
-  auto take_clean = [&] { clean > 0 ? --clean : ++made; };
+  auto use_slot = [&] { num_free > 0 ? --num_free : ++num_slots; };
   for (const auto& [act, unit] : plan) {
     if (unit == 0) continue;
     switch (act) {
       case UnitAct::kGather:
         if (pending.empty()) {
-          take_clean();
+          use_slot();
         } else {
           pending.erase(pending.begin());
         }
         break;
       case UnitAct::kRegather:  // through another communicator, so it cannot queue behind a reduction
-        take_clean();
+        use_slot();
         break;
       case UnitAct::kFree:
       case UnitAct::kReshard:
-        ++clean;
+        ++num_free;
         break;
       case UnitAct::kBackward:
-        if (gradients_in_slots && (trained.empty() || trained[unit])) take_clean();
+        if (gradients_in_slots && (trained.empty() || trained[unit])) use_slot();
         break;
       case UnitAct::kReduce:
         if (gradients_in_slots) pending.push_back(unit);
         break;
       case UnitAct::kWaitReduce:
-        clean += static_cast<int>(std::erase(pending, unit));
+        num_free += static_cast<int>(std::erase(pending, unit));
         break;
       case UnitAct::kWaitGather:
       case UnitAct::kForward:
         break;
     }
   }
-  return made;
+  return num_slots;
 }
 
 std::string ToString(const std::vector<UnitAction>& plan) {

@@ -32,7 +32,7 @@ struct PassPlanOptions {
   int64_t prefetch_elements = -1;     // the most that is gathered ahead; -1: one unit
   int64_t reuse_elements = 0;         // a unit stays if at most this number of elements is used before its next use
   int64_t max_live_elements = defaults::kMaxLiveElements;  // limits prefetching and keeping; the root does not count
-  bool keeps_part = false;                                 // units freed between forward and backward are resharded
+  bool reshards = false;                                   // units freed between forward and backward are resharded
   int first_backward = 1;                                  // units below it, except the root, take no part in backward
   std::vector<bool> trained = {};                          // by unit: it has gradients to reduce; empty: all
 };

@@ -19,8 +19,7 @@ std::vector<int> TrainedGroups(const Model& model, const FlatGroups& groups) {
   return trained;
 }
 
-PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options,
-                     bool keeps_part) {
+PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options, bool reshards) {
   if (ShardingOf(options.strategy).parameters == Sharding::kReplicated) return {};
   std::vector<int64_t> elements(model.units().size());
   for (const auto& group : groups) {
@@ -36,7 +35,7 @@ PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataPar
                      .prefetch_elements = options.prefetch_elements,
                      .reuse_elements = options.reuse_elements,
                      .max_live_elements = options.max_live_elements,
-                     .keeps_part = keeps_part,
+                     .reshards = reshards,
                      .first_backward = FirstBackwardUnit(model),
                      .trained = trained});
   };
@@ -54,7 +53,7 @@ absl::Status PassRunner::Begin(bool with_backward) {
   return absl::OkStatus();
 }
 
-absl::Status PassRunner::CarryOut(const UnitAction& action) {
+absl::Status PassRunner::RunAction(const UnitAction& action) {
   switch (action.act) {
     case UnitAct::kGather:
       return gatherer_.Start(action.unit);
@@ -71,7 +70,7 @@ absl::Status PassRunner::CarryOut(const UnitAction& action) {
       gatherer_.Reshard(action.unit);
       return absl::OkStatus();
     case UnitAct::kRegather:
-      return gatherer_.StartAgain(action.unit);
+      return gatherer_.StartRegather(action.unit);
     case UnitAct::kForward:
     case UnitAct::kBackward:
       return absl::OkStatus();
@@ -88,7 +87,7 @@ absl::Status PassRunner::Advance(const UnitAction& computation) {
                                                         model_.units()[action.unit].name,
                                                         " is next: a model runs its units in the order of units()"));
     }
-    RETURN_IF_ERROR(CarryOut(action));
+    RETURN_IF_ERROR(RunAction(action));
   }
   return absl::FailedPreconditionError(
       absl::StrCat("unit ", model_.units()[computation.unit].name, " runs out of the order of units()"));
@@ -97,7 +96,7 @@ absl::Status PassRunner::Advance(const UnitAction& computation) {
 absl::Status PassRunner::RunUpToComputation() {
   const UnitAction free_root{UnitAct::kFree, 0};
   while (cursor_ < plan_->size() && !Computes((*plan_)[cursor_]) && (*plan_)[cursor_] != free_root) {
-    RETURN_IF_ERROR(CarryOut((*plan_)[cursor_++]));
+    RETURN_IF_ERROR(RunAction((*plan_)[cursor_++]));
   }
   return absl::OkStatus();
 }
@@ -106,7 +105,7 @@ absl::Status PassRunner::RunToEnd(bool waits) {
   while (cursor_ < plan_->size()) {
     const UnitAction action = (*plan_)[cursor_++];
     if (waits || cursor_ < plan_->size() || action.act != UnitAct::kWaitReduce) {
-      RETURN_IF_ERROR(CarryOut(action));
+      RETURN_IF_ERROR(RunAction(action));
     }
   }
   return absl::OkStatus();

@@ -30,7 +30,7 @@ struct PassPlans {
   std::vector<UnitAction> inner;     // with backward; gradients are not reduced
   std::vector<UnitAction> reducing;  // with backward
 };
-PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options, bool keeps_part);
+PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options, bool reshards);
 
 // By unit: its trained group, whose gradients are reduced after the backward of the unit; -1: none.
 std::vector<int> TrainedGroups(const Model& model, const FlatGroups& groups);
@@ -61,7 +61,7 @@ class PassRunner {
   bool IsAfter(const UnitAction& action) const { return cursor_ > 0 && (*plan_)[cursor_ - 1] == action; }
 
  private:
-  absl::Status CarryOut(const UnitAction& action);
+  absl::Status RunAction(const UnitAction& action);
 
   const Model& model_;
   const std::vector<int> trained_groups_;

@@ -18,7 +18,7 @@ struct FirstRun final : torch::CustomClassHolder {
   std::unique_ptr<ProductTape> tape;
 };
 
-struct Again : torch::autograd::Function<Again> {
+struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const c10::intrusive_ptr<FirstRun>& run) {
     context->save_for_backward({x});
@@ -48,16 +48,16 @@ class RecomputingRunner final : public UnitRunner {
       : recompute_(recompute), first_backward_(first_backward) {}
 
   at::Tensor Run(int unit, const at::Tensor& x, const UnitBody& body) override {
-    if (!RunsAgain(unit) || !at::GradMode::is_enabled()) return body(x, nullptr);
+    if (!Recomputes(unit) || !at::GradMode::is_enabled()) return body(x, nullptr);
     auto run = c10::make_intrusive<FirstRun>();
     run->body = body;
     if (recompute_.mode == RecomputeMode::kSelective) run->tape = std::make_unique<ProductTape>();
     // Autograd must reach this unit even if everything below it is frozen.
-    return Again::apply(x.requires_grad() ? x : x.detach().requires_grad_(true), run);
+    return RecomputeFunction::apply(x.requires_grad() ? x : x.detach().requires_grad_(true), run);
   }
 
  private:
-  bool RunsAgain(int unit) const {
+  bool Recomputes(int unit) const {
     return recompute_.mode != RecomputeMode::kNone && unit > 0 && unit >= first_backward_ &&
            unit % recompute_.every == 0;
   }

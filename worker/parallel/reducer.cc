@@ -20,21 +20,22 @@ bool Scatters(const DataParallelOptions& options, const Communicator& shard) {
 }  // namespace
 
 Reducer::Reducer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
-                 const DataParallelOptions& options, const Precision& precision, SlotPool* pool, bool units)
+                 const DataParallelOptions& options, const Precision& precision, SlotPool* pool, bool groups_are_units)
     : model_(model),
       groups_(groups),
       communicators_(communicators),
       overlap_(options.overlap),
       sharded_(ShardingOf(options.strategy).gradients == Sharding::kSharded),
       scatters_(Scatters(options, *communicators.shard)),
-      units_(units),
+      groups_are_units_(groups_are_units),
       events_(options.events),
       clock_(*options.clock),
-      buffers_(groups, precision, {.sharded = sharded_, .scatters = scatters_, .units = units}, pool, options.ledger),
+      buffers_(groups, precision, {.sharded = sharded_, .scatters = scatters_, .groups_are_units = groups_are_units},
+               pool, options.ledger),
       group_of_(model.parameters().size()),
       number_in_group_(model.parameters().size()),
       states_(groups.size()) {
-  while (!groups[first_trained_]->trained()) ++first_trained_;
+  while (!groups[first_trained_group_]->trained()) ++first_trained_group_;
   for (size_t g = 0; g < groups.size(); ++g) {
     states_[g].written.resize(groups[g]->parameters().size());
     for (size_t i = 0; i < groups[g]->parameters().size(); ++i) {
@@ -64,7 +65,7 @@ absl::Status Reducer::OnGradient(int parameter) {
 }
 
 absl::StatusOr<GradientSink::Place> Reducer::Claim(int parameter) {
-  const int number = group_of_[parameter], in_group = number_in_group_[parameter];
+  const int number = group_of_[parameter], index = number_in_group_[parameter];
   State& state = states_[number];
   const FlatGroup& group = *groups_[number];
   if (state.started) {
@@ -72,14 +73,14 @@ absl::StatusOr<GradientSink::Place> Reducer::Claim(int parameter) {
                                             " came after those of ", group.name(), " were reduced"));
   }
   ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(number, reduce_));
-  const bool is_first = !state.written[in_group];
-  state.written[in_group] = true;
-  return GradientSink::Place{.tensor = group.View(flat, in_group), .overwrites = is_first};
+  const bool is_first = !state.written[index];
+  state.written[index] = true;
+  return GradientSink::Place{.tensor = group.View(flat, index), .overwrites = is_first};
 }
 
 absl::Status Reducer::Done(int parameter) {
   --states_[group_of_[parameter]].num_missing;
-  return !units_ && reduce_ && overlap_ ? StartComplete() : absl::OkStatus();
+  return !groups_are_units_ && reduce_ && overlap_ ? StartComplete() : absl::OkStatus();
 }
 
 absl::Status Reducer::StartComplete() {
@@ -101,20 +102,20 @@ absl::Status Reducer::StartAll() {
 absl::Status Reducer::Start(int number) {
   State& state = states_[number];
   FlatGroup& group = *groups_[number];
-  group.HoldGradients(true);
+  group.SetGradientsInUse(true);
   state.started = true;
-  in_order_.push_back(number);
+  unsettled_.push_back(number);
   ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(number, reduce_));
   ZeroUnwritten(state, group, flat);
   // One element that is not a number makes the norm of the sum over all ranks not finite.
-  const bool spoils = rejected_ && !scatters_ && number == first_trained_;
-  if (spoils) flat.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
+  const bool makes_sum_invalid = rejected_ && !scatters_ && number == first_trained_group_;
+  if (makes_sum_invalid) flat.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
   if (sharded_ && group.layout().num_shards == 1) return absl::OkStatus();
   BeginReduce(number);
   ASSIGN_OR_RETURN(at::Tensor sent, buffers_.Send(number));
   if (scatters_) {
     state.reduction = communicators_.shard->ReduceScatterSum(buffers_.Receive(number), sent);
-    buffers_.Started(number, state.reduction, communicators_.shard);
+    buffers_.ReductionStarted(number, state.reduction, communicators_.shard);
   } else {
     state.reduction = communicators_.data->AllReduceSum(sent);
   }
@@ -131,35 +132,35 @@ void Reducer::ZeroUnwritten(State& state, const FlatGroup& group, const at::Tens
 
 absl::Status Reducer::Settle(int number) {
   State& state = states_[number];
-  std::erase(in_order_, number);
+  std::erase(unsettled_, number);
   if (state.reduction != nullptr) {
     RETURN_IF_ERROR(TimedWait(*state.reduction, clock_, waited_s_))
         << "while reducing the gradients of " << groups_[number]->name();
   }
   buffers_.Settle(number, state.reduction);
   state.reduction = nullptr;
-  const bool complete = !sharded_ && !scatters_;  // the all-reduce went over all data ranks
-  if (complete || !last_ || communicators_.replicate->world_size() == 1) {
+  const bool is_complete = !sharded_ && !scatters_;  // the all-reduce went over all data ranks
+  if (is_complete || !last_ || communicators_.replicate->world_size() == 1) {
     EndReduce(number);
     return absl::OkStatus();
   }
-  return StartAcross(number);
+  return StartReplicaSum(number);
 }
 
-absl::Status Reducer::StartAcross(int number) {
+absl::Status Reducer::StartReplicaSum(int number) {
   BeginReduce(number);
-  across_.push_back({number, communicators_.replicate->AllReduceSum(buffers_.Across(number))});
-  return overlap_ ? absl::OkStatus() : TimedWait(*across_.back().operation, clock_, waited_s_);
+  replica_sums_.push_back({number, communicators_.replicate->AllReduceSum(buffers_.ReplicaSum(number))});
+  return overlap_ ? absl::OkStatus() : TimedWait(*replica_sums_.back().operation, clock_, waited_s_);
 }
 
 absl::Status Reducer::Finish() {
-  while (!in_order_.empty()) RETURN_IF_ERROR(Settle(in_order_.front()));
-  for (const auto& [group, operation] : across_) {
+  while (!unsettled_.empty()) RETURN_IF_ERROR(Settle(unsettled_.front()));
+  for (const auto& [group, operation] : replica_sums_) {
     RETURN_IF_ERROR(TimedWait(*operation, clock_, waited_s_)) << "while reducing across replicas";
     EndReduce(group);
-    buffers_.SettleAcross(group);
+    buffers_.SettleReplicaSum(group);
   }
-  across_.clear();
+  replica_sums_.clear();
   return absl::OkStatus();
 }
 

@@ -5,15 +5,15 @@
 //                or from autograd's own tensor (OnGradient)
 //   started      replicated: an all-reduce, or (zero1) a reduce-scatter; sharded: a reduce-scatter
 //   settled      the sum is in its place
-//   and across   with dp_replicate above 1 the sum of a shard goes through an all-reduce over that axis
+//   replica sum  with dp_replicate above 1 the sum of a shard goes through an all-reduce over that axis
 //
 // [Note: order] All ranks start and wait for the same operations in the same order, whatever they have computed:
 // buckets in their fixed order (Model::ReadyOrder), each once it is complete and all before it are started; units as
 // the pass plan prescribes. The sum of a reduce-scatter is only there after its wait, so Settle(u) starts the
 // all-reduce of u across replicas; Finish waits for those after everything else.
 //
-// The marks of what is written persist from one reduction to the next: a rank that calls Shadow in later rounds keeps
-// what it computed. Belongs to the loop's thread.
+// The marks of what is written persist from one reduction to the next: a rank that calls RunEmptyRound in later rounds
+// keeps what it computed. Belongs to the loop's thread.
 #pragma once
 
 #include <memory>
@@ -31,9 +31,9 @@ namespace trainyard {
 
 class Reducer {
  public:
-  // `pool` may be null where gradients are replicated. `units`: groups belong to units. Nothing is owned.
+  // `pool` may be null where gradients are replicated. `groups_are_units`: otherwise they are buckets. Owns nothing.
   Reducer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
-          const DataParallelOptions& options, const Precision& precision, SlotPool* pool, bool units);
+          const DataParallelOptions& options, const Precision& precision, SlotPool* pool, bool groups_are_units);
 
   // Whether this rank ends with the sums of its shard only, where there is more than one shard.
   bool scatters() const { return scatters_; }
@@ -47,7 +47,7 @@ class Reducer {
   absl::StatusOr<GradientSink::Place> Claim(int parameter);
   absl::Status Done(int parameter);
 
-  // Starts the reduction of a group; what was not written is zero.
+  // Starts the reduction of a group; gradients that were not written are zero.
   absl::Status Start(int group);
   // Waits for it, then starts the all-reduce across replicas.
   absl::Status Settle(int group);
@@ -76,7 +76,7 @@ class Reducer {
   };
 
   absl::Status StartComplete();
-  absl::Status StartAcross(int number);
+  absl::Status StartReplicaSum(int number);
   void ZeroUnwritten(State& state, const FlatGroup& group, const at::Tensor& flat);
   void BeginReduce(int number);
   void EndReduce(int number);
@@ -87,19 +87,19 @@ class Reducer {
   const bool overlap_;
   const bool sharded_;  // gradients
   const bool scatters_;
-  const bool units_;
-  int first_trained_ = 0;
+  const bool groups_are_units_;
+  int first_trained_group_ = 0;
   EventLog* const events_;
   Clock& clock_;
   GradientBuffers buffers_;
   std::vector<int> group_of_, number_in_group_;  // by parameter of the model
   std::vector<State> states_;
-  std::vector<int> in_order_;  // started, not settled
-  struct Across {
+  std::vector<int> unsettled_;  // groups whose reduction was started and not settled, in order
+  struct ReplicaSum {
     int group;
     std::unique_ptr<Collective> operation;
   };
-  std::vector<Across> across_;
+  std::vector<ReplicaSum> replica_sums_;
 
   bool reduce_ = false, last_ = false, rejected_ = false;
   size_t next_ = 0;  // the next group to start, where groups are buckets

@@ -1,4 +1,4 @@
-// What an update is made with, and what it reports.
+// The options, inputs and outputs of an update.
 #pragma once
 
 #include <cstdint>

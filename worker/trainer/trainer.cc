@@ -200,7 +200,7 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
   for (size_t i = 0; i < rounds; ++i) {
     const bool last_round = i + 1 == rounds;
     if (i >= rank_.deal.micro_batches.size()) {
-      RETURN_IF_ERROR(rank_.strategy->Shadow(/*with_backward=*/true, last_round));
+      RETURN_IF_ERROR(rank_.strategy->RunEmptyRound(/*with_backward=*/true, last_round));
       continue;
     }
     const uint64_t index = static_cast<uint64_t>(rank_.deal.micro_batches[i]);
@@ -285,7 +285,7 @@ absl::Status Trainer::Evaluate() {
   const Deal& deal = rank_.evaluation_deal;
   for (size_t round = 0; round < static_cast<size_t>(deal.num_rounds); ++round) {
     if (round >= deal.micro_batches.size()) {
-      RETURN_IF_ERROR(rank_.strategy->Shadow(/*with_backward=*/false, /*last=*/false));
+      RETURN_IF_ERROR(rank_.strategy->RunEmptyRound(/*with_backward=*/false, /*last=*/false));
       continue;
     }
     const Batch batch = OnDevice(rank_.evaluation->At(deal.micro_batches[round]));

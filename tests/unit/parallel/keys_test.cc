@@ -75,7 +75,7 @@ absl::Status RunStep(const Job& run, int step, const Deal& deal, Model& model, D
   for (int64_t round = 0; round < deal.num_rounds; ++round) {
     const bool last = round + 1 == deal.num_rounds;
     if (round >= static_cast<int64_t>(deal.micro_batches.size())) {
-      RETURN_IF_ERROR(strategy.Shadow(true, last));
+      RETURN_IF_ERROR(strategy.RunEmptyRound(true, last));
       continue;
     }
     auto [in, out] = Samples(step, deal.micro_batches[round] * run.micro, run.micro, run.ragged);

@@ -315,7 +315,7 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu
     for (int64_t round = 0; round < deal.num_rounds; ++round) {
       const bool last = round + 1 == deal.num_rounds;
       if (round >= static_cast<int64_t>(deal.micro_batches.size())) {
-        RETURN_IF_ERROR(strategy->Shadow(true, last));
+        RETURN_IF_ERROR(strategy->RunEmptyRound(true, last));
         continue;
       }
       uint64_t ignored = 0;

@@ -64,7 +64,7 @@ absl::Status RunStep(int step, const Deal& deal, Model& model, DataParallel& str
   for (int64_t round = 0; round < deal.num_rounds; ++round) {
     const bool last = round + 1 == deal.num_rounds;
     if (round >= static_cast<int64_t>(deal.micro_batches.size())) {
-      RETURN_IF_ERROR(strategy.Shadow(true, last));
+      RETURN_IF_ERROR(strategy.RunEmptyRound(true, last));
       continue;
     }
     auto [inputs, targets] = MicroBatch(step, deal.micro_batches[round]);
@@ -122,7 +122,7 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
     const Deal batches = DealStep(3, 1, mesh.DataRank(rank), mesh.num_data_ranks());
     for (size_t round = 0; round < static_cast<size_t>(batches.num_rounds); ++round) {
       if (round >= batches.micro_batches.size()) {
-        RETURN_IF_ERROR(strategy->Shadow(/*with_backward=*/false, /*last=*/false));
+        RETURN_IF_ERROR(strategy->RunEmptyRound(/*with_backward=*/false, /*last=*/false));
         continue;
       }
       auto [inputs, targets] = MicroBatch(99, batches.micro_batches[round]);
@@ -263,7 +263,7 @@ TEST(Strategies, AStepThatOneRankRejectsIsSkippedByAll) {
                                                    {Strategy::kHsdp, 2, 2},
                                                    {Strategy::kFsdp, 1, 2},
                                                    {Strategy::kFsdp, 1, 1}}) {
-    // The last rank has fewer micro-batches than others, so that its step ends with Shadow.
+    // The last rank has fewer micro-batches than others, so that its step ends with RunEmptyRound.
     Case c{StrategyName(strategy), OptionsOf(strategy), shard,         replicate,
            /*micro_batches=*/5,    /*steps=*/3,         /*rejected=*/2};
     SCOPED_TRACE(c.name);
@@ -486,7 +486,7 @@ TEST(Strategies, TheFirstErrorIsReturnedByEveryLaterCall) {
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(status.message(), HasSubstr("unit u2 runs where u1 is next"));
   EXPECT_EQ(strategy->FinishBackward(), status);
-  EXPECT_EQ(strategy->Shadow(true, true), status);
+  EXPECT_EQ(strategy->RunEmptyRound(true, true), status);
   EXPECT_EQ(strategy->Step({}).status(), status);
 }
 

@@ -115,7 +115,7 @@ TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstim
     EXPECT_EQ(code, kExitRefused) << log.str();
     ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
     EXPECT_THAT(link.FactsOf<RefusedFact>()[0].message,
-                AllOf(HasSubstr("parallel.offload needs 58"), HasSubstr("for each of 2 ranks of this host)"),
+                AllOf(HasSubstr("parallel.offload needs 58"), HasSubstr("for each of 2 ranks of this host), but only "),
                       HasSubstr("is available; offload less, or use more hosts")));
   }
 }
