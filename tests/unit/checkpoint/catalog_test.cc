@@ -29,7 +29,7 @@ std::vector<uint64_t> Steps(const TemporaryFolder& folder) {
   return steps;
 }
 
-TEST(CatalogTest, FolderNames_AreParsedAndOthersIgnored) {
+TEST(CatalogTest, StepFolderNames_AreParsed_AndOtherNamesAreIgnored) {
   EXPECT_EQ(StepFolderName(100), "step-00000100");
   EXPECT_EQ(StepFolderName(123456789012), "step-123456789012");
   EXPECT_EQ(StepOfFolderName("step-00000100"), 100u);
@@ -50,7 +50,7 @@ TEST(CatalogTest, Find_InAnEmptyFolder_FindsNothing) {
   EXPECT_THAT(found->damaged, IsEmpty());
 }
 
-TEST(CatalogTest, Find_NewestDamaged_ReturnsTheOneBeforeWithTheReason) {
+TEST(CatalogTest, Find_WithADamagedNewestCheckpoint_ReturnsTheOneBeforeAndTheReason) {
   TemporaryFolder folder;
   WriteStep(folder, 100);
   WriteStep(folder, 200);
@@ -72,7 +72,7 @@ TEST(CatalogTest, Find_ReturnsTheNewest) {
   EXPECT_EQ(FindCheckpoint(folder.path())->checkpoint->manifest().step, 300u);
 }
 
-TEST(CatalogTest, Find_FolderUnderAnotherStepsName_IsNotTrusted) {
+TEST(CatalogTest, FolderWithTheNameOfAnotherStep_IsNotUsed) {
   TemporaryFolder folder;
   std::filesystem::rename(WriteStep(folder, 100), folder / "step-00000500");
 

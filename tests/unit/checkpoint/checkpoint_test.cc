@@ -69,7 +69,7 @@ TEST(CheckpointTest, Write_OfAnExistingStep_ReplacesIt) {
   EXPECT_EQ(Names(folder.path()), std::set<std::string>{"step-00000005"});
 }
 
-TEST(CheckpointTest, Open_AnyByteFlipped_IsFound) {
+TEST(CheckpointTest, Open_WithAnyFlippedByte_Fails) {
   TemporaryFolder folder;
   std::string path = Write(folder, 7);
   for (const char* name : {"manifest.json", "shard-00000.safetensors"}) {
@@ -86,7 +86,7 @@ TEST(CheckpointTest, Open_AnyByteFlipped_IsFound) {
   EXPECT_TRUE(Checkpoint::Open(path).ok());
 }
 
-TEST(CheckpointTest, Open_OfDamage_NamesTheFile) {
+TEST(CheckpointTest, Open_OfADamagedCheckpoint_NamesTheFile) {
   TemporaryFolder folder;
   std::string shard = "/shard-00000.safetensors";
   std::string cut = Write(folder, 1), flipped = Write(folder, 2), extra = Write(folder, 3), missing = Write(folder, 4);

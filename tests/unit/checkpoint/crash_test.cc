@@ -152,7 +152,7 @@ class CrashTest : public ::testing::TestWithParam<SaveCase> {
   float older_ = -1;  // the salt of the newest checkpoint before the save; -1 if there is none
 };
 
-TEST_P(CrashTest, CrashAtEveryCallOfASave_TheNewestWholeCheckpointLoads) {
+TEST_P(CrashTest, CrashAtAnyCallOfASave_LeavesTheNewestCheckpointLoadable) {
   auto save = [](const std::string& folder, FileSystem& disk) { return GetParam().Save(folder, disk); };
   const int calls = CountCalls(base_.path(), save);
   ASSERT_GT(calls, 10);
@@ -179,7 +179,7 @@ TEST_P(CrashTest, CrashAtEveryCallOfASave_TheNewestWholeCheckpointLoads) {
   }
 }
 
-TEST_P(CrashTest, CrashAtEveryCallOfSettling_NothingIsLost) {
+TEST_P(CrashTest, CrashAtAnyCallOfSettling_LosesNothing) {
   // First only the process is killed: unsynced writes are still there, and a later power cut may lose them.
   auto save = [](const std::string& folder, FileSystem& disk) { return GetParam().Save(folder, disk); };
   const int save_calls = CountCalls(base_.path(), save);
@@ -220,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(Saves, CrashTest,
                                            SaveCase{"ReplacingByTwoRanks", {200}, 200, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(CrashTest, CrashAtEveryCallOfRemoving_NamedCheckpointsAreWhole) {
+TEST(CrashTest, CrashAtAnyCallOfPruning_LeavesNoIncompleteCheckpoint) {
   TemporaryFolder base;
   for (uint64_t step : {100, 200, 300}) {
     ASSERT_TRUE(Save(base.path(), step, static_cast<float>(step), FileSystem::Real()).ok());

@@ -46,7 +46,7 @@ class DamageTest : public testing::Test {
   std::mt19937_64 random_{Seed()};
 };
 
-TEST_F(DamageTest, AnyBitFlipped_IsFound) {
+TEST_F(DamageTest, AnyFlippedBit_IsDetected) {
   for (int i = 0; i < kFlips; ++i) {
     auto [file, at] = Draw();
     const int bit = std::uniform_int_distribution<int>(0, 7)(random_);
@@ -59,7 +59,7 @@ TEST_F(DamageTest, AnyBitFlipped_IsFound) {
   EXPECT_TRUE(Checkpoint::Open(path_).ok());
 }
 
-TEST_F(DamageTest, AnyFileCutAnywhere_IsFound) {
+TEST_F(DamageTest, AnyTruncatedFile_IsDetected) {
   for (int i = 0; i < kTruncations; ++i) {
     auto [file, length] = Draw();
     const std::string whole = *ReadFile(files_[file]);

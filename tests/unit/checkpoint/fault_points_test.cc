@@ -92,7 +92,7 @@ TEST(FaultPointsTest, Pass_OfARuleWithOnce_ActsOnceInAllProcesses) {
   EXPECT_TRUE(FileExists(folder / "fired"));
 }
 
-TEST(FaultPointsTest, Pass_Wait_ReportsThatItWaitsAndContinuesOnceTheFileExists) {
+TEST(FaultPointsTest, Pass_OfAWaitRule_ReportsThatItWaits_AndContinuesOnceTheFileExists) {
   TemporaryFolder folder;
   Recorder recorder;
   const std::string file = folder / "go";

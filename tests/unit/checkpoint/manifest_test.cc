@@ -58,7 +58,7 @@ TEST(ManifestTest, TextRoundTrip_KeepsEverything) {
   EXPECT_EQ(read->tensors[0].pieces[2].first_element, 3u);
 }
 
-TEST(ManifestTest, Parse_AnyByteChanged_IsDataLoss) {
+TEST(ManifestTest, Parse_OfTextWithAChangedByte_IsDataLoss) {
   std::string text = ManifestText(Sample());
   for (size_t i = 0; i < text.size(); ++i) {
     std::string damaged = text;
@@ -68,7 +68,7 @@ TEST(ManifestTest, Parse_AnyByteChanged_IsDataLoss) {
   }
 }
 
-TEST(ManifestTest, Parse_CutAnywhere_IsDataLoss) {
+TEST(ManifestTest, Parse_OfTruncatedText_IsDataLoss) {
   std::string text = ManifestText(Sample());
   for (size_t length = 0; length < text.size(); ++length) {
     EXPECT_EQ(ParseManifest(text.substr(0, length)).status().code(), absl::StatusCode::kDataLoss) << length;

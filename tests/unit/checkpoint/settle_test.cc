@@ -51,7 +51,7 @@ class SettleTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(SettleTest, CompletePartialOfTheLastGeneration_BecomesACheckpoint_OthersAreRemoved) {
+TEST_F(SettleTest, CompletePartialOfTheLastGeneration_BecomesACheckpoint_AndOthersAreRemoved) {
   Partial(100, 3);
   Checkpoint(200);
   Partial(200, 3);

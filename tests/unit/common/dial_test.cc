@@ -159,7 +159,7 @@ TEST_F(DialTest, OwnerOfTheNamedTokenFile_IsTrusted) {
           .status()));
 }
 
-TEST_F(DialTest, UnixSocketOfAnotherUser_IsNotObeyed) {
+TEST_F(DialTest, UnixSocketOfAnotherUser_IsNotTrusted) {
   chmod(folder_.path().c_str(), 0777);
   const std::string own = folder_ / "own", foreign = folder_ / "foreign";
   ListeningProcess listener(geteuid(), own);

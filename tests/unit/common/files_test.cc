@@ -56,7 +56,7 @@ TEST_F(FilesTest, Lock_HasOneHolder) {
   EXPECT_TRUE(FileLock::Acquire(path, absl::ZeroDuration()).ok());
 }
 
-TEST(Paths, AbsolutePath_WorksOnTextOnly) {
+TEST(Paths, AbsolutePath_DoesNotReadTheFileSystem) {
   EXPECT_EQ(AbsolutePath("a/../b", "/w"), "/w/b");
   EXPECT_EQ(AbsolutePath("/a//b/./c/", "/w"), "/a/b/c");
   EXPECT_EQ(AbsolutePath(".", "/w"), "/w");

@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-TEST(RandomId, IsLowerCaseAndNotRepeated) {
+TEST(RandomId, IsLowerCaseAndUnique) {
   std::set<std::string> seen;
   for (int i = 0; i < 1000; ++i) {
     std::string id = RandomId(8);

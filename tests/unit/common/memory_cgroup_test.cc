@@ -48,7 +48,7 @@ TEST_F(MemoryCgroup, Version1_CountsInactiveFilesOfDescendants) {
   EXPECT_EQ(MemoryLeftIn(OwnCgroup()), 600);
 }
 
-TEST_F(MemoryCgroup, NoLimit_IsNone) {
+TEST_F(MemoryCgroup, WithoutALimit_NoValueIsReturned) {
   Write("proc/self/cgroup", "0::/a\n");
   Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", folder_ / "cg", " rw - cgroup2 cgroup2 rw\n"));
   Write("cg/a/memory.max", "max\n");

@@ -19,7 +19,7 @@ int OpenAfterClosing(int first_closed) {
   return open("/dev/null", O_RDONLY) > 2 ? 0 : 20;
 }
 
-TEST(StandardDescriptors, ClosedOnes_AreOpenedOnDevNull) {
+TEST(StandardDescriptors, ClosedDescriptors_AreOpenedOnDevNull) {
   for (int first_closed : {0, 1, 2, 3}) {
     const pid_t child = fork();
     if (child == 0) _exit(OpenAfterClosing(first_closed));

@@ -21,7 +21,7 @@ std::string ErrorsOf(const std::string& text, google::protobuf::Message* message
   return std::string(problems.ToStatus().message());
 }
 
-TEST(Config, IsReadAndDefaulted) {
+TEST(Config, IsReadAndGetsDefaults) {
   v1::WorkerConfig config;
 
   EXPECT_EQ(ErrorsOf("coordinator: 10.0.0.1:7070\nslots: 4\nstate: s\nlog: {format: json}\n", &config), "");

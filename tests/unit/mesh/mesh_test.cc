@@ -11,7 +11,7 @@ using testing::HasSubstr;
 
 constexpr Axis kAxes[] = {Axis::kPipeline, Axis::kReplicate, Axis::kShard, Axis::kContext, Axis::kTensor};
 
-TEST(Mesh, WithDataAxesOnly_EveryRankIsADataRank) {
+TEST(Mesh, WithOnlyDataAxes_EveryRankIsADataRank) {
   Mesh mesh = *Mesh::Create({.dp_replicate = 4}, 4);
 
   EXPECT_EQ(mesh.num_data_ranks(), 4);

@@ -74,7 +74,7 @@ TEST(Gpt2, UnitsCoverTheParametersInOrder) {
   EXPECT_THAT(names, ElementsAre("root", "h.0", "h.1"));
 }
 
-TEST(Gpt2, ForwardWalksTheUnitsWithTheRootAroundThem) {
+TEST(Gpt2, ForwardRunsTheUnitsBetweenTheTwoPartsOfTheRoot) {
   auto model = *NewGpt2(Small(), 1, at::kFloat);
   RecordingHooks hooks;
   auto [inputs, targets] = Sample();
@@ -120,7 +120,7 @@ TEST(Gpt2, InitialWeightsDependOnTheSeedAlone) {
   }
 }
 
-TEST(Gpt2, InitialMatricesHaveDeviation002) {
+TEST(Gpt2, InitialMatricesHaveAStandardDeviationOf002) {
   auto model = *NewGpt2({.layers = 1, .heads = 2, .width = 128, .context = 64}, 1, at::kFloat);
   for (const NamedTensor& p : model->parameters()) {
     if (p.tensor.dim() != 2) continue;

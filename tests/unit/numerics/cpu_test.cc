@@ -14,7 +14,7 @@ void Avx512Version() {}
 void Avx2Version() {}
 void PlainVersion() {}
 
-TEST(Cpu, IsAtMostTheOneInTrainyardCpu) {
+TEST(Cpu, BestVectorCode_IsAtMostThatOfTrainyardCpu) {
   const char* variable = std::getenv("TRAINYARD_CPU");
   const std::string setting = variable == nullptr ? "" : variable;
 
@@ -33,9 +33,10 @@ TEST(Cpu, ChoosesTheVersionThatIsAllowed) {
 
 TEST(Cpu, UnknownValue_IsRefused) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const int status = std::system(
-      ("TRAINYARD_CPU=fast '" + self + "' --gtest_filter=Cpu.IsAtMostTheOneInTrainyardCpu >/dev/null 2>/dev/null")
-          .c_str());
+  const int status =
+      std::system(("TRAINYARD_CPU=fast '" + self +
+                   "' --gtest_filter=Cpu.BestVectorCode_IsAtMostThatOfTrainyardCpu >/dev/null 2>/dev/null")
+                      .c_str());
   EXPECT_EQ(WEXITSTATUS(status), 2);
 }
 

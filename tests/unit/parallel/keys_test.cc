@@ -361,7 +361,7 @@ TEST(Offload, WithEveryOtherKey_ChangesNoBit) {
   }
 }
 
-TEST(Unbacked, WithEveryOtherKey_ChangesNoBit) {
+TEST(ModelWithoutMemory, WithEveryOtherKey_ChangesNoBit) {
   for (Job run : JobsOfManyKeys()) {
     run.freeze = kSomeFrozen;
     const Outcome expected = Train(run);

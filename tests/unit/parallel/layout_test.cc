@@ -80,7 +80,7 @@ TEST(MakeShardLayout, ThreeLayersOfThreeOverThreeRanks_GiveEachRankOneParameterO
   EXPECT_THAT(held, ElementsAre("a0 b0 c0", "a1 b1 c1", "a2 b2 c2"));
 }
 
-TEST(MakeShardLayout, DividesAParameterAtTheBoundOfAShard) {
+TEST(MakeShardLayout, DividesAParameterAtTheEndOfAShard) {
   ShardLayout layout = MakeShardLayout({100}, {0}, 2);
   EXPECT_EQ(layout.shard, 64);
   EXPECT_THAT(layout.PiecesOf(0), ElementsAre(ShardPiece{0, {0, 64}, 0}));
@@ -142,7 +142,7 @@ TEST(DealStep, RanksReadDisjointSamplesThatCoverTheData) {
   }
 }
 
-TEST(DealStep, DealsLikeCards) {
+TEST(DealStep, GivesMicroBatchesToTheRanksInTurn) {
   EXPECT_EQ(DealStep(12, 2, 0, 4).num_micro_batches, 6);
   EXPECT_THAT(DealStep(12, 2, 0, 4).micro_batches, ElementsAre(0, 4));
   EXPECT_THAT(DealStep(12, 2, 1, 4).micro_batches, ElementsAre(1, 5));

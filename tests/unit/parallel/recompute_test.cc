@@ -138,7 +138,7 @@ TEST(Recompute, OfEveryNthUnit_RunsOnlyThoseAgain) {
   }
 }
 
-TEST(Recompute, AboveFrozenParameters_GivesTheGradients) {
+TEST(Recompute, AboveFrozenParameters_GivesTheSameGradients) {
   for (RecomputeMode mode : {RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
     ExpectSameBits(RunCase({.recompute = {.mode = mode}}, /*trains_embedding=*/false),
                    RunCase({}, /*trains_embedding=*/false));

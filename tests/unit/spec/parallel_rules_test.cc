@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(, RefusedSizes, testing::ValuesIn(kRefused), RowName);
 
 class KeysWithoutEffect : public testing::TestWithParam<Row> {};
 
-TEST_P(KeysWithoutEffect, AreWarnings) {
+TEST_P(KeysWithoutEffect, AreReportedAsWarnings) {
   const Row& row = GetParam();
 
   ReadJob read = ReadParallel(row.ranks, row.parallel);

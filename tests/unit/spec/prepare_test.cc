@@ -53,7 +53,7 @@ TEST(Prepare, SetsEveryDefaultOfTheSchema) {
   EXPECT_EQ(spec.recovery().abandon_after_s(), 600);
 }
 
-TEST(Prepare, DecidesEveryAutoThatNeedsNoHostAndListsThem) {
+TEST(Prepare, DecidesAndListsEveryAutoThatDependsOnNoHost) {
   PreparedJob job = Prepared(absl::StrReplaceAll(kGoodJob, {{"micro: 2", "micro: auto"}}));
 
   EXPECT_EQ(Decisions(job), (std::map<std::string, std::string>{
@@ -102,7 +102,7 @@ TEST(Prepare, JobWithSettingsForCpusOnly_RunsOnTheCpu) {
   }
 }
 
-TEST(Prepare, SpecFromTheWireIsCheckedLikeAFile) {
+TEST(Prepare, SpecFromTheApiIsCheckedLikeAFile) {
   v1::JobSpec spec = Read(kGoodJob).spec;
   spec.set_name("");
   spec.mutable_train()->mutable_model()->set_heads(0);
@@ -126,7 +126,7 @@ absl::Status PrepareStatus(const v1::JobSpec& spec) {
 }
 
 // Each of these once crashed the coordinator or blocked it for a minute.
-TEST(Prepare, NumbersOutOfRange_ReachNoRule) {
+TEST(Prepare, NumbersOutOfRange_AreRefusedBeforeTheOtherRules) {
   const v1::JobSpec good = Read(kGoodJob).spec;
   v1::JobSpec spec = good;
   spec.mutable_parallel()->set_data(static_cast<v1::DataParallel>(99));
@@ -162,7 +162,7 @@ TEST(Prepare, RelativePathsAndControlCharacters_AreRefused) {
             "characters");
 }
 
-TEST(Prepare, SpecAboveTheLimit_IsRefusedUnread) {
+TEST(Prepare, SpecAboveTheSizeLimit_IsRefusedUnread) {
   v1::JobSpec spec = Read(kGoodJob).spec;
   for (int i = 0; i < 4000; ++i)
     spec.mutable_train()->mutable_data()->add_text(absl::StrCat("/", std::string(300, 'x')));
@@ -313,7 +313,7 @@ TEST_P(ShippedJobs, AreValidWithoutAWarning) {
   EXPECT_EQ(read.Warnings(), "");
 }
 
-TEST_P(ShippedJobs, CommentEveryKeyOfTheSchema) {
+TEST_P(ShippedJobs, ContainEveryKeyOfTheSchema) {
   std::string text = *ReadFile(std::string("configs/jobs/") + GetParam() + ".yaml");
   PreparedJob job = Prepared(text);
   std::string resolved = WriteYaml(job.spec);

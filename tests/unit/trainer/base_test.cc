@@ -309,7 +309,7 @@ TEST(RunFolderTest, RemovedFolder_IsRecreatedUnlessAnotherJobHasIt) {
   EXPECT_TRUE(absl::IsAborted((*held)->RecreateIfRemoved()));
 }
 
-TEST(RunFolderTest, FolderThatAnotherJobHasClaimed_StaysThatJobs) {
+TEST(RunFolderTest, FolderThatAnotherJobHasClaimed_RemainsWithThatJob) {
   TemporaryFolder folder;
   ASSERT_TRUE(AcquireAndClaim(folder.path(), "a", 1).ok());
   ASSERT_TRUE(AcquireAndClaim(folder.path(), "b", 1).ok());

@@ -232,7 +232,7 @@ TEST_F(RestoreTest, DifferentDamageOnEachRank_RestoresTheNewestThatAllCanLoad) {
   EXPECT_THAT(prepared.restored[0].passed_over[1], HasSubstr("step 4 is damaged: rank 2 on w1: "));
 }
 
-TEST_F(RestoreTest, HostThatCanReadNone_MakesTheJobRefusedWithItsName) {
+TEST_F(RestoreTest, HostThatCanReadNoCheckpoint_IsNamedInTheRefusalOfTheJob) {
   const StartOrder order = Order();
   const std::string view = ViewOf(order.config.checkpoint_dir, "one", {2, 4, 6});
   for (uint64_t step : {2, 4, 6}) FlipByte(ShardIn(view, step, 1), 5000);

@@ -128,7 +128,7 @@ TEST_F(RunTest, RestartFromAnOlderStep_RepeatsTheStepsIdentically) {
   EXPECT_THAT(MetricSteps("run"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9));
 }
 
-TEST_F(RunTest, Evaluation_RunsEveryNStepsAndLastAndChangesNothing) {
+TEST_F(RunTest, Evaluation_RunsEveryNStepsAndAtTheEnd_AndChangesNothing) {
   FakeLink with, without;
   StartOrder order = Order("with", 5);
   order.config.evaluate_every = 2;
@@ -292,7 +292,7 @@ TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
   }
 }
 
-TEST_F(RunTest, InitFrom_ACheckpointsShard_StartsFromItsWeights) {
+TEST_F(RunTest, InitFromTheShardOfACheckpoint_StartsFromItsWeights) {
   FakeLink first, second;
   ASSERT_EQ(Run(Order("first", 3), first), kExitDone);
   StartOrder order = Order("second", 1);

@@ -31,7 +31,7 @@ namespace {
 
 using ::testing::SizeIs;
 
-TEST_F(StrategiesTest, EachResumesFromTheCheckpointOfAnother) {
+TEST_F(StrategiesTest, EachStrategy_ResumesFromTheCheckpointOfAnother) {
   const Layout layouts[] = {{"fsdp", 2},  {"ddp", 2},   {"hsdp", 4, 2}, {"zero2", 3},
                             {"zero1", 2}, {"zero3", 1}, {"fsdp", 4}};
   const uint64_t steps = 2 * std::size(layouts);
