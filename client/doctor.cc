@@ -230,7 +230,7 @@ void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_option("--all-reduce-bytes", options->all_reduce_bytes, "Size of the larger all-reduce of a probe")
       ->capture_default_str()
       ->check(CLI::Range(4096, 1 << 30));
-  verb->add_option("--share", options->limits.share, "Hosts and pairs below this share of the usual speed are slow")
+  verb->add_option("--share", options->limits.share, "Hosts and pairs below this share of the median speed are slow")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
   verb->add_option("--time-limit", options->time_limit_s, "Time limit of a round of probes, in seconds")

@@ -27,8 +27,8 @@ double LowerMedian(std::vector<double> values) {
   return values[(values.size() - 1) / 2];
 }
 
-// The typical results of both rounds, or of the first if there is no second yet.
-struct Usual {
+// The medians of both rounds, or of the first if there is no second yet.
+struct Medians {
   double bytes_per_s = 0;
   double latency_s = 0;
   double gflops_per_core = 0;
@@ -61,7 +61,7 @@ std::map<std::string, double> ProductsOf(const std::vector<ProbeHost>& hosts, co
 }
 
 // Uses the pairs of the first round only: the second round consists of suspicious pairs, which are not typical.
-Usual UsualOf(const std::vector<ProbeHost>& hosts, const Results& first, const Results& second) {
+Medians MediansOf(const std::vector<ProbeHost>& hosts, const Results& first, const Results& second) {
   std::vector<double> bandwidths, latencies, products;
   auto add = [&](const Results& round) {
     for (const ProbeResult& result : round) {
@@ -77,17 +77,17 @@ Usual UsualOf(const std::vector<ProbeHost>& hosts, const Results& first, const R
 }
 
 // Why a pair is bad; empty if it is not.
-std::string BadPair(const ProbeResult& result, const Usual& usual, const ProbeLimits& limits) {
+std::string BadPair(const ProbeResult& result, const Medians& medians, const ProbeLimits& limits) {
   if (!result.error.empty()) return result.error;
   if (!IsNetworkPair(result)) return "";
-  if (result.bytes_per_s < std::max(limits.share * usual.bytes_per_s, limits.bytes_per_s_min)) {
+  if (result.bytes_per_s < std::max(limits.share * medians.bytes_per_s, limits.bytes_per_s_min)) {
     return absl::StrFormat("all-reduce at %.1f MB/s, the median is %.1f", result.bytes_per_s / 1e6,
-                           usual.bytes_per_s / 1e6);
+                           medians.bytes_per_s / 1e6);
   }
-  const double longest = std::max(limits.latency_floor_s, limits.latency_factor * usual.latency_s);
+  const double longest = std::max(limits.latency_floor_s, limits.latency_factor * medians.latency_s);
   if (result.latency_s > std::min(longest, limits.latency_max_s)) {
     return absl::StrFormat("all-reduce of 8 bytes takes %.0f us, the median is %.0f", result.latency_s * 1e6,
-                           usual.latency_s * 1e6);
+                           medians.latency_s * 1e6);
   }
   return "";
 }
@@ -111,12 +111,12 @@ std::string PartnerOf(const std::string& host, const ProbeResult& result) {
 }
 
 // Hosts that are in at least one good pair.
-std::set<std::string> Cleared(const Results& first, const Results& second, const Usual& usual,
+std::set<std::string> Cleared(const Results& first, const Results& second, const Medians& medians,
                               const ProbeLimits& limits) {
   std::set<std::string> cleared;
   for (const Results* round : {&first, &second}) {
     for (const ProbeResult& result : *round) {
-      if (IsNetworkPair(result) && BadPair(result, usual, limits).empty()) {
+      if (IsNetworkPair(result) && BadPair(result, medians, limits).empty()) {
         cleared.insert(result.hosts.begin(), result.hosts.end());
       }
     }
@@ -124,14 +124,14 @@ std::set<std::string> Cleared(const Results& first, const Results& second, const
   return cleared;
 }
 
-HostVerdict JudgeNetwork(const std::string& host, const Results& first, const Results& second, const Usual& usual,
+HostVerdict JudgeNetwork(const std::string& host, const Results& first, const Results& second, const Medians& medians,
                          const std::set<std::string>& cleared, const ProbeLimits& limits) {
   HostVerdict verdict{.host = host, .kind = HostVerdict::Kind::kGood, .text = ""};
   if (cleared.count(host) > 0) return verdict;
   std::vector<std::string> bad;
   bool with_cleared = false;
   for (const ProbeResult* pair : PairsOf(host, first, second)) {
-    std::string why = BadPair(*pair, usual, limits);
+    std::string why = BadPair(*pair, medians, limits);
     if (why.empty()) continue;
     const std::string partner = PartnerOf(host, *pair);
     bad.push_back(partner.empty() ? absl::StrCat("alone: ", why) : absl::StrCat("with ", partner, ": ", why));
@@ -148,7 +148,7 @@ HostVerdict JudgeNetwork(const std::string& host, const Results& first, const Re
 
 // If there were too few fast hosts to pair with every suspect, only one host of a bad pair was paired again. Clears a
 // suspect whose bad results all involve a host that is known to be bad.
-void ExcusePartners(const Results& first, const Results& second, const Usual& usual, const ProbeLimits& limits,
+void ExcusePartners(const Results& first, const Results& second, const Medians& medians, const ProbeLimits& limits,
                     std::vector<HostVerdict>* verdicts) {
   std::set<std::string> bad;
   for (const HostVerdict& verdict : *verdicts) {
@@ -158,7 +158,7 @@ void ExcusePartners(const Results& first, const Results& second, const Usual& us
     if (verdict.kind != HostVerdict::Kind::kSuspect) continue;
     bool excused = true;
     for (const ProbeResult* pair : PairsOf(verdict.host, first, second)) {
-      if (!BadPair(*pair, usual, limits).empty()) excused = excused && bad.count(PartnerOf(verdict.host, *pair)) > 0;
+      if (!BadPair(*pair, medians, limits).empty()) excused = excused && bad.count(PartnerOf(verdict.host, *pair)) > 0;
     }
     if (excused) verdict = {.host = verdict.host, .kind = HostVerdict::Kind::kGood, .text = ""};
   }
@@ -177,8 +177,8 @@ std::vector<ProbePair> FirstRound(const std::vector<ProbeHost>& hosts) {
 
 std::vector<ProbePair> SecondRound(const std::vector<ProbeHost>& hosts, const Results& first,
                                    const ProbeLimits& limits) {
-  const Usual usual = UsualOf(hosts, first, {});
-  const std::set<std::string> cleared = Cleared(first, {}, usual, limits);
+  const Medians medians = MediansOf(hosts, first, {});
+  const std::set<std::string> cleared = Cleared(first, {}, medians, limits);
   std::vector<std::pair<double, std::string>> slow, fast;  // sorted by the bandwidth of their pair
   for (const ProbeHost& host : hosts) {
     double bandwidth = 0;
@@ -194,21 +194,21 @@ std::vector<ProbePair> SecondRound(const std::vector<ProbeHost>& hosts, const Re
 
 std::vector<HostVerdict> Judge(const std::vector<ProbeHost>& hosts, const Results& first, const Results& second,
                                const ProbeLimits& limits) {
-  const Usual usual = UsualOf(hosts, first, second);
-  const std::set<std::string> cleared = Cleared(first, second, usual, limits);
+  const Medians medians = MediansOf(hosts, first, second);
+  const std::set<std::string> cleared = Cleared(first, second, medians, limits);
   const std::map<std::string, double> products = ProductsOf(hosts, first, second);
   std::vector<HostVerdict> verdicts;
   for (const ProbeHost& host : hosts) {
-    verdicts.push_back(JudgeNetwork(host.name, first, second, usual, cleared, limits));
+    verdicts.push_back(JudgeNetwork(host.name, first, second, medians, cleared, limits));
   }
-  ExcusePartners(first, second, usual, limits, &verdicts);
+  ExcusePartners(first, second, medians, limits, &verdicts);
   for (HostVerdict& verdict : verdicts) {
     auto product = products.find(verdict.host);
-    if (product == products.end() || product->second >= limits.share * usual.gflops_per_core) continue;
+    if (product == products.end() || product->second >= limits.share * medians.gflops_per_core) continue;
     if (verdict.kind == HostVerdict::Kind::kGood) verdict.kind = HostVerdict::Kind::kSlowCompute;
     absl::StrAppend(&verdict.text, verdict.text.empty() ? "" : "; ",
                     absl::StrFormat("matrix product at %.1f GFLOP/s per core, the median is %.1f", product->second,
-                                    usual.gflops_per_core));
+                                    medians.gflops_per_core));
   }
   return verdicts;
 }

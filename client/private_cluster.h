@@ -59,7 +59,7 @@ class PrivateCluster {
   void WatchDaemons(std::function<void(const std::string&)> on_death);
 
   // Stops everything and waits until all descendants have ended. Can be called again. Possible errors: Internal: a
-  // process had to be killed, or could not be.
+  // process had to be killed, or could not be killed.
   absl::Status Stop();
 
   // From now on this process can exit without stopping anything: the daemons run independently and the job continues.

@@ -121,8 +121,8 @@ def test_a_lost_store_loses_no_checkpoint(cluster, tmp_path):
         shutil.rmtree(tmp_path / name)
 
     restart()
-    harness.wait_until(lambda: cluster._server_info() and cluster._server_info().hosts == 2, "both daemons are back",
-                       30)
+    harness.wait_until(lambda: cluster._server_info() and cluster._server_info().hosts == 2,
+                       "both daemons are attached", 30)
     job = cluster.submit(run_folder=run, flags=["--resume"], train__steps=complete + 20)
 
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"

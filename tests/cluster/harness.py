@@ -7,7 +7,7 @@
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
 
 All files are in one temporary folder; `close` (called by the fixture) kills the remaining processes with SIGKILL. Tests
-wait for conditions with `wait_until`, never for a fixed time. Programs are taken from TRAINYARD_BIN, else from
+wait for conditions with `wait_until`, never for a fixed time. The programs are those in TRAINYARD_BIN, else in
 build/bin.
 """
 

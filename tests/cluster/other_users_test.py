@@ -173,7 +173,7 @@ def test_another_users_listener_on_the_port_gets_no_token_and_controls_nothing(o
     assert token not in received and "authorization" not in received and "Attach" not in received, received
     assert worker.alive()
     one_host.start_coordinator(port=int(address.rpartition(":")[2]))
-    harness.wait_until(lambda: one_host._server_info().hosts == 1, "the daemon is back", 15)
+    harness.wait_until(lambda: one_host._server_info().hosts == 1, "the daemon is attached again", 15)
 
 
 def test_a_private_cluster_has_no_port_and_serves_only_its_user(cluster, other_user):
