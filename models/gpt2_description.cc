@@ -17,16 +17,16 @@ class Builder {
     model_.units.push_back(
         {.name = std::move(name), .first_parameter = static_cast<int>(model_.parameters.size()), .num_parameters = 0});
   }
-  void Matrix(std::string name, int64_t rows, int64_t columns) { Add(std::move(name), {rows, columns}, kNormal); }
-  void Norm(const std::string& name, int64_t width) {
+  void AddMatrix(std::string name, int64_t rows, int64_t columns) { Add(std::move(name), {rows, columns}, kNormal); }
+  void AddNorm(const std::string& name, int64_t width) {
     Add(name + ".weight", {width}, kOnes);
     Add(name + ".bias", {width}, kZeros);
   }
-  void Projection(const std::string& name, int64_t in, int64_t out) {
-    Matrix(name + ".weight", in, out);
+  void AddProjection(const std::string& name, int64_t in, int64_t out) {
+    AddMatrix(name + ".weight", in, out);
     Add(name + ".bias", {out}, kZeros);
   }
-  ModelDescription Take() { return std::move(model_); }
+  ModelDescription TakeModel() { return std::move(model_); }
 
  private:
   void Add(std::string name, std::vector<int64_t> shape, InitialValue initial) {
@@ -37,7 +37,7 @@ class Builder {
   ModelDescription model_;
 };
 
-// wte, wpe, the blocks, ln_f.
+// Returns the indexes of wte and wpe, then of the blocks, then of ln_f, which is in the root unit with the first two.
 std::vector<int> ExportOrder(const ModelDescription& model) {
   std::vector<int> order = {0, 1};
   order.resize(model.parameters.size() - 2);
@@ -52,23 +52,23 @@ ModelDescription DescribeGpt2(const ModelSizes& sizes) {
   const int64_t d = sizes.width;
   Builder builder;
   builder.BeginUnit("root");
-  builder.Matrix("wte.weight", sizes.vocabulary, d);
-  builder.Matrix("wpe.weight", sizes.context, d);
-  builder.Norm("ln_f", d);
+  builder.AddMatrix("wte.weight", sizes.vocabulary, d);
+  builder.AddMatrix("wpe.weight", sizes.context, d);
+  builder.AddNorm("ln_f", d);
   for (int64_t layer = 0; layer < sizes.layers; ++layer) {
     const std::string name = absl::StrCat("h.", layer);
     builder.BeginUnit(name);
-    builder.Norm(name + ".ln_1", d);
-    builder.Projection(name + ".attn.c_attn", d, 3 * d);
-    builder.Projection(name + ".attn.c_proj", d, d);
-    builder.Norm(name + ".ln_2", d);
-    builder.Projection(name + ".mlp.c_fc", d, 4 * d);
-    builder.Projection(name + ".mlp.c_proj", 4 * d, d);
+    builder.AddNorm(name + ".ln_1", d);
+    builder.AddProjection(name + ".attn.c_attn", d, 3 * d);
+    builder.AddProjection(name + ".attn.c_proj", d, d);
+    builder.AddNorm(name + ".ln_2", d);
+    builder.AddProjection(name + ".mlp.c_fc", d, 4 * d);
+    builder.AddProjection(name + ".mlp.c_proj", 4 * d, d);
   }
-  ModelDescription model = builder.Take();
+  ModelDescription model = builder.TakeModel();
   model.sizes = sizes;
   model.export_order = ExportOrder(model);
-  // Old files hold the causal masks next to the weights.
+  // Files of old versions of transformers contain the causal masks besides the weights.
   model.hugging_face = {.prefix = "transformer.",
                         .embedding = "wte.weight",
                         .head = "lm_head.weight",

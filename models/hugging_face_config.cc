@@ -55,7 +55,7 @@ class ConfigReader {
  public:
   explicit ConfigReader(const nlohmann::json& json) : json_(json) {}
 
-  int64_t Size(const char* key) {
+  int64_t ReadSize(const char* key) {
     auto it = json_.find(key);
     if (it != json_.end() && it->is_number_unsigned() && it->get<uint64_t>() > 0 && it->get<uint64_t>() < 1 << 30) {
       return it->get<int64_t>();
@@ -63,15 +63,15 @@ class ConfigReader {
     Problem(key, "a positive number", it);
     return 1;
   }
-  double Share(const char* key) {
+  double ReadProbability(const char* key) {
     auto it = json_.find(key);
     if (it == json_.end()) return 0.1;  // the library's default
     if (it->is_number() && it->get<double>() >= 0 && it->get<double>() < 1) return it->get<double>();
-    Problem(key, "a share from 0 to below 1", it);
+    Problem(key, "a number from 0 to below 1", it);
     return 0;
   }
-  // Checks that an optional key, if it is there, has this value.
-  void Expect(const char* key, const nlohmann::json& value) {
+  // Checks that an optional key, if it is present, has this value.
+  void CheckOptional(const char* key, const nlohmann::json& value) {
     auto it = json_.find(key);
     if (it != json_.end() && !it->is_null() && *it != value) Problem(key, value.dump(), it);
   }
@@ -88,20 +88,20 @@ class ConfigReader {
 };
 
 ModelSizes ReadGpt2Sizes(ConfigReader& reader) {
-  reader.Expect("model_type", "gpt2");
-  reader.Expect("activation_function", "gelu_new");
-  reader.Expect("layer_norm_epsilon", kEpsilon);
-  reader.Expect("scale_attn_weights", true);
-  reader.Expect("scale_attn_by_inverse_layer_idx", false);
-  reader.Expect("tie_word_embeddings", true);
-  reader.Expect("add_cross_attention", false);
-  ModelSizes sizes{.layers = reader.Size("n_layer"),
-                   .heads = reader.Size("n_head"),
-                   .width = reader.Size("n_embd"),
-                   .context = reader.Size("n_positions"),
-                   .vocabulary = reader.Size("vocab_size"),
-                   .dropout = reader.Share("resid_pdrop")};
-  reader.Expect("n_inner", 4 * sizes.width);
+  reader.CheckOptional("model_type", "gpt2");
+  reader.CheckOptional("activation_function", "gelu_new");
+  reader.CheckOptional("layer_norm_epsilon", kEpsilon);
+  reader.CheckOptional("scale_attn_weights", true);
+  reader.CheckOptional("scale_attn_by_inverse_layer_idx", false);
+  reader.CheckOptional("tie_word_embeddings", true);
+  reader.CheckOptional("add_cross_attention", false);
+  ModelSizes sizes{.layers = reader.ReadSize("n_layer"),
+                   .heads = reader.ReadSize("n_head"),
+                   .width = reader.ReadSize("n_embd"),
+                   .context = reader.ReadSize("n_positions"),
+                   .vocabulary = reader.ReadSize("vocab_size"),
+                   .dropout = reader.ReadProbability("resid_pdrop")};
+  reader.CheckOptional("n_inner", 4 * sizes.width);
   if (sizes.width % sizes.heads != 0) {
     reader.AddProblem(absl::StrCat("n_head ", sizes.heads, " does not divide n_embd ", sizes.width));
   }

@@ -3,7 +3,7 @@
 //
 // GPT-2 is trained here with GELU in its tanh form (gelu_new), an inner width of 4 x width, layer norms with epsilon
 // 1e-5, attention scaled by the head's size alone, and the head tied to the token embedding. A config.json with other
-// settings is refused.
+// settings is rejected.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@ namespace trainyard {
 std::vector<ParameterDescription> ModelDescription::ParametersInExportOrder() const {
   std::vector<ParameterDescription> ordered;
   ordered.reserve(export_order.size());
-  for (int number : export_order) ordered.push_back(parameters[static_cast<size_t>(number)]);
+  for (int index : export_order) ordered.push_back(parameters[static_cast<size_t>(index)]);
   return ordered;
 }
 

@@ -1,5 +1,5 @@
-// What a model consists of, as plain values: its parameters, the units they belong to, how they begin and how they are
-// named in files. The only place that knows this of a family: the engine builds its tensors from it, job files check
+// What a model consists of, as plain values: its parameters, the units they belong to, their initial values and their
+// names in files. The only place that defines this for a family: the engine builds its tensors from it, job files check
 // `train.freeze` against it, checkpoints are exported and imported by it.
 //
 //   ModelDescription model = DescribeModel({.layers = 2, .heads = 2, .width = 16, .context = 8});
@@ -20,7 +20,7 @@ namespace trainyard {
 struct InitialValue {
   enum class Kind { kZeros, kOnes, kNormal };
   Kind kind = Kind::kZeros;
-  double deviation = 0;  // of kNormal, whose mean is 0
+  double deviation = 0;  // the standard deviation of kNormal, whose mean is 0
   bool operator==(const InitialValue&) const = default;
 };
 
@@ -45,15 +45,15 @@ struct HuggingFaceNames {
   std::string prefix;                // of every name but the head's; some files leave it out
   std::string embedding;             // without the prefix
   std::string head;                  // must equal the embedding if a file has it
-  std::vector<std::string> ignored;  // globs of names, without the prefix, of tensors that are no weights
+  std::vector<std::string> ignored;  // globs of names, without the prefix, of tensors that are not weights
 };
 
 struct ModelDescription {
   ModelSizes sizes;
-  // The index of a parameter is its number: random initial values, flat groups, buckets and manifests depend on it.
+  // Random initial values, flat groups, buckets and manifests depend on the index of a parameter.
   std::vector<ParameterDescription> parameters;
-  std::vector<UnitDescription> units;  // 0 is the root, which holds what is in no block
-  std::vector<int> export_order;       // numbers of all parameters in the order of an exported file
+  std::vector<UnitDescription> units;  // 0 is the root, which has the parameters that are in no block
+  std::vector<int> export_order;       // indexes of all parameters in the order of an exported file
   HuggingFaceNames hugging_face;
 
   std::vector<ParameterDescription> ParametersInExportOrder() const;

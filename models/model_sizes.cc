@@ -14,10 +14,9 @@ absl::string_view FamilyName(ModelFamily family) {
 
 absl::Status CheckSizes(const ModelSizes& sizes) {
   if (sizes.layers < 1 || sizes.heads < 1 || sizes.width < 1 || sizes.context < 1 || sizes.vocabulary < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("a ", FamilyName(sizes.family),
-                                                   " model needs at least 1 of everything; found layers ", sizes.layers,
-                                                   ", heads ", sizes.heads, ", width ", sizes.width, ", context ",
-                                                   sizes.context, ", vocabulary ", sizes.vocabulary));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a ", FamilyName(sizes.family), " model needs sizes of at least 1; found layers ", sizes.layers, ", heads ",
+        sizes.heads, ", width ", sizes.width, ", context ", sizes.context, ", vocabulary ", sizes.vocabulary));
   }
   if (sizes.width % sizes.heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat("heads must divide width: ", sizes.width, " / ", sizes.heads,

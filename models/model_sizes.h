@@ -1,4 +1,4 @@
-// The settings that make a model of a family one certain model. Plain values; job files, checkpoints, Hugging Face
+// The settings that define one model of a family. Plain values; job files, checkpoints, Hugging Face
 // configurations and the engine all use this struct.
 #pragma once
 
@@ -22,7 +22,7 @@ struct ModelSizes {
   int64_t width = 0;
   int64_t context = 0;
   int64_t vocabulary = 256;
-  double dropout = 0;  // after the embedding, in attention, after both projections
+  double dropout = 0;  // a probability: after the embedding, in attention, and after both projections
   bool operator==(const ModelSizes&) const = default;
 };
 

@@ -8,7 +8,7 @@ namespace trainyard {
 
 struct ModelPreset {
   const char* name;
-  ModelSizes sizes;  // layers, heads, width and context
+  ModelSizes sizes;  // only layers, heads, width and context are used
 };
 
 absl::Span<const ModelPreset> ModelPresets();

@@ -3,16 +3,16 @@
 namespace trainyard {
 
 std::string WhyNotOnGpu(const v1::JobSpec& spec) {
-  if (spec.has_probe()) return "a probe times the CPU unless it asks for cuda";
+  if (spec.has_probe()) return "a probe measures the CPU unless resources.device is cuda";
   if (spec.parallel().offload().optimizer() || spec.parallel().offload().parameters()) {
-    return "parallel.offload has run on CPUs only";
+    return "parallel.offload is supported on CPUs only";
   }
   if (spec.parallel().has_recompute() && spec.parallel().recompute().mode() != v1::RECOMPUTE_MODE_NONE) {
-    return "parallel.recompute has run on CPUs only";
+    return "parallel.recompute is supported on CPUs only";
   }
   const v1::PrecisionPolicy& types = spec.train().precision();
   if (types.master() == v1::PRECISION_BF16 || types.state() != types.master()) {
-    return "train.precision has masters or moments that only the CPU's optimizer updates";
+    return "train.precision has types of master weights or moments that only the optimizer on CPUs supports";
   }
   return "";
 }

@@ -16,7 +16,7 @@ namespace {
 // Beyond it only the ranks check, by the same rules.
 constexpr uint64_t kWorkMax = 100'000;
 constexpr uint64_t kParametersPerBlock = 12;
-constexpr size_t kGlobBytesMax = 100;  // the longest name has 25
+constexpr size_t kGlobBytesMax = 100;  // the longest name of a parameter has 25
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void CheckFreeze(const v1::Train& train, const Positions& positions, Problems* p
     if (glob.size() > kGlobBytesMax) {
       problems->AddError(positions, "train.freeze",
                          absl::StrCat("'", glob.substr(0, 40), "...' is ", glob.size(), " bytes long; names of ",
-                                      "parameters have 25 at most, and their globs may have ", kGlobBytesMax));
+                                      "parameters have at most 25 bytes, and globs may have at most ", kGlobBytesMax));
       return;
     }
     work += (glob.size() + 1) * kParametersPerBlock * train.model().layers();
@@ -49,11 +49,11 @@ void CheckFreeze(const v1::Train& train, const Positions& positions, Problems* p
     problems->AddError(positions, "train.freeze",
                        absl::StrCat("'", glob.substr(0, 80), "' matches none of the ", names.size(),
                                     " parameters; their names are like wte.weight, ln_f.bias, h.0.ln_1.weight, ",
-                                    names.back(), "; a * stands for anything"));
+                                    names.back(), "; a * matches any text"));
   }
   if (frozen.size() < names.size()) return;
   problems->AddError(positions, "train.freeze",
-                     absl::StrCat("matches all ", names.size(), " parameters: nothing is left to train"));
+                     absl::StrCat("matches all ", names.size(), " parameters, so nothing would be trained"));
 }
 
 }  // namespace trainyard

@@ -1,4 +1,4 @@
-// Checks `train.freeze`: each glob must match a parameter, and a parameter must be left to train. Pure.
+// Checks `train.freeze`: each glob must match a parameter, and at least one parameter must remain unmatched. Pure.
 #pragma once
 
 #include "common/problems.h"

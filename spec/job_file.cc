@@ -29,20 +29,20 @@ void ApplyOverride(const JobFile& file, const std::string& text, v1::JobSpec* sp
 }  // namespace
 
 v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions) {
-  Positions own;
-  if (positions == nullptr) positions = &own;
+  Positions unused;
+  if (positions == nullptr) positions = &unused;
   v1::JobSpec spec;
   const int before = problems->error_count();
   ReadYaml({.text = file.text, .file_name = file.file_name, .working_directory = file.working_directory}, &spec,
            problems, positions);
-  // For a text that is not YAML, only that is reported, and not every required key as well.
+  // If the text is not YAML, only that is reported, and not every required key as well.
   const bool readable = problems->error_count() == before || positions->size() > 1;
   for (const std::string& text : file.overrides) ApplyOverride(file, text, &spec, problems, positions);
   if (!readable) return spec;
   const int before_preset = problems->error_count();
   ApplyPreset(*positions, &spec, problems);
   if (problems->error_count() > before_preset) {
-    // With an unknown preset the sizes are unknown, not missing.
+    // The preset would have set these keys, so they are not reported as missing.
     for (const char* key : {"layers", "heads", "width", "context"}) {
       positions->insert({absl::StrCat("train.model.", key), Position{.file = file.file_name, .line = 0, .column = 0}});
     }

@@ -1,4 +1,4 @@
-// `train.model` of a job file as the sizes that the rest of the program works with, and back. Pure.
+// Converts `train.model` of a job file to the ModelSizes that all other code uses, and back. Pure.
 #pragma once
 
 #include "models/model_sizes.h"

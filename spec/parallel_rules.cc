@@ -23,65 +23,68 @@ class ParallelRules {
       : spec_(spec),
         parallel_(spec.parallel()),
         ranks_(ranks),
-        word_(NameOf(parallel_.data())),
+        strategy_name_(NameOf(parallel_.data())),
         positions_(positions),
         problems_(*problems) {}
 
-  // Returns whether the sizes fit the ranks.
-  bool Sizes() {
+  // Returns whether the sizes of the data axes are valid for the number of ranks.
+  bool CheckSizes() {
     const uint64_t shard = parallel_.shard(), replicate = parallel_.replicate();
     if (ranks_ == 0) return false;
     if (!ShardsOptimizerState(parallel_.data())) {
-      for (const char* key : {"shard", "replicate"}) NoEffect(key, "ddp shards nothing: every rank holds all");
+      for (const char* key : {"shard", "replicate"})
+        NoEffect(key, "ddp shards nothing: every rank holds the whole state");
       return true;
     }
     if (parallel_.data() == v1::DATA_PARALLEL_HSDP && shard == 0 && replicate == 0) {
-      return Error("data",
-                   absl::StrCat("is hsdp, which shards over `shard` ranks and holds `replicate` such copies; give ",
-                                "one of the two sizes: parallel.shard ", Choices(DivisorsNear(ranks_, 2)), " for ",
-                                ranks_, " ranks"));
+      return Error(
+          "data",
+          absl::StrCat(
+              "is hsdp, which shards each copy of the state over `shard` ranks and has `replicate` copies; give ",
+              "one of the two sizes: parallel.shard ", Choices(DivisorsNear(ranks_, 2)), " for ", ranks_, " ranks"));
     }
     if (shard > ranks_) {
-      return Error("shard", absl::StrCat("is ", shard, ", and the job has ", ranks_, ranks_ == 1 ? " rank" : " ranks",
+      return Error("shard", absl::StrCat("is ", shard, ", but the job has ", ranks_, ranks_ == 1 ? " rank" : " ranks",
                                          "; choose shard ", Choices(DivisorsNear(ranks_, ranks_)), " or ranks ",
                                          shard * std::max(replicate, uint64_t{1})));
     }
     if (shard > 0 && replicate > 0) {
       if (shard * replicate == ranks_) return true;
       return Error("shard", absl::StrCat("shard ", shard, " x replicate ", replicate, " = ", shard * replicate,
-                                         ", and the job has ", ranks_, ranks_ == 1 ? " rank" : " ranks",
-                                         "; choose sizes whose product it is, or resources.ranks ", shard * replicate));
+                                         ", but the job has ", ranks_, ranks_ == 1 ? " rank" : " ranks",
+                                         "; choose sizes whose product is the number of ranks, or resources.ranks ",
+                                         shard * replicate));
     }
-    return Divides("shard", shard) && Divides("replicate", replicate);
+    return CheckDivides("shard", shard) && CheckDivides("replicate", replicate);
   }
 
-  void Effects() {
+  void WarnOfUnusedKeys() {
     const v1::DataParallel data = parallel_.data();
     if (ranks_ == 1) {
       for (const char* key : {"bucket_elements", "gather_bucket_elements", "overlap", "reshard_after_forward",
                               "reduce_scatter", "all_gather", "persist_elements", "reduce_every_micro_batch"}) {
-        NoEffect(key, "one rank reduces with no other");
+        NoEffect(key, "a job of one rank reduces nothing");
       }
       // Offloaded shards are copied to the device block by block even on one rank.
       if (parallel_.offload().parameters() && ShardsParameters(data)) return;
       for (const char* key : {"prefetch_elements", "max_live_elements", "reuse_elements"}) {
-        NoEffect(key, "one rank gathers from no other");
+        NoEffect(key, "a job of one rank gathers nothing");
       }
       return;
     }
     if (!ShardsParameters(data)) {
       for (const char* key :
            {"reshard_after_forward", "prefetch_elements", "max_live_elements", "reuse_elements", "persist_elements"}) {
-        NoEffect(key, absl::StrCat(word_, " holds the parameters whole on every rank"));
+        NoEffect(key, absl::StrCat(strategy_name_, " holds the parameters whole on every rank"));
       }
     } else {
       for (const char* key : {"bucket_elements", "gather_bucket_elements", "reduce_scatter"}) {
-        NoEffect(key, absl::StrCat(word_, " communicates block by block"));
+        NoEffect(key, absl::StrCat(strategy_name_, " communicates block by block"));
       }
       // Parameters that stay gathered are gathered once per step.
       const bool persists =
           parallel_.has_persist_elements() ? parallel_.persist_elements() > 0 : data == v1::DATA_PARALLEL_ZERO3;
-      if (!persists) NoEffect("all_gather", absl::StrCat(word_, " communicates block by block"));
+      if (!persists) NoEffect("all_gather", absl::StrCat(strategy_name_, " communicates block by block"));
     }
     if (!ShardsOptimizerState(data)) {
       for (const char* key : {"gather_bucket_elements", "reduce_scatter", "all_gather"}) {
@@ -89,11 +92,11 @@ class ParallelRules {
       }
     }
     if (ShardsOptimizerState(data) && !ShardsParameters(data) && parallel_.has_overlap() && !parallel_.overlap()) {
-      NoEffect("gather_bucket_elements", "overlap is false: each all-gather is waited for where it is started");
+      NoEffect("gather_bucket_elements", "overlap is false: each all-gather ends before the next one begins");
     }
     if (!ShardsGradients(data)) {
-      NoEffect("reduce_every_micro_batch", absl::StrCat(word_, " keeps the gradients whole on every rank"));
-    } else if (Rounds() == 1) {
+      NoEffect("reduce_every_micro_batch", absl::StrCat(strategy_name_, " keeps the gradients whole on every rank"));
+    } else if (NumRounds() == 1) {
       NoEffect("reduce_every_micro_batch", "a step is one micro-batch on each rank");
     }
     if (ShardsParameters(data) && parallel_.has_overlap() && !parallel_.overlap()) {
@@ -101,30 +104,30 @@ class ParallelRules {
     }
   }
 
-  void Offload() {
+  void CheckOffload() {
     if (!parallel_.offload().parameters() || ShardsParameters(parallel_.data())) return;
     problems_.AddWarning(
         positions_, "parallel.offload.parameters",
-        absl::StrCat("has no effect: ", word_, " needs the parameters whole on every rank all the time"));
+        absl::StrCat("has no effect: ", strategy_name_, " needs the parameters whole on every rank all the time"));
   }
 
-  void Recompute() {
+  void CheckRecompute() {
     const v1::Recompute& recompute = parallel_.recompute();
     const uint32_t layers = spec_.train().model().layers();
     if (recompute.every() <= 1) return;
     if (recompute.mode() != v1::RECOMPUTE_MODE_BLOCKS && recompute.mode() != v1::RECOMPUTE_MODE_SELECTIVE) {
       problems_.AddWarning(positions_, "parallel.recompute.every",
-                           "has no effect: parallel.recompute.mode is none, so nothing is computed again");
+                           "has no effect: parallel.recompute.mode is none, so nothing is recomputed");
     } else if (layers > 0 && recompute.every() > layers) {
       problems_.AddWarning(
           positions_, "parallel.recompute.every",
-          absl::StrCat("is ", recompute.every(), ", and the model has ", layers, layers == 1 ? " block" : " blocks",
-                       ": none is computed again; choose 1 to ", layers));
+          absl::StrCat("is ", recompute.every(), ", but the model has ", layers, layers == 1 ? " block" : " blocks",
+                       ", so none is recomputed; choose 1 to ", layers));
     }
   }
 
-  // REQUIRES: Sizes found no error.
-  void Reshard() {
+  // REQUIRES: CheckSizes found no error.
+  void CheckReshard() {
     const uint64_t group = parallel_.reshard_after_forward(), shard = DataSizesOf(parallel_, ranks_).shard;
     if (group < 2 || !ShardsParameters(parallel_.data()) || shard % group == 0) return;
     Error("reshard_after_forward",
@@ -134,14 +137,14 @@ class ParallelRules {
 
  private:
   // Returns the micro-batches per step of the rank with the most; 0 if the sizes are invalid or unknown.
-  uint64_t Rounds() const {
+  uint64_t NumRounds() const {
     const v1::Batch& batch = spec_.train().batch();
     if (batch.global_size() == 0 || ranks_ == 0) return 0;
     const uint64_t micro = batch.has_micro() ? batch.micro() : AutoMicro(batch.global_size(), ranks_);
     return micro == 0 || batch.global_size() % micro != 0 ? 0 : DealShapeOf(batch.global_size(), micro, ranks_).rounds;
   }
 
-  bool Divides(const char* key, uint64_t size) {
+  bool CheckDivides(const char* key, uint64_t size) {
     if (size == 0 || ranks_ % size == 0) return true;
     const uint64_t times = ranks_ / size;
     return Error(key,
@@ -165,12 +168,13 @@ class ParallelRules {
   const v1::JobSpec& spec_;
   const v1::Parallel& parallel_;
   const uint64_t ranks_;
-  const std::string word_;
+  const std::string strategy_name_;
   const Positions& positions_;
   Problems& problems_;
 };
 
-// Example: 24 sequences in micro-batches of 3 on 3 ranks are 8 micro-batches in 3 rounds, with 1 of 9 places empty.
+// Example: 24 sequences in micro-batches of 3 on 3 ranks are 8 micro-batches in 3 rounds, in the last of which one rank
+// is idle.
 void WarnOfIdleRanks(const v1::Batch& batch, uint64_t micro, uint64_t ranks, const Positions& positions,
                      Problems* problems) {
   const DealShape deal = DealShapeOf(batch.global_size(), micro, ranks);
@@ -178,11 +182,11 @@ void WarnOfIdleRanks(const v1::Batch& batch, uint64_t micro, uint64_t ranks, con
   const double share = 100.0 * static_cast<double>(deal.idle) / static_cast<double>(deal.rounds * ranks);
   problems->AddWarning(
       positions, batch.has_micro() ? "train.batch.micro" : "train.batch.global",
-      absl::StrFormat("global %d / micro %d = %d micro-batches leave %d ranks idle for %.0f %% of a step's computing; "
-                      "ranks %s or global %s would not",
-                      batch.global_size(), micro, deal.micro_batches, ranks, share,
-                      Choices(DivisorsNear(deal.micro_batches, ranks)),
-                      MultiplesAround(batch.global_size(), micro * ranks)));
+      absl::StrFormat(
+          "global %d / micro %d = %d micro-batches leave the %d ranks idle for %.0f %% of a step's computation; "
+          "choose ranks %s or global %s",
+          batch.global_size(), micro, deal.micro_batches, ranks, share,
+          Choices(DivisorsNear(deal.micro_batches, ranks)), MultiplesAround(batch.global_size(), micro * ranks)));
 }
 
 }  // namespace
@@ -215,19 +219,19 @@ DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t ranks) {
 uint64_t AutoMicro(uint64_t global, uint64_t ranks) {
   uint64_t best = 1;
   for (uint64_t d : DivisorsOf(global)) {
-    const DealShape ours = DealShapeOf(global, d, ranks), other = DealShapeOf(global, best, ranks);
-    // Compares the shares of idle places without division; of equal shares the larger micro-batch wins.
-    if (ours.idle * other.rounds <= other.idle * ours.rounds) best = d;
+    const DealShape candidate = DealShapeOf(global, d, ranks), current = DealShapeOf(global, best, ranks);
+    // Compares the shares of idle time without division; of equal shares the larger micro-batch wins.
+    if (candidate.idle * current.rounds <= current.idle * candidate.rounds) best = d;
   }
   return best;
 }
 
 void CheckParallel(const v1::JobSpec& spec, uint64_t ranks, const Positions& positions, Problems* problems) {
   ParallelRules rules(spec, ranks, positions, problems);
-  if (rules.Sizes()) rules.Reshard();
-  rules.Effects();
-  rules.Recompute();
-  rules.Offload();
+  if (rules.CheckSizes()) rules.CheckReshard();
+  rules.WarnOfUnusedKeys();
+  rules.CheckRecompute();
+  rules.CheckOffload();
 }
 
 void CheckBatch(const v1::Batch& batch, uint64_t ranks, const Positions& positions, Problems* problems) {

@@ -23,16 +23,17 @@ struct DataSizes {
 // REQUIRES: CheckParallel finds no error.
 DataSizes DataSizesOf(const v1::Parallel& parallel, uint64_t ranks);
 
-// How the global / micro micro-batches of a step are dealt to the ranks: in rounds, and the last may leave ranks idle.
+// How the global / micro micro-batches of a step are assigned to the ranks: one per rank in each round, and the last
+// round may leave ranks idle.
 struct DealShape {
   uint64_t micro_batches = 0;
   uint64_t rounds = 0;
-  uint64_t idle = 0;  // ranks without a micro-batch, over all rounds
+  uint64_t idle = 0;  // ranks without a micro-batch in the last round
 };
 // REQUIRES: micro divides global; ranks > 0.
 DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t ranks);
 
-// Returns the value for `train.batch.micro: auto`: the divisor of `global` with the smallest share of idle places, the
+// Returns the value for `train.batch.micro: auto`: the divisor of `global` with the smallest share of idle time, the
 // largest of equal ones.
 uint64_t AutoMicro(uint64_t global, uint64_t ranks);
 

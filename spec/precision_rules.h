@@ -6,11 +6,12 @@
 
 namespace trainyard {
 
-// Returns all five types, without `type`: those that the name stands for or that follow from `param`. Idempotent.
+// Returns all five types, without `type`: those given, and for the others the ones that follow from the name or from
+// `param`. Idempotent.
 v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy);
 
-// Checks for types that cannot be combined or are slow on `device`, for keys of an unused loss scaler, and for two ways
-// to clip.
+// Checks for types that cannot be combined or are slow on `device`, for keys of an unused loss scaler, and for clipping
+// by both norm and value.
 void CheckPrecision(const v1::Train& train, v1::Device device, const Positions& positions, Problems* problems);
 
 }  // namespace trainyard

@@ -14,7 +14,7 @@ namespace trainyard {
 absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOptions& options) {
   PreparedJob job;
   Problems problems;
-  Positions positions;  // not of a file: the keys that were refused
+  Positions positions;  // only the keys whose values were invalid: there is no file
   if (const size_t bytes = spec.ByteSizeLong(); bytes > kSpecBytesMax) {
     problems.AddError({}, "", absl::StrCat("the spec has ", bytes, " bytes; at most ", kSpecBytesMax, " are accepted"));
     return BadRequestStatus(problems, *v1::JobSpec::descriptor(), "spec");

@@ -18,7 +18,7 @@ std::vector<std::string> PresetNames() {
 
 void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* problems) {
   if (!spec->train().model().has_preset()) return;
-  if (!WhyNotPlainText(spec->train().model().preset()).empty()) return;  // the schema refuses it
+  if (!WhyNotPlainText(spec->train().model().preset()).empty()) return;  // DropInvalid reports it
   v1::Model& model = *spec->mutable_train()->mutable_model();
   for (const ModelPreset& preset : ModelPresets()) {
     if (model.preset() != preset.name) continue;
@@ -32,7 +32,7 @@ void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* proble
   problems->AddError(positions, "train.model.preset",
                      absl::StrCat("no preset is called '", model.preset().substr(0, 60), "'",
                                   nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
-                                  " There are: ", absl::StrJoin(PresetNames(), ", ")));
+                                  " The presets are ", absl::StrJoin(PresetNames(), ", ")));
 }
 
 }  // namespace trainyard

@@ -15,23 +15,23 @@ class Resolver {
  public:
   explicit Resolver(v1::JobSpec* spec) : spec_(*spec) {}
 
-  void Micro() {
+  void ResolveMicro() {
     v1::Batch& batch = *spec_.mutable_train()->mutable_batch();
     if (batch.has_micro()) return;
     const uint32_t ranks = spec_.resources().ranks();
     batch.set_micro(static_cast<uint32_t>(AutoMicro(batch.global_size(), ranks)));
     const DealShape deal = DealShapeOf(batch.global_size(), batch.micro(), ranks);
-    const std::string whom = absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks");
-    Decided("train.batch.micro", absl::StrCat(batch.micro()),
-            deal.idle == 0 ? absl::StrCat("the largest that gives each of ", whom, " the same count: global ",
-                                          batch.global_size(), " = ", batch.micro(), " x ", ranks)
-                           : absl::StrCat("the largest that leaves the fewest of ", whom, " idle: ", deal.micro_batches,
-                                          " micro-batches in ", deal.rounds, " rounds, ", deal.idle, " places of ",
-                                          deal.rounds * ranks, " empty"));
+    const std::string rank_count = absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks");
+    AddDecision("train.batch.micro", absl::StrCat(batch.micro()),
+                deal.idle == 0 ? absl::StrCat("the largest that gives each of ", rank_count, " the same count: global ",
+                                              batch.global_size(), " = ", batch.micro(), " x ", ranks)
+                               : absl::StrCat("the largest that leaves the fewest of ", rank_count,
+                                              " idle: ", deal.micro_batches, " micro-batches in ", deal.rounds,
+                                              " rounds, with ", deal.idle, " idle in the last round"));
   }
 
-  // Both sizes, so that every rank builds the same mesh.
-  void DataSizes() {
+  // Sets both sizes, so that every rank builds the same mesh.
+  void ResolveDataSizes() {
     v1::Parallel& parallel = *spec_.mutable_parallel();
     if (parallel.data() == v1::DATA_PARALLEL_DDP) {
       parallel.clear_shard();
@@ -39,74 +39,75 @@ class Resolver {
       return;
     }
     const uint32_t ranks = spec_.resources().ranks();
-    const trainyard::DataSizes sizes = DataSizesOf(parallel, ranks);
+    const DataSizes sizes = DataSizesOf(parallel, ranks);
     const std::string product = absl::StrCat("shard ", sizes.shard, " x replicate ", sizes.replicate, " = ", ranks,
                                              ranks == 1 ? " rank" : " ranks");
-    if (!parallel.has_shard()) Decided("parallel.shard", absl::StrCat(sizes.shard), product);
-    if (!parallel.has_replicate()) Decided("parallel.replicate", absl::StrCat(sizes.replicate), product);
+    if (!parallel.has_shard()) AddDecision("parallel.shard", absl::StrCat(sizes.shard), product);
+    if (!parallel.has_replicate()) AddDecision("parallel.replicate", absl::StrCat(sizes.replicate), product);
     parallel.set_shard(static_cast<uint32_t>(sizes.shard));
     parallel.set_replicate(static_cast<uint32_t>(sizes.replicate));
   }
 
-  // As in DeepSpeed's stage 3, small parameters stay gathered: ten rows do not justify an operation of their own.
-  void PersistElements() {
+  // As in DeepSpeed's stage 3, small parameters stay gathered: ten rows of a matrix do not justify a separate
+  // operation.
+  void ResolvePersistElements() {
     v1::Parallel& parallel = *spec_.mutable_parallel();
     if (parallel.has_persist_elements() || parallel.data() != v1::DATA_PARALLEL_ZERO3) return;
     parallel.set_persist_elements(10 * uint64_t{spec_.train().model().width()});
-    Decided("parallel.persist_elements", absl::StrCat(parallel.persist_elements()),
-            "of zero3: 10 x width; smaller parameters stay gathered");
+    AddDecision("parallel.persist_elements", absl::StrCat(parallel.persist_elements()),
+                "the default of zero3, 10 x width; smaller parameters stay gathered");
   }
 
-  void Vocabulary() {
+  void ResolveVocabulary() {
     v1::Model& model = *spec_.mutable_train()->mutable_model();
     if (model.has_vocabulary()) return;
     const v1::Tokenizer tokenizer = spec_.train().data().tokenizer();
     model.set_vocabulary(TokenizerVocabulary(tokenizer));
-    Decided("train.model.vocabulary", absl::StrCat(model.vocabulary()),
-            absl::StrCat("what the tokenizer ", EnumName(*v1::Tokenizer_descriptor()->FindValueByNumber(tokenizer)),
-                         " has"));
+    AddDecision("train.model.vocabulary", absl::StrCat(model.vocabulary()),
+                absl::StrCat("the size of the tokenizer ",
+                             EnumName(*v1::Tokenizer_descriptor()->FindValueByNumber(tokenizer))));
   }
 
-  void Device() {
+  void ResolveDevice() {
     if (spec_.resources().has_device()) return;
     const std::string why_cpu = WhyNotOnGpu(spec_);
     if (why_cpu.empty()) {
-      Decided("resources.device", "auto",
-              "decided when the ranks are placed: cuda where each of their hosts has a GPU for every rank");
+      AddDecision("resources.device", "auto",
+                  "decided when the ranks are placed: cuda if each of their hosts has a GPU for every rank");
       return;
     }
     spec_.mutable_resources()->set_device(v1::DEVICE_CPU);
-    Decided("resources.device", "cpu", why_cpu);
+    AddDecision("resources.device", "cpu", why_cpu);
   }
 
-  void Folder(const std::string& job_id, const std::string& default_run_root) {
+  void ResolveFolder(const std::string& job_id, const std::string& default_run_root) {
     if (spec_.checkpoint().has_dir() || default_run_root.empty()) return;
     std::string dir = JoinPath(default_run_root, absl::StrCat(spec_.name(), "-", job_id));
     spec_.mutable_checkpoint()->set_dir(dir);
-    Decided("checkpoint.dir", dir, "not given: a folder of its own below the submitter's working directory");
+    AddDecision("checkpoint.dir", dir, "not given: a new folder below the submitter's working directory");
   }
 
-  void LeftToHosts() {
+  void ListKeysLeftToHosts() {
     if (!spec_.resources().has_threads_per_rank()) {
-      Decided("resources.threads_per_rank", "auto",
-              "decided by each host when a rank starts: its cores, shared by the job's ranks there");
+      AddDecision("resources.threads_per_rank", "auto",
+                  "decided by each host when a rank starts: its cores divided by the job's ranks on it");
     }
     if (!spec_.resources().has_mkl_avx512()) {
-      Decided("resources.mkl_avx512", "auto",
-              "decided by each host when a rank starts: on where that is faster, measured once");
+      AddDecision("resources.mkl_avx512", "auto",
+                  "decided by each host when a rank starts: on if one measurement shows that it is faster");
     }
     if (!spec_.network().has_interface() && spec_.resources().ranks() > 1) {
-      Decided("network.interface", "auto", "decided by each host: the interface that reaches the coordinator");
+      AddDecision("network.interface", "auto", "decided by each host: the interface that reaches the coordinator");
     }
     if (!spec_.network().has_shared_memory() && spec_.resources().ranks() > 1) {
-      Decided("network.shared_memory", "auto", "decided when the ranks are placed: among those of one host");
+      AddDecision("network.shared_memory", "auto", "decided when the ranks are placed: used between ranks on one host");
     }
   }
 
-  std::vector<v1::ResolvedKey> Take() { return std::move(decisions_); }
+  std::vector<v1::ResolvedKey> TakeDecisions() { return std::move(decisions_); }
 
  private:
-  void Decided(const std::string& key, const std::string& value, const std::string& reason) {
+  void AddDecision(const std::string& key, const std::string& value, const std::string& reason) {
     v1::ResolvedKey decision;
     decision.set_key(key);
     decision.set_value(value);
@@ -131,7 +132,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
     if (optimizer.clip_value() > 0 && !optimizer.has_clip_norm()) optimizer.set_clip_norm(0);
   }
   ApplyDefaults(spec);
-  // ApplyDefaults creates every map, also those of the other kind of job; remove these.
+  // ApplyDefaults creates every map, also those of the other kind of job, which are removed.
   if (trains) {
     spec->clear_probe();
   } else {
@@ -142,15 +143,15 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   }
   Resolver resolver(spec);
   if (trains) {
-    resolver.Micro();
-    resolver.Vocabulary();
-    resolver.DataSizes();
-    resolver.PersistElements();
+    resolver.ResolveMicro();
+    resolver.ResolveVocabulary();
+    resolver.ResolveDataSizes();
+    resolver.ResolvePersistElements();
   }
-  resolver.Device();
-  if (trains) resolver.Folder(job_id, default_run_root);
-  resolver.LeftToHosts();
-  return resolver.Take();
+  resolver.ResolveDevice();
+  if (trains) resolver.ResolveFolder(job_id, default_run_root);
+  resolver.ListKeysLeftToHosts();
+  return resolver.TakeDecisions();
 }
 
 }  // namespace trainyard

@@ -38,14 +38,14 @@ class Validator {
   Validator(const v1::JobSpec& spec, const Positions& positions, Problems* problems)
       : spec_(spec), train_(spec.train()), positions_(positions), problems_(*problems) {}
 
-  void Name() {
+  void CheckName() {
     if (!spec_.has_name() || IsJobName(spec_.name())) return;
     Error("name", absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found '",
                                spec_.name().substr(0, 80), "'"));
   }
 
   // Returns whether the job trains. Otherwise it is a probe, or invalid.
-  bool Kind() {
+  bool CheckKind() {
     if (spec_.has_train() && spec_.has_probe()) {
       Error("probe", "times hosts instead of training them; give either train or probe, not both");
     } else if (!spec_.has_train() && !spec_.has_probe()) {
@@ -57,18 +57,18 @@ class Validator {
   }
 
   // Warns of the keys of training that a probe does not use.
-  void Probe() {
+  void CheckProbe() {
     if (spec_.has_checkpoint()) NoEffect("checkpoint", "a probe saves nothing");
     if (spec_.has_parallel()) NoEffect("parallel", "a probe trains nothing");
     if (spec_.has_diagnostics()) NoEffect("diagnostics", "a probe trains nothing");
     const uint64_t hosts = static_cast<uint64_t>(spec_.resources().hosts_size());
     if (Ranks() > 0 && hosts > Ranks()) {
-      Error("resources.ranks", absl::StrCat("is ", Ranks(), ", and resources.hosts names ", hosts,
-                                            " hosts; a probe has a rank on each: set ranks to ", hosts));
+      Error("resources.ranks", absl::StrCat("is ", Ranks(), ", but resources.hosts names ", hosts,
+                                            " hosts, and a probe has a rank on each: set ranks to ", hosts));
     }
   }
 
-  void Model() {
+  void CheckModel() {
     const v1::Model& model = train_.model();
     if (model.heads() > 0 && model.width() > 0 && model.width() % model.heads() != 0) {
       uint64_t below = model.width() / model.heads() * uint64_t{model.heads()};
@@ -77,43 +77,46 @@ class Validator {
                          Choices(DivisorsNear(model.width(), model.heads())), " or width ",
                          below == 0 ? "" : absl::StrCat(below, " or "), below + model.heads()));
     }
-    const uint32_t least = TokenizerVocabulary(train_.data().tokenizer());
-    if (model.has_vocabulary() && model.vocabulary() < least) {
+    const uint32_t min_vocabulary = TokenizerVocabulary(train_.data().tokenizer());
+    if (model.has_vocabulary() && model.vocabulary() < min_vocabulary) {
       Error("train.model.vocabulary",
             absl::StrCat(
-                "must be at least ", least, ", which the tokenizer ",
+                "must be at least ", min_vocabulary, ", the size of the tokenizer ",
                 NameOf(v1::Tokenizer_descriptor(), std::max<int>(train_.data().tokenizer(), v1::TOKENIZER_BYTES)),
-                " has; found ", model.vocabulary()));
+                "; found ", model.vocabulary()));
     }
   }
 
-  void Sizes() {
+  void CheckSizes() {
     const v1::Model& model = train_.model();
     if (model.layers() == 0 || model.heads() == 0 || model.width() == 0 || model.context() == 0) return;
     const uint64_t vocabulary = Vocabulary();
     const uint64_t parameters = CountParameters(model);
     if (parameters > kParametersMax) {
       Error("train.model", absl::StrCat("has ", parameters, " parameters, more than the ", kParametersMax,
-                                        " this program works with; choose fewer layers or a smaller width"));
+                                        " that this program supports; choose fewer layers or a smaller width"));
     }
     const uint64_t global = train_.batch().global_size(), ranks = std::max(Ranks(), uint64_t{1});
     if (global == 0) return;
     const uint64_t micro = train_.batch().has_micro() ? train_.batch().micro() : AutoMicro(global, ranks);
-    Tensor("logits", {{"micro", micro}, {"context", model.context()}, {"vocabulary", vocabulary}});
-    Tensor("attention scores",
-           {{"micro", micro}, {"heads", model.heads()}, {"context", model.context()}, {"context", model.context()}});
-    Tensor("activations", {{"micro", micro}, {"context", model.context()}, {"4 x width", 4 * uint64_t{model.width()}}});
+    CheckTensor("logits", {{"micro", micro}, {"context", model.context()}, {"vocabulary", vocabulary}});
+    CheckTensor(
+        "attention scores",
+        {{"micro", micro}, {"heads", model.heads()}, {"context", model.context()}, {"context", model.context()}});
+    CheckTensor("activations",
+                {{"micro", micro}, {"context", model.context()}, {"4 x width", 4 * uint64_t{model.width()}}});
   }
 
-  void Parallel() {
+  void CheckBatchAndParallel() {
     CheckBatch(train_.batch(), Ranks(), positions_, &problems_);
     CheckParallel(spec_, Ranks(), positions_, &problems_);
     CheckPrecision(train_, spec_.resources().device(), positions_, &problems_);
     CheckFreeze(train_, positions_, &problems_);
   }
 
-  void Data() {
-    if (Ranks() == 1 && train_.data().has_uneven()) NoEffect("train.data.uneven", "one rank sees one set of files");
+  void CheckData() {
+    if (Ranks() == 1 && train_.data().has_uneven())
+      NoEffect("train.data.uneven", "a job of one rank reads one set of files");
     const bool evaluates = train_.evaluate().every_steps() > 0;
     if (evaluates && train_.data().has_validation() && train_.data().validation() == 0) {
       NoEffect("train.evaluate.every_steps", "train.data.validation is 0, so there is no text to evaluate on");
@@ -123,7 +126,7 @@ class Validator {
     }
   }
 
-  void Optimizer() {
+  void CheckOptimizer() {
     if (train_.optimizer().has_lr() && train_.optimizer().lr() == 0) {
       Warning("train.optimizer.lr", "is 0: the model learns nothing");
     }
@@ -133,7 +136,7 @@ class Validator {
     }
   }
 
-  void Intervals() {
+  void CheckIntervals() {
     const uint64_t steps = train_.steps();
     if (steps == 0) return;
     if (train_.schedule().warmup_steps() > steps) {
@@ -155,21 +158,21 @@ class Validator {
                                                      ": only the last step is saved"));
     }
     if (spec_.checkpoint().keep_every() > 0 && spec_.checkpoint().has_keep() && spec_.checkpoint().keep() == 0) {
-      NoEffect("checkpoint.keep_every", "checkpoint.keep is 0, so all stay");
+      NoEffect("checkpoint.keep_every", "checkpoint.keep is 0, so none is removed");
     }
     if (spec_.checkpoint().full_optimizer() && spec_.checkpoint().format() != v1::CHECKPOINT_FORMAT_FULL) {
       NoEffect("checkpoint.full_optimizer", "only checkpoint.format full writes the optimizer whole");
     }
   }
 
-  void Resources() {
-    Hosts("resources.hosts", spec_.resources().hosts());
-    Hosts("resources.exclude_hosts", spec_.resources().exclude_hosts());
+  void CheckResources() {
+    CheckHosts("resources.hosts", spec_.resources().hosts());
+    CheckHosts("resources.exclude_hosts", spec_.resources().exclude_hosts());
     const auto& names = spec_.resources().exclude_hosts();
     const std::set<absl::string_view> excluded(names.begin(), names.end());
     for (const std::string& host : spec_.resources().hosts()) {
       if (excluded.count(host) == 0) continue;
-      Error("resources.exclude_hosts", absl::StrCat("excludes '", host, "', which resources.hosts asks for"));
+      Error("resources.exclude_hosts", absl::StrCat("excludes '", host, "', which resources.hosts requests"));
     }
     const std::string& interface = spec_.network().interface();
     if (spec_.network().has_interface() && (interface.empty() || interface.size() > kInterfaceBytesMax ||
@@ -179,8 +182,9 @@ class Validator {
                                               interface.substr(0, 80), "'"));
     }
     if (Ranks() != 1) return;
-    if (spec_.network().has_interface()) NoEffect("network.interface", "one rank talks to no other");
-    if (spec_.network().has_shared_memory()) NoEffect("network.shared_memory", "one rank talks to no other");
+    if (spec_.network().has_interface()) NoEffect("network.interface", "a job of one rank does not communicate");
+    if (spec_.network().has_shared_memory())
+      NoEffect("network.shared_memory", "a job of one rank does not communicate");
   }
 
  private:
@@ -191,11 +195,11 @@ class Validator {
 
   uint64_t Ranks() const {
     if (spec_.resources().has_ranks()) return spec_.resources().ranks();
-    // A value that was given but refused is unknown.
+    // 0: a value was given, but it was invalid.
     return positions_.count("resources.ranks") > 0 ? 0 : 1;
   }
 
-  void Hosts(absl::string_view path, const google::protobuf::RepeatedPtrField<std::string>& hosts) {
+  void CheckHosts(absl::string_view path, const google::protobuf::RepeatedPtrField<std::string>& hosts) {
     std::set<absl::string_view> seen;
     for (const std::string& host : hosts) {
       if (!IsHostName(host)) {
@@ -213,14 +217,14 @@ class Validator {
                                            : TokenizerVocabulary(train_.data().tokenizer());
   }
 
-  void Tensor(absl::string_view what, const std::vector<Size>& sizes) {
+  void CheckTensor(absl::string_view what, const std::vector<Size>& sizes) {
     absl::uint128 elements = 1;
     for (const Size& size : sizes) elements *= size.value;  // at most 2^24 x 2^10 x 2^20 x 2^20: fits 128 bits
     if (elements <= kTensorElementsMax) return;
     std::string product = absl::StrJoin(
         sizes, " x ", [](std::string* out, const Size& size) { absl::StrAppend(out, size.name, " ", size.value); });
     Error("train", absl::StrCat("the ", what, " of one micro-batch would have ", product, " elements, more than the ",
-                                kTensorElementsMax, " this program works with; choose smaller sizes"));
+                                kTensorElementsMax, " that this program supports; choose smaller sizes"));
   }
 
   void Error(absl::string_view path, absl::string_view text) { problems_.AddError(positions_, path, text); }
@@ -263,18 +267,18 @@ uint64_t CountParameters(const v1::Model& model) { return CountParameters(SizesO
 
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
   Validator validator(spec, positions, problems);
-  validator.Name();
-  if (validator.Kind()) {
-    validator.Model();
-    validator.Sizes();
-    validator.Parallel();
-    validator.Data();
-    validator.Optimizer();
-    validator.Intervals();
+  validator.CheckName();
+  if (validator.CheckKind()) {
+    validator.CheckModel();
+    validator.CheckSizes();
+    validator.CheckBatchAndParallel();
+    validator.CheckData();
+    validator.CheckOptimizer();
+    validator.CheckIntervals();
   } else if (spec.has_probe()) {
-    validator.Probe();
+    validator.CheckProbe();
   }
-  validator.Resources();
+  validator.CheckResources();
 }
 
 }  // namespace trainyard

@@ -18,16 +18,16 @@ void AppendUtf8(uint32_t code, std::string& text) {
   }
 }
 
-// A byte-level BPE tokenizer without merges. Its vocabulary is the alphabet of byte-level BPE: a byte that prints is
-// the character with its number, the others are the characters from 256 on.
+// A byte-level BPE tokenizer without merges. Its vocabulary is the alphabet of byte-level BPE, in which a printable
+// byte is the Unicode character with the same number, and the other bytes are the characters from 256 on.
 Json Tokenizer() {
   Json vocabulary = Json::object();
   uint32_t next = 256;
   for (uint32_t byte = 0; byte < ByteTokenizer::kVocabulary; ++byte) {
-    const bool prints = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
-    std::string letter;
-    AppendUtf8(prints ? byte : next++, letter);
-    vocabulary[letter] = byte;
+    const bool is_printable = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+    std::string character;
+    AppendUtf8(is_printable ? byte : next++, character);
+    vocabulary[character] = byte;
   }
   const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
   return {{"version", "1.0"},

@@ -73,7 +73,8 @@ def test_an_uneven_division_is_a_warning_with_the_idle_share_and_gives_the_same_
     validated = cluster.run_trainctl("validate", job)
     uneven = losses_of(cluster, job)
 
-    assert "8 micro-batches leave 3 ranks idle for 11 % of a step's computing" in validated.stdout + validated.stderr
+    expected = "8 micro-batches leave the 3 ranks idle for 11 % of a step's computation"
+    assert expected in validated.stdout + validated.stderr
     for step, loss in even.items():
         assert uneven[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
 
@@ -98,4 +99,4 @@ def test_mesh_sizes_whose_product_is_not_the_number_of_ranks_are_refused_with_th
     refused = cluster.run_trainctl("validate", job, expect=None)
 
     assert refused.returncode != 0
-    assert "shard 2 x replicate 3 = 6, and the job has 4 ranks" in refused.stderr
+    assert "shard 2 x replicate 3 = 6, but the job has 4 ranks" in refused.stderr

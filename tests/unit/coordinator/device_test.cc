@@ -143,7 +143,7 @@ TEST_F(JobDevice, CpuOnlyJob_IsReported) {
   harness_.Submit(spec, "aaaaaaaa");
 
   EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CPU);
-  EXPECT_EQ(Decision("aaaaaaaa").reason(), "parallel.offload has run on CPUs only");
+  EXPECT_EQ(Decision("aaaaaaaa").reason(), "parallel.offload is supported on CPUs only");
 }
 
 // Another generation, on another host.

@@ -79,19 +79,19 @@ const BadJob kTogether[] = {
     {"tensor_too_large", "context: 8\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
      "context: 1048576\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
      "job.yaml:2:1: train: the attention scores of one micro-batch would have micro 2 x heads 2 x context 1048576 "
-     "x context 1048576 elements, more than the 274877906944 this program works with; choose smaller sizes"},
+     "x context 1048576 elements, more than the 274877906944 that this program supports; choose smaller sizes"},
     {"too_many_parameters", "layers: 2\n    heads: 2\n    width: 16", "layers: 1024\n    heads: 2\n    width: 65536",
-     "job.yaml:3:3: train.model: has 52777447981056 parameters, more than the 4398046511104 this program works "
-     "with; choose fewer layers or a smaller width"},
+     "job.yaml:3:3: train.model: has 52777447981056 parameters, more than the 4398046511104 that this program "
+     "supports; choose fewer layers or a smaller width"},
     {"small_vocabulary", "context: 8", "context: 8\n    vocabulary: 100",
-     "job.yaml:8:17: train.model.vocabulary: must be at least 256, which the tokenizer bytes has; found 100"},
+     "job.yaml:8:17: train.model.vocabulary: must be at least 256, the size of the tokenizer bytes; found 100"},
     {"host_twice", "  ranks: 2", "  ranks: 2\n  hosts: [w1, w2, w1]",
      "job.yaml:16:10: resources.hosts: names 'w1' twice"},
     {"invalid_host_name", "  ranks: 2", "  ranks: 2\n  exclude_hosts: ['a b']",
      "job.yaml:16:18: resources.exclude_hosts: 'a b' cannot be the name of a host: 1 to 253 letters, digits, '-', '_' "
      "or '.', as `trainctl cluster` shows them"},
-    {"host_asked_for_and_excluded", "  ranks: 2", "  ranks: 2\n  hosts: [w1]\n  exclude_hosts: [w1]",
-     "job.yaml:17:18: resources.exclude_hosts: excludes 'w1', which resources.hosts asks for"},
+    {"host_requested_and_excluded", "  ranks: 2", "  ranks: 2\n  hosts: [w1]\n  exclude_hosts: [w1]",
+     "job.yaml:17:18: resources.exclude_hosts: excludes 'w1', which resources.hosts requests"},
     {"unknown_reaction_to_a_hang", "  ranks: 2", "  ranks: 2\nrecovery: {on_hang: panic}",
      "job.yaml:16:21: recovery.on_hang: expected one of restart, notify, found 'panic'"},
     {"abandoned_after_zero_seconds", "  ranks: 2", "  ranks: 2\nrecovery: {abandon_after_s: 0}",
@@ -128,7 +128,8 @@ const BadJob kNamesAndLists[] = {
     {"number_as_name", "name: tiny", "name: 5",
      "job.yaml:1:7: name: expected a string, found 5; put it in quotes if it is a string"},
     {"unknown_preset", "layers: 2", "layers: 2\n    preset: lab-10n",
-     "job.yaml:5:13: train.model.preset: no preset is called 'lab-10n'; did you mean 'lab-10m'? There are: lab-tiny, "
+     "job.yaml:5:13: train.model.preset: no preset is called 'lab-10n'; did you mean 'lab-10m'? The presets are "
+     "lab-tiny, "
      "lab-10m"},
     {"unknown_device", "  ranks: 2", "  ranks: 2\n  device: tpu",
      "job.yaml:16:11: resources.device: expected one of cpu, cuda or auto, found 'tpu'; did you mean 'cpu'?"},
@@ -191,8 +192,8 @@ TEST(BadJobs, TrainAndProbeTogetherAreRefused) {
 TEST(BadJobs, ProbeNeedsARankOnEveryNamedHost) {
   EXPECT_EQ(
       Read("name: p\nprobe: {matmul_size: 64}\nresources: {hosts: [a, b]}\n").Errors(),
-      "job.yaml:3:1: resources.ranks: is 1, and resources.hosts names 2 hosts; a probe has a rank on each: set ranks "
-      "to 2");
+      "job.yaml:3:1: resources.ranks: is 1, but resources.hosts names 2 hosts, and a probe has a rank on each: set "
+      "ranks to 2");
 }
 
 TEST(BadJobs, AllProblemsAreReportedInTheOrderOfTheFile) {
@@ -238,7 +239,7 @@ TEST(Warnings, ListKeysWithoutEffectAndIntervalsBeyondTheSteps) {
       {"save", "  ranks: 2", "  ranks: 2\ncheckpoint: {every_steps: 11}",
        "job.yaml:16:27: warning: checkpoint.every_steps: is 11, beyond steps 10: only the last step is saved"},
       {"keep_every while all are kept", "  ranks: 2", "  ranks: 2\ncheckpoint: {keep: 0, keep_every: 5}",
-       "job.yaml:16:35: warning: checkpoint.keep_every: has no effect: checkpoint.keep is 0, so all stay"},
+       "job.yaml:16:35: warning: checkpoint.keep_every: has no effect: checkpoint.keep is 0, so none is removed"},
       {"a whole optimizer in shards", "  ranks: 2", "  ranks: 2\ncheckpoint: {full_optimizer: true}",
        "job.yaml:16:30: warning: checkpoint.full_optimizer: has no effect: only checkpoint.format full writes "
        "the optimizer whole"},
@@ -251,18 +252,18 @@ TEST(Warnings, ListKeysWithoutEffectAndIntervalsBeyondTheSteps) {
        "job.yaml:14:23: warning: train.evaluate.batches: has no effect: train.evaluate.every_steps is 0, so there "
        "is no evaluation"},
       {"one rank", "  ranks: 2", "  ranks: 1\nparallel: {overlap: false}",
-       "job.yaml:16:21: warning: parallel.overlap: has no effect: one rank reduces with no other"},
+       "job.yaml:16:21: warning: parallel.overlap: has no effect: a job of one rank reduces nothing"},
       {"probe that saves", kGoodJob,
        "name: p\nprobe: {matmul_size: 64}\ncheckpoint: {keep: 1}\nparallel: {overlap: true}\n",
        "job.yaml:3:1: warning: checkpoint: has no effect: a probe saves nothing\n"
        "job.yaml:4:1: warning: parallel: has no effect: a probe trains nothing"},
       {"uneven deal", "ranks: 2", "ranks: 3",
-       "job.yaml:12:12: warning: train.batch.micro: global 8 / micro 2 = 4 micro-batches leave 3 ranks idle for 33 "
-       "% of a step's computing; ranks 1, 2, 4 or global 6 or 12 would not"},
+       "job.yaml:12:12: warning: train.batch.micro: global 8 / micro 2 = 4 micro-batches leave the 3 ranks idle "
+       "for 33 % of a step's computation; choose ranks 1, 2, 4 or global 6 or 12"},
       {"uneven deal of auto", "micro: 2\n  steps: 10\nresources:\n  ranks: 2",
        "micro: auto\n  steps: 10\nresources:\n  ranks: 3",
-       "job.yaml:11:13: warning: train.batch.global: global 8 / micro 1 = 8 micro-batches leave 3 ranks idle for 11 % "
-       "of a step's computing; ranks 1, 2, 4, 8 or global 6 or 9 would not"},
+       "job.yaml:11:13: warning: train.batch.global: global 8 / micro 1 = 8 micro-batches leave the 3 ranks idle "
+       "for 11 % of a step's computation; choose ranks 1, 2, 4, 8 or global 6 or 9"},
       {"hashes of one rank", "  ranks: 2", "  ranks: 1\ndiagnostics: {hash_every_steps: 5}",
        "job.yaml:16:33: warning: diagnostics.hash_every_steps: has no effect: one rank has no other to compare its "
        "parameters with"},

@@ -44,10 +44,10 @@ TEST_P(RefusedSizes, AreRefusedWithAdvice) {
 
 const Row kRefused[] = {
     {"product_is_not_the_ranks", 4, "data: hsdp, shard: 2, replicate: 3",
-     "job.yaml:16:31: parallel.shard: shard 2 x replicate 3 = 6, and the job has 4 ranks; choose sizes whose product "
-     "it is, or resources.ranks 6"},
+     "job.yaml:16:31: parallel.shard: shard 2 x replicate 3 = 6, but the job has 4 ranks; choose sizes whose product "
+     "is the number of ranks, or resources.ranks 6"},
     {"shard_larger_than_the_world", 4, "data: fsdp, shard: 8",
-     "job.yaml:16:31: parallel.shard: is 8, and the job has 4 ranks; choose shard 1, 2, 4 or ranks 8"},
+     "job.yaml:16:31: parallel.shard: is 8, but the job has 4 ranks; choose shard 1, 2, 4 or ranks 8"},
     {"shard_that_does_not_divide", 4, "data: zero3, shard: 3",
      "job.yaml:16:32: parallel.shard: is 3, which does not divide the job's 4 ranks: 3 x 1 = 3, 3 x 2 = 6; choose 1, "
      "2, 4 or ranks 3 or 6"},
@@ -55,8 +55,8 @@ const Row kRefused[] = {
      "job.yaml:16:35: parallel.replicate: is 3, which does not divide the job's 4 ranks: 3 x 1 = 3, 3 x 2 = 6; choose "
      "1, 2, 4 or ranks 3 or 6"},
     {"hsdp_without_sizes", 4, "data: hsdp",
-     "job.yaml:16:18: parallel.data: is hsdp, which shards over `shard` ranks and holds `replicate` such copies; give "
-     "one of the two sizes: parallel.shard 1, 2, 4 for 4 ranks"},
+     "job.yaml:16:18: parallel.data: is hsdp, which shards each copy of the state over `shard` ranks and has "
+     "`replicate` copies; give one of the two sizes: parallel.shard 1, 2, 4 for 4 ranks"},
     {"unknown_strategy", 4, "data: fsdq",
      "job.yaml:16:18: parallel.data: expected one of ddp, zero1, zero2, zero3, fsdp, hsdp, found 'fsdq'; did you mean "
      "'fsdp'?"},
@@ -85,7 +85,8 @@ const Row kKeysWithoutEffect[] = {
     {"sizes_of_a_strategy_that_shards", 4, "data: zero2, shard: 2, replicate: 2", ""},
     {"resharding_of_blocks", 4, "data: fsdp, reshard_after_forward: false", ""},
     {"sizes_of_ddp", 2, "data: ddp, shard: 2",
-     "job.yaml:16:30: warning: parallel.shard: has no effect: ddp shards nothing: every rank holds all"},
+     "job.yaml:16:30: warning: parallel.shard: has no effect: ddp shards nothing: every rank holds the whole "
+     "state"},
     {"resharding_of_whole_parameters", 2, "data: zero1, reshard_after_forward: false",
      "job.yaml:16:48: warning: parallel.reshard_after_forward: has no effect: zero1 holds the parameters whole on "
      "every rank"},
@@ -99,27 +100,27 @@ const Row kKeysWithoutEffect[] = {
      ""},
     {"recompute_as_a_name", 2, "recompute: selective", ""},
     {"recompute_of_no_block", 2, "recompute: {mode: blocks, every: 3}",
-     "job.yaml:16:45: warning: parallel.recompute.every: is 3, and the model has 2 blocks: none is computed again; "
+     "job.yaml:16:45: warning: parallel.recompute.every: is 3, but the model has 2 blocks, so none is recomputed; "
      "choose 1 to 2"},
     {"every_without_recompute", 2, "recompute: {every: 2}",
      "job.yaml:16:31: warning: parallel.recompute.every: has no effect: parallel.recompute.mode is none, so nothing is "
-     "computed again"},
+     "recomputed"},
     {"broadcasts_of_blocks", 4, "data: fsdp, all_gather: false",
      "job.yaml:16:36: warning: parallel.all_gather: has no effect: fsdp communicates block by block"},
     {"broadcasts_of_parameters_that_stay_gathered", 4, "data: zero3, all_gather: false", ""},
     {"gathers_that_are_waited_for", 2, "data: zero1, overlap: false, gather_bucket_elements: 5",
-     "job.yaml:16:65: warning: parallel.gather_bucket_elements: has no effect: overlap is false: each all-gather is "
-     "waited for where it is started"},
+     "job.yaml:16:65: warning: parallel.gather_bucket_elements: has no effect: overlap is false: each all-gather "
+     "ends before the next one begins"},
     {"resharding_to_two", 4, "data: fsdp, reshard_after_forward: 2, persist_elements: 100", ""},
     {"reduction_of_each_of_two_micro_batches", 2, "data: zero2, reduce_every_micro_batch: true", ""},
     {"reduction_of_each_of_one_micro_batch", 4, "data: fsdp, reduce_every_micro_batch: true",
      "job.yaml:16:50: warning: parallel.reduce_every_micro_batch: has no effect: a step is one micro-batch on each "
      "rank"},
     {"prefetch_on_one_rank", 1, "data: fsdp, prefetch_elements: 5",
-     "job.yaml:16:43: warning: parallel.prefetch_elements: has no effect: one rank gathers from no other"},
+     "job.yaml:16:43: warning: parallel.prefetch_elements: has no effect: a job of one rank gathers nothing"},
     {"prefetch_on_one_rank_from_host_memory", 1, "data: fsdp, prefetch_elements: 5, offload: {parameters: true}", ""},
     {"one_rank", 1, "data: fsdp, overlap: false",
-     "job.yaml:16:33: warning: parallel.overlap: has no effect: one rank reduces with no other"},
+     "job.yaml:16:33: warning: parallel.overlap: has no effect: a job of one rank reduces nothing"},
 };
 INSTANTIATE_TEST_SUITE_P(, KeysWithoutEffect, testing::ValuesIn(kKeysWithoutEffect), RowName);
 
@@ -159,9 +160,9 @@ TEST(Freeze, GlobsMustMatch_AndLeaveAParameterToTrain) {
   EXPECT_EQ(errors("[wte.weight, 'h.0.*', 'h.*.ln_?.bias']"), "");
   EXPECT_EQ(errors("['h.2.*', wpe.weight]"),
             "--set train.freeze=['h.2.*', wpe.weight]: train.freeze: 'h.2.*' matches none of the 28 parameters; their "
-            "names are like wte.weight, ln_f.bias, h.0.ln_1.weight, h.1.mlp.c_proj.bias; a * stands for anything");
+            "names are like wte.weight, ln_f.bias, h.0.ln_1.weight, h.1.mlp.c_proj.bias; a * matches any text");
   EXPECT_EQ(errors("['*']"),
-            "--set train.freeze=['*']: train.freeze: matches all 28 parameters: nothing is left to train");
+            "--set train.freeze=['*']: train.freeze: matches all 28 parameters, so nothing would be trained");
 }
 
 TEST(DataSizes, AreInTheResolvedSpecAndTheDecisions) {
@@ -228,14 +229,15 @@ TEST(Precision, Contradiction_IsRefused) {
   EXPECT_EQ(errors("bf16"), "");
   EXPECT_EQ(errors("{param: bf16, master: bf16}"), "");
   EXPECT_EQ(errors("{param: fp64, reduce: fp32}"),
-            "--set train.precision={param: fp64, reduce: fp32}: train.precision: fp64 is for all of param, reduce, "
-            "output, master and state, or none");
+            "--set train.precision={param: fp64, reduce: fp32}: train.precision: fp64 must be the type of all of "
+            "param, reduce, output, master and state, or of none");
   EXPECT_EQ(errors("{master: fp16}"),
             "--set train.precision={master: fp16}: train.precision: master fp16 loses most updates; choose fp32 or "
             "bf16");
-  EXPECT_EQ(errors("{param: fp16, reduce: bf16}"),
-            "--set train.precision={param: fp16, reduce: bf16}: train.precision: reduce bf16 does not go with param "
-            "fp16; choose fp16 or fp32");
+  EXPECT_EQ(
+      errors("{param: fp16, reduce: bf16}"),
+      "--set train.precision={param: fp16, reduce: bf16}: train.precision: reduce bf16 cannot be combined with param "
+      "fp16; choose fp16 or fp32");
 }
 
 TEST(Precision, Fp16_IsSlowOnlyOnACpu) {
@@ -253,15 +255,15 @@ TEST(Precision, SlowTypesAndScalersWithoutEffect_AreWarnings) {
 
 TEST(Clipping, IsByNormOrByValue) {
   EXPECT_EQ(Read(kGoodJob, {"train.optimizer={clip_norm: 1, clip_value: 0.5}"}).Errors(),
-            "--set train.optimizer={clip_norm: 1, clip_value: 0.5}: train.optimizer.clip_value: is one way to clip, "
-            "train.optimizer.clip_norm (1) the other; give one of them");
+            "--set train.optimizer={clip_norm: 1, clip_value: 0.5}: train.optimizer.clip_value: cannot be "
+            "combined with train.optimizer.clip_norm (1); give one of them");
   auto job = PrepareJob(Read(kGoodJob, {"train.optimizer.clip_value=0.5"}).spec,
                         {.job_id = "abcdefgh", .default_run_root = "/r"});
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->spec.train().optimizer().clip_norm(), 0);
 }
 
-TEST(Deal, CountsRoundsAndIdlePlaces) {
+TEST(Deal, CountsRoundsAndIdleRanks) {
   const DealShape even = DealShapeOf(24, 3, 4), uneven = DealShapeOf(24, 3, 3);
 
   EXPECT_EQ(even.rounds, 2u);

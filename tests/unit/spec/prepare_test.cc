@@ -85,8 +85,8 @@ TEST(Prepare, GivenValues_AreNoDecisions) {
 
 TEST(Prepare, JobWithSettingsForCpusOnly_RunsOnTheCpu) {
   const std::pair<const char*, const char*> cases[] = {
-      {"parallel: {offload: {optimizer: true}}", "parallel.offload has run on CPUs only"},
-      {"parallel: {recompute: blocks}", "parallel.recompute has run on CPUs only"},
+      {"parallel: {offload: {optimizer: true}}", "parallel.offload is supported on CPUs only"},
+      {"parallel: {recompute: blocks}", "parallel.recompute is supported on CPUs only"},
       {"parallel: {data: fsdp}", ""},
   };
   for (const auto& [keys, reason] : cases) {
