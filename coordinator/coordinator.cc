@@ -21,7 +21,7 @@ namespace {
 constexpr int kClusterIdLength = 16;
 
 // The cluster's id is created once, together with the state folder.
-absl::StatusOr<std::string> TakeClusterId(Store& store, Snapshot& snapshot) {
+absl::StatusOr<std::string> LoadOrCreateClusterId(Store& store, Snapshot& snapshot) {
   for (const auto& [key, value] : snapshot.records) {
     if (key != kClusterKey) continue;
     v1::ClusterRecord record;
@@ -39,7 +39,7 @@ absl::StatusOr<std::string> TakeClusterId(Store& store, Snapshot& snapshot) {
 
 // Fails for a worker daemon's state folder: both programs would acquire each other's lock and delete each other's
 // files.
-absl::Status CheckNotOfWorker(const std::string& folder) {
+absl::Status CheckNoWorkerState(const std::string& folder) {
   for (const char* name : {"ranks", "outbox", "cluster"}) {
     if (!FileExists(JoinPath(folder, name))) continue;
     return absl::InvalidArgumentError(absl::StrCat("state folder ", folder, " is that of a worker daemon (it holds '",
@@ -50,7 +50,7 @@ absl::Status CheckNotOfWorker(const std::string& folder) {
 
 // Restricts the store to its owner, because a process that may open these files may also lock them. The mode of an
 // existing folder is unchanged.
-void CloseToOthers(const std::string& folder) {
+void RestrictToOwner(const std::string& folder) {
   for (const char* name : {"store.db", "store.db-wal", "store.db-shm", "store.db.bak", "lock", "endpoint"}) {
     const std::string path = JoinPath(folder, name);
     struct stat file;
@@ -91,9 +91,9 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const Coordinato
 Coordinator::~Coordinator() { Stop(); }
 
 absl::Status Coordinator::OpenStore(const CoordinatorOptions& options) {
-  RETURN_IF_ERROR(CheckNotOfWorker(options.state));
+  RETURN_IF_ERROR(CheckNoWorkerState(options.state));
   RETURN_IF_ERROR(MakeFolders(options.state)) << "while making the state folder";
-  CloseToOthers(options.state);
+  RestrictToOwner(options.state);
   ASSIGN_OR_RETURN(lock_, FileLock::Acquire(JoinPath(options.state, "lock"), limits::kTakeOverWait),
                    << "another coordinator uses this state folder; stop it, or choose another --state");
   store_path_ = JoinPath(options.state, "store.db");
@@ -108,7 +108,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
                            .incarnation = RandomIncarnation(),
                            .lease = absl::Milliseconds(options.lease_ms),
                            .finished_jobs = options.finished_jobs};
-  ASSIGN_OR_RETURN(core_options.cluster_id, TakeClusterId(*store_, snapshot));
+  ASSIGN_OR_RETURN(core_options.cluster_id, LoadOrCreateClusterId(*store_, snapshot));
   ASSIGN_OR_RETURN(auto core, Core::New(core_options, snapshot.records, clock.TimeNow()));
   queue_ = std::make_unique<EventQueue>(limits::kCoreQueueEvents);
   server_ = std::make_unique<RpcServer>(
@@ -135,7 +135,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
             jobs_unfinished_ = core.state().jobs.size() - core.state().finished.size();
           },
       .stalled = [this](const std::string& why) { server_->SetStalled(why); },
-      .check_store = [this] { return store_->CheckPlace(); },
+      .check_store = [this] { return store_->CheckFiles(); },
       .failed =
           [this, failed = std::move(failed)](const absl::Status& status) {
             backed_up_ = true;  // a foreign or damaged store must not replace the existing backup
@@ -146,7 +146,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
 }
 
 absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
-  // Both ports are bound before anything is acknowledged, so that a failure here breaks no promise.
+  // Both ports are bound before the first acknowledgement, so that a coordinator that fails here has promised nothing.
   if (!options.metrics.empty()) {
     ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(
                                     {.address = options.metrics, .may_move = options.metrics_may_move}, metrics_));

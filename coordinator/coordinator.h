@@ -55,7 +55,7 @@ class Coordinator final : private EffectSink {
 
   std::string store_path_;
   std::atomic<size_t> jobs_unfinished_{1};  // until the first round has set it
-  std::atomic<bool> backed_up_{false};      // or must not be written
+  std::atomic<bool> backed_up_{false};      // true: the backup was written, or must not be written
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<CoordinatorMetrics> metrics_ = std::make_shared<CoordinatorMetrics>();

@@ -56,10 +56,10 @@ constexpr int kIdleSeconds = 10;
 // Returns the exit code.
 int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator& coordinator) {
   pollfd polled[] = {{signal_fd, POLLIN, 0}, {failed_fd, POLLIN, 0}, {lifeline_fd, POLLIN, 0}};
-  bool let_go = false;
+  bool is_released = false;
   int idle_seconds = 0;
   while (true) {
-    const int ready = poll(polled, lifeline_fd >= 0 ? 3 : 2, let_go ? 1000 : -1);
+    const int ready = poll(polled, lifeline_fd >= 0 ? 3 : 2, is_released ? 1000 : -1);
     if (ready == 0) {
       idle_seconds = coordinator.jobs_unfinished() == 0 ? idle_seconds + 1 : 0;
       if (idle_seconds < kIdleSeconds) continue;
@@ -70,8 +70,8 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator&
     if (polled[1].revents != 0) return kClientFailed;
     if (polled[0].revents != 0) {
       signalfd_siginfo info;
-      ssize_t got = read(signal_fd, &info, sizeof info);
-      spdlog::info("signal {}: exiting; jobs continue", got == sizeof info ? static_cast<int>(info.ssi_signo) : 0);
+      ssize_t size = read(signal_fd, &info, sizeof info);
+      spdlog::info("signal {}: exiting; jobs continue", size == sizeof info ? static_cast<int>(info.ssi_signo) : 0);
       return 0;
     }
     if (lifeline_fd < 0 || polled[2].revents == 0) continue;
@@ -81,7 +81,7 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator&
     }
     spdlog::info("released: the lifeline's end is ignored from now on; exiting when every job has ended");
     lifeline_fd = -1;
-    let_go = true;
+    is_released = true;
   }
 }
 

@@ -48,7 +48,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--log-format", flags.log_format, "text or json (default text)");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error (default info)");
   app.add_option("--lease-ms", flags.lease_ms,
-                 "a host without contact for this time is unreachable, in milliseconds (default 3000)");
+                 "milliseconds without contact after which a host is unreachable (default 3000)");
   app.add_option("--lifeline-fd", flags.lifeline_fd, "exit when the other end of this pipe is closed");
   app.add_option("--ready-fd", flags.ready_fd,
                  "when serving, write one line of JSON with the addresses to this descriptor");
@@ -91,12 +91,12 @@ void CheckConfig(const v1::CoordinatorConfig& config, Problems& problems) {
   }
 }
 
-CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags& flags, bool chose_metrics) {
+CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags& flags, bool user_set_metrics) {
   CoordinatorOptions options;
   options.listen = config.listen();
   options.state = config.state();
   options.metrics = config.metrics();
-  options.metrics_may_move = !chose_metrics;
+  options.metrics_may_move = !user_set_metrics;
   options.allow_plaintext = config.allow_plaintext();
   options.allow_local_users = config.allow_local_users();
   options.token_file = config.token_file();
@@ -133,12 +133,12 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   }
   Problems problems;
   ApplyFlags(flags, config, problems);
-  const bool chose_metrics = config.has_metrics();
+  const bool user_set_metrics = config.has_metrics();
   ApplyDefaults(&config);
   CheckRules(config, {}, &problems);
   CheckConfig(config, problems);
   RETURN_IF_ERROR(problems.ToStatus());
-  return CommandLine{.print = "", .options = MakeOptions(config, flags, chose_metrics)};
+  return CommandLine{.print = "", .options = MakeOptions(config, flags, user_set_metrics)};
 }
 
 }  // namespace trainyard

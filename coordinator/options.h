@@ -16,13 +16,13 @@ struct CoordinatorOptions {
   bool allow_plaintext = false;
   bool allow_local_users = false;
   std::string token_file = {};  // empty: a new token at each start
-  std::string tokens = {};      // folder for that token; empty: the user's
+  std::string tokens = {};      // folder for the new token; empty: the user's
   uint32_t lease_ms = 0;
   uint32_t finished_jobs = 0;
   bool log_json = false;
   std::string log_level;
   int lifeline_fd = -1;  // exits when the other end is closed
-  int ready_fd = -1;     // gets the addresses once the API is served
+  int ready_fd = -1;     // receives the addresses once the API is served
 };
 
 struct CommandLine {

@@ -18,7 +18,7 @@ namespace {
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // The loop has a round with every tick, ten times per second.
-constexpr absl::Duration kPatience = absl::Seconds(1);
+constexpr absl::Duration kScrapeWait = absl::Seconds(1);
 constexpr size_t kRanksShown = 256;  // per job; each rank has a dozen series
 
 constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
@@ -229,25 +229,26 @@ void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, 
   log_dropped_->Increment(static_cast<double>(LogLinesDropped()) - log_dropped_->Value());
   stalled_->Set(round.stalled ? 1 : 0);
   ObserveNewestSteps(core);
-  uint64_t asked = 0;
+  uint64_t requested = 0;
   {
     absl::MutexLock lock(&mu_);
-    asked = asked_;
-    if (asked == answered_) return;
+    requested = scrapes_requested_;
+    if (requested == scrapes_answered_) return;
   }
   ObserveTotals(core);
   ObserveGoodput(core, now);
   ObserveMemory(core);
   absl::MutexLock lock(&mu_);
-  answered_ = asked;
+  scrapes_answered_ = requested;
   counted_.SignalAll();
 }
 
 std::vector<prometheus::MetricFamily> CoordinatorMetrics::Collect() const {
   {
     absl::MutexLock lock(&mu_);
-    const uint64_t mine = ++asked_;
-    counted_.AwaitFor(&mu_, kPatience, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return answered_ >= mine; });
+    const uint64_t own_scrape = ++scrapes_requested_;
+    counted_.AwaitFor(&mu_, kScrapeWait,
+                      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return scrapes_answered_ >= own_scrape; });
   }
   return registry_->Collect();
 }

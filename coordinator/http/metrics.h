@@ -92,8 +92,8 @@ class CoordinatorMetrics final : public prometheus::Collectable {
 
   mutable absl::Mutex mu_;
   mutable SteadyCondVar counted_;
-  mutable uint64_t asked_ ABSL_GUARDED_BY(mu_) = 0;  // scrapes that requested totals
-  uint64_t answered_ ABSL_GUARDED_BY(mu_) = 0;       // those that were answered
+  mutable uint64_t scrapes_requested_ ABSL_GUARDED_BY(mu_) = 0;  // scrapes that requested totals
+  uint64_t scrapes_answered_ ABSL_GUARDED_BY(mu_) = 0;           // those that were answered
 };
 
 }  // namespace trainyard

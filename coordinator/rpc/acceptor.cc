@@ -32,7 +32,7 @@ constexpr char kMoreDescriptors[] = "; raise the hard limit (ulimit -Hn, LimitNO
 constexpr int kOutOfDescriptorsWaitMs = 50;
 constexpr absl::Duration kWarnInterval = absl::Minutes(1);
 
-void Set(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); }
+void SetOption(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); }
 
 uint16_t PortOf(int fd) {
   sockaddr_storage storage{};
@@ -51,8 +51,8 @@ int ListenAt(const addrinfo& at, uint16_t port) {
   int fd = socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
   // Remaining connections of an earlier process do not prevent this; another listener does.
-  Set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-  if (at.ai_family == AF_INET6) Set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (at.ai_family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind(fd, reinterpret_cast<const sockaddr*>(&storage), at.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) {
     return fd;
   }
@@ -64,10 +64,10 @@ int ListenAt(const addrinfo& at, uint16_t port) {
 
 }  // namespace
 
-rlim_t DescriptorsForConnections(rlim_t limit) { return limit - std::min(kDescriptorsKept, limit / 4); }
+rlim_t DescriptorsForConnections(rlim_t limit) { return limit - std::min(kDescriptorsReserved, limit / 4); }
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const HostPort& address, Options options) {
-  // "0.0.0.0" means every address, as gRPC understands it.
+  // "0.0.0.0" means every address, including IPv6, as in gRPC.
   const std::string host = address.host == "0.0.0.0" ? "::" : std::string(address.host);
   auto acceptor = std::unique_ptr<Acceptor>(new Acceptor(std::move(options)));
   acceptor->port_ = static_cast<uint16_t>(address.port);
@@ -148,7 +148,7 @@ Acceptor::~Acceptor() {
 }
 
 void Acceptor::Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to) {
-  to_ = std::move(to);
+  grpc_acceptor_ = std::move(to);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -169,9 +169,9 @@ void Acceptor::Run() {
     // Without a free descriptor the listener stays readable: wait for time to pass, or for Stop.
     poll(polled.data(), exhausted ? 1 : polled.size(), exhausted ? kOutOfDescriptorsWaitMs : -1);
     if (polled[0].revents != 0) return;
-    const bool all = std::exchange(exhausted, false);
+    const bool retry_all = std::exchange(exhausted, false);
     for (size_t i = 1; i < polled.size(); ++i) {
-      if (all || polled[i].revents != 0) exhausted = !AcceptFrom(polled[i].fd) || exhausted;
+      if (retry_all || polled[i].revents != 0) exhausted = !AcceptFrom(polled[i].fd) || exhausted;
     }
   }
 }
@@ -181,7 +181,7 @@ bool Acceptor::AcceptFrom(int listener) {
     int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        TurnAway(absl::StrCat("cannot accept a connection now: ", strerror(errno), kMoreDescriptors));
+        ReportRefusal(absl::StrCat("cannot accept a connection now: ", strerror(errno), kMoreDescriptors));
         return false;
       }
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF || errno == EINVAL) return true;
@@ -192,22 +192,22 @@ bool Acceptor::AcceptFrom(int listener) {
       continue;
     }
     if (path_.empty()) {
-      Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-      Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(absl::ToInt64Milliseconds(options_.user_timeout)));
+      SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+      SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(absl::ToInt64Milliseconds(options_.user_timeout)));
     }
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters accepted;
     accepted.listener_fd = listener;
     accepted.fd = fd;
-    to_->HandleNewConnection(&accepted);
+    grpc_acceptor_->HandleNewConnection(&accepted);
   }
 }
 
 bool Acceptor::Admit(int fd) {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) >= DescriptorsForConnections(limit.rlim_cur)) {
-    TurnAway(absl::StrCat("a connection was turned away: of the ", limit.rlim_cur, " descriptors that may be open, ",
-                          DescriptorsForConnections(limit.rlim_cur), " are for connections, and taken",
-                          kMoreDescriptors));
+    ReportRefusal(absl::StrCat(
+        "a connection was refused: of the ", limit.rlim_cur, " descriptors that this process may open, all ",
+        DescriptorsForConnections(limit.rlim_cur), " for connections are in use", kMoreDescriptors));
     return false;
   }
   if (path_.empty() || options_.any_user) return true;
@@ -215,17 +215,17 @@ bool Acceptor::Admit(int fd) {
   socklen_t size = sizeof peer;
   const bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
   if (known && (peer.uid == geteuid() || peer.uid == 0)) return true;
-  TurnAway(
-      absl::StrCat("a connection to ", path_, " by user ", known ? UserText(peer.uid) : "unknown", " was turned away"));
+  ReportRefusal(
+      absl::StrCat("a connection to ", path_, " by user ", known ? UserText(peer.uid) : "unknown", " was refused"));
   return false;
 }
 
-void Acceptor::TurnAway(const std::string& why) {
-  ++turned_away_;
+void Acceptor::ReportRefusal(const std::string& why) {
+  ++unreported_refusals_;
   absl::Time now = absl::Now();
   if (options_.warn == nullptr || now - warned_at_ < kWarnInterval) return;
   warned_at_ = now;
-  options_.warn(absl::StrCat(why, " (", std::exchange(turned_away_, 0), " since the last message)"));
+  options_.warn(absl::StrCat(why, " (", std::exchange(unreported_refusals_, 0), " since the last such message)"));
 }
 
 }  // namespace trainyard

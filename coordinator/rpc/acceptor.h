@@ -28,7 +28,7 @@ namespace trainyard {
 
 // Descriptors reserved for the store, its watchers and everything that is not a connection; if the limit is below four
 // times this number, a quarter of the limit.
-inline constexpr rlim_t kDescriptorsKept = 256;
+inline constexpr rlim_t kDescriptorsReserved = 256;
 
 // The number of descriptors for connections if the process may open `limit`. Pure.
 rlim_t DescriptorsForConnections(rlim_t limit);
@@ -53,7 +53,7 @@ class Acceptor {
   Acceptor& operator=(const Acceptor&) = delete;
 
   uint16_t port() const { return port_; }
-  // The numeric address on which it listens: "127.0.0.1:7070"; nullopt for a Unix socket.
+  // The numeric addresses on which it listens: "127.0.0.1:7070"; empty for a Unix socket.
   std::vector<std::string> addresses() const;
 
   void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to);
@@ -67,15 +67,15 @@ class Acceptor {
   bool AcceptFrom(int listener);
   // Whether an accepted connection is allowed; reports it if not.
   bool Admit(int fd);
-  void TurnAway(const std::string& why);
+  void ReportRefusal(const std::string& why);
 
   const Options options_;
   std::vector<int> listeners_;
   uint16_t port_ = 0;
   std::string path_;  // of a Unix socket, which is removed with this object; empty: none
   int stop_fd_ = -1;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_;
-  uint64_t turned_away_ = 0;  // used only by its thread
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_acceptor_;
+  uint64_t unreported_refusals_ = 0;  // used only by its thread
   absl::Time warned_at_ = absl::InfinitePast();
   std::thread thread_;
 };

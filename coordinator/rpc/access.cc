@@ -15,11 +15,12 @@ absl::string_view BearerToken(absl::string_view authorization) {
 absl::Status Access::Check(const grpc::CallbackServerContext& context) const {
   if (token_.empty()) return absl::OkStatus();
   const auto& metadata = context.client_metadata();
-  const auto at = metadata.find("authorization");
-  if (at == metadata.end()) return absl::UnauthenticatedError(absl::StrCat("the call has no token: ", ways_in_));
-  const absl::string_view shown = BearerToken({at->second.data(), at->second.size()});
-  if (SameToken(shown, token_)) return absl::OkStatus();
-  return absl::UnauthenticatedError(absl::StrCat("the call has the wrong token: ", ways_in_));
+  const auto entry = metadata.find("authorization");
+  if (entry == metadata.end())
+    return absl::UnauthenticatedError(absl::StrCat("the call has no token: ", instructions_));
+  const absl::string_view presented = BearerToken({entry->second.data(), entry->second.size()});
+  if (SameToken(presented, token_)) return absl::OkStatus();
+  return absl::UnauthenticatedError(absl::StrCat("the call has the wrong token: ", instructions_));
 }
 
 }  // namespace trainyard

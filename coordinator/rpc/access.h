@@ -17,15 +17,17 @@ class Access {
  public:
   // Allows all callers that reach the server.
   Access() = default;
-  // Allows callers that present `token`. `ways_in` explains to other callers how to get access, without the token.
-  Access(std::string token, std::string ways_in) : token_(std::move(token)), ways_in_(std::move(ways_in)) {}
+  // Allows callers that present `token`. `instructions` explain to other callers how to get access; they do not contain
+  // the token.
+  Access(std::string token, std::string instructions)
+      : token_(std::move(token)), instructions_(std::move(instructions)) {}
 
   // Possible errors: Unauthenticated if no token or a different one was presented.
   absl::Status Check(const grpc::CallbackServerContext& context) const;
 
  private:
   std::string token_;  // empty: all callers are allowed
-  std::string ways_in_;
+  std::string instructions_;
 };
 
 // The token in "Bearer TOKEN"; empty if there is none. Pure.

@@ -12,8 +12,7 @@ namespace trainyard {
 namespace {
 
 // No process waits for an acknowledgement, and a newer one replaces older ones. They are sent when no host has reported
-// anything for kAckQuiet, so that they do not delay hosts that form or end a group, and at the latest after the longer
-// time.
+// anything for kAckQuiet, so that they do not delay hosts that form or end a group, and at the latest after kAckWait.
 constexpr absl::Duration kAckQuiet = absl::Milliseconds(20);
 constexpr absl::Duration kAckWait = absl::Milliseconds(100);
 
@@ -34,12 +33,12 @@ class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
       return End(absl::OkStatus());
     }
     if (request_id_.empty()) request_id_ = chunk_.request_id();
-    bool go_on = true;
+    bool keep_reading = true;
     absl::Status status = bridge_.Push(
-        request_id_, std::move(chunk_), [self = self_] { self->Read(); }, go_on);
+        request_id_, std::move(chunk_), [self = self_] { self->Read(); }, keep_reading);
     chunk_.Clear();
     if (!status.ok()) return End(status);
-    if (go_on) Read();
+    if (keep_reading) Read();
   }
   void OnCancel() override {
     cancelled_.store(true);

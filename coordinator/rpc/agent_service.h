@@ -1,5 +1,5 @@
 // AgentService: the daemons' side. Attach is one stream per run of a daemon. Its messages become events, and the core's
-// messages to a host are written to it, of desired states only the newest. Heartbeats only update a time here and
+// messages to a host are written to it; of desired states only the newest. Heartbeats only update a time here and
 // bypass the core's queue.
 //
 // Thread-safe: gRPC calls from many threads; effects come from the loop's thread.
@@ -52,8 +52,8 @@ class AgentServiceImpl final : public AgentServiceBase {
   // Used only by the loop's thread.
   ValueFanOut values_{sessions_};
   std::map<SessionId, v1::CoordinatorMessage> acks_;  // the newest per host
-  absl::Time acks_due_;
-  absl::Time acks_by_;  // latest time to send them
+  absl::Time acks_due_;  // when they are sent; a newer one defers this, but not beyond acks_by_
+  absl::Time acks_by_;   // latest time to send them
 };
 
 }  // namespace trainyard

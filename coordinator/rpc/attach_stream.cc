@@ -23,8 +23,8 @@ constexpr int kMaxRefusals = 1'024;
 
 grpc::ByteBuffer Encode(const v1::CoordinatorMessage& message) {
   grpc::ByteBuffer bytes;
-  bool own = false;
-  grpc::SerializationTraits<v1::CoordinatorMessage>::Serialize(message, &bytes, &own);
+  bool is_owned = false;
+  grpc::SerializationTraits<v1::CoordinatorMessage>::Serialize(message, &bytes, &is_owned);
   return bytes;
 }
 
@@ -71,37 +71,37 @@ void AttachStream::OnReadDone(bool ok) {
     EndLocked(grpc::Status::OK);
     return;
   }
-  heard_unix_ns_.store(absl::ToUnixNanos(context_.clock->TimeNow()));
+  last_message_unix_ns_.store(absl::ToUnixNanos(context_.clock->TimeNow()));
   v1::AgentMessage message;
   if (!grpc::SerializationTraits<v1::AgentMessage>::Deserialize(&incoming_, &message).ok()) {
     return End(absl::InvalidArgumentError("a message of Attach cannot be read"));
   }
-  if (Take(std::move(message))) return Read();
+  if (Handle(std::move(message))) return Read();
   // The queue is full: reading continues when it was drained. The registry keeps this stream alive as long as it may be
   // read.
   auto self = registry_.Find(id_);
   if (self != nullptr) context_.queue->WhenDrained([self] { self->Read(); });
 }
 
-bool AttachStream::Take(v1::AgentMessage message) {
-  if (!said_hello_ && !message.has_hello()) {
+bool AttachStream::Handle(v1::AgentMessage message) {
+  if (!received_hello_ && !message.has_hello()) {
     End(absl::InvalidArgumentError("the first message of Attach must be `hello`"));
     return true;
   }
   switch (message.kind_case()) {
     case v1::AgentMessage::kHello:
-      if (said_hello_) {
+      if (received_hello_) {
         End(absl::InvalidArgumentError("`hello` must be sent only once per stream"));
         return true;
       }
-      said_hello_ = true;
+      received_hello_ = true;
       return context_.queue->Post(AttachHost{id_, std::move(*message.mutable_hello()), peer_});
     case v1::AgentMessage::kFacts:
       return context_.queue->Post(HostFactsReceived{id_, std::move(*message.mutable_facts())});
     case v1::AgentMessage::kReports:
       return context_.queue->Post(RankReportsReceived{id_, std::move(*message.mutable_reports())});
     case v1::AgentMessage::kHeartbeat:
-      return TakeHeartbeat(message.heartbeat());
+      return HandleHeartbeat(message.heartbeat());
     case v1::AgentMessage::kPut:
       return context_.queue->Post(HostValuesReceived{id_, std::move(*message.mutable_put())});
     default:
@@ -109,53 +109,54 @@ bool AttachStream::Take(v1::AgentMessage message) {
   }
 }
 
-bool AttachStream::TakeHeartbeat(const v1::Heartbeat& beat) {
+bool AttachStream::HandleHeartbeat(const v1::Heartbeat& beat) {
   if (beat.time_unix_ms() != 0) {
     absl::MutexLock lock(&mu_);
     clock_offset_ = absl::FromUnixMillis(beat.time_unix_ms()) - absl::Now();  // wall clock
     disk_free_bytes_ = beat.disk_free_bytes();
   }
-  bool go_on = true;
+  bool keep_reading = true;
   if (std::exchange(draining_, beat.draining()) != beat.draining()) {
-    go_on = context_.queue->Post(HostDraining{id_, draining_});
+    keep_reading = context_.queue->Post(HostDraining{id_, draining_});
   }
   if (trouble_ != beat.trouble()) {
     trouble_ = beat.trouble();
-    go_on = context_.queue->Post(HostTrouble{id_, *trouble_});
+    keep_reading = context_.queue->Post(HostTrouble{id_, *trouble_});
   }
   if (std::exchange(applied_revision_, beat.applied_revision()) != beat.applied_revision()) {
-    go_on = context_.queue->Post(RevisionApplied{id_, applied_revision_});
+    keep_reading = context_.queue->Post(RevisionApplied{id_, applied_revision_});
   }
-  return go_on;
+  return keep_reading;
 }
 
 void AttachStream::Send(v1::CoordinatorMessage message) {
   absl::MutexLock lock(&mu_);
   if (ended_with_.has_value()) return;
   if (message.has_values()) {
-    Refuse(std::move(message));
+    QueueRefusals(std::move(message));
   } else {
     Kind kind = message.has_welcome() ? Kind::kWelcome : message.has_desired() ? Kind::kDesired : Kind::kAck;
     waiting_[static_cast<size_t>(kind)] = std::move(message);
-    Wait(kind);
+    Enqueue(kind);
   }
   if (!writing_) WriteNext();
 }
 
-void AttachStream::Refuse(v1::CoordinatorMessage message) {
-  v1::CoordinatorMessage& waits = waiting_[static_cast<size_t>(Kind::kRefused)];
-  v1::StoreValues& waiting = *waits.mutable_values();
-  v1::StoreValues& more = *message.mutable_values();
-  bool same = waiting.job_id() == more.job_id() && waiting.generation() == more.generation();
-  if (!same) {
-    waiting = std::move(more);  // values of another group: the older ones are requested again or are obsolete
+void AttachStream::QueueRefusals(v1::CoordinatorMessage message) {
+  v1::CoordinatorMessage& queued_message = waiting_[static_cast<size_t>(Kind::kRefused)];
+  v1::StoreValues& queued = *queued_message.mutable_values();
+  v1::StoreValues& added = *message.mutable_values();
+  bool is_same_group = queued.job_id() == added.job_id() && queued.generation() == added.generation();
+  if (!is_same_group) {
+    // The older refusals are for values of another group, which will be sent again or are obsolete.
+    queued = std::move(added);
   } else {
-    for (v1::RefusedValue& refused : *more.mutable_refused()) {
-      if (waiting.refused_size() >= kMaxRefusals) break;
-      *waiting.add_refused() = std::move(refused);
+    for (v1::RefusedValue& refused : *added.mutable_refused()) {
+      if (queued.refused_size() >= kMaxRefusals) break;
+      *queued.add_refused() = std::move(refused);
     }
   }
-  Wait(Kind::kRefused);
+  Enqueue(Kind::kRefused);
 }
 
 void AttachStream::SendValues(const JobId& job, uint64_t generation, const ValuePiece* pieces, size_t count) {
@@ -167,11 +168,11 @@ void AttachStream::SendValues(const JobId& job, uint64_t generation, const Value
                          [&](const Values& values) { return values.job == job && values.generation == generation; });
   if (at == values_.end()) at = values_.insert(values_.end(), {job, generation, {}});
   at->pieces.insert(at->pieces.end(), pieces, pieces + count);
-  Wait(Kind::kValues);
+  Enqueue(Kind::kValues);
   if (!writing_) WriteNext();
 }
 
-void AttachStream::Wait(Kind kind) {
+void AttachStream::Enqueue(Kind kind) {
   if (std::find(order_.begin(), order_.end(), kind) == order_.end()) order_.push_back(kind);
 }
 
@@ -192,7 +193,7 @@ void AttachStream::EncodeValues() {
   slices[0] = EncodeHead(head, bytes);
   outgoing_ = grpc::ByteBuffer(slices.data(), slices.size());
   if (values.pieces.empty()) values_.pop_front();
-  if (!values_.empty()) Wait(Kind::kValues);
+  if (!values_.empty()) Enqueue(Kind::kValues);
 }
 
 void AttachStream::WriteNext() {
@@ -251,7 +252,7 @@ void AttachStream::OnDone() {
 }
 
 std::optional<Tick::Contact> AttachStream::TakeContacts() {
-  int64_t time = heard_unix_ns_.exchange(0);
+  int64_t time = last_message_unix_ns_.exchange(0);
   if (time == 0) return std::nullopt;
   Tick::Contact contact{.session = id_, .time = absl::FromUnixNanos(time)};
   absl::MutexLock lock(&mu_);

@@ -65,12 +65,12 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
   // Returns whether to continue reading now; otherwise reading continues when the queue was drained, unless the stream
   // ends.
-  bool Take(v1::AgentMessage message);
-  bool TakeHeartbeat(const v1::Heartbeat& beat);
+  bool Handle(v1::AgentMessage message);
+  bool HandleHeartbeat(const v1::Heartbeat& beat);
   void Read();
   void Detach();
-  void Refuse(v1::CoordinatorMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Wait(Kind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void QueueRefusals(v1::CoordinatorMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Enqueue(Kind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EncodeValues() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(grpc::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -82,12 +82,12 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
   // Used by the single read in progress.
   grpc::ByteBuffer incoming_;
-  bool said_hello_ = false;
+  bool received_hello_ = false;
   uint64_t applied_revision_ = 0;
   bool draining_ = false;
   std::optional<std::string> trouble_;  // nullopt: no heartbeat has arrived yet
 
-  std::atomic<int64_t> heard_unix_ns_{0};
+  std::atomic<int64_t> last_message_unix_ns_{0};
   std::atomic<bool> detached_{false};
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
 

@@ -32,8 +32,10 @@ struct RpcContext {
 };
 
 inline absl::Status OverloadedStatus() {
-  return absl::UnavailableError("the coordinator has too many requests waiting, or is going down; try again");
+  return absl::UnavailableError("the coordinator has too many requests waiting, or is shutting down; try again");
 }
-inline absl::Status GoingDownStatus() { return absl::UnavailableError("the coordinator is going down; try again"); }
+inline absl::Status ShuttingDownStatus() {
+  return absl::UnavailableError("the coordinator is shutting down; try again");
+}
 
 }  // namespace trainyard

@@ -13,7 +13,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kJobIdLength = 12;  // 60 bits: practically unique within a cluster
-// Lines that may wait for a slow reader before its pushers must wait.
+// The number of lines that may wait for a slow reader before the hosts that push them must wait.
 constexpr size_t kLogLinesWaiting = 1'024;
 
 }  // namespace
@@ -34,12 +34,12 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   void Start(std::shared_ptr<WatchStream> self, const v1::WatchRequest& request) {
     registry_.Add(id_, std::move(self));
     absl::Status status = CheckRequest(request);
-    status.ok() ? Ask(true) : End(status);
+    status.ok() ? RequestBatch(true) : End(status);
   }
 
   void Deliver(WatchBatch batch) {
-    // The count added by Ask remains until all events are queued, so that an immediately completed write does not
-    // request the next batch too early.
+    // The count added by RequestBatch remains until all events are queued, so that an immediately completed write does
+    // not request the next batch too early.
     unwritten_.fetch_add(batch.events.size());
     last_ = batch.last;
     position_ = batch.position;  // read after the last event of the batch has been written, which happens later
@@ -76,12 +76,12 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
 
  private:
   // Counts as one unwritten event until the core has answered.
-  void Ask(bool first) {
+  void RequestBatch(bool first) {
     unwritten_.fetch_add(1);
     if (!context_.queue->TryPost(WatchJob{id_, job_, position_, first})) End(OverloadedStatus());
   }
   void Written() {
-    if (unwritten_.fetch_sub(1) == 1 && !last_) Ask(false);
+    if (unwritten_.fetch_sub(1) == 1 && !last_) RequestBatch(false);
   }
 
   const RpcContext& context_;
@@ -95,7 +95,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   StreamWriter<WatchStream, v1::Event> writer_;
 };
 
-// One Logs stream. Lines arrive through the bridge; if too many wait, pushers must wait.
+// One Logs stream. Lines arrive through the bridge; if too many wait, the hosts that push them must wait.
 class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public LogSink {
  public:
   LogsStream(const RpcContext& context, Registry<ReaderId, LogsStream>& registry, LogBridge& bridge)
@@ -114,7 +114,7 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
     }
     if (waiting < kLogLinesWaiting) return true;
     absl::MutexLock lock(&mu_);
-    paused_.push_back(std::move(resume));
+    resume_callbacks_.push_back(std::move(resume));
     return false;
   }
 
@@ -145,12 +145,12 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
 
  private:
   void Resume() {
-    std::vector<std::function<void()>> paused;
+    std::vector<std::function<void()>> callbacks;
     {
       absl::MutexLock lock(&mu_);
-      paused.swap(paused_);
+      callbacks.swap(resume_callbacks_);
     }
-    for (auto& resume : paused) resume();
+    for (auto& resume : callbacks) resume();
   }
 
   const RpcContext& context_;
@@ -159,7 +159,7 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
   const ReaderId id_;
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
   absl::Mutex mu_;
-  std::vector<std::function<void()>> paused_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::function<void()>> resume_callbacks_ ABSL_GUARDED_BY(mu_);
   StreamWriter<LogsStream, v1::LogLine> writer_;
 };
 

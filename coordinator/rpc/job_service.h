@@ -59,8 +59,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   // Effects, on the loop's thread.
   void Release(WatchBatch batch);
   void Release(EndWatch end);
-  // Sends all watchers the reason why the store accepts no writes, and an empty text when it does again: meanwhile they
-  // get no events of their jobs. These events have the sequence number 0, because they are not stored.
+  // Sends all watchers a notice that the store accepts no writes, with the reason; an empty `why`: that it accepts them
+  // again. Meanwhile watchers get no events of their jobs. These notices are not stored and have the sequence number 0.
   void SetStalled(const std::string& why);
   void Release(LogsOpened opened);
   void Release(EndLogs end);

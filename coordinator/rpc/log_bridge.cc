@@ -17,7 +17,7 @@ void LogBridge::Close(const std::shared_ptr<LogSink>& sink) {
 }
 
 absl::Status LogBridge::Push(const std::string& request_id, v1::LogChunk chunk, std::function<void()> resume,
-                             bool& go_on) {
+                             bool& keep_reading) {
   std::shared_ptr<LogSink> sink;
   {
     absl::MutexLock lock(&mu_);
@@ -27,7 +27,7 @@ absl::Status LogBridge::Push(const std::string& request_id, v1::LogChunk chunk, 
     }
     sink = it->second;
   }
-  go_on = sink->Write(std::move(chunk), std::move(resume));
+  keep_reading = sink->Write(std::move(chunk), std::move(resume));
   return absl::OkStatus();
 }
 

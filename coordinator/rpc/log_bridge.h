@@ -32,8 +32,10 @@ class LogBridge {
   // Removes all requests of the reader.
   void Close(const std::shared_ptr<LogSink>& sink);
 
-  // Possible errors: NotFound if there is no request with this id any more.
-  absl::Status Push(const std::string& request_id, v1::LogChunk chunk, std::function<void()> resume, bool& go_on);
+  // Sets `keep_reading` to whether the pusher may send more now; if not, `resume` is called when it may. Possible
+  // errors: NotFound if there is no request with this id any more.
+  absl::Status Push(const std::string& request_id, v1::LogChunk chunk, std::function<void()> resume,
+                    bool& keep_reading);
 
  private:
   absl::Mutex mu_;

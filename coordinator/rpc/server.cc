@@ -60,19 +60,19 @@ RpcServer::~RpcServer() { Stop(); }
 absl::Status RpcServer::Start() {
   RETURN_IF_ERROR(CheckListenAddress(options_));
   RETURN_IF_ERROR(Listen());
-  // Connections wait until they are accepted: a client that is connected reads the token after it was written.
+  // Connections are accepted only later (Serve), so a client that is connected reads the token after it was written.
   RETURN_IF_ERROR(SetAccess());
   return Serve();
 }
 
 absl::Status RpcServer::Listen() {
   const absl::optional<absl::string_view> path = SplitUnixAddress(options_.listen);
-  const Acceptor::Options accepting{
+  const Acceptor::Options acceptor_options{
       .user_timeout = kKeepaliveTimeout, .any_user = options_.allow_local_users, .warn = options_.warn};
   auto listen = [&]() -> absl::StatusOr<std::unique_ptr<Acceptor>> {
-    if (path.has_value()) return Acceptor::ListenUnix(std::string(*path), accepting);
+    if (path.has_value()) return Acceptor::ListenUnix(std::string(*path), acceptor_options);
     ASSIGN_OR_RETURN(HostPort address, SplitListenAddress(options_.listen));
-    return Acceptor::Listen(address, accepting);
+    return Acceptor::Listen(address, acceptor_options);
   };
   absl::Time deadline = absl::Now() + limits::kTakeOverWait;
   auto acceptor = listen();
@@ -100,7 +100,7 @@ absl::Status RpcServer::SetAccess() {
     return absl::OkStatus();
   }
   if (!IsLocalAddress(address_)) {
-    callers_ = "everybody who reaches the port; a token_file would change that";
+    callers_ = "everybody who reaches the port (set token_file to require a token)";
     return absl::OkStatus();
   }
   if (options_.allow_local_users) {
@@ -109,7 +109,7 @@ absl::Status RpcServer::SetAccess() {
   }
   const std::string user = UserText(geteuid());
   callers_ = absl::StrCat("user ", user);
-  if (SplitUnixAddress(address_).has_value()) return absl::OkStatus();  // the socket's mode says so
+  if (SplitUnixAddress(address_).has_value()) return absl::OkStatus();  // the socket's mode ensures that
   const std::string token = GenerateToken();
   std::string path;
   RETURN_IF_ERROR(WriteOwnToken(token, &path));
@@ -144,7 +144,7 @@ absl::Status RpcServer::WriteOwnToken(const std::string& token, std::string* pat
   return WriteTokenFile(*path, token);
 }
 
-// Must happen before the port is free: a file at that path belongs to the next coordinator afterwards.
+// Must run before the port is freed: afterwards a file at that path may belong to the next coordinator.
 void RpcServer::RemoveOwnToken() {
   if (own_folder_.empty()) return;
   for (const std::string& address : acceptor_->addresses()) RemoveToken(own_folder_, address, own_token_);
@@ -189,7 +189,7 @@ void RpcServer::Stop() {
   RemoveOwnToken();
   acceptor_->Stop();
   server_->GetHealthCheckService()->SetServingStatus(false);
-  absl::Status status = GoingDownStatus();
+  absl::Status status = ShuttingDownStatus();
   jobs_.EndAll(status);
   agents_.EndAll(status);
   calls_.FailAll(status);

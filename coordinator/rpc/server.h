@@ -35,9 +35,10 @@ struct RpcServerOptions {
   // On this machine: allows every user. Otherwise callers present a token (common/tokens.h) or connect to a Unix
   // socket.
   bool allow_local_users = false;
-  // holds the token that callers must present, on any address; created if it does not exist; empty: a new token
+  // The file with the token that callers must present, on any address; created if it does not exist. Empty: a new token
+  // at each start.
   std::string token_file = {};
-  std::string tokens = {};       // folder for that new token; empty: the user's
+  std::string tokens = {};       // folder for the new token; empty: the user's
   std::string state_token = {};  // file for the new token if that folder cannot be used; empty: an error
   std::function<void(const std::string&)> warn = nullptr;  // reports refused connections
 };

@@ -15,8 +15,8 @@ namespace {
 
 // About the cost of a write per host, so that collecting takes as long as sending. Hosts that wait for the values of
 // all ranks are not delayed: when every host has written equally many values, they are sent immediately.
-constexpr absl::Duration kMomentPerHost = absl::Microseconds(10);
-constexpr int kMaxMoments = 20;
+constexpr absl::Duration kCollectTimePerHost = absl::Microseconds(10);
+constexpr int kMaxCollectTimes = 20;
 
 absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
 
@@ -46,14 +46,14 @@ void Encode(const std::vector<ValuePtr>& values, size_t begin, std::vector<Value
 
 absl::Time ValueFanOut::Log::due() const {
   size_t count = newcomers.size() + (sessions == nullptr ? 0 : sessions->size());
-  absl::Duration moment = kMomentPerHost * static_cast<int64_t>(count);
-  return std::min(last + moment, first + kMaxMoments * moment);
+  absl::Duration collect_time = kCollectTimePerHost * static_cast<int64_t>(count);
+  return std::min(last + collect_time, first + kMaxCollectTimes * collect_time);
 }
 
 void ValueFanOut::Add(SendValues send) {
   Log& log = logs_[send.log.get()];
   log.last = Now();
-  if (!log.waits()) log.first = log.last;
+  if (!log.has_unsent()) log.first = log.last;
   if (send.sessions->size() == 1) {
     log.newcomers.insert(send.sessions->front());
   } else {
@@ -70,10 +70,11 @@ void ValueFanOut::Send(Log& log) {
   std::set<SessionId> newcomers = std::exchange(log.newcomers, {});
   auto send = [&](SessionId session) {
     auto stream = streams_.Find(session);
-    size_t& had = log.had[session];
-    if (stream == nullptr || had == log.pieces.size()) return;
-    stream->SendValues(log.log->job, log.log->generation, log.pieces.data() + had, log.pieces.size() - had);
-    had = log.pieces.size();
+    size_t& pieces_sent = log.pieces_sent[session];
+    if (stream == nullptr || pieces_sent == log.pieces.size()) return;
+    stream->SendValues(log.log->job, log.log->generation, log.pieces.data() + pieces_sent,
+                       log.pieces.size() - pieces_sent);
+    pieces_sent = log.pieces.size();
   };
   if (sessions != nullptr) std::for_each(sessions->begin(), sessions->end(), send);
   std::for_each(newcomers.begin(), newcomers.end(), send);
@@ -85,10 +86,10 @@ absl::Duration ValueFanOut::SendDue() {
   absl::Duration wait = absl::InfiniteDuration();
   for (auto it = logs_.begin(); it != logs_.end();) {
     Log& log = it->second;
-    if (log.waits() && log.due() <= now) Send(log);
-    if (log.waits()) wait = std::min(wait, log.due() - now);
+    if (log.has_unsent() && log.due() <= now) Send(log);
+    if (log.has_unsent()) wait = std::min(wait, log.due() - now);
     // The job has released the log: its generation has ended.
-    it = !log.waits() && log.log.use_count() == 1 ? logs_.erase(it) : std::next(it);
+    it = !log.has_unsent() && log.log.use_count() == 1 ? logs_.erase(it) : std::next(it);
   }
   return wait;
 }

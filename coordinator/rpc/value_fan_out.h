@@ -35,13 +35,13 @@ class ValueFanOut {
   struct Log {
     std::shared_ptr<const ValueLog> log;
     std::vector<ValuePiece> pieces;
-    size_t encoded = 0;    // number of values in the pieces
-    SessionList sessions;  // all sessions attached at the last put; null: no value was written
-    std::set<SessionId> newcomers;
-    absl::flat_hash_map<SessionId, size_t> had;  // number of pieces sent to a session
-    absl::Time first, last;                      // times of the first and last put since values were sent
+    size_t encoded = 0;             // number of values in the pieces
+    SessionList sessions;           // all sessions attached at the last put; null: no value was written
+    std::set<SessionId> newcomers;  // sessions that were attached since, which need all values
+    absl::flat_hash_map<SessionId, size_t> pieces_sent;  // number of pieces, by session
+    absl::Time first, last;                              // times of the first and last put since values were sent
 
-    bool waits() const { return sessions != nullptr || !newcomers.empty(); }
+    bool has_unsent() const { return sessions != nullptr || !newcomers.empty(); }
     absl::Time due() const;
   };
 

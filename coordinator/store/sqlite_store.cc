@@ -110,12 +110,12 @@ class SqliteStore final : public Store {
     // SQLite rolls back by itself after some errors; a second rollback is harmless.
     if (!written.ok()) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
     // A removed file still accepts commits, but the next start would not find them.
-    if (absl::Status place = CheckPlace(); absl::IsFailedPrecondition(place)) return place;
+    if (absl::Status found = CheckFiles(); absl::IsFailedPrecondition(found)) return found;
     RETURN_IF_ERROR(written);
     return expected_revision + 1;
   }
 
-  absl::Status CheckPlace() override {
+  absl::Status CheckFiles() override {
     for (const auto& [path, opened] : files_) {
       absl::StatusOr<FileIdentity> found = IdentityOf(path);
       if (found.ok() && *found == opened) continue;
@@ -202,7 +202,7 @@ class SqliteStore final : public Store {
     ASSIGN_OR_RETURN(uint64_t revision, ReadRevision());
     if (revision != expected_revision) {
       return absl::AbortedError(absl::StrCat("store ", path_, " is at revision ", revision, ", expected ",
-                                             expected_revision, ": another coordinator writes it"));
+                                             expected_revision, ": another coordinator writes to it"));
     }
     for (const StoreEntry& entry : entries) {
       sqlite3_stmt* statement = entry.value.has_value() ? put_ : delete_;
@@ -255,7 +255,7 @@ absl::Status WithRestoreInstructions(const absl::Status& status, const std::stri
                         ? absl::StrCat("to restore the state of the last clean stop: rm -f ", path, "-wal ", path,
                                        "-shm && cp ", backup, " ", path)
                         : absl::StrCat("restore it from a copy of the state folder, or start with another --state");
-  return absl::DataLossError(absl::StrCat(std::string(status.message()), "; nothing of it was used; ", how));
+  return absl::DataLossError(absl::StrCat(std::string(status.message()), "; the store was not used; ", how));
 }
 
 }  // namespace
@@ -263,24 +263,24 @@ absl::Status WithRestoreInstructions(const absl::Status& status, const std::stri
 std::string StoreBackupPath(const std::string& path) { return absl::StrCat(path, ".bak"); }
 
 absl::Status BackUpSqliteStore(const std::string& path) {
-  std::string made = absl::StrCat(StoreBackupPath(path), ".new");
-  unlink(made.c_str());  // left by an interrupted backup
+  std::string copy = absl::StrCat(StoreBackupPath(path), ".new");
+  unlink(copy.c_str());  // left by an interrupted backup
   sqlite3* db = nullptr;
   int code =
       sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
   absl::Cleanup close_db = [&db] { sqlite3_close(db); };
   if (code == SQLITE_OK) {
-    char* sql = sqlite3_mprintf("VACUUM INTO %Q", made.c_str());
+    char* sql = sqlite3_mprintf("VACUUM INTO %Q", copy.c_str());
     code = sqlite3_exec(db, sql, nullptr, nullptr, nullptr);
     sqlite3_free(sql);
   }
   if (code != SQLITE_OK) {
     absl::Status status = ToStatus(code, db, absl::StrCat("store ", path, ": cannot back up"));
-    unlink(made.c_str());
+    unlink(copy.c_str());
     return status;
   }
-  if (std::rename(made.c_str(), StoreBackupPath(path).c_str()) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("cannot rename ", made));
+  if (std::rename(copy.c_str(), StoreBackupPath(path).c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot rename ", copy));
   }
   return absl::OkStatus();
 }

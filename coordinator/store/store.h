@@ -46,18 +46,17 @@ class Store {
 
   // Commits all of `entries` or none; they are durable when this returns. Returns the new revision.
   // Possible errors:
-  //   Aborted             another process has written since `expected_revision`: two coordinators share the store;
-  //   exit.
+  //   Aborted             another process has written since `expected_revision`: exit, because it owns the store.
   //   InvalidArgument     the entries exceed the limit of a commit: split the batch.
   //   ResourceExhausted   no disk space is left: retry when there is.
   //   Unavailable         the disk does not accept writes now: retry.
-  //   FailedPrecondition  see CheckPlace; it is also returned if the entries were written.
+  //   FailedPrecondition  see CheckFiles; it is also returned if the entries were written.
   virtual absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) = 0;
 
   // Checks that the committed data is where the next start will look for it. Takes microseconds. Possible errors:
   //   FailedPrecondition  the file was removed or replaced, so nothing more may be acknowledged: exit.
   //   Unavailable         it cannot be checked now.
-  virtual absl::Status CheckPlace() { return absl::OkStatus(); }
+  virtual absl::Status CheckFiles() { return absl::OkStatus(); }
 };
 
 // Returns OK, or InvalidArgument with the entry that exceeds the limits.

@@ -93,16 +93,16 @@ TEST(SqliteStore, RemovedOrReplacedFile_AcceptsNoCommit) {
     auto store = OpenSqliteStore(folder.File());
     ASSERT_TRUE(store.ok()) << store.status();
     ASSERT_TRUE((*store)->Commit({{"k", "1"}}, 0).ok());
-    EXPECT_EQ((*store)->CheckPlace(), absl::OkStatus());
+    EXPECT_EQ((*store)->CheckFiles(), absl::OkStatus());
 
     ASSERT_TRUE(std::filesystem::remove(folder / gone));
 
-    EXPECT_TRUE(absl::IsFailedPrecondition((*store)->CheckPlace()));
+    EXPECT_TRUE(absl::IsFailedPrecondition((*store)->CheckFiles()));
     absl::Status removed = (*store)->Commit({{"k", "2"}}, 1).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(removed)) << removed;
     EXPECT_THAT(std::string(removed.message()), HasSubstr(absl::StrCat(folder / gone, " was removed")));
     std::ofstream(folder / gone) << "another";
-    EXPECT_THAT(std::string((*store)->CheckPlace().message()), HasSubstr("was replaced"));
+    EXPECT_THAT(std::string((*store)->CheckFiles().message()), HasSubstr("was replaced"));
   }
 }
 
@@ -208,7 +208,7 @@ TEST(SqliteStore, DamagedFile_IsRefused_AndTheBackupRestoresIt) {
   auto damaged = OpenSqliteStore(folder.File());
   ASSERT_TRUE(absl::IsDataLoss(damaged.status())) << damaged.status();
   std::string message(damaged.status().message());
-  EXPECT_THAT(message, HasSubstr("nothing of it was used"));
+  EXPECT_THAT(message, HasSubstr("the store was not used"));
 
   // As the message instructs.
   std::string command = message.substr(message.find("rm -f"));
