@@ -356,8 +356,8 @@ TEST(Resume, UnderAnotherStrategyAndWorldSize_MatchesTheOracle) {
 }
 
 // Compares all tensors of both checkpoints byte by byte, whatever pieces they are stored in.
-void ExpectSameTensors(const std::string& one, const std::string& other) {
-  auto a = Checkpoint::Open(one), b = Checkpoint::Open(other);
+void ExpectSameTensors(const std::string& first, const std::string& second) {
+  auto a = Checkpoint::Open(first), b = Checkpoint::Open(second);
   ASSERT_TRUE(a.ok()) << a.status();
   ASSERT_TRUE(b.ok()) << b.status();
   ASSERT_EQ((*a)->manifest().tensors.size(), (*b)->manifest().tensors.size());

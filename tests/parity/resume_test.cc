@@ -91,12 +91,12 @@ TEST_P(ResumeAt, MatchesTheUninterruptedRunToTheBit) {
   ASSERT_NE(whole.global * step % kEpoch, 0) << "the step must be in mid-epoch";
   ASSERT_GT(whole.global / whole.micro, cell.world) << "each rank needs several micro-batches";
 
-  const TrainingOutcome all = TrainAll(cell, whole), resumed = TrainAll(cell, rest);
+  const TrainingOutcome uninterrupted = TrainAll(cell, whole), resumed = TrainAll(cell, rest);
 
-  ASSERT_EQ(all.losses.size(), static_cast<size_t>(step + StepsAfter()));
-  EXPECT_EQ(resumed.losses, std::vector<double>(all.losses.begin() + step, all.losses.end()));
-  EXPECT_EQ(resumed.parameters_hash, all.parameters_hash);
-  EXPECT_NE(all.losses[static_cast<size_t>(step)], all.losses.back()) << "the loss did not change";
+  ASSERT_EQ(uninterrupted.losses.size(), static_cast<size_t>(step + StepsAfter()));
+  EXPECT_EQ(resumed.losses, std::vector<double>(uninterrupted.losses.begin() + step, uninterrupted.losses.end()));
+  EXPECT_EQ(resumed.parameters_hash, uninterrupted.parameters_hash);
+  EXPECT_NE(uninterrupted.losses[static_cast<size_t>(step)], uninterrupted.losses.back()) << "the loss did not change";
 }
 
 }  // namespace

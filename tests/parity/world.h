@@ -20,7 +20,7 @@ using RankMain = std::function<absl::StatusOr<std::string>(Communicator& communi
 // A program that may be a rank must call this first in main(). In a rank process it runs the rank and exits.
 void RunAsRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains);
 
-// One group of processes. kHostwise: two ranks per place. The destructor kills the remaining processes.
+// One group of processes. kHostwise: two ranks per (simulated) host. The destructor kills the remaining processes.
 class World {
  public:
   World(int size, const std::string& main, const std::string& arguments, Transport transport = Transport::kGloo);

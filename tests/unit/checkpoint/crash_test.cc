@@ -17,6 +17,7 @@
 namespace trainyard {
 namespace {
 
+// What a disk holds after a crash.
 struct Aftermath {
   Survives survives;
   uint32_t seed;

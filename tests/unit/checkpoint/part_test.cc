@@ -24,7 +24,8 @@ std::vector<TensorHeader> Headers(const SmallState& state) {
   return headers;
 }
 
-// Rank `rank` of `world` writes its range of every tensor, which may be empty, and hashes that of the next rank.
+// Rank `rank` of `world` writes its range of every tensor, which may be empty, and as a witness hashes the range of the
+// next rank.
 class PartTest : public testing::Test {
  protected:
   PartTest() { EXPECT_TRUE(FileSystem::Real().MakeFolder(partial_).ok()); }

@@ -28,7 +28,9 @@ class SnapshotTest : public testing::Test {
     return {.folder = folder_.path(), .job_id = kJob, .generation = generation, .rank = rank};
   }
   std::string Path(char buffer = 'a') { return SnapshotPath(Place(2, 1), buffer); }
-  std::unique_ptr<SnapshotBuffer> Make(char buffer = 'a') { return *SnapshotBuffer::Make(Path(buffer), kCapacity); }
+  std::unique_ptr<SnapshotBuffer> NewBuffer(char buffer = 'a') {
+    return *SnapshotBuffer::Make(Path(buffer), kCapacity);
+  }
 
   // Copies the half of the state of this step that one of two ranks holds into `buffer`.
   CheckpointPart Copy(uint64_t step, SnapshotBuffer& buffer) {
@@ -61,7 +63,7 @@ class SnapshotTest : public testing::Test {
 };
 
 TEST_F(SnapshotTest, SealedSnapshot_CanBeOpenedByAnotherProcess) {
-  Save(7, *Make());  // the buffer is unmapped when this returns
+  Save(7, *NewBuffer());  // the buffer is unmapped when this returns
 
   auto snapshot = Snapshot::Open(Path());
 
@@ -81,7 +83,7 @@ TEST_F(SnapshotTest, SealedSnapshot_CanBeOpenedByAnotherProcess) {
 
 // The writer may be killed at any moment, and a reader then finds the present content of the file.
 TEST_F(SnapshotTest, UnsealedSnapshot_IsRefused_AndTheOtherBufferRemainsComplete) {
-  auto a = Make('a'), b = Make('b');
+  auto a = NewBuffer('a'), b = NewBuffer('b');
   EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('a')).status())) << "nothing was ever written";
   Save(7, *a);
 
@@ -98,7 +100,7 @@ TEST_F(SnapshotTest, UnsealedSnapshot_IsRefused_AndTheOtherBufferRemainsComplete
 }
 
 TEST_F(SnapshotTest, SealWithoutSpaceForItsIndex_LeavesTheSnapshotUnsealed) {
-  auto buffer = Make();
+  auto buffer = NewBuffer();
   buffer->Begin();
   CheckpointPart part = Copy(7, *buffer);
 
@@ -109,7 +111,7 @@ TEST_F(SnapshotTest, SealWithoutSpaceForItsIndex_LeavesTheSnapshotUnsealed) {
 
 // Only the padding between tensors and after the header is not hashed.
 TEST_F(SnapshotTest, AnyFlippedBit_IsDetected) {
-  Save(7, *Make());
+  Save(7, *NewBuffer());
   const uint64_t size = std::filesystem::file_size(Path());
   const CheckpointPart part = (*Snapshot::Open(Path()))->part();
   std::vector<bool> is_hashed(size, true);
@@ -132,7 +134,7 @@ TEST_F(SnapshotTest, AnyFlippedBit_IsDetected) {
 }
 
 TEST_F(SnapshotTest, TruncatedFile_IsRefused) {
-  Save(7, *Make());
+  Save(7, *NewBuffer());
   const uint64_t size = std::filesystem::file_size(Path());
 
   for (uint64_t left : {size - 1, size / 2, snapshot_format::kHeaderBytes, uint64_t{100}, uint64_t{0}}) {
@@ -143,7 +145,7 @@ TEST_F(SnapshotTest, TruncatedFile_IsRefused) {
 
 // A process of an earlier generation still writes while another process reads.
 TEST_F(SnapshotTest, BufferWrittenDuringARead_IsReportedAsDamage) {
-  auto buffer = Make();
+  auto buffer = NewBuffer();
   Save(7, *buffer);
   auto snapshot = *Snapshot::Open(Path());
 
@@ -159,7 +161,7 @@ TEST_F(SnapshotTest, BufferWrittenDuringARead_IsReportedAsDamage) {
 }
 
 TEST_F(SnapshotTest, ExistingFileAndLink_AreRefused) {
-  auto buffer = Make();
+  auto buffer = NewBuffer();
   EXPECT_TRUE(absl::IsAlreadyExists(SnapshotBuffer::Make(Path(), kCapacity).status()));
 
   std::filesystem::create_symlink(folder_ / "elsewhere", Path('b'));

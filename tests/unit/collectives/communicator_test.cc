@@ -32,7 +32,7 @@ absl::Status ExpectAll(const at::Tensor& tensor, double expected, absl::string_v
   return absl::InternalError(absl::StrCat(what, " is not ", expected));
 }
 
-// Every kind of operation on inputs that depend on the rank, several of them in progress at the same time.
+// Runs every kind of operation on inputs that depend on the rank, several of them at the same time.
 absl::StatusOr<std::string> SumsMain(Communicator& comm, const std::string&) {
   int64_t n = comm.world_size(), rank = comm.rank();
   double sum = static_cast<double>(n * (n + 1)) / 2;
@@ -120,7 +120,7 @@ std::string NameOf(const testing::TestParamInfo<Group>& info) {
   return absl::StrCat(absl::StrReplaceAll(TransportName(info.param.transport), {{" ", "_"}}), "_", info.param.size);
 }
 
-// More than a piece of shared memory, not a multiple of it, of several shapes, and empty.
+// The tensors are larger than a piece of shared memory but no multiple of it, have several shapes, or are empty.
 absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   const int64_t n = comm.world_size(), rank = comm.rank(), size = 100'003;
   const double sum = static_cast<double>(n * (n + 1)) / 2;
@@ -146,8 +146,8 @@ absl::StatusOr<std::string> MixedMain(Communicator& comm, const std::string&) {
   return status.ToString();
 }
 
-// Three steps of three operations; then rank 1 skips the second operation, and runs the third while rank 0 runs the
-// second.
+// Runs three steps of three operations. Then rank 1 skips the second operation, and runs the third while rank 0 runs
+// the second.
 absl::StatusOr<std::string> DeviatingMain(Communicator& comm, const std::string&) {
   at::Tensor part = at::full({8}, 1.0, at::kFloat), loss = at::full({1}, 1.0, at::kDouble);
   for (int step = 1; step <= 3; ++step) {
@@ -159,7 +159,7 @@ absl::StatusOr<std::string> DeviatingMain(Communicator& comm, const std::string&
   return comm.AllReduceSum(comm.rank() == 1 ? loss : part)->Wait().ToString();
 }
 
-// The last rank arrives only after the others have reported it missing.
+// The last rank stops itself before the second barrier, so that the others report it as missing.
 absl::StatusOr<std::string> MonitoredBarrierMain(Communicator& comm, const std::string&) {
   RETURN_IF_ERROR(comm.MonitoredBarrier(absl::Minutes(1)));
   if (comm.rank() == comm.world_size() - 1) raise(SIGSTOP);
@@ -265,7 +265,7 @@ TEST_P(BrokenCommunicator, PeerCrash_FailsTheOperationOnAllOtherRanks) {
   }
 }
 
-// One rank of a place crashes, and all ranks of both places get an error.
+// One rank of a host crashes, and all ranks of both hosts get an error.
 TEST(Hostwise, PeerCrash_FailsTheOperationOnAllOtherRanks) {
   World world(4, "crash", "", Transport::kHostwise);
 

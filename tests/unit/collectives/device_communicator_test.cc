@@ -20,31 +20,31 @@ class SlowReleaseCommunicator final : public ForwardingCommunicator {
  public:
   explicit SlowReleaseCommunicator(Communicator& inner) : ForwardingCommunicator(inner) {}
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
-    Keep(tensor);
+    Retain(tensor);
     return inner().AllReduceSum(tensor);
   }
   std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
-    Keep(tensor);
+    Retain(tensor);
     return inner().Broadcast(tensor, root);
   }
   std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
-    Keep(out);
-    Keep(in);
+    Retain(out);
+    Retain(in);
     return inner().AllGather(out, in);
   }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
-    Keep(out);
-    Keep(in);
+    Retain(out);
+    Retain(in);
     return inner().ReduceScatterSum(out, in);
   }
   const std::set<const void*>& addresses() const { return addresses_; }
 
  private:
-  void Keep(const at::Tensor& tensor) {
-    kept_.push_back(tensor);
+  void Retain(const at::Tensor& tensor) {
+    retained_.push_back(tensor);
     addresses_.insert(tensor.const_data_ptr());
   }
-  std::vector<at::Tensor> kept_;
+  std::vector<at::Tensor> retained_;
   std::set<const void*> addresses_;
 };
 

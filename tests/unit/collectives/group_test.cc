@@ -128,8 +128,8 @@ TEST_P(Transports, SupportEveryTypeAndSize_AlsoInPlace) {
             absl::OkStatus());
 }
 
-// The order that a strategy's slots depend on: a gather into memory that an earlier reduction still reads, through two
-// names of one group.
+// A strategy's slots depend on this order: a gather writes to memory that an earlier reduction still reads. Both
+// communicators are the same group.
 TEST_P(Transports, RunOperationsInStartOrder) {
   EXPECT_EQ(
       RunSharded([](int, MeshGroups& groups) -> absl::Status {
@@ -169,7 +169,7 @@ TEST_P(Transports, DoNotReadBuffersAfterWait) {
               at::Tensor shard = buffer.narrow(0, 16, part), whole = at::full({part * world}, 0.0f);
               at::Tensor reduced = at::full({part}, 0.0f), ramp = at::arange(part, at::kFloat);
               for (int round = 0; round < 20; ++round) {
-                // In turn one rank uses other memory: the ranks may differ.
+                // In each round another rank uses memory that is not from NewBuffer: the ranks may differ.
                 at::Tensor mine = round % (world + 1) == rank ? at::full({part}, 0.0f) : shard;
                 mine.fill_(static_cast<double>(100 * round + rank));
                 RETURN_IF_ERROR(comm.AllGather(whole, mine)->Wait());

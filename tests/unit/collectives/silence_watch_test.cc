@@ -24,6 +24,7 @@ class IsSilentTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(IsSilentTest, IsTrueOnlyForAnUnreachableHost) { EXPECT_EQ(IsSilent(GetParam().state), GetParam().is_silent); }
 
+// The states are {unacknowledged, retransmissions, since_answer, answers_probes, probes_lost}.
 INSTANTIATE_TEST_SUITE_P(
     All, IsSilentTest,
     ::testing::Values(Case{"HostCutOff", {12, 6, absl::Seconds(13), true, 12}, true},

@@ -74,7 +74,7 @@ TEST_F(BatchesTest, EvaluationIsSpreadOverTheValidationPart) {
   ASSERT_EQ(data.num_batches(), 3);
   EXPECT_EQ(data.num_tokens(), 120);
   EXPECT_EQ(data.At(0).inputs[0][0].item<int64_t>(), 500 % 251);
-  EXPECT_EQ(data.At(2).inputs[3][0].item<int64_t>(), (500 + 11 * 49 / 12 * 10) % 251);
+  EXPECT_EQ(data.At(2).inputs[3][0].item<int64_t>(), (500 + 11 * 49 / 12 * 10) % 251) << "the last of 12 samples";
 }
 
 TEST_F(BatchesTest, EvaluationUsesTheSamplesThatExist) {

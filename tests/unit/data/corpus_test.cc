@@ -140,8 +140,8 @@ TEST_F(CorpusTest, TheFingerprintDistinguishesContentAndFiles) {
   std::string path = Write("t", "some text");
   CorpusOptions options{.paths = {path}, .context = 2};
   CorpusFingerprint before = (*Corpus::Open(options))->Fingerprint();
-  CorpusFingerprint again = (*Corpus::Open(options))->Fingerprint();
-  EXPECT_EQ(before, again);
+  CorpusFingerprint repeated = (*Corpus::Open(options))->Fingerprint();
+  EXPECT_EQ(before, repeated);
 
   Write("t", "same text");
   CorpusFingerprint edited = (*Corpus::Open(options))->Fingerprint();

@@ -18,7 +18,7 @@ struct Data {
 };
 
 // Path, size and hash of each file; the content hash is `content`.
-Data Make(const std::vector<ManifestDataFile>& files, const std::string& content) {
+Data NewData(const std::vector<ManifestDataFile>& files, const std::string& content) {
   Data data;
   data.fingerprint.content_hash = content;
   for (const ManifestDataFile& file : files) {
@@ -40,7 +40,7 @@ std::string MessageFor(const Data& before, const Data& now) {
 }
 
 TEST(DataCheckTest, TheSameBytes_AreTheSameDataInAnyFiles) {
-  Data one = Make({{"/a", 30, "h"}}, "same"), two = Make({{"/b", 10, "i"}, {"/c", 20, "j"}}, "same");
+  Data one = NewData({{"/a", 30, "h"}}, "same"), two = NewData({{"/b", 10, "i"}, {"/c", 20, "j"}}, "same");
 
   EXPECT_EQ(MessageFor(one, two), "");
   EXPECT_FALSE(DataSizesMatch(one.manifest, two.files));
@@ -48,35 +48,35 @@ TEST(DataCheckTest, TheSameBytes_AreTheSameDataInAnyFiles) {
 }
 
 TEST(DataCheckTest, EveryKindOfDifference_IsReportedPerFile_ForAtMostThree) {
-  Data before = Make({{"/a", 10, "h1"}, {"/b", 20, "h2"}, {"/c", 30, "h3"}}, "x");
+  Data before = NewData({{"/a", 10, "h1"}, {"/b", 20, "h2"}, {"/c", 30, "h3"}}, "x");
 
-  EXPECT_THAT(MessageFor(before, Make({{"/a", 10, "h1"}, {"/b", 20, "h9"}, {"/c", 30, "h3"}}, "y")),
+  EXPECT_THAT(MessageFor(before, NewData({{"/a", 10, "h1"}, {"/b", 20, "h9"}, {"/c", 30, "h3"}}, "y")),
               HasSubstr("were 3 files of 60 bytes (content hash x): /b has the hash h9, had h2. Provide"));
-  EXPECT_THAT(MessageFor(before, Make({{"/a", 11, "h1"}, {"/d", 5, "h4"}}, "y")),
+  EXPECT_THAT(MessageFor(before, NewData({{"/a", 11, "h1"}, {"/d", 5, "h4"}}, "y")),
               HasSubstr(": /a has 11 bytes, had 10; /b is missing; /c is missing; and 1 more."));
-  EXPECT_THAT(MessageFor(before, Make({{"/b", 20, "h2"}, {"/a", 10, "h1"}, {"/c", 30, "h3"}}, "y")),
+  EXPECT_THAT(MessageFor(before, NewData({{"/b", 20, "h2"}, {"/a", 10, "h1"}, {"/c", 30, "h3"}}, "y")),
               HasSubstr("come in another order"));
 }
 
 TEST(DataCheckTest, WithoutAList_BothTotalsAreReported) {
-  Data before = Make({{"/a", 10, "h1"}}, "x");
+  Data before = NewData({{"/a", 10, "h1"}}, "x");
   before.manifest.list.clear();
 
-  const std::string message = MessageFor(before, Make({{"/a", 12, "h2"}}, "y"));
+  const std::string message = MessageFor(before, NewData({{"/a", 12, "h2"}}, "y"));
 
   EXPECT_THAT(message, HasSubstr("there are 1 file of 12 bytes (content hash y), there were 1 file of 10 bytes"));
   EXPECT_FALSE(absl::StrContains(message, "/a"));
 }
 
 TEST(DataCheckTest, SizesInAnotherOrder_DoNotLookTheSame) {
-  Data before = Make({{"/a", 10, "h1"}, {"/b", 20, "h2"}}, "x");
+  Data before = NewData({{"/a", 10, "h1"}, {"/b", 20, "h2"}}, "x");
 
-  EXPECT_FALSE(DataSizesMatch(before.manifest, Make({{"/a", 20, ""}, {"/b", 10, ""}}, "").files));
-  EXPECT_TRUE(DataSizesMatch(before.manifest, Make({{"/c", 10, ""}, {"/d", 20, ""}}, "").files));
+  EXPECT_FALSE(DataSizesMatch(before.manifest, NewData({{"/a", 20, ""}, {"/b", 10, ""}}, "").files));
+  EXPECT_TRUE(DataSizesMatch(before.manifest, NewData({{"/c", 10, ""}, {"/d", 20, ""}}, "").files));
 }
 
 TEST(DataCheckTest, ACheckpointMadeWithoutData_ContinuesWithAnyData) {
-  Data now = Make({{"/a", 10, "h1"}}, "x");
+  Data now = NewData({{"/a", 10, "h1"}}, "x");
 
   EXPECT_TRUE(DataSizesMatch(ManifestData{}, now.files));
   EXPECT_TRUE(CheckSameData(ManifestData{}, now.files, now.fingerprint).ok());

@@ -128,11 +128,11 @@ TEST(AdamW, Shards_HaveTheBitsOfTheWholeInEveryType) {
 TEST(AdamW, NumberOfThreads_ChangesNoBit) {
   const int before = at::get_num_threads();
   at::set_num_threads(1);
-  Outcome one = Updated(kOddSize, {}, {.weight = at::kBFloat16});
+  Outcome with_one_thread = Updated(kOddSize, {}, {.weight = at::kBFloat16});
   at::set_num_threads(3);
-  Outcome three = Updated(kOddSize, {}, {.weight = at::kBFloat16});
+  Outcome with_three_threads = Updated(kOddSize, {}, {.weight = at::kBFloat16});
   at::set_num_threads(before);
-  EXPECT_TRUE(one == three);
+  EXPECT_TRUE(with_one_thread == with_three_threads);
 }
 
 TEST(AdamW, EveryVectorCode_GivesTheSameBits) {

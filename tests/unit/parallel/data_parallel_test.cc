@@ -56,7 +56,7 @@ class RecordingCommunicator final : public Communicator {
 
 class DdpTest : public testing::Test {
  protected:
-  std::unique_ptr<DataParallel> Make(bool overlap) {
+  std::unique_ptr<DataParallel> NewStrategy(bool overlap) {
     Mesh mesh = *Mesh::Create({.dp_replicate = 2}, 2);
     return *Parallelize(*model_, mesh, Communicators(), {.data = {.bucket_elements = 3000, .overlap = overlap}});
   }
@@ -88,7 +88,7 @@ class DdpTest : public testing::Test {
 TEST_F(DdpTest, BucketsAreReducedInOrderOncePerStep) {
   for (bool overlap : {true, false}) {
     communicator_.reduced.clear();
-    auto strategy = Make(overlap);
+    auto strategy = NewStrategy(overlap);
     for (int step = 0; step < 2; ++step) {
       communicator_.reduced.clear();
       RunMicroBatch(*strategy, /*last=*/false);
@@ -106,7 +106,7 @@ TEST_F(DdpTest, BucketsAreReducedInOrderOncePerStep) {
 }
 
 TEST_F(DdpTest, ARankWithoutWorkReducesTheSameBuckets) {
-  auto strategy = Make(true);
+  auto strategy = NewStrategy(true);
 
   ASSERT_TRUE(strategy->FinishBackward().ok());
 
@@ -114,7 +114,7 @@ TEST_F(DdpTest, ARankWithoutWorkReducesTheSameBuckets) {
 }
 
 TEST_F(DdpTest, AFailedReductionIsReported) {
-  auto strategy = Make(true);
+  auto strategy = NewStrategy(true);
   communicator_.result = absl::UnavailableError("peer gone");
 
   RunMicroBatch(*strategy, true);
@@ -124,7 +124,7 @@ TEST_F(DdpTest, AFailedReductionIsReported) {
 
 TEST_F(DdpTest, AStepLeavesNoGradients_AndTheModelKeepsItsWeights) {
   at::Tensor before = model_->parameters()[0].tensor.detach().clone();
-  auto strategy = Make(true);
+  auto strategy = NewStrategy(true);
   EXPECT_TRUE(before.equal(model_->parameters()[0].tensor)) << "moving into flat buffers changed a parameter";
 
   RunMicroBatch(*strategy, true);
@@ -144,7 +144,7 @@ TEST_F(DdpTest, ARestoredRunContinuesBitForBit) {
     EXPECT_TRUE(strategy.FinishBackward().ok());
     EXPECT_TRUE(strategy.Step({.lr = 1e-3, .num_tokens = 8}).ok());
   };
-  auto strategy = Make(true);
+  auto strategy = NewStrategy(true);
   step(*strategy);
   step(*strategy);
   std::map<std::pair<std::string, std::string>, at::Tensor> saved;
@@ -163,7 +163,7 @@ TEST_F(DdpTest, ARestoredRunContinuesBitForBit) {
   strategy.reset();
 
   model_ = *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 99, at::kFloat);
-  auto resumed = Make(true);
+  auto resumed = NewStrategy(true);
   auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
                     const at::Tensor& out) {
     out.copy_(saved.at({std::string(role), std::string(name)}).view(-1).narrow(0, first, count));

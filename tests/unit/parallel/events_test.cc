@@ -228,18 +228,18 @@ std::vector<std::string> Differences(const DataParallelOptions& options, const M
 
 TEST(CompareParameters, NamesTheTensorAndTheRanks) {
   const std::string name = "h.1.mlp.c_fc.weight";
-  auto all = [&](size_t ranks, const std::string& text) { return std::vector<std::string>(ranks, text); };
+  auto on_all_ranks = [&](size_t ranks, const std::string& text) { return std::vector<std::string>(ranks, text); };
 
-  EXPECT_THAT(Differences({}, {.dp_replicate = 3}, 1, name), ElementsAreArray(all(3, name + " of 1")));
+  EXPECT_THAT(Differences({}, {.dp_replicate = 3}, 1, name), ElementsAreArray(on_all_ranks(3, name + " of 1")));
   EXPECT_THAT(Differences({.strategy = Strategy::kZero1}, {.dp_shard = 3}, 2, name),
-              ElementsAreArray(all(3, name + " of 2")));
+              ElementsAreArray(on_all_ranks(3, name + " of 2")));
   // The two ranks of a replica compare what both hold.
   EXPECT_THAT(Differences({.strategy = Strategy::kHsdp}, {.dp_replicate = 2, .dp_shard = 2}, 2, name),
-              ElementsAreArray(all(4, name + " of 2 3")));
+              ElementsAreArray(on_all_ranks(4, name + " of 2 3")));
   // The masters are sharded; the replicated weights differ.
   EXPECT_THAT(
       Differences({.strategy = Strategy::kZero2, .precision = *ParsePrecision("bf16")}, {.dp_shard = 3}, 2, name),
-      ElementsAreArray(all(3, name + " of 2")));
+      ElementsAreArray(on_all_ranks(3, name + " of 2")));
 }
 
 }  // namespace

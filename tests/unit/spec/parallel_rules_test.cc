@@ -124,7 +124,7 @@ const Row kKeysWithoutEffect[] = {
 };
 INSTANTIATE_TEST_SUITE_P(, KeysWithoutEffect, testing::ValuesIn(kKeysWithoutEffect), RowName);
 
-TEST(DataSizes, OfEachStrategyMultiplyToTheRanks) {
+TEST(DataSizes, OfEachStrategyMultiplyToTheNumberOfRanks) {
   const std::tuple<const char*, int, uint64_t, uint64_t> rows[] = {
       {"data: ddp", 4, 1, 4},
       {"data: zero1", 4, 4, 1},
@@ -175,9 +175,9 @@ TEST(DataSizes, AreInTheResolvedSpecAndTheDecisions) {
   for (const v1::ResolvedKey& decision : job->decisions) reasons[decision.key()] = decision.reason();
   EXPECT_EQ(reasons["parallel.replicate"], "shard 2 x replicate 2 = 4 ranks");
   EXPECT_EQ(reasons.count("parallel.shard"), 0u) << "it was given";
-  auto again = PrepareJob(job->spec, {.job_id = "zzzzzzzz", .default_run_root = "/elsewhere"});
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->digest, job->digest);
+  auto prepared_again = PrepareJob(job->spec, {.job_id = "zzzzzzzz", .default_run_root = "/elsewhere"});
+  ASSERT_TRUE(prepared_again.ok()) << prepared_again.status();
+  EXPECT_EQ(prepared_again->digest, job->digest);
 }
 
 TEST(ReshardAfterForward, IsANameOrANumber) {

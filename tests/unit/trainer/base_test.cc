@@ -116,7 +116,7 @@ TEST(MetricsTest, Open_CutsAfterTheRestartStepAndAppends) {
   EXPECT_EQ(*ReadFile(path), kept + MetricsLine(StepRecord{.step = 5, .loss = 7}));
 }
 
-// Longer than a block, so that the content read from the end is assembled from several reads.
+// The file is longer than a block, so that the content read from the end is assembled from several reads.
 TEST(MetricsTest, Open_FindsTheCutFromTheEnd_WhateverFollowsIt) {
   TemporaryFolder folder;
   const std::string path = folder / kMetricsName;
