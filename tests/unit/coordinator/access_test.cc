@@ -52,7 +52,7 @@ class AccessTest : public ::testing::Test {
   absl::StatusOr<CoordinatorChannel> Dial(const std::string& token_file = "") {
     return DialCoordinator({.address = coordinator_->address(), .token_file = token_file}, grpc::ChannelArguments());
   }
-  // For any method, also streams: only the refusal is read.
+  // Calls any method, including streaming ones, and returns its status.
   grpc::Status Call(const CoordinatorChannel& dialed, const std::string& method) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
@@ -64,7 +64,9 @@ class AccessTest : public ::testing::Test {
     return grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(dialed.channel.get(), rpc, &context,
                                                                                  up, &down);
   }
-  grpc::Status Ask(const CoordinatorChannel& dialed) { return Call(dialed, "/trainyard.v1.JobService/GetServerInfo"); }
+  grpc::Status GetServerInfo(const CoordinatorChannel& dialed) {
+    return Call(dialed, "/trainyard.v1.JobService/GetServerInfo");
+  }
   std::string OwnTokenFile() { return TokenPath(*UserTokenFolder(), coordinator_->address()); }
 
   const TemporaryFolder folder_;
@@ -91,7 +93,7 @@ TEST_F(AccessTest, EveryCall_RequiresTheToken) {
 
   for (const std::string& method : AllMethods()) {
     dialed.token = Dial()->token;
-    // A method without a handler is unimplemented for everybody.
+    // A method without a handler is unimplemented for every caller.
     if (Call(dialed, method).error_code() == grpc::StatusCode::UNIMPLEMENTED) continue;
     dialed.token = "";
     EXPECT_EQ(Call(dialed, method).error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
@@ -102,12 +104,12 @@ TEST_F(AccessTest, EveryCall_RequiresTheToken) {
   }
 }
 
-TEST_F(AccessTest, Refusal_NamesTheUserAndTheWaysIn_ButNoToken) {
+TEST_F(AccessTest, Refusal_NamesTheUserAndHowToGetAccess_ButNoToken) {
   Start();
   CoordinatorChannel dialed = *Dial();
   const std::string token = std::exchange(dialed.token, "");
 
-  const std::string text = Ask(dialed).error_message();
+  const std::string text = GetServerInfo(dialed).error_message();
 
   EXPECT_THAT(text, AllOf(HasSubstr(absl::StrCat(geteuid())), HasSubstr("--token-file"),
                           HasSubstr("--allow-local-users"), HasSubstr(OwnTokenFile()), Not(HasSubstr(token))));
@@ -116,20 +118,20 @@ TEST_F(AccessTest, Refusal_NamesTheUserAndTheWaysIn_ButNoToken) {
 TEST_F(AccessTest, NewCoordinator_HasANewToken_WhichClientsFind) {
   Start();
   CoordinatorChannel first = *Dial();
-  EXPECT_TRUE(Ask(first).ok());
+  EXPECT_TRUE(GetServerInfo(first).ok());
   options_.listen = coordinator_->address();
   const std::string file = OwnTokenFile();
   coordinator_.reset();
   struct stat info;
-  EXPECT_NE(stat(file.c_str(), &info), 0) << "the token of a coordinator that was stopped goes with it";
+  EXPECT_NE(stat(file.c_str(), &info), 0) << "a coordinator that stops removes its token file";
 
   Start();
 
   CoordinatorChannel second = *Dial();
   EXPECT_NE(first.token, second.token);
-  EXPECT_TRUE(Ask(second).ok());
+  EXPECT_TRUE(GetServerInfo(second).ok());
   second.token = first.token;
-  EXPECT_EQ(Ask(second).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(GetServerInfo(second).error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(TokenHasChanged({.address = coordinator_->address()}, second));
 }
 
@@ -140,23 +142,23 @@ TEST_F(AccessTest, AllowLocalUsers_RequiresNoToken) {
   CoordinatorChannel dialed = *Dial();
 
   EXPECT_EQ(dialed.token, "");
-  EXPECT_TRUE(Ask(dialed).ok());
+  EXPECT_TRUE(GetServerInfo(dialed).ok());
 }
 
 TEST_F(AccessTest, TokenFile_IsCreated_AndUsed) {
   options_.token_file = folder_ / "shared";
   Start();
 
-  EXPECT_EQ(Ask(*Dial()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_TRUE(Ask(*Dial(options_.token_file)).ok());
+  EXPECT_EQ(GetServerInfo(*Dial()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(GetServerInfo(*Dial(options_.token_file)).ok());
 }
 
 TEST_F(AccessTest, UnusableTokenFolder_PutsTheTokenIntoTheStateFolder) {
   ASSERT_EQ(symlink("/nowhere", (folder_ / "trainyard").c_str()), 0);
   Start();
 
-  EXPECT_EQ(Ask(*Dial()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_TRUE(Ask(*Dial(options_.state + "/token")).ok());
+  EXPECT_EQ(GetServerInfo(*Dial()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(GetServerInfo(*Dial(options_.state + "/token")).ok());
 }
 
 TEST_F(AccessTest, HealthAndReflection_NeedNoToken) {
@@ -176,7 +178,7 @@ TEST_F(AccessTest, UnixSocket_IsForItsUser_AndIsRemovedWithTheCoordinator) {
 
   EXPECT_EQ(coordinator_->address(), options_.listen);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
-  EXPECT_TRUE(Ask(*Dial()).ok());
+  EXPECT_TRUE(GetServerInfo(*Dial()).ok());
   auto second = Coordinator::Start(
       [&] {
         CoordinatorOptions options = options_;
@@ -201,11 +203,11 @@ TEST_F(AccessTest, UnixSocketOfAKilledCoordinator_IsReplaced) {
 
   Start();
 
-  EXPECT_TRUE(Ask(*Dial()).ok());
+  EXPECT_TRUE(GetServerInfo(*Dial()).ok());
 }
 
 // Connects as another user and returns how many bytes were received before the end; -1: no connection.
-int BytesForStranger(const std::string& path) {
+int BytesReceivedByAnotherUser(const std::string& path) {
   const pid_t pid = fork();
   if (pid == 0) {
     sockaddr_un at = {};
@@ -227,12 +229,12 @@ TEST_F(AccessTest, UnixSocketThatOthersCanReach_AnswersOnlyItsUser) {
   options_.listen = "unix:" + path;
   Start();
   chmod(folder_.path().c_str(), 0755);
-  EXPECT_EQ(BytesForStranger(path), -1);
+  EXPECT_EQ(BytesReceivedByAnotherUser(path), -1);
 
   chmod(path.c_str(), 0777);
 
-  EXPECT_EQ(BytesForStranger(path), 0);
-  EXPECT_TRUE(Ask(*Dial()).ok());
+  EXPECT_EQ(BytesReceivedByAnotherUser(path), 0);
+  EXPECT_TRUE(GetServerInfo(*Dial()).ok());
 }
 
 TEST(BearerToken, IsWhatFollowsTheScheme) {

@@ -1,4 +1,4 @@
-// A coordinator that is cut off receives nothing from any host: its last information is no reason to give up a host.
+// A coordinator that is cut off receives nothing from any host: what it received last is no reason to give up a host.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -45,7 +45,7 @@ TEST(CoreCut, HostsThatBecomeSilentTogether_AreNotAStallOfEachOther) {
 
   second.Disconnect();
   harness.Advance(absl::Milliseconds(300));
-  harness.Handle(PositionReport(first, 0, 20));  // received slightly longer, in the middle of a step
+  harness.Handle(PositionReport(first, 0, 20));  // its messages arrive slightly longer; it is in the middle of a step
   first.Disconnect();
   harness.Advance(absl::Seconds(30));
 

@@ -1,6 +1,6 @@
-// Drives the production core in one thread on a manual clock, without sockets and disks. Plays the users (submit,
-// watch, cancel) and the store (records are stored, so that a coordinator can be restarted from them). Checks every
-// invariant of the core after each event.
+// Drives the production core in one thread on a manual clock, without sockets and disks. Acts for the users, who
+// submit, watch and cancel jobs, and for the store: records are stored, so that a coordinator can be restarted from
+// them. Checks every invariant of the core after each event.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ class Harness {
   void Restart() {
     std::vector<std::pair<std::string, std::string>> all(records.begin(), records.end());
     CoreOptions options{
-        .cluster_id = "cluster", .incarnation = Incarnation(++life_), .lease = lease_, .finished_jobs = 20};
+        .cluster_id = "cluster", .incarnation = Incarnation(++incarnation_), .lease = lease_, .finished_jobs = 20};
     auto made = Core::New(options, all, now);
     ASSERT_TRUE(made.ok()) << made.status();
     core = *std::move(made);
@@ -56,13 +56,13 @@ class Harness {
     commits_left = -1;
     desired.clear();
     ended_sessions.clear();
-    Take(core->Start(now));
+    HandleOutput(core->Start(now));
   }
 
   void Handle(Event event) { Handle(std::move(event), now); }
   void Handle(Event event, CoreTime time) {
     if (crashed) return;
-    Take(core->Handle(std::move(event), time));
+    HandleOutput(core->Handle(std::move(event), time));
     absl::Status status = core->Check();
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -96,7 +96,7 @@ class Harness {
     return replies[call];
   }
   // The ids of the jobs that a text matches, in the order of the answer.
-  std::vector<std::string> Found(const std::string& text) {
+  std::vector<std::string> FoundIds(const std::string& text) {
     std::vector<std::string> ids;
     Reply reply = Find(text);
     for (const v1::FoundJob& job : std::get<v1::FindJobsResponse>(reply.response).jobs()) ids.push_back(job.job_id());
@@ -128,7 +128,7 @@ class Harness {
     Handle(CancelJob{call, JobId(job_id), "enough", /*save=*/true});
     return replies[call];
   }
-  Reply SaveAsked(const std::string& job_id) {
+  Reply RequestSave(const std::string& job_id) {
     CallId call(++calls_);
     SaveJob event{call, {}};
     event.request.set_job_id(job_id);
@@ -136,20 +136,20 @@ class Harness {
     Handle(std::move(event));
     return replies[call];
   }
-  Reply RestartAsked(const std::string& job_id, bool at_once = false) {
+  Reply RequestRestart(const std::string& job_id, bool immediately = false) {
     CallId call(++calls_);
     RestartJob event{call, {}};
     event.request.set_job_id(job_id);
-    event.request.set_now(at_once);
+    event.request.set_now(immediately);
     Handle(std::move(event));
     return replies[call];
   }
-  Reply Pause(const std::string& job_id, bool at_once = false) {
+  Reply Pause(const std::string& job_id, bool immediately = false) {
     CallId call(++calls_);
     PauseJob event{call, {}};
     event.request.set_job_id(job_id);
     event.request.set_reason("night");
-    event.request.set_now(at_once);
+    event.request.set_now(immediately);
     Handle(std::move(event));
     return replies[call];
   }
@@ -161,14 +161,14 @@ class Harness {
     Handle(std::move(event));
     return replies[call];
   }
-  Reply Set(const std::string& host, v1::SetHostRequest::Action action, const std::string& reason = "",
-            bool at_once = false) {
+  Reply SetHostState(const std::string& host, v1::SetHostRequest::Action action, const std::string& reason = "",
+                     bool immediately = false) {
     CallId call(++calls_);
     SetHost event{call, {}};
     event.request.set_name(host);
     event.request.set_action(action);
     event.request.set_reason(reason);
-    event.request.set_now(at_once);
+    event.request.set_now(immediately);
     Handle(std::move(event));
     return replies[call];
   }
@@ -197,7 +197,7 @@ class Harness {
     return reply.status.ok() ? std::get<v1::Job>(reply.response) : v1::Job();
   }
   v1::JobState StateOf(const std::string& job_id) { return Get(job_id).state(); }
-  // Why a value of a host is refused; OK if it is not.
+  // Puts a value as a host does; returns why it is refused, or OK.
   absl::Status Put(SessionId session, uint64_t generation, const std::string& job, const std::string& name,
                    const std::string& value) {
     HostValuesReceived put{session, {}};
@@ -212,7 +212,7 @@ class Harness {
     EXPECT_EQ(refused.generation(), generation);
     return absl::Status(static_cast<absl::StatusCode>(refused.refused(0).code()), refused.refused(0).message());
   }
-  // All events that a watcher that starts after `after` gets now.
+  // All events that a watcher gets now if it resumes after this sequence or position.
   std::vector<EventPtr> WatchFrom(const std::string& job_id, uint64_t after) {
     return WatchFrom(job_id, WatchPosition{.sequence = after});
   }
@@ -240,7 +240,7 @@ class Harness {
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   std::unique_ptr<Core> core;
   std::map<std::string, std::string> records;
-  std::vector<SessionId> alive;
+  std::vector<SessionId> alive;  // sessions in contact
   std::map<SessionId, v1::DesiredState> desired;
   std::map<SessionId, v1::Welcome> welcomes;
   std::map<SessionId, uint64_t> acks;
@@ -249,12 +249,12 @@ class Harness {
   std::map<WatchId, WatchBatch> watched;
   std::map<WatchId, absl::Status> ended_watches;
   std::map<SessionId, std::vector<ValuePtr>> values;
-  v1::StoreValues refused;  // the newest
+  v1::StoreValues refused;  // the newest message with refused values
   std::map<ReaderId, std::vector<std::string>> log_requests;
   std::map<ReaderId, absl::Status> ended_logs;
   std::vector<std::string> log;
-  // The coordinator crashes after this many more commits, each of at most `commit_entries`, together with its
-  // unreleased effects; it stays down until Restart. -1: never.
+  // After this many more commits, each of at most `commit_entries` entries, the coordinator crashes: effects that it
+  // has not released are lost, and events are ignored until Restart. -1: never.
   int commits_left = -1;
   size_t commit_entries = Store::kEntriesMax;
   bool crashed = false;
@@ -264,7 +264,7 @@ class Harness {
   SessionId NewSession() { return SessionId(++sessions_); }
 
  private:
-  void Take(Output output) {
+  void HandleOutput(Output output) {
     std::vector<std::vector<Record>> turns;
     turns.push_back(std::move(output.records));
     for (std::vector<StoreEntry>& commit : MakeCommits(std::move(turns), commit_entries)) {
@@ -311,7 +311,7 @@ class Harness {
   void On(JobEnded&) {}
 
   absl::Duration lease_;
-  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
   uint64_t calls_ = 0;
   uint64_t watches_ = 1'000;
   uint64_t sessions_ = 0;

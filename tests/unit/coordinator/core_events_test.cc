@@ -1,5 +1,5 @@
-// Durable events and their readers across a coordinator's crash: with the production core on a manual clock, and
-// records that are stored commit by commit.
+// Durable events and their readers across a crash of the coordinator, with the production core on a manual clock and a
+// store that is written commit by commit.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -33,7 +33,7 @@ std::vector<uint64_t> OneTo(uint64_t last) {
   return steps;
 }
 
-TEST(CoreEvents, SentEvents_AreSentByTheNextCoordinator_WithTheSameSequences) {
+TEST(CoreEvents, PublishedEvents_AreSentByTheNextCoordinator_WithTheSameSequences) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 4);
@@ -54,7 +54,7 @@ TEST(CoreEvents, SentEvents_AreSentByTheNextCoordinator_WithTheSameSequences) {
 
 TEST(CoreEvents, ReconnectedWatcher_GetsEveryStepOnce_AndInOrder) {
   OneHost one;
-  one.host.remembers = true;
+  one.host.resends_facts = true;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 6);
   WatchPosition seen;
@@ -73,7 +73,7 @@ TEST(CoreEvents, ReconnectedWatcher_GetsEveryStepOnce_AndInOrder) {
 
 TEST(CoreEvents, WatcherThatWaitsWhileStepsAreRepeated_GetsOnlyNewOnes) {
   OneHost one(1);
-  one.host.remembers = true;
+  one.host.resends_facts = true;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 6);
   one.RestartCoordinator();
@@ -103,9 +103,9 @@ TEST(CoreEvents, StepsOfAnEndedRank_SurviveACoordinatorRestart) {
   EXPECT_THAT(StepsOf(one.harness.WatchFrom(kJob, WatchPosition{.sequence = 0, .step = 8})), ElementsAre(9, 10));
 }
 
-TEST(CoreEvents, EndOfRankZero_IsAcknowledgedWithItsNewestReports_OrAfterAMoment) {
+TEST(CoreEvents, EndOfRankZero_IsAcknowledgedWithItsNewestReports_OrAfterAShortWait) {
   OneHost one(1);
-  one.host.remembers = true;
+  one.host.resends_facts = true;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 8);
   one.host.Save(Key(kJob, 1, 0), 10);
@@ -294,7 +294,7 @@ TEST(CoreEvents, RepeatedReportOfASave_ChangesNothing_AndALaterGenerationMayGoBa
 class Story {
  public:
   Story(int commits, size_t entries) : host_(harness_, "w1", 2, 11) {
-    host_.remembers = true;
+    host_.resends_facts = true;
     host_.outbox_id = "outbox";
     harness_.commit_entries = entries;
     harness_.commits_left = commits;
@@ -405,7 +405,7 @@ TEST(CoreCrash, AtAnyCommit_LosesNothingThatWasAcknowledgedOrSent) {
   for (size_t entries : {size_t{12}, Store::kEntriesMax}) {
     int commits = 1;
     for (;; ++commits) {
-      SCOPED_TRACE(absl::StrCat("the coordinator dies with commit ", commits, " of at most ", entries, " entries"));
+      SCOPED_TRACE(absl::StrCat("the coordinator crashes with commit ", commits, " of at most ", entries, " entries"));
       Story story(commits, entries);
       bool crashed = story.Run();
       story.Check();

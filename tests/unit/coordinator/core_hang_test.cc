@@ -1,4 +1,4 @@
-// Hangs and stragglers through the core: from reports to events, examinations, failures and the state that remains.
+// Hangs and stragglers in the core: from reports to events, examinations and failures, and what a restart preserves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class CoreHangTest : public ::testing::Test {
     BringToRunning(harness_, host_, kHungJob);
     for (int i = 0; i < 5; ++i) {
       ++step_;
-      Speak(absl::Milliseconds(100));
+      ReportFor(absl::Milliseconds(100));
     }
   }
 
@@ -57,8 +57,8 @@ class CoreHangTest : public ::testing::Test {
     if (rank == stopped_) report.set_age_s(absl::ToDoubleSeconds(harness_.now - stopped_at_));
     return report;
   }
-  // Each rank (or the daemon for it) reports every half second.
-  void Speak(absl::Duration by) {
+  // For this time each rank, or the daemon for it, reports every half second.
+  void ReportFor(absl::Duration by) {
     for (absl::Time end = harness_.now + by; harness_.now < end;) {
       RankReportsReceived received{host_.session, {}};
       for (uint32_t rank = 0; rank < harness_.Get(kHungJob).spec().resources().ranks(); ++rank) {
@@ -95,7 +95,7 @@ TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted
   Begin();
   Stop(1);
 
-  Speak(absl::Seconds(5));
+  ReportFor(absl::Seconds(5));
 
   v1::Job job = harness_.Get(kHungJob);
   EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING) << job.reason();
@@ -113,7 +113,7 @@ TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted
 TEST_F(CoreHangTest, Daemon_ExaminesTheRank_AndTheReasonHasTheResult) {
   Begin();
   culprit_ = 1;
-  Speak(absl::Milliseconds(3600));
+  ReportFor(absl::Milliseconds(3600));
   ASSERT_THAT(host_.desired().examine(), SizeIs(1));
   const v1::ExamineRequest request = host_.desired().examine(0);
   EXPECT_EQ(request.key().rank(), 1u);
@@ -125,22 +125,22 @@ TEST_F(CoreHangTest, Daemon_ExaminesTheRank_AndTheReasonHasTheResult) {
   fact.mutable_examined()->set_cpu_share(0.98);
   host_.ReportFact(request.key(), fact);
   EXPECT_THAT(host_.desired().examine(), IsEmpty());
-  Speak(absl::Seconds(2));
+  ReportFor(absl::Seconds(2));
 
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
   EXPECT_THAT(harness_.Get(kHungJob).reason(),
               HasSubstr("rank 1 on w1 is spinning (CPU share 0.98, state R) and has not"));
 }
 
-TEST_F(CoreHangTest, AfterTheDecision_TheStackIsRequested_AndTheEndWaitsForItOnly) {
+TEST_F(CoreHangTest, AfterTheDecision_TheStackIsRequested_AndDelaysTheEndOfTheTrainers) {
   Begin();
   culprit_ = 1;
-  Speak(absl::Seconds(6));
-  ASSERT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING) << "it is decided and published immediately";
+  ReportFor(absl::Seconds(6));
+  ASSERT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING) << "the decision is published immediately";
   ASSERT_THAT(host_.desired().examine(), SizeIs(1));
   const v1::ExamineRequest request = host_.desired().examine(0);
   EXPECT_TRUE(request.with_stack());
-  EXPECT_THAT(host_.desired().trainers(), SizeIs(2)) << "it must still run to write its stack";
+  EXPECT_THAT(host_.desired().trainers(), SizeIs(2)) << "the rank must still run to write its stack";
 
   v1::Fact fact;
   fact.mutable_examined()->set_request_id(request.request_id());
@@ -155,7 +155,7 @@ TEST_F(CoreHangTest, AfterTheDecision_TheStackIsRequested_AndTheEndWaitsForItOnl
 TEST_F(CoreHangTest, MissingStack_IsNotWaitedForLong_AndIsExplained) {
   Begin();
   culprit_ = 1;
-  Speak(absl::Seconds(6));
+  ReportFor(absl::Seconds(6));
   ASSERT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
   const v1::ExamineRequest request = host_.desired().examine(0);
   harness_.Advance(kStackWait + absl::Milliseconds(200));
@@ -173,10 +173,10 @@ TEST_F(CoreHangTest, MissingStack_IsNotWaitedForLong_AndIsExplained) {
   EXPECT_EQ(harness_.Get(kHungJob).generation(), 2u);
 }
 
-TEST_F(CoreHangTest, Notify_ReportsOnce_AndAlsoTheEnd_AndDoesNotLearnFromIt) {
+TEST_F(CoreHangTest, OnHangNotify_ReportsTheHangAndItsEndOnce_AndLearnsNoStepTimeFromIt) {
   Begin(v1::ON_HANG_NOTIFY);
   Stop(1);
-  Speak(absl::Seconds(20));
+  ReportFor(absl::Seconds(20));
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(PublishedDecisions("hang"), SizeIs(1));
 
@@ -189,7 +189,7 @@ TEST_F(CoreHangTest, Notify_ReportsOnce_AndAlsoTheEnd_AndDoesNotLearnFromIt) {
   harness_.Handle(std::move(received));
   for (int i = 0; i < 4; ++i) {
     ++step_;
-    Speak(absl::Milliseconds(500));
+    ReportFor(absl::Milliseconds(500));
   }
 
   EXPECT_THAT(PublishedDecisions("hang"), SizeIs(2));
@@ -203,7 +203,7 @@ TEST_F(CoreHangTest, SlowSave_IsNoHang) {
   phase_ = "save";
   culprit_ = 0;
 
-  Speak(absl::Seconds(110));
+  ReportFor(absl::Seconds(110));
 
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
@@ -215,7 +215,7 @@ TEST_F(CoreHangTest, WaitForTheGrantOfTheLastSave_IsNoHang_HoweverFastSavesWere)
   phase_ = "leaving";
   culprit_ = 0;
 
-  Speak(absl::Seconds(110));
+  ReportFor(absl::Seconds(110));
 
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
@@ -227,12 +227,12 @@ TEST_F(CoreHangTest, PausesBetweenRetriesOfTheLastSave_AreNoHang_AlsoAfterACoord
   phase_ = "save";
   culprit_ = 0;
   host_.LastSaveFails(Key(kHungJob, 1, 0), 100'000, "No space left on device");
-  Speak(absl::Seconds(60));
+  ReportFor(absl::Seconds(60));
   harness_.Restart();
   harness_.alive.clear();
   host_.Attach();
 
-  Speak(absl::Seconds(60));
+  ReportFor(absl::Seconds(60));
 
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING) << harness_.Get(kHungJob).reason();
   EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
@@ -241,16 +241,16 @@ TEST_F(CoreHangTest, PausesBetweenRetriesOfTheLastSave_AreNoHang_AlsoAfterACoord
 TEST_F(CoreHangTest, RestartedCoordinator_WaitsAgain_AndKnowsTheStepTime) {
   Begin();
   culprit_ = 1;
-  Speak(absl::Seconds(4));
+  ReportFor(absl::Seconds(4));
 
   harness_.Restart();
   harness_.alive.clear();
   host_.Attach();
-  Speak(absl::Seconds(4));
+  ReportFor(absl::Seconds(4));
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING) << harness_.Get(kHungJob).reason();
 
   // The step time was stored, so the restarted coordinator need not learn it first.
-  Speak(absl::Seconds(4));
+  ReportFor(absl::Seconds(4));
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
   EXPECT_THAT(harness_.Get(kHungJob).reason(), HasSubstr("rank 1"));
 }
@@ -258,7 +258,7 @@ TEST_F(CoreHangTest, RestartedCoordinator_WaitsAgain_AndKnowsTheStepTime) {
 TEST_F(CoreHangTest, AfterAHangByTheDefaultLimit_TheLimitDoubles_AlsoAfterACoordinatorRestart) {
   Begin();
   culprit_ = 1;
-  Speak(absl::Seconds(9));
+  ReportFor(absl::Seconds(9));
   ASSERT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
   harness_.Advance(kStackWait);
   host_.Apply();
@@ -270,13 +270,13 @@ TEST_F(CoreHangTest, AfterAHangByTheDefaultLimit_TheLimitDoubles_AlsoAfterACoord
   host_.Attach();
   for (int i = 0; i < 4; ++i) {
     ++step_;
-    Speak(absl::Milliseconds(500));
+    ReportFor(absl::Milliseconds(500));
   }
 
   culprit_ = 1;
-  Speak(absl::Seconds(9));
+  ReportFor(absl::Seconds(9));
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING) << harness_.Get(kHungJob).reason();
-  Speak(absl::Seconds(4));
+  ReportFor(absl::Seconds(4));
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
 }
 
@@ -290,18 +290,18 @@ TEST_F(CoreHangTest, ReportsOfAnOlderGeneration_AreIgnored) {
     RankReportsReceived received{host_.session, {}};
     *received.reports.add_reports() = old;
     harness_.Handle(std::move(received));
-    Speak(absl::Milliseconds(500));
+    ReportFor(absl::Milliseconds(500));
   }
 
   EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
 }
 
-TEST_F(CoreHangTest, Straggler_IsReportedOnce_ShownInTheStatus_AndItsEndIsReported) {
+TEST_F(CoreHangTest, Straggler_IsReportedOnce_AndShownInTheStatus) {
   Begin();
   slow_ = 1;
   for (int i = 0; i < 160; ++i) {
     ++step_;
-    Speak(absl::Milliseconds(500));
+    ReportFor(absl::Milliseconds(500));
   }
 
   EXPECT_THAT(PublishedDecisions("straggler"), SizeIs(1));
@@ -314,14 +314,14 @@ TEST_F(CoreHangTest, Straggler_IsReportedOnce_ShownInTheStatus_AndItsEndIsReport
 TEST_F(CoreHangTest, Status_ShowsWhereARankWaits) {
   Begin();
   culprit_ = 1;
-  Speak(absl::Seconds(1));
+  ReportFor(absl::Seconds(1));
 
   EXPECT_EQ(harness_.Get(kHungJob).ranks(0).waits_in(), "all-reduce 11 (8 x fp64)");
   EXPECT_EQ(harness_.Get(kHungJob).ranks(1).waits_in(), "");
   EXPECT_NEAR(harness_.Get(kHungJob).learned_step_s(), 0.1, 1e-9);
 }
 
-TEST_F(CoreHangTest, HostDecisions_AreMergedIntoOneLinePerKey) {
+TEST_F(CoreHangTest, DecisionsOfHosts_AreMergedIntoOneLinePerKey) {
   v1::JobSpec spec = MakeSpec(2);
   FakeHost second(harness_, "w2", 1, 12);
   FakeHost first(harness_, "w1", 1, 11);

@@ -34,19 +34,19 @@ class FakeHost {
     attach.hello.set_outbox_id(outbox_id);
     harness.alive.push_back(session);
     harness.Handle(std::move(attach));
-    if (remembers && harness.welcomes.contains(session)) ResendFacts();
+    if (resends_facts && harness.welcomes.contains(session)) ResendFacts();
   }
   // The stream breaks; the daemon and its trainers continue.
   void Detach() {
     std::erase(harness.alive, session);
     harness.Handle(DetachHost{session});
   }
-  // Nothing is received any more, without any notification.
+  // The coordinator receives nothing from it any more, and is not notified.
   void Disconnect() { std::erase(harness.alive, session); }
   bool refused() const { return harness.ended_sessions.contains(session); }
   absl::Status refusal() const { return harness.ended_sessions.at(session); }
 
-  // Starts the desired trainers and ends the others. `start` false: the desired state is only stored so far.
+  // Starts the desired trainers and ends the others. `start` false: the daemon starts none of them yet.
   void Apply(bool start = true) {
     const v1::DesiredState& state = harness.desired[session];
     std::map<std::string, v1::TrainerKey> wanted;
@@ -77,7 +77,7 @@ class FakeHost {
   void ReportFact(const v1::TrainerKey& key, v1::Fact fact) {
     fact.set_sequence(++sequence);
     *fact.mutable_key() = key;
-    if (remembers) outbox.push_back(fact);
+    if (resends_facts) outbox.push_back(fact);
     HostFactsReceived received{session, {}};
     *received.batch.add_facts() = std::move(fact);
     harness.Handle(std::move(received));
@@ -88,7 +88,7 @@ class FakeHost {
     if (harness.acks.contains(session)) acked = std::max(acked, harness.acks.at(session));
     std::erase_if(outbox, [&](const v1::Fact& fact) { return fact.sequence() <= acked; });
     RankReportsReceived reports{session, {}};
-    for (const auto& [name, report] : kept_reports) *reports.reports.add_reports() = report;
+    for (const auto& [name, report] : step_reports) *reports.reports.add_reports() = report;
     harness.Handle(std::move(reports));
     HostFactsReceived facts{session, {}};
     for (const v1::Fact& fact : outbox) *facts.batch.add_facts() = fact;
@@ -111,7 +111,7 @@ class FakeHost {
     fact.mutable_saved()->set_manifest_hash(absl::StrCat("hash-", step, "-", key.generation()));
     ReportFact(key, std::move(fact));
   }
-  // A complete partial requests its name.
+  // A partial save is complete and requests a grant.
   void ReadySave(const v1::TrainerKey& key, uint64_t step, const std::string& hash) {
     v1::Fact fact;
     fact.mutable_save_ready()->set_step(step);
@@ -156,7 +156,7 @@ class FakeHost {
     fact.mutable_exited()->add_last_lines("the last line");
     ReportFact(key, std::move(fact));
   }
-  void Break(const v1::TrainerKey& key, uint64_t step) {
+  void ReportBroken(const v1::TrainerKey& key, uint64_t step) {
     v1::Fact fact;
     fact.mutable_broken()->set_step(step);
     fact.mutable_broken()->set_message("connection reset by peer");
@@ -176,9 +176,9 @@ class FakeHost {
       made.set_loss(5.0 / static_cast<double>(step));
       made.set_tokens(64);
       made.set_step_s(0.01);
-      if (remembers) {
-        *kept_reports[Name(key)].mutable_key() = key;
-        *kept_reports[Name(key)].add_steps() = made;
+      if (resends_facts) {
+        *step_reports[Name(key)].mutable_key() = key;
+        *step_reports[Name(key)].add_steps() = made;
       }
     }
     harness.Handle(std::move(received));
@@ -218,8 +218,8 @@ class FakeHost {
     ReportFact(key, std::move(fact));
   }
 
-  // Answers all requests.
-  void Look(bool there) {
+  // Answers all requests to look for a path.
+  void AnswerPathRequests(bool there) {
     RankReportsReceived received{session, {}};
     for (const v1::PathRequest& request : desired().look_for()) {
       v1::PathAnswer& answer = *received.reports.add_paths();
@@ -243,10 +243,10 @@ class FakeHost {
   std::string cluster;
   uint32_t protocol = limits::kProtocol;
   std::string outbox_id;
-  // Stores facts that are not acknowledged and rank 0's steps, and sends both again whenever it attaches.
-  bool remembers = false;
+  // Whether it stores unacknowledged facts and rank 0's steps, and sends both again whenever it attaches.
+  bool resends_facts = false;
   std::vector<v1::Fact> outbox;
-  std::map<std::string, v1::RankReport> kept_reports;
+  std::map<std::string, v1::RankReport> step_reports;
   SessionId session;
   v1::Inventory inventory;  // its resources, in addition to the cores and the address that all hosts have
   uint64_t sequence = 0;

@@ -33,8 +33,8 @@ TEST(CoreHosts, PauseAndDrainNow_GiveUpUnreachableHosts) {
     ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
     two.second.Disconnect();
     two.harness.Advance(absl::Seconds(4));
-    drain ? two.harness.Set("w2", v1::SetHostRequest::ACTION_DRAIN, "", /*at_once=*/true)
-          : two.harness.Pause(kJob, /*at_once=*/true);
+    drain ? two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_DRAIN, "", /*immediately=*/true)
+          : two.harness.Pause(kJob, /*immediately=*/true);
     two.first.Apply();
 
     EXPECT_EQ(two.harness.StateOf(kJob), drain ? v1::JOB_STATE_QUEUED : v1::JOB_STATE_PAUSED);
@@ -52,13 +52,13 @@ TEST(CoreHosts, PauseWithoutNow_WaitsForAnUnreachableHost) {
   EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_STOPPING);
 }
 
-TEST(CoreHosts, Forget_IsRefusedWithAllObstacles_AndIsThenPermanent) {
+TEST(CoreHosts, Forget_IsRefusedWithAllReasons_AndIsPermanentOnceItSucceeds) {
   ServingHosts two;
-  Reply reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET);
+  Reply reply = two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_FORGET);
   EXPECT_TRUE(absl::IsFailedPrecondition(reply.status));
   EXPECT_THAT(std::string(reply.status.message()), HasSubstr("its daemon is attached from ipv4:127.0.0.1:1"));
   EXPECT_THAT(std::string(reply.status.message()), HasSubstr("job job00000001 has rank 1 there"));
-  EXPECT_TRUE(absl::IsNotFound(two.harness.Set("w3", v1::SetHostRequest::ACTION_FORGET).status));
+  EXPECT_TRUE(absl::IsNotFound(two.harness.SetHostState("w3", v1::SetHostRequest::ACTION_FORGET).status));
 
   two.harness.Pause(kJob);
   two.first.Save(Key(kJob, 1, 0), 4);
@@ -66,10 +66,10 @@ TEST(CoreHosts, Forget_IsRefusedWithAllObstacles_AndIsThenPermanent) {
   two.second.Finish(Key(kJob, 1, 1), 4, true);
   ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PAUSED);
   two.second.Detach();
-  EXPECT_THAT(std::string(two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET).status.message()),
+  EXPECT_THAT(std::string(two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_FORGET).status.message()),
               HasSubstr("its lease has not expired"));
   two.harness.Advance(absl::Seconds(4));
-  reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET, "sold");
+  reply = two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_FORGET, "sold");
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_EQ(std::get<v1::HostStatus>(reply.response).name(), "w2");
 
@@ -90,9 +90,9 @@ TEST(CoreHosts, ReportsOfAForgottenHost_ChangeNothing) {
   ServingHosts two;
   two.second.Detach();
   two.harness.Advance(absl::Seconds(4));
-  two.harness.Set("w2", v1::SetHostRequest::ACTION_LOST);
+  two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_LOST);
   two.first.Apply();
-  ASSERT_TRUE(two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET).status.ok());
+  ASSERT_TRUE(two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_FORGET).status.ok());
   two.second.Attach();
   v1::Fact fact;
   fact.mutable_started()->set_pid(7);
@@ -114,7 +114,7 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_Withou
   second.Attach();
   first.Disconnect();
   harness.Advance(absl::Seconds(4));
-  harness.Set("w1", v1::SetHostRequest::ACTION_LOST);
+  harness.SetHostState("w1", v1::SetHostRequest::ACTION_LOST);
   second.Apply();
   ASSERT_EQ(harness.Get(kJob).generation(), 2u);
 
@@ -128,21 +128,21 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_Withou
   EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING) << job.reason();
   EXPECT_THAT(job.reason(), HasSubstr("not used: w1 (unreachable), w2 (rank 0 on w2 cannot resume there: the "
                                       "checkpoint of step 40"));
-  EXPECT_EQ(job.restarts(), 1u) << "the restart because of the lost host";
+  EXPECT_EQ(job.restarts(), 1u) << "only the restart because of the lost host";
   EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("waits for a host that has it")));
 
   harness.Advance(absl::Seconds(62));
-  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the folder may exist now: it is retried";
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the job is placed there again, because the folder may exist now";
   EXPECT_EQ(harness.Get(kJob).restarts(), 1u);
   EXPECT_EQ(harness.Get(kJob).planned_restarts(), 1u);
   second.Apply();
   second.ReportFact(Key(kJob, 3, 0), refused);
   second.Exit(Key(kJob, 3, 0), 1);
-  harness.Set("w1", v1::SetHostRequest::ACTION_UNCORDON);
+  harness.SetHostState("w1", v1::SetHostRequest::ACTION_UNCORDON);
   harness.Restart();
   second.Attach();
   harness.Advance(absl::Seconds(1));
-  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the next coordinator knows it too";
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "also in the next coordinator";
   first.running.clear();
   first.Attach();
   EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1");
@@ -172,7 +172,7 @@ TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
     harness.Advance(absl::Seconds(1));
     job = harness.Get(kJob);
     if (may_pass) {
-      EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << "it may fail there again, by policy: " << job.reason();
+      EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << "the policy retries on the same host: " << job.reason();
     } else {
       EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
       EXPECT_THAT(job.reason(), HasSubstr("no other host can run the job"));
@@ -187,7 +187,7 @@ TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
   ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
   spare.Attach();
 
-  Reply reply = harness.Set("w2", v1::SetHostRequest::ACTION_DRAIN, "new disk");
+  Reply reply = harness.SetHostState("w2", v1::SetHostRequest::ACTION_DRAIN, "new disk");
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_TRUE(std::get<v1::HostStatus>(reply.response).cordoned());
   EXPECT_TRUE(second.desired().trainers(0).stop());
@@ -207,14 +207,14 @@ TEST(CoreHosts, CordonedHost_GetsNoNewJobs_AndIsNamed_UntilItIsUncordoned) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
-  harness.Set("w1", v1::SetHostRequest::ACTION_CORDON, "disk");
+  harness.SetHostState("w1", v1::SetHostRequest::ACTION_CORDON, "disk");
   harness.Submit(MakeSpec(2), kJob);
   EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("not used: w1 (cordoned: disk)"));
   harness.Restart();
   host.Attach();
   EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("not used: w1 (cordoned: disk)")) << "durable";
 
-  harness.Set("w1", v1::SetHostRequest::ACTION_UNCORDON);
+  harness.SetHostState("w1", v1::SetHostRequest::ACTION_UNCORDON);
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
 }
 
@@ -268,10 +268,11 @@ TEST(CoreHosts, UnknownHost_IsAnsweredWithTheClosestName) {
   Harness harness;
   FakeHost host(harness, "worker-12", 2, 11);
   host.Attach();
-  Reply reply = harness.Set("worker-21", v1::SetHostRequest::ACTION_DRAIN);
+  Reply reply = harness.SetHostState("worker-21", v1::SetHostRequest::ACTION_DRAIN);
   EXPECT_TRUE(absl::IsNotFound(reply.status));
   EXPECT_EQ(reply.status.message(), "no host worker-21; did you mean worker-12?");
-  EXPECT_TRUE(absl::IsInvalidArgument(harness.Set("worker-12", v1::SetHostRequest::ACTION_UNSPECIFIED).status));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(harness.SetHostState("worker-12", v1::SetHostRequest::ACTION_UNSPECIFIED).status));
 }
 
 TEST(CoreHosts, ChosenAndExcludedHosts_AreRespected) {

@@ -1,4 +1,4 @@
-// The number of stored events per job and for the cluster, the order in which they are dropped, and their counting.
+// The limits of stored events per job and for the cluster, which events are dropped first, and how they are counted.
 #include <gmock/gmock.h>
 
 #include "coordinator/core/records.h"
@@ -15,8 +15,8 @@ TEST(CoreKeptEvents, OfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesAreCoun
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   std::string first = one.harness.WatchFrom(kJob, 0).front()->SerializeAsString();
-  constexpr uint64_t kTold = limits::kDurableEvents + 500;
-  for (uint64_t i = 0; i < kTold; ++i) {
+  constexpr uint64_t kReported = limits::kDurableEvents + 500;
+  for (uint64_t i = 0; i < kReported; ++i) {
     v1::Fact fact;
     fact.mutable_save_failed()->set_step(1 + i % 9);
     fact.mutable_save_failed()->set_message(std::string(10'000, 'x'));
@@ -37,11 +37,11 @@ TEST(CoreKeptEvents, OfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesAreCoun
   EXPECT_EQ(ListEventsOf(one.harness, kJob).dropped(), one.harness.events_dropped["durable"]);
   one.RestartCoordinator();
   EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped["durable"])
-      << "the next coordinator knows it";
+      << "also in the next coordinator";
 }
 
-// Regression: eight later jobs left only 16 of its events; the kill and the restart were dropped, but `why` reported no
-// loss.
+// Regression: eight later jobs reduced its events to 16; the kill and the restart were dropped, but `trainctl why`
+// reported no loss.
 TEST(CoreKeptEvents, OldFinishedJob_KeepsAllEvents_ButNoReports) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);

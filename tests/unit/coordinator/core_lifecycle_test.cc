@@ -242,10 +242,11 @@ TEST(CoreLifecycle, Find_IsById_ThenByPrefix_ThenByName_NewestFirst) {
     harness.Submit(spec, id);
   }
 
-  EXPECT_THAT(harness.Found("abcd0002"), ElementsAre("abcd0002")) << "an exact id wins over a prefix";
-  EXPECT_THAT(harness.Found("abcd"), ElementsAre("abcd00021", "abcd0002", "abcd0001")) << "not the job with that name";
-  EXPECT_THAT(harness.Found("lm"), ElementsAre("abcd00021", "abcd0002", "abcd0001"));
-  EXPECT_THAT(harness.Found("nothing"), IsEmpty());
+  EXPECT_THAT(harness.FoundIds("abcd0002"), ElementsAre("abcd0002")) << "an exact id wins over a prefix";
+  EXPECT_THAT(harness.FoundIds("abcd"), ElementsAre("abcd00021", "abcd0002", "abcd0001"))
+      << "not the job with that name";
+  EXPECT_THAT(harness.FoundIds("lm"), ElementsAre("abcd00021", "abcd0002", "abcd0001"));
+  EXPECT_THAT(harness.FoundIds("nothing"), IsEmpty());
   EXPECT_TRUE(absl::IsInvalidArgument(harness.Find("").status));
   const v1::FindJobsResponse found = std::get<v1::FindJobsResponse>(harness.Find("zzz").response);
   ASSERT_EQ(found.jobs_size(), 1);
@@ -313,7 +314,8 @@ TEST(CoreLifecycle, Logs_AreRequestedFromTheRanksHosts_AndEndWithTheirPushes) {
   EXPECT_THAT(std::string(harness.ended_logs.at(ReaderId(7)).message()), HasSubstr("w1"));
 }
 
-// Its daemon died with its newest steps; the next one immediately sends the fact from its disk.
+// The daemon of rank 0 has crashed, and with it the newest reports were lost. The next daemon sends the stored fact
+// immediately, and the reports when the trainer repeats them.
 TEST(CoreLifecycle, EndOfRankZero_WaitsForItsRepeatedReports) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);

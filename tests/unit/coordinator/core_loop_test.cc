@@ -1,4 +1,4 @@
-// The loop and the store: the effects of a store that refuses temporarily or permanently. One round at a time, no
+// The loop with a store that refuses commits temporarily or permanently. Each test runs single rounds, without
 // threads.
 #include "coordinator/core/core_loop.h"
 
@@ -17,20 +17,20 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // A memory store that refuses commits on request.
-class MoodyStore final : public Store {
+class RefusingStore final : public Store {
  public:
-  absl::StatusOr<Snapshot> Load(absl::string_view prefix) override { return kept_->Load(prefix); }
+  absl::StatusOr<Snapshot> Load(absl::string_view prefix) override { return base_->Load(prefix); }
   absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) override {
-    ++tried;
+    ++commits_tried;
     if (!refusal.ok()) return refusal;
-    return kept_->Commit(entries, expected_revision);
+    return base_->Commit(entries, expected_revision);
   }
 
   absl::Status refusal;
-  int tried = 0;
+  int commits_tried = 0;
 
  private:
-  std::unique_ptr<Store> kept_ = NewMemoryStore();
+  std::unique_ptr<Store> base_ = NewMemoryStore();
 };
 
 class Sink final : public EffectSink {
@@ -38,13 +38,13 @@ class Sink final : public EffectSink {
   void Release(Effect effect) override {
     if (auto* reply = std::get_if<Reply>(&effect)) replies[reply->call] = *reply;
     if (auto* line = std::get_if<WriteLog>(&effect)) log.push_back(line->text);
-    if (auto* send = std::get_if<SendToHost>(&effect)) sent += send->message.has_welcome() ? 1 : 0;
+    if (auto* send = std::get_if<SendToHost>(&effect)) welcomes_sent += send->message.has_welcome() ? 1 : 0;
     if (auto* send = std::get_if<SendToHost>(&effect)) acknowledged += send->message.has_ack() ? 1 : 0;
   }
 
   std::map<CallId, Reply> replies;
   std::vector<std::string> log;
-  int sent = 0;
+  int welcomes_sent = 0;
   int acknowledged = 0;
 };
 
@@ -63,7 +63,7 @@ class CoreLoopTest : public testing::Test {
         .contacts = nullptr,
         .observe = [this](const LoopRound& round, const Core&) { rounds_.push_back(round); },
         .stalled = [this](const std::string& why) { stalls_.push_back(why); },
-        .check_store = [this] { return place_; },
+        .check_store = [this] { return store_check_; },
         .failed = nullptr,
     });
     EXPECT_TRUE(Round().ok());
@@ -87,12 +87,12 @@ class CoreLoopTest : public testing::Test {
   }
 
   SimulatedClock clock_;
-  MoodyStore store_;
-  absl::Status place_;  // of the store
+  RefusingStore store_;
+  absl::Status store_check_;  // the result of checking the store's files
   Sink sink_;
   EventQueue queue_{100};
   std::vector<LoopRound> rounds_;
-  std::vector<std::string> stalls_;  // as sent to watchers
+  std::vector<std::string> stalls_;  // as reported to watchers; "": no longer stalled
   std::unique_ptr<CoreLoop> loop_;
 };
 
@@ -112,20 +112,20 @@ TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_A
   EXPECT_TRUE(sink_.replies.at(CallId(2)).status.ok()) << "reads continue";
   EXPECT_TRUE(absl::IsUnavailable(sink_.replies.at(CallId(3)).status));
   EXPECT_THAT(std::string(sink_.replies.at(CallId(3)).status.message()), HasSubstr("disk full"));
-  EXPECT_EQ(sink_.sent, 0) << "a daemon that attaches waits";
+  EXPECT_EQ(sink_.welcomes_sent, 0) << "a daemon that attaches waits";
 
   // Retries depend on time and not on events, and the log stays short.
-  int tried = store_.tried;
+  int commits_tried = store_.commits_tried;
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(Round().ok());
-  EXPECT_EQ(store_.tried, tried);
+  EXPECT_EQ(store_.commits_tried, commits_tried);
   size_t lines = sink_.log.size();
   for (int i = 0; i < 20; ++i) {
     clock_.AdvanceTime(absl::Seconds(1));
     ASSERT_TRUE(Round().ok());
   }
-  EXPECT_GT(store_.tried, tried + 10);
+  EXPECT_GT(store_.commits_tried, commits_tried + 10);
   EXPECT_EQ(sink_.log.size(), lines);
-  EXPECT_THAT(stalls_, ElementsAre("database or disk is full")) << "reported once, immediately";
+  EXPECT_THAT(stalls_, ElementsAre("database or disk is full")) << "reported immediately, and only once";
 
   store_.refusal = absl::OkStatus();
   clock_.AdvanceTime(absl::Seconds(2));
@@ -134,22 +134,22 @@ TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_A
   EXPECT_THAT(sink_.log, Contains(HasSubstr("the store accepts records again")));
   EXPECT_THAT(stalls_, ElementsAre("database or disk is full", ""));
   ASSERT_TRUE(Round().ok());
-  EXPECT_EQ(sink_.sent, 1) << "the waiting events are handled now";
+  EXPECT_EQ(sink_.welcomes_sent, 1) << "the waiting events are handled now";
   EXPECT_FALSE(rounds_.back().stalled);
   EXPECT_FALSE(store_.Load(absl::StrCat("job/", kJob))->records.empty());
 }
 
 TEST_F(CoreLoopTest, RemovedStore_EndsTheLoop_AlsoWithoutWrites) {
-  place_ = absl::UnavailableError("the disk does not answer");
+  store_check_ = absl::UnavailableError("the disk does not answer");
   clock_.AdvanceTime(absl::Seconds(1));
-  EXPECT_TRUE(Round().ok()) << "that may be temporary";
+  EXPECT_TRUE(Round().ok()) << "the error may be temporary";
 
-  place_ = absl::FailedPreconditionError("store.db was removed");
+  store_check_ = absl::FailedPreconditionError("store.db was removed");
   EXPECT_TRUE(Round().ok()) << "checked once per second";
   clock_.AdvanceTime(absl::Seconds(1));
   Submit(1);
 
-  EXPECT_EQ(Round(), place_);
+  EXPECT_EQ(Round(), store_check_);
   EXPECT_THAT(sink_.replies, IsEmpty());
 }
 
@@ -158,7 +158,7 @@ TEST_F(CoreLoopTest, FactsWithoutAWaiter_AreWrittenWithLaterOnes_OrSoon) {
   Submit(1);
   ASSERT_TRUE(Round().ok());
   ASSERT_TRUE(sink_.replies.at(CallId(1)).status.ok());
-  int tried = store_.tried;
+  int commits_tried = store_.commits_tried;
   const auto post = [&](uint64_t sequence) {
     HostFactsReceived received{SessionId(1), {}};
     v1::Fact& fact = *received.batch.add_facts();
@@ -170,19 +170,19 @@ TEST_F(CoreLoopTest, FactsWithoutAWaiter_AreWrittenWithLaterOnes_OrSoon) {
   };
   post(1);
   ASSERT_TRUE(Round().ok());
-  EXPECT_EQ(store_.tried, tried);
+  EXPECT_EQ(store_.commits_tried, commits_tried);
   EXPECT_EQ(sink_.acknowledged, 0) << "not durable yet";
 
   clock_.AdvanceTime(CoreLoop::kHoldMax);
   ASSERT_TRUE(Round().ok());
-  EXPECT_EQ(store_.tried, tried + 1);
+  EXPECT_EQ(store_.commits_tried, commits_tried + 1);
   EXPECT_EQ(sink_.acknowledged, 1);
 
   post(2);
   ASSERT_TRUE(Round().ok());
   ASSERT_TRUE(queue_.TryPost(CancelJob{CallId(2), JobId(kJob), "enough"}));
   ASSERT_TRUE(Round().ok());
-  EXPECT_EQ(store_.tried, tried + 2) << "both in one commit";
+  EXPECT_EQ(store_.commits_tried, commits_tried + 2) << "both in one commit";
   EXPECT_EQ(sink_.acknowledged, 2);
   EXPECT_TRUE(sink_.replies.contains(CallId(2)));
 }
@@ -199,14 +199,14 @@ TEST_F(CoreLoopTest, StopWithAFullDisk_RetriesOnce_AndAcknowledgesNothingElse) {
   store_.refusal = absl::UnavailableError("disk I/O error");
   Submit(1);
   ASSERT_TRUE(Round().ok());
-  int tried = store_.tried;
+  int commits_tried = store_.commits_tried;
   queue_.Close();
 
   auto handled = loop_->RunOnce(absl::InfinitePast());
 
   ASSERT_TRUE(handled.ok());
   EXPECT_EQ(*handled, 0u) << "the loop's thread may end";
-  EXPECT_EQ(store_.tried, tried + 1);
+  EXPECT_EQ(store_.commits_tried, commits_tried + 1);
   EXPECT_THAT(sink_.replies, IsEmpty());
 }
 

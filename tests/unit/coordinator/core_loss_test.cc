@@ -1,5 +1,5 @@
-// Unreachable hosts, with the production core on a manual clock: what is waited for, what counts as lost, and what a
-// restarted coordinator may decide.
+// Unreachable hosts, with the production core on a manual clock: how long the core waits for them, when they are lost,
+// and what a restarted coordinator may decide.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -12,20 +12,20 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr char kWaits[] = "all-reduce 17 (64 x fp32)";
+constexpr char kWaitedOperation[] = "all-reduce 17 (64 x fp32)";
 
-// A third host is spare.
+// Two hosts with a job, and a spare host.
 struct LossCluster : TwoHosts {
   explicit LossCluster(bool running = true, double abandon_after_s = 600)
       : TwoHosts(running, abandon_after_s), spare(harness, "w3", 1, 33) {}
-  // The ranks of reachable hosts continue to report: they wait, or step.
+  // For this time rank 0 continues to report: it waits in an operation, or makes steps.
   void Wait(absl::Duration time, const std::string& waits_in, bool steps = false) {
     for (absl::Time end = harness.now + time; harness.now < end;) {
       first.ReportPosition(Key(kJob, Get().generation(), 0), "train", steps ? ++step : step, waits_in);
       harness.Advance(absl::Milliseconds(500));
     }
   }
-  // Enough time to learn the step time.
+  // Reports enough steps for the coordinator to learn the step time.
   void Learn() {
     for (int i = 0; i < 20; ++i) {
       ++step;
@@ -63,7 +63,7 @@ TEST(CoreLoss, BrokenCollective_AndAnExpiredLease_LoseTheHost_AndASpareIsUsed) {
   LossCluster cluster;
   cluster.spare.Attach();
   cluster.second.Disconnect();
-  cluster.first.Break(Key(kJob, 1, 0), 3);
+  cluster.first.ReportBroken(Key(kJob, 1, 0), 3);
   cluster.harness.Advance(absl::Seconds(1));
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().generation(), 1u) << "the lease of w2 has not expired";
@@ -83,7 +83,7 @@ TEST(CoreLoss, BrokenCollective_AndAnExpiredLease_LoseTheHost_AndASpareIsUsed) {
   EXPECT_EQ(cluster.Get().checkpoints_size(), 0) << "fenced";
 }
 
-TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastStep_NotOfItsReport) {
+TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinALeaseAndTwoSteps_CountedFromTheLastStep) {
   LossCluster cluster;
   cluster.spare.Attach();
   cluster.Learn();
@@ -98,11 +98,11 @@ TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastS
   report.set_phase_s(0.5);
   cluster.harness.Handle(std::move(received));
   while (cluster.Get().state() == v1::JOB_STATE_RUNNING && cluster.harness.now - cut < absl::Seconds(60)) {
-    cluster.first.ReportPosition(Key(kJob, 1, 0), "train", cluster.step, kWaits);
+    cluster.first.ReportPosition(Key(kJob, 1, 0), "train", cluster.step, kWaitedOperation);
     cluster.harness.Advance(absl::Milliseconds(100));
   }
   EXPECT_GT(cluster.harness.now - cut, absl::Milliseconds(2'400));
-  EXPECT_LE(cluster.harness.now - cut, absl::Seconds(3.2)) << "learned: 0.1 s";
+  EXPECT_LE(cluster.harness.now - cut, absl::Seconds(3.2)) << "the learned step time is 0.1 s";
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("every reachable rank waits in all-reduce 17")));
@@ -119,7 +119,7 @@ TEST(CoreLoss, HostDisconnectedBeforeGo_IsNotLost_WhileItsPeersWait) {
   ASSERT_GT(cluster.Get().learned_step_s(), 0);
   cluster.step = 0;
   cluster.second.Disconnect();
-  cluster.Wait(absl::Seconds(25), kWaits);
+  cluster.Wait(absl::Seconds(25), kWaitedOperation);
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << cluster.Get().reason();
   cluster.second.Attach();
   EXPECT_TRUE(cluster.second.desired().trainers(0).go());
@@ -131,7 +131,7 @@ TEST(CoreLoss, HostDisconnectedBeforeItsFirstStep_IsReplaced_AfterTheTimeOfFormi
   cluster.spare.Attach();
   cluster.second.Disconnect();
   cluster.step = 0;
-  cluster.Wait(absl::Seconds(32), kWaits);
+  cluster.Wait(absl::Seconds(32), kWaitedOperation);
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().generation(), 2u);
   EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
@@ -197,8 +197,8 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
   cluster.harness.Advance(absl::Seconds(65));
   ASSERT_EQ(cluster.spare.desired().look_for_size(), 1);
   EXPECT_EQ(cluster.spare.desired().look_for(0).path(), "/runs/x/step-40");
-  cluster.spare.Look(/*there=*/true);
-  other.Look(/*there=*/false);
+  cluster.spare.AnswerPathRequests(/*there=*/true);
+  other.AnswerPathRequests(/*there=*/false);
   cluster.harness.Advance(absl::Seconds(30));
 
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << "two ranks, and only one available host";
@@ -215,18 +215,18 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
   EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original continues";
   cluster.first.Disconnect();
   cluster.harness.Advance(absl::Seconds(65));
-  other.Look(/*there=*/true);
-  cluster.spare.Look(/*there=*/true);
+  other.AnswerPathRequests(/*there=*/true);
+  cluster.spare.AnswerPathRequests(/*there=*/true);
   cluster.harness.Advance(absl::Seconds(1));
   EXPECT_EQ(cluster.Get().generation(), 2u) << "the folder is shared now";
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("abandon: host w1 is lost")));
 }
 
-TEST(CoreLoss, OperatorsForget_LosesAHostImmediately) {
+TEST(CoreLoss, HostThatAnOperatorGivesUp_IsLostImmediately) {
   LossCluster cluster;
   cluster.spare.Attach();
   cluster.second.Disconnect();
-  cluster.harness.Set("w2", v1::SetHostRequest::ACTION_LOST, "burnt");
+  cluster.harness.SetHostState("w2", v1::SetHostRequest::ACTION_LOST, "burnt");
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
@@ -238,9 +238,9 @@ TEST(CoreLoss, RestartNow_OfAnUnreachableJob_StartsItElsewhere) {
   cluster.first.Disconnect();
   cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(5));
-  cluster.harness.RestartAsked(kJob);
+  cluster.harness.RequestRestart(kJob);
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STOPPING) << "it waits for its hosts";
-  cluster.harness.RestartAsked(kJob, /*at_once=*/true);
+  cluster.harness.RequestRestart(kJob, /*immediately=*/true);
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_QUEUED);
 }
 
@@ -316,7 +316,7 @@ TEST(CoreAdoption, FailureWithAHostThatNeverReturns_IsDecidedAfterItsLease) {
 TEST(CoreAdoption, LostRanks_StayLostAfterACoordinatorRestart) {
   LossCluster cluster;
   cluster.second.Disconnect();
-  cluster.first.Break(Key(kJob, 1, 0), 3);
+  cluster.first.ReportBroken(Key(kJob, 1, 0), 3);
   cluster.harness.Advance(absl::Seconds(4));
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING) << "it waits for a slot";

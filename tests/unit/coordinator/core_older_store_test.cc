@@ -1,5 +1,5 @@
-// A store that was restored from an older copy, with the production core on a manual clock: running jobs that are not
-// recorded are left alone.
+// A store that was restored from an older copy, with the production core on a manual clock: the coordinator does not
+// end running jobs that the store does not know.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -51,8 +51,8 @@ TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndContinues) {
 }
 
 // A job of one rank runs, and the coordinator's store is older than its submission.
-struct Unknown {
-  Unknown() : host(harness, "w1", 2, 11) {
+struct UnknownJob {
+  UnknownJob() : host(harness, "w1", 2, 11) {
     host.cluster = "cluster";
     host.Attach();
     older = harness.records;
@@ -74,7 +74,7 @@ struct Unknown {
 };
 
 TEST(CoreUnknownJobs, AreLeftAlone_KeepTheirSlots_AndAreReportedOnce) {
-  Unknown world;
+  UnknownJob world;
   world.host.Apply();
   world.host.Detach();
   world.host.Attach();
@@ -83,7 +83,7 @@ TEST(CoreUnknownJobs, AreLeftAlone_KeepTheirSlots_AndAreReportedOnce) {
   EXPECT_THAT(world.host.desired().unknown_jobs(), ::testing::ElementsAre(kJob));
   EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 1u);
   EXPECT_THAT(world.harness.HostOf("w1").unknown_jobs(), ::testing::ElementsAre(kJob));
-  EXPECT_THAT(world.harness.Found("job0"), ::testing::ElementsAre(kJob));
+  EXPECT_THAT(world.harness.FoundIds("job0"), ::testing::ElementsAre(kJob));
   EXPECT_THAT(std::string(world.harness.Pause(kJob).status.message()), HasSubstr("job job00000001 runs on w1, but"));
   EXPECT_TRUE(absl::IsAlreadyExists(world.harness.Submit(MakeSpec(1), kJob).status));
   std::vector<std::string> notices = world.harness.ClusterNotices();
@@ -99,8 +99,8 @@ TEST(CoreUnknownJobs, AreLeftAlone_KeepTheirSlots_AndAreReportedOnce) {
   EXPECT_THAT(world.harness.ClusterNotices(), Contains(HasSubstr("has ended; its slots are free")));
 }
 
-TEST(CoreUnknownJobs, Cancel_EndsOne_AlsoAfterACoordinatorRestart) {
-  Unknown world;
+TEST(CoreUnknownJobs, Cancel_EndsThem_AlsoAfterACoordinatorRestart) {
+  UnknownJob world;
   EXPECT_TRUE(absl::IsFailedPrecondition(world.harness.CancelSaved(kJob).status));
   Reply reply = world.harness.Cancel(kJob);
   ASSERT_TRUE(reply.status.ok()) << reply.status;
@@ -118,7 +118,7 @@ TEST(CoreUnknownJobs, Cancel_EndsOne_AlsoAfterACoordinatorRestart) {
 }
 
 TEST(CoreUnknownJobs, NewerStore_AdoptsTheJobAgain_AlsoIfItHasEndedMeanwhile) {
-  Unknown world;
+  UnknownJob world;
   world.host.Save(Key(kJob, 1, 0), 10);
   world.host.FinishOnly(Key(kJob, 1, 0), 10);
   world.StartOn(world.newer);
@@ -131,7 +131,7 @@ TEST(CoreUnknownJobs, NewerStore_AdoptsTheJobAgain_AlsoIfItHasEndedMeanwhile) {
   EXPECT_EQ(world.harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED) << world.harness.Get(kJob).reason();
 }
 
-TEST(CoreUnknownJobs, LeftoversOfForgottenJobs_AndOfOtherClusters_AreEnded) {
+TEST(CoreUnknownJobs, TrainersOfForgottenJobs_AndOfOtherClusters_AreEnded) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11), away(harness, "w2", 1, 22);
   host.cluster = away.cluster = "cluster";
@@ -139,7 +139,7 @@ TEST(CoreUnknownJobs, LeftoversOfForgottenJobs_AndOfOtherClusters_AreEnded) {
   harness.Submit(MakeSpec(1), kJob);
   away.Apply();
   away.Disconnect();
-  harness.Set("w2", v1::SetHostRequest::ACTION_LOST);
+  harness.SetHostState("w2", v1::SetHostRequest::ACTION_LOST);
   harness.Cancel(kJob);
   for (int i = 0; i < 30; ++i) {
     harness.Submit(MakeSpec(4), absl::StrCat("job000001", 10 + i));
@@ -159,7 +159,7 @@ TEST(CoreUnknownJobs, LeftoversOfForgottenJobs_AndOfOtherClusters_AreEnded) {
 }
 
 TEST(CoreUnknownJobs, DaemonThatWouldEndThem_IsRefused) {
-  Unknown world;
+  UnknownJob world;
   world.host.Disconnect();
   world.harness.Restart();
   world.host.protocol = limits::kUnknownJobsProtocol - 1;

@@ -57,8 +57,8 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeContinuesFromTheS
   EXPECT_THAT(one.harness.Decisions(kJob), Contains("operator: resumed"));
 }
 
-// Regression: protobuf writes text that was cut inside a character, but then refuses to read it, and with it the whole
-// store.
+// Regression: protobuf writes text that was cut inside a character, but refuses to read it, so the whole store could
+// not be read.
 TEST(CoreOperations, LongReasonInAnyScript_IsReadByTheNextCoordinator) {
   std::string reason = "x";
   for (int i = 0; i < 1'000; ++i) reason += "ж";
@@ -81,7 +81,7 @@ TEST(CoreOperations, PauseAndRestart_SurviveACoordinatorRestart) {
   for (bool pause : {true, false}) {
     OperatedHost one;
     BringToRunning(one.harness, one.host, kJob);
-    pause ? one.harness.Pause(kJob) : one.harness.RestartAsked(kJob);
+    pause ? one.harness.Pause(kJob) : one.harness.RequestRestart(kJob);
     one.host.Disconnect();
     one.harness.Restart();
     one.host.Attach();
@@ -122,7 +122,7 @@ TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGen
   for (bool pause : {true, false}) {
     OperatedHost one;
     BringToRunning(one.harness, one.host, kJob);
-    pause ? one.harness.Pause(kJob) : one.harness.RestartAsked(kJob);
+    pause ? one.harness.Pause(kJob) : one.harness.RequestRestart(kJob);
     ASSERT_TRUE(one.host.desired().trainers(0).stop_needs_save());
     EXPECT_EQ(one.host.desired().trainers(0).stop_request(), 1u);
     one.host.SaveFails(Key(kJob, 1, 0), 5, /*stop_request=*/1);
@@ -150,12 +150,12 @@ TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGen
   }
 }
 
-TEST(CoreOperations, FailedSave_UndoesNoCancel_NoImmediateEnd_AndNoUnrelatedRequest) {
+TEST(CoreOperations, FailedSave_UndoesNeitherACancel_NorAnImmediatePause_NorAnUnrelatedRequest) {
   OperatedHost regular;
   BringToRunning(regular.harness, regular.host, kJob);
   regular.harness.Pause(kJob);
   regular.host.SaveFails(Key(kJob, 1, 0), 5);
-  EXPECT_EQ(regular.Get().state(), v1::JOB_STATE_STOPPING) << "the save of an interval";
+  EXPECT_EQ(regular.Get().state(), v1::JOB_STATE_STOPPING) << "the failed save was not made for the pause";
 
   OperatedHost cancelled;
   BringToRunning(cancelled.harness, cancelled.host, kJob);
@@ -169,19 +169,19 @@ TEST(CoreOperations, FailedSave_UndoesNoCancel_NoImmediateEnd_AndNoUnrelatedRequ
   cancelled.host.Finish(Key(kJob, 1, 1), 6, true);
   EXPECT_EQ(cancelled.Get().state(), v1::JOB_STATE_CANCELLED);
 
-  OperatedHost at_once;
-  BringToRunning(at_once.harness, at_once.host, kJob);
-  at_once.harness.Pause(kJob);
-  at_once.harness.Pause(kJob, /*at_once=*/true);
-  at_once.host.SaveFails(Key(kJob, 1, 0), 5, /*stop_request=*/1);
-  at_once.host.Apply();
-  EXPECT_EQ(at_once.Get().state(), v1::JOB_STATE_PAUSED) << "without a save, as requested";
+  OperatedHost immediate;
+  BringToRunning(immediate.harness, immediate.host, kJob);
+  immediate.harness.Pause(kJob);
+  immediate.harness.Pause(kJob, /*immediately=*/true);
+  immediate.host.SaveFails(Key(kJob, 1, 0), 5, /*stop_request=*/1);
+  immediate.host.Apply();
+  EXPECT_EQ(immediate.Get().state(), v1::JOB_STATE_PAUSED) << "without a save, as requested";
 }
 
 TEST(CoreOperations, Events_ComeInPages_OfAFewMegabytes) {
   OperatedHost one;
   for (int i = 0; i < 4'000; ++i) {
-    one.harness.Set("w1", v1::SetHostRequest::ACTION_CORDON, std::string(1'000, 'x'));
+    one.harness.SetHostState("w1", v1::SetHostRequest::ACTION_CORDON, std::string(1'000, 'x'));
   }
   v1::ListEventsRequest request;
   request.set_limit(10'000);
@@ -201,8 +201,8 @@ TEST(CoreOperations, Events_ComeInPages_OfAFewMegabytes) {
     events += page.events_size();
     ++pages;
     request.set_page_token(page.next_page_token());
-    // The time of other events counts in none of them.
-    one.harness.Set("w1", v1::SetHostRequest::ACTION_UNCORDON);
+    // Events that are published between two pages are in no page.
+    one.harness.SetHostState("w1", v1::SetHostRequest::ACTION_UNCORDON);
   } while (!request.page_token().empty());
 
   EXPECT_GT(pages, 1);
@@ -237,7 +237,7 @@ TEST(CoreOperations, ResumeWithoutACheckpoint_IsRefused_UnlessFromTheStart) {
   OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 5);
-  one.harness.Pause(kJob, /*at_once=*/true);
+  one.harness.Pause(kJob, /*immediately=*/true);
   one.host.Apply();
   ASSERT_EQ(one.Get().state(), v1::JOB_STATE_PAUSED);
 
@@ -271,8 +271,8 @@ TEST(CoreOperations, Restart_IsNotCountedAgainstMaxRestarts) {
   OperatedHost one;
   for (uint64_t generation = 1; generation <= 3; ++generation) {
     BringToRunning(one.harness, one.host, kJob);
-    ASSERT_TRUE(one.harness.RestartAsked(kJob).status.ok());
-    EXPECT_TRUE(one.harness.RestartAsked(kJob).status.ok()) << "a repeated request has no effect";
+    ASSERT_TRUE(one.harness.RequestRestart(kJob).status.ok());
+    EXPECT_TRUE(one.harness.RequestRestart(kJob).status.ok()) << "a repeated request has no effect";
     one.StopAndSave(generation, generation * 2);
     EXPECT_EQ(one.Get().generation(), generation + 1);
   }
@@ -283,7 +283,7 @@ TEST(CoreOperations, Restart_IsNotCountedAgainstMaxRestarts) {
 TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButNotDuringASave) {
   OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
-  one.harness.RestartAsked(kJob);
+  one.harness.RequestRestart(kJob);
   for (int i = 0; i < 40; ++i) {
     one.host.ReportPosition(Key(kJob, 1, 0), "save", 5, "");
     one.harness.Advance(absl::Milliseconds(500));
@@ -297,19 +297,20 @@ TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButNot
 
 TEST(CoreOperations, InvalidRequests_AreRefusedWithTheState) {
   OperatedHost one;
-  EXPECT_TRUE(absl::IsNotFound(one.harness.RestartAsked("job0000none").status));
+  EXPECT_TRUE(absl::IsNotFound(one.harness.RequestRestart("job0000none").status));
   EXPECT_TRUE(absl::IsNotFound(one.harness.Pause("job0000none").status));
   EXPECT_TRUE(absl::IsNotFound(one.harness.Resume("job0000none").status));
   EXPECT_TRUE(absl::IsFailedPrecondition(one.harness.Resume(kJob).status));
   one.harness.Cancel(kJob);
   one.host.Apply();
   ASSERT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
-  for (const Reply& reply : {one.harness.RestartAsked(kJob), one.harness.Pause(kJob), one.harness.Resume(kJob)}) {
+  for (const Reply& reply : {one.harness.RequestRestart(kJob), one.harness.Pause(kJob), one.harness.Resume(kJob)}) {
     EXPECT_TRUE(absl::IsFailedPrecondition(reply.status));
     EXPECT_THAT(std::string(reply.status.message()), HasSubstr("CANCELLED"));
   }
   one.harness.Submit(MakeSpec(9), "job0000wait");
-  EXPECT_THAT(std::string(one.harness.RestartAsked("job0000wait").status.message()), HasSubstr("is QUEUED (waits for"));
+  EXPECT_THAT(std::string(one.harness.RequestRestart("job0000wait").status.message()),
+              HasSubstr("is QUEUED (waits for"));
 }
 
 TEST(CoreOperations, CancelOverridesAPause) {

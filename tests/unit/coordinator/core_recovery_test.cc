@@ -83,7 +83,7 @@ TEST(CoreRecovery, Refusal_FailsImmediatelyWithItsMessage) {
 TEST(CoreRecovery, RefusalBehindABrokenCollective_IsTheCause) {
   RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
-  one.host.Break(Key(kJob, 1, 0), 3);
+  one.host.ReportBroken(Key(kJob, 1, 0), 3);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RECOVERING);
   EXPECT_EQ(one.host.desired().trainers_size(), 2) << "the cause gets a moment to arrive";
 
@@ -100,7 +100,7 @@ TEST(CoreRecovery, RefusalBehindABrokenCollective_IsTheCause) {
 TEST(CoreRecovery, BrokenCollectiveWithoutAnyOtherCause_RestartsAfterAMoment) {
   RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
-  one.host.Break(Key(kJob, 1, 0), 3);
+  one.host.ReportBroken(Key(kJob, 1, 0), 3);
   one.host.Exit(Key(kJob, 1, 0), 3);
 
   one.harness.Advance(absl::Milliseconds(400));
@@ -111,7 +111,7 @@ TEST(CoreRecovery, BrokenCollectiveWithoutAnyOtherCause_RestartsAfterAMoment) {
   EXPECT_THAT(one.harness.records.at("job/job00000001"), HasSubstr("test-job"));
 }
 
-TEST(CoreRecovery, WrongDigest_FailsTheJobByName) {
+TEST(CoreRecovery, WrongDigest_FailsTheJob_AndNamesTheRank) {
   RecoveringHost one;
   one.host.Apply();
   one.host.Register(Key(kJob, 1, 1), "deadbeef");
@@ -135,7 +135,7 @@ TEST(CoreRecovery, ExitWithZeroBeforeTheLastStep_IsAFailure) {
   EXPECT_NE(one.Get().state(), v1::JOB_STATE_CANCELLED);
 }
 
-TEST(CoreRecovery, TrainerThatCannotBeStarted_IsNotRetried) {
+TEST(CoreRecovery, TrainerThatCannotBeStarted_FailsTheJob) {
   RecoveringHost one(1);
   v1::Fact fact;
   fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
@@ -255,7 +255,7 @@ TEST(CoreFencing, SecondDaemonOfAName_IsRefusedWhileTheFirstRuns_ThenTakesOver) 
   EXPECT_TRUE(absl::IsAborted(one.host.refusal())) << "a newer daemon has attached";
 }
 
-TEST(CoreFencing, HostWithTrainersOfAnotherCluster_IsNotAskedToEndThem) {
+TEST(CoreFencing, HostWithTrainersOfAnotherCluster_IsNotOrderedToEndThem) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.cluster = "theirs";

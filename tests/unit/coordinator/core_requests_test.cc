@@ -74,14 +74,14 @@ class Fuzzer {
  public:
   explicit Fuzzer(uint64_t seed) : random_(seed) {}
 
-  // Sets up to four fields of `request` to unintended values.
-  void Spoil(Message* request) {
-    for (uint64_t i = Dice(4) + 1; i > 0; --i) SpoilOne(request, 0);
+  // Sets one to four fields of `request` to values that a client would not send intentionally.
+  void Corrupt(Message* request) {
+    for (uint64_t i = Dice(4) + 1; i > 0; --i) CorruptField(request, 0);
   }
   uint64_t Dice(uint64_t sides) { return random_() % sides; }
 
  private:
-  void SpoilOne(Message* message, int depth) {
+  void CorruptField(Message* message, int depth) {
     const auto& descriptor = *message->GetDescriptor();
     if (descriptor.field_count() == 0) return;
     const FieldDescriptor& field = *descriptor.field(static_cast<int>(Dice(descriptor.field_count())));
@@ -89,7 +89,7 @@ class Fuzzer {
     if (field.message_type() != nullptr) {
       if (field.is_repeated() || depth > 8) return;
       if (Dice(12) == 0) return r.ClearField(message, &field);
-      return SpoilOne(r.MutableMessage(message, &field), depth + 1);
+      return CorruptField(r.MutableMessage(message, &field), depth + 1);
     }
     if (Dice(16) == 0) return r.ClearField(message, &field);
     const uint64_t count = !field.is_repeated() ? 1 : Dice(20) == 0 ? 5'000 : Dice(4);
@@ -101,10 +101,10 @@ class Fuzzer {
     const bool add = field.is_repeated();
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_UINT32:
-        return add ? r.AddUInt32(message, &field, static_cast<uint32_t>(Whole()))
-                   : r.SetUInt32(message, &field, static_cast<uint32_t>(Whole()));
+        return add ? r.AddUInt32(message, &field, static_cast<uint32_t>(Integer()))
+                   : r.SetUInt32(message, &field, static_cast<uint32_t>(Integer()));
       case FieldDescriptor::CPPTYPE_UINT64:
-        return add ? r.AddUInt64(message, &field, Whole()) : r.SetUInt64(message, &field, Whole());
+        return add ? r.AddUInt64(message, &field, Integer()) : r.SetUInt64(message, &field, Integer());
       case FieldDescriptor::CPPTYPE_DOUBLE:
         return add ? r.AddDouble(message, &field, Real()) : r.SetDouble(message, &field, Real());
       case FieldDescriptor::CPPTYPE_BOOL:
@@ -121,7 +121,7 @@ class Fuzzer {
     }
   }
 
-  uint64_t Whole() {
+  uint64_t Integer() {
     const uint64_t values[] = {0,
                                1,
                                2,
@@ -207,7 +207,7 @@ class Fuzzer {
 using MakeEvent = std::function<Event(const Message&, uint64_t call)>;
 
 template <typename E, typename Request>
-MakeEvent Whole() {
+MakeEvent PassRequest() {
   return [](const Message& request, uint64_t call) -> Event {
     return E{CallId(call), static_cast<const Request&>(request)};
   };
@@ -242,18 +242,18 @@ std::map<std::string, MakeEvent> Methods() {
   methods["FindJobs"] = [](const Message& request, uint64_t call) -> Event {
     return FindJobs{CallId(call), static_cast<const v1::FindJobsRequest&>(request).text()};
   };
-  methods["List"] = Whole<ListJobs, v1::ListRequest>();
-  methods["Restart"] = Whole<RestartJob, v1::RestartRequest>();
-  methods["Pause"] = Whole<PauseJob, v1::PauseRequest>();
-  methods["Save"] = Whole<SaveJob, v1::SaveRequest>();
-  methods["Resume"] = Whole<ResumeJob, v1::ResumeRequest>();
-  methods["SetHost"] = Whole<SetHost, v1::SetHostRequest>();
-  methods["ListEvents"] = Whole<ListEvents, v1::ListEventsRequest>();
+  methods["List"] = PassRequest<ListJobs, v1::ListRequest>();
+  methods["Restart"] = PassRequest<RestartJob, v1::RestartRequest>();
+  methods["Pause"] = PassRequest<PauseJob, v1::PauseRequest>();
+  methods["Save"] = PassRequest<SaveJob, v1::SaveRequest>();
+  methods["Resume"] = PassRequest<ResumeJob, v1::ResumeRequest>();
+  methods["SetHost"] = PassRequest<SetHost, v1::SetHostRequest>();
+  methods["ListEvents"] = PassRequest<ListEvents, v1::ListEventsRequest>();
   return methods;
 }
 
-// A request that has an effect, which the fuzzer then corrupts.
-void Begin(Message* request, uint64_t number) {
+// Fills in a request that would have an effect; the fuzzer then corrupts it.
+void FillValid(Message* request, uint64_t number) {
   const auto& descriptor = *request->GetDescriptor();
   const auto& r = *request->GetReflection();
   if (auto* submit = dynamic_cast<v1::SubmitRequest*>(request); submit != nullptr) {
@@ -271,9 +271,9 @@ void Begin(Message* request, uint64_t number) {
   }
 }
 
-class Fuzzed {
+class FuzzedCluster {
  public:
-  Fuzzed() : host_(harness, "w1", 4, 11) {
+  FuzzedCluster() : host_(harness, "w1", 4, 11) {
     host_.Attach();
     harness.Submit(MakeSpec(2), kJob);
     BringToRunning(harness, host_, kJob);
@@ -283,17 +283,18 @@ class Fuzzed {
   void Send(uint64_t number, const std::string& method, const MakeEvent& make, const Message& type) {
     Fuzzer fuzzer(number);
     std::unique_ptr<Message> request(type.New());
-    Begin(request.get(), number);
-    fuzzer.Spoil(request.get());
+    FillValid(request.get(), number);
+    fuzzer.Corrupt(request.get());
     const auto what = [&] {
       return absl::StrCat("request ", number, " of ", method, ":\n", request->ShortDebugString().substr(0, 2'000));
     };
 
     const clock_t begin = clock();
     absl::Status status = CheckRequest(*request);
-    // The server does not pass on refused requests; the core must survive them all the same, except invalid text.
-    const bool texts = !absl::StrContains(status.message(), "UTF-8");
-    if (texts && (status.ok() || fuzzer.Dice(2) == 0)) harness.Handle(make(*request, 1'000 + number));
+    // The server does not pass refused requests to the core. The core must survive them nevertheless, except for text
+    // that is not UTF-8.
+    const bool valid_text = !absl::StrContains(status.message(), "UTF-8");
+    if (valid_text && (status.ok() || fuzzer.Dice(2) == 0)) harness.Handle(make(*request, 1'000 + number));
     const double seconds = static_cast<double>(clock() - begin) / CLOCKS_PER_SEC;
 
     ASSERT_FALSE(testing::Test::HasFatalFailure()) << what();
@@ -318,23 +319,23 @@ class Fuzzed {
 
 TEST(RequestFuzzer, NoRequest_EndsTheCore_BreaksAnInvariant_OrTakesLong) {
   uint64_t requests = 4'000;
-  if (const char* asked = getenv("TRAINYARD_REQUESTS"); asked != nullptr) {
-    ASSERT_TRUE(absl::SimpleAtoi(asked, &requests));
+  if (const char* variable = getenv("TRAINYARD_REQUESTS"); variable != nullptr) {
+    ASSERT_TRUE(absl::SimpleAtoi(variable, &requests));
   }
   const std::map<std::string, MakeEvent> methods = Methods();
   const auto& service = *v1::SubmitRequest::descriptor()->file()->service(0);
-  std::unique_ptr<Fuzzed> fuzzed;
+  std::unique_ptr<FuzzedCluster> cluster;
 
   for (uint64_t number = 0; number < requests; ++number) {
     // Jobs accumulate, and every invariant checks all of them.
-    if (number % 200 == 0) fuzzed = std::make_unique<Fuzzed>();
+    if (number % 200 == 0) cluster = std::make_unique<FuzzedCluster>();
     // Submit has most of the fields.
     const auto& method = number % 2 == 0 ? *service.FindMethodByName("Submit")
                                          : *service.method(static_cast<int>(number / 2 % service.method_count()));
     auto make = methods.find(method.name());
     ASSERT_NE(make, methods.end()) << "this test does not know the event for " << method.name();
     const Message& type = *google::protobuf::MessageFactory::generated_factory()->GetPrototype(method.input_type());
-    fuzzed->Send(number, method.name(), make->second, type);
+    cluster->Send(number, method.name(), make->second, type);
     if (HasFatalFailure()) return;
   }
 }

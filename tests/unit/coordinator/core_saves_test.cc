@@ -19,13 +19,13 @@ struct SavingHost {
   v1::Job Get() { return harness.Get(kJob); }
   // "5.g1 a" or "5.g1 a refused" for each grant, as rank `rank` gets them.
   std::vector<std::string> Grants(int rank = 0) {
-    std::vector<std::string> words;
-    if (rank >= host.desired().trainers_size()) return words;
-    for (const v1::CheckpointGrant& word : host.desired().trainers(rank).grants()) {
-      words.push_back(absl::StrCat(word.step(), ".g", word.generation(), " ", word.manifest_hash(),
-                                   word.refused() ? " refused" : ""));
+    std::vector<std::string> grants;
+    if (rank >= host.desired().trainers_size()) return grants;
+    for (const v1::CheckpointGrant& grant : host.desired().trainers(rank).grants()) {
+      grants.push_back(absl::StrCat(grant.step(), ".g", grant.generation(), " ", grant.manifest_hash(),
+                                    grant.refused() ? " refused" : ""));
     }
-    return words;
+    return grants;
   }
   void RestartCoordinator() {
     host.Disconnect();
@@ -73,7 +73,7 @@ TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnows) {
 TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
   for (int commits = 1; commits < 12; ++commits) {
     SavingHost one;
-    one.host.remembers = true;
+    one.host.resends_facts = true;
     BringToRunning(one.harness, one.host, kJob);
     one.harness.commits_left = commits;
     one.harness.commit_entries = 1;
@@ -83,7 +83,7 @@ TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
     one.harness.commit_entries = Store::kEntriesMax;
     one.harness.Restart();
     if (granted) {
-      one.host.remembers = false;  // only the store can repeat it
+      one.host.resends_facts = false;  // only the store can repeat it
       one.host.Attach();
       EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a")) << commits;
       return;
@@ -91,16 +91,16 @@ TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
     one.host.Attach();
     EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a")) << "its daemon repeats the fact, " << commits;
   }
-  FAIL() << "it was never sent";
+  FAIL() << "the grant was never sent";
 }
 
-TEST(CoreSaves, NamedSave_RemovesItsGrant_AndAnotherOfThatStepIsNotRecorded) {
+TEST(CoreSaves, NamedSave_RemovesItsGrant_AndASaveWithOtherContentsIsNotRecorded) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
   EXPECT_TRUE(one.Get().checkpoints(0).unconfirmed());
   one.host.Save(Key(kJob, 1, 0), 5);
-  one.RestartCoordinator();  // it is not published on its own
+  one.RestartCoordinator();  // removing a grant publishes no desired state by itself
   EXPECT_THAT(one.Grants(), IsEmpty());
   ASSERT_EQ(one.Get().checkpoints_size(), 1);
   EXPECT_FALSE(one.Get().checkpoints(0).unconfirmed());
@@ -110,7 +110,7 @@ TEST(CoreSaves, NamedSave_RemovesItsGrant_AndAnotherOfThatStepIsNotRecorded) {
   one.host.ReadySave(Key(kJob, 1, 0), 7, "other");
   one.host.Save(Key(kJob, 1, 0), 7);
   ASSERT_EQ(one.Get().checkpoints_size(), 2);
-  EXPECT_TRUE(one.Get().checkpoints(1).unconfirmed()) << "only the granted one";
+  EXPECT_TRUE(one.Get().checkpoints(1).unconfirmed()) << "only the granted save is kept";
   EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("not recorded: another one was granted")));
 }
 
@@ -123,7 +123,7 @@ TEST(CoreSaves, FencedGenerationsSave_ChangesNothing) {
   EXPECT_EQ(one.Get().checkpoints_size(), 0);
 }
 
-TEST(CoreSaves, GrantedWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfThatResumesFromIt) {
+TEST(CoreSaves, GrantedSaveWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfThatResumesFromIt) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 3);
@@ -133,7 +133,7 @@ TEST(CoreSaves, GrantedWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfTh
   one.host.Apply(false);
 
   EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"));
-  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u) << "that certainly has its name";
+  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u) << "a recorded save certainly has its name";
   one.RestartCoordinator();
   EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"));
   one.host.Restored(Key(kJob, 2, 0), 5, "a");
@@ -149,22 +149,23 @@ TEST(CoreSaves, GrantedWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfTh
 }
 
 TEST(CoreSaves, UnusableGrant_IsReportedAndGivenUp) {
-  for (bool anew : {false, true}) {
+  for (bool from_start : {false, true}) {
     SavingHost one;
     BringToRunning(one.harness, one.host, kJob);
-    if (!anew) one.host.Save(Key(kJob, 1, 0), 3);
+    if (!from_start) one.host.Save(Key(kJob, 1, 0), 3);
     one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
     one.Fail();
-    if (!anew) one.host.Restored(Key(kJob, 2, 0), 3, "hash-3-1");
-    BringToRunning(one.harness, one.host, kJob, anew ? 1 : 4);
+    if (!from_start) one.host.Restored(Key(kJob, 2, 0), 3, "hash-3-1");
+    BringToRunning(one.harness, one.host, kJob, from_start ? 1 : 4);
 
     EXPECT_THAT(one.Grants(), IsEmpty());
     EXPECT_THAT(
         one.harness.Decisions(kJob),
         Contains(HasSubstr(absl::StrCat("the checkpoint of step 5, granted to generation 1, could not be used; ",
-                                        anew ? "training starts from the beginning" : "restored from step 3"))));
+                                        from_start ? "training starts from the beginning" : "restored from step 3"))));
     one.host.ReadySave(Key(kJob, 2, 0), 5, "b");
-    EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g2 b")) << "made again, with the other outcome";
+    EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g2 b"))
+        << "the same step is made again, and granted to the new generation";
   }
 }
 
@@ -182,7 +183,7 @@ TEST(CoreSaves, SkippedCheckpoints_AreDecisionsWithAReason) {
   const std::vector<std::string> decisions = one.harness.Decisions(kJob);
   EXPECT_THAT(decisions, Contains("checkpoint: " + passed_over[0]));
   EXPECT_THAT(decisions, Contains("checkpoint: number 6"));
-  EXPECT_THAT(decisions, Not(Contains("checkpoint: number 7"))) << "a fact must not cause endless decisions";
+  EXPECT_THAT(decisions, Not(Contains("checkpoint: number 7"))) << "one fact causes a limited number of decisions";
 }
 
 TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
@@ -196,7 +197,7 @@ TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
     fact.mutable_save_failed()->set_withdrawn(withdrawn);
     fact.mutable_save_failed()->set_message("Input/output error");
     one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
-    one.RestartCoordinator();  // it is not published on its own
+    one.RestartCoordinator();  // removing a grant publishes no desired state by itself
     EXPECT_THAT(one.Grants(), ::testing::ElementsAre("6.g1 b"));
     EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr(withdrawn ? "step 4 was removed for a newer one"
                                                                           : "could not save step 4: Input/output")));
@@ -221,14 +222,14 @@ TEST(CoreSaves, JobThatEndsWithAnUnusedGrant_ReportsIt) {
 
 TEST(CoreSaves, SaveRequest_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswered) {
   SavingHost one;
-  EXPECT_EQ(one.harness.SaveAsked(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it is forming";
-  EXPECT_EQ(one.harness.SaveAsked("nosuchjob").status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(one.harness.RequestSave(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it is forming";
+  EXPECT_EQ(one.harness.RequestSave("nosuchjob").status.code(), absl::StatusCode::kNotFound);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 4);
-  ASSERT_TRUE(one.harness.SaveAsked(kJob).status.ok());
+  ASSERT_TRUE(one.harness.RequestSave(kJob).status.ok());
   EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 1u);
   EXPECT_EQ(one.host.desired().trainers(1).save_requests(), 0u);
-  ASSERT_TRUE(one.harness.SaveAsked(kJob).status.ok());
+  ASSERT_TRUE(one.harness.RequestSave(kJob).status.ok());
   EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 2u);
   EXPECT_THAT(one.harness.Decisions(kJob), Contains("operator: a save was requested: before the night"));
   one.host.Save(Key(kJob, 1, 0), 3);
@@ -262,19 +263,19 @@ TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
 }
 
 TEST(CoreSaves, CancelWithAFailedSave_OrAFailedGroup_Continues) {
-  for (bool dies : {false, true}) {
+  for (bool rank_dies : {false, true}) {
     SavingHost one;
     BringToRunning(one.harness, one.host, kJob);
     one.harness.CancelSaved(kJob);
-    if (dies) {
+    if (rank_dies) {
       one.host.Kill(Key(kJob, 1, 1), 9);
     } else {
       one.host.SaveFails(Key(kJob, 1, 0), 5, /*stop_request=*/1);
     }
-    EXPECT_EQ(one.Get().state(), dies ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_RUNNING);
+    EXPECT_EQ(one.Get().state(), rank_dies ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_RUNNING);
     EXPECT_THAT(one.harness.Decisions(kJob),
                 Contains(HasSubstr(absl::StrCat("the job was not cancelled: ",
-                                                dies ? "rank 1 on w1 was killed" : "step 5 could not be saved"))));
+                                                rank_dies ? "rank 1 on w1 was killed" : "step 5 could not be saved"))));
   }
 }
 
@@ -297,7 +298,7 @@ TEST(CoreSaves, CancelWithASave_MayBecomeOneWithout_AndAPauseMayBecomeACancel) {
 }
 
 // The save of step 5 is reported when step 10 is made: the steps in between are lost with the group.
-TEST(CoreSaves, BackgroundSave_HoldsNoLaterSteps) {
+TEST(CoreSaves, BackgroundSave_DoesNotContainLaterSteps) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.harness.Advance(absl::Seconds(2));
@@ -317,7 +318,6 @@ TEST(CoreSaves, BackgroundSave_HoldsNoLaterSteps) {
   EXPECT_NEAR(one.Get().goodput().train_s(), 2 * 2, 0.5);
 }
 
-// The grace of a stop is three times the time for which training stands still.
 TEST(CoreLastSave, ThatFails_IsReportedOncePerError_AndTheJobSucceedsWhenItIsMade) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
@@ -372,7 +372,7 @@ TEST(CoreLastSave, ThatIsGivenUp_LeavesACancelledJobCancelled_AndAPausedOnePause
   }
 }
 
-// While a pausing or draining user frees space on a full disk, the only copy of the state must not be killed.
+// The trainers have the only copy of the state, so a pause does not kill them while a user frees space on the disk.
 TEST(CoreLastSave, ThatIsRetried_IsWaitedForByAPause_ButNotByACancel) {
   for (bool pause : {true, false}) {
     SavingHost one;
@@ -389,7 +389,7 @@ TEST(CoreLastSave, ThatIsRetried_IsWaitedForByAPause_ButNotByACancel) {
   }
 }
 
-// These trainers had been notified of their success.
+// The trainers have exited successfully before the coordinator recorded the save.
 TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
@@ -403,7 +403,7 @@ TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore)
       Contains(HasSubstr("rank 0 on w1 exited before its last checkpoint, which is complete, was renamed to its "
                          "final name")));
 
-  // It has given the save its name, and has nothing else to do.
+  // The next group gives the save its name and has nothing else to do.
   one.host.Apply();
   one.host.Restored(Key(kJob, 2, 0), 10, "a");
   BringToRunning(one.harness, one.host, kJob, 11);
@@ -466,6 +466,7 @@ TEST(CoreSaves, AllowedFreshStart_IsSentToTheTrainers) {
   EXPECT_TRUE(harness.Get(kJob).allow_fresh_start());
 }
 
+// The grace of a stop is three times the time for which a save stops training.
 TEST(CoreSaves, LongBackgroundSave_DoesNotExtendTheGrace) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);

@@ -1,6 +1,7 @@
-// A seeded random walk: jobs are submitted and end; hosts attach, break, disconnect and come back; trainers start,
-// finish and crash; operators pause, restart, drain and give up; the coordinator is restarted from its records. After
-// each event every invariant must hold. At the end the faults stop, and every job must reach a final state.
+// A seeded random walk: jobs are submitted and end; hosts attach, detach, disconnect and come back; trainers start,
+// finish and crash; operators pause and restart jobs, and drain hosts or give them up; the coordinator is restarted
+// from its records. After each event every invariant must hold. At the end the faults stop, and every job must reach a
+// final state.
 //
 // The test prints a failing seed; TRAINYARD_WALK_SEED=N runs only that seed.
 #include <cstdlib>
@@ -73,7 +74,7 @@ class Walk {
         harness_.Pause(job, Pick(3) == 0);
         break;
       case 1:
-        harness_.RestartAsked(job, Pick(3) == 0);
+        harness_.RequestRestart(job, Pick(3) == 0);
         break;
       default:
         harness_.Resume(job, Pick(2) == 0);
@@ -84,7 +85,7 @@ class Walk {
     constexpr v1::SetHostRequest::Action kActions[] = {
         v1::SetHostRequest::ACTION_CORDON, v1::SetHostRequest::ACTION_UNCORDON, v1::SetHostRequest::ACTION_UNCORDON,
         v1::SetHostRequest::ACTION_DRAIN, v1::SetHostRequest::ACTION_LOST};
-    harness_.Set(host.name, kActions[Pick(std::size(kActions))], "why not", Pick(3) == 0);
+    harness_.SetHostState(host.name, kActions[Pick(std::size(kActions))], "a reason", Pick(3) == 0);
     if (Attached(host) && Pick(4) == 0) harness_.Handle(HostDraining{host.session, Pick(2) == 0});
   }
 
@@ -98,7 +99,7 @@ class Walk {
            !host.refused();
   }
 
-  // The same daemon again, or a new one that finds its trainers; sometimes one that has lost some of them.
+  // Attaches the same daemon again, or a new one, which finds the trainers of the host or has lost one of them.
   void Reattach(FakeHost& host) {
     if (Pick(3) == 0) {
       host.incarnation = ++incarnations_;
@@ -130,7 +131,7 @@ class Walk {
       case 2:
         return host.Exit(key, 3);
       case 3:
-        return host.Break(key, 3);
+        return host.ReportBroken(key, 3);
       case 4:
         if (Pick(5) == 0) return host.Register(key, "wrong");
         return;
@@ -139,12 +140,12 @@ class Walk {
       case 6:
         return host.Save(key, 1 + Pick(9));
       default:
-        return GoOn(host, key);
+        return ContinueTrainer(host, key);
     }
   }
 
   // The next action of a healthy trainer.
-  void GoOn(FakeHost& host, const v1::TrainerKey& key) {
+  void ContinueTrainer(FakeHost& host, const v1::TrainerKey& key) {
     v1::Job job = harness_.Get(key.job_id());
     if (job.job_id().empty()) return;
     std::string name = FakeHost::Name(key);
@@ -176,12 +177,12 @@ class Walk {
       for (auto& host : hosts_) {
         if (!Attached(*host)) Reattach(*host);
         if (!Attached(*host)) continue;
-        harness_.Set(host->name, v1::SetHostRequest::ACTION_UNCORDON);
+        harness_.SetHostState(host->name, v1::SetHostRequest::ACTION_UNCORDON);
         harness_.Handle(HostDraining{host->session, false});
         host->Apply();
         std::map<std::string, v1::TrainerKey> running = host->running;
         for (const auto& [name, key] : running) {
-          if (host->running.contains(name)) GoOn(*host, key);
+          if (host->running.contains(name)) ContinueTrainer(*host, key);
         }
       }
       harness_.Advance(absl::Milliseconds(700));
@@ -208,10 +209,10 @@ class Walk {
 };
 
 TEST(CoreWalk, AnyOrderOfEvents_KeepsEveryInvariant_AndEveryJobEnds) {
-  uint64_t one = 0;
-  const char* asked = std::getenv("TRAINYARD_WALK_SEED");
-  bool alone = asked != nullptr && absl::SimpleAtoi(asked, &one);
-  for (uint64_t seed = alone ? one : 1; seed <= (alone ? one : 40); ++seed) {
+  uint64_t chosen = 0;
+  const char* requested_seed = std::getenv("TRAINYARD_WALK_SEED");
+  bool single = requested_seed != nullptr && absl::SimpleAtoi(requested_seed, &chosen);
+  for (uint64_t seed = single ? chosen : 1; seed <= (single ? chosen : 40); ++seed) {
     SCOPED_TRACE(absl::StrCat("TRAINYARD_WALK_SEED=", seed, " coordinator_core_test --gtest_filter=CoreWalk.*"));
     Walk(seed).Run(600);
     if (HasFailure()) return;

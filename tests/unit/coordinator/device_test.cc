@@ -146,7 +146,7 @@ TEST_F(JobDevice, CpuOnlyJob_IsReported) {
   EXPECT_EQ(Decision("aaaaaaaa").reason(), "parallel.offload is supported on CPUs only");
 }
 
-// Another generation, on another host.
+// The next generation runs on another host.
 TEST_F(JobDevice, IsDecidedAtEachPlacement) {
   FakeHost& first = Host("w1", 1, 1);
   harness_.Submit(OpenSpec(1), "aaaaaaaa");
@@ -154,7 +154,7 @@ TEST_F(JobDevice, IsDecidedAtEachPlacement) {
   first.Apply();
   FakeHost& second = Host("w2", 1, 0);
 
-  harness_.Set("w1", v1::SetHostRequest::ACTION_LOST);
+  harness_.SetHostState("w1", v1::SetHostRequest::ACTION_LOST);
   harness_.Advance(absl::Seconds(30));
 
   EXPECT_EQ(Desired(second, "aaaaaaaa"), v1::DEVICE_CPU);

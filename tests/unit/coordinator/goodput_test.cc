@@ -34,7 +34,7 @@ TEST(Goodput, Failure_MovesUnsavedTimeToLost_AndSilenceToDetect) {
   EXPECT_EQ(goodput.train_s(), 4) << "the two seconds before the save, of two ranks";
   EXPECT_EQ(goodput.save_s(), 1);
   EXPECT_EQ(goodput.lost_s(), 4) << "steps after the save";
-  EXPECT_EQ(goodput.detect_s(), 2) << "after the last of them";
+  EXPECT_EQ(goodput.detect_s(), 2) << "the time after the last of these steps";
   EXPECT_EQ(goodput.recover_s(), 1);
   EXPECT_EQ(goodput.total_s(), 18);
 }

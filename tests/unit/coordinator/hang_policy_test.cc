@@ -1,4 +1,4 @@
-// policy/hang in tables: which rank is named, how soon, and which ranks must not be named.
+// policy/hang: which rank is named, how soon, and which ranks must not be named.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,13 +28,13 @@ class HangTest : public ::testing::Test {
   HangTest() { facts_.since = kStart; }
 
   RankPosition& Add(const std::string& phase = "train") {
-    RankPosition stand;
-    stand.rank = static_cast<uint32_t>(facts_.ranks.size());
-    stand.host = absl::StrCat("w", stand.rank + 1);
-    stand.phase = phase;
-    stand.last_step = 36;
-    stand.progress_at = kStart;
-    facts_.ranks.push_back(stand);
+    RankPosition position;
+    position.rank = static_cast<uint32_t>(facts_.ranks.size());
+    position.host = absl::StrCat("w", position.rank + 1);
+    position.phase = phase;
+    position.last_step = 36;
+    position.progress_at = kStart;
+    facts_.ranks.push_back(position);
     return facts_.ranks.back();
   }
   // The rank is in operation `number` and has started `started` operations.
@@ -55,13 +55,13 @@ class HangTest : public ::testing::Test {
   void Learned(const std::string& phase, double seconds, uint32_t doublings = 0) {
     facts_.phases[phase] = {.learned_s = seconds, .doublings = doublings};
   }
-  // The decision after `after` without progress, with reports of every rank that is not silent.
+  // Returns the decision after this time without progress, in which every rank that is not silent has reported.
   HangDecision At(absl::Duration after) {
     absl::Time now = kStart + after;
     for (RankPosition& rank : facts_.ranks) {
       if (rank.reachable) rank.seen_at = now;
-      bool speaks = rank.reachable && !rank.silent && rank.process_state != "T";
-      rank.reported_at = speaks ? now : kStart - absl::Milliseconds(300);
+      bool reports = rank.reachable && !rank.silent && rank.process_state != "T";
+      rank.reported_at = reports ? now : kStart - absl::Milliseconds(300);
     }
     return DecideHang(now, facts_);
   }
@@ -189,25 +189,24 @@ TEST_F(HangTest, TrainerWithAClosedLink_IsNotSilent) {
   facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
   facts_.ranks[1].reported_at = kStart - absl::Seconds(1);
 
-  // After a daemon restart nothing is known about rank 1, which may be the one that works.
+  // After a daemon restart nothing is known about rank 1, which may be computing.
   EXPECT_EQ(DecideHang(now, facts_).act, Act::kNone);
 
-  // But not forever.
+  // This uncertainty has a limit.
   now = kStart + absl::Seconds(31);
   facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
   EXPECT_EQ(DecideHang(now, facts_).act, Act::kRestart);
 }
 
-// The lease of its host grows because its messages arrive irregularly: the last reports before they stopped prove no
-// stall.
+// A host's lease grows because its messages arrive irregularly. When they stop, its last reports do not prove a stall.
 TEST_F(HangTest, LateMessages_ProveNoStall) {
   Add();
   Add();
   SetPosition(facts_.ranks[0], 4);
   SetPosition(facts_.ranks[1], 4);
   Learned("train", 2);
-  const absl::Time heard = kStart + absl::Seconds(2);
-  for (RankPosition& rank : facts_.ranks) rank.reported_at = rank.seen_at = heard;
+  const absl::Time last_report = kStart + absl::Seconds(2);
+  for (RankPosition& rank : facts_.ranks) rank.reported_at = rank.seen_at = last_report;
 
   EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
@@ -217,7 +216,8 @@ TEST_F(HangTest, LateMessages_ProveNoStall) {
   EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
   facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = kStart + absl::Seconds(8);
-  EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kRestart) << "all were heard to stand still";
+  EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kRestart)
+      << "all ranks have reported that they make no progress";
 }
 
 TEST_F(HangTest, RanksUnknownToANewCoordinator_GetTheSameTime) {
@@ -322,8 +322,7 @@ TEST_F(HangTest, SkippedCollective_NamesTheRankThatStartedFewer) {
                         "411 (8 x fp64) of step 37, in which 2 ranks wait"));
 }
 
-// A lost packet on its way to rank 1: the rank has entered the operation that rank 0 has completed, and does not know
-// it yet.
+// A packet for rank 1 was lost: the rank is still in an operation that rank 0 has completed.
 TEST_F(HangTest, RankInAnOperationThatOthersCompleted_IsNotBlamed_AndTheNetworkGetsTime) {
   for (int i = 0; i < 2; ++i) Add();
   Wait(facts_.ranks[0], 61, 61);
@@ -366,7 +365,7 @@ TEST_F(HangTest, MismatchedOperation_BlamesTheMinority_AndRank0IsRightInATie) {
 // 2 x 2: ranks 0 and 1 wait in the world for 2 and 3; rank 2 waits in the shard group of 2 and 3 for rank 3, which has
 // skipped an operation there and waits in the replicate group.
 TEST_F(HangTest, SeveralGroups_NameTheRankAtTheEndOfTheChain) {
-  auto stand = [](RankPosition& rank, const std::string& name, uint64_t started, bool waits) {
+  auto position = [](RankPosition& rank, const std::string& name, uint64_t started, bool waits) {
     v1::CommunicatorReport& report = rank.communicators.emplace_back();
     report.set_name(name);
     report.set_started(started);
@@ -375,16 +374,16 @@ TEST_F(HangTest, SeveralGroups_NameTheRankAtTheEndOfTheChain) {
   };
   for (int i = 0; i < 4; ++i) Add();
   std::vector<RankPosition>& ranks = facts_.ranks;
-  stand(ranks[0], "world", 5, true);
-  stand(ranks[0], "shard of ranks 0-1", 80, false);
-  stand(ranks[1], "world", 5, true);
-  stand(ranks[1], "shard of ranks 0-1", 80, false);
-  stand(ranks[1], "replicate of ranks 1-3 by 2", 9, false);
-  stand(ranks[2], "world", 4, false);
-  stand(ranks[2], "shard of ranks 2-3", 80, true);
-  stand(ranks[3], "world", 4, false);
-  stand(ranks[3], "shard of ranks 2-3", 79, false);
-  stand(ranks[3], "replicate of ranks 1-3 by 2", 9, true);
+  position(ranks[0], "world", 5, true);
+  position(ranks[0], "shard of ranks 0-1", 80, false);
+  position(ranks[1], "world", 5, true);
+  position(ranks[1], "shard of ranks 0-1", 80, false);
+  position(ranks[1], "replicate of ranks 1-3 by 2", 9, false);
+  position(ranks[2], "world", 4, false);
+  position(ranks[2], "shard of ranks 2-3", 80, true);
+  position(ranks[3], "world", 4, false);
+  position(ranks[3], "shard of ranks 2-3", 79, false);
+  position(ranks[3], "replicate of ranks 1-3 by 2", 9, true);
   Learned("train", 0.1);
 
   HangDecision decided = At(absl::Seconds(6));
@@ -409,7 +408,7 @@ TEST_F(HangTest, AllRanksInTheSameOperation_BlamesTheNetwork_AndNoRank) {
   for (int i = 0; i < 2; ++i) Wait(Add(), 412, 412);
   Learned("train", 0.1);
 
-  EXPECT_EQ(At(absl::Seconds(29)).act, Act::kExamine) << "a lossy network may carry it yet";
+  EXPECT_EQ(At(absl::Seconds(29)).act, Act::kExamine) << "a lossy network may still deliver the data";
   HangDecision decided = At(absl::Seconds(31));
 
   EXPECT_EQ(decided.act, Act::kRestart);
@@ -449,8 +448,8 @@ TEST_F(HangTest, UnreachableHost_IsLeftToHostLoss_UnlessTheCulpritIsCertain) {
   EXPECT_THAT(At(absl::Seconds(60)).culprits, ElementsAre(1));
 }
 
-TEST_F(HangTest, RestartedTimer_IsWaitedForAgain) {
-  // A coordinator that was restarted meanwhile, or a host that attached.
+// The time without progress starts again when a coordinator was restarted or a host has attached.
+TEST_F(HangTest, TimeWithoutProgress_CountsFromALaterStart) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
@@ -482,7 +481,7 @@ TEST(PhaseTimesTest, KeepsTheLongestOfTheLast64Steps) {
   for (uint64_t step = 2; step <= 64; ++step) times.Add(step, 0.1);
   EXPECT_EQ(times.longest(), 5.0);
 
-  // Another rank reports the same step: no step is dropped for that.
+  // Another rank's report of the same step does not count as another step.
   times.Add(64, 0.3);
   EXPECT_EQ(times.longest(), 5.0);
 

@@ -74,21 +74,21 @@ TEST(History, StepsThatAWatcherHasSeen_AreNotRepeated) {
 
 TEST(History, OverItsLimit_KeepsTheFirstAndTheNewest) {
   History history({.durable = 5, .first = 2, .reports = 3});
-  std::vector<uint64_t> gone;
+  std::vector<uint64_t> dropped;
   for (uint64_t sequence = 1; sequence <= 8; ++sequence) {
-    for (uint64_t dropped : history.AddDurable(NoticeOf(sequence))) gone.push_back(dropped);
+    for (uint64_t old : history.AddDurable(NoticeOf(sequence))) dropped.push_back(old);
   }
 
-  EXPECT_THAT(gone, ElementsAre(3, 4, 5));
+  EXPECT_THAT(dropped, ElementsAre(3, 4, 5));
   EXPECT_THAT(SequencesOf({history.durable().begin(), history.durable().end()}), ElementsAre(1, 2, 6, 7, 8));
   size_t bytes = 0;
   for (const EventPtr& event : history.durable()) bytes += event->ByteSizeLong();
   EXPECT_EQ(history.durable_bytes(), bytes);
   EXPECT_THAT(history.Shrink(bytes, 1, History::Dropped::kAny), ElementsAre(6, 7, 1, 2)) << "the first ones last";
 
-  size_t reports_gone = 0;
-  for (uint64_t step = 1; step <= 5; ++step) reports_gone += history.AddReport(StepOf(10 + step, step));
-  EXPECT_EQ(reports_gone, 2u);
+  size_t reports_dropped = 0;
+  for (uint64_t step = 1; step <= 5; ++step) reports_dropped += history.AddReport(StepOf(10 + step, step));
+  EXPECT_EQ(reports_dropped, 2u);
 }
 
 TEST(History, RepeatedEvents_AreDroppedBeforeDecisions) {
@@ -103,13 +103,14 @@ TEST(History, RepeatedEvents_AreDroppedBeforeDecisions) {
 
   EXPECT_THAT(history.AddDurable(WarningOf(5)), ElementsAre(4));
   EXPECT_THAT(history.Shrink(1, 0, History::Dropped::kRepetitive), IsEmpty());
-  EXPECT_THAT(history.AddDurable(WarningOf(6)), ElementsAre(2)) << "nothing repeats itself: the oldest but the first";
+  EXPECT_THAT(history.AddDurable(WarningOf(6)), ElementsAre(2))
+      << "no event is repetitive: the oldest one after the first is dropped";
 }
 
 TEST(History, CutText_NeverSplitsACharacter) {
   EXPECT_EQ(CutText("short", 5), "short");
   EXPECT_EQ(CutText("longer text", 8), "longe...");
-  EXPECT_EQ(CutText("ab\xc3\xa4\xc3\xa4zz", 6), "ab...") << "the second byte of a letter does not stand alone";
+  EXPECT_EQ(CutText("ab\xc3\xa4\xc3\xa4zz", 6), "ab...") << "a character of two bytes is kept or removed as a whole";
 }
 
 std::vector<std::string> KeysOf(const std::vector<StoreEntry>& commit) {
@@ -148,7 +149,8 @@ TEST(Commits, GroupTooLargeForACommit_IsWrittenInOrder) {
 
   ASSERT_EQ(commits.size(), 2u);
   EXPECT_EQ(commits[0].size(), 4u);
-  EXPECT_THAT(KeysOf(commits[1]), ElementsAre("event/x/4=1", "job/x=1")) << "what makes them count comes last";
+  EXPECT_THAT(KeysOf(commits[1]), ElementsAre("event/x/4=1", "job/x=1"))
+      << "the record of the job, which makes the events valid, comes last";
 }
 
 RankReportsReceived ReportsOf(uint32_t rank, int steps) {
@@ -165,12 +167,12 @@ TEST(EventQueue, FloodOfReports_IsThinnedAndCounted_ExceptStepsOfRankZero) {
   EventQueue queue(1'000, /*report_bytes=*/4'000);
   uint64_t posted = 0;
   while (queue.Post(ReportsOf(1, 0)) && posted < 10'000) ++posted;
-  EXPECT_EQ(posted, 10'000u) << "what is left out does not make its sender wait";
+  EXPECT_EQ(posted, 10'000u) << "the sender of a report that is left out need not wait";
   EXPECT_LT(queue.size(), 200u);
-  EXPECT_EQ(queue.TakeShed(), (10'001u - queue.size()) * 10) << "all that was left out is counted";
+  EXPECT_EQ(queue.TakeShed(), (10'001u - queue.size()) * 10) << "every report that was left out is counted";
   EXPECT_EQ(queue.TakeShed(), 0u);
 
-  // Rank 0's steps are always accepted, until their sender has to wait.
+  // Rank 0's steps are accepted until the queue makes their sender wait.
   uint64_t kept = 0;
   while (queue.Post(ReportsOf(0, 20))) ++kept;
   EXPECT_GT(kept, 0u);
@@ -193,17 +195,17 @@ TEST(EventQueue, FloodOfFacts_LosesNone_ButStopsReading) {
   EventQueue queue(1'000, /*report_bytes=*/4'000, /*fact_bytes=*/10'000);
   HostFactsReceived received{SessionId(1), {}};
   received.batch.add_facts()->mutable_refused()->set_message(std::string(3'000, 'x'));
-  int taken = 0;
-  while (queue.Post(received)) ++taken;
+  int accepted = 0;
+  while (queue.Post(received)) ++accepted;
   bool resumed = false;
   queue.WhenDrained([&] { resumed = true; });
 
-  EXPECT_EQ(taken, 3);
+  EXPECT_EQ(accepted, 3);
   EXPECT_FALSE(resumed);
   EXPECT_EQ(queue.Take(absl::ZeroDuration(), 1).size(), 1u);
   EXPECT_FALSE(resumed) << "more than half of the bytes still wait";
   std::vector<Event> rest = queue.Take(absl::ZeroDuration(), 1'000);
-  EXPECT_EQ(rest.size(), 3u) << "the one that filled it, too";
+  EXPECT_EQ(rest.size(), 3u) << "also the event that exceeded the limit";
   EXPECT_GT(QueuedBytes(rest.front()), 3'000u);
   EXPECT_TRUE(resumed);
 }
@@ -216,7 +218,7 @@ TEST(EventQueue, CrowdedQueue_AcceptsFacts_AndRefusesCallsOnlyWhenFull) {
   EXPECT_EQ(queue.size(), 5u);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.TryPost(GetServerInfo{CallId(1)}));
   EXPECT_FALSE(queue.TryPost(GetServerInfo{CallId(1)}));
-  EXPECT_FALSE(queue.Post(HostFactsReceived{SessionId(1), {}})) << "taken, but its sender is to wait";
+  EXPECT_FALSE(queue.Post(HostFactsReceived{SessionId(1), {}})) << "accepted, but its sender must wait";
   EXPECT_EQ(queue.size(), 11u);
 }
 

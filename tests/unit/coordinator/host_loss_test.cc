@@ -1,4 +1,4 @@
-// Which hosts are lost: each case of the rule, and what must not count as a loss.
+// policy/host_loss: when a host is lost, and what must not count as a loss.
 #include "coordinator/policy/host_loss.h"
 
 #include <gmock/gmock.h>
@@ -72,7 +72,7 @@ TEST(HostLoss, Stall_CountsOnlyUpToTheOldestReportOfAPeer) {
   Stalled stalled;
   stalled.facts.since_progress = absl::Milliseconds(3'400);
   stalled.peers[1].report_age = kReportInterval;
-  EXPECT_TRUE(stalled.Decide().lost) << "from one report to the next";
+  EXPECT_TRUE(stalled.Decide().lost) << "the newest report is not older than the interval";
   stalled.peers[1].report_age += absl::Milliseconds(1);
   EXPECT_FALSE(stalled.Decide().lost);
   stalled.facts.since_progress += absl::Milliseconds(1);
@@ -82,7 +82,7 @@ TEST(HostLoss, Stall_CountsOnlyUpToTheOldestReportOfAPeer) {
   evaluating.peers[1].report_age = kReportInterval + absl::Seconds(2);
   evaluating.peers[1].phase_limit = absl::Seconds(4);
   evaluating.peers[1].phase_time = absl::Milliseconds(5'999);
-  EXPECT_FALSE(evaluating.Decide().lost) << "was heard in its phase for less than 4 s";
+  EXPECT_FALSE(evaluating.Decide().lost) << "its reports show the phase for less than 4 s";
   evaluating.peers[1].phase_time = absl::Seconds(6);
   EXPECT_TRUE(evaluating.Decide().lost);
 }
@@ -154,7 +154,7 @@ TEST(HostLoss, EndingGroup_WaitsForReachableRanksFirst) {
   stalled.peers.clear();
   EXPECT_TRUE(stalled.Decide().lost);
   stalled.facts.reachable_ranks = 0;
-  EXPECT_FALSE(stalled.Decide().lost) << "all hosts are cut off: that says nothing of theirs";
+  EXPECT_FALSE(stalled.Decide().lost) << "no host is reachable, which proves nothing about this one";
 }
 
 TEST(HostLoss, FormingGroup_WaitsForTheHost_UntilItsPatienceEnds) {

@@ -1,4 +1,5 @@
-// The documented list of metrics equals the served list; and job labels are dropped with their jobs.
+// The documented metrics are the served ones, series of a job are dropped with the job, and the metrics port serves
+// scrapes despite slow clients.
 #include "coordinator/http/metrics.h"
 
 #include <arpa/inet.h>
@@ -114,7 +115,7 @@ TEST(Metrics, Totals_AreCountedOnRequest) {
 
   host.Attach();
 
-  EXPECT_EQ(scrape(), 1) << "nothing that was counted before the scrape";
+  EXPECT_EQ(scrape(), 1) << "the totals are counted for this scrape, not before";
 }
 
 TEST(Metrics, PortInUse_FailsTheStart_UnlessItIsTheDefault) {
@@ -164,7 +165,7 @@ class Client {
     for (ssize_t n; (n = recv(fd_, buffer, sizeof buffer, 0)) > 0;) text.append(buffer, static_cast<size_t>(n));
     return text;
   }
-  std::string Ask(const std::string& line) const {
+  std::string Request(const std::string& line) const {
     Send(absl::StrCat(line, "\r\nHost: h\r\n\r\n"));
     return Read();
   }
@@ -185,30 +186,30 @@ TEST(MetricsEndpoint, SilentAndSlowClients_DelayNoScrape) {
   const absl::Time begin = absl::Now();
 
   for (int i = 0; i < 20; ++i) {
-    EXPECT_THAT(Client((*endpoint)->address()).Ask("GET /metrics HTTP/1.1"),
+    EXPECT_THAT(Client((*endpoint)->address()).Request("GET /metrics HTTP/1.1"),
                 AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("\ntrainyard_coordinator_build_info{")));
   }
 
-  EXPECT_LT(absl::Now() - begin, limits::kScrapeWait) << "the scrape waited for a client";
-  EXPECT_EQ(crowd.front().Read(), "") << "who was there longest without asking gave way";
+  EXPECT_LT(absl::Now() - begin, limits::kScrapeWait) << "a scrape waited for another client";
+  EXPECT_EQ(crowd.front().Read(), "") << "the client that was connected longest without a request is closed";
 }
 
 TEST(MetricsEndpoint, AnswersOnlyGetAndHeadOfItsPage) {
   CoordinatorMetrics metrics;
   auto endpoint = MetricsEndpoint::Start({.address = "127.0.0.1:0"}, metrics.registry());
   ASSERT_TRUE(endpoint.ok()) << endpoint.status();
-  const auto ask = [&](const std::string& line) { return Client((*endpoint)->address()).Ask(line); };
+  const auto request = [&](const std::string& line) { return Client((*endpoint)->address()).Request(line); };
 
-  const std::string page = ask("GET /metrics?x=1 HTTP/1.0");
+  const std::string page = request("GET /metrics?x=1 HTTP/1.0");
   EXPECT_THAT(page, AllOf(HasSubstr("Content-Type: text/plain; version=0.0.4"),
                           HasSubstr(absl::StrCat("Content-Length: ", page.size() - page.find("\r\n\r\n") - 4, "\r\n")),
                           Not(HasSubstr("exposer_"))));
-  const std::string head = ask("HEAD /metrics HTTP/1.1");
+  const std::string head = request("HEAD /metrics HTTP/1.1");
   EXPECT_EQ(head, page.substr(0, page.find("\r\n\r\n") + 4));
-  EXPECT_THAT(ask("GET / HTTP/1.1"), StartsWith("HTTP/1.1 404 "));
-  EXPECT_THAT(ask("POST /metrics HTTP/1.1"), StartsWith("HTTP/1.1 405 "));
-  EXPECT_THAT(ask("nonsense"), StartsWith("HTTP/1.1 400 "));
-  EXPECT_THAT(ask(std::string(limits::kScrapeRequestBytes - 30, 'x')), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(request("GET / HTTP/1.1"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(request("POST /metrics HTTP/1.1"), StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(request("nonsense"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(request(std::string(limits::kScrapeRequestBytes - 30, 'x')), StartsWith("HTTP/1.1 400 "));
   Client endless((*endpoint)->address());
   endless.Send(std::string(limits::kScrapeRequestBytes + 1, 'x'));
   EXPECT_THAT(endless.Read(), StartsWith("HTTP/1.1 431 "));

@@ -31,7 +31,7 @@ struct Pair {
   std::vector<WaitingRank> Ranks(const char* second_host = "w2") const {
     return {{.host = "w1", .trend = &first}, {.host = second_host, .trend = &second}};
   }
-  std::string Judge() const { return FindSlowNetwork(now, Ranks()); }
+  std::string FindSlow() const { return FindSlowNetwork(now, Ranks()); }
 
   absl::Time now = kNetworkStart;
   uint64_t steps = 0;
@@ -42,16 +42,16 @@ struct Pair {
 TEST(Network, SlowNetwork_IsReported_AndAlsoItsEnd) {
   Pair pair;
   pair.Step(10, 0.010, 0.004);
-  EXPECT_THAT(pair.Judge(), IsEmpty());
+  EXPECT_THAT(pair.FindSlow(), IsEmpty());
 
   pair.Step(5, 0.010, 0.090);
-  EXPECT_THAT(pair.Judge(),
+  EXPECT_THAT(pair.FindSlow(),
               MatchesRegex("the network between hosts w1, w2 is slow or loses packets: a step waits 90 ms "
                            "for the other ranks \\(before: [45]\\.. ms\\), while its computing time is unchanged"));
   EXPECT_FALSE(WaitsAsUsual(pair.now, pair.Ranks()));
 
   pair.Step(5, 0.010, 0.004);
-  EXPECT_THAT(pair.Judge(), IsEmpty());
+  EXPECT_THAT(pair.FindSlow(), IsEmpty());
   EXPECT_TRUE(WaitsAsUsual(pair.now, pair.Ranks()));
 }
 
@@ -59,21 +59,21 @@ TEST(Network, OtherCauses_AreNotAttributedToTheNetwork) {
   Pair slow_rank;
   slow_rank.Step(10, 0.010, 0.004);
   slow_rank.Step(5, 0.010, 0.090, 0.096, 0.004);
-  EXPECT_THAT(slow_rank.Judge(), IsEmpty()) << "the others wait for one that computes";
+  EXPECT_THAT(slow_rank.FindSlow(), IsEmpty()) << "the other rank waits for one that computes longer";
 
   Pair busy_hosts;
   busy_hosts.Step(10, 0.010, 0.004);
   busy_hosts.Step(5, 0.050, 0.060);
-  EXPECT_THAT(busy_hosts.Judge(), IsEmpty()) << "all takes longer";
+  EXPECT_THAT(busy_hosts.FindSlow(), IsEmpty()) << "computing takes longer, too";
 
   Pair small;
   small.Step(10, 0.010, 0.0005);
   small.Step(5, 0.010, 0.008);
-  EXPECT_THAT(small.Judge(), IsEmpty()) << "milliseconds are the scheduler's";
+  EXPECT_THAT(small.FindSlow(), IsEmpty()) << "a few milliseconds can come from the scheduler";
 
   Pair from_the_start;
   from_the_start.Step(10, 0.010, 0.090);
-  EXPECT_THAT(from_the_start.Judge(), IsEmpty()) << "it was never faster";
+  EXPECT_THAT(from_the_start.FindSlow(), IsEmpty()) << "it was never faster";
 
   Pair one_host;
   one_host.Step(10, 0.010, 0.004);
@@ -81,7 +81,7 @@ TEST(Network, OtherCauses_AreNotAttributedToTheNetwork) {
   EXPECT_THAT(FindSlowNetwork(one_host.now, one_host.Ranks("w1")), IsEmpty());
 
   one_host.now += absl::Seconds(30);
-  EXPECT_THAT(one_host.Judge(), IsEmpty()) << "no report of the ranks arrives any more";
+  EXPECT_THAT(one_host.FindSlow(), IsEmpty()) << "no report of the ranks arrives any more";
 }
 
 TEST(Network, LateMessages_AreReportedAfterThreeInARow_AndAlsoTheirEnd) {
@@ -92,7 +92,7 @@ TEST(Network, LateMessages_AreReportedAfterThreeInARow_AndAlsoTheirEnd) {
   // Its clock is 5 s ahead, and a message takes 1 to 3 ms.
   for (int i = 0; i < 200; ++i) ASSERT_EQ(add(4'997 + i % 3), Change::kNone);
 
-  EXPECT_EQ(add(4'900), Change::kNone) << "one alone says nothing";
+  EXPECT_EQ(add(4'900), Change::kNone) << "one late message proves nothing";
   EXPECT_EQ(add(4'998), Change::kNone);
   EXPECT_EQ(add(4'938), Change::kNone);
   EXPECT_EQ(add(4'938), Change::kNone);
@@ -105,7 +105,7 @@ TEST(Network, LateMessages_AreReportedAfterThreeInARow_AndAlsoTheirEnd) {
   EXPECT_EQ(add(4'998), Change::kPunctual);
 }
 
-TEST(Network, ClockThatWasSet_BecomesUsualAfterAWhile) {
+TEST(Network, ClockThatWasSet_IsReportedOnce_ThenTheNewOffsetIsUsual) {
   ArrivalTrend trend;
   absl::Time now = kNetworkStart;
   int late = 0, punctual = 0;

@@ -1,4 +1,4 @@
-// Placement as tables: facts in, hosts or the reason for waiting out.
+// Placement as tables: the hosts that are chosen for given facts, or the reason for which the job waits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ HostSlots Slots(const char* name, uint32_t slots, uint32_t free, uint32_t gpus =
   return host;
 }
 
-std::string Print(const PlacementDecision& decision) {
+std::string Describe(const PlacementDecision& decision) {
   std::string text;
   if (!decision.ranks_by_host.has_value()) return decision.reason;
   for (const auto& [host, count] : *decision.ranks_by_host) text += host.value() + "=" + std::to_string(count) + " ";
@@ -31,10 +31,10 @@ TEST(Placement, ProbeGetsOneRankOnEachHostItNames) {
   facts.one_per_host = true;
   facts.only = {"w1", "w2"};
 
-  EXPECT_EQ(Print(DecidePlacement(facts)), "w1=1 w2=1 ");
+  EXPECT_EQ(Describe(DecidePlacement(facts)), "w1=1 w2=1 ");
 
   facts.only = {"w1", "w3"};
-  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("waits for slots: 2 ranks requested"));
+  EXPECT_THAT(Describe(DecidePlacement(facts)), HasSubstr("waits for slots: 2 ranks requested"));
 }
 
 TEST(Placement, IsAllOrNothing_InNameOrder_AndNamesWhatIsMissing) {
@@ -61,16 +61,16 @@ TEST(Placement, IsAllOrNothing_InNameOrder_AndNamesWhatIsMissing) {
   for (const Case& c : cases) {
     PlacementDecision decision = DecidePlacement(
         {.ranks = c.ranks, .needs_gpu = false, .hosts = c.hosts, .previous = c.previous, .only = {}, .excluded = {}});
-    EXPECT_EQ(Print(decision), c.expected);
+    EXPECT_EQ(Describe(decision), c.expected);
   }
 }
 
 TEST(Placement, OnGpus_CountsThem_AndReportsIfThereAreNone) {
   const HostSlots hosts[] = {Slots("a", 4, 4, 0), Slots("b", 4, 4, 2)};
-  EXPECT_EQ(Print(DecidePlacement(
+  EXPECT_EQ(Describe(DecidePlacement(
                 {.ranks = 2, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {}, .excluded = {}})),
             "b=2 ");
-  EXPECT_THAT(Print(DecidePlacement(
+  EXPECT_THAT(Describe(DecidePlacement(
                   {.ranks = 3, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {}, .excluded = {}})),
               HasSubstr("found 2 GPUs on 2 hosts"));
 }
@@ -88,10 +88,10 @@ TEST(Placement, UnusableHosts_AreSkippedAndNamed) {
   hosts[2].busy_with = "job ab12";
   PlacementFacts facts = Facts(2, hosts);
   facts.excluded = {"b"};
-  EXPECT_EQ(Print(DecidePlacement(facts)), "c=1 d=1 ");
+  EXPECT_EQ(Describe(DecidePlacement(facts)), "c=1 d=1 ");
 
   facts.ranks = 4;
-  EXPECT_EQ(Print(DecidePlacement(facts)),
+  EXPECT_EQ(Describe(DecidePlacement(facts)),
             "waits for slots: 4 ranks requested, 3 of 4 slots free on 2 hosts (c, d); busy: c (job ab12); not used: "
             "a (cordoned: disk), b (in resources.exclude_hosts)");
   EXPECT_TRUE(CouldFit(facts)) << "once c is free";
@@ -101,10 +101,10 @@ TEST(Placement, UnusableHosts_AreSkippedAndNamed) {
   facts.ranks = 1;
   facts.excluded = {};
   facts.only = {"b", "z"};
-  EXPECT_EQ(Print(DecidePlacement(facts)), "b=1 ");
+  EXPECT_EQ(Describe(DecidePlacement(facts)), "b=1 ");
   facts.only = {"a", "z"};
-  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("every attached host is excluded"));
-  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("hosts of resources.hosts that are not attached: z"));
+  EXPECT_THAT(Describe(DecidePlacement(facts)), HasSubstr("every attached host is excluded"));
+  EXPECT_THAT(Describe(DecidePlacement(facts)), HasSubstr("hosts of resources.hosts that are not attached: z"));
 }
 
 TEST(Placement, HostsOfOneSwitchAndRack_AreNextToEachOther) {
@@ -114,8 +114,8 @@ TEST(Placement, HostsOfOneSwitchAndRack_AreNextToEachOther) {
   hosts[1].rack = "r2";
   hosts[3].rack = "r1";
   SortByTopology(hosts);
-  EXPECT_EQ(Print(DecidePlacement(Facts(4, hosts))), "d=1 b=1 a=1 c=1 ");
-  EXPECT_EQ(Print(DecidePlacement(Facts(2, hosts))), "d=1 b=1 ");
+  EXPECT_EQ(Describe(DecidePlacement(Facts(4, hosts))), "d=1 b=1 a=1 c=1 ");
+  EXPECT_EQ(Describe(DecidePlacement(Facts(2, hosts))), "d=1 b=1 ");
 }
 
 }  // namespace

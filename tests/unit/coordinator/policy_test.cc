@@ -1,4 +1,4 @@
-// The coordinator's policies as tables: facts in, decision and reason out.
+// The coordinator's policies as tables: the decision and its reason for given facts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ TEST(Health, LeaseGrowsWithUnevenHeartbeats_UpToABound_AndShrinksAgain) {
   EXPECT_LE(AdaptiveLease(base, gaps), kLeaseGrowth * base);
   HeartbeatGaps before = gaps;
   ObserveGap(absl::Minutes(5), base, gaps);
-  EXPECT_EQ(AdaptiveLease(base, gaps), AdaptiveLease(base, before)) << "an outage is not unevenness";
+  EXPECT_EQ(AdaptiveLease(base, gaps), AdaptiveLease(base, before)) << "an outage does not count as uneven heartbeats";
   for (int i = 0; i < 50; ++i) ObserveGap(absl::Seconds(11), base, gaps);
   for (int i = 0; i < 4; ++i) ObserveGap(i % 2 == 0 ? absl::Milliseconds(1) : absl::Seconds(12), base, gaps);
   EXPECT_EQ(AdaptiveLease(base, gaps), kLeaseGrowth * base);
@@ -163,15 +163,15 @@ TEST(Recovery, HostSpecificFailure_RestartsOnOtherHosts) {
   failure.set_kind(v1::FailureRecord::KIND_NO_ROOM);
   facts.fits_elsewhere = false;
   facts.restarts = facts.max_restarts;
-  EXPECT_TRUE(DecideRecovery(facts).restart) << "it may pass, and the job does not pay for it";
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "the problem may pass, and it costs the job no restart";
   EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("not counted as a restart"));
   failure.set_kind(v1::FailureRecord::KIND_CHECKPOINT);
   facts.max_restarts = 0;
-  EXPECT_TRUE(DecideRecovery(facts).restart) << "it is not for the job to pay for";
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "it costs the job no restart";
   EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("waits for a host that has it"));
 }
 
-TEST(Recovery, OwnCause_IsBetterThanPeersReports_AndARefusalIsBest) {
+TEST(Recovery, FailureOfARank_IsABetterCauseThanItsPeersReports_AndARefusalIsTheBest) {
   auto failure = [](v1::FailureRecord::Kind kind) {
     v1::FailureRecord record;
     record.set_kind(kind);

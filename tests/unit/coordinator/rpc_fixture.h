@@ -1,4 +1,4 @@
-// A complete coordinator in a test's process, on a free port, and a daemon that uses the stream.
+// A complete coordinator in a test's process, on a free port, and a simulated daemon with a real stream.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -19,7 +19,7 @@
 
 namespace trainyard {
 
-inline constexpr uint64_t kLife = 4'711;
+inline constexpr uint64_t kIncarnation = 4'711;
 
 // A daemon with a real stream. Reads block, so a test states exactly what it waits for.
 class StreamHost {
@@ -30,7 +30,7 @@ class StreamHost {
     v1::Hello& hello = *message.mutable_hello();
     hello.set_protocol(limits::kProtocol);
     hello.set_host("w1");
-    hello.set_incarnation(kLife);
+    hello.set_incarnation(kIncarnation);
     hello.set_slots(2);
     hello.mutable_inventory()->set_cores(2);
     stream_->Write(message);

@@ -213,7 +213,7 @@ TEST_F(RpcTest, HostsAndEvents_AreListed) {
 }
 
 // Regression: trainctl reported that the coordinator did not answer.
-TEST_F(RpcTest, LogsOfADetachedHost_ReportThat) {
+TEST_F(RpcTest, LogsOfADetachedHost_ReportThatItIsDetached) {
   {
     StreamHost host(channel_);
     ASSERT_TRUE(Submit().ok());

@@ -1,4 +1,4 @@
-// The contract of the store for both implementations; and for files: reopening, foreign and damaged files.
+// The contract of the store for both implementations, and reopened, foreign and damaged files of the SQLite store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -88,20 +88,20 @@ TEST(SqliteStore, CommittedData_SurvivesReopening) {
 
 // Data committed to a removed file would be acknowledged and lost.
 TEST(SqliteStore, RemovedOrReplacedFile_AcceptsNoCommit) {
-  for (const char* gone : {"store.db", "store.db-wal"}) {
+  for (const char* name : {"store.db", "store.db-wal"}) {
     Folder folder;
     auto store = OpenSqliteStore(folder.File());
     ASSERT_TRUE(store.ok()) << store.status();
     ASSERT_TRUE((*store)->Commit({{"k", "1"}}, 0).ok());
     EXPECT_EQ((*store)->CheckFiles(), absl::OkStatus());
 
-    ASSERT_TRUE(std::filesystem::remove(folder / gone));
+    ASSERT_TRUE(std::filesystem::remove(folder / name));
 
     EXPECT_TRUE(absl::IsFailedPrecondition((*store)->CheckFiles()));
     absl::Status removed = (*store)->Commit({{"k", "2"}}, 1).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(removed)) << removed;
-    EXPECT_THAT(std::string(removed.message()), HasSubstr(absl::StrCat(folder / gone, " was removed")));
-    std::ofstream(folder / gone) << "another";
+    EXPECT_THAT(std::string(removed.message()), HasSubstr(absl::StrCat(folder / name, " was removed")));
+    std::ofstream(folder / name) << "another";
     EXPECT_THAT(std::string((*store)->CheckFiles().message()), HasSubstr("was replaced"));
   }
 }
@@ -210,7 +210,7 @@ TEST(SqliteStore, DamagedFile_IsRefused_AndTheBackupRestoresIt) {
   std::string message(damaged.status().message());
   EXPECT_THAT(message, HasSubstr("the store was not used"));
 
-  // As the message instructs.
+  // Runs the command that the message gives.
   std::string command = message.substr(message.find("rm -f"));
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   auto store = OpenSqliteStore(folder.File());

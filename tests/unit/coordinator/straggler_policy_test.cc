@@ -77,7 +77,7 @@ TEST(StragglerTest, DifferencesBelowAMillisecond_AreIgnored) {
   EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(60), ranks), IsEmpty());
 }
 
-TEST(ComputeWindowTest, UsesTimesPerMicroBatch_SoThatUnevenDealsDoNotMatter) {
+TEST(ComputeWindowTest, UsesTimesPerMicroBatch_SoThatAnUnevenNumberOfThemDoesNotMatter) {
   // Five micro-batches per step for two ranks: one runs three, the other two.
   ComputeWindow three;
   ComputeWindow two;
