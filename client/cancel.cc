@@ -52,7 +52,7 @@ void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = Cancel(globals, *options);
-      return ExitOf(status, options->json);
+      return ReportStatus(status, options->json);
     };
   });
 }

@@ -262,7 +262,7 @@ CLI::App* AddFolderVerb(CLI::App& app, const Globals& globals, Chosen* chosen, c
       ->allow_extra_args(false);
   AddJson(*verb, &options->json, "One JSON object per line, one for each checkpoint");
   verb->callback([&globals, options, chosen, act] {
-    *chosen = [&globals, options, act] { return ExitOf(RunOnFolder(globals, *options, act), options->json); };
+    *chosen = [&globals, options, act] { return ReportStatus(RunOnFolder(globals, *options, act), options->json); };
   });
   return verb;
 }
@@ -276,8 +276,8 @@ void UseRecordsOfJob(CLI::App& verb, const Globals& globals, Chosen* chosen,
     *chosen = [&globals, options, of_folder, of_job] {
       const bool recorded = !options->verify && !options->tensors;
       const bool online = !globals.coordinator.empty() && MayBeJob(options->folder);
-      return ExitOf(online && recorded ? of_job(globals, *options) : RunOnFolder(globals, *options, of_folder),
-                    options->json);
+      return ReportStatus(online && recorded ? of_job(globals, *options) : RunOnFolder(globals, *options, of_folder),
+                          options->json);
     };
   });
 }

@@ -121,7 +121,8 @@ CLI::App* AddVerb(CLI::App& app, Chosen* chosen, const char* name, const char* h
                   const std::function<absl::Status(const ConvertOptions&)>& act) {
   CLI::App* verb = app.add_subcommand(name, help);
   AddJson(*verb, &options->json, "One JSON object");
-  verb->callback([options, chosen, act] { *chosen = [options, act] { return ExitOf(act(*options), options->json); }; });
+  verb->callback(
+      [options, chosen, act] { *chosen = [options, act] { return ReportStatus(act(*options), options->json); }; });
   return verb;
 }
 

@@ -185,7 +185,7 @@ void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "2: there is no such job, or it is not training.\n\n"
       "Examples:\n  trainctl checkpoint now k3x7q2ab --wait");
   verb->callback([&globals, options, chosen] {
-    *chosen = [&globals, options] { return ExitOf(Now(globals, *options), options->json); };
+    *chosen = [&globals, options] { return ReportStatus(Now(globals, *options), options->json); };
   });
 }
 

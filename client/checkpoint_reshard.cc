@@ -113,7 +113,7 @@ void AddCheckpointReshard(CLI::App& app, const Globals& globals, Chosen* chosen)
   verb->add_option("--out", flags->out, "Output run folder, different from the input; created if missing")->required();
   AddJson(*verb, &flags->json, "One JSON object");
   verb->callback([&globals, flags, chosen] {
-    *chosen = [&globals, flags] { return ExitOf(Reshard(globals, *flags), flags->json); };
+    *chosen = [&globals, flags] { return ReportStatus(Reshard(globals, *flags), flags->json); };
   });
   verb->footer(
       "Verifies every byte when reading and again after writing; one piece is in memory at a time. To resume\n"

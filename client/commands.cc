@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl
   return Connection::Open(globals.target(), wait);
 }
 
-int ExitOf(const absl::Status& status, bool json) {
+int ReportStatus(const absl::Status& status, bool json) {
   if (status.ok()) return kClientDone;
   if (json) PrintJson(ErrorLine(status.message(), ExitCodeOf(status)));
   return Fail(status);

@@ -63,7 +63,7 @@ inline constexpr char kJobHelp[] = "Job id, a unique prefix of it, or a unique j
 
 // Prints the error of `status` to standard error, and with `json` also as an object to standard output. Returns the
 // exit code of `status`.
-int ExitOf(const absl::Status& status, bool json);
+int ReportStatus(const absl::Status& status, bool json);
 
 // --reconnect-for: how long a verb that follows something waits for a coordinator that does not answer. `given`: the
 // user set it; then it also applies to the first connection.

@@ -74,7 +74,7 @@ class Doctor {
 
   absl::Status Probe() {
     for (const v1::HostStatus& host : report_.hosts.hosts()) {
-      std::string why = NotProbed(host);
+      std::string why = WhyNotProbed(host);
       if (why.empty()) {
         probed_.push_back({.name = host.name(), .cores = host.cores()});
       } else {
@@ -247,7 +247,7 @@ void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       auto exit_code = RunDoctor(globals, *options);
-      return exit_code.ok() ? *exit_code : ExitOf(exit_code.status(), options->json);
+      return exit_code.ok() ? *exit_code : ReportStatus(exit_code.status(), options->json);
     };
   });
 }

@@ -189,7 +189,7 @@ std::vector<Finding> CheckThisMachine(const std::string& binary_folder, const st
   return findings;
 }
 
-std::string NotProbed(const v1::HostStatus& host) {
+std::string WhyNotProbed(const v1::HostStatus& host) {
   if (!host.attached()) return "not attached";
   if (!host.reachable()) return "does not answer";
   if (!host.trouble().empty()) return host.trouble();

@@ -24,7 +24,7 @@ std::vector<Finding> CheckHosts(const v1::ServerInfo& server, const v1::ListHost
 std::vector<Finding> CheckThisMachine(const std::string& binary_folder, const std::string& working_directory);
 
 // Returns why a host is not probed; empty if it is.
-std::string NotProbed(const v1::HostStatus& host);
+std::string WhyNotProbed(const v1::HostStatus& host);
 
 bool AnyProblem(const std::vector<Finding>& findings);
 

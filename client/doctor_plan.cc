@@ -77,7 +77,7 @@ Medians MediansOf(const std::vector<ProbeHost>& hosts, const Results& first, con
 }
 
 // Why a pair is bad; empty if it is not.
-std::string BadPair(const ProbeResult& result, const Medians& medians, const ProbeLimits& limits) {
+std::string WhyBadPair(const ProbeResult& result, const Medians& medians, const ProbeLimits& limits) {
   if (!result.error.empty()) return result.error;
   if (!IsNetworkPair(result)) return "";
   if (result.bytes_per_s < std::max(limits.share * medians.bytes_per_s, limits.bytes_per_s_min)) {
@@ -111,12 +111,12 @@ std::string PartnerOf(const std::string& host, const ProbeResult& result) {
 }
 
 // Hosts that are in at least one good pair.
-std::set<std::string> Cleared(const Results& first, const Results& second, const Medians& medians,
-                              const ProbeLimits& limits) {
+std::set<std::string> ClearedHosts(const Results& first, const Results& second, const Medians& medians,
+                                   const ProbeLimits& limits) {
   std::set<std::string> cleared;
   for (const Results* round : {&first, &second}) {
     for (const ProbeResult& result : *round) {
-      if (IsNetworkPair(result) && BadPair(result, medians, limits).empty()) {
+      if (IsNetworkPair(result) && WhyBadPair(result, medians, limits).empty()) {
         cleared.insert(result.hosts.begin(), result.hosts.end());
       }
     }
@@ -131,7 +131,7 @@ HostVerdict JudgeNetwork(const std::string& host, const Results& first, const Re
   std::vector<std::string> bad;
   bool with_cleared = false;
   for (const ProbeResult* pair : PairsOf(host, first, second)) {
-    std::string why = BadPair(*pair, medians, limits);
+    std::string why = WhyBadPair(*pair, medians, limits);
     if (why.empty()) continue;
     const std::string partner = PartnerOf(host, *pair);
     bad.push_back(partner.empty() ? absl::StrCat("alone: ", why) : absl::StrCat("with ", partner, ": ", why));
@@ -158,7 +158,8 @@ void ExcusePartners(const Results& first, const Results& second, const Medians& 
     if (verdict.kind != HostVerdict::Kind::kSuspect) continue;
     bool excused = true;
     for (const ProbeResult* pair : PairsOf(verdict.host, first, second)) {
-      if (!BadPair(*pair, medians, limits).empty()) excused = excused && bad.count(PartnerOf(verdict.host, *pair)) > 0;
+      if (!WhyBadPair(*pair, medians, limits).empty())
+        excused = excused && bad.count(PartnerOf(verdict.host, *pair)) > 0;
     }
     if (excused) verdict = {.host = verdict.host, .kind = HostVerdict::Kind::kGood, .text = ""};
   }
@@ -178,7 +179,7 @@ std::vector<ProbePair> FirstRound(const std::vector<ProbeHost>& hosts) {
 std::vector<ProbePair> SecondRound(const std::vector<ProbeHost>& hosts, const Results& first,
                                    const ProbeLimits& limits) {
   const Medians medians = MediansOf(hosts, first, {});
-  const std::set<std::string> cleared = Cleared(first, {}, medians, limits);
+  const std::set<std::string> cleared = ClearedHosts(first, {}, medians, limits);
   std::vector<std::pair<double, std::string>> slow, fast;  // sorted by the bandwidth of their pair
   for (const ProbeHost& host : hosts) {
     double bandwidth = 0;
@@ -195,7 +196,7 @@ std::vector<ProbePair> SecondRound(const std::vector<ProbeHost>& hosts, const Re
 std::vector<HostVerdict> Judge(const std::vector<ProbeHost>& hosts, const Results& first, const Results& second,
                                const ProbeLimits& limits) {
   const Medians medians = MediansOf(hosts, first, second);
-  const std::set<std::string> cleared = Cleared(first, second, medians, limits);
+  const std::set<std::string> cleared = ClearedHosts(first, second, medians, limits);
   const std::map<std::string, double> products = ProductsOf(hosts, first, second);
   std::vector<HostVerdict> verdicts;
   for (const ProbeHost& host : hosts) {

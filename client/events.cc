@@ -103,7 +103,7 @@ void AddEvents(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "first line gives their number; with --json it is {\"event\":\"dropped\",\"count\":N}.\n\n"
       "Examples:\n  trainctl events\n  trainctl events --job k3x7q2ab --json\n  trainctl events -f");
   verb->callback([&globals, options, chosen] {
-    *chosen = [&globals, options] { return ExitOf(Events(globals, *options), options->json); };
+    *chosen = [&globals, options] { return ReportStatus(Events(globals, *options), options->json); };
   });
 }
 

@@ -46,7 +46,7 @@ void AddGoodput(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "Every second of every rank, from submission to the job's end, counts in exactly one part.\n\n"
       "Examples:\n  trainctl goodput k3x7q2ab\n  trainctl goodput k3x7q2ab --json | jq .shares.lost");
   verb->callback([&globals, options, chosen] {
-    *chosen = [&globals, options] { return ExitOf(Goodput(globals, *options), options->json); };
+    *chosen = [&globals, options] { return ReportStatus(Goodput(globals, *options), options->json); };
   });
 }
 

@@ -40,7 +40,7 @@ void AddHelp(CLI::App& app, const Globals&, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("help", "Show the options of a verb; the same as VERB --help");
   verb->add_option("verb", *verbs, "Verb, such as `run` or `checkpoint export`");
   verb->footer("Examples:\n  trainctl help\n  trainctl help checkpoint export");
-  verb->callback([&app, verbs, chosen] { *chosen = [&app, verbs] { return ExitOf(Help(app, *verbs), false); }; });
+  verb->callback([&app, verbs, chosen] { *chosen = [&app, verbs] { return ReportStatus(Help(app, *verbs), false); }; });
 }
 
 void AddCompletion(CLI::App& app, const Globals&, Chosen* chosen) {
@@ -50,7 +50,8 @@ void AddCompletion(CLI::App& app, const Globals&, Chosen* chosen) {
   verb->footer(
       "Examples:\n  source <(trainctl completion bash)\n"
       "  trainctl completion fish > ~/.config/fish/completions/trainctl.fish");
-  verb->callback([&app, shell, chosen] { *chosen = [&app, shell] { return ExitOf(Completion(app, *shell), false); }; });
+  verb->callback(
+      [&app, shell, chosen] { *chosen = [&app, shell] { return ReportStatus(Completion(app, *shell), false); }; });
 }
 
 }  // namespace trainyard::client

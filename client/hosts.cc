@@ -78,7 +78,7 @@ CLI::App* AddHostVerb(CLI::App& app, const Globals& globals, Chosen* chosen, con
   verb->callback([&globals, options, chosen, action] {
     *chosen = [&globals, options, action] {
       const auto requested = options->lost ? v1::SetHostRequest::ACTION_LOST : action;
-      return ExitOf(Set(globals, *options, requested), options->json);
+      return ReportStatus(Set(globals, *options, requested), options->json);
     };
   });
   return verb;
@@ -94,8 +94,9 @@ void AddCluster(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->footer(
       "SLOTS is used/total. SKEW is the host's clock minus the coordinator's.\n\n"
       "Examples:\n  trainctl cluster\n  trainctl cluster --json | jq -r 'select(.reachable | not) | .name'");
-  verb->callback(
-      [&globals, json, chosen] { *chosen = [&globals, json] { return ExitOf(Cluster(globals, *json), *json); }; });
+  verb->callback([&globals, json, chosen] {
+    *chosen = [&globals, json] { return ReportStatus(Cluster(globals, *json), *json); };
+  });
 }
 
 void AddCordon(CLI::App& app, const Globals& globals, Chosen* chosen) {

@@ -90,7 +90,7 @@ void AddList(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = ListJobs(globals, *options);
-      return ExitOf(status, options->json);
+      return ReportStatus(status, options->json);
     };
   });
 }

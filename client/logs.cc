@@ -136,7 +136,7 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen) {
     options->on_terminal = OutputColumns() > 0;
     *chosen = [&globals, options] {
       absl::Status status = Logs(globals, *options);
-      return ExitOf(status, options->json);
+      return ReportStatus(status, options->json);
     };
   });
 }

@@ -71,7 +71,8 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-    return ExitOf(absl::InvalidArgumentError(CommandLineErrorMessage(app, error, arguments)), RequestsJson(arguments));
+    return ReportStatus(absl::InvalidArgumentError(CommandLineErrorMessage(app, error, arguments)),
+                        RequestsJson(arguments));
   }
   return chosen();
 }

@@ -22,7 +22,7 @@ struct Options {
   bool json = false;
 };
 
-using Act = absl::StatusOr<v1::Job> (*)(Connection& connection, const Options& options);
+using Operation = absl::StatusOr<v1::Job> (*)(Connection& connection, const Options& options);
 
 absl::StatusOr<v1::Job> Restart(Connection& connection, const Options& options) {
   v1::RestartRequest request;
@@ -48,10 +48,10 @@ absl::StatusOr<v1::Job> Resume(Connection& connection, const Options& options) {
   return ResumeJob(connection, request);
 }
 
-absl::Status Operate(const Globals& globals, Options options, Act act) {
+absl::Status Operate(const Globals& globals, Options options, Operation operation) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
-  ASSIGN_OR_RETURN(v1::Job job, act(*connection, options));
+  ASSIGN_OR_RETURN(v1::Job job, operation(*connection, options));
   if (options.json) {
     PrintJson(JobJson(job));
     return absl::OkStatus();
@@ -63,14 +63,16 @@ absl::Status Operate(const Globals& globals, Options options, Act act) {
 
 // Declares the common options of the three verbs.
 CLI::App* AddJobVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
-                     const std::shared_ptr<Options>& options, Act act) {
+                     const std::shared_ptr<Options>& options, Operation operation) {
   options->reason = absl::StrCat("trainctl ", name);
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("job", options->job_id, kJobHelp)->required();
   verb->add_option("--reason", options->reason, "Reason, recorded in the events");
   AddJson(*verb, &options->json, "Print the job as a JSON object");
-  verb->callback([&globals, options, chosen, act] {
-    *chosen = [&globals, options, act] { return ExitOf(Operate(globals, *options, act), options->json); };
+  verb->callback([&globals, options, chosen, operation] {
+    *chosen = [&globals, options, operation] {
+      return ReportStatus(Operate(globals, *options, operation), options->json);
+    };
   });
   return verb;
 }

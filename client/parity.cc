@@ -147,7 +147,7 @@ void AddParity(CLI::App& app, const Globals&, Chosen* chosen) {
   verb->callback([options, chosen] {
     *chosen = [options] {
       auto exit_code = RunParity(*options);
-      return exit_code.ok() ? *exit_code : ExitOf(exit_code.status(), options->json);
+      return exit_code.ok() ? *exit_code : ReportStatus(exit_code.status(), options->json);
     };
   });
 }

@@ -81,7 +81,7 @@ void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "  trainctl sample\n"
       "  trainctl sample trainyard-runs/stdlib-gpt-k3x7q2ab --prompt 'template <typename' --tokens 300");
   verb->callback([&globals, options, chosen] {
-    *chosen = [&globals, options] { return ExitOf(Sample(globals, *options), options->json); };
+    *chosen = [&globals, options] { return ReportStatus(Sample(globals, *options), options->json); };
   });
 }
 

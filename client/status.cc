@@ -106,7 +106,7 @@ void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {
         ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, options->job_id));
         return GetJob(*connection, id);
       }();
-      if (!job.ok()) return ExitOf(job.status(), options->json);
+      if (!job.ok()) return ReportStatus(job.status(), options->json);
       if (options->json) {
         PrintJson(JobJson(*job));
       } else {

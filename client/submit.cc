@@ -100,7 +100,7 @@ void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = Submit(globals, *options);
-      return ExitOf(status, options->json);
+      return ReportStatus(status, options->json);
     };
   });
 }

@@ -56,11 +56,11 @@ int Validate(const Globals& globals, const ValidateOptions& options) {
   const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
   // With a coordinator configured, the text is on its hosts, not here.
   auto loaded = LoadJob(input, /*on_this_machine=*/globals.coordinator.empty());
-  if (!loaded.ok()) return ExitOf(loaded.status(), options.json);
+  if (!loaded.ok()) return ReportStatus(loaded.status(), options.json);
   std::unique_ptr<PreparedJob> prepared;
   if (loaded->problems.ok()) {
     auto job = PrepareJob(loaded->spec, {.job_id = "<id>", .default_run_root = DefaultRunRoot(WorkingDirectory())});
-    if (!job.ok()) return ExitOf(job.status(), options.json);
+    if (!job.ok()) return ReportStatus(job.status(), options.json);
     prepared = std::make_unique<PreparedJob>(*std::move(job));
   }
   absl::Status status = ProblemsStatus(input, loaded->problems);

@@ -25,14 +25,14 @@ int Version(const Globals& globals, bool json) {
     return kClientDone;
   }
   auto connection = Connect(globals);
-  if (!connection.ok()) return ExitOf(connection.status(), json);
+  if (!connection.ok()) return ReportStatus(connection.status(), json);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
   v1::ServerInfo info;
   absl::StatusOr<Connection::Stub> stub = (*connection)->Begin(context);
   absl::Status status = stub.status();
   if (stub.ok()) status = (*connection)->ToStatus((*stub)->GetServerInfo(&context, {}, &info));
-  if (!status.ok()) return ExitOf(status, json);
+  if (!status.ok()) return ReportStatus(status, json);
   out["coordinator"] = {{"address", globals.coordinator},  {"version", info.version()},
                         {"protocol", info.protocol()},     {"cluster_id", info.cluster_id()},
                         {"hosts", info.hosts()},           {"slots", info.slots()},

@@ -82,7 +82,7 @@ void AddWatch(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       auto exit_code = Watch(globals, *options);
-      return exit_code.ok() ? *exit_code : ExitOf(exit_code.status(), options->json);
+      return exit_code.ok() ? *exit_code : ReportStatus(exit_code.status(), options->json);
     };
   });
 }

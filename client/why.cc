@@ -51,7 +51,7 @@ void AddWhy(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "Examples:\n  trainctl why k3x7q2ab\n"
       "  trainctl why k3x7q2ab --json | jq -r '.chain[] | select(.rule == \"hang\") | .text'");
   verb->callback([&globals, options, chosen] {
-    *chosen = [&globals, options] { return ExitOf(Why(globals, *options), options->json); };
+    *chosen = [&globals, options] { return ReportStatus(Why(globals, *options), options->json); };
   });
 }
 

@@ -6,7 +6,7 @@ import subprocess
 import harness
 import pytest
 
-# All hosts are on one machine here, so their speed is meaningless: only dead hosts are bad.
+# All hosts are on one machine here, so their speed is meaningless: only dead hosts count as bad.
 QUICK = ["--matmul-size", "64", "--all-reduce-bytes", "65536", "--share", "0"]
 
 

@@ -14,7 +14,7 @@ import pytest
 import harness
 import tokens
 
-PROTOCOL = 2
+PROTOCOL = 2  # the oldest that coordinators accept
 
 
 class StubDaemon:

@@ -129,9 +129,8 @@ def test_a_killed_trainer_of_a_run_is_restarted(cluster):
 
 def test_resume_continues_the_newest_run_of_that_name(cluster):
     keys = {"train__steps": 1200, "checkpoint__every_steps": 50}
-    whole = harness.steps_of(harness.events(cluster.run_trainctl("run",
-                                                                 cluster.write_job("whole.yaml", name="whole", **keys),
-                                                                 "--json").stdout))
+    job = cluster.write_job("uninterrupted.yaml", name="uninterrupted", **keys)
+    uninterrupted = harness.steps_of(harness.events(cluster.run_trainctl("run", job, "--json").stdout))
     run = start_run(cluster, **keys)
     wait_for_steps(run, 120)
     run.signal(signal.SIGINT)
@@ -140,7 +139,7 @@ def test_resume_continues_the_newest_run_of_that_name(cluster):
     done = cluster.run_trainctl("run", cluster.write_job(**keys), "--json", "--resume")
 
     folder = next(path for path in run_folders(cluster) if path.name.startswith("small-"))
-    assert harness.metrics_steps(folder) == whole
+    assert harness.metrics_steps(folder) == uninterrupted
     assert harness.events(done.stdout)[-1]["state"] == "SUCCEEDED"
     assert len([path for path in run_folders(cluster) if path.name.startswith("small-")]) == 1
 

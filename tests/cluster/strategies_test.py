@@ -52,7 +52,7 @@ LAYOUTS = [("ddp", 2, {}), ("fsdp", 3, {}), ("hsdp", 4, {"shard": 2}), ("zero2",
 def test_each_strategy_resumes_from_the_checkpoint_of_another(cluster):
     keys = {"train__batch": {"global": 12, "micro": 1}, "train__schedule": {"kind": "constant"}}
     keys["train__evaluate"] = {"every_steps": 2, "batches": 3}
-    whole = losses_of(cluster, cluster.write_job(name="whole", train__steps=2 * len(LAYOUTS), **keys))
+    uninterrupted = losses_of(cluster, cluster.write_job(name="uninterrupted", train__steps=2 * len(LAYOUTS), **keys))
 
     found = {}
     for i, (strategy, ranks, sizes) in enumerate(LAYOUTS):
@@ -60,8 +60,8 @@ def test_each_strategy_resumes_from_the_checkpoint_of_another(cluster):
                                 **keys)
         found.update(losses_of(cluster, job, *(["--resume"] if i > 0 else [])))
 
-    assert sorted(found) == sorted(whole)
-    for step, loss in whole.items():
+    assert sorted(found) == sorted(uninterrupted)
+    for step, loss in uninterrupted.items():
         assert found[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
 
 

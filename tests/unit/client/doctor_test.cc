@@ -204,14 +204,14 @@ TEST(DoctorChecks, EachProblemOfAHost_IsNamed) {
 
 TEST(DoctorChecks, BusyAndCordonedHosts_AreSkippedWithAReason) {
   v1::HostStatus host = GoodHost("w1");
-  EXPECT_EQ(NotProbed(host), "");
+  EXPECT_EQ(WhyNotProbed(host), "");
   host.set_slots_free(0);
   host.add_jobs("k3x7q2ab");
-  EXPECT_THAT(NotProbed(host), HasSubstr("busy with k3x7q2ab"));
+  EXPECT_THAT(WhyNotProbed(host), HasSubstr("busy with k3x7q2ab"));
   host.set_cordoned(true);
-  EXPECT_EQ(NotProbed(host), "cordoned");
+  EXPECT_EQ(WhyNotProbed(host), "cordoned");
   host.set_attached(false);
-  EXPECT_EQ(NotProbed(host), "not attached");
+  EXPECT_EQ(WhyNotProbed(host), "not attached");
 }
 
 TEST(DoctorChecks, MissingProgram_IsANote) {
