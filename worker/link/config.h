@@ -93,7 +93,7 @@ struct TrainConfig {
     bool offload_parameters = false;
   } parallel;
 
-  bool reverse_micro_batches = false;  // each rank, in each step
+  bool reverse_micro_batches = false;  // each rank runs the micro-batches of a step in reverse order
   bool events = false;                 // write each rank's events with their times
   uint64_t hash_every_steps = 0;       // steps between comparisons of all parameters; 0: never
 

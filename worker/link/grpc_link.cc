@@ -15,8 +15,8 @@ namespace trainyard {
 namespace grpc_link {
 namespace {
 
-// A running daemon answers the end of the stream immediately; do not wait longer for one that does not.
-constexpr absl::Duration kPoliteEnd = absl::Seconds(1);
+// How long Close waits for the daemon to answer the end of the stream, which a running daemon does immediately.
+constexpr absl::Duration kStreamEndWait = absl::Seconds(1);
 
 grpc::ChannelArguments ChannelArguments() {
   grpc::ChannelArguments arguments;
@@ -175,11 +175,11 @@ void GrpcLink::Close(absl::Duration limit) {
   {
     absl::MutexLock lock(&mu_);
     if (!reader_.joinable()) return;
-    changed_.AwaitFor(&mu_, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return Idle() || finished_; });
+    changed_.AwaitFor(&mu_, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return IsIdle() || finished_; });
     closing_ = true;
     changed_.SignalAll();
-    const absl::Duration polite = limit > absl::ZeroDuration() ? kPoliteEnd : absl::ZeroDuration();
-    changed_.AwaitFor(&mu_, polite, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return finished_; });
+    const absl::Duration end_wait = limit > absl::ZeroDuration() ? kStreamEndWait : absl::ZeroDuration();
+    changed_.AwaitFor(&mu_, end_wait, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return finished_; });
     if (stream_context_ != nullptr) stream_context_->TryCancel();
   }
   reader_.join();

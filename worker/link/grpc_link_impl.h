@@ -73,10 +73,10 @@ class GrpcLink final : public Link {
   // The writing thread.
   void WriteForever();
   absl::Time NextWrite() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  bool TakeMessage(absl::Time now, v1::TrainerMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FillPosition(v1::RankReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void NoteGrants(const v1::GrantSaves& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !outbox_.has_facts() && !outbox_.has_reports(); }
+  bool NextMessage(absl::Time now, v1::TrainerMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FillProgress(v1::RankReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StoreGrants(const v1::GrantSaves& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsIdle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !outbox_.has_facts() && !outbox_.has_reports(); }
 
   // Returns false if the link was closed or aborted during the pause.
   bool Pause(absl::Duration duration);

@@ -18,7 +18,7 @@ namespace {
 constexpr absl::Duration kReportInterval = absl::Milliseconds(100);
 // A rank sends a report this often even if nothing has changed.
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(500);
-// Answers about past saves that nothing waits for; more than a coordinator sends at once.
+// The number of stored answers about saves; more than a coordinator sends in one message.
 constexpr size_t kGrantsKept = 64;
 
 // Returns whether the daemon has decided that this process must not continue.
@@ -42,7 +42,7 @@ void GrpcLink::ConnectForever() {
     absl::Time began = Now();
     absl::Status status = RunStream(reconnect);
     if (IsFinal(status)) AbortWith(std::string(status.message()));
-    // After a stream that lasted, the next attempt follows soon.
+    // After a stream that lasted for a while, the delays begin with the shortest again.
     if (Now() - began > kReconnectMax) back_off = limits::kReconnectMin;
     if (!Pause(back_off)) break;
     back_off = std::min(back_off * 2, kReconnectMax);
@@ -109,7 +109,7 @@ void GrpcLink::Handle(const v1::LinkMessage& message) {
       save_requests_ = std::max(save_requests_, message.save().request());
       break;
     case v1::LinkMessage::kGrants:
-      NoteGrants(message.grants());
+      StoreGrants(message.grants());
       break;
     case v1::LinkMessage::kAck:
       outbox_.Acknowledge(message.ack().sequence());
@@ -120,7 +120,7 @@ void GrpcLink::Handle(const v1::LinkMessage& message) {
   changed_.SignalAll();
 }
 
-void GrpcLink::NoteGrants(const v1::GrantSaves& message) {
+void GrpcLink::StoreGrants(const v1::GrantSaves& message) {
   for (const v1::CheckpointGrant& grant : message.grants()) {
     if (grant.generation() != key_.generation()) continue;
     grants_[{grant.step(), grant.manifest_hash()}] =
@@ -150,7 +150,7 @@ absl::Time GrpcLink::NextWrite() const {
   return last_report_ + (outbox_.has_reports() ? kReportInterval : kProgressInterval);
 }
 
-void GrpcLink::FillPosition(v1::RankReport& report) {
+void GrpcLink::FillProgress(v1::RankReport& report) {
   report.set_phase(PhaseName(phases_.phase()));
   report.set_phase_s(phases_.Seconds(std::chrono::steady_clock::now()));
   report.set_last_step(last_step_);
@@ -161,13 +161,13 @@ void GrpcLink::FillPosition(v1::RankReport& report) {
   for (const CommunicatorProgress& progress : poll_()) *report.add_communicators() = ToMessage(progress);
 }
 
-bool GrpcLink::TakeMessage(absl::Time now, v1::TrainerMessage& message) {
+bool GrpcLink::NextMessage(absl::Time now, v1::TrainerMessage& message) {
   bool progress_due = phase_changed_ || now - last_report_ >= kProgressInterval;
   if (outbox_.has_reports() || progress_due) {
     ReportBatch batch = outbox_.TakeReports();
     v1::RankReport& report = *message.mutable_report();
     *report.mutable_key() = key_;
-    FillPosition(report);
+    FillProgress(report);
     report.set_dropped_steps(batch.dropped_steps);
     for (const StepRecord& step : batch.steps) *report.add_steps() = ToMessage(step);
     for (const EvalRecord& eval : batch.evals) *report.add_evals() = ToMessage(eval);
@@ -196,22 +196,22 @@ void GrpcLink::WriteForever() {
       if (finished_) return;
       stream = stream_;
     }
-    // Sends everything there is, reports first, then sleeps again.
+    // Sends all stored messages, reports first, then waits again.
     absl::MutexLock writing(&write_mu_);
     while (true) {
       v1::TrainerMessage message;
-      bool last = false;
+      bool nothing_left = false;
       {
         absl::MutexLock lock(&mu_);
         if (stream_ != stream || stream == nullptr) break;
-        if (!TakeMessage(Now(), message)) last = true;
-        if (last && !closing_) {
+        if (!NextMessage(Now(), message)) nothing_left = true;
+        if (nothing_left && !closing_) {
           changed_.SignalAll();  // Close may wait for this
           break;
         }
       }
-      if (last) stream->WritesDone();
-      if (last || !stream->Write(message)) {
+      if (nothing_left) stream->WritesDone();
+      if (nothing_left || !stream->Write(message)) {
         absl::MutexLock lock(&mu_);
         if (stream_ == stream) stream_ = nullptr;  // the reading thread opens another
         break;

@@ -67,7 +67,7 @@ struct BrokenFact {
 };
 struct FinishedFact {
   uint64_t step = 0;
-  bool stopped = false;
+  bool stopped = false;  // by a request, before the last step
   double loss = 0;
   std::string unsaved = {};  // why no checkpoint holds the last step; empty: one does
 };
@@ -172,7 +172,8 @@ class Link : public KeyValueStore {
   // Never block. When there are more than limits::kTrainerReports, the oldest are dropped and counted.
   virtual void ReportStep(const StepRecord& record) = 0;
   virtual void ReportEval(const EvalRecord& record) = 0;
-  // This rank enters a phase; in kTrain, a step. The duration of the previous one is measured here, on a steady clock.
+  // This rank enters a phase, or the next step in kTrain. The link measures the duration of the previous phase or step
+  // on a steady clock.
   virtual void ReportProgress(Phase phase, uint64_t last_step) = 0;
   virtual void ReportWork(const WorkTotals& totals) = 0;
   virtual void ReportMemory(const std::vector<MemoryUse>& memory) = 0;

@@ -14,7 +14,7 @@ namespace {
 // The longest error message in a fact; the complete text is in the trainer's log.
 constexpr size_t kMessageBytes = 4 << 10;
 
-// The beginning of `text`, as protobuf accepts it: bytes that are not UTF-8 become '?'.
+// Returns the beginning of `text` as protobuf accepts it: bytes that are not UTF-8 become '?'.
 std::string CleanText(absl::string_view text) { return ValidUtf8(text.substr(0, kMessageBytes), kMessageBytes, "?"); }
 
 void FillRestored(const RestoredFact& fact, v1::RestorePoint& restored) {

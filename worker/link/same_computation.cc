@@ -20,15 +20,19 @@ using google::protobuf::Message;
 constexpr size_t kKeysNamed = 5;
 constexpr size_t kValueBytes = 200;
 
-enum class Rule { kMayChange, kIsData, kIsFunction };
+enum class Rule {
+  kMayChange,   // does not change what is computed
+  kIsData,      // changes which samples are used
+  kIsFunction,  // changes the function that the weights belong to
+};
 
 Rule RuleOf(absl::string_view key) {
   if (key == "train.data.validation" || key == "train.seed") return Rule::kIsData;
   if (key == "train.data.tokenizer" || key == "train.optimizer.name" || key == "train.freeze") return Rule::kIsFunction;
   // The sizes that a preset stands for are keys of their own.
-  const bool of_model = absl::StartsWith(key, "train.model.");
-  return of_model && key != "train.model.init_from" && key != "train.model.preset" ? Rule::kIsFunction
-                                                                                   : Rule::kMayChange;
+  const bool is_model_key = absl::StartsWith(key, "train.model.");
+  return is_model_key && key != "train.model.init_from" && key != "train.model.preset" ? Rule::kIsFunction
+                                                                                       : Rule::kMayChange;
 }
 
 std::string ValueOf(const Message& message, const FieldDescriptor& field) {
@@ -44,7 +48,7 @@ bool IsSet(const Message& message, const FieldDescriptor& field) {
   return field.is_repeated() ? reflection.FieldSize(message, &field) > 0 : reflection.HasField(message, &field);
 }
 
-// Adds the differences below `parent`; with `only_set`, only for the keys that `before` has.
+// Adds the differences between two messages whose key is `parent`; with `only_set`, only of the keys that `before` has.
 void Compare(const std::string& parent, const Message& before, const Message& now, bool only_set,
              std::vector<KeyChange>& changes) {
   const auto& descriptor = *before.GetDescriptor();
@@ -63,18 +67,18 @@ void Compare(const std::string& parent, const Message& before, const Message& no
   }
 }
 
-absl::Status Refuse(const std::vector<KeyChange>& refused, bool data_alone) {
+absl::Status Refuse(const std::vector<KeyChange>& refused, bool only_data) {
   std::vector<std::string> keys;
   for (const KeyChange& change : refused) {
     keys.push_back(absl::StrCat(change.key, " was ", change.before, ", is ", change.now));
   }
-  const absl::string_view way_out =
-      data_alone ? "or resume with different data by --allow-data-change (checkpoint.allow_data_change: true)"
-                 : "or begin a new job from these weights: another checkpoint.dir, and this checkpoint as "
-                   "train.model.init_from";
+  const absl::string_view remedy =
+      only_data ? "or resume with different data by --allow-data-change (checkpoint.allow_data_change: true)"
+                : "or begin a new job from these weights: another checkpoint.dir, and this checkpoint as "
+                  "train.model.init_from";
   return absl::InvalidArgumentError(absl::StrCat("the job does not compute what the job of the checkpoint computed: ",
                                                  JoinFirst(keys, kKeysNamed, "; ", "; ", "key"),
-                                                 ". Give these keys their earlier values, ", way_out));
+                                                 ". Give these keys their earlier values, ", remedy));
 }
 
 }  // namespace
@@ -87,7 +91,7 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
   if (!readable || !before.has_train()) return changes;
   const bool resolved = before.train().has_steps();
   if (resolved) {
-    // An earlier version does not know the newest keys; it behaved as their defaults say.
+    // The version that wrote the spec did not know the newest keys and behaved according to their defaults.
     ApplyDefaults(&before);
     ApplyDefaults(&now);
   }
@@ -98,16 +102,16 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
                        .before = absl::StrCat(before.resources().ranks()),
                        .now = absl::StrCat(now.resources().ranks())});
   }
-  bool data_alone = true;
+  bool only_data = true;
   for (const KeyChange& change : changes) {
     // The dropout with which an imported model was trained is unknown.
-    const bool of_import = !resolved && change.key == "train.model.dropout";
-    const Rule rule = of_import ? Rule::kMayChange : RuleOf(change.key);
+    const bool is_imported_dropout = !resolved && change.key == "train.model.dropout";
+    const Rule rule = is_imported_dropout ? Rule::kMayChange : RuleOf(change.key);
     if (rule == Rule::kMayChange || (rule == Rule::kIsData && specs.allow_data_change)) continue;
-    data_alone = data_alone && rule == Rule::kIsData;
+    only_data = only_data && rule == Rule::kIsData;
     refused.push_back(change);
   }
-  if (!refused.empty()) return Refuse(refused, data_alone);
+  if (!refused.empty()) return Refuse(refused, only_data);
   return changes;
 }
 

@@ -13,7 +13,7 @@ namespace trainyard {
 
 struct SpecPair {
   absl::string_view before;  // bytes of the JobSpec of the job that wrote the checkpoint
-  absl::string_view now;
+  absl::string_view now;     // bytes of this job's JobSpec
   bool allow_data_change = false;
 };
 

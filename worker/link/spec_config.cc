@@ -40,8 +40,8 @@ absl::Status CheckTexts(const google::protobuf::Message& message, const std::str
   return absl::OkStatus();
 }
 
-// The operating system would end a text at a zero byte, so a path could lead to a file other than the one that was
-// checked.
+// Refuses texts with a zero byte: the operating system would end a path there, which could lead to a file other than
+// the one that was checked.
 absl::Status Parse(absl::string_view bytes, v1::JobSpec& spec) {
   if (spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return CheckTexts(spec, "");
   return absl::InvalidArgumentError(absl::StrCat("the ", bytes.size(), " bytes of the spec are not a JobSpec"));

@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-// Limit for a put, which needs an answer of the coordinator but waits for no other rank.
+// The limit for a put, which waits for an answer of the coordinator but for no other rank.
 constexpr absl::Duration kPutLimit = absl::Minutes(1);
 // A long wait is requested in slices, so that the link notices when the daemon was replaced.
 constexpr absl::Duration kGetSlice = absl::Seconds(10);
@@ -25,12 +25,12 @@ void ValueCalls::Abort(const absl::Status& reason) {
   if (!aborted_.ok()) return;
   aborted_ = reason;
   for (grpc::ClientContext* call : calls_) call->TryCancel();
-  aborted_now_.SignalAll();
+  aborted_changed_.SignalAll();
 }
 
 void ValueCalls::Pause(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
-  aborted_now_.AwaitFor(&mu_, duration, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !aborted_.ok(); });
+  aborted_changed_.AwaitFor(&mu_, duration, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !aborted_.ok(); });
 }
 
 void ValueCalls::RepeatPuts() {
@@ -44,7 +44,7 @@ void ValueCalls::RepeatPuts() {
 
 void ValueCalls::Forget() {
   absl::MutexLock lock(&mu_);
-  forgets_ = true;
+  forgotten_ = true;
   values_.clear();
 }
 
@@ -78,14 +78,14 @@ absl::Status ValueCalls::PutOnce(absl::string_view name, absl::string_view value
 absl::Status ValueCalls::Put(absl::string_view name, absl::string_view value) {
   {
     absl::MutexLock lock(&mu_);
-    if (!forgets_) values_.emplace(name, value);
+    if (!forgotten_) values_.emplace(name, value);
   }
   absl::Time until = absl::Now() + kPutLimit;
   absl::Duration back_off = limits::kReconnectMin;
   while (true) {
     absl::Status status = PutOnce(name, value);
-    bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!again || absl::Now() + back_off > until) return status;
+    bool may_retry = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!may_retry || absl::Now() + back_off > until) return status;
     Pause(back_off);
     back_off = std::min(back_off * 2, limits::kReconnectMax);
   }
@@ -102,13 +102,13 @@ absl::StatusOr<std::string> ValueCalls::Get(absl::string_view name, absl::Durati
     absl::Duration slice = std::clamp(until - absl::Now(), absl::ZeroDuration(), kGetSlice);
     request.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(slice)));
     v1::TrainerGetResponse response;
-    // The daemon ends the wait; one more second for its answer.
+    // The daemon ends the wait after `slice`; its answer has one more second to arrive.
     absl::Status status =
         CallOnce(absl::StrCat("waiting for '", name, "'"), slice + absl::Seconds(1),
                  [&](grpc::ClientContext& context) { return stub_.GetValue(&context, request, &response); });
     if (status.ok()) return std::move(*response.mutable_value());
-    bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!again || absl::Now() >= until) return status;
+    bool may_retry = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!may_retry || absl::Now() >= until) return status;
     if (absl::IsUnavailable(status)) {
       Pause(std::min(back_off, until - absl::Now()));
       back_off = std::min(back_off * 2, limits::kReconnectMax);

@@ -27,8 +27,9 @@ class ValueCalls {
   absl::Status Put(absl::string_view name, absl::string_view value);
   absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout);
 
-  // A new daemon does not know the values that this rank has put. Puts all of them again, unless Forget was called.
+  // Puts all values of this rank again, because a new daemon does not know them.
   void RepeatPuts();
+  // The values are needed no more: drops them and stores no others.
   void Forget();
 
   // Ends all calls, present and future, with `reason`.
@@ -46,11 +47,11 @@ class ValueCalls {
   const std::string token_;
 
   absl::Mutex mu_;
-  SteadyCondVar aborted_now_;
+  SteadyCondVar aborted_changed_;
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
-  bool forgets_ ABSL_GUARDED_BY(mu_) = false;
+  bool forgotten_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace trainyard

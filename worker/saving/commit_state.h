@@ -27,7 +27,7 @@ struct CommitThread::State {
     CommitTask task = {};
     std::string manifest_hash = {};
     uint64_t size_bytes = 0;
-    absl::Time complete = {};
+    absl::Time complete = {};  // when it was complete
   };
   // A `saved` fact that the coordinator has not confirmed yet.
   struct Reported {
@@ -35,7 +35,7 @@ struct CommitThread::State {
     uint64_t step = 0;
   };
 
-  explicit State(Deps given) : deps(std::move(given)) {}
+  explicit State(Deps deps_of_thread) : deps(std::move(deps_of_thread)) {}
 
   // The tasks in the queue.
   struct Removal {
@@ -50,18 +50,18 @@ struct CommitThread::State {
   absl::Mutex mu;
   SteadyCondVar changed;
   std::deque<Task> tasks ABSL_GUARDED_BY(mu);
-  bool busy ABSL_GUARDED_BY(mu) = false;
-  size_t num_waiting ABSL_GUARDED_BY(mu) = 0;
-  bool ungranted ABSL_GUARDED_BY(mu) = false;
-  bool over ABSL_GUARDED_BY(mu) = false;  // the generation has ended: no checkpoint is named any more
+  bool busy ABSL_GUARDED_BY(mu) = false;              // the thread works on a task that it has removed from `tasks`
+  size_t num_waiting ABSL_GUARDED_BY(mu) = 0;         // the size of `waiting`
+  bool without_grant ABSL_GUARDED_BY(mu) = false;     // name the checkpoints that wait even without a grant
+  bool generation_ended ABSL_GUARDED_BY(mu) = false;  // no checkpoint is named any more
   bool closing ABSL_GUARDED_BY(mu) = false;
   uint64_t failed ABSL_GUARDED_BY(mu) = 0;
   uint64_t newest_complete ABSL_GUARDED_BY(mu) = 0;
   uint64_t newest_named ABSL_GUARDED_BY(mu) = 0;
-  absl::Status quiet_failure ABSL_GUARDED_BY(mu);
+  absl::Status quiet_failure ABSL_GUARDED_BY(mu);  // of quiet tasks, for TakeFailure
   std::deque<Reported> reported ABSL_GUARDED_BY(mu);
-  std::vector<std::string> lines ABSL_GUARDED_BY(mu);
-  std::deque<Ready> waiting;  // used by the commit thread only
+  std::vector<std::string> lines ABSL_GUARDED_BY(mu);  // for the log
+  std::deque<Ready> waiting;                           // used by the commit thread only
 
   std::string FolderOf(const SaveKey& save) const { return PartialPath(deps.run_folder, save.step, save.generation); }
   void AddLine(std::string line) {

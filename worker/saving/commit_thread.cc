@@ -10,8 +10,8 @@
 namespace trainyard {
 namespace {
 
-// Commits that are queued or in progress.
-constexpr ptrdiff_t kBehindMax = 2;
+// The loop waits while this many commits are queued or in progress.
+constexpr ptrdiff_t kCommitsMax = 2;
 
 }  // namespace
 
@@ -26,9 +26,9 @@ CommitThread::~CommitThread() {
 }
 
 void CommitThread::Serve(State& state) {
-  // Checkpoints that wait for a grant come first, so that none is withdrawn without having requested it; if there is no
-  // answer, another task is done next.
-  bool asked = false;
+  // Grants are requested before other tasks, so that no checkpoint is withdrawn before its grant was requested; if
+  // there is no answer, another task is done next.
+  bool unanswered = false;
   while (true) {
     std::optional<State::Task> task;
     {
@@ -36,17 +36,17 @@ void CommitThread::Serve(State& state) {
       state.busy = false;
       state.changed.SignalAll();
       state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu) {
-        return state.closing || !state.tasks.empty() || (state.num_waiting > 0 && !state.over);
+        return state.closing || !state.tasks.empty() || (state.num_waiting > 0 && !state.generation_ended);
       });
       if (state.closing) return;
-      const bool asks = state.num_waiting > 0 && !state.over && !asked;
-      if (!asks && !state.tasks.empty()) {
+      const bool requests_grant = state.num_waiting > 0 && !state.generation_ended && !unanswered;
+      if (!requests_grant && !state.tasks.empty()) {
         task = std::move(state.tasks.front());
         state.tasks.pop_front();
       }
       state.busy = task.has_value();
     }
-    asked = !task.has_value() && !state.RequestGrant();
+    unanswered = !task.has_value() && !state.RequestGrant();
     if (!task.has_value()) continue;
     if (auto* commit = std::get_if<CommitTask>(&*task)) {
       state.CommitOne(std::move(*commit));
@@ -70,11 +70,11 @@ void CommitThread::Discard(const SaveKey& save) {
   state_->changed.SignalAll();
 }
 
-bool CommitThread::AwaitRoom(absl::Duration limit) {
+bool CommitThread::AwaitQueueSpace(absl::Duration limit) {
   absl::MutexLock lock(&state_->mu);
   return state_->changed.AwaitFor(&state_->mu, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
     const auto is_commit = [](const State::Task& task) { return std::holds_alternative<CommitTask>(task); };
-    return std::count_if(state_->tasks.begin(), state_->tasks.end(), is_commit) + state_->busy < kBehindMax;
+    return std::count_if(state_->tasks.begin(), state_->tasks.end(), is_commit) + state_->busy < kCommitsMax;
   });
 }
 
@@ -92,14 +92,14 @@ void CommitThread::PruneConfirmed() {
   state_->changed.SignalAll();
 }
 
-bool CommitThread::Drain(absl::Duration limit, bool ungranted) {
+bool CommitThread::Drain(absl::Duration limit, bool without_grant) {
   absl::MutexLock lock(&state_->mu);
-  if (ungranted) {
-    state_->ungranted = true;
+  if (without_grant) {
+    state_->without_grant = true;
     state_->changed.SignalAll();
   }
   return state_->changed.AwaitFor(&state_->mu, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
-    return !state_->busy && state_->tasks.empty() && (state_->num_waiting == 0 || state_->over);
+    return !state_->busy && state_->tasks.empty() && (state_->num_waiting == 0 || state_->generation_ended);
   });
 }
 

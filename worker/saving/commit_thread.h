@@ -29,7 +29,7 @@ struct CommitTask {
   std::vector<TensorHeader> tensors = {};  // of the state, in the manifest's order
   Manifest head = {};                      // everything except what comes from the parts and the data's fingerprint
   absl::Time began = {};                   // when the save began, by the clock
-  absl::Duration stalled = {};             // how long rank 0's loop waited for it
+  absl::Duration stalled = {};             // how long rank 0's loop waited for the save
   bool waited = false;                     // the loop waited until the save had ended
   uint64_t stop_request = 0;               // the stop that is cancelled if this save fails; 0: none
   bool quiet = false;                      // a failure is returned by TakeFailure and not reported
@@ -64,19 +64,19 @@ class CommitThread {
   void Discard(const SaveKey& save);
   // Waits up to `limit` until at most one save is queued or being committed. Without this wait, a loop that saves
   // faster than this thread can commit would fill the disk.
-  bool AwaitRoom(absl::Duration limit);
-  // Checks which `saved` facts the coordinator has confirmed, and removes the checkpoints that retention no longer
-  // needs. Cheap.
+  bool AwaitQueueSpace(absl::Duration limit);
+  // Checks which `saved` facts the coordinator has confirmed, and has the thread remove the checkpoints that retention
+  // no longer needs. Cheap.
   void PruneConfirmed();
 
-  // Waits up to `limit` until nothing is left to do. With `ungranted`, checkpoints that are complete and still wait for
-  // a grant get their names without one.
-  bool Drain(absl::Duration limit, bool ungranted = false);
+  // Waits up to `limit` until nothing is left to do. With `without_grant`, checkpoints that are complete and still wait
+  // for a grant get their names without one.
+  bool Drain(absl::Duration limit, bool without_grant = false);
 
-  // The same, without waiting for checkpoints that wait for a grant.
+  // Waits up to `limit` until the tasks are done, but not for grants.
   bool AwaitTasks(absl::Duration limit);
 
-  // Waits for `duration`.
+  // Sleeps for `duration`.
   void Pause(absl::Duration duration);
 
   // The number of the newest `saved` fact that is not confirmed yet; 0: none.

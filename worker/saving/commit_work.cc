@@ -14,8 +14,8 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(50);        // between two tries to read a part
-constexpr absl::Duration kGrantWait = absl::Milliseconds(250);  // short, because another task may come
+constexpr absl::Duration kPollInterval = absl::Milliseconds(50);  // between two tries to read a part
+constexpr absl::Duration kGrantWait = absl::Milliseconds(250);    // short, because another task may come
 // Complete checkpoints that wait for a grant; a further one replaces the oldest.
 constexpr size_t kWaitingMax = 2;
 
@@ -65,8 +65,9 @@ absl::StatusOr<std::vector<CheckpointPart>> CommitThread::State::AwaitParts(cons
     }
     if (!absl::IsUnavailable(part.status()) || deps.clock.TimeNow() >= until) return part.status();
     absl::MutexLock lock(&mu);
-    const bool left = changed.AwaitFor(&mu, kLook, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return closing; });
-    if (left) return absl::AbortedError("the rank is leaving");
+    const bool must_end =
+        changed.AwaitFor(&mu, kPollInterval, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return closing; });
+    if (must_end) return absl::AbortedError("the rank is leaving");
   }
   return all;
 }
@@ -120,23 +121,23 @@ bool CommitThread::State::RequestGrant() {
   const Ready& oldest = waiting.front();
   const uint64_t step = oldest.task.save.step;
   absl::Status grant = deps.link.AwaitGrant(step, oldest.manifest_hash, kGrantWait);
-  bool without = false, pause = false;
+  bool ungranted = false, pause = false;
   {
     absl::MutexLock lock(&mu);
-    without = ungranted && absl::IsDeadlineExceeded(grant);
+    ungranted = without_grant && absl::IsDeadlineExceeded(grant);
     // Avoids a busy loop if the link answers immediately.
-    pause = absl::IsDeadlineExceeded(grant) && !without && !closing && tasks.empty();
+    pause = absl::IsDeadlineExceeded(grant) && !ungranted && !closing && tasks.empty();
     if (pause) {
-      changed.AwaitFor(&mu, kLook,
-                       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return closing || ungranted || !tasks.empty(); });
+      changed.AwaitFor(&mu, kPollInterval,
+                       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return closing || without_grant || !tasks.empty(); });
     }
-    if (absl::IsAborted(grant)) over = true;
+    if (absl::IsAborted(grant)) generation_ended = true;
   }
-  if (absl::IsDeadlineExceeded(grant) && !without) return false;
+  if (absl::IsDeadlineExceeded(grant) && !ungranted) return false;
   Ready ready = std::move(waiting.front());
   waiting.pop_front();
-  if (grant.ok() || without) {
-    if (without) AddLine(absl::StrCat("step ", step, " is named without a grant: the coordinator does not answer"));
+  if (grant.ok() || ungranted) {
+    if (ungranted) AddLine(absl::StrCat("step ", step, " is named without a grant: the coordinator does not answer"));
     Name(std::move(ready));
   } else if (!absl::IsAborted(grant)) {
     Remove(ready.task.save);
@@ -191,7 +192,7 @@ void CommitThread::State::Prune(uint64_t step) {
   absl::StatusOr<std::vector<uint64_t>> removed =
       PruneCheckpoints(deps.run_folder, step, deps.retention, {step}, deps.file_system);
   if (!removed.ok()) AddLine(absl::StrCat("old checkpoints could not be removed: ", removed.status().message()));
-  // Removes what ranks of an earlier generation, which have not noticed the new fence yet, have written meanwhile.
+  // Removes what ranks of an earlier generation that had not yet noticed the new fence have written meanwhile.
   for (std::string& line : SweepPartials(deps.run_folder, deps.generation, deps.file_system)) AddLine(std::move(line));
 }
 

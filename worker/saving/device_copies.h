@@ -17,7 +17,7 @@ class DeviceCopies {
 
   // Copies all tensors, in their order, and returns when all copies are complete. A copy that is still referenced is
   // not overwritten, because a writer that hangs may still read it; a new one is made.
-  std::vector<at::Tensor> Copy(const std::vector<at::Tensor>& of);
+  std::vector<at::Tensor> Copy(const std::vector<at::Tensor>& tensors);
 
  private:
   struct Slot {

@@ -25,16 +25,17 @@ bool IsWanted(const TensorHeader& header, const WholeFiles& wanted) {
   return header.role == kParameterRole ? wanted.parameters : wanted.optimizer;
 }
 
-// Appends tensors to files of a task, one after the other in one block of memory.
+// Appends tensors to the files of a task; their values are stored one after the other in one block of memory.
 struct Appender {
   char* bytes;
   int64_t size;
-  int64_t at = 0;
+  int64_t at = 0;  // where the next tensor begins
 
   // Converts `values` to the header's type, rounding once, to nearest, ties to even.
   absl::Status Add(const TensorHeader& header, const at::Tensor& values, SaveTask::File& file) {
     const int64_t length = static_cast<int64_t>(BytesOf(header));
-    if (at + length > size) return absl::InternalError("more state was gathered than there is");
+    if (at + length > size)
+      return absl::InternalError("the gathered tensors are larger than the memory that was allocated for them");
     if (header.role == kCopyRole && values.scalar_type() == at::kDouble) {
       // torch would convert through fp32 and so round twice.
       const at::Tensor host = values.cpu();
@@ -93,7 +94,7 @@ absl::Status GatheredState::AddTo(ParallelState& state, const WholeFiles& wanted
   const int64_t bytes = GatheredBytes(state, wanted);
   if (writes) Reserve(bytes);
   Appender appender{.bytes = writes ? static_cast<char*>(bytes_.mutable_data_ptr()) : nullptr, .size = bytes};
-  auto take = [&](absl::string_view role, const NamedTensor& entry) -> absl::Status {
+  auto add = [&](absl::string_view role, const NamedTensor& entry) -> absl::Status {
     if (!writes) return absl::OkStatus();
     const TensorHeader& header = *known.at(ShardTensorName(role, entry.name));
     const bool is_parameter = role == kParameterRole;
@@ -103,7 +104,7 @@ absl::Status GatheredState::AddTo(ParallelState& state, const WholeFiles& wanted
     if (!is_parameter || copies.empty()) return absl::OkStatus();
     return appender.Add(*known_copies.at(entry.name), entry.tensor, copy);
   };
-  RETURN_IF_ERROR(wanted.optimizer ? state.Visit(take) : state.VisitParameters(take));
+  RETURN_IF_ERROR(wanted.optimizer ? state.Visit(add) : state.VisitParameters(add));
   if (!writes) return absl::OkStatus();
   task.owner = std::make_shared<at::Tensor>(bytes_);
   for (SaveTask::File* file : {&weights, &optimizer, &copy}) {

@@ -24,7 +24,7 @@ struct WholeFiles {
   bool any() const { return parameters || optimizer || !copy_dtype.empty(); }
 };
 
-// Headers of the tensors of such a copy; empty if `copy_dtype` is empty.
+// Returns the headers of the tensors of a copy of the parameters; none if `copy_dtype` is empty.
 std::vector<TensorHeader> CopyHeaders(const ParallelState& state, const std::string& copy_dtype);
 
 // Bytes needed on the rank that writes.

@@ -17,7 +17,7 @@ constexpr absl::Duration kLeaveWait = absl::Seconds(2);
 struct LeavableThread::End {
   absl::Mutex mu;
   SteadyCondVar changed;
-  bool came ABSL_GUARDED_BY(mu) = false;
+  bool ended ABSL_GUARDED_BY(mu) = false;
 };
 
 LeavableThread::LeavableThread(std::function<void()> body)
@@ -25,18 +25,18 @@ LeavableThread::LeavableThread(std::function<void()> body)
         body();
         body = nullptr;  // destroys what the body owns before the owner continues
         absl::MutexLock lock(&end->mu);
-        end->came = true;
+        end->ended = true;
         end->changed.SignalAll();
       }) {}
 
 LeavableThread::~LeavableThread() {
-  bool came;
+  bool ended;
   {
     absl::MutexLock lock(&end_->mu);
-    came = end_->changed.AwaitFor(&end_->mu, kLeaveWait,
-                                  [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_->mu) { return end_->came; });
+    ended = end_->changed.AwaitFor(&end_->mu, kLeaveWait,
+                                   [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_->mu) { return end_->ended; });
   }
-  came ? thread_.join() : thread_.detach();
+  ended ? thread_.join() : thread_.detach();
 }
 
 }  // namespace trainyard

@@ -2,7 +2,7 @@
 // then leaves it behind; so the thread must own, by shared pointers, everything it uses.
 //
 //   thread_ = std::make_unique<LeavableThread>([state = state_] { Serve(*state); });
-//   ...                 the owner asks it to end
+//   ...                 // the owner signals, through `state_`, that the body must return
 //   thread_.reset();
 #pragma once
 
@@ -15,7 +15,8 @@ namespace trainyard {
 class LeavableThread {
  public:
   explicit LeavableThread(std::function<void()> body);
-  // Returns when the body has returned, or after two seconds. REQUIRES: the body was asked to end.
+  // Returns when the body has returned, or after two seconds. REQUIRES: the owner has signalled that the body must
+  // return.
   ~LeavableThread();
   LeavableThread(const LeavableThread&) = delete;
   LeavableThread& operator=(const LeavableThread&) = delete;

@@ -82,32 +82,31 @@ std::shared_ptr<SaveBuffer> SaveMemory::Next(const SaveBuffer* newest_whole) con
   return shared() && buffers_[0].get() == newest_whole ? buffers_[1] : buffers_[0];
 }
 
-SaveRoom DecideSaveRoom(const SaveRoomFacts& facts) {
-  const uint64_t one = facts.bytes * static_cast<uint64_t>(std::max(1, facts.local_ranks));
-  const uint64_t may_take = static_cast<uint64_t>(std::max<int64_t>(0, facts.available_bytes)) / 2;
+SaveMemoryPlan PlanSaveMemory(const SaveMemoryFacts& facts) {
+  const uint64_t one_copy_bytes = facts.bytes * static_cast<uint64_t>(std::max(1, facts.local_ranks));
+  const uint64_t usable_bytes = static_cast<uint64_t>(std::max<int64_t>(0, facts.available_bytes)) / 2;
   const bool known = facts.available_bytes > 0;
-  SaveRoom room{.shared = true, .one_copy = !known || one < may_take};
+  SaveMemoryPlan plan{.shared = true, .one_copy = !known || one_copy_bytes < usable_bytes};
   const std::string needed =
-      absl::StrCat("two copies of ", facts.local_ranks, facts.local_ranks == 1 ? " rank" : " ranks", " here take ",
-                   Megabytes(2 * one));
+      absl::StrCat("two copies for ", facts.local_ranks, facts.local_ranks == 1 ? " rank" : " ranks",
+                   " on this host need ", Megabytes(2 * one_copy_bytes));
   if (facts.folder_bytes < 0) {
-    room.why_not_shared = "there is no folder in shared memory for them (the daemon's snapshots setting)";
-  } else if (2 * one > static_cast<uint64_t>(facts.folder_bytes) / 2) {
-    room.why_not_shared =
-        absl::StrCat(needed, ", and where the daemon keeps snapshots ",
-                     Megabytes(static_cast<uint64_t>(facts.folder_bytes)), " are free, of which half may be used");
-  } else if (known && 2 * one >= may_take) {
-    room.why_not_shared = absl::StrCat(needed, ", and ", Megabytes(static_cast<uint64_t>(facts.available_bytes)),
+    plan.why_not_shared = "there is no folder in shared memory for them (the daemon's snapshots setting)";
+  } else if (2 * one_copy_bytes > static_cast<uint64_t>(facts.folder_bytes) / 2) {
+    plan.why_not_shared = absl::StrCat(needed, ", but ", Megabytes(static_cast<uint64_t>(facts.folder_bytes)),
+                                       " are free in the daemon's folder for snapshots, of which half may be used");
+  } else if (known && 2 * one_copy_bytes >= usable_bytes) {
+    plan.why_not_shared = absl::StrCat(needed, ", but ", Megabytes(static_cast<uint64_t>(facts.available_bytes)),
                                        " of memory are available, of which half may be used");
   }
-  room.shared = room.why_not_shared.empty();
-  return room;
+  plan.shared = plan.why_not_shared.empty();
+  return plan;
 }
 
 int64_t FreeBytesOf(const std::string& folder) {
-  struct statvfs room;
-  if (folder.empty() || access(folder.c_str(), W_OK | X_OK) != 0 || statvfs(folder.c_str(), &room) != 0) return -1;
-  return static_cast<int64_t>(room.f_bavail) * static_cast<int64_t>(room.f_frsize);
+  struct statvfs disk;
+  if (folder.empty() || access(folder.c_str(), W_OK | X_OK) != 0 || statvfs(folder.c_str(), &disk) != 0) return -1;
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
 
 }  // namespace trainyard

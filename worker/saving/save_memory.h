@@ -1,5 +1,5 @@
 // Memory that saves are copied into. It is allocated and touched before it is needed, and reused: either one private
-// buffer, which ends with the process, or two buffers in shared memory, used in turns, of which the newest whole one
+// buffer, which ends with the process, or two alternating buffers in shared memory, of which the newest whole one
 // outlives the process (checkpoint/snapshot.h). Also decides how much memory may be used.
 #pragma once
 
@@ -58,19 +58,19 @@ class SaveMemory {
 };
 
 // Where saves may be copied to.
-struct SaveRoom {
-  bool shared = false;
-  bool one_copy = false;
-  std::string why_not_shared = {};
+struct SaveMemoryPlan {
+  bool shared = false;              // two copies fit into shared memory
+  bool one_copy = false;            // one private copy fits into memory
+  std::string why_not_shared = {};  // a phrase for a warning; empty if `shared`
 };
-struct SaveRoomFacts {
+struct SaveMemoryFacts {
   uint64_t bytes = 0;           // of one copy of this rank
   int local_ranks = 1;          // ranks on this host that need the same amount
   int64_t available_bytes = 0;  // memory available on this host; 0: not known
-  int64_t folder_bytes = 0;     // free in the folder for snapshots
+  int64_t folder_bytes = 0;     // free in the folder for snapshots; below 0: there is no folder
 };
 // Uses at most half of what is available. Pure.
-SaveRoom DecideSaveRoom(const SaveRoomFacts& facts);
+SaveMemoryPlan PlanSaveMemory(const SaveMemoryFacts& facts);
 
 // Free bytes of the file system that holds the folder; below 0: the folder does not exist, or is not writable.
 int64_t FreeBytesOf(const std::string& folder);

@@ -5,14 +5,14 @@
 namespace trainyard {
 namespace {
 
-// Steps between two tries where every_steps does not limit them.
+// The largest number of steps between two tries if there is no every_steps to limit it.
 constexpr uint64_t kStepsBetweenTries = 128;
 
 }  // namespace
 
 void SavePolicy::ScheduleRetry(uint64_t step) {
-  const uint64_t most = every_steps_ > 0 ? every_steps_ : kStepsBetweenTries;
-  retry_at_ = step + std::min(most, uint64_t{1} << std::min<uint64_t>(failures_, 32));
+  const uint64_t delay_max = every_steps_ > 0 ? every_steps_ : kStepsBetweenTries;
+  retry_at_ = step + std::min(delay_max, uint64_t{1} << std::min<uint64_t>(failures_, 32));
   ++failures_;
 }
 
@@ -34,19 +34,19 @@ SavePolicy::Outcome SavePolicy::Update(uint64_t step, const Sums& sums) {
     if (!waited_) ScheduleRetry(step);
     return Outcome::kFailed;
   }
-  if (!queued_) patient_ = true;
+  if (!queued_) waits_ = true;
   if (!commit_failed_) failures_ = 0;
   commit_failed_ = false;
   return Outcome::kWritten;
 }
 
-SavePolicy::Act SavePolicy::AtBoundary(uint64_t step, bool due) {
+SavePolicy::Action SavePolicy::AtBoundary(uint64_t step, bool due) {
   const bool wanted = due || queued_ || (retry_at_.has_value() && step >= *retry_at_);
-  if (!wanted) return Act::kNothing;
-  if (!under_way_.has_value()) return Act::kBegin;
-  if (due && patient_) return Act::kAwait;
+  if (!wanted) return Action::kNothing;
+  if (!under_way_.has_value()) return Action::kBegin;
+  if (due && waits_) return Action::kAwait;
   queued_ = true;
-  return Act::kNothing;
+  return Action::kNothing;
 }
 
 void SavePolicy::Began(uint64_t step, bool waited) {

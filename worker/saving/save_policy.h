@@ -1,5 +1,5 @@
-// Decides when a save begins: a state machine that every rank runs on the values that all ranks have agreed on. So all
-// ranks begin, wait and give up at the same steps, whatever their own disks do.
+// Decides when a save begins: a state machine that every rank runs on the values that all ranks have agreed on. All
+// ranks therefore begin, wait and give up at the same steps, regardless of the state of their own disks.
 //
 //              due, requested, or to be retried                  every rank has ended its part
 //   [nothing] ------------------------------------> [under way] ------------------------------> [nothing]
@@ -20,10 +20,11 @@ class SavePolicy {
   // `every_steps` 0: no save is ever due. `world_size`: the number of ranks that the sums are over.
   SavePolicy(uint64_t every_steps, int world_size) : every_steps_(every_steps), world_size_(world_size) {}
 
-  // Sums over the ranks, about the save that was under way when the ranks gave their terms; `given_up` and the counters
-  // come from rank 0 alone. Counters only grow; each new value acts once.
+  // Sums over the ranks, by reduction A, about the save that was under way when the ranks computed their terms;
+  // `given_up` and the counters come from rank 0 alone. Counters only grow; each new value acts once.
   struct Sums {
-    // The step in which the ranks gave their terms: a sum from before the present save began is about the save before.
+    // The step in which the ranks computed their terms: a sum from before the present save began is about an earlier
+    // save.
     uint64_t of_step = UINT64_MAX;
     int ended = 0;   // ranks that have ended their part, written or failed
     int failed = 0;  // of those, the ranks whose part failed
@@ -32,16 +33,16 @@ class SavePolicy {
     uint64_t commits_failed = 0;
   };
   enum class Outcome { kNothing, kWritten, kFailed };
-  // Returns what became of the save under way. Called in the order of the steps.
+  // Returns the outcome of the save under way. Called in the order of the steps.
   Outcome Update(uint64_t step, const Sums& sums);
 
-  enum class Act {
+  enum class Action {
     kNothing,
     kBegin,  // begin a save, then call Began
     kAwait,  // all ranks wait for the save under way, then call AtBoundary again; after a time-out: WaitTimedOut first
   };
-  // At the end of a step. `due`: by every_steps.
-  Act AtBoundary(uint64_t step, bool due);
+  // Called at the end of a step. `due`: every_steps requires a save now.
+  Action AtBoundary(uint64_t step, bool due);
   // `waited`: no rank takes another step before the save has ended, and a failed save is not retried.
   void Began(uint64_t step, bool waited = false);
   void WaitTimedOut() { patient_ = false; }
@@ -55,13 +56,13 @@ class SavePolicy {
   const uint64_t every_steps_;
   const int world_size_;
   std::optional<uint64_t> under_way_;
-  bool waited_ = false;
-  bool queued_ = false;
-  bool patient_ = true;  // the disk has kept up so far
+  bool waited_ = false;  // as passed to Began
+  bool queued_ = false;  // a save begins when the one under way has ended
+  bool waits_ = true;    // for the save under way; false after a wait has timed out, until a save is written in time
   std::optional<uint64_t> retry_at_;
   uint64_t failures_ = 0;                       // in a row
   bool commit_failed_ = false;                  // since the last save that was written
-  uint64_t requests_ = 0, commits_failed_ = 0;  // the values that have acted
+  uint64_t requests_ = 0, commits_failed_ = 0;  // the newest values that have acted
 };
 
 }  // namespace trainyard

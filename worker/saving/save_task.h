@@ -30,21 +30,22 @@ struct SaveTask {
     bool derived = false;  // can be derived from the other files; no run resumes from it
   };
   std::vector<File> files = {};
-  std::vector<SaveRange> witnessed = {};   // hashed, but not written
+  std::vector<SaveRange> witnessed = {};   // replicas that another rank writes: hashed for comparison, but not written
   std::shared_ptr<const void> owner = {};  // keeps all the bytes alive
   bool is_retry = false;                   // the same save has failed before
   bool needs_copy = true;                  // false: the state does not change until this save has ended or was given up
   std::string snapshot_text = {};          // stored in the snapshot unchanged
-  // called before the folder is created, and after everything is written
+  // Called before the folder is created, and after everything is written; an error fails the save.
   std::function<absl::Status()> may_write = nullptr;
 };
 
+// How one rank's part of a save ended.
 struct SaveEnd {
   SaveKey save = {};
   absl::Status status = {};
-  absl::Duration copying = {};
-  absl::Duration writing = {};
-  uint64_t bytes = 0;
+  absl::Duration copying = {};    // how long the copy took
+  absl::Duration writing = {};    // how long hashing and writing took after it
+  uint64_t bytes = 0;             // written
   absl::Status snapshot = {};     // why this save has no whole snapshot, where it should have one
   std::string beyond_range = {};  // the name of a derived tensor with values that are not finite; empty: none
 };

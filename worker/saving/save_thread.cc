@@ -16,7 +16,7 @@
 namespace trainyard {
 namespace {
 
-// Best-effort class, lowest level; a scheduler that knows no priorities ignores this.
+// Lowers the priority of this thread for I/O and CPU. A disk scheduler without priorities ignores the first.
 void LowerPriority() {
   constexpr int kOfProcess = 1, kBestEffort = 2, kLowest = 7, kClassShift = 13;
   (void)syscall(SYS_ioprio_set, kOfProcess, 0, (kBestEffort << kClassShift) | kLowest);
@@ -37,10 +37,10 @@ struct SaveThread::State {
   absl::Mutex mu;
   SteadyCondVar changed;
   std::shared_ptr<SaveWork> to_copy ABSL_GUARDED_BY(mu), to_write ABSL_GUARDED_BY(mu);
-  std::shared_ptr<SaveBuffer> newest_whole ABSL_GUARDED_BY(mu);
-  SnapshotPlace place ABSL_GUARDED_BY(mu);                        // of what is copied
+  std::shared_ptr<SaveBuffer> newest_whole ABSL_GUARDED_BY(mu);   // holds the newest sealed snapshot
+  SnapshotPlace place ABSL_GUARDED_BY(mu);                        // of the snapshot that is copied
   std::optional<SnapshotPlace> remove_older ABSL_GUARDED_BY(mu);  // where to remove snapshots of older generations
-  bool writes ABSL_GUARDED_BY(mu) = false;
+  bool writer_busy ABSL_GUARDED_BY(mu) = false;                   // with a save, until its write has returned
   bool closing ABSL_GUARDED_BY(mu) = false;
 };
 
@@ -59,10 +59,10 @@ SaveThread::~SaveThread() {
   copier_.join();  // it reads the training state, so it cannot be left behind
 }
 
-absl::Status SaveThread::TakeBuffer(SaveWork& work) {
+absl::Status SaveThread::AcquireBuffer(SaveWork& work) {
   {
     absl::MutexLock lock(&state_->mu);
-    if (state_->writes) return absl::UnavailableError("an earlier save is still blocked by the disk");
+    if (state_->writer_busy) return absl::UnavailableError("an earlier save is still blocked by the disk");
   }
   if (!work.task.needs_copy) return absl::OkStatus();
   const uint64_t bytes = BytesToCopy(work.task);
@@ -79,18 +79,18 @@ void SaveThread::Begin(SaveTask task) {
   work->task = std::move(task);
   work->began = state_->clock.TimeNow();
   last_ = work;
-  absl::Status taken = TakeBuffer(*work);
-  if (taken.ok()) PlanCopies(*work);
+  absl::Status acquired = AcquireBuffer(*work);
+  if (acquired.ok()) PlanCopies(*work);
   absl::MutexLock lock(&state_->mu);
-  if (!taken.ok()) {
+  if (!acquired.ok()) {
     work->task.owner.reset();
     work->copied = true;
-    work->end = SaveEnd{.save = work->task.save, .status = std::move(taken)};
+    work->end = SaveEnd{.save = work->task.save, .status = std::move(acquired)};
     return;
   }
   state_->to_copy = work;
   state_->to_write = work;
-  state_->writes = true;
+  state_->writer_busy = true;
   state_->changed.SignalAll();
 }
 
@@ -149,7 +149,7 @@ bool SaveThread::AwaitEnd(absl::Duration limit) {
                                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) { return last_->end.has_value(); });
 }
 
-void SaveThread::Hurry() {
+void SaveThread::LiftByteLimit() {
   absl::MutexLock lock(&state_->mu);
   if (last_ != nullptr) last_->unlimited = true;
   state_->changed.SignalAll();
@@ -209,7 +209,7 @@ void SaveThread::WriteOne(State& state, SaveWork& work) {
   absl::Status status = WriteSave(
       state.file_system, work, [&](uint64_t count) { return BeforeWrite(state, work, count); }, bytes);
   absl::MutexLock lock(&state.mu);
-  state.writes = false;
+  state.writer_busy = false;
   if (!work.end.has_value()) {
     work.end = SaveEnd{.save = work.task.save,
                        .status = std::move(status),
@@ -224,7 +224,7 @@ void SaveThread::WriteOne(State& state, SaveWork& work) {
 }
 
 absl::Status SaveThread::BeforeWrite(State& state, SaveWork& work, uint64_t bytes) {
-  const absl::Duration wait = state.throttle.Take(state.clock.TimeNow(), bytes);
+  const absl::Duration wait = state.throttle.Consume(state.clock.TimeNow(), bytes);
   if (wait > absl::ZeroDuration() && state.wait != nullptr) state.wait(wait);
   absl::MutexLock lock(&state.mu);
   if (wait > absl::ZeroDuration() && state.wait == nullptr) {

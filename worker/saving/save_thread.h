@@ -39,8 +39,8 @@ class SaveThread {
   // How the writer waits for the limit of bytes per second. For tests, which have a clock of their own.
   using Wait = std::function<void(absl::Duration)>;
 
-  // `clock`: steady. `bytes_per_s` 0: no limit. Owns neither. `wait` null: waits by the machine's steady clock; Hurry
-  // and GiveUp end that wait.
+  // `clock`: steady. `bytes_per_s` 0: no limit. Owns neither. `wait` null: waits by the machine's steady clock;
+  // LiftByteLimit and GiveUp end that wait.
   SaveThread(FileSystem& file_system, Clock& clock, uint64_t bytes_per_s, Wait wait = nullptr);
   // Cancels the save under way. A writer that does not end within two seconds is left behind.
   ~SaveThread();
@@ -49,7 +49,7 @@ class SaveThread {
 
   // Allocates and touches memory for copies of this many bytes. Possible errors: ResourceExhausted.
   absl::Status Reserve(uint64_t bytes) { return memory_.ReservePrivate(bytes); }
-  // The same in shared memory, twice. Possible errors: those of SnapshotBuffer::Make.
+  // Allocates two buffers of this size in shared memory instead. Possible errors: those of SnapshotBuffer::Make.
   absl::Status ReserveShared(const SnapshotPlace& place, uint64_t bytes) { return memory_.ReserveShared(place, bytes); }
   // Releases all memory and removes the snapshots. Called when no process will need them.
   void DropMemory() { memory_.Drop(); }
@@ -57,17 +57,17 @@ class SaveThread {
   // Removes the snapshots of older generations of the job, in the background.
   void RemoveOlderSnapshots(SnapshotPlace place);
 
-  // Fails at once, by ended(), if the writer still hangs in an earlier save. REQUIRES: the save before has ended, or
-  // was given up.
+  // If the writer still hangs in an earlier save, this one fails immediately and ended() returns the error. REQUIRES:
+  // the previous save has ended, or was given up.
   void Begin(SaveTask task);
   // Returns when the state may change: the copy is complete, or was cancelled.
   void WaitForCopy();
   // How the last save ended; none: it is under way.
   std::optional<SaveEnd> ended() const;
-  // Waits up to `limit` for the save to end.
+  // Waits up to `limit` for the save to end; returns whether it has.
   bool AwaitEnd(absl::Duration limit);
   // Lifts the limit of bytes per second for the save under way.
-  void Hurry();
+  void LiftByteLimit();
   // Fails the save under way with `why`, unless it has ended.
   void GiveUp(absl::Status why);
 
@@ -78,11 +78,11 @@ class SaveThread {
   static void CopyChunks(State& state, SaveWork& work);
   static void WriteOne(State& state, SaveWork& work);
   static absl::Status BeforeWrite(State& state, SaveWork& work, uint64_t bytes);
-  absl::Status TakeBuffer(SaveWork& work);
+  absl::Status AcquireBuffer(SaveWork& work);
 
   const std::shared_ptr<State> state_;
   SaveMemory memory_;
-  std::shared_ptr<SaveWork> last_;
+  std::shared_ptr<SaveWork> last_;  // the newest save; null: there was none
   std::thread copier_;
   std::unique_ptr<LeavableThread> writer_;
 };

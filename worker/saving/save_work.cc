@@ -23,7 +23,7 @@ ManifestTensor EntryOf(const TensorHeader& tensor) {
   return {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
 }
 
-// Wide types first, so that each tensor begins at a multiple of its element's size.
+// Returns the order of the ranges: wide types first, so that each tensor begins at a multiple of its element's size.
 std::vector<size_t> OrderInShard(const SaveTask::File& file) {
   std::vector<size_t> order(file.ranges.size());
   std::iota(order.begin(), order.end(), 0);
@@ -147,7 +147,7 @@ absl::Status WriteAll(FileSystem& file_system, SaveWork& work,
     RETURN_IF_ERROR(task.may_write());
   }
   if (task.is_retry) {
-    // Rank 0 has removed the folder, but a disk that failed may still show files of it.
+    // Rank 0 has removed the folder, but a disk that has failed may still list its files.
     for (const SaveTask::File& file : task.files) {
       RETURN_IF_ERROR(file_system.RemoveAll(JoinPath(task.folder, file.name)));
     }
@@ -175,7 +175,7 @@ absl::Status WriteSave(FileSystem& file_system, SaveWork& work,
   absl::Status status = WriteAll(file_system, work, before_write, bytes);
   if (status.ok()) return status;
   status = WithFreeSpace(std::move(status), work.task.folder);
-  // Removes the files so that they take no room on a disk that is full.
+  // Removes the files, which would otherwise use space on a disk that may be full.
   for (const SaveTask::File& file : work.task.files) {
     file_system.RemoveAll(JoinPath(work.task.folder, file.name)).IgnoreError();
   }

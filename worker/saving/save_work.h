@@ -1,6 +1,6 @@
 // One save of one rank, step by step; save_thread.cc defines which thread does what and when.
 //
-//   PlanCopies        plans which bytes are copied where; from here on the task's ranges point to the copies
+//   PlanCopies        decides where each range is copied; from here on the task's ranges point to the copies
 //   CopyChunk         copies one chunk; called by any thread that is free
 //   SealSnapshot      when all chunks are copied: hashes them and marks the snapshot as whole
 //   WriteSave         writes the rank's files and its part
@@ -38,7 +38,8 @@ struct SaveWork {
 
   // Guarded by the save thread's mutex.
   size_t chunks_done = 0;
-  bool cancelled = false, unlimited = false;
+  bool cancelled = false;
+  bool unlimited = false;   // ignores the limit of bytes per second
   bool incomplete = false;  // a chunk was not copied
   bool copied = false;
   absl::Time began;
@@ -58,9 +59,9 @@ void CopyChunk(const SaveWork::Chunk& chunk);
 // REQUIRES: everything is copied, into shared memory. Possible errors: those of SnapshotBuffer::Seal.
 absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work);
 
-// `before_write` is called before that number of bytes is written. `bytes` returns the number of bytes written. Removes
-// the files of a save that fails. Possible errors: those of the file system, of `before_write` and of the task's
-// may_write.
+// `before_write` is called with a number of bytes before these are written. `bytes` returns the number of bytes
+// written. Removes the files of a save that fails. Possible errors: those of the file system, of `before_write` and of
+// the task's may_write.
 absl::Status WriteSave(FileSystem& file_system, SaveWork& work,
                        const std::function<absl::Status(uint64_t)>& before_write, uint64_t& bytes);
 

@@ -15,7 +15,7 @@
 namespace trainyard {
 namespace {
 
-// How long a save that comes due waits for the save before; see docs/decisions/0006-saves.md.
+// How long a save that is due waits for the previous save; see docs/decisions/0006-saves.md.
 constexpr absl::Duration kPatience = absl::Seconds(30);
 constexpr int kNumWaitTerms = 4;
 
@@ -69,7 +69,7 @@ Saver::Saver(Deps deps)
                          .recreate_folder = deps_.recreate_folder,
                          .describe_data = [this, reported = std::string()](ManifestData& data) mutable {
                            std::string warning = DescribeData(deps_.corpus, deps_.restored_content_hash, data);
-                           if (warning.empty()) warning = NoteDataOf(data);
+                           if (warning.empty()) warning = RecordDataIdentity(data);
                            return std::exchange(reported, warning) == warning ? "" : warning;
                          }});
 }
@@ -78,7 +78,7 @@ Saver::~Saver() = default;
 
 // Records the data's identity, so that a restart can check whether the data were changed. Returns a warning, or
 // nothing.
-std::string Saver::NoteDataOf(const ManifestData& data) const {
+std::string Saver::RecordDataIdentity(const ManifestData& data) const {
   if (!deps_.corpus.IsUntouched()) {
     return "warning: files of train.data.text were changed during training; the job continues with the new content";
   }
@@ -100,18 +100,20 @@ void Saver::AddTerms(AgreementTerms& terms) const {
 }
 
 std::optional<SaveEnd> Saver::Ended() const {
-  if (commits_ != nullptr && !commits_->AwaitRoom(absl::ZeroDuration())) return std::nullopt;
+  if (commits_ != nullptr && !commits_->AwaitQueueSpace(absl::ZeroDuration())) return std::nullopt;
   return thread_.ended();
 }
 
-void Saver::Update(uint64_t step, uint64_t of_step, const AgreementTerms& sum) { Settle(step, SumsOf(of_step, sum)); }
+void Saver::Update(uint64_t step, uint64_t of_step, const AgreementTerms& sum) {
+  ApplySums(step, SumsOf(of_step, sum));
+}
 
 bool Saver::GivesUp() const {
   return under_way_ != nullptr &&
          deps_.clock.TimeNow() - under_way_->commit.began > absl::Seconds(config_.checkpoint_timeout_s);
 }
 
-void Saver::Settle(uint64_t step, const SavePolicy::Sums& sums) {
+void Saver::ApplySums(uint64_t step, const SavePolicy::Sums& sums) {
   const SavePolicy::Outcome outcome = policy_.Update(step, sums);
   if (outcome == SavePolicy::Outcome::kNothing) return;
   std::unique_ptr<UnderWay> done = std::move(under_way_);
@@ -133,7 +135,7 @@ void Saver::Settle(uint64_t step, const SavePolicy::Sums& sums) {
     if (commits_ != nullptr) commits_->Commit(std::move(done->commit));
     return;
   }
-  thread_.WaitForCopy();  // the loop no longer waits for this copy
+  thread_.WaitForCopy();  // under_way_ is null now, so the loop would not wait for this copy
   thread_.GiveUp(absl::DeadlineExceededError(
       absl::StrCat("it was still being written after checkpoint.timeout_s (", config_.checkpoint_timeout_s, " s)")));
   const std::optional<SaveEnd> end = thread_.ended();
@@ -156,14 +158,14 @@ void Saver::WaitForCopy() {
 }
 
 absl::Status Saver::AtBoundary(uint64_t step, const Position& position, bool due) {
-  SavePolicy::Act act = policy_.AtBoundary(step, due);
-  if (act == SavePolicy::Act::kAwait) {
+  SavePolicy::Action action = policy_.AtBoundary(step, due);
+  if (action == SavePolicy::Action::kAwait) {
     const Stall stall(deps_.clock, stalled_);
     RETURN_IF_ERROR(AwaitUnderWay(step, kPatience));
     if (policy_.under_way().has_value()) policy_.WaitTimedOut();
-    act = policy_.AtBoundary(step, due);
+    action = policy_.AtBoundary(step, due);
   }
-  if (act != SavePolicy::Act::kBegin) return absl::OkStatus();
+  if (action != SavePolicy::Action::kBegin) return absl::OkStatus();
   const Stall stall(deps_.clock, stalled_);
   RETURN_IF_ERROR(Begin(step, position, /*waited=*/!copies_, 0));
   return copies_ ? absl::OkStatus() : AwaitUnderWay(step, absl::InfiniteDuration());
@@ -171,10 +173,10 @@ absl::Status Saver::AtBoundary(uint64_t step, const Position& position, bool due
 
 absl::StatusOr<bool> Saver::SaveAndWait(uint64_t step, const Position& position, uint64_t stop_request) {
   const Stall stall(deps_.clock, stalled_);
-  thread_.Hurry();
+  thread_.LiftByteLimit();
   RETURN_IF_ERROR(AwaitUnderWay(step, absl::InfiniteDuration()));
   RETURN_IF_ERROR(Begin(step, position, /*waited=*/true, stop_request));
-  thread_.Hurry();
+  thread_.LiftByteLimit();
   RETURN_IF_ERROR(AwaitUnderWay(step, absl::InfiniteDuration()));
   return written_ && stop_request > 0 ? AwaitComplete(step) : written_;
 }
@@ -194,9 +196,9 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
                 .is_retry = last_try_ > 1,
                 .needs_copy = !waited,
                 .may_write = deps_.check_fence};
-  const bool shares = shares_ && !waited;
-  if (commits_ != nullptr || shares) begun->commit.head = MakeSaveHead(deps_.order, deps_.state, step, position);
-  if (shares) task.snapshot_text = ManifestText(begun->commit.head);
+  const bool has_snapshot = shares_ && !waited;
+  if (commits_ != nullptr || has_snapshot) begun->commit.head = MakeSaveHead(deps_.order, deps_.state, step, position);
+  if (has_snapshot) task.snapshot_text = ManifestText(begun->commit.head);
   if (commits_ != nullptr) begun->commit.tensors = TensorsOfSave();
   if (const WholeFiles wanted = WantedFiles(); wanted.any()) {
     RETURN_IF_ERROR(gathered_.AddTo(deps_.state, wanted, deps_.order.rank == 0, task)) << "while saving step " << step;
@@ -228,20 +230,21 @@ WholeFiles Saver::WantedFiles() const {
 absl::Status Saver::SumTerms() { return deps_.world.AllReduceSum(terms_)->Wait(); }
 
 absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
-  const absl::Time since = deps_.clock.TimeNow();
+  const absl::Time began = deps_.clock.TimeNow();
   double* terms = terms_.mutable_data_ptr<double>();
-  for (bool enough = false; policy_.under_way().has_value() && !enough;) {
+  for (bool timed_out = false; policy_.under_way().has_value() && !timed_out;) {
     thread_.AwaitEnd(kSlice);
-    if (commits_ != nullptr) commits_->AwaitRoom(kSlice);
+    if (commits_ != nullptr) commits_->AwaitQueueSpace(kSlice);
     const std::optional<SaveEnd> end = Ended();
-    const bool leads = deps_.order.rank == 0;
+    const bool is_rank_0 = deps_.order.rank == 0;
     terms[0] = end.has_value() ? 1 : 0;
     terms[1] = end.has_value() && !end->status.ok() ? 1 : 0;
-    terms[2] = leads && GivesUp() ? 1 : 0;
-    terms[3] = leads && deps_.clock.TimeNow() - since >= patience ? 1 : 0;
+    terms[2] = is_rank_0 && GivesUp() ? 1 : 0;
+    terms[3] = is_rank_0 && deps_.clock.TimeNow() - began >= patience ? 1 : 0;
     RETURN_IF_ERROR(SumTerms()) << "while waiting for a save";
-    enough = terms[3] > 0;
-    Settle(step, {.ended = static_cast<int>(terms[0]), .failed = static_cast<int>(terms[1]), .given_up = terms[2] > 0});
+    timed_out = terms[3] > 0;
+    ApplySums(step,
+              {.ended = static_cast<int>(terms[0]), .failed = static_cast<int>(terms[1]), .given_up = terms[2] > 0});
   }
   return absl::OkStatus();
 }

@@ -74,11 +74,11 @@ class Saver {
 
   using Position = DataPosition;
 
-  // Collective. Allocates memory for copies: in shared memory, which outlives this trainer; if some rank has no room
-  // there, one private copy; if some rank has no room for that either, training waits for every save. Logs a warning
-  // unless all ranks have shared memory. Possible errors: those of a Collective.
+  // Collective. Allocates memory for copies: in shared memory, which outlives this trainer; if there is not enough of
+  // it on some rank, one private copy; if there is no memory for that on some rank either, training waits for every
+  // save. Logs a warning unless all ranks have shared memory. Possible errors: those of a Collective.
   absl::Status Prepare();
-  // Removes the snapshots, when the rank has completed its work and no process will need them.
+  // Removes the snapshots. Called when the rank has completed its work and no process will need them.
   void DropSnapshots();
 
   void AddTerms(AgreementTerms& terms) const;
@@ -103,7 +103,8 @@ class Saver {
   };
   struct LastSave {
     bool saved = false;  // the same on all ranks
-    // rank 0: why not, when there are no more tries. Empty: the ranks leave for another reason
+    // On rank 0, why the state is not saved although the time for tries is over. Empty: it is saved, or the ranks leave
+    // for another reason.
     std::string unsaved = {};
   };
   // Collective. Saves the state after the job's last step, and returns when the checkpoint is named. If that fails, all
@@ -118,7 +119,8 @@ class Saver {
   // Removes old checkpoints for which the coordinator has confirmed newer ones, and logs the lines of the commit
   // thread. Cheap when there is nothing new.
   void Maintain();
-  // The same, but waits up to `limit` for the last save to be confirmed and old checkpoints to be removed.
+  // Does the same, but first waits up to `limit` for the last save to be confirmed, and then for old checkpoints to be
+  // removed.
   void MaintainAtEnd(absl::Duration limit);
 
   // Seconds that the loop has waited for saves since the last call.
@@ -131,20 +133,21 @@ class Saver {
   // Time between two sums of a wait: long enough to cost nothing, short enough that the ranks do not seem to hang.
   static constexpr absl::Duration kSlice = absl::Milliseconds(500);
 
-  std::string NoteDataOf(const ManifestData& data) const;
+  std::string RecordDataIdentity(const ManifestData& data) const;
   absl::StatusOr<StateBytes> MeasureState();
   // Collective. Returns whether all ranks have two copies in shared memory.
-  absl::StatusOr<bool> ShareMemory(const StateBytes& state, const SaveRoom& room);
+  absl::StatusOr<bool> ShareMemory(const StateBytes& state, const SaveMemoryPlan& plan);
   // Collective. Returns the number of ranks for which `lacks` is true.
   absl::StatusOr<int> CountRanks(bool lacks);
   SnapshotPlace Place() const;
   absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
   std::vector<TensorHeader> TensorsOfSave() const;
   WholeFiles WantedFiles() const;
-  void Settle(uint64_t step, const SavePolicy::Sums& sums);
+  // Passes the sums to the policy, and commits, retries or discards the save under way if it has ended.
+  void ApplySums(uint64_t step, const SavePolicy::Sums& sums);
   // Collective. Waits until no save is under way, or rank 0 has waited for `patience`.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
-  // Collective, for the last save. Returns false if a rank leaves; else the commit has ended.
+  // Collective, for the last save. Waits until the commit has ended; returns false if a rank must leave first.
   absl::StatusOr<bool> AwaitName(const LastSaveHooks& hooks);
   // Why the last try failed on this rank, as a sentence; empty: it did not fail.
   std::string TakeLastFailure(uint64_t step, bool written);
@@ -166,13 +169,13 @@ class Saver {
   SaveThread thread_;
   std::unique_ptr<CommitThread> commits_;  // rank 0
   std::unique_ptr<UnderWay> under_way_;    // null: none
-  bool copies_ = true;
-  bool shares_ = false;             // copies outlive this process
-  bool reported_unsealed_ = false;  // a warning about a copy that does not
-  bool reported_beyond_range_ = false;
-  bool written_ = false;  // the last save that has ended was written
-  int last_try_ = 0;      // the current try of the job's last save, counted from 1; 0: before the last save
-  std::string last_failure_;
+  bool copies_ = true;                     // saves are copied, so that training continues while they are written
+  bool shares_ = false;                    // the copies are in shared memory and outlive this process
+  bool reported_unsealed_ = false;         // warned about a copy that will not outlive this process
+  bool reported_beyond_range_ = false;     // warned about values beyond the range of a copy's type
+  bool written_ = false;                   // the last save that has ended was written
+  int last_try_ = 0;          // the current try of the job's last save, counted from 1; 0: before the last save
+  std::string last_failure_;  // of this rank's part in the current try of the last save
   GatheredState gathered_;
   DeviceCopies device_copies_;
   TrackedMemory held_;      // memory for copies

@@ -13,7 +13,9 @@ namespace {
 
 // How long the last save waits for the coordinator's grant.
 constexpr absl::Duration kGrantWait = absl::Minutes(10);
+// How long a rank that must leave still waits for a checkpoint to be named.
 constexpr absl::Duration kLeavingWait = absl::Seconds(3);
+// How long naming checkpoints without a grant, and removing old ones, may take.
 constexpr absl::Duration kNamingWait = absl::Seconds(30);
 // Delay before the second try; doubled after each failure.
 constexpr absl::Duration kFirstDelay = absl::Seconds(1);
@@ -32,7 +34,7 @@ void Saver::Finish(const std::function<bool()>& leaves) {
       break;
     }
     if (deps_.clock.TimeNow() < until) continue;
-    commits_->Drain(kNamingWait, /*ungranted=*/true);
+    commits_->Drain(kNamingWait, /*without_grant=*/true);
     break;
   }
   Maintain();
@@ -47,38 +49,38 @@ void Saver::MaintainAtEnd(absl::Duration limit) {
 }
 
 absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& position, const LastSaveHooks& hooks) {
-  const bool leads = deps_.order.rank == 0;
+  const bool is_rank_0 = deps_.order.rank == 0;
   absl::Duration delay = kFirstDelay;
   absl::Time until = absl::InfiniteFuture();  // set when the first try has failed
   for (last_try_ = 1;; ++last_try_) {
     hooks.enter(Phase::kSave);
     ASSIGN_OR_RETURN(const bool written, SaveAndWait(step, position, /*stop_request=*/0));
     hooks.enter(Phase::kLeaving);
-    bool all_there = true;
+    bool all_stay = true;
     if (written) {
-      ASSIGN_OR_RETURN(all_there, AwaitName(hooks));
+      ASSIGN_OR_RETURN(all_stay, AwaitName(hooks));
     }
     Maintain();
     const std::string own = TakeLastFailure(step, written);
     // The next generation will name a checkpoint that is complete.
-    if (!all_there) return LastSave{.saved = own.empty()};
+    if (!all_stay) return LastSave{.saved = own.empty()};
     ASSIGN_OR_RETURN(const std::vector<std::string> failures, ShareSentences(own, deps_.world),
                      << "while exchanging the outcome of the last save");
     if (written && failures.empty()) return LastSave{.saved = true};
     // Stops retrying if another job has claimed the folder, or the generation has ended.
-    if (leads) {
+    if (is_rank_0) {
       if (absl::Status fence = deps_.check_fence(); absl::IsAborted(fence)) return fence;
       RETURN_IF_ERROR(deps_.link.abort_status());
     }
     const std::string why = failures.empty() ? "no rank reported why" : failures[0];
     const absl::Time now = deps_.clock.TimeNow();
     if (last_try_ == 1) until = now + absl::Seconds(config_.checkpoint_last_save_retry_s);
-    const absl::Duration left = until - now;
-    ReportLastFailure(step, why, /*will_retry=*/left > absl::ZeroDuration(), hooks);
-    ASSIGN_OR_RETURN(const bool again, AwaitNextTry(std::min(delay, left), hooks));
-    // If the time is not over, a rank must leave or the job was cancelled: the reason is not the failed save.
-    const bool over = deps_.clock.TimeNow() >= until;
-    if (!again) return LastSave{.unsaved = leads && over ? why : ""};
+    const absl::Duration remaining = until - now;
+    ReportLastFailure(step, why, /*will_retry=*/remaining > absl::ZeroDuration(), hooks);
+    ASSIGN_OR_RETURN(const bool retries, AwaitNextTry(std::min(delay, remaining), hooks));
+    // If there is time left, a rank must leave or the job was cancelled: the reason is not the failed save.
+    const bool time_is_over = deps_.clock.TimeNow() >= until;
+    if (!retries) return LastSave{.unsaved = is_rank_0 && time_is_over ? why : ""};
     delay = std::min(2 * delay, kLongestDelay);
   }
 }
@@ -89,7 +91,7 @@ absl::StatusOr<bool> Saver::AwaitName(const LastSaveHooks& hooks) {
   while (true) {
     bool ended = commits_ != nullptr && commits_->Drain(kSlice);
     if (commits_ != nullptr && !ended && deps_.clock.TimeNow() >= until) {
-      commits_->Drain(kNamingWait, /*ungranted=*/true);
+      commits_->Drain(kNamingWait, /*without_grant=*/true);
       ended = true;
     }
     const bool leaves = hooks.leaves();
@@ -99,7 +101,7 @@ absl::StatusOr<bool> Saver::AwaitName(const LastSaveHooks& hooks) {
     RETURN_IF_ERROR(SumTerms()) << "while waiting for the name of the last checkpoint";
     if (terms[0] > 0) return true;
     if (terms[1] == 0) continue;
-    // Naming the checkpoint needs rank 0 only.
+    // Only rank 0 names the checkpoint, so it alone waits a little longer.
     Finish(hooks.leaves);
     return false;
   }
@@ -131,25 +133,25 @@ void Saver::ReportLastFailure(uint64_t step, const std::string& why, bool will_r
 }
 
 absl::StatusOr<bool> Saver::AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks) {
-  const bool leads = deps_.order.rank == 0;
-  const bool over = delay <= absl::ZeroDuration();
-  const absl::Time at = deps_.clock.TimeNow() + delay;
+  const bool is_rank_0 = deps_.order.rank == 0;
+  const bool time_is_over = delay <= absl::ZeroDuration();
+  const absl::Time retry_at = deps_.clock.TimeNow() + delay;
   double* terms = terms_.mutable_data_ptr<double>();
   while (true) {
-    bool go = false, ends = hooks.leaves();
-    if (leads) {
+    bool retries = false, ends = hooks.leaves();
+    if (is_rank_0) {
       // The files of the failed try must be removed before the next try begins.
       const bool cleared = commits_->AwaitTasks(kSlice);
-      const absl::Duration left = at - deps_.clock.TimeNow();
+      const absl::Duration remaining = retry_at - deps_.clock.TimeNow();
       const StopRequest stop = hooks.new_stop();
-      go = !over && cleared && left <= absl::ZeroDuration();
-      ends = ends || (over && cleared) || (stop.number > 0 && !stop.needs_save) || left < -kClearingWait;
-      if (!go && !ends && left > absl::ZeroDuration()) {
-        const absl::Duration slice = std::min(kSlice, left);
+      retries = !time_is_over && cleared && remaining <= absl::ZeroDuration();
+      ends = ends || (time_is_over && cleared) || (stop.number > 0 && !stop.needs_save) || remaining < -kClearingWait;
+      if (!retries && !ends && remaining > absl::ZeroDuration()) {
+        const absl::Duration slice = std::min(kSlice, remaining);
         deps_.wait == nullptr ? commits_->Pause(slice) : deps_.wait(slice);
       }
     }
-    terms[0] = go ? 1 : 0;
+    terms[0] = retries ? 1 : 0;
     terms[1] = ends ? 1 : 0;
     terms[2] = terms[3] = 0;
     RETURN_IF_ERROR(SumTerms()) << "while waiting to save again";

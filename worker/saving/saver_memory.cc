@@ -1,4 +1,4 @@
-// The saver's memory for copies: decides what there is room for, identically on all ranks.
+// The saver's memory for copies: decides, identically on all ranks, which copies there is memory for.
 #include <ATen/ops/zeros.h>
 
 #include <string>
@@ -12,17 +12,17 @@ namespace trainyard {
 
 // The size of this rank's own state.
 struct Saver::StateBytes {
-  uint64_t all = 0;  // including gathered tensors
-  uint64_t own = 0;
-  uint64_t copied = 0;  // state on a device is copied to the host when a save begins
+  uint64_t all = 0;     // including gathered tensors
+  uint64_t own = 0;     // the ranges that this rank writes
+  uint64_t copied = 0;  // of these, on the CPU; state on a device is copied to the host when a save begins
 };
 
 absl::StatusOr<Saver::StateBytes> Saver::MeasureState() {
   StateBytes bytes;
   RETURN_IF_ERROR(deps_.state.VisitOwn([&](auto, auto, auto, const at::Tensor& values) {
-    const uint64_t of_these = AlignedInSnapshot(static_cast<uint64_t>(values.nbytes()));
-    bytes.own += of_these;
-    if (values.is_cpu()) bytes.copied += of_these;
+    const uint64_t bytes_of_values = AlignedInSnapshot(static_cast<uint64_t>(values.nbytes()));
+    bytes.own += bytes_of_values;
+    if (values.is_cpu()) bytes.copied += bytes_of_values;
     return absl::OkStatus();
   }));
   bytes.all = bytes.own;
@@ -47,21 +47,21 @@ absl::StatusOr<int> Saver::CountRanks(bool lacks) {
 absl::Status Saver::Prepare() {
   if (config_.checkpoint_every == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const StateBytes state, MeasureState());
-  auto look = [&] {
-    return DecideSaveRoom({.bytes = state.all,
+  auto make_plan = [&] {
+    return PlanSaveMemory({.bytes = state.all,
                            .local_ranks = deps_.order.local_world_size,
                            .available_bytes = AvailableHostBytes(),
                            .folder_bytes = FreeBytesOf(deps_.order.snapshot_folder)});
   };
-  SaveRoom room = look();
-  if (!room.shared && !deps_.order.snapshot_folder.empty()) {
-    // Room for this generation's snapshots is worth more than the snapshots of older generations.
+  SaveMemoryPlan plan = make_plan();
+  if (!plan.shared && !deps_.order.snapshot_folder.empty()) {
+    // Memory for the snapshots of this generation is worth more than the snapshots of older generations.
     RemoveOlderSnapshots(deps_.order.snapshot_folder, deps_.order.job_id, deps_.order.generation);
-    room = look();
+    plan = make_plan();
   }
-  ASSIGN_OR_RETURN(shares_, ShareMemory(state, room));
+  ASSIGN_OR_RETURN(shares_, ShareMemory(state, plan));
   if (!shares_) {
-    const bool has_copy = room.one_copy && thread_.Reserve(state.copied).ok();
+    const bool has_copy = plan.one_copy && thread_.Reserve(state.copied).ok();
     ASSIGN_OR_RETURN(const int lacking, CountRanks(!has_copy));
     copies_ = lacking == 0;
     if (!copies_) thread_.DropMemory();
@@ -75,21 +75,22 @@ absl::Status Saver::Prepare() {
   return absl::OkStatus();
 }
 
-// Either all ranks share memory or none does: snapshots of only some ranks are useless.
-absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveRoom& room) {
-  const bool wants = !deps_.order.snapshot_folder.empty() && !config_.checkpoint_full && state.copied == state.own;
-  std::string why = room.why_not_shared;
-  ASSIGN_OR_RETURN(int lacking, CountRanks(!wants || !room.shared));
+// Either all ranks use shared memory or none does: snapshots of only some ranks are useless.
+absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveMemoryPlan& plan) {
+  const bool wants_shared =
+      !deps_.order.snapshot_folder.empty() && !config_.checkpoint_full && state.copied == state.own;
+  std::string why = plan.why_not_shared;
+  ASSIGN_OR_RETURN(int lacking, CountRanks(!wants_shared || !plan.shared));
   if (lacking == 0) {
-    absl::Status taken = thread_.ReserveShared(Place(), state.copied);
-    why = std::string(taken.message());
-    ASSIGN_OR_RETURN(lacking, CountRanks(!taken.ok()));
+    absl::Status reserved = thread_.ReserveShared(Place(), state.copied);
+    why = std::string(reserved.message());
+    ASSIGN_OR_RETURN(lacking, CountRanks(!reserved.ok()));
   }
   if (lacking == 0) return true;
   thread_.DropMemory();
-  if (!wants || (why.empty() && deps_.order.rank != 0)) return false;
+  if (!wants_shared || (why.empty() && deps_.order.rank != 0)) return false;
   deps_.log << "warning: the copy of a save will not outlive its trainer: "
-            << (why.empty() ? absl::StrCat("there is no room for it in shared memory on ", lacking, " other ranks")
+            << (why.empty() ? absl::StrCat("there is not enough shared memory for it on ", lacking, " other ranks")
                             : why)
             << std::endl;
   return false;

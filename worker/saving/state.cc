@@ -31,15 +31,15 @@ const char* DtypeOf(at::ScalarType type) {
   return "";
 }
 
-// Returns null if weights cannot be of that type.
-const TypeName* TypeCalled(absl::string_view name) {
+// Returns null if there are no weights of that type.
+const TypeName* FindType(absl::string_view name) {
   for (const TypeName& known : kTypes) {
     if (known.name == name) return &known;
   }
   return nullptr;
 }
 
-absl::Status ReadInto(const Checkpoint& checkpoint, absl::string_view role, const std::vector<NamedTensor>& named) {
+absl::Status ReadTensors(const Checkpoint& checkpoint, absl::string_view role, const std::vector<NamedTensor>& named) {
   at::NoGradGuard no_grad;
   for (const NamedTensor& entry : named) {
     at::Tensor target = entry.tensor.detach();
@@ -70,21 +70,21 @@ absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& c
   }
   // Keeps the memory until everything is written, even if the strategy is destroyed.
   struct Owner {
-    std::shared_ptr<const void> before;
+    std::shared_ptr<const void> previous_owner;
     std::vector<at::Tensor> tensors;
   };
   auto owner = std::make_shared<Owner>();
-  owner->before = std::move(task.owner);
+  owner->previous_owner = std::move(task.owner);
   // Ranges whose bytes are set after the copies are made.
   std::vector<at::Tensor> on_device;
-  std::vector<std::pair<std::vector<SaveRange>*, size_t>> awaited;
+  std::vector<std::pair<std::vector<SaveRange>*, size_t>> without_bytes;
   SaveTask::File shard{.name = ShardName(task.rank)};
   auto add_to = [&](std::vector<SaveRange>& ranges) {
     return
         [&, into = &ranges](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
           if (roles == StateRoles::kOptimizer && role == kParameterRole) return absl::OkStatus();
           const bool is_stable = !values.is_cpu();
-          if (is_stable) awaited.emplace_back(into, into->size());
+          if (is_stable) without_bytes.emplace_back(into, into->size());
           into->push_back({.entry = {.tensor = headers.at(ShardTensorName(role, name)),
                                      .first = static_cast<uint64_t>(first),
                                      .count = static_cast<uint64_t>(values.numel())},
@@ -97,8 +97,8 @@ absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& c
   RETURN_IF_ERROR(state.VisitOwn(add_to(shard.ranges)));
   RETURN_IF_ERROR(state.VisitWitnessed(add_to(task.witnessed)));
   const std::vector<at::Tensor> copied = copies.Copy(on_device);
-  for (size_t i = 0; i < awaited.size(); ++i) {
-    (*awaited[i].first)[awaited[i].second].bytes = static_cast<const char*>(copied[i].const_data_ptr());
+  for (size_t i = 0; i < without_bytes.size(); ++i) {
+    (*without_bytes[i].first)[without_bytes[i].second].bytes = static_cast<const char*>(copied[i].const_data_ptr());
     owner->tensors.push_back(copied[i]);
   }
   if (!shard.ranges.empty()) task.files.push_back(std::move(shard));
@@ -121,7 +121,7 @@ absl::Status LoadTensors(const Checkpoint& checkpoint, ParallelState& state) {
   });
 }
 
-void TakeCounters(const Manifest& manifest, ParallelState& state) {
+void RestoreCounters(const Manifest& manifest, ParallelState& state) {
   state.set_num_updates(manifest.optimizer_updates);
   if (const Manifest::LossScale& scale = manifest.loss_scale; scale.scale > 0) {
     state.set_loss_scale(
@@ -131,12 +131,12 @@ void TakeCounters(const Manifest& manifest, ParallelState& state) {
 
 absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state) {
   RETURN_IF_ERROR(LoadTensors(checkpoint, state));
-  TakeCounters(checkpoint.manifest(), state);
+  RestoreCounters(checkpoint.manifest(), state);
   return absl::OkStatus();
 }
 
 absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model) {
-  return ReadInto(checkpoint, kParameterRole, model.parameters());
+  return ReadTensors(checkpoint, kParameterRole, model.parameters());
 }
 
 namespace {
@@ -149,7 +149,7 @@ absl::Status InitializeFromCheckpoint(const std::string& path, Model& model) {
   absl::flat_hash_map<std::string, const ManifestTensor*> tensors;
   for (const ManifestTensor& tensor : checkpoint->manifest().tensors) {
     if (tensor.role != kParameterRole) continue;
-    const TypeName* type = TypeCalled(tensor.dtype);
+    const TypeName* type = FindType(tensor.dtype);
     if (type == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("train.model.init_from: ", path, ", tensor '", tensor.name,
                                                      "': weights cannot be ", tensor.dtype));
@@ -160,10 +160,10 @@ absl::Status InitializeFromCheckpoint(const std::string& path, Model& model) {
   RETURN_IF_ERROR(CheckParameters(values, model)) << "train.model.init_from: " << path;
   model.set_initial_values([checkpoint, tensors, &model](int parameter, const at::Tensor& out) {
     const ManifestTensor& tensor = *tensors.at(model.parameters()[static_cast<size_t>(parameter)].name);
-    at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(TypeCalled(tensor.dtype)->type));
+    at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(FindType(tensor.dtype)->type));
     absl::Span<char> bytes(static_cast<char*>(value.mutable_data_ptr()), value.nbytes());
     absl::Status read = checkpoint->ReadTensor(kParameterRole, tensor.name, tensor.dtype, tensor.shape, bytes);
-    // The file was verified before; this fails only if the file changes at this moment.
+    // The file was verified before; this fails only if the file has changed since.
     TORCH_CHECK(read.ok(), read.message());
     out.copy_(value);
   });
@@ -179,7 +179,7 @@ absl::Status InitializeFrom(const std::string& path, Model& model) {
   std::vector<NamedTensor> values;  // without memory
   for (const TensorInfo& info : file->tensors()) {
     if (absl::StartsWith(info.name, "optimizer.")) continue;
-    const TypeName* type = TypeCalled(info.dtype);
+    const TypeName* type = FindType(info.dtype);
     if (type == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("train.model.init_from: ", path, ", tensor '", info.name, "': weights cannot be ", info.dtype));

@@ -1,6 +1,6 @@
 // Converts between the state of a strategy, of which a rank may hold only a part, and the bytes of a checkpoint, which
-// holds whole tensors: parameters and both AdamW moments, under the parameters' names. So every layout can load what
-// any other layout wrote. Used by the loop's thread only.
+// holds whole tensors: parameters and both AdamW moments, under the parameters' names. Every layout can therefore load
+// what any other layout wrote. Used by the loop's thread only.
 #pragma once
 
 #include <string>
@@ -28,9 +28,10 @@ absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& c
 // Local. Overwrites all tensors of the state; reads only what this rank holds. Possible errors: NotFound;
 // FailedPrecondition if the checkpoint is of another model; DataLoss.
 absl::Status LoadTensors(const Checkpoint& checkpoint, ParallelState& state);
-// Restores what is not a tensor. Called once all ranks have loaded their tensors.
-void TakeCounters(const Manifest& manifest, ParallelState& state);
-// Calls LoadTensors, then TakeCounters.
+// Restores the counters in the manifest: optimizer updates and the loss scale. Called once all ranks have loaded their
+// tensors.
+void RestoreCounters(const Manifest& manifest, ParallelState& state);
+// Calls LoadTensors, then RestoreCounters.
 absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state);
 
 // Loads the parameters only, for sampling.

@@ -14,8 +14,8 @@ class Throttle {
   // 0: no limit.
   explicit Throttle(uint64_t bytes_per_s) : bytes_per_s_(static_cast<double>(bytes_per_s)) {}
 
-  // Takes this many bytes from the bucket and returns how long to wait before sending them. `now`: of a steady clock.
-  absl::Duration Take(absl::Time now, uint64_t bytes) {
+  // Removes this many bytes from the bucket and returns how long to wait before writing them. `now`: of a steady clock.
+  absl::Duration Consume(absl::Time now, uint64_t bytes) {
     if (bytes_per_s_ <= 0) return absl::ZeroDuration();
     const double burst = bytes_per_s_ / 4;
     if (last_ == absl::InfinitePast()) {
@@ -29,8 +29,8 @@ class Throttle {
   }
 
  private:
-  const double bytes_per_s_;  // below 0: debt
-  double tokens_ = 0;         // below 0: owed
+  const double bytes_per_s_;
+  double tokens_ = 0;  // in bytes; below 0: bytes that may be written only after a wait
   absl::Time last_ = absl::InfinitePast();
 };
 

@@ -2,8 +2,8 @@
 //
 //   trainyard-shim --dir RANK_FOLDER [--lifeline-fd N]
 //
-// The worker daemon starts it, but does not have to stay: the shim continues when the daemon is replaced, and the two
-// communicate through files in the rank folder (records.h). The shim reads the trainer's output, waits for its end,
+// The worker daemon starts it and may be replaced while it runs: the two communicate through files in the rank folder
+// (records.h). The shim reads the trainer's output, waits for its end,
 // kills any process that the trainer leaves behind, and writes how the trainer ended. The trainer never outlives the
 // shim: the kernel kills the trainer when the shim exits.
 //
@@ -36,7 +36,7 @@ namespace trainyard::shim {
 namespace {
 
 constexpr size_t kLaunchBytesMax = 1 << 20;
-constexpr size_t kReadBytesATurn = 1 << 20;
+constexpr size_t kReadBytesPerPoll = 1 << 20;
 // After the trainer's end: how long to wait for killed descendants, and for output that another process holds open.
 constexpr int kEndWaitMs = 2000;
 constexpr int kDrainWaitMs = 100;
@@ -138,7 +138,7 @@ void WritePids(pid_t trainer) {
   close(fd);
 }
 
-bool MayPass(int error) {
+bool IsTemporary(int error) {
   return error == ENOMEM || error == EAGAIN || error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENFILE;
 }
 
@@ -146,25 +146,25 @@ bool MayPass(int error) {
 struct End {
   int status = 0;
   struct rusage usage = {};
-  const char* start_failure = nullptr;
-  int start_error = 0;
+  const char* start_failure = nullptr;  // a sentence; null: the trainer was started
+  int start_error = 0;                  // errno of the failed call
   uint64_t dropped_bytes = 0;
 };
 
-// Renames the record into place. Returns false if the daemon would not find it there.
-bool PlaceExit(int fd, const FieldWriter& record) {
+// Writes the record and renames it into place. Returns false if the daemon would not find it there.
+bool PublishExit(int fd, const FieldWriter& record) {
   bool written = lseek(fd, 0, SEEK_SET) == 0 && WriteAll(fd, record.data(), record.size()) &&
                  ftruncate(fd, static_cast<off_t>(record.size())) == 0;
   fsync(fd);
   return written && rename(kExitTemporary, kExitFile) == 0;
 }
 
-// The rank folder was removed while the trainer ran: writes the record to a new one, below the folder that the daemon
-// has recreated.
-void PlaceExitInNewFolder(const char* folder, const FieldWriter& record) {
+// Used if the rank folder was removed while the trainer ran: writes the record to a new one, in the folder of rank
+// folders that the daemon has recreated.
+void PublishExitInNewFolder(const char* folder, const FieldWriter& record) {
   if ((mkdir(folder, 0755) != 0 && errno != EEXIST) || chdir(folder) != 0) return;
   int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd >= 0) PlaceExit(fd, record);
+  if (fd >= 0) PublishExit(fd, record);
 }
 
 void WriteExit(int fd, const char* folder, const End& end, LastLines* lines) {
@@ -173,7 +173,7 @@ void WriteExit(int fd, const char* folder, const End& end, LastLines* lines) {
   if (end.start_failure != nullptr) {
     writer.Text(kCause, kCauseStartFailed);
     writer.Text(kMessage, end.start_failure);
-    writer.Number(kMayPass, MayPass(end.start_error) ? 1 : 0);
+    writer.Number(kMayPass, IsTemporary(end.start_error) ? 1 : 0);
   } else if (WIFSIGNALED(end.status)) {
     writer.Text(kCause, kCauseSignal);
     writer.Number(kSignal, static_cast<uint64_t>(WTERMSIG(end.status)));
@@ -196,14 +196,14 @@ void WriteExit(int fd, const char* folder, const End& end, LastLines* lines) {
     const char* text = lines->line(i, &size);
     writer.Text(kLastLine, text, size);
   }
-  if (!PlaceExit(fd, writer)) PlaceExitInNewFolder(folder, writer);
+  if (!PublishExit(fd, writer)) PublishExitInNewFolder(folder, writer);
 }
 
-// Creates the file for the exit record and reserves its space while there is some.
+// Creates the file for the exit record and reserves its space on the disk, which may be full when the trainer ends.
 int ReserveExitFile() {
   int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) ExitWithError(kExitTemporary, strerror(errno));
-  // Some file systems refuse this; the record is then written if there is space at the end.
+  // Some file systems refuse this; the record is then written only if there is space when the trainer ends.
   (void)!fallocate(fd, 0, 0, kExitRecordBytes);
   return fd;
 }
@@ -222,7 +222,8 @@ int BlockSignals() {
   return signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// Checks the trainer without reaping it: its pid stays reserved until EndDescendants has killed its group.
+// Returns whether the trainer has ended, without reaping it: its pid stays reserved until EndDescendants has killed its
+// group.
 bool HasEnded(pid_t trainer) {
   siginfo_t info = {};
   return waitid(P_PID, static_cast<id_t>(trainer), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
@@ -253,8 +254,8 @@ void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) 
       if (PeekLifeline(lifeline) == Lifeline::kEnded) kill(-trainer, SIGKILL);
       lifeline = -1;
     }
-    if (fds[2].revents != 0) out->Read(kReadBytesATurn);
-    if (fds[3].revents != 0) err->Read(kReadBytesATurn);
+    if (fds[2].revents != 0) out->Read(kReadBytesPerPoll);
+    if (fds[3].revents != 0) err->Read(kReadBytesPerPoll);
   }
 }
 
@@ -263,12 +264,12 @@ void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) 
 void Drain(Stream* out, Stream* err) {
   int64_t deadline = NowMs(CLOCK_MONOTONIC) + kDrainWaitMs;
   while (out->fd() >= 0 || err->fd() >= 0) {
-    int64_t left = deadline - NowMs(CLOCK_MONOTONIC);
-    if (left <= 0) return;
+    int64_t remaining_ms = deadline - NowMs(CLOCK_MONOTONIC);
+    if (remaining_ms <= 0) return;
     struct pollfd fds[2] = {{out->fd(), POLLIN, 0}, {err->fd(), POLLIN, 0}};
-    if (poll(fds, 2, static_cast<int>(left)) <= 0) return;
-    if (fds[0].revents != 0) out->Read(kReadBytesATurn);
-    if (fds[1].revents != 0) err->Read(kReadBytesATurn);
+    if (poll(fds, 2, static_cast<int>(remaining_ms)) <= 0) return;
+    if (fds[0].revents != 0) out->Read(kReadBytesPerPoll);
+    if (fds[1].revents != 0) err->Read(kReadBytesPerPoll);
   }
 }
 

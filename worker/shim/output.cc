@@ -13,10 +13,10 @@ void LastLines::Add(int stream, const char* data, size_t size) {
   for (size_t i = 0; i < size;) {
     const char* end = static_cast<const char*>(memchr(data + i, '\n', size - i));
     size_t piece = (end != nullptr ? static_cast<size_t>(end - data) : size) - i;
-    size_t room = kLastLineBytes - open.size;
-    size_t taken = piece < room ? piece : room;
-    memcpy(open.text + open.size, data + i, taken);
-    open.size += taken;
+    size_t free_bytes = kLastLineBytes - open.size;
+    size_t copied = piece < free_bytes ? piece : free_bytes;
+    memcpy(open.text + open.size, data + i, copied);
+    open.size += copied;
     i += piece;
     if (end != nullptr) {
       Close(stream);
@@ -46,15 +46,15 @@ const char* LastLines::line(unsigned index, size_t* size) const {
 
 void LogFile::Write(const char* data, size_t size) {
   while (size > 0) {
-    size_t room = file_bytes_max_ > size_ ? static_cast<size_t>(file_bytes_max_ - size_) : 0;
-    if (size <= room) {
+    size_t free_bytes = file_bytes_max_ > size_ ? static_cast<size_t>(file_bytes_max_ - size_) : 0;
+    if (size <= free_bytes) {
       WriteAll(data, size);
       return;
     }
     // Cuts after the end of a line if there is one, so that no line is split over two files.
-    const void* last = room > 0 ? memrchr(data, '\n', room) : nullptr;
+    const void* last = free_bytes > 0 ? memrchr(data, '\n', free_bytes) : nullptr;
     size_t fits = last != nullptr ? static_cast<size_t>(static_cast<const char*>(last) - data) + 1 : 0;
-    if (fits == 0 && size_ == 0) fits = room;
+    if (fits == 0 && size_ == 0) fits = free_bytes;
     if (fits > 0) WriteAll(data, fits);
     data += fits;
     size -= fits;
@@ -75,7 +75,7 @@ void LogFile::Rotate() {
 
 void LogFile::WriteAll(const char* data, size_t size) {
   if (fd_ < 0) fd_ = open(name_, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  // Counted even if the disk refuses the bytes: rotation then frees the older half.
+  // Counts the bytes even if the disk refuses them, so that the file is rotated, which frees the older half.
   size_ += size;
   while (size > 0) {
     ssize_t n = fd_ >= 0 ? write(fd_, data, size) : -1;
@@ -96,7 +96,7 @@ void Stream::Open(int fd) {
 
 bool Stream::Read(size_t bytes_max) {
   static char buffer[64 << 10];
-  for (size_t taken = 0; fd_ >= 0 && taken < bytes_max;) {
+  for (size_t bytes_read = 0; fd_ >= 0 && bytes_read < bytes_max;) {
     ssize_t n = read(fd_, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return true;
@@ -107,7 +107,7 @@ bool Stream::Read(size_t bytes_max) {
     }
     lines_->Add(index_, buffer, static_cast<size_t>(n));
     log_.Write(buffer, static_cast<size_t>(n));
-    taken += static_cast<size_t>(n);
+    bytes_read += static_cast<size_t>(n);
   }
   return fd_ >= 0;
 }

@@ -29,9 +29,9 @@ class LastLines {
   };
   void Close(int stream);
 
-  Line open_[2];
-  Line kept_[kLastLinesKept];
-  unsigned total_ = 0;
+  Line open_[2];               // by stream
+  Line kept_[kLastLinesKept];  // a ring buffer
+  unsigned total_ = 0;         // closed lines so far
 };
 
 // One stream's log file in the working directory.
@@ -62,7 +62,7 @@ class Stream {
 
   // Takes over the reading end and makes it non-blocking.
   void Open(int fd);
-  // Reads what is available, at most `bytes_max`, so that the other stream gets its turn. Returns false once the pipe
+  // Reads what is available, at most `bytes_max`, so that the other stream is read too. Returns false once the pipe
   // has ended.
   bool Read(size_t bytes_max);
 

@@ -47,26 +47,26 @@ void KillChildren() {
   closedir(proc);
 }
 
-// Runs in the child. Never returns; writes errno and the name of the failed call to `report`.
+// Runs in the child. Never returns; writes which call failed ('s': the setup, 'x': execve) and errno to `report`.
 [[noreturn]] void BecomeTrainer(const Launch& launch, int stdout_fd, int stderr_fd, int report, pid_t shim) {
-  char what = 's';
+  char failed = 's';
   setsid();
   int null = open("/dev/null", O_RDONLY);
   if (null >= 0 && dup2(null, 0) == 0 && dup2(stdout_fd, 1) == 1 && dup2(stderr_fd, 2) == 2) {
     if (null > 2) close(null);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // The shim may have exited before the line above; then no signal would come.
+    // The shim may have exited before the line above; then the kernel would not send the signal.
     if (getppid() != shim) _exit(127);
     for (int number = 1; number < NSIG; ++number) signal(number, SIG_DFL);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    what = 'x';
+    failed = 'x';
     execve(launch.program, launch.arguments, launch.variables);
   }
   int error = errno;
   char message[1 + sizeof error];
-  message[0] = what;
+  message[0] = failed;
   memcpy(message + 1, &error, sizeof error);
   // If this write fails, the exit code 127 still reports the failure.
   if (write(report, message, sizeof message) < 0) _exit(127);
@@ -129,7 +129,7 @@ pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const cha
 }
 
 bool EndDescendants(pid_t trainer, int* status, struct rusage* usage, bool* trainer_reaped, int wait_ms) {
-  // As long as the trainer is not reaped, its number cannot belong to another group.
+  // As long as the trainer is not reaped, its pid cannot become the id of another process group.
   if (!*trainer_reaped) kill(-trainer, SIGKILL);
   int64_t deadline = NowMs(CLOCK_MONOTONIC) + wait_ms;
   while (true) {

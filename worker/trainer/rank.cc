@@ -292,7 +292,7 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   ASSIGN_OR_RETURN(RestorePoint point, LoadRestorePoint(order, std::move(chosen), *announced, rank.world(), load));
   const absl::Duration read = read_until_now + (Clock::GetSteadyClock().TimeNow() - began);
   const Manifest& manifest = point.checkpoint->manifest();
-  TakeCounters(manifest, rank.strategy->state());
+  RestoreCounters(manifest, rank.strategy->state());
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;
   rank.restored_content_hash = manifest.data.content_hash;

@@ -1,5 +1,5 @@
 // A link without a daemon: it records what is reported to it, acknowledges facts when a test calls for it, and lets the
-// rank go immediately. Ranks in threads of one test share a FakeStore.
+// rank begin immediately. Ranks in threads of one test share a FakeStore.
 #pragma once
 
 #include <map>
@@ -21,8 +21,8 @@ class FakeStore {
   }
   absl::StatusOr<std::string> Get(const std::string& name, absl::Duration timeout) {
     absl::MutexLock lock(&mu_);
-    auto there = [&]() { return values_.contains(name); };
-    if (!mu_.AwaitWithTimeout(absl::Condition(&there), timeout)) return absl::DeadlineExceededError(name);
+    auto is_known = [&]() { return values_.contains(name); };
+    if (!mu_.AwaitWithTimeout(absl::Condition(&is_known), timeout)) return absl::DeadlineExceededError(name);
     return values_.at(name);
   }
 
@@ -35,7 +35,9 @@ class FakeLink final : public Link {
  public:
   explicit FakeLink(FakeStore* store = nullptr) : store_(store) {}
 
-  absl::StatusOr<StartOrder> AwaitStart(absl::Duration) override { return absl::UnimplementedError("not asked for"); }
+  absl::StatusOr<StartOrder> AwaitStart(absl::Duration) override {
+    return absl::UnimplementedError("a fake link has no start order");
+  }
   uint64_t ReportFact(const TrainerFact& fact) override {
     absl::MutexLock lock(&mu_);
     facts_.push_back(fact);
@@ -84,7 +86,7 @@ class FakeLink final : public Link {
   absl::Status AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) override {
     {
       absl::MutexLock lock(&mu_);
-      asked_grants_.push_back(step);
+      requested_grants_.push_back(step);
     }
     return answer_grant_(step, manifest_hash, limit);
   }
@@ -122,9 +124,9 @@ class FakeLink final : public Link {
   void set_answer_grant(AnswerGrant answer) { answer_grant_ = std::move(answer); }
 
   // Call after the run.
-  std::vector<uint64_t> asked_grants() const {
+  std::vector<uint64_t> requested_grants() const {
     absl::MutexLock lock(&mu_);
-    return asked_grants_;
+    return requested_grants_;
   }
   int waits() const { return waits_; }
   const std::vector<StepRecord>& steps() const { return steps_; }
@@ -156,7 +158,7 @@ class FakeLink final : public Link {
   AnswerGrant answer_grant_ = [](uint64_t, absl::string_view, absl::Duration) { return absl::OkStatus(); };
   mutable absl::Mutex mu_;
   uint64_t save_requests_ = 0;
-  std::vector<uint64_t> asked_grants_;
+  std::vector<uint64_t> requested_grants_;
   std::vector<TrainerFact> facts_;
   std::vector<StepRecord> steps_;
   std::vector<EvalRecord> evals_;

@@ -56,7 +56,7 @@ TEST(SpecConfigTest, EveryKey_IsConverted) {
   EXPECT_EQ(config->data.text, std::vector<std::string>{"/data"});
 }
 
-TEST(SpecConfigTest, Probe_NeedsNothingOfTraining) {
+TEST(SpecConfigTest, Probe_NeedsNoKeysOfTraining) {
   v1::JobSpec spec;
   spec.set_name("probe");
   spec.mutable_probe()->set_matmul_size(64);
@@ -198,7 +198,7 @@ TEST(LinkMessagesTest, ReadySave_IsConverted) {
   EXPECT_EQ(fact.save_ready().size_bytes(), 70u);
 }
 
-TEST(LinkMessagesTest, SavedFact_SaysHowLongTrainingWaited) {
+TEST(LinkMessagesTest, SavedFact_ContainsHowLongTrainingWaited) {
   EXPECT_FALSE(ToMessage(SavedFact{.step = 5, .seconds = 2}).saved().has_stall_s());
   EXPECT_EQ(ToMessage(SavedFact{.step = 5, .seconds = 2, .stall_s = 0.5}).saved().stall_s(), 0.5);
   EXPECT_TRUE(ToMessage(SaveFailedFact{.step = 5, .withdrawn = true}).save_failed().withdrawn());

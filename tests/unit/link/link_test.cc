@@ -106,18 +106,19 @@ class FakeDaemon final : public v1::TrainerLink::Service {
   grpc::Status GetValue(grpc::ServerContext* context, const v1::TrainerGetRequest* request,
                         v1::TrainerGetResponse* response) override {
     absl::MutexLock lock(&mu_);
-    auto there = [&] { return values_.contains(request->name()) || context->IsCancelled(); };
+    auto can_answer = [&] { return values_.contains(request->name()) || context->IsCancelled(); };
     absl::Time until = absl::Now() + absl::Milliseconds(request->wait_ms());
-    while (!there() && absl::Now() < until) mu_.AwaitWithTimeout(absl::Condition(&there), absl::Milliseconds(10));
-    if (!values_.contains(request->name())) return {grpc::StatusCode::DEADLINE_EXCEEDED, "it did not come"};
+    while (!can_answer() && absl::Now() < until)
+      mu_.AwaitWithTimeout(absl::Condition(&can_answer), absl::Milliseconds(10));
+    if (!values_.contains(request->name())) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no rank has put it in time"};
     response->set_value(values_[request->name()]);
     return grpc::Status::OK;
   }
 
   void Send(const v1::LinkMessage& message) {
     absl::MutexLock lock(&mu_);
-    auto up = [this] { return stream_ != nullptr; };
-    ASSERT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&up), kLimit));
+    auto is_connected = [this] { return stream_ != nullptr; };
+    ASSERT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&is_connected), kLimit));
     stream_->Write(message);
   }
 
@@ -135,8 +136,8 @@ class FakeDaemon final : public v1::TrainerLink::Service {
   std::string phase_;
   std::vector<v1::RankReport> reports_;
   std::map<std::string, std::string> values_;
-  int unavailable_ = 0;
-  int ended_ = 0;
+  int unavailable_ = 0;  // puts to refuse before one is accepted
+  int ended_ = 0;        // streams that have ended
   grpc::Status refusal_;
 
  private:
@@ -204,7 +205,7 @@ TEST_F(LinkTest, Reports_ReachTheDaemonBeforeAFactThatWasReportedLater) {
   EXPECT_EQ(daemon->facts_[0].key().rank(), 1u);
 }
 
-TEST_F(LinkTest, NewDaemon_GetsUnacknowledgedFactsReportsAndValuesAgain) {
+TEST_F(LinkTest, NewDaemon_ReceivesUnacknowledgedFactsReportsAndValuesAgain) {
   auto daemon = NewDaemon();
   auto link = Connect();
   ASSERT_TRUE(link->AwaitStart(kLimit).ok());
@@ -270,7 +271,7 @@ TEST_F(LinkTest, Grant_EndsOnlyTheWaitForItsStepAndHash) {
   ASSERT_TRUE(order.ok());
   EXPECT_EQ(link->AwaitGrant(40, "h40", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded);
   absl::Status answer = absl::UnknownError("no answer");
-  std::thread waits([&] { answer = link->AwaitGrant(80, "h80", kLimit); });
+  std::thread waiter([&] { answer = link->AwaitGrant(80, "h80", kLimit); });
 
   v1::LinkMessage message;
   *message.mutable_grants()->add_grants() = Grant(40, order->generation - 1, "h40");
@@ -279,7 +280,7 @@ TEST_F(LinkTest, Grant_EndsOnlyTheWaitForItsStepAndHash) {
   EXPECT_TRUE(link->AwaitGrant(60, "h60", kLimit).ok());
   *message.mutable_grants()->add_grants() = Grant(80, order->generation, "h80", "step 80 was granted before");
   daemon->Send(message);
-  waits.join();
+  waiter.join();
 
   EXPECT_EQ(answer.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(answer.message()), HasSubstr("granted before"));
@@ -288,20 +289,20 @@ TEST_F(LinkTest, Grant_EndsOnlyTheWaitForItsStepAndHash) {
       << "granted in an earlier generation";
 }
 
-TEST_F(LinkTest, Grant_OutlivesItsGenerationButAWaitDoesNot) {
+TEST_F(LinkTest, Grant_StaysValidAfterItsGenerationButAWaitEndsWithIt) {
   auto daemon = NewDaemon();
   auto link = Connect();
   auto order = link->AwaitStart(kLimit);
   ASSERT_TRUE(order.ok());
   absl::Status answer;
-  std::thread waits([&] { answer = link->AwaitGrant(80, "h80", kLimit); });
+  std::thread waiter([&] { answer = link->AwaitGrant(80, "h80", kLimit); });
 
   v1::LinkMessage grants, abort;
   *grants.mutable_grants()->add_grants() = Grant(60, order->generation, "h60");
   abort.mutable_abort()->set_reason("rank 0 died");
   daemon->Send(grants);
   daemon->Send(abort);
-  waits.join();
+  waiter.join();
 
   EXPECT_EQ(answer.code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(link->AwaitGrant(60, "h60", absl::ZeroDuration()).ok());
@@ -318,29 +319,29 @@ TEST_F(LinkTest, Abort_EndsAWaitAndCallsTheCallbackOnce) {
     called.Notify();
   });
   absl::StatusOr<std::string> value;
-  std::thread waits([&] { value = link->Get("never", absl::Minutes(5)); });
+  std::thread waiter([&] { value = link->Get("never", absl::Minutes(5)); });
 
   v1::LinkMessage abort;
   abort.mutable_abort()->set_reason("rank 0 died");
   daemon->Send(abort);
   daemon->Send(abort);
 
-  waits.join();
+  waiter.join();
   EXPECT_EQ(value.status().code(), absl::StatusCode::kAborted);
   ASSERT_TRUE(called.WaitForNotificationWithTimeout(kLimit));
   EXPECT_EQ(reason, "rank 0 died");
   EXPECT_EQ(link->abort_status().message(), "rank 0 died");
 }
 
-TEST_F(LinkTest, Values_WaitForEachOther_AndOutliveAnAbsentCoordinator) {
+TEST_F(LinkTest, Get_WaitsForThePut_WhichIsRetriedWhileTheCoordinatorIsAway) {
   auto daemon = NewDaemon();
   daemon->unavailable_ = 2;
   auto link = Connect();
   absl::StatusOr<std::string> value;
-  std::thread waits([&] { value = link->Get("address/0", kLimit); });
+  std::thread waiter([&] { value = link->Get("address/0", kLimit); });
 
   EXPECT_TRUE(link->Put("address/0", std::string("\x00\xff", 2)).ok());
-  waits.join();
+  waiter.join();
 
   ASSERT_TRUE(value.ok()) << value.status();
   EXPECT_EQ(*value, std::string("\x00\xff", 2));
@@ -378,13 +379,14 @@ TEST_F(LinkTest, Reports_ContainTheRanksPositionWhileItsLoopIsBlocked) {
     return std::vector<CommunicatorProgress>{{"world", 9, 8, "all-reduce 9 (8 x fp64)", "all-reduce 9 (8 x fp64)"}};
   });
 
-  // The loop is inside a collective from here on.
+  // From here on the loop is inside of a collective and reports nothing.
   link->ReportProgress(Phase::kTrain, 1);
 
-  auto learned = [](const v1::RankReport& report) {
+  auto has_first_step = [](const v1::RankReport& report) {
     return report.phase_times_size() == 1 && report.phase_times(0).phase() == "first_step";
   };
-  EXPECT_TRUE(daemon->Await([&] { return std::any_of(daemon->reports_.begin(), daemon->reports_.end(), learned); }));
+  EXPECT_TRUE(
+      daemon->Await([&] { return std::any_of(daemon->reports_.begin(), daemon->reports_.end(), has_first_step); }));
   EXPECT_TRUE(daemon->Await([&] { return !daemon->reports_.empty() && daemon->reports_.back().phase_s() > 0.4; }));
   absl::MutexLock lock(&daemon->mu_);
   const v1::RankReport& last = daemon->reports_.back();

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr uint64_t kSteps = 3;
-constexpr int64_t kPlenty = int64_t{1} << 40;
+constexpr int64_t kEnoughBytes = int64_t{1} << 40;
 
 class LastSaveTest : public SmallJobTest {
  protected:
@@ -84,7 +84,7 @@ TEST_F(LastSaveTest, FullDisk_RetriesUntilThereIsRoomAndReportsEachFailure) {
   FakeLink link;
   FullDisk disk(1000);
 
-  ASSERT_EQ(Run(Order(600), link, disk, [&](int waits) { disk.set_free_bytes(waits < 4 ? 1000 : kPlenty); }),
+  ASSERT_EQ(Run(Order(600), link, disk, [&](int waits) { disk.set_free_bytes(waits < 4 ? 1000 : kEnoughBytes); }),
             kExitDone);
 
   const std::vector<SaveFailedFact> failed = link.FactsOf<SaveFailedFact>();
@@ -153,7 +153,7 @@ TEST_F(LastSaveTest, RemovedRunFolder_IsRecreatedAndClaimedAgain) {
   EXPECT_THAT(*ReadFile(folder_ / "run/.fence"), HasSubstr("abcdefgh"));
 }
 
-TEST_F(LastSaveTest, WithoutTimeForRetries_FailsImmediately) {
+TEST_F(LastSaveTest, WithoutTimeForRetries_FailsAfterTheFirstTry) {
   FakeLink link;
   FullDisk disk(1000);
 
@@ -167,7 +167,7 @@ TEST_F(LastSaveTest, WithoutTimeForRetries_FailsImmediately) {
 TEST_F(LastSaveTest, FailureOfOneRank_MakesAllRetryAndRankZeroReportsWhichRank) {
   FakeStore store;
   FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
-  FullDisk disks[2] = {FullDisk(kPlenty), FullDisk(1000)};
+  FullDisk disks[2] = {FullDisk(kEnoughBytes), FullDisk(1000)};
   std::ostringstream logs[2];
   TrainerExit codes[2];
   std::vector<std::thread> ranks;
@@ -179,7 +179,7 @@ TEST_F(LastSaveTest, FailureOfOneRank_MakesAllRetryAndRankZeroReportsWhichRank) 
       SimulatedClock clock;
       const auto wait = [&](absl::Duration duration) {
         clock.AdvanceTime(duration);
-        disks[1].set_free_bytes(kPlenty);
+        disks[1].set_free_bytes(kEnoughBytes);
       };
       codes[r] = RunRank(order, {.link = links[r],
                                  .file_system = disks[r],

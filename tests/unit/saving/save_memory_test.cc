@@ -53,7 +53,7 @@ class SaveMemoryTest : public testing::Test {
     thread.AwaitEnd(absl::InfiniteDuration());
     return thread.ended()->status;
   }
-  uint64_t Room() { return BytesFor(ValuesOf(0)); }
+  uint64_t CopyBytes() { return BytesFor(ValuesOf(0)); }
   uint64_t BytesFor(const std::vector<float>& values) { return 2 * AlignedInSnapshot(values.size() * sizeof(float)); }
 
   // The step of a whole snapshot, after checking every byte; none: the snapshot is not marked as whole.
@@ -82,8 +82,8 @@ class SaveMemoryTest : public testing::Test {
 TEST_F(SaveMemoryTest, CopiesAlternateBetweenBuffersAndOutliveTheThread) {
   {
     SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
-    ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
-    EXPECT_EQ(thread.reserved_bytes(), 2 * Room());
+    ASSERT_EQ(thread.ReserveShared(Place(), CopyBytes()), absl::OkStatus());
+    EXPECT_EQ(thread.reserved_bytes(), 2 * CopyBytes());
     for (uint64_t step : {5, 6, 7}) {
       ASSERT_EQ(Save(thread, step), absl::OkStatus());
       EXPECT_EQ(thread.ended()->snapshot, absl::OkStatus());
@@ -97,7 +97,7 @@ TEST_F(SaveMemoryTest, CopiesAlternateBetweenBuffersAndOutliveTheThread) {
 // As with parts, the indexes of all ranks together say where every element of the state is.
 TEST_F(SaveMemoryTest, SnapshotIndexes_FormAManifest) {
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
-  ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
+  ASSERT_EQ(thread.ReserveShared(Place(), CopyBytes()), absl::OkStatus());
   ASSERT_EQ(Save(thread, 5), absl::OkStatus());
   std::vector<TensorHeader> headers;
   const SaveTask task = TaskOf(5, {});
@@ -117,17 +117,17 @@ TEST_F(SaveMemoryTest, FilesOnDisk_AreTheSameAsWithoutSnapshots) {
   const std::string part = *ReadFile(disk_folder_ / "step-5/part-00001.json");
   std::filesystem::remove_all(disk_folder_ / "step-5");
 
-  ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
+  ASSERT_EQ(thread.ReserveShared(Place(), CopyBytes()), absl::OkStatus());
   ASSERT_EQ(Save(thread, 5), absl::OkStatus());
 
   EXPECT_EQ(*ReadFile(disk_folder_ / "step-5/shard-00001.safetensors"), shard);
   EXPECT_EQ(*ReadFile(disk_folder_ / "step-5/part-00001.json"), part);
 }
 
-TEST_F(SaveMemoryTest, FullDisk_KeepsTheSnapshotAndAFailedSaveIsOverwritten) {
+TEST_F(SaveMemoryTest, FullDisk_LeavesSnapshotsWholeAndBothBuffersAreUsed) {
   FullDisk disk(1000);
   SaveThread thread(disk, Clock::GetSteadyClock(), 0);
-  ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
+  ASSERT_EQ(thread.ReserveShared(Place(), CopyBytes()), absl::OkStatus());
 
   EXPECT_TRUE(absl::IsResourceExhausted(Save(thread, 5)));
   EXPECT_EQ(WholeStep('a'), 5u);
@@ -138,10 +138,10 @@ TEST_F(SaveMemoryTest, FullDisk_KeepsTheSnapshotAndAFailedSaveIsOverwritten) {
 }
 
 // A save that is given up before it was copied must not be marked as whole.
-TEST_F(SaveMemoryTest, CancelledCopy_IsNotWholeAndTheNextReplacesIt) {
+TEST_F(SaveMemoryTest, CancelledCopy_IsNotMarkedAsWholeAndIsReplacedByTheNext) {
   const std::vector<float> values = ValuesOf(6);
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
-  ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
+  ASSERT_EQ(thread.ReserveShared(Place(), CopyBytes()), absl::OkStatus());
   ASSERT_EQ(Save(thread, 5), absl::OkStatus());
 
   thread.Begin(TaskOf(6, values));
@@ -158,7 +158,7 @@ TEST_F(SaveMemoryTest, CancelledCopy_IsNotWholeAndTheNextReplacesIt) {
 
 TEST_F(SaveMemoryTest, DroppedSnapshots_AreRemovedAndSavesContinueWithoutThem) {
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
-  ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
+  ASSERT_EQ(thread.ReserveShared(Place(), CopyBytes()), absl::OkStatus());
   ASSERT_EQ(Save(thread, 5), absl::OkStatus());
 
   thread.DropMemory();
@@ -170,10 +170,10 @@ TEST_F(SaveMemoryTest, DroppedSnapshots_AreRemovedAndSavesContinueWithoutThem) {
 }
 
 TEST_F(SaveMemoryTest, FailedReservation_LeavesNothing) {
-  auto in_the_way = *SnapshotBuffer::Make(Path('b'), 100);
+  auto existing = *SnapshotBuffer::Make(Path('b'), 100);
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
 
-  EXPECT_TRUE(absl::IsAlreadyExists(thread.ReserveShared(Place(), Room())));
+  EXPECT_TRUE(absl::IsAlreadyExists(thread.ReserveShared(Place(), CopyBytes())));
 
   EXPECT_FALSE(std::filesystem::exists(Path('a')));
   EXPECT_EQ(thread.reserved_bytes(), 0u);
@@ -186,9 +186,9 @@ TEST_F(SaveMemoryTest, OlderGenerations_AreRemovedInTheBackground) {
   *SnapshotBuffer::Make(SnapshotPath(older, 'a'), 100);
   {
     SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
-    ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
+    ASSERT_EQ(thread.ReserveShared(Place(), CopyBytes()), absl::OkStatus());
     thread.RemoveOlderSnapshots(Place());
-    ASSERT_EQ(Save(thread, 5), absl::OkStatus());  // runs after it
+    ASSERT_EQ(Save(thread, 5), absl::OkStatus());  // the writer removes them first
   }
 
   EXPECT_THAT(ListSnapshots(memory_.path(), "k3vq7a2p"), SizeIs(2));
@@ -196,14 +196,14 @@ TEST_F(SaveMemoryTest, OlderGenerations_AreRemovedInTheBackground) {
 
 // Whenever the process is killed, one of the two buffers holds the newest step that it reported, and a buffer that is
 // marked as whole is whole.
-TEST_F(SaveMemoryTest, KilledAnywhere_KeepsTheNewestWholeSnapshot) {
+TEST_F(SaveMemoryTest, ProcessKilledAtAnyTime_KeepsTheNewestWholeSnapshot) {
   for (int kill_after = 1; kill_after <= 40; ++kill_after) {
     int progress[2];
     ASSERT_EQ(pipe(progress), 0);
     const pid_t child = fork();
     if (child == 0) {
       SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
-      if (!thread.ReserveShared(Place(), Room()).ok()) _exit(1);
+      if (!thread.ReserveShared(Place(), CopyBytes()).ok()) _exit(1);
       for (uint8_t step = 1;; ++step) {
         if (!Save(thread, step).ok() || write(progress[1], &step, 1) != 1) _exit(1);
         std::filesystem::remove_all(disk_folder_ / absl::StrCat("step-", step));
@@ -211,7 +211,7 @@ TEST_F(SaveMemoryTest, KilledAnywhere_KeepsTheNewestWholeSnapshot) {
     }
     close(progress[1]);
     uint8_t step = 0;
-    // Sometimes a moment later, during the next copy, seal or write.
+    // The kill comes at varying times: during the next copy, seal or write.
     while (step < 1 + kill_after % 5 && read(progress[0], &step, 1) == 1) {
     }
     for (std::atomic<int> i = 0; i < kill_after * 20'000; ++i) {
@@ -233,10 +233,10 @@ TEST_F(SaveMemoryTest, KilledAnywhere_KeepsTheNewestWholeSnapshot) {
   }
 }
 
-TEST(SaveRoomTest, UsesHalfOfTheMemoryForTwoCopiesOfAllRanksOrForOne) {
+TEST(SaveMemoryPlanTest, HalfOfTheMemoryMayHoldTwoCopiesOfAllRanksOrOne) {
   struct Row {
     const char* name;
-    SaveRoomFacts facts;
+    SaveMemoryFacts facts;
     bool shared, one_copy;
     const char* why;
   };
@@ -261,7 +261,7 @@ TEST(SaveRoomTest, UsesHalfOfTheMemoryForTwoCopiesOfAllRanksOrForOne) {
        {.bytes = kGiB, .local_ranks = 1, .available_bytes = 64 * kGiB, .folder_bytes = 64 << 20},
        false,
        true,
-       "where the daemon keeps snapshots 67.1 MB are free"},
+       "67.1 MB are free in the daemon's folder for snapshots"},
       {"no folder",
        {.bytes = 1, .local_ranks = 1, .available_bytes = 64 * kGiB, .folder_bytes = -1},
        false,
@@ -274,14 +274,14 @@ TEST(SaveRoomTest, UsesHalfOfTheMemoryForTwoCopiesOfAllRanksOrForOne) {
        ""},
   };
   for (const Row& row : rows) {
-    const SaveRoom room = DecideSaveRoom(row.facts);
-    EXPECT_EQ(room.shared, row.shared) << row.name;
-    EXPECT_EQ(room.one_copy, row.one_copy) << row.name;
-    EXPECT_THAT(room.why_not_shared, HasSubstr(row.why)) << row.name;
+    const SaveMemoryPlan plan = PlanSaveMemory(row.facts);
+    EXPECT_EQ(plan.shared, row.shared) << row.name;
+    EXPECT_EQ(plan.one_copy, row.one_copy) << row.name;
+    EXPECT_THAT(plan.why_not_shared, HasSubstr(row.why)) << row.name;
   }
 }
 
-TEST(SaveRoomTest, MissingFolder_HasNoRoom) {
+TEST(SaveMemoryPlanTest, MissingFolder_HasNoFreeBytes) {
   TemporaryFolder folder;
   EXPECT_GT(FreeBytesOf(folder.path()), 0);
   EXPECT_LT(FreeBytesOf(folder / "missing"), 0);
@@ -295,12 +295,12 @@ TEST_F(SaveMemoryTest, WritesKeepTheLimitOfBytesPerSecond) {
   const absl::Time began = clock.TimeNow();
   RecordingDisk disk;
   uint64_t written = 0;
-  double most_ahead = 0;
+  double max_excess = 0;
   disk.on_call = [&](const std::string& call) {
     if (!call.starts_with("append")) return absl::OkStatus();
     written += std::stoull(call.substr(7));
     const double allowed = absl::ToDoubleSeconds(clock.TimeNow() - began) * kBytesPerS;
-    most_ahead = std::max(most_ahead, static_cast<double>(written) - allowed);
+    max_excess = std::max(max_excess, static_cast<double>(written) - allowed);
     return absl::OkStatus();
   };
   SaveThread thread(disk, clock, kBytesPerS, [&](absl::Duration wait) { clock.AdvanceTime(wait); });
@@ -309,18 +309,18 @@ TEST_F(SaveMemoryTest, WritesKeepTheLimitOfBytesPerSecond) {
 
   const double shard = static_cast<double>(std::filesystem::file_size(disk_folder_ / "step-5/shard-00001.safetensors"));
   EXPECT_GE(shard, 2 * kElements * sizeof(float));
-  EXPECT_LE(most_ahead, kBytesPerS / 4.0 + 4096) << "a quarter of a second's worth, and the part";
+  EXPECT_LE(max_excess, kBytesPerS / 4.0 + 4096) << "a quarter of a second's worth, and the part";
   EXPECT_GT(clock.TimeNow() - began, absl::Seconds((shard - kBytesPerS / 4.0) / kBytesPerS) - absl::Milliseconds(1));
   EXPECT_LT(clock.TimeNow() - began, absl::Seconds(shard / kBytesPerS) + absl::Milliseconds(1));
 }
 
-// The save would otherwise take weeks.
-TEST_F(SaveMemoryTest, HurriedSave_HasNoLimit) {
+// With the limit the save would take days.
+TEST_F(SaveMemoryTest, LiftByteLimit_EndsTheLimitOfTheSaveUnderWay) {
   const std::vector<float> values = ValuesOf(5);
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), /*bytes_per_s=*/1);
 
   thread.Begin(TaskOf(5, values));
-  thread.Hurry();
+  thread.LiftByteLimit();
 
   ASSERT_TRUE(thread.AwaitEnd(absl::InfiniteDuration()));
   EXPECT_EQ(thread.ended()->status, absl::OkStatus());

@@ -29,13 +29,13 @@ class StuckDisk final : public ForwardingDisk {
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
     if (stuck.exchange(false)) {
       reached.Notify();
-      go.WaitForNotification();
+      released.WaitForNotification();
     }
     return Real().Create(path);
   }
 
   std::atomic<bool> stuck = true;
-  absl::Notification reached, go;
+  absl::Notification reached, released;
 };
 
 class SaveTest : public testing::Test {
@@ -184,7 +184,7 @@ TEST_F(SaveTest, FullDisk_FailsTheSaveAndLeavesNothing) {
   EXPECT_TRUE(thread.ended()->status.ok()) << thread.ended()->status;
 }
 
-TEST_F(SaveTest, NewerFence_LeavesNoFolder) {
+TEST_F(SaveTest, SaveAfterANewerFence_CreatesNoFolder) {
   SmallState state(1);
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   SaveTask task = TaskOf(state, 5, 1);
@@ -213,7 +213,7 @@ TEST_F(SaveTest, HangingDisk_IsGivenUpAndTheNextSaveFailsImmediately) {
   EXPECT_THAT(thread.ended()->status.message(), HasSubstr("is still blocked by the disk"));
   thread.WaitForCopy();
 
-  disk.go.Notify();
+  disk.released.Notify();
   // Saves work again once the disk has answered; until then each try fails immediately.
   for (uint64_t step = 7;; ++step) {
     thread.Begin(TaskOf(state, step, 0));
@@ -223,7 +223,7 @@ TEST_F(SaveTest, HangingDisk_IsGivenUpAndTheNextSaveFailsImmediately) {
   }
 }
 
-TEST_F(SaveTest, ACommit_IsReadyThenGrantedThenSaved) {
+TEST_F(SaveTest, Commit_ReportsReadyThenSavedAfterTheGrant) {
   SmallState state(1);
   WriteAll(state, 5);
   auto commits = NewCommits();
@@ -245,7 +245,7 @@ TEST_F(SaveTest, ACommit_IsReadyThenGrantedThenSaved) {
   EXPECT_EQ(commits->newest_complete(), 5u);
 }
 
-TEST_F(SaveTest, CoordinatorAway_TwoCheckpointsStayComplete_AThirdReplacesTheOldest) {
+TEST_F(SaveTest, WithoutAnAnswerOfTheCoordinator_TwoCheckpointsStayComplete_AThirdReplacesTheOldest) {
   SmallState state(1);
   link_.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no answer"); });
   auto commits = NewCommits();
@@ -265,26 +265,26 @@ TEST_F(SaveTest, CoordinatorAway_TwoCheckpointsStayComplete_AThirdReplacesTheOld
   EXPECT_TRUE(Checkpoint::Open(Partial(7)).ok()) << "a checkpoint that only lacks its name";
 
   // At the end of a job the wait is limited.
-  EXPECT_TRUE(commits->Drain(absl::InfiniteDuration(), /*ungranted=*/true));
+  EXPECT_TRUE(commits->Drain(absl::InfiniteDuration(), /*without_grant=*/true));
   EXPECT_THAT(Names(), ElementsAre("step-00000006", "step-00000007"));
   EXPECT_THAT(link_.FactsOf<SavedFact>(), SizeIs(2));
 }
 
-TEST_F(SaveTest, SlowDisk_LeavesNoRoomForAThirdSave) {
+TEST_F(SaveTest, SlowDisk_MakesTheLoopWaitBeforeAThirdSave) {
   SmallState state(1);
   for (uint64_t step : {5, 6}) WriteAll(state, step);
   StuckDisk disk;
   auto commits = NewCommits(disk);
-  EXPECT_TRUE(commits->AwaitRoom(absl::ZeroDuration()));
+  EXPECT_TRUE(commits->AwaitQueueSpace(absl::ZeroDuration()));
 
   commits->Commit(CommitOf(state, 5));
   disk.reached.WaitForNotification();  // its manifest is about to be written
-  EXPECT_TRUE(commits->AwaitRoom(absl::ZeroDuration()));
+  EXPECT_TRUE(commits->AwaitQueueSpace(absl::ZeroDuration()));
   commits->Commit(CommitOf(state, 6));
-  EXPECT_FALSE(commits->AwaitRoom(absl::ZeroDuration()));
+  EXPECT_FALSE(commits->AwaitQueueSpace(absl::ZeroDuration()));
 
-  disk.go.Notify();
-  EXPECT_TRUE(commits->AwaitRoom(absl::InfiniteDuration()));
+  disk.released.Notify();
+  EXPECT_TRUE(commits->AwaitQueueSpace(absl::InfiniteDuration()));
 }
 
 TEST_F(SaveTest, RefusedCheckpoint_IsRemovedAndReported) {
@@ -301,18 +301,18 @@ TEST_F(SaveTest, RefusedCheckpoint_IsRemovedAndReported) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SaveTest, FencedOff_NothingIsNamedRemovedOrReported) {
+TEST_F(SaveTest, CommitAfterANewerFence_NamesRemovesAndReportsNothing) {
   SmallState state(1);
   WriteAll(state, 5);
-  absl::Notification asked, answer;
+  absl::Notification requested, answer;
   link_.set_answer_grant([&](auto, auto, auto) {
-    asked.Notify();
+    requested.Notify();
     answer.WaitForNotification();
     return absl::OkStatus();
   });
   auto commits = NewCommits();
   commits->Commit(CommitOf(state, 5));
-  asked.WaitForNotification();
+  requested.WaitForNotification();
   fence_ = absl::AbortedError("generation 3 has the folder");
   answer.Notify();
 
@@ -342,7 +342,7 @@ TEST_F(SaveTest, OldCheckpoints_AreRemovedWhenANewerOneIsConfirmed) {
   SmallState state(1);
   auto commits = NewCommits(FileSystem::Real(), /*keep=*/2);
   link_.set_acknowledges(false);
-  // All at the same time: the saves do not disturb each other.
+  // The parts of all saves are written before the first commit: the saves do not disturb each other.
   for (uint64_t step : {5, 6, 7}) WriteAll(state, step);
   for (uint64_t step : {5, 6, 7}) commits->Commit(CommitOf(state, step));
   ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));

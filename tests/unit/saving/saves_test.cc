@@ -66,7 +66,7 @@ TEST_F(SavesTest, EveryStep_IsSavedIfConfigured) {
 }
 
 // The coordinator requested a pause and then went away: the checkpoint is complete, and the next generation finds it.
-TEST_F(SavesTest, LeavingWithoutAGrant_LeavesACompletePartialFolder) {
+TEST_F(SavesTest, RankThatLeavesWithoutAGrant_LeavesACompletePartialFolder) {
   FakeLink away;
   away.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no answer"); });
 
@@ -80,18 +80,18 @@ TEST_F(SavesTest, LeavingWithoutAGrant_LeavesACompletePartialFolder) {
 
 // A later generation resumes automatically; the user has not allowed it to resume from another job's checkpoints.
 TEST_F(SavesTest, CheckpointsOfAnotherJob_AreNotResumedFromWithoutPermission) {
-  FakeLink other, own, asked;
+  FakeLink other, refused, permitted;
   ASSERT_EQ(Run(Order("run", 2), other), kExitDone);
   StartOrder order = Order("run", 4);
   order.job_id = "bcdefghi";
   order.generation = 2;
 
-  EXPECT_EQ(Run(order, own), kExitRefused);
-  EXPECT_THAT(own.FactsOf<RefusedFact>().at(0).message, HasSubstr("holds checkpoints of job abcdefgh"));
+  EXPECT_EQ(Run(order, refused), kExitRefused);
+  EXPECT_THAT(refused.FactsOf<RefusedFact>().at(0).message, HasSubstr("holds checkpoints of job abcdefgh"));
 
   order.resume = true;
-  EXPECT_EQ(Run(order, asked), kExitDone) << log_.str();
-  EXPECT_EQ(asked.FactsOf<RestoredFact>().at(0).step, 2u);
+  EXPECT_EQ(Run(order, permitted), kExitDone) << log_.str();
+  EXPECT_EQ(permitted.FactsOf<RestoredFact>().at(0).step, 2u);
 }
 
 // A job is paused; another one resumes from its folder, and is refused because of its width.
@@ -152,7 +152,7 @@ TEST_F(SavesTest, ResumingWithoutACheckpoint_IsRefusedUnlessAFreshStartIsAllowed
   EXPECT_EQ(Run(order, allowed), kExitDone) << log_.str();
 }
 
-// The sizes stay the same, so that only the content differs; the job is restarted automatically.
+// The size of the file stays the same, so only its content differs; the job is restarted automatically.
 TEST_F(SavesTest, DataReplacedDuringARun_IsDetectedAtARestart) {
   FakeLink trained, untouched, replaced;
   StartOrder order = Order("run", 4);
@@ -175,7 +175,7 @@ TEST_F(SavesTest, DataReplacedDuringARun_IsDetectedAtARestart) {
               HasSubstr(absl::StrCat(path, " has the hash ", HashHex(is), ", had ", HashHex(was))));
 }
 
-TEST_F(SavesTest, AnotherJobsCheckpoint_IsComparedByItsSpec) {
+TEST_F(SavesTest, CheckpointOfAnotherJob_IsComparedByItsSpec) {
   FakeLink trained, refused, changed;
   ASSERT_EQ(Run(Order("run", 2), trained), kExitDone);
   StartOrder order = Order("run", 3);
@@ -210,18 +210,18 @@ TEST_F(SavesTest, LossScaleThatIsFarTooHigh_IsLoweredUntilItFits) {
 }
 
 TEST_F(SavesTest, FilesOfARun_AreReadableByTheirOwnerOnlyAndAnExistingFolderIsUnchanged) {
-  FakeLink made, there;
-  ASSERT_TRUE(MakeFolders(folder_ / "there", 0755).ok());
-  std::filesystem::permissions(folder_ / "there", std::filesystem::perms(0755));
+  FakeLink created, existing;
+  ASSERT_TRUE(MakeFolders(folder_ / "existing", 0755).ok());
+  std::filesystem::permissions(folder_ / "existing", std::filesystem::perms(0755));
 
-  ASSERT_EQ(Run(Order("new/run", 2), made), kExitDone);
-  ASSERT_EQ(Run(Order("there", 2), there), kExitDone);
+  ASSERT_EQ(Run(Order("new/run", 2), created), kExitDone);
+  ASSERT_EQ(Run(Order("existing", 2), existing), kExitDone);
 
   const auto for_others = [](const std::filesystem::path& path) {
     return std::filesystem::status(path).permissions() & std::filesystem::perms(0077);
   };
-  EXPECT_EQ(for_others(folder_ / "there"), std::filesystem::perms(0055));
-  for (const char* name : {"new", "there"}) {
+  EXPECT_EQ(for_others(folder_ / "existing"), std::filesystem::perms(0055));
+  for (const char* name : {"new", "existing"}) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / name)) {
       EXPECT_EQ(for_others(entry.path()), std::filesystem::perms::none) << entry.path();
     }
@@ -229,7 +229,7 @@ TEST_F(SavesTest, FilesOfARun_AreReadableByTheirOwnerOnlyAndAnExistingFolderIsUn
   EXPECT_EQ(for_others(folder_ / "new"), std::filesystem::perms::none);
 }
 
-// For a generation that would resume from a snapshot had the rank been killed.
+// A later generation could resume from these snapshots if the rank was killed.
 TEST_F(SavesTest, SnapshotsAreWholeBeforeTheCheckpointIsNamed_AndRemovedWhenTheRankIsDone) {
   TemporaryFolder memory;
   StartOrder order = Order("run", 6);
@@ -267,8 +267,8 @@ TEST_F(SavesTest, SnapshotsOfAnOlderGeneration_AreRemovedWhenANewerSaveIsWritten
   order.config.checkpoint_every = 2;
   FakeLink link;
   link.set_answer_grant([&](uint64_t step, auto, auto) {
-    const bool there = std::filesystem::exists(SnapshotPath(older, 'a'));
-    EXPECT_TRUE(step < 6 || !there);
+    const bool exists = std::filesystem::exists(SnapshotPath(older, 'a'));
+    EXPECT_TRUE(step < 6 || !exists);
     return absl::OkStatus();
   });
 
@@ -277,7 +277,7 @@ TEST_F(SavesTest, SnapshotsOfAnOlderGeneration_AreRemovedWhenANewerSaveIsWritten
   EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
 }
 
-TEST_F(SavesTest, WithoutRoomInSharedMemory_UsesOnePrivateCopyAndWarnsOnce) {
+TEST_F(SavesTest, WithoutSharedMemory_UsesOnePrivateCopyAndWarnsOnce) {
   StartOrder order = Order("run", 6);
   order.snapshot_folder = folder_ / "missing";
   order.config.checkpoint_every = 2;

@@ -124,7 +124,7 @@ TEST_F(ShimTest, Signal_IsRecorded) {
   EXPECT_EQ(exited.signal(), SIGSEGV);
 }
 
-TEST_F(ShimTest, MissingProgram_IsAFailedStartThatNamesIt) {
+TEST_F(ShimTest, MissingProgram_IsReportedAsAFailedStartThatNamesIt) {
   pid_t shim = StartProgram({.program = "/no/such/trainer", .arguments = {"t"}, .variables = {}, .log_bytes = 65536});
 
   v1::TrainerExited exited = ExitOf(shim);
@@ -278,7 +278,7 @@ TEST_F(ShimTest, EndOfTheLifeline_KillsTheTrainerImmediately) {
   EXPECT_EQ(exited.signal(), SIGKILL);
 }
 
-TEST_F(ShimTest, ReleasedLifeline_MayEnd) {
+TEST_F(ShimTest, ReleasedLifeline_MayEndWithoutKillingTheTrainer) {
   int lifeline[2];
   ASSERT_EQ(pipe2(lifeline, 0), 0);
   fcntl(lifeline[1], F_SETFD, FD_CLOEXEC);
@@ -287,7 +287,7 @@ TEST_F(ShimTest, ReleasedLifeline_MayEnd) {
 
   EXPECT_TRUE(ReleaseLifeline(lifeline[1]));
   close(lifeline[1]);
-  // Checked after the lifeline, so an end that counted would have come first.
+  // Sent after the end of the lifeline: if that end killed the trainer, it would have been killed before this signal.
   kill(shim, SIGTERM);
   v1::TrainerExited exited = ExitOf(shim);
 
@@ -309,7 +309,7 @@ TEST_F(ShimTest, SecondShimInAFolder_StartsNoTrainer) {
   EXPECT_EQ(Output("stdout.log"), "started\n");
 }
 
-TEST_F(ShimTest, AbandonedFolder_StartsNoTrainerLater) {
+TEST_F(ShimTest, FolderFoundWithoutAShim_StartsNoTrainerLater) {
   ASSERT_EQ(
       agent::MakeRankFolder(folder_, {.program = "/bin/true", .arguments = {"t"}, .variables = {}, .log_bytes = 65536}),
       absl::OkStatus());
