@@ -64,14 +64,14 @@ std::vector<KindUse> UseOf(const Ledger& ledger, const RankDevice& device) {
 }
 
 void CountActivations(const CudaMemory& memory, std::vector<KindUse>& uses) {
-  int64_t others = 0;
+  int64_t other_bytes = 0;
   for (const KindUse& use : uses) {
-    if (use.kind != MemoryKind::kHost && use.kind != MemoryKind::kActivations) others += use.bytes;
+    if (use.kind != MemoryKind::kHost && use.kind != MemoryKind::kActivations) other_bytes += use.bytes;
   }
   for (KindUse& use : uses) {
     if (use.kind != MemoryKind::kActivations) continue;
-    use.bytes = std::max<int64_t>(memory.used_bytes - others, 0);
-    use.peak_bytes = std::max(memory.used_peak_bytes - others, use.bytes);
+    use.bytes = std::max<int64_t>(memory.used_bytes - other_bytes, 0);
+    use.peak_bytes = std::max(memory.used_peak_bytes - other_bytes, use.bytes);
   }
 }
 

@@ -1,5 +1,5 @@
 // The device of a rank: the CPU, or a GPU of its host. Chosen before anything else of a rank is created, because
-// LibTorch must know of CUDA before the process' first tensor operation.
+// CUDA must be loaded before the process's first tensor operation.
 #pragma once
 
 #include <c10/core/Device.h>

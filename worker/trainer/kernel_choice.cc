@@ -39,10 +39,10 @@ constexpr absl::Duration kLockWait = absl::Seconds(30);  // for another rank tha
 
 absl::StatusOr<KernelSpeeds> ReadSpeeds(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 4096));
-  const std::vector<absl::string_view> words = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   KernelSpeeds speeds;
-  if (words.size() == 2 && absl::SimpleAtod(words[0], &speeds.with_lever) &&
-      absl::SimpleAtod(words[1], &speeds.without) && speeds.with_lever > 0 && speeds.without > 0) {
+  if (fields.size() == 2 && absl::SimpleAtod(fields[0], &speeds.with_lever) &&
+      absl::SimpleAtod(fields[1], &speeds.without) && speeds.with_lever > 0 && speeds.without > 0) {
     return speeds;
   }
   return absl::InternalError(absl::StrCat(path, " does not hold two speeds"));
@@ -51,13 +51,13 @@ absl::StatusOr<KernelSpeeds> ReadSpeeds(const std::string& path) {
 // The first processor: family, model, stepping, and flags.
 std::string CpuDescription() {
   std::ifstream file("/proc/cpuinfo");
-  std::string words;
+  std::string description;
   for (std::string line; std::getline(file, line) && !line.empty();) {
     for (const char* key : {"vendor_id", "cpu family", "model", "stepping", "flags"}) {
-      if (absl::StartsWith(line, key)) absl::StrAppend(&words, line, "\n");
+      if (absl::StartsWith(line, key)) absl::StrAppend(&description, line, "\n");
     }
   }
-  return words;
+  return description;
 }
 
 struct Pipe {
@@ -73,11 +73,11 @@ struct Pipe {
 absl::StatusOr<std::string> ReadAll(int fd, absl::Time deadline) {
   std::string text;
   while (true) {
-    pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+    pollfd polled{.fd = fd, .events = POLLIN, .revents = 0};
     const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
     if (left_ms <= 0) return absl::DeadlineExceededError("it did not end in time");
-    if (poll(&waiting, 1, static_cast<int>(left_ms)) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
-    if (waiting.revents == 0) continue;
+    if (poll(&polled, 1, static_cast<int>(left_ms)) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+    if (polled.revents == 0) continue;
     char bytes[256];
     const ssize_t size = read(fd, bytes, sizeof bytes);
     if (size < 0 && errno != EINTR) return ErrnoStatus(errno, "read");
@@ -95,14 +95,15 @@ bool LeverIsFaster(const KernelSpeeds& speeds, bool expected) {
 
 absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
                                            const std::function<absl::StatusOr<KernelSpeeds>()>& measure) {
-  if (absl::StatusOr<KernelSpeeds> kept = ReadSpeeds(path); kept.ok()) return kept;
+  if (absl::StatusOr<KernelSpeeds> stored = ReadSpeeds(path); stored.ok()) return stored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   RETURN_IF_ERROR(MakeFolders(folder.parent_path().parent_path()));
-  for (const std::string& made : {folder.parent_path().string(), folder.string()}) {
-    if (mkdir(made.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("mkdir ", made));
+  for (const std::string& missing : {folder.parent_path().string(), folder.string()}) {
+    if (mkdir(missing.c_str(), 0700) != 0 && errno != EEXIST)
+      return ErrnoStatus(errno, absl::StrCat("mkdir ", missing));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock, FileLock::Acquire(absl::StrCat(path, ".lock"), kLockWait));
-  if (absl::StatusOr<KernelSpeeds> kept = ReadSpeeds(path); kept.ok()) return kept;  // another rank was first
+  if (absl::StatusOr<KernelSpeeds> stored = ReadSpeeds(path); stored.ok()) return stored;  // another rank was first
   ASSIGN_OR_RETURN(const KernelSpeeds speeds, measure());
   RETURN_IF_ERROR(WriteFileAtomically(path, absl::StrCat(speeds.with_lever, " ", speeds.without, "\n")));
   return speeds;
@@ -110,7 +111,9 @@ absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
 
 absl::StatusOr<std::string> KernelSpeedsPath() {
   std::string base;
-  if (const char* given = getenv("XDG_STATE_HOME"); given != nullptr && *given == '/') base = given;
+  if (const char* state_home = getenv("XDG_STATE_HOME"); state_home != nullptr && *state_home == '/') {
+    base = state_home;
+  }
   if (const char* home = getenv("HOME"); base.empty() && home != nullptr && *home == '/') {
     base = JoinPath(home, ".local/state");
   }
@@ -122,27 +125,27 @@ absl::StatusOr<std::string> KernelSpeedsPath() {
   return absl::StrCat(base, "/trainyard/kernels/", key);
 }
 
-absl::StatusOr<double> NumberFromChild(const std::string& argument) {
+absl::StatusOr<double> ReadNumberFromChild(const std::string& argument) {
   Pipe pipe;
   if (pipe2(pipe.ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
-  std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string(), argument};
-  char* argv[] = {words[0].data(), words[1].data(), nullptr};
+  std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string(), argument};
+  char* argv[] = {command[0].data(), command[1].data(), nullptr};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, pipe.ends[1], STDOUT_FILENO);
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, words[0].c_str(), &actions, nullptr, argv, environ);
+  const int error = posix_spawn(&pid, command[0].c_str(), &actions, nullptr, argv, environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return ErrnoStatus(error, absl::StrCat("start ", words[0]));
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("start ", command[0]));
   close(std::exchange(pipe.ends[1], -1));
   const absl::StatusOr<std::string> output = ReadAll(pipe.ends[0], absl::Now() + kChildLimit);
   if (!output.ok()) kill(pid, SIGKILL);
   while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
-  RETURN_IF_ERROR(output.status()) << "while running " << words[0] << " " << argument;
+  RETURN_IF_ERROR(output.status()) << "while running " << command[0] << " " << argument;
   double number = 0;
   if (absl::SimpleAtod(*output, &number) && number > 0) return number;
-  return absl::InternalError(absl::StrCat(words[0], " ", argument, " printed '", *output, "', not a number"));
+  return absl::InternalError(absl::StrCat(command[0], " ", argument, " printed '", *output, "', not a number"));
 }
 
 }  // namespace trainyard

@@ -1,4 +1,4 @@
-// Decides which of MKL's kernels are faster on this CPU, for a job that leaves resources.mkl_avx512 open. Measured once
+// Decides which of MKL's kernels are faster on this CPU, for a job whose resources.mkl_avx512 is auto. Measured once
 // for each user, CPU and version, and stored, so that all ranks and all later runs on a host decide identically and
 // compute the same numbers.
 //
@@ -39,6 +39,6 @@ absl::StatusOr<std::string> KernelSpeedsPath();
 
 // Runs this program with `argument` and reads the number that it prints. Possible errors: DeadlineExceeded,
 // Internal.
-absl::StatusOr<double> NumberFromChild(const std::string& argument);
+absl::StatusOr<double> ReadNumberFromChild(const std::string& argument);
 
 }  // namespace trainyard

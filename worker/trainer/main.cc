@@ -1,5 +1,5 @@
-// trainyard-trainer: one rank of a job. Here the control link (gRPC) and the engine (torch) meet, each behind headers
-// that do not include the other.
+// trainyard-trainer: one rank of a job. The only file that uses both the control link (gRPC) and the engine (torch),
+// each behind headers that do not include the other.
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <errno.h>
@@ -38,19 +38,19 @@ namespace {
 
 // The daemon that started this process answers within milliseconds; one that is being replaced, within seconds.
 constexpr absl::Duration kStartLimit = absl::Minutes(1);
-// How long to wait for the last reports to reach a daemon that is away.
+// How long to wait for the last reports to reach a daemon that is restarting.
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
 
 std::atomic<bool> must_leave = false;
-// Whether the loop checks for signals. Before that, while data are opened and peers awaited, a signal must end the
+// Set when the loop begins to check for signals. Before, while data are opened and peers awaited, a signal must end the
 // process.
-std::atomic<bool> heeds_signals = false;
+std::atomic<bool> loop_checks_signals = false;
 
 void WatchSignals() {
   struct sigaction action = {};
   action.sa_handler = [](int number) {
     must_leave = true;
-    if (heeds_signals) return;
+    if (loop_checks_signals) return;
     signal(number, SIG_DFL);
     raise(number);
   };
@@ -72,12 +72,12 @@ MklLever LeverOf(TrainConfig::Switch choice) {
 }
 
 // The measurement is made once per CPU.
-absl::StatusOr<KernelSpeeds> SpeedsOfKernels() {
+absl::StatusOr<KernelSpeeds> LoadKernelSpeeds() {
   ASSIGN_OR_RETURN(const std::string path, KernelSpeedsPath());
   return LoadOrMeasure(path, []() -> absl::StatusOr<KernelSpeeds> {
     KernelSpeeds speeds;
-    ASSIGN_OR_RETURN(speeds.with_lever, NumberFromChild("--time-products-with-lever"));
-    ASSIGN_OR_RETURN(speeds.without, NumberFromChild("--time-products"));
+    ASSIGN_OR_RETURN(speeds.with_lever, ReadNumberFromChild("--time-products-with-lever"));
+    ASSIGN_OR_RETURN(speeds.without, ReadNumberFromChild("--time-products"));
     return speeds;
   });
 }
@@ -85,7 +85,7 @@ absl::StatusOr<KernelSpeeds> SpeedsOfKernels() {
 // Called before the first tensor operation of the process. Returns the decision, for the log.
 std::string ChooseKernels(MklLever choice) {
   if (choice != MklLever::kAuto || !MklLeverHasEffect()) return SetMklLever(choice);
-  const absl::StatusOr<KernelSpeeds> speeds = SpeedsOfKernels();
+  const absl::StatusOr<KernelSpeeds> speeds = LoadKernelSpeeds();
   if (!speeds.ok()) return absl::StrCat(SetMklLever(choice), "; not measured: ", speeds.status().message());
   const bool lever = LeverIsFaster(*speeds, BestVectorCode() == VectorCode::kAvx512);
   return absl::StrFormat("%s; measured once on this CPU, one thread: %.0f GFLOP/s with the lever, %.0f without",
@@ -134,7 +134,7 @@ int RunTraining(const TrainerOptions& options) {
                             .log = std::cout,
                             .must_leave =
                                 [] {
-                                  heeds_signals = true;
+                                  loop_checks_signals = true;
                                   return must_leave.load();
                                 },
                             .ledger = &Ledger::ForProcess()});
@@ -149,7 +149,7 @@ int RunTraining(const TrainerOptions& options) {
 }
 
 // Returns the exit code of a command whose result is its output.
-int Written(const char* command) {
+int ExitCodeOfOutput(const char* command) {
   if (std::cout.good()) return kExitDone;
   std::cerr << command << ": standard output cannot be written: " << strerror(errno) << "\n";
   return kExitFailed;
@@ -166,13 +166,13 @@ int RunSample(const SampleOptions& options) {
   }
   if (!options.json) {
     std::cout << sample->text << std::endl;
-    return Written("sample");
+    return ExitCodeOfOutput("sample");
   }
   nlohmann::ordered_json json = {
       {"event", "sample"}, {"checkpoint", sample->checkpoint}, {"step", sample->step}, {"text", sample->text}};
   // With byte tokens the text often ends within a character, which is shown as U+FFFD.
   std::cout << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
-  return Written("sample");
+  return ExitCodeOfOutput("sample");
 }
 
 int RunHostProbe(const ProbeOptions& options) {
@@ -194,7 +194,7 @@ int RunHostProbe(const ProbeOptions& options) {
                                    {"all_reduce_latency_s", fact->all_reduce_latency_s},
                                    {"all_reduce_bytes_per_s", fact->all_reduce_bytes_per_s}};
     std::cout << json.dump() << std::endl;
-    return Written("probe");
+    return ExitCodeOfOutput("probe");
   }
   std::cout << absl::StrFormat(
                    "matrix product of %d: %.1f GFLOP/s with %d threads; %s\n"
@@ -202,7 +202,7 @@ int RunHostProbe(const ProbeOptions& options) {
                    options.matmul_size, fact->matmul_gflops, threads, kernels, fact->all_reduce_latency_s * 1e6,
                    fact->all_reduce_bytes_per_s / 1e6, options.all_reduce_bytes)
             << std::endl;
-  return Written("probe");
+  return ExitCodeOfOutput("probe");
 }
 
 // Uses one thread, and prints only a number.
@@ -210,7 +210,7 @@ int RunTimeProducts(const TrainerOptions& options) {
   constexpr int64_t kSize = 512;
   constexpr int kTries = 12;
   at::set_num_threads(1);
-  SetMklLever(options.products == "lever" ? MklLever::kOn : MklLever::kOff);
+  SetMklLever(options.timed_products == "lever" ? MklLever::kOn : MklLever::kOff);
   std::cout << TimeProducts(kSize, kTries) << std::endl;
   return kExitDone;
 }

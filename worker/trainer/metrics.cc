@@ -30,27 +30,27 @@ std::string Number(double value) {
 
 }  // namespace
 
-std::string MetricsLine(const StepRecord& r) {
-  double tokens_per_s = r.step_s > 0 ? static_cast<double>(r.tokens) / r.step_s : 0;
-  return absl::StrCat("{\"event\":\"step\",\"step\":", r.step, ",\"loss\":", Number(r.loss), ",\"tokens\":", r.tokens,
-                      ",\"tokens_per_s\":", Number(tokens_per_s), ",\"step_s\":", Number(r.step_s),
-                      ",\"lr\":", Number(r.lr), ",\"grad_norm\":", Number(r.grad_norm),
-                      ",\"compute_s\":", Number(r.compute_s),
-                      ",\"exposed_communication_s\":", Number(r.exposed_communication_s),
-                      ",\"gradient_reductions\":", r.gradient_reductions, ",\"optimizer_s\":", Number(r.optimizer_s),
-                      r.skipped ? ",\"skipped\":true" : "",
-                      r.loss_scale > 0 ? absl::StrCat(",\"loss_scale\":", Number(r.loss_scale)) : "",
-                      r.save_stall_s > 0 ? absl::StrCat(",\"save_stall_s\":", Number(r.save_stall_s)) : "", "}\n");
+std::string MetricsLine(const StepRecord& record) {
+  double tokens_per_s = record.step_s > 0 ? static_cast<double>(record.tokens) / record.step_s : 0;
+  return absl::StrCat(
+      "{\"event\":\"step\",\"step\":", record.step, ",\"loss\":", Number(record.loss), ",\"tokens\":", record.tokens,
+      ",\"tokens_per_s\":", Number(tokens_per_s), ",\"step_s\":", Number(record.step_s), ",\"lr\":", Number(record.lr),
+      ",\"grad_norm\":", Number(record.grad_norm), ",\"compute_s\":", Number(record.compute_s),
+      ",\"exposed_communication_s\":", Number(record.exposed_communication_s),
+      ",\"gradient_reductions\":", record.gradient_reductions, ",\"optimizer_s\":", Number(record.optimizer_s),
+      record.skipped ? ",\"skipped\":true" : "",
+      record.loss_scale > 0 ? absl::StrCat(",\"loss_scale\":", Number(record.loss_scale)) : "",
+      record.save_stall_s > 0 ? absl::StrCat(",\"save_stall_s\":", Number(record.save_stall_s)) : "", "}\n");
 }
 
-std::string MetricsLine(const EvalRecord& r) {
-  return absl::StrCat("{\"event\":\"eval\",\"step\":", r.step, ",\"loss\":", Number(r.loss), ",\"tokens\":", r.tokens,
-                      ",\"seconds\":", Number(r.seconds), "}\n");
+std::string MetricsLine(const EvalRecord& record) {
+  return absl::StrCat("{\"event\":\"eval\",\"step\":", record.step, ",\"loss\":", Number(record.loss),
+                      ",\"tokens\":", record.tokens, ",\"seconds\":", Number(record.seconds), "}\n");
 }
 
 namespace {
 
-// Reads the lines of a file, the last one first. That one may lack its line feed, because it may be torn.
+// Reads the lines of a file backwards, from its end. The last line of the file may be incomplete, without a line feed.
 class LinesFromEnd {
  public:
   LinesFromEnd(int fd, const std::string& path, uint64_t size) : fd_(fd), path_(path), begin_(size) {}
@@ -81,7 +81,7 @@ class LinesFromEnd {
       const ssize_t n = pread(fd_, before.data() + done, bytes - done, static_cast<off_t>(begin_ - bytes + done));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path_));
-      if (n == 0) return absl::UnknownError(absl::StrCat(path_, " was cut while it was read"));
+      if (n == 0) return absl::UnknownError(absl::StrCat(path_, " was truncated while it was read"));
       done += static_cast<uint64_t>(n);
     }
     begin_ -= bytes;
@@ -95,8 +95,9 @@ class LinesFromEnd {
   std::string buffer_;  // up to the last line returned
 };
 
-// Whether it is a whole line that we wrote, of a step up to `last_step`. Most other lines are rejected without parsing.
-bool Stays(absl::string_view line, uint64_t last_step) {
+// Whether `line` is a whole line of MetricsLine for a step up to `last_step`. Most lines of later steps are rejected
+// without parsing.
+bool MustKeep(absl::string_view line, uint64_t last_step) {
   if (!absl::ConsumeSuffix(&line, "\n")) return false;
   constexpr absl::string_view kStep = "\"step\":";
   const size_t at = line.find(kStep);
@@ -111,14 +112,14 @@ bool Stays(absl::string_view line, uint64_t last_step) {
 }
 
 // Returns the number of bytes to keep.
-absl::StatusOr<uint64_t> FindCut(int fd, const std::string& path, uint64_t size, uint64_t last_step) {
+absl::StatusOr<uint64_t> FindKeptBytes(int fd, const std::string& path, uint64_t size, uint64_t last_step) {
   LinesFromEnd lines(fd, path, size);
   uint64_t first = 0;
   std::string line;
   while (true) {
     ASSIGN_OR_RETURN(const bool found, lines.Next(first, line));
     if (!found) return 0;
-    if (Stays(line, last_step)) return first + line.size();
+    if (MustKeep(line, last_step)) return first + line.size();
   }
 }
 
@@ -128,11 +129,11 @@ absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(const std::string
   ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDWR | O_CREAT | O_APPEND));
   std::unique_ptr<MetricsFile> file(new MetricsFile(fd, path));
   struct stat st;
-  if (fstat(fd, &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path));
+  if (fstat(fd, &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot read the size of ", path));
   const uint64_t size = static_cast<uint64_t>(st.st_size);
-  ASSIGN_OR_RETURN(const uint64_t stays, FindCut(fd, path, size, last_step));
-  if (stays < size && ftruncate(fd, static_cast<off_t>(stays)) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("cannot cut ", path));
+  ASSIGN_OR_RETURN(const uint64_t kept_bytes, FindKeptBytes(fd, path, size, last_step));
+  if (kept_bytes < size && ftruncate(fd, static_cast<off_t>(kept_bytes)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot truncate ", path));
   }
   return file;
 }

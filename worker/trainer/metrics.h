@@ -19,7 +19,7 @@
 namespace trainyard {
 
 inline constexpr char kMetricsName[] = "metrics.jsonl";
-inline constexpr size_t kMetricsPending = 4 << 20;
+inline constexpr size_t kMetricsPending = 4 << 20;  // bytes
 
 std::string MetricsLine(const StepRecord& record);
 std::string MetricsLine(const EvalRecord& record);
@@ -27,9 +27,9 @@ std::string MetricsLine(const EvalRecord& record);
 // Not thread-safe.
 class MetricsFile {
  public:
-  // Cuts the file after the last whole line of a step up to `last_step`. Reads from the end, so that a long run costs
-  // no more than what is cut. Possible errors: FailedPrecondition: the path is not a regular file; those of opening,
-  // reading and cutting it.
+  // Truncates the file after the last whole line of a step up to `last_step`. Reads from the end, so that a long run
+  // costs no more than what is removed. Possible errors: FailedPrecondition: the path is not a regular file; those of
+  // opening, reading and truncating it.
   static absl::StatusOr<std::unique_ptr<MetricsFile>> Open(const std::string& path, uint64_t last_step);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;

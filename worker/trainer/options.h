@@ -18,7 +18,7 @@ struct SampleOptions {
 };
 
 struct ProbeOptions {
-  bool asked = false;
+  bool is_requested = false;
   int64_t matmul_size = 1024;
   int64_t matmul_repeats = 5;
   int64_t all_reduce_bytes = 4 << 20;
@@ -37,7 +37,7 @@ struct TrainerOptions {
 
   SampleOptions sample;
   ProbeOptions probe;
-  std::string products;  // "lever" or "plain": times matrix products with or without the lever, for kernel_choice.h
+  std::string timed_products;  // of kTimeProducts: "lever" or "plain", with or without the lever (kernel_choice.h)
 };
 
 // Returns true if the program must continue with `options`; else `exit_code` is the exit code, and all output (help,

@@ -32,7 +32,7 @@ constexpr absl::Duration kLocalTimeout = absl::Minutes(2);
 double MatmulGflops(int64_t size, int64_t repeats) {
   at::Tensor a = at::full({size, size}, 0.5, at::kFloat), b = at::full({size, size}, 0.25, at::kFloat);
   double fastest = std::numeric_limits<double>::infinity();
-  // One more than is counted: the first one creates threads and buffers.
+  // The first product is not counted, because it creates threads and buffers.
   for (int64_t i = 0; i <= repeats; ++i) {
     Stopwatch watch;
     at::Tensor product = at::matmul(a, b);
@@ -102,20 +102,20 @@ class LocalStore final : public KeyValueStore {
   absl::Status Put(absl::string_view name, absl::string_view value) override {
     absl::MutexLock lock(&mu_);
     values_.emplace(std::string(name), std::string(value));
-    came_.SignalAll();
+    changed_.SignalAll();
     return absl::OkStatus();
   }
   absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout) override {
     const std::string key(name);
     absl::MutexLock lock(&mu_);
-    auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return values_.count(key) > 0; };
-    if (!came_.AwaitFor(&mu_, timeout, there)) return absl::DeadlineExceededError(key);
+    auto is_present = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return values_.count(key) > 0; };
+    if (!changed_.AwaitFor(&mu_, timeout, is_present)) return absl::DeadlineExceededError(key);
     return values_.at(key);
   }
 
  private:
   absl::Mutex mu_;
-  SteadyCondVar came_;
+  SteadyCondVar changed_;
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -135,7 +135,7 @@ TrainerExit RunProbe(const StartOrder& order, const RunOptions& options) {
 }
 
 absl::StatusOr<ProbeFact> ProbeThisHost(const TrainConfig::Probe& config) {
-  // Before the ranks: a second product at the same time would use half of the host.
+  // Measured before the ranks start: a second product at the same time would use half of the host.
   ProbeFact fact;
   fact.matmul_gflops = MatmulGflops(config.matmul_size, config.matmul_repeats);
   LocalStore store;

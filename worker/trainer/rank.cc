@@ -103,9 +103,9 @@ absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
 absl::StatusOr<bool> MaySharedMemory(const StartOrder& order) {
   using Switch = TrainConfig::Switch;
   if (order.config.shared_memory == Switch::kOn && order.local_world_size != order.world_size) {
-    return absl::FailedPreconditionError(absl::StrCat("network.shared_memory is on, but ", order.local_world_size,
-                                                      " of ", order.world_size, " ranks are on host ", order.host,
-                                                      "; choose auto, or resources.hosts with a host that has room"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "network.shared_memory is on, but ", order.local_world_size, " of ", order.world_size, " ranks are on host ",
+        order.host, "; choose auto, or resources.hosts with a host that has enough free slots"));
   }
   return order.config.shared_memory != Switch::kOff;
 }
@@ -145,12 +145,12 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
 }
 
 absl::StatusOr<Precision> ParsePrecision(const TrainConfig& config) {
-  const TrainConfig::Precision& words = config.precision;
-  return trainyard::ParsePrecision(PrecisionNames{.param = words.param,
-                                                  .reduce = words.reduce,
-                                                  .output = words.output,
-                                                  .master = words.master,
-                                                  .state = words.state});
+  const TrainConfig::Precision& names = config.precision;
+  return trainyard::ParsePrecision(PrecisionNames{.param = names.param,
+                                                  .reduce = names.reduce,
+                                                  .output = names.output,
+                                                  .master = names.master,
+                                                  .state = names.state});
 }
 
 absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
@@ -158,7 +158,8 @@ absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy stra
   const TrainConfig::LossScale& scale = config.loss_scale;
   const TrainConfig::Parallel& parallel = config.parallel;
   // gloo implements reduce-scatter by an all-reduce, so where gradients are whole it only costs a copy.
-  const bool sockets = order.local_world_size != order.world_size || config.shared_memory == TrainConfig::Switch::kOff;
+  const bool uses_sockets =
+      order.local_world_size != order.world_size || config.shared_memory == TrainConfig::Switch::kOff;
   ASSIGN_OR_RETURN(RecomputeMode recompute, RecomputeModeOf(parallel.recompute), << "parallel.recompute");
   const UpdateOptions update{.optimizer = {.beta1 = config.optimizer.beta1,
                                            .beta2 = config.optimizer.beta2,
@@ -179,7 +180,7 @@ absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy stra
       .precision = precision,
       .bucket_elements = parallel.bucket_elements,
       .overlap = parallel.overlap,
-      .reduce_scatter = parallel.reduce_scatter.value_or(strategy != Strategy::kZero1 || !sockets),
+      .reduce_scatter = parallel.reduce_scatter.value_or(strategy != Strategy::kZero1 || !uses_sockets),
       .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
       .reshard_after_forward = parallel.reshard_after_forward,
       .prefetch_elements = parallel.prefetch_elements,
@@ -193,8 +194,8 @@ absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy stra
       .recompute = {.mode = recompute, .every = parallel.recompute_every}, .data = data, .update = update};
 }
 
-// For all ranks of this host, before any of them has allocated its part: no rank gets past Join before all have
-// arrived. Frozen parameters have no moments; whole parameters are counted as if they were sharded.
+// Checks the host memory for all ranks of this host, before any of them has allocated its part: Join returns only when
+// all have arrived. Frozen parameters have no moments; whole parameters are counted as if they were sharded.
 absl::Status CheckOffload(const StartOrder& order, const Model& model) {
   const TrainConfig::Parallel& parallel = order.config.parallel;
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
@@ -210,9 +211,9 @@ absl::Status CheckOffload(const StartOrder& order, const Model& model) {
   const Offload offload{.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters && shards};
   const ElementSizes sizes{
       .weight = size(precision.param), .master = size(precision.master), .moment = size(precision.state)};
-  const ElementSizes of_frozen{
+  const ElementSizes frozen_sizes{
       .weight = sizes.weight, .master = precision.keeps_masters() ? sizes.master : 0, .moment = 0};
-  const int64_t bytes = HostBytes(offload, trained / ranks, sizes) + HostBytes(offload, frozen / ranks, of_frozen);
+  const int64_t bytes = HostBytes(offload, trained / ranks, sizes) + HostBytes(offload, frozen / ranks, frozen_sizes);
   return bytes == 0 ? absl::OkStatus() : CheckHostMemory(bytes, order.local_world_size, AvailableHostBytes());
 }
 
@@ -241,10 +242,11 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
 // when the checkpoint was made.
 absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
   if (before.content_hash.empty()) return absl::OkStatus();
-  const bool asked = order.resume && order.generation == 1;
+  const bool is_user_resume = order.resume && order.generation == 1;
   const bool sizes_match = DataSizesMatch(before, corpus.files());
-  const bool known = !asked && DataIsRecorded(order.config.checkpoint_dir, before.content_hash, corpus.identity());
-  if (sizes_match && (known || order.config.allow_data_change)) return absl::OkStatus();
+  const bool is_known =
+      !is_user_resume && DataIsRecorded(order.config.checkpoint_dir, before.content_hash, corpus.identity());
+  if (sizes_match && (is_known || order.config.allow_data_change)) return absl::OkStatus();
   absl::Status same = CheckSameData(before, corpus.files(), corpus.Fingerprint());
   if (same.ok() || !order.config.allow_data_change) return same;
   log << "warning: " << same.message() << "; that is allowed here" << std::endl;
@@ -276,9 +278,9 @@ absl::Status CheckSameComputation(const StartOrder& order, const Checkpoint& che
   return absl::OkStatus();
 }
 
-// `announced` none: training begins from scratch. `read_until_now`: the time spent on choosing the checkpoint.
+// `announced` unset: training begins from scratch. `choosing_time`: the time spent on choosing the checkpoint.
 absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::optional<AnnouncedCheckpoint>& announced,
-                     absl::Duration read_until_now, Link& link, Rank& rank, std::ostream& log) {
+                     absl::Duration choosing_time, Link& link, Rank& rank, std::ostream& log) {
   for (const std::string& note : chosen.notes) log << note << std::endl;
   if (!announced.has_value()) return absl::OkStatus();
   const absl::Time began = Clock::GetSteadyClock().TimeNow();
@@ -290,7 +292,7 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
     return LoadTensors(checkpoint, rank.strategy->state());
   };
   ASSIGN_OR_RETURN(RestorePoint point, LoadRestorePoint(order, std::move(chosen), *announced, rank.world(), load));
-  const absl::Duration read = read_until_now + (Clock::GetSteadyClock().TimeNow() - began);
+  const absl::Duration restore_time = choosing_time + (Clock::GetSteadyClock().TimeNow() - began);
   const Manifest& manifest = point.checkpoint->manifest();
   RestoreCounters(manifest, rank.strategy->state());
   rank.restored_step = manifest.step;
@@ -303,7 +305,7 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
         << std::endl;
   }
   log << absl::StrFormat("resumes after step %d from %s, read in %.3f s", manifest.step, point.checkpoint->path(),
-                         absl::ToDoubleSeconds(read))
+                         absl::ToDoubleSeconds(restore_time))
       << std::endl;
   link.ReportFact(RestoredFact{.step = manifest.step,
                                .path = point.checkpoint->path(),
@@ -313,23 +315,23 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   return absl::OkStatus();
 }
 
-// For rank 0: locks the folder; nothing of another job is changed before every check has passed (Claim). `reading` gets
-// the time spent on choosing the checkpoint.
+// For rank 0: locks the folder; nothing of another job is changed before every check has passed (Claim). Adds the time
+// spent on choosing the checkpoint to `choosing_time`.
 absl::StatusOr<RestorePoint> AcquireFolder(const StartOrder& order, FileSystem& file_system, Rank& rank,
-                                           absl::Duration& reading) {
+                                           absl::Duration& choosing_time) {
   RETURN_IF_ERROR(CheckMayResume(order));
-  const bool had = order.restart_step.has_value();
+  const bool owned_before = order.restart_step.has_value();
   auto folder = RunFolder::Acquire({.folder = order.config.checkpoint_dir,
                                     .job_id = order.job_id,
                                     .generation = order.generation,
                                     .wait = kFolderWait,
-                                    .had = had});
-  if (had && absl::IsNotFound(folder.status())) return CheckpointMissing(folder.status());
+                                    .owned_before = owned_before});
+  if (owned_before && absl::IsNotFound(folder.status())) return CheckpointMissing(folder.status());
   ASSIGN_OR_RETURN(rank.folder, std::move(folder));
   const absl::Time began = Clock::GetSteadyClock().TimeNow();
-  const LockedFolder taken{.settled = rank.folder->settled(), .claimed = rank.folder->claimed()};
-  ASSIGN_OR_RETURN(RestorePoint point, ChooseRestorePoint(order, taken, file_system));
-  reading += Clock::GetSteadyClock().TimeNow() - began;
+  const LockedFolder locked{.settled = rank.folder->settled(), .claimed = rank.folder->claimed()};
+  ASSIGN_OR_RETURN(RestorePoint point, ChooseRestorePoint(order, locked, file_system));
+  choosing_time += Clock::GetSteadyClock().TimeNow() - began;
   if (point.checkpoint != nullptr) {
     // Before the other ranks see the checkpoint: the key that differs says more than their errors about shapes would.
     std::vector<KeyChange> changes;
@@ -377,9 +379,9 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(OpenData(order, *rank, log));
   RestorePoint point;
   Clock& clock = Clock::GetSteadyClock();
-  absl::Duration reading;
+  absl::Duration choosing_time;
   if (order.rank == 0) {
-    ASSIGN_OR_RETURN(point, AcquireFolder(order, file_system, *rank, reading));
+    ASSIGN_OR_RETURN(point, AcquireFolder(order, file_system, *rank, choosing_time));
   }
   ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/false));
   if (!rank->device.device.is_cpu()) rank->model->PlaceOn(rank->device.device);
@@ -387,9 +389,9 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));
   RETURN_IF_ERROR(AgreeOnData(order, *rank, log));
-  const absl::Time agreeing = clock.TimeNow();
+  const absl::Time agreement_began = clock.TimeNow();
   ASSIGN_OR_RETURN(std::optional<AnnouncedCheckpoint> announced, AgreeOnRestorePoint(order, point, rank->world()));
-  reading += clock.TimeNow() - agreeing;
+  choosing_time += clock.TimeNow() - agreement_began;
   if (order.rank == 0) {
     ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
     LogModel(order, mesh, rank->device, *rank->model, log);
@@ -398,7 +400,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
     RETURN_IF_ERROR(InitializeFrom(order.config.init_from, *rank->model));
   }
   RETURN_IF_ERROR(MakeParallel(order, *rank));
-  RETURN_IF_ERROR(Restore(order, std::move(point), announced, reading, link, *rank, log));
+  RETURN_IF_ERROR(Restore(order, std::move(point), announced, choosing_time, link, *rank, log));
   RETURN_IF_ERROR(rank->world().MonitoredBarrier(kReadyLimit)) << "before the first step";
   if (order.rank == 0) {
     ASSIGN_OR_RETURN(std::vector<std::string> notes, ClaimRunFolder(order, *rank->folder, file_system));

@@ -49,7 +49,7 @@ absl::Status NoCheckpointLeft(const StartOrder& order, const std::vector<std::st
 bool Resumes(const StartOrder& order) { return order.resume || order.generation > 1 || order.restart_step.has_value(); }
 
 // If the user requested a resume, training from step 1 must be allowed explicitly.
-bool MustFindOne(const StartOrder& order) {
+bool MustFindCheckpoint(const StartOrder& order) {
   return order.resume && !order.allow_fresh_start && !order.restart_step.has_value();
 }
 
@@ -75,11 +75,11 @@ absl::Status CheckFound(const StartOrder& order, const LockedFolder& folder, con
                      order.host, " sees it, and there is no other; is the folder shared?")));
   }
   // A claimed folder belongs to this job already: this was checked before its first claim.
-  if (found.checkpoint == nullptr && MustFindOne(order) && !folder.claimed)
+  if (found.checkpoint == nullptr && MustFindCheckpoint(order) && !folder.claimed)
     return NothingToResume(order, "holds no checkpoint");
-  const std::string by = found.checkpoint == nullptr ? order.job_id : found.checkpoint->manifest().job_id;
-  if (!order.resume && !order.restart_step.has_value() && by != order.job_id) {
-    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path, " holds checkpoints of job ", by,
+  const std::string owner = found.checkpoint == nullptr ? order.job_id : found.checkpoint->manifest().job_id;
+  if (!order.resume && !order.restart_step.has_value() && owner != order.job_id) {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path, " holds checkpoints of job ", owner,
                                                       ", made since this job began, and none of its own is recorded: "
                                                       "resume from them with --resume, or choose another "
                                                       "checkpoint.dir"));
@@ -179,7 +179,7 @@ absl::Status ChooseOlder(const StartOrder& order, uint64_t step, RestorePoint& p
 }  // namespace
 
 absl::Status CheckMayResume(const StartOrder& order) {
-  if (!MustFindOne(order) || FileExists(order.config.checkpoint_dir)) return absl::OkStatus();
+  if (!MustFindCheckpoint(order) || FileExists(order.config.checkpoint_dir)) return absl::OkStatus();
   return NothingToResume(order, absl::StrCat("is not there, as host ", order.host, " sees it"));
 }
 
@@ -219,7 +219,7 @@ absl::StatusOr<std::optional<AnnouncedCheckpoint>> AgreeOnRestorePoint(const Sta
   const std::string& folder = order.config.checkpoint_dir;
   std::unique_ptr<SharedFolderToken> token;
   if (order.rank == 0 && order.world_size > 1) {
-    ASSIGN_OR_RETURN(token, SharedFolderToken::Leave(folder));
+    ASSIGN_OR_RETURN(token, SharedFolderToken::Create(folder));
   }
   ASSIGN_OR_RETURN(Announcement announcement,
                    Announce(chosen.checkpoint.get(), token == nullptr ? "" : token->name(), communicator));

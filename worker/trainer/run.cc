@@ -13,8 +13,8 @@ namespace {
 
 // How long to wait for the last save to be confirmed, so that checkpoints beyond `keep` can be removed before the end.
 constexpr absl::Duration kConfirmWait = absl::Seconds(2);
-// How long a rank that is done waits until this is known: its daemon or the coordinator may be away just now, and an
-// exit without the report that all steps are made would restart the group.
+// How long a rank that has made all steps waits until its report of this is acknowledged: its daemon or the coordinator
+// may be restarting, and an exit without that report would restart the group.
 constexpr absl::Duration kDoneWait = absl::Minutes(10);
 constexpr absl::Duration kDoneWaitSlice = absl::Milliseconds(100);
 
@@ -99,7 +99,7 @@ TrainerExit RunRank(const StartOrder& order, const RunOptions& options) {
   absl::Status status = Train(order, options, **rank, step, finished_fact);
   WriteEvents(order, **rank, options.log);
   if (!status.ok()) return ReportFailure(status, step, options.link, options.log);
-  rank->reset();  // releases its memory and its run folder meanwhile
+  rank->reset();  // releases the memory and the run folder before the wait
   AwaitConfirmation(options, finished_fact);
   return kExitDone;
 }

@@ -26,7 +26,7 @@ constexpr char kSettledName[] = ".settled";
 // Names the holder of the lock that has not claimed the folder yet; removed with the lock.
 constexpr char kClaimName[] = ".claim";
 constexpr uint64_t kFenceBytesMax = 4096;
-constexpr char kWatchName[] = "watch";  // written by a trainctl that left: how to follow the job again
+constexpr char kWatchName[] = "watch";  // written by a trainctl that exited before its job: how to follow the job again
 constexpr size_t kNamesShown = 3;
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
 
@@ -34,7 +34,7 @@ std::string TokenPath(const std::string& folder, absl::string_view token) {
   return JoinPath(folder, absl::StrCat(kPrivateFolder, "/token-", token));
 }
 
-// None: there is no such file, or it is unreadable and so names no owner.
+// Returns nullopt if there is no such file, or if it is unreadable and therefore names no owner.
 std::optional<JobGeneration> ReadOwner(const std::string& path) {
   absl::StatusOr<std::string> text = ReadRegularFile(path, kFenceBytesMax);
   if (!text.ok()) return std::nullopt;
@@ -69,7 +69,7 @@ uint64_t DeviceOf(const std::string& path) {
 }
 
 // Reads what distinguishes successive files at a path. Returns false if there is none.
-bool LookAt(const std::string& path, int64_t* file, int64_t* time_ns) {
+bool ReadFileIdentity(const std::string& path, int64_t* file, int64_t* time_ns) {
   struct stat found;
   if (stat(path.c_str(), &found) != 0) return false;
   *file = static_cast<int64_t>(found.st_ino);
@@ -85,7 +85,7 @@ namespace {
 class LockWait {
  public:
   explicit LockWait(const RunFolder::Options& options)
-      : options_(options), path_(JoinPath(options.folder, kRunLockName)), until_(absl::Now() + options.wait) {}
+      : options_(options), path_(JoinPath(options.folder, kRunLockName)), deadline_(absl::Now() + options.wait) {}
 
   absl::StatusOr<std::unique_ptr<FileLock>> Acquire(std::optional<JobGeneration>& fence) {
     while (true) {
@@ -95,7 +95,7 @@ class LockWait {
       for (const auto& owner : {fence, claim}) {
         if (IsOfThisJob(owner) && owner->generation > options_.generation) return FencedOff(options_, *owner);
       }
-      if (lock.ok() && (IsOfThisJob(fence) || !MayComeBack(fence))) return lock;
+      if (lock.ok() && (IsOfThisJob(fence) || !MayReturn(fence))) return lock;
       if (!lock.ok() && !absl::IsUnavailable(lock.status())) return lock.status();
       for (const auto& [owner, name] : {std::pair(fence, kFenceName), std::pair(claim, kClaimName)}) {
         if (lock.ok() || !IsOfThisJob(owner) || owner->generation >= options_.generation) continue;
@@ -105,7 +105,7 @@ class LockWait {
       if (!lock.ok()) {
         was_held_ = true;
         free_since_.reset();
-        if (absl::Now() >= until_) return InUse(lock.status());
+        if (absl::Now() >= deadline_) return InUse(lock.status());
       }
       lock = absl::CancelledError();  // not held while waiting
       absl::SleepFor(kLockPoll);
@@ -118,10 +118,10 @@ class LockWait {
   }
   // The job of the fence released the lock while we waited for it: its rank 0 may have been killed, and its next
   // generation may be about to start.
-  bool MayComeBack(const std::optional<JobGeneration>& fence) {
+  bool MayReturn(const std::optional<JobGeneration>& fence) {
     if (!was_held_ || !fence.has_value()) return false;
     if (!free_since_.has_value()) free_since_ = absl::Now();
-    return absl::Now() - *free_since_ < options_.comes_back;
+    return absl::Now() - *free_since_ < options_.owner_grace;
   }
   absl::Status InUse(const absl::Status& lock) const {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options_.folder,
@@ -131,7 +131,7 @@ class LockWait {
 
   const RunFolder::Options& options_;
   const std::string path_;
-  const absl::Time until_;
+  const absl::Time deadline_;
   bool was_held_ = false;
   std::optional<absl::Time> free_since_;
 };
@@ -139,17 +139,17 @@ class LockWait {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Acquire(const Options& options) {
-  Found found{.made = MissingFolders(options.folder)};
+  Found found{.created_folders = MissingFolders(options.folder)};
   RETURN_IF_ERROR(MakeFolders(options.folder)) << "while creating checkpoint.dir";
   ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockWait(options).Acquire(found.fence));
   found.settled = ReadOwner(JoinPath(options.folder, kSettledName));
   found.device = DeviceOf(options.folder);
-  const bool foreign = found.fence.has_value() && found.fence->job_id != options.job_id;
-  const bool ours = found.fence.has_value() && !foreign;
+  const bool is_foreign = found.fence.has_value() && found.fence->job_id != options.job_id;
+  const bool is_ours = found.fence.has_value() && !is_foreign;
   // A folder of an earlier version: the generation that fenced it has settled it.
   if (!found.settled.has_value()) found.settled = found.fence;
   std::unique_ptr<RunFolder> folder(new RunFolder(options, std::move(lock), std::move(found)));
-  if (options.had && foreign) {
+  if (options.owned_before && is_foreign) {
     return absl::NotFoundError(absl::StrCat("checkpoint.dir ", options.folder, " was claimed by job ",
                                             folder->found_.fence->job_id, " and no longer belongs to job ",
                                             options.job_id,
@@ -157,7 +157,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Acquire(const Options& opt
                                             "other hosts see?"));
   }
   // Earlier generations of this job that are still running must not change anything from now on.
-  RETURN_IF_ERROR(ours ? folder->Claim() : WriteOwner(options, kClaimName)) << "while claiming checkpoint.dir";
+  RETURN_IF_ERROR(is_ours ? folder->Claim() : WriteOwner(options, kClaimName)) << "while claiming checkpoint.dir";
   return folder;
 }
 
@@ -171,7 +171,7 @@ RunFolder::~RunFolder() {
   std::filesystem::remove(JoinPath(options_.folder, kClaimName), ignored);
   // A process that waits for the lock detects that its file is gone, and creates another.
   if (lock_->made()) std::filesystem::remove(JoinPath(options_.folder, kRunLockName), ignored);
-  for (const std::string& folder : found_.made) std::filesystem::remove(folder, ignored);  // if it is empty
+  for (const std::string& folder : found_.created_folders) std::filesystem::remove(folder, ignored);  // if it is empty
 }
 
 bool RunFolder::claimed() const {
@@ -181,7 +181,7 @@ bool RunFolder::claimed() const {
 
 absl::Status RunFolder::WriteFence() {
   RETURN_IF_ERROR(WriteOwner(options_, kFenceName)) << "while fencing checkpoint.dir";
-  LookAt(JoinPath(options_.folder, kFenceName), &fence_file_, &fence_time_ns_);
+  ReadFileIdentity(JoinPath(options_.folder, kFenceName), &fence_file_, &fence_time_ns_);
   claimed_ = true;
   return absl::OkStatus();
 }
@@ -220,11 +220,11 @@ absl::Status RunFolder::RecreateIfRemoved() {
       absl::StrCat("checkpoint.dir ", options_.folder, " was removed during training and cannot be recreated");
   RETURN_IF_ERROR(MakeFolders(options_.folder)) << what;
   if (!lock_->IsAtPath()) {
-    ASSIGN_OR_RETURN(std::unique_ptr<FileLock> again,
+    ASSIGN_OR_RETURN(std::unique_ptr<FileLock> new_lock,
                      FileLock::Acquire(JoinPath(options_.folder, kRunLockName), absl::ZeroDuration()), << what);
     // A job that claimed the folder before us has left its fence.
     RETURN_IF_ERROR(CheckFenceLocked());
-    lock_ = std::move(again);
+    lock_ = std::move(new_lock);
   }
   if (ReadFence(options_.folder).has_value()) return absl::OkStatus();
   RETURN_IF_ERROR(WriteFence()) << what;
@@ -237,7 +237,7 @@ absl::Status RunFolder::CheckDisk() const {
                                              " is no longer on the disk where the job began: was it unmounted?"));
 }
 
-absl::Status RunFolder::CheckPlace() const {
+absl::Status RunFolder::CheckFolderExists() const {
   RETURN_IF_ERROR(CheckDisk());
   if (FileExists(options_.folder)) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("checkpoint.dir ", options_.folder, ": No such file or directory"));
@@ -251,7 +251,7 @@ absl::Status RunFolder::CheckFence() const {
 absl::Status RunFolder::CheckFenceLocked() const {
   int64_t file = 0;
   int64_t time_ns = 0;
-  if (!LookAt(JoinPath(options_.folder, kFenceName), &file, &time_ns)) return absl::OkStatus();
+  if (!ReadFileIdentity(JoinPath(options_.folder, kFenceName), &file, &time_ns)) return absl::OkStatus();
   if (file == fence_file_ && time_ns == fence_time_ns_) return absl::OkStatus();
   std::optional<JobGeneration> fence = ReadFence(options_.folder);
   bool ours = !fence.has_value() || (fence->job_id == options_.job_id && fence->generation <= options_.generation);
@@ -288,7 +288,7 @@ absl::Status CheckEmpty(const std::string& folder) {
                    "): resume from its newest checkpoint with --resume, or choose another checkpoint.dir"));
 }
 
-absl::StatusOr<std::unique_ptr<SharedFolderToken>> SharedFolderToken::Leave(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<SharedFolderToken>> SharedFolderToken::Create(const std::string& folder) {
   std::string name = RandomId(16);
   RETURN_IF_ERROR(MakeFolders(JoinPath(folder, kPrivateFolder)));
   RETURN_IF_ERROR(WriteFileAtomically(TokenPath(folder, name), name));

@@ -22,8 +22,8 @@ namespace trainyard {
 // A run folder that this process has locked (`.lock`). Once it is claimed, `.fence` durably names this job and
 // generation.
 //
-//   auto folder = RunFolder::Acquire(options)    locked; claimed already if the fence is of this job
-//   ...                                       all checks, on all ranks; nothing of another job is changed
+//   auto folder = RunFolder::Acquire(options)   locked; claimed already if the fence is of this job
+//   ...                                         all checks, on all ranks; nothing of another job is changed
 //   folder->Claim()
 //
 // A process that ends before it claims leaves the folder unchanged, so that a job that is refused does not take another
@@ -42,15 +42,15 @@ class RunFolder {
     uint64_t generation = 0;
     absl::Duration wait;  // how long to wait for another job to leave
     // If another job's rank 0 releases the lock while this one waits for it, the next generation of that job may be
-    // about to start: for this long the folder stays that job's.
-    absl::Duration comes_back = absl::Seconds(10);
-    // A checkpoint of this job is recorded, so the folder was its own. If it belongs to another job now, leave it so.
-    bool had = false;
+    // about to start: the folder is left to that job for this time.
+    absl::Duration owner_grace = absl::Seconds(10);
+    // A checkpoint of this job is recorded, so this job owned the folder. Acquire fails if another job owns it now.
+    bool owned_before = false;
   };
   // Creates the folder if necessary and locks it; fences off earlier generations of this job immediately. Held until
   // the result is destroyed or the process ends. Possible errors: Aborted: a later generation of this job has the
-  // folder. FailedPrecondition: another job trains into it for longer than `wait`. NotFound: it `had` the folder and
-  // another job has claimed it since; nothing is changed. PermissionDenied and others of the file system.
+  // folder. FailedPrecondition: another job trains into it for longer than `wait`. NotFound: `owned_before`,
+  // and another job has claimed the folder since; nothing is changed. PermissionDenied and others of the file system.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Acquire(const Options& options);
   // Removes what Acquire has created, if the folder was not claimed.
   ~RunFolder();
@@ -64,13 +64,13 @@ class RunFolder {
   // file system.
   absl::Status RecreateIfRemoved();
 
-  // Possible errors: Aborted: another fence is there; leave everything unchanged and exit. Cheap: one stat of the fence
-  // as long as it has not changed.
+  // Possible errors: Aborted: a later generation or another job has written its fence; leave everything unchanged and
+  // exit. Cheap: one stat of the fence as long as it has not changed.
   absl::Status CheckFence() const;
 
-  // Checks that the folder is still on the file system where it was locked. Possible errors: Unavailable: it is not, or
-  // is gone; new files would not be on that disk.
-  absl::Status CheckPlace() const;
+  // Checks that the folder still exists, on the file system where it was locked. Possible errors: Unavailable: it does
+  // not, so new files would be on another disk.
+  absl::Status CheckFolderExists() const;
 
   // The generation up to which partial folders had been settled when this generation locked the folder; see [Note:
   // whose partials count] in checkpoint/settle.h. Not the replaced fence: its owner may have ended before it settled.
@@ -83,8 +83,8 @@ class RunFolder {
   struct Found {
     std::optional<JobGeneration> fence = {};
     std::optional<JobGeneration> settled = {};
-    std::vector<std::string> made = {};  // created folders, innermost first
-    uint64_t device = 0;                 // of the file system
+    std::vector<std::string> created_folders = {};  // innermost first
+    uint64_t device = 0;                            // of the file system
   };
   RunFolder(const Options& options, std::unique_ptr<FileLock> lock, Found found);
 
@@ -109,11 +109,11 @@ absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, 
 // names both ways out.
 absl::Status CheckEmpty(const std::string& folder);
 
-// Lets ranks prove that they see the same folder: rank 0 leaves a token in it and sends its name to the others over the
-// network; each looks for it. The token is removed with this object.
+// Lets ranks check that they see the same folder: rank 0 creates a token in it and sends its name to the others over
+// the network; each looks for it. The token is removed with this object.
 class SharedFolderToken {
  public:
-  static absl::StatusOr<std::unique_ptr<SharedFolderToken>> Leave(const std::string& folder);
+  static absl::StatusOr<std::unique_ptr<SharedFolderToken>> Create(const std::string& folder);
   ~SharedFolderToken();
   const std::string& name() const { return name_; }
 

@@ -21,7 +21,7 @@
 namespace trainyard {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const std::string& path) {
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path) {
   if (FileExists(JoinPath(path, kManifestName))) return Checkpoint::Open(path);
   if (!FileExists(path)) return absl::NotFoundError(absl::StrCat("there is no ", path));
   ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path));
@@ -45,10 +45,10 @@ int64_t Choose(const std::vector<double>& scores, double temperature, int64_t to
   for (int64_t token : order) weights.push_back(std::exp((scores[token] - scores[order[0]]) / temperature));
   // Not std::discrete_distribution, whose draws differ between implementations.
   double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double mark = static_cast<double>(random() >> 11) * 0x1.0p-53 * total;
+  double remaining = static_cast<double>(random() >> 11) * 0x1.0p-53 * total;
   for (size_t i = 0; i < order.size(); ++i) {
-    mark -= weights[i];
-    if (mark < 0) return order[i];
+    remaining -= weights[i];
+    if (remaining < 0) return order[i];
   }
   return order.back();
 }
@@ -65,7 +65,7 @@ std::vector<double> NextScores(Model& model, const std::vector<int64_t>& tokens)
 }  // namespace
 
 absl::StatusOr<SampledText> SampleText(const SampleOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenGiven(options.checkpoint));
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options.checkpoint));
   const Manifest& manifest = checkpoint->manifest();
   ASSIGN_OR_RETURN(TrainConfig config, ModelConfigFromSpec(manifest.spec), << checkpoint->path());
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeModel(config));

@@ -76,13 +76,13 @@ absl::StatusOr<TrainResult> Trainer::Run() {
   while (step_ < config_.steps && !leave_) {
     ++step_;
     RETURN_IF_ERROR(MakeStep());
-    if (Due(config_.hash_every_steps)) {
+    if (IsDue(config_.hash_every_steps)) {
       RETURN_IF_ERROR(CompareParameters());
     }
 
     const bool last = step_ == config_.steps;
-    const bool evaluate = rank_.evaluation != nullptr && (last || Due(config_.evaluate_every));
-    // What follows a step in files and for a user must come after the step's own report.
+    const bool evaluate = rank_.evaluation != nullptr && (last || IsDue(config_.evaluate_every));
+    // The step must be reported before what follows it: an evaluation, a save or the end.
     if (evaluate || last || leave_) {
       RETURN_IF_ERROR(ReadAgreement());
     }
@@ -92,7 +92,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     if (last || leave_) {
       RETURN_IF_ERROR(SaveAndLeave());
     } else {
-      RETURN_IF_ERROR(saver_.AtBoundary(step_, Position(), Due(config_.checkpoint_every)));
+      RETURN_IF_ERROR(saver_.AtBoundary(step_, Position(), IsDue(config_.checkpoint_every)));
     }
     RETURN_IF_ERROR(CheckFence());
     saver_.Maintain();
@@ -143,11 +143,11 @@ absl::Status Trainer::MakeStep() {
   work_.steps++;
   link_.ReportWork(work_);
   record_ = record;
-  return NoteSkipped(output);
+  return HandleSkippedStep(output);
 }
 
 // All ranks count identically, so all of them get here in the same step.
-absl::Status Trainer::NoteSkipped(const StepOutput& output) {
+absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
   if (!output.skipped) num_skipped_ = 0;
   if (!output.skipped) return absl::OkStatus();
   // A loss scale that is too high is lowered by such steps, so they say nothing about the losses.
@@ -214,16 +214,16 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
     // Does not wait for a GPU before all its work is queued: a loss that is not finite makes the gradients not finite
     // anyway.
     std::optional<double> value;
-    if (loss.is_cpu()) value = NoteLoss(loss, index);
+    if (loss.is_cpu()) value = CheckLoss(loss, index);
     RETURN_IF_ERROR(rank_.strategy->Backward(loss, last_round));
-    if (!value.has_value()) value = NoteLoss(loss, index);
+    if (!value.has_value()) value = CheckLoss(loss, index);
     terms.loss_sum += *value;
     terms.tokens += static_cast<double>(batch.targets.numel());
   }
   return absl::OkStatus();
 }
 
-double Trainer::NoteLoss(const at::Tensor& loss, uint64_t micro_batch) {
+double Trainer::CheckLoss(const at::Tensor& loss, uint64_t micro_batch) {
   const double value = loss.item<double>();
   if (std::isfinite(value)) return value;
   if (loss.is_cpu()) rank_.strategy->RejectStep();
@@ -235,10 +235,10 @@ Batch Trainer::OnDevice(Batch batch) const {
   const at::Device device = rank_.device.device;
   if (device.is_cpu()) return batch;
   // From pinned memory, so that the host continues while the device copies.
-  const auto there = [device](const at::Tensor& tensor) {
+  const auto to_device = [device](const at::Tensor& tensor) {
     return tensor.pin_memory().to(device, /*non_blocking=*/true);
   };
-  return {.inputs = there(batch.inputs), .targets = there(batch.targets)};
+  return {.inputs = to_device(batch.inputs), .targets = to_device(batch.targets)};
 }
 
 absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
@@ -248,7 +248,7 @@ absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
   return absl::OkStatus();
 }
 
-// Reports the step that the sums belong to, and notes when all ranks must leave.
+// Reports the step that the sums belong to, and sets `leave_` when all ranks must leave.
 absl::Status Trainer::ReadAgreement() {
   if (reduction_ == nullptr) return absl::OkStatus();
   const Stopwatch wait;
@@ -357,7 +357,7 @@ absl::Status Trainer::CheckFence() const {
 absl::Status Trainer::CheckSaveFence() const {
   if (rank_.folder != nullptr) {
     RETURN_IF_ERROR(rank_.folder->CheckFence());
-    return rank_.folder->CheckPlace();
+    return rank_.folder->CheckFolderExists();
   }
   return CheckFenceOf(config_.checkpoint_dir, order_.job_id, order_.generation);
 }

@@ -3,10 +3,10 @@
 //
 //   compute        micro-batches dealt to this rank, forward and backward
 //   reduce         gradients; reduction A of the step before is read, this step's is started (agreement.h)
-//   update         once a save that has begun has its copy of the state
+//   update         after a save in progress has copied the state
 //   [evaluate]     every N steps and after the last
-//   [save]         begun every N steps; at the last, and when leaving, waited for: a stop that needs its save is off
-//                  without it
+//   [save]         begins every N steps. After the last step and before leaving, all ranks wait for a save; a stop that
+//                  needs this save is cancelled if it fails
 #pragma once
 
 #include <functional>
@@ -55,10 +55,10 @@ class Trainer {
   absl::Status CompareParameters();
   void EnterStep();
   absl::Status Compute(AgreementTerms& terms);
-  // Returns the value of a micro-batch's loss; on a GPU this waits for the device.
-  double NoteLoss(const at::Tensor& loss, uint64_t micro_batch);
+  // Returns the value of a micro-batch's loss, and notes if it is not finite; on a GPU this waits for the device.
+  double CheckLoss(const at::Tensor& loss, uint64_t micro_batch);
   Batch OnDevice(Batch batch) const;
-  absl::Status NoteSkipped(const StepOutput& output);
+  absl::Status HandleSkippedStep(const StepOutput& output);
   absl::Status StartAgreement(const AgreementTerms& terms);
   absl::Status ReadAgreement();
   absl::Status CheckFence() const;
@@ -68,7 +68,7 @@ class Trainer {
   absl::Status SaveLast();
   DataPosition Position() const;
 
-  bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
+  bool IsDue(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
   void Write(const std::string& metrics_line);
   void RecordMemory(StepRecord& record);

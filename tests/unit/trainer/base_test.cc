@@ -263,7 +263,8 @@ TEST(RunFolderTest, JobThatDoesNotClaimTheFolder_LeavesItUnchanged) {
   EXPECT_FALSE(FileExists(folder / ".claim"));
   EXPECT_FALSE(FileExists(folder / "new"));
   EXPECT_TRUE(
-      RunFolder::Acquire({.folder = folder.path(), .job_id = "a", .generation = 2, .wait = {}, .had = true}).ok());
+      RunFolder::Acquire({.folder = folder.path(), .job_id = "a", .generation = 2, .wait = {}, .owned_before = true})
+          .ok());
 }
 
 TEST(RunFolderTest, OwningJob_ReclaimsTheFolderFromAJobThatIsStillChecked) {
@@ -316,7 +317,7 @@ TEST(RunFolderTest, FolderThatAnotherJobHasClaimed_RemainsWithThatJob) {
   const std::string fence = *ReadFile(folder / ".fence");
 
   auto again = RunFolder::Acquire(
-      {.folder = folder.path(), .job_id = "a", .generation = 2, .wait = absl::ZeroDuration(), .had = true});
+      {.folder = folder.path(), .job_id = "a", .generation = 2, .wait = absl::ZeroDuration(), .owned_before = true});
 
   EXPECT_TRUE(absl::IsNotFound(again.status())) << again.status();
   EXPECT_THAT(std::string(again.status().message()), HasSubstr("was claimed by job b"));
@@ -382,7 +383,7 @@ TEST(RunFolderTest, ProcessThatIsCutOff_DetectsTheNewFenceAndBlocksNoOther) {
 
 TEST(RunFolderTest, Token_IsFoundInTheSameFolderOnlyAndIsRemoved) {
   TemporaryFolder folder, other;
-  auto token = SharedFolderToken::Leave(folder.path());
+  auto token = SharedFolderToken::Create(folder.path());
   ASSERT_TRUE(token.ok()) << token.status();
 
   EXPECT_TRUE(FindToken(folder.path(), (*token)->name(), "w2", absl::ZeroDuration()).ok());
