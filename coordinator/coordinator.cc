@@ -146,7 +146,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
 }
 
 absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
-  // Both ports are bound before the first acknowledgement, so that a coordinator that fails here has promised nothing.
+  // Both ports are bound before the loop starts, so that a coordinator that fails here has acknowledged nothing.
   if (!options.metrics.empty()) {
     ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(
                                     {.address = options.metrics, .may_move = options.metrics_may_move}, metrics_));

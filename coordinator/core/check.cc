@@ -123,9 +123,9 @@ absl::Status CheckSlots(const State& state, const Host& host) {
   uint64_t used = 0;
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
-    auto on = job.ranks_on.find(host.name);
-    if (on == job.ranks_on.end()) continue;
-    for (uint32_t rank : on->second) used += job.ranks[rank].ended() ? 0 : 1;
+    auto host_ranks = job.ranks_on.find(host.name);
+    if (host_ranks == job.ranks_on.end()) continue;
+    for (uint32_t rank : host_ranks->second) used += job.ranks[rank].ended() ? 0 : 1;
   }
   if (used <= host.max_slots || host.max_slots == 0) return absl::OkStatus();  // 0: not attached yet
   return absl::InternalError(
@@ -152,7 +152,7 @@ absl::Status CheckHistory(const Job& job) {
   if (!IsFinal(job.state()) && job.last_sequence > job.record.sequence_limit()) {
     return Broken(job, "published an event above the reserved sequences");
   }
-  if (IsFinal(job.state()) && !job.waiting.empty()) return Broken(job, "has ended, but a watcher waits");
+  if (IsFinal(job.state()) && !job.waiting_watchers.empty()) return Broken(job, "has ended, but a watcher waits");
   for (int i = 1; i < job.head().checkpoints_size(); ++i) {
     if (job.head().checkpoints(i - 1).step() >= job.head().checkpoints(i).step()) {
       return Broken(job, "has checkpoints out of order");

@@ -22,7 +22,7 @@ class Packer {
     for (Record& record : records) Put(std::move(record));
   }
 
-  std::vector<std::vector<StoreEntry>> Take() {
+  std::vector<std::vector<StoreEntry>> Finish() {
     Close();
     return std::move(commits_);
   }
@@ -73,7 +73,7 @@ class Packer {
 std::vector<std::vector<StoreEntry>> MakeCommits(std::vector<std::vector<Record>> turns, size_t max_entries) {
   Packer packer(max_entries);
   for (std::vector<Record>& turn : turns) packer.Add(std::move(turn));
-  return packer.Take();
+  return packer.Finish();
 }
 
 }  // namespace trainyard

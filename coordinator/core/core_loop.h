@@ -1,5 +1,5 @@
-// The one thread that feeds the core: it takes a batch of events, commits all their records at once, and only then
-// releases their effects. So no crash can revoke an effect, and a thousand facts cost one disk write.
+// The one thread that feeds the core: it takes a batch of events, commits all their records together, and only
+// then releases their effects. So no crash can revoke an effect, and a thousand facts cost one disk write.
 //
 // While the store accepts no records (the disk is full), every event that would change something waits, in order:
 // nothing is acknowledged, calls are refused with the reason, and reads are answered from memory (the one exception to
@@ -8,7 +8,7 @@
 // A batch that leads only to acknowledgements is held for up to kHoldMax, to be written with the next ones: while a
 // group forms, the facts of its ranks arrive one by one, and a disk write for each would delay all of them.
 //
-// The clock, the disk and the network (as a sink of effects) enter here, because the core must not have them. Start,
+// The clock, the disk and the network (as a sink of effects) are used here, because the core must not use them. Start,
 // then Stop from any other thread; effects are released on the loop's thread.
 #pragma once
 

@@ -75,17 +75,17 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   }
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
-    auto on = job.ranks_on.find(host.name);
-    if (job.current.nothing_desired || job.held_at != 0 || on == job.ranks_on.end()) continue;
-    for (uint32_t rank : on->second) {
+    auto host_ranks = job.ranks_on.find(host.name);
+    if (job.current.nothing_desired || job.held_at != 0 || host_ranks == job.ranks_on.end()) continue;
+    for (uint32_t rank : host_ranks->second) {
       if (IsDesired(job, job.ranks[rank])) *desired.add_trainers() = MakeTrainer(job, job.ranks[rank], host);
     }
   }
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
-    auto on = job.ranks_on.find(host.name);
-    if (on == job.ranks_on.end()) continue;
-    for (uint32_t index : on->second) {
+    auto host_ranks = job.ranks_on.find(host.name);
+    if (host_ranks == job.ranks_on.end()) continue;
+    for (uint32_t index : host_ranks->second) {
       const Rank& rank = job.ranks[index];
       if (!rank.examination.has_value() || rank.examination->answer.has_value()) continue;
       v1::ExamineRequest& request = *desired.add_examine();
@@ -122,14 +122,14 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
     if (reader.close_at != absl::InfiniteFuture()) continue;
     for (const auto& [request_id, name] : reader.open) {
       const Job& job = state.jobs.at(JobId(reader.request.job_id()));
-      auto on = job.ranks_on.find(name);
-      if (name != host.name || on == job.ranks_on.end()) continue;
+      auto host_ranks = job.ranks_on.find(name);
+      if (name != host.name || host_ranks == job.ranks_on.end()) continue;
       v1::LogRequest& request = *desired.add_logs();
       request.set_request_id(request_id);
       request.set_job_id(reader.request.job_id());
       request.set_tail_lines(reader.request.tail_lines());
       request.set_follow(reader.request.follow());
-      for (uint32_t rank : on->second) {
+      for (uint32_t rank : host_ranks->second) {
         const auto& wanted = reader.request.ranks();  // empty: all
         if (wanted.empty() || std::count(wanted.begin(), wanted.end(), rank) > 0) request.add_ranks(rank);
       }
@@ -141,9 +141,9 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
 void MarkRemoved(State& state, const Host& host) {
   for (const JobId& id : host.jobs) {
     Job& job = state.jobs.at(id);
-    auto on = job.ranks_on.find(host.name);
-    if (!job.current.nothing_desired || on == job.ranks_on.end()) continue;
-    for (uint32_t index : on->second) {
+    auto host_ranks = job.ranks_on.find(host.name);
+    if (!job.current.nothing_desired || host_ranks == job.ranks_on.end()) continue;
+    for (uint32_t index : host_ranks->second) {
       Rank& rank = job.ranks[index];
       if (rank.removed_at_revision == 0) rank.removed_at_revision = host.record.revision();
     }

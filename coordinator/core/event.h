@@ -97,7 +97,7 @@ struct WatchPosition {
 };
 
 // Requests the events of a job after `position`; answered by WatchBatch as soon as there are any. The watcher requests
-// more when it has written the batch, so a slow one has no queue here.
+// more when it has written the batch, so no events queue up here for a slow one.
 struct WatchJob {
   WatchId watch;
   JobId job;
@@ -178,7 +178,7 @@ struct Tick {
   struct Contact {
     SessionId session;
     absl::Time time;
-    // From the newest heartbeat since the last tick, if it had them.
+    // From the newest heartbeat since the last tick, if it contained them.
     std::optional<absl::Duration> clock_offset = std::nullopt;  // its clock minus ours, including the message's delay
     std::optional<uint64_t> disk_free_bytes = std::nullopt;
   };

@@ -82,7 +82,7 @@ void EventQueue::WhenDrained(std::function<void()> resume) {
 }
 
 std::vector<Event> EventQueue::Take(absl::Duration wait, size_t max_events) {
-  std::vector<Event> taken;
+  std::vector<Event> batch;
   std::vector<std::function<void()>> callbacks;
   {
     absl::MutexLock lock(&mu_);
@@ -92,17 +92,17 @@ std::vector<Event> EventQueue::Take(absl::Duration wait, size_t max_events) {
     });
     consumer_waits_ = false;
     size_t count = std::min(max_events, events_.size());
-    taken.reserve(count + 1);
-    std::move(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count), std::back_inserter(taken));
+    batch.reserve(count + 1);
+    std::move(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count), std::back_inserter(batch));
     events_.erase(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count));
-    for (const Event& event : taken) {
+    for (const Event& event : batch) {
       if (const auto* received = std::get_if<RankReportsReceived>(&event)) report_bytes_ -= received->bytes;
       if (const auto* facts = std::get_if<HostFactsReceived>(&event)) fact_bytes_ -= facts->bytes;
     }
     if (!HasReached(2) || closed_) callbacks.swap(resume_callbacks_);
   }
   for (auto& resume : callbacks) resume();
-  return taken;
+  return batch;
 }
 
 void EventQueue::Close() {

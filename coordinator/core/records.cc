@@ -70,7 +70,9 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
   }
   if (parts[1].empty()) {
     state.cluster_sequence = std::max(state.cluster_sequence, sequence);
-    for (uint64_t gone : state.cluster.AddDurable(std::move(event))) state.orphans.push_back(EventKey(JobId(), gone));
+    for (uint64_t dropped : state.cluster.AddDurable(std::move(event))) {
+      state.orphans.push_back(EventKey(JobId(), dropped));
+    }
     return absl::OkStatus();
   }
   auto it = state.jobs.find(JobId(parts[1]));
@@ -81,8 +83,8 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
     return absl::OkStatus();
   }
   Job& job = it->second;
-  for (uint64_t gone : job.history.AddDurable(std::move(event))) {
-    state.orphans.push_back(EventKey(job.id, gone));
+  for (uint64_t dropped : job.history.AddDurable(std::move(event))) {
+    state.orphans.push_back(EventKey(job.id, dropped));
     job.record.set_events_dropped(job.record.events_dropped() + 1);
   }
   return absl::OkStatus();

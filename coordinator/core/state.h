@@ -70,8 +70,8 @@ struct Rank {
   double cpu_s = 0;                                // CPU time of its process, as reported at `cpu_at`
   absl::Time cpu_at = absl::InfinitePast();
   std::optional<ExaminationCall> examination;
-  ComputeWindow computing;
-  WaitTrend waiting;
+  ComputeWindow compute_window;
+  WaitTrend wait_trend;
   absl::Time slow_since = absl::InfiniteFuture();
   bool straggler = false;
   std::vector<v1::MemoryUse> memory;  // as last reported
@@ -171,7 +171,7 @@ struct Job {
   uint64_t last_sequence = 0;
   uint64_t reported_step = 0;
   uint64_t reported_eval = 0;
-  std::map<WatchId, WatchPosition> waiting;  // watchers that have received all events
+  std::map<WatchId, WatchPosition> waiting_watchers;  // watchers that have received all events
 
   // The stored parts of reports (ReportPart) that no daemon has any more, and the sequence up to which they are stored.
   std::set<uint64_t> stored_parts;
@@ -201,7 +201,7 @@ struct Host {
   SessionId session;  // value 0: not attached
   std::string peer;
   uint32_t slots = 0;
-  uint32_t max_slots = 0;  // the most it has reported to this coordinator
+  uint32_t max_slots = 0;  // the largest number that it has reported to this coordinator
   v1::Inventory inventory;
   absl::Time last_contact = absl::InfinitePast();
   absl::Time attached_at = absl::InfinitePast();

@@ -127,14 +127,14 @@ void Turn::SendToWatchers() {
     auto it = state.jobs.find(id);
     if (it == state.jobs.end()) continue;
     Job& job = it->second;
-    for (auto waiter = job.waiting.begin(); waiter != job.waiting.end();) {
+    for (auto waiter = job.waiting_watchers.begin(); waiter != job.waiting_watchers.end();) {
       std::optional<WatchBatch> batch = MakeWatchBatch(job, waiter->first, waiter->second);
       if (!batch.has_value()) {
         ++waiter;
         continue;
       }
       Emit(*std::move(batch));
-      waiter = job.waiting.erase(waiter);
+      waiter = job.waiting_watchers.erase(waiter);
     }
   }
 }

@@ -168,8 +168,8 @@ void Turn::PublishClusterEvent(v1::Event event) {
   event.set_time_unix_ms(absl::ToUnixMillis(wall));
   auto shared = std::make_shared<const v1::Event>(std::move(event));
   cluster_records_.push_back({EventKey(JobId(), shared->sequence()), shared->SerializeAsString()});
-  for (uint64_t gone : state.cluster.AddDurable(std::move(shared))) {
-    cluster_records_.push_back({EventKey(JobId(), gone), std::nullopt});
+  for (uint64_t dropped : state.cluster.AddDurable(std::move(shared))) {
+    cluster_records_.push_back({EventKey(JobId(), dropped), std::nullopt});
     Emit(EventsDropped{"cluster", 1});
   }
 }

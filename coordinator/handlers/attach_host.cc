@@ -56,9 +56,9 @@ uint32_t CountLiveRanks(const State& state, const Host& host) {
   uint32_t count = 0;
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
-    auto on = job.ranks_on.find(host.name);
-    if (on == job.ranks_on.end()) continue;
-    for (uint32_t rank : on->second) count += job.ranks[rank].ended() ? 0 : 1;
+    auto host_ranks = job.ranks_on.find(host.name);
+    if (host_ranks == job.ranks_on.end()) continue;
+    for (uint32_t rank : host_ranks->second) count += job.ranks[rank].ended() ? 0 : 1;
   }
   return count;
 }

@@ -26,9 +26,9 @@ v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) 
   for (const v1::CommunicatorReport& communicator : rank.position.communicators) {
     if (!rank.exited() && !communicator.waits_in().empty()) status.set_waits_in(communicator.waits_in());
   }
-  status.set_compute_s(rank.computing.StepSeconds());
+  status.set_compute_s(rank.compute_window.StepSeconds());
   status.set_straggler(rank.straggler);
-  status.set_wait_share(rank.computing.WaitShare());
+  status.set_wait_share(rank.compute_window.WaitShare());
   for (const v1::MemoryUse& use : rank.memory) *status.add_memory() = use;
   status.set_max_rss_bytes(rank.record.exit().max_rss_bytes());
   status.set_user_s(rank.record.exit().user_s());

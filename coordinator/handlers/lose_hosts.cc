@@ -76,7 +76,7 @@ bool HasReceivedGo(const Job& job, const HostName& name) {
 
 // The hosts with ranks that have not ended: those that cannot be reached, and the number of the others.
 struct Reach {
-  std::vector<HostName> silent;
+  std::vector<HostName> unreachable;
   size_t reachable = 0;
 };
 
@@ -89,7 +89,7 @@ Reach FindReach(const State& state, const Job& job) {
     if (IsReachable(state, name)) {
       ++reach.reachable;
     } else {
-      reach.silent.push_back(name);
+      reach.unreachable.push_back(name);
     }
   }
   return reach;
@@ -97,7 +97,7 @@ Reach FindReach(const State& state, const Job& job) {
 
 // Marks the job as unreachable if none of its hosts can be reached, and publishes changes.
 void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
-  bool unreachable = !reach.silent.empty() && reach.reachable == 0;
+  bool unreachable = !reach.unreachable.empty() && reach.reachable == 0;
   if (unreachable == job.head().unreachable()) {
     if (unreachable && job.current.unreachable_since == absl::InfiniteFuture())
       job.current.unreachable_since = turn.now;
@@ -107,13 +107,12 @@ void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
   job.current.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
   if (!unreachable) EndPathQueries(turn, job);
   turn.Save(job);
-  turn.Notice(
-      job, unreachable ? NoticeLevel::kWarning : NoticeLevel::kInfo,
-      unreachable
-          ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
-                         job.head().spec().recovery().abandon_after_s(),
-                         " s (recovery.abandon_after_s), then started elsewhere")
-          : std::string("a host of the job can be reached again"));
+  turn.Notice(job, unreachable ? NoticeLevel::kWarning : NoticeLevel::kInfo,
+              unreachable
+                  ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
+                                 job.head().spec().recovery().abandon_after_s(),
+                                 " s (recovery.abandon_after_s), then started elsewhere")
+                  : std::string("a host of the job can be reached again"));
 }
 
 // Counts the host's ranks of the job as gone. A trainer that may still run there becomes a stray, which uses its slot
@@ -169,15 +168,15 @@ void LoseUnreachable(Turn& turn, Job& job, const std::string& why) {
 void CheckLostHosts(Turn& turn, Job& job) {
   const Reach reach = FindReach(turn.state, job);
   UpdateUnreachable(turn, job, reach);
-  if (reach.silent.empty()) return;
+  if (reach.unreachable.empty()) return;
   std::vector<PeerRank> peers;
   std::string broken;
   HostLossFacts facts = MakeFacts(turn, job, peers, broken);
-  for (const HostName& name : reach.silent) {
+  for (const HostName& name : reach.unreachable) {
     auto host = turn.state.hosts.find(name);
     facts.host = name.value();
     facts.received_go = HasReceivedGo(job, name);
-    facts.silent = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_contact;
+    facts.silent_for = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_contact;
     facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseFor(turn.state, host->second);
     HostLossDecision decision = DecideHostLoss(facts);
     if (!decision.lost) continue;

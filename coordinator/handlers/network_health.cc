@@ -71,7 +71,7 @@ void CheckNetwork(Turn& turn, Job& job) {
   std::vector<WaitingRank> ranks;
   ranks.reserve(job.ranks.size());
   for (const Rank& rank : job.ranks) {
-    if (!rank.ended()) ranks.push_back({.host = rank.record.host(), .trend = &rank.waiting});
+    if (!rank.ended()) ranks.push_back({.host = rank.record.host(), .trend = &rank.wait_trend});
   }
   if (job.current.network_slow) {
     if (!WaitsAsUsual(turn.now, ranks)) return;

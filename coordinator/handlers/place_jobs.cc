@@ -90,7 +90,7 @@ void ChooseDevice(const State& state, Job& job) {
     known.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
     known.gpu_note = host.inventory.gpu_note();
     known.cuda_note = host.inventory.cuda_note();
-    known.others = OtherJobsOnGpus(state, host, job);
+    known.other_jobs = OtherJobsOnGpus(state, host, job);
     for (const v1::Gpu& gpu : host.inventory.gpus()) {
       known.compute_major =
           known.compute_major == 0 ? gpu.compute_major() : std::min(known.compute_major, gpu.compute_major());
@@ -151,7 +151,7 @@ PlacementFacts MakeFacts(absl::Time now, const Job& job, const std::vector<HostS
                        .needs_gpu = resources.device() == v1::DEVICE_CUDA,
                        .hosts = hosts,
                        .previous = HostsOfRanks(job),
-                       .only = {resources.hosts().begin(), resources.hosts().end()},
+                       .allowed = {resources.hosts().begin(), resources.hosts().end()},
                        .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
                        .avoided = AvoidedNow(now, job, /*with_last_resorts=*/true),
                        .one_per_host = job.head().spec().has_probe() &&

@@ -112,9 +112,9 @@ void RecordPosition(Turn& turn, Job& job, Rank& rank, const v1::RankReport& repo
   position.reported_at = made_at;
   Learn(turn, job, report, made_at);
   if (report.micro_batches_made() > 0) {
-    rank.computing.Add(made_at, report.compute_total_s(), report.micro_batches_made(), report.steps_made(),
-                       report.wait_total_s());
-    rank.waiting.Add(made_at, report.compute_total_s(), report.wait_total_s(), report.steps_made());
+    rank.compute_window.Add(made_at, report.compute_total_s(), report.micro_batches_made(), report.steps_made(),
+                            report.wait_total_s());
+    rank.wait_trend.Add(made_at, report.compute_total_s(), report.wait_total_s(), report.steps_made());
   }
   position.phase_s = report.phase_s();
   if (!SamePosition(position, report)) {

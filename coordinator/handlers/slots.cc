@@ -41,9 +41,9 @@ UsedSlots UsedSlotsOf(const State& state, const Host& host) {
   }
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
-    auto on = job.ranks_on.find(host.name);
-    if (on == job.ranks_on.end()) continue;
-    const auto count = std::count_if(on->second.begin(), on->second.end(),
+    auto host_ranks = job.ranks_on.find(host.name);
+    if (host_ranks == job.ranks_on.end()) continue;
+    const auto count = std::count_if(host_ranks->second.begin(), host_ranks->second.end(),
                                      [&](uint32_t rank) { return HoldsSlot(job, job.ranks[rank]); });
     if (count > 0) absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "job ", id.value());
     used.count += static_cast<uint64_t>(count);

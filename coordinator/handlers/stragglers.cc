@@ -22,7 +22,7 @@ void CheckStragglers(Turn& turn, Job& job) {
   for (const Rank& rank : job.ranks) {
     facts.push_back({.rank = rank.record.rank(),
                      .host = rank.record.host(),
-                     .micro_batch_s = rank.computing.MicroBatchSeconds(),
+                     .micro_batch_s = rank.compute_window.MicroBatchSeconds(),
                      .slow_since = rank.slow_since,
                      .is_straggler = rank.straggler});
   }

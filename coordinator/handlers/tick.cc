@@ -57,8 +57,8 @@ void EndMissingTrainers(Turn& turn, Job& job) {
 void CheckFormation(Turn& turn, Job& job) {
   if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit) return;
   // While one of its hosts cannot be reached, forming waits for the host; policy/host_loss decides how long.
-  bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& on) {
-    auto host = turn.state.hosts.find(on.first);
+  bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& host_ranks) {
+    auto host = turn.state.hosts.find(host_ranks.first);
     return host == turn.state.hosts.end() || !host->second.reachable;
   });
   if (waits || !job.current.unconfirmed.empty()) return;
@@ -150,7 +150,7 @@ void TickJob(Turn& turn, Job& job) {
     }
     DropTrainers(turn, job);
   }
-  // A stop that was under way when the coordinator restarted gets its full grace again.
+  // A stop that was under way when the coordinator restarted gets its full grace period again.
   if (job.current.stop && !job.current.nothing_desired && job.current.drop_at == absl::InfiniteFuture()) {
     job.current.drop_at = turn.now + StopGrace(job);
     job.current.drop_by = turn.now + MaxStopGrace(job);
@@ -174,7 +174,7 @@ void MarkOverdue(Turn& turn) {
     ScheduleWhereAvoidanceEnds(turn, job);
     if (turn.now - job.waiting_since < kOvertakeLimit || !turn.state.overdue.insert(index).second) continue;
     turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(kOvertakeLimit),
-                           ": later jobs no longer take slots it could use"));
+                           ": later jobs no longer get slots that it could use"));
     turn.ScheduleAll();
   }
 }

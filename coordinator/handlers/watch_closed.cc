@@ -6,7 +6,7 @@ namespace trainyard {
 
 void Run(Turn& turn, WatchClosed& event) {
   auto it = turn.state.jobs.find(event.job);
-  if (it != turn.state.jobs.end()) it->second.waiting.erase(event.watch);
+  if (it != turn.state.jobs.end()) it->second.waiting_watchers.erase(event.watch);
 }
 
 }  // namespace trainyard

@@ -25,7 +25,7 @@ void Run(Turn& turn, WatchJob& event) {
   if (auto batch = MakeWatchBatch(job, event.watch, event.position)) {
     turn.Emit(*std::move(batch));
   } else {
-    job.waiting[event.watch] = event.position;
+    job.waiting_watchers[event.watch] = event.position;
   }
 }
 

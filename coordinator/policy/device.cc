@@ -19,7 +19,7 @@ std::string ReasonAgainstGpus(const DeviceHost& host, bool needs_bfloat16) {
   if (needs_bfloat16 && host.compute_major < kBfloat16Major) {
     return absl::StrCat("a GPU of ", name, " does not compute in bf16, which the job requests");
   }
-  if (!host.others.empty()) return absl::StrCat("the GPUs of ", name, " may be in use by ", host.others);
+  if (!host.other_jobs.empty()) return absl::StrCat("the GPUs of ", name, " may be in use by ", host.other_jobs);
   return "";
 }
 

@@ -18,7 +18,7 @@ struct DeviceHost {
   std::string cuda_note;  // why trainers cannot use them; empty: they can
   // "job ab12": other jobs that may use the GPUs. A rank chooses its GPU by its number among the job's ranks of a host,
   // so two jobs would choose the same one.
-  std::string others;
+  std::string other_jobs;
   uint32_t compute_major = 0;  // of the weakest GPU; 0: not reported
 };
 

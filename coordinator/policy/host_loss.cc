@@ -10,10 +10,10 @@ namespace {
 std::string Rounded(absl::Duration time) { return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(100))); }
 
 HostLossDecision Lost(const HostLossFacts& facts, DecisionRule rule, absl::string_view why) {
-  return {
-      .lost = true,
-      .rule = rule,
-      .reason = absl::StrCat("host ", facts.host, " is lost: no contact for ", Rounded(facts.silent), ", and ", why)};
+  return {.lost = true,
+          .rule = rule,
+          .reason =
+              absl::StrCat("host ", facts.host, " is lost: no contact for ", Rounded(facts.silent_for), ", and ", why)};
 }
 
 HostLossDecision Kept(std::string why) {
@@ -51,7 +51,7 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
 }  // namespace
 
 HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
-  if (facts.silent <= facts.lease) return Kept("its lease has not expired");
+  if (facts.silent_for <= facts.lease) return Kept("its lease has not expired");
   if (facts.none_reachable_for > absl::ZeroDuration() && facts.none_reachable_for >= facts.abandon_after) {
     return Lost(facts, DecisionRule::kAbandon,
                 absl::StrCat("no host of the job was reachable for ", Rounded(facts.none_reachable_for),

@@ -46,7 +46,7 @@ struct PeerRank {
 
 struct HostLossFacts {
   absl::string_view host;
-  absl::Duration silent;  // time since the last contact
+  absl::Duration silent_for;  // time since the last contact
   absl::Duration lease;
   bool forming = false;        // PLACED or STARTING
   bool ending = false;         // the group is being ended

@@ -61,7 +61,7 @@ std::string DescribeWaiting(const PlacementFacts& facts) {
   }
   std::set<std::string> attached;
   for (const HostSlots& host : facts.hosts) attached.insert(host.name.value());
-  for (const std::string& name : facts.only) {
+  for (const std::string& name : facts.allowed) {
     if (attached.count(name) == 0) missing.push_back(name);
   }
   std::string text =
@@ -100,7 +100,7 @@ void SortByTopology(std::vector<HostSlots>& hosts) {
 
 std::string ReasonAgainstHost(const PlacementFacts& facts, const HostSlots& host) {
   if (facts.excluded.count(host.name.value()) > 0) return "in resources.exclude_hosts";
-  if (!facts.only.empty() && facts.only.count(host.name.value()) == 0) return "not in resources.hosts";
+  if (!facts.allowed.empty() && facts.allowed.count(host.name.value()) == 0) return "not in resources.hosts";
   if (auto avoided = facts.avoided.find(host.name.value()); avoided != facts.avoided.end() && host.unusable.empty()) {
     return avoided->second;
   }

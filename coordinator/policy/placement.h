@@ -42,11 +42,11 @@ struct PlacementFacts {
   bool needs_gpu = false;                  // each rank needs one; a host offers at most as many slots as GPUs
   absl::Span<const HostSlots> hosts = {};  // the reachable ones, sorted by SortByTopology
   std::vector<HostName> previous = {};     // by rank, of the previous generation; empty: there was none
-  std::set<std::string> only = {};         // resources.hosts; empty: any host
+  std::set<std::string> allowed = {};      // resources.hosts; empty: any host
   std::set<std::string> excluded = {};     // resources.exclude_hosts
   // Hosts that recently could not run this job, with the reason: "the checkpoint of step 40 is not in /runs/a".
   std::map<std::string, std::string> avoided = {};
-  bool one_per_host = false;  // a probe of hosts: each host in `only` gets one rank
+  bool one_per_host = false;  // a probe of hosts: each host in `allowed` gets one rank
 };
 
 // The number of ranks of each chosen host, in the order of the hosts. No count is 0.

@@ -6,24 +6,24 @@
 namespace trainyard {
 
 std::vector<HostName> AssignRanks(const RanksByHost& ranks_by_host, const std::vector<HostName>& previous) {
-  size_t world = 0;
-  for (const auto& [host, count] : ranks_by_host) world += count;
-  std::vector<HostName> places(world);
-  std::map<HostName, uint32_t> left(ranks_by_host.begin(), ranks_by_host.end());
-  for (size_t rank = 0; rank < world && rank < previous.size(); ++rank) {
-    auto it = left.find(previous[rank]);
-    if (it == left.end() || it->second == 0) continue;
-    places[rank] = previous[rank];
+  size_t world_size = 0;
+  for (const auto& [host, count] : ranks_by_host) world_size += count;
+  std::vector<HostName> hosts(world_size);
+  std::map<HostName, uint32_t> unassigned(ranks_by_host.begin(), ranks_by_host.end());
+  for (size_t rank = 0; rank < world_size && rank < previous.size(); ++rank) {
+    auto it = unassigned.find(previous[rank]);
+    if (it == unassigned.end() || it->second == 0) continue;
+    hosts[rank] = previous[rank];
     --it->second;
   }
   auto next = ranks_by_host.begin();
-  for (HostName& place : places) {
-    if (!place.empty()) continue;
-    while (left[next->first] == 0) ++next;
-    place = next->first;
-    --left[next->first];
+  for (HostName& host_of_rank : hosts) {
+    if (!host_of_rank.empty()) continue;
+    while (unassigned[next->first] == 0) ++next;
+    host_of_rank = next->first;
+    --unassigned[next->first];
   }
-  return places;
+  return hosts;
 }
 
 }  // namespace trainyard

@@ -81,7 +81,7 @@ std::optional<Failure> ClassifyExit(const EndedRank& ended) {
                                  exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
       }
       if (exit.code() == kExitAborted) {
-        return fail(Failure::KIND_ABORTED, "left: its group was aborted or a peer broke a collective");
+        return fail(Failure::KIND_ABORTED, "exited because its group was aborted or a peer broke a collective");
       }
       if (exit.code() == kExitCannotRun) {
         return fail(Failure::KIND_START, "could not be run (exit code 127); see its output");

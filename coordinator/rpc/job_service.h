@@ -1,5 +1,5 @@
 // JobService: the API for trainctl and other programs. Each call becomes an event, and each answer is a reply of the
-// core. Watch and Logs are streams that the core feeds by id. No decisions are made here.
+// core. Watch and Logs are streams with ids, which the core's effects name. No decisions are made here.
 //
 // Thread-safe: gRPC calls from many threads; effects come from the loop's thread.
 #pragma once

@@ -13,10 +13,11 @@
 namespace trainyard {
 namespace {
 
-// About the cost of a write per host, so that collecting takes as long as sending. Hosts that wait for the values of
-// all ranks are not delayed: when every host has written equally many values, they are sent immediately.
+// Values are collected for this time per host, which is about the cost of a write, so that collecting takes as long as
+// sending. Hosts that wait for the values of all ranks are not delayed: when every host has written equally many values,
+// they are sent immediately.
 constexpr absl::Duration kCollectTimePerHost = absl::Microseconds(10);
-constexpr int kMaxCollectTimes = 20;
+constexpr int kMaxCollectTimes = 20;  // while values keep arriving
 
 absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
 

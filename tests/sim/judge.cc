@@ -191,10 +191,10 @@ void Judge::CheckJob(const Job& job) {
   }
   const History& history = job.history;
   if (history.durable().size() > limits::kDurableEvents || history.reports().size() > limits::kJobEvents ||
-      job.waiting.size() > kWatchersMax) {
+      job.waiting_watchers.size() > kWatchersMax) {
     ReportViolation(invariant::kBounded,
                     absl::StrCat(Name(job), " keeps ", history.durable().size(), " events, ", history.reports().size(),
-                                 " reports and ", job.waiting.size(), " watchers"));
+                                 " reports and ", job.waiting_watchers.size(), " watchers"));
   }
   CheckStateChange(job);
 }

@@ -23,7 +23,7 @@ TEST(DecideDevice, IsCudaOnlyIfEveryHostHasAGpuForEveryRank_AndNamesTheOthers) {
   DeviceHost unusable = WithGpus("w3", 1, 1);
   unusable.cuda_note = "libcuda.so.1 not found";
   DeviceHost busy = WithGpus("w4", 1, 2);
-  busy.others = "job ab12cd34";
+  busy.other_jobs = "job ab12cd34";
   DeviceHost old = WithGpus("w5", 1, 1);
   old.compute_major = 7;
   struct Case {

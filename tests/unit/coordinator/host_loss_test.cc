@@ -24,7 +24,7 @@ PeerRank Waiting() {
 struct Stalled {
   Stalled() : peers(2, Waiting()) {
     facts.host = "w2";
-    facts.silent = absl::Seconds(10);
+    facts.silent_for = absl::Seconds(10);
     facts.lease = absl::Seconds(3);
     facts.reachable_ranks = 2;
     facts.since_progress = absl::Seconds(9);
@@ -41,17 +41,17 @@ struct Stalled {
 
 TEST(HostLoss, SilenceAlone_NeverLosesAHost) {
   Stalled stalled;
-  stalled.facts.silent = absl::Hours(10);
+  stalled.facts.silent_for = absl::Hours(10);
   stalled.facts.since_progress = absl::ZeroDuration();
   EXPECT_FALSE(stalled.Decide().lost) << "its peers complete steps";
 }
 
 TEST(HostLoss, WithinTheLease_NothingIsDecided) {
   Stalled stalled;
-  stalled.facts.silent = stalled.facts.lease;
+  stalled.facts.silent_for = stalled.facts.lease;
   stalled.facts.broken = "rank 0 on w1 reports a broken collective";
   EXPECT_FALSE(stalled.Decide().lost);
-  stalled.facts.silent += absl::Milliseconds(1);
+  stalled.facts.silent_for += absl::Milliseconds(1);
   EXPECT_TRUE(stalled.Decide().lost);
   EXPECT_EQ(stalled.Decide().reason,
             "host w2 is lost: no contact for 3s, and rank 0 on w1 reports a broken collective");
@@ -160,7 +160,7 @@ TEST(HostLoss, EndingGroup_WaitsForReachableRanksFirst) {
 TEST(HostLoss, FormingGroup_WaitsForTheHost_UntilItsPatienceEnds) {
   Stalled stalled;
   stalled.facts.forming = true;
-  stalled.facts.silent = absl::Minutes(5);
+  stalled.facts.silent_for = absl::Minutes(5);
   stalled.facts.since_progress = kFormingPatience - absl::Milliseconds(1);
   EXPECT_FALSE(stalled.Decide().lost);
   stalled.facts.since_progress = kFormingPatience;

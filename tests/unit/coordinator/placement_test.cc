@@ -29,11 +29,11 @@ TEST(Placement, ProbeGetsOneRankOnEachHostItNames) {
   std::vector<HostSlots> hosts = {Slots("w1", 2, 2), Slots("w2", 2, 2), Slots("w3", 2, 0)};
   PlacementFacts facts{.ranks = 2, .needs_gpu = false, .hosts = hosts, .previous = {}};
   facts.one_per_host = true;
-  facts.only = {"w1", "w2"};
+  facts.allowed = {"w1", "w2"};
 
   EXPECT_EQ(Describe(DecidePlacement(facts)), "w1=1 w2=1 ");
 
-  facts.only = {"w1", "w3"};
+  facts.allowed = {"w1", "w3"};
   EXPECT_THAT(Describe(DecidePlacement(facts)), HasSubstr("waits for slots: 2 ranks requested"));
 }
 
@@ -59,8 +59,12 @@ TEST(Placement, IsAllOrNothing_InNameOrder_AndNamesWhatIsMissing) {
       {2, {Slots("a", 2, 2), Slots("b", 2, 1)}, {HostName("b"), HostName("b")}, "a=1 b=1 "},
   };
   for (const Case& c : cases) {
-    PlacementDecision decision = DecidePlacement(
-        {.ranks = c.ranks, .needs_gpu = false, .hosts = c.hosts, .previous = c.previous, .only = {}, .excluded = {}});
+    PlacementDecision decision = DecidePlacement({.ranks = c.ranks,
+                                                  .needs_gpu = false,
+                                                  .hosts = c.hosts,
+                                                  .previous = c.previous,
+                                                  .allowed = {},
+                                                  .excluded = {}});
     EXPECT_EQ(Describe(decision), c.expected);
   }
 }
@@ -68,10 +72,10 @@ TEST(Placement, IsAllOrNothing_InNameOrder_AndNamesWhatIsMissing) {
 TEST(Placement, OnGpus_CountsThem_AndReportsIfThereAreNone) {
   const HostSlots hosts[] = {Slots("a", 4, 4, 0), Slots("b", 4, 4, 2)};
   EXPECT_EQ(Describe(DecidePlacement(
-                {.ranks = 2, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {}, .excluded = {}})),
+                {.ranks = 2, .needs_gpu = true, .hosts = hosts, .previous = {}, .allowed = {}, .excluded = {}})),
             "b=2 ");
   EXPECT_THAT(Describe(DecidePlacement(
-                  {.ranks = 3, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {}, .excluded = {}})),
+                  {.ranks = 3, .needs_gpu = true, .hosts = hosts, .previous = {}, .allowed = {}, .excluded = {}})),
               HasSubstr("found 2 GPUs on 2 hosts"));
 }
 
@@ -100,9 +104,9 @@ TEST(Placement, UnusableHosts_AreSkippedAndNamed) {
 
   facts.ranks = 1;
   facts.excluded = {};
-  facts.only = {"b", "z"};
+  facts.allowed = {"b", "z"};
   EXPECT_EQ(Describe(DecidePlacement(facts)), "b=1 ");
-  facts.only = {"a", "z"};
+  facts.allowed = {"a", "z"};
   EXPECT_THAT(Describe(DecidePlacement(facts)), HasSubstr("every attached host is excluded"));
   EXPECT_THAT(Describe(DecidePlacement(facts)), HasSubstr("hosts of resources.hosts that are not attached: z"));
 }
