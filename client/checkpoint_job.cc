@@ -45,8 +45,8 @@ absl::StatusOr<uint64_t> NewestEvent(Connection& connection, const std::string& 
   return events.events().empty() ? 0 : events.events().rbegin()->sequence();
 }
 
-absl::Status Await(Connection& connection, const v1::Job& job, uint64_t before, const NowOptions& options) {
-  const AwaitedSave awaited(job, before);
+absl::Status Await(Connection& connection, const v1::Job& job, uint64_t last_sequence, const NowOptions& options) {
+  const AwaitedSave awaited(job, last_sequence);
   JobStream stream(connection, job.job_id(), options.reconnect.retry);
   AwaitedSave::Result result = AwaitedSave::Result::kNone;
   v1::Event last;
@@ -79,15 +79,15 @@ absl::Status Await(Connection& connection, const v1::Job& job, uint64_t before, 
 absl::Status Now(const Globals& globals, NowOptions options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals, options.reconnect.connect_wait()));
   ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
-  uint64_t before = 0;
+  uint64_t last_sequence = 0;
   if (options.wait) {
-    ASSIGN_OR_RETURN(before, NewestEvent(*connection, options.job_id));
+    ASSIGN_OR_RETURN(last_sequence, NewestEvent(*connection, options.job_id));
   }
   v1::SaveRequest request;
   request.set_job_id(options.job_id);
   request.set_reason(options.reason);
   ASSIGN_OR_RETURN(v1::Job job, SaveJob(*connection, request));
-  if (options.wait) return Await(*connection, job, before, options);
+  if (options.wait) return Await(*connection, job, last_sequence, options);
   if (options.json) {
     PrintJson(JobJson(job));
   } else {
@@ -165,7 +165,7 @@ absl::Status ShowJobCheckpoint(const Globals& globals, const std::string& name, 
 }
 
 AwaitedSave::Result AwaitedSave::Classify(const v1::Event& event) const {
-  if (event.sequence() <= before_) return Result::kNone;
+  if (event.sequence() <= last_sequence_) return Result::kNone;
   if (event.has_checkpoint() && event.checkpoint().step() >= step_at_request_) return Result::kSaved;
   const uint64_t failed = event.has_notice() ? event.notice().failed_save_step() : 0;
   return failed > 0 && failed >= step_at_request_ ? Result::kFailed : Result::kNone;

@@ -26,15 +26,16 @@ std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, in
 // Decides which event of a job ends the wait for a requested save. Pure.
 class AwaitedSave {
  public:
-  // `job`: the answer to the request; `before`: the sequence number of the newest event before the request.
-  AwaitedSave(const v1::Job& job, uint64_t before) : step_at_request_(job.last_step()), before_(before) {}
+  // `job`: the answer to the request; `last_sequence`: the sequence number of the newest event before the request.
+  AwaitedSave(const v1::Job& job, uint64_t last_sequence)
+      : step_at_request_(job.last_step()), last_sequence_(last_sequence) {}
 
   enum class Result { kNone, kSaved, kFailed };
   Result Classify(const v1::Event& event) const;
 
  private:
   const uint64_t step_at_request_;
-  const uint64_t before_;
+  const uint64_t last_sequence_;
 };
 
 void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen);

@@ -65,8 +65,8 @@ absl::StatusOr<SavedCheckpoint> WriteAndVerify(const Checkpoint& from, ReshardOp
 }
 
 absl::Status Reshard(const Globals& globals, const ReshardFlags& flags) {
-  ASSIGN_OR_RETURN(const std::string given, RunFolderOf(globals, flags.folder));
-  const std::string folder = AbsolutePath(given, WorkingDirectory());
+  ASSIGN_OR_RETURN(const std::string source, RunFolderOf(globals, flags.folder));
+  const std::string folder = AbsolutePath(source, WorkingDirectory());
   const std::string out = AbsolutePath(flags.out, WorkingDirectory());
   if (out == folder) return absl::InvalidArgumentError("--out: must be a different run folder than the input");
   const std::string path = JoinPath(folder, StepFolderName(flags.step));

@@ -177,9 +177,9 @@ class Doctor {
     auto end = stream.Follow(
         [&](const v1::Event& event) {
           if (!event.has_probe()) return;
-          auto at = std::find(result->hosts.begin(), result->hosts.end(), event.probe().host());
-          if (at == result->hosts.end()) return;
-          result->gflops[static_cast<size_t>(at - result->hosts.begin())] = event.probe().matmul_gflops();
+          auto host = std::find(result->hosts.begin(), result->hosts.end(), event.probe().host());
+          if (host == result->hosts.end()) return;
+          result->gflops[static_cast<size_t>(host - result->hosts.begin())] = event.probe().matmul_gflops();
           result->latency_s = std::max(result->latency_s, event.probe().all_reduce_latency_s());
           const double bandwidth = event.probe().all_reduce_bytes_per_s();
           result->bytes_per_s = num_reports == 0 ? bandwidth : std::min(result->bytes_per_s, bandwidth);

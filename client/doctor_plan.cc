@@ -50,10 +50,10 @@ std::map<std::string, double> ProductsOf(const std::vector<ProbeHost>& hosts, co
   for (const Results* round : {&first, &second}) {
     for (const ProbeResult& result : *round) {
       for (size_t i = 0; i < result.gflops.size() && i < result.hosts.size(); ++i) {
-        auto own = cores.find(result.hosts[i]);
-        if (own == cores.end()) continue;
+        auto host_cores = cores.find(result.hosts[i]);
+        if (host_cores == cores.end()) continue;
         double& best = products[result.hosts[i]];
-        best = std::max(best, result.gflops[i] / own->second);
+        best = std::max(best, result.gflops[i] / host_cores->second);
       }
     }
   }

@@ -15,11 +15,11 @@ constexpr size_t kBarColumnsMax = 24;
 
 std::string Bar(double share, size_t columns, const TerminalTraits& traits) {
   const auto filled = static_cast<size_t>(share * static_cast<double>(columns));
-  std::string done, left;
+  std::string done, rest;
   for (size_t i = 0; i < columns; ++i) {
-    absl::StrAppend(i < filled ? &done : &left, traits.unicode ? (i < filled ? "█" : "░") : i < filled ? "#" : ".");
+    absl::StrAppend(i < filled ? &done : &rest, traits.unicode ? (i < filled ? "█" : "░") : i < filled ? "#" : ".");
   }
-  return absl::StrCat(Styled(done, Style::kGood, traits.colour), left);
+  return absl::StrCat(Styled(done, Style::kGood, traits.colour), rest);
 }
 
 }  // namespace
@@ -28,14 +28,15 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
                      const TerminalTraits& traits) {
   const double share =
       steps_total == 0 ? 1 : std::min(1.0, static_cast<double>(step.step()) / static_cast<double>(steps_total));
-  const absl::optional<absl::Duration> left = step.step() < steps_total ? stats.TimeLeft(steps_total) : absl::nullopt;
+  const absl::optional<absl::Duration> time_left =
+      step.step() < steps_total ? stats.TimeLeft(steps_total) : absl::nullopt;
   const std::string percent = absl::StrFormat("%3d %%", static_cast<int>(share * 100));
   // From the most to the least important: if the line is too long, the last parts are dropped first.
   enum Part { kStep, kLoss, kEta, kTokensPerSecond, kLearningRate, kParts };
   std::array<std::string, kParts> parts;
   parts[kStep] = absl::StrCat("step ", step.step(), "/", steps_total);
   parts[kLoss] = absl::StrFormat("loss %.4f", step.loss());
-  parts[kEta] = left.has_value() ? absl::StrCat("ETA ", DurationText(*left)) : "";
+  parts[kEta] = time_left.has_value() ? absl::StrCat("ETA ", DurationText(*time_left)) : "";
   parts[kTokensPerSecond] = absl::StrCat(Amount(stats.RecentTokensPerSecond()), " tokens/s");
   parts[kLearningRate] = absl::StrFormat("lr %.1e", step.lr());
   // Leave the last column free: some terminals wrap a line that fills it.

@@ -23,10 +23,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Adds up the sizes of text files until `enough` bytes are found, and finds files that cannot be read.
+// Adds up the sizes of text files until `enough_bytes` are found, and finds files that cannot be read.
 class TextSurvey {
  public:
-  explicit TextSurvey(uint64_t enough) : enough_(enough) {}
+  explicit TextSurvey(uint64_t enough_bytes) : enough_bytes_(enough_bytes) {}
 
   uint64_t bytes() const { return bytes_; }
 
@@ -38,14 +38,14 @@ class TextSurvey {
     if (entry.find_first_of("*?[") == std::string::npos) return absl::StrCat(entry, " does not exist");
     glob_t matches = {};
     int result = glob(entry.c_str(), 0, nullptr, &matches);
-    std::string wrong;
-    if (result == GLOB_NOMATCH) wrong = absl::StrCat(entry, " matches no file");
-    if (result != 0 && result != GLOB_NOMATCH) wrong = absl::StrCat(entry, " cannot be expanded");
-    for (size_t i = 0; i < matches.gl_pathc && wrong.empty() && bytes_ < enough_; ++i) {
-      if (stat(matches.gl_pathv[i], &st) == 0) wrong = CheckPath(matches.gl_pathv[i], st, /*is_entry=*/false);
+    std::string problem;
+    if (result == GLOB_NOMATCH) problem = absl::StrCat(entry, " matches no file");
+    if (result != 0 && result != GLOB_NOMATCH) problem = absl::StrCat(entry, " cannot be expanded");
+    for (size_t i = 0; i < matches.gl_pathc && problem.empty() && bytes_ < enough_bytes_; ++i) {
+      if (stat(matches.gl_pathv[i], &st) == 0) problem = CheckPath(matches.gl_pathv[i], st, /*is_entry=*/false);
     }
     globfree(&matches);
-    return wrong;
+    return problem;
   }
 
  private:
@@ -60,15 +60,15 @@ class TextSurvey {
     const uint64_t before = bytes_;
     std::error_code error;
     fs::recursive_directory_iterator it(path, error), end;
-    for (; !error && it != end && bytes_ < enough_; it.increment(error)) {
+    for (; !error && it != end && bytes_ < enough_bytes_; it.increment(error)) {
       std::error_code ignored;
       if (it->is_regular_file(ignored)) bytes_ += it->file_size(ignored);
     }
     if (error) return absl::StrCat(path, " cannot be read: ", error.message());
-    return bytes_ == before && bytes_ < enough_ ? absl::StrCat(path, " contains no text") : "";
+    return bytes_ == before && bytes_ < enough_bytes_ ? absl::StrCat(path, " contains no text") : "";
   }
 
-  const uint64_t enough_;
+  const uint64_t enough_bytes_;
   uint64_t bytes_ = 0;
 };
 
@@ -80,15 +80,15 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
   const double validation = data.has_validation() ? data.validation() : 0.05;
   const bool evaluates = spec.train().evaluate().every_steps() > 0 && validation > 0;
   // The training part and the validation part must each contain a sample; the 2 covers the rounding of the split.
-  double enough = static_cast<double>(sample) / (1 - validation) + 2;
-  if (evaluates) enough = std::max(enough, static_cast<double>(sample) / validation + 2);
-  TextSurvey survey(static_cast<uint64_t>(enough) + 1);
+  double enough_bytes = static_cast<double>(sample) / (1 - validation) + 2;
+  if (evaluates) enough_bytes = std::max(enough_bytes, static_cast<double>(sample) / validation + 2);
+  TextSurvey survey(static_cast<uint64_t>(enough_bytes) + 1);
   bool all_readable = true;
   for (const std::string& entry : data.text()) {
-    std::string wrong = survey.CheckEntry(entry);
-    if (wrong.empty()) continue;
+    std::string problem = survey.CheckEntry(entry);
+    if (problem.empty()) continue;
     all_readable = false;
-    problems->AddError(positions, "train.data.text", wrong);
+    problems->AddError(positions, "train.data.text", problem);
   }
   if (!all_readable || data.text_size() == 0) return;
   const auto bytes = static_cast<double>(survey.bytes());
@@ -112,21 +112,21 @@ void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Pr
   const std::string& path = spec.train().model().init_from();
   if (path.empty()) return;
   struct stat st;
-  std::string wrong;
+  std::string problem;
   if (stat(path.c_str(), &st) != 0) {
-    wrong = errno == ENOENT ? " does not exist" : absl::StrCat(" cannot be read: ", strerror(errno));
+    problem = errno == ENOENT ? " does not exist" : absl::StrCat(" cannot be read: ", strerror(errno));
   } else if (access(path.c_str(), R_OK) != 0) {
-    wrong = absl::StrCat(" cannot be read: ", strerror(errno));
+    problem = absl::StrCat(" cannot be read: ", strerror(errno));
   } else if (S_ISREG(st.st_mode)) {
     char begin[9] = {};
     std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
     if (begin[8] != '{') {
-      wrong = " is not a safetensors file: such a file begins with the length of its header in 8 bytes and a '{'";
+      problem = " is not a safetensors file: such a file begins with the length of its header in 8 bytes and a '{'";
     }
   } else if (!S_ISDIR(st.st_mode)) {
-    wrong = " is neither a safetensors file nor a checkpoint's folder";
+    problem = " is neither a safetensors file nor a checkpoint's folder";
   }
-  if (!wrong.empty()) problems->AddError(positions, "train.model.init_from", absl::StrCat(path, wrong));
+  if (!problem.empty()) problems->AddError(positions, "train.model.init_from", absl::StrCat(path, problem));
 }
 
 void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems) {

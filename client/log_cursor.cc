@@ -2,9 +2,9 @@
 
 namespace trainyard::client {
 
-void LogCursor::Push(const std::string& text, std::deque<std::string>* last) {
-  last->push_back(text);
-  if (last->size() > kWindow) last->pop_front();
+void LogCursor::Push(const std::string& text, std::deque<std::string>* window) {
+  window->push_back(text);
+  if (window->size() > kWindow) window->pop_front();
 }
 
 void LogCursor::RecordShown(const v1::LogLine& line) { Push(line.text(), &last_[KeyOf(line)]); }

@@ -58,7 +58,7 @@ class LogCursor {
 
  private:
   static Key KeyOf(const v1::LogLine& line) { return {line.generation(), line.rank(), line.is_stderr()}; }
-  static void Push(const std::string& text, std::deque<std::string>* last);
+  static void Push(const std::string& text, std::deque<std::string>* window);
 
   std::map<Key, std::deque<std::string>> last_;  // the lines shown last, at most kWindow
   std::map<Key, uint64_t> skip_;                 // how many lines IsNew still skips

@@ -97,14 +97,14 @@ absl::Status Logs(const Globals& globals, LogsOptions options) {
   }
   LogCursor cursor;
   Retry retry(options.reconnect.retry);
-  bool any = false;
+  bool any_line_shown = false;
   absl::Status status = ReadLogs(*connection, options, options.tail, true, [&](const v1::LogLine& line) {
-    any = true;
+    any_line_shown = true;
     cursor.RecordShown(line);
     ShowLine(line, options);
   });
   // Before the first line, report immediately that the job's hosts are unreachable, as without --follow.
-  if (!any) return status;
+  if (!any_line_shown) return status;
   while (IsUnanswered(status)) {
     if (!retry.is_unanswered()) Say(absl::StrCat(status.message(), "; trying again"));
     absl::optional<absl::Duration> wait = retry.Failed(absl::Now());

@@ -71,27 +71,27 @@ std::vector<double> ColumnMeans(const Points& points, int width, uint64_t first,
 
 // Interpolates columns without points, so that a short run is a curve too.
 void FillGaps(std::vector<double>* means) {
-  size_t before = 0;
+  size_t previous = 0;
   for (size_t x = 1; x < means->size(); ++x) {
     if (std::isnan((*means)[x])) continue;
-    for (size_t gap = before + 1; gap < x; ++gap) {
-      double share = static_cast<double>(gap - before) / static_cast<double>(x - before);
-      (*means)[gap] = (*means)[before] + share * ((*means)[x] - (*means)[before]);
+    for (size_t gap = previous + 1; gap < x; ++gap) {
+      double share = static_cast<double>(gap - previous) / static_cast<double>(x - previous);
+      (*means)[gap] = (*means)[previous] + share * ((*means)[x] - (*means)[previous]);
     }
-    before = x;
+    previous = x;
   }
 }
 
 void Draw(const std::vector<double>& means, double low, double high, Canvas* canvas) {
-  int y_before = -1;
+  int previous_y = -1;
   for (size_t x = 0; x < means.size(); ++x) {
     double share = high > low ? (high - means[x]) / (high - low) : 0.5;
     int y = std::clamp(static_cast<int>(std::lround(share * (canvas->height() - 1))), 0, canvas->height() - 1);
     // Fill steep pieces, so that the curve is connected.
-    for (int fill = y_before < 0 ? y : std::min(y_before, y); fill <= std::max(y_before, y); ++fill) {
-      if (fill != y_before || y == y_before) canvas->Dot(static_cast<int>(x), fill);
+    for (int fill = previous_y < 0 ? y : std::min(previous_y, y); fill <= std::max(previous_y, y); ++fill) {
+      if (fill != previous_y || y == previous_y) canvas->Dot(static_cast<int>(x), fill);
     }
-    y_before = y;
+    previous_y = y;
   }
 }
 

@@ -32,10 +32,10 @@ class TextProgress final : public Progress {
     const v1::JobSpec& spec = job.spec();
     steps_total_ = spec.train().steps();
     const uint32_t ranks = spec.resources().ranks();
-    std::string what = spec.has_probe() ? std::string("a probe of hosts")
+    std::string work = spec.has_probe() ? std::string("a probe of hosts")
                                         : absl::StrCat(steps_total_, " steps, in ", spec.checkpoint().dir());
     terminal_.Print(
-        absl::StrCat("job ", job.job_id(), " (", spec.name(), "): ", ranks, ranks == 1 ? " rank, " : " ranks, ", what));
+        absl::StrCat("job ", job.job_id(), " (", spec.name(), "): ", ranks, ranks == 1 ? " rank, " : " ranks, ", work));
     for (const v1::ResolvedKey& decision : job.decisions()) {
       terminal_.Print(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
     }
@@ -169,8 +169,8 @@ bool LinePacer::ShouldPrint(uint64_t step, uint64_t steps_total, absl::Time time
 std::string StepLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats) {
   std::string line = absl::StrFormat("step %d/%d  loss %.4f  lr %.1e  %s tokens/s", step.step(), steps_total,
                                      step.loss(), step.lr(), Amount(stats.RecentTokensPerSecond()));
-  absl::optional<absl::Duration> left = stats.TimeLeft(steps_total);
-  if (left.has_value() && step.step() < steps_total) absl::StrAppend(&line, "  ETA ", DurationText(*left));
+  absl::optional<absl::Duration> time_left = stats.TimeLeft(steps_total);
+  if (time_left.has_value() && step.step() < steps_total) absl::StrAppend(&line, "  ETA ", DurationText(*time_left));
   return line;
 }
 

@@ -52,40 +52,41 @@ std::string StatusText(const v1::Job& job, int columns) {
                    job.unconfirmed() ? ", not yet confirmed by all its hosts since the coordinator started" : "",
                    job.unreachable() ? ", none of its hosts can be reached" : "", "\n");
   if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), 2000), "\n");
-  std::vector<std::vector<std::string>> facts;
+  std::vector<std::vector<std::string>> job_rows;
   if (!job.spec().has_probe()) {
     std::string loss = job.last_step() > 0 ? absl::StrFormat(", loss %.4f", job.last_loss()) : "";
-    facts.push_back({"  step", absl::StrCat(job.last_step(), " of ", job.spec().train().steps(), loss)});
+    job_rows.push_back({"  step", absl::StrCat(job.last_step(), " of ", job.spec().train().steps(), loss)});
   }
   std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", plus ", job.planned_restarts(), " requested") : "";
-  facts.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
-                                                job.spec().recovery().max_restarts(), planned)});
+  job_rows.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
+                                                   job.spec().recovery().max_restarts(), planned)});
   if (const v1::CheckpointInfo* newest = NewestConfirmed(job); newest != nullptr) {
-    facts.push_back(
+    job_rows.push_back(
         {"  checkpoint", absl::StrCat("step ", newest->step(), ", ", Printable(newest->path(), kPathBytes))});
   }
   if (job.goodput().total_s() > 0) {
-    facts.push_back({"  goodput", absl::StrFormat("%.1f %% (trainctl goodput %s shows where the rest went)",
-                                                  100 * GoodputShare(job.goodput()), job.job_id())});
+    job_rows.push_back({"  goodput", absl::StrFormat("%.1f %% (trainctl goodput %s shows where the rest went)",
+                                                     100 * GoodputShare(job.goodput()), job.job_id())});
   }
-  if (!job.spec().has_probe()) facts.push_back({"  run folder", Printable(job.spec().checkpoint().dir(), kPathBytes)});
-  absl::StrAppend(&text, Table(facts, columns));
+  if (!job.spec().has_probe())
+    job_rows.push_back({"  run folder", Printable(job.spec().checkpoint().dir(), kPathBytes)});
+  absl::StrAppend(&text, Table(job_rows, columns));
   if (job.ranks_size() == 0) return text;
-  std::vector<std::vector<std::string>> rows = {
+  std::vector<std::vector<std::string>> rank_rows = {
       {"RANK", "HOST", "PHASE", "FOR", "LAST STEP", "COMPUTE", "WAITED", "REPORT AGE", "PID", "WAITS IN", "EXIT"}};
   for (const v1::RankStatus& rank : job.ranks()) {
     const bool ended = !rank.exit().empty();
-    rows.push_back({absl::StrCat(rank.rank()), Printable(rank.host(), 253),
-                    absl::StrCat(Printable(rank.phase(), 40), rank.straggler() ? " (straggler)" : ""),
-                    ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
-                    rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
-                    rank.compute_s() > 0 ? absl::StrFormat("%.0f %%", 100 * rank.wait_share()) : "-",
-                    DurationText(absl::Seconds(rank.last_report_age_s())),
-                    rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
-                    rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80),
-                    absl::StrCat(Printable(rank.exit(), 200), UsageText(rank))});
+    rank_rows.push_back({absl::StrCat(rank.rank()), Printable(rank.host(), 253),
+                         absl::StrCat(Printable(rank.phase(), 40), rank.straggler() ? " (straggler)" : ""),
+                         ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
+                         rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
+                         rank.compute_s() > 0 ? absl::StrFormat("%.0f %%", 100 * rank.wait_share()) : "-",
+                         DurationText(absl::Seconds(rank.last_report_age_s())),
+                         rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
+                         rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80),
+                         absl::StrCat(Printable(rank.exit(), 200), UsageText(rank))});
   }
-  return absl::StrCat(text, "\n", Table(rows, columns), MemoryText(job, columns));
+  return absl::StrCat(text, "\n", Table(rank_rows, columns), MemoryText(job, columns));
 }
 
 void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {

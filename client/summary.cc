@@ -55,10 +55,10 @@ int FailedRank(const v1::Job& job) {
   for (const v1::RankStatus& rank : job.ranks()) {
     // "rank 1" but not "rank 12".
     std::string name = absl::StrCat("rank ", rank.rank());
-    size_t at = job.reason().find(name);
-    if (at == std::string::npos) continue;
-    size_t after = at + name.size();
-    if (after >= job.reason().size() || !absl::ascii_isdigit(job.reason()[after])) return static_cast<int>(rank.rank());
+    size_t begin = job.reason().find(name);
+    if (begin == std::string::npos) continue;
+    size_t end = begin + name.size();
+    if (end >= job.reason().size() || !absl::ascii_isdigit(job.reason()[end])) return static_cast<int>(rank.rank());
   }
   for (const v1::RankStatus& rank : job.ranks()) {
     if (!rank.exit().empty() && rank.exit() != "exit code 0") return static_cast<int>(rank.rank());

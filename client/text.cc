@@ -23,11 +23,11 @@ size_t Width(absl::string_view text) {
 
 // Length in bytes of the first `columns` code points of `text`.
 size_t BytesOf(absl::string_view text, size_t columns) {
-  size_t at = 0;
-  for (size_t used = 0; at < text.size(); ++at) {
-    if (StartsCharacter(text[at]) && used++ == columns) break;
+  size_t bytes = 0;
+  for (size_t used = 0; bytes < text.size(); ++bytes) {
+    if (StartsCharacter(text[bytes]) && used++ == columns) break;
   }
-  return at;
+  return bytes;
 }
 
 // Length in bytes of the escape sequence at the start of `text` (ECMA-48).

@@ -65,8 +65,8 @@ def check_restores(events):
 
 
 def assert_no_leftovers(run_folder):
-    left = {path.name for path in pathlib.Path(run_folder).iterdir()} - FILES_OF_A_RUN
-    assert all(name.startswith("step-") and "." not in name for name in left), left
+    leftovers = {path.name for path in pathlib.Path(run_folder).iterdir()} - FILES_OF_A_RUN
+    assert all(name.startswith("step-") and "." not in name for name in leftovers), leftovers
 
 
 @pytest.mark.slow

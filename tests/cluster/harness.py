@@ -89,10 +89,10 @@ def job_document(text, **keys):
     }
     for path, value in keys.items():
         *parents, leaf = path.split("__")
-        at = document
+        node = document
         for parent in parents:
-            at = at.setdefault(parent, {})
-        at[leaf] = value
+            node = node.setdefault(parent, {})
+        node[leaf] = value
     return document
 
 

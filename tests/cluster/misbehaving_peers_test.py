@@ -68,15 +68,15 @@ class StubDaemon:
 
 @pytest.fixture
 def stub_daemon(one_host):
-    made = []
+    daemons = []
 
     def make(*arguments, **options):
-        made.append(StubDaemon(one_host, *arguments, **options))
-        return made[-1]
+        daemons.append(StubDaemon(one_host, *arguments, **options))
+        return daemons[-1]
 
     yield make
-    for stub in made:
-        stub.close()
+    for daemon in daemons:
+        daemon.close()
 
 
 def memory_bytes(program):

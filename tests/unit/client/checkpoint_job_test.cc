@@ -81,7 +81,7 @@ TEST(CheckpointJob, NewestConfirmed_SkipsGrantedCheckpoints) {
 
 TEST(CheckpointJob, Wait_EndsWithASaveNotOlderThanTheRequest) {
   using Result = AwaitedSave::Result;
-  const AwaitedSave awaited(JobWithSaves(), /*before=*/9);
+  const AwaitedSave awaited(JobWithSaves(), /*last_sequence=*/9);
 
   EXPECT_EQ(awaited.Classify(Saved(8, 60)), Result::kNone) << "recorded before the request";
   EXPECT_EQ(awaited.Classify(Saved(10, 56)), Result::kNone) << "in progress at the time of the request";

@@ -277,8 +277,8 @@ v1::LogLine Line(uint32_t rank, const std::string& text, bool is_stderr = false)
 }
 
 // The lines of `all` shown after a lost connection, then those of `all` and `later` in the stream that follows.
-std::vector<std::string> Resumed(LogCursor& cursor, const std::vector<v1::LogLine>& all,
-                                 const std::vector<v1::LogLine>& later) {
+std::vector<std::string> LinesAfterReconnect(LogCursor& cursor, const std::vector<v1::LogLine>& all,
+                                             const std::vector<v1::LogLine>& later) {
   std::vector<std::string> shown;
   LogCursor::Search search = cursor.Resume();
   for (const v1::LogLine& line : all) search.Add(line);
@@ -299,12 +299,13 @@ TEST(LogCursor, AfterReconnect_EveryLineIsShownOnce) {
   cursor.RecordShown(Line(1, "x"));
 
   EXPECT_THAT(
-      Resumed(cursor,
-              {Line(0, "a"), Line(0, "b"), Line(0, "a"), Line(1, "x"), Line(0, "c"), Line(1, "y"), Line(2, "z")},
-              {Line(0, "d")}),
+      LinesAfterReconnect(
+          cursor, {Line(0, "a"), Line(0, "b"), Line(0, "a"), Line(1, "x"), Line(0, "c"), Line(1, "y"), Line(2, "z")},
+          {Line(0, "d")}),
       ElementsAre("c", "y", "z", "d"));
   // The same after a second lost connection.
-  EXPECT_THAT(Resumed(cursor, {Line(0, "a"), Line(0, "b"), Line(0, "a"), Line(0, "c"), Line(0, "d"), Line(0, "e")}, {}),
+  EXPECT_THAT(LinesAfterReconnect(
+                  cursor, {Line(0, "a"), Line(0, "b"), Line(0, "a"), Line(0, "c"), Line(0, "d"), Line(0, "e")}, {}),
               ElementsAre("e"));
 }
 
@@ -314,21 +315,21 @@ TEST(LogCursor, Tail_IsFoundInTheStoredOutput) {
   std::vector<v1::LogLine> all;
   for (int i = 0; i < 12; ++i) all.push_back(Line(0, "step " + std::to_string(i)));
 
-  EXPECT_THAT(Resumed(cursor, all, {}), ElementsAre("step 10", "step 11"));
+  EXPECT_THAT(LinesAfterReconnect(cursor, all, {}), ElementsAre("step 10", "step 11"));
 }
 
 TEST(LogCursor, IfTheShownLinesAreNoLongerStored_AllLinesAreNew) {
   LogCursor cursor;
   cursor.RecordShown(Line(0, "long gone"));
 
-  EXPECT_THAT(Resumed(cursor, {Line(0, "p"), Line(0, "q")}, {}), ElementsAre("p", "q"));
+  EXPECT_THAT(LinesAfterReconnect(cursor, {Line(0, "p"), Line(0, "q")}, {}), ElementsAre("p", "q"));
 }
 
 TEST(LogCursor, StreamsOfARank_HaveSeparatePositions) {
   LogCursor cursor;
   cursor.RecordShown(Line(0, "out", false));
 
-  EXPECT_THAT(Resumed(cursor, {Line(0, "out", true), Line(0, "out", false)}, {}), ElementsAre("out"));
+  EXPECT_THAT(LinesAfterReconnect(cursor, {Line(0, "out", true), Line(0, "out", false)}, {}), ElementsAre("out"));
 }
 
 }  // namespace
