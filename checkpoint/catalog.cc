@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "checkpoint/lease.h"
 #include "checkpoint/manifest_file.h"
@@ -91,6 +92,19 @@ bool IsFinite(const std::string& path) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& path,
+                                                                   std::vector<std::string>& skipped) {
+  if (!FileExists(path)) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
+  if (FileExists(JoinPath(path, kManifestName))) return Checkpoint::Open(path);
+  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path));
+  skipped.insert(skipped.end(), found.damaged.begin(), found.damaged.end());
+  if (found.checkpoint != nullptr) return std::move(found.checkpoint);
+  if (found.damaged.empty()) {
+    return absl::NotFoundError(absl::StrCat(path, " is not a checkpoint and contains no step-* folder"));
+  }
+  return absl::DataLossError(absl::StrCat("no checkpoint in ", path, " is good: ", absl::StrJoin(found.damaged, "; ")));
+}
 
 absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) {
   ASSIGN_OR_RETURN(std::unique_ptr<CheckpointLease> lease, CheckpointLease::ToRemove(path));

@@ -59,6 +59,11 @@ struct FindOptions {
 // Finds the newest checkpoint that is undamaged and contains only finite values.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options = {});
 
+// Opens the checkpoint at `path`, or the one that FindCheckpoint finds if `path` is a run folder; adds to `skipped` why
+// newer ones were not used, a sentence each. Fails with NotFound if there is none, with DataLoss if none is good.
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& path,
+                                                                   std::vector<std::string>& skipped);
+
 // Removes a checkpoint, or the remains of one. Renames it first, so that a crash in the middle leaves a partial and not
 // a checkpoint that looks damaged. Fails with Unavailable if a process reads it, and with errors of the file system.
 absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system);

@@ -33,19 +33,18 @@ struct ConvertOptions {
 // Opens a checkpoint by its path, or the requested or newest good one of a run folder.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ConvertOptions& options) {
   const std::string path = AbsolutePath(options.from, WorkingDirectory());
-  if (!FileExists(path)) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
-  if (FileExists(JoinPath(path, kManifestName))) {
-    if (!options.step.has_value()) return Checkpoint::Open(path);
+  if (options.step.has_value()) {
+    if (!FileExists(JoinPath(path, kManifestName))) {
+      return Checkpoint::Open(JoinPath(path, StepFolderName(*options.step)));
+    }
     return absl::InvalidArgumentError(absl::StrCat("--step: ", path, " is a checkpoint, not a run folder"));
   }
-  if (options.step.has_value()) return Checkpoint::Open(JoinPath(path, StepFolderName(*options.step)));
-  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path));
-  for (const std::string& damaged : found.damaged) Say(damaged);
-  if (found.checkpoint != nullptr) return std::move(found.checkpoint);
-  if (found.damaged.empty()) {
-    return absl::NotFoundError(absl::StrCat(path, " is not a checkpoint and contains no step-* folder"));
+  std::vector<std::string> skipped;
+  absl::StatusOr<std::unique_ptr<Checkpoint>> opened = OpenCheckpointOrNewest(path, skipped);
+  if (opened.ok()) {
+    for (const std::string& reason : skipped) Say(reason);
   }
-  return absl::DataLossError(absl::StrCat("every checkpoint in ", path, " is damaged or not finite"));
+  return opened;
 }
 
 absl::StatusOr<ModelSizes> SizesOf(const Checkpoint& checkpoint) {

@@ -209,17 +209,17 @@ DataSizes DataSizesOf(const v1::Parallel& parallel, uint64_t ranks) {
   return {.shard = ranks, .replicate = 1};
 }
 
-DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t ranks) {
+DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t data_ranks) {
   DealShape deal{.micro_batches = global / micro};
-  deal.rounds = (deal.micro_batches + ranks - 1) / ranks;
-  deal.idle = deal.rounds * ranks - deal.micro_batches;
+  deal.rounds = (deal.micro_batches + data_ranks - 1) / data_ranks;
+  deal.idle = deal.rounds * data_ranks - deal.micro_batches;
   return deal;
 }
 
-uint64_t AutoMicro(uint64_t global, uint64_t ranks) {
+uint64_t AutoMicro(uint64_t global, uint64_t data_ranks) {
   uint64_t best = 1;
   for (uint64_t d : DivisorsOf(global)) {
-    const DealShape candidate = DealShapeOf(global, d, ranks), current = DealShapeOf(global, best, ranks);
+    const DealShape candidate = DealShapeOf(global, d, data_ranks), current = DealShapeOf(global, best, data_ranks);
     // Compares the shares of idle time without division; of equal shares the larger micro-batch wins.
     if (candidate.idle * current.rounds <= current.idle * candidate.rounds) best = d;
   }

@@ -23,19 +23,19 @@ struct DataSizes {
 // REQUIRES: CheckParallel finds no error.
 DataSizes DataSizesOf(const v1::Parallel& parallel, uint64_t ranks);
 
-// How the global / micro micro-batches of a step are assigned to the ranks: one per rank in each round, and the last
-// round may leave ranks idle.
+// How the global / micro micro-batches of a step are assigned to the data ranks: one per rank in each round, and the
+// last round may leave ranks idle. All ranks of a job are data ranks, because `parallel` has no other axes.
 struct DealShape {
   uint64_t micro_batches = 0;
   uint64_t rounds = 0;
   uint64_t idle = 0;  // ranks without a micro-batch in the last round
 };
-// REQUIRES: micro divides global; ranks > 0.
-DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t ranks);
+// REQUIRES: micro divides global; data_ranks > 0.
+DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t data_ranks);
 
 // Returns the value for `train.batch.micro: auto`: the divisor of `global` with the smallest share of idle time, the
 // largest of equal ones.
-uint64_t AutoMicro(uint64_t global, uint64_t ranks);
+uint64_t AutoMicro(uint64_t global, uint64_t data_ranks);
 
 // `ranks` 0: unknown. As for ValidateJob, defaults are not applied yet.
 void CheckParallel(const v1::JobSpec& spec, uint64_t ranks, const Positions& positions, Problems* problems);

@@ -8,10 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "checkpoint/catalog.h"
-#include "common/files.h"
 #include "common/status_macros.h"
 #include "tokenizers/byte_tokenizer.h"
 #include "worker/link/spec_config.h"
@@ -20,18 +17,6 @@
 
 namespace trainyard {
 namespace {
-
-absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path) {
-  if (FileExists(JoinPath(path, kManifestName))) return Checkpoint::Open(path);
-  if (!FileExists(path)) return absl::NotFoundError(absl::StrCat("there is no ", path));
-  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path));
-  if (found.checkpoint != nullptr) return std::move(found.checkpoint);
-  if (found.damaged.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat(path, " holds no checkpoint: it is not one itself, and it has no step-* folders"));
-  }
-  return absl::DataLossError(absl::StrJoin(found.damaged, "; "));
-}
 
 // Returns one of the `top_k` most likely tokens, with a probability proportional to exp(score / temperature).
 int64_t Choose(const std::vector<double>& scores, double temperature, int64_t top_k, std::mt19937_64& random) {
@@ -65,7 +50,8 @@ std::vector<double> NextScores(Model& model, const std::vector<int64_t>& tokens)
 }  // namespace
 
 absl::StatusOr<SampledText> SampleText(const SampleOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options.checkpoint));
+  std::vector<std::string> skipped;  // not printed: the output names the checkpoint that was used
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenCheckpointOrNewest(options.checkpoint, skipped));
   const Manifest& manifest = checkpoint->manifest();
   ASSIGN_OR_RETURN(TrainConfig config, ModelConfigFromSpec(manifest.spec), << checkpoint->path());
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeModel(config));
