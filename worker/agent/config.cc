@@ -54,10 +54,13 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
   app.add_option("--token-file", flags.token_file,
                  "file with the token for the coordinator; its owner is trusted to be the coordinator's user "
                  "(default: the file that a coordinator of this user wrote)");
-  app.add_option("--slots", flags.slots, "trainers this host runs at once (default auto: its GPUs, else 1)");
+  app.add_option(
+      "--slots", flags.slots,
+      "number of trainers that this host runs at the same time (default auto: its GPUs, or 1 if it has none)");
   app.add_option("--name", flags.name, "name of this host in the cluster (default auto: the host name)");
   app.add_option("--state", flags.state,
-                 "folder for trainers' output and records (default: keyed by user, coordinator and name)");
+                 "folder for trainers' output and records (default: one for each coordinator and name, in the user's "
+                 "state folder)");
   app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7072); empty: none");
   app.add_option("--health", flags.health,
                  "host:port of the gRPC health service (default 127.0.0.1:7073); empty: none");

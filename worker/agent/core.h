@@ -37,7 +37,7 @@
 
 namespace trainyard::agent {
 
-// Constant for an incarnation of the daemon, except for the functions, which access the outside.
+// Values that are constant for an incarnation of the daemon, and functions that access randomness and the host.
 struct CoreOptions {
   std::string coordinator;  // as given on the command line, for messages
   std::string host;
@@ -53,7 +53,7 @@ struct CoreOptions {
   std::function<std::string()> make_outbox_id = [] { return std::string("outbox"); };
   // Returns a secret for one trainer.
   std::function<std::string()> make_token;
-  // Returns a number in [0, 1): spreads the dials of many daemons over time.
+  // Returns a random number in [0, 1), which spreads the dials of many daemons over time.
   std::function<double()> random;
   // Returns the address of a network interface of this host. Possible errors: NotFound; the message lists the
   // interfaces.
@@ -84,7 +84,7 @@ class Core {
 
   std::vector<Effect> Handle(Event event, absl::Time now);
 
-  // The latest time for the next Tick.
+  // Returns the latest time for the next Tick.
   absl::Time NextWake() const { return next_wake_; }
 
   CoreStats stats() const;
@@ -99,16 +99,16 @@ class Core {
     int64_t pid = 0;
     // None: the trainer was found when the daemon started, and the coordinator has not decided about it yet.
     std::optional<v1::DesiredTrainer> desired;
-    bool wanted = true;
-    bool killed = false;
-    bool ready = false;
-    bool asked_to_abort = false;
-    bool counted = false;  // counted in starts or adopted
-    absl::Time kill_at = absl::InfiniteFuture();
+    bool wanted = true;                           // by the newest desired state
+    bool killed = false;                          // SIGKILL was sent
+    bool ready = false;                           // it has reported that it is ready to train
+    bool asked_to_abort = false;                  // by a message on its link
+    bool counted = false;                         // counted in starts or adopted
+    absl::Time kill_at = absl::InfiniteFuture();  // when SIGKILL must be sent
 
-    LinkId link;                 // 0: none
-    absl::Time last_message_at;  // when the last message came on this link, or when it was opened
-    bool has_spec = false;
+    LinkId link;                     // 0: none
+    absl::Time last_message_at;      // when the last message came on this link, or when it was opened
+    bool has_spec = false;           // the trainer has received its spec
     bool go_sent = false;            // on this link
     uint64_t stop_sent = 0;          // the newest stop sent on this link
     uint64_t save_sent = 0;          // the newest request for a save sent on this link
@@ -119,7 +119,7 @@ class Core {
     std::optional<v1::TrainerExited> exited;
     absl::Time ended_at;
     bool exit_in_outbox = false;
-    bool exit_reported = false;
+    bool exit_reported = false;  // the coordinator has acknowledged the exit
     ReportBuffer reports;
   };
 

@@ -158,7 +158,7 @@ void Core::On(LinkOpened event) {
   auto at = trainers_.find(id);
   if (at == trainers_.end()) {
     return Emit(
-        CloseLink{event.link, absl::NotFoundError(absl::StrCat("no trainer is wanted here for ", Describe(id)))});
+        CloseLink{event.link, absl::NotFoundError(absl::StrCat("this host has no trainer for ", Describe(id)))});
   }
   Trainer& trainer = at->second;
   if (trainer.token != registration.token()) {
@@ -246,7 +246,8 @@ void Core::On(LinkFact event) {
     // The trainer keeps facts without acknowledgement and sends them again on its next link.
     links_.erase(event.link);
     trainer->link = LinkId();
-    return Emit(CloseLink{event.link, absl::UnavailableError("too much is waiting for the coordinator")});
+    return Emit(CloseLink{
+        event.link, absl::UnavailableError("the daemon's outbox is full: too many facts wait for the coordinator")});
   }
   trainer->last_fact = sequence;
   if (event.fact.has_ready()) trainer->ready = true;

@@ -135,6 +135,7 @@ struct Dial {
 struct HangUp {
   std::string reason;
 };
+// Sends a message on the stream to the coordinator.
 struct SendUp {
   v1::AgentMessage message;
 };
@@ -143,6 +144,7 @@ struct StoreFacts {
   std::string bytes;
   bool replace;  // replace the whole file atomically; otherwise append
 };
+// Sends a message to a trainer.
 struct SendLink {
   LinkId link;
   v1::LinkMessage message;
@@ -151,6 +153,7 @@ struct CloseLink {
   LinkId link;
   absl::Status status;
 };
+// Starts a trainer; ProcessStarted or ProcessEnded follows.
 struct StartProcess {
   v1::DesiredTrainer desired;
   uint32_t threads;
@@ -198,6 +201,7 @@ struct EndGroup {
   GroupId group;
   std::string reason;
 };
+// Sends the logs of the request to the coordinator; LogsEnded follows.
 struct StartLogs {
   v1::LogRequest request;
 };

@@ -36,8 +36,8 @@ struct ProcessTableOptions {
   std::string shim;     // absolute path of trainyard-shim
   std::string trainer;  // absolute path of the trainer
   std::string link;     // path of the daemon's socket
-  // Called on the table's thread before each start. Returns OK, or why no trainer can be started now; the
-  // reason is temporary.
+  // Called on the table's thread before each start. Returns OK, or why no trainer can be started now,
+  // which is temporary.
   std::function<absl::Status()> check = [] { return absl::OkStatus(); };
   // Returns the folder in memory for snapshots; empty: none.
   std::function<std::string()> snapshots = [] { return std::string(); };

@@ -27,7 +27,7 @@ absl::Status ValueCache::Check(const TrainerId& id, const std::string& token) co
   absl::MutexLock lock(&mu_);
   auto at = tokens_.find(id);
   if (at == tokens_.end()) {
-    return absl::NotFoundError(absl::StrCat("no trainer is wanted here for ", Describe(id)));
+    return absl::NotFoundError(absl::StrCat("this host has no trainer for ", Describe(id)));
   }
   if (at->second != token) {
     return absl::PermissionDeniedError(absl::StrCat("the token is not the one ", Describe(id), " was started with"));
@@ -107,8 +107,8 @@ void ValueCache::End(const GroupId& group, const std::string& reason) {
       if (wait.group != group) return std::nullopt;
       return absl::AbortedError(reason);
     });
-    // Some groups that have ended are remembered, so that late callers learn why; for older ones, they learn only that
-    // the trainer is not wanted.
+    // Some groups that have ended are remembered, so that late callers receive the reason; for older groups they
+    // receive only NotFound.
     constexpr size_t kEndedGroupsKept = 64;
     size_t over = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second.over.empty(); });
     for (auto old = groups_.begin(); old != groups_.end() && over > kEndedGroupsKept;) {

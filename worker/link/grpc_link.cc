@@ -126,7 +126,7 @@ void GrpcLink::PollCommunicators(std::function<std::vector<CommunicatorProgress>
 absl::Status GrpcLink::AwaitGo(const std::function<bool()>& interrupted) {
   absl::MutexLock lock(&mu_);
   while (!go_ && aborted_.ok()) {
-    if (interrupted()) return absl::CancelledError("asked to leave before the first step");
+    if (interrupted()) return absl::CancelledError("the rank must leave before the first step");
     changed_.WaitFor(&mu_, absl::Milliseconds(50));
   }
   return aborted_;

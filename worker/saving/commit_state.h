@@ -72,7 +72,7 @@ struct CommitThread::State {
   // `withdrawn`: the save did not fail, but it is no longer wanted.
   void Fail(const CommitTask& task, const absl::Status& why, bool withdrawn = false);
   void Remove(const SaveKey& save);
-  // Removes a save that failed, after recreating the run folder where it is gone (that may be why the save failed).
+  // Removes a save that failed. First recreates the run folder if it was removed, which may be why the save failed.
   void RemoveFailed(const SaveKey& save);
   absl::StatusOr<std::vector<CheckpointPart>> AwaitParts(const SaveKey& save);
   absl::StatusOr<Ready> Complete(CommitTask task);

@@ -3,7 +3,7 @@
 //
 //              due, requested, or to be retried                  every rank has ended its part
 //   [nothing] ------------------------------------> [under way] ------------------------------> [nothing]
-//                                                      | another save comes due: all ranks wait, for a limited time;
+//                                                      | another save is due: all ranks wait, for a limited time;
 //                                                      | after that, or if one is requested: it is queued, and begins
 //                                                      v when the present one has ended
 //

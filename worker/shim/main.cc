@@ -3,9 +3,9 @@
 //   trainyard-shim --dir RANK_FOLDER [--lifeline-fd N]
 //
 // The worker daemon starts it and may be replaced while it runs: the two communicate through files in the rank folder
-// (records.h). The shim reads the trainer's output, waits for its end,
-// kills any process that the trainer leaves behind, and writes how the trainer ended. The trainer never outlives the
-// shim: the kernel kills the trainer when the shim exits.
+// (records.h). The shim reads the trainer's output, waits for its end, kills any process that the trainer leaves
+// behind, and writes how the trainer ended. The trainer never outlives the shim: the kernel kills the trainer when the
+// shim exits.
 //
 // SIGTERM and SIGINT are forwarded to the trainer. The end of the lifeline (a pipe held open by the process that
 // started everything; common/lifeline.h) kills the trainer immediately. The shim links only libc, so that it starts in
@@ -133,7 +133,7 @@ void WritePids(pid_t trainer) {
   writer.Number(kTrainerPid, static_cast<uint64_t>(trainer));
   writer.Number(kTrainerStart, StartTime(trainer));
   int fd = open("pid.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return;  // The daemon then learns of the trainer by its link, and of its end by the exit record.
+  if (fd < 0) return;  // The daemon then has the trainer's link, and later the exit record.
   if (WriteAll(fd, writer.data(), writer.size())) rename("pid.tmp", kPidFile);
   close(fd);
 }
