@@ -11,9 +11,9 @@
 namespace trainyard {
 namespace {
 
-// Fails unless every element of `found_there` is `expected`.
-absl::Status Expect(const at::Tensor& found_there, double expected, absl::string_view operation) {
-  const at::Tensor tensor = found_there.cpu();
+// Fails unless every element of `result` is `expected`.
+absl::Status Expect(const at::Tensor& result, double expected, absl::string_view operation) {
+  const at::Tensor tensor = result.cpu();
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     double found = tensor.const_data_ptr<double>()[i];
     if (found != expected) {

@@ -47,7 +47,7 @@ struct GroupDevice {
 };
 
 struct GroupOptions {
-  // of the group; together with the first member it is the prefix of the group's names in the store
+  // The group's name. Together with the first member it is the prefix of the group's names in the store.
   std::string name = "world";
   // Ranks of the world, in the group's order; empty: all ranks.
   std::vector<int> members = {};

@@ -23,7 +23,7 @@ constexpr int kKeepaliveIdleS = 3;
 constexpr int kKeepaliveIntervalS = 1;
 constexpr int kKeepaliveProbes = 14;
 
-void KeepAlive(int fd) {
+void EnableKeepalive(int fd) {
   const int on = 1;
   // Options that cannot be set leave the connection unchanged.
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -70,7 +70,7 @@ SilenceWatch::SilenceWatch(const std::vector<WatchedConnection>& connections,
                            std::function<void(const std::string& what)> on_silence)
     : on_silence_(std::move(on_silence)) {
   for (const WatchedConnection& connection : connections) {
-    KeepAlive(connection.fd);
+    EnableKeepalive(connection.fd);
     watched_.push_back({.fd = connection.fd, .probe = ReachProbe(connection.fd, connection.probe_port)});
   }
   thread_ = std::thread([this] { Run(); });

@@ -9,9 +9,9 @@
 namespace trainyard {
 namespace {
 
-class Ended final : public Collective {
+class EndedCollective final : public Collective {
  public:
-  explicit Ended(absl::Status status) : status_(std::move(status)) {}
+  explicit EndedCollective(absl::Status status) : status_(std::move(status)) {}
   absl::Status Wait() override { return status_; }
 
  private:
@@ -46,7 +46,7 @@ class SingleCommunicator final : public Communicator {
   std::unique_ptr<Collective> End() {
     absl::MutexLock lock(&mu_);
     if (error_.ok()) ++num_ended_;
-    return std::make_unique<Ended>(error_);
+    return std::make_unique<EndedCollective>(error_);
   }
   std::unique_ptr<Collective> Copy(const at::Tensor& out, const at::Tensor& in) {
     c10::NoGradGuard no_grad;

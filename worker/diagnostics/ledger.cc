@@ -42,7 +42,7 @@ class CountingAllocator final : public at::Allocator {
         new BlockCache({.allocate = c10::alloc_cpu,
                         .free = c10::free_cpu,
                         .size_of = [](const void* block) { return malloc_usable_size(const_cast<void*>(block)); },
-                        .idle = [](int64_t delta) { Ledger::ForProcess().of(MemoryKind::kReserved).Add(delta); }});
+                        .idle = [](int64_t delta) { Ledger::ForProcess().counter(MemoryKind::kReserved).Add(delta); }});
     return *blocks;
   }
 };
@@ -79,12 +79,12 @@ void Ledger::Freed(int64_t bytes) {
 }
 
 void Ledger::Enter(MemoryKind kind, int64_t bytes) {
-  of(kind).Add(bytes);
+  counter(kind).Add(bytes);
   if (CountsAsInUse(kind)) in_use_.Add(bytes);
 }
 
 void Ledger::Leave(MemoryKind kind, int64_t bytes) {
-  of(kind).Correct(-bytes);
+  counter(kind).Correct(-bytes);
   if (CountsAsInUse(kind)) in_use_.Correct(-bytes);
 }
 
@@ -117,7 +117,7 @@ TrackedMemory::~TrackedMemory() {
   ledger_->Leave(kind_, bytes_);
   if (!allocated_) return;
   // The tensor is freed next, or has another owner: from now on it counts as untracked memory.
-  ledger_->of(MemoryKind::kActivations).Correct(bytes_);
+  ledger_->counter(MemoryKind::kActivations).Correct(bytes_);
   ledger_->in_use_.Correct(bytes_);
 }
 
@@ -143,7 +143,7 @@ at::Tensor TrackTensor(Ledger* ledger, MemoryKind kind, TrackedMemory& held, abs
   tracked.bytes_ = tracked.allocated_ ? SizeOf(memory.get_context()) : static_cast<int64_t>(tensor.storage().nbytes());
   // Temporary memory used by `make`: already freed, or owned by other tensors.
   const int64_t other_bytes = allocated_bytes - (tracked.allocated_ ? tracked.bytes_ : 0);
-  ledger->of(MemoryKind::kActivations).Correct(other_bytes);
+  ledger->counter(MemoryKind::kActivations).Correct(other_bytes);
   ledger->in_use_.Correct(other_bytes);
   ledger->Enter(kind, tracked.bytes_);
   held = std::move(tracked);

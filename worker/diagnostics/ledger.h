@@ -99,7 +99,7 @@ class Ledger {
   friend TrackedMemory TrackMemory(Ledger*, MemoryKind, int64_t);
 
   Ledger() = default;
-  PeakCounter& of(MemoryKind kind) { return kinds_[static_cast<int>(kind)]; }
+  PeakCounter& counter(MemoryKind kind) { return kinds_[static_cast<int>(kind)]; }
   static bool CountsAsInUse(MemoryKind kind) { return kind < MemoryKind::kHost; }
   void Allocated(int64_t bytes);
   void Freed(int64_t bytes);

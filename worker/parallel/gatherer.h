@@ -56,6 +56,7 @@ class Gatherer {
     TrackedMemory use = {};
   };
 
+  // Copies the group's shard from host memory to a Staging, which the gather reads. Unstage releases all of `state`.
   at::Tensor Stage(State& state, const FlatGroup& group);
   void Unstage(State& state);
   // Returns, for each group of the unit, the memory that it is gathered into.

@@ -2,7 +2,7 @@
 // of the parameters. The update copies it tile by tile into device memory, runs AdamW over it there, and copies it
 // back; a helper thread copies one tile while another is updated, on a GPU through a stream of its own. On a CPU both
 // memories are the same, but the same path is used: losses are equal to those without offload, bit for bit, and the
-// ledger shows the memory as it would be divided.
+// ledger shows the memory as it would be divided on a GPU.
 //
 //   offload.optimizer    masters (a second copy of the parameters, even if of the same type) and moments
 //   offload.parameters   weights of a rank's shards; those of a unit are copied to the device to be gathered

@@ -46,9 +46,9 @@ Updater::Updater(const FlatGroups& groups, const MeshCommunicators& communicator
 absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bool rejected) {
   ++num_steps_;
   StepOutput output;
-  Agreed agreed{.sum_of_squares = LocalSumOfSquares(), .rejected = rejected};
+  AgreedNorm agreed{.sum_of_squares = LocalSumOfSquares(), .rejected = rejected};
   if (scatters_) {
-    ASSIGN_OR_RETURN(agreed, Agree(agreed));
+    ASSIGN_OR_RETURN(agreed, AgreeOnNorm(agreed));
   }
   if (agreed.rejected) agreed.sum_of_squares = std::numeric_limits<double>::quiet_NaN();
   const GradientScale scale = ComputeGradientScale(agreed.sum_of_squares, input.num_tokens, clip_norm_, seed);
@@ -71,20 +71,20 @@ double Updater::LocalSumOfSquares() const {
   return SumOfSquares(gradients);
 }
 
-absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own) {
-  const bool bad = own.rejected || !std::isfinite(own.sum_of_squares);
+absl::StatusOr<Updater::AgreedNorm> Updater::AgreeOnNorm(AgreedNorm own) {
+  const bool is_rejected = own.rejected || !std::isfinite(own.sum_of_squares);
   at::Tensor terms = at::zeros({3}, at::kDouble);
   double* values = terms.mutable_data_ptr<double>();
   // Counts every shard once: the ranks of other replicas hold the same values.
-  values[0] = bad || communicators_.replicate->rank() != 0 ? 0 : own.sum_of_squares;
-  values[1] = bad ? 1 : 0;
+  values[0] = is_rejected || communicators_.replicate->rank() != 0 ? 0 : own.sum_of_squares;
+  values[1] = is_rejected ? 1 : 0;
   values[2] = static_cast<double>(num_steps_);
   RETURN_IF_ERROR(TimedWait(*communicators_.job->AllReduceSum(terms), clock_, waited_s_)) << "while adding up the norm";
   if (values[2] != static_cast<double>(num_steps_) * communicators_.job->world_size()) {
     return absl::InternalError(absl::StrCat("the ranks are not in the same step: this one is in its step ", num_steps_,
                                             ", the sum over all is ", values[2]));
   }
-  return Agreed{.sum_of_squares = values[0], .rejected = values[1] > 0};
+  return AgreedNorm{.sum_of_squares = values[0], .rejected = values[1] > 0};
 }
 
 absl::Status Updater::StartGathers() {

@@ -45,13 +45,13 @@ class Updater {
   void set_num_updates(uint64_t num_updates) { optimizer_->set_num_steps(num_updates); }
 
  private:
-  struct Agreed {
+  struct AgreedNorm {
     double sum_of_squares = 0;
     bool rejected = false;
   };
 
   double LocalSumOfSquares() const;
-  absl::StatusOr<Agreed> Agree(Agreed own);
+  absl::StatusOr<AgreedNorm> AgreeOnNorm(AgreedNorm own);
   absl::Status StartGathers();
   absl::Status AwaitOldest();
 

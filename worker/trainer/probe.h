@@ -15,7 +15,7 @@ namespace trainyard {
 absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communicator& communicator);
 
 // Runs one rank of a probe from its order to its exit code, as RunRank. A probe has no steps, so it cannot stop between
-// them: a stop or SIGTERM comes after its end, or the daemon kills it after its grace period.
+// them: a stop or SIGTERM takes effect after its end, or the daemon kills it after its grace period.
 // REQUIRES: order.config.probe.
 TrainerExit RunProbe(const StartOrder& order, const RunOptions& options);
 

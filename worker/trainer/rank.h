@@ -48,7 +48,7 @@ struct Rank {
   Communicator& data() { return *groups->data; }
 
   uint64_t restored_step = 0;     // 0: from the beginning
-  uint64_t restored_samples = 0;  // consumed before that
+  uint64_t restored_samples = 0;  // consumed up to that step
   std::string restored_content_hash;
 };
 

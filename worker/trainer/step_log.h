@@ -18,9 +18,9 @@ class StepLog {
   std::string Line(const StepRecord& record, double now_s);
 
  private:
-  static constexpr double kInterval_s = 10;
+  static constexpr double kIntervalS = 10;
   const uint64_t steps_total_;
-  std::optional<double> written_s_;
+  std::optional<double> last_written_s_;
 };
 
 }  // namespace trainyard

@@ -31,6 +31,7 @@ struct TrainResult {
   std::string unsaved;   // rank 0, after the job's last step: why no checkpoint holds it; empty: one does
 };
 
+// The time source of saves, which tests replace.
 struct SaveTime {
   Clock& clock = Clock::GetSteadyClock();
   std::function<void(absl::Duration)> wait = nullptr;  // waits between two tries of the last save; null: sleeps
