@@ -1,7 +1,7 @@
-# For libtrainyard_cuda.so alone (worker/cuda), from the pinned wheels that requirements/full.txt adds: no toolkit of
-# the machine's, no nvcc.
+# Targets for libtrainyard_cuda.so alone (worker/cuda), from the pinned wheels that requirements/full.txt adds. Neither
+# an installed CUDA toolkit nor nvcc is used.
 #   trainyard::torch_cuda   CUDA kernels, c10d with NCCL, NCCL itself
-# Not there while only the wheels of requirements/build.txt are; configured again once they have come.
+# Not defined while only the wheels of requirements/build.txt are installed. CMake runs again when the others appear.
 cmake_path(GET TRAINYARD_TORCH_ROOT PARENT_PATH packages)
 file(GLOB cuda_parts CONFIGURE_DEPENDS
   ${packages}/nvidia/cu13/include/cuda_runtime_api.h
@@ -14,7 +14,7 @@ file(GLOB cuda_parts CONFIGURE_DEPENDS
   ${packages}/nvidia/nccl/lib/libnccl.so.2)
 list(LENGTH cuda_parts num_cuda_parts)
 if(num_cuda_parts LESS 8)
-  message(STATUS "No libtrainyard_cuda.so: ./dev setup full brings what it is made from")
+  message(STATUS "libtrainyard_cuda.so is not built: ./dev setup full installs the wheels that it needs")
   return()
 endif()
 

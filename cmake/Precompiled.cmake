@@ -1,18 +1,19 @@
-# Sets of heavy headers that are compiled once and shared. Every file still includes what it uses; the sets only save
-# the time to parse it. GCC refuses a set whose flags differ from those of the file, and -Werror makes that an error.
+# Sets of large headers that are compiled once and shared by targets. Every file still includes what it uses; the sets
+# only save the time to parse it. GCC rejects a set whose flags differ from those of the file, and -Werror makes that an
+# error.
 #
 #   plain      Abseil and JSON                         the core tier without protobuf
 #   messages   plain and our protobuf messages         the core tier with protobuf
 #   rpc        messages, gRPC and the command line     the control tier
 #   tensors    Abseil and ATen                         the engine tier
 #
-# Each has a twin NAME_testing with GoogleTest for test programs. The functions of Targets.cmake choose the set by the
-# tier of a target; PRECOMPILED names another one.
+# For each set, NAME_testing also contains GoogleTest, for test programs. The functions of Targets.cmake choose the set
+# by the tier of a target; PRECOMPILED names another one.
 find_package(CLI11 REQUIRED)
 find_package(GTest REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(absl REQUIRED)
-file(WRITE ${CMAKE_BINARY_DIR}/empty.cc.new "// Nothing: a target needs a file.\n")
+file(WRITE ${CMAKE_BINARY_DIR}/empty.cc.new "// Empty, because a target needs a source file.\n")
 file(COPY_FILE ${CMAKE_BINARY_DIR}/empty.cc.new ${CMAKE_BINARY_DIR}/empty.cc ONLY_IF_DIFFERENT)
 
 function(_trainyard_precompile name)

@@ -3,10 +3,10 @@
 # trainyard_test(NAME TIER ... SOURCES ... LIBS ...)        -> bin/tests/NAME, run by ctest; label = TIER
 #
 # PRECOMPILED plain|messages|rpc|tensors|none, in any of them, names a header set other than that of its tier
-# (cmake/Precompiled.cmake): it saves half of a clean build and changes nothing else.
+# (cmake/Precompiled.cmake). Precompiled headers halve the time of a clean build and change nothing else.
 #
-# Three link tiers, kept apart here: core (no torch, no gRPC), control (gRPC, no torch), engine (torch; neither gRPC nor
-# protobuf). TIER meeting is for worker/trainer alone, where an engine and a control library meet behind plain C++
+# This file enforces three link tiers: core (no torch, no gRPC), control (gRPC, no torch), engine (torch; neither gRPC
+# nor protobuf). TIER meeting is for worker/trainer alone, where an engine and a control library meet behind plain C++
 # headers.
 include(GoogleTest)
 find_package(GTest REQUIRED)
@@ -62,7 +62,7 @@ function(_trainyard_common name kind)
   endif()
   if(TRAINYARD_UNITY)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TRAINYARD_UNITY})
-    # The classes of a .cc file are those of a header to GCC here.
+    # In a unity build GCC treats a .cc file as a header, and warns of classes whose members have types without linkage.
     target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
@@ -98,7 +98,7 @@ function(trainyard_test name)
   _trainyard_common(${name} _testing)
   _trainyard_program(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
-  # Compiles in four fifths of the time, and the speed of tests does not matter.
+  # Saves a fifth of the compilation time; the speed of tests does not matter.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest GTest::gtest_main)
   add_test(NAME ${name}

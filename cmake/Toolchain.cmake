@@ -1,17 +1,17 @@
-# Compiler, linker and cache settings shared by every target of ours.
+# Settings of compiler, linker and ccache for all our targets.
 set(TRAINYARD_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address,undefined")
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  # The sloppiness is what ccache asks for where headers are precompiled; by dependencies it need not preprocess every
-  # file of a first build twice.
+  # ccache requires this sloppiness for precompiled headers. With CCACHE_DEPEND it uses the dependency file of the
+  # compiler, so it need not preprocess every file of a first build itself.
   set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 ${CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
-# Not mold, which is as fast: Debian's 1.10 makes a program that does not start where a single byte of .tbss (LibTorch's
-# headers bring one) ends a page before .dynamic, and without a read-only stretch some links never end.
+# Not mold, although it is as fast: programs that Debian's 1.10 links do not start if a single byte of .tbss (LibTorch's
+# headers define one) ends a page before .dynamic, and with -z norelro, which avoids that, some links never end.
 find_program(LLD ld.lld)
 if(LLD)
   add_link_options(-fuse-ld=lld)
@@ -23,7 +23,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug")
 else()
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG -g1")
 endif()
-# Garbage collection costs GCC a tenth of its time; it starts once a compilation uses half a gigabyte.
+# GCC spends a tenth of its time on garbage collection, so this delays it until a compilation uses half a gigabyte.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(--param=ggc-min-heapsize=524288)
 endif()
@@ -35,7 +35,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug")
 else()
   set(unity 8)
 endif()
-set(TRAINYARD_UNITY ${unity} CACHE STRING "Source files of a target that are compiled at once; 0: each by itself")
+set(TRAINYARD_UNITY ${unity} CACHE STRING "Number of source files of a target compiled together; 0: each file alone")
 
 if(TRAINYARD_SANITIZE)
   add_compile_options(-fsanitize=${TRAINYARD_SANITIZE} -fno-omit-frame-pointer)
@@ -43,5 +43,5 @@ if(TRAINYARD_SANITIZE)
   add_compile_definitions(TRAINYARD_SANITIZED=1)
 endif()
 
-# Ours only: third-party and generated code is compiled as its makers left it.
+# Only for our code, not for third-party and generated code.
 set(TRAINYARD_WARNINGS -Wall -Wextra -Werror)

@@ -31,16 +31,16 @@ namespace {
 constexpr unsigned kFlags = __tsan_mutex_linker_init;
 
 // Encloses a call that locks the mutex, or that releases it and waits for it.
-class Locking {
+class AnnotatedLock {
  public:
-  explicit Locking(absl::Mutex* mutex) : mutex_(mutex) { __tsan_mutex_pre_lock(mutex_, kFlags); }
-  ~Locking() { __tsan_mutex_post_lock(mutex_, kFlags, 0); }
+  explicit AnnotatedLock(absl::Mutex* mutex) : mutex_(mutex) { __tsan_mutex_pre_lock(mutex_, kFlags); }
+  ~AnnotatedLock() { __tsan_mutex_post_lock(mutex_, kFlags, 0); }
 
  private:
   absl::Mutex* mutex_;
 };
 
-void GiveUp(absl::Mutex* mutex) {
+void AnnotateUnlock(absl::Mutex* mutex) {
   __tsan_mutex_pre_unlock(mutex, kFlags);
   __tsan_mutex_post_unlock(mutex, kFlags);
 }
@@ -48,7 +48,7 @@ void GiveUp(absl::Mutex* mutex) {
 }  // namespace
 
 void Lock(absl::Mutex* self) {
-  Locking locking(self);
+  AnnotatedLock lock(self);
   RealLock(self);
 }
 
@@ -59,14 +59,14 @@ void Unlock(absl::Mutex* self) {
 }
 
 void Await(absl::Mutex* self, const absl::Condition& condition) {
-  GiveUp(self);
-  Locking locking(self);
+  AnnotateUnlock(self);
+  AnnotatedLock lock(self);
   RealAwait(self, condition);
 }
 
 bool AwaitWithTimeout(absl::Mutex* self, const absl::Condition& condition, absl::Duration timeout) {
-  GiveUp(self);
-  Locking locking(self);
+  AnnotateUnlock(self);
+  AnnotatedLock lock(self);
   return RealAwaitWithTimeout(self, condition, timeout);
 }
 

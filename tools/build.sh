@@ -1,6 +1,6 @@
 # Compiles; sourced by ./dev.
 
-# One compilation of a file with torch headers takes up to 1.5 GB: as many at once as cores and memory allow.
+# Prints the number of parallel compilations that cores and memory allow: a file with torch headers needs up to 1.5 GB.
 default_jobs() {
   local cores memory_gib
   cores=$(nproc)
@@ -10,16 +10,16 @@ default_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
-# preset -> its build folder, as CMakePresets.json has it
+# Argument: a preset. Prints its build folder, as CMakePresets.json defines it.
 build_folder() {
   case $1 in
     release) echo build ;;
     dev | asan | tsan) echo "build/$1" ;;
-    *) die_usage "there is no preset '$1'; it is one of release, dev, asan, tsan." ;;
+    *) die_usage "there is no preset '$1'; the presets are release, dev, asan and tsan." ;;
   esac
 }
 
-# preset, targets...; configures first where that has not been done, or was done for a checkout elsewhere
+# Arguments: a preset, and targets. Configures first if the folder is not configured, or for a checkout at another path.
 build() {
   local preset=$1 folder targets=()
   folder=$(build_folder "$preset")
@@ -30,7 +30,7 @@ build() {
     configured=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt")
   fi
   if [[ $configured != "$ROOT" || ! -f $folder/build.ninja ]]; then
-    echo "build: configures preset '$preset' in $folder/"
+    echo "build: configuring preset '$preset' in $folder/"
     mkdir -p "$folder"
     cmake --fresh --preset "$preset" >"$folder/configure.log" 2>&1 || {
       tail -n 30 "$folder/configure.log" >&2
@@ -53,7 +53,7 @@ verb_build() {
         cat <<'TEXT'
 ./dev build [--preset release|dev|asan|tsan] [-j N] [TARGET...]
 
-release (the default) goes to build/, the others to build/<preset>/; programs lie in bin/, tests in bin/tests/.
+release (the default) goes to build/, the others to build/<preset>/; programs are in bin/, tests in bin/tests/.
 dev checks invariants after every event; asan adds address and undefined-behaviour checks, tsan thread checks.
 TEXT
         return ;;
@@ -61,7 +61,7 @@ TEXT
       --preset=*) preset=${1#*=}; shift ;;
       -j) JOBS=${2:-}; shift 2 || die_usage "-j needs a number." ;;
       -j*) JOBS=${1#-j}; shift ;;
-      -*) die_usage "build does not know '$1'; see ./dev build --help." ;;
+      -*) die_usage "build has no option '$1'; see ./dev build --help." ;;
       *) targets+=("$1"); shift ;;
     esac
   done

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs `cmake --build` and shows on one line what was done, how many steps are left and about how long they will take.
+"""Runs `cmake --build` and shows the progress on one line: the last step, the number of steps, and the time left.
 
     build_progress.py BUILD_FOLDER JOBS [TARGET...]
 
-For a terminal; ./dev build calls it only there. An estimate weighs each step that ninja is about to run by what the
-same step took last time, or, in a first build, by what such a step takes on most machines; the pace of this machine is
-learnt as the steps end.
+For terminals; ./dev build calls it only there. The estimate adds up the expected times of the steps that ninja is about
+to run: the time of the same step in the last build or, in a first build, a typical time for its kind. The sum is scaled
+by the speed of this machine, which is measured while steps end.
 """
 import os
 import re
@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 
-# Seconds of one core, for a step that this build folder has not run yet: the first pattern that its description
-# matches.
+# Typical seconds on one core of a step that this build folder has not run yet, by the first pattern that matches its
+# description.
 KINDS = (
     (re.compile(r"\.gch$"), 10.0),
     (re.compile(r"Unity/unity_\d+_cxx\.cxx\.o$"), 12.0),
@@ -23,12 +23,12 @@ KINDS = (
     (re.compile(r"\.o$"), 4.0),
     (re.compile(r"^Linking"), 0.6),
 )
-OTHERS = 0.2
+OTHER_STEPS = 0.2
 STATUS = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
 
 
 def read_log(folder):
-    """Output -> seconds that its step took last."""
+    """Returns the seconds of the last run of each step, by its output."""
     seconds = {}
     try:
         with open(os.path.join(folder, ".ninja_log"), encoding="utf-8") as log:
@@ -41,17 +41,17 @@ def read_log(folder):
     return seconds
 
 
-def weigh(description, log):
+def expected_seconds(description, log):
     output = description.rsplit(" ", 1)[-1]
     if output in log:
         return max(0.05, log[output])
     for pattern, seconds in KINDS:
         if pattern.search(description):
             return seconds
-    return OTHERS
+    return OTHER_STEPS
 
 
-def say(description):
+def describe(description):
     """'Building CXX object client/CMakeFiles/client.dir/Unity/unity_3_cxx.cxx.o' -> 'compiled client'."""
     found = re.search(r"CMakeFiles/([^/]+)\.dir/", description)
     if description.startswith("Building") and found:
@@ -70,15 +70,15 @@ def duration(seconds):
     return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
 
 
-def steps_ahead(folder, targets):
-    """Descriptions of the steps that a build would run now."""
+def planned_steps(folder, targets):
+    """Returns the descriptions of the steps that a build would run now."""
     run = subprocess.run(["ninja", "-C", folder, "-n", *targets], capture_output=True, text=True,
                          env={**os.environ, "NINJA_STATUS": "[%f/%t] "})
     return [match.group(3) for match in map(STATUS.match, run.stdout.splitlines()) if match]
 
 
-class Line:
-    """One line of the terminal that is written again and again."""
+class StatusLine:
+    """One line of the terminal that is overwritten each time."""
 
     def __init__(self):
         self.shown = False
@@ -99,11 +99,11 @@ class Line:
 def main():
     folder, jobs, targets = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     log = read_log(folder)
-    left = sum(weigh(step, log) for step in steps_ahead(folder, targets))
+    left = sum(expected_seconds(step, log) for step in planned_steps(folder, targets))
     command = ["cmake", "--build", folder, "--parallel", str(jobs)]
     if targets:
         command += ["--target", *targets]
-    begin, done, line = time.monotonic(), 0.0, Line()
+    begin, done, line = time.monotonic(), 0.0, StatusLine()
     build = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                              env={**os.environ, "NINJA_STATUS": "[%f/%t] "})
     steps = 0
@@ -114,12 +114,12 @@ def main():
             sys.stdout.write(text)
             continue
         steps, total, description = int(match.group(1)), int(match.group(2)), match.group(3)
-        weight = weigh(description, log)
-        done, left = done + weight, max(0.0, left - weight)
-        # Until some of it is done, the weights alone say how long it takes.
+        seconds = expected_seconds(description, log)
+        done, left = done + seconds, max(0.0, left - seconds)
+        # Real time per expected time. The constants keep the ratio near 1 / jobs until some steps have ended.
         elapsed = time.monotonic() - begin
         pace = (elapsed + 20 / jobs) / (done + 20)
-        line.show(f"build: step {steps} of {total}, about {duration(left * pace)} left; {say(description)}")
+        line.show(f"build: step {steps} of {total}, about {duration(left * pace)} left; {describe(description)}")
     code = build.wait()
     line.clear()
     if code == 0 and steps:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Records which tests have passed, so that an interrupted `./dev test --all` resumes where it stopped.
 
-    passed.py open FILE BUILD_FOLDER [fresh]   starts FILE, or keeps it if it belongs to this source and these programs
+    passed.py open FILE BUILD_FOLDER [fresh]   keeps FILE if it is of this source and these programs, else empties it
     passed.py note FILE [PROGRAM]              copies ctest's output, and adds the tests that pass to FILE
-    passed.py programs FILE                    a regular expression of the programs that have passed; empty: none has
-    passed.py cells FILE PROGRAM               a GoogleTest filter without the cases of PROGRAM that have passed
+    passed.py programs FILE                    prints a regular expression of the programs that have passed, or nothing
+    passed.py cells FILE PROGRAM               prints a GoogleTest filter without the cases of PROGRAM that have passed
 
 The first line of FILE is a hash of the source and the programs; each further line is `program NAME`, `cell PROGRAM
 CASE` or `python TEST` (written by tests/conftest.py).
@@ -20,7 +20,7 @@ CASE = re.compile(r"^(?:\d+: )?\[       OK \] (\S+) \(\d+ ms\)")
 
 
 def fingerprint(build):
-    """Of the commit, what was changed since, and the programs. bench/results is what the tests themselves write."""
+    """Returns a hash of the commit, of changes since, and of the programs, without bench/results, which tests write."""
     digest = hashlib.sha256()
     for command in (["git", "rev-parse", "HEAD"], ["git", "diff", "HEAD", "--", ".", ":!bench/results"]):
         digest.update(subprocess.run(command, capture_output=True, check=False).stdout)
@@ -39,11 +39,11 @@ def lines_of(path):
 
 
 def open_file(path, build, fresh):
-    lines, mark = lines_of(path), fingerprint(build)
-    if not fresh and lines[:1] == [mark] and len(lines) > 1:
-        print(f"test: continues an interrupted run; {len(lines) - 1} tests of it have passed (--fresh starts over)")
+    lines, current = lines_of(path), fingerprint(build)
+    if not fresh and lines[:1] == [current] and len(lines) > 1:
+        print(f"test: resumes an interrupted run, of which {len(lines) - 1} tests have passed (--fresh starts over)")
         return
-    path.write_text(mark + "\n")
+    path.write_text(current + "\n")
 
 
 def note(path, program):

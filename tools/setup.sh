@@ -1,8 +1,8 @@
-# Installs what building and testing need; sourced by ./dev. Two levels: `build` (Debian packages and the smallest set
-# of wheels) and `full` (adds what tests and benchmarks need). A stamp per level holds the hash of the lists it was made
-# from; while stamp and lists agree, nothing is called but dpkg-query, because the stamp cannot know of a package
-# removed since. Everything but Debian packages lands in .deps/, which git ignores. Every failure ends with a sentence
-# saying what to do.
+# Installs what building and testing need; sourced by ./dev. There are two levels: `build` (Debian packages and the
+# smallest set of wheels) and `full` (adds what tests and benchmarks need). Each level has a stamp file with the hash of
+# the lists that were installed. If it matches the lists, only dpkg-query is called, because a package may have been
+# removed since. Everything except Debian packages is in .deps/, which git ignores. Every failure ends with a sentence
+# that says what to do.
 
 DEPS="$ROOT/.deps"
 PYTHON="$DEPS/python/bin/python"
@@ -12,7 +12,7 @@ SETUP_LOG="$DEPS/setup.log"
 NO_NETWORK='resolv|could not connect|unable to connect|connection (timed out|refused|broken)|network is unreachable'
 NO_NETWORK+='|NewConnectionError|failed to fetch|read timed out|No matching distribution'
 
-# Measured on Debian 12, with room for pip's downloads in addition to the unpacked files, in MiB.
+# Disk space in MiB, measured on Debian 12, including pip's downloads in addition to the unpacked files.
 BUILD_MIB=3072
 FULL_MIB=9216
 
@@ -23,14 +23,14 @@ packages_missing() {
     <(dpkg-query --show --showformat '${db:Status-Abbrev}\t${Package}\n' 2>/dev/null | sed -n 's/^ii *\t//p' | sort -u)
 }
 
-# level -> the hash of everything that decides what it installs
+# Argument: a level. Prints the hash of all lists that it installs.
 setup_digest() {
   local files=("$ROOT/requirements/apt.txt" "$ROOT/requirements/build.txt")
   [[ $1 == full ]] && files+=("$ROOT/requirements/full.txt")
   cat "${files[@]}" | sha256sum | cut -d' ' -f1
 }
 
-setup_is_fresh() {
+setup_is_complete() {
   local level=$1
   [[ -x $PYTHON && -f $DEPS/stamp-$level && $(<"$DEPS/stamp-$level") == "$(setup_digest "$level")" ]] &&
     [[ -z $(packages_missing) ]]
@@ -44,7 +44,7 @@ run_logged() {
   printf '\n--- %s: %s\n' "$label" "$*" >>"$SETUP_LOG"
   "$@" >>"$SETUP_LOG" 2>&1 </dev/null &
   pid=$!
-  # A background command ignores Ctrl-C, so it must be ended here.
+  # A background command ignores Ctrl-C, so it is ended here.
   trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
   while kill -0 "$pid" 2>/dev/null; do
     if [[ -t 1 ]]; then
@@ -62,41 +62,41 @@ run_logged() {
   echo "$label: done in $((SECONDS - start)) s"
 }
 
-# Exits with a message that fits the log. Arguments: the action that failed, and the server that it used.
+# Exits with a message that explains the end of the log. Arguments: the action that failed, and the server that it used.
 die_from_log() {
-  local tried=$1 source=$2 tail_text
+  local action=$1 server=$2 tail_text
   tail_text=$(tail -n 40 "$SETUP_LOG")
   if grep -qiE 'No space left|not enough free space' <<<"$tail_text"; then
-    die "$tried failed: the disk is full. Free some space (see 'df -h'), then run ./dev setup again."
+    die "$action failed: the disk is full. Free some space (see 'df -h'), then run ./dev setup again."
   elif grep -qiE "$NO_NETWORK" <<<"$tail_text"; then
-    die "$tried failed: $source did not answer. Check the network and proxy settings, then run ./dev setup again." \
+    die "$action failed: $server did not answer. Check the network and proxy settings, then run ./dev setup again." \
       "(The full output is in .deps/setup.log.)"
   fi
   tail -n 15 "$SETUP_LOG" >&2
-  die "$tried failed; the lines above are the end of .deps/setup.log. Fix the problem, then run ./dev setup again."
+  die "$action failed; the lines above are the end of .deps/setup.log. Fix the problem, then run ./dev setup again."
 }
 
 require_disk() {
   local need_mib=$1 what=$2 free_mib
   free_mib=$(($(df --output=avail -k "$ROOT" | tail -n 1) / 1024))
   ((free_mib >= need_mib)) ||
-    die "$what needs about $((need_mib / 1024)) GB on the disk of $ROOT, and $((free_mib / 1024)) GB are free." \
+    die "$what needs about $((need_mib / 1024)) GB on the disk of $ROOT, but only $((free_mib / 1024)) GB are free." \
       "Free some space or move the checkout to a larger disk, then run ./dev setup again."
 }
 
 install_packages() {
   command -v dpkg-query >/dev/null ||
-    die "dpkg-query is not here: Trainyard is built on Debian 12. Use a Debian 12 machine or container, or see deploy/."
+    die "dpkg-query is missing: Trainyard is built on Debian 12. Use a Debian 12 machine or container, or see deploy/."
   local missing
   mapfile -t missing < <(packages_missing)
   ((${#missing[@]})) || return 0
   local install=(apt-get install --yes --no-install-recommends "${missing[@]}")
   if ((EUID != 0)); then
-    die "${#missing[@]} Debian packages are missing and this is not root. Run this, then ./dev setup again:" \
+    die "${#missing[@]} Debian packages are missing, and only root can install them. Run this, then setup again:" \
       $'\n'"  sudo apt-get update && sudo ${install[*]}"
   fi
   require_disk 1024 "Installing Debian packages"
-  echo "setup: installs ${#missing[@]} Debian packages: ${missing[*]}"
+  echo "setup: installing ${#missing[@]} Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   run_logged "setup: package lists" apt-get -o APT::Update::Error-Mode=any -o DPkg::Lock::Timeout=120 update ||
     die_from_log "Reading Debian's package lists" "the Debian mirror"
@@ -110,7 +110,7 @@ make_venv() {
   local version
   version=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   [[ $version == 3.11 ]] ||
-    die "/usr/bin/python3 is Python $version, and the pinned wheels are for 3.11, that of Debian 12. Use Debian 12."
+    die "/usr/bin/python3 is Python $version, but the pinned wheels are for 3.11, that of Debian 12. Use Debian 12."
   rm -rf "$DEPS/python"
   run_logged "setup: Python environment in .deps/python" /usr/bin/python3 -m venv "$DEPS/python" ||
     die_from_log "Making .deps/python" "python3-venv"
@@ -131,11 +131,11 @@ wheel_is_installed() { [[ -n $(find "$DEPS/python/lib" -maxdepth 3 -name "$1" -p
 # level: build or full. Prints nothing and returns quickly if everything is installed.
 setup() {
   local level=$1
-  setup_is_fresh "$level" && return
+  setup_is_complete "$level" && return
   mkdir -p "$DEPS" 2>/dev/null && [[ -w $DEPS ]] ||
     die "$DEPS cannot be written by $(id -un). Make the checkout your own (chown), then run ./dev setup again."
   exec 9>"$DEPS/lock"
-  flock --nonblock 9 || { echo "setup: waits for another ./dev setup in this checkout"; flock 9; }
+  flock --nonblock 9 || { echo "setup: waiting for another ./dev setup in this checkout"; flock 9; }
   : >"$SETUP_LOG"
   install_packages
   if ! wheel_is_installed 'torch-2.11.0.dist-info'; then require_disk $BUILD_MIB "Setting up the build"; fi

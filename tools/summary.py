@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
-"""Adds up the JUnit files of one test run and prints the closing line, 'N passed, N failed' (', N skipped' where some
-were).
+"""Adds up the JUnit files of one test run and prints the last line, 'N passed, N failed', and ', N skipped' if N > 0.
 
-A test program that ended badly without reporting a failed case (it crashed, hung, or could not start) counts as one
-failure of its own: ctest knows of it even when the program wrote nothing. Exit code 0 only if something ran and nothing
-failed.
+A test program that failed without reporting a failed case (it crashed, hung, or could not start) counts as one failure,
+which ctest reports even if the program wrote nothing. The exit code is 0 only if a test ran and none failed.
 """
 
 import pathlib
@@ -27,7 +25,7 @@ class Count:
 
 
 def cases_of(path):
-    """The test cases of one JUnit file; none when it is not there or was cut off by a crash."""
+    """The test cases of one JUnit file; none if the file is missing or was truncated by a crash."""
     try:
         return list(ElementTree.parse(path).getroot().iter("testcase"))
     except (OSError, ElementTree.ParseError):
@@ -40,22 +38,22 @@ def add_ctest(count, results):
         failed_before = len(count.failed)
         cases = cases_of(results / f"{name}.xml")
         for case in cases:
-            # A filtered-out or disabled case was not asked for: it is neither passed nor skipped.
+            # A case that is disabled or that the filter excludes counts as neither passed nor skipped.
             if case.get("status") == "notrun":
                 continue
             if case.get("result") == "skipped":
                 count.skipped += 1
                 continue
             count.add_case(case, f"{name}: {case.get('classname')}.{case.get('name')}")
-        ended_badly = program.find("failure") is not None or program.get("status") in ("fail", "notrun")
-        if ended_badly and len(count.failed) == failed_before:
-            count.failed.append(f"{name}: ended badly without reporting a failed case")
-        elif not ended_badly and not cases:
+        program_failed = program.find("failure") is not None or program.get("status") in ("fail", "notrun")
+        if program_failed and len(count.failed) == failed_before:
+            count.failed.append(f"{name}: failed without reporting a failed case")
+        elif not program_failed and not cases:
             count.passed += 1  # a program that is one test by itself
 
 
 def add_passed_before(count, results):
-    """What passed before `./dev test --all` was interrupted; tools/passed.py."""
+    """Adds the tests that passed before `./dev test --all` was interrupted (tools/passed.py)."""
     try:
         lines = (results / "passed-before").read_text().splitlines()[1:]
     except OSError:
@@ -84,7 +82,7 @@ def main():
     for name in count.failed:
         print(f"FAILED {name}")
     if not count.passed and not count.failed:
-        print("No test ran: the filter matches none, or the test programs are missing.")
+        print("No test ran: the filter matches no test, or the test programs are missing.")
     print(f"{count.passed} passed, {len(count.failed)} failed"
           + (f", {count.skipped} skipped" if count.skipped else ""))
     return 0 if count.passed and not count.failed else 1

@@ -1,14 +1,14 @@
-# Runs the tests; sourced by ./dev. The C++ tests go through ctest, the rest through pytest; both leave JUnit files in
-# <build>/test-results, which tools/summary.py adds up to the one closing line.
+# Runs the tests; sourced by ./dev. The C++ tests go through ctest, the rest through pytest; both write JUnit files to
+# <build>/test-results, which tools/summary.py adds up for the last line.
 
-# results folder, build folder, filter, then ctest's own arguments: the C++ tests
+# Runs the C++ tests. Arguments: results folder, build folder, filter, then arguments of ctest.
 run_ctest() {
   local results=$1 folder=$2 filter=$3
   shift 3
   local args=(--test-dir "$folder" --output-on-failure --output-junit "$results/ctest.xml" "$@")
   args+=(--parallel "${JOBS:-$(default_jobs)}")
   if [[ $filter ]]; then
-    # A filter names whole test programs, or else single tests inside them.
+    # If the filter matches no test program, it selects single tests inside the programs.
     if ctest --test-dir "$folder" --show-only -R "$filter" | grep -q '^  Test'; then
       args+=(-R "$filter")
     else
@@ -18,11 +18,11 @@ run_ctest() {
   ctest "${args[@]}"
 }
 
-# PASSED is where `./dev test --all` records which tests have passed; see tools/passed.py.
+# PASSED is the file in which `./dev test --all` records the tests that have passed; see tools/passed.py.
 passed() { /usr/bin/python3 tools/passed.py "$1" "$PASSED" "${@:2}"; }
 
-# results folder, build folder, filter, program: runs every cell of a program, with a line for each that is done; cells
-# that passed before an interruption are left out
+# Runs every cell of a test program and prints a line for each. Cells that passed before an interruption are left out.
+# Arguments: results folder, build folder, filter, program.
 run_cells() {
   local results=$1 folder=$2 filter=$3 program=$4 cells code=0
   cells=$(passed cells "$program")
@@ -32,7 +32,7 @@ run_cells() {
   return $code
 }
 
-# results folder, build folder, filter: every cell of the matrix of strategies and of the resumes
+# Runs every cell of the matrix of strategies and of the resumes. Arguments: results folder, build folder, filter.
 run_matrix() {
   local results=$1 folder=$2 filter=$3 code=0
   local table="${PASSED%/*}/matrix.md"
@@ -50,17 +50,17 @@ run_matrix() {
   return $code
 }
 
-# results folder, build folder, then pytest's own arguments: the Python tests
+# Runs the Python tests. Arguments: results folder, build folder, then arguments of pytest.
 run_pytest() {
   local results=$1 folder=$2 code=0
   shift 2
   TRAINYARD_BIN="$ROOT/$folder/bin" "$PYTHON" -m pytest --junitxml="$results/pytest.xml" "$@" || code=$?
-  ((code == 5)) && code=0  # no test of that name among these; the summary refuses a run without any
+  ((code == 5)) && code=0  # no Python test matches the filter; summary.py fails if no test ran at all
   return $code
 }
 
 verb_test() {
-  local preset=release filter='' kind=cover fresh='' code=0
+  local preset=release filter='' kind=default fresh='' code=0
   while (($#)); do
     case $1 in
       -h | --help)
@@ -73,12 +73,14 @@ The last line is 'N passed, N failed'. FILTER is part of a test's name.
   --unit     C++ tests only
   --fast     all but the tests that are marked slow
   --python   Python tests only
-  --all      everything, which takes hours. Runs every cell of the matrix of strategies (756) and of resumes (105)
-             instead of a cover, prints how long that will take, and writes bench/results/matrix.md. With a FILTER that
-             is part of a cell's name, such as fsdp_world4, only those cells. Runs every C++ program with vector code
-             again as on a CPU with AVX2 but without AVX-512 (NAME.avx2) and as on one with neither (NAME.none);
-             without --all, a few of them. Also runs the whole fault matrix instead of 6 cells, and the series of kills.
-             After an interruption, the next run of the same source and programs skips what has passed
+  --all      everything, which takes hours:
+             - every cell of the matrix of strategies (756) and of resumes (105) instead of a selection; prints how long
+               that will take and writes bench/results/matrix.md. With a FILTER that is part of a cell's name, such as
+               fsdp_world4, only those cells
+             - every C++ program with vector code again as on a CPU with AVX2 but without AVX-512 (NAME.avx2), and as on
+               one with neither (NAME.none); without --all, only a few of them
+             - the whole fault matrix instead of 6 cells, and the series of kills
+             After an interruption, the next run of the same source and programs skips the tests that have passed
   --fresh    with --all: starts over
 TEXT
         return ;;
@@ -87,7 +89,7 @@ TEXT
       --preset) preset=${2:-}; shift 2 || die_usage "--preset needs a name." ;;
       --preset=*) preset=${1#*=}; shift ;;
       -j) JOBS=${2:-}; shift 2 || die_usage "-j needs a number." ;;
-      -*) die_usage "test does not know '$1'; see ./dev test --help." ;;
+      -*) die_usage "test has no option '$1'; see ./dev test --help." ;;
       *) [[ -z $filter ]] || die_usage "test takes one filter; got '$filter' and '$1'."; filter=$1; shift ;;
     esac
   done
@@ -118,7 +120,7 @@ TEXT
     mkdir -p "$results"
   fi
   if [[ $kind != python && $kind != all ]]; then
-    # Leaves out the runs as on CPUs with fewer features, which only --all and filters include.
+    # Leaves out the tests that simulate CPUs with fewer features, which only --all and filters include.
     local rest=(-LE '^fewer_cpu_features$')
     [[ $filter == *.avx2* || $filter == *.none* ]] && rest=()
     run_ctest "$results" "$folder" "$filter" "${rest[@]}" || code=1
@@ -135,7 +137,7 @@ TEXT
     TRAINYARD_TESTS_PASSED=${PASSED:-} run_pytest "$results" "$folder" "${args[@]}" || code=1
   fi
   /usr/bin/python3 tools/summary.py "$results" || code=1
-  # A run that has ended well is not resumed.
+  # A run that has passed is not resumed.
   [[ $kind == all ]] && ((code == 0)) && rm -f "$PASSED"
   exit $code
 }

@@ -29,11 +29,11 @@ LIMITED = CODE | {".yaml", ".yml"}
 LIMITED_NAMES = {"CMakeLists.txt", "dev", "Dockerfile"}
 NOT_OURS = ("cmake/gloo-stub/", "bench/results/")
 
-# Files that may wait in real time: effects at the edge, each with a reason next to the call.
+# Files that may wait in real time, each with a reason next to the call.
 MAY_SLEEP = re.compile(r"^(common/(clock|files|listen)|client/|coordinator/main|tests/|"
                        r"worker/(shim|collectives|agent/(main|process_table)|trainer/run_folder)|"
                        r"checkpoint/fault_points)")
-# spdlog names its lock so, LibTorch's generator has such a lock, and SteadyCondVar is made from such a variable.
+# spdlog and LibTorch's generator require a standard lock, and SteadyCondVar wraps a standard condition variable.
 MAY_NAME_STD_MUTEX = re.compile(r"^(common/(logging\.cc|steady_cond_var\.h)|worker/model/gpt2\.cc)$")
 
 # pattern, suffixes of the files that it applies to, files that are exempt (or None), what to do instead

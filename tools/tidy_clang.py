@@ -29,15 +29,15 @@ def commands(root, build):
         if pathlib.Path(entry["file"]).name.startswith("unity_"):  # CMake made it from several of our files
             sources = UNITY.findall(pathlib.Path(entry["file"]).read_text())
         sources = [name for name in sources if name.startswith(f"{root}/") and not name.startswith(f"{build}/")]
-        words = iter(shlex.split(entry["command"]))
+        arguments = iter(shlex.split(entry["command"]))
         kept = []
-        for word in words:
-            if word in ("-o", "-include"):  # the precompiled headers are GCC's, and every file includes what it uses
-                next(words)
-            elif word.startswith(("-I", "-D", "-std=", "-f")):
-                kept.append(word)
-            elif word == "-isystem":
-                kept += [word, next(words)]
+        for argument in arguments:
+            if argument in ("-o", "-include"):  # GCC's precompiled headers: every file includes what it uses
+                next(arguments)
+            elif argument.startswith(("-I", "-D", "-std=", "-f")):
+                kept.append(argument)
+            elif argument == "-isystem":
+                kept += [argument, next(arguments)]
         for source in sources:
             yield os.path.relpath(source, root), kept
 
@@ -45,7 +45,7 @@ def commands(root, build):
 def check(root):
     build = root / "build"
     if not (build / "compile_commands.json").is_file():
-        print("tidy: no Clang pass without build/compile_commands.json; run ./dev build first")
+        print("tidy: the Clang pass needs build/compile_commands.json, which is missing; run ./dev build first")
         return True
     for tool in ("clang++", "clang-tidy"):
         if shutil.which(tool) is None:
