@@ -45,7 +45,7 @@ class SavePolicy {
   Action AtBoundary(uint64_t step, bool due);
   // `waited`: no rank takes another step before the save has ended, and a failed save is not retried.
   void Began(uint64_t step, bool waited = false);
-  void WaitTimedOut() { patient_ = false; }
+  void WaitTimedOut() { waits_ = false; }
 
   // The step of the save under way.
   std::optional<uint64_t> under_way() const { return under_way_; }
