@@ -1,4 +1,4 @@
-// A management library that lists one GPU, for a daemon on a machine that has none. The trainer then reports CUDA's own
+// An NVML library that lists one GPU, for a daemon on a machine that has none. The trainer then reports CUDA's own
 // error about that machine.
 #include <string.h>
 

@@ -144,7 +144,7 @@ TEST_F(Gpu, RanksThatShareAGpu_ReduceThroughHostMemory) {
   for (const absl::Status& status : statuses) EXPECT_EQ(status, absl::OkStatus());
 }
 
-// Three steps of a small model on `device`, in a world of one.
+// Returns the losses of three steps of a small model on `device`, in a world of one.
 absl::StatusOr<std::vector<double>> LossesOn(at::Device device, std::unique_ptr<Communicator> comm,
                                              const ParallelOptions& options) {
   ASSIGN_OR_RETURN(auto model, NewGpt2({.layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 64}, 1,

@@ -304,7 +304,7 @@ TEST(Zero1, ByAllReduce_HasTheBitsOfDdp) {
   }
 }
 
-// Zero-1 with a second axis: shards inside, replicas across.
+// Strategies on two axes: shards along one axis, replicas along the other.
 TEST(TwoAxes, ShardingStrategies_MatchTheOracle) {
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
     TrainingCase training{.steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5, .strategy = strategy};

@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(, ShardedMemory,
 TEST_P(ShardedMemory, HoldsAtMostThreeWholeUnits_AndIsTheSameEveryStep) {
   const World& world = GetParam();
   const Sizes sizes = SizesOf(ModelOf(true));
-  // Allowance for activations and for a parameter's gradient before the strategy takes it; less than a unit.
+  // Allowance for activations and for a parameter's gradient before the strategy consumes it; less than a unit.
   const int64_t allowance = 16 * kMiB;
   ASSERT_LT(allowance, sizes.unit);
   const int64_t sharded = sizes.all / world.mesh.dp_shard;

@@ -106,7 +106,7 @@ TEST(CheckpointTest, Open_OfADamagedCheckpoint_NamesTheFile) {
 TEST(CheckpointTest, OpenUnverified_DetectsMissingFilesImmediately_AndAFlippedByteWhenRead) {
   TemporaryFolder folder;
   const std::string path = Write(folder, 1), shard = path + "/shard-00000.safetensors";
-  FlipByte(shard, std::filesystem::file_size(shard) - 1);  // of exp_avg_sq ln_f.bias
+  FlipByte(shard, std::filesystem::file_size(shard) - 1);  // in exp_avg_sq ln_f.bias
 
   auto checkpoint = Checkpoint::OpenUnverified(path);
 

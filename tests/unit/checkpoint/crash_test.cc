@@ -1,5 +1,5 @@
-// A crash at every call of a save, of settling and of removing, on a disk that loses unsynced writes. Afterwards the
-// newest whole checkpoint must load, nothing else may be used, and a sweep must leave nothing.
+// Crashes at every call of a save, of settling and of pruning, on a disk that loses unsynced writes. Afterwards the
+// newest complete checkpoint must load, nothing else may be used, and settling must leave nothing else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ absl::StatusOr<SavedCheckpoint> Save(const std::string& folder, uint64_t step, f
   return WriteCheckpoint(folder, SmallManifest(step), state.tensors(), disk);
 }
 
-// A save by two ranks, and the commit by rank 0, one after another.
+// Saves as each of two ranks, one after the other, and commits as rank 0.
 absl::Status SaveByTwoRanks(const std::string& folder, uint64_t step, float salt, FileSystem& disk) {
   constexpr uint64_t kRanks = 2;
   SmallState state(salt);
@@ -144,7 +144,7 @@ class CrashTest : public ::testing::TestWithParam<SaveCase> {
     }
     if (!GetParam().earlier_steps.empty()) older_ = static_cast<float>(GetParam().earlier_steps.back());
   }
-  // A copy of the folder before the save.
+  // Copies the folder as it was before the save.
   void CopyTo(const TemporaryFolder& folder) {
     std::filesystem::copy(base_.path(), folder.path(), std::filesystem::copy_options::recursive);
   }

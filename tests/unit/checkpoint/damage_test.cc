@@ -15,7 +15,7 @@ namespace {
 constexpr int kFlips = 10000;
 constexpr int kTruncations = 1000;
 
-// A fixed seed; TRAINYARD_DAMAGE_SEED sets another one.
+// Returns a fixed seed, or that of TRAINYARD_DAMAGE_SEED.
 uint64_t Seed() {
   const char* given = getenv("TRAINYARD_DAMAGE_SEED");
   const uint64_t seed = given == nullptr ? 1 : strtoull(given, nullptr, 10);
@@ -33,7 +33,7 @@ class DamageTest : public testing::Test {
       sizes_.push_back(ReadFile(files_.back())->size());
     }
   }
-  // Each byte of the checkpoint has the same probability.
+  // Draws a file and an offset in it. Each byte of the checkpoint has the same probability.
   std::pair<size_t, uint64_t> Draw() {
     uint64_t at = std::uniform_int_distribution<uint64_t>(0, sizes_[0] + sizes_[1] - 1)(random_);
     return at < sizes_[0] ? std::pair<size_t, uint64_t>{0, at} : std::pair<size_t, uint64_t>{1, at - sizes_[0]};

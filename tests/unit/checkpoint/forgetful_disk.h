@@ -1,7 +1,7 @@
 // A disk that loses unsynced writes in a power cut. It works on a real folder, so that readers see the present content,
 // and also records the content after a power cut: the synced bytes of files, and the names that folders had when they
-// were synced. The kernel guarantees no more, and file systems differ in what else survives. So a restart keeps only
-// that, or everything, or a part of the rest chosen by a seed.
+// were synced. The kernel guarantees no more, and file systems differ in what else survives. A restart therefore
+// keeps only synced data, or everything, or synced data and a part of the rest that a seed determines.
 //
 //   ForgetfulDisk disk(folder);
 //   disk.CrashAfter(7);                  // the eighth call fails, and so does every one after it
@@ -49,7 +49,7 @@ class ForgetfulDisk final : public FileSystem {
   struct Node;
   class File;
   using NodePtr = std::shared_ptr<Node>;
-  // Names that change together, and the nodes they then refer to; null: none.
+  // Names that change together, and the nodes that they refer to after the change; null: the name is removed.
   using Change = std::vector<std::pair<std::string, NodePtr>>;
 
   absl::Status Call();

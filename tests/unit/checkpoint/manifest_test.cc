@@ -32,7 +32,7 @@ Manifest Sample() {
   return manifest;
 }
 
-// Returns the text with a correct hash, as after a careful change by hand.
+// Returns the text with a correct hash, as if a person had edited the text and updated its hash.
 std::string Rehash(std::string text) {
   const std::string head = "{\n \"hash\": \"";
   text.replace(head.size(), 32, std::string(32, '0'));

@@ -171,14 +171,14 @@ TEST_F(SnapshotTest, ExistingFileAndLink_AreRefused) {
 }
 
 TEST_F(SnapshotTest, BufferThatDoesNotFit_LeavesNoFile) {
-  // More than the maximum length of a file.
+  // The size exceeds the maximum length of a file.
   EXPECT_FALSE(SnapshotBuffer::Make(Path(), uint64_t{1} << 62).ok());
 
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
 TEST_F(SnapshotTest, OlderGenerations_AreRemovedForAllRanks) {
-  // Of processes that still run and then write to files without a name.
+  // The buffers of processes that still run. After the removal they write to files without a name.
   std::vector<std::unique_ptr<SnapshotBuffer>> live;
   for (uint64_t generation : {1, 2, 3}) {
     for (uint64_t rank : {0, 3}) {

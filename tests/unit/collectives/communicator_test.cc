@@ -41,7 +41,7 @@ absl::StatusOr<std::string> SumsMain(Communicator& comm, const std::string&) {
     auto first = comm.AllReduceSum(a), second = comm.AllReduceSum(b);
     RETURN_IF_ERROR(second->Wait());
     RETURN_IF_ERROR(first->Wait());
-    RETURN_IF_ERROR(first->Wait());  // a second wait returns the same
+    RETURN_IF_ERROR(first->Wait());  // a second wait returns the same result
     RETURN_IF_ERROR(ExpectAll(a, sum, "a"));
     RETURN_IF_ERROR(ExpectAll(b, 2 * sum, "b"));
 
@@ -104,7 +104,7 @@ absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
   return absl::StrCat(absl::ToInt64Microseconds(took));
 }
 
-// Rank 0 exits during the operations; the others must detect it.
+// Rank 0 crashes during the operations; the others must detect it.
 absl::StatusOr<std::string> CrashMain(Communicator& comm, const std::string&) {
   if (comm.rank() == 0) raise(SIGKILL);
   absl::Status status = comm.AllReduceSum(at::full({1 << 18}, 1.0, at::kFloat))->Wait();

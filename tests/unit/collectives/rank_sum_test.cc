@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, SumOrder,
 TEST_P(SumOrder, IsRankOrderOnEveryTransport) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
-                // Gloo sends these in one message or in two halves; places exchange them in one piece or in several.
+                // Gloo sends these sizes in one message or two halves; hosts exchange them in one piece or several.
                 for (int64_t part : {1, 7, 1'003, 20'011}) {
                   RETURN_IF_ERROR(SumInOneOrder(*groups.shard, type, part));
                 }

@@ -1,4 +1,4 @@
-// The users of listening sockets: with lines in the format of the kernel, and with a real socket.
+// Tests how the users of listening sockets are found, with lines in the kernel's format and with a real socket.
 #include "common/listeners.h"
 
 #include <arpa/inet.h>

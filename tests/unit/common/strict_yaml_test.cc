@@ -1,4 +1,5 @@
-// The strict reader with other files than job files: the daemons' configuration, defaults, writing, and random input.
+// Tests the strict reader with files that are not job files: the daemons' configuration, defaults, and random input.
+// Also tests the writer.
 #include "common/strict_yaml.h"
 
 #include <gtest/gtest.h>
@@ -284,7 +285,7 @@ TEST(NearestName, TypingErrors_AreFound) {
   EXPECT_EQ(NearestName(std::string(10'000, 'x'), names), "");
 }
 
-// The reader may reject input that users and programs produce by mistake with any message, but must return.
+// The reader may reject random input with any message, but it must return.
 TEST(Noise, RandomBytesNeverCrashTheReader) {
   for (uint32_t seed = 0; seed < 2000; ++seed) {
     std::mt19937 random(seed);

@@ -17,7 +17,7 @@ struct Data {
   ManifestData manifest;
 };
 
-// Path, size and hash of each file; the content hash is `content`.
+// Returns data of files with these paths, sizes and hashes; the content hash is `content`.
 Data NewData(const std::vector<ManifestDataFile>& files, const std::string& content) {
   Data data;
   data.fingerprint.content_hash = content;

@@ -220,7 +220,7 @@ TEST_F(OpsTest, GeluWithBias_MatchesLibTorch) {
   }
 }
 
-// The gradients of the norm's output and of the returned x.
+// Returns the norm's output, and the gradients of a weighted sum of it and of the returned x.
 std::vector<at::Tensor> NormWithGradients(const Normalised& out, const at::Tensor& weights,
                                           const std::vector<at::Tensor>& leaves) {
   const auto weighted_sum = [&](const at::Tensor& t) { return (t * weights.to(t.scalar_type())).sum(); };

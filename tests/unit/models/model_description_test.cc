@@ -17,7 +17,7 @@ using Kind = InitialValue::Kind;
 
 constexpr ModelSizes kSmall = {.layers = 2, .heads = 2, .width = 4, .context = 8, .vocabulary = 32};
 
-// "name [shape] initial".
+// Formats a parameter as "name [shape] initial", with 0 for zeros, 1 for ones and ~ for random numbers.
 std::string Text(const ParameterDescription& parameter) {
   std::string text = parameter.name + " [";
   for (int64_t size : parameter.shape) text += std::to_string(size) + " ";

@@ -73,7 +73,7 @@ TEST(LossScale, SecondAndEachLaterOverflow_HalvesTheScale) {
   LossScale scale = InitialLossScale(config);
   scale = NextLossScale(scale, config, true);
   EXPECT_EQ(scale.scale, 8);
-  scale = NextLossScale(scale, config, false);  // a good step in between restores nothing
+  scale = NextLossScale(scale, config, false);  // a good step does not restore the hysteresis
   scale = NextLossScale(scale, config, true);
   EXPECT_EQ(scale.scale, 4);
   scale = NextLossScale(scale, config, true);

@@ -233,7 +233,7 @@ struct Numbers {
   std::vector<int64_t> bytes;  // that each rank visited
 };
 
-// One process, one tensor per parameter, every formula written out.
+// Trains in one process, with one tensor per parameter and every formula written out.
 Numbers Oracle(const Draw& draw) {
   DrawnModel model(draw.sizes, draw.seed, at::kDouble);
   Freeze(draw, model);
@@ -342,14 +342,14 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu
   return AddVisitedRanges(*strategy, rank.rank, mu, numbers);
 }
 
-// The ranks would write the whole state, each element once, and nearly the same amount each.
+// Expects that the ranks would write each element of the state once, and nearly equal amounts.
 void ExpectVisitedOnce(const Draw& draw, const Numbers& found) {
   const int64_t world = draw.mesh.dp_replicate * draw.mesh.dp_shard;
   ASSERT_EQ(found.visited.size(), found.state.size());
   for (const auto& [key, whole] : found.state) {
     EXPECT_TRUE(at::equal(found.num_visits.at(key), at::ones_like(found.num_visits.at(key)))) << key;
     EXPECT_TRUE(at::equal(found.visited.at(key), whole)) << key;
-    // Exactly the elements held more than once are witnessed, by one other rank.
+    // An element that several ranks hold is witnessed by exactly one other rank; no other element is witnessed.
     const int64_t witnesses = found.num_witnessed.at(key).sum().item<int64_t>();
     const bool replicas = draw.options.data.strategy == Strategy::kDdp ? world > 1 : draw.mesh.dp_replicate > 1;
     EXPECT_TRUE(!replicas || witnesses == whole.numel()) << key;

@@ -42,7 +42,7 @@ struct Outcome {
   std::vector<int> skipped;
   std::vector<NamedHash> hashes;
   State state;            // of rank 0
-  double evaluation = 0;  // this rank's part, of three batches
+  double evaluation = 0;  // sum of the losses of this rank's share of three batches
   uint64_t updates = 0;
   CollectiveCounts counts;  // of the shard group in the last step
 };
@@ -164,7 +164,7 @@ std::vector<Outcome> RunCase(const Case& c, const State* restored = nullptr) {
   return outcomes.size() == results.size() ? outcomes : std::vector<Outcome>{};
 }
 
-// One rank, replicated, that does all the work; tests/parity compares it with the oracle.
+// Returns the case with one rank, which does all the work; tests/parity compares such a rank with the oracle.
 Case OnOneRank(Case c) {
   c.options = {.update = {.optimizer = c.options.update.optimizer, .clip_norm = c.options.update.clip_norm}};
   c.shard = c.replicate = 1;

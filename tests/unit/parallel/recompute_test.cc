@@ -52,7 +52,7 @@ struct Outcome {
 
 Outcome RunCase(const Case& c, std::optional<bool> trains_embedding = {}) {
   at::set_num_threads(c.threads);
-  // Sizes with tails in vector code, and enough work for several threads.
+  // The sizes leave remainders in vector code, and give several threads enough work.
   auto model = *NewGpt2({.layers = 3, .heads = 3, .width = 57, .context = 65, .vocabulary = 67, .dropout = c.dropout},
                         5, c.type);
   if (trains_embedding == false) {

@@ -98,7 +98,7 @@ TEST_F(BadInputTest, LossThatIsNotFiniteOnOneRank_SkipsTheUpdateOnAllRanksAndTha
   }
 }
 
-// Refused before memory is allocated: the model has 52 million million parameters.
+// Refused before memory is allocated: the model has more than 5e13 parameters.
 TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstimate) {
   StartOrder order = Order("run", "fsdp");
   order.config.model = {.layers = 1024, .heads = 2, .width = 65536, .context = 16};

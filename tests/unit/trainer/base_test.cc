@@ -449,7 +449,7 @@ TEST(StepLog, LogsTheFirstAndTheLastStepAndOneEveryTenSeconds) {
 
   EXPECT_EQ(lines.front(), "step 1 of 1000, loss 2.5000, 20000 tokens/s");
   EXPECT_EQ(lines.back(), "step 1000 of 1000, loss 2.5000, 20000 tokens/s");
-  EXPECT_EQ(lines.size(), 6u);  // in 50 s
+  EXPECT_EQ(lines.size(), 6u) << "the first, four at intervals of 10 s, and the last";
 }
 
 TEST(StepLog, MarksStepsWhoseUpdateWasSkipped) {

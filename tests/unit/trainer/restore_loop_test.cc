@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// The result of loading the checkpoint of a step on a rank.
+// Returns the result of loading the checkpoint of a step on a rank.
 using Load = std::function<absl::Status(int rank, uint64_t step)>;
 
 struct RestoreOutcome {
