@@ -74,7 +74,7 @@ def test_run_on_a_cluster_reconnects(one_host):
     assert steps_shown(run) == list(range(1, 301))
 
 
-def test_watch_gives_up_after_reconnect_for(one_host):
+def test_watch_gives_up_after_the_time_given_by_reconnect_for(one_host):
     job = one_host.submit(**FOREVER, **SLOW)
     watch = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "watch", job, "--json",
                                     "--reconnect-for", "300ms")

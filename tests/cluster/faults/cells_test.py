@@ -106,13 +106,13 @@ def check_cause(cell, cluster, began):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", cells.chosen(), ids=lambda cell: cell.name)
-def test_a_job_survives(cell, pool):
+def test_a_job_survives_the_fault(cell, pool):
     failure = pool.result(cell)
     if failure:
         pytest.fail(failure, pytrace=False)
 
 
-def test_every_cell_is_selected_by_some_seed_and_every_fault_by_each():
+def test_every_seed_selects_every_fault_and_some_seed_selects_each_cell():
     selections = [cells.select(seed) for seed in range(200)]
 
     for selection in selections:

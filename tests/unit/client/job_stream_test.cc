@@ -202,7 +202,7 @@ TEST(JobStream, CoordinatorThatLostNewestEvents_RepeatsNoStep) {
   EXPECT_EQ(followed.delivered, std::vector<std::string>({"s1", "s2", "s3", "SUCCEEDED"}));
 }
 
-TEST(JobStream, RestartedCoordinator_MayRepeatSteps) {
+TEST(JobStream, StepsRepeatedAfterARestart_AreDeliveredOnce) {
   FakeCoordinator coordinator(
       {{.events = {StateEvent(1, v1::JOB_STATE_RUNNING), StepEvent(2, 1, 5), EvalEvent(3, 1, 5), StepEvent(4, 2, 5)},
         .status = kGoingDown},

@@ -182,7 +182,7 @@ TEST(Why, JsonIsOneObjectWithTheChain) {
   EXPECT_EQ(json["chain"][3]["time_s"], 3723.5);
 }
 
-TEST(Events, OfTheCluster_ShowTheirSubjectAndPastDates) {
+TEST(Events, OfTheCluster_ShowTheirSubject_AndTheDateOfPastDays) {
   v1::Event event = StateEvent(1, v1::JOB_STATE_RUNNING, "all are ready");
   event.set_job_id("k3x7q2ab");
   event.set_generation(3);
