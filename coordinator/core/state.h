@@ -31,7 +31,7 @@ struct CoreOptions {
   std::string cluster_id;
   Incarnation incarnation;  // of this coordinator process
   absl::Duration lease = absl::Seconds(3);
-  uint32_t finished_jobs = 1000;  // that are not forgotten
+  uint32_t finished_jobs = 1000;  // the number of finished jobs that are kept
 };
 
 // A request to a daemon to examine the process of a rank.
@@ -62,7 +62,8 @@ struct Rank {
   absl::Time last_report = absl::InfinitePast();
   bool seen_running = false;     // this coordinator has received its `started`, or a Hello that lists it
   bool reported_broken = false;  // it reported a broken collective
-  absl::Time missing_since = absl::InfiniteFuture();  // its host attached without it and has not reported its exit
+  // Since when its host is attached without listing it and without reporting its exit; infinite: it is not missing.
+  absl::Time missing_since = absl::InfiniteFuture();
   uint64_t removed_at_revision = 0;  // the first desired state without it; 0: still desired, or its host is away
   absl::Time dropped_at = absl::InfiniteFuture();  // since when its host is known to be ending it
   absl::Time step_at = absl::InfinitePast();       // when its newest step was completed, as far as reported
@@ -97,11 +98,11 @@ struct ValueStore {
 struct HangWatch {
   uint64_t generation = 0;                        // the generation that the other fields describe; 0: none runs
   absl::Time since = absl::InfinitePast();        // no stall began before this
-  absl::Time progress_at = absl::InfinitePast();  // when any rank last moved
+  absl::Time progress_at = absl::InfinitePast();  // when any rank last made progress
   std::set<uint32_t> suspects;                    // ranks that others wait for during a stall
   std::string published;                          // the reason of the published stall that still lasts; empty: none
   bool published_is_learned = false;
-  bool stalled = false;                               // as last decided
+  bool stalled = false;                               // the newest decision found a stall
   absl::Time stalled_since = absl::InfiniteFuture();  // start of the published stall
 };
 
@@ -135,7 +136,7 @@ struct Job {
   // Durable (JobRecord). `record.job` has no ranks; they are below.
   v1::JobRecord record;
   std::vector<Rank> ranks;
-  std::map<HostName, std::vector<uint32_t>> ranks_on;  // an index of `ranks`
+  std::map<HostName, std::vector<uint32_t>> ranks_on;  // an index of `ranks` by host
 
   // Durable, written about once a second (PublishedRecord): the newest published reports.
   v1::PublishedRecord published;
@@ -143,13 +144,13 @@ struct Job {
 
   GenerationState current;
 
-  // Soft: over generations.
+  // Soft, and not specific to a generation.
   absl::Time restart_at = absl::InfinitePast();  // not placed again before this
   double longest_s = 0;                          // longest step, evaluation or save: how long a stop may take
-  std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while it cannot be reached
+  std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while it is unreachable
   bool abandon_refused = false;  // it was published that the job is not given up: no other host has that checkpoint
   uint64_t reports_dropped = 0;  // step reports whose loss was not published yet
-  absl::Time drops_since = absl::InfiniteFuture();  // the first loss of a minute was published then; infinite: none
+  absl::Time drops_since = absl::InfiniteFuture();  // when the first loss of a minute was published; infinite: none
   // For each key set to `auto` that only hosts can decide: the value and the reason of each host.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
   std::map<Phase, PhaseTimes> phase_times;            // how long each phase takes (JobRecord.phases keeps the longest)
@@ -161,7 +162,7 @@ struct Job {
   uint64_t held_at = 0;
   // A generation like that of `held_at` which has ended; the next one gets a higher number. 0: none.
   uint64_t past_generation = 0;
-  absl::Time waiting_since = absl::InfinitePast();  // for slots
+  absl::Time waiting_since = absl::InfinitePast();  // since when it waits for slots
   uint32_t failures_without_progress = 0;
   uint64_t step_at_last_failure = 0;
 
@@ -173,7 +174,8 @@ struct Job {
   uint64_t reported_eval = 0;
   std::map<WatchId, WatchPosition> waiting_watchers;  // watchers that have received all events
 
-  // The stored parts of reports (ReportPart) that no daemon has any more, and the sequence up to which they are stored.
+  // The parts of the reports that are stored (ReportPart), because no daemon has them any more, and the sequence up to
+  // which reports are stored.
   std::set<uint64_t> stored_parts;
   uint64_t stored_sequence = 0;
 
@@ -253,7 +255,7 @@ struct State {
   std::set<JobId> with_path_queries;                     // jobs with path_queries
   absl::Time published_saved_at = absl::InfinitePast();  // when PublishedRecords were last written
   std::deque<JobId> finished;                            // oldest first
-  std::set<JobId> unknown;                               // published jobs that hosts run and this store does not know
+  std::set<JobId> unknown;                               // jobs that hosts run and this store does not know
   // Durable: jobs that were removed from the history, or unknown jobs that were cancelled, oldest first. A trainer of
   // such a job is a leftover; without this list it would look like one of a job of a newer store.
   std::map<uint64_t, JobId> forgotten;

@@ -49,7 +49,8 @@ class Turn {
   void Push(const HostName& host) { hosts_to_push_.insert(host); }
   void PushAll(const Job& job);
 
-  // Something happened that may move the job through its lifecycle, or that may let waiting jobs be placed.
+  // These request, for the end of the turn, a check whether the job moves in its lifecycle (Touch), and attempts to
+  // place waiting jobs.
   void Touch(const Job& job) { touched_.insert(job.id); }
   void ScheduleAll() { schedule_all_ = true; }
   void Schedule(const Job& job) { to_schedule_.insert(job.record.submit_index()); }

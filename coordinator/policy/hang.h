@@ -42,7 +42,7 @@ class PhaseTimes {
 };
 
 struct PhaseFacts {
-  double learned_s = 0;    // 0: unknown
+  double learned_s = 0;    // the longest recent duration; 0: unknown
   uint32_t doublings = 0;  // of the limit: the number of hangs in this phase that led to a restart
 };
 
@@ -72,7 +72,7 @@ struct RankPosition {
 
 struct HangFacts {
   absl::Time since;        // earliest start of a stall: go, attach of a host, or end of a coordinator outage
-  bool restart = true;     // recovery.on_hang
+  bool restart = true;     // recovery.on_hang is not `notify`
   bool examining = false;  // daemons were asked to examine ranks, and at least one answer is outstanding
   std::vector<RankPosition> ranks;
   std::map<std::string, PhaseFacts> phases;

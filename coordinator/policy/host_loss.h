@@ -1,6 +1,6 @@
 // Decides whether an unreachable host counts as lost for one job. Pure. Lost contact alone is not sufficient, because
 // trainers run without daemon and coordinator. After its lease has expired, a host is lost in one of these cases (an
-// operator's `forget` needs no rule):
+// operator's `drain --lost` needs no rule):
 //
 //   broken     (a) a rank on a reachable host reported a broken collective, or has failed itself
 //   ending     the group is being ended, and no reachable rank of it is left

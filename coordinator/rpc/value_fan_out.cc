@@ -14,8 +14,8 @@ namespace trainyard {
 namespace {
 
 // Values are collected for this time per host, which is about the cost of a write, so that collecting takes as long as
-// sending. Hosts that wait for the values of all ranks are not delayed: when every host has written equally many values,
-// they are sent immediately.
+// sending. Hosts that wait for the values of all ranks are not delayed: when every host has written equally many
+// values, they are sent immediately.
 constexpr absl::Duration kCollectTimePerHost = absl::Microseconds(10);
 constexpr int kMaxCollectTimes = 20;  // while values keep arriving
 
