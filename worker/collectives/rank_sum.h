@@ -24,11 +24,11 @@ namespace trainyard {
 // floating-point and integer types, not bool. Returns false for an unsupported type.
 bool SumInRankOrder(at::ScalarType type, const std::byte* const* parts, int num_parts, std::byte* out, int64_t size);
 
-// The type in which sums of `type` are made: fp32 for 16-bit types, otherwise `type` itself.
+// The type in which values of `type` are summed: fp32 for 16-bit types, otherwise `type` itself.
 at::ScalarType SumType(at::ScalarType type);
 
-// Continues a sum over ranks: `parts` are those of a few consecutive ranks, and `before`, of type SumType, is the sum
-// of the ranks before them, or null. The result has type SumType; if `includes_last_rank`, it is rounded to `type`.
+// A sum over ranks to be continued: `parts` are those of the next ranks, and `before`, of type SumType, is the sum of
+// the ranks before them, or null. The result has type SumType; if `includes_last_rank`, it is rounded to `type`.
 struct PartialSum {
   at::ScalarType type = at::kFloat;
   const std::byte* before = nullptr;
@@ -36,7 +36,7 @@ struct PartialSum {
   int num_parts = 0;  // at least one
   bool includes_last_rank = true;
 };
-// Supports the types of SumInRankOrder. `out` may be `before`.
+// Adds the parts. Supports the types of SumInRankOrder. `out` may be `before`.
 bool ContinueSum(const PartialSum& sum, std::byte* out, int64_t size);
 
 }  // namespace trainyard

@@ -157,7 +157,7 @@ absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy stra
   const TrainConfig& config = order.config;
   const TrainConfig::LossScale& scale = config.loss_scale;
   const TrainConfig::Parallel& parallel = config.parallel;
-  // gloo implements reduce-scatter by an all-reduce, so where gradients are whole it only costs a copy.
+  // Decides the default of parallel.reduce_scatter, which is false for zero1 over sockets.
   const bool uses_sockets =
       order.local_world_size != order.world_size || config.shared_memory == TrainConfig::Switch::kOff;
   ASSIGN_OR_RETURN(RecomputeMode recompute, RecomputeModeOf(parallel.recompute), << "parallel.recompute");
