@@ -169,7 +169,7 @@ TEST_F(AccessTest, HealthAndReflection_NeedNoToken) {
   EXPECT_TRUE(Call(dialed, "/grpc.health.v1.Health/Check").ok());
 }
 
-TEST_F(AccessTest, UnixSocket_IsForItsUser_AndIsRemovedWithTheCoordinator) {
+TEST_F(AccessTest, UnixSocket_IsForItsUserOnly_AndIsRemovedWithTheCoordinator) {
   const std::string path = folder_ / "socket";
   options_.listen = "unix:" + path;
   Start();

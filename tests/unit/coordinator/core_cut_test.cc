@@ -23,7 +23,7 @@ RankReportsReceived PositionReport(const FakeHost& host, uint32_t rank, uint64_t
   return received;
 }
 
-TEST(CoreCut, HostsThatBecomeSilentTogether_AreNotAStallOfEachOther) {
+TEST(CoreCut, HostsThatBecomeSilentTogether_DoNotLoseEachOther) {
   Harness harness;
   FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
   first.Attach();

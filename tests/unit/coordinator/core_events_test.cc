@@ -179,7 +179,7 @@ TEST(CoreEvents, ForgottenJob_LeavesNothingInTheStore) {
   for (const auto& [key, value] : harness.records) EXPECT_THAT(key, Not(HasSubstr("job00000010")));
 }
 
-TEST(CoreEvents, OrphanedRecords_AreNotCounted_AndAreDeleted) {
+TEST(CoreEvents, OrphanedRecords_AreIgnored_AndAreDeleted) {
   OneHost one;
   uint64_t last = one.harness.WatchFrom(kJob, 0).back()->sequence();
   v1::Event event;
@@ -260,7 +260,7 @@ TEST(CoreEvents, ListHosts_ReportsClockDiskAndDraining) {
   EXPECT_THAT(TextsOf(ListEventsOf(one.harness, "")), Contains(HasSubstr("w1: its daemon is about to leave")));
 }
 
-TEST(CoreEvents, ImpossibleStep_HidesNoLaterStep) {
+TEST(CoreEvents, ReportOfAnImpossibleStep_DoesNotHideLaterSteps) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1'000'000, 1'000'001);
@@ -269,7 +269,7 @@ TEST(CoreEvents, ImpossibleStep_HidesNoLaterStep) {
   EXPECT_EQ(StepsOf(one.harness.WatchFrom(kJob, 0)), OneTo(3));
 }
 
-TEST(CoreEvents, RepeatedReportOfASave_ChangesNothing_AndALaterGenerationMayGoBack) {
+TEST(CoreEvents, RepeatedReportOfASave_ChangesNothing_AndALaterGenerationMaySaveEarlierSteps) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 2);

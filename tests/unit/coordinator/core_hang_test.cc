@@ -238,7 +238,7 @@ TEST_F(CoreHangTest, PausesBetweenRetriesOfTheLastSave_AreNoHang_AlsoAfterACoord
   EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
 }
 
-TEST_F(CoreHangTest, RestartedCoordinator_WaitsAgain_AndKnowsTheStepTime) {
+TEST_F(CoreHangTest, RestartedCoordinator_WaitsForTheWholeLimitAgain_AndKnowsTheStepTime) {
   Begin();
   culprit_ = 1;
   ReportFor(absl::Seconds(4));

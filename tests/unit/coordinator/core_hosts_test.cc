@@ -83,7 +83,7 @@ TEST(CoreHosts, Forget_IsRefusedWithAllReasons_AndIsPermanentOnceItSucceeds) {
   two.harness.Resume(kJob);
   EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_QUEUED);
   two.second.Attach();
-  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "a host with that name counts as a new one";
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "a forgotten host that attaches again is a new host";
 }
 
 TEST(CoreHosts, ReportsOfAForgottenHost_ChangeNothing) {
@@ -203,7 +203,7 @@ TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
   EXPECT_THAT(harness.Decisions(kJob), Contains("operator: host w2 is drained: new disk"));
 }
 
-TEST(CoreHosts, CordonedHost_GetsNoNewJobs_AndIsNamed_UntilItIsUncordoned) {
+TEST(CoreHosts, CordonedHost_GetsNoNewJobs_AndIsNamedInTheReason_UntilItIsUncordoned) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -212,7 +212,7 @@ TEST(CoreHosts, CordonedHost_GetsNoNewJobs_AndIsNamed_UntilItIsUncordoned) {
   EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("not used: w1 (cordoned: disk)"));
   harness.Restart();
   host.Attach();
-  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("not used: w1 (cordoned: disk)")) << "durable";
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("not used: w1 (cordoned: disk)")) << "the cordon is durable";
 
   harness.SetHostState("w1", v1::SetHostRequest::ACTION_UNCORDON);
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
@@ -240,7 +240,7 @@ TEST(CoreHosts, HostInTrouble_GetsNoNewJobs_AndIsReportedOnce_WithTheReason) {
   EXPECT_EQ(harness.HostOf("w1").trouble(), trouble);
   host.Detach();
   host.Attach();
-  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED) << "until a heartbeat says otherwise";
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED) << "until a heartbeat reports no trouble";
 
   harness.Handle(HostTrouble{host.session, ""});
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);

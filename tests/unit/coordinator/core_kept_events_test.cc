@@ -11,7 +11,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-TEST(CoreKeptEvents, OfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesAreCounted) {
+TEST(CoreKeptEvents, EventsOfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesAreCounted) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   std::string first = one.harness.WatchFrom(kJob, 0).front()->SerializeAsString();

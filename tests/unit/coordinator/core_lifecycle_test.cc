@@ -180,7 +180,7 @@ TEST(CoreLifecycle, Cancel_OfRanksThatDoNotStop_KillsThemAfterTheGrace) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_CANCELLED);
 }
 
-TEST(CoreLifecycle, LateStop_LeavesAFinishedJobSucceeded) {
+TEST(CoreLifecycle, CancelAfterTheLastStep_LeavesTheJobSucceeded) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();
@@ -287,7 +287,7 @@ TEST(CoreLifecycle, FinishedJobs_AreForgottenBeyondTheLimit) {
   EXPECT_FALSE(harness.records.contains("job/job00000010"));
 }
 
-TEST(CoreLifecycle, Logs_AreRequestedFromTheRanksHosts_AndEndWithTheirPushes) {
+TEST(CoreLifecycle, Logs_AreRequestedFromTheHostsOfTheRanks_AndEndWhenThoseHaveSentThem) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();

@@ -153,7 +153,7 @@ TEST_F(CoreLoopTest, RemovedStore_EndsTheLoop_AlsoWithoutWrites) {
   EXPECT_THAT(sink_.replies, IsEmpty());
 }
 
-TEST_F(CoreLoopTest, FactsWithoutAWaiter_AreWrittenWithLaterOnes_OrSoon) {
+TEST_F(CoreLoopTest, FactsThatNoCallWaitsFor_AreWrittenWithLaterRecords_OrAfterAShortDelay) {
   queue_.Post(Attach());
   Submit(1);
   ASSERT_TRUE(Round().ok());

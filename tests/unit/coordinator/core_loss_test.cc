@@ -80,7 +80,7 @@ TEST(CoreLoss, BrokenCollective_AndAnExpiredLease_LoseTheHost_AndASpareIsUsed) {
   cluster.second.Attach();
   EXPECT_EQ(cluster.second.desired().trainers_size(), 0);
   cluster.second.Save(Key(kJob, 1, 1), 500);
-  EXPECT_EQ(cluster.Get().checkpoints_size(), 0) << "fenced";
+  EXPECT_EQ(cluster.Get().checkpoints_size(), 0) << "the old generation is fenced";
 }
 
 TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinALeaseAndTwoSteps_CountedFromTheLastStep) {
@@ -201,7 +201,8 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
   other.AnswerPathRequests(/*there=*/false);
   cluster.harness.Advance(absl::Seconds(30));
 
-  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << "two ranks, and only one available host";
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING)
+      << "the job has two ranks, and only one other host has the checkpoint";
   EXPECT_EQ(cluster.Get().generation(), 1u);
   std::vector<std::string> decisions = cluster.harness.Decisions(kJob);
   EXPECT_THAT(decisions, Contains(HasSubstr("/runs/x/step-40 is not on w4 (No such file or directory)")));
@@ -212,7 +213,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
 
   cluster.first.Attach();
   cluster.harness.Advance(absl::Seconds(1));
-  EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original continues";
+  EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original generation continues";
   cluster.first.Disconnect();
   cluster.harness.Advance(absl::Seconds(65));
   other.AnswerPathRequests(/*there=*/true);
@@ -369,7 +370,7 @@ TEST(CoreTimes, Time_DoesNotPassWithoutACoordinator_AndWallClockChangesHaveNoEff
   EXPECT_EQ(after.now - next.now, CoreClock::kAwayStep);
   EXPECT_EQ(after.steady - next.steady, absl::Milliseconds(19'900));
   EXPECT_EQ(clock.FromSteady(start + absl::Seconds(20)), after.now);
-  EXPECT_EQ(clock.FromSteady(start + absl::Seconds(21)), after.now) << "no contact is in the future";
+  EXPECT_EQ(clock.FromSteady(start + absl::Seconds(21)), after.now) << "a contact is never in the future";
   EXPECT_EQ(clock.Advance(start + absl::Seconds(19), start).now, after.now) << "time never goes back";
 }
 
@@ -459,10 +460,10 @@ TEST(CoreEnding, RankThatCannotBeKilled_CountsAsEnded_AndKeepsItsSlot) {
   v1::Fact fact;
   fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_STOPPED);
   host.ReportFact(Key(kJob, 1, 1), fact);
-  EXPECT_EQ(harness.Get(kJob).generation(), 2u) << "it was ended after all";
+  EXPECT_EQ(harness.Get(kJob).generation(), 2u) << "the trainer has ended after all";
 }
 
-TEST(CoreRestored, ResumeFromAnEarlierJob_IsNotFromTheBeginning) {
+TEST(CoreRestored, JobThatResumedFromAnEarlierJob_RestartsFromThatStep) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();

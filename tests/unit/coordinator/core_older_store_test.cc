@@ -110,7 +110,7 @@ TEST(CoreUnknownJobs, Cancel_EndsThem_AlsoAfterACoordinatorRestart) {
   world.harness.Restart();
   world.host.Attach();
   EXPECT_EQ(world.host.desired().unknown_jobs_size(), 0);
-  EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 1u) << "until it has ended";
+  EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 1u) << "its trainer uses the slot until it has ended";
   world.host.Apply();
   EXPECT_EQ(world.host.running.size(), 0u);
   EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 2u);
@@ -145,7 +145,7 @@ TEST(CoreUnknownJobs, TrainersOfForgottenJobs_AndOfOtherClusters_AreEnded) {
     harness.Submit(MakeSpec(4), absl::StrCat("job000001", 10 + i));
     harness.Cancel(absl::StrCat("job000001", 10 + i));
   }
-  ASSERT_EQ(harness.Get(kJob).job_id(), "") << "it is unknown";
+  ASSERT_EQ(harness.Get(kJob).job_id(), "") << "the job is forgotten";
   harness.Advance(absl::Seconds(10));
   harness.Restart();
 

@@ -38,7 +38,7 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeContinuesFromTheS
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PAUSED);
   EXPECT_EQ(one.Get().reason(), "paused: night");
-  EXPECT_EQ(one.host.desired().jobs_size(), 0) << "others may need the memory";
+  EXPECT_EQ(one.host.desired().jobs_size(), 0) << "other jobs may need the memory";
   EXPECT_TRUE(one.harness.Pause(kJob).status.ok()) << "pausing a paused job is no error";
   one.harness.Submit(MakeSpec(2), "job0000two2");
   EXPECT_EQ(one.harness.StateOf("job0000two2"), v1::JOB_STATE_PLACED) << "its slots are free";
@@ -86,7 +86,7 @@ TEST(CoreOperations, PauseAndRestart_SurviveACoordinatorRestart) {
     one.harness.Restart();
     one.host.Attach();
     ASSERT_EQ(one.host.desired().trainers_size(), 2);
-    EXPECT_TRUE(one.host.desired().trainers(0).stop()) << "requested again";
+    EXPECT_TRUE(one.host.desired().trainers(0).stop()) << "the stop is requested again";
     one.StopAndSave(1, 5);
     EXPECT_EQ(one.Get().state(), pause ? v1::JOB_STATE_PAUSED : v1::JOB_STATE_PLACED);
     if (!pause) continue;
@@ -139,10 +139,10 @@ TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGen
     one.harness.Restart();
     one.host.Attach();
     EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING) << "also for the next coordinator";
-    EXPECT_EQ(one.host.desired().trainers_size(), 2) << "no grace of the old stop ends them";
+    EXPECT_EQ(one.host.desired().trainers_size(), 2) << "the grace of the cancelled stop does not end them";
 
     one.harness.Pause(kJob);
-    EXPECT_EQ(one.host.desired().trainers(0).stop_request(), 2u) << "the ranks have acted on the first";
+    EXPECT_EQ(one.host.desired().trainers(0).stop_request(), 2u) << "the ranks have already acted on request 1";
     one.host.SaveFails(Key(kJob, 1, 0), 6, /*stop_request=*/1);
     EXPECT_EQ(one.Get().state(), v1::JOB_STATE_STOPPING) << "a repeated report about the previous stop";
     one.StopAndSave(1, 9);
@@ -288,9 +288,9 @@ TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButNot
     one.host.ReportPosition(Key(kJob, 1, 0), "save", 5, "");
     one.harness.Advance(absl::Milliseconds(500));
   }
-  EXPECT_EQ(one.host.desired().trainers_size(), 2) << "20 s of saving";
+  EXPECT_EQ(one.host.desired().trainers_size(), 2) << "the ranks have been saving for 20 s";
   one.harness.Advance(absl::Seconds(5));
-  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "no report, and its grace has expired";
+  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "without further reports the grace expires";
   one.host.Apply();
   EXPECT_EQ(one.Get().generation(), 2u);
 }

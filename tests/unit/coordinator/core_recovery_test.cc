@@ -80,12 +80,12 @@ TEST(CoreRecovery, Refusal_FailsImmediatelyWithItsMessage) {
   EXPECT_EQ(one.Get().reason(), "rank 0 on w1 refused the job: /data: no such file");
 }
 
-TEST(CoreRecovery, RefusalBehindABrokenCollective_IsTheCause) {
+TEST(CoreRecovery, RefusalAfterABrokenCollective_IsTheCause) {
   RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.ReportBroken(Key(kJob, 1, 0), 3);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RECOVERING);
-  EXPECT_EQ(one.host.desired().trainers_size(), 2) << "the cause gets a moment to arrive";
+  EXPECT_EQ(one.host.desired().trainers_size(), 2) << "the report of the cause may still arrive";
 
   v1::Fact fact;
   fact.mutable_refused()->set_message("disk gone");
@@ -97,7 +97,7 @@ TEST(CoreRecovery, RefusalBehindABrokenCollective_IsTheCause) {
   EXPECT_THAT(one.Get().reason(), HasSubstr("disk gone"));
 }
 
-TEST(CoreRecovery, BrokenCollectiveWithoutAnyOtherCause_RestartsAfterAMoment) {
+TEST(CoreRecovery, BrokenCollectiveWithoutAnyOtherCause_RestartsAfterAShortWait) {
   RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.ReportBroken(Key(kJob, 1, 0), 3);
@@ -236,7 +236,7 @@ TEST(CoreFencing, RepeatedFact_CountsOnce) {
   EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), one.host.sequence);
 }
 
-TEST(CoreFencing, SecondDaemonOfAName_IsRefusedWhileTheFirstRuns_ThenTakesOver) {
+TEST(CoreFencing, SecondDaemonOfAHost_IsRefusedWhileTheFirstRuns_ThenTakesOver) {
   RecoveringHost one;
   FakeHost twin(one.harness, "w1", 2, 77);
   twin.Attach();
@@ -304,7 +304,7 @@ TEST(CoreStore, Values_AreWriteOnce_SentToEveryHostOfTheGeneration_AndSealed) {
   EXPECT_EQ(harness.values[session].size(), 1u);
 }
 
-TEST(CoreStore, HostWithoutRanks_MayNotPut_NorDoesAnOldStream) {
+TEST(CoreStore, PutByAHostWithoutRanks_OrOnAnOldStream_ChangesNothing) {
   RecoveringHost one;
   FakeHost other(one.harness, "w2", 1, 22);
   other.Attach();

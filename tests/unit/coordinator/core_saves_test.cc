@@ -47,7 +47,7 @@ struct SavingHost {
   FakeHost host;
 };
 
-TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnows) {
+TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnowsTheGrant) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
@@ -220,7 +220,7 @@ TEST(CoreSaves, JobThatEndsWithAnUnusedGrant_ReportsIt) {
   EXPECT_EQ(one.Get().checkpoints_size(), 1) << "it has ended";
 }
 
-TEST(CoreSaves, SaveRequest_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswered) {
+TEST(CoreSaves, SaveRequest_ReachesRank0_AndIsRepeatedToLaterGenerationsUntilASaveIsMade) {
   SavingHost one;
   EXPECT_EQ(one.harness.RequestSave(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it is forming";
   EXPECT_EQ(one.harness.RequestSave("nosuchjob").status.code(), absl::StatusCode::kNotFound);
@@ -254,7 +254,7 @@ TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
   EXPECT_EQ(one.harness.Pause(kJob).status.code(), absl::StatusCode::kFailedPrecondition);
   one.RestartCoordinator();
   EXPECT_TRUE(one.host.desired().trainers(0).stop());
-  EXPECT_TRUE(one.host.desired().trainers(0).stop_needs_save()) << "not a plain cancel for the next coordinator";
+  EXPECT_TRUE(one.host.desired().trainers(0).stop_needs_save()) << "the next coordinator also saves before it cancels";
   one.host.Save(Key(kJob, 1, 0), 5);
   one.Leave(5);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
@@ -262,7 +262,7 @@ TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
   EXPECT_TRUE(one.harness.CancelSaved(kJob).status.ok()) << "cancelling an ended job is no error";
 }
 
-TEST(CoreSaves, CancelWithAFailedSave_OrAFailedGroup_Continues) {
+TEST(CoreSaves, CancelWithASave_IsNotCarriedOut_IfTheSaveOrTheGroupFails) {
   for (bool rank_dies : {false, true}) {
     SavingHost one;
     BringToRunning(one.harness, one.host, kJob);
@@ -279,7 +279,7 @@ TEST(CoreSaves, CancelWithAFailedSave_OrAFailedGroup_Continues) {
   }
 }
 
-TEST(CoreSaves, CancelWithASave_MayBecomeOneWithout_AndAPauseMayBecomeACancel) {
+TEST(CoreSaves, CancelWithASave_MayBecomeAPlainCancel_AndAPauseMayBecomeACancel) {
   SavingHost plain;
   BringToRunning(plain.harness, plain.host, kJob);
   plain.harness.CancelSaved(kJob);
@@ -412,7 +412,7 @@ TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore)
   EXPECT_EQ(one.Get().checkpoints(0).step(), 10u);
 }
 
-TEST(CoreLastSave, OfAResumedFinishedRun_IsShown_AndSufficient) {
+TEST(CoreLastSave, OfAResumedRunThatWasComplete_IsShown_AndSufficient) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();
@@ -477,7 +477,7 @@ TEST(CoreSaves, LongBackgroundSave_DoesNotExtendTheGrace) {
   one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
   one.harness.Cancel(kJob);
   one.harness.Advance(absl::Seconds(12));
-  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "they did not stop in time";
+  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "the ranks did not stop in time";
 }
 
 }  // namespace

@@ -220,7 +220,7 @@ TEST_F(HangTest, LateMessages_ProveNoStall) {
       << "all ranks have reported that they make no progress";
 }
 
-TEST_F(HangTest, RanksUnknownToANewCoordinator_GetTheSameTime) {
+TEST_F(HangTest, RanksThatHaveNotReportedToARestartedCoordinator_GetTheSameTime) {
   Add();
   Add();
   for (RankPosition& rank : facts_.ranks) rank.progress_at = absl::InfinitePast();
@@ -258,7 +258,7 @@ TEST_F(HangTest, SlowPhases_RaiseNoAlarmWithinTheirUsualTime) {
   }
 }
 
-TEST_F(HangTest, PhaseOfUnknownLength_IsOnlyReported_AndNotWhileItsProcessWorks) {
+TEST_F(HangTest, StallInAPhaseOfUnknownLength_IsOnlyReported_AndNotWhileTheProcessUsesTheCpu) {
   Add("save");
   Add("save");
   SetPosition(facts_.ranks[0], 4);

@@ -52,7 +52,7 @@ TEST(History, BothKinds_AreSentInSequenceOrder_InBatches) {
   WatchPosition position;
 
   std::vector<EventPtr> first;
-  EXPECT_FALSE(history.Next(position, 3, first)) << "there is more";
+  EXPECT_FALSE(history.Next(position, 3, first)) << "more events follow";
   std::vector<EventPtr> rest;
   EXPECT_TRUE(history.Next(position, 3, rest));
 
@@ -84,7 +84,8 @@ TEST(History, OverItsLimit_KeepsTheFirstAndTheNewest) {
   size_t bytes = 0;
   for (const EventPtr& event : history.durable()) bytes += event->ByteSizeLong();
   EXPECT_EQ(history.durable_bytes(), bytes);
-  EXPECT_THAT(history.Shrink(bytes, 1, History::Dropped::kAny), ElementsAre(6, 7, 1, 2)) << "the first ones last";
+  EXPECT_THAT(history.Shrink(bytes, 1, History::Dropped::kAny), ElementsAre(6, 7, 1, 2))
+      << "the first events are dropped last";
 
   size_t reports_dropped = 0;
   for (uint64_t step = 1; step <= 5; ++step) reports_dropped += history.AddReport(StepOf(10 + step, step));
@@ -214,7 +215,7 @@ TEST(EventQueue, CrowdedQueue_AcceptsFacts_AndRefusesCallsOnlyWhenFull) {
   EventQueue queue(10);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.Post(DetachHost{SessionId(1)}));
 
-  EXPECT_TRUE(queue.Post(ReportsOf(3, 0))) << "left out";
+  EXPECT_TRUE(queue.Post(ReportsOf(3, 0))) << "the report is left out";
   EXPECT_EQ(queue.size(), 5u);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.TryPost(GetServerInfo{CallId(1)}));
   EXPECT_FALSE(queue.TryPost(GetServerInfo{CallId(1)}));

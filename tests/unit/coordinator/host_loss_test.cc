@@ -157,7 +157,7 @@ TEST(HostLoss, EndingGroup_WaitsForReachableRanksFirst) {
   EXPECT_FALSE(stalled.Decide().lost) << "no host is reachable, which proves nothing about this one";
 }
 
-TEST(HostLoss, FormingGroup_WaitsForTheHost_UntilItsPatienceEnds) {
+TEST(HostLoss, FormingGroup_WaitsForTheHost_ForALimitedTime) {
   Stalled stalled;
   stalled.facts.forming = true;
   stalled.facts.silent_for = absl::Minutes(5);

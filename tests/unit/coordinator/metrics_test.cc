@@ -58,7 +58,7 @@ std::vector<std::string> JobsOfSeries(CoordinatorMetrics& metrics) {
       std::string id;
       std::string name;
       for (const auto& label : metric.label) {
-        EXPECT_NE(label.name, "job") << "Prometheus gives every series a label of this name itself";
+        EXPECT_NE(label.name, "job") << "Prometheus itself adds a label of this name to every series";
         if (label.name == "job_id") id = label.value;
         if (label.name == "job_name") name = label.value;
       }

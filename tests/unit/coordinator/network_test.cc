@@ -98,7 +98,7 @@ TEST(Network, LateMessages_AreReportedAfterThreeInARow_AndAlsoTheirEnd) {
   EXPECT_EQ(add(4'938), Change::kNone);
   EXPECT_EQ(add(4'938), Change::kLate);
   EXPECT_EQ(trend.late_by(), absl::Milliseconds(61));
-  EXPECT_EQ(add(4'938), Change::kNone) << "once";
+  EXPECT_EQ(add(4'938), Change::kNone) << "reported only once";
 
   EXPECT_EQ(add(4'998), Change::kNone);
   EXPECT_EQ(add(4'998), Change::kNone);

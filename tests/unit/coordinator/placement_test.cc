@@ -25,7 +25,7 @@ std::string Describe(const PlacementDecision& decision) {
   return text;
 }
 
-TEST(Placement, ProbeGetsOneRankOnEachHostItNames) {
+TEST(Placement, Probe_GetsOneRankOnEachHostThatItNames) {
   std::vector<HostSlots> hosts = {Slots("w1", 2, 2), Slots("w2", 2, 2), Slots("w3", 2, 0)};
   PlacementFacts facts{.ranks = 2, .needs_gpu = false, .hosts = hosts, .previous = {}};
   facts.one_per_host = true;
@@ -98,7 +98,7 @@ TEST(Placement, UnusableHosts_AreSkippedAndNamed) {
   EXPECT_EQ(Describe(DecidePlacement(facts)),
             "waits for slots: 4 ranks requested, 3 of 4 slots free on 2 hosts (c, d); busy: c (job ab12); not used: "
             "a (cordoned: disk), b (in resources.exclude_hosts)");
-  EXPECT_TRUE(CouldFit(facts)) << "once c is free";
+  EXPECT_TRUE(CouldFit(facts)) << "the job fits once c is free";
   facts.ranks = 5;
   EXPECT_FALSE(CouldFit(facts));
 

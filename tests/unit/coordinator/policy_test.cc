@@ -42,7 +42,7 @@ TEST(Health, LeaseGrowsWithUnevenHeartbeats_UpToABound_AndShrinksAgain) {
   HeartbeatGaps gaps;
   EXPECT_EQ(AdaptiveLease(base, gaps), base);
   for (int i = 0; i < 50; ++i) ObserveGap(absl::Seconds(1), base, gaps);
-  EXPECT_EQ(AdaptiveLease(base, gaps), base) << "even heartbeats leave it as it is";
+  EXPECT_EQ(AdaptiveLease(base, gaps), base) << "regular heartbeats do not change the lease";
   for (int i = 0; i < 50; ++i) ObserveGap(absl::Milliseconds(i % 2 == 0 ? 200 : 2'900), base, gaps);
   EXPECT_GT(AdaptiveLease(base, gaps), absl::Seconds(5));
   EXPECT_LE(AdaptiveLease(base, gaps), kLeaseGrowth * base);

@@ -64,7 +64,7 @@ TEST_F(RefusalTest, RefusedSpec_HasAViolationPerField) {
                                   "expected one of ddp, zero1, zero2, zero3, fsdp, hsdp, found the unknown value 99")));
 }
 
-TEST_F(RefusalTest, RefusalWithAllProblems_FitsTheHeaders) {
+TEST_F(RefusalTest, RefusalWithAllProblems_FitsIntoTheHeaders) {
   v1::SubmitRequest request;
   *request.mutable_spec() = MakeSpec(2);
   for (int i = 0; i < 200; ++i) request.mutable_spec()->mutable_resources()->add_hosts(absl::StrCat("ü %\t", i));

@@ -91,7 +91,7 @@ TEST_F(SavesPolicy, RecordedSave_NeedsNoGrant) {
   EXPECT_EQ(grants_.size(), 1) << "the grant of another generation stays";
 }
 
-TEST_F(SavesPolicy, NewestKept_IsRecordedOrGranted) {
+TEST_F(SavesPolicy, NewestResumeStep_IsRecordedOrGranted) {
   EXPECT_FALSE(NewestResumeStep(head_, grants_).has_value());
   Decide(40, "a");
   EXPECT_EQ(NewestResumeStep(head_, grants_), 40u);
