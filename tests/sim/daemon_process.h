@@ -53,15 +53,15 @@ class DaemonProcess {
   void PutValue(const TrainerId& id, const std::string& value);
   // Called by the coordinator on this incarnation's stream.
   void TakeValues(uint64_t incarnation, const v1::StoreValues& values);
-  // The values of all ranks have arrived.
+  // Whether the values of all ranks have arrived.
   bool HasValues(const GroupId& group, uint32_t ranks) const;
 
  private:
   // The rendezvous values of one group, as the relay stores them.
   struct Values {
     bool sealed = false;
-    std::map<std::string, std::string> known;
-    std::map<std::string, std::string> puts;
+    std::map<std::string, std::string> known;  // received from the coordinator
+    std::map<std::string, std::string> puts;   // of the trainers on this host
   };
 
   void WakeLater();
@@ -93,9 +93,9 @@ class DaemonProcess {
   Machine& machine_;
   uint64_t incarnation_ = 0;
   uint64_t last_link_ = 0;
-  uint64_t wake_ = 0;
+  uint64_t wake_ = 0;  // number of the newest wake-up; earlier ones do nothing
   bool attached_ = false;
-  absl::Duration away_ = absl::Seconds(1);
+  absl::Duration away_ = absl::Seconds(1);  // time between its exit and its next start
   std::unique_ptr<agent::Core> core_;
   std::map<agent::LinkId, PipePtr> pipes_;
   std::map<GroupId, Values> values_;

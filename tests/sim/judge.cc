@@ -168,7 +168,7 @@ void Judge::CheckStateChange(const Job& job) {
 void Judge::CheckSuccess(const Job& job) {
   const auto& checkpoints = folder_of(job.id).checkpoints;
   auto last = checkpoints.find(job.head().spec().train().steps());
-  if (last != checkpoints.end() && last->second.whole) return;
+  if (last != checkpoints.end() && last->second.complete) return;
   ReportViolation(invariant::kSaved, absl::StrCat(Name(job), " has SUCCEEDED, but the checkpoint of its last step is ",
                                                   last == checkpoints.end() ? "missing" : "incomplete"));
 }
@@ -199,8 +199,8 @@ void Judge::CheckJob(const Job& job) {
   CheckStateChange(job);
 }
 
-void Judge::AfterRound(const Core& core, bool whole) {
-  if (!whole) return;
+void Judge::AfterRound(const Core& core, bool check_state) {
+  if (!check_state) return;
   if (absl::Status status = core.Check(); !status.ok())
     ReportViolation(invariant::kConsistent, std::string(status.message()));
   for (const auto& [id, job] : core.state().jobs) CheckJob(job);
@@ -251,7 +251,7 @@ void Judge::AfterLoad(const Core& core) {
   }
 }
 
-// ---- of saves ----
+// ---- saves ----
 
 void Judge::Granted(const JobId& job, const v1::CheckpointGrant& grant) {
   auto [known, is_new] = granted_[job].try_emplace(grant.step(), grant.manifest_hash());
@@ -271,7 +271,7 @@ void Judge::CheckNamed(const JobId& job, Writer writer, uint64_t step, const Run
                                                          " gives step ", step, " its name, although generation ",
                                                          folder.settled.generation, " has settled the folder"));
   }
-  if (!folder.checkpoints.at(step).whole) {
+  if (!folder.checkpoints.at(step).complete) {
     ReportViolation(invariant::kWholeSaves,
                     absl::StrCat(job.value(), ": step ", step, " has its name but is incomplete"));
   }
@@ -285,7 +285,7 @@ void Judge::CheckClaim(const TrainerId& id, const RunFolder& folder) {
 }
 
 void Judge::CheckRestored(const TrainerId& id, uint64_t step, const Checkpoint* from, bool allow_others) {
-  if (from != nullptr && !from->whole) {
+  if (from != nullptr && !from->complete) {
     ReportViolation(invariant::kWholeSaves,
                     absl::StrCat(agent::Describe(id), " resumes from step ", step, ", which is incomplete"));
   }

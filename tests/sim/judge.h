@@ -110,7 +110,7 @@ class Judge {
   void CancelRequested(const JobId& job) { cancelled_.insert(job); }
   void CancelAnswered(const JobId& job) { cancel_answered_.insert(job); }
 
-  // ---- of saves ----
+  // ---- saves ----
   // The coordinator has granted this save to a host.
   void Granted(const JobId& job, const v1::CheckpointGrant& grant);
   // A save got its name from the generation that made it.
@@ -130,7 +130,7 @@ class Judge {
   void SetGranted(Grants granted) { granted_ = std::move(granted); }
 
   // ---- the coordinator's state ----
-  void AfterRound(const Core& core, bool whole);
+  void AfterRound(const Core& core, bool check_state);
   void AfterLoad(const Core& core);
   void AtEnd(const Core& core);
   void CheckEvent(const JobId& job, const v1::Event& event);

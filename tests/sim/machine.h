@@ -68,8 +68,8 @@ class Machine {
   const std::string name_;
   const HostPlan plan_;
   bool up_ = true;
-  int cuts_control_ = 0;
-  int cuts_data_ = 0;
+  int cuts_control_ = 0;  // active faults that cut it from the coordinator
+  int cuts_data_ = 0;     // active faults that cut its data network
   double loss_ = 0;
   std::unique_ptr<DaemonProcess> daemon_;
   std::map<TrainerId, std::shared_ptr<Trainer>> trainers_;  // running

@@ -29,14 +29,14 @@ struct Writer {
 struct PartialSave {
   JobId job;
   std::set<uint32_t> parts;
-  bool manifest = false;
-  bool torn = false;  // contains a part that could not be written
+  bool manifest = false;  // the manifest is written
+  bool torn = false;      // contains a part that could not be written
 };
 
 struct Checkpoint {
   JobId job;
   Writer writer;
-  bool whole = true;
+  bool complete = true;
   std::string hash(uint64_t step) const { return HashOf(step, writer.generation); }
 };
 
@@ -96,7 +96,7 @@ class Storage {
     if (at == folder.partials.end()) return false;
     const PartialSave& partial = at->second;
     folder.checkpoints.try_emplace(
-        step, Checkpoint{.job = partial.job, .writer = writer, .whole = partial.manifest && !partial.torn});
+        step, Checkpoint{.job = partial.job, .writer = writer, .complete = partial.manifest && !partial.torn});
     folder.partials.erase(at);
     return true;
   }

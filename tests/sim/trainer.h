@@ -56,6 +56,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Assembled();
   // For rank 0: a rank could not write its part.
   void AbandonSave(uint64_t step);
+  // For rank 0: finishes when the last save has its name.
   void FinishNamed(uint64_t step, bool stopped);
   void PeerDisconnected(uint64_t step);
   void Finish(uint64_t step, bool stopped, const std::string& unsaved = "");

@@ -75,7 +75,7 @@ Result World::Run() {
     if (!more) break;
   }
   if (!judge.violation().has_value() && coordinator.alive() && limit < end) {
-    judge.AfterRound(coordinator.core(), /*whole=*/true);
+    judge.AfterRound(coordinator.core(), /*check_state=*/true);
     judge.AtEnd(coordinator.core());
     for (const auto& [job, folder] : storage.folders()) judge.CheckNothingLeft(job, folder);
   }
