@@ -81,7 +81,7 @@ void Assign(const std::string& text, T& field) {
   field = static_cast<T>(std::strtoll(text.c_str(), nullptr, 10));
 }
 
-// Counts the operations of the groups between two calls.
+// Counts the operations of the groups between Begin and End.
 class TrafficCounter {
  public:
   explicit TrafficCounter(const MeshGroups& groups) : groups_(groups) {}

@@ -28,7 +28,7 @@ class World {
 
   int size() const { return static_cast<int>(pids_.size()); }
   pid_t pid(int rank) const { return pids_[rank]; }
-  // The folder that the ranks share, for a test's own signals.
+  // The folder that the ranks share. Tests may use files in it as signals.
   const std::string& folder() const { return folder_; }
 
   // The result of `rank`, after its process has exited. Possible errors: the rank's error; Internal if it crashed.

@@ -120,7 +120,7 @@ TEST_P(Transports, SupportEveryTypeAndSize_AlsoInPlace) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               for (at::ScalarType type :
                    {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kByte}) {
-                // Empty, smaller than the world, not a multiple of it, and several pieces of shared memory.
+                // Sizes: empty, smaller than the world, no multiple of it, and several pieces of shared memory.
                 for (int64_t part : {0, 1, 7, 16, 5'003}) RETURN_IF_ERROR(SumAndGather(*groups.shard, type, part));
               }
               return absl::OkStatus();
@@ -195,7 +195,7 @@ TEST_P(Transports, DoNotReadBuffersAfterWait) {
 TEST_P(Transports, BuffersOutliveTheCommunicator) {
   std::vector<at::Tensor> buffers(static_cast<size_t>(GetParam().world));
   EXPECT_EQ(RunSharded([&](int rank, MeshGroups& groups) -> absl::Status {
-              // more than shared memory supports
+              // more buffers than shared memory supports
               for (int i = 0; i < 300; ++i) groups.shard->NewBuffer(10, at::kDouble);
               buffers[static_cast<size_t>(rank)] = groups.shard->NewBuffer(1000, at::kDouble).fill_(3.0);
               return absl::OkStatus();

@@ -17,7 +17,7 @@ constexpr int kRanks = 2;
 
 const char* StateName(Sharding sharding) { return sharding == Sharding::kSharded ? "sharded" : "replicated"; }
 
-// The ranges of each parameter that rank `rank` holds: "rank 0: a [0, 48) b [0, 16)".
+// Formats the ranges of each parameter that rank `rank` holds: "rank 0: a [0, 48) b [0, 16)".
 std::string Pieces(const Model& model, const GroupPlan& plan, const ShardLayout& layout, int rank) {
   std::string line = absl::StrCat("  rank ", rank, ":");
   for (const ShardPiece& piece : layout.PiecesOf(rank)) {

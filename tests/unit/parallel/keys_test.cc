@@ -207,7 +207,7 @@ TEST(ReshardAfterForward, ToN_GathersAgainAmongNRanks) {
   EXPECT_LT(Gathers(after).operations, Gathers(before).operations);
 }
 
-// The largest number of all-gathers under way at the same time.
+// Returns the largest number of all-gathers in progress at the same time.
 int MaxConcurrentGathers(const Outcome& outcome) {
   int max = 0;
   for (const Event& event : outcome.events) {
@@ -221,7 +221,7 @@ int MaxConcurrentGathers(const Outcome& outcome) {
   return max;
 }
 
-TEST(GatherBucketElements, LimitsTheGathersUnderWayAfterAStep) {
+TEST(GatherBucketElements, LimitsTheGathersInProgressAfterAStep) {
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2}) {
     Job plain{.options = {.strategy = strategy, .bucket_elements = 2000}, .mesh = {.dp_shard = 2}};
     Job one = plain, waiting = plain;

@@ -21,8 +21,7 @@ std::string Lines(const std::vector<UnitAction>& plan) {
   return lines;
 }
 
-// Three blocks and a root. The golden files can be read next to the explanations in
-// docs/decisions/0003-data-parallel.md.
+// Plans for three blocks and a root. docs/decisions/0003-data-parallel.md explains them.
 struct GoldenCase {
   const char* name;
   bool with_backward;
@@ -61,7 +60,7 @@ TEST(PlanPass, GathersTheExpectedNumberOfTimes) {
 
 TEST(PlanPass, KeepsUnitsThatAreUsedAgainSoon) {
   const std::vector<int64_t> units(1 + 4, 100);
-  // The last unit is used twice between forward and backward of the last but one.
+  // Between the forward and the backward of the last but one unit, the last unit is used twice: 200 elements.
   EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 199}), UnitAct::kGather), 8);
   EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200}), UnitAct::kGather), 7);
   EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200, .max_live_elements = 199}), UnitAct::kGather), 8);

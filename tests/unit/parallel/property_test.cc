@@ -1,6 +1,6 @@
-// Models, meshes, frozen sets, precisions, accumulations and keys drawn from a seed: every combination gives the
-// numbers of one process without a strategy. A failure prints the seed that reproduces it; TRAINYARD_PROPERTY_SEED=N
-// runs only that one.
+// Models, meshes, frozen sets, precisions, numbers of micro-batches and keys are drawn from a seed: every combination
+// gives the numbers of one process without a strategy. A failure prints the seed that reproduces it;
+// TRAINYARD_PROPERTY_SEED=N runs only that one.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -37,7 +37,7 @@ constexpr int64_t kTokens = 5;  // of a sequence
 // share the weights of the embedding.
 struct Sizes {
   int64_t vocabulary = 2, width = 1;
-  std::vector<int64_t> hidden = {};  // by block; 0: the block has no parameters
+  std::vector<int64_t> hidden = {};  // hidden width of each block; 0: the block has no parameters
   bool tied = false;
 };
 
@@ -120,7 +120,7 @@ class DrawnModel final : public Model {
 struct Draw {
   unsigned seed = 0;
   Sizes sizes = {};
-  std::vector<int> frozen = {};  // numbers of parameters
+  std::vector<int> frozen = {};  // indices of parameters
   MeshShape mesh = {};
   int reshard_to = 0;
   ParallelOptions options = {};
@@ -204,7 +204,7 @@ void Freeze(const Draw& draw, Model& model) {
   for (int i : draw.frozen) at::Tensor(model.parameters()[i].tensor).set_requires_grad(false);
 }
 
-// A micro-batch; some targets are ignored.
+// Returns a micro-batch, in which some targets are ignored, and adds its tokens to `tokens`.
 std::pair<at::Tensor, at::Tensor> MicroBatch(const Draw& draw, int step, int64_t index, uint64_t* tokens) {
   at::Tensor inputs = at::empty({draw.micro, kTokens}, at::kLong),
              targets = at::empty({draw.micro, kTokens}, at::kLong);
