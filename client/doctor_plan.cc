@@ -27,7 +27,7 @@ double LowerMedian(std::vector<double> values) {
   return values[(values.size() - 1) / 2];
 }
 
-// The medians of both rounds, or of the first if there is no second yet.
+// The median results, with which hosts and pairs are compared.
 struct Medians {
   double bytes_per_s = 0;
   double latency_s = 0;
@@ -60,7 +60,8 @@ std::map<std::string, double> ProductsOf(const std::vector<ProbeHost>& hosts, co
   return products;
 }
 
-// Uses the pairs of the first round only: the second round consists of suspicious pairs, which are not typical.
+// Uses the bandwidths and latencies of the first round, if there are any: the second round consists of suspicious pairs,
+// which are not typical.
 Medians MediansOf(const std::vector<ProbeHost>& hosts, const Results& first, const Results& second) {
   std::vector<double> bandwidths, latencies, products;
   auto add = [&](const Results& round) {

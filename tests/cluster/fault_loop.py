@@ -22,10 +22,10 @@ import grpc
 import harness
 import processes
 
-# Victims of a kill that end trainers, and those that leave both trainers running.
+# Victims whose kill ends trainers, and those whose kill leaves both trainers running.
 TRAINERS_DIE = ("self", "other", "shim", "host", "all")
 TRAINERS_LIVE = ("daemon", "coordinator")
-NUMBERS = itertools.count(1)
+FAULT_NUMBERS = itertools.count(1)
 # At most this many TRAINERS_LIVE faults are armed in a generation, in addition to one of TRAINERS_DIE.
 TRAINERS_LIVE_MAX = 2
 HOSTS = ("h1", "h2")
@@ -34,10 +34,11 @@ HOSTS = ("h1", "h2")
 @dataclasses.dataclass
 class Fault:
     point: str
-    rank: int
-    victim: str
-    nth: int
-    number: int = dataclasses.field(default_factory=lambda: next(NUMBERS))
+    rank: int  # the rank that waits at the point
+    victim: str  # of TRAINERS_DIE or TRAINERS_LIVE
+    nth: int  # the rank waits when it passes the point for the nth time
+    # Number and attempt make the names of a fault's files unique.
+    number: int = dataclasses.field(default_factory=lambda: next(FAULT_NUMBERS))
     attempt: int = 0
 
     def __str__(self):
@@ -174,8 +175,8 @@ class FaultLoop:
                 continue
             if fault.victim in TRAINERS_DIE:
                 # Write the next generation's rules before it starts.
-                left, armed = armed, []
-                for each in left:
+                postponed, armed = armed, []
+                for each in postponed:
                     self.gate(each).touch()
                     each.attempt += 1
                     waiting.insert(0, each)
@@ -193,10 +194,10 @@ class FaultLoop:
         """Moves the next faults from `waiting` into the rules: some that leave the trainers running, and one that ends
         them. Returns all faults that are armed now, including those of `armed`."""
         chosen = list(armed)
-        ends = any(fault.victim in TRAINERS_DIE for fault in chosen)
+        trainers_die = any(fault.victim in TRAINERS_DIE for fault in chosen)
         for fault in list(waiting):
-            if fault.victim in TRAINERS_DIE and not ends:
-                ends = True
+            if fault.victim in TRAINERS_DIE and not trainers_die:
+                trainers_die = True
             elif (fault.victim not in TRAINERS_LIVE
                   or sum(each.victim in TRAINERS_LIVE for each in chosen) >= TRAINERS_LIVE_MAX):
                 continue
