@@ -75,20 +75,20 @@ def memory_of(measured, kind, field):
 
 
 def recompute_bytes(measured):
-    with_it, without = (memory_of(measured[name], "activations", "peak_bytes")
-                        for name in ("ours-recompute", "ours-ddp"))
-    return with_it, without, with_it / without
+    recomputed, without = (memory_of(measured[name], "activations", "peak_bytes")
+                           for name in ("ours-recompute", "ours-ddp"))
+    return recomputed, without, recomputed / without
 
 
 def recompute_time(measured):
-    with_it, without = measured["ours-recompute"].step_s, measured["ours-ddp"].step_s
-    return with_it, without, 100 * (with_it / without - 1)
+    recomputed, without = measured["ours-recompute"].step_s, measured["ours-ddp"].step_s
+    return recomputed, without, 100 * (recomputed / without - 1)
 
 
 def state_bytes(measured):
-    held = sum(memory_of(measured["ours-fsdp"], kind, "bytes") for kind in ("parameters", "gradients", "optimizer"))
+    used = sum(memory_of(measured["ours-fsdp"], kind, "bytes") for kind in ("parameters", "gradients", "optimizer"))
     minimum = STATE_BYTES * LAB_10M.parameters / LAB_10M.ranks
-    return held, minimum, held / minimum
+    return used, minimum, used / minimum
 
 
 def exchanges(measured):
@@ -135,9 +135,9 @@ def make_measures(folder):
     measures = {}
     for name, (shape, settings) in OURS.items():
         measures[name] = ours(shape, settings)
-        against = PEERS.get(name.removeprefix("ours-"))
-        for side in ("installed", "tuned") if against else ():  # next to ours, so that both run at about the same time
-            measures[name.replace("ours", side, 1)] = peer(*against, side == "tuned")
+        peer_run = PEERS.get(name.removeprefix("ours-"))
+        for side in ("installed", "tuned") if peer_run else ():  # next to ours, so that both run at about the same time
+            measures[name.replace("ours", side, 1)] = peer(*peer_run, side == "tuned")
     measures["exchanges"] = lambda: sides.run_exchanges(LAB_10M, folder)
     return measures
 

@@ -51,13 +51,13 @@ class Machine {
   double loss() const { return loss_; }  // packet loss
   std::map<TrainerId, std::shared_ptr<Trainer>>& trainers() { return trainers_; }
 
-  // Faults of its disk.
-  std::optional<Fault> save_fault;  // strikes at one of the next points of a save
-  uint64_t save_points = 0;         // the number of points before that one
+  std::optional<Fault> save_fault;  // strikes when a trainer here reaches a point of a save
+  uint64_t save_points = 0;         // the number of such points before it strikes
 
+  // Its disk.
   std::map<TrainerId, RankFolder> folders;
-  std::string cluster;
-  std::string outbox;
+  std::string cluster;  // the id of the cluster that the daemon joined
+  std::string outbox;   // the contents of the daemon's outbox file
   bool disk_full = false;
   int write_faults = 0;  // active faults that make its trainers' writes into run folders fail
 

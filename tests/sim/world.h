@@ -121,7 +121,8 @@ class World {
   void StopHost(const Fault& fault, Machine& machine);
   std::pair<const Machine*, const Machine*> PairOf(const Fault& fault) const;
   void Heal();
-  // Lets every job end, once per second: resumes paused jobs and uncordons hosts.
+  // Runs once per second from `faults_end` on: checks the bounds, resumes paused jobs and uncordons hosts, so that
+  // every job can end.
   void UnblockJobs();
   bool Settled() const;
   void CheckBounds();
