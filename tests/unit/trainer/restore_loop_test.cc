@@ -58,8 +58,8 @@ class RestoreLoopTest : public ::testing::Test {
   // Restores once for each of `loads`; `after_choice` is called when rank 0 has chosen a checkpoint.
   std::vector<std::vector<RestoreOutcome>> RestoreEach(
       int world, const std::vector<Load>& loads, const std::function<void()>& after_choice = [] {}) const {
-    std::vector<std::vector<RestoreOutcome>> outcome(loads.size(),
-                                                     std::vector<RestoreOutcome>(static_cast<size_t>(world)));
+    std::vector<std::vector<RestoreOutcome>> outcomes(loads.size(),
+                                                      std::vector<RestoreOutcome>(static_cast<size_t>(world)));
     FakeStore store;
     std::vector<std::thread> ranks;
     for (int r = 0; r < world; ++r) {
@@ -68,12 +68,12 @@ class RestoreLoopTest : public ::testing::Test {
         auto group = NewGroup({.world_size = world, .rank = r, .store = &link});
         ASSERT_TRUE(group.ok()) << group.status();
         for (size_t i = 0; i < loads.size(); ++i) {
-          outcome[i][static_cast<size_t>(r)] = RestoreOne(Order(world, r), loads[i], after_choice, **group);
+          outcomes[i][static_cast<size_t>(r)] = RestoreOne(Order(world, r), loads[i], after_choice, **group);
         }
       });
     }
     for (std::thread& rank : ranks) rank.join();
-    return outcome;
+    return outcomes;
   }
   std::vector<RestoreOutcome> Restore(
       int world, const Load& load, const std::function<void()>& after_choice = [] {}) const {
@@ -207,7 +207,7 @@ TEST_F(RestoreLoopTest, AnyErrors_EndAllRanksIdentically) {
     });
   }
 
-  const auto outcome = RestoreEach(kWorld, loads);
+  const auto outcomes = RestoreEach(kWorld, loads);
 
   std::map<int, int> occurrences;
   for (int i = 0; i < kCases; ++i) {
@@ -219,12 +219,12 @@ TEST_F(RestoreLoopTest, AnyErrors_EndAllRanksIdentically) {
     }
     ++occurrences[kind];
     for (int rank = 0; rank < kWorld; ++rank) {
-      const RestoreOutcome& found = outcome[i][rank];
+      const RestoreOutcome& found = outcomes[i][rank];
       SCOPED_TRACE(absl::StrCat("case ", i, " rank ", rank, ": ", found.status.ToString()));
       EXPECT_EQ(found.status.ok(), kind == 0);
       EXPECT_EQ(found.step, kind == 0 ? step : 0);
-      EXPECT_EQ(found.passed_over, outcome[i][0].passed_over);
-      EXPECT_EQ(found.tried, outcome[i][0].tried);
+      EXPECT_EQ(found.passed_over, outcomes[i][0].passed_over);
+      EXPECT_EQ(found.tried, outcomes[i][0].tried);
     }
   }
   EXPECT_THAT(occurrences, SizeIs(3)) << "each outcome occurred";
