@@ -1,6 +1,6 @@
-// Whether a job may be started elsewhere when none of its hosts can be reached (recovery.abandon_after_s). Hosts that
-// could run it are queried first whether they have its newest checkpoint: if the run folder is not shared, the
-// unreachable ranks hold all that is left of the job, and giving them up would lose what they may still train.
+// Decides whether a job may be started elsewhere when none of its hosts can be reached (recovery.abandon_after_s).
+// Hosts that could run it are queried first whether they have its newest checkpoint: if the run folder is not shared,
+// only the unreachable hosts have it, and giving them up would lose the job's progress.
 #pragma once
 
 #include "coordinator/core/turn.h"
@@ -10,7 +10,7 @@ namespace trainyard {
 // Returns whether enough hosts are known to have the checkpoint, and sends queries to those that are not.
 bool MayAbandon(Turn& turn, Job& job);
 
-// Removes the queries: a host of the job can be reached, or the job was given up.
+// Removes the queries, because a host of the job can be reached again or the job has been started elsewhere.
 void EndPathQueries(Turn& turn, Job& job);
 
 // Records the answers of one host.

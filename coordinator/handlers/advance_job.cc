@@ -119,12 +119,13 @@ bool AdvanceDone(Turn& turn, Job& job) {
   return true;
 }
 
-// Counts the cause that is known once all ranks have ended, not what the first peer reported.
+// Counts the failure once all ranks have ended, because the first report may come from a peer that does not know the
+// cause.
 void CountFailure(Turn& turn, const Job& job) {
   turn.Emit(FailureCounted{std::string(FailureKindName(job.record.failure().kind()))});
 }
 
-// Unsaved steps count as lost in the ledger, also if the group was ended on purpose.
+// Counts unsaved steps as lost in the ledger, also if the group was ended on purpose.
 void EndLedger(Turn& turn, Job& job) {
   AccountGoodput(turn, job);
   v1::GoodputRecord& ledger = *job.record.mutable_goodput();

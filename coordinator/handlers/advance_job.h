@@ -1,4 +1,4 @@
-// Moves a job through its lifecycle as far as what is known of its ranks allows. Called after every event that touched
+// Moves a job through its lifecycle as far as the facts about its ranks allow. Called after every event that touched
 // the job (Turn::Touch), so that no handler has to know which fact was the last one missing.
 #pragma once
 

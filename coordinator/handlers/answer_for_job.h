@@ -1,4 +1,4 @@
-// Answers of the calls that act on one job.
+// Answers to the calls that act on one job.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace trainyard {
 
-// Answers `call` with the job as `act` has left it, or with the error of `act`; NotFound if there is no such job.
+// Answers `call` with the state of the job after `act`, or with the error of `act`; NotFound if there is no such job.
 void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, absl::FunctionRef<absl::Status(Job&)> act);
 
-// NotFound; the message names the job that may be meant.
+// Returns NotFound; the message names a job that the caller may have meant.
 absl::Status NoSuchJob(const State& state, const std::string& job_id);
 
 // Returns "paused: for the night", or "paused" if `reason` is empty.

@@ -113,8 +113,8 @@ void Welcome(Turn& turn, const Host& host, uint32_t protocol) {
   turn.Emit(std::move(effect));
 }
 
-// A trainer that the host runs: one of a current generation is marked as running; any other uses a slot until it has
-// exited.
+// Records a trainer that the host runs: one of a current generation is marked as running; any other uses a slot until
+// it has exited.
 void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, bool of_this_cluster) {
   auto it = turn.state.jobs.find(JobId(running.key().job_id()));
   if (it == turn.state.jobs.end() && of_this_cluster && IsUnknown(turn.state, running.key())) {

@@ -11,15 +11,15 @@
 
 namespace trainyard {
 
-// Leaves the failed rank's host out of the job's placement for a time, if the host was the cause.
+// Excludes the failed rank's host from the job's placement for some time, if the host was the cause.
 void AvoidFailedHost(Turn& turn, Job& job);
 
-// The host may be used again: the job ran there, or a new daemon has attached.
+// Allows the host again, because the job ran there or a new daemon has attached.
 void StopAvoiding(Turn& turn, Job& job, const HostName& host);
-// The same for all hosts of the job, because an operator requested it.
+// Allows all hosts of the job again, because an operator requested it.
 void StopAvoidingAll(Turn& turn, Job& job);
 
-// Schedules the job if the time of an avoided host has run out.
+// Schedules the job if an avoided host may be used again.
 void ScheduleWhereAvoidanceEnds(Turn& turn, Job& job);
 
 // Returns the hosts that are avoided at `now`, each with the reason; last resorts only if `with_last_resorts`.

@@ -9,8 +9,7 @@ namespace trainyard {
 
 // Numbers the generation, gives each rank its host (`hosts`, by rank), and resets Job::current and the parts of the
 // record that belong to one generation. A generation after a failure that counts as a restart uses up one
-// of the job's restarts.
-// REQUIRES: everything of the old generation has ended; the hosts are known.
+// of the job's restarts. REQUIRES: all trainers of the old generation have ended; State::hosts contains the hosts.
 void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& hosts);
 
 }  // namespace trainyard

@@ -1,6 +1,6 @@
 // Checks a request on its own, before it reaches the core: every text is UTF-8, every enum value is known, every list
-// and number is within its limit. One place for all requests of JobService, so that no handler receives what it cannot
-// handle; PrepareJob checks the rules of a job's spec. Pure; called by rpc/ on gRPC's threads.
+// and number is within its limit. All requests of JobService are checked here, so that no handler receives what it
+// cannot handle; PrepareJob checks the rules of a job's spec. Pure; called by rpc/ on gRPC's threads.
 #pragma once
 
 #include <cstdint>

@@ -201,7 +201,7 @@ void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
   if (grants.size() != previous.size()) turn.Save(job);
 }
 
-// A lost group may have made and saved steps whose reports never arrived.
+// Publishes that reports are missing: a lost group may have made and saved steps whose reports never arrived.
 void PublishMissingReports(Turn& turn, Job& job, uint64_t restored_step) {
   const uint64_t published = std::max(job.reported_step, job.published.step());
   if (job.generation().value() == 1 || restored_step <= published) return;

@@ -10,7 +10,8 @@ namespace trainyard {
 // Applies one fact of a trainer of the current generation: save_ready, saved, save_failed or restored.
 void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
 
-// Rank 0 is ready and has reported no restore: the group starts without a checkpoint.
+// Resolves the grants of earlier generations for a group that starts without a checkpoint: rank 0 is ready and has
+// reported no restore.
 void ResolveGrantsWithoutRestore(Turn& turn, Job& job);
 
 // Returns a granted checkpoint in the form of a recorded one.

@@ -56,7 +56,7 @@ void FailEnding(Turn& turn, Job& job) {
     turn.Decide(job, DecisionRule::kGiveUp, NoticeLevel::kError, failure.text());
     turn.SetReason(job, failure.text());
   } else {
-    // The group ends anyway, but no longer at a step.
+    // The group ends anyway, but immediately instead of at a step boundary.
     turn.Notice(job, NoticeLevel::kWarning, absl::StrCat(failure.text(), "; the group was being ended anyway"));
   }
   KillAfterCause(turn, job);
@@ -79,7 +79,7 @@ absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3
 
 absl::Duration MaxStopGrace(const Job& job) {
   const absl::Duration max_grace = std::max(kStopGraceMax, StopGrace(job));
-  // If its save fails the stop is undone, so the save must end before the group is killed.
+  // If the save before the stop fails, the group continues, so the save must end before the group is killed.
   if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) return max_grace;
   return std::max(max_grace, absl::Seconds(job.head().spec().checkpoint().timeout_s()) + StopGrace(job));
 }
@@ -153,14 +153,14 @@ void MarkGone(Turn& turn, Job& job, Rank& rank, std::string why) {
 void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
   if (!HasTrainers(job.state()) || job.held_at != 0) return;
   if (job.record.has_failure() && !IsBetterCause(failure, job.record.failure())) {
-    // A consequence, or another failure of the same kind: published only if it adds something.
+    // The failure follows from the known one, or explains no more: it is published only if it adds something.
     bool own = HasOwnCause(failure.kind());
     if (own && failure.text() != job.record.failure().text()) turn.Notice(job, NoticeLevel::kWarning, failure.text());
     return;
   }
   *job.record.mutable_failure() = failure;
   turn.Save(job);
-  // The job was being cancelled with a save that is not made yet.
+  // A cancellation with a save is undone if the save was not made before the failure.
   if (job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
       !job.current.nothing_desired && !AnyFinished(job)) {
     UndoStop(turn, job, failure.text());
@@ -215,7 +215,7 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
                                .exit = &rank.record.exit()});
   if (failure.has_value()) {
     FailGeneration(turn, job, *failure);
-    // Only the output of the rank that is the cause; that of its peers would not help.
+    // Publishes only the output of the rank that is the cause; the output of its peers would not help.
     bool is_cause = job.record.failure().text() == failure->text();
     if (is_cause && HasOwnCause(failure->kind())) PublishLastLines(turn, job, rank, exit);
   }

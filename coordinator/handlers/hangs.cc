@@ -125,7 +125,7 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
     return;
   }
   if (!decision.phase.empty()) {
-    // In case the phase was only slow, it has more time from now on.
+    // If the phase was only slow, its doubled limit prevents a second restart.
     v1::PhaseRecord& record = PhaseRecordOf(job, decision.phase);
     record.set_doublings(record.doublings() + 1);
     turn.Save(job);
@@ -139,7 +139,8 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   FailGeneration(turn, job, failure);
 }
 
-// How long a group may make no progress while the last save is tried again: the longest pause and a save.
+// Returns how long a group may make no progress while the last save is tried again: the longest pause between two tries
+// and the time limit of a save.
 absl::Duration LastSaveLimit(const Job& job) {
   return absl::Seconds(30) + absl::Seconds(job.head().spec().checkpoint().timeout_s());
 }

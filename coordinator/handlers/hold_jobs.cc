@@ -28,7 +28,7 @@ bool RunsUnknown(const Host& host, const JobId& id) {
                      [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); });
 }
 
-// The recorded group had ended before the later one was formed.
+// Ends the recorded group, whose ranks had ended before the later group was formed.
 void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
   for (Rank& rank : job.ranks) {
     if (!rank.seen_running) MarkGone(turn, job, rank, "a later generation of the job ran after it");

@@ -11,18 +11,18 @@
 
 namespace trainyard {
 
-// A host runs a later generation of the job than is recorded: the job is held as it is.
+// Holds the job as it is, because a host runs a later generation than the recorded one.
 void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running);
-// Lets the job continue once nothing of that generation runs any more.
+// Resumes the job once no trainer of that generation runs any more.
 void ResumeHeld(Turn& turn, Job& job);
 // Ends the trainers of that generation after all, because an operator requested it.
 void ReleaseHeld(Turn& turn, Job& job);
 
 // Whether the trainer's job is not recorded, and was not removed from the history either: the store is older than it.
 bool IsUnknown(const State& state, const v1::TrainerKey& key);
-// A host runs a job that is not recorded at all.
+// Leaves the trainer alone, because its job is not recorded at all, and publishes that.
 void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key);
-// Publishes which unknown jobs have ended.
+// Removes the unknown jobs that have ended, and publishes that.
 void ForgetEndedUnknown(Turn& turn);
 // Returns the hosts that run this job, which is not recorded; empty: none does.
 std::vector<std::string> HostsWithUnknown(const State& state, const JobId& id);

@@ -1,5 +1,5 @@
 // Values of keys set to `auto` that only a host can choose (threads, network interface), merged into the job's
-// decisions: one line per key, whatever the number of hosts.
+// decisions: one line per key for all hosts.
 #pragma once
 
 #include "coordinator/core/turn.h"

@@ -1,5 +1,5 @@
 // HostFactsReceived: a batch of facts about trainers. Each fact counts once, by its sequence; one of an old generation
-// changes nothing and is logged. All are acknowledged once they are durable, so that the daemon may forget them.
+// changes nothing and is logged. All facts are acknowledged once they are durable, so that the daemon can delete them.
 #include <algorithm>
 #include <string>
 

@@ -1,4 +1,5 @@
-// Which hosts can be reached (policy/health): a host is unreachable once nothing was received from it for its lease.
+// Tracks which hosts can be reached (policy/health): a host is unreachable if nothing was received from it during its
+// lease.
 #pragma once
 
 #include "coordinator/core/turn.h"
@@ -11,7 +12,7 @@ absl::Duration LeaseFor(const State& state, const Host& host);
 // Whether the host is known and reachable.
 bool IsReachable(const State& state, const HostName& name);
 
-// Marks hosts that became unreachable or reachable, and publishes it. Called by the tick.
+// Updates Host::reachable, and publishes changes. Called by the tick.
 void UpdateReachability(Turn& turn);
 
 }  // namespace trainyard

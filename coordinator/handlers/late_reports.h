@@ -1,4 +1,4 @@
-// Step reports of rank 0 that are still on their way when the fact arrives that rank 0 has finished or exited. Its
+// Step reports of rank 0 that are still in transit when the fact arrives that rank 0 has finished or exited. Its
 // daemon forgets the trainer and its reports once that fact is acknowledged, so the acknowledgement waits until the
 // reports are durable, or until a grace period has passed.
 #pragma once

@@ -16,7 +16,7 @@ namespace trainyard {
 // text.
 std::string RequestLogs(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids);
 
-// Unavailable: the output is on a host that is not attached.
+// Returns Unavailable: the output is on a host that is not attached.
 absl::Status NotAttached(absl::string_view host);
 
 // Moves the requests of the job's readers, because a new generation may run on other hosts.

@@ -131,8 +131,8 @@ void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
   }
 }
 
-// Every rank has reported that it made all steps, so nothing is lost with a host that cannot report how its ranks
-// ended.
+// Counts the ranks of the host as ended without a failure: every rank has reported that it made all steps, so nothing
+// is lost if a host cannot report how its ranks ended.
 void CountAsEnded(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
   turn.Notice(job, NoticeLevel::kWarning, absl::StrCat(reason, "; its ranks had made all steps"));
   if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {

@@ -5,7 +5,7 @@
 
 namespace trainyard {
 
-// Forgets the oldest finished jobs beyond the limit.
+// Deletes the oldest finished jobs beyond CoreOptions::finished_jobs.
 void PruneFinished(Turn& turn);
 
 // Records the id of a removed job, so that its trainers on a host count as leftovers.

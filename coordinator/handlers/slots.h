@@ -9,7 +9,7 @@
 
 namespace trainyard {
 
-// What uses the slots of a host, also of one that cannot be reached.
+// The use of the slots of a host, also of one that cannot be reached.
 struct UsedSlots {
   uint64_t count = 0;
   std::string busy_with;  // "job ab12, job cd34"

@@ -14,7 +14,7 @@ v1::TrainerKey& AddStray(Host& host, const Job& job, uint32_t rank);
 // the trainer has exited.
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact);
 
-// Frees the slots of strays that were never started, as the revision that the host has applied proves.
+// Frees the slots of strays that were never started, which the revision that the host has applied proves.
 void ForgetUnstartedStrays(Turn& turn, Host& host);
 
 }  // namespace trainyard

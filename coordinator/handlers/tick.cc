@@ -1,5 +1,5 @@
-// Tick: what follows from time alone: leases that run out, graces that end, groups that do not form, records that are
-// written once a second.
+// Tick: handles what depends on time alone: leases that expire, grace periods that end, groups that do not form,
+// records that are written once a second.
 #include <algorithm>
 #include <string>
 #include <utility>

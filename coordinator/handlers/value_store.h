@@ -5,7 +5,7 @@
 
 namespace trainyard {
 
-// Values are no longer sent to hosts: the store is sealed, or its generation is over.
+// Stops sending values to hosts, because the store is sealed or its generation has ended.
 void CloseStore(Job& job);
 
 // Sends a host that has just attached all values of its jobs.
