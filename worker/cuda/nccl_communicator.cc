@@ -51,7 +51,7 @@ struct Pending {
   std::string name;
   WorkPointer work;
   Clock::time_point started;
-  bool awaited = false;
+  bool is_awaited = false;
 };
 
 class NcclCommunicator;
@@ -139,7 +139,7 @@ class NcclCommunicator final : public C10dCommunicator {
     absl::MutexLock lock(&mu_);
     RemoveEnded();
     progress.num_completed = num_ended_;
-    progress.waits_in = !pending_.empty() && pending_.front().awaited ? pending_.front().name : "";
+    progress.waits_in = !pending_.empty() && pending_.front().is_awaited ? pending_.front().name : "";
     return progress;
   }
 
@@ -148,7 +148,7 @@ class NcclCommunicator final : public C10dCommunicator {
     {
       absl::MutexLock lock(&mu_);
       for (Pending& pending : pending_) {
-        if (pending.number == number) pending.awaited = true;
+        if (pending.number == number) pending.is_awaited = true;
       }
     }
     try {

@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-// Whether this rank has all parameters as they are updated.
+// Whether this rank holds the masters of all parameters of the group, and not only those of its shard.
 bool HoldsAll(const FlatGroup& group) {
   return group.whole_parameters().defined() && group.parameter_shard().is_alias_of(group.whole_parameters());
 }
@@ -94,7 +94,7 @@ absl::Status FlatState::VisitParameters(StateVisitor visit) {
 }
 
 // The part of this rank's shard of `group` that this rank must write: where other ranks hold the same shard, an equal
-// share of it. `witnessed`: the share of the next of them.
+// share of it. `witnessed`: the share that the next of these ranks must write.
 ElementRange FlatState::ShareOf(const FlatGroup& group, bool witnessed) const {
   const ShardLayout& layout = group.layout();
   const bool over_shards = layout.num_shards == communicators_.shard->world_size();
@@ -135,8 +135,8 @@ absl::Status FlatState::VisitWitnessed(RangeVisitor visit) {
   return VisitShares(/*witnessed=*/true, visit);
 }
 
-// Replicated parameters: all of them, one after another, through memory in the masters' type where the weights have
-// another type. The gaps between them have been zero since the group was made.
+// Loads replicated parameters one after another, through memory in the masters' type where the weights have another
+// type. The gaps between them have been zero since the group was made.
 absl::Status FlatState::LoadWhole(FlatGroup& group, RangeSource source) {
   const ShardLayout& layout = group.layout();
   const at::Tensor& shard = group.parameter_shard();

@@ -19,7 +19,7 @@ ParameterHash HashOf(const at::Tensor& dense) {
   return {.low = hash.low64, .high = hash.high64};
 }
 
-// Mixes in the replicated weights that are computed with, where they are another tensor than the masters.
+// Mixes in the replicated weights that computation uses, where they are another tensor than the masters.
 void MixInWeights(const FlatGroups& groups, std::vector<ParameterHash>& hashes) {
   for (const auto& group : groups) {
     const at::Tensor& whole = group->whole_parameters();
@@ -48,7 +48,7 @@ std::vector<int> DifferingRanks(const std::vector<ParameterHash>& hashes) {
 
 }  // namespace
 
-// The hash of each parameter of the model as it is updated.
+// The hash of the masters of each parameter of the model.
 absl::StatusOr<std::vector<ParameterHash>> FlatState::HashMasters() {
   std::vector<ParameterHash> hashes(model_.parameters().size());
   for (const auto& group : groups_) {

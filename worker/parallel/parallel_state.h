@@ -86,8 +86,8 @@ class ParallelState {
 
   // Collective. Returns the hash of each whole parameter, in the model's order, on every rank.
   virtual absl::StatusOr<std::vector<NamedHash>> HashParameters() = 0;
-  // Collective. Compares the hashes of all data ranks, of the parameters as updated and as computed with. All ranks
-  // return the same answer.
+  // Collective. Compares the hashes of the masters, and of the weights that computation uses, of all data ranks. All
+  // ranks return the same answer.
   virtual absl::StatusOr<std::optional<ParameterDifference>> CompareParameters() = 0;
 };
 

@@ -165,7 +165,7 @@ std::vector<UnitAction> PlanPass(const std::vector<int64_t>& unit_elements, bool
 }
 
 int PlanSlots(const std::vector<UnitAction>& plan, bool gradients_in_slots, const std::vector<bool>& trained) {
-  // Makes the same choices as SlotPool, but adds a slot where that would wait.
+  // Makes the same choices as SlotPool, but adds a slot where SlotPool would wait.
   int num_free = 0, num_slots = 0;
   std::vector<int> pending;  // units whose reduction still reads a slot
   auto use_slot = [&] { num_free > 0 ? --num_free : ++num_slots; };

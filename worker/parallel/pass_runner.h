@@ -2,7 +2,7 @@
 // compute advance through the same list, so their collectives cannot diverge.
 //
 //   runner.Begin(with_backward)
-//   runner.Advance({UnitAct::kForward, u})   runs the plan up to the computation of u, which the caller then makes
+//   runner.Advance({UnitAct::kForward, u})   runs the plan up to the computation of u, which the caller then runs
 //   runner.RunUpToComputation()              runs the actions that follow it
 //   ...
 //   runner.SetReducing(reduce)               valid after forward: it is the same in both plans with backward

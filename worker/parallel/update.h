@@ -12,7 +12,7 @@ namespace trainyard {
 struct UpdateOptions {
   AdamWConfig optimizer = {};
   double clip_norm = 1.0;                                    // 0: no clipping
-  LossScaleConfig loss_scale = {};                           // used where the precision asks for a loss scale
+  LossScaleConfig loss_scale = {};                           // used if the precision requires a loss scale
   int64_t tile_elements = defaults::kOptimizerTileElements;  // updated at a time
 };
 
