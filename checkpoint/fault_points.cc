@@ -253,7 +253,7 @@ absl::StatusOr<std::vector<FaultRule>> ParseFaultRules(absl::string_view text) {
 FaultEffects FaultEffects::Real() {
   return {.kill = [] { ::kill(getpid(), SIGKILL); },
           .stop = [] { ::kill(getpid(), SIGSTOP); },
-          // The wait is the fault that the rule asks for.
+          // The wait is the fault that the rule requests.
           .sleep = [](absl::Duration duration) { absl::SleepFor(duration); }};
 }
 

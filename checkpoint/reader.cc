@@ -58,7 +58,7 @@ void CopyOverlap(const ManifestPiece& piece, const char* source, const Box& box,
 }
 
 // Appends the boxes that make up elements [first, first + count) of `shape`, in row-major order: in each dimension at
-// most a part of a row, whole rows, and another part of a row. `at` is the position in the dimensions before.
+// most a part of a row, whole rows, and another part of a row. `at` is the position in the outer dimensions.
 void AddBoxes(const std::vector<int64_t>& shape, std::vector<int64_t> at, int64_t first, int64_t count,
               std::vector<Box>& boxes) {
   if (count == 0) return;

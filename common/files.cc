@@ -221,7 +221,7 @@ bool IsOpenFileAt(int fd, const std::string& path) {
 absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& path, absl::Duration wait, mode_t mode) {
   for (absl::Time deadline = absl::Now() + wait;; absl::SleepFor(absl::Milliseconds(20))) {
     absl::StatusOr<int> opened = OpenRegularFile(path, O_RDWR | O_CREAT | O_EXCL, mode);
-    const bool made = opened.ok();
+    const bool created_file = opened.ok();
     if (absl::IsAlreadyExists(opened.status())) opened = OpenRegularFile(path, O_RDWR | O_CREAT, mode);
     RETURN_IF_ERROR(opened.status()) << "while opening a lock file";
     const int fd = *opened;
@@ -231,7 +231,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& p
       absl::Status written = WriteHolder(fd, path);
       if (!written.ok()) return written;
       std::move(close_fd).Cancel();
-      return std::unique_ptr<FileLock>(new FileLock(fd, path, made));
+      return std::unique_ptr<FileLock>(new FileLock(fd, path, created_file));
     }
     if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoStatus(errno, absl::StrCat("cannot lock ", path));
     if (absl::Now() >= deadline) {
@@ -255,7 +255,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Seize(const std::string& pat
     return ErrnoStatus(errno, absl::StrCat("cannot rename ", temporary, " to ", path));
   }
   std::move(undo).Cancel();
-  return std::unique_ptr<FileLock>(new FileLock(fd, path, /*made=*/false));
+  return std::unique_ptr<FileLock>(new FileLock(fd, path, /*created_file=*/false));
 }
 
 bool FileLock::IsAtPath() const { return IsOpenFileAt(fd_, path_); }

@@ -73,13 +73,14 @@ class FileLock {
   // Whether the locked file is still the one at its path. False: it has been seized or removed.
   bool IsAtPath() const;
   // Whether this lock created the file.
-  bool made() const { return made_; }
+  bool created_file() const { return created_file_; }
 
  private:
-  FileLock(int fd, std::string path, bool made) : fd_(fd), path_(std::move(path)), made_(made) {}
+  FileLock(int fd, std::string path, bool created_file)
+      : fd_(fd), path_(std::move(path)), created_file_(created_file) {}
   const int fd_;
   const std::string path_;
-  const bool made_;
+  const bool created_file_;
 };
 
 }  // namespace trainyard

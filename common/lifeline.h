@@ -7,7 +7,7 @@
 //   One byte, 'L', was written (ReleaseLifeline below): all processes continue, and closing the pipe has no effect any
 //   more. The daemons exit on their own once the job has ended, because no other process would stop them.
 //
-// No process reads the byte, because reading would take it from the others. It stays in the pipe, where each process,
+// No process reads the byte, because reading would remove it for the others. It stays in the pipe, where each process,
 // including a shim that is started later, can see it. The holder therefore writes the byte, then closes or exits; it
 // need not wait.
 //

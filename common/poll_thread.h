@@ -1,5 +1,5 @@
-// A thread that waits on file descriptors and calls back. With it a program notices a signal, the exit of a process or
-// the end of its lifeline while its main thread is inside a call.
+// A thread that waits on file descriptors and calls back. A program uses it to notice a signal, the exit of a process
+// or the end of its lifeline while its main thread is inside a call.
 #pragma once
 
 #include <functional>

@@ -76,8 +76,8 @@ class Reader {
       return ReadMap(node, path, reflection->MutableMessage(message, &field));
     }
     if (!node.IsScalar()) return Mismatch(node, path, field);
-    std::string wrong = yaml::SetScalar(ToScalar(node), field, message);
-    if (!wrong.empty()) Error(node, path, wrong);
+    std::string problem = yaml::SetScalar(ToScalar(node), field, message);
+    if (!problem.empty()) Error(node, path, problem);
   }
 
   void Error(const Node& node, absl::string_view path, absl::string_view text) {
@@ -102,9 +102,9 @@ class Reader {
     const std::string& key = yaml::RuleOf(field).word_key();
     const FieldDescriptor* named = yaml::FieldOfKey(*field.message_type(), key);
     Remember(yaml::JoinKeys(path, key), node);
-    std::string wrong =
+    std::string problem =
         yaml::SetScalar(ToScalar(node), *named, message->GetReflection()->MutableMessage(message, &field));
-    if (!wrong.empty()) Error(node, path, absl::StrCat(wrong, "; or ", yaml::MapText(*field.message_type())));
+    if (!problem.empty()) Error(node, path, absl::StrCat(problem, "; or ", yaml::MapText(*field.message_type())));
   }
 
   yaml::Scalar ToScalar(const Node& node) const {
@@ -130,10 +130,10 @@ class Reader {
       return;
     }
     for (const yaml::NodePtr& item : node.items) {
-      std::string wrong =
+      std::string problem =
           item->IsScalar() ? yaml::SetScalar(ToScalar(*item), field, message)
                            : absl::StrCat("expected ", yaml::Expectation(field), ", found ", KindOf(*item), " in it");
-      if (!wrong.empty()) Error(*item, path, wrong);
+      if (!problem.empty()) Error(*item, path, problem);
     }
   }
 
@@ -152,20 +152,20 @@ class Reader {
 // Returns the document in a text, or null and adds a problem.
 yaml::NodePtr Parse(const YamlSource& source, bool is_value, Problems* problems) {
   Position at{.file = source.file_name, .line = 0, .column = 0};
-  std::string wrong;
+  std::string problem;
   if (source.text.size() > kYamlBytesMax) {
-    wrong = absl::StrCat("is ", source.text.size(), " bytes; at most ", kYamlBytesMax, " are read");
+    problem = absl::StrCat("is ", source.text.size(), " bytes; at most ", kYamlBytesMax, " are read");
   } else {
     yaml::ParseError error;
     yaml::NodePtr root = yaml::Parse(source.text, &error);
     if (root != nullptr) return root;
-    wrong = error.text;
+    problem = error.text;
     if (!is_value) {
       at.line = error.line;
       at.column = error.column;
     }
   }
-  problems->Add({.is_warning = false, .position = at, .path = "", .text = wrong});
+  problems->Add({.is_warning = false, .position = at, .path = "", .text = problem});
   return nullptr;
 }
 

@@ -35,7 +35,7 @@ struct Node {
   bool IsMap() const { return kind == Kind::kMap; }
   bool IsList() const { return kind == Kind::kList; }
   bool IsScalar() const { return kind == Kind::kScalar && !IsNothing(); }
-  // No value, or one of the words for null: ~, null.
+  // No value, or one of the spellings of null: ~, null, Null, NULL.
   bool IsNothing() const;
 };
 

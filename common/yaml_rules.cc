@@ -34,7 +34,7 @@ double NumberOf(const Message& message, const FieldDescriptor& field, int i) {
   }
 }
 
-// What is wrong with one element. Empty if it is valid.
+// Returns the problem of one element; empty if it is valid.
 std::string ElementProblem(const Message& message, const FieldDescriptor& field, int i) {
   const auto& r = *message.GetReflection();
   switch (field.cpp_type()) {
@@ -80,9 +80,9 @@ class RuleChecker {
         if (yaml::RuleOf(field).required()) Missing(field, at);
       } else if (field.message_type() != nullptr) {
         Check(r.GetMessage(message, &field), drop == nullptr ? nullptr : r.MutableMessage(drop, &field), at);
-      } else if (std::string wrong = ElementProblem(message, field, 0); !wrong.empty()) {
+      } else if (std::string problem = ElementProblem(message, field, 0); !problem.empty()) {
         is_valid = false;
-        problems_.AddError(positions_, at, wrong);
+        problems_.AddError(positions_, at, problem);
       }
       if (is_valid) continue;
       if (drop != nullptr) r.ClearField(drop, &field);
@@ -126,10 +126,10 @@ class RuleChecker {
     if (field.message_type() != nullptr) return true;
     bool is_valid = true;
     for (int i = 0; i < size; ++i) {
-      std::string wrong = ElementProblem(message, field, i);
-      if (wrong.empty()) continue;
+      std::string problem = ElementProblem(message, field, i);
+      if (problem.empty()) continue;
       is_valid = false;
-      problems_.AddError(positions_, at, wrong);
+      problems_.AddError(positions_, at, problem);
     }
     return is_valid;
   }
@@ -147,8 +147,8 @@ std::string TextProblem(const FieldDescriptor& field, absl::string_view text) {
   if (text.size() > limits::kPathBytes) {
     return absl::StrCat("is ", text.size(), " bytes long; at most ", limits::kPathBytes, " are accepted");
   }
-  if (std::string wrong = WhyNotPlainText(text); !wrong.empty()) {
-    return absl::StrCat(wrong, "; a string must be one line of UTF-8 without control characters");
+  if (std::string problem = WhyNotPlainText(text); !problem.empty()) {
+    return absl::StrCat(problem, "; a string must be one line of UTF-8 without control characters");
   }
   if (RuleOf(field).path() && (text.empty() || text[0] != '/')) {
     return absl::StrCat("must be an absolute path, found '", text.substr(0, 200), "'");

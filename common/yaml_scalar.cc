@@ -176,7 +176,7 @@ std::string SetText(const Scalar& scalar, const FieldDescriptor& field, Message*
     text = *std::move(path);
   }
   if (text[0] == '/' || !RuleOf(field).path()) {
-    if (std::string wrong = TextProblem(field, text); !wrong.empty()) return wrong;
+    if (std::string problem = TextProblem(field, text); !problem.empty()) return problem;
   }
   const auto* reflection = message->GetReflection();
   field.is_repeated() ? reflection->AddString(message, &field, text) : reflection->SetString(message, &field, text);

@@ -35,7 +35,7 @@ struct Flags {
 
 void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listen,
-                 "host:port of the gRPC API (port 0: a free one) or unix:PATH (default 127.0.0.1:7070)");
+                 "host:port of the gRPC API (port 0: any free port) or unix:PATH (default 127.0.0.1:7070)");
   app.add_option("--state", flags.state, "folder of the store (required, here or in --config)");
   app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7071); empty: none");
   app.add_option("--config", flags.config, "configuration file in YAML; flags override it");

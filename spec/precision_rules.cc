@@ -53,8 +53,8 @@ v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy) {
 
 void CheckPrecision(const v1::Train& train, v1::Device device, const Positions& positions, Problems* problems) {
   const v1::PrecisionPolicy types = ResolvedPrecision(train.precision());
-  if (std::string wrong = Contradiction(types); !wrong.empty()) {
-    problems->AddError(positions, "train.precision", wrong);
+  if (std::string problem = Contradiction(types); !problem.empty()) {
+    problems->AddError(positions, "train.precision", problem);
   }
   const bool scales_loss = types.param() == v1::PRECISION_FP16 || types.reduce() == v1::PRECISION_FP16;
   if (types.param() == v1::PRECISION_FP16 && device != v1::DEVICE_CUDA) {

@@ -30,7 +30,7 @@
 namespace trainyard {
 
 struct RpcServerOptions {
-  std::string listen;            // host:port (port 0: a free one) or unix:PATH
+  std::string listen;            // host:port (port 0: any free port) or unix:PATH
   bool allow_plaintext = false;  // allows addresses other than loopback
   // On this machine: allows every user. Otherwise callers present a token (common/tokens.h) or connect to a Unix
   // socket.

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
   if (absl::IsUnavailable(listener.status()) && !uses_free_port) {
     return absl::UnavailableError(absl::StrCat("health: ", listener.status().message(),
                                                "; stop the program that listens there, or give --health another "
-                                               "address (port 0: a free one; nothing: none)"));
+                                               "address (port 0: any free port; an empty address: no health service)"));
   }
   if (!listener.ok() && !uses_free_port) {
     return absl::Status(listener.status().code(), absl::StrCat("health: ", listener.status().message()));

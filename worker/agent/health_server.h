@@ -18,9 +18,9 @@ namespace trainyard::agent {
 
 class HealthServer {
  public:
-  // `address` is host:port; port 0: a free one. `may_move`: the user did not choose the port; if it is in use, a free
-  // one is used, and `warning()` reports that. Possible errors: Unavailable: the port is in use, also after a short
-  // wait. InvalidArgument: the address is invalid, or not an address of this host. PermissionDenied: the port is
+  // `address` is host:port; port 0: any free port. `may_move`: the user did not choose the port; if it is in use, a
+  // free one is used, and `warning()` reports that. Possible errors: Unavailable: the port is in use, also after a
+  // short wait. InvalidArgument: the address is invalid, or not an address of this host. PermissionDenied: the port is
   // reserved.
   static absl::StatusOr<std::unique_ptr<HealthServer>> Start(absl::string_view address, bool may_move);
   ~HealthServer();

@@ -170,7 +170,7 @@ RunFolder::~RunFolder() {
   std::error_code ignored;
   std::filesystem::remove(JoinPath(options_.folder, kClaimName), ignored);
   // A process that waits for the lock detects that its file is gone, and creates another.
-  if (lock_->made()) std::filesystem::remove(JoinPath(options_.folder, kRunLockName), ignored);
+  if (lock_->created_file()) std::filesystem::remove(JoinPath(options_.folder, kRunLockName), ignored);
   for (const std::string& folder : found_.created_folders) std::filesystem::remove(folder, ignored);  // if it is empty
 }
 
