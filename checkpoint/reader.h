@@ -1,9 +1,8 @@
 // Reads a verified checkpoint. Open verifies everything (verify.h): the manifest's own hash, that its content does not
 // contradict itself, that the folder holds exactly the files it lists, their lengths, and the hash of every byte. A
 // read returns any box of a tensor, independent of the pieces in which it was saved, so that one layout can load what
-// another wrote. It
-// reads only the pieces that overlap the box, a MiB at a time, and hashes them again. An open checkpoint is not removed
-// (lease.h). Immutable once opened, and thread-safe.
+// another wrote. It reads only the pieces that overlap the box, a MiB at a time, and hashes them again. An open
+// checkpoint is not removed (lease.h). Immutable once opened, and thread-safe.
 //
 //   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::Open(path));
 //   RETURN_IF_ERROR(checkpoint->ReadTensor("parameter", "wte.weight", "F32", {256, 128}, {data, bytes}));
@@ -53,7 +52,7 @@ class Checkpoint {
   const std::string& manifest_hash() const { return manifest_hash_; }
 
   // From now on also hashes whole files while they are read: those that are assigned to `share` of `shares`. Each file
-  // is assigned to one share; the shard of rank N to share N if there is one. All reads must then come from one thread.
+  // is assigned to one share, the shard of rank N to share N modulo `shares`. All reads must then come from one thread.
   void BeginVerifying(int share, int shares);
   // Reads the rest of those files and compares the hashes. Fails with DataLoss that names the file, and the tensor if
   // the damage is in one.
