@@ -283,7 +283,7 @@ absl::Status FaultPoints::Pass(absl::string_view point, absl::string_view what) 
 }
 
 absl::Status FaultPoints::Act(const FaultRule& rule, absl::string_view point, absl::string_view what) {
-  const std::string refused = absl::StrCat("fault point ", point, ": cannot ", what);
+  const std::string message = absl::StrCat("fault point ", point, ": cannot ", what);
   switch (rule.act) {
     case FaultRule::Act::kKill:
       effects_.kill();
@@ -292,11 +292,11 @@ absl::Status FaultPoints::Act(const FaultRule& rule, absl::string_view point, ab
       effects_.stop();
       break;
     case FaultRule::Act::kNoSpace:
-      return ErrnoStatus(ENOSPC, refused);
+      return ErrnoStatus(ENOSPC, message);
     case FaultRule::Act::kIoError:
-      return ErrnoStatus(EIO, refused);
+      return ErrnoStatus(EIO, message);
     case FaultRule::Act::kReadOnly:
-      return ErrnoStatus(EROFS, refused);
+      return ErrnoStatus(EROFS, message);
     case FaultRule::Act::kSlow:
       effects_.sleep(rule.delay);
       break;

@@ -56,8 +56,8 @@ class FaultPoints {
   // Uses only the rules for this rank and generation.
   FaultPoints(std::vector<FaultRule> rules, uint64_t rank, uint64_t generation, FaultEffects effects);
 
-  // Applies the rules for this point. Fails with ResourceExhausted, Unknown or PermissionDenied if a rule requires it;
-  // `what` describes the refused call, such as "create /run/step".
+  // Applies the rules for this point. Fails with ResourceExhausted, Unknown or PermissionDenied if a rule requires it,
+  // with the message "cannot <what>"; `what` is, for example, "create /run/step".
   absl::Status Pass(absl::string_view point, absl::string_view what);
 
  private:

@@ -14,6 +14,7 @@ inline constexpr size_t kControlMessageBytes = 64 << 10;
 // one control message.
 inline constexpr size_t kGrpcMessageBytes = 16 << 20;
 
+// One rendezvous value, and all rendezvous values of a generation.
 inline constexpr size_t kStoreValueBytes = 64 << 10;
 inline constexpr size_t kStoreGenerationBytes = 64 << 20;
 static_assert(kStoreValueBytes <= kStoreGenerationBytes);
@@ -61,13 +62,15 @@ inline constexpr size_t kDurableReports = 4'096;
 // Connections of trainers to a daemon. Each has at most one unprocessed message, which bounds the daemon's event queue.
 inline constexpr size_t kLinks = 8'192;
 
+// Facts in one message of a daemon, and facts in its outbox.
 inline constexpr size_t kFactsPerMessage = 64;
 inline constexpr size_t kFactsUnacknowledged = 65'536;
-// Unacknowledged facts in the daemon's memory and on its disk. Beyond this limit trainers keep their facts.
+// The bytes of the outbox, in memory and on disk. Beyond this limit trainers keep their facts.
 inline constexpr size_t kOutboxBytes = 64 << 20;
 // The last lines of output that the exit record of a trainer contains.
 inline constexpr size_t kLastLines = 20;
 inline constexpr size_t kLogLineBytes = 16 << 10;
+// A path or another string in a job file or a request.
 inline constexpr size_t kPathBytes = 4'000;
 // Log lines that wait until standard error is read. Beyond this limit lines are dropped and counted.
 inline constexpr size_t kLogQueueBytes = 1 << 20;
