@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kClusterIdLength = 16;
 
-// The cluster's id is created once, together with the state folder.
+// Returns the cluster's id, which is created once, together with the state folder.
 absl::StatusOr<std::string> LoadOrCreateClusterId(Store& store, Snapshot& snapshot) {
   for (const auto& [key, value] : snapshot.records) {
     if (key != kClusterKey) continue;

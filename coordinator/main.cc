@@ -49,8 +49,8 @@ void WriteReady(int fd, const Coordinator& coordinator) {
   close(fd);
 }
 
-// How long a released coordinator waits after the end of its last job before it exits, so that a watcher that just lost
-// its connection can come back.
+// How long a coordinator that was released (common/lifeline.h) waits after the end of its last job before it exits, so
+// that a watcher that just lost its connection can come back.
 constexpr int kIdleSeconds = 10;
 
 // Returns the exit code.

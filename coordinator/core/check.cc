@@ -1,4 +1,4 @@
-// Every invariant of the core's state. Debug builds and tests check all of them after each event.
+// Checks every invariant of the core's state. Debug builds and tests check all of them after each event.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -20,7 +20,7 @@ absl::Status Broken(const Job& job, absl::string_view what) {
                                           job.head().generation(), "): ", what));
 }
 
-// The job's state and the indexes of the core agree.
+// Checks that the job's state and the indexes of the core agree.
 absl::Status CheckIndexes(const State& state, const Job& job) {
   uint64_t index = job.record.submit_index();
   auto it = state.by_submission.find(index);
@@ -37,7 +37,7 @@ absl::Status CheckIndexes(const State& state, const Job& job) {
   return absl::OkStatus();
 }
 
-// A generation has all its ranks, each on one host, which lists the job until the job has ended.
+// Checks that a generation has all its ranks, each on one host, which lists the job until the job has ended.
 absl::Status CheckRanks(const State& state, const Job& job) {
   if (job.ranks.size() != job.record.rank_count())
     return Broken(job, "has a number of ranks that differs from the record");
@@ -65,7 +65,7 @@ absl::Status CheckRanks(const State& state, const Job& job) {
   return absl::OkStatus();
 }
 
-// What each state guarantees about the ranks and the value store.
+// Checks what each state guarantees about the ranks and the value store.
 absl::Status CheckGuarantees(const Job& job) {
   const v1::JobState state = job.state();
   for (const Rank& rank : job.ranks) {
@@ -107,7 +107,7 @@ absl::Status CheckGuarantees(const Job& job) {
   return absl::OkStatus();
 }
 
-// Every millisecond of every rank is in exactly one part of the ledger.
+// Checks that every millisecond of every rank is in exactly one part of the ledger.
 absl::Status CheckGoodput(const Job& job) {
   const v1::GoodputRecord& ledger = job.record.goodput();
   uint64_t span = static_cast<uint64_t>(ledger.until_unix_ms() - ledger.begin_unix_ms());
@@ -118,7 +118,8 @@ absl::Status CheckGoodput(const Job& job) {
   return absl::OkStatus();
 }
 
-// No slot is given twice: what may run on a host fits its slots, unless its daemon came back with fewer.
+// Checks that no slot has two ranks: the ranks that may run on a host fit its slots, unless its daemon came back with
+// fewer.
 absl::Status CheckSlots(const State& state, const Host& host) {
   uint64_t used = 0;
   for (const JobId& id : host.jobs) {
@@ -132,7 +133,7 @@ absl::Status CheckSlots(const State& state, const Host& host) {
       absl::StrCat("host ", host.name.value(), " has ", used, " ranks in ", host.max_slots, " slots"));
 }
 
-// Sequences rise and stay below what was reserved; no watcher waits for a job that has ended.
+// Checks that sequences rise and stay below the reserved limit, and that no watcher waits for a job that has ended.
 absl::Status CheckHistory(const Job& job) {
   for (const auto* events : {&job.history.durable(), &job.history.reports()}) {
     uint64_t before = 0;
@@ -161,8 +162,8 @@ absl::Status CheckHistory(const Job& job) {
   return absl::OkStatus();
 }
 
-// Grants: a few, of generations that existed, with rising steps and one content per step; a refusal has a reason. A
-// recorded checkpoint needs no grant any more.
+// Checks the grants: a job has a few, of generations that existed, with rising steps and one content per step; a
+// refusal has a reason; a recorded checkpoint has no grant any more.
 absl::Status CheckGrants(const Job& job) {
   const v1::Job& head = job.head();
   if (job.record.grants_size() > kGrantsMax) return Broken(job, "has too many grants");

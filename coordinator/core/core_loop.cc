@@ -149,7 +149,7 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
     CheckInvariants(*options_.core, nullptr);
   }
   if (now.steady >= next_tick_) {
-    // The tick follows the batch: a contact from before these events must not overtake them.
+    // The tick comes after the batch, so that a contact is not handled before the events that arrived with it.
     Tick tick{options_.contacts ? options_.contacts() : std::vector<Tick::Contact>()};
     for (Tick::Contact& contact : tick.contacts) contact.time = time_.FromSteady(contact.time);
     batch.push_back(std::move(tick));

@@ -62,7 +62,7 @@ void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
 void Turn::EnterState(Job& job, v1::JobState from) {
   v1::JobState to = job.state();
   if (to != v1::JOB_STATE_STOPPING) job.record.clear_ending();
-  // In any next state a job that waited (also for a restart) no longer waits.
+  // A job that waited for slots (also for a restart) no longer waits in its next state.
   if (from == v1::JOB_STATE_QUEUED || from == v1::JOB_STATE_RECOVERING) {
     state.queue.erase(job.record.submit_index());
     state.overdue.erase(job.record.submit_index());

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kBfloat16Major = 8;
 
-// Why the job cannot use the host's GPUs; empty: it can.
+// Returns why the job cannot use the host's GPUs; empty: it can.
 std::string ReasonAgainstGpus(const DeviceHost& host, bool needs_bfloat16) {
   const std::string& name = host.name.value();
   if (host.gpus == 0) return absl::StrCat(name, " has no GPU", host.gpu_note.empty() ? "" : ": ", host.gpu_note);

@@ -15,8 +15,8 @@ struct DeviceHost {
   uint32_t ranks = 0;     // of the job, on this host
   uint32_t gpus = 0;      // as listed by its driver
   std::string gpu_note;   // why it has no GPU
-  std::string cuda_note;  // why trainers cannot use them; empty: they can
-  // "job ab12": other jobs that may use the GPUs. A rank chooses its GPU by its number among the job's ranks of a host,
+  std::string cuda_note;  // why trainers cannot use its GPUs; empty: they can
+  // Other jobs that may use the GPUs: "job ab12". A rank chooses its GPU by its number among the job's ranks of a host,
   // so two jobs would choose the same one.
   std::string other_jobs;
   uint32_t compute_major = 0;  // of the weakest GPU; 0: not reported

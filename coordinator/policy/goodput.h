@@ -25,22 +25,22 @@ struct GoodputFacts {
   bool makes_steps = false;  // the group has formed and is not being ended
   bool saves = false;        // rank 0 is in the save phase
 };
-// The part that the ranks' current time counts as.
+// Returns the part that the ranks' current time counts as.
 GoodputPart CurrentPart(const GoodputFacts& facts);
 
-// The ledger of a job that starts at `now_ms`.
+// Returns the ledger of a job that is submitted at `now_ms`.
 v1::GoodputRecord BeginGoodput(int64_t now_ms);
 // Accounts for all time up to `now_ms`, the newest span as `part`. If the clock is behind the ledger (it was set back
 // while no coordinator ran), no time is added, and the ledger's begin moves back by the difference.
 void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord& ledger);
 // REQUIRES for the next three functions: all time up to now is accounted for.
-// Rank 0 reported a completed step.
+// Called when rank 0 has reported a completed step.
 void StepCompleted(v1::GoodputRecord& ledger);
-// A checkpoint was recorded. `after_ms`: the training time since the step that it holds; 0: it holds the newest
-// completed step.
+// Called when a checkpoint was recorded. `after_ms`: the training time since the step that it holds; 0: it holds the
+// newest completed step.
 void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms = 0);
-// The generation ended without a save of its last steps: they count as lost, and the time since the last of them counts
-// as detection.
+// Called when the generation ended without a save of its last steps: they count as lost, and the time since the last of
+// them counts as detection.
 void StepsLost(v1::GoodputRecord& ledger);
 
 uint64_t PartMs(const v1::GoodputRecord& ledger, GoodputPart part);

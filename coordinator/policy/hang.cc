@@ -49,12 +49,12 @@ std::string Seconds(absl::Duration duration) { return absl::StrFormat("%.1f s", 
 // The ranks that the others wait for, and the operation.
 struct Blame {
   std::vector<const RankPosition*> culprits;
-  bool stopped_or_silent = false;  // the culprits are
-  bool certain = false;            // valid whatever unreachable ranks would report
+  bool stopped_or_silent = false;  // all culprits are
+  bool certain = false;            // holds, no matter what unreachable ranks would report
   std::vector<const RankPosition*> waiting;
   std::string operation;  // the one that the waiting ranks have entered
   std::string mismatch;   // the one that the culprits have entered instead; empty: none
-  std::string text;       // set if the common form does not fit
+  std::string text;       // the complete description; empty: Describe composes one
 };
 
 class HangAnalysis {

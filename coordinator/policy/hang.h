@@ -64,7 +64,7 @@ struct RankPosition {
   absl::Time progress_at = absl::InfinitePast();  // when the rank's own reports last changed
 
   std::string process_state;                     // as in /proc/PID/stat: "T"; empty: unknown
-  absl::Time seen_at = absl::InfinitePast();     // time of the daemon's last report about it
+  absl::Time seen_at = absl::InfinitePast();     // time of the daemon's last report about the rank
   absl::Time busy_at = absl::InfinitePast();     // when its process last used the CPU
   bool silent = false;                           // its link is open, but it sends nothing
   const v1::Examination* examination = nullptr;  // null: not requested, or not answered

@@ -2,14 +2,14 @@
 // trainers run without daemon and coordinator. After its lease has expired, a host is lost in one of these cases (an
 // operator's `drain --lost` needs no rule):
 //
-//   broken     (a) a rank on a reachable host reported a broken collective, or has failed itself
+//   broken     a rank on a reachable host reported a broken collective, or has failed itself
 //   ending     the group is being ended, and no reachable rank of it is left
-//   stall      (b) every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease
-//              plus two learned step times, as far as reports were received from each rank. (If the coordinator
-//              itself is cut off, all hosts become silent at about the same time, and one of them first.) A rank
-//              that evaluates, saves or makes its first step is given that phase's time. If the host may not have
-//              received `go` (no step was made), its trainers may still wait for it: then the limit is
-//              kFormingPatience
+//   stall      every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease
+//              plus two learned step times. Time after the last report of a rank does not count, because if the
+//              coordinator itself is cut off, all hosts become silent at about the same time, and one of them
+//              first. A rank that evaluates, saves or makes its first step is given that phase's time. If the host
+//              may not have received `go` (no step was made), its trainers may still wait for it: then the limit
+//              is kFormingPatience
 //   forming    the group is forming and has made no progress for kFormingPatience
 //   abandon    no host of the job was reachable for recovery.abandon_after_s
 #pragma once
@@ -51,7 +51,7 @@ struct HostLossFacts {
   bool forming = false;        // PLACED or STARTING
   bool ending = false;         // the group is being ended
   bool received_go = true;     // the host's ranks are known to have received `go`
-  size_t reachable_ranks = 0;  // on reachable hosts, running or not
+  size_t reachable_ranks = 0;  // ranks on reachable hosts, running or not
   absl::string_view broken;    // a rank's report of a broken collective, or how it failed; empty: none
   absl::Span<const PeerRank> peers;
   absl::Duration since_progress;  // forming: since the group's last progress; otherwise since the last completed step
@@ -63,7 +63,7 @@ struct HostLossFacts {
 struct HostLossDecision {
   bool lost = false;
   DecisionRule rule = DecisionRule::kHostLost;  // or kAbandon
-  std::string reason;  // "host w2 is lost: no contact for 3.2s, and ..."; not lost: what is missing
+  std::string reason;  // "host w2 is lost: no contact for 3.2s, and ..."; if it is not lost: why not
 };
 
 HostLossDecision DecideHostLoss(const HostLossFacts& facts);

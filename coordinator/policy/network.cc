@@ -85,7 +85,7 @@ void ArrivalTrend::AddIfFast(absl::Time at, absl::Duration clock_offset) {
 }
 
 ArrivalTrend::Change ArrivalTrend::Add(absl::Time at, absl::Duration clock_offset) {
-  // After some time a clock that was set, or that drifts, counts as usual.
+  // The old reference is dropped after some time, because a host's clock may be set or may drift.
   if (at - since_ >= kBestInterval) {
     best_before_ = best_;
     best_ = clock_offset;

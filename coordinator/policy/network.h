@@ -1,6 +1,6 @@
 // Detects a network that is slow or loses packets, by its effect on a job that loses no rank: its ranks wait for one
-// another much longer than before, although they compute as fast; and a host's messages arrive late. Neither ends
-// anything; both are reported, so that users know why a job became slow. Pure.
+// another much longer than before, although they compute as fast as before; and a host's messages arrive late. Neither
+// ends anything; both are reported, so that users know why a job became slow. Pure.
 #pragma once
 
 #include <cstdint>
@@ -66,6 +66,7 @@ class ArrivalTrend {
   absl::Duration late_by() const { return late_by_; }  // of the newest message
 
  private:
+  // The largest differences of the current interval and of the one before.
   absl::Duration best_ = -absl::InfiniteDuration(), best_before_ = -absl::InfiniteDuration();
   absl::Time since_ = absl::InfinitePast();  // time of best_
   absl::Duration late_by_;

@@ -30,7 +30,7 @@ struct HostSlots {
   uint32_t gpus = 0;
   std::string switch_name;  // labels of the host; empty: none
   std::string rack;
-  std::string unusable;   // why no new job may be placed there: "cordoned: disk"; empty: one may
+  std::string unusable;   // why no new job may be placed there: "cordoned: disk"; empty: it may be used
   std::string busy_with;  // "job ab12, job cd34": the users of its used slots
 };
 
@@ -40,7 +40,7 @@ void SortByTopology(std::vector<HostSlots>& hosts);
 struct PlacementFacts {
   uint32_t ranks = 0;
   bool needs_gpu = false;                  // each rank needs one; a host offers at most as many slots as GPUs
-  absl::Span<const HostSlots> hosts = {};  // the reachable ones, sorted by SortByTopology
+  absl::Span<const HostSlots> hosts = {};  // sorted by SortByTopology; unreachable ones are unusable
   std::vector<HostName> previous = {};     // by rank, of the previous generation; empty: there was none
   std::set<std::string> allowed = {};      // resources.hosts; empty: any host
   std::set<std::string> excluded = {};     // resources.exclude_hosts

@@ -34,8 +34,8 @@ struct EndedRank {
 // nullopt: the rank ended successfully, or as requested.
 std::optional<v1::FailureRecord> ClassifyExit(const EndedRank& ended);
 
-// Whether `found` explains the failure better than `known`: a refusal is best, then the first failure with a cause of
-// its own. Reports of a failed rank's peers are not a cause of their own.
+// Whether `found` explains the failure better than `known`: a permanent failure explains most, then the first failure
+// with a cause of its own. Reports of a failed rank's peers are not a cause of their own.
 bool IsBetterCause(const v1::FailureRecord& found, const v1::FailureRecord& known);
 bool HasOwnCause(v1::FailureRecord::Kind kind);
 // Whether a restart after such a failure counts against the job's limit of restarts. It does not if a host lacks the
@@ -66,10 +66,10 @@ struct RecoveryDecision {
   std::string reason;    // "...; restarting from step 100 (restart 1 of 10)"
 };
 
-// Decides to restart, or to give up with the cause. A failure that is specific to a host leads to a restart on other
-// hosts: a permanent failure to start, if the job fits without that host, and a missing checkpoint in any case, which
-// is not counted. The first failure restarts immediately; later ones without progress in between wait 250 ms, doubled
-// up to 10 s, so that a job that cannot start does not overload its host.
+// Decides to restart, or to give up with the cause as the reason. A failure that is specific to a host leads to a
+// restart on other hosts: a permanent failure to start, if the job fits without that host, and a missing checkpoint in
+// any case, which is not counted. The first failure restarts immediately; later ones without progress in between wait
+// 250 ms, doubled up to 10 s, so that a job that cannot start does not overload its host.
 RecoveryDecision DecideRecovery(const RecoveryFacts& facts);
 
 }  // namespace trainyard

@@ -31,7 +31,7 @@ Newest NewestOfGeneration(const v1::Job& head, const CheckpointGrants& grants) {
   return newest;
 }
 
-// Why it is refused; empty: it is granted.
+// Returns why the checkpoint is refused; empty: it is granted.
 std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
   if (ready.manifest_hash().empty() || ready.manifest_hash().size() > kManifestHashBytes) {
     return "it was reported without the hash of a manifest";

@@ -1,4 +1,4 @@
-// Decides on grants for ready checkpoints, and finds out which checkpoints exist from the grants so far. Pure.
+// Decides on grants for ready checkpoints, and derives from the grants which checkpoints exist. Pure.
 // A grant (v1::CheckpointGrant) is recorded before it is sent, and a repeated request gets the same answer. A granted
 // checkpoint counts from then on, even without a report that its folder was renamed to its final name: every later
 // generation is started with it, until one has reported from which checkpoint it resumed.
@@ -15,8 +15,7 @@ namespace trainyard {
 
 using CheckpointGrants = google::protobuf::RepeatedPtrField<v1::CheckpointGrant>;
 
-// The number of grants stored per job, newest last. A trainer has one or two saves at a time that are
-// not renamed yet.
+// The number of grants stored per job, newest last. A trainer has one or two saves at a time that are not renamed yet.
 inline constexpr int kGrantsMax = 16;
 inline constexpr size_t kManifestHashBytes = 256;
 
@@ -28,7 +27,7 @@ v1::CheckpointGrant DecideGrant(const v1::Job& head, const CheckpointGrants& gra
 // Adds a grant. If there are too many, the oldest refusal is removed, or, without one, the oldest grant.
 void AddGrant(v1::CheckpointGrant grant, CheckpointGrants& grants);
 
-// The grant for this save, or null.
+// Returns the grant for this save, or null.
 const v1::CheckpointGrant* FindGrant(const CheckpointGrants& grants, uint64_t generation, uint64_t step,
                                      const std::string& manifest_hash);
 
@@ -36,10 +35,10 @@ const v1::CheckpointGrant* FindGrant(const CheckpointGrants& grants, uint64_t ge
 // its step, because the trainer has received them.
 void ForgetGrants(uint64_t generation, uint64_t step, CheckpointGrants& grants);
 
-// The newest granted one, or null.
+// Returns the newest grant that is not a refusal, or null.
 const v1::CheckpointGrant* NewestGranted(const CheckpointGrants& grants);
 
-// The newest step from which a generation would resume, as far as is known: recorded or granted.
+// Returns the newest step from which a generation would resume, as far as is known: recorded or granted.
 std::optional<uint64_t> NewestResumeStep(const v1::Job& head, const CheckpointGrants& grants);
 
 // Whether the state after the job's last step is in a checkpoint that is recorded, or from which the newest generation
