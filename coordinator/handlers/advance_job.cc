@@ -48,7 +48,7 @@ bool AllFinished(const Job& job) {
   });
 }
 
-// "all 2 ranks are ready", "the rank is ready".
+// Returns "all 2 ranks are ready", or "the rank is ready".
 std::string AllOf(uint64_t count, absl::string_view one, absl::string_view many) {
   return count == 1 ? absl::StrCat("the ", one) : absl::StrCat("all ", count, " ", many);
 }
@@ -82,9 +82,9 @@ void PublishUnrenamedCheckpoint(Turn& turn, Job& job) {
                            "(--resume) renames it"));
 }
 
-// All ranks report that they made all steps, but no recorded checkpoint holds the last one: facts arrive in order, so
-// the save that had to come first was not made. Its checkpoint may be complete without its final name; the next group
-// renames it, or makes the steps since the newest checkpoint again.
+// Fails a generation whose ranks have all reported that they made all steps, if no recorded checkpoint holds the last
+// step: facts arrive in order, so the save that had to come first was not made. Its checkpoint may be complete without
+// its final name; the next group renames it, or makes the steps since the newest checkpoint again.
 void FailUnsaved(Turn& turn, Job& job) {
   if (job.record.has_failure()) return;
   const Rank& first = job.ranks.front();

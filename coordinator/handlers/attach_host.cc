@@ -228,7 +228,7 @@ void Run(Turn& turn, AttachHost& event) {
   std::string text = absl::StrCat("host ", name.value(), " attached from ", event.peer, ": ",
                                   Plural(host.slots, "slot"), ", ", Plural(host.inventory.cores(), "core"), ", ",
                                   Plural(event.hello.trainers_size(), "trainer runs", "trainers run"));
-  // No event for a daemon that reconnects, also to a new coordinator: a thousand of them would be too many events.
+  // A daemon that reconnects, also to a new coordinator, causes no event: a thousand daemons would cause too many.
   if (is_same_daemon && was_reachable) {
     turn.Info(std::move(text));
   } else {

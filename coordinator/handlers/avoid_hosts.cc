@@ -70,7 +70,7 @@ void ScheduleWhereAvoidanceEnds(Turn& turn, Job& job) {
   bool ended = false;
   for (auto& [host, until] : job.avoid_until) {
     if (until == absl::InfinitePast() || turn.now < until) continue;
-    until = absl::InfinitePast();  // the number of times it was avoided is kept
+    until = absl::InfinitePast();  // the host may be used; the entry keeps the number of times that it was avoided
     ended = true;
   }
   if (ended) turn.Schedule(job);

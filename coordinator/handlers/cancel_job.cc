@@ -40,7 +40,7 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
     // The group was being ended for a pause or a restart: only the outcome changes.
     job.record.clear_ending();
     turn.SetReason(job, std::move(text));
-    // A failed save may undo the stop that is under way, but not this one.
+    // Requests a new stop, because a failed save would undo the earlier one.
     if (job.current.stop && !job.current.nothing_desired) StopAtStep(turn, job);
     turn.Save(job);
     turn.Touch(job);
@@ -72,7 +72,7 @@ absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
     return absl::OkStatus();
   }
   // A pause or a restart saves before the ranks exit, too, so only the outcome changes. A job that is already being
-  // cancelled continues to end in its way.
+  // cancelled is left as it is.
   const v1::JobRecord::Ending ending = job.record.ending();
   if (ending != v1::JobRecord::ENDING_PAUSE && ending != v1::JobRecord::ENDING_RESTART) return absl::OkStatus();
   ChangeEnding(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text));
@@ -107,7 +107,7 @@ void Run(Turn& turn, CancelJob& event) {
     return status.ok() ? turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)})
                        : turn.Emit(Reply{event.call, std::move(status), {}});
   }
-  // A job that is already being ended continues to end in its way; the answer has its state.
+  // A job that is already being ended is left as it is; the answer has its state.
   bool is_ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
   if (!IsFinal(job.state()) && !is_ending) Cancel(turn, job, event.reason);
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)});

@@ -163,7 +163,7 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
                                                 " could not save step ", failed.step(), ": ",
                                                 CutText(failed.message(), 4096), last ? "" : "; training continues"));
   turn.Publish(job, std::move(event));
-  // It was the save before a stop, and the ranks continue, unless a stronger request has followed that stop.
+  // The save belonged to a stop: the ranks continue, unless a stronger request has followed that stop.
   bool reverts_stop = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() &&
                       job.current.stop && job.state() == v1::JOB_STATE_STOPPING && !job.current.nothing_desired &&
                       !job.record.cancelled() && !job.record.has_failure();
@@ -223,7 +223,7 @@ void PublishChangedKeys(Turn& turn, Job& job, const v1::RestorePoint& restored) 
   }
 }
 
-// The checkpoint that a group resumed from belongs to this job from now on, also if another job wrote it.
+// Records the checkpoint that a group resumed from as one of this job, also if another job wrote it.
 void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   const v1::Job& head = job.head();
   const int index = FirstAt(head, restored.step());

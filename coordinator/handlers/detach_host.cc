@@ -9,7 +9,7 @@ namespace trainyard {
 
 void Run(Turn& turn, DetachHost& event) {
   auto it = turn.state.sessions.find(event.session);
-  // A stream that was refused, or replaced by a newer one of the same daemon.
+  // The stream was refused, or was replaced by a newer one of the same daemon.
   if (it == turn.state.sessions.end()) return;
   Host& host = turn.state.hosts.at(it->second);
   turn.state.sessions.erase(it);

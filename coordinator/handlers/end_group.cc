@@ -44,7 +44,7 @@ void KillAfterCause(Turn& turn, Job& job) {
   turn.Touch(job);
 }
 
-// A group that was being ended on request has failed before its end.
+// Handles the failure of a group that was already being ended on request.
 void FailEnding(Turn& turn, Job& job) {
   const v1::FailureRecord& failure = job.record.failure();
   // A job that continues later repeats its unsaved steps.

@@ -29,7 +29,7 @@ PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
   for (const v1::PhaseRecord& record : job.record.phases()) {
     if (record.phase() != phase) continue;
     facts.doublings = record.doublings();
-    // Learned by an earlier coordinator process.
+    // An earlier coordinator process learned this duration.
     if (facts.learned_s == 0) facts.learned_s = record.learned_s();
   }
   return facts;

@@ -26,7 +26,8 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
   for (const v1::CommunicatorReport& communicator : rank.position.communicators) {
     if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();
   }
-  // For steps the time of the last completed one counts; a phase without a learned time proves nothing.
+  // In `train` the time since the last completed step is compared instead. From a phase without a learned duration
+  // nothing can be concluded.
   peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.position.phase_s);
   peer.phase_limit = rank.phase == Phase::kTrain ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase.name());
   return peer;

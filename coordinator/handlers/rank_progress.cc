@@ -17,7 +17,7 @@ constexpr size_t kTextBytes = 128;
 constexpr size_t kPhaseTimes = 16;
 constexpr size_t kPhaseBytes = 32;
 constexpr absl::Duration kCpuInterval = absl::Milliseconds(400);
-// Of one core. The threads of a waiting process use less.
+// A share of one core. The threads of a waiting process use less.
 constexpr double kBusyCpuShare = 0.05;
 // A learned time is written again once it has grown by this factor.
 constexpr double kRewriteFactor = 1.5;
@@ -39,7 +39,7 @@ void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_a
     const v1::PhaseTime& time = report.phase_times(i);
     const std::optional<Phase> phase = ParsePhase(time.phase());
     if (!IsMeasured(phase) || !(time.longest_s() > 0)) continue;
-    // The phase includes a stall.
+    // A duration that includes a stall is not learned.
     if (made_at - absl::Seconds(time.longest_s()) < job.unlearned_until) continue;
     if (job.current.hang.published_is_learned && !job.current.hang.published.empty() &&
         made_at > job.current.hang.stalled_since)

@@ -54,7 +54,7 @@ void PublishEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
   turn.PublishReport(job, std::move(event), is_new);
 }
 
-// Publishes each evaluation behind the step that it was made after.
+// Publishes each evaluation after the step that it followed.
 void PublishInOrder(Turn& turn, Job& job, const v1::RankReport& report) {
   int eval = 0;
   for (const v1::StepReport& step : report.steps()) {

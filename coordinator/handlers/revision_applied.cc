@@ -1,4 +1,4 @@
-// RevisionApplied: a host has applied a desired state. The daemon reports this behind its facts, so a trainer that the
+// RevisionApplied: a host has applied a desired state. The daemon reports this after its facts, so a trainer that the
 // revision lacks and that has not reported `started` will never start.
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/end_group.h"

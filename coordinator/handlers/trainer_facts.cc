@@ -24,7 +24,7 @@ v1::FailureRecord FailureOf(const Rank& rank, v1::FailureRecord::Kind kind, absl
 }
 
 void Started(Turn& turn, Job& job, Rank& rank, const v1::TrainerStarted& started) {
-  // Its host was given up and the job has no group any more: a trainer that starts late is a stray of that host.
+  // The rank's host was given up and the job has no group any more: a trainer that starts late is a stray of that host.
   if (!HasTrainers(job.state())) return;
   rank.record.set_started(true);
   rank.record.set_pid(started.pid());
@@ -76,7 +76,8 @@ void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& r
           : FailureOf(rank, v1::FailureRecord::KIND_REFUSED, absl::StrCat("refused the job: ", message)));
 }
 
-// All steps are made, or the rank stopped on request. If the last step could not be saved the job has not succeeded.
+// Records that the rank has made all steps or stopped on request. If the last step could not be saved, the job has not
+// succeeded.
 void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finished) {
   rank.record.set_finished(true);
   rank.record.set_stopped(finished.stopped());
