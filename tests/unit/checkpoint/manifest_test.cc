@@ -132,8 +132,8 @@ TEST(ManifestTest, Parse_InvalidPieces_AreNamed) {
   EXPECT_THAT(ErrorOf(outside), HasSubstr("is not within [4, 4]"));
   EXPECT_THAT(ErrorOf(overlap), HasSubstr("overlap"));
   EXPECT_THAT(ErrorOf(hole), HasSubstr("has 16 elements, its pieces hold 11"));
-  EXPECT_THAT(ErrorOf(bytes), HasSubstr("bytes [0, 36) for 32"));
-  EXPECT_THAT(ErrorOf(file), HasSubstr("not listed"));
+  EXPECT_THAT(ErrorOf(bytes), HasSubstr("expected a range of 32 bytes"));
+  EXPECT_THAT(ErrorOf(file), HasSubstr("does not list that file"));
   EXPECT_THAT(ErrorOf(range), HasSubstr("overlap"));
 }
 

@@ -129,7 +129,7 @@ TEST_F(VerifyTest, EntryThatIsNotAFile_IsAProblemAndDoesNotBlock) {
   std::filesystem::remove(manifest);
   ASSERT_EQ(mkfifo(manifest.c_str(), 0600), 0);
   ASSERT_EQ(Problems().size(), 1u);
-  EXPECT_THAT(Problems()[0].found, HasSubstr("is a FIFO, where a file was expected"));
+  EXPECT_THAT(Problems()[0].found, HasSubstr("is a FIFO, but a file was expected"));
   EXPECT_FALSE(Checkpoint::Open(path_).ok());
 }
 
