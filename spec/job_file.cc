@@ -29,8 +29,8 @@ void ApplyOverride(const JobFile& file, const std::string& text, v1::JobSpec* sp
 }  // namespace
 
 v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions) {
-  Positions unused;
-  if (positions == nullptr) positions = &unused;
+  Positions own_positions;
+  if (positions == nullptr) positions = &own_positions;
   v1::JobSpec spec;
   const int before = problems->error_count();
   ReadYaml({.text = file.text, .file_name = file.file_name, .working_directory = file.working_directory}, &spec,
