@@ -18,7 +18,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BIN = ROOT / "build" / "bin"
 PEERS = ROOT / "bench" / "peers"
-LIMIT_S = 600
+LIMIT_S = 600  # of one run of a peer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,7 @@ def run_ours(shape, folder, changes=None):
 
 
 def build_lever(folder):
-    """Compiles the library that is preloaded into the tuned peer."""
+    """Compiles the library that is preloaded into the tuned peer: it enables MKL's AVX-512 kernels on any CPU."""
     library = pathlib.Path(folder) / "mkl_lever.so"
     if not library.exists():
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", PEERS / "mkl_lever.c", "-o", library], check=True)
@@ -148,10 +148,13 @@ def build_lever(folder):
 
 
 def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
-    """One run of gpt_torch.py in this mode, under torchrun if the mode uses several ranks; as installed or tuned."""
-    programs = pathlib.Path(sys.executable)
+    """One run of gpt_torch.py in this mode, under torchrun if the mode uses several ranks.
+
+    `tuned`: with the library of build_lever; otherwise PyTorch as installed.
+    """
+    python = pathlib.Path(sys.executable)
     one_process = mode in ("eager", "compile")
-    launcher = [programs] if one_process else [programs.with_name("torchrun"), "--nproc-per-node", shape.ranks]
+    launcher = [python] if one_process else [python.with_name("torchrun"), "--nproc-per-node", shape.ranks]
     command = [*launcher, PEERS / "gpt_torch.py", "--mode", mode, "--threads", shape.threads, "--layers", shape.layers,
                "--heads", shape.heads, "--width", shape.width, "--seq", shape.context, "--batch", shape.batch,
                "--warmup", shape.warmup, "--steps", shape.steps, "--data", text_file(folder),
@@ -172,7 +175,7 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
 
 
 def run_exchanges(shape, folder):
-    """The counts of the simulated legacy DataParallel (peers/exchanges.py)."""
+    """Counts and bytes of the messages per step of the legacy DataParallel and of DDP (peers/exchanges.py)."""
     torchrun = pathlib.Path(sys.executable).with_name("torchrun")
     done = subprocess.run([str(torchrun), "--nproc-per-node", str(shape.ranks), str(PEERS / "exchanges.py")],
                           capture_output=True,
@@ -187,7 +190,7 @@ def submit_to_main_s(folder, stubs):
     """Seconds from `trainctl submit` to the first message of a rank to its daemon, with coordinator and daemon running.
 
     Sending that message is the first thing that a rank does in main. The coordinator is polled every few
-    milliseconds, so this is an upper bound.
+    milliseconds, so this is an upper bound. `stubs`: the generated gRPC modules (tests/cluster/stubs.py).
     """
     sys.path.insert(0, str(ROOT / "tests" / "cluster"))
     import harness

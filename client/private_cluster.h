@@ -1,5 +1,6 @@
-// The private cluster of `trainctl run`: a coordinator and a worker daemon on this machine for one job. Programs,
-// protocol and job file are the same as on a shared cluster; the only difference is that trainctl starts the daemons.
+// The private cluster of `trainctl run` and `trainctl parity`: a coordinator and a worker daemon on this machine.
+// Programs, protocol and job file are the same as on a shared cluster; the only difference is that trainctl starts the
+// daemons.
 //
 // Only the user who started them can reach them: the coordinator listens on a Unix socket in a folder of mode 0700, and
 // no daemon opens a port.
@@ -13,7 +14,8 @@
 //   ... Connection::Open({.address = cluster->address()}) ...
 //   RETURN_IF_ERROR(cluster->Stop());
 //
-// A process that must exit while the job continues calls Detach first (common/lifeline.h): then nothing ends with it.
+// A process that must exit while the job continues calls Detach first (common/lifeline.h): then the daemons and the
+// job continue without it.
 #pragma once
 
 #include <sys/types.h>

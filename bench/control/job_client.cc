@@ -57,7 +57,7 @@ absl::Status JobClient::Cancel(const std::string& job) {
   SetDeadline(context);
   v1::CancelRequest request;
   request.set_job_id(job);
-  request.set_reason("the bench continues");
+  request.set_reason("the benchmark no longer needs this job");
   v1::Job response;
   return ToStatus(stub_->Cancel(&context, request, &response));
 }

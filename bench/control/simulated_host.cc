@@ -143,7 +143,7 @@ void SimulatedHost::Do(agent::StartProcess& effect) {
   Enqueue(agent::LinkOpened{trainer.link, std::move(registration)});
 }
 
-void SimulatedHost::Do(agent::SendLink& effect) {
+void SimulatedHost::Do(agent::SendLinkMessage& effect) {
   Trainer* trainer = Find(effect.link);
   if (trainer == nullptr) return;
   if (effect.message.has_start()) {

@@ -66,7 +66,7 @@ class SimulatedHost {
   void KillTrainer();
   // Keeps `window` facts in flight from now on; 0 stops that.
   void Flood(uint64_t window);
-  void LeaveCluster() { PassToCore(agent::LeaveRequested{agent::Leaving::kStayingTrainers}); }
+  void LeaveCluster() { PassToCore(agent::LeaveRequested{agent::Leaving::kKeepTrainers}); }
   // Begins to stop the session, so that hosts stop concurrently at the end of the bench.
   void HangUp() { session_.HangUp("the bench ends"); }
 
@@ -98,11 +98,11 @@ class SimulatedHost {
 
   void Do(agent::Dial& effect) { session_.Dial(effect.hello); }
   void Do(agent::HangUp& effect) { session_.HangUp(effect.reason); }
-  void Do(agent::SendUp& effect) { session_.Send(std::move(effect.message)); }
+  void Do(agent::SendToCoordinator& effect) { session_.Send(std::move(effect.message)); }
   // The bench does not measure the host's disk: the next event reports that the facts are stored.
   void Do(agent::StoreFacts&) { options_.post(agent::Event(agent::FactsStored{absl::OkStatus()})); }
   void Do(agent::StartProcess& effect);
-  void Do(agent::SendLink& effect);
+  void Do(agent::SendLinkMessage& effect);
   void Do(agent::CloseLink& effect);
   void Do(agent::SignalProcess& effect);
   void Do(agent::MarkReported& effect);

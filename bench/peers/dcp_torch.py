@@ -5,8 +5,8 @@ model.
     torchrun --nproc-per-node 2 dcp_torch.py --out FOLDER
 
 The model is that of gpt_torch.py, sharded by fully_shard, with AdamW's state after one step. A save is `async_save` and
-the wait for its future, when the bytes are synced; a load is `load` and setting the state of model and optimizer.
-Nothing else runs meanwhile. Prints one JSON line with the seconds of each save and load on the slowest rank.
+the wait for its future, which completes when the bytes are synced; a load is `load` and setting the state of model and
+optimizer. Nothing else runs meanwhile. Prints one JSON line with the seconds of each save and load on the slowest rank.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import gpt_torch
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="an existing folder")
-    parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--times", type=int, default=2, help="how many saves and loads to measure")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--heads", type=int, default=6)
     parser.add_argument("--width", type=int, default=384)
@@ -60,8 +60,8 @@ def main():
     optimizer.zero_grad(set_to_none=True)
 
     saves, loads = [], []
-    for turn in range(args.times):
-        path = f"{args.out}/step-{turn}"
+    for index in range(args.times):
+        path = f"{args.out}/step-{index}"
         dist.barrier()
         begin = time.perf_counter()
         dcp.async_save(state_of(model, optimizer), checkpoint_id=path).result()

@@ -72,7 +72,7 @@ std::string OtherJobsOnGpus(const State& state, const Host& host, const Job& job
     if (++count <= kJobsNamed) absl::StrAppend(&others, count == 1 ? "job " : ", job ", id.value());
   }
   if (!host.strays.empty() || !host.held.empty() || !host.unknown.empty())
-    absl::StrAppend(&others, count == 0 ? "" : ", ", "trainers of past generations");
+    absl::StrAppend(&others, count == 0 ? "" : ", ", "trainers of other generations or of unknown jobs");
   if (count > kJobsNamed) absl::StrAppend(&others, " and ", Plural(count - kJobsNamed, "more job"));
   return others;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/state.h"
 #include "coordinator/policy/placement.h"
 
@@ -16,7 +17,7 @@ namespace {
 // is counted through Host::held, so a recorded rank counts only if it was seen running.
 bool HoldsSlot(const Job& job, const Rank& rank) { return !rank.ended() && (job.held_at == 0 || rank.seen_running); }
 
-// Returns why nothing new is placed on the host; empty: it may be used.
+// Returns why nothing new may be placed on the host; empty if the host may be used.
 std::string ReasonAgainstPlacement(const Host& host) {
   if (!host.trouble.empty()) return host.trouble;
   if (host.draining) return "its daemon is leaving";
@@ -35,17 +36,19 @@ std::string LabelOf(const Host& host, const char* label) {
 UsedSlots UsedSlotsOf(const State& state, const Host& host) {
   UsedSlots used;
   used.count = host.strays.size() + host.held.size() + host.unknown.size();
-  if (used.count > host.unknown.size()) used.busy_with = "trainers of past generations";
-  if (!host.unknown.empty()) {
-    absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "an unknown job");
-  }
+  auto add_reason = [&used](absl::string_view reason) {
+    absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", reason);
+  };
+  if (!host.strays.empty()) add_reason("trainers of past generations");
+  if (!host.held.empty()) add_reason("trainers of a generation that the store does not know");
+  if (!host.unknown.empty()) add_reason("an unknown job");
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
     auto host_ranks = job.ranks_on.find(host.name);
     if (host_ranks == job.ranks_on.end()) continue;
     const auto count = std::count_if(host_ranks->second.begin(), host_ranks->second.end(),
                                      [&](uint32_t rank) { return HoldsSlot(job, job.ranks[rank]); });
-    if (count > 0) absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "job ", id.value());
+    if (count > 0) add_reason(absl::StrCat("job ", id.value()));
     used.count += static_cast<uint64_t>(count);
   }
   return used;

@@ -1,7 +1,8 @@
 // Decides on grants for ready checkpoints, and derives from the grants which checkpoints exist. Pure.
-// A grant (v1::CheckpointGrant) is recorded before it is sent, and a repeated request gets the same answer. A granted
-// checkpoint counts from then on, even without a report that its folder was renamed to its final name: every later
-// generation is started with it, until one has reported from which checkpoint it resumed.
+// A v1::CheckpointGrant is the answer to a request: a grant or, if `refused` is set, a refusal. It is recorded before
+// it is sent, and a repeated request gets the same answer. A granted checkpoint counts from then on, even without a
+// report that its folder was renamed to its final name: every later generation is started with it, until one has
+// reported from which checkpoint it resumed.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +16,20 @@ namespace trainyard {
 
 using CheckpointGrants = google::protobuf::RepeatedPtrField<v1::CheckpointGrant>;
 
-// The number of grants stored per job, newest last. A trainer has one or two saves at a time that are not renamed yet.
+// The largest number of grants and refusals stored per job, newest last. A trainer has one or two saves at a time that
+// are not renamed yet.
 inline constexpr int kGrantsMax = 16;
 inline constexpr size_t kManifestHashBytes = 256;
 
-// Returns the answer for a checkpoint that rank 0 of the job's current generation has reported as ready. It
-// is granted if it is newer than the generation's last one; a repeated request gets the same answer; different contents
-// of a step that was granted or recorded are refused.
+// Returns the answer for a checkpoint that rank 0 of the job's current generation has reported as ready. `head` is the
+// recorded job. The checkpoint is granted if it is newer than the generation's last one; a repeated request gets the
+// same answer; different contents of a step that was granted or recorded are refused.
 v1::CheckpointGrant DecideGrant(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready);
 
-// Adds a grant. If there are too many, the oldest refusal is removed, or, without one, the oldest grant.
+// Adds a grant or refusal. If there are then too many, removes the oldest refusal, or, without one, the oldest grant.
 void AddGrant(v1::CheckpointGrant grant, CheckpointGrants& grants);
 
-// Returns the grant for this save, or null.
+// Returns the grant or refusal for this save, or null.
 const v1::CheckpointGrant* FindGrant(const CheckpointGrants& grants, uint64_t generation, uint64_t step,
                                      const std::string& manifest_hash);
 

@@ -229,7 +229,7 @@ void CoordinatorProcess::Do(EndWatch& effect) {
 
 void CoordinatorProcess::Do(SendToHost& effect) {
   if (effect.message.has_desired()) world_.RecordGrants(*effect.message.mutable_desired());
-  world_.network.SendDown(effect.session, std::move(effect.message));
+  world_.network.SendToDaemon(effect.session, std::move(effect.message));
 }
 void CoordinatorProcess::Do(EndSession& effect) { world_.network.EndByCoordinator(effect.session, effect.status); }
 
@@ -243,7 +243,7 @@ void CoordinatorProcess::Do(SendValues& effect) {
   for (const ValuePtr& value : effect.log->values) *list.add_values() = *value;
   values.set_values(list.SerializeAsString());
   values.set_count(static_cast<uint32_t>(list.values_size()));
-  for (SessionId session : *effect.sessions) world_.network.SendDown(session, message);
+  for (SessionId session : *effect.sessions) world_.network.SendToDaemon(session, message);
 }
 
 void CoordinatorProcess::Do(WriteLog& effect) {

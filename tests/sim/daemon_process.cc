@@ -70,7 +70,7 @@ void DaemonProcess::Terminate(bool stop_trainers, absl::Duration away) {
   if (!alive()) return;
   away_ = away;
   Post(incarnation_,
-       agent::LeaveRequested{stop_trainers ? agent::Leaving::kStoppingTrainers : agent::Leaving::kStayingTrainers});
+       agent::LeaveRequested{stop_trainers ? agent::Leaving::kStopTrainers : agent::Leaving::kKeepTrainers});
 }
 
 void DaemonProcess::Post(uint64_t incarnation, agent::Event event) {
@@ -122,7 +122,7 @@ PipePtr DaemonProcess::Connect(const v1::RegisterTrainer& registration) {
   return pipe;
 }
 
-void DaemonProcess::Do(agent::SendLink& effect) {
+void DaemonProcess::Do(agent::SendLinkMessage& effect) {
   auto at = pipes_.find(effect.link);
   if (at == pipes_.end()) return;
   auto message = std::make_shared<v1::LinkMessage>(std::move(effect.message));
@@ -244,7 +244,9 @@ void DaemonProcess::Do(agent::Leave&) {
 
 void DaemonProcess::Do(agent::Dial& effect) { world_.network.Dial(machine_, effect.hello); }
 void DaemonProcess::Do(agent::HangUp& effect) { world_.network.HangUp(machine_, effect.reason); }
-void DaemonProcess::Do(agent::SendUp& effect) { world_.network.SendUp(machine_, std::move(effect.message)); }
+void DaemonProcess::Do(agent::SendToCoordinator& effect) {
+  world_.network.SendToCoordinator(machine_, std::move(effect.message));
+}
 
 void DaemonProcess::Do(agent::AdmitTrainer& effect) { values_.try_emplace(agent::GroupOf(effect.id)); }
 
@@ -289,7 +291,7 @@ void DaemonProcess::SendPuts(const GroupId& group, const std::map<std::string, s
     added.set_name(name);
     added.set_value(value);
   }
-  world_.network.SendUp(machine_, std::move(message));
+  world_.network.SendToCoordinator(machine_, std::move(message));
 }
 
 bool DaemonProcess::HasValues(const GroupId& group, uint32_t ranks) const {

@@ -70,12 +70,12 @@ class DaemonProcess {
 
   void Do(agent::Dial& effect);
   void Do(agent::HangUp& effect);
-  void Do(agent::SendUp& effect);
+  void Do(agent::SendToCoordinator& effect);
   void Do(agent::StoreFacts& effect);
   void Do(agent::SampleProcesses& effect);
   void Do(agent::ExamineProcess& effect);
   void Do(agent::CheckPath& effect);
-  void Do(agent::SendLink& effect);
+  void Do(agent::SendLinkMessage& effect);
   void Do(agent::CloseLink& effect);
   void Do(agent::StartProcess& effect);
   void Do(agent::SignalProcess& effect);

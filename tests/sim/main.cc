@@ -82,7 +82,7 @@ void Print(const std::deque<std::string>& trace) {
 }
 
 int Write(const Shrunk& shrunk, const Options& options) {
-  Golden golden{
+  ScenarioFile scenario_file{
       .why = absl::StrCat("Broke '", shrunk.result.violation->invariant, "': ", shrunk.result.violation->text),
       .scenario = shrunk.scenario,
       .mutation = options.mutation,
@@ -91,7 +91,7 @@ int Write(const Shrunk& shrunk, const Options& options) {
       .not_logged = {},
       .breaks = options.mutation == Mutation::kNone ? "" : shrunk.result.violation->invariant};
   std::ofstream file(options.shrink_to);
-  file << WriteGolden(golden);
+  file << FormatScenarioFile(scenario_file);
   if (!file.flush()) {
     std::fprintf(stderr, "trainyard-sim: %s cannot be written\n", options.shrink_to.c_str());
     return 1;
@@ -109,7 +109,7 @@ int Explain(const Scenario& scenario, const Violation& violation, const Options&
   Shrunk shrunk = Shrink(scenario, {.mutation = options.mutation});
   if (!options.shrink_to.empty()) return Write(shrunk, options);
   std::printf("\nthe smallest scenario found (in %d runs) that breaks the same invariant:\n%s\n", shrunk.runs,
-              WriteGolden({.scenario = shrunk.scenario}).c_str());
+              FormatScenarioFile({.scenario = shrunk.scenario}).c_str());
   Print(shrunk.result.trace);
   return 1;
 }
@@ -123,7 +123,7 @@ int Run(const Options& options) {
     events += result.events + result.daemon_events;
     time += result.virtual_time;
     if (options.trace) {
-      std::printf("%s\n", WriteGolden({.scenario = scenario}).c_str());
+      std::printf("%s\n", FormatScenarioFile({.scenario = scenario}).c_str());
       Print(result.trace);
     }
     if (result.violation.has_value()) return Explain(scenario, *result.violation, options);
@@ -140,15 +140,15 @@ int ReplayFile(const Options& options) {
   std::ifstream file(options.replay);
   std::stringstream text;
   text << file.rdbuf();
-  absl::StatusOr<Golden> golden = ReadGolden(text.str());
-  if (!file || !golden.ok()) {
-    std::string why = file ? std::string(golden.status().message()) : "it cannot be read";
+  absl::StatusOr<ScenarioFile> scenario_file = ParseScenarioFile(text.str());
+  if (!file || !scenario_file.ok()) {
+    std::string why = file ? std::string(scenario_file.status().message()) : "it cannot be read";
     std::fprintf(stderr, "trainyard-sim: %s: %s\n", options.replay.c_str(), why.c_str());
     return 2;
   }
-  if (options.mutation != Mutation::kNone) golden->mutation = options.mutation;
+  if (options.mutation != Mutation::kNone) scenario_file->mutation = options.mutation;
   Result result;
-  absl::Status status = Replay(*golden, &result);
+  absl::Status status = Replay(*scenario_file, &result);
   if (options.trace || !status.ok()) Print(result.trace);
   std::printf("%s: %s\n", options.replay.c_str(), status.ok() ? "as expected" : std::string(status.message()).c_str());
   return status.ok() ? 0 : 1;
@@ -158,7 +158,7 @@ int RunLossy(const Options& options) {
   LossyReport report = RunLossyMinutes(options.first, absl::Minutes(static_cast<int64_t>(options.lossy_minutes)));
   std::printf("%s\n", Describe(report).c_str());
   if (report.failed.has_value())
-    std::printf("\nthe first of them:\n%s\n", WriteGolden({.scenario = *report.failed}).c_str());
+    std::printf("\nthe first of them:\n%s\n", FormatScenarioFile({.scenario = *report.failed}).c_str());
   return report.problems.empty() ? 0 : 1;
 }
 

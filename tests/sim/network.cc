@@ -67,10 +67,10 @@ void Network::Dial(Machine& machine, const v1::Hello& hello) {
   all_streams_.push_back(stream);
   v1::AgentMessage message;
   *message.mutable_hello() = hello;
-  SendUp(machine, std::move(message));
+  SendToCoordinator(machine, std::move(message));
 }
 
-void Network::SendUp(Machine& machine, v1::AgentMessage message) {
+void Network::SendToCoordinator(Machine& machine, v1::AgentMessage message) {
   StreamPtr stream = current_[&machine];
   if (stream == nullptr || stream->over_at_daemon) return;
   auto shared = std::make_shared<v1::AgentMessage>(std::move(message));
@@ -120,7 +120,7 @@ void Network::HandleHeartbeat(const StreamPtr& stream, const v1::Heartbeat& beat
   world_.coordinator.Post(stream->coordinator_incarnation, RevisionApplied{stream->session, beat.applied_revision()});
 }
 
-void Network::SendDown(SessionId session, v1::CoordinatorMessage message) {
+void Network::SendToDaemon(SessionId session, v1::CoordinatorMessage message) {
   auto at = streams_.find(session);
   if (at == streams_.end() || at->second->over_at_coordinator) return;
   StreamPtr stream = at->second;

@@ -42,12 +42,12 @@ class Network {
 
   // ---- called by the daemon ----
   void Dial(Machine& machine, const v1::Hello& hello);
-  void SendUp(Machine& machine, v1::AgentMessage message);
+  void SendToCoordinator(Machine& machine, v1::AgentMessage message);
   void HangUp(Machine& machine, const std::string& reason);
   void DaemonDied(Machine& machine);
 
   // ---- called by the coordinator ----
-  void SendDown(SessionId session, v1::CoordinatorMessage message);
+  void SendToDaemon(SessionId session, v1::CoordinatorMessage message);
   void EndByCoordinator(SessionId session, const absl::Status& status);
   void CoordinatorDied();
 

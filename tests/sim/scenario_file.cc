@@ -145,8 +145,8 @@ void ReadFault(Line& line, Scenario& scenario) {
   line.Read("job", trigger.job);
 }
 
-void ReadExpectation(Line& line, Golden& golden) {
-  JobExpectation& expected = golden.jobs.emplace_back();
+void ReadExpectation(Line& line, ScenarioFile& scenario_file) {
+  JobExpectation& expected = scenario_file.jobs.emplace_back();
   line.Read("job", expected.job);
   if (auto name = line.Text("state"); name.has_value()) {
     expected.state = StateByName(*name);
@@ -155,39 +155,39 @@ void ReadExpectation(Line& line, Golden& golden) {
   if (auto text = line.Text("generation"); text.has_value()) line.Parse(*text, expected.generation.emplace());
 }
 
-void ReadLine(Line& line, Golden& golden) {
+void ReadLine(Line& line, ScenarioFile& scenario_file) {
   const std::string what = line.Word(0);
-  if (what == "host") return ReadHost(line, golden.scenario);
-  if (what == "job") return ReadJob(line, golden.scenario);
-  if (what == "operation") return ReadOperation(line, golden.scenario);
-  if (what == "fault") return ReadFault(line, golden.scenario);
-  if (what == "expect") return ReadExpectation(line, golden);
-  if (what == "seed") return line.Parse(line.Word(1), golden.scenario.seed);
-  if (what == "faults-end") return line.Parse(line.Word(1), golden.scenario.faults_end);
-  if (what == "coordinator-drift") return line.Parse(line.Word(1), golden.scenario.coordinator_drift);
-  if (what == "loss") return line.Parse(line.Word(1), golden.scenario.loss);
-  if (what == "extra-time") return line.Parse(line.Word(1), golden.scenario.extra_time);
+  if (what == "host") return ReadHost(line, scenario_file.scenario);
+  if (what == "job") return ReadJob(line, scenario_file.scenario);
+  if (what == "operation") return ReadOperation(line, scenario_file.scenario);
+  if (what == "fault") return ReadFault(line, scenario_file.scenario);
+  if (what == "expect") return ReadExpectation(line, scenario_file);
+  if (what == "seed") return line.Parse(line.Word(1), scenario_file.scenario.seed);
+  if (what == "faults-end") return line.Parse(line.Word(1), scenario_file.scenario.faults_end);
+  if (what == "coordinator-drift") return line.Parse(line.Word(1), scenario_file.scenario.coordinator_drift);
+  if (what == "loss") return line.Parse(line.Word(1), scenario_file.scenario.loss);
+  if (what == "extra-time") return line.Parse(line.Word(1), scenario_file.scenario.extra_time);
   if (what == "breaks") {
-    golden.breaks = line.Word(1);
+    scenario_file.breaks = line.Word(1);
     return;
   }
   if (what != "mutation") return line.Refuse(absl::StrCat("'", what, "' is unknown"));
   auto mutation = KindByName<Mutation>(line.Word(1));
   if (!mutation.has_value()) return line.Refuse(absl::StrCat("unknown mutation '", line.Word(1), "'"));
-  golden.mutation = *mutation;
+  scenario_file.mutation = *mutation;
 }
 
 // expect log "..."
-bool ReadQuoted(absl::string_view text, Golden& golden) {
+bool ReadQuoted(absl::string_view text, ScenarioFile& scenario_file) {
   bool logged = absl::ConsumePrefix(&text, "expect log \"");
   if (!logged && !absl::ConsumePrefix(&text, "expect no-log \"")) return false;
   if (!absl::ConsumeSuffix(&text, "\"")) return false;
-  (logged ? golden.logged : golden.not_logged).emplace_back(text);
+  (logged ? scenario_file.logged : scenario_file.not_logged).emplace_back(text);
   return true;
 }
 
-absl::Status CheckGolden(const Golden& golden) {
-  const Scenario& scenario = golden.scenario;
+absl::Status CheckScenarioFile(const ScenarioFile& scenario_file) {
+  const Scenario& scenario = scenario_file.scenario;
   if (scenario.hosts.empty() || scenario.jobs.empty()) {
     return absl::InvalidArgumentError("a scenario needs at least one host and one job");
   }
@@ -218,16 +218,16 @@ void WriteOperationsAndFaults(const Scenario& scenario, std::string& text) {
   }
 }
 
-void WriteExpectations(const Golden& golden, std::string& text) {
-  for (const JobExpectation& job : golden.jobs) {
+void WriteExpectations(const ScenarioFile& scenario_file, std::string& text) {
+  for (const JobExpectation& job : scenario_file.jobs) {
     absl::StrAppend(&text, "expect job=", job.job);
     if (job.state.has_value()) absl::StrAppend(&text, " state=", absl::AsciiStrToLower(StateName(*job.state)));
     if (job.generation.has_value()) absl::StrAppend(&text, " generation=", *job.generation);
     absl::StrAppend(&text, "\n");
   }
-  for (const std::string& part : golden.logged) absl::StrAppend(&text, "expect log \"", part, "\"\n");
-  for (const std::string& part : golden.not_logged) absl::StrAppend(&text, "expect no-log \"", part, "\"\n");
-  if (!golden.breaks.empty()) absl::StrAppend(&text, "breaks ", golden.breaks, "\n");
+  for (const std::string& part : scenario_file.logged) absl::StrAppend(&text, "expect log \"", part, "\"\n");
+  for (const std::string& part : scenario_file.not_logged) absl::StrAppend(&text, "expect no-log \"", part, "\"\n");
+  if (!scenario_file.breaks.empty()) absl::StrAppend(&text, "breaks ", scenario_file.breaks, "\n");
 }
 
 bool LogContains(const Result& result, const std::string& part) {
@@ -239,37 +239,38 @@ bool LogContains(const Result& result, const std::string& part) {
 
 }  // namespace
 
-absl::StatusOr<Golden> ReadGolden(absl::string_view text) {
-  Golden golden;
-  golden.scenario.faults_end = absl::Seconds(45);
+absl::StatusOr<ScenarioFile> ParseScenarioFile(absl::string_view text) {
+  ScenarioFile scenario_file;
+  scenario_file.scenario.faults_end = absl::Seconds(45);
   int number = 0;
   for (absl::string_view row : absl::StrSplit(text, '\n')) {
     ++number;
     row = absl::StripAsciiWhitespace(row);
     if (absl::ConsumePrefix(&row, "#")) {
-      absl::StrAppend(&golden.why, golden.why.empty() ? "" : "\n", absl::StripAsciiWhitespace(row));
+      absl::StrAppend(&scenario_file.why, scenario_file.why.empty() ? "" : "\n", absl::StripAsciiWhitespace(row));
       continue;
     }
-    if (row.empty() || ReadQuoted(row, golden)) continue;
+    if (row.empty() || ReadQuoted(row, scenario_file)) continue;
     Line line(row);
-    ReadLine(line, golden);
+    ReadLine(line, scenario_file);
     if (std::string error = line.Error(); !error.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", error));
     }
   }
-  if (absl::Status status = CheckGolden(golden); !status.ok()) return status;
-  return golden;
+  if (absl::Status status = CheckScenarioFile(scenario_file); !status.ok()) return status;
+  return scenario_file;
 }
 
-std::string WriteGolden(const Golden& golden) {
-  const Scenario& scenario = golden.scenario;
+std::string FormatScenarioFile(const ScenarioFile& scenario_file) {
+  const Scenario& scenario = scenario_file.scenario;
   auto time = [](absl::Duration duration) { return absl::FormatDuration(duration); };
   std::string text;
-  for (absl::string_view row : absl::StrSplit(golden.why, '\n', absl::SkipEmpty())) {
+  for (absl::string_view row : absl::StrSplit(scenario_file.why, '\n', absl::SkipEmpty())) {
     absl::StrAppend(&text, "# ", row, "\n");
   }
   absl::StrAppend(&text, "seed ", scenario.seed, "\n");
-  if (golden.mutation != Mutation::kNone) absl::StrAppend(&text, "mutation ", NameOf(golden.mutation), "\n");
+  if (scenario_file.mutation != Mutation::kNone)
+    absl::StrAppend(&text, "mutation ", NameOf(scenario_file.mutation), "\n");
   absl::StrAppend(&text, "faults-end ", time(scenario.faults_end), "\n");
   if (scenario.coordinator_drift != 0)
     absl::StrAppendFormat(&text, "coordinator-drift %.9f\n", scenario.coordinator_drift);
@@ -287,20 +288,21 @@ std::string WriteGolden(const Golden& golden) {
                     "\n");
   }
   WriteOperationsAndFaults(scenario, text);
-  WriteExpectations(golden, text);
+  WriteExpectations(scenario_file, text);
   return text;
 }
 
-absl::Status Replay(const Golden& golden, Result* result_out) {
-  Result result =
-      World(golden.scenario, {.mutation = golden.mutation, .trace = result_out != nullptr, .keep_log = true}).Run();
+absl::Status Replay(const ScenarioFile& scenario_file, Result* result_out) {
+  Result result = World(scenario_file.scenario,
+                        {.mutation = scenario_file.mutation, .trace = result_out != nullptr, .keep_log = true})
+                      .Run();
   std::string wrong;
   const std::string broken = result.violation.has_value() ? result.violation->invariant : "";
-  if (broken != golden.breaks) {
-    absl::StrAppend(&wrong, "\n  breaks '", broken, "', expected '", golden.breaks, "'",
+  if (broken != scenario_file.breaks) {
+    absl::StrAppend(&wrong, "\n  breaks '", broken, "', expected '", scenario_file.breaks, "'",
                     result.violation.has_value() ? absl::StrCat(": ", result.violation->text) : "");
   }
-  for (const JobExpectation& expected : golden.jobs) {
+  for (const JobExpectation& expected : scenario_file.jobs) {
     auto at = result.jobs.find(expected.job);
     const JobOutcome outcome = at == result.jobs.end() ? JobOutcome() : at->second;
     if (expected.state.value_or(outcome.state) != outcome.state ||
@@ -309,10 +311,10 @@ absl::Status Replay(const Golden& golden, Result* result_out) {
                       outcome.generation);
     }
   }
-  for (const std::string& part : golden.logged) {
+  for (const std::string& part : scenario_file.logged) {
     if (!LogContains(result, part)) absl::StrAppend(&wrong, "\n  no log line contains '", part, "'");
   }
-  for (const std::string& part : golden.not_logged) {
+  for (const std::string& part : scenario_file.not_logged) {
     if (LogContains(result, part)) absl::StrAppend(&wrong, "\n  a log line contains '", part, "'");
   }
   if (result_out != nullptr) *result_out = std::move(result);

@@ -34,7 +34,7 @@ struct JobExpectation {
   std::optional<uint64_t> generation;
 };
 
-struct Golden {
+struct ScenarioFile {
   std::string why = {};  // the comment of the file, without '#'
   Scenario scenario;
   Mutation mutation = Mutation::kNone;
@@ -45,12 +45,12 @@ struct Golden {
 };
 
 // Possible errors: InvalidArgument with the line.
-absl::StatusOr<Golden> ReadGolden(absl::string_view text);
+absl::StatusOr<ScenarioFile> ParseScenarioFile(absl::string_view text);
 // Reading the result gives the same scenario.
-std::string WriteGolden(const Golden& golden);
+std::string FormatScenarioFile(const ScenarioFile& scenario_file);
 
 // Runs the scenario; `result_out`, if given, receives the result with its trace. Possible errors: FailedPrecondition,
 // with the expectations that were not met.
-absl::Status Replay(const Golden& golden, Result* result_out = nullptr);
+absl::Status Replay(const ScenarioFile& scenario_file, Result* result_out = nullptr);
 
 }  // namespace trainyard::sim

@@ -27,7 +27,7 @@ constexpr char kRegressions[] = "tests/sim/regressions";
 
 std::string Explain(const Scenario& scenario, const Result& result) {
   return absl::StrCat("repeat it: ./dev sim ", scenario.seed, "\n", result.violation->invariant, ": ",
-                      result.violation->text, "\n", WriteGolden({.scenario = scenario}));
+                      result.violation->text, "\n", FormatScenarioFile({.scenario = scenario}));
 }
 
 TEST(Simulation, ManySeeds_EveryInvariantHolds) {
@@ -60,7 +60,8 @@ TEST(Simulation, LargeCluster_EveryJobSucceeds_AndMemoryIsBounded) {
 
   ASSERT_FALSE(result.violation.has_value()) << result.violation->invariant << ": " << result.violation->text;
   for (const auto& [number, job] : result.jobs) EXPECT_EQ(job.state, v1::JOB_STATE_SUCCEEDED) << "job " << number;
-  // Memory freed by the coordinator's crash, with all hosts attached and most jobs running.
+  // The coordinator's memory is measured as what its crash frees. At that time all hosts are attached and most jobs
+  // run.
   RecordProperty("coordinator_bytes", absl::StrCat(result.coordinator_bytes));
   EXPECT_GT(result.coordinator_bytes, 0u) << "the coordinator did not crash";
   EXPECT_LE(result.coordinator_bytes, 2'000 * kBytesPerHost + 200 * kBytesPerJob);
@@ -93,7 +94,7 @@ TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
 
     ASSERT_FALSE(result.violation.has_value()) << "seed " << seed << "\n" << Explain(scenario, result);
   }
-  EXPECT_GT(granted, 100u) << "too few checkpoints were granted for a test";
+  EXPECT_GT(granted, 100u) << "too few checkpoints were granted for this test to be meaningful";
 }
 
 // ---- scenarios in files ---------------------------------------------------------------------------------------------
@@ -115,11 +116,11 @@ TEST_P(Regression, MeetsItsExpectations) {
   std::stringstream text;
   text << file.rdbuf();
 
-  absl::StatusOr<Golden> golden = ReadGolden(text.str());
+  absl::StatusOr<ScenarioFile> scenario_file = ParseScenarioFile(text.str());
 
-  ASSERT_TRUE(golden.ok()) << golden.status();
-  EXPECT_NE(golden->why, "") << "the file must explain its scenario";
-  absl::Status status = Replay(*golden);
+  ASSERT_TRUE(scenario_file.ok()) << scenario_file.status();
+  EXPECT_NE(scenario_file->why, "") << "the file must explain its scenario";
+  absl::Status status = Replay(*scenario_file);
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
@@ -131,12 +132,13 @@ INSTANTIATE_TEST_SUITE_P(EachFile, Regression, testing::ValuesIn(RegressionFiles
 
 TEST(ScenarioFile, WrittenAndReadAgain_IsEqual_AndRunsEqually) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
-    Golden golden{.why = "a reason", .scenario = DrawScenario(seed)};
-    absl::StatusOr<Golden> again = ReadGolden(WriteGolden(golden));
+    ScenarioFile scenario_file{.why = "a reason", .scenario = DrawScenario(seed)};
+    absl::StatusOr<ScenarioFile> again = ParseScenarioFile(FormatScenarioFile(scenario_file));
     ASSERT_TRUE(again.ok()) << again.status();
-    ASSERT_EQ(WriteGolden(*again), WriteGolden(golden));
+    ASSERT_EQ(FormatScenarioFile(*again), FormatScenarioFile(scenario_file));
     if (seed % 20 != 0) continue;
-    EXPECT_EQ(World(again->scenario).Run().fingerprint, World(golden.scenario).Run().fingerprint) << "seed " << seed;
+    EXPECT_EQ(World(again->scenario).Run().fingerprint, World(scenario_file.scenario).Run().fingerprint)
+        << "seed " << seed;
   }
 }
 
@@ -152,17 +154,17 @@ TEST(ScenarioFile, UnknownInput_IsRefusedWithItsLine) {
       {"host slots=1\njob 1 ranks=1", "job 1 needs a number, ranks and a step time"},
   };
   for (const auto& [text, message] : cases) {
-    EXPECT_THAT(std::string(ReadGolden(text).status().message()), HasSubstr(message)) << text;
+    EXPECT_THAT(std::string(ParseScenarioFile(text).status().message()), HasSubstr(message)) << text;
   }
 }
 
 TEST(ScenarioFile, UnmetExpectations_AreReported) {
-  absl::StatusOr<Golden> golden = ReadGolden(
+  absl::StatusOr<ScenarioFile> scenario_file = ParseScenarioFile(
       "host slots=1\njob 1 ranks=1 steps=5 step=100ms\nexpect job=1 state=failed\nexpect log \"no such words\"\n"
       "expect no-log \"RUNNING\"\nbreaks slots-hold");
-  ASSERT_TRUE(golden.ok()) << golden.status();
+  ASSERT_TRUE(scenario_file.ok()) << scenario_file.status();
 
-  const std::string wrong(Replay(*golden).message());
+  const std::string wrong(Replay(*scenario_file).message());
 
   EXPECT_THAT(wrong, HasSubstr("breaks '', expected 'slots-hold'"));
   EXPECT_THAT(wrong, HasSubstr("job 1 ended SUCCEEDED in generation 1"));
@@ -194,10 +196,10 @@ std::string MutationName(const testing::TestParamInfo<int>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(EachOfThem, PlantedBug, testing::Range(1, static_cast<int>(Mutation::kLast) + 1),
+INSTANTIATE_TEST_SUITE_P(EachMutation, PlantedBug, testing::Range(1, static_cast<int>(Mutation::kLast) + 1),
                          MutationName);
 
-TEST(PlantedBugs, EveryInvariant_HasOne) {
+TEST(PlantedBugs, EveryInvariant_IsBrokenByOne) {
   for (const char* name : invariant::kAll) {
     bool any = false;
     for (int i = 1; i <= static_cast<int>(Mutation::kLast); ++i) {
@@ -220,8 +222,9 @@ TEST(Shrink, FailingScenario_IsReduced_AndStillFails) {
   EXPECT_LE(shrunk.scenario.faults.size(), DrawScenario(seed).faults.size());
   EXPECT_LE(shrunk.scenario.jobs.size(), DrawScenario(seed).jobs.size());
   EXPECT_FALSE(shrunk.result.trace.empty());
-  Golden golden{.scenario = shrunk.scenario, .mutation = options.mutation, .breaks = invariant::kRankOnce};
-  EXPECT_TRUE(Replay(*ReadGolden(WriteGolden(golden))).ok()) << "the written scenario must fail in the same way";
+  ScenarioFile scenario_file{.scenario = shrunk.scenario, .mutation = options.mutation, .breaks = invariant::kRankOnce};
+  EXPECT_TRUE(Replay(*ParseScenarioFile(FormatScenarioFile(scenario_file))).ok())
+      << "the written scenario must fail in the same way";
 }
 
 }  // namespace

@@ -61,18 +61,18 @@ void Core::On(LeaveRequested event) {
   }
   if (leaving_.has_value() && event.how <= *leaving_) {
     // A second SIGTERM while trainers are asked to end: kill them now.
-    if (*leaving_ != Leaving::kStoppingTrainers) return;
-    event.how = Leaving::kKillingTrainers;
+    if (*leaving_ != Leaving::kStopTrainers) return;
+    event.how = Leaving::kKillTrainers;
   }
   leaving_ = event.how;
-  if (event.how == Leaving::kStayingTrainers) {
+  if (event.how == Leaving::kKeepTrainers) {
     leave_by_ = now_;
     return;
   }
   // From now on the coordinator must not send new work.
   draining_ = true;
   heartbeat_at_ = std::min(heartbeat_at_, now_);
-  bool kill = event.how == Leaving::kKillingTrainers;
+  bool kill = event.how == Leaving::kKillTrainers;
   leave_by_ = now_ + (kill ? kKillWait : limits::kStopGrace + kKillWait);
   for (auto& [id, trainer] : trainers_) {
     if (trainer.process == Process::kEnded) continue;
@@ -109,8 +109,8 @@ void Core::LeaveWhenIdle() {
 void Core::LeaveWhenDue() {
   if (!leaving_.has_value() || left_) return;
   // Wait a moment to report the last exits, but not if there is no coordinator.
-  bool has_final_reports = !outbox_.empty() && stream_ == Stream::kUp && *leaving_ == Leaving::kStoppingTrainers;
-  if (!AnyAlive() && *leaving_ != Leaving::kStayingTrainers) {
+  bool has_final_reports = !outbox_.empty() && stream_ == Stream::kUp && *leaving_ == Leaving::kStopTrainers;
+  if (!AnyAlive() && *leaving_ != Leaving::kKeepTrainers) {
     leave_by_ = std::min(leave_by_, has_final_reports ? now_ + kFinalReportsWait : now_);
   }
   if (leave_by_ > now_) {
@@ -119,7 +119,7 @@ void Core::LeaveWhenDue() {
   }
   left_ = true;
   const bool none_needed = !AnyAlive() && snapshot_jobs_.has_value() && snapshot_jobs_->empty();
-  Emit(Leave{.exit_code = 0, .remove_snapshots = *leaving_ != Leaving::kStayingTrainers || none_needed});
+  Emit(Leave{.exit_code = 0, .remove_snapshots = *leaving_ != Leaving::kKeepTrainers || none_needed});
 }
 
 CoreStats Core::stats() const {

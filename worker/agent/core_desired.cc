@@ -61,7 +61,7 @@ void Core::Drop(Trainer& trainer) {
   v1::LinkMessage message;
   message.mutable_abort()->set_reason(
       absl::StrCat("generation ", trainer.id.generation.value(), " of job ", trainer.id.job.value(), " is over"));
-  Emit(SendLink{trainer.link, std::move(message)});
+  Emit(SendLinkMessage{trainer.link, std::move(message)});
 }
 
 void Core::EndGroups(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs) {

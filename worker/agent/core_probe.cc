@@ -89,7 +89,7 @@ void Core::SendPaths() {
   for (const auto& [id, answer] : paths_) {
     if (answer.has_value()) *message.mutable_reports()->add_paths() = *answer;
   }
-  if (message.has_reports()) Emit(SendUp{std::move(message)});
+  if (message.has_reports()) Emit(SendToCoordinator{std::move(message)});
 }
 
 }  // namespace trainyard::agent

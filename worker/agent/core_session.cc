@@ -229,7 +229,7 @@ void Core::Acknowledge(uint64_t sequence) {
     if (trainer.link == LinkId()) continue;
     v1::LinkMessage message;
     message.mutable_ack()->set_sequence(trainer_sequence);
-    Emit(SendLink{trainer.link, std::move(message)});
+    Emit(SendLinkMessage{trainer.link, std::move(message)});
   }
 }
 
@@ -290,7 +290,7 @@ void Core::SendFacts() {
   for (v1::FactBatch& batch : outbox_.TakeUnsent()) {
     v1::AgentMessage message;
     *message.mutable_facts() = std::move(batch);
-    Emit(SendUp{std::move(message)});
+    Emit(SendToCoordinator{std::move(message)});
   }
 }
 
@@ -299,7 +299,7 @@ void Core::FlushReports(Trainer& trainer) {
   for (v1::RankReport& report : trainer.reports.TakeUnsent(now_)) {
     v1::AgentMessage message;
     *message.mutable_reports()->add_reports() = std::move(report);
-    Emit(SendUp{std::move(message)});
+    Emit(SendToCoordinator{std::move(message)});
   }
 }
 
@@ -319,7 +319,7 @@ void Core::SendHeartbeatWhenDue() {
     message.mutable_heartbeat()->set_applied_revision(applied_revision_);
     message.mutable_heartbeat()->set_draining(draining_);
     message.mutable_heartbeat()->set_trouble(ValidUtf8(trouble_, kTroubleBytesMax));
-    Emit(SendUp{std::move(message)});
+    Emit(SendToCoordinator{std::move(message)});
     heartbeat_at_ = now_ + heartbeat_interval_;
     SendPaths();
   }

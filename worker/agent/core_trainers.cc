@@ -183,7 +183,7 @@ void Core::On(LinkOpened event) {
   if (trainer.last_fact_durable > 0) {
     v1::LinkMessage message;
     message.mutable_ack()->set_sequence(trainer.last_fact_durable);
-    Emit(SendLink{trainer.link, std::move(message)});
+    Emit(SendLinkMessage{trainer.link, std::move(message)});
   }
   SendToTrainer(trainer);
 }
@@ -198,12 +198,12 @@ void Core::SendToTrainer(Trainer& trainer) {
     *start->mutable_trainer() = *trainer.desired;
     start->set_host(options_.host);
     start->set_cores(options_.inventory.cores());
-    Emit(SendLink{trainer.link, message});
+    Emit(SendLinkMessage{trainer.link, message});
   }
   if (trainer.desired->go() && !trainer.go_sent) {
     trainer.go_sent = true;
     message.mutable_go();
-    Emit(SendLink{trainer.link, message});
+    Emit(SendLinkMessage{trainer.link, message});
   }
   // A coordinator that does not number its stop requests makes one per generation.
   const uint64_t stop = trainer.desired->stop() ? std::max<uint64_t>(trainer.desired->stop_request(), 1) : 0;
@@ -211,7 +211,7 @@ void Core::SendToTrainer(Trainer& trainer) {
     trainer.stop_sent = stop;
     message.mutable_stop()->set_request(stop);
     message.mutable_stop()->set_needs_save(trainer.desired->stop_needs_save());
-    Emit(SendLink{trainer.link, message});
+    Emit(SendLinkMessage{trainer.link, message});
   }
   SendSavesToTrainer(trainer);
 }
@@ -221,13 +221,13 @@ void Core::SendSavesToTrainer(Trainer& trainer) {
   if (trainer.desired->save_requests() > trainer.save_sent) {
     trainer.save_sent = trainer.desired->save_requests();
     message.mutable_save()->set_request(trainer.save_sent);
-    Emit(SendLink{trainer.link, message});
+    Emit(SendLinkMessage{trainer.link, message});
   }
   *message.mutable_grants()->mutable_grants() = trainer.desired->grants();
   std::string grants = message.grants().SerializeAsString();
   if (grants == trainer.grants_sent) return;
   trainer.grants_sent = std::move(grants);
-  Emit(SendLink{trainer.link, std::move(message)});
+  Emit(SendLinkMessage{trainer.link, std::move(message)});
 }
 
 void Core::On(LinkFact event) {
@@ -240,7 +240,7 @@ void Core::On(LinkFact event) {
     if (sequence > trainer->last_fact_durable) return;
     v1::LinkMessage message;
     message.mutable_ack()->set_sequence(trainer->last_fact_durable);
-    return Emit(SendLink{event.link, std::move(message)});
+    return Emit(SendLinkMessage{event.link, std::move(message)});
   }
   if (outbox_.full()) {
     // The trainer keeps facts without acknowledgement and sends them again on its next link.

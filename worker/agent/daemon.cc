@@ -232,7 +232,7 @@ void Daemon::Do(Dial& effect) {
 }
 
 // Fills in the time and the free disk space, because the core reads neither the wall clock nor the disk.
-void Daemon::Do(SendUp& effect) {
+void Daemon::Do(SendToCoordinator& effect) {
   if (effect.message.has_heartbeat()) {
     v1::Heartbeat& beat = *effect.message.mutable_heartbeat();
     beat.set_time_unix_ms(absl::ToUnixMillis(absl::Now()));

@@ -75,9 +75,9 @@ class Daemon {
   // Each overload carries out one kind of effect.
   void Do(Dial& effect);
   void Do(HangUp& effect) { session_->HangUp(effect.reason); }
-  void Do(SendUp& effect);
+  void Do(SendToCoordinator& effect);
   void Do(StoreFacts& effect) { writer_->Write(std::move(effect)); }
-  void Do(SendLink& effect) { links_->Send(effect.link, std::move(effect.message)); }
+  void Do(SendLinkMessage& effect) { links_->Send(effect.link, std::move(effect.message)); }
   void Do(CloseLink& effect) { links_->Close(effect.link, effect.status); }
   void Do(StartProcess& effect) { processes_->Start(std::move(effect)); }
   void Do(SignalProcess& effect) { processes_->Signal(effect.id, effect.signal); }

@@ -111,9 +111,9 @@ struct LogsEnded {
 enum class Leaving {
   // Released by the process that started the daemon: leave when neither a trainer nor the coordinator is left.
   kWhenIdle,
-  kStayingTrainers,   // SIGTERM: trainers continue to run
-  kStoppingTrainers,  // SIGTERM and --stop-trainers: trainers are asked to end, then killed
-  kKillingTrainers,   // the lifeline has ended, or a second signal came
+  kKeepTrainers,  // SIGTERM: trainers continue to run
+  kStopTrainers,  // SIGTERM and --stop-trainers: trainers are asked to end, then killed
+  kKillTrainers,  // the lifeline has ended, or a second signal came
 };
 struct LeaveRequested {
   Leaving how;
@@ -136,7 +136,7 @@ struct HangUp {
   std::string reason;
 };
 // Sends a message on the stream to the coordinator.
-struct SendUp {
+struct SendToCoordinator {
   v1::AgentMessage message;
 };
 // Writes to the outbox's file and syncs it; FactsStored follows. At most one is under way.
@@ -145,7 +145,7 @@ struct StoreFacts {
   bool replace;  // replace the whole file atomically; otherwise append
 };
 // Sends a message to a trainer.
-struct SendLink {
+struct SendLinkMessage {
   LinkId link;
   v1::LinkMessage message;
 };
@@ -231,8 +231,9 @@ struct Leave {
   bool remove_snapshots = false;  // no trainer stays, so no later daemon needs them
 };
 
-using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,
-                            SampleProcesses, ExamineProcess, CheckPath, MarkReported, AdmitTrainer, SealGroup, EndGroup,
-                            StartLogs, StopLogs, ForgetLogs, RememberCluster, KeepSnapshots, Log, Leave>;
+using Effect =
+    std::variant<Dial, HangUp, SendToCoordinator, StoreFacts, SendLinkMessage, CloseLink, StartProcess, SignalProcess,
+                 SampleProcesses, ExamineProcess, CheckPath, MarkReported, AdmitTrainer, SealGroup, EndGroup, StartLogs,
+                 StopLogs, ForgetLogs, RememberCluster, KeepSnapshots, Log, Leave>;
 
 }  // namespace trainyard::agent

@@ -59,7 +59,7 @@ void HandleSignal(int signals, const Config& config, Daemon& daemon) {
   if (read(signals, &info, sizeof info) != sizeof info) return;
   spdlog::info("{}: leaving; trainers {}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
                config.stop_trainers ? "are stopped" : "continue");
-  daemon.RequestLeave(config.stop_trainers ? Leaving::kStoppingTrainers : Leaving::kStayingTrainers);
+  daemon.RequestLeave(config.stop_trainers ? Leaving::kStopTrainers : Leaving::kKeepTrainers);
 }
 
 void HandleLifeline(int lifeline, Daemon& daemon) {
@@ -68,7 +68,7 @@ void HandleLifeline(int lifeline, Daemon& daemon) {
     return daemon.RequestLeave(Leaving::kWhenIdle);
   }
   spdlog::info("the lifeline has ended: killing trainers and leaving");
-  daemon.RequestLeave(Leaving::kKillingTrainers);
+  daemon.RequestLeave(Leaving::kKillTrainers);
 }
 
 int Run(int argc, char** argv) {

@@ -17,9 +17,10 @@ constexpr int kReadAheadBytes = 1 << 20;
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
-  // A connection that drops every packet is noticed within three seconds: this timeout also applies to TCP, and there
-  // is a heartbeat every second that can go missing. Pings detect a coordinator whose kernel answers while the process
-  // does not; they are rare, so that a thousand daemons do not give up a coordinator that is only busy.
+  // A connection that drops every packet is detected within three seconds: gRPC also sets the keepalive timeout as
+  // TCP_USER_TIMEOUT, and a heartbeat is sent every second, so TCP soon misses an acknowledgement. The pings detect a
+  // coordinator whose kernel acknowledges packets while its process does not answer; they are rare, so that a thousand
+  // daemons do not give up a coordinator that is only busy.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -53,7 +54,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
     stub_ = v1::AgentService::NewStub(dialed.channel);
     dialed.Authorize(context_);
     stub_->async()->Attach(&context_, this);
-    // Held while other threads may still start an operation, so that OnDone cannot run before them.
+    // The hold delays OnDone until OnReadDone removes it, because other threads may still start operations until then.
     AddHold();
     Send(std::move(hello));
     ReadMore();
@@ -99,7 +100,8 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
       hung_up = !reason_.empty();
     }
     if (!ok) return RemoveHold();
-    // The owner may not request the next read any more, and only reading shows the end.
+    // Continue to read here, because the core possibly requests no further read, and only a failed read shows that the
+    // stream has ended.
     if (hung_up) return ReadMore();
     switch (incoming_.kind_case()) {
       case v1::CoordinatorMessage::kWelcome:

@@ -21,6 +21,7 @@ void MakeValidUtf8(google::protobuf::Message* message) {
       if (is_text) {
         const std::string text = field->is_repeated() ? reflection.GetRepeatedString(*message, field, i)
                                                       : reflection.GetString(*message, field);
+        // Nothing is cut off: each invalid byte becomes U+FFFD, which has three bytes.
         std::string valid = ValidUtf8(text, 3 * text.size());
         if (valid == text) continue;
         if (field->is_repeated()) reflection.SetRepeatedString(message, field, i, std::move(valid));

@@ -48,7 +48,7 @@ std::unique_ptr<Collective> C10dCommunicator::AllGather(const at::Tensor& out, c
 
 C10dCommunicator::Started C10dCommunicator::Start(absl::string_view kind, const at::Tensor& tensor,
                                                   absl::FunctionRef<WorkPointer()> launch) {
-  Progress();
+  AdvanceOperations();
   Started started{.name = log_.Start(kind, tensor), .work = nullptr, .status = log_.error()};
   if (!started.status.ok()) return started;
   c10::NoGradGuard no_grad;

@@ -94,7 +94,7 @@ class Communicator {
 
   // Advances the started operations as far as possible without waiting for peers. Operations end without it too; it is
   // useful to call it between two pieces of computation.
-  virtual void Progress() {}
+  virtual void AdvanceOperations() {}
 
   virtual CollectiveProgress progress() const = 0;
 };

@@ -87,7 +87,7 @@ class DeviceCommunicator final : public Communicator {
     return at::empty({numel}, at::TensorOptions().dtype(type).device(device_));
   }
 
-  void Progress() override { host_->Progress(); }
+  void AdvanceOperations() override { host_->AdvanceOperations(); }
 
   CollectiveProgress progress() const override {
     CollectiveProgress host = host_->progress();

@@ -86,7 +86,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     if (closed_port_fd_ >= 0) close(closed_port_fd_);
   }
 
-  // Exchanges listening addresses with the peers, which show which connections belong to the group.
+  // Exchanges listening addresses with the peers. The addresses identify the connections of the group (tcp_sockets.h).
   absl::Status FindConnections(TcpEnd own) {
     closed_port_fd_ = BindClosedPort(own.address);
     if (closed_port_fd_ >= 0) own.closed_port = LocalPort(closed_port_fd_).value_or(0);
@@ -133,7 +133,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     // operations, and sums in the order of a ring.
     std::shared_ptr<Scratch> scratch;
     Started started = Start("reduce-scatter", in, [&] {
-      CheckHasSum(out);
+      CheckCanBeSummed(out);
       TORCH_CHECK(in.scalar_type() == out.scalar_type() && in.numel() == out.numel() * world_size() &&
                       in.is_contiguous() && out.is_contiguous(),
                   "the parts do not have the size of the whole, or are not dense");
@@ -178,7 +178,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   CollectiveProgress progress() const override { return log_.progress(); }
 
   // Starts the second half of each operation whose first half has ended, so that it runs while other work is computed.
-  void Progress() override {
+  void AdvanceOperations() override {
     for (const std::shared_ptr<GlooOperation>& operation : all_reduces_by_parts_) {
       if (operation->is_over || operation->next == nullptr) continue;
       if (!std::all_of(operation->works.begin(), operation->works.end(),
@@ -247,7 +247,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     }
   }
 
-  static void CheckHasSum(const at::Tensor& tensor) {
+  // SumInRankOrder refuses types that it cannot sum; for 0 elements it does nothing else.
+  static void CheckCanBeSummed(const at::Tensor& tensor) {
     TORCH_CHECK(SumInRankOrder(tensor.scalar_type(), nullptr, 0, nullptr, 0), tensor.scalar_type(),
                 " cannot be summed");
   }
@@ -265,7 +266,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   std::unique_ptr<Collective> AllReduceDirect(const at::Tensor& tensor) {
     std::shared_ptr<Scratch> scratch;
     Started started = Start("all-reduce", tensor, [&] {
-      CheckHasSum(tensor);
+      CheckCanBeSummed(tensor);
       at::Tensor from = tensor.detach().view(-1);
       scratch = scratch_.Acquire(static_cast<int64_t>(from.nbytes()) * world_size());
       at::Tensor all = scratch->As(from.scalar_type(), from.numel() * world_size());
@@ -281,7 +282,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   std::unique_ptr<Collective> AllReduceByParts(const at::Tensor& tensor) {
     std::shared_ptr<Scratch> scratch;
     Started started = Start("all-reduce", tensor, [&] {
-      CheckHasSum(tensor);
+      CheckCanBeSummed(tensor);
       at::Tensor from = tensor.detach().view(-1);
       std::vector<int64_t> sizes, equal(static_cast<size_t>(world_size()), PartOf(from, rank()).numel());
       for (int r = 0; r < world_size(); ++r) sizes.push_back(PartOf(from, r).numel());
@@ -327,7 +328,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   std::vector<std::shared_ptr<GlooOperation>> all_reduces_by_parts_;
   absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
-  int closed_port_fd_ = -1;                      // peers send their probes to its port
+  int closed_port_fd_ = -1;                      // bound, not listening; peers send their probes to its port
   std::unique_ptr<SilenceWatch> silence_watch_;  // calls Break, so it is destroyed first
 };
 

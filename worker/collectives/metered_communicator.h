@@ -68,7 +68,7 @@ class MeteredCommunicator final : public Communicator {
   absl::Status MonitoredBarrier(absl::Duration limit) override { return inner_->MonitoredBarrier(limit); }
   void Abort(absl::string_view reason) override { inner_->Abort(reason); }
   at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override { return inner_->NewBuffer(numel, type); }
-  void Progress() override { inner_->Progress(); }
+  void AdvanceOperations() override { inner_->AdvanceOperations(); }
   CollectiveProgress progress() const override { return inner_->progress(); }
 
  private:

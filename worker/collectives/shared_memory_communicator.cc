@@ -94,7 +94,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
         buffer->data(), {numel}, [buffer](void*) {}, at::TensorOptions().dtype(type));
   }
 
-  void Progress() override {
+  void AdvanceOperations() override {
     while (!queue_.empty() && Advance(/*wait=*/false)) {
     }
   }

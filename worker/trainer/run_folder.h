@@ -73,7 +73,8 @@ class RunFolder {
   absl::Status CheckFolderExists() const;
 
   // The generation up to which partial folders had been settled when this generation locked the folder; see [Note:
-  // whose partials count] in checkpoint/settle.h. Not the replaced fence: its owner may have ended before it settled.
+  // which partials are valid] in checkpoint/settle.h. Not the replaced fence: its owner may have ended before it
+  // settled.
   const std::optional<JobGeneration>& settled() const { return found_.settled; }
   // Records durably that this generation has settled. Possible errors: those of CheckFence and of the file system.
   absl::Status MarkSettled() const;

@@ -1,4 +1,5 @@
-// Drives the daemon's core as its event thread does, with a clock that the test advances, and sorts the effects.
+// Drives the daemon's core as its event thread does, with a clock that the test advances, and returns the
+// effects by type.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -155,8 +156,8 @@ class CoreDriver {
   std::vector<v1::Fact> AllFacts() const { return Facts(all_); }
   std::vector<uint64_t> LastSteps() const {
     std::vector<uint64_t> steps;
-    for (const SendUp& up : Last<SendUp>()) {
-      for (const v1::RankReport& report : up.message.reports().reports()) {
+    for (const SendToCoordinator& sent : Last<SendToCoordinator>()) {
+      for (const v1::RankReport& report : sent.message.reports().reports()) {
         for (const v1::StepReport& step : report.steps()) steps.push_back(step.step());
       }
     }
@@ -186,8 +187,8 @@ class CoreDriver {
   }
   static std::vector<v1::Fact> Facts(const std::vector<Effect>& effects) {
     std::vector<v1::Fact> facts;
-    for (const SendUp& up : Filter<SendUp>(effects)) {
-      facts.insert(facts.end(), up.message.facts().facts().begin(), up.message.facts().facts().end());
+    for (const SendToCoordinator& sent : Filter<SendToCoordinator>(effects)) {
+      facts.insert(facts.end(), sent.message.facts().facts().begin(), sent.message.facts().facts().end());
     }
     return facts;
   }
@@ -210,7 +211,7 @@ class RunningTrainerTest : public ::testing::Test {
     driver_.Handle(driver_.State(1, {Desired(Rank(0))}));
     driver_.Handle(ProcessStarted{Rank(0), 4242});
     driver_.Handle(driver_.Open(LinkId(1), Rank(0)));
-    driver_.Run(absl::Milliseconds(200));  // until its start was reported, which is not urgent
+    driver_.Run(absl::Milliseconds(200));  // until the core has sent the fact `started`, which is not urgent
   }
   CoreDriver driver_;
 };

@@ -38,14 +38,15 @@ TEST_F(RunningTrainerTest, FactThatIsNotOnDisk_IsNotSentAndDelaysTheRevision) {
   driver_.Handle(driver_.State(2, {Desired(Rank(0))}));
   driver_.Run(absl::Seconds(1));
   EXPECT_THAT(driver_.LastFacts(), IsEmpty());
-  EXPECT_EQ(driver_.All<SendUp>().back().message.heartbeat().applied_revision(), 1);
+  EXPECT_EQ(driver_.All<SendToCoordinator>().back().message.heartbeat().applied_revision(), 1);
 
   driver_.CompleteWrite();
 
   ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
   EXPECT_EQ(driver_.LastFacts()[0].saved().step(), 100);
   driver_.Run(absl::Seconds(1));
-  EXPECT_EQ(driver_.All<SendUp>().back().message.heartbeat().applied_revision(), 2) << "with the next heartbeat";
+  EXPECT_EQ(driver_.All<SendToCoordinator>().back().message.heartbeat().applied_revision(), 2)
+      << "with the next heartbeat";
 }
 
 TEST(AgentOutbox, FactsOfAnEarlierIncarnation_AreSentUnderTheSameNumbers) {
@@ -77,11 +78,11 @@ TEST(AgentOutbox, FactThatWasDurableBeforeTheDaemonWasKilled_IsAcknowledgedByThe
   AdoptRank0(driver);
 
   // The acknowledgement was lost with the daemon; the trainer reports the fact again.
-  ASSERT_THAT(driver.Last<SendLink>(), SizeIs(1));
-  EXPECT_EQ(driver.Last<SendLink>()[0].message.ack().sequence(), 1);
+  ASSERT_THAT(driver.Last<SendLinkMessage>(), SizeIs(1));
+  EXPECT_EQ(driver.Last<SendLinkMessage>()[0].message.ack().sequence(), 1);
   driver.Handle(driver.Saved(kLink1, 1, 100));
 
-  EXPECT_EQ(driver.Last<SendLink>().at(0).message.ack().sequence(), 1);
+  EXPECT_EQ(driver.Last<SendLinkMessage>().at(0).message.ack().sequence(), 1);
 }
 
 TEST(AgentOutbox, MarksOfTrainersThatNoLongerExist_AreForgotten) {
@@ -104,8 +105,8 @@ TEST(AgentOutbox, AcknowledgementToTheNextIncarnation_ReachesTheAdoptedTrainer) 
 
   driver.Handle(FactsAcknowledged{2});
 
-  ASSERT_THAT(driver.Last<SendLink>(), SizeIs(1));
-  EXPECT_EQ(driver.Last<SendLink>()[0].message.ack().sequence(), 1);
+  ASSERT_THAT(driver.Last<SendLinkMessage>(), SizeIs(1));
+  EXPECT_EQ(driver.Last<SendLinkMessage>()[0].message.ack().sequence(), 1);
 }
 
 TEST(AgentOutbox, ExitInTheOutboxOfAnEarlierIncarnation_IsReportedOnce) {
@@ -225,10 +226,10 @@ TEST(AgentOutbox, Welcome_WithAnUnsupportedProtocol_MakesTheDaemonLeave) {
 }
 
 TEST_F(RunningTrainerTest, DaemonThatStopsItsTrainers_ReportsImmediatelyThatItIsDraining) {
-  driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+  driver_.Handle(LeaveRequested{Leaving::kStopTrainers});
 
-  ASSERT_THAT(driver_.Last<SendUp>(), SizeIs(1));
-  EXPECT_TRUE(driver_.Last<SendUp>()[0].message.heartbeat().draining());
+  ASSERT_THAT(driver_.Last<SendToCoordinator>(), SizeIs(1));
+  EXPECT_TRUE(driver_.Last<SendToCoordinator>()[0].message.heartbeat().draining());
 }
 
 }  // namespace

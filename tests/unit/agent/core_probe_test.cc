@@ -25,8 +25,8 @@ class ProbeTest : public RunningTrainerTest {
     }
   }
   void RecordReports() {
-    for (const SendUp& up : driver_.Last<SendUp>()) {
-      for (const v1::RankReport& report : up.message.reports().reports()) reports_.push_back(report);
+    for (const SendToCoordinator& sent : driver_.Last<SendToCoordinator>()) {
+      for (const v1::RankReport& report : sent.message.reports().reports()) reports_.push_back(report);
     }
   }
   DesiredStateReceived DesiredWithExaminations(uint64_t revision, const std::vector<std::string>& request_ids,
@@ -156,7 +156,7 @@ TEST_F(ProbeTest, Path_IsCheckedOnceAndItsAnswerReportedAsLongAsRequested) {
   };
   auto reported = [&] {
     int count = 0;
-    for (const SendUp& up : driver_.All<SendUp>()) count += up.message.reports().paths_size();
+    for (const SendToCoordinator& sent : driver_.All<SendToCoordinator>()) count += sent.message.reports().paths_size();
     return count;
   };
   driver_.Handle(desired_state(2, true));

@@ -54,11 +54,11 @@ TEST(AgentCore, FoundTrainer_MayConnectBeforeTheCoordinatorHasDecided) {
 
   driver.Handle(driver.Open(kLink1, Rank(0)));
   EXPECT_THAT(driver.Last<CloseLink>(), IsEmpty());
-  EXPECT_THAT(driver.Last<SendLink>(), IsEmpty());
+  EXPECT_THAT(driver.Last<SendLinkMessage>(), IsEmpty());
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
 
-  EXPECT_TRUE(driver.Last<SendLink>().at(0).message.has_start());
+  EXPECT_TRUE(driver.Last<SendLinkMessage>().at(0).message.has_start());
 }
 
 TEST(AgentCore, RankThatEndedInAnEarlierIncarnation_IsReportedAndNotStartedAgain) {
@@ -111,15 +111,16 @@ TEST(AgentCore, Heartbeats_AreSentAtTheIntervalOfTheWelcome) {
 
   driver.Run(absl::Seconds(10));
 
-  EXPECT_THAT(driver.All<SendUp>(), SizeIs(10));
+  EXPECT_THAT(driver.All<SendToCoordinator>(), SizeIs(10));
 }
 
+// HomeChecked is the result of checking the daemon's state folder and sockets (home.h).
 TEST(AgentCore, TroubleOfTheHost_IsReportedImmediatelyOnEveryStreamUntilItEnds) {
   CoreDriver driver;
   auto last_trouble = [&] {
     std::string trouble = "none reported";
-    for (const SendUp& up : driver.Last<SendUp>()) {
-      if (up.message.has_heartbeat()) trouble = up.message.heartbeat().trouble();
+    for (const SendToCoordinator& sent : driver.Last<SendToCoordinator>()) {
+      if (sent.message.has_heartbeat()) trouble = sent.message.heartbeat().trouble();
     }
     return trouble;
   };
@@ -150,7 +151,8 @@ TEST_F(RunningTrainerTest, RecreatedStateFolder_ReceivesTheWaitingFactsAndTheClu
   driver_.Handle(HomeChecked{.state_is_new = true});
 
   ASSERT_EQ(ReadOutboxFile(driver_.disk()).value().facts.size(), ReadOutboxFile(before).value().facts.size());
-  EXPECT_EQ(ReadOutboxFile(driver_.disk()).value().header.outbox_id(), "outbox-1") << "its numbers are still valid";
+  EXPECT_EQ(ReadOutboxFile(driver_.disk()).value().header.outbox_id(), "outbox-1")
+      << "the sequence numbers of its facts are still valid";
   ASSERT_THAT(driver_.Last<RememberCluster>(), SizeIs(1));
   EXPECT_EQ(driver_.Last<RememberCluster>()[0].cluster_id, "c1");
 }
@@ -181,7 +183,7 @@ TEST(AgentCore, HostNameInUse_IsRetriedForTenSecondsThenTheDaemonLeaves) {
 // ---- leaving ----
 
 TEST_F(RunningTrainerTest, DaemonThatLeaves_KeepsItsTrainersAndTheirSnapshots) {
-  driver_.Handle(LeaveRequested{Leaving::kStayingTrainers});
+  driver_.Handle(LeaveRequested{Leaving::kKeepTrainers});
 
   EXPECT_EQ(driver_.Last<Leave>().at(0).exit_code, 0);
   EXPECT_FALSE(driver_.Last<Leave>()[0].remove_snapshots);
@@ -193,13 +195,13 @@ TEST(AgentCore, DaemonThatLeavesWithoutTrainers_RemovesItsSnapshots) {
   driver.Attach();
   driver.Handle(driver.State(1, {}));
 
-  driver.Handle(LeaveRequested{Leaving::kStayingTrainers});
+  driver.Handle(LeaveRequested{Leaving::kKeepTrainers});
 
   EXPECT_TRUE(driver.Last<Leave>().at(0).remove_snapshots);
 }
 
 TEST_F(RunningTrainerTest, StoppingTrainers_SendsSigtermThenKillsThemAfterTheGracePeriod) {
-  driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+  driver_.Handle(LeaveRequested{Leaving::kStopTrainers});
   EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGTERM);
   driver_.Run(limits::kStopGrace - absl::Milliseconds(1));
   EXPECT_THAT(driver_.All<SignalProcess>(), SizeIs(1));
@@ -217,15 +219,15 @@ TEST_F(RunningTrainerTest, StoppingTrainers_SendsSigtermThenKillsThemAfterTheGra
 }
 
 TEST_F(RunningTrainerTest, SecondSignal_KillsTrainersImmediately) {
-  driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+  driver_.Handle(LeaveRequested{Leaving::kStopTrainers});
 
-  driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+  driver_.Handle(LeaveRequested{Leaving::kStopTrainers});
 
   EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGKILL);
 }
 
 TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsTrainersThenLeaves) {
-  driver_.Handle(LeaveRequested{Leaving::kKillingTrainers});
+  driver_.Handle(LeaveRequested{Leaving::kKillTrainers});
   EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGKILL);
   EXPECT_THAT(driver_.All<Leave>(), IsEmpty());
 
@@ -235,7 +237,7 @@ TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsTrainersThenLeaves) {
   EXPECT_TRUE(driver_.All<Leave>()[0].remove_snapshots);
 }
 
-TEST_F(RunningTrainerTest, ReleasedDaemon_LeavesWhenNeitherTrainersNorCoordinatorAreLeft) {
+TEST_F(RunningTrainerTest, DaemonAskedToLeaveWhenIdle_WaitsForTheEndOfItsTrainersAndOfTheCoordinator) {
   driver_.Handle(LeaveRequested{Leaving::kWhenIdle});
   driver_.Handle(driver_.State(2, {Desired(Rank(0)), Desired(Rank(1))}));
   EXPECT_THAT(driver_.Last<StartProcess>(), SizeIs(1)) << "the group may form again";
@@ -259,7 +261,7 @@ TEST(AgentCore, TrainerDesiredWhileLeaving_IsNotStarted) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
-  driver.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+  driver.Handle(LeaveRequested{Leaving::kStopTrainers});
 
   driver.Handle(driver.State(2, {Desired(Rank(0)), Desired(Rank(1))}));
 

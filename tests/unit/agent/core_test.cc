@@ -169,8 +169,8 @@ TEST(AgentCore, FirstDesiredStateAfterAWelcome_IsAppliedWithAnyRevision) {
 
 TEST_F(RunningTrainerTest, TrainerNoLongerDesired_IsAskedToAbortThenKilledAndReportedAsStopped) {
   driver_.Handle(driver_.State(2, {}));
-  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
-  EXPECT_THAT(driver_.Last<SendLink>()[0].message.abort().reason(), HasSubstr("generation 1"));
+  ASSERT_THAT(driver_.Last<SendLinkMessage>(), SizeIs(1));
+  EXPECT_THAT(driver_.Last<SendLinkMessage>()[0].message.abort().reason(), HasSubstr("generation 1"));
   EXPECT_THAT(driver_.Last<EndGroup>(), SizeIs(1));
   driver_.Handle(driver_.State(3, {}));
   driver_.Run(absl::Milliseconds(499));
@@ -223,31 +223,31 @@ TEST(AgentCore, DroppedTrainerThatIsStillStarting_DelaysTheAppliedRevision) {
 
   driver.Handle(driver.State(2, {}));
   driver.Run(absl::Milliseconds(1500));
-  std::vector<SendUp> before = driver.Last<SendUp>();
+  std::vector<SendToCoordinator> before = driver.Last<SendToCoordinator>();
   driver.Handle(ProcessStarted{Rank(0), 7});
 
   ASSERT_FALSE(before.empty());
   EXPECT_EQ(before.back().message.heartbeat().applied_revision(), 1);
   // The fact is sent first, then the revision.
-  ASSERT_THAT(driver.Last<SendUp>(), SizeIs(2));
-  EXPECT_TRUE(driver.Last<SendUp>()[0].message.facts().facts(0).has_started());
-  EXPECT_EQ(driver.Last<SendUp>()[1].message.heartbeat().applied_revision(), 2);
+  ASSERT_THAT(driver.Last<SendToCoordinator>(), SizeIs(2));
+  EXPECT_TRUE(driver.Last<SendToCoordinator>()[0].message.facts().facts(0).has_started());
+  EXPECT_EQ(driver.Last<SendToCoordinator>()[1].message.heartbeat().applied_revision(), 2);
 }
 
 TEST_F(RunningTrainerTest, RegisteredTrainer_ReceivesTheSpecOnceAndGoAndStopWhenDesired) {
-  ASSERT_THAT(driver_.All<SendLink>(), SizeIs(1));
-  EXPECT_TRUE(driver_.All<SendLink>()[0].message.has_start());
+  ASSERT_THAT(driver_.All<SendLinkMessage>(), SizeIs(1));
+  EXPECT_TRUE(driver_.All<SendLinkMessage>()[0].message.has_start());
   v1::DesiredTrainer desired = Desired(Rank(0));
   desired.set_go(true);
 
   driver_.Handle(driver_.State(2, {desired}));
-  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
-  EXPECT_TRUE(driver_.Last<SendLink>()[0].message.has_go());
+  ASSERT_THAT(driver_.Last<SendLinkMessage>(), SizeIs(1));
+  EXPECT_TRUE(driver_.Last<SendLinkMessage>()[0].message.has_go());
   desired.set_stop(true);
   driver_.Handle(driver_.State(3, {desired}));
 
-  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
-  EXPECT_EQ(driver_.Last<SendLink>()[0].message.stop().request(), 1);
+  ASSERT_THAT(driver_.Last<SendLinkMessage>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<SendLinkMessage>()[0].message.stop().request(), 1);
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
@@ -256,19 +256,19 @@ TEST_F(RunningTrainerTest, RequestedAndGrantedSaves_AreSentOncePerLink) {
   desired.set_save_requests(2);
   desired.add_grants()->set_step(40);
   driver_.Handle(driver_.State(2, {desired}));
-  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(2));
-  EXPECT_EQ(driver_.Last<SendLink>()[0].message.save().request(), 2u);
-  EXPECT_EQ(driver_.Last<SendLink>()[1].message.grants().grants(0).step(), 40u);
+  ASSERT_THAT(driver_.Last<SendLinkMessage>(), SizeIs(2));
+  EXPECT_EQ(driver_.Last<SendLinkMessage>()[0].message.save().request(), 2u);
+  EXPECT_EQ(driver_.Last<SendLinkMessage>()[1].message.grants().grants(0).step(), 40u);
 
   driver_.Handle(driver_.State(3, {desired}));
-  EXPECT_THAT(driver_.Last<SendLink>(), IsEmpty()) << "nothing has changed";
+  EXPECT_THAT(driver_.Last<SendLinkMessage>(), IsEmpty()) << "nothing has changed";
   desired.add_grants()->set_step(60);
   driver_.Handle(driver_.State(4, {desired}));
-  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
-  EXPECT_THAT(driver_.Last<SendLink>()[0].message.grants().grants(), SizeIs(2));
+  ASSERT_THAT(driver_.Last<SendLinkMessage>(), SizeIs(1));
+  EXPECT_THAT(driver_.Last<SendLinkMessage>()[0].message.grants().grants(), SizeIs(2));
 
   driver_.Handle(driver_.Open(LinkId(2), Rank(0), /*reconnect=*/true));
-  std::vector<SendLink> again = driver_.Last<SendLink>();
+  std::vector<SendLinkMessage> again = driver_.Last<SendLinkMessage>();
   ASSERT_THAT(again, SizeIs(2));
   EXPECT_EQ(again[0].message.save().request(), 2u);
   EXPECT_THAT(again[1].message.grants().grants(), SizeIs(2));
@@ -300,7 +300,7 @@ TEST(AgentCore, FactsThatAreNotUrgent_AreSentWithTheNextUrgentOne) {
   fact.fact.mutable_ready()->set_first_step(1);
   driver.Handle(fact);
 
-  ASSERT_THAT(driver.Last<SendUp>(), SizeIs(1));
+  ASSERT_THAT(driver.Last<SendToCoordinator>(), SizeIs(1));
   ASSERT_THAT(driver.LastFacts(), SizeIs(3));
   EXPECT_TRUE(driver.LastFacts()[0].has_started());
   EXPECT_TRUE(driver.LastFacts()[2].has_ready());
@@ -331,7 +331,7 @@ TEST(AgentCore, FactsThatAreNotUrgent_AreSentBeforeAHeartbeat) {
 
   driver.Run(absl::Milliseconds(50));
 
-  std::vector<SendUp> sent = driver.Last<SendUp>();
+  std::vector<SendToCoordinator> sent = driver.Last<SendToCoordinator>();
   ASSERT_THAT(sent, SizeIs(2));
   EXPECT_TRUE(sent[0].message.has_facts());
   EXPECT_TRUE(sent[1].message.has_heartbeat());
@@ -346,8 +346,8 @@ TEST_F(RunningTrainerTest, Reconnect_SendsGoButNotTheSpecAgain) {
 
   ASSERT_THAT(driver_.Last<CloseLink>(), SizeIs(1));
   EXPECT_EQ(driver_.Last<CloseLink>()[0].link, kLink1);
-  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
-  EXPECT_TRUE(driver_.Last<SendLink>()[0].message.has_go());
+  ASSERT_THAT(driver_.Last<SendLinkMessage>(), SizeIs(1));
+  EXPECT_TRUE(driver_.Last<SendLinkMessage>()[0].message.has_go());
 }
 
 TEST_F(RunningTrainerTest, UnknownTrainersOnTheLink_AreRefused) {
@@ -368,12 +368,12 @@ TEST_F(RunningTrainerTest, TrainersFact_IsAcknowledgedToItOnceTheCoordinatorHasI
   ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
   uint64_t sequence = driver_.LastFacts()[0].sequence();
   EXPECT_EQ(sequence, 2);  // "started" was the first
-  EXPECT_THAT(driver_.Last<SendLink>(), IsEmpty());
+  EXPECT_THAT(driver_.Last<SendLinkMessage>(), IsEmpty());
 
   driver_.Handle(FactsAcknowledged{sequence});
 
-  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
-  EXPECT_EQ(driver_.Last<SendLink>()[0].message.ack().sequence(), 1);
+  ASSERT_THAT(driver_.Last<SendLinkMessage>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<SendLinkMessage>()[0].message.ack().sequence(), 1);
 }
 
 TEST_F(RunningTrainerTest, FactReportedAgain_IsNotSentAgain) {
@@ -385,8 +385,8 @@ TEST_F(RunningTrainerTest, FactReportedAgain_IsNotSentAgain) {
   driver_.Handle(driver_.Saved(kLink2, 1, 100));
 
   EXPECT_THAT(driver_.LastFacts(), IsEmpty());
-  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
-  EXPECT_EQ(driver_.Last<SendLink>()[0].message.ack().sequence(), 1);
+  ASSERT_THAT(driver_.Last<SendLinkMessage>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<SendLinkMessage>()[0].message.ack().sequence(), 1);
 }
 
 TEST_F(RunningTrainerTest, FactThatOnlyADaemonMayReport_IsIgnoredFromATrainer) {
@@ -440,7 +440,7 @@ TEST_F(RunningTrainerTest, NewStream_SendsUnacknowledgedFactsAgainInOrder) {
   driver_.Handle(driver_.Saved(kLink1, 2, 200));
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
   driver_.Handle(driver_.Saved(kLink1, 3, 300));
-  EXPECT_THAT(driver_.Last<SendUp>(), IsEmpty());
+  EXPECT_THAT(driver_.Last<SendToCoordinator>(), IsEmpty());
   driver_.Run(absl::Seconds(1));
 
   driver_.Handle(driver_.Welcome(/*acked_fact=*/2));
@@ -449,7 +449,7 @@ TEST_F(RunningTrainerTest, NewStream_SendsUnacknowledgedFactsAgainInOrder) {
   for (const v1::Fact& fact : driver_.LastFacts()) steps.push_back(fact.saved().step());
   EXPECT_THAT(steps, ElementsAre(200, 300));
   EXPECT_EQ(driver_.LastFacts()[0].sequence(), 3);
-  EXPECT_EQ(driver_.Last<SendLink>().at(0).message.ack().sequence(), 1);
+  EXPECT_EQ(driver_.Last<SendLinkMessage>().at(0).message.ack().sequence(), 1);
 }
 
 TEST_F(RunningTrainerTest, Steps_AreSentAgainOnANewStreamBeforeFacts) {
@@ -462,8 +462,8 @@ TEST_F(RunningTrainerTest, Steps_AreSentAgainOnANewStreamBeforeFacts) {
   driver_.Handle(driver_.Welcome());
 
   EXPECT_THAT(driver_.LastSteps(), ElementsAre(1, 2, 3, 4));
-  EXPECT_TRUE(driver_.Last<SendUp>().front().message.has_reports());
-  EXPECT_TRUE(driver_.Last<SendUp>().back().message.has_facts());
+  EXPECT_TRUE(driver_.Last<SendToCoordinator>().front().message.has_reports());
+  EXPECT_TRUE(driver_.Last<SendToCoordinator>().back().message.has_facts());
 }
 
 TEST_F(RunningTrainerTest, Hello_NamesRunningTrainersAndUnreportedExits) {

@@ -85,7 +85,7 @@ class DaemonTest : public ::testing::Test {
     std::filesystem::create_symlink(JoinPath(binaries, "fake_trainer"), JoinPath(programs_, "trainyard-trainer"));
   }
   void TearDown() override {
-    Leave(Leaving::kKillingTrainers);
+    Leave(Leaving::kKillTrainers);
     // Ends the trainers that an abandoned daemon started.
     for (const TrainerId& id : ListRankFolders(ranks())) {
       absl::StatusOr<PidRecord> pids = ReadPids(JoinPath(ranks(), FolderName(id)));
@@ -260,7 +260,7 @@ TEST_F(DaemonTest, NextIncarnationOfTheDaemon_AdoptsItsTrainers) {
   StartDaemon();
   coordinator_->Desire({Desired("steps-3", 0, 2), Desired("steps-3", 1, 2)});
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return CountOf(seen, v1::Fact::kReady) == 2; }));
-  EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
+  EXPECT_EQ(Leave(Leaving::kKeepTrainers), 0);
 
   StartDaemon();
 
@@ -276,7 +276,7 @@ TEST_F(DaemonTest, NextIncarnationOfTheDaemon_AdoptsItsTrainers) {
 TEST_F(DaemonTest, ExitWithoutADaemon_IsReportedOnceByTheNextIncarnation) {
   StartDaemon();
   StartTwoRanks("endless");
-  EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
+  EXPECT_EQ(Leave(Leaving::kKeepTrainers), 0);
   for (const char* folder : {"job23456.g1.r0", "job23456.g1.r1"}) {
     for (absl::Time end = absl::Now() + absl::Seconds(30);
          absl::Now() < end && !ReadExit(JoinPath(ranks(), folder)).ok();) {
@@ -287,7 +287,7 @@ TEST_F(DaemonTest, ExitWithoutADaemon_IsReportedOnceByTheNextIncarnation) {
   StartDaemon();
   ASSERT_TRUE(AwaitExits(2));
   ASSERT_TRUE(coordinator_->Await([&](const Seen&) { return IsFolderReported(JoinPath(ranks(), "job23456.g1.r1")); }));
-  EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
+  EXPECT_EQ(Leave(Leaving::kKeepTrainers), 0);
   StartDaemon();
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.hellos.size() == 3 && seen.heartbeats > 3; }));
 
@@ -300,7 +300,7 @@ TEST_F(DaemonTest, FactsThatNoCoordinatorReceived_AreSentByTheNextIncarnationUnd
   coordinator_->Acknowledge(false);
   coordinator_->Desire({Desired("exit-5", 0, 1)});
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.exits_received > 0; }));
-  EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
+  EXPECT_EQ(Leave(Leaving::kKeepTrainers), 0);
   std::string outbox_id = coordinator_->seen().hellos[0].outbox_id();
 
   coordinator_->Acknowledge(true);
@@ -437,7 +437,7 @@ TEST_F(DaemonTest, EndOfTheLifeline_LeavesNoTrainerRunning) {
   StartTwoRanks("endless");
   PidRecord pids = *ReadPids(JoinPath(ranks(), "job23456.g1.r0"));
 
-  EXPECT_EQ(Leave(Leaving::kKillingTrainers), 0);
+  EXPECT_EQ(Leave(Leaving::kKillTrainers), 0);
 
   EXPECT_NE(shim::StartTime(pids.trainer.pid), pids.trainer.start);
 }

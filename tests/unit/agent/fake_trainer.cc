@@ -3,7 +3,7 @@
 //
 //   steps-N      registers, puts and gets a value, is ready, reports N steps after `go`, finishes, exits 0
 //   endless      the same, without an end, until it is asked to stop
-//   exit-N       exits with code N when it has received its order
+//   exit-N       exits with code N when it has received the start message
 //
 // It exits with 3 if its link breaks or a value cannot be exchanged, with 4 if its last fact is not acknowledged.
 #include <grpcpp/grpcpp.h>
@@ -43,18 +43,18 @@ class FakeTrainer {
     message.mutable_register_()->set_token(token_);
     message.mutable_register_()->set_pid(getpid());
     stream_->Write(message);
-    v1::LinkMessage order;
-    if (!stream_->Read(&order) || !order.has_start()) return 3;
+    v1::LinkMessage first;
+    if (!stream_->Read(&first) || !first.has_start()) return 3;
     std::thread reader([this] { Read(); });
     reader.detach();
     v1::JobSpec spec;
-    spec.ParseFromString(order.start().trainer().spec());
-    printf("rank %u of %u: %s\n", key_.rank(), order.start().trainer().world_size(), spec.name().c_str());
+    spec.ParseFromString(first.start().trainer().spec());
+    printf("rank %u of %u: %s\n", key_.rank(), first.start().trainer().world_size(), spec.name().c_str());
     fflush(stdout);
     int code = 0;
     absl::string_view what = spec.name();
     if (absl::ConsumePrefix(&what, "exit-") && absl::SimpleAtoi(what, &code)) return code;
-    if (!ExchangeValues(order.start().trainer().world_size())) return 3;
+    if (!ExchangeValues(first.start().trainer().world_size())) return 3;
     uint64_t steps = UINT64_MAX;
     if (absl::ConsumePrefix(&what, "steps-") && !absl::SimpleAtoi(what, &steps)) return 2;
     return Train(steps);

@@ -10,7 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Length(uint64_t value) {
+// The first 8 bytes of a file: the length of its header, little-endian.
+std::string EncodedLength(uint64_t value) {
   std::string bytes(8, '\0');
   for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
   return bytes;
@@ -24,10 +25,10 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> OpenBytes(const TemporaryFolder
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> OpenHeader(const TemporaryFolder& folder, const std::string& header,
                                                             size_t data_bytes) {
-  return OpenBytes(folder, Length(header.size()) + header + std::string(data_bytes, 'x'));
+  return OpenBytes(folder, EncodedLength(header.size()) + header + std::string(data_bytes, 'x'));
 }
 
-TEST(SafetensorsTest, Open_WithAHeaderOfSafetensorsHeader_FindsEveryTensor) {
+TEST(SafetensorsTest, Open_HeaderWrittenBySafetensorsHeader_FindsEveryTensor) {
   TemporaryFolder folder;
   std::vector<TensorInfo> tensors = {{.name = "a", .dtype = "F64", .shape = {2}},
                                      {.name = "b", .dtype = "U8", .shape = {3, 1}}};
@@ -43,7 +44,7 @@ TEST(SafetensorsTest, Open_WithAHeaderOfSafetensorsHeader_FindsEveryTensor) {
   EXPECT_EQ((*file)->Find("c"), nullptr);
 }
 
-TEST(SafetensorsTest, Open_ScalarAndEmptyTensor_AreTensors) {
+TEST(SafetensorsTest, Open_FileWithAScalarAndAnEmptyTensor_FindsBoth) {
   TemporaryFolder folder;
 
   auto file = OpenHeader(folder,
@@ -61,15 +62,15 @@ TEST(SafetensorsTest, Open_OfInvalidFiles_ReportsTheProblem) {
     std::string expected;
   };
   auto with_header = [](const std::string& header, size_t data) {
-    return Length(header.size()) + header + std::string(data, 'x');
+    return EncodedLength(header.size()) + header + std::string(data, 'x');
   };
   const std::vector<Case> cases = {
       {"", "too short"},
       {"1234567", "too short"},
-      {Length(10) + "{}", "announce a header of 10 bytes"},
-      {Length(uint64_t{1} << 63) + "{}", "is not a safetensors file"},
+      {EncodedLength(10) + "{}", "announce a header of 10 bytes"},
+      {EncodedLength(uint64_t{1} << 63) + "{}", "is not a safetensors file"},
       {"root:x:0:0:root:/root:/bin/bash\n", "is not a safetensors file"},
-      {Length(200'000'000) + "{}", "is not a safetensors file"},
+      {EncodedLength(200'000'000) + "{}", "is not a safetensors file"},
       {with_header("[]", 0), "is not a safetensors file"},
       {with_header("{\"a\":", 0), "not a JSON object"},
       {with_header("{}", 3), "take 0 bytes, but the file contains 3"},

@@ -366,12 +366,12 @@ TEST(SharedMemory, Progress_AdvancesOperationsWithoutWaiting) {
             absl::OkStatus());
   at::Tensor a = at::full({10'000}, 1.0f), b = at::full({10'000}, 2.0f);
   auto first = ranks[0]->AllReduceSum(a);
-  ranks[0]->Progress();
+  ranks[0]->AdvanceOperations();
   EXPECT_EQ(ranks[0]->progress().num_completed, 0u) << "its peer has not joined";
   auto second = ranks[1]->AllReduceSum(b);
   for (int i = 0; i < 100 && ranks[0]->progress().num_completed + ranks[1]->progress().num_completed < 2; ++i) {
-    ranks[0]->Progress();
-    ranks[1]->Progress();
+    ranks[0]->AdvanceOperations();
+    ranks[1]->AdvanceOperations();
   }
   EXPECT_EQ(ranks[0]->progress().num_completed, 1u);
   EXPECT_EQ(ranks[1]->progress().num_completed, 1u);

@@ -1,7 +1,7 @@
 // A coordinator that is cut off receives nothing from any host: what it received last is no reason to give up a host.
 #include <gmock/gmock.h>
 
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

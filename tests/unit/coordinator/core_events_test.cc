@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "coordinator/core/records.h"
-#include "tests/unit/coordinator/core_harness.h"
 #include "tests/unit/coordinator/events_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

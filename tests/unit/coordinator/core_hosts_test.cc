@@ -1,7 +1,7 @@
 // Operators' requests about hosts, and jobs whose hosts are refused, drained or lost.
 #include <gmock/gmock.h>
 
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

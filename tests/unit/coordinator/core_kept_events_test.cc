@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 
 #include "coordinator/core/records.h"
-#include "tests/unit/coordinator/core_harness.h"
 #include "tests/unit/coordinator/events_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

@@ -1,7 +1,7 @@
 // A job from submit to its end, with the production core on a manual clock.
 #include <gmock/gmock.h>
 
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/core/event_queue.h"
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

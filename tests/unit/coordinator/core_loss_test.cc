@@ -2,7 +2,7 @@
 // and what a restarted coordinator may decide.
 #include <gmock/gmock.h>
 
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 #include "tests/unit/coordinator/two_hosts.h"
 
 namespace trainyard {

@@ -2,7 +2,7 @@
 // end running jobs that the store does not know.
 #include <gmock/gmock.h>
 
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 #include "tests/unit/coordinator/two_hosts.h"
 
 namespace trainyard {

@@ -16,7 +16,7 @@
 #include "common/plain_text.h"
 #include "coordinator/handlers/check_request.h"
 #include "google/protobuf/dynamic_message.h"
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

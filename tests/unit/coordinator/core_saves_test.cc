@@ -1,7 +1,7 @@
 // Grants and requested saves, with the production core on a manual clock.
 #include <gmock/gmock.h>
 
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

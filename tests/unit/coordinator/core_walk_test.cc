@@ -8,7 +8,7 @@
 #include <random>
 
 #include "absl/strings/numbers.h"
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

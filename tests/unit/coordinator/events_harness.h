@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 

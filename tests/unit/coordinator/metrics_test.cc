@@ -23,7 +23,7 @@
 #include "absl/time/clock.h"
 #include "common/files.h"
 #include "common/limits.h"
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {

@@ -1,4 +1,4 @@
-// Placement as tables: the hosts that are chosen for given facts, or the reason for which the job waits.
+// Placement: which hosts are chosen for given facts, or the reason why the job waits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,7 +69,7 @@ TEST(Placement, IsAllOrNothing_InNameOrder_AndNamesWhatIsMissing) {
   }
 }
 
-TEST(Placement, OnGpus_CountsThem_AndReportsIfThereAreNone) {
+TEST(Placement, JobOnGpus_NeedsAGpuPerRank_AndReportsIfThereAreTooFew) {
   const HostSlots hosts[] = {Slots("a", 4, 4, 0), Slots("b", 4, 4, 2)};
   EXPECT_EQ(Describe(DecidePlacement(
                 {.ranks = 2, .needs_gpu = true, .hosts = hosts, .previous = {}, .allowed = {}, .excluded = {}})),

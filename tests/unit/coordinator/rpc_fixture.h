@@ -12,7 +12,7 @@
 
 #include "common/limits.h"
 #include "coordinator/coordinator.h"
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 #include "tests/unit/temporary_folder.h"
 #include "trainyard/v1/agent.grpc.pb.h"
 #include "trainyard/v1/service.grpc.pb.h"

@@ -1,7 +1,7 @@
 // Two hosts with one slot each, and a job of two ranks on them, with the production core and a manual clock.
 #pragma once
 
-#include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 

@@ -1,6 +1,6 @@
-// Models, meshes, frozen sets, precisions, numbers of micro-batches and keys are drawn from a seed: every combination
-// gives the numbers of one process without a strategy. A failure prints the seed that reproduces it;
-// TRAINYARD_PROPERTY_SEED=N runs only that one.
+// Models, meshes, frozen parameters, precisions, numbers of micro-batches and options of the strategy are drawn from a
+// seed. For every combination, training must give the same losses and parameters as in one process without a strategy.
+// A failure prints the seed that reproduces it; TRAINYARD_PROPERTY_SEED=N runs only that one.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -43,6 +43,7 @@ struct Sizes {
 
 class DrawnModel final : public Model {
  public:
+  // `backed` false: the parameters have no memory until the strategy allocates it and requests their initial values.
   DrawnModel(const Sizes& sizes, unsigned seed, at::ScalarType type, bool backed = true)
       : sizes_(sizes), random_(seed), type_(type) {
     units_.push_back({.name = "root"});
@@ -100,10 +101,10 @@ class DrawnModel final : public Model {
     set_initial_values([values](int parameter, const at::Tensor& out) { out.copy_(values[parameter]); });
   }
   const at::Tensor& Parameter(int number) const { return parameters_[number].tensor; }
-  int Add(std::string name, std::vector<int64_t> shape, double size) {
+  int Add(std::string name, std::vector<int64_t> shape, double amplitude) {
     at::Tensor value = at::empty(shape, at::kDouble);
     for (int64_t i = 0; i < value.numel(); ++i) {
-      value.mutable_data_ptr<double>()[i] = size * (static_cast<double>(random_() % 2001) / 1000 - 1);
+      value.mutable_data_ptr<double>()[i] = amplitude * (static_cast<double>(random_() % 2001) / 1000 - 1);
     }
     parameters_.push_back({std::move(name), value.to(type_).requires_grad_(true)});
     units_.back().num_parameters++;
@@ -227,10 +228,10 @@ uint64_t TokensOf(const Draw& draw, int step) {
 struct Numbers {
   std::vector<double> losses = std::vector<double>(kTrainedSteps);
   std::map<std::string, at::Tensor> parameters;  // fp64
-  // By role and name: the whole tensor, the values that the ranks visited to write them, and how often each element
-  // was visited and witnessed.
+  // By role and name: the whole tensor; the values that all ranks together would write in a save (VisitOwn); and how
+  // often each element would be written (VisitOwn) and compared with another rank's copy (VisitWitnessed).
   std::map<std::string, at::Tensor> state, visited, num_visits, num_witnessed;
-  std::vector<int64_t> bytes;  // that each rank visited
+  std::vector<int64_t> bytes;  // that each rank would write
 };
 
 // Trains in one process, with one tensor per parameter and every formula written out.
@@ -315,7 +316,7 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu
     for (int64_t round = 0; round < deal.num_rounds; ++round) {
       const bool last = round + 1 == deal.num_rounds;
       if (round >= static_cast<int64_t>(deal.micro_batches.size())) {
-        RETURN_IF_ERROR(strategy->RunEmptyRound(true, last));
+        RETURN_IF_ERROR(strategy->RunEmptyRound(/*with_backward=*/true, last));
         continue;
       }
       uint64_t ignored = 0;
@@ -377,7 +378,8 @@ void Check(const Draw& draw) {
   ExpectVisitedOnce(draw, found);
   ASSERT_EQ(found.parameters.size(), expected.parameters.size());
   for (const auto& [name, tensor] : expected.parameters) {
-    // AdamW makes steps of full size even from a gradient that is mostly rounding error.
+    // AdamW normalises a gradient that is mostly rounding error to a full step too, so with lower precision an element
+    // may differ by a few times the learning rate (1e-2) per step.
     const double limit = draw.type == at::kDouble ? 1e-6 : 2.5e-2 * kTrainedSteps;
     EXPECT_LE((found.parameters.at(name) - tensor).abs().max().item<double>(), limit) << name;
   }

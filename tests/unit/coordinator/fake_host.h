@@ -1,4 +1,4 @@
-// The core with core_driver.h, and simulated daemons (FakeHost).
+// FakeHost: a simulated daemon of a test that drives the coordinator's core (Harness in core_driver.h).
 #pragma once
 
 #include <algorithm>
@@ -171,14 +171,14 @@ class FakeHost {
     report.add_phase_times()->set_phase("train");
     report.mutable_phase_times(0)->set_longest_s(0.01);
     for (uint64_t step = from; step <= to; ++step) {
-      v1::StepReport& made = *report.add_steps();
-      made.set_step(step);
-      made.set_loss(5.0 / static_cast<double>(step));
-      made.set_tokens(64);
-      made.set_step_s(0.01);
+      v1::StepReport& step_report = *report.add_steps();
+      step_report.set_step(step);
+      step_report.set_loss(5.0 / static_cast<double>(step));
+      step_report.set_tokens(64);
+      step_report.set_step_s(0.01);
       if (resends_facts) {
         *step_reports[Name(key)].mutable_key() = key;
-        *step_reports[Name(key)].add_steps() = made;
+        *step_reports[Name(key)].add_steps() = step_report;
       }
     }
     harness.Handle(std::move(received));
