@@ -42,8 +42,8 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   const std::string& address = options.address;
   auto endpoint = std::unique_ptr<MetricsEndpoint>(new MetricsEndpoint);
   absl::StatusOr<Listener> listener =
-      ListenOn(address, options.may_move ? absl::ZeroDuration() : limits::kTakeOverWait);
-  if (options.may_move && absl::IsUnavailable(listener.status())) {
+      ListenOn(address, options.may_use_free_port ? absl::ZeroDuration() : limits::kTakeOverWait);
+  if (options.may_use_free_port && absl::IsUnavailable(listener.status())) {
     listener = ListenOn(absl::StrCat(address.substr(0, address.rfind(':')), ":0"), absl::ZeroDuration());
     if (listener.ok()) {
       endpoint->warning_ =

@@ -44,7 +44,7 @@ prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry&
 struct MetricsEndpointOptions {
   std::string address;  // host:port; port 0: any free port
   // The user did not choose the port: if it is in use, a free one is used, and `warning()` explains it.
-  bool may_move = false;
+  bool may_use_free_port = false;
 };
 
 // Serves GET /metrics until destroyed. See scrape_server.h for its limits on clients.

@@ -148,8 +148,9 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
 absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
   // Both ports are bound before the loop starts, so that a coordinator that fails here has acknowledged nothing.
   if (!options.metrics.empty()) {
-    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(
-                                    {.address = options.metrics, .may_move = options.metrics_may_move}, metrics_));
+    ASSIGN_OR_RETURN(
+        endpoint_, MetricsEndpoint::Start(
+                       {.address = options.metrics, .may_use_free_port = options.metrics_may_use_free_port}, metrics_));
     if (!endpoint_->warning().empty()) spdlog::warn("{}", endpoint_->warning());
     spdlog::info("metrics on http://{}/metrics", endpoint_->address());
   }

@@ -96,7 +96,7 @@ CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags&
   options.listen = config.listen();
   options.state = config.state();
   options.metrics = config.metrics();
-  options.metrics_may_move = !user_set_metrics;
+  options.metrics_may_use_free_port = !user_set_metrics;
   options.allow_plaintext = config.allow_plaintext();
   options.allow_local_users = config.allow_local_users();
   options.token_file = config.token_file();

@@ -11,8 +11,8 @@ namespace trainyard {
 struct CoordinatorOptions {
   std::string listen;  // host:port or unix:PATH
   std::string state;
-  std::string metrics;            // empty: none
-  bool metrics_may_move = false;  // the port was not chosen by the user: if it is in use, a free one is used
+  std::string metrics;                     // empty: none
+  bool metrics_may_use_free_port = false;  // the port was not chosen by the user: if it is in use, a free one is used
   bool allow_plaintext = false;
   bool allow_local_users = false;
   std::string token_file = {};  // empty: a new token at each start

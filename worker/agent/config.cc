@@ -233,8 +233,8 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   ApplyFlags(flags, &file, &flag_problems);
   CheckRules(file, {}, &flag_problems);
   for (const auto& problem : flag_problems.Errors()) problems.push_back(problem.ToString());
-  config.metrics_may_move = !file.has_metrics();
-  config.health_may_move = !file.has_health();
+  config.metrics_may_use_free_port = !file.has_metrics();
+  config.health_may_use_free_port = !file.has_health();
   ApplyDefaults(&file);
 
   config.coordinator = file.coordinator();

@@ -24,8 +24,8 @@ struct Config {
   std::string metrics;                     // host:port of /metrics; empty: not served
   std::string health;                      // host:port of the gRPC health service; empty: not served
   // True if the user did not choose the port: the daemon then uses a free one if the default is in use.
-  bool metrics_may_move = false;
-  bool health_may_move = false;
+  bool metrics_may_use_free_port = false;
+  bool health_may_use_free_port = false;
   std::string snapshots;  // a folder in a file system in memory, such as /dev/shm; empty: none
   std::vector<std::pair<std::string, std::string>> labels;  // key and value of each --label
   LoggingOptions logging;

@@ -128,14 +128,14 @@ absl::StatusOr<CoreOptions> Daemon::MakeCoreOptions() {
 
 absl::Status Daemon::StartEndpoints() {
   if (!config_.metrics.empty()) {
-    ASSIGN_OR_RETURN(endpoint_,
-                     MetricsEndpoint::Start({.address = config_.metrics, .may_move = config_.metrics_may_move},
-                                            metrics_.registry()));
+    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start({.address = config_.metrics,
+                                                        .may_use_free_port = config_.metrics_may_use_free_port},
+                                                       metrics_.registry()));
     if (!endpoint_->warning().empty()) spdlog::warn("{}", endpoint_->warning());
     spdlog::info("metrics on http://{}/metrics", endpoint_->address());
   }
   if (!config_.health.empty()) {
-    ASSIGN_OR_RETURN(health_, HealthServer::Start(config_.health, config_.health_may_move));
+    ASSIGN_OR_RETURN(health_, HealthServer::Start(config_.health, config_.health_may_use_free_port));
     if (!health_->warning().empty()) spdlog::warn("{}", health_->warning());
     spdlog::info("health service on {}", health_->address());
   }

@@ -29,13 +29,14 @@ void HealthServer::TryListen(const std::string& address, int* port) {
   server_ = builder.BuildAndStart();
 }
 
-absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_view address, bool may_move) {
+absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_view address, bool may_use_free_port) {
   auto health = std::unique_ptr<HealthServer>(new HealthServer);
   const std::string host(address.substr(0, address.rfind(':')));
   // gRPC reports only that it cannot listen; this socket reports why, and is closed before gRPC opens its own.
-  absl::StatusOr<Listener> listener = ListenOn(address, may_move ? absl::ZeroDuration() : limits::kTakeOverWait);
+  absl::StatusOr<Listener> listener =
+      ListenOn(address, may_use_free_port ? absl::ZeroDuration() : limits::kTakeOverWait);
   if (listener.ok()) close(listener->fd);
-  bool uses_free_port = may_move && absl::IsUnavailable(listener.status());
+  bool uses_free_port = may_use_free_port && absl::IsUnavailable(listener.status());
   if (absl::IsUnavailable(listener.status()) && !uses_free_port) {
     return absl::UnavailableError(absl::StrCat("health: ", listener.status().message(),
                                                "; stop the program that listens there, or give --health another "
@@ -47,7 +48,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
   grpc::EnableDefaultHealthCheckService(true);
   int port = 0;
   health->TryListen(uses_free_port ? absl::StrCat(host, ":0") : std::string(address), &port);
-  if (may_move && !uses_free_port && (health->server_ == nullptr || port == 0)) {
+  if (may_use_free_port && !uses_free_port && (health->server_ == nullptr || port == 0)) {
     // Another daemon took the port between our check and gRPC's.
     uses_free_port = true;
     health->TryListen(absl::StrCat(host, ":0"), &port);

@@ -18,11 +18,11 @@ namespace trainyard::agent {
 
 class HealthServer {
  public:
-  // `address` is host:port; port 0: any free port. `may_move`: the user did not choose the port; if it is in use, a
-  // free one is used, and `warning()` reports that. Possible errors: Unavailable: the port is in use, also after a
-  // short wait. InvalidArgument: the address is invalid, or not an address of this host. PermissionDenied: the port is
-  // reserved.
-  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(absl::string_view address, bool may_move);
+  // `address` is host:port; port 0: any free port. `may_use_free_port`: the user did not choose the port; if it is in
+  // use, a free one is used, and `warning()` reports that. Possible errors: Unavailable: the port is in use, and still
+  // is after a short wait. InvalidArgument: the address is invalid, or not an address of this host. PermissionDenied:
+  // the port is reserved.
+  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(absl::string_view address, bool may_use_free_port);
   ~HealthServer();
   HealthServer(const HealthServer&) = delete;
   HealthServer& operator=(const HealthServer&) = delete;
@@ -41,8 +41,8 @@ class HealthServer {
   void PublishStatus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TryListen(const std::string& address, int* port);
 
-  // Refuses all other calls: gRPC does not start a server without a service. It can belong to one server only, so each
-  // attempt to listen creates another.
+  // Refuses all calls except those of the health service. It is needed because gRPC does not start a server without a
+  // service of its own. It can belong to one server only, so each attempt to listen creates another.
   std::unique_ptr<grpc::CallbackGenericService> refusing_service_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;

@@ -51,7 +51,8 @@ TEST(WorkerConfig, Defaults_AreThoseOfTheSchema) {
   EXPECT_FALSE(config->adopt_cluster);
   EXPECT_EQ(config->metrics, "127.0.0.1:7072");
   EXPECT_EQ(config->health, "127.0.0.1:7073");
-  EXPECT_TRUE(config->metrics_may_move && config->health_may_move) << "the user has not chosen the ports";
+  EXPECT_TRUE(config->metrics_may_use_free_port && config->health_may_use_free_port)
+      << "the user has not chosen the ports";
   EXPECT_TRUE(config->labels.empty());
 }
 
@@ -65,13 +66,13 @@ TEST(WorkerConfig, Labels_ComeFromTheFileUnlessFlagsGiveThem) {
   ASSERT_EQ(from_file.status(), absl::OkStatus());
   EXPECT_THAT(from_file->labels, ElementsAre(Pair("rack", "r1"), Pair("zone", "a")));
   EXPECT_EQ(from_file->metrics, "127.0.0.1:0");
-  EXPECT_FALSE(from_file->metrics_may_move);
-  EXPECT_TRUE(from_file->health_may_move);
+  EXPECT_FALSE(from_file->metrics_may_use_free_port);
+  EXPECT_TRUE(from_file->health_may_use_free_port);
   ASSERT_EQ(from_flags.status(), absl::OkStatus());
   EXPECT_THAT(from_flags->labels, ElementsAre(Pair("rack", "r2"), Pair("switch", "s1")));
   EXPECT_EQ(from_flags->metrics, "");
   EXPECT_EQ(from_flags->health, "");
-  EXPECT_FALSE(from_flags->health_may_move);
+  EXPECT_FALSE(from_flags->health_may_use_free_port);
 }
 
 TEST(WorkerConfig, TokenFile_ComesFromTheFileOrTheFlagAndIsEmptyByDefault) {

@@ -320,11 +320,11 @@ TEST_F(DaemonTest, HealthAndMetrics_AreServedAndADefaultPortInUseIsReplaced) {
   EXPECT_EQ(HealthOf(daemon_->health_address(), "trainyard.v1.AgentService"), kServing);
   EXPECT_THAT(daemon_->metrics_address(), HasSubstr("127.0.0.1:"));
 
-  absl::Status chosen = HealthServer::Start(daemon_->health_address(), /*may_move=*/false).status();
+  absl::Status chosen = HealthServer::Start(daemon_->health_address(), /*may_use_free_port=*/false).status();
   EXPECT_TRUE(absl::IsUnavailable(chosen)) << chosen;
   EXPECT_THAT(std::string(chosen.message()), HasSubstr(absl::StrCat("port ", daemon_->health_address(), " is in use")));
-  EXPECT_TRUE(absl::IsInvalidArgument(HealthServer::Start("192.0.2.1:0", /*may_move=*/false).status()));
-  auto second = HealthServer::Start(daemon_->health_address(), /*may_move=*/true);
+  EXPECT_TRUE(absl::IsInvalidArgument(HealthServer::Start("192.0.2.1:0", /*may_use_free_port=*/false).status()));
+  auto second = HealthServer::Start(daemon_->health_address(), /*may_use_free_port=*/true);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_NE((*second)->address(), daemon_->health_address());
   EXPECT_THAT((*second)->warning(), HasSubstr("is in use; serving on"));

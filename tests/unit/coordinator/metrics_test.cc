@@ -128,7 +128,7 @@ TEST(Metrics, PortInUse_FailsTheStart_UnlessItIsTheDefault) {
   EXPECT_TRUE(absl::IsUnavailable(chosen)) << chosen;
   EXPECT_THAT(std::string(chosen.message()), HasSubstr(absl::StrCat("port ", (*first)->address(), " is in use")));
 
-  auto moved = MetricsEndpoint::Start({.address = (*first)->address(), .may_move = true}, metrics.registry());
+  auto moved = MetricsEndpoint::Start({.address = (*first)->address(), .may_use_free_port = true}, metrics.registry());
   ASSERT_TRUE(moved.ok()) << moved.status();
   EXPECT_NE((*moved)->address(), (*first)->address());
   EXPECT_EQ((*moved)->warning(), absl::StrCat("metrics port ", (*first)->address(), " is in use; serving on ",
