@@ -1,5 +1,6 @@
-// The queue of the daemon's event thread. Its senders bound its length: a session, a link and the outbox have at most
-// one event here each, links and shims are limited in number, and repeated calls of Wake count once.
+// The queue of the daemon's event thread. It needs no limit of its own, because its senders bound its length: a
+// session, a link and the outbox each have at most one event in the queue, links and shims are limited in number, and
+// repeated calls of Wake count once.
 //
 // Thread-safe.
 #pragma once
@@ -35,7 +36,7 @@ class EventQueue {
     changed_.SignalAll();
   }
 
-  // Returns the next event; none if `wait` has passed or Wake was called.
+  // Returns the next event, after waiting for one until `wait` has passed or Wake is called; nullopt if there is none.
   std::optional<Event> Pop(absl::Duration wait) {
     absl::MutexLock lock(&mu_);
     changed_.AwaitFor(&mu_, wait, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !events_.empty() || woken_; });

@@ -1,15 +1,15 @@
-// Sums over several places (group.h) with the same number of ranks each, in rank order [Note: one order of sums]. Each
-// place adds its ranks to the sum of the places before it and sends it to the next place; the last place rounds it. The
-// sum is split into pieces, so that all places work at the same time and results return while later pieces are still on
-// their way:
+// Sums over several places (group.h) with the same number of ranks each, in rank order (rank_sum.h [Note: one order of
+// sums]). Each place adds the contributions of its ranks to the sum of the places before it and sends the new sum to
+// the next place; the last place rounds the sum to the type of the contributions. The sum is split into pieces, so that
+// all places work at the same time and results return while later pieces are still on their way:
 //
 //   place 0   starts 0   starts 1   starts 2   ...
 //   place 1              adds 0     adds 1     adds 2   ...
 //   place 2                         rounds 0   rounds 1   ...   and returns them through place 1 to place 0
 //
 // Every element crosses each link between neighbouring places once in each direction, which is no more than in a ring;
-// sums of 16-bit elements travel in fp32. Summing each place first and then the places would change the order of
-// additions, and so the bits.
+// sums of 16-bit elements travel in fp32. A sum of the places' own sums would be added up in another order and could
+// differ in its last bits.
 //
 // Not thread-safe: used only by the thread of its communicators. Possible errors: those of their operations.
 #pragma once
@@ -26,7 +26,8 @@ namespace trainyard {
 
 class PlaceChain {
  public:
-  // `across`: the ranks with this rank's local number in each place. Not owned.
+  // `across` connects the ranks that have the same local rank, one per place; its rank is the number of the place. Not
+  // owned.
   PlaceChain(PeerCommunicator& across, size_t piece_bytes) : across_(across), piece_bytes_(piece_bytes) {}
 
   // `contributions`: those of the ranks of this place, concatenated. `out` becomes the sum over all places.

@@ -32,24 +32,26 @@ void AppendMetadata(std::string* out, int rank, int row, absl::string_view what,
                   "\",\"args\":{\"name\":", Quoted(name), "}},\n");
 }
 
-// Operations overlap without nesting, so each has separate begin and end events.
+// Formats one event for the trace: a free as an instant ("i"), a computation as one entry with its duration ("X"). An
+// operation of communication becomes a pair of asynchronous entries ("b" and "e"), because such operations overlap
+// without being nested.
 void AppendEvent(std::string* out, const EventLog& log, const Event& event, int64_t id, int rank) {
   const int64_t ended = std::max(event.ended_ns, event.began_ns);
   const std::string name = Quoted(absl::StrCat(EventKindName(event.kind), " ", log.units()[event.unit]));
   const std::string args =
       absl::StrCat(",\"args\":{\"step\":", event.step, event.ended_ns < 0 ? ",\"unfinished\":true" : "", "}}");
-  auto start = [&](absl::string_view phase, int row, int64_t at) {
+  auto common_fields = [&](absl::string_view phase, int row, int64_t at) {
     return absl::StrCat("{\"ph\":\"", phase, "\",\"pid\":", rank, ",\"tid\":", row, ",\"ts\":", Microseconds(at),
                         ",\"cat\":\"", EventKindName(event.kind), "\",\"name\":", name);
   };
   if (event.kind == EventKind::kFree) {
-    absl::StrAppend(out, start("i", kComputationRow, event.began_ns), ",\"s\":\"t\"", args);
+    absl::StrAppend(out, common_fields("i", kComputationRow, event.began_ns), ",\"s\":\"t\"", args);
   } else if (Communicates(event.kind)) {
-    absl::StrAppend(out, start("b", kCommunicationRow, event.began_ns), ",\"id\":", id, args, ",\n");
-    absl::StrAppend(out, start("e", kCommunicationRow, ended), ",\"id\":", id, args);
+    absl::StrAppend(out, common_fields("b", kCommunicationRow, event.began_ns), ",\"id\":", id, args, ",\n");
+    absl::StrAppend(out, common_fields("e", kCommunicationRow, ended), ",\"id\":", id, args);
   } else {
-    absl::StrAppend(out, start("X", kComputationRow, event.began_ns), ",\"dur\":", Microseconds(ended - event.began_ns),
-                    args);
+    absl::StrAppend(out, common_fields("X", kComputationRow, event.began_ns),
+                    ",\"dur\":", Microseconds(ended - event.began_ns), args);
   }
 }
 

@@ -57,7 +57,8 @@ absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message) {
   order.spec_bytes = trainer.spec();
   order.spec_digest = HashHex(order.spec_bytes);
   if (order.world_size < 1 || order.rank >= order.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", order.rank, " of a world of ", order.world_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", order.rank, " is not below the world size of ", order.world_size));
   }
   ASSIGN_OR_RETURN(order.config, ConfigFromSpec(order.spec_bytes));
   if (trainer.device() == v1::DEVICE_CUDA) order.config.device = TrainConfig::Device::kCuda;

@@ -1,5 +1,5 @@
-// Converts the bytes of a resolved JobSpec to plain values. No protobuf in this header, so that files with torch may
-// include it. Pure.
+// Converts the bytes of a resolved JobSpec to plain values. This header includes no protobuf, so that files that
+// include torch may include it. Pure.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -12,7 +12,8 @@ namespace trainyard {
 // message names the key.
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes);
 
-// Reads model and precision only; the rest is as in an empty job. For checkpoints that no job of Trainyard wrote.
+// Reads only the model and the precision; all other values keep the defaults of TrainConfig. For the spec of a
+// checkpoint, which contains nothing else if the checkpoint was imported, not written by a job.
 absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes);
 
 }  // namespace trainyard

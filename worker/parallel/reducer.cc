@@ -33,14 +33,14 @@ Reducer::Reducer(const Model& model, const FlatGroups& groups, const MeshCommuni
       buffers_(groups, precision, {.sharded = sharded_, .scatters = scatters_, .groups_are_units = groups_are_units},
                pool, options.ledger),
       group_of_(model.parameters().size()),
-      number_in_group_(model.parameters().size()),
+      index_in_group_(model.parameters().size()),
       states_(groups.size()) {
   while (!groups[first_trained_group_]->trained()) ++first_trained_group_;
   for (size_t g = 0; g < groups.size(); ++g) {
     states_[g].written.resize(groups[g]->parameters().size());
     for (size_t i = 0; i < groups[g]->parameters().size(); ++i) {
       group_of_[groups[g]->parameters()[i]] = static_cast<int>(g);
-      number_in_group_[groups[g]->parameters()[i]] = static_cast<int>(i);
+      index_in_group_[groups[g]->parameters()[i]] = static_cast<int>(i);
     }
   }
 }
@@ -65,25 +65,25 @@ absl::Status Reducer::OnGradient(int parameter) {
 }
 
 absl::StatusOr<GradientSink::Place> Reducer::Claim(int parameter) {
-  const int number = group_of_[parameter], index = number_in_group_[parameter];
-  State& state = states_[number];
-  const FlatGroup& group = *groups_[number];
+  const int group_index = group_of_[parameter], index_in_group = index_in_group_[parameter];
+  State& state = states_[group_index];
+  const FlatGroup& group = *groups_[group_index];
   if (state.started) {
     return absl::InternalError(absl::StrCat("the gradient of ", model_.parameters()[parameter].name,
-                                            " came after those of ", group.name(), " were reduced"));
+                                            " arrived after the reduction of ", group.name(), " had started"));
   }
-  ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(number, reduce_));
-  const bool is_first = !state.written[index];
-  state.written[index] = true;
-  return GradientSink::Place{.tensor = group.View(flat, index), .overwrites = is_first};
+  ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(group_index, reduce_));
+  const bool is_first = !state.written[index_in_group];
+  state.written[index_in_group] = true;
+  return GradientSink::Place{.tensor = group.View(flat, index_in_group), .overwrites = is_first};
 }
 
 absl::Status Reducer::Done(int parameter) {
   --states_[group_of_[parameter]].num_missing;
-  return !groups_are_units_ && reduce_ && overlap_ ? StartComplete() : absl::OkStatus();
+  return !groups_are_units_ && reduce_ && overlap_ ? StartCompleteBuckets() : absl::OkStatus();
 }
 
-absl::Status Reducer::StartComplete() {
+absl::Status Reducer::StartCompleteBuckets() {
   while (next_ < states_.size() && groups_[next_]->trained() && states_[next_].num_missing == 0) {
     RETURN_IF_ERROR(Start(static_cast<int>(next_++)));
   }
@@ -99,23 +99,23 @@ absl::Status Reducer::StartAll() {
   return absl::OkStatus();
 }
 
-absl::Status Reducer::Start(int number) {
-  State& state = states_[number];
-  FlatGroup& group = *groups_[number];
+absl::Status Reducer::Start(int group_index) {
+  State& state = states_[group_index];
+  FlatGroup& group = *groups_[group_index];
   group.SetGradientsInUse(true);
   state.started = true;
-  unsettled_.push_back(number);
-  ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(number, reduce_));
+  unsettled_.push_back(group_index);
+  ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(group_index, reduce_));
   ZeroUnwritten(state, group, flat);
-  // One element that is not a number makes the norm of the sum over all ranks not finite.
-  const bool makes_sum_invalid = rejected_ && !scatters_ && number == first_trained_group_;
+  // One NaN makes the gradient norm NaN on every rank, so that all ranks skip the update.
+  const bool makes_sum_invalid = rejected_ && !scatters_ && group_index == first_trained_group_;
   if (makes_sum_invalid) flat.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
   if (sharded_ && group.layout().num_shards == 1) return absl::OkStatus();
-  BeginReduce(number);
-  ASSIGN_OR_RETURN(at::Tensor sent, buffers_.Send(number));
+  BeginReduce(group_index);
+  ASSIGN_OR_RETURN(at::Tensor sent, buffers_.Send(group_index));
   if (scatters_) {
-    state.reduction = communicators_.shard->ReduceScatterSum(buffers_.Receive(number), sent);
-    buffers_.ReductionStarted(number, state.reduction, communicators_.shard);
+    state.reduction = communicators_.shard->ReduceScatterSum(buffers_.Receive(group_index), sent);
+    buffers_.ReductionStarted(group_index, state.reduction, communicators_.shard);
   } else {
     state.reduction = communicators_.data->AllReduceSum(sent);
   }
@@ -130,49 +130,49 @@ void Reducer::ZeroUnwritten(State& state, const FlatGroup& group, const at::Tens
   state.written.assign(state.written.size(), false);
 }
 
-absl::Status Reducer::Settle(int number) {
-  State& state = states_[number];
-  std::erase(unsettled_, number);
+absl::Status Reducer::Settle(int group_index) {
+  State& state = states_[group_index];
+  std::erase(unsettled_, group_index);
   if (state.reduction != nullptr) {
     RETURN_IF_ERROR(TimedWait(*state.reduction, clock_, waited_s_))
-        << "while reducing the gradients of " << groups_[number]->name();
+        << "while reducing the gradients of " << groups_[group_index]->name();
   }
-  buffers_.Settle(number, state.reduction);
+  buffers_.Settle(group_index, state.reduction);
   state.reduction = nullptr;
-  const bool is_complete = !sharded_ && !scatters_;  // the all-reduce went over all data ranks
+  const bool is_complete = !sharded_ && !scatters_;  // the sum includes all replicas, because the all-reduce did
   if (is_complete || !last_ || communicators_.replicate->world_size() == 1) {
-    EndReduce(number);
+    EndReduce(group_index);
     return absl::OkStatus();
   }
-  return StartReplicaSum(number);
+  return StartReplicaSum(group_index);
 }
 
-absl::Status Reducer::StartReplicaSum(int number) {
-  BeginReduce(number);
-  replica_sums_.push_back({number, communicators_.replicate->AllReduceSum(buffers_.ReplicaSum(number))});
+absl::Status Reducer::StartReplicaSum(int group_index) {
+  BeginReduce(group_index);
+  replica_sums_.push_back({group_index, communicators_.replicate->AllReduceSum(buffers_.ReplicaSum(group_index))});
   return overlap_ ? absl::OkStatus() : TimedWait(*replica_sums_.back().operation, clock_, waited_s_);
 }
 
 absl::Status Reducer::Finish() {
   while (!unsettled_.empty()) RETURN_IF_ERROR(Settle(unsettled_.front()));
-  for (const auto& [group, operation] : replica_sums_) {
+  for (const auto& [group_index, operation] : replica_sums_) {
     RETURN_IF_ERROR(TimedWait(*operation, clock_, waited_s_)) << "while reducing across replicas";
-    EndReduce(group);
-    buffers_.SettleReplicaSum(group);
+    EndReduce(group_index);
+    buffers_.SettleReplicaSum(group_index);
   }
   replica_sums_.clear();
   return absl::OkStatus();
 }
 
-void Reducer::BeginReduce(int number) {
-  State& state = states_[number];
+void Reducer::BeginReduce(int group_index) {
+  State& state = states_[group_index];
   if (communicators_.data->world_size() > 1) ++num_reductions_;
-  if (state.event < 0) state.event = BeginEvent(events_, EventKind::kReduce, groups_[number]->name());
+  if (state.event < 0) state.event = BeginEvent(events_, EventKind::kReduce, groups_[group_index]->name());
 }
 
-void Reducer::EndReduce(int number) {
-  EndEvent(events_, states_[number].event);
-  states_[number].event = -1;
+void Reducer::EndReduce(int group_index) {
+  EndEvent(events_, states_[group_index].event);
+  states_[group_index].event = -1;
 }
 
 void Reducer::BeginStep() {

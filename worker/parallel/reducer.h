@@ -9,11 +9,11 @@
 //
 // [Note: order] All ranks start and wait for the same operations in the same order, whatever they have computed:
 // buckets in their fixed order (Model::ReadyOrder), each once it is complete and all before it are started; units as
-// the pass plan prescribes. The sum of a reduce-scatter is only there after its wait, so Settle(u) starts the
-// all-reduce of u across replicas; Finish waits for those after everything else.
+// the pass plan prescribes. The sum of a reduce-scatter exists only after its wait, so Settle(u) starts the
+// all-reduce of u across replicas; Finish waits for these all-reduces after everything else.
 //
-// The marks of what is written persist from one reduction to the next: a rank that calls RunEmptyRound in later rounds
-// keeps what it computed. Belongs to the loop's thread.
+// What is marked as written stays so until the group's reduction starts: a rank that calls RunEmptyRound in later
+// rounds keeps what it computed. Belongs to the loop's thread.
 #pragma once
 
 #include <memory>
@@ -48,9 +48,9 @@ class Reducer {
   absl::Status Done(int parameter);
 
   // Starts the reduction of a group; gradients that were not written are zero.
-  absl::Status Start(int group);
-  // Waits for it, then starts the all-reduce across replicas.
-  absl::Status Settle(int group);
+  absl::Status Start(int group_index);
+  // Waits for the reduction of a group, then starts the all-reduce of its sum across replicas.
+  absl::Status Settle(int group_index);
   // Starts the reductions of all groups that were not started in this round, in order.
   absl::Status StartAll();
   // Waits for everything under way.
@@ -75,11 +75,11 @@ class Reducer {
     int64_t event = -1;  // of the reduction under way, including the one across replicas
   };
 
-  absl::Status StartComplete();
-  absl::Status StartReplicaSum(int number);
+  absl::Status StartCompleteBuckets();
+  absl::Status StartReplicaSum(int group_index);
   void ZeroUnwritten(State& state, const FlatGroup& group, const at::Tensor& flat);
-  void BeginReduce(int number);
-  void EndReduce(int number);
+  void BeginReduce(int group_index);
+  void EndReduce(int group_index);
 
   const Model& model_;
   const FlatGroups& groups_;
@@ -92,11 +92,11 @@ class Reducer {
   EventLog* const events_;
   Clock& clock_;
   GradientBuffers buffers_;
-  std::vector<int> group_of_, number_in_group_;  // by parameter of the model
+  std::vector<int> group_of_, index_in_group_;  // by parameter of the model
   std::vector<State> states_;
   std::vector<int> unsettled_;  // groups whose reduction was started and not settled, in order
   struct ReplicaSum {
-    int group;
+    int group_index;
     std::unique_ptr<Collective> operation;
   };
   std::vector<ReplicaSum> replica_sums_;

@@ -26,18 +26,19 @@ struct LinearArgs {
   NumberedTensor bias = {};      // undefined: none
   at::Tensor residual = {};      // added to the result, and of its shape; undefined: none
   GradientSink* sink = nullptr;  // must outlive backward
-  ProductTape* tape = nullptr;   // stores the result, or replays it
+  ProductTape* tape = nullptr;   // stores the result, or returns a stored one
 };
 
-// Returns [.., out], dense, which can be differentiated once. REQUIRES: all tensors have one type; weight is dense.
+// Returns [.., out], dense, which can be differentiated once. REQUIRES: all tensors have the same type; the weight is
+// dense.
 at::Tensor Linear(const at::Tensor& x, const LinearArgs& args);
 
 // x w^T for a head that shares the embedding's matrix: x [rows, in], w [out, in]. Can be differentiated once. REQUIRES:
-// both tensors have one type; w is dense.
+// both tensors have the same type; w is dense.
 at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight);
 
-// The gradient of a vector that was added to every row: the sum of `rows`. If `sink` accepts it, it is written there
-// and the result is undefined.
+// The gradient of a vector that was added to every row: the sum of `rows`. If `sink` accepts this gradient, it is
+// written there and an undefined tensor is returned. `number`: the index of the vector in the model's parameters.
 at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int number);
 
 }  // namespace trainyard
