@@ -26,7 +26,7 @@ namespace trainyard {
 namespace {
 
 constexpr uint64_t kRulesBytesMax = 1 << 20;
-// A test that was killed never creates the file that ends the wait.
+// Ends a wait whose test was killed: that test never creates the file that the rule waits for.
 constexpr absl::Duration kWaitLimit = absl::Minutes(10);
 constexpr absl::Duration kWaitPoll = absl::Milliseconds(2);
 
@@ -40,8 +40,8 @@ bool IsOneOf(absl::string_view name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// This and the Read functions return the problem; empty if there is none.
-std::string CheckPoint(absl::string_view point) {
+// ValidatePoint and the Read functions return the problem of their value; empty if there is none.
+std::string ValidatePoint(absl::string_view point) {
   if (IsOneOf(point, kSinglePoints)) return "";
   const std::vector<absl::string_view> parts = absl::StrSplit(point, ':');
   auto known = [](absl::string_view part, const auto& names) { return part == "*" || IsOneOf(part, names); };
@@ -88,7 +88,7 @@ std::string ReadCount(absl::string_view key, absl::string_view value, uint64_t m
 std::string ReadKey(absl::string_view key, absl::string_view value, FaultRule& rule) {
   if (key == "point") {
     rule.point = std::string(value);
-    return CheckPoint(value);
+    return ValidatePoint(value);
   }
   if (key == "do") return ReadAct(value, rule);
   if (key == "rank") return ReadCount(key, value, 0, rule.rank);
@@ -127,7 +127,7 @@ bool Matches(absl::string_view pattern, absl::string_view point) {
   return true;
 }
 
-// Creates a file that contains the id of this process. False: the file exists already.
+// Creates a file that contains the id of this process. Returns false if the file exists or cannot be created.
 bool MakeMarker(const std::string& path) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return false;
@@ -146,7 +146,8 @@ absl::string_view TargetOf(const std::string& path, absl::string_view other_targ
   return StepOfFolderName(name).has_value() ? "step" : other_target;
 }
 
-// The points before and after one call of the file system.
+// The points before and after one call of the file system. `other_target` is the target of a path that TargetOf does
+// not recognise.
 class CallPoints {
  public:
   CallPoints(FaultPoints& points, absl::string_view call, const std::string& path,
@@ -253,7 +254,7 @@ absl::StatusOr<std::vector<FaultRule>> ParseFaultRules(absl::string_view text) {
 FaultEffects FaultEffects::Real() {
   return {.kill = [] { ::kill(getpid(), SIGKILL); },
           .stop = [] { ::kill(getpid(), SIGSTOP); },
-          // The wait is the fault that the rule requests.
+          // The sleep is the fault that the rule requests.
           .sleep = [](absl::Duration duration) { absl::SleepFor(duration); }};
 }
 

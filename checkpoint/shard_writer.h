@@ -1,6 +1,6 @@
 // Writes one file of a checkpoint: tensors, or flat ranges of them, in the safetensors format, hashed while they are
 // written and cut into pieces that can be read one at a time. Write-back is started during the writing and is never
-// more than two ranges of `write_back_bytes` behind, so that the final sync is short for a file of any length.
+// more than two ranges of `write_back_bytes` behind it, so that the final sync is short for a file of any length.
 //
 //   ASSIGN_OR_RETURN(auto shard, ShardWriter::Create(folder, "shard-00003.safetensors", entries, file_system));
 //   for (...) RETURN_IF_ERROR(shard->Append(bytes));     // for each entry, in their order
@@ -27,7 +27,8 @@ namespace trainyard {
 // The longest piece: a reader verifies a piece at a time, and damage is located to a piece.
 inline constexpr uint64_t kPieceBytes = 64 << 20;
 
-// The description of a tensor in a checkpoint. Its bytes come later, so that they need not all be in memory.
+// The description of a tensor in a checkpoint. Its bytes are passed to Append later, so that not all tensors
+// need to be in memory together.
 struct TensorHeader {
   std::string name = {};
   std::string role = {};  // see ManifestTensor
@@ -35,8 +36,8 @@ struct TensorHeader {
   std::vector<int64_t> shape = {};
 };
 
-// Elements [first, first + count) of a tensor, in row-major order. In the file a whole tensor has its own name and
-// shape, a range is flat and named name[first:last].
+// Elements [first, first + count) of a tensor, in row-major order. In the file, a whole tensor has its own name and
+// shape; a range is flat, and its name is name[first:last].
 struct ShardEntry {
   TensorHeader tensor = {};
   uint64_t first = 0;
@@ -49,8 +50,8 @@ std::string ShardName(uint64_t rank);
 // A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before it.
 std::string ShardTensorName(absl::string_view role, absl::string_view name);
 
-// Returns the pieces into which `count` elements from `first` on are cut, without file, bytes and hash. The boundaries
-// depend on the arguments only, so that ranks cut the same range identically.
+// Returns the pieces into which `count` elements from `first` on are cut, with their boundaries only: file, bytes and
+// hash are not set. The boundaries depend on the arguments only, so that ranks cut the same range identically.
 std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t first, uint64_t count,
                                          uint64_t piece_bytes = kPieceBytes);
 
@@ -73,20 +74,21 @@ EntryHashes HashEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t
 
 struct ShardOptions {
   uint64_t piece_bytes = kPieceBytes;
-  uint64_t write_back_bytes = 8 << 20;  // the range whose write-back is started at a time
+  uint64_t write_back_bytes = 8 << 20;  // write-back is started for ranges of this length
   // Called before `bytes` bytes are written to the file. It may wait; an error ends the writing.
   std::function<absl::Status(uint64_t bytes)> before_write = nullptr;
 };
 
 class ShardWriter {
  public:
-  // Entries of wide types should come first, so that each is aligned to its elements. Fails with the errors of
-  // FileSystem::Create, and with Internal for an unknown dtype.
+  // Entries of wide types should come first, so that each is aligned to the size of its elements. Fails with the errors
+  // of FileSystem::Create, and with Internal for an unknown dtype.
   static absl::StatusOr<std::unique_ptr<ShardWriter>> Create(const std::string& folder, const std::string& name,
                                                              std::vector<ShardEntry> entries, FileSystem& file_system,
                                                              ShardOptions options = {});
 
-  // Writes all bytes of the next entry. `hashes`, if not null, is HashEntry of these bytes with the same `piece_bytes`.
+  // Writes all bytes of the next entry. `hashes`, if not null, is the result of HashEntry for these bytes and the
+  // same `piece_bytes`.
   // Fails with Internal if there is no next entry or it has another length, and with the errors of the file.
   absl::Status Append(absl::string_view bytes, const EntryHashes* hashes = nullptr);
   // Syncs the file. Fails with Internal if entries are missing, and with the errors of the file.
