@@ -40,8 +40,8 @@ void ByteProgress::Add(uint64_t bytes) {
   absl::MutexLock lock(&mu_);
   done_ += bytes;
   const absl::Time now = absl::Now();
-  if (now - drawn_ < kRedraw && done_ < total_) return;
-  drawn_ = now;
+  if (now - last_drawn_ < kRedraw && done_ < total_) return;
+  last_drawn_ = now;
   terminal_.Status(ByteBar(label_, done_, total_, now - began_, terminal_.columns()));
 }
 

@@ -29,7 +29,7 @@ class ByteProgress {
   absl::Mutex mu_;
   Terminal terminal_ ABSL_GUARDED_BY(mu_);
   uint64_t done_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Time drawn_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  absl::Time last_drawn_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 
 }  // namespace trainyard::client

@@ -1,4 +1,5 @@
-// What happened to a job and why, from its durable events: formats state changes and decisions with their times. Pure.
+// Formats what happened to a job and why: the chain of state changes and decisions in its durable events, with their
+// times. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@ namespace trainyard::client {
 // a warning (such as an unreachable host or a failed save) on which decisions are based.
 bool IsDecision(const v1::Event& event);
 
-// "14:02:11.250  running     all 2 ranks are ready", with kinds and rules in one column. `job_ids` puts the job and
-// host before them. The date precedes the time unless it is that of `now`.
+// How EventText formats an event: "14:02:11.250  running     all 2 ranks are ready". The second column shows the new
+// state, the rule or level of a notice, or the kind of any other event. `job_ids` inserts a column with the job or host
+// before it. The date precedes the time unless the event is from the same day as `now`.
 struct EventTextOptions {
   absl::TimeZone zone;
   absl::Time now;
@@ -34,8 +36,8 @@ std::string DroppedText(uint64_t dropped);
 std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, const EventTextOptions& options);
 
 // {"id":"...","state":"RUNNING",...,"events_dropped":0,"disturbed":true,
-// "chain":[{"event":"state",...},{"event":"notice","rule":"hang",...}]}. "disturbed" is null if no known event
-// disturbed the job but some events were dropped.
+// "chain":[{"event":"state",...},{"event":"notice","rule":"hang",...}]}. "disturbed" is null if events were
+// dropped and no remaining one disturbed the job.
 std::string WhyJson(const v1::Job& job, const v1::ListEventsResponse& events);
 
 }  // namespace trainyard::client

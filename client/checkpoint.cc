@@ -126,7 +126,7 @@ absl::Status ListCheckpoints(const CheckpointOptions& options) {
   std::vector<InspectedEntry> all;
   for (const RunEntry& entry : chosen.entries) {
     ASSIGN_OR_RETURN(InspectedEntry one, InspectEntry(entry, options.verify, options.threads));
-    if (options.json) PrintJson(CheckpointLine(one));
+    if (options.json) PrintJson(InspectedEntryJson(one));
     all.push_back(std::move(one));
   }
   if (options.json) return absl::OkStatus();
@@ -172,7 +172,7 @@ absl::Status Verify(const CheckpointOptions& options) {
     }
     ASSIGN_OR_RETURN(InspectedEntry one, std::move(inspected));
     if (options.json) {
-      PrintJson(CheckpointLine(one));
+      PrintJson(InspectedEntryJson(one));
     } else {
       Print(VerdictText(one));
     }

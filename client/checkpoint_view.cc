@@ -142,7 +142,7 @@ std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::s
   return text + other_entries;
 }
 
-std::string CheckpointLine(const InspectedEntry& one) { return Dump(EntryJson(one)); }
+std::string InspectedEntryJson(const InspectedEntry& one) { return Dump(EntryJson(one)); }
 
 bool IsGood(const InspectedEntry& one) {
   return one.found.problems.empty() && one.found.manifest.has_value() && one.found.manifest->nonfinite.empty();

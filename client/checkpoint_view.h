@@ -14,7 +14,7 @@ namespace trainyard::client {
 // An entry of a run folder and the result of inspecting or verifying it.
 struct InspectedEntry {
   RunEntry entry;
-  bool verified = false;  // every byte was verified, not only manifest, names and lengths
+  bool verified = false;  // every byte was verified; false: only manifest, names and lengths
   VerifiedCheckpoint found = {};
 };
 
@@ -22,8 +22,8 @@ struct InspectedEntry {
 // empty. `columns`: see Table.
 std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::string& holder, absl::Time now,
                             int columns = 0);
-// One JSON object that includes the problems.
-std::string CheckpointLine(const InspectedEntry& one);
+// One JSON object, which includes the problems that were found.
+std::string InspectedEntryJson(const InspectedEntry& one);
 
 // Returns whether runs and export accept the checkpoint: it has no problem and all its values are finite.
 bool IsGood(const InspectedEntry& one);

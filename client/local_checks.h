@@ -1,6 +1,6 @@
-// Checks of a job that need the machine that trains it: whether its text exists and is long enough, and whether the
-// model fits into memory. `run` and `validate` make these checks if that is this machine, so that mistakes are reported
-// immediately with their place in the file; the trainer repeats them all.
+// Checks of a job that must run on the machine that trains it: whether its text exists and is long enough, and whether
+// the model fits into memory. `run` and `validate` make these checks if this machine trains the job, so that mistakes
+// are reported immediately with their place in the file; the trainer repeats them all.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,15 @@
 
 namespace trainyard::client {
 
-// Stops reading folders once enough text is found.
+// Checks that the files of train.data.text exist, are readable and are long enough together. Stops reading folders once
+// enough text is found.
 void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
 // Checks that train.model.init_from exists and is readable: a safetensors file or a checkpoint folder.
 void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
-// Checks the minimum that all ranks need: weights, gradients and two moments. `machine_bytes` 0: not known.
+// Checks that the machine has the memory that all ranks together need at least: weights, gradients and two moments.
+// Does nothing if `machine_bytes` is 0, which means that it is not known.
 void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems);
 
 // The memory of this machine; 0 if it cannot be determined.

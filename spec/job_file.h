@@ -1,4 +1,4 @@
-// Reads job files: YAML text and `--set key=value` become a JobSpec, with strict checks. trainctl runs it. Pure.
+// Reads job files: YAML text and `--set key=value` become a JobSpec, with strict checks. Used by trainctl. Pure.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct JobFile {
   absl::string_view text;
   std::string file_name;               // for messages
   std::string working_directory;       // relative paths are resolved against it
-  std::vector<std::string> overrides;  // "key=value", value in YAML; a later one replaces an earlier one and the file
+  std::vector<std::string> overrides;  // "key=value", value in YAML; overrides the file and earlier entries
 };
 
 // Returns the spec with its preset applied, checked by ValidateJob. The coordinator sets the defaults later
