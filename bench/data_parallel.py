@@ -195,7 +195,7 @@ def strategy_lines(found, skipped):
 
 
 def main():
-    rows, gpu_rows, no_gpu = make_rows(), gpu.make_rows(), gpu.why_not()
+    rows, gpu_rows, no_gpu = make_rows(), gpu.make_rows(), gpu.reason_not_measured()
     names = [row.name for row in rows] + ["table"] + [row.name for row in gpu_rows]
     rows += [] if no_gpu else gpu_rows
     parser = argparse.ArgumentParser(prog="./dev bench data-parallel", description=__doc__,

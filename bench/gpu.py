@@ -1,10 +1,10 @@
-"""Rows for a machine with an NVIDIA GPU: GPT-2 124M in bf16, context 1024, on one GPU, compared with PyTorch eager and
-compiled.
+"""The rows of the benchmark table that need an NVIDIA GPU: GPT-2 124M in bf16, context 1024, on one GPU, compared with
+PyTorch, eager and compiled.
 
-For data_parallel.py: `why_not()` returns why nothing can be measured here, or None; `make_measures(folder)` maps names
-of measurements to functions; `make_rows()` returns the rows that compare them. Both sides train the same shape on the
-same bytes with fused AdamW and clipping; PyTorch's autocast keeps fp32 weights, ours computes with bf16 copies of fp32
-masters.
+data_parallel.py calls `reason_not_measured()`, which returns why no GPU row can be measured here, or None;
+`make_measures(folder)`, which maps names of measurements to functions; and `make_rows()`, which returns the rows that
+compare them. The names contain "h200" on every GPU. Both sides train the same shape on the same bytes with fused AdamW
+and clipping; PyTorch's autocast keeps fp32 weights, Trainyard computes with bf16 copies of fp32 masters.
 """
 
 import json
@@ -31,7 +31,7 @@ def gpu_names():
     return [line.strip() for line in listed.stdout.splitlines() if line.strip()] if listed.returncode == 0 else []
 
 
-def why_not():
+def reason_not_measured():
     return None if gpu_names() else "no NVIDIA GPU here (nvidia-smi lists none)"
 
 
@@ -81,7 +81,7 @@ def main():
     """Measures only these rows."""
     import tempfile
 
-    if reason := why_not():
+    if reason := reason_not_measured():
         sys.exit(f"bench: {reason}")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     rows = make_rows()
