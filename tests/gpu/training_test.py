@@ -10,14 +10,15 @@ JOB = pathlib.Path(__file__).resolve().parents[2] / "configs" / "jobs" / "lab-10
 STEPS = 20
 
 
-def gpus():
-    """Returns a reason in case there is no GPU, and the GPUs that the driver lists, one line each."""
+def find_gpus():
+    """Returns the GPUs that the driver lists, one line each, and the reason to report if there are none."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
-        return "nvidia-smi is not installed", []
+        return [], "nvidia-smi is not installed"
     lines = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
-    return (listed.stdout + listed.stderr).strip().splitlines()[-1:] or ["it lists nothing"], lines
+    output = (listed.stdout + listed.stderr).strip().splitlines()
+    return lines, f"the last line of nvidia-smi is '{output[-1]}'" if output else "nvidia-smi lists nothing"
 
 
 def losses_of(cluster, device, *settings):
@@ -34,9 +35,9 @@ def losses_of(cluster, device, *settings):
 
 @pytest.fixture
 def gpu():
-    reason, listed = gpus()
+    listed, reason_for_none = find_gpus()
     if not listed:
-        pytest.skip(f"no GPU: {reason}")
+        pytest.skip(f"no GPU: {reason_for_none}")
     return listed[0]
 
 

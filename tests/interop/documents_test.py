@@ -16,8 +16,8 @@ README_PORT = 7070
 
 
 def readme_script():
-    """Returns one bash script of the README's marked blocks, in order. A block marked `background` stands for another
-    terminal: it keeps running, and the next block starts when the coordinator's port answers."""
+    """Returns one bash script of the README's marked blocks, in order. A block marked `background` would run in
+    another terminal: it keeps running, and the next block starts when the coordinator's port accepts connections."""
     parts = ["set -euo pipefail", "trap 'kill $(jobs -p)' EXIT"]
     for background, body in BLOCK.findall((harness.ROOT / "README.md").read_text()):
         if background:
@@ -44,7 +44,7 @@ def test_the_commands_of_the_readme_run_unchanged(tmp_path):
     assert port_is_free(README_PORT), f"port {README_PORT} is in use: first end the coordinator on this machine"
     processes.start_following()
     log = tmp_path / "readme.log"
-    # Links to the checkout, with separate runs and state, so that those of the developer do not change.
+    # A folder of links to the checkout, except to its runs and state, so that the commands do not change those.
     work = tmp_path / "checkout"
     work.mkdir()
     for entry in harness.ROOT.iterdir():
@@ -62,6 +62,7 @@ def test_the_commands_of_the_readme_run_unchanged(tmp_path):
 
 
 def requirement_rows():
+    """{number: (state, evidence)}; the evidence is the last column, "Shown by, or what is missing"."""
     rows = {}
     for line in (harness.ROOT / "docs" / "requirements.md").read_text().splitlines():
         match = re.match(r"^\| (\d+) \| (.+?) \| (.+?) \|(.*)\|$", line)
@@ -76,13 +77,13 @@ def test_every_requirement_has_one_row_with_a_state():
 
     assert sorted(rows) == list(range(1, 133))
     assert {state for state, _ in rows.values()} <= {"works", "not yet", "out of scope"}
-    without_reason = [number for number, (state, shown) in rows.items() if state != "not yet" and not shown]
-    assert not without_reason
+    without_evidence = [number for number, (state, evidence) in rows.items() if state != "not yet" and not evidence]
+    assert not without_evidence
 
 
 def test_files_that_the_requirements_name_exist():
-    for number, (_, shown) in requirement_rows().items():
-        for path in re.findall(r"`((?:tests|worker|bench|configs)/[\w./-]+)`", shown):
+    for number, (_, evidence) in requirement_rows().items():
+        for path in re.findall(r"`((?:tests|worker|bench|configs)/[\w./-]+)`", evidence):
             assert (harness.ROOT / path).exists(), f"row {number} names {path}"
 
 
@@ -95,7 +96,7 @@ def test_links_in_the_documents_point_to_existing_files():
 
 
 def table_of_the_architecture(name):
-    """The text between the marks of this table in ARCHITECTURE.md."""
+    """Returns the text of ARCHITECTURE.md between the two comments that enclose the table of this name."""
     text = (harness.ROOT / "ARCHITECTURE.md").read_text()
     return text.split(f"<!-- {name} -->\n")[1].split(f"<!-- /{name} -->")[0]
 

@@ -2,7 +2,8 @@
 accept every text that Trainyard accepts, with the same keys and texts in the same places. Trainyard refuses more:
 values over several lines, tabs, tags, block scalars.
 
-TRAINYARD_YAML_MUTANTS=N sets the number of mutations; each depends on its number only, so a failure repeats."""
+TRAINYARD_YAML_MUTANTS=N sets the number of mutated texts. A mutated text depends on its number only, so a failure can
+be repeated."""
 
 import json
 import os
@@ -63,7 +64,7 @@ def mutants():
     for number in range(MUTANTS):
         rng = random.Random(number)
         text = rng.choice(sources) if number % 10 == 0 else rng.choice(bare)
-        if number % 2 == 1:  # a part of the file, so that two mutations are close to each other
+        if number % 2 == 1:  # a few lines only, so that two mutations of one text are likely to interact
             lines = text.split("\n")
             begin = rng.randrange(len(lines))
             text = "\n".join(lines[begin:begin + rng.randrange(1, 12)])
@@ -120,7 +121,7 @@ def test_mutated_files_that_trainyard_accepts_mean_the_same_to_pyyaml():
     assert MUTANTS * 0.1 < accepted < MUTANTS * 0.9, f"{accepted} of {MUTANTS} mutants were accepted"
 
 
-def test_texts_at_the_limits_of_the_subset_are_refused_or_mean_the_same_to_pyyaml():
+def test_texts_at_the_limits_of_our_subset_of_yaml_are_refused_or_mean_the_same_to_pyyaml():
     # Trainyard must refuse each text or return the same tree as PyYAML.
     texts = ["a: 'b\nc: d'\n", "a: b\n  c\n", "a: |\n  b\n", "a:\tb\n", "a: b\t\n", "\ta: b\n", "a: [b\n", "a: {b: c\n",
              "a: b: c\n", "- a\nb: c\n", "a: 1\n b: 2\n", "a: &x 1\nb: *x\n", "a: *x\n", "a: &x 1\nb: &x 2\n",

@@ -1,6 +1,6 @@
-// gpt2_logits SHARD HEADS TOKEN...: prints the product's GPT-2 logits after each of the tokens, as a JSON list of
-// lists. The weights come from a checkpoint's shard and determine all other sizes. tests/interop/transformers_test.py
-// compares them.
+// gpt2_logits SHARD HEADS TOKEN...: prints the logits of Trainyard's GPT-2 after each of the tokens, as a JSON list of
+// lists. The weights come from a checkpoint's shard; their shapes determine all sizes except the number of heads.
+// tests/interop/transformers_test.py compares the logits with those of the transformers library.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
@@ -20,7 +20,10 @@ namespace {
 absl::StatusOr<at::Tensor> Logits(const std::string& shard, int64_t heads, const std::vector<int64_t>& tokens) {
   ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(shard));
   const TensorInfo *wte = file->Find("wte.weight"), *wpe = file->Find("wpe.weight");
-  if (wte == nullptr || wpe == nullptr) return absl::InvalidArgumentError("tensors are missing");
+  if (wte == nullptr || wpe == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(shard, " contains no tensor ", wte == nullptr ? "wte" : "wpe", ".weight"));
+  }
   int64_t layers = 0;
   for (const TensorInfo& info : file->tensors()) {
     if (absl::StartsWith(info.name, "h.") && absl::EndsWith(info.name, ".ln_1.bias")) ++layers;

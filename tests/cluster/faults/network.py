@@ -5,8 +5,8 @@
     network.host("b").link(up=False)
     network.close()
 
-Each host is a namespace with `eth0` at the bridge, which has its own namespace; therefore two networks with the
-same addresses are separate from each other and from the machine. Needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN),
+Each host is a namespace whose `eth0` is connected to the bridge. The bridge has a namespace too, so two networks with
+the same addresses are separate from each other and from the machine. Needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN),
 iproute2 and iptables; `Network` raises a RuntimeError that says what is missing.
 """
 
@@ -40,12 +40,12 @@ def require_namespaces():
 
 
 class Host:
-    """One namespace. Remembers the rules that faults add; `heal` removes them."""
+    """One host of the network. Remembers its faults; `heal` ends them."""
 
-    def __init__(self, namespace, switch, port, address):
+    def __init__(self, namespace, switch, switch_port, address):
         self.namespace = namespace
         self.switch = switch
-        self.port = port
+        self.switch_port = switch_port  # the bridge's end of the link
         self.address = address
         self.prefix = ["nsenter", f"--net=/run/netns/{namespace}"]
         self._rules = []
@@ -63,21 +63,21 @@ class Host:
         self.iptables("OUTPUT", "-o", "eth0", "-p", "tcp", "--dport", port, "-j", "DROP")
         self.iptables("OUTPUT", "-o", "eth0", "-p", "tcp", "--sport", port, "-j", "DROP")
 
-    def lose(self, share):
-        """Loses this share of the packets in both directions."""
+    def lose(self, probability):
+        """Drops packets at random, each with this probability, in both directions."""
         for rule in (("INPUT", "-i", "eth0"), ("OUTPUT", "-o", "eth0")):
-            self.iptables(*rule, "-m", "statistic", "--mode", "random", "--probability", share, "-j", "DROP")
+            self.iptables(*rule, "-m", "statistic", "--mode", "random", "--probability", probability, "-j", "DROP")
 
-    def limit(self, bits_per_s):
-        """Limits the rate of the link in each direction."""
-        for where, device in ((self.namespace, "eth0"), (self.switch, self.port)):
-            run("tc", "-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", bits_per_s, "burst",
+    def limit(self, rate):
+        """Limits the rate of the link, such as "2mbit", in each direction."""
+        for where, device in ((self.namespace, "eth0"), (self.switch, self.switch_port)):
+            run("tc", "-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst",
                 "16kb", "latency", "300ms")
         self._slow = True
 
     def link(self, up):
-        # The bridge's end, so that the host keeps its addresses and routes, as when a switch fails.
-        run("ip", "-n", self.switch, "link", "set", "dev", self.port, "up" if up else "down")
+        # Changes the bridge's end only, so that the host keeps its addresses and routes, as when a switch fails.
+        run("ip", "-n", self.switch, "link", "set", "dev", self.switch_port, "up" if up else "down")
         self._down = not up
 
     def redirect(self, port, *match):
@@ -86,12 +86,12 @@ class Host:
                       "--to-ports", port, table="nat")
 
     def heal(self):
-        """Removes the rules of faults; keeps redirections, which open connections need."""
+        """Ends all faults; keeps the redirections to the proxy, which open connections need."""
         for table, rule in [rule for rule in self._rules if rule[0] == "filter"]:
             run(*self.prefix, "iptables", "-w", "5", "-t", table, "-D", *rule)
         self._rules = [rule for rule in self._rules if rule[0] != "filter"]
         if self._slow:
-            for where, device in ((self.namespace, "eth0"), (self.switch, self.port)):
+            for where, device in ((self.namespace, "eth0"), (self.switch, self.switch_port)):
                 run("tc", "-n", where, "qdisc", "del", "dev", device, "root")
             self._slow = False
         if self._down:
@@ -133,15 +133,16 @@ class Network:
             raise
 
     def _add(self, name, host, address):
-        namespace, port = f"ty-{name}-{host}", f"port-{host}"
+        namespace, switch_port = f"ty-{name}-{host}", f"port-{host}"
         self._make(namespace)
-        run("ip", "link", "add", "eth0", "netns", namespace, "type", "veth", "peer", "name", port, "netns", self.switch)
-        run("ip", "-n", self.switch, "link", "set", "dev", port, "master", "br0")
-        run("ip", "-n", self.switch, "link", "set", "dev", port, "up")
+        run("ip", "link", "add", "eth0", "netns", namespace, "type", "veth", "peer", "name", switch_port,
+            "netns", self.switch)
+        run("ip", "-n", self.switch, "link", "set", "dev", switch_port, "master", "br0")
+        run("ip", "-n", self.switch, "link", "set", "dev", switch_port, "up")
         run("ip", "-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             run("ip", "-n", namespace, "link", "set", "dev", device, "up")
-        return Host(namespace, self.switch, port, address)
+        return Host(namespace, self.switch, switch_port, address)
 
     def _make(self, namespace):
         run("ip", "netns", "add", namespace)
