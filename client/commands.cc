@@ -40,9 +40,9 @@ void AddJson(CLI::App& verb, bool* json, const std::string& help) {
 }
 
 absl::Duration ReconnectOptions::connect_wait() const {
-  // A channel cannot wait forever; a month is long enough.
+  // gRPC cannot wait forever for a connection; a month is long enough.
   constexpr absl::Duration kLongest = absl::Hours(24 * 30);
-  return given ? std::max(kConnectWait, std::min(retry.give_up, kLongest)) : kConnectWait;
+  return given ? std::max(kConnectWait, std::min(retry.give_up_after, kLongest)) : kConnectWait;
 }
 
 void AddReconnectFor(CLI::App& verb, ReconnectOptions* options) {
@@ -56,7 +56,7 @@ void AddReconnectFor(CLI::App& verb, ReconnectOptions* options) {
                   absl::StrCat("'", text,
                                "' is not a duration: expected 30s, 5m, 1h30m, a number of seconds, or forever"));
             }
-            options->retry.give_up = *duration;
+            options->retry.give_up_after = *duration;
             options->given = true;
           },
           "How long to retry while the coordinator does not answer: 30s, 5m, forever (the default)")

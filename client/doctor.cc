@@ -173,7 +173,7 @@ class Doctor {
   void Collect(const std::string& job_id, ProbeResult* result) {
     result->gflops.assign(result->hosts.size(), 0);
     size_t num_reports = 0;
-    JobStream stream(connection_, job_id, {.give_up = absl::Seconds(10)});
+    JobStream stream(connection_, job_id, {.give_up_after = absl::Seconds(10)});
     auto end = stream.Follow(
         [&](const v1::Event& event) {
           if (!event.has_probe()) return;

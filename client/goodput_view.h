@@ -23,8 +23,8 @@ double GoodputShare(const v1::Goodput& goodput);
 // A table of the parts with their shares, their sum and the total; `columns`: see Table.
 std::string GoodputText(const v1::Job& job, int columns = 0);
 
-// {"total_s":...,"goodput":0.93,"parts_s":{"queue":...},"shares":{...}}; used as its own object and within those of
-// jobs.
+// {"total_s":...,"goodput":0.93,"parts_s":{"queue":...},"shares":{...}}: an object of its own, or a member of a job's
+// object.
 std::string GoodputJson(const v1::Goodput& goodput);
 
 }  // namespace trainyard::client

@@ -8,7 +8,7 @@ namespace trainyard::client {
 
 absl::optional<absl::Duration> Retry::Failed(absl::Time now) {
   if (!is_unanswered()) unanswered_since_ = now;
-  const absl::Duration left = options_.give_up - (now - unanswered_since_);
+  const absl::Duration left = options_.give_up_after - (now - unanswered_since_);
   if (left <= absl::ZeroDuration()) return absl::nullopt;
   return std::min(NextBackoff(), left);
 }

@@ -11,8 +11,8 @@ namespace trainyard::client {
 struct RetryOptions {
   absl::Duration backoff_min = absl::Milliseconds(50);
   absl::Duration backoff_max = absl::Seconds(1);
-  // Measured from the first call that was not answered.
-  absl::Duration give_up = absl::InfiniteDuration();
+  // No call is retried when this time has passed since the first call that was not answered.
+  absl::Duration give_up_after = absl::InfiniteDuration();
 };
 
 class Retry {

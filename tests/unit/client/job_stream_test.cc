@@ -112,7 +112,7 @@ class FakeCoordinator final : public v1::JobService::Service {
 
 const grpc::Status kGoingDown(grpc::StatusCode::UNAVAILABLE, "going down");
 const RetryOptions kFast = {
-    .backoff_min = absl::Milliseconds(1), .backoff_max = absl::Milliseconds(2), .give_up = absl::Seconds(60)};
+    .backoff_min = absl::Milliseconds(1), .backoff_max = absl::Milliseconds(2), .give_up_after = absl::Seconds(60)};
 
 struct Followed {
   absl::StatusOr<v1::JobState> end = absl::UnknownError("not followed");
@@ -245,7 +245,7 @@ TEST(JobStream, UnknownJob_IsReportedImmediately) {
 TEST(JobStream, CoordinatorThatDoesNotAnswer_EndsTheStreamAtTheTimeLimit) {
   FakeCoordinator coordinator({{.events = {}, .status = kGoingDown}, {.events = {}, .status = kGoingDown}});
   RetryOptions options = kFast;
-  options.give_up = absl::ZeroDuration();
+  options.give_up_after = absl::ZeroDuration();
 
   Followed followed = Follow(coordinator, options);
 

@@ -250,7 +250,7 @@ TEST(Retries, BackoffDoublesUpToALimit_AndResetsOnAnswer) {
 
 TEST(Retries, EndAtTheTimeLimit) {
   const absl::Time t = absl::UnixEpoch();
-  Retry retry({.give_up = absl::Milliseconds(60)});
+  Retry retry({.give_up_after = absl::Milliseconds(60)});
 
   EXPECT_EQ(retry.Failed(t), absl::Milliseconds(50));
   EXPECT_EQ(retry.Failed(t + absl::Milliseconds(50)), absl::Milliseconds(10));
