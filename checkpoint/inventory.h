@@ -30,8 +30,8 @@ struct RunEntry {
   absl::Time modified = {};
 };
 
-// Returns checkpoints newest first, then partials, then orphans, by name. Fails with NotFound, and with other errors of
-// reading a folder.
+// Returns checkpoints, then partials, each with the newest step first, then orphans by name. Possible errors: NotFound:
+// there is no such folder. Others: those of reading a folder.
 absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folder);
 
 // Returns the process that holds the run folder's lock, "process 123"; empty if there is none.
@@ -39,7 +39,7 @@ std::string RunFolderHolder(const std::string& run_folder);
 
 // Removes the entries with these names. Before anything is removed, it fails with NotFound if there is no such entry,
 // and with FailedPrecondition if a job trains into the folder, an entry is being read, or the last good checkpoint
-// would be removed. Later fails with errors of the file system.
+// would be removed. If the file system fails later, some of the entries may have been removed.
 absl::Status RemoveFromRunFolder(const std::string& run_folder, const std::vector<std::string>& names,
                                  FileSystem& file_system);
 

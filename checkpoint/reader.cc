@@ -57,8 +57,10 @@ void CopyOverlap(const ManifestPiece& piece, const char* source, const Box& box,
   }
 }
 
-// Appends the boxes that make up elements [first, first + count) of `shape`, in row-major order: in each dimension at
-// most a part of a row, whole rows, and another part of a row. `at` is the position in the outer dimensions.
+// Appends the boxes that make up elements [first, first + count) of `shape`, in row-major order. In each dimension the
+// range consists of the end of a row, whole rows, and the beginning of a row, each of which may be missing. The
+// recursion goes from the outermost dimension inwards: `at` holds the indices of the outer dimensions, and `first`
+// counts from there.
 void AddBoxes(const std::vector<int64_t>& shape, std::vector<int64_t> at, int64_t first, int64_t count,
               std::vector<Box>& boxes) {
   if (count == 0) return;
@@ -99,8 +101,9 @@ uint64_t CountOf(const Box& box) {
   return count;
 }
 
-bool IsWhole(const ManifestPiece& piece, const ManifestTensor& tensor) {
-  return piece.size == tensor.shape;  // it is within the tensor, so it starts where the tensor starts
+// Whether the box of the piece is the whole tensor. The piece itself may be only a range of the elements of its box.
+bool SpansTensor(const ManifestPiece& piece, const ManifestTensor& tensor) {
+  return piece.size == tensor.shape;  // a box of this size within the tensor starts where the tensor starts
 }
 
 // Returns the index in the tensor of the box's first element, and the index after its last one. The box need not
@@ -120,7 +123,7 @@ std::pair<uint64_t, uint64_t> Bounds(const std::vector<int64_t>& start, const st
 // Whether a piece may contain an element in [first, last) of the tensor.
 bool MayOverlap(const ManifestPiece& piece, const ManifestTensor& tensor, uint64_t first, uint64_t last) {
   if (piece.first_element == piece.last_element) return false;
-  if (IsWhole(piece, tensor)) return piece.first_element < last && first < piece.last_element;
+  if (SpansTensor(piece, tensor)) return piece.first_element < last && first < piece.last_element;
   const auto [lowest, end] = Bounds(piece.start, piece.size, tensor.shape);
   return lowest < last && first < end;
 }
@@ -174,15 +177,16 @@ absl::Status Checkpoint::OpenFiles(const std::vector<CheckpointProblem>& problem
 }
 
 void Checkpoint::BeginVerifying(int share, int shares) {
-  // No job resumes from copies, so they are not read, and damage in them does not cost a run its checkpoint.
-  absl::flat_hash_set<std::string> of_state;
+  // Copies of the weights (checkpoint.weights_copy) are not verified: no job resumes from them, so damage in them must
+  // not make the checkpoint unusable.
+  absl::flat_hash_set<std::string> state_files;
   for (const ManifestTensor& tensor : manifest_.tensors) {
     if (tensor.role == kCopyRole) continue;
-    for (const ManifestPiece& piece : tensor.pieces) of_state.insert(piece.file);
+    for (const ManifestPiece& piece : tensor.pieces) state_files.insert(piece.file);
   }
   for (size_t i = 0; i < manifest_.files.size(); ++i) {
     const std::string& name = manifest_.files[i].name;
-    if (!of_state.contains(name)) continue;
+    if (!state_files.contains(name)) continue;
     if (ShareOf(name, i) % static_cast<uint64_t>(shares) == static_cast<uint64_t>(share))
       files_.at(name)->BeginVerifying();
   }
@@ -194,7 +198,8 @@ absl::Status Checkpoint::FinishVerifying() {
     if (!file.verifying()) continue;
     absl::Status verified = file.FinishVerifying();
     if (verified.ok()) continue;
-    // Read again, piece by piece, to find the tensor: the bytes that were read before were undamaged.
+    // Reads the file again, piece by piece, to find the damaged tensor: the pieces that were read before match their
+    // hashes.
     RETURN_IF_ERROR(FirstProblem(VerifyFile(path_, manifest_, listed), path_));
     return verified;
   }
@@ -261,8 +266,9 @@ absl::Status Checkpoint::ReadRange(absl::string_view role, absl::string_view nam
   if (first < 0 || count < 0 || static_cast<uint64_t>(first) > elements ||
       static_cast<uint64_t>(count) > elements - static_cast<uint64_t>(first) ||
       out.size() != static_cast<uint64_t>(count) * element_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", count, " elements from number ", first, " on, of '",
-                                                   name, "' ", ShapeText(shape), " into ", out.size(), " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", count, " elements, beginning with element ", first,
+                                                   ", of '", name, "' ", ShapeText(shape), " into ", out.size(),
+                                                   " bytes"));
   }
   std::vector<Box> boxes;
   AddBoxes(shape, {}, first, count, boxes);
@@ -270,7 +276,7 @@ absl::Status Checkpoint::ReadRange(absl::string_view role, absl::string_view nam
   for (const ManifestPiece& piece : tensor->pieces) {
     if (!MayOverlap(piece, *tensor, from, to)) continue;
     RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& range, const char* bytes) {
-      if (IsWhole(piece, *tensor)) {
+      if (SpansTensor(piece, *tensor)) {
         const uint64_t low = std::max(range.first_element, from), high = std::min(range.last_element, to);
         if (low >= high) return;
         std::memcpy(out.data() + (low - from) * element_bytes, bytes + (low - range.first_element) * element_bytes,

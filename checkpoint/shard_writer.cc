@@ -37,8 +37,8 @@ absl::StatusOr<TensorInfo> InfoOf(const ShardEntry& entry) {
   const TensorHeader& tensor = entry.tensor;
   ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape));
   if (DtypeBytes(tensor.dtype) == 0 || entry.first > elements || entry.count > elements - entry.first) {
-    return absl::InternalError(absl::StrCat("cannot write ", entry.count, " elements from number ", entry.first,
-                                            " on, of tensor '", tensor.name, "' of ", tensor.dtype, " ",
+    return absl::InternalError(absl::StrCat("cannot write ", entry.count, " elements, beginning with element ",
+                                            entry.first, ", of tensor '", tensor.name, "' of ", tensor.dtype, " ",
                                             ShapeText(tensor.shape)));
   }
   TensorInfo info;
