@@ -10,14 +10,15 @@
 namespace trainyard {
 namespace {
 
-Position Find(const Positions& positions, absl::string_view path) {
-  std::string at(path);
+// Returns the position of `path` or of its nearest parent that has one; otherwise that of the whole file.
+Position PositionOf(const Positions& positions, absl::string_view path) {
+  std::string parent(path);
   while (true) {
-    auto found = positions.find(at);
+    auto found = positions.find(parent);
     if (found != positions.end()) return found->second;
-    size_t dot = at.rfind('.');
+    size_t dot = parent.rfind('.');
     if (dot == std::string::npos) break;
-    at.resize(dot);
+    parent.resize(dot);
   }
   auto root = positions.find("");
   return root == positions.end() ? Position{} : root->second;
@@ -35,11 +36,17 @@ std::string Problem::ToString() const {
 }
 
 void Problems::AddError(const Positions& positions, absl::string_view path, absl::string_view text) {
-  Add({.is_warning = false, .position = Find(positions, path), .path = std::string(path), .text = std::string(text)});
+  Add({.is_warning = false,
+       .position = PositionOf(positions, path),
+       .path = std::string(path),
+       .text = std::string(text)});
 }
 
 void Problems::AddWarning(const Positions& positions, absl::string_view path, absl::string_view text) {
-  Add({.is_warning = true, .position = Find(positions, path), .path = std::string(path), .text = std::string(text)});
+  Add({.is_warning = true,
+       .position = PositionOf(positions, path),
+       .path = std::string(path),
+       .text = std::string(text)});
 }
 
 void Problems::Add(Problem problem) {

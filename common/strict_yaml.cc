@@ -40,9 +40,9 @@ class Reader {
         continue;
       }
       const std::string& key = key_node->text;
-      std::string at = yaml::JoinKeys(path, key);
+      std::string key_path = yaml::JoinKeys(path, key);
       if (!seen.insert(key).second) {
-        Error(*key_node, at, "is given twice; remove one");
+        Error(*key_node, key_path, "is given twice; remove one");
         continue;
       }
       const FieldDescriptor* field = yaml::FieldOfKey(*message->GetDescriptor(), key);
@@ -50,8 +50,8 @@ class Reader {
         Error(*key_node, path, UnknownKey(key, *message->GetDescriptor()));
         continue;
       }
-      Remember(at, value->IsMap() || value->IsNothing() ? *key_node : *value);
-      ReadField(*value, at, *field, message, *key_node);
+      Remember(key_path, value->IsMap() || value->IsNothing() ? *key_node : *value);
+      ReadField(*value, key_path, *field, message, *key_node);
     }
   }
 
@@ -71,7 +71,7 @@ class Reader {
     }
     if (field.is_repeated()) return ReadList(node, path, field, message);
     if (field.message_type() != nullptr) {
-      if (node.IsScalar() && !yaml::RuleOf(field).word_key().empty()) return ReadName(node, path, field, message);
+      if (node.IsScalar() && !yaml::RuleOf(field).shorthand_key().empty()) return ReadName(node, path, field, message);
       if (!node.IsMap()) return Mismatch(node, path, field);
       return ReadMap(node, path, reflection->MutableMessage(message, &field));
     }
@@ -85,7 +85,7 @@ class Reader {
   }
 
   Position At(const Node& node) const {
-    if (is_value_) return {.file = source_.file_name, .line = 0, .column = 0};
+    if (omits_lines_) return {.file = source_.file_name, .line = 0, .column = 0};
     return {.file = source_.file_name, .line = node.line, .column = node.column};
   }
 
@@ -93,13 +93,13 @@ class Reader {
     if (positions_ != nullptr) (*positions_)[path] = At(node);
   }
 
-  // The source is one value from the command line, for which lines and columns are not reported.
-  void SourceIsValue() { is_value_ = true; }
+  // Reports no lines and columns: the source is one value from the command line.
+  void OmitLines() { omits_lines_ = true; }
 
  private:
-  // A name in place of a map: sets the key that the rule of the field names (word_key).
+  // Reads a single name where the field is a map: the name is the value of the key `shorthand_key` in the field's rule.
   void ReadName(const Node& node, const std::string& path, const FieldDescriptor& field, Message* message) {
-    const std::string& key = yaml::RuleOf(field).word_key();
+    const std::string& key = yaml::RuleOf(field).shorthand_key();
     const FieldDescriptor* named = yaml::FieldOfKey(*field.message_type(), key);
     Remember(yaml::JoinKeys(path, key), node);
     std::string problem =
@@ -146,10 +146,11 @@ class Reader {
   const Descriptor& root_;
   Problems& problems_;
   Positions* positions_;
-  bool is_value_ = false;
+  bool omits_lines_ = false;
 };
 
-// Returns the document in a text, or null and adds a problem.
+// Returns the root of the document in `source`, or adds a problem and returns null. `is_value`: the source is one value
+// from the command line.
 yaml::NodePtr Parse(const YamlSource& source, bool is_value, Problems* problems) {
   Position at{.file = source.file_name, .line = 0, .column = 0};
   std::string problem;
@@ -200,7 +201,7 @@ void SetYamlKey(absl::string_view path, const YamlSource& source, Message* out, 
                                     yaml::UnknownKeyHelp(keys[i], *out->GetDescriptor(), root)));
     }
     at = yaml::JoinKeys(at, keys[i]);
-    // A map in the file keeps its position there.
+    // Only the key that is set gets the new position: the maps that contain it keep their positions in the file.
     if (positions != nullptr && i + 1 == keys.size()) (*positions)[at] = place;
     if (i + 1 < keys.size()) {
       if (field->message_type() == nullptr || field->is_repeated()) {
@@ -212,7 +213,7 @@ void SetYamlKey(absl::string_view path, const YamlSource& source, Message* out, 
     yaml::NodePtr value = Parse(source, true, problems);
     if (value == nullptr) return;
     Reader reader(source, root, problems, positions);
-    reader.SourceIsValue();
+    reader.OmitLines();
     reader.ReadField(*value, at, *field, out, *value);
   }
 }

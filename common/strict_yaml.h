@@ -3,7 +3,7 @@
 // schema is the only place that defines ranges and defaults.
 //
 // Keys are field names, enum values are names, a list of scalars is a list. A nested message is a map, or also a name
-// if its rule has a word_key (the key that the name sets). A whole number may be written true or false if its rule
+// if its rule has a shorthand_key (the key that the name sets). A whole number may be written true or false if its rule
 // defines what these mean. All problems are collected: unknown keys (with the nearest valid one), duplicate keys, wrong
 // types, values out of range, unknown enum names. Anchors and aliases are allowed. Merge keys (`<<`), values over
 // several lines, several documents in a file and files above 1 MiB are not (see yaml_parser.h).

@@ -140,10 +140,10 @@ std::string Expectation(const FieldDescriptor& field) {
   std::string one;
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_MESSAGE: {
-      const std::string& word_key = RuleOf(field).word_key();
+      const std::string& shorthand_key = RuleOf(field).shorthand_key();
       std::string map = MapText(*field.message_type());
-      if (word_key.empty()) return map;
-      return absl::StrCat(Expectation(*FieldOfKey(*field.message_type(), word_key)), ", or ", map);
+      if (shorthand_key.empty()) return map;
+      return absl::StrCat(Expectation(*FieldOfKey(*field.message_type(), shorthand_key)), ", or ", map);
     }
     case FieldDescriptor::CPPTYPE_ENUM:
       one = absl::StrJoin(EnumNames(*field.enum_type()), ", ");
