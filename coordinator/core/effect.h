@@ -70,7 +70,7 @@ using ValuePtr = std::shared_ptr<const v1::StoreValue>;
 using SessionList = std::shared_ptr<const std::vector<SessionId>>;
 
 // The values of one generation in the order they were put. The log grows while pending effects point to it, which is
-// safe because both happen on the loop's thread.
+// safe because the loop's thread alone appends to it and reads it.
 struct ValueLog {
   JobId job;
   uint64_t generation = 0;
@@ -97,13 +97,14 @@ struct JobPublished {
   EventPtr event;
 };
 
-// Events that were dropped over a limit, so that no watcher receives them. `kind`: "durable", "report" or "cluster".
+// Events that were dropped because of a limit, so that no watcher receives them. `kind`: "durable", "report" or
+// "cluster".
 struct EventsDropped {
   const char* kind = "";
   uint64_t count = 0;
 };
 
-// A finished job was removed, because there are more than the limit.
+// The oldest finished job was removed, because there were more finished jobs than the limit.
 struct JobForgotten {
   JobId job;
 };
@@ -131,7 +132,7 @@ using Effect = std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, Se
 struct Record {
   std::string key;
   std::optional<std::string> value;
-  // Records of one turn with the same number other than 0 are in one commit, if one can hold them.
+  // Records of one turn with the same `group` are written in one commit, unless they exceed its limit. 0: no group.
   uint32_t group = 0;
 };
 

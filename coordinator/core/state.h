@@ -90,8 +90,8 @@ struct ValueStore {
   std::shared_ptr<ValueLog> log;  // the same values; null: the group has formed or has ended, so no host needs them
   size_t bytes = 0;
   bool sealed = false;
-  SessionList sessions;           // of the generation's hosts; null: not made yet
-  uint64_t sessions_made_at = 0;  // the value of State::session_changes when `sessions` was made
+  SessionList sessions;               // of the generation's hosts; null: not made yet
+  uint64_t session_changes_seen = 0;  // the value of State::session_changes when `sessions` was made
 };
 
 // The progress of a running group as a whole: whether it hangs, and since when.

@@ -36,8 +36,8 @@ class Turn {
   void Info(std::string text) { Emit(WriteLog{WriteLog::Level::kInfo, std::move(text)}); }
   void Warn(std::string text) { Emit(WriteLog{WriteLog::Level::kWarning, std::move(text)}); }
 
-  // These mark the records that the turn writes at its end: of a job, of one of its ranks, and of how far its events
-  // are published.
+  // These mark the records that the turn writes at its end: that of a job, of one of its ranks, of the last published
+  // event of a job, and of a host.
   void Save(const Job& job) { changes_[job.id].record = true; }
   void SaveRank(const Job& job, uint32_t rank);
   void SavePublished(const Job& job) { changes_[job.id].published = true; }
@@ -49,8 +49,8 @@ class Turn {
   void Push(const HostName& host) { hosts_to_push_.insert(host); }
   void PushAll(const Job& job);
 
-  // These request, for the end of the turn, a check whether the job moves in its lifecycle (Touch), and attempts to
-  // place waiting jobs.
+  // Touch: at the end of the turn, checks whether the job moves to another state. Schedule: then tries to place this
+  // waiting job. ScheduleAll: then tries to place all waiting jobs.
   void Touch(const Job& job) { touched_.insert(job.id); }
   void ScheduleAll() { schedule_all_ = true; }
   void Schedule(const Job& job) { to_schedule_.insert(job.record.submit_index()); }
@@ -93,7 +93,7 @@ class Turn {
   void WriteRecords();
   void WriteJob(const JobId& id);
 
-  // What must be written of a job.
+  // The records of a job that the turn must write or delete. A part is a record that holds several ranks or reports.
   struct JobChanges {
     bool record = false;
     bool published = false;

@@ -1,5 +1,6 @@
 // HostValuesReceived: values that ranks exchange to connect. Each is written once and sent to every host of its
-// generation, until the store is sealed or the generation has ended. Checks who may use a store.
+// generation, until the value store of the generation is sealed or the generation has ended. Checks which hosts may use
+// the store.
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,17 +34,18 @@ absl::Status CheckAccess(const State& state, const Host& host, const JobId& id, 
 absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool& known) {
   known = false;
   if (value.name().empty() || value.name().size() > kValueNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a value's name has 1 to ", kValueNameBytes, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name of a value must have 1 to ", kValueNameBytes, " bytes, found ", value.name().size()));
   }
   if (value.value().size() > limits::kStoreValueBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("value '", value.name(), "' has ", value.value().size(),
-                                                     " bytes, the limit is ", limits::kStoreValueBytes));
+                                                     " bytes; the limit is ", limits::kStoreValueBytes));
   }
   if (auto it = store.values.find(value.name()); it != store.values.end()) {
     known = it->second->value() == value.value();
     if (known) return absl::OkStatus();
     return absl::AlreadyExistsError(
-        absl::StrCat("key '", value.name(), "' holds another value; keys are written once"));
+        absl::StrCat("value '", value.name(), "' was already put with other bytes; a value is written once"));
   }
   if (store.sealed) return absl::FailedPreconditionError("the store is sealed: the group has formed");
   if (store.bytes + value.name().size() + value.value().size() > limits::kStoreGenerationBytes) {
@@ -54,9 +56,10 @@ absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool
   return absl::OkStatus();
 }
 
-// A thousand ranks put values for a thousand hosts, so the list is made once per change of the hosts, not once per put.
+// A thousand ranks put values for a thousand hosts, so the list is made again only after a stream has opened
+// or ended, not for each put.
 SessionList SessionsOf(const State& state, Job& job) {
-  if (job.current.store.sessions == nullptr || job.current.store.sessions_made_at != state.session_changes) {
+  if (job.current.store.sessions == nullptr || job.current.store.session_changes_seen != state.session_changes) {
     auto list = std::make_shared<std::vector<SessionId>>();
     list->reserve(job.ranks_on.size());
     for (const auto& [name, ranks] : job.ranks_on) {
@@ -64,7 +67,7 @@ SessionList SessionsOf(const State& state, Job& job) {
       if (host.attached()) list->push_back(host.session);
     }
     job.current.store.sessions = std::move(list);
-    job.current.store.sessions_made_at = state.session_changes;
+    job.current.store.session_changes_seen = state.session_changes;
   }
   return job.current.store.sessions;
 }

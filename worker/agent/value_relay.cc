@@ -92,10 +92,11 @@ void ValueRelay::Receive(const v1::StoreValues& values) {
       if (put == at->second.puts.end()) continue;
       bool same = put->second.value == value.value();
       put->second.known = same;
-      EndWaits(put->second,
-               same ? absl::OkStatus()
-                    : absl::AlreadyExistsError(absl::StrCat("key '", value.name(), "' holds another value")),
-               ended);
+      EndWaits(
+          put->second,
+          same ? absl::OkStatus()
+               : absl::AlreadyExistsError(absl::StrCat("value '", value.name(), "' was already put with other bytes")),
+          ended);
       if (!same) at->second.puts.erase(put);
     }
     for (const v1::RefusedValue& refused : values.refused()) {
