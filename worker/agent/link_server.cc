@@ -90,7 +90,7 @@ class Refusal final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::Lin
  public:
   Refusal() {
     Finish(ToGrpcStatus(
-        absl::ResourceExhaustedError(absl::StrCat("this daemon has ", limits::kLinks, " links, the limit"))));
+        absl::ResourceExhaustedError(absl::StrCat("this daemon has ", limits::kLinks, " links, which is the limit"))));
   }
   void OnDone() override { delete this; }
 };

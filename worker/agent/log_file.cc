@@ -30,7 +30,7 @@ LogFile::LogFile(LogFile&& other) noexcept
     : path_(std::move(other.path_)),
       fd_(std::exchange(other.fd_, -1)),
       inode_(other.inode_),
-      open_line_(std::move(other.open_line_)) {}
+      partial_line_(std::move(other.partial_line_)) {}
 
 // Opens the file with the output after that of the open one. Returns false if there is none (yet).
 bool LogFile::OpenNext() {
@@ -79,23 +79,23 @@ void LogFile::AddLines(const char* data, size_t size, std::vector<std::string>* 
   for (size_t i = 0; i < size;) {
     const char* end = static_cast<const char*>(memchr(data + i, '\n', size - i));
     size_t piece = (end != nullptr ? static_cast<size_t>(end - data) : size) - i;
-    size_t free_bytes = limits::kLogLineBytes - open_line_.size();
+    size_t free_bytes = limits::kLogLineBytes - partial_line_.size();
     if (piece >= free_bytes && (piece > free_bytes || end == nullptr)) {
-      open_line_.append(data + i, free_bytes);
+      partial_line_.append(data + i, free_bytes);
       i += free_bytes;
-      lines->push_back(std::exchange(open_line_, std::string()));
+      lines->push_back(std::exchange(partial_line_, std::string()));
       continue;
     }
-    open_line_.append(data + i, piece);
+    partial_line_.append(data + i, piece);
     i += piece;
     if (end == nullptr) break;
     ++i;
-    lines->push_back(std::exchange(open_line_, std::string()));
+    lines->push_back(std::exchange(partial_line_, std::string()));
   }
 }
 
 void LogFile::Finish(std::vector<std::string>* lines) {
-  if (!open_line_.empty()) lines->push_back(std::exchange(open_line_, std::string()));
+  if (!partial_line_.empty()) lines->push_back(std::exchange(partial_line_, std::string()));
 }
 
 }  // namespace trainyard::agent

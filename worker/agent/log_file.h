@@ -1,5 +1,5 @@
-// Reads one stream of a trainer's output line by line while the shim writes it (worker/shim/output.h): the older half
-// in the rotated file first, then the current file, across any number of rotations. Not thread-safe.
+// Reads one stream of a trainer's output line by line while the shim writes it (worker/shim/output.h): first the older
+// output in the rotated file, then the current file, across any number of rotations. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@ class LogFile {
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  // Appends lines, without their ends, until there are no more or about `bytes_max` were read. A line longer than
+  // Appends lines, without their line ends, until there are no more or about `bytes_max` were read. A line longer than
   // limits::kLogLineBytes is returned in pieces. Returns whether anything was read.
   bool Read(size_t bytes_max, std::vector<std::string>* lines);
   // Appends the last line if it has no line end. Call it when no more output follows.
@@ -31,8 +31,8 @@ class LogFile {
 
   std::string path_;
   int fd_ = -1;
-  ino_t inode_ = 0;        // of the open file
-  std::string open_line_;  // the beginning of a line whose end was not read yet
+  ino_t inode_ = 0;           // of the open file
+  std::string partial_line_;  // the beginning of a line whose end was not read yet
 };
 
 }  // namespace trainyard::agent

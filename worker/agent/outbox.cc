@@ -35,8 +35,8 @@ Outbox::Outbox(const OutboxContents& contents, std::string new_id)
                      .is_exit = fact.has_exited()}});
   }
   last_sent_ = stored_ = written_ = last_sequence_;
-  // Removes what the coordinator had acknowledged. Trainers that were not notified are notified from the marks when
-  // they reconnect.
+  // Removes the facts that the coordinator had acknowledged. Trainers that were not notified of it are notified when
+  // they reconnect, according to marks_.
   Acknowledge(acked_);
 }
 
@@ -186,10 +186,10 @@ bool Outbox::Abandon(std::string new_id) {
 }
 
 size_t Outbox::SetCluster(const std::string& cluster_id) {
-  bool had_other = !cluster_id_.empty() && cluster_id_ != cluster_id;
+  bool is_another_cluster = !cluster_id_.empty() && cluster_id_ != cluster_id;
   if (cluster_id_ != cluster_id) replace_next_ = true;
   cluster_id_ = cluster_id;
-  if (!had_other) return 0;
+  if (!is_another_cluster) return 0;
   size_t before = entries_.size();
   std::deque<Entry> kept;
   for (Entry& entry : entries_) {

@@ -59,8 +59,8 @@ absl::Status MarkFolderReported(const std::string& folder);
 // Returns whether the coordinator has it.
 bool IsFolderReported(const std::string& folder);
 
-// Returns whether a shim is running here; a shim holds the lock of the launch record as long as it runs. If none is,
-// writes an exit record, so that none will run here later: false is final.
+// Returns whether a shim is running here; a shim holds the lock of the launch record as long as it runs. If no shim is
+// running, this also writes an exit record, so that none can start here later: false is final.
 bool HasLiveShim(const std::string& folder);
 
 // All rank folders below `ranks`, ordered by their last change, oldest first.
