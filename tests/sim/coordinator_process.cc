@@ -169,7 +169,7 @@ void CoordinatorProcess::RunLoop(std::vector<Event> events) {
   absl::Duration takes = world_.random.Between(absl::Microseconds(100), commit_time);
   world_.engine.After(takes, [this, incarnation = incarnation_] {
     if (incarnation != incarnation_) return;
-    if (world_.mutation == Mutation::kDropRecord) store.lost_key = world_.random.Chance(0.02) ? "job/" : "";
+    if (world_.mutation == Mutation::kDropRecord) store.lost_prefix = world_.random.Chance(0.02) ? "job/" : "";
     store.Sync();
     busy_ = false;
     Deliver();

@@ -78,7 +78,7 @@ void World::BeginAtHost(const Fault& fault, Machine& machine) {
       ++machine.write_faults;
       break;
     case FaultKind::kLossyLink:
-      machine.SetLossy(kMaxLoss * static_cast<double>(fault.salt % 100) / 100);
+      machine.SetPacketLoss(kMaxLoss * static_cast<double>(fault.salt % 100) / 100);
       break;
     case FaultKind::kStrikeSave:
       machine.save_fault = fault;
@@ -126,7 +126,7 @@ void World::End(const Fault& fault) {
       --data_cuts_[PairOf(fault)];
       return;
     case FaultKind::kLossyLink:
-      return machine.SetLossy(scenario.loss);
+      return machine.SetPacketLoss(scenario.loss);
     default:
       return;
   }

@@ -14,11 +14,12 @@ constexpr absl::Duration kStepPollInterval = absl::Milliseconds(100);
 constexpr absl::Duration kPartsPollInterval = absl::Milliseconds(50);
 // The share of a step's time that is computation; the rest is communication.
 constexpr double kComputeShare = 0.8;
-// The pause between tries of the last save, which doubles, and the time in which it is retried.
+// The pause between tries of the last save doubles from the first value to the second. The save is retried for the
+// time of the third.
 constexpr absl::Duration kLastPauseMin = absl::Seconds(1);
 constexpr absl::Duration kLastPauseMax = absl::Seconds(30);
 constexpr absl::Duration kLastSaveRetry = absl::Minutes(10);
-constexpr char kUnsaved[] = "No space left on device";
+constexpr char kDiskFullError[] = "No space left on device";
 // TCP delivers a message within this time despite lost packets, unless the hosts are cut from each other.
 constexpr absl::Duration kMaxDataDelay = absl::Milliseconds(2'500);
 
@@ -45,9 +46,9 @@ bool Group::AnyFrozen() const {
   return std::any_of(trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second->frozen(); });
 }
 
-void Group::Leave(Trainer* trainer, bool in_order) {
+void Group::Leave(Trainer* trainer, bool orderly) {
   bool was_in = trainers_.erase(trainer->id().rank) > 0;
-  if (!was_in || in_order || over_ || !trainer->joined()) return;
+  if (!was_in || orderly || over_ || !trainer->joined()) return;
   BreakAll();
 }
 
@@ -67,18 +68,18 @@ void Group::Go() {
   stepping_ = true;
   world_.judge.Began(id_);
   step_ = first_step_ - 1;
-  if (step_ >= plan_.steps) return EndAll(false);  // they resumed from the checkpoint of the last step
-  StepLater();
+  if (step_ >= plan_.steps) return EndAll(/*stopped=*/false);  // they resumed from the checkpoint of the last step
+  ScheduleStep();
 }
 
-void Group::StepLater() {
+void Group::ScheduleStep() {
   absl::Duration step_time = plan_.step_time * (0.9 + 0.2 * world_.random.Unit());
   step_began_ = world_.engine.now();
   compute_time_ = kComputeShare * step_time;
   absl::Duration slowest = compute_time_;
   for (auto& [rank, trainer] : trainers_) slowest = std::max(slowest, ComputeTime(*trainer));
-  absl::Duration takes = slowest + (1 - kComputeShare) * step_time + LossDelay();
-  world_.engine.After(takes, [self = shared_from_this()] { self->TryStep(); });
+  absl::Duration duration = slowest + (1 - kComputeShare) * step_time + MaxResendDelay();
+  world_.engine.After(duration, [self = shared_from_this()] { self->TryStep(); });
 }
 
 absl::Duration Group::ComputeTime(const Trainer& trainer) const { return compute_time_ * trainer.slowness(); }
@@ -89,8 +90,8 @@ bool Group::IsComputing(const Trainer& trainer) const {
   return world_.engine.now() < step_began_ + ComputeTime(trainer);
 }
 
-// The delay of the slowest host's link: all ranks wait for it.
-absl::Duration Group::LossDelay() const {
+// The delay that lost packets cause on the slowest host's link: all ranks wait for it. Zero on one host.
+absl::Duration Group::MaxResendDelay() const {
   absl::Duration longest;
   std::set<Machine*> hosts;
   for (const auto& [rank, trainer] : trainers_) hosts.insert(&trainer->machine());
@@ -131,7 +132,7 @@ void Group::AfterStep() {
   }
   if (last || stopped) return EndAll(stopped);
   if (due || save_pending_ || (retry_at_ > 0 && step_ >= retry_at_)) BeginSave();
-  StepLater();
+  ScheduleStep();
 }
 
 // A save runs in parallel with later steps. Saves that become due while one runs are merged into one that follows it.
@@ -172,7 +173,7 @@ void Group::SaveThenEnd(bool stopped, bool begun) {
   if (saving_ == 0 && !AnyFrozen() && (assembled || !begun)) {
     // If the state could not be saved, the ranks do not stop: they resume, or retry the last save.
     const bool resumes = begun && stopped && part_failed_ && RankZero()->CancelStop(step_);
-    if (resumes) return StepLater();
+    if (resumes) return ScheduleStep();
     if (begun && !stopped && LastSaveFailed()) return RetryLastSave();
     if (begun) return EndAll(stopped);
     BeginSave();
@@ -191,7 +192,7 @@ bool Group::WillRetry(uint64_t step) {
 
 void Group::RetryLastSave() {
   last_save_until_ = std::min(last_save_until_, world_.engine.now() + kLastSaveRetry);
-  if (!WillRetry(step_)) return EndAll(false, kUnsaved);
+  if (!WillRetry(step_)) return EndAll(/*stopped=*/false, kDiskFullError);
   last_pause_ = std::min(kLastPauseMax, std::max(kLastPauseMin, 2 * last_pause_));
   world_.engine.After(last_pause_, [self = shared_from_this()] {
     if (self->over_ || self->RankZero() == nullptr) return;

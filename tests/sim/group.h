@@ -20,7 +20,8 @@ class Group : public std::enable_shared_from_this<Group> {
   Group(World& world, const GroupId& id, uint32_t ranks, const JobPlan& plan);
 
   void Enter(Trainer* trainer);
-  void Leave(Trainer* trainer, bool in_order);
+  // A trainer has ended. Unless it was `orderly`, the connections of the other ranks break.
+  void Leave(Trainer* trainer, bool orderly);
   // One more rank has received `go`; the steps begin when all have.
   void Go();
   // All ranks leave after the current step, because one received SIGTERM.
@@ -46,10 +47,12 @@ class Group : public std::enable_shared_from_this<Group> {
   bool IsComputing(const Trainer& trainer) const;
 
  private:
-  void StepLater();
+  void ScheduleStep();
   void TryStep();
   void AfterStep();
   void BeginSave();
+  // `stopped`: the group ends before its last step. `begun`: the save before the end has begun. `unsaved`: as in
+  // TrainerFinished.
   void SaveThenEnd(bool stopped, bool begun);
   // The last save has failed: retries it, because the ranks still have the state.
   void RetryLastSave();
@@ -57,7 +60,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void EndAll(bool stopped, const std::string& unsaved = "");
   void BreakAll();
   bool AnyFrozen() const;
-  absl::Duration LossDelay() const;
+  absl::Duration MaxResendDelay() const;
   Trainer* RankZero();
 
   World& world_;

@@ -29,7 +29,7 @@ inline constexpr char kOneGeneration[] = "one-generation";     // generation g h
 inline constexpr char kRankOnce[] = "rank-once";               // no rank of a generation runs twice
 inline constexpr char kDurable[] = "acknowledged-is-durable";  // answered requests survive every crash
 inline constexpr char kFenced[] = "fenced-changes-nothing";    // messages of old streams or generations change nothing
-inline constexpr char kSentOnce[] = "steps-published-once";    // in order, and all of them if the job succeeded
+inline constexpr char kSentOnce[] = "steps-published-once";    // in order; every step if the job succeeded
 inline constexpr char kContact[] = "lost-contact-ends-nothing";  // no trainer is killed only because of lost contact
 inline constexpr char kProgress[] = "progress-after-healing";    // every job ends if there are slots for it
 inline constexpr char kReasons[] = "decisions-have-reasons";
@@ -92,16 +92,16 @@ class Judge {
   TrainerTruth& Truth(int64_t pid) { return processes_.at(pid); }
   // This generation was affected by something other than lost contact, or its end was requested.
   void NoteHarm(const GroupId& group, absl::string_view what);
+  // The same for all generations of the job, because an operator requested something.
+  void NoteHarmToJob(const JobId& job) { harmed_jobs_.insert(job); }
   // All ranks of the generation have received `go`: from here on it trains.
   void Began(const GroupId& group) { began_.insert(group); }
   // This rank was made slow.
   void NoteSlow(const TrainerId& id) { slow_.insert(id); }
-  // The same for all generations of the job, because an operator requested something.
-  void NoteHarmToJob(const JobId& job) { harmed_jobs_.insert(job); }
   // A watcher was sent this state of the job.
   void StateSent(const JobId& job, uint64_t generation, v1::JobState state);
   void SubmissionAnswered(const JobId& job) { submitted_.insert(job); }
-  // The state of the job that the coordinator last had.
+  // The state of the job in the coordinator after its last round.
   JobOutcome OutcomeOf(const JobId& job) const;
   const std::set<JobId>& submitted() const { return submitted_; }
   // A host died with reports that no other process had.
@@ -165,7 +165,7 @@ class Judge {
   std::set<TrainerId> given_up_;  // ranks of lost hosts
   std::set<JobId> harmed_jobs_;
   std::set<JobId> sharing_;                   // jobs that share their folder with another one
-  std::map<JobId, uint64_t> newest_started_;  // generations of which a rank was started
+  std::map<JobId, uint64_t> newest_started_;  // the newest generation of which a rank was started
   std::set<JobId> submitted_;
   std::set<JobId> reports_lost_;
   std::set<JobId> cancelled_;

@@ -47,8 +47,8 @@ class Machine {
   void CutData();
   void HealControl();
   void HealData();
-  void SetLossy(double loss) { loss_ = loss; }
-  double loss() const { return loss_; }  // packet loss
+  void SetPacketLoss(double share) { packet_loss_ = share; }
+  double packet_loss() const { return packet_loss_; }  // the share of packets that are lost
   std::map<TrainerId, std::shared_ptr<Trainer>>& trainers() { return trainers_; }
 
   std::optional<Fault> save_fault;  // strikes when a trainer here reaches a point of a save
@@ -70,7 +70,7 @@ class Machine {
   bool up_ = true;
   int cuts_control_ = 0;  // active faults that cut it from the coordinator
   int cuts_data_ = 0;     // active faults that cut its data network
-  double loss_ = 0;
+  double packet_loss_ = 0;
   std::unique_ptr<DaemonProcess> daemon_;
   std::map<TrainerId, std::shared_ptr<Trainer>> trainers_;  // running
   std::map<TrainerId, int> pending_signals_;                // for shims that have not started their trainer yet

@@ -17,8 +17,8 @@ constexpr absl::Duration kMaxControlDelay = absl::Seconds(8);
 
 absl::Duration Network::ResendDelay(const Machine& machine, absl::Duration max_delay) {
   absl::Duration late;
-  if (machine.loss() <= 0) return late;
-  for (absl::Duration wait = kFirstResend; late < max_delay && world_.random.Chance(machine.loss()); wait *= 2)
+  if (machine.packet_loss() <= 0) return late;
+  for (absl::Duration wait = kFirstResend; late < max_delay && world_.random.Chance(machine.packet_loss()); wait *= 2)
     late += wait;
   return std::min(late, max_delay);
 }
@@ -30,7 +30,7 @@ absl::Time Network::LastContact(const std::string& host) const {
 
 absl::Duration Network::Delay() {
   Random& random = world_.random;
-  // Mostly that of a local network, occasionally a longer one.
+  // Mostly the delay of a local network, occasionally a longer one.
   return random.Chance(0.97) ? random.Between(absl::Microseconds(100), absl::Milliseconds(2))
                              : random.Between(absl::Milliseconds(2), absl::Milliseconds(300));
 }
@@ -83,8 +83,8 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
   CoordinatorProcess& coordinator = world_.coordinator;
   const uint64_t incarnation = stream->coordinator_incarnation;
   coordinator.RecordContact(incarnation, stream->session);
-  // Neither a message of a stream that the daemon has given up nor a hello, which waits in the queue of events, shows
-  // that the daemon is in contact now.
+  // A message of a stream that the daemon has given up does not show that the daemon is in contact now. Nor does a
+  // hello: the coordinator attaches the host only later, when it takes the hello from its queue of events.
   if (!stream->over_at_daemon && !message.has_hello()) last_contacts_[stream->machine->name()] = world_.engine.now();
   switch (message.kind_case()) {
     case v1::AgentMessage::kHello:
@@ -157,6 +157,7 @@ void Network::EndAtDaemon(const StreamPtr& stream, const absl::Status& status) {
       absl::StrCat(stream->machine->name(), ": its stream ", stream->session.value(), " ends: ", status.ToString()));
   // Messages that were sent before are still on their way, and so is the notification of the end.
   stream->up->Send(Delay(), [this, stream] { EndAtCoordinator(stream); });
+  // The messages that a half-open stream has held back are sometimes delivered after its end.
   if (stream->silent && world_.random.Chance(0.7)) {
     stream->silent = false;
     stream->up->Pump();
@@ -230,7 +231,7 @@ void Network::PumpAll() {
 }
 
 Network::~Network() {
-  // Messages on their way hold their stream.
+  // Undelivered messages own their stream, which owns the channels that hold them: this breaks the cycle.
   for (const StreamPtr& stream : all_streams_) {
     stream->up->Clear();
     stream->down->Clear();

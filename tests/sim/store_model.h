@@ -42,7 +42,8 @@ class StoreModel final : public Store {
   const std::map<std::string, std::string>& durable() const { return durable_; }
 
   bool full = false;
-  std::string lost_key;  // the next value written under this key is lost [a planted bug]
+  // While it is set, values under keys with this prefix are lost when they should become durable [a planted bug].
+  std::string lost_prefix;
 
  private:
   void MakeDurable(size_t commits) {
@@ -50,7 +51,7 @@ class StoreModel final : public Store {
       for (StoreEntry& entry : pending_.front()) {
         if (!entry.value.has_value()) {
           durable_.erase(entry.key);
-        } else if (lost_key.empty() || !absl::StartsWith(entry.key, lost_key)) {
+        } else if (lost_prefix.empty() || !absl::StartsWith(entry.key, lost_prefix)) {
           durable_[entry.key] = *std::move(entry.value);
         }
       }

@@ -33,7 +33,7 @@ World::World(const Scenario& plan, const WorldOptions& options)
       options_(options) {
   for (size_t i = 0; i < plan.hosts.size(); ++i) {
     machines_.push_back(std::make_unique<Machine>(*this, absl::StrCat("w", i), plan.hosts[i]));
-    machines_.back()->SetLossy(plan.loss);
+    machines_.back()->SetPacketLoss(plan.loss);
   }
   storage.DropLocks();
   for (const JobPlan& job : plan.jobs) {
