@@ -28,7 +28,7 @@ Fleet::~Fleet() {
   for (Host& host : hosts_) {
     if (host.daemon != nullptr) host.daemon->HangUp();
   }
-  for (auto& [incarnation, daemon] : former_) daemon->HangUp();
+  for (auto& [incarnation, daemon] : replaced_) daemon->HangUp();
 }
 
 void Fleet::Add(size_t count) {
@@ -110,7 +110,7 @@ void Fleet::Handle(Entry entry) {
     entry.item = agent::Event(agent::AllFound{});
   }
   Host& host = hosts_[entry.host];
-  if (entry.incarnation != 0 && entry.incarnation != host.incarnation) return EndFormer(entry);
+  if (entry.incarnation != 0 && entry.incarnation != host.incarnation) return HandleReplaced(entry);
   if (host.daemon == nullptr) return;  // it has left and has not been replaced yet
   host.daemon->Handle(std::move(entry.item), absl::Now());
   // Closes its connection, too: a thousand open connections of former hosts would distort the measurement.
@@ -122,11 +122,11 @@ void Fleet::Handle(Entry entry) {
   if (next != absl::InfiniteFuture()) timers_.insert({next, entry.host});
 }
 
-void Fleet::EndFormer(const Entry& entry) {
+void Fleet::HandleReplaced(const Entry& entry) {
   const auto* event = std::get_if<agent::Event>(&entry.item);
   if (event == nullptr || !std::holds_alternative<agent::SessionEnded>(*event)) return;
   Reached(Milestone::kStreamEnded, 1);
-  former_.erase(entry.incarnation);
+  replaced_.erase(entry.incarnation);
 }
 
 void Fleet::MakeHost(size_t host) {
@@ -134,7 +134,7 @@ void Fleet::MakeHost(size_t host) {
   Host& at = hosts_[host];
   timers_.erase({at.wake, host});
   at.wake = absl::InfiniteFuture();
-  if (at.daemon != nullptr) former_[at.incarnation] = std::move(at.daemon);
+  if (at.daemon != nullptr) replaced_[at.incarnation] = std::move(at.daemon);
   uint64_t incarnation = at.incarnation = ++last_incarnation_;
   at.daemon = std::make_unique<SimulatedHost>(SimulatedHost::Options{
       .coordinator = coordinator_,

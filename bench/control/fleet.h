@@ -46,7 +46,7 @@ class Fleet {
   // DeadlineExceeded.
   absl::StatusOr<absl::Time> Await(Milestone milestone, uint64_t count, absl::Duration timeout = absl::Seconds(60));
   uint64_t Count(Milestone milestone) const;
-  // Waits for this time, while the hosts run.
+  // Waits for this time; the hosts continue to run.
   void Idle(absl::Duration duration) const;
 
  private:
@@ -70,7 +70,7 @@ class Fleet {
   void MakeHost(size_t host);
   void Run();
   void Handle(Entry entry);
-  void EndFormer(const Entry& entry);
+  void HandleReplaced(const Entry& entry);
   void Reached(Milestone milestone, uint64_t count);
 
   const std::string coordinator_;
@@ -88,7 +88,7 @@ class Fleet {
   // Used only by the event thread.
   uint64_t last_incarnation_ = 0;
   std::vector<Host> hosts_;
-  std::map<uint64_t, std::unique_ptr<SimulatedHost>> former_;  // by incarnation, until their stream has ended
+  std::map<uint64_t, std::unique_ptr<SimulatedHost>> replaced_;  // by incarnation, until its stream has ended
   std::set<std::pair<absl::Time, size_t>> timers_;
   std::thread thread_;
 };

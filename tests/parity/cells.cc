@@ -11,7 +11,7 @@ namespace trainyard {
 namespace {
 
 struct NamedStrategy {
-  const char* name;
+  const char* name;  // "fsdp_kept": parameters stay gathered between forward and backward
   Strategy strategy;
   bool reshard_after_forward;
 };
@@ -21,7 +21,8 @@ constexpr NamedStrategy kStrategies[] = {
     {"hsdp", Strategy::kHsdp, true},
 };
 
-// (property, value) x (property, value), with the first property before the second.
+// Two properties of a cell with their values: property, value, property, value. A property is an index into `values`
+// in PairsOf; the first is the smaller one.
 using Pair = std::array<int, 4>;
 
 std::set<Pair> PairsOf(const Cell& cell) {
