@@ -22,11 +22,16 @@ std::optional<Phase> ParsePhase(absl::string_view name);
 // A phase as a rank reported it. One that this version does not know is kept as text, so that status can show it.
 class ReportedPhase {
  public:
+  ReportedPhase() = default;                                              // none was reported; its name is empty
   ReportedPhase(Phase phase) : known_(phase), name_(PhaseName(phase)) {}  // NOLINT(google-explicit-constructor)
   explicit ReportedPhase(std::string name) : known_(ParsePhase(name)), name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
+  // None: this version does not know it.
+  std::optional<Phase> known() const { return known_; }
   bool operator==(Phase phase) const { return known_ == phase; }
+  bool operator==(const ReportedPhase& other) const { return name_ == other.name_; }
+  bool operator<(const ReportedPhase& other) const { return name_ < other.name_; }
 
  private:
   std::optional<Phase> known_;

@@ -97,10 +97,11 @@ struct JobPublished {
   EventPtr event;
 };
 
-// Events that were dropped because of a limit, so that no watcher receives them. `kind`: "durable", "report" or
-// "cluster".
+enum class DroppedKind { kDurable, kReport, kCluster };
+
+// Events that were dropped because of a limit, so that no watcher receives them.
 struct EventsDropped {
-  const char* kind = "";
+  DroppedKind kind = DroppedKind::kDurable;
   uint64_t count = 0;
 };
 

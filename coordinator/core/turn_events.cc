@@ -69,7 +69,7 @@ void Turn::PublishReport(Job& job, v1::Event event, bool is_new) {
   event.set_generation(job.head().generation());
   auto shared = std::make_shared<const v1::Event>(std::move(event));
   size_t dropped = job.history.AddReport(shared);
-  if (dropped > 0) Emit(EventsDropped{"report", dropped});
+  if (dropped > 0) Emit(EventsDropped{DroppedKind::kReport, dropped});
   jobs_with_events_.insert(job.id);
   if (is_new) Emit(JobPublished{job.id, std::move(shared)});
 }
@@ -83,7 +83,7 @@ void Turn::DropEvents(Job& job, const std::vector<uint64_t>& sequences) {
   }
   job.record.set_events_dropped(job.record.events_dropped() + sequences.size());
   Save(job);
-  Emit(EventsDropped{"durable", sequences.size()});
+  Emit(EventsDropped{DroppedKind::kDurable, sequences.size()});
 }
 
 void Turn::ShrinkEvents(Job& job, size_t goal, size_t min_events, History::Dropped what) {
@@ -170,7 +170,7 @@ void Turn::PublishClusterEvent(v1::Event event) {
   cluster_records_.push_back({EventKey(JobId(), shared->sequence()), shared->SerializeAsString()});
   for (uint64_t dropped : state.cluster.AddDurable(std::move(shared))) {
     cluster_records_.push_back({EventKey(JobId(), dropped), std::nullopt});
-    Emit(EventsDropped{"cluster", 1});
+    Emit(EventsDropped{DroppedKind::kCluster, 1});
   }
 }
 

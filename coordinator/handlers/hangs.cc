@@ -20,14 +20,14 @@ namespace {
 
 constexpr size_t kExaminedBytes = 128;
 
-PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
+PhaseFacts FactsOf(const Job& job, const ReportedPhase& phase) {
   PhaseFacts facts;
-  if (const std::optional<Phase> known = ParsePhase(phase)) {
+  if (const std::optional<Phase> known = phase.known()) {
     auto times = job.phase_times.find(*known);
     if (times != job.phase_times.end()) facts.learned_s = times->second.longest();
   }
   for (const v1::PhaseRecord& record : job.record.phases()) {
-    if (record.phase() != phase) continue;
+    if (record.phase() != phase.name()) continue;
     facts.doublings = record.doublings();
     // An earlier coordinator process learned this duration.
     if (facts.learned_s == 0) facts.learned_s = record.learned_s();
@@ -45,15 +45,15 @@ HangFacts GatherFacts(const Turn& turn, const Job& job) {
     position.host = rank.record.host();
     auto host = turn.state.hosts.find(rank.host());
     position.reachable = host != turn.state.hosts.end() && host->second.reachable && host->second.attached();
-    position.ended = rank.ended() || rank.record.finished() || position.phase == PhaseName(Phase::kEnded);
+    position.ended = rank.ended() || rank.record.finished() || position.phase == Phase::kEnded;
     if (rank.examination.has_value()) {
       if (rank.examination->answer.has_value()) position.examination = &*rank.examination->answer;
       if (!rank.examination->answer.has_value() && turn.now - rank.examination->requested_at < kExaminationWait)
         facts.examining = true;
     }
     // A rank that is ready makes its first step next.
-    const bool ready = position.phase == PhaseName(Phase::kReady);
-    auto [phase, is_new] = facts.phases.try_emplace(ready ? PhaseName(Phase::kFirstStep) : position.phase);
+    const bool ready = position.phase == Phase::kReady;
+    auto [phase, is_new] = facts.phases.try_emplace(ready ? ReportedPhase(Phase::kFirstStep) : position.phase);
     if (is_new) phase->second = FactsOf(job, phase->first);
     facts.ranks.push_back(std::move(position));
   }
@@ -124,9 +124,9 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
                 absl::StrCat(decision.reason, "; the job is left running", why));
     return;
   }
-  if (!decision.phase.empty()) {
+  if (!decision.phase.name().empty()) {
     // If the phase was only slow, its doubled limit prevents a second restart.
-    v1::PhaseRecord& record = PhaseRecordOf(job, decision.phase);
+    v1::PhaseRecord& record = PhaseRecordOf(job, decision.phase.name());
     record.set_doublings(record.doublings() + 1);
     turn.Save(job);
   }
@@ -191,7 +191,7 @@ bool AwaitsStacks(const Job& job) {
 
 void RestartStallTimer(Turn& turn, Job& job) { job.current.hang.since = turn.now; }
 
-absl::Duration LearnedPhaseLimit(const Job& job, absl::string_view phase) {
+absl::Duration LearnedPhaseLimit(const Job& job, const ReportedPhase& phase) {
   PhaseFacts facts = FactsOf(job, phase);
   return facts.learned_s > 0 ? HangLimit(phase, facts) : absl::InfiniteDuration();
 }

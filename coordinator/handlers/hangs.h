@@ -2,7 +2,7 @@
 // and carries out its decision. Used on the core's thread only.
 #pragma once
 
-#include "absl/strings/string_view.h"
+#include "common/phase.h"
 #include "coordinator/core/turn.h"
 
 namespace trainyard {
@@ -21,6 +21,6 @@ bool AwaitsStacks(const Job& job);
 void RestartStallTimer(Turn& turn, Job& job);
 
 // Returns how long a rank may stay in this phase; infinite if the duration of the phase was not learned yet.
-absl::Duration LearnedPhaseLimit(const Job& job, absl::string_view phase);
+absl::Duration LearnedPhaseLimit(const Job& job, const ReportedPhase& phase);
 
 }  // namespace trainyard

@@ -29,7 +29,7 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
   // In `train` the time since the last completed step is compared instead. From a phase without a learned duration
   // nothing can be concluded.
   peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.position.phase_s);
-  peer.phase_limit = rank.phase == Phase::kTrain ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase.name());
+  peer.phase_limit = rank.phase == Phase::kTrain ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase);
   return peer;
 }
 

@@ -56,7 +56,7 @@ void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_a
 }
 
 bool SamePosition(const RankPosition& position, const v1::RankReport& report) {
-  if (position.phase != report.phase() || position.last_step != report.last_step()) return false;
+  if (position.phase.name() != report.phase() || position.last_step != report.last_step()) return false;
   if (static_cast<int>(position.communicators.size()) != std::min<int>(report.communicators_size(), kCommunicators)) {
     return false;
   }
@@ -121,7 +121,7 @@ void RecordPosition(Turn& turn, Job& job, Rank& rank, const v1::RankReport& repo
     position.progress_at = turn.now;
     job.current.hang.progress_at = turn.now;
   }
-  position.phase = CutText(report.phase(), kPhaseBytes);
+  position.phase = ReportedPhase(CutText(report.phase(), kPhaseBytes));
   position.last_step = report.last_step();
   position.communicators.clear();
   for (int i = 0; i < report.communicators_size() && i < static_cast<int>(kCommunicators); ++i) {

@@ -103,6 +103,18 @@ prometheus::Labels With(prometheus::Labels labels, const prometheus::Labels& mor
   return labels;
 }
 
+const char* DroppedKindName(DroppedKind kind) {
+  switch (kind) {
+    case DroppedKind::kDurable:
+      return "durable";
+    case DroppedKind::kReport:
+      return "report";
+    case DroppedKind::kCluster:
+      return "cluster";
+  }
+  return "";
+}
+
 }  // namespace
 
 const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
@@ -132,7 +144,9 @@ CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus
   log_dropped_ = &counters_[kLogDropped.name]->Add({});
   stalled_ = &gauges_[kStalled.name]->Add({});
   counters_[kForgotten.name]->Add({});
-  for (const char* kind : {"durable", "report", "cluster"}) counters_[kEventsDropped.name]->Add({{"kind", kind}});
+  for (DroppedKind kind : {DroppedKind::kDurable, DroppedKind::kReport, DroppedKind::kCluster}) {
+    counters_[kEventsDropped.name]->Add({{"kind", DroppedKindName(kind)}});
+  }
   gauges_[kDurableBytes.name]->Add({});
   step_seconds_ = &histograms_[kStepSeconds.name]->Add({}, kStepBuckets);
   save_seconds_ = &histograms_[kSaveSeconds.name]->Add({}, kStepBuckets);
@@ -196,7 +210,9 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
       save_seconds_->Observe(save->seconds);
     }
   } else if (const auto* dropped = std::get_if<EventsDropped>(&effect)) {
-    counters_[kEventsDropped.name]->Add({{"kind", dropped->kind}}).Increment(static_cast<double>(dropped->count));
+    counters_[kEventsDropped.name]
+        ->Add({{"kind", DroppedKindName(dropped->kind)}})
+        .Increment(static_cast<double>(dropped->count));
   } else if (std::holds_alternative<JobForgotten>(effect)) {
     counters_[kForgotten.name]->Add({}).Increment();
   } else if (const auto* ended = std::get_if<JobEnded>(&effect)) {

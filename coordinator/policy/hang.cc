@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/plural.h"
+#include "coordinator/policy/report_interval.h"
 
 namespace trainyard {
 namespace {
@@ -22,8 +23,6 @@ constexpr absl::Duration kLinkPatience = absl::Seconds(30);
 // A lossy network delivers data late, because TCP doubles its retransmission timeout. Dead connections are reported by
 // the ranks themselves, which detect 15 s of silence.
 constexpr absl::Duration kNetworkPatience = absl::Seconds(30);
-// Slightly longer than the interval between two reports of a rank.
-constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
 constexpr double kSpinningCpuShare = 0.8;
 // On a host with more runnable threads than cores, a spinning process gets only a share of a core, but its state is R.
 constexpr double kSpinningCpuShareCrowded = 0.1;
@@ -31,7 +30,9 @@ constexpr size_t kMaxListed = 3;  // ranks or hosts in a sentence
 constexpr int kMaxStackFrames = 4;
 
 // "ready" in a running group means that the rank has not received `go` yet, or makes its first step.
-std::string PhaseOf(const RankPosition& rank) { return rank.phase == "ready" ? "first_step" : rank.phase; }
+ReportedPhase PhaseOf(const RankPosition& rank) {
+  return rank.phase == Phase::kReady ? ReportedPhase(Phase::kFirstStep) : rank.phase;
+}
 
 bool IsStopped(const RankPosition& rank) { return rank.process_state == "T"; }
 // A user has attached a debugger, so the group must not be restarted.
@@ -105,7 +106,7 @@ class HangAnalysis {
   void FindLimit() {
     limit_ = absl::ZeroDuration();
     for (const RankPosition* rank : alive_) {
-      std::string phase = PhaseOf(*rank);
+      ReportedPhase phase = PhaseOf(*rank);
       auto known = facts_.phases.find(phase);
       PhaseFacts phase_facts = known == facts_.phases.end() ? PhaseFacts() : known->second;
       absl::Duration limit = HangLimit(phase, phase_facts);
@@ -351,9 +352,9 @@ class HangAnalysis {
   }
 
   static std::string DescribePosition(const RankPosition& rank) {
-    if (rank.phase == "evaluate") return absl::StrCat("the evaluation after step ", rank.last_step);
-    if (rank.phase == "save") return absl::StrCat("the save after step ", rank.last_step);
-    if (rank.phase == "leaving") return absl::StrCat("the end after step ", rank.last_step);
+    if (rank.phase == Phase::kEvaluate) return absl::StrCat("the evaluation after step ", rank.last_step);
+    if (rank.phase == Phase::kSave) return absl::StrCat("the save after step ", rank.last_step);
+    if (rank.phase == Phase::kLeaving) return absl::StrCat("the end after step ", rank.last_step);
     return absl::StrCat("step ", rank.last_step + 1);
   }
 
@@ -361,11 +362,11 @@ class HangAnalysis {
     std::string text = absl::StrCat("no progress for ", Seconds(stalled));
     if (stopped_or_silent) return text;
     if (!limit_learned_) {
-      return absl::StrCat(text, ", and no process uses the CPU; the usual duration of ", limit_phase_,
+      return absl::StrCat(text, ", and no process uses the CPU; the usual duration of ", limit_phase_.name(),
                           " is not known yet (limit ", Seconds(limit_), ")");
     }
     return absl::StrCat(text, " (limit ", Seconds(limit_), "; the longest recent ",
-                        limit_phase_ == "train" ? "step" : limit_phase_, " took ",
+                        limit_phase_ == Phase::kTrain ? "step" : limit_phase_.name(), " took ",
                         absl::StrFormat("%.2f s", learned_s_), ")");
   }
 
@@ -374,7 +375,7 @@ class HangAnalysis {
   std::vector<const RankPosition*> alive_;
   absl::Time last_progress_;  // when any rank last made progress; `since` if none has
   absl::Duration limit_;
-  std::string limit_phase_;
+  ReportedPhase limit_phase_;
   bool limit_learned_ = false;
   double learned_s_ = 0;
 };
@@ -393,11 +394,11 @@ void PhaseTimes::Add(uint64_t step, double seconds) {
   for (const auto& [at_step, duration] : times_) longest_ = std::max(longest_, duration);
 }
 
-absl::Duration HangLimit(absl::string_view phase, const PhaseFacts& facts) {
+absl::Duration HangLimit(const ReportedPhase& phase, const PhaseFacts& facts) {
   absl::Duration learned = absl::Seconds(facts.learned_s);
-  absl::Duration limit = facts.learned_s <= 0 ? kUnlearnedLimit
-                         : phase == "train"   ? std::max(kMinLimit, 2 * learned)
-                                              : 3 * learned + kMinLimit;
+  absl::Duration limit = facts.learned_s <= 0     ? kUnlearnedLimit
+                         : phase == Phase::kTrain ? std::max(kMinLimit, 2 * learned)
+                                                  : 3 * learned + kMinLimit;
   return limit * (int64_t{1} << std::min(facts.doublings, kMaxDoublings));
 }
 

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/phase.h"
 #include "trainyard/v1/agent.pb.h"
 
 namespace trainyard {
@@ -47,7 +47,7 @@ struct PhaseFacts {
 };
 
 // How long a group may make no progress while a rank is in this phase.
-absl::Duration HangLimit(absl::string_view phase, const PhaseFacts& facts);
+absl::Duration HangLimit(const ReportedPhase& phase, const PhaseFacts& facts);
 
 // The last reports of one rank and of its daemon.
 struct RankPosition {
@@ -56,7 +56,7 @@ struct RankPosition {
   bool reachable = true;  // whether its host is reachable
   bool ended = false;     // its process has exited or has nothing more to do
 
-  std::string phase;
+  ReportedPhase phase;
   uint64_t last_step = 0;
   double phase_s = 0;
   std::vector<v1::CommunicatorReport> communicators;
@@ -75,7 +75,7 @@ struct HangFacts {
   bool restart = true;     // recovery.on_hang is not `notify`
   bool examining = false;  // daemons were asked to examine ranks, and at least one answer is outstanding
   std::vector<RankPosition> ranks;
-  std::map<std::string, PhaseFacts> phases;
+  std::map<ReportedPhase, PhaseFacts> phases;
 };
 
 struct HangDecision {
@@ -87,7 +87,7 @@ struct HangDecision {
   };
   Act act = Act::kNone;
   std::vector<uint32_t> culprits;  // empty: no rank can be identified
-  std::string phase;               // the phase whose limit was exceeded; empty: the state of a process was sufficient
+  ReportedPhase phase;             // the one whose limit was exceeded; none: the state of a process was sufficient
   bool learned = false;  // based on a learned time or the state of a process, and not on the default limit only
   absl::Time stalled_since = absl::InfiniteFuture();
   std::string reason;  // "rank 1 on w2 is stopped (SIGSTOP, state T) and ..."

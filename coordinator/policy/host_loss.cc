@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/policy/report_interval.h"
 
 namespace trainyard {
 namespace {

@@ -31,9 +31,6 @@ inline constexpr absl::Duration kFormingPatience = absl::Seconds(30);
 // detected within a tick or a report, so the decision is made within one lease plus two steps.
 inline constexpr double kStallShare = 0.8;
 
-// Slightly longer than the interval between two reports of a rank: a report of at most this age is current.
-inline constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
-
 // A rank on a reachable host whose process has not exited.
 struct PeerRank {
   bool reports = false;        // has reported recently, and since its link was last opened

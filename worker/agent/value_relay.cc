@@ -97,16 +97,21 @@ void ValueRelay::Receive(const v1::StoreValues& values) {
           same ? absl::OkStatus()
                : absl::AlreadyExistsError(absl::StrCat("value '", value.name(), "' was already put with other bytes")),
           ended);
-      if (!same) at->second.puts.erase(put);
+      if (!same) ErasePut(at->second, put);
     }
     for (const v1::RefusedValue& refused : values.refused()) {
       auto put = at->second.puts.find(refused.name());
       if (put == at->second.puts.end() || put->second.known) continue;
       EndWaits(put->second, absl::Status(static_cast<absl::StatusCode>(refused.code()), refused.message()), ended);
-      at->second.puts.erase(put);
+      ErasePut(at->second, put);
     }
   }
   CallDone(std::move(ended));
+}
+
+void ValueRelay::ErasePut(Group& group, std::map<std::string, Value>::iterator put) {
+  group.bytes -= put->first.size() + put->second.value.size();
+  group.puts.erase(put);
 }
 
 void ValueRelay::Follow(const GroupId& group) {

@@ -79,6 +79,7 @@ class ValueRelay {
   // `done`, which is called when the coordinator has answered.
   absl::Status PutLocked(const TrainerId& id, const std::string& name, const std::string& value, Done& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void ErasePut(Group& group, std::map<std::string, Value>::iterator put);
   static void EndWaits(Value& value, const absl::Status& status, EndedWaits& ended);
   static void CallDone(EndedWaits ended);
 

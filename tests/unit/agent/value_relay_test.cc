@@ -161,6 +161,26 @@ TEST_F(ValueRelayTest, EndOfTheGroup_EndsItsWaitsAndNoOthers) {
   EXPECT_TRUE(absl::IsAborted(*late));
 }
 
+// Regression: refused values stayed in the count, so that a host that tried often could put nothing more.
+TEST_F(ValueRelayTest, RefusedValues_DoNotCountAgainstTheLimitOfTheHost) {
+  relay_.Attach();
+  const std::string large(limits::kStoreValueBytes - 100, 'x');
+  const size_t tries = limits::kStoreGenerationBytes / large.size() + 2;
+  for (size_t i = 0; i < tries; ++i) {
+    Put("refused", large);
+    v1::StoreValues refusal = ReceivedValues({});
+    refusal.add_refused()->set_name("refused");
+    relay_.Receive(refusal);
+    Put("lost", large);
+    relay_.Receive(ReceivedValues({{"lost", "another host was first"}}));
+  }
+
+  Put("last", large);
+  relay_.Receive(ReceivedValues({{"last", large}}));
+
+  EXPECT_EQ(result_, absl::OkStatus());
+}
+
 TEST_F(ValueRelayTest, ValueOverTheLimit_IsRefusedByTheDaemon) {
   relay_.Attach();
 

@@ -259,7 +259,7 @@ class Harness {
   size_t commit_entries = Store::kEntriesMax;
   bool crashed = false;
   std::vector<JobPublished> published;
-  std::map<std::string, uint64_t> events_dropped;
+  std::map<DroppedKind, uint64_t> events_dropped;
 
   SessionId NewSession() { return SessionId(++sessions_); }
 

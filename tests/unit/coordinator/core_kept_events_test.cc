@@ -31,12 +31,12 @@ TEST(CoreKeptEvents, EventsOfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesA
     }
   }
   EXPECT_EQ(stored, limits::kDurableEvents);
-  EXPECT_GT(one.harness.events_dropped["durable"], 400u);
+  EXPECT_GT(one.harness.events_dropped[DroppedKind::kDurable], 400u);
   EXPECT_EQ(one.harness.WatchFrom(kJob, 0).front()->SerializeAsString(), first);
-  EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped["durable"]);
-  EXPECT_EQ(ListEventsOf(one.harness, kJob).dropped(), one.harness.events_dropped["durable"]);
+  EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped[DroppedKind::kDurable]);
+  EXPECT_EQ(ListEventsOf(one.harness, kJob).dropped(), one.harness.events_dropped[DroppedKind::kDurable]);
   one.RestartCoordinator();
-  EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped["durable"])
+  EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped[DroppedKind::kDurable])
       << "also in the next coordinator";
 }
 
@@ -85,8 +85,8 @@ TEST(CoreKeptEvents, DroppedClusterEvents_AreCounted) {
   for (size_t i = 0; i < limits::kClusterEvents; ++i) {
     harness.Handle(HostDraining{host.session, i % 2 == 0});
   }
-  EXPECT_EQ(ListEventsOf(harness, "").dropped(), harness.events_dropped["cluster"]);
-  EXPECT_GT(harness.events_dropped["cluster"], 0u);
+  EXPECT_EQ(ListEventsOf(harness, "").dropped(), harness.events_dropped[DroppedKind::kCluster]);
+  EXPECT_GT(harness.events_dropped[DroppedKind::kCluster], 0u);
 }
 
 }  // namespace

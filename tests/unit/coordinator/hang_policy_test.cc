@@ -27,7 +27,7 @@ class HangTest : public ::testing::Test {
  protected:
   HangTest() { facts_.since = kStart; }
 
-  RankPosition& Add(const std::string& phase = "train") {
+  RankPosition& Add(Phase phase = Phase::kTrain) {
     RankPosition position;
     position.rank = static_cast<uint32_t>(facts_.ranks.size());
     position.host = absl::StrCat("w", position.rank + 1);
@@ -52,7 +52,7 @@ class HangTest : public ::testing::Test {
     rank.communicators[0].set_last_started(last.empty() ? Op(started) : last);
     return rank.communicators[0];
   }
-  void Learned(const std::string& phase, double seconds, uint32_t doublings = 0) {
+  void Learned(Phase phase, double seconds, uint32_t doublings = 0) {
     facts_.phases[phase] = {.learned_s = seconds, .doublings = doublings};
   }
   // Returns the decision after this time without progress, in which every rank that is not silent has reported.
@@ -76,7 +76,7 @@ TEST_F(HangTest, RankThatHasNotEnteredTheOthersOperation_IsNamed) {
   Wait(facts_.ranks[0], 412, 412);
   SetPosition(facts_.ranks[1], 411);
   Wait(facts_.ranks[2], 412, 412);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   EXPECT_EQ(At(absl::Seconds(2.9)).act, Act::kNone);
   HangDecision early = At(absl::Seconds(3.1));
@@ -86,7 +86,7 @@ TEST_F(HangTest, RankThatHasNotEnteredTheOthersOperation_IsNamed) {
   EXPECT_THAT(early.culprits, ElementsAre(1));
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, ElementsAre(1));
-  EXPECT_EQ(decided.phase, "train");
+  EXPECT_TRUE(decided.phase == Phase::kTrain);
   EXPECT_THAT(decided.reason,
               HasSubstr("rank 1 on w2 makes no progress and has not entered all-reduce 412 (8 x fp64) of "
                         "step 37, in which 2 ranks wait; no progress for 5.1 s (limit 5.0 s"));
@@ -101,7 +101,7 @@ TEST_F(HangTest, Examination_IsReported_ButDoesNotDecide) {
   Wait(facts_.ranks[0], 9, 9);
   SetPosition(facts_.ranks[1], 8);
   facts_.ranks[1].examination = &seen;
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   EXPECT_EQ(At(absl::Seconds(4.9)).act, Act::kExamine);
   EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("rank 1 on w2 is spinning (CPU share 0.99, state R) and has not"));
@@ -123,7 +123,7 @@ TEST_F(HangTest, Decision_WaitsForAnOutstandingExamination) {
   Add();
   Wait(facts_.ranks[0], 9, 9);
   SetPosition(facts_.ranks[1], 8);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
   facts_.examining = true;
 
   EXPECT_EQ(At(absl::Seconds(5.5)).act, Act::kExamine);
@@ -147,7 +147,7 @@ TEST_F(HangTest, StoppedRank_IsNamedAfterThreeSeconds_InAnyPhase) {
     EXPECT_EQ(early.act, Act::kNone) << phase;
     EXPECT_EQ(decided.act, Act::kRestart) << phase;
     EXPECT_THAT(decided.culprits, ElementsAre(1)) << phase;
-    EXPECT_EQ(decided.phase, "");
+    EXPECT_EQ(decided.phase.name(), "");
     EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 is stopped (SIGSTOP, state T) and was not seen to enter "
                                           "all-reduce 412 (8 x fp64) of"));
   }
@@ -159,7 +159,7 @@ TEST_F(HangTest, ProcessUnderADebugger_IsNotStopped) {
   Wait(facts_.ranks[0], 412, 412);
   SetPosition(facts_.ranks[1], 411);
   facts_.ranks[1].process_state = "t";
-  Learned("train", 10);
+  Learned(Phase::kTrain, 10);
 
   EXPECT_EQ(At(absl::Seconds(4)).act, Act::kExamine);
   EXPECT_EQ(At(absl::Seconds(19)).act, Act::kExamine);
@@ -184,7 +184,7 @@ TEST_F(HangTest, TrainerWithAClosedLink_IsNotSilent) {
   Add();
   Wait(facts_.ranks[0], 5, 5);
   SetPosition(facts_.ranks[1], 4);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
   absl::Time now = kStart + absl::Seconds(8);
   facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
   facts_.ranks[1].reported_at = kStart - absl::Seconds(1);
@@ -204,7 +204,7 @@ TEST_F(HangTest, LateMessages_ProveNoStall) {
   Add();
   SetPosition(facts_.ranks[0], 4);
   SetPosition(facts_.ranks[1], 4);
-  Learned("train", 2);
+  Learned(Phase::kTrain, 2);
   const absl::Time last_report = kStart + absl::Seconds(2);
   for (RankPosition& rank : facts_.ranks) rank.reported_at = rank.seen_at = last_report;
 
@@ -238,32 +238,32 @@ TEST_F(HangTest, RanksThatHaveNotReportedToARestartedCoordinator_GetTheSameTime)
 
 TEST_F(HangTest, SlowPhases_RaiseNoAlarmWithinTheirUsualTime) {
   struct Case {
-    const char* phase;
+    Phase phase;
     double learned_s;
     absl::Duration quiet;
   };
-  for (const Case& c : {Case{"evaluate", 20, absl::Seconds(64)}, Case{"save", 60, absl::Seconds(184)},
-                        Case{"first_step", 30, absl::Seconds(94)}, Case{"train", 10, absl::Seconds(19)}}) {
+  for (const Case& c : {Case{Phase::kEvaluate, 20, absl::Seconds(64)}, Case{Phase::kSave, 60, absl::Seconds(184)},
+                        Case{Phase::kFirstStep, 30, absl::Seconds(94)}, Case{Phase::kTrain, 10, absl::Seconds(19)}}) {
     facts_.ranks.clear();
     facts_.phases.clear();
     Add(c.phase);
     Add();
     SetPosition(facts_.ranks[0], 4);
     Wait(facts_.ranks[1], 5, 5);
-    Learned("train", 0.1);
+    Learned(Phase::kTrain, 0.1);
     Learned(c.phase, c.learned_s);
 
-    EXPECT_EQ(At(c.quiet).act, Act::kExamine) << c.phase;
-    EXPECT_EQ(At(c.quiet + absl::Seconds(2)).act, Act::kRestart) << c.phase;
+    EXPECT_EQ(At(c.quiet).act, Act::kExamine) << PhaseName(c.phase);
+    EXPECT_EQ(At(c.quiet + absl::Seconds(2)).act, Act::kRestart) << PhaseName(c.phase);
   }
 }
 
 TEST_F(HangTest, StallInAPhaseOfUnknownLength_IsOnlyReported_AndNotWhileTheProcessUsesTheCpu) {
-  Add("save");
-  Add("save");
+  Add(Phase::kSave);
+  Add(Phase::kSave);
   SetPosition(facts_.ranks[0], 4);
   Wait(facts_.ranks[1], 5, 5);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   EXPECT_EQ(At(absl::Seconds(119)).act, Act::kExamine);
   HangDecision decided = At(absl::Seconds(120));
@@ -281,7 +281,7 @@ TEST_F(HangTest, CpuUse_IsNoProgress_WhenPhaseTimesAreKnown) {
   Add();
   Wait(facts_.ranks[0], 5, 5);
   SetPosition(facts_.ranks[1], 4);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
   facts_.ranks[1].busy_at = kStart + absl::Seconds(6);
 
   EXPECT_EQ(At(absl::Seconds(6)).act, Act::kRestart);
@@ -299,12 +299,12 @@ TEST_F(HangTest, OnHangNotify_OnlyNotifies) {
 }
 
 TEST_F(HangTest, RestartAfterAHang_DoublesTheLimit) {
-  EXPECT_EQ(HangLimit("train", {.learned_s = 0.1}), absl::Seconds(5));
-  EXPECT_EQ(HangLimit("train", {.learned_s = 0.1, .doublings = 1}), absl::Seconds(10));
-  EXPECT_EQ(HangLimit("train", {.learned_s = 4}), absl::Seconds(8));
-  EXPECT_EQ(HangLimit("save", {.learned_s = 4, .doublings = 2}), absl::Seconds(68));
-  EXPECT_EQ(HangLimit("save", {}), absl::Seconds(120));
-  EXPECT_EQ(HangLimit("train", {.learned_s = 0.1, .doublings = 1000}), absl::Seconds(5 * 64));
+  EXPECT_EQ(HangLimit(Phase::kTrain, {.learned_s = 0.1}), absl::Seconds(5));
+  EXPECT_EQ(HangLimit(Phase::kTrain, {.learned_s = 0.1, .doublings = 1}), absl::Seconds(10));
+  EXPECT_EQ(HangLimit(Phase::kTrain, {.learned_s = 4}), absl::Seconds(8));
+  EXPECT_EQ(HangLimit(Phase::kSave, {.learned_s = 4, .doublings = 2}), absl::Seconds(68));
+  EXPECT_EQ(HangLimit(Phase::kSave, {}), absl::Seconds(120));
+  EXPECT_EQ(HangLimit(Phase::kTrain, {.learned_s = 0.1, .doublings = 1000}), absl::Seconds(5 * 64));
 }
 
 TEST_F(HangTest, SkippedCollective_NamesTheRankThatStartedFewer) {
@@ -312,7 +312,7 @@ TEST_F(HangTest, SkippedCollective_NamesTheRankThatStartedFewer) {
   Wait(facts_.ranks[0], 411, 414);
   Wait(facts_.ranks[1], 411, 413);  // its operation with that number follows the one that it skipped
   Wait(facts_.ranks[2], 411, 414);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   HangDecision decided = At(absl::Seconds(6));
 
@@ -327,7 +327,7 @@ TEST_F(HangTest, RankInAnOperationThatOthersCompleted_IsNotBlamed_AndTheNetworkG
   for (int i = 0; i < 2; ++i) Add();
   Wait(facts_.ranks[0], 61, 61);
   Wait(facts_.ranks[1], 59, 60);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   EXPECT_EQ(At(absl::Seconds(29)).act, Act::kExamine);
   HangDecision decided = At(absl::Seconds(31));
@@ -344,7 +344,7 @@ TEST_F(HangTest, OperationsStartedAhead_AreNotSkippedOnes) {
   Add();
   Wait(facts_.ranks[0], 10, 12);
   SetPosition(facts_.ranks[1], 10);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
 }
@@ -354,7 +354,7 @@ TEST_F(HangTest, MismatchedOperation_BlamesTheMinority_AndRank0IsRightInATie) {
   Wait(facts_.ranks[0], 412, 412, Op(412, "4096 x fp32"));
   Wait(facts_.ranks[1], 412, 412);
   Wait(facts_.ranks[2], 412, 412);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(0));
 
@@ -384,7 +384,7 @@ TEST_F(HangTest, SeveralGroups_NameTheRankAtTheEndOfTheChain) {
   position(ranks[3], "world", 4, false);
   position(ranks[3], "shard of ranks 2-3", 79, false);
   position(ranks[3], "replicate of ranks 1-3 by 2", 9, true);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   HangDecision decided = At(absl::Seconds(6));
 
@@ -396,7 +396,7 @@ TEST_F(HangTest, RankInADebugger_IsNamed_ButNotRestarted) {
   Wait(Add(), 412, 412);
   Add().process_state = "t";
   facts_.ranks[1].silent = true;
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   HangDecision decided = At(absl::Seconds(6));
 
@@ -406,7 +406,7 @@ TEST_F(HangTest, RankInADebugger_IsNamed_ButNotRestarted) {
 
 TEST_F(HangTest, AllRanksInTheSameOperation_BlamesTheNetwork_AndNoRank) {
   for (int i = 0; i < 2; ++i) Wait(Add(), 412, 412);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   EXPECT_EQ(At(absl::Seconds(29)).act, Act::kExamine) << "a lossy network may still deliver the data";
   HangDecision decided = At(absl::Seconds(31));
@@ -419,7 +419,7 @@ TEST_F(HangTest, AllRanksInTheSameOperation_BlamesTheNetwork_AndNoRank) {
 
 TEST_F(HangTest, WorldOfOne_NamesItsOnlyRank) {
   SetPosition(Add(), 0);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   HangDecision decided = At(absl::Seconds(6));
 
@@ -429,7 +429,7 @@ TEST_F(HangTest, WorldOfOne_NamesItsOnlyRank) {
 
 TEST_F(HangTest, NoWaitingRank_NamesAllRanks) {
   for (int i = 0; i < 2; ++i) SetPosition(Add(), 7);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   HangDecision decided = At(absl::Seconds(6));
 
@@ -440,7 +440,7 @@ TEST_F(HangTest, NoWaitingRank_NamesAllRanks) {
 TEST_F(HangTest, UnreachableHost_IsLeftToHostLoss_UnlessTheCulpritIsCertain) {
   for (int i = 0; i < 3; ++i) Wait(Add(), 412, 412);
   facts_.ranks[2].reachable = false;
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
 
   EXPECT_EQ(At(absl::Seconds(60)).act, Act::kNone);
 
@@ -454,7 +454,7 @@ TEST_F(HangTest, TimeWithoutProgress_CountsFromALaterStart) {
   Add();
   Wait(facts_.ranks[0], 5, 5);
   SetPosition(facts_.ranks[1], 4);
-  Learned("train", 0.1);
+  Learned(Phase::kTrain, 0.1);
   facts_.since = kStart + absl::Seconds(10);
 
   EXPECT_EQ(At(absl::Seconds(12.9)).act, Act::kNone);
@@ -463,10 +463,10 @@ TEST_F(HangTest, TimeWithoutProgress_CountsFromALaterStart) {
 }
 
 TEST_F(HangTest, EndedRank_BlocksNoRank) {
-  Add("save");
-  Add("ended").ended = true;
+  Add(Phase::kSave);
+  Add(Phase::kEnded).ended = true;
   SetPosition(facts_.ranks[0], 4);
-  Learned("save", 1);
+  Learned(Phase::kSave, 1);
 
   HangDecision decided = At(absl::Seconds(20));
 
