@@ -133,7 +133,7 @@ TEST_F(HangTest, Decision_WaitsForAnOutstandingExamination) {
 }
 
 TEST_F(HangTest, StoppedRank_IsNamedAfterThreeSeconds_InAnyPhase) {
-  for (const char* phase : {"train", "evaluate", "save", "first_step", "ready"}) {
+  for (Phase phase : {Phase::kTrain, Phase::kEvaluate, Phase::kSave, Phase::kFirstStep, Phase::kReady}) {
     facts_.ranks.clear();
     Add(phase);
     Add(phase);
@@ -144,9 +144,9 @@ TEST_F(HangTest, StoppedRank_IsNamedAfterThreeSeconds_InAnyPhase) {
     HangDecision early = At(absl::Seconds(2.9));
     HangDecision decided = At(absl::Seconds(3));
 
-    EXPECT_EQ(early.act, Act::kNone) << phase;
-    EXPECT_EQ(decided.act, Act::kRestart) << phase;
-    EXPECT_THAT(decided.culprits, ElementsAre(1)) << phase;
+    EXPECT_EQ(early.act, Act::kNone) << PhaseName(phase);
+    EXPECT_EQ(decided.act, Act::kRestart) << PhaseName(phase);
+    EXPECT_THAT(decided.culprits, ElementsAre(1)) << PhaseName(phase);
     EXPECT_EQ(decided.phase.name(), "");
     EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 is stopped (SIGSTOP, state T) and was not seen to enter "
                                           "all-reduce 412 (8 x fp64) of"));

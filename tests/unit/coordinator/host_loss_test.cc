@@ -6,6 +6,8 @@
 
 #include <vector>
 
+#include "coordinator/policy/report_interval.h"
+
 namespace trainyard {
 namespace {
 

@@ -63,7 +63,7 @@ TEST_F(StrategiesTest, FailedSave_IsReportedAndTrainingContinues) {
   for (const char* strategy : {"fsdp", "zero1"}) {
     FullDisk no_space(0), some_space(3000);
     for (FullDisk* disk : {&no_space, &some_space}) {
-      StartOrder order = Order(absl::StrCat(strategy, disk == &no_folder), {strategy, 2}, 4);
+      StartOrder order = Order(absl::StrCat(strategy, disk == &no_space), {strategy, 2}, 4);
       order.config.checkpoint_every = 2;
       order.config.checkpoint_last_save_retry_s = 0;
 
