@@ -147,7 +147,7 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   if (failed.withdrawn()) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kInfo,
                 absl::StrCat("the complete checkpoint of step ", failed.step(),
-                             " was removed because there is a newer one before it was renamed"));
+                             " was removed before it was renamed, because there is a newer one"));
     return;
   }
   turn.Emit(SaveCounted{.failed = true, .seconds = 0});

@@ -199,7 +199,7 @@ TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
     one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
     one.RestartCoordinator();  // removing a grant publishes no desired state by itself
     EXPECT_THAT(one.Grants(), ::testing::ElementsAre("6.g1 b"));
-    EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr(withdrawn ? "step 4 was removed for a newer one"
+    EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr(withdrawn ? "step 4 was removed before it was renamed"
                                                                           : "could not save step 4: Input/output")));
     one.host.SaveFails(Key(kJob, 1, 1), 6);
     EXPECT_THAT(one.Grants(), ::testing::ElementsAre("6.g1 b")) << "only rank 0 knows the state of the whole save";

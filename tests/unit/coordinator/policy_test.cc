@@ -83,7 +83,7 @@ TEST(Recovery, Exits_AreClassified) {
       {v1::TrainerExited::CAUSE_EXIT, 0, false, true, "rank 1 on w1 exited with code 0 before all its steps were made"},
       {v1::TrainerExited::CAUSE_EXIT, 1, false, true, "rank 1 on w1 exited with code 1"},
       {v1::TrainerExited::CAUSE_EXIT, 2, false, true, "rank 1 on w1 refused the job (exit code 2)"},
-      {v1::TrainerExited::CAUSE_EXIT, 3, false, true, "rank 1 on w1 left: its group was aborted"},
+      {v1::TrainerExited::CAUSE_EXIT, 3, false, true, "rank 1 on w1 exited because its group was aborted"},
       {v1::TrainerExited::CAUSE_EXIT, 127, false, true, "rank 1 on w1 could not be run (exit code 127)"},
       {v1::TrainerExited::CAUSE_SIGNAL, 9, false, true, "rank 1 on w1 was killed by signal 9 (SIGKILL)"},
       {v1::TrainerExited::CAUSE_SIGNAL, 11, true, true, "rank 1 on w1 was killed by signal 11 (SIGSEGV)"},

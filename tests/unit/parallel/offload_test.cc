@@ -130,10 +130,8 @@ TEST(HostMemory, MustSufficeForAllRanksOfAHost) {
   const absl::Status refused = CheckHostMemory(5 * gib, 2, 8 * gib);
 
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(
-      std::string(refused.message()),
-      HasSubstr(
-          "needs 10.00 GiB of host memory on this host (5.00 GiB for each of 2 ranks of this host), and 8.00 GiB"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("needs 10.00 GiB of host memory on this host (5.00 GiB for "
+                                                        "each of 2 ranks of this host), but only 8.00 GiB"));
 }
 
 TEST(HostMemory, IsReadFromTheKernel) {

@@ -147,8 +147,8 @@ TEST(MetricsTest, PathThatIsNotAFile_IsRefusedImmediately) {
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   ASSERT_TRUE(MakeFolders(in_place).ok());
 
-  EXPECT_THAT(std::string(MetricsFile::Open(fifo, 1).status().message()), HasSubstr("is a FIFO, where a file"));
-  EXPECT_THAT(std::string(MetricsFile::Open(in_place, 1).status().message()), HasSubstr("is a folder, where a file"));
+  EXPECT_THAT(std::string(MetricsFile::Open(fifo, 1).status().message()), HasSubstr("is a FIFO, but a file"));
+  EXPECT_THAT(std::string(MetricsFile::Open(in_place, 1).status().message()), HasSubstr("is a folder, but a file"));
   EXPECT_THAT(std::string(MetricsFile::Open("/dev/null", 1).status().message()), HasSubstr("is a device"));
 }
 
