@@ -1,9 +1,6 @@
 // config.json and generation_config.json of a model folder, as the Python library transformers writes and reads them.
 // Pure: reading and writing the files is checkpoint/hugging_face_folder.h.
-//
-// GPT-2 is trained here with GELU in its tanh form (gelu_new), an inner width of 4 x width, layer norms with epsilon
-// 1e-5, attention scaled by the head's size alone, and the head tied to the token embedding. A config.json with other
-// settings is rejected.
+// Which settings a family supports: gpt2_config.h, llama_config.h.
 #pragma once
 
 #include <string>

@@ -1,6 +1,8 @@
 #include "models/model_description.h"
 
+#include "absl/strings/str_cat.h"
 #include "models/gpt2_description.h"
+#include "models/llama_description.h"
 
 namespace trainyard {
 
@@ -11,10 +13,18 @@ std::vector<ParameterDescription> ModelDescription::ParametersInExportOrder() co
   return ordered;
 }
 
+std::string HuggingFaceName(const ModelDescription& model, const std::string& name) {
+  return name == model.hugging_face.head ? name : absl::StrCat(model.hugging_face.prefix, name);
+}
+
 ModelDescription DescribeModel(const ModelSizes& sizes) {
   switch (sizes.family) {
     case ModelFamily::kGpt2:
       return DescribeGpt2(sizes);
+    case ModelFamily::kLlama:
+    case ModelFamily::kMistral:
+    case ModelFamily::kQwen2:
+      return DescribeLlama(sizes);
   }
   return {};
 }
@@ -23,6 +33,10 @@ uint64_t CountParameters(const ModelSizes& sizes) {
   switch (sizes.family) {
     case ModelFamily::kGpt2:
       return CountGpt2Parameters(sizes);
+    case ModelFamily::kLlama:
+    case ModelFamily::kMistral:
+    case ModelFamily::kQwen2:
+      return CountLlamaParameters(sizes);
   }
   return 0;
 }

@@ -44,7 +44,7 @@ struct UnitDescription {
 struct HuggingFaceNames {
   std::string prefix;                // of every name but the head's; some files leave it out
   std::string embedding;             // without the prefix
-  std::string head;                  // must equal the embedding if a file has it
+  std::string head;                  // if it is tied and a file has it, it must equal the embedding
   std::vector<std::string> ignored;  // globs of names, without the prefix, of tensors that are not weights
 };
 
@@ -58,6 +58,9 @@ struct ModelDescription {
 
   std::vector<ParameterDescription> ParametersInExportOrder() const;
 };
+
+// The name that a parameter has in files of transformers.
+std::string HuggingFaceName(const ModelDescription& model, const std::string& name);
 
 // REQUIRES: CheckSizes(sizes).
 ModelDescription DescribeModel(const ModelSizes& sizes);

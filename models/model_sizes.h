@@ -10,10 +10,29 @@
 
 namespace trainyard {
 
-enum class ModelFamily { kGpt2 };
+// Llama, Mistral and Qwen2 are one computation with different settings (llama_description.h).
+enum class ModelFamily { kGpt2, kLlama, kMistral, kQwen2 };
 
-// The name that job files and messages use: "gpt2".
+// The name that job files, messages and `model_type` of config.json use: "gpt2".
 absl::string_view FamilyName(ModelFamily family);
+
+bool IsLlamaGraph(ModelFamily family);
+
+// The rotary position embedding (arXiv:2104.09864) of the Llama graph, and how its frequencies are scaled for contexts
+// that are longer than those the model was first trained with.
+struct Rope {
+  enum class Scaling { kNone, kLinear, kLlama3 };
+  double theta = 10000;
+  Scaling scaling = Scaling::kNone;
+  double factor = 1;                 // of kLinear and kLlama3: positions are divided by it
+  double low_frequency_factor = 1;   // of kLlama3
+  double high_frequency_factor = 4;  // of kLlama3
+  int64_t original_context = 0;      // of kLlama3
+  bool operator==(const Rope&) const = default;
+};
+
+// Which projections of attention have biases.
+enum class AttentionBias { kNone, kQkv, kAll };
 
 struct ModelSizes {
   ModelFamily family = ModelFamily::kGpt2;
@@ -22,11 +41,28 @@ struct ModelSizes {
   int64_t width = 0;
   int64_t context = 0;
   int64_t vocabulary = 256;
-  double dropout = 0;  // a probability: after the embedding, in attention, and after both projections
+  double dropout = 0;  // GPT-2: after the embedding, in attention, after both projections
+
+  // The Llama graph only; GPT-2 has the defaults.
+  int64_t kv_heads = 0;    // heads of keys and values; must divide heads
+  int64_t head_width = 0;  // even; heads x head_width may differ from width
+  int64_t inner = 0;       // width inside the perceptron
+  double norm_eps = 0;     // of the RMS norms
+  bool tied = true;        // the head's matrix is the token embedding
+  AttentionBias attention_bias = AttentionBias::kNone;
+  bool mlp_bias = false;
+  int64_t window = 0;  // the largest number of tokens that a token attends to, at least context; 0: no limit
+  Rope rope = {};
+
   bool operator==(const ModelSizes&) const = default;
 };
 
-// Fails with InvalidArgument if a size is not positive, heads does not divide width, or dropout is not in [0, 1).
+// The sizes that a Llama, Mistral or Qwen2 model has unless its job file says otherwise, completed from layers, heads,
+// width, context and vocabulary, and from those of the other fields that are not 0. REQUIRES: heads >= 1.
+ModelSizes CompleteLlamaSizes(ModelSizes sizes);
+
+// Fails with InvalidArgument, which lists every problem: a size that is not positive, heads that cannot be divided as
+// the family requires, a fraction or factor out of range.
 absl::Status CheckSizes(const ModelSizes& sizes);
 
 // "a GPT-2 of 2 layers, width 4, context 8, vocabulary 256", for messages.

@@ -10,6 +10,10 @@ absl::StatusOr<std::unique_ptr<Model>> NewModel(const ModelSizes& sizes, uint64_
   switch (sizes.family) {
     case ModelFamily::kGpt2:
       return NewGpt2(sizes, seed, type, backed);
+    case ModelFamily::kLlama:
+    case ModelFamily::kMistral:
+    case ModelFamily::kQwen2:
+      break;
   }
   return absl::UnimplementedError(absl::StrCat("the engine has no model of family ", FamilyName(sizes.family)));
 }

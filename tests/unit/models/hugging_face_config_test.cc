@@ -43,13 +43,87 @@ TEST(HuggingFaceConfig, MissingDropoutIsTheDefaultOfTheLibrary) {
 }
 
 TEST(HuggingFaceConfig, EverySettingThatCannotBeTrainedIsRefused) {
-  EXPECT_THAT(Refusal("model_type", "bloom"), AllOf(HasSubstr("x/config.json"), HasSubstr("expected \"gpt2\"")));
+  EXPECT_THAT(Refusal("model_type", "bloom"),
+              AllOf(HasSubstr("x/config.json"),
+                    HasSubstr("expected one of \"gpt2\", \"llama\", \"mistral\", \"qwen2\", found \"bloom\"")));
   EXPECT_THAT(Refusal("tie_word_embeddings", false), HasSubstr("tie_word_embeddings: expected true, found false"));
   EXPECT_THAT(Refusal("n_inner", 99), HasSubstr("n_inner: expected 16, found 99"));
-  EXPECT_THAT(Refusal("n_layer", "two"), HasSubstr("n_layer: expected a positive number, found \"two\""));
+  EXPECT_THAT(Refusal("n_layer", "two"), HasSubstr("n_layer: expected a positive whole number, found \"two\""));
   EXPECT_THAT(Refusal("n_head", 3), HasSubstr("n_head 3 does not divide n_embd 4"));
   EXPECT_THAT(Refusal("resid_pdrop", 1), HasSubstr("resid_pdrop"));
   EXPECT_THAT(std::string(ParseHuggingFaceConfig("[1", "x").status().message()), HasSubstr("x is not a JSON object"));
+}
+
+constexpr char kLlama31[] = R"({"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32,
+  "num_key_value_heads": 8, "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 131072,
+  "vocab_size": 128256, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "hidden_act": "silu", "pretraining_tp": 1,
+  "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"}})";
+
+TEST(LlamaConfig, ReadsTheFilesOfTransformers4) {
+  auto sizes = ParseHuggingFaceConfig(kLlama31, "config.json");
+
+  ASSERT_TRUE(sizes.ok()) << sizes.status();
+  EXPECT_EQ(sizes->head_width, 128);
+  EXPECT_EQ(sizes->kv_heads, 8);
+  EXPECT_FALSE(sizes->tied);
+  EXPECT_EQ(sizes->rope, (Rope{.theta = 500000,
+                               .scaling = Rope::Scaling::kLlama3,
+                               .factor = 8,
+                               .low_frequency_factor = 1,
+                               .high_frequency_factor = 4,
+                               .original_context = 8192}));
+}
+
+TEST(LlamaConfig, RoundTrips_ForEachFamily) {
+  for (ModelFamily family : {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2}) {
+    for (Rope::Scaling scaling : {Rope::Scaling::kNone, Rope::Scaling::kLinear}) {
+      ModelSizes sizes = CompleteLlamaSizes({.family = family,
+                                             .layers = 2,
+                                             .heads = 4,
+                                             .width = 16,
+                                             .context = 64,
+                                             .kv_heads = 2,
+                                             .tied = scaling != Rope::Scaling::kNone});
+      sizes.rope = {.theta = 1e6, .scaling = scaling, .factor = scaling == Rope::Scaling::kNone ? 1.0 : 2.0};
+      if (family == ModelFamily::kQwen2) sizes.attention_bias = AttentionBias::kQkv;
+      if (family == ModelFamily::kMistral) sizes.window = 64;
+
+      auto parsed = ParseHuggingFaceConfig(HuggingFaceConfig(sizes, "BF16"), "config.json");
+
+      ASSERT_TRUE(parsed.ok()) << parsed.status();
+      EXPECT_EQ(*parsed, sizes) << FamilyName(family);
+    }
+  }
+}
+
+TEST(LlamaConfig, ShortWindow_LimitsTheContext) {
+  auto sizes = ParseHuggingFaceConfig(R"({"model_type": "mistral", "num_hidden_layers": 1, "num_attention_heads": 8,
+    "hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 131072, "vocab_size": 99})",
+                                      "config.json");
+
+  ASSERT_TRUE(sizes.ok()) << sizes.status();
+  EXPECT_EQ(sizes->window, 4096);
+  EXPECT_EQ(sizes->context, 4096);
+}
+
+TEST(LlamaConfig, EverySettingThatCannotBeTrainedIsRefused) {
+  const auto refusal = [](const char* key, const nlohmann::json& value) {
+    nlohmann::json config = nlohmann::json::parse(kLlama31);
+    config[key] = value;
+    return std::string(ParseHuggingFaceConfig(config.dump(), "x/config.json").status().message());
+  };
+  EXPECT_THAT(refusal("hidden_act", "gelu"), HasSubstr("hidden_act: expected \"silu\", found \"gelu\""));
+  EXPECT_THAT(refusal("num_key_value_heads", 5), HasSubstr("kv_heads must divide heads: 32 / 5 leaves 2"));
+  EXPECT_THAT(refusal("rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}),
+              HasSubstr("rope_scaling.rope_type: expected \"default\", \"linear\" or \"llama3\", found \"yarn\""));
+  EXPECT_THAT(refusal("rope_scaling", {{"type", "linear"}, {"factor", "x"}}), HasSubstr("rope_scaling.factor"));
+  EXPECT_THAT(refusal("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}),
+              HasSubstr("rope_scaling.original_max_position_embeddings"));
+  EXPECT_THAT(refusal("attention_dropout", 0.1), HasSubstr("attention_dropout: expected 0.0, found 0.1"));
+  EXPECT_THAT(refusal("head_dim", 7), HasSubstr("head_width must be even"));
+  EXPECT_THAT(refusal("tie_word_embeddings", 1), HasSubstr("tie_word_embeddings: expected true or false, found 1"));
+  EXPECT_THAT(refusal("quantization_config", {{"bits", 4}}), HasSubstr("quantization_config"));
 }
 
 }  // namespace

@@ -17,6 +17,16 @@ using Kind = InitialValue::Kind;
 
 constexpr ModelSizes kSmall = {.layers = 2, .heads = 2, .width = 4, .context = 8, .vocabulary = 32};
 
+const ModelSizes kSmallLlama = CompleteLlamaSizes({.family = ModelFamily::kLlama,
+                                                   .layers = 2,
+                                                   .heads = 4,
+                                                   .width = 16,
+                                                   .context = 8,
+                                                   .kv_heads = 2,
+                                                   .tied = false,
+                                                   .attention_bias = AttentionBias::kAll,
+                                                   .mlp_bias = true});
+
 // Formats a parameter as "name [shape] initial", with 0 for zeros, 1 for ones and ~ for random numbers.
 std::string Text(const ParameterDescription& parameter) {
   std::string text = parameter.name + " [";
@@ -68,8 +78,55 @@ TEST(Gpt2Description, ExportOrderHasTheLastNormLast) {
   EXPECT_EQ(sorted, all);
 }
 
+// Checkpoints, seeds and exported files depend on every line.
+TEST(LlamaDescription, ParametersAreNumberedAsInEveryRelease) {
+  ModelSizes sizes = CompleteLlamaSizes({.family = ModelFamily::kQwen2,
+                                         .layers = 1,
+                                         .heads = 4,
+                                         .width = 8,
+                                         .context = 8,
+                                         .vocabulary = 32,
+                                         .kv_heads = 2,
+                                         .inner = 12,
+                                         .tied = false,
+                                         .attention_bias = AttentionBias::kQkv});
+  sizes.head_width = 6;  // heads x head_width is not width
+
+  const ModelDescription model = DescribeModel(sizes);
+
+  EXPECT_THAT(Texts(model.parameters),
+              ElementsAre("embed_tokens.weight [32 8] ~", "norm.weight [8] 1", "lm_head.weight [32 8] ~",
+                          "layers.0.input_layernorm.weight [8] 1", "layers.0.self_attn.q_proj.weight [24 8] ~",
+                          "layers.0.self_attn.q_proj.bias [24] 0", "layers.0.self_attn.k_proj.weight [12 8] ~",
+                          "layers.0.self_attn.k_proj.bias [12] 0", "layers.0.self_attn.v_proj.weight [12 8] ~",
+                          "layers.0.self_attn.v_proj.bias [12] 0", "layers.0.self_attn.o_proj.weight [8 24] ~",
+                          "layers.0.post_attention_layernorm.weight [8] 1", "layers.0.mlp.gate_proj.weight [12 8] ~",
+                          "layers.0.mlp.up_proj.weight [12 8] ~", "layers.0.mlp.down_proj.weight [8 12] ~"));
+  EXPECT_THAT(model.units, ElementsAre(UnitDescription{"root", 0, 3}, UnitDescription{"layers.0", 3, 12}));
+  EXPECT_EQ(HuggingFaceName(model, "norm.weight"), "model.norm.weight");
+  EXPECT_EQ(HuggingFaceName(model, "lm_head.weight"), "lm_head.weight");
+}
+
+TEST(LlamaDescription, ExportOrderHasTheLastNormAndTheHeadLast) {
+  const ModelDescription model = DescribeModel(kSmallLlama);
+
+  const std::vector<ParameterDescription> ordered = model.ParametersInExportOrder();
+
+  EXPECT_EQ(ordered[0].name, "embed_tokens.weight");
+  EXPECT_EQ(ordered[1].name, "layers.0.input_layernorm.weight");
+  EXPECT_EQ(ordered[ordered.size() - 2].name, "norm.weight");
+  EXPECT_EQ(ordered.back().name, "lm_head.weight");
+  std::vector<int> sorted = model.export_order, all(model.parameters.size());
+  std::sort(sorted.begin(), sorted.end());
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(sorted, all);
+}
+
 TEST(CountParameters, EqualsTheSumOverTheDescription) {
-  std::vector<ModelSizes> cases = {kSmall};
+  ModelSizes tied = kSmallLlama;
+  tied.tied = true;
+  tied.attention_bias = AttentionBias::kQkv;
+  std::vector<ModelSizes> cases = {kSmall, kSmallLlama, tied};
   for (const ModelPreset& preset : ModelPresets()) cases.push_back(preset.sizes);
   for (const ModelSizes& sizes : cases) {
     uint64_t sum = 0;

@@ -1,0 +1,164 @@
+#include "models/llama_config.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The values that transformers uses for keys that a file leaves out.
+constexpr double kTheta = 10000;
+constexpr double kRmsEpsilon = 1e-6;
+
+Json RopeJson(const Rope& rope) {
+  switch (rope.scaling) {
+    case Rope::Scaling::kNone:
+      break;
+    case Rope::Scaling::kLinear:
+      return {{"rope_type", "linear"}, {"factor", rope.factor}};
+    case Rope::Scaling::kLlama3:
+      return {{"rope_type", "llama3"},
+              {"factor", rope.factor},
+              {"low_freq_factor", rope.low_frequency_factor},
+              {"high_freq_factor", rope.high_frequency_factor},
+              {"original_max_position_embeddings", rope.original_context}};
+  }
+  return nullptr;
+}
+
+// The scaling, from `rope_parameters` or `rope_scaling`. Old files call the kind "type".
+void ReadScaling(ConfigReader& reader, Rope& rope) {
+  const char* kind_key = reader.Has("rope_type") ? "rope_type" : "type";
+  if (!reader.Has(kind_key) || reader.json().at(kind_key) == "default") return;
+  const nlohmann::json& kind = reader.json().at(kind_key);
+  if (kind != "linear" && kind != "llama3") {
+    reader.AddProblem(kind_key, "\"default\", \"linear\" or \"llama3\"");
+    return;
+  }
+  rope.factor = reader.ReadPositive("factor", 0);
+  if (rope.factor < 1) reader.AddProblem("factor", "a number of at least 1");
+  rope.scaling = kind == "linear" ? Rope::Scaling::kLinear : Rope::Scaling::kLlama3;
+  if (rope.scaling == Rope::Scaling::kLinear) return;
+  rope.low_frequency_factor = reader.ReadPositive("low_freq_factor", 0);
+  rope.high_frequency_factor = reader.ReadPositive("high_freq_factor", 0);
+  rope.original_context = reader.ReadSize("original_max_position_embeddings");
+  if (!(rope.low_frequency_factor > 0 && rope.low_frequency_factor < rope.high_frequency_factor)) {
+    reader.AddProblem("low_freq_factor: expected a number above 0 and below high_freq_factor");
+  }
+}
+
+Rope ReadRope(ConfigReader& reader) {
+  Rope rope{.theta = reader.ReadPositive("rope_theta", kTheta)};
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (!reader.Has(key)) continue;
+    if (!reader.json().at(key).is_object()) {
+      reader.AddProblem(key, "an object");
+      continue;
+    }
+    ConfigReader inner(reader.json().at(key), absl::StrCat(key, "."));
+    rope.theta = inner.ReadPositive("rope_theta", rope.theta);
+    ReadScaling(inner, rope);
+    for (const std::string& problem : inner.problems()) reader.AddProblem(problem);
+    break;
+  }
+  return rope;
+}
+
+// The sliding window of attention, 0 for none.
+int64_t ReadWindow(ModelFamily family, ConfigReader& reader) {
+  constexpr int64_t kMistralWindow = 4096;
+  if (family == ModelFamily::kLlama) return 0;
+  if (family == ModelFamily::kMistral) {
+    const bool given = reader.json().contains("sliding_window");
+    return reader.ReadSize("sliding_window", given ? 0 : kMistralWindow);
+  }
+  if (reader.ReadFlag("use_sliding_window", false)) {
+    reader.AddProblem("use_sliding_window: windows that differ by layer are not implemented; expected false");
+  }
+  return 0;
+}
+
+AttentionBias ReadAttentionBias(ModelFamily family, ConfigReader& reader) {
+  if (family == ModelFamily::kQwen2) return AttentionBias::kQkv;
+  if (family == ModelFamily::kMistral) return AttentionBias::kNone;
+  return reader.ReadFlag("attention_bias", false) ? AttentionBias::kAll : AttentionBias::kNone;
+}
+
+const char* Architecture(ModelFamily family) {
+  if (family == ModelFamily::kMistral) return "MistralForCausalLM";
+  return family == ModelFamily::kQwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM";
+}
+
+}  // namespace
+
+Json LlamaConfig(const ModelSizes& sizes, absl::string_view dtype) {
+  Json config = {{"architectures", {Architecture(sizes.family)}},
+                 {"model_type", std::string(FamilyName(sizes.family))},
+                 {"dtype", TorchTypeName(dtype)},
+                 {"num_hidden_layers", sizes.layers},
+                 {"num_attention_heads", sizes.heads},
+                 {"num_key_value_heads", sizes.kv_heads},
+                 {"head_dim", sizes.head_width},
+                 {"hidden_size", sizes.width},
+                 {"intermediate_size", sizes.inner},
+                 {"max_position_embeddings", sizes.context},
+                 {"vocab_size", sizes.vocabulary},
+                 {"hidden_act", "silu"},
+                 {"rms_norm_eps", sizes.norm_eps},
+                 {"rope_theta", sizes.rope.theta},
+                 {"rope_scaling", RopeJson(sizes.rope)},
+                 {"attention_dropout", 0.0},
+                 {"initializer_range", 0.02},
+                 {"tie_word_embeddings", sizes.tied},
+                 {"use_cache", true},
+                 {"bos_token_id", nullptr},
+                 {"eos_token_id", nullptr},
+                 {"pad_token_id", nullptr}};
+  Json parameters = RopeJson(sizes.rope);
+  if (parameters.is_null()) parameters = {{"rope_type", "default"}};
+  parameters["rope_theta"] = sizes.rope.theta;
+  config["rope_parameters"] = parameters;
+  if (sizes.family == ModelFamily::kLlama) {
+    config["attention_bias"] = sizes.attention_bias == AttentionBias::kAll;
+    config["mlp_bias"] = sizes.mlp_bias;
+  } else if (sizes.family == ModelFamily::kMistral) {
+    config["sliding_window"] = sizes.window == 0 ? Json(nullptr) : Json(sizes.window);
+  } else {
+    config["use_sliding_window"] = false;
+  }
+  return config;
+}
+
+ModelSizes ReadLlamaConfig(ModelFamily family, ConfigReader& reader) {
+  reader.CheckOptional("hidden_act", "silu");
+  reader.CheckOptional("attention_dropout", 0.0);
+  reader.CheckOptional("pretraining_tp", 1);
+  if (family != ModelFamily::kLlama) reader.CheckOptional("mlp_bias", false);
+  if (family == ModelFamily::kMistral) reader.CheckOptional("attention_bias", false);
+  ModelSizes sizes{.family = family,
+                   .layers = reader.ReadSize("num_hidden_layers"),
+                   .heads = reader.ReadSize("num_attention_heads"),
+                   .width = reader.ReadSize("hidden_size"),
+                   .context = reader.ReadSize("max_position_embeddings"),
+                   .vocabulary = reader.ReadSize("vocab_size")};
+  // Files from before grouped-query attention leave the key out.
+  sizes.kv_heads = reader.ReadSize("num_key_value_heads", family == ModelFamily::kMistral ? 8 : sizes.heads);
+  sizes.head_width = reader.ReadSize("head_dim", std::max<int64_t>(1, sizes.width / sizes.heads));
+  sizes.inner = reader.ReadSize("intermediate_size");
+  sizes.norm_eps = reader.ReadPositive("rms_norm_eps", kRmsEpsilon);
+  sizes.tied = reader.ReadFlag("tie_word_embeddings", false);
+  sizes.attention_bias = ReadAttentionBias(family, reader);
+  sizes.mlp_bias = family == ModelFamily::kLlama && reader.ReadFlag("mlp_bias", false);
+  sizes.rope = ReadRope(reader);
+  sizes.window = ReadWindow(family, reader);
+  if (sizes.window != 0) sizes.context = std::min(sizes.context, sizes.window);
+  if (reader.problems().empty()) {
+    if (const absl::Status status = CheckSizes(sizes); !status.ok()) reader.AddProblem(std::string(status.message()));
+  }
+  return sizes;
+}
+
+}  // namespace trainyard

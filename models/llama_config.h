@@ -1,0 +1,22 @@
+// The part of hugging_face_config.h for Llama, Mistral and Qwen2.
+//
+// Read are the keys of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters); written are those of both.
+// Settings that change the computation in a way that is not implemented (another activation, other kinds of rotary
+// scaling, windows that differ by layer, dropout, quantised weights) are refused.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/string_view.h"
+#include "models/config_reader.h"
+#include "models/model_sizes.h"
+
+namespace trainyard {
+
+nlohmann::ordered_json LlamaConfig(const ModelSizes& sizes, absl::string_view dtype);
+
+// A sliding window that is shorter than the context limits the context, because attention within a window is not
+// implemented.
+ModelSizes ReadLlamaConfig(ModelFamily family, ConfigReader& reader);
+
+}  // namespace trainyard
