@@ -35,14 +35,7 @@ struct Block {
 class Gpt2 final : public Model {
  public:
   Gpt2(const ModelDescription& description, uint64_t seed, at::ScalarType type) : sizes_(description.sizes) {
-    for (const ParameterDescription& parameter : description.parameters) {
-      parameters_.push_back({.name = parameter.name, .tensor = NewUnbacked(parameter.shape, type)});
-      parameters_.back().tensor.requires_grad_(true);
-    }
-    for (const UnitDescription& unit : description.units) {
-      units_.push_back(
-          {.name = unit.name, .first_parameter = unit.first_parameter, .num_parameters = unit.num_parameters});
-    }
+    AddParameters(description, type);
     int next = 0;
     wte_ = parameters_[next++].tensor;
     wpe_ = parameters_[next++].tensor;

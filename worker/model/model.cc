@@ -30,6 +30,17 @@ void Report(absl::string_view what, const std::vector<std::string>& found, std::
 
 }  // namespace
 
+void Model::AddParameters(const ModelDescription& description, at::ScalarType type) {
+  for (const ParameterDescription& parameter : description.parameters) {
+    parameters_.push_back({.name = parameter.name, .tensor = NewUnbacked(parameter.shape, type)});
+    parameters_.back().tensor.requires_grad_(true);
+  }
+  for (const UnitDescription& unit : description.units) {
+    units_.push_back(
+        {.name = unit.name, .first_parameter = unit.first_parameter, .num_parameters = unit.num_parameters});
+  }
+}
+
 std::vector<int> Model::ReadyOrder() const {
   std::vector<int> order;
   for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) order.push_back(i);

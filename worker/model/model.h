@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "models/model_description.h"
 
 namespace trainyard {
 
@@ -139,6 +140,9 @@ class Model {
   virtual int64_t vocabulary() const = 0;
 
  protected:
+  // Adds the parameters of a description, without memory, and its units.
+  void AddParameters(const ModelDescription& description, at::ScalarType type);
+
   std::vector<Unit> units_;
   std::vector<NamedTensor> parameters_;  // leaf tensors; frozen ones require no gradient
   InitialValues initial_;                // null: the parameters have memory

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/model/gpt2.h"
+#include "worker/model/llama.h"
 
 namespace trainyard {
 
@@ -13,7 +14,7 @@ absl::StatusOr<std::unique_ptr<Model>> NewModel(const ModelSizes& sizes, uint64_
     case ModelFamily::kLlama:
     case ModelFamily::kMistral:
     case ModelFamily::kQwen2:
-      break;
+      return NewLlama(sizes, seed, type, backed);
   }
   return absl::UnimplementedError(absl::StrCat("the engine has no model of family ", FamilyName(sizes.family)));
 }

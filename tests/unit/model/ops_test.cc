@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/unit/model/gradients.h"
 #include "worker/model/ops/attention.h"
 #include "worker/model/ops/gelu.h"
 #include "worker/model/ops/layer_norm.h"
@@ -22,39 +23,6 @@
 
 namespace trainyard {
 namespace {
-
-at::Tensor Leaf(at::Tensor value) { return value.detach().clone().requires_grad_(true); }
-
-// Returns the largest difference, relative to the largest element of `expected`.
-double RelativeDifference(const at::Tensor& found, const at::Tensor& expected) {
-  const at::Tensor exact = expected.detach().to(at::kDouble);
-  return ((found.detach().to(at::kDouble) - exact).abs().max() / exact.abs().max().clamp_min(1e-30)).item<double>();
-}
-
-// Returns the result and the gradients of its weighted sum.
-std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tensor& weights,
-                                      const std::vector<at::Tensor>& leaves) {
-  (y * weights.to(y.scalar_type())).sum().backward();
-  std::vector<at::Tensor> all{y.detach()};
-  for (const at::Tensor& leaf : leaves) all.push_back(leaf.grad());
-  return all;
-}
-
-// Accepts every gradient.
-class CollectingSink final : public GradientSink {
- public:
-  explicit CollectingSink(std::vector<at::Tensor> places)
-      : places_(std::move(places)), claimed_(places_.size()), done_(places_.size()) {}
-  Place Claim(int parameter) override {
-    return {.tensor = places_[parameter], .overwrites = claimed_[parameter]++ == 0};
-  }
-  void Done(int parameter) override { ++done_[parameter]; }
-  const std::vector<int>& done() const { return done_; }
-
- private:
-  std::vector<at::Tensor> places_;
-  std::vector<int> claimed_, done_;
-};
 
 class OpsTest : public testing::Test {
  protected:
@@ -218,16 +186,6 @@ TEST_F(OpsTest, GeluWithBias_MatchesLibTorch) {
       }
     }
   }
-}
-
-// Returns the norm's output, and the gradients of a weighted sum of it and of the returned x.
-std::vector<at::Tensor> NormWithGradients(const Normalised& out, const at::Tensor& weights,
-                                          const std::vector<at::Tensor>& leaves) {
-  const auto weighted_sum = [&](const at::Tensor& t) { return (t * weights.to(t.scalar_type())).sum(); };
-  (weighted_sum(out.y) + weighted_sum(out.x) * 0.5).backward();
-  std::vector<at::Tensor> all{out.y.detach()};
-  for (const at::Tensor& leaf : leaves) all.push_back(leaf.grad());
-  return all;
 }
 
 TEST_F(OpsTest, LayerNorm_MatchesLibTorch_WithAndWithoutASink_ForAnyNumberOfThreads) {

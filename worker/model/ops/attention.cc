@@ -26,41 +26,114 @@ std::byte* At(const at::Tensor& tensor, int64_t offset) {
   return static_cast<std::byte*>(tensor.data_ptr()) + offset * static_cast<int64_t>(tensor.element_size());
 }
 
-// Calls `run(shape, tokens_before, head_offset, first_row, scratch)` for each head of each sequence: the number of
-// tokens in earlier sequences, the head's first element within a token, and the head's first row in `log_sums`.
+// Queries, keys and values in memory: elements between tokens, and of the heads. The three may be parts of one tensor.
+struct Layout {
+  int64_t sequences = 0, tokens = 0;
+  int64_t heads = 0, kv_heads = 0, depth = 0;
+  int64_t query_row = 0, key_row = 0;
+
+  int64_t out_row() const { return heads * depth; }
+  AttentionShape shape(int64_t group) const {
+    return {.tokens = tokens,
+            .depth = depth,
+            .group = group,
+            .query_row = query_row,
+            .key_row = key_row,
+            .out_row = out_row()};
+  }
+};
+
+// A tensor and the element at which the first token's part begins.
+struct Start {
+  const at::Tensor& tensor;
+  int64_t offset = 0;
+  // The address for head `head` of the token after `tokens_before` others.
+  void* Of(const Layout& layout, int64_t tokens_before, int64_t row, int64_t head) const {
+    return At(tensor, tokens_before * row + offset + head * layout.depth);
+  }
+};
+struct Factors {
+  Start q, k, v;
+};
+
+// Calls `run(tokens_before, head, scratch)` for each group of `group` heads of each sequence: the number of tokens in
+// earlier sequences, and the group's first head.
 template <typename Run>
-void ForHeads(const at::Tensor& qkv, int64_t heads, const Run& run) {
-  const int64_t sequences = qkv.size(0), width = qkv.size(2) / 3;
-  const AttentionShape shape{.tokens = qkv.size(1), .depth = width / heads, .width = width};
-  at::parallel_for(0, sequences * heads, 1, [&](int64_t first, int64_t last) {
-    at::Tensor scratch = at::empty({AttentionScratchBytes(shape)}, at::kByte);
+void ForGroups(const Layout& layout, int64_t group, const Run& run) {
+  const int64_t groups = layout.heads / group;
+  at::parallel_for(0, layout.sequences * groups, 1, [&](int64_t first, int64_t last) {
+    at::Tensor scratch = at::empty({AttentionScratchBytes(layout.shape(group))}, at::kByte);
     for (int64_t i = first; i < last; ++i) {
-      const int64_t tokens_before = i / heads * shape.tokens, head_offset = i % heads * shape.depth;
-      run(shape, tokens_before, head_offset, i * shape.tokens, scratch.mutable_data_ptr());
+      run(i / groups * layout.tokens, i % groups * group, scratch.mutable_data_ptr());
     }
   });
 }
 
-at::Tensor Forward(const at::Tensor& qkv, int64_t heads, const at::Tensor& log_sums) {
-  const int64_t width = qkv.size(2) / 3;
-  at::Tensor out = at::empty({qkv.size(0), qkv.size(1), width}, qkv.options());
-  ForHeads(
-      qkv, heads,
-      [&](const AttentionShape& shape, int64_t tokens_before, int64_t head_offset, int64_t first_row, void* scratch) {
-        RunAttention(shape,
-                     AttentionForward{.type = qkv.scalar_type(),
-                                      .qkv = At(qkv, tokens_before * 3 * width + head_offset),
-                                      .out = At(out, tokens_before * width + head_offset),
-                                      .log_sums = log_sums.mutable_data_ptr<float>() + first_row},
-                     scratch);
-      });
+at::Tensor NewLogSums(const Layout& layout, const at::Tensor& like) {
+  return at::empty({layout.sequences, layout.heads, layout.tokens}, like.options().dtype(at::kFloat));
+}
+
+at::Tensor Forward(const Layout& layout, const Factors& in, const at::Tensor& log_sums) {
+  at::Tensor out = at::empty({layout.sequences, layout.tokens, layout.out_row()}, in.q.tensor.options());
+  const int64_t heads_per_key = layout.heads / layout.kv_heads;
+  ForGroups(layout, /*group=*/1, [&](int64_t before, int64_t head, void* scratch) {
+    const int64_t key_head = head / heads_per_key;
+    RunAttention(
+        layout.shape(1),
+        AttentionForward{.type = out.scalar_type(),
+                         .q = in.q.Of(layout, before, layout.query_row, head),
+                         .k = in.k.Of(layout, before, layout.key_row, key_head),
+                         .v = in.v.Of(layout, before, layout.key_row, key_head),
+                         .out = Start{out}.Of(layout, before, layout.out_row(), head),
+                         .log_sums = log_sums.mutable_data_ptr<float>() + before * layout.heads + head * layout.tokens},
+        scratch);
+  });
   return out;
 }
 
-struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+// Writes the gradients of `in` to `grad`, which has its layout.
+void Backward(const Layout& layout, const Factors& in, const at::Tensor& out, const at::Tensor& log_sums,
+              const at::Tensor& grad_out, const Factors& grad) {
+  const int64_t heads_per_key = layout.heads / layout.kv_heads;
+  ForGroups(layout, heads_per_key, [&](int64_t before, int64_t head, void* scratch) {
+    const int64_t key_head = head / heads_per_key;
+    RunAttention(
+        layout.shape(heads_per_key),
+        AttentionBackward{.type = out.scalar_type(),
+                          .q = in.q.Of(layout, before, layout.query_row, head),
+                          .k = in.k.Of(layout, before, layout.key_row, key_head),
+                          .v = in.v.Of(layout, before, layout.key_row, key_head),
+                          .out = Start{out}.Of(layout, before, layout.out_row(), head),
+                          .log_sums = log_sums.const_data_ptr<float>() + before * layout.heads + head * layout.tokens,
+                          .grad_out = Start{grad_out}.Of(layout, before, layout.out_row(), head),
+                          .grad_q = grad.q.Of(layout, before, layout.query_row, head),
+                          .grad_k = grad.k.Of(layout, before, layout.key_row, key_head),
+                          .grad_v = grad.v.Of(layout, before, layout.key_row, key_head)},
+        scratch);
+  });
+}
+
+// `qkv` is one tensor.
+Layout FusedLayout(const at::Tensor& qkv, int64_t heads) {
+  const int64_t row = qkv.size(2);
+  return {.sequences = qkv.size(0),
+          .tokens = qkv.size(1),
+          .heads = heads,
+          .kv_heads = heads,
+          .depth = row / 3 / heads,
+          .query_row = row,
+          .key_row = row};
+}
+Factors FusedFactors(const at::Tensor& qkv) {
+  const int64_t width = qkv.size(2) / 3;
+  return {.q = {qkv}, .k = {qkv, width}, .v = {qkv, 2 * width}};
+}
+
+struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& qkv, int64_t heads) {
-    at::Tensor log_sums = at::empty({qkv.size(0), heads, qkv.size(1)}, qkv.options().dtype(at::kFloat));
-    at::Tensor out = Forward(qkv, heads, log_sums);
+    const Layout layout = FusedLayout(qkv, heads);
+    at::Tensor log_sums = NewLogSums(layout, qkv);
+    at::Tensor out = Forward(layout, FusedFactors(qkv), log_sums);
     context->save_for_backward({qkv, out, log_sums});
     context->saved_data["heads"] = heads;
     return out;
@@ -69,35 +142,81 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
                                                torch::autograd::tensor_list gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &qkv = saved[0], &out = saved[1], &log_sums = saved[2];
-    const at::Tensor grad_out = gradients[0].contiguous();
     at::Tensor grad_qkv = at::empty_like(qkv);
-    const int64_t width = qkv.size(2) / 3;
-    ForHeads(
-        qkv, context->saved_data["heads"].toInt(),
-        [&](const AttentionShape& shape, int64_t tokens_before, int64_t head_offset, int64_t first_row, void* scratch) {
-          RunAttention(shape,
-                       AttentionBackward{.type = qkv.scalar_type(),
-                                         .qkv = At(qkv, tokens_before * 3 * width + head_offset),
-                                         .out = At(out, tokens_before * width + head_offset),
-                                         .log_sums = log_sums.const_data_ptr<float>() + first_row,
-                                         .grad_out = At(grad_out, tokens_before * width + head_offset),
-                                         .grad_qkv = At(grad_qkv, tokens_before * 3 * width + head_offset)},
-                       scratch);
-        });
+    Backward(FusedLayout(qkv, context->saved_data["heads"].toInt()), FusedFactors(qkv), out, log_sums,
+             gradients[0].contiguous(), FusedFactors(grad_qkv));
     return {grad_qkv, at::Tensor()};
   }
 };
+
+Layout GroupedLayout(const at::Tensor& q, const at::Tensor& k, int64_t heads, int64_t kv_heads) {
+  return {.sequences = q.size(0),
+          .tokens = q.size(1),
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .depth = q.size(2) / heads,
+          .query_row = q.size(2),
+          .key_row = k.size(2)};
+}
+
+struct GroupedAttentionFunction : torch::autograd::Function<GroupedAttentionFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, int64_t heads, int64_t kv_heads) {
+    const Layout layout = GroupedLayout(q, k, heads, kv_heads);
+    at::Tensor log_sums = NewLogSums(layout, q);
+    at::Tensor out = Forward(layout, {.q = {q}, .k = {k}, .v = {v}}, log_sums);
+    context->save_for_backward({q, k, v, out, log_sums});
+    context->saved_data["heads"] = heads;
+    context->saved_data["kv_heads"] = kv_heads;
+    return out;
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::tensor_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &log_sums = saved[4];
+    const Layout layout =
+        GroupedLayout(q, k, context->saved_data["heads"].toInt(), context->saved_data["kv_heads"].toInt());
+    const at::Tensor grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
+    Backward(layout, {.q = {q}, .k = {k}, .v = {v}}, out, log_sums, gradients[0].contiguous(),
+             {.q = {grad_q}, .k = {grad_k}, .v = {grad_v}});
+    return {grad_q, grad_k, grad_v, at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor RunLibTorchGroupedAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads,
+                                       int64_t kv_heads) {
+  const int64_t sequences = q.size(0), tokens = q.size(1);
+  const auto by_heads = [&](const at::Tensor& x, int64_t count) {
+    return x.reshape({sequences, tokens, count, -1}).transpose(1, 2);
+  };
+  at::Tensor mixed = at::scaled_dot_product_attention(
+      by_heads(q, heads), by_heads(k, kv_heads), by_heads(v, kv_heads), /*attn_mask=*/{}, /*dropout_p=*/0,
+      /*is_causal=*/true, /*scale=*/std::nullopt, /*enable_gqa=*/heads != kv_heads);
+  return mixed.transpose(1, 2).reshape(q.sizes());
+}
 
 }  // namespace
 
 at::Tensor CausalAttentionBy(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, double drop) {
   if (kernel == AttentionKernel::kLibTorch) return RunLibTorchAttention(qkv, heads, drop);
-  return AttentionFunction::apply(qkv.contiguous(), heads);
+  return FusedAttentionFunction::apply(qkv.contiguous(), heads);
 }
 
 at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, double drop) {
   const bool use_own = drop == 0 && qkv.is_cpu() && HasGemm(qkv.scalar_type()) && qkv.numel() > 0;
   return CausalAttentionBy(use_own ? AttentionKernel::kOwn : AttentionKernel::kLibTorch, qkv, heads, drop);
+}
+
+at::Tensor GroupedAttentionBy(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              int64_t heads, int64_t kv_heads) {
+  if (kernel == AttentionKernel::kLibTorch) return RunLibTorchGroupedAttention(q, k, v, heads, kv_heads);
+  return GroupedAttentionFunction::apply(q.contiguous(), k.contiguous(), v.contiguous(), heads, kv_heads);
+}
+
+at::Tensor GroupedAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads,
+                            int64_t kv_heads) {
+  const bool use_own = q.is_cpu() && HasGemm(q.scalar_type()) && q.numel() > 0;
+  return GroupedAttentionBy(use_own ? AttentionKernel::kOwn : AttentionKernel::kLibTorch, q, k, v, heads, kv_heads);
 }
 
 }  // namespace trainyard

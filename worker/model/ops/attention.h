@@ -17,8 +17,16 @@ namespace trainyard {
 // probabilities to drop, using the process's default generator. REQUIRES: heads divides width.
 at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, double drop);
 
+// Attention in which groups of heads / kv_heads heads of queries share one head of keys and values. `q` is [sequences,
+// tokens, heads x depth], `k` and `v` are [sequences, tokens, kv_heads x depth], each ordered by heads. Returns a dense
+// tensor of q's shape, which can be differentiated once. REQUIRES: kv_heads divides heads.
+at::Tensor GroupedAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads,
+                            int64_t kv_heads);
+
 // For tests.
 enum class AttentionKernel { kLibTorch, kOwn };
 at::Tensor CausalAttentionBy(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, double drop);
+at::Tensor GroupedAttentionBy(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              int64_t heads, int64_t kv_heads);
 
 }  // namespace trainyard

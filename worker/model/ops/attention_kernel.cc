@@ -15,7 +15,7 @@ constexpr float kMinExponent = -87.0f;
 
 constexpr int64_t RoundUp(int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
 
-// Working memory for one head. For bf16 it also holds the probabilities and their gradients in 16 bits, and the 32-bit
+// Working memory. For bf16 it also holds the probabilities and their gradients in 16 bits, and the 32-bit
 // result of a product before it is rounded.
 struct Scratch {
   TRAINYARD_INLINE Scratch(const AttentionShape& shape, void* memory)
@@ -114,72 +114,110 @@ TRAINYARD_INLINE const c10::BFloat16* AsType(const float* scores, c10::BFloat16*
   return copy;
 }
 
+TRAINYARD_INLINE float ScaleOf(const AttentionShape& s) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(s.depth)));
+}
+
 template <typename T>
-TRAINYARD_INLINE void Forward(const AttentionShape& s, const AttentionForward& head, void* memory) {
+TRAINYARD_INLINE void Forward(const AttentionShape& s, const AttentionForward& group, void* memory) {
   const Scratch scratch(s, memory);
-  const int64_t row = 3 * s.width;
-  const T* q = static_cast<const T*>(head.qkv);
-  const T *k = q + s.width, *v = k + s.width;
-  T* out = static_cast<T*>(head.out);
-  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.depth)));
-  for (int64_t first = 0; first < s.tokens; first += kRows) {
-    const int64_t rows = std::min(kRows, s.tokens - first), columns = first + rows, stride = RoundUp(columns);
-    Gemm(rows, columns, s.depth, scale, {q + first * row, row}, {k, row, true}, 0, scratch.a, stride);
-    for (int64_t i = 0; i < rows; ++i)
-      head.log_sums[first + i] = Softmax(scratch.a + i * stride, first + i + 1, stride);
-    const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, q);
-    if constexpr (std::is_same_v<T, float>) {
-      Gemm(rows, s.depth, columns, 1, {probabilities, stride}, {v, row}, 0, out + first * s.width, s.width);
-    } else {
-      Gemm(rows, s.depth, columns, 1, {probabilities, stride}, {v, row}, 0, scratch.rows, s.depth);
-      Store(scratch.rows, s.depth, rows, s.depth, out + first * s.width, s.width);
+  const T *k = static_cast<const T*>(group.k), *v = static_cast<const T*>(group.v);
+  const float scale = ScaleOf(s);
+  for (int64_t head = 0; head < s.group; ++head) {
+    const T* q = static_cast<const T*>(group.q) + head * s.depth;
+    T* out = static_cast<T*>(group.out) + head * s.depth;
+    float* log_sums = group.log_sums + head * s.tokens;
+    for (int64_t first = 0; first < s.tokens; first += kRows) {
+      const int64_t rows = std::min(kRows, s.tokens - first), columns = first + rows, stride = RoundUp(columns);
+      Gemm(rows, columns, s.depth, scale, {q + first * s.query_row, s.query_row}, {k, s.key_row, true}, 0, scratch.a,
+           stride);
+      for (int64_t i = 0; i < rows; ++i) log_sums[first + i] = Softmax(scratch.a + i * stride, first + i + 1, stride);
+      const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, q);
+      T* out_rows = out + first * s.out_row;
+      if constexpr (std::is_same_v<T, float>) {
+        Gemm(rows, s.depth, columns, 1, {probabilities, stride}, {v, s.key_row}, 0, out_rows, s.out_row);
+      } else {
+        Gemm(rows, s.depth, columns, 1, {probabilities, stride}, {v, s.key_row}, 0, scratch.rows, s.depth);
+        Store(scratch.rows, s.depth, rows, s.depth, out_rows, s.out_row);
+      }
     }
   }
 }
 
+// What the backward pass of one head of queries reads and writes.
 template <typename T>
-TRAINYARD_INLINE void Backward(const AttentionShape& s, const AttentionBackward& head, void* memory) {
+struct QueryHead {
+  const T *q, *k, *v, *out, *grad_out;
+  const float* log_sums;
+  T* grad_q;
+  // fp32 sums of the gradients of keys and values, which all heads of the group add to.
+  float *sum_k, *sum_v;
+  int64_t sum_row;
+  bool overwrites;  // the sums: this is the group's first head
+};
+
+template <typename T>
+TRAINYARD_INLINE void BackwardOfHead(const AttentionShape& s, const QueryHead<T>& head, const Scratch& scratch) {
   constexpr bool kInPlace = std::is_same_v<T, float>;
-  const Scratch scratch(s, memory);
-  const int64_t row = 3 * s.width;
-  const T* q = static_cast<const T*>(head.qkv);
-  const T *k = q + s.width, *v = k + s.width;
-  const T *out = static_cast<const T*>(head.out), *grad_out = static_cast<const T*>(head.grad_out);
-  T* grad_q = static_cast<T*>(head.grad_qkv);
-  T *grad_k = grad_q + s.width, *grad_v = grad_k + s.width;
-  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.depth)));
-  // Accumulators of products: keys and values get a contribution from every block of rows. The last block runs first,
-  // because it contributes to all of them.
-  float *sum_q = scratch.rows, *sum_k = scratch.keys, *sum_v = scratch.values;
-  int64_t sum_row = s.depth;
-  if constexpr (kInPlace) {
-    sum_k = grad_k, sum_v = grad_v, sum_row = row;
-  }
+  const float scale = ScaleOf(s);
+  // Keys and values get a contribution from every block of rows. The last block runs first, because it contributes to
+  // all of them.
   const int64_t last = (s.tokens - 1) / kRows * kRows;
   for (int64_t first = last; first >= 0; first -= kRows) {
     const int64_t rows = std::min(kRows, s.tokens - first), columns = first + rows, stride = RoundUp(columns);
-    const float beta = first == last ? 0 : 1;
-    const T *q_rows = q + first * row, *grad_rows = grad_out + first * s.width;
-    if constexpr (kInPlace) sum_q = grad_q + first * row;
-    Gemm(rows, columns, s.depth, scale, {q_rows, row}, {k, row, true}, 0, scratch.a, stride);
-    Gemm(rows, columns, s.depth, 1, {grad_rows, s.width}, {v, row, true}, 0, scratch.b, stride);
+    const float beta = head.overwrites && first == last ? 0 : 1;
+    const T *q_rows = head.q + first * s.query_row, *grad_rows = head.grad_out + first * s.out_row;
+    Gemm(rows, columns, s.depth, scale, {q_rows, s.query_row}, {head.k, s.key_row, true}, 0, scratch.a, stride);
+    Gemm(rows, columns, s.depth, 1, {grad_rows, s.out_row}, {head.v, s.key_row, true}, 0, scratch.b, stride);
     for (int64_t i = 0; i < rows; ++i) {
       float *probabilities = scratch.a + i * stride, *gradients = scratch.b + i * stride;
       Exponentials(probabilities, first + i + 1, stride, head.log_sums[first + i]);
       for (int64_t j = columns; j < stride; ++j) gradients[j] = 0;  // no product has written them
-      const float mean = Dot(out + (first + i) * s.width, grad_rows + i * s.width, s.depth);
+      const float mean = Dot(head.out + (first + i) * s.out_row, grad_rows + i * s.out_row, s.depth);
       SoftmaxBackward(probabilities, gradients, columns, mean, scale);
     }
-    const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, q);
-    const T* gradients = AsType(scratch.b, scratch.b16, rows * stride, q);
-    Gemm(rows, s.depth, columns, 1, {gradients, stride}, {k, row}, 0, sum_q, sum_row);
-    Gemm(columns, s.depth, rows, 1, {gradients, stride, true}, {q_rows, row}, beta, sum_k, sum_row);
-    Gemm(columns, s.depth, rows, 1, {probabilities, stride, true}, {grad_rows, s.width}, beta, sum_v, sum_row);
-    if constexpr (!kInPlace) Store(sum_q, s.depth, rows, s.depth, grad_q + first * row, row);
+    const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, head.q);
+    const T* gradients = AsType(scratch.b, scratch.b16, rows * stride, head.q);
+    T* grad_q = head.grad_q + first * s.query_row;
+    if constexpr (kInPlace) {
+      Gemm(rows, s.depth, columns, 1, {gradients, stride}, {head.k, s.key_row}, 0, grad_q, s.query_row);
+    } else {
+      Gemm(rows, s.depth, columns, 1, {gradients, stride}, {head.k, s.key_row}, 0, scratch.rows, s.depth);
+      Store(scratch.rows, s.depth, rows, s.depth, grad_q, s.query_row);
+    }
+    Gemm(columns, s.depth, rows, 1, {gradients, stride, true}, {q_rows, s.query_row}, beta, head.sum_k, head.sum_row);
+    Gemm(columns, s.depth, rows, 1, {probabilities, stride, true}, {grad_rows, s.out_row}, beta, head.sum_v,
+         head.sum_row);
   }
-  if constexpr (!kInPlace) {
-    Store(sum_k, s.depth, s.tokens, s.depth, grad_k, row);
-    Store(sum_v, s.depth, s.tokens, s.depth, grad_v, row);
+}
+
+template <typename T>
+TRAINYARD_INLINE void Backward(const AttentionShape& s, const AttentionBackward& group, void* memory) {
+  const Scratch scratch(s, memory);
+  T *grad_k = static_cast<T*>(group.grad_k), *grad_v = static_cast<T*>(group.grad_v);
+  QueryHead<T> head{.q = static_cast<const T*>(group.q),
+                    .k = static_cast<const T*>(group.k),
+                    .v = static_cast<const T*>(group.v),
+                    .out = static_cast<const T*>(group.out),
+                    .grad_out = static_cast<const T*>(group.grad_out),
+                    .log_sums = group.log_sums,
+                    .grad_q = static_cast<T*>(group.grad_q),
+                    .sum_k = scratch.keys,
+                    .sum_v = scratch.values,
+                    .sum_row = s.depth,
+                    .overwrites = true};
+  if constexpr (std::is_same_v<T, float>) {
+    head.sum_k = grad_k, head.sum_v = grad_v, head.sum_row = s.key_row;
+  }
+  for (int64_t i = 0; i < s.group; ++i) {
+    BackwardOfHead(s, head, scratch);
+    head.q += s.depth, head.out += s.depth, head.grad_out += s.depth, head.grad_q += s.depth;
+    head.log_sums += s.tokens;
+    head.overwrites = false;
+  }
+  if constexpr (!std::is_same_v<T, float>) {
+    Store(scratch.keys, s.depth, s.tokens, s.depth, grad_k, s.key_row);
+    Store(scratch.values, s.depth, s.tokens, s.depth, grad_v, s.key_row);
   }
 }
 

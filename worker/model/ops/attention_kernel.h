@@ -1,4 +1,5 @@
-// Attention of one head of one sequence, in raw memory; see attention.h. Scores and sums are fp32.
+// Attention of one head of keys and values of one sequence and the heads of queries that use it, in raw memory; see
+// attention.h. Scores and sums are fp32.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -10,27 +11,32 @@ namespace trainyard {
 struct AttentionShape {
   int64_t tokens = 0;
   int64_t depth = 0;  // width of one head
-  int64_t width = 0;  // of all heads: elements between two tokens of the result, and a third of those of qkv
+  int64_t group = 1;  // heads of queries that share the head of keys and values
+  // Elements from one token to the next.
+  int64_t query_row = 0;  // of queries and their gradients
+  int64_t key_row = 0;    // of keys, values and their gradients
+  int64_t out_row = 0;    // of the result and its gradient
 };
 
-// The element type is fp32 or bf16. `qkv` and `out` point to the head's part of the first token; `log_sums` has one
-// element per token.
+// The element type is fp32 or bf16. All pointers are to the head's part of the first token: `q` and `out` to that of
+// the group's first head, which the others follow. `log_sums` has one element per token and head, ordered by heads.
 struct AttentionForward {
   at::ScalarType type = at::kFloat;
-  const void* qkv = nullptr;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
   float* log_sums = nullptr;  // logarithms of the sums of the exponentials of each token's scores
 };
+// The gradients of the group are overwritten completely.
 struct AttentionBackward {
   at::ScalarType type = at::kFloat;
-  const void* qkv = nullptr;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
   const void* out = nullptr;
   const float* log_sums = nullptr;
   const void* grad_out = nullptr;
-  void* grad_qkv = nullptr;  // the head's part is overwritten completely
+  void *grad_q = nullptr, *grad_k = nullptr, *grad_v = nullptr;
 };
 
-// Bytes of working memory for one head, aligned to 64.
+// Bytes of working memory, aligned to 64.
 int64_t AttentionScratchBytes(const AttentionShape& shape);
 
 void RunAttention(const AttentionShape& shape, const AttentionForward& head, void* scratch);

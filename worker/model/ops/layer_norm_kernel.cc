@@ -4,21 +4,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "worker/numerics/vector_loops.h"
+#include "worker/model/ops/row_lanes.h"
 
 namespace trainyard {
 namespace {
-
-// The last vector of a row may have fewer elements: the other lanes are 0 and are not stored.
-template <typename T>
-TRAINYARD_INLINE Floats Load(const T* from, int64_t size) {
-  return size == kLanes ? LoadLanes(from) : LoadFirstLanes(from, size);
-}
-template <typename T>
-TRAINYARD_INLINE void Store(Floats lanes, T* to, int64_t size) {
-  size == kLanes ? StoreLanes(lanes, to) : StoreFirstLanes(lanes, to, size);
-}
-TRAINYARD_INLINE int64_t LanesAt(int64_t i, int64_t columns) { return std::min(kLanes, columns - i); }
 
 // 1 in the first `size` lanes, 0 in the others.
 TRAINYARD_INLINE Floats FirstLanes(int64_t size) {
@@ -30,7 +19,7 @@ TRAINYARD_INLINE Floats FirstLanes(int64_t size) {
 template <typename T>
 TRAINYARD_INLINE float MeanOf(const T* x, int64_t columns) {
   Floats sum = {};
-  for (int64_t i = 0; i < columns; i += kLanes) sum += Load(x + i, LanesAt(i, columns));
+  for (int64_t i = 0; i < columns; i += kLanes) sum += LoadUpTo(x + i, LanesAt(i, columns));
   return SumAcrossLanes(sum) / static_cast<float>(columns);
 }
 
@@ -39,7 +28,7 @@ TRAINYARD_INLINE float VarianceOf(const T* x, float mean, int64_t columns) {
   Floats sum = {};
   for (int64_t i = 0; i < columns; i += kLanes) {
     const int64_t size = LanesAt(i, columns);
-    Floats d = Load(x + i, size) - mean;
+    Floats d = LoadUpTo(x + i, size) - mean;
     if (size < kLanes) d *= FirstLanes(size);
     sum += d * d;
   }
@@ -57,8 +46,8 @@ TRAINYARD_INLINE void Rows(const LayerNormForward& pass, int64_t first, int64_t 
     const float inverse = 1.0f / std::sqrt(VarianceOf(x, mean, columns) + pass.eps);
     for (int64_t i = 0; i < columns; i += kLanes) {
       const int64_t size = LanesAt(i, columns);
-      const Floats normal = (Load(x + i, size) - mean) * inverse;
-      Store(normal * Load(weight + i, size) + Load(bias + i, size), y + i, size);
+      const Floats normal = (LoadUpTo(x + i, size) - mean) * inverse;
+      StoreUpTo(normal * LoadUpTo(weight + i, size) + LoadUpTo(bias + i, size), y + i, size);
     }
     if (pass.mean == nullptr) continue;
     pass.mean[row] = mean;
@@ -81,12 +70,12 @@ TRAINYARD_INLINE void Rows(const LayerNormBackward& pass, int64_t first, int64_t
     Floats sum = {}, sum_of_products = {};
     for (int64_t i = 0; i < columns; i += kLanes) {
       const int64_t size = LanesAt(i, columns);
-      const Floats normal = (Load(x + i, size) - mean) * inverse, g = Load(grad_y + i, size);
-      const Floats of_normal = g * Load(weight + i, size);
+      const Floats normal = (LoadUpTo(x + i, size) - mean) * inverse, g = LoadUpTo(grad_y + i, size);
+      const Floats of_normal = g * LoadUpTo(weight + i, size);
       sum += of_normal;
       sum_of_products += of_normal * normal;
-      Store(Load(grad_weight + i, size) + g * normal, grad_weight + i, size);
-      Store(Load(grad_bias + i, size) + g, grad_bias + i, size);
+      StoreUpTo(LoadUpTo(grad_weight + i, size) + g * normal, grad_weight + i, size);
+      StoreUpTo(LoadUpTo(grad_bias + i, size) + g, grad_bias + i, size);
     }
     if (pass.grad_x == nullptr) continue;
     T* grad_x = static_cast<T*>(pass.grad_x) + row * columns;
@@ -96,10 +85,10 @@ TRAINYARD_INLINE void Rows(const LayerNormBackward& pass, int64_t first, int64_t
     const float of_deviation = SumAcrossLanes(sum_of_products) / static_cast<float>(columns);
     for (int64_t i = 0; i < columns; i += kLanes) {
       const int64_t size = LanesAt(i, columns);
-      const Floats normal = (Load(x + i, size) - mean) * inverse;
-      Floats g = (Load(grad_y + i, size) * Load(weight + i, size) - of_mean - normal * of_deviation) * inverse;
-      if (residual != nullptr) g += Load(residual + i, size);
-      Store(g, grad_x + i, size);
+      const Floats normal = (LoadUpTo(x + i, size) - mean) * inverse;
+      Floats g = (LoadUpTo(grad_y + i, size) * LoadUpTo(weight + i, size) - of_mean - normal * of_deviation) * inverse;
+      if (residual != nullptr) g += LoadUpTo(residual + i, size);
+      StoreUpTo(g, grad_x + i, size);
     }
   }
 }

@@ -56,20 +56,24 @@ void Multiply(const RoundedProduct& product) {
   });
 }
 
-// All arguments are matrices.
-at::Tensor Forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, const at::Tensor& residual) {
+// x w + bias + residual, or x w^T + bias + residual. All arguments but the bias are matrices; bias and residual may be
+// undefined.
+at::Tensor Product(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias = {},
+                   const at::Tensor& residual = {}) {
   if (!IsOurs(x)) {
-    at::Tensor y = bias.defined() ? at::addmm(bias, x, w) : at::mm(x, w);
+    const at::Tensor factor = transposed ? w.t() : w;
+    at::Tensor y = bias.defined() ? at::addmm(bias, x, factor) : at::mm(x, factor);
     return residual.defined() ? y.add_(residual) : y;
   }
-  at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
+  const int64_t out = w.size(transposed ? 0 : 1);
+  at::Tensor y = at::empty({x.size(0), out}, x.options());
   if (x.scalar_type() == at::kBFloat16) {
     using T = RoundedProduct::T;
     Multiply({.a = Ref<T>(x),
-              .b = Ref<T>(w),
+              .b = Ref<T>(w, transposed),
               .rows = x.size(0),
               .depth = x.size(1),
-              .columns = y.size(1),
+              .columns = out,
               .bias = bias.defined() ? bias.const_data_ptr<T>() : nullptr,
               .residual = residual.defined() ? residual.const_data_ptr<T>() : nullptr,
               .to = y.mutable_data_ptr<T>()});
@@ -81,27 +85,8 @@ at::Tensor Forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b
     y.copy_(residual.defined() ? residual : bias.expand_as(y));
   }
   const float beta = residual.defined() || bias.defined() ? 1 : 0;
-  Gemm(x.size(0), w.size(1), x.size(1), 1, Ref<float>(x), Ref<float>(w), beta, y.mutable_data_ptr<float>(), y.size(1));
+  Gemm(x.size(0), out, x.size(1), 1, Ref<float>(x), Ref<float>(w, transposed), beta, y.mutable_data_ptr<float>(), out);
   return y;
-}
-
-// x w^T, for the gradient of a product's input and for the head.
-at::Tensor MultiplyByTransposed(const at::Tensor& grad, const at::Tensor& w) {
-  if (!IsOurs(grad)) return at::mm(grad, w.t());
-  at::Tensor x = at::empty({grad.size(0), w.size(0)}, grad.options());
-  if (grad.scalar_type() == at::kBFloat16) {
-    using T = RoundedProduct::T;
-    Multiply({.a = Ref<T>(grad),
-              .b = Ref<T>(w, /*transposed=*/true),
-              .rows = grad.size(0),
-              .depth = grad.size(1),
-              .columns = w.size(0),
-              .to = x.mutable_data_ptr<T>()});
-  } else {
-    Gemm(x.size(0), x.size(1), grad.size(1), 1, Ref<float>(grad), Ref<float>(w, true), 0, x.mutable_data_ptr<float>(),
-         x.size(1));
-  }
-  return x;
 }
 
 // Writes x^T grad to `place`, or adds it if `overwrites` is false.
@@ -143,16 +128,17 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 
   static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual,
-                            const std::optional<at::Tensor>& stored, int64_t sink, int64_t weight_number,
-                            int64_t bias_number) {
+                            const std::optional<at::Tensor>& stored, bool transposed, int64_t sink,
+                            int64_t weight_number, int64_t bias_number) {
     context->save_for_backward({x, weight});
+    context->saved_data["transposed"] = transposed;
     context->saved_data["has_bias"] = bias.has_value();
     context->saved_data["has_residual"] = residual.has_value();
     context->saved_data["sink"] = sink;
     context->saved_data["weight"] = weight_number;
     context->saved_data["bias"] = bias_number;
     if (stored.has_value()) return stored->detach();
-    return Forward(x, weight, bias.value_or(at::Tensor()), residual.value_or(at::Tensor()));
+    return Product(x, weight, transposed, bias.value_or(at::Tensor()), residual.value_or(at::Tensor()));
   }
 
   static torch::autograd::tensor_list backward(Context* context, torch::autograd::tensor_list gradients) {
@@ -160,17 +146,20 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     const at::Tensor &x = saved[0], &weight = saved[1];
     const at::Tensor grad = gradients[0].contiguous();
     auto* sink = reinterpret_cast<GradientSink*>(context->saved_data["sink"].toInt());
-    torch::autograd::tensor_list result(8);
+    const bool transposed = context->saved_data["transposed"].toBool();
+    torch::autograd::tensor_list result(9);
+    // The gradient of a transposed weight is grad^T x.
+    const at::Tensor &left = transposed ? grad : x, &right = transposed ? x : grad;
     // The gradients of the parameters come first, so that their communication starts earlier.
     if (context->needs_input_grad(kWeight)) {
       const int number = static_cast<int>(context->saved_data["weight"].toInt());
       GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
       if (place.tensor.defined()) {
-        WriteGradientOfWeight(x, grad, place.tensor, place.overwrites);
+        WriteGradientOfWeight(left, right, place.tensor, place.overwrites);
         sink->Done(number);
       } else {
         result[kWeight] = at::empty(weight.sizes(), weight.options());
-        WriteGradientOfWeight(x, grad, result[kWeight], /*overwrites=*/true);
+        WriteGradientOfWeight(left, right, result[kWeight], /*overwrites=*/true);
       }
     }
     // Autograd expects one gradient per tensor argument that was passed.
@@ -179,7 +168,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     if (has_bias && context->needs_input_grad(2)) {
       result[kBias] = SumRowsIntoSink(grad, sink, static_cast<int>(context->saved_data["bias"].toInt()));
     }
-    if (context->needs_input_grad(kX)) result[kX] = MultiplyByTransposed(grad, weight);
+    if (context->needs_input_grad(kX)) result[kX] = Product(grad, weight, !transposed);
     if (has_residual && context->needs_input_grad(has_bias ? 3 : 2)) result[kResidual] = grad;
     return result;
   }
@@ -189,7 +178,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 struct TransposedFunction : torch::autograd::Function<TransposedFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
     context->save_for_backward({x, weight});
-    return MultiplyByTransposed(x, weight);
+    return Product(x, weight, /*transposed=*/true);
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
                                                torch::autograd::tensor_list gradients) {
@@ -197,7 +186,7 @@ struct TransposedFunction : torch::autograd::Function<TransposedFunction> {
     const at::Tensor &x = saved[0], &weight = saved[1];
     const at::Tensor grad = gradients[0].contiguous();
     torch::autograd::tensor_list result(2);
-    if (context->needs_input_grad(0)) result[0] = Forward(grad, weight, {}, {});
+    if (context->needs_input_grad(0)) result[0] = Product(grad, weight, /*transposed=*/false);
     if (context->needs_input_grad(1)) {
       result[1] = at::empty(weight.sizes(), weight.options());
       WriteGradientOfWeight(grad, x, result[1], /*overwrites=*/true);
@@ -233,12 +222,12 @@ at::Tensor Linear(const at::Tensor& x, const LinearArgs& args) {
   const bool replays = args.tape != nullptr && args.tape->replays();
   const at::Tensor stored = replays ? args.tape->Next() : at::Tensor();
   const at::Tensor residual = args.residual.defined() ? matrix(args.residual).contiguous() : at::Tensor();
-  at::Tensor y = LinearFunction::apply(matrix(x).contiguous(), weight, if_defined(args.bias.tensor),
-                                       if_defined(residual), if_defined(stored), reinterpret_cast<int64_t>(args.sink),
-                                       int64_t{args.weight.number}, int64_t{args.bias.number});
+  at::Tensor y = LinearFunction::apply(
+      matrix(x).contiguous(), weight, if_defined(args.bias.tensor), if_defined(residual), if_defined(stored),
+      args.transposed, reinterpret_cast<int64_t>(args.sink), int64_t{args.weight.number}, int64_t{args.bias.number});
   if (args.tape != nullptr && !replays) args.tape->Keep(y);
   std::vector<int64_t> shape = x.sizes().vec();
-  shape.back() = weight.size(1);
+  shape.back() = weight.size(args.transposed ? 0 : 1);
   return y.view(shape);
 }
 

@@ -1,4 +1,5 @@
-// x w + b for every token: x [.., in], w [in, out] as in GPT-2's files, b [out].
+// x w + b for every token: x [.., in], w [in, out] as in GPT-2's files, b [out]. Or x w^T + b, with w [out, in] as in
+// the files of Llama.
 //
 // On a CPU, in fp32, and in bf16 on most CPUs (HasGemm), MKL's routines run on the tensors' own memory
 // (numerics/gemm.h). 16-bit products are summed in fp32 and rounded once, with bias and residual already added, a few
@@ -23,6 +24,7 @@ struct NumberedTensor {
 
 struct LinearArgs {
   NumberedTensor weight;
+  bool transposed = false;       // the weight is [out, in]
   NumberedTensor bias = {};      // undefined: none
   at::Tensor residual = {};      // added to the result, and of its shape; undefined: none
   GradientSink* sink = nullptr;  // must outlive backward

@@ -1,0 +1,33 @@
+// The rotary position embedding (arXiv:2104.09864) of queries and keys, in the layout of transformers: element i of the
+// first half of a head forms a pair with element i of the second half, and each pair is rotated by the product of its
+// frequency and the position.
+//
+// Angles are computed in fp32, and their cosines and sines are rounded to the type of the activations, as transformers
+// does in every type; otherwise angles at large positions would differ. The rotation itself is computed in fp32, or in
+// fp64 for that type. Our kernel supports fp32 and bf16 on a CPU; all other cases use LibTorch.
+//
+// Thread-safe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "models/model_sizes.h"
+
+namespace trainyard {
+
+// The frequencies of a head's pairs, fp32 [head_width / 2], on the CPU.
+at::Tensor RotaryFrequencies(const Rope& rope, int64_t head_width);
+
+// Cosines and sines of positions 0, 1, ...: [positions, head_width / 2]. They have the values of the activations' type
+// and are stored in fp32, or in fp64 for that type.
+struct RotaryTable {
+  at::Tensor cosines, sines;
+};
+RotaryTable MakeRotaryTable(const Rope& rope, int64_t head_width, int64_t positions, const at::TensorOptions& options);
+
+// Rotates the heads of `x`, [sequences, tokens, heads x head_width], whose tokens have the positions 0, 1, ... Returns
+// a dense tensor, which can be differentiated once. REQUIRES: the table has x's type and device and at least as many
+// positions as x has tokens.
+at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table);
+
+}  // namespace trainyard
