@@ -77,7 +77,7 @@ class TorchDdp {
  public:
   TorchDdp(const TrainingCase& training, const std::vector<std::vector<std::string>>& buckets,
            c10::intrusive_ptr<c10d::ProcessGroup> group, Sum sum)
-      : model_(*NewGpt2(training.model(), /*seed=*/0, training.type)) {
+      : model_(*NewModel(training.model(), /*seed=*/0, training.type)) {
     std::map<std::string, size_t> numbers;
     std::vector<at::Tensor> parameters;
     std::unordered_map<size_t, std::string> names;
@@ -214,7 +214,7 @@ absl::Status ExpectEqual(const std::map<std::string, at::Tensor>& ours, const Mo
 absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string& arguments) {
   const TrainingCase training = TrainingCase::Parse(arguments);
   const int world = rank.mesh.world_size();
-  ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
+  ASSIGN_OR_RETURN(auto model, NewModel(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
   Recorder recorder(*rank.groups.world);
   const MeshCommunicators communicators{
       .job = &recorder, .data = &recorder, .shard = rank.groups.shard, .replicate = &recorder};
@@ -270,7 +270,7 @@ absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string&
 // Returns the order of the parameters in c10d's buckets after its first step.
 absl::StatusOr<std::string> OrderMain(const PoolRank& rank, const std::string& arguments) {
   const TrainingCase training = TrainingCase::Parse(arguments);
-  ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), kSeed, training.type));
+  ASSIGN_OR_RETURN(auto model, NewModel(training.model(), kSeed, training.type));
   std::vector<std::string> names;
   for (const NamedTensor& parameter : model->parameters()) names.push_back(parameter.name);
   TorchDdp theirs(training, {names}, NewProcessGroup(training.folder + "/c10d", rank.rank, rank.mesh.world_size()),
@@ -335,32 +335,37 @@ std::vector<std::string> Operations(const std::vector<std::string>& parameters) 
 }
 
 TEST(ReadyOrder, IsTheOrderOfC10dsBucketsAfterTheFirstStep) {
-  TemporaryFolder folder;
-  TrainingCase training{.type = at::kFloat, .micro = 2};
-  training.folder = folder.path();
-  auto model = *NewGpt2(training.model(), kSeed, training.type);
-  std::vector<std::string> ours;
-  for (int i : model->ReadyOrder()) ours.push_back(model->parameters()[i].name);
+  for (ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kQwen2}) {
+    TemporaryFolder folder;
+    TrainingCase training{.type = at::kFloat, .micro = 2, .family = family};
+    training.folder = folder.path();
+    auto model = *NewModel(training.model(), kSeed, training.type);
+    std::vector<std::string> ours;
+    for (int i : model->ReadyOrder()) ours.push_back(model->parameters()[i].name);
 
-  auto theirs = Pool().Run({.mesh = {.dp_replicate = 2}, .main = "order", .arguments = training.ToString()});
+    auto theirs = Pool().Run({.mesh = {.dp_replicate = 2}, .main = "order", .arguments = training.ToString()});
 
-  ASSERT_TRUE(theirs.ok()) << theirs.status();
-  EXPECT_EQ(ours.size(), 40u);
-  EXPECT_EQ(Operations(absl::StrSplit(theirs->front(), ' ')), Operations(ours));
+    ASSERT_TRUE(theirs.ok()) << theirs.status();
+    EXPECT_EQ(ours.size(), model->parameters().size());
+    EXPECT_EQ(Operations(absl::StrSplit(theirs->front(), ' ')), Operations(ours)) << FamilyName(family);
+  }
 }
 
 TEST(ReadyOrder, IsTheOrderInWhichGradientsAreCompleted) {
   for (RecomputeMode recompute : {RecomputeMode::kNone, RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
-    for (double dropout : {0.0, 0.1}) {
-      TrainingCase training{.type = at::kFloat, .micro = 2, .dropout = dropout};
-      auto model = *NewGpt2(training.model(), kSeed, training.type);
+    for (const auto& [family, dropout] : {std::pair{ModelFamily::kGpt2, 0.0},
+                                          {ModelFamily::kGpt2, 0.1},
+                                          {ModelFamily::kLlama, 0.0},
+                                          {ModelFamily::kQwen2, 0.0}}) {
+      TrainingCase training{.type = at::kFloat, .micro = 2, .family = family, .dropout = dropout};
+      auto model = *NewModel(training.model(), kSeed, training.type);
       ReadyRecorder recorder(*model);
       recorder.set_recompute(recompute);
       const auto [inputs, targets] = Samples(0, training.micro, training.model().context);
 
       model->LossSum(inputs, targets, recorder, DropoutKey{.seed = kSeed}).backward();
 
-      EXPECT_EQ(recorder.order(), model->ReadyOrder());
+      EXPECT_EQ(recorder.order(), model->ReadyOrder()) << FamilyName(family);
     }
   }
 }

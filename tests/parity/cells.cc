@@ -31,11 +31,12 @@ std::set<Pair> PairsOf(const Cell& cell) {
     if (std::string(each.name) == cell.name) break;
     ++strategy;
   }
-  const std::array<int, 6> values = {strategy,     static_cast<int>(cell.deal),      cell.overlap,
-                                     cell.dropout, static_cast<int>(cell.recompute), cell.world};
+  const std::array<int, 7> values = {
+      strategy,   static_cast<int>(cell.deal),  cell.overlap, cell.dropout, static_cast<int>(cell.recompute),
+      cell.world, static_cast<int>(cell.family)};
   std::set<Pair> pairs;
-  for (int i = 0; i < 6; ++i) {
-    for (int j = i + 1; j < 6; ++j) pairs.insert({i, values[i], j, values[j]});
+  for (int i = 0; i < 7; ++i) {
+    for (int j = i + 1; j < 7; ++j) pairs.insert({i, values[i], j, values[j]});
   }
   return pairs;
 }
@@ -51,8 +52,8 @@ std::set<Pair> PairsOf(const std::vector<Cell>& cells) {
 std::string Cell::ToString() const {
   const char* recomputes[] = {"", "_blocks", "_selective"};
   const char* deals[] = {"one", "three", "uneven"};
-  return absl::StrCat(name, "_world", world, "_", deals[static_cast<int>(deal)], overlap ? "_overlap" : "",
-                      dropout ? "_dropout" : "", recomputes[static_cast<int>(recompute)]);
+  return absl::StrCat(name, "_", FamilyName(family), "_world", world, "_", deals[static_cast<int>(deal)],
+                      overlap ? "_overlap" : "", dropout ? "_dropout" : "", recomputes[static_cast<int>(recompute)]);
 }
 
 MeshShape Cell::mesh() const {
@@ -65,6 +66,7 @@ TrainingCase Cell::training() const {
   TrainingCase training;
   training.strategy = strategy;
   training.reshard_after_forward = reshard_after_forward;
+  training.family = family;
   training.overlap = overlap;
   training.dropout = dropout ? 0.1 : 0;
   training.recompute = recompute;
@@ -88,25 +90,30 @@ TrainingCase Cell::training() const {
 
 std::vector<Cell> AllCells() {
   std::vector<Cell> cells;
+  const auto add = [&cells](const NamedStrategy& each, int world, CellDeal deal, ModelFamily family, bool dropout) {
+    for (bool overlap : {true, false}) {
+      for (RecomputeMode recompute : {RecomputeMode::kNone, RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
+        cells.push_back({.name = each.name,
+                         .strategy = each.strategy,
+                         .reshard_after_forward = each.reshard_after_forward,
+                         .family = family,
+                         .deal = deal,
+                         .overlap = overlap,
+                         .dropout = dropout,
+                         .recompute = recompute,
+                         .world = world});
+      }
+    }
+  };
   for (const NamedStrategy& each : kStrategies) {
     for (int world = 1; world <= 4; ++world) {
       if (each.strategy == Strategy::kHsdp && world != 4) continue;
       for (CellDeal deal : {CellDeal::kOne, CellDeal::kThree, CellDeal::kUneven}) {
         if (deal == CellDeal::kUneven && world < 3) continue;
-        for (bool overlap : {true, false}) {
-          for (bool dropout : {false, true}) {
-            for (RecomputeMode recompute : {RecomputeMode::kNone, RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
-              cells.push_back({.name = each.name,
-                               .strategy = each.strategy,
-                               .reshard_after_forward = each.reshard_after_forward,
-                               .deal = deal,
-                               .overlap = overlap,
-                               .dropout = dropout,
-                               .recompute = recompute,
-                               .world = world});
-            }
-          }
-        }
+        add(each, world, deal, ModelFamily::kGpt2, /*dropout=*/false);
+        add(each, world, deal, ModelFamily::kGpt2, /*dropout=*/true);
+        add(each, world, deal, ModelFamily::kLlama, /*dropout=*/false);
+        add(each, world, deal, ModelFamily::kQwen2, /*dropout=*/false);
       }
     }
   }
@@ -116,7 +123,9 @@ std::vector<Cell> AllCells() {
 std::vector<Cell> OneCellPerStrategy() {
   std::vector<Cell> cells;
   for (const Cell& cell : AllCells()) {
-    if (cell.world != 4 || cell.deal != CellDeal::kThree || !cell.overlap || cell.dropout) continue;
+    if (cell.family != ModelFamily::kGpt2 || cell.world != 4 || cell.deal != CellDeal::kThree || !cell.overlap ||
+        cell.dropout)
+      continue;
     if (cell.recompute == RecomputeMode::kNone) cells.push_back(cell);
   }
   return cells;

@@ -17,13 +17,14 @@ struct Cell {
   const char* name = "";  // of the strategy
   Strategy strategy = Strategy::kDdp;
   bool reshard_after_forward = true;
+  ModelFamily family = ModelFamily::kGpt2;
   CellDeal deal = CellDeal::kOne;
   bool overlap = true;
-  bool dropout = false;
+  bool dropout = false;  // of GPT-2 only
   RecomputeMode recompute = RecomputeMode::kNone;
   int world = 1;
 
-  std::string ToString() const;  // "fsdp_world3_uneven_overlap_dropout_blocks"
+  std::string ToString() const;  // "fsdp_gpt2_world3_uneven_overlap_dropout_blocks"
   MeshShape mesh() const;
   TrainingCase training() const;
 };
@@ -31,7 +32,7 @@ struct Cell {
 // Every valid combination: hsdp is 2 x 2, and an uneven deal needs at least 3 ranks.
 std::vector<Cell> AllCells();
 
-// One cell per strategy, at its largest world, with several micro-batches per rank.
+// One cell per strategy: a GPT-2 at its largest world, with several micro-batches per rank.
 std::vector<Cell> OneCellPerStrategy();
 
 // Whether to run all combinations instead of a subset: set by TRAINYARD_ALL_CELLS.

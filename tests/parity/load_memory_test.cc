@@ -80,7 +80,7 @@ struct Built {
 
 absl::StatusOr<Built> Build(const PoolRank& rank, const Layout& layout) {
   Built built;
-  ASSIGN_OR_RETURN(built.model, NewGpt2(kModel, 1, at::kFloat, /*backed=*/false));
+  ASSIGN_OR_RETURN(built.model, NewModel(kModel, 1, at::kFloat, /*backed=*/false));
   ASSIGN_OR_RETURN(Precision precision, ParsePrecision(layout.precision));
   const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
   ASSIGN_OR_RETURN(

@@ -54,6 +54,7 @@ const TrainingOutcome& Oracle(TrainingCase training) {
                            .global = training.global,
                            .micro = training.dropout > 0 ? training.micro : 1,
                            .clip_norm = training.clip_norm,
+                           .family = training.family,
                            .dropout = training.dropout,
                            .lab_tiny = training.lab_tiny};
   auto [it, is_new] = outcomes.try_emplace(plain.ToString());
@@ -154,6 +155,20 @@ TEST_P(EachStrategy, MatchesTheOracleInFp32) {
   EXPECT_LE(LargestDifference(found, expected), 1e-5);
 }
 
+TEST_P(EachStrategy, LlamaInSixteenBits_IsCloseToTheOracle) {
+  TrainingCase training = GetParam().training();
+  training.family = ModelFamily::kLlama;
+  training.steps = 20;
+  const std::vector<double>& expected = Oracle(training).losses;
+  training.type = at::kFloat;
+  training.precision = "bf16";
+
+  std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
+
+  ASSERT_FALSE(ranks.empty());
+  EXPECT_LE(LargestDifference(ranks[0].losses, expected), 1e-2);
+}
+
 TEST_P(EachStrategy, Overlap_ChangesNoBit_WhenEachOperationWaitsForALateRank) {
   TrainingCase training = GetParam().training();
   training.type = at::kFloat;
@@ -199,6 +214,25 @@ TEST_P(EachStrategy, OffloadAndTiles_ChangeNoBit) {
       SCOPED_TRACE(offloaded.ToString());
       ExpectSameBits(TrainWorld({GetParam().mesh()}, offloaded), expected);
     }
+  }
+}
+
+// As the two tests above, for the operations of the Llama graph.
+TEST_P(EachStrategy, RecomputeAndOffloadOfALlama_ChangeNoBit) {
+  TrainingCase plain = GetParam().training();
+  plain.type = at::kFloat;
+  plain.family = ModelFamily::kLlama;
+  plain.steps = 6;
+  const std::vector<TrainingOutcome> expected = TrainWorld({GetParam().mesh()}, plain);
+
+  for (const auto& [recompute, offload] : {std::tuple{RecomputeMode::kBlocks, false},
+                                           {RecomputeMode::kSelective, false},
+                                           {RecomputeMode::kSelective, true}}) {
+    TrainingCase other = plain;
+    other.recompute = recompute;
+    other.offload_optimizer = other.offload_parameters = offload;
+    SCOPED_TRACE(other.ToString());
+    ExpectSameBits(TrainWorld({GetParam().mesh()}, other), expected);
   }
 }
 

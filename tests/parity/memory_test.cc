@@ -69,7 +69,7 @@ absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arg
   Ledger& ledger = Ledger::ForProcess();
   const int64_t before = ledger.in_use().now();
   ledger.ResetPeaks();
-  ASSIGN_OR_RETURN(auto model, NewGpt2(ModelOf(memory_case.large_blocks), 1, at::kFloat, /*backed=*/false));
+  ASSIGN_OR_RETURN(auto model, NewModel(ModelOf(memory_case.large_blocks), 1, at::kFloat, /*backed=*/false));
   const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
   ASSIGN_OR_RETURN(
       auto strategy,
@@ -131,7 +131,7 @@ struct Sizes {
   int64_t all = 0, unit = 0, root = 0;
 };
 Sizes SizesOf(const ModelSizes& config) {
-  auto model = *NewGpt2(config, 1, at::kFloat);
+  auto model = *NewModel(config, 1, at::kFloat);
   Sizes sizes;
   for (const NamedTensor& parameter : model->parameters()) {
     const int64_t bytes = static_cast<int64_t>(parameter.tensor.nbytes());

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/model/gpt2.h"
+#include "models/model_sizes.h"
 #include "worker/parallel/update.h"
 
 namespace trainyard::reference {
@@ -40,15 +40,68 @@ inline at::Tensor Attention(const at::Tensor& x, const Parameters& p, const std:
   return Project(mixed.transpose(1, 2).reshape({b, t, d}), p, name + ".c_proj");
 }
 
-inline at::Tensor MeanLoss(const at::Tensor& inputs, const at::Tensor& targets, const Parameters& p,
-                           const ModelSizes& c) {
+inline at::Tensor Gpt2Scores(const at::Tensor& inputs, const Parameters& p, const ModelSizes& c) {
   at::Tensor x = p.at("wte.weight").index({inputs}) + p.at("wpe.weight").slice(0, 0, inputs.size(1));
   for (int64_t i = 0; i < c.layers; ++i) {
     std::string h = "h." + std::to_string(i);
     x = x + Attention(LayerNorm(x, p, h + ".ln_1"), p, h + ".attn", c.heads);
     x = x + Project(Gelu(Project(LayerNorm(x, p, h + ".ln_2"), p, h + ".mlp.c_fc")), p, h + ".mlp.c_proj");
   }
-  at::Tensor scores = at::matmul(LayerNorm(x, p, "ln_f"), p.at("wte.weight").t());
+  return at::matmul(LayerNorm(x, p, "ln_f"), p.at("wte.weight").t());
+}
+
+inline at::Tensor RmsNorm(const at::Tensor& x, const Parameters& p, const std::string& name, double eps) {
+  return x / (x.square().mean(-1, true) + eps).sqrt() * p.at(name + ".weight");
+}
+
+// A matrix of the Llama family is [out, in]; biases are optional.
+inline at::Tensor ProjectTransposed(const at::Tensor& x, const Parameters& p, const std::string& name) {
+  at::Tensor y = at::matmul(x, p.at(name + ".weight").t());
+  return p.count(name + ".bias") == 0 ? y : y + p.at(name + ".bias");
+}
+
+// Without scaling of the frequencies. x is [.., tokens, width]; angles are fp32.
+inline at::Tensor Rotate(const at::Tensor& x, double theta) {
+  const int64_t width = x.size(-1);
+  at::Tensor frequencies = 1 / at::pow(theta, at::arange(0, width, 2, at::kFloat) / static_cast<double>(width));
+  at::Tensor angles = at::arange(x.size(-2), at::kFloat).unsqueeze(1) * frequencies;
+  at::Tensor cosines = angles.cos().to(x.dtype()), sines = angles.sin().to(x.dtype());
+  std::vector<at::Tensor> halves = x.chunk(2, -1);
+  return at::cat({halves[0] * cosines - halves[1] * sines, halves[1] * cosines + halves[0] * sines}, -1);
+}
+
+inline at::Tensor LlamaAttention(const at::Tensor& x, const Parameters& p, const std::string& name,
+                                 const ModelSizes& c) {
+  int64_t b = x.size(0), t = x.size(1);
+  auto by_heads = [&](const char* part, int64_t heads) {
+    return ProjectTransposed(x, p, name + part).view({b, t, heads, c.head_width}).transpose(1, 2);
+  };
+  at::Tensor q = Rotate(by_heads(".q_proj", c.heads), c.rope.theta);
+  at::Tensor k = Rotate(by_heads(".k_proj", c.kv_heads), c.rope.theta).repeat_interleave(c.heads / c.kv_heads, 1);
+  at::Tensor v = by_heads(".v_proj", c.kv_heads).repeat_interleave(c.heads / c.kv_heads, 1);
+  at::Tensor scores = at::matmul(q, k.transpose(-2, -1)) / std::sqrt(static_cast<double>(c.head_width));
+  at::Tensor future = at::ones({t, t}, at::kBool).triu(1);
+  at::Tensor mixed = at::matmul(scores.masked_fill(future, -INFINITY).softmax(-1), v);
+  return ProjectTransposed(mixed.transpose(1, 2).reshape({b, t, c.heads * c.head_width}), p, name + ".o_proj");
+}
+
+inline at::Tensor LlamaScores(const at::Tensor& inputs, const Parameters& p, const ModelSizes& c) {
+  at::Tensor x = p.at("embed_tokens.weight").index({inputs});
+  for (int64_t i = 0; i < c.layers; ++i) {
+    std::string h = "layers." + std::to_string(i);
+    x = x + LlamaAttention(RmsNorm(x, p, h + ".input_layernorm", c.norm_eps), p, h + ".self_attn", c);
+    at::Tensor in = RmsNorm(x, p, h + ".post_attention_layernorm", c.norm_eps);
+    at::Tensor gate = ProjectTransposed(in, p, h + ".mlp.gate_proj");
+    at::Tensor hidden = gate * gate.sigmoid() * ProjectTransposed(in, p, h + ".mlp.up_proj");
+    x = x + ProjectTransposed(hidden, p, h + ".mlp.down_proj");
+  }
+  const char* head = c.tied ? "embed_tokens.weight" : "lm_head.weight";
+  return at::matmul(RmsNorm(x, p, "norm", c.norm_eps), p.at(head).t());
+}
+
+inline at::Tensor MeanLoss(const at::Tensor& inputs, const at::Tensor& targets, const Parameters& p,
+                           const ModelSizes& c) {
+  at::Tensor scores = IsLlamaGraph(c.family) ? LlamaScores(inputs, p, c) : Gpt2Scores(inputs, p, c);
   return -scores.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).mean();
 }
 

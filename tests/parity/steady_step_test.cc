@@ -98,7 +98,7 @@ absl::StatusOr<std::string> CountMain(const PoolRank& rank, const std::string& a
   Ledger& ledger = Ledger::ForProcess();
   ParallelOptions options = training.options();
   options.data.ledger = &ledger;
-  ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), 1, training.type, /*backed=*/false));
+  ASSIGN_OR_RETURN(auto model, NewModel(training.model(), 1, training.type, /*backed=*/false));
   const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, communicators, options));
   const int64_t rounds = training.global / training.micro / rank.mesh.world_size();

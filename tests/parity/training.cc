@@ -39,6 +39,7 @@ void EachField(Case& c, Visit visit) {
   visit("global", c.global);
   visit("micro", c.micro);
   visit("clip_norm", c.clip_norm);
+  visit("family", c.family);
   visit("dropout", c.dropout);
   visit("strategy", c.strategy);
   visit("bucket_elements", c.bucket_elements);
@@ -221,7 +222,25 @@ TrainingCase TrainingCase::Parse(const std::string& text) {
 
 ModelSizes TrainingCase::model() const {
   if (lab_tiny) return {.layers = 4, .heads = 4, .width = 128, .context = 64, .vocabulary = 256, .dropout = dropout};
-  // The sizes are not multiples of a world size or of a layout's alignment.
+  // The sizes are not multiples of a world size or of a layout's alignment. The Llama has an untied head and all
+  // biases; Mistral and Qwen2 are tied.
+  if (IsLlamaGraph(family)) {
+    const bool is_llama = family == ModelFamily::kLlama;
+    return CompleteLlamaSizes({.family = family,
+                               .layers = 3,
+                               .heads = 4,
+                               .width = 20,
+                               .context = 16,
+                               .vocabulary = 67,
+                               .kv_heads = 2,
+                               .head_width = 6,
+                               .inner = 27,
+                               .tied = !is_llama,
+                               .attention_bias = is_llama                        ? AttentionBias::kAll
+                                                 : family == ModelFamily::kQwen2 ? AttentionBias::kQkv
+                                                                                 : AttentionBias::kNone,
+                               .mlp_bias = is_llama});
+  }
   return {.layers = 3, .heads = 2, .width = 20, .context = 16, .vocabulary = 67, .dropout = dropout};
 }
 
@@ -318,7 +337,7 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
 absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training) {
   const int world = rank.mesh.world_size();
   // Only rank 0 starts with the right weights.
-  ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
+  ASSIGN_OR_RETURN(auto model, NewModel(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
   DelayedGroups groups(rank.groups, training.delay_ms);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, groups.communicators(), training.options()));
   int64_t consumed = 0;
@@ -364,7 +383,7 @@ absl::StatusOr<std::string> TrainMain(const PoolRank& rank, const std::string& a
 
 TrainingOutcome TrainReference(const TrainingCase& training) {
   const ModelSizes config = training.model();
-  auto model = *NewGpt2(config, kSeed, training.type);
+  auto model = *NewModel(config, kSeed, training.type);
   reference::Parameters p, m, v;
   for (const NamedTensor& parameter : model->parameters()) {
     p[parameter.name] = parameter.tensor;

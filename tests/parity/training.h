@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "tests/parity/rank_pool.h"
-#include "worker/model/gpt2.h"
+#include "worker/model/model_factory.h"
 #include "worker/parallel/parallelize.h"
 
 namespace trainyard {
@@ -20,7 +20,8 @@ struct TrainingCase {
   int64_t global = 12;
   int64_t micro = 1;
   double clip_norm = 0;
-  double dropout = 0;
+  ModelFamily family = ModelFamily::kGpt2;
+  double dropout = 0;  // of GPT-2
   Strategy strategy = Strategy::kDdp;
   int64_t bucket_elements = 4096;  // several buckets
   bool overlap = true;
@@ -36,7 +37,7 @@ struct TrainingCase {
   int64_t rejected_step = 0;  // the last rank rejects its loss in this step; 0: none
   // In each step one rank is late for one of its collectives: for the first in step 1, the second in step 2, ...
   int64_t delay_ms = 0;
-  bool lab_tiny = false;        // the sizes of the preset; otherwise sizes that no world divides
+  bool lab_tiny = false;        // the sizes of the preset, a GPT-2; otherwise sizes that no world divides
   int64_t epoch = 0;            // samples of an epoch, in the product's order; 0: the text is endless
   int64_t scale_window = 1000;  // for fp16: good steps until the loss scale is doubled
   // A checkpoint of the whole state is written into `folder` after `save_step`; with `load_step` a run starts from the
