@@ -92,14 +92,16 @@ def training_data(tmp_path):
     period = torch.randint(0, VOCABULARY, (97,), generator=generator)
     starts = torch.randint(0, 97, (STEPS, SEQUENCES, 1), generator=generator)
     tokens = period[(starts + torch.arange(CONTEXT + 1)) % 97]
-    save_file(weights, tmp_path / "weights.safetensors")
+    save_file(weights, tmp_path / "model.safetensors")
+    config = {"model_type": "gpt2", "n_layer": LAYERS, "n_head": HEADS, "n_embd": WIDTH, "n_positions": CONTEXT,
+              "vocab_size": VOCABULARY, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"tokens": tokens}, tmp_path / "tokens.safetensors")
     return weights, tokens
 
 
 def our_losses(folder, strategy, ranks):
-    command = [BIN / "tests" / "parity_losses", folder / "weights.safetensors", folder / "tokens.safetensors"]
-    command += [str(LAYERS), str(HEADS), str(RATE), strategy, str(ranks)]
+    command = [BIN / "tests" / "parity_losses", folder, folder / "tokens.safetensors", str(RATE), strategy, str(ranks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

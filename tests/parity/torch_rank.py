@@ -3,7 +3,7 @@ starts it.
 
     torch_rank.py ddp|fsdp2 RANK WORLD FOLDER LAYERS HEADS RATE
 
-RATE is the learning rate. FOLDER contains weights.safetensors and tokens.safetensors. The ranks rendezvous through a
+RATE is the learning rate. FOLDER contains model.safetensors and tokens.safetensors. The ranks rendezvous through a
 file in it, and rank 0 writes losses-MODE.json there. Each rank trains on an equal share of a step's sequences.
 """
 
@@ -81,7 +81,7 @@ def main():
     rank, world, folder = int(rank), int(world), pathlib.Path(folder)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous-{mode}", rank=rank, world_size=world)
-    weights = load_file(folder / "weights.safetensors")
+    weights = load_file(folder / "model.safetensors")
     model = Gpt2(weights, int(layers), int(heads))
     trained = distribute(model, mode, world)
     groups = [
