@@ -59,14 +59,17 @@ absl::StatusOr<SampledText> SampleText(const SampleOptions& options) {
 
   at::NoGradGuard no_grad;
   ByteTokenizer tokenizer;
-  std::vector<int64_t> tokens = tokenizer.Encode(options.prompt);
+  ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, tokenizer.Encode(options.prompt));
+  std::vector<int64_t> tokens(prompt.begin(), prompt.end());
   if (tokens.empty())
     return absl::InvalidArgumentError("--prompt is empty: give at least one character to continue from");
   std::mt19937_64 random(options.seed);
   for (int64_t i = 0; i < options.tokens; ++i) {
     tokens.push_back(Choose(NextScores(*model, tokens), options.temperature, options.top_k, random));
   }
-  return SampledText{.checkpoint = checkpoint->path(), .step = manifest.step, .text = tokenizer.Decode(tokens)};
+  return SampledText{.checkpoint = checkpoint->path(),
+                     .step = manifest.step,
+                     .text = tokenizer.Decode(std::vector<int32_t>(tokens.begin(), tokens.end()))};
 }
 
 }  // namespace trainyard

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "tests/unit/temporary_folder.h"
-#include "tokenizers/byte_tokenizer.h"
 
 namespace trainyard {
 namespace {
@@ -83,13 +82,6 @@ TEST_F(BatchesTest, EvaluationUsesTheSamplesThatExist) {
   ASSERT_EQ(data.num_batches(), 2);
   EXPECT_EQ(data.At(1).inputs.size(0), 1);
   EXPECT_EQ(data.num_tokens(), 50);
-}
-
-TEST(ByteTokenizer, DecodesWhatItEncoded) {
-  std::string text("\0\x7f\x80\xff z\n", 7);
-  std::vector<int64_t> tokens = ByteTokenizer().Encode(text);
-  EXPECT_EQ(tokens, (std::vector<int64_t>{0, 127, 128, 255, ' ', 'z', '\n'}));
-  EXPECT_EQ(ByteTokenizer().Decode(tokens), text);
 }
 
 }  // namespace

@@ -1,0 +1,49 @@
+// Tokens that are found in a text as they are, before it is split into words: special tokens, and those that were added
+// to a trained vocabulary. Of the tokens that begin at the leftmost place the longest is found. Immutable and
+// thread-safe once made.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool single_word = false;  // only where no character of a word is next to it
+  bool lstrip = false;       // with the spaces before it
+  bool rstrip = false;       // with the spaces after it
+  bool normalized = false;   // looked for in the normalized text
+  bool special = false;      // left out of decoded text on request
+};
+
+class TokenFinder {
+ public:
+  // Adds a token that is found as `text`; an empty one never is. Of equal texts the first token is found.
+  void Add(absl::string_view text, const AddedToken& token);
+
+  // Calls `part` with each part of `text` in order: tokens (their id) and what is between them (-1, never empty).
+  using Part = absl::FunctionRef<void(absl::string_view part, int32_t id)>;
+  void Cut(absl::string_view text, Part part) const;
+
+ private:
+  struct Node {
+    int32_t token = -1;  // that ends here: index into tokens_
+  };
+  // The longest token that begins at `at`; null: none. `size` is the size of its text.
+  const AddedToken* LongestAt(absl::string_view text, size_t at, size_t& size) const;
+
+  std::vector<AddedToken> tokens_;
+  std::vector<Node> nodes_ = std::vector<Node>(1);          // of a trie of bytes; 0 is the root
+  absl::flat_hash_map<uint64_t, uint32_t> children_;        // by node << 8 | byte
+  std::array<bool, 256> begins_ = std::array<bool, 256>();  // bytes with which a token begins
+};
+
+}  // namespace trainyard

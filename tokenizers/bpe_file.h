@@ -1,0 +1,24 @@
+// Reads tokenizer.json files of the BPE kind. Pure and thread-safe. The files come from elsewhere: whatever they
+// contain, the result is a tokenizer or a list of everything that is wrong.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tokenizers/bpe_tokenizer.h"
+
+namespace trainyard {
+
+// What other files of the same folder say.
+struct BpeSurroundings {
+  std::string begin, end, padding, unknown;  // names of special tokens; empty: not known
+  std::vector<AddedToken> added;             // by id; those that the file lacks are added after its own
+};
+
+// `file`: the text of tokenizer.json; `name`: for messages. Possible errors: InvalidArgument: it is not such a file, or
+// uses something that is not supported.
+absl::StatusOr<std::unique_ptr<BpeTokenizer>> ReadBpeTokenizer(absl::string_view file, absl::string_view name,
+                                                               const BpeSurroundings& around = {});
+
+}  // namespace trainyard

@@ -1,0 +1,46 @@
+// One object of a tokenizer.json while it is read. What is wrong is added to a list of problems, so that all of them
+// are reported together. Not thread-safe.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "tokenizers/pattern.h"
+
+namespace trainyard {
+
+class JsonPart {
+ public:
+  // `json` may be of any kind; anything but an object has no values.
+  JsonPart(const nlohmann::json& json, std::string where, std::vector<std::string>& problems)
+      : json_(json), where_(std::move(where)), problems_(problems) {}
+
+  const std::string& where() const { return where_; }
+  bool is_null() const { return json_.is_null(); }
+  bool Has(const char* key) const;
+
+  // A problem unless the value is of the kind; absent and null count as `otherwise`.
+  bool Bool(const char* key, bool otherwise) const;
+  std::string String(const char* key, absl::string_view otherwise = "") const;
+  int64_t Int(const char* key, int64_t otherwise) const;
+  // The value {"String": text} or {"Regex": text} of `key`.
+  Pattern PatternAt(const char* key) const;
+
+  JsonPart At(const char* key) const;
+  // The elements of an array; a problem unless it is one, or absent.
+  std::vector<JsonPart> Elements(const char* key) const;
+  const nlohmann::json& json() const { return json_; }
+
+  void Problem(absl::string_view what) const;
+  // `what`, such as "normalizer", is of a type that is not supported.
+  void Unsupported(absl::string_view what, absl::string_view type, absl::string_view known) const;
+
+ private:
+  const nlohmann::json& json_;
+  std::string where_;
+  std::vector<std::string>& problems_;
+};
+
+}  // namespace trainyard

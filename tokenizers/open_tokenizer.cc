@@ -1,0 +1,110 @@
+#include "tokenizers/open_tokenizer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/limits.h"
+#include "common/status_macros.h"
+#include "tokenizers/bpe_file.h"
+#include "tokenizers/byte_tokenizer.h"
+
+namespace trainyard {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// The name of a special token: a text, or an object with its content.
+std::string SpecialName(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  if (found == config.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  if (found->is_object() && found->contains("content") && (*found)["content"].is_string()) {
+    return (*found)["content"].get<std::string>();
+  }
+  return "";
+}
+
+bool Flag(const Json& json, const char* key, bool otherwise) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+
+// Tokens that the configuration adds to those of tokenizer.json, by their ids.
+std::vector<AddedToken> ConfiguredTokens(const Json& config) {
+  std::vector<AddedToken> tokens;
+  const auto list = config.find("added_tokens_decoder");
+  if (list == config.end() || !list->is_object() || list->size() > limits::kAddedTokens) return tokens;
+  for (const auto& [id, json] : list->items()) {
+    AddedToken token;
+    if (!json.is_object() || !absl::SimpleAtoi(id, &token.id)) continue;
+    token.content = SpecialName(*list, id.c_str());
+    token.special = Flag(json, "special", false);
+    token.single_word = Flag(json, "single_word", false);
+    token.lstrip = Flag(json, "lstrip", false);
+    token.rstrip = Flag(json, "rstrip", false);
+    token.normalized = Flag(json, "normalized", !token.special);
+    if (!token.content.empty() && token.content.size() <= limits::kAddedTokenBytes) tokens.push_back(token);
+  }
+  std::sort(tokens.begin(), tokens.end(), [](const auto& left, const auto& right) { return left.id < right.id; });
+  return tokens;
+}
+
+// What tokenizer_config.json and, in older folders, special_tokens_map.json say. Both are optional.
+BpeSurroundings ReadSurroundings(const fs::path& folder) {
+  BpeSurroundings around;
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const absl::StatusOr<std::string> text = ReadFile(folder / name, limits::kTokenizerFileBytes);
+    if (!text.ok()) continue;
+    const Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!config.is_object()) continue;
+    const auto fill = [&config](const char* key, std::string& value) {
+      if (value.empty()) value = SpecialName(config, key);
+    };
+    fill("bos_token", around.begin);
+    fill("eos_token", around.end);
+    fill("pad_token", around.padding);
+    fill("unk_token", around.unknown);
+    if (around.added.empty()) around.added = ConfiguredTokens(config);
+  }
+  return around;
+}
+
+absl::StatusOr<std::string> FindIn(const std::string& folder) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    std::error_code ignored;
+    if (fs::exists(fs::path(folder) / name, ignored)) return (fs::path(folder) / name).string();
+  }
+  std::error_code ignored;
+  const bool is_old = fs::exists(fs::path(folder) / "vocab.json", ignored);
+  return absl::NotFoundError(absl::StrCat(
+      folder, " has neither tokenizer.json nor tokenizer.model",
+      is_old ? absl::StrCat(" but a vocab.json; let transformers write tokenizer.json: AutoTokenizer.from_pretrained('",
+                            folder, "').save_pretrained('", folder, "')")
+             : "; give the path of a tokenizer, or of a folder with one"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& path) {
+  if (path == "bytes") return std::make_unique<ByteTokenizer>();
+  std::error_code error;
+  std::string file = path;
+  if (fs::is_directory(path, error)) {
+    ASSIGN_OR_RETURN(file, FindIn(path));
+  }
+  ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(file, limits::kTokenizerFileBytes));
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '{') {
+    return ReadBpeTokenizer(text, file, ReadSurroundings(fs::path(file).parent_path()));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      file,
+      " is not a tokenizer.json; let transformers write one: AutoTokenizer.from_pretrained(...).save_pretrained"));
+}
+
+}  // namespace trainyard

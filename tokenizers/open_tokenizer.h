@@ -1,0 +1,18 @@
+// Opens the tokenizer of a folder that transformers wrote, or of one file. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tokenizers/tokenizer.h"
+
+namespace trainyard {
+
+// `path`: tokenizer.json or tokenizer.model, or a folder with one (tokenizer.json comes first), whose
+// tokenizer_config.json names the special tokens. "bytes": the tokenizer of bytes.
+// Possible errors: NotFound: there is no such file, or none in the folder; PermissionDenied; InvalidArgument: the file
+// is not a tokenizer, or of a kind that is not supported; ResourceExhausted: it is larger than any tokenizer.
+absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& path);
+
+}  // namespace trainyard

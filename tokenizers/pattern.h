@@ -1,0 +1,45 @@
+// A regular expression of a tokenizer.json, with the meaning that the Python library `tokenizers` gives it: its syntax
+// is Oniguruma's and its classes are those of unicode.h. The patterns of well-known models are matched by hand
+// (known_patterns.h), the others by PCRE2. Immutable and thread-safe.
+//
+// What PCRE2 would read in another way is refused: anchors, back references, scripts, nested classes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tokenizers/known_patterns.h"
+
+namespace trainyard {
+
+class Pattern {
+ public:
+  // Possible errors: InvalidArgument: the pattern is not one, or not supported; the message names the part.
+  static absl::StatusOr<Pattern> Regex(absl::string_view expression);
+  // Finds the text itself.
+  static Pattern Literal(absl::string_view text);
+
+  // kNone: not one of the known patterns.
+  KnownPattern known() const { return known_; }
+  bool is_literal() const { return compiled_ == nullptr && known_ == KnownPattern::kNone; }
+  const std::string& text() const { return text_; }
+
+  // Calls `found` with each part of `text`, in order: matches, and what is between them. Parts may be empty.
+  // Possible errors: ResourceExhausted: the text needs more steps than PCRE2's limit.
+  using Found = absl::FunctionRef<void(absl::string_view part, bool is_match)>;
+  absl::Status Parts(absl::string_view text, Found found) const;
+
+ private:
+  struct Compiled;
+  absl::Status PartsOfRegex(absl::string_view text, Found found) const;
+
+  std::string text_;
+  KnownPattern known_ = KnownPattern::kNone;
+  std::shared_ptr<const Compiled> compiled_;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,74 @@
+// A tokenizer: converts text to the ids of tokens and back.
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer("model/"));      // open_tokenizer.h
+//   ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->Encode("Hello"));
+//   std::string text = tokenizer->Decode(ids);
+//
+// Immutable and thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace trainyard {
+
+struct EncodeOptions {
+  // Adds the tokens that the file's template puts around a text, such as the one that begins a text.
+  bool special_tokens = false;
+  // The text continues one that ended at a safe cut, so nothing is put before it.
+  bool continues = false;
+};
+
+// Ids of tokens with a meaning; -1: there is none, or it is not known.
+struct SpecialIds {
+  int32_t begin = -1;  // of a text
+  int32_t end = -1;    // of a text
+  int32_t padding = -1;
+  int32_t unknown = -1;
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Appends the tokens of `text`. Possible errors: InvalidArgument: the text is not valid UTF-8, or has a character
+  // that no token can express; ResourceExhausted: it is too large for one call.
+  virtual absl::Status Append(absl::string_view text, const EncodeOptions& options,
+                              std::vector<int32_t>& ids) const = 0;
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options = {}) const {
+    std::vector<int32_t> ids;
+    if (absl::Status status = Append(text, options, ids); !status.ok()) return status;
+    return ids;
+  }
+
+  // The text of tokens; ids that do not exist are skipped. Text whose end is missing ends with U+FFFD.
+  // `skip_special`: without special tokens.
+  virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special = false) const = 0;
+
+  // The largest id plus 1: the least number of rows that the embedding of a model needs.
+  virtual int64_t vocabulary() const = 0;
+  virtual SpecialIds special() const = 0;
+  // The id of a token as it is written in the file, or -1.
+  virtual int32_t IdOf(absl::string_view token) const = 0;
+  // A token as it is written in the file; empty: there is no such id.
+  virtual std::string TokenOf(int32_t id) const = 0;
+
+  // The first safe cut after `from`: a position where a text may be cut so that the tokens of its parts, all but the
+  // first encoded with `continues`, are those of the whole. text.size() if there is none. Whether a position is safe
+  // depends on the characters next to it only. REQUIRES: valid UTF-8.
+  virtual size_t NextSafeCut(absl::string_view text, size_t from) const = 0;
+
+  // bytes, BPE or SentencePiece.
+  virtual absl::string_view kind() const = 0;
+  // Identifies the tokenizer: a hash of the files that define it.
+  virtual const std::string& hash() const = 0;
+};
+
+}  // namespace trainyard

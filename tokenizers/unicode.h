@@ -1,0 +1,45 @@
+// What the Python library `tokenizers` knows about characters: classes, lower case and the normalization forms. The
+// tables are made by tools/unicode_tables.py from the pinned version of that library. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace trainyard::unicode {
+
+// Bits, so that one look-up answers several questions.
+enum Class : uint16_t {
+  kSpace = 1,
+  kLetter = 2,         // \p{L}
+  kNumber = 4,         // \p{N}
+  kNewline = 8,        // \r or \n
+  kWord = 16,          // \w where an added token must be a word, and of the pre-tokenizer Whitespace
+  kPatternWord = 32,   // \w in a pattern
+  kNumeric = 64,       // of the pre-tokenizer Digits
+  kPunctuation = 128,  // of the pre-tokenizer Punctuation
+  kNfcInert = 256,     // NFC neither changes it nor joins it to what is before it
+  kMark = 512,         // has a combining class other than 0
+};
+
+inline constexpr uint32_t kCodes = 0x110000;
+
+// The classes of every character, by its code.
+const uint16_t* Classes();
+
+using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;  // first and last of each, ascending
+
+// The characters of one class.
+Ranges RangesOf(Class one);
+// Those of a general category (Lu) or of a group of them (L). Empty: there is no such category.
+Ranges RangesOfCategory(absl::string_view name);
+
+enum class Form { kNfc, kNfd, kNfkc, kNfkd };
+// REQUIRES of all: valid UTF-8.
+std::string Normalize(Form form, absl::string_view text);
+std::string Lower(absl::string_view text);
+
+}  // namespace trainyard::unicode
