@@ -37,6 +37,7 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddTokenize(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen);  // operate.cc
 void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen);    // operate.cc
 void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen);   // operate.cc

@@ -63,6 +63,7 @@ int Main(int argc, char** argv) {
   AddCheckpoint(app, globals, &chosen);
   AddParity(app, globals, &chosen);
   AddSample(app, globals, &chosen);
+  AddTokenize(app, globals, &chosen);
   AddVersion(app, globals, &chosen);
   AddHelp(app, globals, &chosen);
   AddCompletion(app, globals, &chosen);
