@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """./dev bench models compares our tokenizers with the Python library `tokenizers`, one thread each.
 
-The library trains a tokenizer with the settings of GPT-2 and one with those of Llama-3 on the spot. Both sides then encode
-the same 10 MB of text and code, in alternating order, and must give the same number of tokens.
+The library trains a tokenizer with the settings of GPT-2 and one with those of Llama-3 on the spot. Both sides then
+encode the same 10 MB of text and code, in alternating order, and must give the same number of tokens.
 """
 
 import argparse
