@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/text.h"
+#include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
 #include "spec/validate.h"
@@ -76,7 +77,7 @@ class TextSurvey {
 
 void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
   const v1::Data& data = spec.train().data();
-  const uint64_t sample = uint64_t{spec.train().model().context()} + 1;
+  const uint64_t sample = static_cast<uint64_t>(DecidedLength(spec.train())) + 1;
   const double validation = data.has_validation() ? data.validation() : 0.05;
   const bool evaluates = spec.train().evaluate().every_steps() > 0 && validation > 0;
   // The training part and the validation part must each contain a sample; the 2 covers the rounding of the split.
@@ -97,14 +98,14 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
         positions, "train.data.text",
         absl::StrCat("has ", survey.bytes(), " bytes, of which ", static_cast<uint64_t>(bytes * (1 - validation)),
                      " are for training, but a sequence needs ", sample,
-                     " (train.model.context + 1). Add text or reduce train.model.context"));
+                     " (train.batch.length + 1). Add text or reduce train.batch.length"));
   } else if (evaluates && bytes * validation < static_cast<double>(sample)) {
     problems->AddError(
         positions, "train.data.validation",
         absl::StrCat(
             "leaves ", static_cast<uint64_t>(bytes * validation), " of ", survey.bytes(),
             " bytes for evaluation, but a sequence needs ", sample,
-            " (train.model.context + 1). Add text, increase this share, or set train.evaluate.every_steps to 0"));
+            " (train.batch.length + 1). Add text, increase this share, or set train.evaluate.every_steps to 0"));
   }
 }
 
@@ -125,6 +126,8 @@ void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Pr
     }
   } else if (!S_ISDIR(st.st_mode)) {
     problem = " is neither a safetensors file nor a checkpoint's folder";
+  } else if (!fs::exists(path + "/manifest.json") && !fs::exists(path + "/config.json")) {
+    problem = " has neither a checkpoint (manifest.json) nor a model of transformers (config.json)";
   }
   if (!problem.empty()) problems->AddError(positions, "train.model.init_from", absl::StrCat(path, problem));
 }

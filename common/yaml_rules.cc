@@ -1,5 +1,6 @@
 // CheckRules, DropInvalid and ApplyDefaults of strict_yaml.h: apply the rules of the schema to a message.
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/limits.h"
 #include "common/plain_text.h"
 #include "common/strict_yaml.h"
@@ -144,8 +145,15 @@ class RuleChecker {
 namespace yaml {
 
 std::string TextProblem(const FieldDescriptor& field, absl::string_view text) {
-  if (text.size() > limits::kPathBytes) {
-    return absl::StrCat("is ", text.size(), " bytes long; at most ", limits::kPathBytes, " are accepted");
+  const uint32_t file_bytes = RuleOf(field).file_bytes();
+  const size_t bytes_max = file_bytes == 0 ? limits::kPathBytes : file_bytes;
+  if (text.size() > bytes_max) {
+    return absl::StrCat("is ", text.size(), " bytes long; at most ", bytes_max, " are accepted");
+  }
+  if (file_bytes != 0) {
+    const std::string one_line = absl::StrReplaceAll(text, {{"\n", " "}, {"\r", " "}, {"\t", " "}});
+    const std::string wrong = WhyNotPlainText(one_line);
+    return wrong.empty() ? "" : absl::StrCat(wrong, "; a text must be UTF-8 without control characters");
   }
   if (std::string problem = WhyNotPlainText(text); !problem.empty()) {
     return absl::StrCat(problem, "; a string must be one line of UTF-8 without control characters");

@@ -15,6 +15,8 @@ namespace {
 constexpr ModelFamily kFamilies[] = {ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kMistral,
                                      ModelFamily::kQwen2};
 
+constexpr int kDepthMax = 32;
+
 nlohmann::ordered_json GenerationConfig() {
   return {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr},
           {"do_sample", true},       {"temperature", 0.8},      {"max_new_tokens", 300}};
@@ -32,16 +34,68 @@ ModelSizes ReadSizes(ConfigReader& reader) {
   return {};
 }
 
+absl::string_view AttentionBiasName(AttentionBias bias) {
+  if (bias == AttentionBias::kNone) return "none";
+  return bias == AttentionBias::kAll ? "all" : "qkv";
+}
+
+std::vector<std::string> ProblemsOfExport(const ModelSizes& sizes) {
+  std::vector<std::string> problems;
+  if (!IsLlamaGraph(sizes.family)) return problems;
+  const bool is_llama = sizes.family == ModelFamily::kLlama;
+  bool valid = sizes.attention_bias == AttentionBias::kNone;
+  const char* expected = "none";
+  if (sizes.family == ModelFamily::kQwen2) {
+    valid = sizes.attention_bias == AttentionBias::kQkv;
+    expected = "qkv";
+  } else if (is_llama) {
+    valid = sizes.attention_bias != AttentionBias::kQkv;
+    expected = "none or all";
+  }
+  if (!valid) {
+    problems.push_back(absl::StrCat("attention_bias must be ", expected, ", because the family has no other; found ",
+                                    AttentionBiasName(sizes.attention_bias)));
+  }
+  if (sizes.mlp_bias && !is_llama) problems.push_back("mlp_bias must be false, because only llama can have it");
+  if (sizes.window != 0 && is_llama) problems.push_back("window must be 0, because llama has no sliding window");
+  if (sizes.window < 0) problems.push_back(absl::StrCat("window must not be negative, found ", sizes.window));
+  return problems;
+}
+
 }  // namespace
 
 std::string HuggingFaceConfig(const ModelSizes& sizes, absl::string_view dtype) {
   return (IsLlamaGraph(sizes.family) ? LlamaConfig(sizes, dtype) : Gpt2Config(sizes, dtype)).dump(2) + "\n";
 }
 
+absl::Status CheckExportable(const ModelSizes& sizes) {
+  const std::vector<std::string> problems = ProblemsOfExport(sizes);
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a ", FamilyName(sizes.family), " model: ", absl::StrJoin(problems, "; ")));
+}
+
+absl::StatusOr<std::string> ConfigWithType(absl::string_view text, absl::string_view dtype) {
+  if (absl::StatusOr<ModelSizes> sizes = ParseHuggingFaceConfig(text, "config.json"); !sizes.ok())
+    return sizes.status();
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  // Version 4 of transformers writes torch_dtype, version 5 dtype; both versions read both.
+  const char* key = config.contains("torch_dtype") && !config.contains("dtype") ? "torch_dtype" : "dtype";
+  config[key] = TorchTypeName(dtype);
+  if (config.contains("torch_dtype")) config["torch_dtype"] = TorchTypeName(dtype);
+  return config.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 std::string HuggingFaceGenerationConfig() { return GenerationConfig().dump(2) + "\n"; }
 
 absl::StatusOr<ModelSizes> ParseHuggingFaceConfig(absl::string_view text, absl::string_view path) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  bool is_too_deep = false;  // for functions that call themselves for each level
+  const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    is_too_deep = is_too_deep || depth > kDepthMax;
+    return true;
+  };
+  const nlohmann::json json = nlohmann::json::parse(text, check_depth, /*allow_exceptions=*/false);
+  if (is_too_deep) return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", kDepthMax, " levels"));
   if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is not a JSON object"));
   ConfigReader reader(json);
   const ModelSizes sizes = ReadSizes(reader);

@@ -14,6 +14,14 @@ namespace trainyard {
 // The text of config.json. `dtype` is the type of the weights as safetensors names it: F32, BF16.
 std::string HuggingFaceConfig(const ModelSizes& sizes, absl::string_view dtype);
 
+// Fails with InvalidArgument, which lists every problem, if config.json of the family cannot express a setting, so that
+// the model could not be exported.
+absl::Status CheckExportable(const ModelSizes& sizes);
+
+// The text of another program's config.json, with the type of the weights replaced. Fails with the errors of
+// ParseHuggingFaceConfig.
+absl::StatusOr<std::string> ConfigWithType(absl::string_view text, absl::string_view dtype);
+
 // The text of generation_config.json: no special tokens.
 std::string HuggingFaceGenerationConfig();
 

@@ -29,8 +29,9 @@ Json RopeJson(const Rope& rope) {
   return nullptr;
 }
 
-// The scaling, from `rope_parameters` or `rope_scaling`. Old files call the kind "type".
-void ReadScaling(ConfigReader& reader, Rope& rope) {
+// The scaling, from `rope_scaling` or `rope_parameters`. Old files call the kind "type".
+void ReadScaling(ConfigReader& reader, int64_t context, Rope& rope) {
+  reader.CheckOptional("partial_rotary_factor", 1.0);
   const char* kind_key = reader.Has("rope_type") ? "rope_type" : "type";
   if (!reader.Has(kind_key) || reader.json().at(kind_key) == "default") return;
   const nlohmann::json& kind = reader.json().at(kind_key);
@@ -44,41 +45,60 @@ void ReadScaling(ConfigReader& reader, Rope& rope) {
   if (rope.scaling == Rope::Scaling::kLinear) return;
   rope.low_frequency_factor = reader.ReadPositive("low_freq_factor", 0);
   rope.high_frequency_factor = reader.ReadPositive("high_freq_factor", 0);
-  rope.original_context = reader.ReadSize("original_max_position_embeddings");
+  rope.original_context = reader.ReadSize("original_max_position_embeddings", context);
   if (!(rope.low_frequency_factor > 0 && rope.low_frequency_factor < rope.high_frequency_factor)) {
     reader.AddProblem("low_freq_factor: expected a number above 0 and below high_freq_factor");
   }
 }
 
-Rope ReadRope(ConfigReader& reader) {
+// As transformers does, uses `rope_scaling` if it is there and not empty, else `rope_parameters`, and prefers their
+// rope_theta.
+Rope ReadRope(ConfigReader& reader, int64_t context) {
+  reader.CheckOptional("partial_rotary_factor", 1.0);
   Rope rope{.theta = reader.ReadPositive("rope_theta", kTheta)};
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (!reader.Has(key)) continue;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!reader.Has(key) || reader.json().at(key) == nlohmann::json::object()) continue;
     if (!reader.json().at(key).is_object()) {
       reader.AddProblem(key, "an object");
       continue;
     }
     ConfigReader inner(reader.json().at(key), absl::StrCat(key, "."));
     rope.theta = inner.ReadPositive("rope_theta", rope.theta);
-    ReadScaling(inner, rope);
+    ReadScaling(inner, context, rope);
     for (const std::string& problem : inner.problems()) reader.AddProblem(problem);
     break;
   }
   return rope;
 }
 
-// The sliding window of attention, 0 for none.
+// The sliding window of attention, 0 for none. Qwen2 uses it from a certain layer on; sequences that are not longer
+// than the window are computed equally with and without it.
 int64_t ReadWindow(ModelFamily family, ConfigReader& reader) {
-  constexpr int64_t kMistralWindow = 4096;
+  constexpr int64_t kWindow = 4096;
   if (family == ModelFamily::kLlama) return 0;
-  if (family == ModelFamily::kMistral) {
-    const bool given = reader.json().contains("sliding_window");
-    return reader.ReadSize("sliding_window", given ? 0 : kMistralWindow);
+  if (family == ModelFamily::kQwen2 && !reader.ReadFlag("use_sliding_window", false)) return 0;
+  const bool given = reader.json().contains("sliding_window");
+  return reader.ReadSize("sliding_window", given ? 0 : kWindow);
+}
+
+// Files from before grouped-query attention leave the key out.
+int64_t ReadKvHeads(ModelFamily family, int64_t heads, ConfigReader& reader) {
+  constexpr const char* kKey = "num_key_value_heads";
+  if (reader.json().contains(kKey) || family == ModelFamily::kLlama) return reader.ReadSize(kKey, heads);
+  return family == ModelFamily::kMistral ? 8 : 32;
+}
+
+// A list with the kind of attention of each layer.
+void CheckLayerTypes(bool has_window, ConfigReader& reader) {
+  if (!reader.Has("layer_types")) return;
+  const nlohmann::json& types = reader.json().at("layer_types");
+  bool known = types.is_array();
+  if (known) {
+    for (const nlohmann::json& type : types) {
+      known = known && (type == "full_attention" || (has_window && type == "sliding_attention"));
+    }
   }
-  if (reader.ReadFlag("use_sliding_window", false)) {
-    reader.AddProblem("use_sliding_window: windows that differ by layer are not implemented; expected false");
-  }
-  return 0;
+  if (!known) reader.AddProblem("layer_types", "a list of \"full_attention\"");
 }
 
 AttentionBias ReadAttentionBias(ModelFamily family, ConfigReader& reader) {
@@ -127,7 +147,11 @@ Json LlamaConfig(const ModelSizes& sizes, absl::string_view dtype) {
   } else if (sizes.family == ModelFamily::kMistral) {
     config["sliding_window"] = sizes.window == 0 ? Json(nullptr) : Json(sizes.window);
   } else {
-    config["use_sliding_window"] = false;
+    config["use_sliding_window"] = sizes.window != 0;
+    if (sizes.window != 0) {
+      config["sliding_window"] = sizes.window;
+      config["max_window_layers"] = 0;  // the first layer that has the window
+    }
   }
   return config;
 }
@@ -135,7 +159,6 @@ Json LlamaConfig(const ModelSizes& sizes, absl::string_view dtype) {
 ModelSizes ReadLlamaConfig(ModelFamily family, ConfigReader& reader) {
   reader.CheckOptional("hidden_act", "silu");
   reader.CheckOptional("attention_dropout", 0.0);
-  reader.CheckOptional("pretraining_tp", 1);
   if (family != ModelFamily::kLlama) reader.CheckOptional("mlp_bias", false);
   if (family == ModelFamily::kMistral) reader.CheckOptional("attention_bias", false);
   ModelSizes sizes{.family = family,
@@ -144,17 +167,16 @@ ModelSizes ReadLlamaConfig(ModelFamily family, ConfigReader& reader) {
                    .width = reader.ReadSize("hidden_size"),
                    .context = reader.ReadSize("max_position_embeddings"),
                    .vocabulary = reader.ReadSize("vocab_size")};
-  // Files from before grouped-query attention leave the key out.
-  sizes.kv_heads = reader.ReadSize("num_key_value_heads", family == ModelFamily::kMistral ? 8 : sizes.heads);
+  sizes.kv_heads = ReadKvHeads(family, sizes.heads, reader);
   sizes.head_width = reader.ReadSize("head_dim", std::max<int64_t>(1, sizes.width / sizes.heads));
   sizes.inner = reader.ReadSize("intermediate_size");
   sizes.norm_eps = reader.ReadPositive("rms_norm_eps", kRmsEpsilon);
   sizes.tied = reader.ReadFlag("tie_word_embeddings", false);
   sizes.attention_bias = ReadAttentionBias(family, reader);
   sizes.mlp_bias = family == ModelFamily::kLlama && reader.ReadFlag("mlp_bias", false);
-  sizes.rope = ReadRope(reader);
+  sizes.rope = ReadRope(reader, sizes.context);
   sizes.window = ReadWindow(family, reader);
-  if (sizes.window != 0) sizes.context = std::min(sizes.context, sizes.window);
+  CheckLayerTypes(sizes.window != 0, reader);
   if (reader.problems().empty()) {
     if (const absl::Status status = CheckSizes(sizes); !status.ok()) reader.AddProblem(std::string(status.message()));
   }

@@ -15,8 +15,7 @@ namespace trainyard {
 
 nlohmann::ordered_json LlamaConfig(const ModelSizes& sizes, absl::string_view dtype);
 
-// A sliding window that is shorter than the context limits the context, because attention within a window is not
-// implemented.
+// A sliding window may be shorter than the context: only sequences that are longer than the window need it.
 ModelSizes ReadLlamaConfig(ModelFamily family, ConfigReader& reader);
 
 }  // namespace trainyard

@@ -1,5 +1,6 @@
 #include "models/model_sizes.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -49,10 +50,6 @@ void CheckLlamaSizes(const ModelSizes& sizes, std::vector<std::string>& problems
   if (!(sizes.norm_eps > 0 && sizes.norm_eps < 1)) {
     problems.push_back(absl::StrCat("norm_eps must be above 0 and below 1, found ", sizes.norm_eps));
   }
-  if (sizes.window != 0 && sizes.window < sizes.context) {
-    problems.push_back(absl::StrCat("context ", sizes.context, " is longer than the sliding window of ", sizes.window,
-                                    " tokens; choose a context of at most that"));
-  }
   if (sizes.dropout != 0) {
     problems.push_back(absl::StrCat("dropout must be 0, because the family has none; found ", sizes.dropout));
   }
@@ -85,7 +82,12 @@ ModelSizes CompleteLlamaSizes(ModelSizes sizes) {
     sizes.inner = (8 * sizes.width / 3 + kInnerMultiple - 1) / kInnerMultiple * kInnerMultiple;
   }
   if (sizes.norm_eps == 0) sizes.norm_eps = sizes.family == ModelFamily::kQwen2 ? 1e-6 : 1e-5;
+  if (sizes.family == ModelFamily::kQwen2) sizes.attention_bias = AttentionBias::kQkv;
   return sizes;
+}
+
+int64_t LongestSequence(const ModelSizes& sizes) {
+  return sizes.window == 0 ? sizes.context : std::min(sizes.context, sizes.window);
 }
 
 absl::Status CheckSizes(const ModelSizes& sizes) {

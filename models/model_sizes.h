@@ -37,11 +37,11 @@ enum class AttentionBias { kNone, kQkv, kAll };
 struct ModelSizes {
   ModelFamily family = ModelFamily::kGpt2;
   int64_t layers = 0;
-  int64_t heads = 0;  // must divide width
+  int64_t heads = 0;  // GPT-2: must divide width
   int64_t width = 0;
-  int64_t context = 0;
+  int64_t context = 0;  // the largest number of positions
   int64_t vocabulary = 256;
-  double dropout = 0;  // GPT-2: after the embedding, in attention, after both projections
+  double dropout = 0;  // a probability; GPT-2: after the embedding, in attention, and after both projections
 
   // The Llama graph only; GPT-2 has the defaults.
   int64_t kv_heads = 0;    // heads of keys and values; must divide heads
@@ -51,7 +51,8 @@ struct ModelSizes {
   bool tied = true;        // the head's matrix is the token embedding
   AttentionBias attention_bias = AttentionBias::kNone;
   bool mlp_bias = false;
-  int64_t window = 0;  // the largest number of tokens that a token attends to, at least context; 0: no limit
+  int64_t window =
+      0;  // Mistral and Qwen2 attend to so many tokens at most, so sequences must not be longer; 0: no limit
   Rope rope = {};
 
   bool operator==(const ModelSizes&) const = default;
@@ -60,6 +61,9 @@ struct ModelSizes {
 // The sizes that a Llama, Mistral or Qwen2 model has unless its job file says otherwise, completed from layers, heads,
 // width, context and vocabulary, and from those of the other fields that are not 0. REQUIRES: heads >= 1.
 ModelSizes CompleteLlamaSizes(ModelSizes sizes);
+
+// The largest number of tokens in a sequence: the context, or the sliding window if that is shorter.
+int64_t LongestSequence(const ModelSizes& sizes);
 
 // Fails with InvalidArgument, which lists every problem: a size that is not positive, heads that cannot be divided as
 // the family requires, a fraction or factor out of range.

@@ -8,7 +8,7 @@ namespace trainyard {
 
 struct ModelPreset {
   const char* name;
-  ModelSizes sizes;  // only layers, heads, width and context are used
+  ModelSizes sizes;  // for 256 tokens if the vocabulary depends on the tokenizer of the job
 };
 
 absl::Span<const ModelPreset> ModelPresets();

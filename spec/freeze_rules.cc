@@ -2,6 +2,7 @@
 
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -15,22 +16,31 @@ namespace {
 // The maximum total of bytes of globs, each counted once per parameter, so that a submit takes about a millisecond.
 // Beyond it only the ranks check, by the same rules.
 constexpr uint64_t kWorkMax = 100'000;
-constexpr uint64_t kParametersPerBlock = 12;
-constexpr size_t kGlobBytesMax = 100;  // the longest name of a parameter has 25
+constexpr size_t kGlobBytesMax = 100;  // the longest name of a parameter has less than half of that
 
 }  // namespace
 
 void CheckFreeze(const v1::Train& train, const Positions& positions, Problems* problems) {
   if (train.freeze().empty() || train.model().layers() == 0) return;
+  ModelSizes one_layer = SizesOfModel(train.model());
+  one_layer.layers = 1;
+  const ModelDescription description = DescribeModel(one_layer);
+  const int first_of_block = description.units[1].first_parameter;
+  const uint64_t per_block = static_cast<uint64_t>(description.units[1].num_parameters);
+  size_t longest = 0;
+  for (const ParameterDescription& parameter : description.parameters)
+    longest = std::max(longest, parameter.name.size());
+  longest += 3;  // a layer has at most 4 digits
   uint64_t work = 0;
   for (const std::string& glob : train.freeze()) {
     if (glob.size() > kGlobBytesMax) {
-      problems->AddError(positions, "train.freeze",
-                         absl::StrCat("'", glob.substr(0, 40), "...' is ", glob.size(), " bytes long; names of ",
-                                      "parameters have at most 25 bytes, and globs may have at most ", kGlobBytesMax));
+      problems->AddError(
+          positions, "train.freeze",
+          absl::StrCat("'", glob.substr(0, 40), "...' is ", glob.size(), " bytes long; names of ",
+                       "parameters have at most ", longest, " bytes, and globs may have at most ", kGlobBytesMax));
       return;
     }
-    work += (glob.size() + 1) * kParametersPerBlock * train.model().layers();
+    work += (glob.size() + 1) * per_block * train.model().layers();
   }
   if (work > kWorkMax) return;
   std::vector<std::string> names;
@@ -46,10 +56,12 @@ void CheckFreeze(const v1::Train& train, const Positions& positions, Problems* p
       frozen.insert(name);
     }
     if (matches) continue;
-    problems->AddError(positions, "train.freeze",
-                       absl::StrCat("'", glob.substr(0, 80), "' matches none of the ", names.size(),
-                                    " parameters; their names are like wte.weight, ln_f.bias, h.0.ln_1.weight, ",
-                                    names.back(), "; a * matches any text"));
+    problems->AddError(
+        positions, "train.freeze",
+        absl::StrCat("'", glob.substr(0, 80), "' matches none of the ", names.size(),
+                     " parameters; their names are like ", names[0], ", ",
+                     names[static_cast<size_t>(first_of_block) - 1], ", ", names[static_cast<size_t>(first_of_block)],
+                     ", ", names.back(), "; a * matches any text"));
   }
   if (frozen.size() < names.size()) return;
   problems->AddError(positions, "train.freeze",

@@ -3,6 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/strict_yaml.h"
+#include "spec/model_config.h"
 #include "spec/presets.h"
 #include "spec/validate.h"
 
@@ -26,6 +27,19 @@ void ApplyOverride(const JobFile& file, const std::string& text, v1::JobSpec* sp
              positions);
 }
 
+// Fills in train.model.config from the folder that the job names.
+void ReadModelConfig(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions) {
+  const v1::Model& model = spec->train().model();
+  if (!model.has_path() || model.has_config() || file.read_config == nullptr) return;
+  absl::StatusOr<std::string> text = file.read_config(model.path());
+  if (text.ok()) {
+    spec->mutable_train()->mutable_model()->set_config(*std::move(text));
+    return;
+  }
+  problems->AddError(*positions, "train.model.path", std::string(text.status().message()));
+  positions->insert({"train.model.config", Position{.file = file.file_name, .line = 0, .column = 0}});
+}
+
 }  // namespace
 
 v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions) {
@@ -47,6 +61,8 @@ v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* posi
       positions->insert({absl::StrCat("train.model.", key), Position{.file = file.file_name, .line = 0, .column = 0}});
     }
   }
+  ReadModelConfig(file, &spec, problems, positions);
+  ApplyModelConfig(positions, &spec, problems);
   DropInvalid(&spec, positions, problems);
   ValidateJob(spec, *positions, problems);
   return spec;

@@ -1,15 +1,27 @@
-// Converts `train.model` of a job file to the ModelSizes that all other code uses, and back. Pure.
+// `train.model` of a job file as the sizes that the rest of the program works with, and back. Pure.
 #pragma once
+
+#include <cstdint>
 
 #include "models/model_sizes.h"
 #include "trainyard/v1/job.pb.h"
 
 namespace trainyard {
 
-// Keys that are not given have the defaults of ModelSizes; the preset is not applied.
+// Keys that are not given have the defaults of the family; the preset is not applied. Keys that the family does not
+// have are ignored.
 ModelSizes SizesOfModel(const v1::Model& model);
 
-// Sets every key that SizesOfModel reads, except the family, whose default is the only one.
+// Sets every key that SizesOfModel reads for the family.
 void SetModelSizes(const ModelSizes& sizes, v1::Model& model);
+
+// The number of tokens in a training sequence of a resolved job. Jobs of earlier versions, which do not have the key
+// train.batch.length, use the whole context.
+int64_t SequenceLength(const v1::Train& train);
+
+// The same for a job that is not resolved yet: decides `auto`. Published models have contexts that are too long for
+// most hosts, so their sequences are shorter unless the job says otherwise.
+inline constexpr int64_t kAutoLengthMax = 2048;
+int64_t DecidedLength(const v1::Train& train);
 
 }  // namespace trainyard

@@ -7,6 +7,7 @@
 #include "common/plain_text.h"
 #include "common/strict_yaml.h"
 #include "models/presets.h"
+#include "spec/model_sizes.h"
 
 namespace trainyard {
 
@@ -22,10 +23,13 @@ void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* proble
   v1::Model& model = *spec->mutable_train()->mutable_model();
   for (const ModelPreset& preset : ModelPresets()) {
     if (model.preset() != preset.name) continue;
-    if (!model.has_layers()) model.set_layers(static_cast<uint32_t>(preset.sizes.layers));
-    if (!model.has_heads()) model.set_heads(static_cast<uint32_t>(preset.sizes.heads));
-    if (!model.has_width()) model.set_width(static_cast<uint32_t>(preset.sizes.width));
-    if (!model.has_context()) model.set_context(static_cast<uint32_t>(preset.sizes.context));
+    v1::Model filled;
+    SetModelSizes(preset.sizes, filled);
+    filled.clear_dropout();
+    if (!IsLlamaGraph(preset.sizes.family)) filled.clear_family();
+    if (filled.vocabulary() == ModelSizes().vocabulary) filled.clear_vocabulary();
+    filled.MergeFrom(model);
+    model = std::move(filled);
     return;
   }
   std::string nearest = NearestName(model.preset(), PresetNames());

@@ -3,7 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/strict_yaml.h"
+#include "common/yaml_schema.h"
 #include "spec/device_rules.h"
+#include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
 #include "spec/validate.h"
@@ -68,6 +70,38 @@ class Resolver {
                              EnumName(*v1::Tokenizer_descriptor()->FindValueByNumber(tokenizer))));
   }
 
+  // The keys of a family that has them; a config.json gives all of them.
+  void ResolveSizes() {
+    v1::Model& model = *spec_.mutable_train()->mutable_model();
+    const ModelSizes sizes = SizesOfModel(model);
+    if (model.has_config()) {
+      AddDecision("train.model", SizesText(sizes),
+                  absl::StrCat("config.json of ", model.has_path() ? model.path() : "train.model.config"));
+    }
+    if (model.has_path() && !model.has_init_from()) {
+      model.set_init_from(model.path());
+      AddDecision("train.model.init_from", model.init_from(), "the weights of train.model.path");
+    }
+    if (!IsLlamaGraph(sizes.family)) {
+      ClearLlamaKeys(model);
+      return;
+    }
+    v1::Model complete = model;
+    SetModelSizes(sizes, complete);
+    AddDecisions("train.model", model, complete, absl::StrCat("the default of ", FamilyName(sizes.family)));
+    model = std::move(complete);
+  }
+
+  void ResolveLength() {
+    v1::Train& train = *spec_.mutable_train();
+    if (train.batch().has_length()) return;
+    const int64_t length = DecidedLength(train), context = train.model().context();
+    if (length == context) return;  // which is what an unset key means, as in jobs of earlier versions
+    train.mutable_batch()->set_length(static_cast<uint32_t>(length));
+    AddDecision("train.batch.length", absl::StrCat(length),
+                absl::StrCat("shorter than the context of ", context, ", which few hosts have memory for"));
+  }
+
   void ResolveDevice() {
     if (spec_.resources().has_device()) return;
     const std::string why_cpu = WhyNotOnGpu(spec_);
@@ -107,6 +141,34 @@ class Resolver {
   std::vector<v1::ResolvedKey> TakeDecisions() { return std::move(decisions_); }
 
  private:
+  static void ClearLlamaKeys(v1::Model& model) {
+    model.clear_kv_heads();
+    model.clear_head_width();
+    model.clear_inner();
+    model.clear_norm_eps();
+    model.clear_tied();
+    model.clear_attention_bias();
+    model.clear_mlp_bias();
+    model.clear_rope();
+    model.clear_window();
+  }
+
+  // Lists the keys that `after` has and `before` does not have.
+  void AddDecisions(const std::string& parent, const google::protobuf::Message& before,
+                    const google::protobuf::Message& after, const std::string& reason) {
+    const auto& reflection = *after.GetReflection();
+    std::vector<const google::protobuf::FieldDescriptor*> fields;
+    reflection.ListFields(after, &fields);
+    for (const google::protobuf::FieldDescriptor* field : fields) {
+      const std::string key = yaml::JoinKeys(parent, yaml::KeyOf(*field));
+      if (field->message_type() != nullptr) {
+        AddDecisions(key, reflection.GetMessage(before, field), reflection.GetMessage(after, field), reason);
+      } else if (!reflection.HasField(before, field)) {
+        AddDecision(key, FieldYaml(after, *field), reason);
+      }
+    }
+  }
+
   void AddDecision(const std::string& key, const std::string& value, const std::string& reason) {
     v1::ResolvedKey decision;
     decision.set_key(key);
@@ -145,6 +207,8 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   if (trains) {
     resolver.ResolveMicro();
     resolver.ResolveVocabulary();
+    resolver.ResolveSizes();
+    resolver.ResolveLength();
     resolver.ResolveDataSizes();
     resolver.ResolvePersistElements();
   }

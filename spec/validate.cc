@@ -14,6 +14,7 @@
 #include "models/model_description.h"
 #include "spec/choices.h"
 #include "spec/freeze_rules.h"
+#include "spec/model_rules.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
@@ -70,13 +71,7 @@ class Validator {
 
   void CheckModel() {
     const v1::Model& model = train_.model();
-    if (model.heads() > 0 && model.width() > 0 && model.width() % model.heads() != 0) {
-      uint64_t below = model.width() / model.heads() * uint64_t{model.heads()};
-      Error("train.model.heads",
-            absl::StrCat("width ", model.width(), " is not a multiple of heads ", model.heads(), "; choose heads ",
-                         Choices(DivisorsNear(model.width(), model.heads())), " or width ",
-                         below == 0 ? "" : absl::StrCat(below, " or "), below + model.heads()));
-    }
+    CheckModelKeys(train_, positions_, &problems_);
     const uint32_t min_vocabulary = TokenizerVocabulary(train_.data().tokenizer());
     if (model.has_vocabulary() && model.vocabulary() < min_vocabulary) {
       Error("train.model.vocabulary",
@@ -99,12 +94,14 @@ class Validator {
     const uint64_t global = train_.batch().global_size(), ranks = std::max(Ranks(), uint64_t{1});
     if (global == 0) return;
     const uint64_t micro = train_.batch().has_micro() ? train_.batch().micro() : AutoMicro(global, ranks);
-    CheckTensor("logits", {{"micro", micro}, {"context", model.context()}, {"vocabulary", vocabulary}});
-    CheckTensor(
-        "attention scores",
-        {{"micro", micro}, {"heads", model.heads()}, {"context", model.context()}, {"context", model.context()}});
-    CheckTensor("activations",
-                {{"micro", micro}, {"context", model.context()}, {"4 x width", 4 * uint64_t{model.width()}}});
+    const uint64_t length = static_cast<uint64_t>(DecidedLength(train_));
+    CheckTensor("logits", {{"micro", micro}, {"length", length}, {"vocabulary", vocabulary}});
+    CheckTensor("attention scores",
+                {{"micro", micro}, {"heads", model.heads()}, {"length", length}, {"length", length}});
+    const ModelSizes sizes = SizesOfModel(model);
+    const Size inner = IsLlamaGraph(sizes.family) ? Size{"inner", static_cast<uint64_t>(sizes.inner)}
+                                                  : Size{"4 x width", 4 * uint64_t{model.width()}};
+    CheckTensor("activations", {{"micro", micro}, {"length", length}, inner});
   }
 
   void CheckBatchAndParallel() {

@@ -36,7 +36,9 @@ struct TrainConfig {
   uint64_t seed = 1337;
 
   ModelSizes model;
-  std::string init_from;  // train.model.init_from; empty: initial weights are drawn from the seed
+  std::string init_from;     // train.model.init_from; empty: initial weights are drawn from the seed
+  std::string model_path;    // train.model.path; empty: the job gives the sizes itself
+  std::string model_config;  // the text of config.json that gave the sizes; empty: none
 
   struct Data {
     std::vector<std::string> text;
@@ -48,6 +50,8 @@ struct TrainConfig {
 
   int64_t batch_global = 0;
   int64_t batch_micro = 0;
+  int64_t batch_length = 0;  // tokens of a training sequence; 0: model.context
+  int64_t sequence_length() const { return batch_length > 0 ? batch_length : model.context; }
 
   struct Optimizer {
     double lr = 3e-4;

@@ -9,6 +9,7 @@
 #include "common/plural.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
+#include "spec/model_sizes.h"
 #include "trainyard/v1/job.pb.h"
 
 namespace trainyard {
@@ -29,10 +30,20 @@ enum class Rule {
 Rule RuleOf(absl::string_view key) {
   if (key == "train.data.validation" || key == "train.seed") return Rule::kIsData;
   if (key == "train.data.tokenizer" || key == "train.optimizer.name" || key == "train.freeze") return Rule::kIsFunction;
-  // The sizes that a preset stands for are keys of their own.
+  if (key == "train.batch.length") return Rule::kIsData;
+  // The sizes that a preset or a config.json stands for are keys of their own, as is what is read from a folder.
   const bool is_model_key = absl::StartsWith(key, "train.model.");
-  return is_model_key && key != "train.model.init_from" && key != "train.model.preset" ? Rule::kIsFunction
-                                                                                       : Rule::kMayChange;
+  for (const char* name : {"init_from", "preset", "path", "config"}) {
+    if (key == absl::StrCat("train.model.", name)) return Rule::kMayChange;
+  }
+  return is_model_key ? Rule::kIsFunction : Rule::kMayChange;
+}
+
+// The version that wrote the spec did not know the newest keys and behaved according to these values.
+void SetMissingKeys(v1::JobSpec& spec) {
+  ApplyDefaults(&spec);
+  v1::Batch& batch = *spec.mutable_train()->mutable_batch();
+  if (!batch.has_length()) batch.set_length(spec.train().model().context());
 }
 
 std::string ValueOf(const Message& message, const FieldDescriptor& field) {
@@ -91,9 +102,8 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
   if (!readable || !before.has_train()) return changes;
   const bool resolved = before.train().has_steps();
   if (resolved) {
-    // The version that wrote the spec did not know the newest keys and behaved according to their defaults.
-    ApplyDefaults(&before);
-    ApplyDefaults(&now);
+    SetMissingKeys(before);
+    SetMissingKeys(now);
   }
   Compare("train", before.train(), now.train(), !resolved, changes);
   Compare("parallel", before.parallel(), now.parallel(), !resolved, changes);
@@ -106,7 +116,9 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
   for (const KeyChange& change : changes) {
     // The dropout with which an imported model was trained is unknown.
     const bool is_imported_dropout = !resolved && change.key == "train.model.dropout";
-    const Rule rule = is_imported_dropout ? Rule::kMayChange : RuleOf(change.key);
+    // Parameters of GPT-2 depend on the context; for the Llama graph it only limits the length of sequences.
+    const bool is_limit = change.key == "train.model.context" && IsLlamaGraph(SizesOfModel(now.train().model()).family);
+    const Rule rule = is_imported_dropout || is_limit ? Rule::kMayChange : RuleOf(change.key);
     if (rule == Rule::kMayChange || (rule == Rule::kIsData && specs.allow_data_change)) continue;
     only_data = only_data && rule == Rule::kIsData;
     refused.push_back(change);

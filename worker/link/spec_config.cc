@@ -58,6 +58,8 @@ absl::Status ReadModel(const v1::Model& model, TrainConfig& out) {
   }
   out.model = SizesOfModel(model);
   out.init_from = model.init_from();
+  out.model_path = model.path();
+  out.model_config = model.config();
   return absl::OkStatus();
 }
 
@@ -140,6 +142,7 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   if (!train.batch().has_micro()) return Missing("train.batch.micro");
   out.batch_global = train.batch().global_size();
   out.batch_micro = train.batch().micro();
+  out.batch_length = SequenceLength(train);
   if (!train.has_steps()) return Missing("train.steps");
   out.steps = train.steps();
   if (train.has_seed()) out.seed = train.seed();

@@ -31,7 +31,7 @@ constexpr absl::Duration kReadyLimit = absl::Minutes(30);
 
 // Uses the first samples of each part of the corpus. `evaluation_samples` 0: the job does not evaluate.
 void MakeData(const TrainConfig& config, int64_t training_samples, int64_t evaluation_samples, Rank& rank) {
-  const int64_t context = config.model.context;
+  const int64_t context = config.sequence_length();
   rank.training = std::make_unique<TrainingData>(*rank.corpus, context, config.seed, training_samples);
   if (evaluation_samples == 0) return;
   rank.evaluation = std::make_unique<EvaluationData>(*rank.corpus, context, config.evaluate_batches, config.batch_micro,
@@ -84,7 +84,7 @@ absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
   ASSIGN_OR_RETURN(rank.corpus,
                    Corpus::Open({.paths = config.data.text,
                                  .validation = config.data.validation,
-                                 .context = config.model.context,
+                                 .context = config.sequence_length(),
                                  .evaluates = evaluates}),
                    << "host " << order.host);
   MakeData(config, /*training_samples=*/INT64_MAX, evaluates ? INT64_MAX : 0, rank);
@@ -93,7 +93,7 @@ absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
                "data: %d files, %.1f MB, %.1f MB of them for validation; an epoch is %d samples of %d tokens",
                rank.corpus->files().size(), static_cast<double>(rank.corpus->num_bytes()) / 1e6,
                static_cast<double>(rank.corpus->num_validation_bytes()) / 1e6, rank.training->num_samples(),
-               config.model.context)
+               config.sequence_length())
         << std::endl;
   }
   return absl::OkStatus();
@@ -358,7 +358,7 @@ void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& devic
   }
   log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d ranks: %d tokens a step",
                          config.batch_global, config.batch_micro, mesh.num_data_ranks(),
-                         config.batch_global * config.model.context)
+                         config.batch_global * config.sequence_length())
       << std::endl;
   log << "parallel: " << config.parallel.strategy << ", " << mesh.ToString() << std::endl;
 }

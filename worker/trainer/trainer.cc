@@ -128,7 +128,7 @@ absl::Status Trainer::MakeStep() {
   record.save_stall_s = saver_.TakeStallSeconds();
   RecordMemory(record);  // now, while gradients are allocated too
   const Stopwatch update;
-  const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.model.context);
+  const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.sequence_length());
   ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens}));
   record.optimizer_s = update.seconds();
   record.skipped = output.skipped;
@@ -194,7 +194,7 @@ void Trainer::EnterStep() {
 
 absl::Status Trainer::Compute(AgreementTerms& terms) {
   const uint64_t position = ConsumedSamples(step_ - 1);
-  rank_.strategy->BeginStep(static_cast<uint64_t>(config_.batch_global * config_.model.context));
+  rank_.strategy->BeginStep(static_cast<uint64_t>(config_.batch_global * config_.sequence_length()));
   bad_micro_batch_.reset();
   const size_t rounds = static_cast<size_t>(rank_.deal.num_rounds);
   for (size_t i = 0; i < rounds; ++i) {

@@ -59,8 +59,8 @@ TEST_F(LocalChecksTest, EveryWrongEntry_IsReported) {
 TEST_F(LocalChecksTest, TextShorterThanASequence_IsRefused) {
   EXPECT_EQ(
       Errors({"short.txt"}),
-      "train.data.text: has 16 bytes, of which 16 are for training, but a sequence needs 17 (train.model.context + 1). "
-      "Add text or reduce train.model.context");
+      "train.data.text: has 16 bytes, of which 16 are for training, but a sequence needs 17 (train.batch.length + 1). "
+      "Add text or reduce train.batch.length");
 }
 
 TEST_F(LocalChecksTest, ValidationShorterThanASequence_IsRefusedIfUsed) {
@@ -70,7 +70,7 @@ TEST_F(LocalChecksTest, ValidationShorterThanASequence_IsRefusedIfUsed) {
   spec_.mutable_train()->mutable_evaluate()->set_every_steps(10);
   EXPECT_EQ(Errors({"full.txt"}),
             "train.data.validation: leaves 10 of 1000 bytes for evaluation, but a sequence needs 17 "
-            "(train.model.context + 1). "
+            "(train.batch.length + 1). "
             "Add text, increase this share, or set train.evaluate.every_steps to 0");
 }
 
@@ -105,6 +105,10 @@ TEST_F(LocalChecksTest, InitialWeights_MustExistAndBeSafetensors) {
   };
 
   EXPECT_EQ(errors(folder_ + "/weights.safetensors"), "");
+  EXPECT_EQ(errors(folder_), absl::StrCat("train.model.init_from: ", folder_,
+                                          " has neither a checkpoint (manifest.json) nor a model of transformers "
+                                          "(config.json)"));
+  Write("config.json", "{}");
   EXPECT_EQ(errors(folder_), "");
   EXPECT_EQ(errors("/no/such/weights"), "train.model.init_from: /no/such/weights does not exist");
   EXPECT_EQ(errors("/etc/passwd"),

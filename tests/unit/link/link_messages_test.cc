@@ -151,6 +151,40 @@ TEST(SameComputationTest, OlderOrImportedSpec_IsComparedByTheKeysItHas) {
   EXPECT_THAT(RefusalOf(imported.SerializeAsString(), Resolved()), HasSubstr("train.model.heads was 2, is 4"));
 }
 
+TEST(SameComputationTest, LengthOfSequences_OfOlderJobsIsTheContext) {
+  const std::string older = SmallSpec().SerializeAsString();
+  const auto with_length = [](uint32_t length) {
+    return Resolved([length](v1::JobSpec& spec) { spec.mutable_train()->mutable_batch()->set_length(length); });
+  };
+  const uint32_t context = SmallSpec().train().model().context();
+
+  EXPECT_THAT(*CompareComputation({.before = older, .now = with_length(context)}), ElementsAre());
+  EXPECT_THAT(RefusalOf(older, with_length(context / 2)),
+              AllOf(HasSubstr("train.batch.length was "), HasSubstr("--allow-data-change")));
+  EXPECT_EQ(ConfigFromSpec(older)->sequence_length(), context);
+  v1::JobSpec short_sequences = SmallSpec();
+  short_sequences.mutable_train()->mutable_batch()->set_length(3);
+  EXPECT_EQ(ConfigFromSpec(short_sequences.SerializeAsString())->sequence_length(), 3);
+}
+
+TEST(SameComputationTest, FolderOfTheModelAndContextOfLlama_MayChange) {
+  const auto llama = [](uint32_t context, const std::string& path) {
+    return Resolved([&](v1::JobSpec& spec) {
+      v1::Model& model = *spec.mutable_train()->mutable_model();
+      model.set_family(v1::MODEL_FAMILY_LLAMA);
+      model.set_context(context);
+      model.set_path(path);
+      model.set_config("{}");
+      spec.mutable_train()->mutable_batch()->set_length(4);
+    });
+  };
+
+  EXPECT_THAT(
+      *CompareComputation({.before = llama(8, "/a"), .now = llama(16, "/b")}),
+      UnorderedElementsAre(KeyChange{"train.model.context", "8", "16"}, KeyChange{"train.model.path", "/a", "/b"}));
+  EXPECT_THAT(RefusalOf(Resolved(), llama(8, "/a")), HasSubstr("train.model.family was gpt2, is llama"));
+}
+
 TEST(LinkMessagesTest, OutcomeOfTheLastSave_IsConverted) {
   EXPECT_TRUE(ToMessage(SaveFailedFact{.step = 7, .message = "full", .will_retry = true}).save_failed().will_retry());
   EXPECT_EQ(ToMessage(FinishedFact{.step = 7, .unsaved = "full"}).finished().unsaved(), "full");

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
+
 namespace trainyard {
 namespace {
 
@@ -97,14 +99,47 @@ TEST(LlamaConfig, RoundTrips_ForEachFamily) {
   }
 }
 
-TEST(LlamaConfig, ShortWindow_LimitsTheContext) {
+TEST(LlamaConfig, ShortWindow_LimitsTheLengthOfSequences) {
   auto sizes = ParseHuggingFaceConfig(R"({"model_type": "mistral", "num_hidden_layers": 1, "num_attention_heads": 8,
     "hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 131072, "vocab_size": 99})",
                                       "config.json");
 
   ASSERT_TRUE(sizes.ok()) << sizes.status();
   EXPECT_EQ(sizes->window, 4096);
-  EXPECT_EQ(sizes->context, 4096);
+  EXPECT_EQ(sizes->context, 131072);
+  EXPECT_EQ(LongestSequence(*sizes), 4096);
+}
+
+// The defaults of transformers differ by family.
+TEST(LlamaConfig, MissingKeysHaveTheDefaultsOfTheLibrary) {
+  const auto read = [](const char* family, const char* more) {
+    auto sizes = ParseHuggingFaceConfig(absl::StrCat(R"({"num_hidden_layers": 1, "num_attention_heads": 64,
+      "hidden_size": 256, "intermediate_size": 96, "max_position_embeddings": 8192, "vocab_size": 99, "model_type": ")",
+                                                     family, "\"", more, "}"),
+                                        "config.json");
+    EXPECT_TRUE(sizes.ok()) << sizes.status();
+    return sizes.value_or(ModelSizes{});
+  };
+  EXPECT_EQ(read("llama", "").kv_heads, 64);
+  EXPECT_EQ(read("mistral", "").kv_heads, 8);
+  EXPECT_EQ(read("qwen2", "").kv_heads, 32);
+  EXPECT_EQ(read("mistral", R"(, "num_key_value_heads": null)").kv_heads, 64);
+  EXPECT_EQ(read("mistral", R"(, "sliding_window": null)").window, 0);
+  EXPECT_EQ(read("qwen2", R"(, "use_sliding_window": true, "sliding_window": 512)").window, 512);
+  EXPECT_EQ(read("qwen2", R"(, "sliding_window": 512)").window, 0);
+  EXPECT_EQ(read("llama", R"(, "rope_scaling": null, "rope_parameters": {"rope_theta": 5e5}, "rope_theta": 1e4)").rope,
+            (Rope{.theta = 5e5}));
+  EXPECT_EQ(read("llama", R"(, "rope_parameters": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                             "high_freq_factor": 4.0}, "pretraining_tp": 2)")
+                .rope.original_context,
+            8192);
+}
+
+TEST(HuggingFaceConfig, DeeplyNestedText_IsRefused) {
+  const std::string deep = absl::StrCat("{\"a\": ", std::string(20000, '['), std::string(20000, ']'), "}");
+
+  EXPECT_THAT(std::string(ParseHuggingFaceConfig(deep, "x").status().message()),
+              HasSubstr("x has more than 32 levels"));
 }
 
 TEST(LlamaConfig, EverySettingThatCannotBeTrainedIsRefused) {
@@ -119,7 +154,7 @@ TEST(LlamaConfig, EverySettingThatCannotBeTrainedIsRefused) {
               HasSubstr("rope_scaling.rope_type: expected \"default\", \"linear\" or \"llama3\", found \"yarn\""));
   EXPECT_THAT(refusal("rope_scaling", {{"type", "linear"}, {"factor", "x"}}), HasSubstr("rope_scaling.factor"));
   EXPECT_THAT(refusal("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}),
-              HasSubstr("rope_scaling.original_max_position_embeddings"));
+              HasSubstr("rope_scaling.low_freq_factor"));
   EXPECT_THAT(refusal("attention_dropout", 0.1), HasSubstr("attention_dropout: expected 0.0, found 0.1"));
   EXPECT_THAT(refusal("head_dim", 7), HasSubstr("head_width must be even"));
   EXPECT_THAT(refusal("tie_word_embeddings", 1), HasSubstr("tie_word_embeddings: expected true or false, found 1"));

@@ -33,7 +33,8 @@ const BadJob kValues[] = {
     {"misspelt_key", "layers: 2", "layres: 2",
      "job.yaml:3:3: train.model.layers: is required; expected a whole number from 1 to 1024\n"
      "job.yaml:4:5: train.model: unknown key 'layres'; did you mean 'layers'? Valid here: family, preset, layers, "
-     "heads, width, context, vocabulary, dropout, init_from"},
+     "heads, width, context, vocabulary, dropout, init_from, kv_heads, head_width, inner, norm_eps, tied, "
+     "attention_bias, mlp_bias, rope, window, path, config"},
     {"key_of_another_section", "  steps: 10", "  steps: 10\n  lr: 1",
      "job.yaml:14:3: train: unknown key 'lr'; it belongs at train.optimizer.lr. Valid here: model, data, batch, "
      "optimizer, schedule, precision, steps, evaluate, seed, loss_scale, freeze, nonfinite_limit"},
@@ -70,6 +71,24 @@ const BadJob kTogether[] = {
     {"heads_not_dividing_width", "heads: 2", "heads: 3",
      "job.yaml:5:12: train.model.heads: width 16 is not a multiple of heads 3; choose heads 1, 2, 4, 8 or width 15 or "
      "18"},
+    {"kv_heads_not_dividing_heads", "heads: 2", "family: llama\n    heads: 2\n    kv_heads: 3",
+     "job.yaml:7:15: train.model.kv_heads: must divide heads 2; found 3; choose 1, 2"},
+    {"dropout_of_llama", "heads: 2", "family: mistral\n    heads: 2\n    dropout: 0.1",
+     "job.yaml:7:14: train.model.dropout: must be 0, because mistral has no dropout; found 0.1"},
+    {"biases_of_qwen2", "heads: 2", "family: qwen2\n    heads: 2\n    attention_bias: none",
+     "job.yaml:3:3: train.model: a qwen2 model: attention_bias must be qkv, because the family has no other; found "
+     "none"},
+    {"linear_rope_without_factor", "heads: 2", "family: llama\n    heads: 2\n    rope: {scaling: linear}",
+     "job.yaml:7:5: train.model.rope.factor: is required by rope.scaling linear; expected a number of at least 1"},
+    {"length_beyond_the_context", "micro: 2", "micro: 2\n    length: 9",
+     "job.yaml:13:13: train.batch.length: is 9, but the model has only 8 positions (train.model.context)"},
+    {"length_beyond_the_window", "heads: 2", "family: mistral\n    heads: 2\n    window: 4",
+     "job.yaml:12:3: train.batch.length: is 8, but the model attends to 4 tokens at most (train.model.window), and "
+     "longer "
+     "sequences are not implemented; choose a length of at most 4"},
+    {"path_without_config", "heads: 2", "heads: 2\n    path: /models/x",
+     "job.yaml:6:11: train.model.path: needs the text of its config.json in train.model.config: submit the job by "
+     "trainctl, which reads the file, or give that key"},
     {"micro_not_dividing_global", "micro: 2", "micro: 3",
      "job.yaml:12:12: train.batch.micro: global 8 is not a multiple of micro 3: 3 x 2 = 6, 3 x 3 = 9; choose micro "
      "1, 2, 4, 8 or global 6 or 9"},
@@ -78,8 +97,8 @@ const BadJob kTogether[] = {
      "4, 8 or global 16"},
     {"tensor_too_large", "context: 8\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
      "context: 1048576\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
-     "job.yaml:2:1: train: the attention scores of one micro-batch would have micro 2 x heads 2 x context 1048576 "
-     "x context 1048576 elements, more than the 274877906944 that this program supports; choose smaller sizes"},
+     "job.yaml:2:1: train: the attention scores of one micro-batch would have micro 2 x heads 2 x length 1048576 "
+     "x length 1048576 elements, more than the 274877906944 that this program supports; choose smaller sizes"},
     {"too_many_parameters", "layers: 2\n    heads: 2\n    width: 16", "layers: 1024\n    heads: 2\n    width: 65536",
      "job.yaml:3:3: train.model: has 52777447981056 parameters, more than the 4398046511104 that this program "
      "supports; choose fewer layers or a smaller width"},
@@ -129,8 +148,9 @@ const BadJob kNamesAndLists[] = {
      "job.yaml:1:7: name: expected a string, found 5; put it in quotes if it is a string"},
     {"unknown_preset", "layers: 2", "layers: 2\n    preset: lab-10n",
      "job.yaml:5:13: train.model.preset: no preset is called 'lab-10n'; did you mean 'lab-10m'? The presets are "
-     "lab-tiny, "
-     "lab-10m"},
+     "lab-tiny, lab-10m, lab-60m, gpt2, gpt2-medium, gpt2-large, gpt2-xl, llama2-7b, llama2-13b, llama2-70b, "
+     "llama3-8b, "
+     "llama3-70b, llama3.2-1b, llama3.2-3b, mistral-7b, qwen2.5-0.5b, qwen2.5-1.5b"},
     {"unknown_device", "  ranks: 2", "  ranks: 2\n  device: tpu",
      "job.yaml:16:11: resources.device: expected one of cpu, cuda or auto, found 'tpu'; did you mean 'cpu'?"},
 };

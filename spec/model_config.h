@@ -1,0 +1,14 @@
+// Applies `train.model.config`, the text of a config.json, to the sizes of `train.model`. Pure.
+#pragma once
+
+#include "common/problems.h"
+#include "trainyard/v1/job.pb.h"
+
+namespace trainyard {
+
+// Sets the sizes of the model that are not given. Adds a problem if the text does not describe a model that can be
+// trained, for each size that is given and differs, and for `train.model.path` without the text; the sizes count as
+// given then (`positions`), so that they are not reported as missing too.
+void ApplyModelConfig(Positions* positions, v1::JobSpec* spec, Problems* problems);
+
+}  // namespace trainyard
