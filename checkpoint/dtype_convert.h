@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace trainyard {
 
@@ -13,6 +14,10 @@ bool IsFloating(absl::string_view dtype);
 
 // Returns "F32" for "fp32" and so on, the names of train.precision; empty for any other name.
 std::string DtypeOfName(absl::string_view name);
+
+// Writes `bytes`, which are values of type `from`, to `out`, converted to type `to`. REQUIRES: both types are floating,
+// and `bytes` and `out` contain the same whole number of values.
+void ConvertInto(absl::string_view bytes, absl::string_view from, absl::string_view to, absl::Span<char> out);
 
 // Returns `bytes`, which are values of type `from`, converted to type `to`. REQUIRES: both types are floating, and
 // `bytes` contains a whole number of values.

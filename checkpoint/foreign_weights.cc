@@ -3,52 +3,34 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <cstring>
-#include <map>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "checkpoint/dtype_convert.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
 namespace {
 
-// Exact, because every bf16 and fp16 value is a float.
-float FromBf16(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-float FromF16(uint16_t bits) {
-  const uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 0x1F, fraction = bits & 0x3FF;
-  float value;
-  if (exponent == 0) {  // zero and subnormal values: fraction x 2^-24
-    value = static_cast<float>(fraction) * 0x1p-24f;
-    return sign != 0 ? -value : value;
-  }
-  const uint32_t wide =
-      exponent == 31 ? sign | 0x7F800000u | fraction << 13 : sign | (exponent + 112) << 23 | fraction << 13;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
+constexpr size_t kNamesShown = 100;
 
 bool IsIgnored(const std::string& name, const HuggingFaceNames& names) {
   return std::any_of(names.ignored.begin(), names.ignored.end(),
                      [&](const std::string& glob) { return fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
 }
 
+bool IsParameter(const ModelDescription& model, const std::string& name) {
+  return std::any_of(model.parameters.begin(), model.parameters.end(),
+                     [&](const ParameterDescription& parameter) { return parameter.name == name; });
+}
+
 }  // namespace
 
 absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDescription& model) {
-  const std::string& embedding = model.hugging_face.embedding;
   std::map<std::string, const WeightInfo*> by_name;
   for (const WeightInfo& weight : weights) by_name[weight.name] = &weight;
-  auto first = by_name.find(embedding);
-  const std::string dtype = first == by_name.end() ? "" : first->second->dtype;
-  std::vector<std::string> missing, unexpected, wrong;
+  std::vector<std::string> missing, unexpected, wrong, other_types;
   for (const auto& [name, shape, initial] : model.ParametersInExportOrder()) {
     auto it = by_name.find(name);
     if (it == by_name.end()) {
@@ -56,21 +38,22 @@ absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDes
       continue;
     }
     const WeightInfo& weight = *it->second;
-    if (weight.shape != shape) {
+    if (!IsFloating(weight.dtype)) {
+      other_types.push_back(absl::StrCat(name, " is ", weight.dtype));
+    } else if (weight.shape != shape) {
       wrong.push_back(absl::StrCat(name, " is ", ShapeText(weight.shape), ", expected ", ShapeText(shape)));
-    } else if (!dtype.empty() && weight.dtype != dtype) {
-      wrong.push_back(absl::StrCat(name, " is ", weight.dtype, ", but ", embedding, " is ", dtype));
     }
     by_name.erase(it);
   }
   for (const auto& [name, weight] : by_name) unexpected.push_back(name);
   std::vector<std::string> problems;
   auto report = [&](const char* what, const std::vector<std::string>& names) {
-    if (!names.empty()) problems.push_back(absl::StrCat(what, ": ", absl::StrJoin(names, ", ")));
+    if (!names.empty()) problems.push_back(absl::StrCat(what, ": ", JoinFirst(names, kNamesShown)));
   };
   report("missing", missing);
   report("unexpected", unexpected);
   report("wrong", wrong);
+  report("quantised, but weights must be F64, F32, F16 or BF16", other_types);
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the weights are not those of ", SizesText(model.sizes), "; ", absl::StrJoin(problems, "; ")));
@@ -78,53 +61,63 @@ absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDes
 
 absl::StatusOr<std::unique_ptr<ForeignWeights>> ForeignWeights::Open(const std::string& path,
                                                                      const ModelDescription& model) {
-  const HuggingFaceNames& names = model.hugging_face;
-  std::unique_ptr<ForeignWeights> weights(new ForeignWeights(names.prefix));
-  ASSIGN_OR_RETURN(weights->file_, SafetensorsFile::Open(path));
-  const SafetensorsFile& file = *weights->file_;
+  std::unique_ptr<ForeignWeights> weights(new ForeignWeights);
+  ASSIGN_OR_RETURN(weights->files_, WeightFiles::Open(path));
+  RETURN_IF_ERROR(weights->MatchNames(model)) << path;
   std::vector<WeightInfo> infos;
-  const TensorInfo* head = file.Find(names.head);
-  for (const TensorInfo& info : file.tensors()) {
-    const std::string name(absl::StripPrefix(info.name, names.prefix));
-    if (&info == head || IsIgnored(name, names)) continue;
-    infos.push_back({name, info.dtype, info.shape});
-  }
+  for (const auto& [name, weight] : weights->by_name_) infos.push_back({name, weight->info.dtype, weight->info.shape});
   RETURN_IF_ERROR(CheckWeights(infos, model)) << path;
-  const TensorInfo& embedding = weights->Find(names.embedding);
-  if (head != nullptr && file.Bytes(*head) != file.Bytes(embedding)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", names.head, " differs from ", names.embedding,
-                                                   "; only a head that is tied to the token embedding can be trained "
-                                                   "here"));
-  }
-  if (embedding.dtype == "F64") weights->dtype_ = "F64";
-  for (const char* supported : {"F64", "F32", "F16", "BF16"}) {
-    if (embedding.dtype == supported) return weights;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": weights cannot be ", embedding.dtype, "; supported are F64, F32, F16 and BF16"));
+  if (weights->by_name_.at(model.hugging_face.embedding)->info.dtype == "F64") weights->dtype_ = "F64";
+  return weights;
 }
 
-const TensorInfo& ForeignWeights::Find(const std::string& name) const {
-  const TensorInfo* info = file_->Find(name);
-  return info != nullptr ? *info : *file_->Find(absl::StrCat(prefix_, name));
+absl::Status ForeignWeights::MatchNames(const ModelDescription& model) {
+  const HuggingFaceNames& names = model.hugging_face;
+  const Weight* tied_head = nullptr;
+  std::vector<std::string> twice;
+  for (const auto& [full_name, weight] : files_->weights()) {
+    const std::string name(absl::StripPrefix(full_name, names.prefix));
+    if (IsIgnored(name, names)) continue;
+    if (full_name == names.head && !IsParameter(model, names.head)) {
+      tied_head = &weight;
+    } else if (!by_name_.insert({name, &weight}).second) {
+      twice.push_back(name);
+    }
+  }
+  if (!twice.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("there with and without the prefix '", names.prefix,
+                                                   "', so it is unknown which is meant: ", JoinFirst(twice, 20)));
+  }
+  return tied_head == nullptr ? absl::OkStatus() : MatchHead(model, *tied_head);
+}
+
+// transformers saves a tied matrix once, under either of its names.
+absl::Status ForeignWeights::MatchHead(const ModelDescription& model, const Weight& head) {
+  const HuggingFaceNames& names = model.hugging_face;
+  auto [it, is_only_one] = by_name_.insert({names.embedding, &head});
+  if (is_only_one) return absl::OkStatus();
+  const Weight& embedding = *it->second;
+  if (head.info.dtype == embedding.info.dtype && head.file->Bytes(head.info) == embedding.file->Bytes(embedding.info)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      names.head, " differs from ", names.embedding,
+      IsLlamaGraph(model.sizes.family) ? "; to train both, set tie_word_embeddings to false in config.json"
+                                       : "; only a head that is tied to the token embedding can be trained here"));
+}
+
+absl::Status ForeignWeights::ReadRange(const std::string& name, uint64_t first, uint64_t count, absl::string_view dtype,
+                                       absl::Span<char> out) const {
+  return WeightFiles::ReadRange(*by_name_.at(name), first, count, dtype, out);
 }
 
 std::string ForeignWeights::Read(const std::string& name) const {
-  const TensorInfo& info = Find(name);
-  const absl::string_view bytes = file_->Bytes(info);
-  if (info.dtype == "F32" || info.dtype == "F64") return std::string(bytes);
-  std::string wide(bytes.size() * 2, '\0');
-  for (size_t i = 0; i < bytes.size() / 2; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, bytes.data() + 2 * i, sizeof bits);
-    const float value = info.dtype == "BF16" ? FromBf16(bits) : FromF16(bits);
-    std::memcpy(wide.data() + 4 * i, &value, sizeof value);
-  }
-  return wide;
+  const Weight& weight = *by_name_.at(name);
+  return ConvertValues(weight.file->Bytes(weight.info), weight.info.dtype, dtype_);
 }
 
 std::string ForeignWeights::Zeros(const std::string& name) const {
-  return std::string(CountElements(Find(name).shape).value_or(0) * DtypeBytes(dtype_), '\0');
+  return std::string(CountElements(by_name_.at(name)->info.shape).value_or(0) * DtypeBytes(dtype_), '\0');
 }
 
 }  // namespace trainyard

@@ -1,14 +1,16 @@
-// Weights that another program has written: checks them against a model's description and reads their values in the
-// types that training uses. Immutable once opened.
+// Weights that another program has written: checks them against a model's description and reads their values in any
+// floating type. Immutable once opened, and thread-safe.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/safetensors.h"
+#include "absl/types/span.h"
+#include "checkpoint/weight_files.h"
 #include "models/model_description.h"
 
 namespace trainyard {
@@ -19,31 +21,38 @@ struct WeightInfo {
   std::vector<int64_t> shape;
 };
 
-// Fails with InvalidArgument, which lists every missing and unexpected name, every wrong shape and every type that
-// differs from that of the token embedding.
+// Fails with InvalidArgument, which lists every missing and unexpected name, every wrong shape and every type that is
+// not floating.
 absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDescription& model);
 
-// model.safetensors of a folder in the form of transformers. Names may or may not have the prefix. Tensors that
-// are not weights, and a head that equals the token embedding, are ignored.
+// The weights of a folder in the form of transformers (weight_files.h). Names may or may not have the prefix. Tensors
+// that are not weights, and a head that equals the token embedding to which it is tied, are ignored.
 class ForeignWeights {
  public:
-  // Fails with the errors of opening the file and of CheckWeights, and with InvalidArgument if the head is not tied or
-  // the weights have an unsupported type.
+  // Fails with the errors of WeightFiles::Open and of CheckWeights, and with InvalidArgument if a name is there with
+  // and without its prefix, or if a head that should be tied differs from the embedding.
   static absl::StatusOr<std::unique_ptr<ForeignWeights>> Open(const std::string& path, const ModelDescription& model);
 
-  // The type of the values that Read returns: F64 if the file contains that, else F32.
+  // The type in which training holds these values exactly: F64 if the embedding has that, else F32.
   const std::string& dtype() const { return dtype_; }
-  // The values of one parameter, dense, in that type. REQUIRES: it is a parameter of the model.
+  // Writes elements [first, first + count) of a parameter to `out`, in type `dtype`. Fails with the errors of
+  // WeightFiles::ReadRange. REQUIRES: it is a parameter of the model.
+  absl::Status ReadRange(const std::string& name, uint64_t first, uint64_t count, absl::string_view dtype,
+                         absl::Span<char> out) const;
+  // The values of one parameter, dense, in type dtype(). REQUIRES: it is a parameter of the model.
   std::string Read(const std::string& name) const;
   // As many zeros, in that type.
   std::string Zeros(const std::string& name) const;
 
- private:
-  explicit ForeignWeights(std::string prefix) : prefix_(std::move(prefix)) {}
-  const TensorInfo& Find(const std::string& name) const;
+  std::string Identity() const { return files_->Identity(); }
 
-  const std::string prefix_;
-  std::unique_ptr<SafetensorsFile> file_;
+ private:
+  ForeignWeights() = default;
+  absl::Status MatchNames(const ModelDescription& model);
+  absl::Status MatchHead(const ModelDescription& model, const Weight& head);
+
+  std::unique_ptr<WeightFiles> files_;
+  std::map<std::string, const Weight*> by_name_;  // as in ModelDescription
   std::string dtype_ = "F32";
 };
 

@@ -1,6 +1,6 @@
-// Writes and reads the folder form in which models are published on the Hugging Face hub: config.json and
-// model.safetensors, as the Python library transformers writes and opens them. models/ defines the names of the weights
-// there and which settings of config.json can be trained. Nothing is transposed. Stateless.
+// Reads the folder form in which models are published on the Hugging Face hub: config.json and one or several files of
+// weights, as the Python library transformers writes and opens them; model_export.h writes it. models/ defines the
+// names of the weights there and which settings of config.json can be trained. Nothing is transposed. Stateless.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@
 
 namespace trainyard {
 
-// Writes the parameters of `checkpoint` into a new folder `out`, with the tokenizer if a token is a byte. The folder
-// gets its name `out` only when it is complete. Fails with AlreadyExists if something is at `out`, with
-// FailedPrecondition if the checkpoint is of another model, and with the errors of reading it and of the file system.
-absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& out,
-                         FileSystem& file_system);
+inline constexpr char kConfigName[] = "config.json";
+
+// Returns the text of config.json of such a folder. Fails with NotFound if there is none, and with ResourceExhausted if
+// it is too long.
+absl::StatusOr<std::string> ReadConfigText(const std::string& folder);
 
 // Reads config.json of such a folder. Fails with NotFound if there is none, and with the errors of
 // ParseHuggingFaceConfig.

@@ -28,10 +28,20 @@ constexpr uint64_t kElementsMax = uint64_t{1} << 62;
 
 struct Dtype {
   const char* name;
-  uint64_t bytes;
+  uint64_t bits;
 };
-constexpr Dtype kDtypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
-                             {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1}};
+constexpr Dtype kDtypes[] = {{"F64", 64},    {"F32", 32},    {"F16", 16},    {"BF16", 16},   {"I64", 64},
+                             {"I32", 32},    {"I16", 16},    {"I8", 8},      {"U8", 8},      {"BOOL", 8},
+                             {"U64", 64},    {"U32", 32},    {"U16", 16},    {"C64", 64},    {"F8_E4M3", 8},
+                             {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
+
+// Returns the bits of one element, 0 for an unknown dtype.
+uint64_t DtypeBits(absl::string_view dtype) {
+  for (const Dtype& known : kDtypes) {
+    if (dtype == known.name) return known.bits;
+  }
+  return 0;
+}
 
 // The format is little-endian on every machine.
 uint64_t LoadLength(absl::string_view bytes) {
@@ -59,8 +69,8 @@ absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const HeaderJson& 
   info.name = name;
   if (!entry["dtype"].is_string()) return absl::DataLossError(absl::StrCat(where, ": dtype is not a string"));
   info.dtype = entry["dtype"].get<std::string>();
-  uint64_t element_bytes = DtypeBytes(info.dtype);
-  if (element_bytes == 0) return absl::DataLossError(absl::StrCat(where, ": unknown dtype '", info.dtype, "'"));
+  const uint64_t bits = DtypeBits(info.dtype);
+  if (bits == 0) return absl::DataLossError(absl::StrCat(where, ": unknown dtype '", info.dtype, "'"));
   if (!entry["shape"].is_array()) return absl::DataLossError(absl::StrCat(where, ": shape is not a list"));
   for (const HeaderJson& size : entry["shape"]) {
     if (!size.is_number_unsigned() || size.get<uint64_t>() > kElementsMax) {
@@ -76,11 +86,11 @@ absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const HeaderJson& 
   info.begin = offsets[0].get<uint64_t>();
   info.end = offsets[1].get<uint64_t>();
   ASSIGN_OR_RETURN(uint64_t elements, CountElements(info.shape), << where);
-  if (info.end < info.begin || elements > kElementsMax / element_bytes ||
-      info.end - info.begin != elements * element_bytes) {
-    return absl::DataLossError(absl::StrCat(where, ": ", info.dtype, " ", ShapeText(info.shape), " takes ",
-                                            elements * element_bytes, " bytes, but its range is [", info.begin, ", ",
-                                            info.end, ")"));
+  const bool is_sized = elements <= kElementsMax / bits && elements * bits % 8 == 0;
+  if (info.end < info.begin || !is_sized || info.end - info.begin != elements * bits / 8) {
+    const std::string bytes = is_sized ? absl::StrCat(elements * bits / 8, " bytes") : "no whole number of bytes";
+    return absl::DataLossError(absl::StrCat(where, ": ", info.dtype, " ", ShapeText(info.shape), " takes ", bytes,
+                                            ", but its range is [", info.begin, ", ", info.end, ")"));
   }
   return info;
 }
@@ -105,12 +115,7 @@ absl::StatusOr<HeaderJson> ParseHeader(absl::string_view text, const std::string
 
 }  // namespace
 
-uint64_t DtypeBytes(absl::string_view dtype) {
-  for (const Dtype& known : kDtypes) {
-    if (dtype == known.name) return known.bytes;
-  }
-  return 0;
-}
+uint64_t DtypeBytes(absl::string_view dtype) { return DtypeBits(dtype) / 8; }
 
 absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape) {
   uint64_t elements = 1;

@@ -25,13 +25,13 @@ namespace trainyard {
 
 struct TensorInfo {
   std::string name;
-  std::string dtype;  // F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL
+  std::string dtype;  // F64, F32, F16, BF16, I64, and the other names of the format
   std::vector<int64_t> shape;
   uint64_t begin = 0;  // from the end of the header
   uint64_t end = 0;
 };
 
-// Returns the bytes of one element, 0 for an unknown dtype.
+// Returns the bytes of one element, 0 for an unknown dtype and for those whose elements are smaller than a byte.
 uint64_t DtypeBytes(absl::string_view dtype);
 // Returns the product of the dimensions. Fails with InvalidArgument if one is negative or the product exceeds 2^62.
 absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape);
@@ -52,6 +52,8 @@ class SafetensorsFile {
     return data_.substr(tensor.begin, tensor.end - tensor.begin);
   }
   absl::string_view whole() const { return whole_; }
+  // The first bytes of the file, up to those of the tensors.
+  absl::string_view header() const { return whole_.substr(0, whole_.size() - data_.size()); }
 
  private:
   SafetensorsFile(std::string path, absl::string_view whole) : path_(std::move(path)), whole_(whole) {}

@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/dtype_convert.h"
 #include "checkpoint/hugging_face_folder.h"
+#include "checkpoint/model_export.h"
 #include "client/checkpoint_verbs.h"
 #include "client/find_job.h"
 #include "client/output.h"
@@ -27,6 +29,8 @@ struct ConvertOptions {
   std::string from;
   std::string to;
   std::optional<uint64_t> step;
+  ExportOptions export_options;
+  std::string dtype;  // as in train.precision
   bool json = false;
 };
 
@@ -47,12 +51,12 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ConvertOptions&
   return opened;
 }
 
-absl::StatusOr<ModelSizes> SizesOf(const Checkpoint& checkpoint) {
+absl::StatusOr<v1::Model> ModelOf(const Checkpoint& checkpoint) {
   v1::JobSpec spec;
   if (!spec.ParseFromString(checkpoint.manifest().spec) || !spec.train().model().has_layers()) {
     return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), " does not describe its model (train.model)"));
   }
-  return SizesOfModel(spec.train().model());
+  return spec.train().model();
 }
 
 void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& json, const std::string& text) {
@@ -66,10 +70,20 @@ void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& js
 absl::Status Export(const ConvertOptions& options) {
   const std::string out = AbsolutePath(options.to, WorkingDirectory());
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options));
-  ASSIGN_OR_RETURN(ModelSizes sizes, SizesOf(*checkpoint));
-  RETURN_IF_ERROR(ExportModel(*checkpoint, sizes, out, FileSystem::ForOthers()));
+  ASSIGN_OR_RETURN(v1::Model model, ModelOf(*checkpoint));
+  const ModelSizes sizes = SizesOfModel(model);
+  ExportOptions how = options.export_options;
+  how.dtype = DtypeOfName(options.dtype);
+  how.source_config = model.config();
+  how.source_folder = model.path();
+  if (!how.source_folder.empty() && !FileExists(how.source_folder)) {
+    Say(absl::StrCat("warning: ", how.source_folder,
+                     ", from which the model came, is not on this machine, so its tokenizer is not exported"));
+    how.source_folder.clear();
+  }
+  RETURN_IF_ERROR(ExportModel(*checkpoint, sizes, out, FileSystem::ForOthers(), how));
   std::string text = absl::StrCat("exported ", checkpoint->path(), " to ", out);
-  if (sizes.vocabulary == ByteTokenizer::kVocabulary) {
+  if (sizes.vocabulary == ByteTokenizer::kVocabulary && how.source_folder.empty()) {
     absl::StrAppend(&text, "\nthe vocabulary is the 256 bytes, without special tokens; tokenizer.json describes it");
   }
   const uint64_t step = checkpoint->manifest().step;
@@ -77,10 +91,13 @@ absl::Status Export(const ConvertOptions& options) {
   return absl::OkStatus();
 }
 
-Manifest ManifestOfImport(const ModelSizes& sizes) {
+Manifest ManifestOfImport(const ModelSizes& sizes, const std::string& folder, const std::string& config) {
   v1::JobSpec spec;
   spec.set_name("imported");
-  SetModelSizes(sizes, *spec.mutable_train()->mutable_model());
+  v1::Model& model = *spec.mutable_train()->mutable_model();
+  SetModelSizes(sizes, model);
+  model.set_path(folder);
+  model.set_config(config);
   Manifest manifest;
   manifest.job_id = manifest.job_name = spec.name();
   manifest.spec = spec.SerializeAsString();
@@ -94,18 +111,16 @@ absl::Status Import(const ConvertOptions& options) {
   const std::string folder = AbsolutePath(options.from, WorkingDirectory());
   const std::string run_folder = AbsolutePath(options.to, WorkingDirectory());
   ASSIGN_OR_RETURN(ModelSizes sizes, ReadModelConfig(folder));
+  ASSIGN_OR_RETURN(const std::string config, ReadConfigText(folder));
   ASSIGN_OR_RETURN(SavedCheckpoint saved,
-                   ImportModel(folder, sizes, run_folder, ManifestOfImport(sizes), FileSystem::Real()));
+                   ImportModel(folder, sizes, run_folder, ManifestOfImport(sizes, folder, config), FileSystem::Real()));
   PrintResult(options,
               {{"event", "imported"},
                {"checkpoint", saved.path},
                {"manifest_hash", saved.manifest_hash},
                {"bytes", saved.size_bytes}},
-              absl::StrCat("imported ", folder, " as ", saved.path, " (", BytesText(saved.size_bytes),
-                           "): ", Plural(static_cast<uint64_t>(sizes.layers), "layer"), ", ",
-                           Plural(static_cast<uint64_t>(sizes.heads), "head"), ", width ", sizes.width, ", context ",
-                           sizes.context, ", vocabulary ", sizes.vocabulary,
-                           "\nto train it further, use a job file with these sizes in train.model:\n",
+              absl::StrCat("imported ", folder, " as ", saved.path, " (", BytesText(saved.size_bytes), "): ",
+                           SizesText(sizes), "\nto train it further, use a job file with these sizes in train.model:\n",
                            "  trainctl run JOB.yaml --resume --set checkpoint.dir=", run_folder));
   return absl::OkStatus();
 }
@@ -136,20 +151,26 @@ void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) 
       ->required();
   verb->add_option("out", options->to, "Folder to create")->required();
   verb->add_option("--step", options->step, "In a run folder: the checkpoint of this step")->type_name("N");
+  verb->add_option("--max-shard-bytes", options->export_options.max_shard_bytes,
+                   "Split the weights into files of at most this size; default 5e9")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--dtype", options->dtype, "Type of the weights: fp32, fp64, bf16 or fp16; default as trained")
+      ->check(CLI::IsMember({"fp32", "fp64", "bf16", "fp16"}));
   verb->footer(
-      "Exports the weights only and verifies every byte. GPT2LMHeadModel.from_pretrained(OUT) loads the folder;\n"
-      "if the tokens are bytes, so does AutoTokenizer.\n\n"
+      "Exports the weights only and verifies every byte. AutoModelForCausalLM.from_pretrained(OUT) loads the folder;\n"
+      "so does AutoTokenizer, if the tokens are bytes or the job has train.model.path.\n\n"
       "Examples:\n  trainctl checkpoint export RUN gpt2-folder");
 }
 
 void AddCheckpointImport(CLI::App& app, Chosen* chosen) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* verb =
-      AddVerb(app, chosen, "import", "Import a transformers GPT-2 folder as a checkpoint of step 0", options, Import);
+      AddVerb(app, chosen, "import", "Import a transformers folder as a checkpoint of step 0", options, Import);
   verb->add_option("folder", options->from, "Folder with config.json and model.safetensors")->required();
   verb->add_option("out", options->to, "Run folder for the checkpoint; created if missing")->required();
   verb->footer(
-      "Refuses a folder that is not a GPT-2 that Trainyard can train, and lists every missing or unexpected\n"
+      "Refuses a folder with a model that Trainyard cannot train, and lists every missing or unexpected\n"
       "weight, wrong shape and unsupported setting. Text is read as bytes whatever the vocabulary: tokens above\n"
       "255 are not used.\n\n"
       "Examples:\n  trainctl checkpoint import gpt2-folder RUN");

@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_replace.h"
+#include "checkpoint/dtype_convert.h"
+#include "checkpoint/model_export.h"
 #include "checkpoint/safetensors.h"
+#include "models/hugging_face_config.h"
 #include "models/model_description.h"
 #include "tests/unit/checkpoint/testing.h"
 
@@ -99,6 +103,42 @@ TEST_F(HuggingFaceFolderTest, Export_WritesExactlyTheseBytes) {
   EXPECT_EQ(found, hashes);
 }
 
+TEST_F(HuggingFaceFolderTest, ShardedExportOfBf16_IsImportedAgain) {
+  std::unique_ptr<Checkpoint> before = Saved();
+  const std::string source = folder_ / "source";
+  ASSERT_TRUE(MakeFolders(source).ok());
+  ASSERT_TRUE(WriteFileAtomically(source + "/tokenizer.json", "{}").ok());
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(HuggingFaceConfig(kSizes, "F32"));
+  config["torch_dtype"] = "float32";
+  config["eos_token_id"] = 7;
+
+  const absl::Status exported =
+      ExportModel(*before, kSizes, folder_ / "out", FileSystem::Real(),
+                  {.max_shard_bytes = 1000, .dtype = "BF16", .source_config = config.dump(), .source_folder = source});
+
+  ASSERT_TRUE(exported.ok()) << exported;
+  EXPECT_FALSE(FileExists(folder_ / "out/model.safetensors"));
+  EXPECT_EQ(*ReadFile(folder_ / "out/tokenizer.json"), "{}");
+  const auto written = nlohmann::json::parse(*ReadFile(folder_ / "out/config.json"));
+  EXPECT_EQ(written["dtype"], "bfloat16");
+  EXPECT_EQ(written["torch_dtype"], "bfloat16");
+  EXPECT_EQ(written["eos_token_id"], 7);
+  const auto index = nlohmann::json::parse(*ReadFile(folder_ / "out/model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_parameters"], CountParameters(kSizes));
+  EXPECT_EQ(index["metadata"]["total_size"], 2 * CountParameters(kSizes));
+  EXPECT_EQ(index["weight_map"]["transformer.wte.weight"], "model-00001-of-00003.safetensors");
+  // wte alone is larger than the limit, so it has a file of its own.
+  EXPECT_EQ((*SafetensorsFile::Open(folder_ / "out/model-00001-of-00003.safetensors"))->tensors().size(), 1u);
+  auto imported = Import(folder_ / "out", "again");
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  std::string expected(256 * 4 * 4, '\0'), found(256 * 4 * 4, '\0');
+  const absl::Span<char> into(found.data(), found.size());
+  ASSERT_TRUE(
+      before->ReadTensor("parameter", "wte.weight", "F32", {256, 4}, absl::MakeSpan(expected.data(), 4096)).ok());
+  ASSERT_TRUE((*Checkpoint::Open(imported->path))->ReadTensor("parameter", "wte.weight", "F32", {256, 4}, into).ok());
+  EXPECT_EQ(found, ConvertValues(ConvertValues(expected, "F32", "BF16"), "BF16", "F32"));
+}
+
 TEST_F(HuggingFaceFolderTest, FailedExport_LeavesNothing) {
   std::unique_ptr<Checkpoint> checkpoint = Saved();
   FullDisk disk(5000);
@@ -184,7 +224,7 @@ TEST_F(HuggingFaceFolderTest, Config_OfAnotherModel_IsRefusedWithEveryReason) {
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   for (const char* part :
        {"activation_function: expected \"gelu_new\", found \"relu\"", "n_inner: expected 16, found 99",
-        "n_positions: expected a positive number, found -8", "n_head 3 does not divide n_embd 4"}) {
+        "n_positions: expected a positive whole number, found -8", "n_head 3 does not divide n_embd 4"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
   EXPECT_TRUE(absl::IsNotFound(ReadModelConfig(folder_ / "nowhere").status()));

@@ -10,6 +10,7 @@
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/hugging_face_folder.h"
+#include "checkpoint/model_export.h"
 #include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "tests/unit/link/fake_link.h"

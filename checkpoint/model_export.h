@@ -1,0 +1,30 @@
+// Writes a checkpoint as a folder that the Python library transformers opens: config.json, generation_config.json, and
+// model.safetensors or, above a size, several files with model.safetensors.index.json. Stateless.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/reader.h"
+#include "models/model_sizes.h"
+
+namespace trainyard {
+
+struct ExportOptions {
+  // The largest number of bytes of tensors in one file. A tensor that is larger has a file of its own.
+  uint64_t max_shard_bytes = 5'000'000'000;
+  std::string dtype;          // of the exported weights, as in safetensors; empty: as in the checkpoint
+  std::string source_config;  // the text of the config.json that gave the sizes; empty: none
+  std::string source_folder;  // from which the tokenizer and generation_config.json are copied; empty: none
+};
+
+// Writes the parameters of `checkpoint` into a new folder `out`, with the tokenizer if a token is a byte or if the
+// model came with one. The folder gets its name `out` only when it is complete. Fails with AlreadyExists if something
+// is at `out`, with FailedPrecondition if the checkpoint is of another model, with InvalidArgument if an option is not
+// valid, and with the errors of reading the checkpoint and of the file system.
+absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& out,
+                         FileSystem& file_system, const ExportOptions& options = {});
+
+}  // namespace trainyard
