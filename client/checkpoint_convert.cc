@@ -114,14 +114,15 @@ absl::Status Import(const ConvertOptions& options) {
   ASSIGN_OR_RETURN(const std::string config, ReadConfigText(folder));
   ASSIGN_OR_RETURN(SavedCheckpoint saved,
                    ImportModel(folder, sizes, run_folder, ManifestOfImport(sizes, folder, config), FileSystem::Real()));
-  PrintResult(options,
-              {{"event", "imported"},
-               {"checkpoint", saved.path},
-               {"manifest_hash", saved.manifest_hash},
-               {"bytes", saved.size_bytes}},
-              absl::StrCat("imported ", folder, " as ", saved.path, " (", BytesText(saved.size_bytes), "): ",
-                           SizesText(sizes), "\nto train it further, use a job file with these sizes in train.model:\n",
-                           "  trainctl run JOB.yaml --resume --set checkpoint.dir=", run_folder));
+  PrintResult(
+      options,
+      {{"event", "imported"},
+       {"checkpoint", saved.path},
+       {"manifest_hash", saved.manifest_hash},
+       {"bytes", saved.size_bytes}},
+      absl::StrCat("imported ", folder, " as ", saved.path, " (", BytesText(saved.size_bytes), "): ", SizesText(sizes),
+                   "\nto train it further:\n  trainctl run JOB.yaml --resume --set checkpoint.dir=", run_folder,
+                   " --set train.model.path=", folder));
   return absl::OkStatus();
 }
 

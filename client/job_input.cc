@@ -1,6 +1,7 @@
 #include "client/job_input.h"
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/hugging_face_folder.h"
 #include "client/local_checks.h"
 #include "common/files.h"
 #include "common/status_macros.h"
@@ -22,6 +23,7 @@ absl::StatusOr<LoadedJob> LoadJob(const JobInput& input, bool on_this_machine) {
   job.spec = ReadJobFile({.text = *text,
                           .file_name = from_stdin ? "standard input" : input.file,
                           .working_directory = WorkingDirectory(),
+                          .read_config = ReadConfigText,
                           .overrides = input.overrides},
                          &job.problems, &job.positions);
   if (on_this_machine) {

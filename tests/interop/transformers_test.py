@@ -116,3 +116,46 @@ def test_an_import_of_another_model_is_refused_with_every_reason(tmp_path):
     assert "activation_function" in settings and "n_inner: expected 64, found 32" in settings
     assert "h.1.mlp.c_proj.weight" in weights and "wpe.weight is [16, 16], expected [32, 16]" in weights
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_folder_of_transformers_is_trained_from_and_exported_again(cluster, tmp_path, strategy):
+    torch.manual_seed(7)
+    config = transformers.GPT2Config(vocab_size=300, n_positions=16, n_embd=18, n_layer=2, n_head=3, eos_token_id=7)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
+    run = tmp_path / "run"
+    job = cluster.write_job(train__steps=1, train__model={"path": str(tmp_path / "theirs")}, resources__ranks=2,
+                            parallel__data=strategy, train__optimizer={"lr": 0}, checkpoint__dir=str(run))
+
+    cluster.run_trainctl("run", job)
+    checkpoint("export", run, tmp_path / "out", "--max-shard-bytes", 20000, "--dtype", "bf16")
+
+    ours, loading = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True,
+                                                                      dtype=torch.bfloat16)
+    assert not any(loading[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), loading
+    assert (tmp_path / "out" / "model.safetensors.index.json").exists()
+    assert ours.config.eos_token_id == 7
+    theirs = model.state_dict()
+    for name, value in ours.state_dict().items():
+        assert torch.equal(value, theirs[name]), name
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_llama_is_imported_and_exported_with_equal_weights(tmp_path, tied):
+    config = transformers.LlamaConfig(vocab_size=300, hidden_size=24, intermediate_size=40, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=tied,
+                                      rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5})
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path / "theirs", max_shard_size="30KB")
+
+    checkpoint("import", tmp_path / "theirs", tmp_path / "run")
+    checkpoint("export", tmp_path / "run", tmp_path / "out")
+
+    ours, loading = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(loading[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), loading
+    assert type(ours) is type(model) and ours.config.rope_parameters == model.config.rope_parameters
+    theirs = model.state_dict()
+    for name, value in ours.state_dict().items():
+        assert torch.equal(value, theirs[name]), name

@@ -17,6 +17,7 @@
 #include "worker/numerics/precision.h"
 #include "worker/parallel/parallelize.h"
 #include "worker/saving/state.h"
+#include "worker/trainer/initial_weights.h"
 #include "worker/trainer/restore.h"
 #include "worker/trainer/run_folder.h"
 
@@ -396,10 +397,18 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
     ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
     LogModel(order, mesh, rank->device, *rank->model, log);
   }
-  if (!announced.has_value() && !order.config.init_from.empty()) {
+  std::unique_ptr<ForeignWeights> weights;
+  if (!announced.has_value() && IsModelFolder(order.config.init_from)) {
+    ASSIGN_OR_RETURN(weights, OpenInitialWeights(order, rank->world()));
+    rank->model->set_initial_values([](int, const at::Tensor& out) { out.zero_(); });  // overwritten below
+  } else if (!announced.has_value() && !order.config.init_from.empty()) {
     RETURN_IF_ERROR(InitializeFrom(order.config.init_from, *rank->model));
   }
   RETURN_IF_ERROR(MakeParallel(order, *rank));
+  if (weights != nullptr) {
+    RETURN_IF_ERROR(LoadInitialWeights(*weights, rank->strategy->state())) << "train.model.init_from";
+    if (order.rank == 0) log << "begins with the weights of " << order.config.init_from << std::endl;
+  }
   RETURN_IF_ERROR(Restore(order, std::move(point), announced, choosing_time, link, *rank, log));
   RETURN_IF_ERROR(rank->world().MonitoredBarrier(kReadyLimit)) << "before the first step";
   if (order.rank == 0) {
