@@ -24,14 +24,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Adds up the sizes of text files until `enough_bytes` are found, and finds files that cannot be read.
+// Adds up the sizes of data files until `enough_bytes` are found, and finds files that cannot be read.
 class TextSurvey {
  public:
   explicit TextSurvey(uint64_t enough_bytes) : enough_bytes_(enough_bytes) {}
 
   uint64_t bytes() const { return bytes_; }
 
-  // The problem of one entry of train.data.text; empty: none.
+  // The problem of one entry of train.data.text or jsonl; empty: none.
   std::string CheckEntry(const std::string& entry) {
     struct stat st;
     if (stat(entry.c_str(), &st) == 0) return CheckPath(entry, st, /*is_entry=*/true);
@@ -85,13 +85,18 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
   if (evaluates) enough_bytes = std::max(enough_bytes, static_cast<double>(sample) / validation + 2);
   TextSurvey survey(static_cast<uint64_t>(enough_bytes) + 1);
   bool all_readable = true;
-  for (const std::string& entry : data.text()) {
-    std::string problem = survey.CheckEntry(entry);
-    if (problem.empty()) continue;
-    all_readable = false;
-    problems->AddError(positions, "train.data.text", problem);
-  }
-  if (!all_readable || data.text_size() == 0) return;
+  const auto check = [&](const auto& entries, absl::string_view key) {
+    for (const std::string& entry : entries) {
+      std::string problem = survey.CheckEntry(entry);
+      if (problem.empty()) continue;
+      all_readable = false;
+      problems->AddError(positions, key, problem);
+    }
+  };
+  check(data.text(), "train.data.text");
+  check(data.jsonl(), "train.data.jsonl");
+  // How many tokens the files become is known only when they are tokenised.
+  if (!all_readable || data.text_size() == 0 || data.has_tokenizer_path()) return;
   const auto bytes = static_cast<double>(survey.bytes());
   if (bytes * (1 - validation) < static_cast<double>(sample)) {
     problems->AddError(

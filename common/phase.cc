@@ -7,8 +7,8 @@ namespace trainyard {
 namespace {
 
 // In the order of the enum.
-constexpr const char* kNames[] = {"starting", "joining", "ready",   "first_step", "train",
-                                  "evaluate", "save",    "leaving", "ended"};
+constexpr const char* kNames[] = {"starting", "joining",  "tokenize", "ready",   "first_step",
+                                  "train",    "evaluate", "save",     "leaving", "ended"};
 static_assert(std::size(kNames) == static_cast<size_t>(Phase::kEnded) + 1);
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "common/yaml_schema.h"
 #include "models/model_description.h"
 #include "spec/choices.h"
+#include "spec/data_rules.h"
 #include "spec/freeze_rules.h"
 #include "spec/model_rules.h"
 #include "spec/model_sizes.h"
@@ -72,7 +73,9 @@ class Validator {
   void CheckModel() {
     const v1::Model& model = train_.model();
     CheckModelKeys(train_, positions_, &problems_);
-    const uint32_t min_vocabulary = TokenizerVocabulary(train_.data().tokenizer());
+    // Tokens that other programs made, and those of a tokenizer's file, are checked when they are read.
+    const bool is_byte_text = train_.data().jsonl_size() == 0 && !train_.data().has_tokenizer_path();
+    const uint32_t min_vocabulary = is_byte_text ? TokenizerVocabulary(train_.data().tokenizer()) : 0;
     if (model.has_vocabulary() && model.vocabulary() < min_vocabulary) {
       Error("train.model.vocabulary",
             absl::StrCat(
@@ -112,6 +115,7 @@ class Validator {
   }
 
   void CheckData() {
+    CheckDataSource(train_, positions_, &problems_);
     if (Ranks() == 1 && train_.data().has_uneven())
       NoEffect("train.data.uneven", "a job of one rank reads one set of files");
     const bool evaluates = train_.evaluate().every_steps() > 0;

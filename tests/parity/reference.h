@@ -99,10 +99,12 @@ inline at::Tensor LlamaScores(const at::Tensor& inputs, const Parameters& p, con
   return at::matmul(RmsNorm(x, p, "norm", c.norm_eps), p.at(head).t());
 }
 
+// The mean over the targets that are not -1.
 inline at::Tensor MeanLoss(const at::Tensor& inputs, const at::Tensor& targets, const Parameters& p,
                            const ModelSizes& c) {
   at::Tensor scores = IsLlamaGraph(c.family) ? LlamaScores(inputs, p, c) : Gpt2Scores(inputs, p, c);
-  return -scores.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).mean();
+  const at::Tensor losses = -scores.log_softmax(-1).gather(-1, targets.clamp_min(0).unsqueeze(-1)).squeeze(-1);
+  return (losses * targets.ge(0)).sum() / targets.ge(0).sum();
 }
 
 // One AdamW update, which consumes the gradients of the parameters. `m` and `v` are the moments, `t` counts from 1.

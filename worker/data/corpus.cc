@@ -30,6 +30,8 @@ constexpr size_t kProblemsShown = 10;
 // Collects the files that the options name, and all problems with them.
 class Search {
  public:
+  explicit Search(std::string key) : key_(std::move(key)) {}
+
   void Add(const std::string& path) {
     std::error_code error;
     fs::file_status status = fs::status(path, error);
@@ -61,8 +63,7 @@ class Search {
 
   absl::Status status() const {
     if (problems_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.data.text: ", JoinFirst(problems_, kProblemsShown, "; ", "; ")));
+    return absl::InvalidArgumentError(absl::StrCat(key_, ": ", JoinFirst(problems_, kProblemsShown, "; ", "; ")));
   }
 
  private:
@@ -120,6 +121,7 @@ class Search {
     }
   }
 
+  const std::string key_;
   std::vector<Found> files_;
   std::vector<std::string> problems_;
 };
@@ -140,7 +142,7 @@ absl::StatusOr<const uint8_t*> MapFile(const Corpus::File& file) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& options) {
-  Search search;
+  Search search(options.key);
   for (const std::string& path : options.paths) search.Add(path);
   if (options.paths.empty()) search.AddProblem("no path is given");
   std::unique_ptr<Corpus> corpus(new Corpus);
@@ -151,13 +153,14 @@ absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& option
 
   // Without text a problem with its length would only repeat the other problem.
   int64_t sample_bytes = options.context + 1;
-  if (!corpus->files_.empty() && corpus->num_train_bytes_ < sample_bytes) {
+  const bool checks_length = options.context > 0 && !corpus->files_.empty();
+  if (checks_length && corpus->num_train_bytes_ < sample_bytes) {
     search.AddProblem(absl::StrCat("the text for training is ", corpus->num_train_bytes_, " bytes (",
                                    corpus->num_bytes_, " less ", validation_bytes,
                                    " for validation), shorter than one sample of context + 1 = ", sample_bytes,
                                    " bytes; provide more text or a smaller context"));
   }
-  if (!corpus->files_.empty() && options.evaluates && validation_bytes < sample_bytes) {
+  if (checks_length && options.evaluates && validation_bytes < sample_bytes) {
     search.AddProblem(absl::StrCat("the text for validation is ", validation_bytes, " bytes (", options.validation,
                                    " of ", corpus->num_bytes_,
                                    "), shorter than one sample of context + 1 = ", sample_bytes,
@@ -177,10 +180,19 @@ absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& option
   return corpus;
 }
 
+void Corpus::SetRules(absl::string_view rules) {
+  rules_ = std::string(rules);
+  identity_ = HashMetadata();
+}
+
+absl::string_view Corpus::ContentsOf(size_t file) const {
+  return {reinterpret_cast<const char*>(mappings_[file].data), static_cast<size_t>(files_[file].num_bytes)};
+}
+
 bool Corpus::IsUntouched() const { return HashMetadata() == identity_; }
 
 std::string Corpus::HashMetadata() const {
-  std::string list;
+  std::string list = rules_;
   const auto nanoseconds = [](const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; };
   for (const File& file : files_) {
     struct stat info = {};
@@ -236,6 +248,7 @@ void Corpus::MakeFingerprint() const {
   }
   fingerprint_.files_hash = HashHex(list);
   fingerprint_.content_hash = content_hasher.Hex();
+  if (!rules_.empty()) fingerprint_.content_hash = HashHex(absl::StrCat(fingerprint_.content_hash, "\n", rules_));
 }
 
 }  // namespace trainyard

@@ -2,7 +2,7 @@
 // read as one sequence of bytes. The files are mapped, not read: a rank accesses only the pages of its samples. The
 // last part of the sequence is reserved for evaluation and never trained on.
 //
-// Thread-safe after Open: nothing changes except the fingerprint, which is computed once.
+// Thread-safe after Open and SetRules: nothing changes except the fingerprint, which is computed once.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ namespace trainyard {
 struct CorpusOptions {
   std::vector<std::string> paths = {};  // absolute, or relative to the working directory
   double validation = 0;                // share of the bytes, from the end
-  int64_t context = 0;                  // a sample is context + 1 bytes
+  int64_t context = 0;                  // a sample is context + 1 bytes; 0: samples are not made of bytes
   bool evaluates = false;               // the validation part must hold a sample too
+  std::string key = "train.data.text";  // named in errors
 };
 
 // What a checkpoint stores about its data, so that a resumed run can check that it reads the same.
@@ -28,7 +29,7 @@ struct CorpusFingerprint {
   uint64_t num_files = 0;
   uint64_t num_bytes = 0;
   std::string files_hash = {};                // xxh3-128, hex, of the sorted list of (path, size)
-  std::string content_hash = {};              // xxh3-128, hex, of all bytes in order
+  std::string content_hash = {};              // xxh3-128, hex, of all bytes in order, and of the rules if there are any
   std::vector<std::string> file_hashes = {};  // of each file's bytes, in the order of the files
 
   friend bool operator==(const CorpusFingerprint&, const CorpusFingerprint&) = default;
@@ -58,6 +59,13 @@ class Corpus {
   // Copies bytes [start, start + out.size()). REQUIRES: they are within the corpus.
   void Read(int64_t start, absl::Span<uint8_t> out) const;
 
+  // For text that is tokenised: everything else that decides the tokens, such as the tokenizer's hash. It becomes a
+  // part of identity() and of the content hash. REQUIRES: called before any other thread uses this, and before
+  // Fingerprint.
+  void SetRules(absl::string_view rules);
+  // The bytes of files()[file].
+  absl::string_view ContentsOf(size_t file) const;
+
   // A hash of the path, size, times and inode of all files when they were opened: it is different after any file was
   // changed or replaced. Valid on this host only.
   const std::string& identity() const { return identity_; }
@@ -83,6 +91,7 @@ class Corpus {
   std::vector<Mapping> mappings_;
   int64_t num_bytes_ = 0;
   int64_t num_train_bytes_ = 0;
+  std::string rules_;
   mutable std::once_flag fingerprint_made_;
   mutable CorpusFingerprint fingerprint_;
 };

@@ -75,12 +75,17 @@ bool DataSizesMatch(const ManifestData& before, const std::vector<Corpus::File>&
 absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus::File>& files,
                            const CorpusFingerprint& now) {
   if (before.content_hash.empty() || before.content_hash == now.content_hash) return absl::OkStatus();
-  std::string text = absl::StrCat("train.data.text is not the data that the checkpoint was made with: there are ",
+  std::string text = absl::StrCat("train.data is not what the checkpoint was made with: there are ",
                                   SizesText(now.num_files, now.num_bytes, now.content_hash), ", there were ",
                                   SizesText(before.num_files, before.num_bytes, before.content_hash));
   if (!before.list.empty()) {
     std::vector<std::string> differences = Differences(before, files, now);
-    if (differences.empty()) differences = {"the files are the same and come in another order"};
+    const bool in_order = std::equal(before.list.begin(), before.list.end(), files.begin(), files.end(),
+                                     [](const auto& then, const auto& file) { return then.path == file.path; });
+    if (differences.empty()) {
+      differences = {in_order ? "the files are the same, but not the tokenizer or the rules that make them tokens"
+                              : "the files are the same and come in another order"};
+    }
     absl::StrAppend(&text, ": ", JoinFirst(differences, kFilesShown, "; ", "; "));
   }
   return absl::FailedPreconditionError(

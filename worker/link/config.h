@@ -41,7 +41,15 @@ struct TrainConfig {
   std::string model_config;  // the text of config.json that gave the sizes; empty: none
 
   struct Data {
+    // Files, folders and globs; one of the two lists is empty.
     std::vector<std::string> text;
+    std::vector<std::string> jsonl = {};
+    // The names of the fields of a line of JSONL; all empty: decided by the first line.
+    struct Fields {
+      std::string text = {}, prompt = {}, response = {}, input_ids = {}, labels = {};
+    } fields = {};
+    bool loss_on_prompts = false;     // train.data.loss is all
+    std::string tokenizer_path = {};  // empty: one token per byte
     double validation = 0.05;
     bool joins_uneven = false;  // ranks that see different numbers of samples use the smallest
   } data;

@@ -28,7 +28,8 @@ enum class Rule {
 };
 
 Rule RuleOf(absl::string_view key) {
-  if (key == "train.data.validation" || key == "train.seed") return Rule::kIsData;
+  const bool decides_tokens = key == "train.data.loss" || absl::StartsWith(key, "train.data.fields.");
+  if (key == "train.data.validation" || key == "train.seed" || decides_tokens) return Rule::kIsData;
   if (key == "train.data.tokenizer" || key == "train.optimizer.name" || key == "train.freeze") return Rule::kIsFunction;
   if (key == "train.batch.length") return Rule::kIsData;
   // The sizes that a preset or a config.json stands for are keys of their own, as is what is read from a folder.

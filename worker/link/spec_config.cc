@@ -131,13 +131,27 @@ void ReadPrecision(const v1::Train& train, TrainConfig& out) {
   if (train.has_nonfinite_limit()) out.nonfinite_limit = train.nonfinite_limit();
 }
 
+absl::Status ReadData(const v1::Data& data, TrainConfig& out) {
+  out.data.text.assign(data.text().begin(), data.text().end());
+  out.data.jsonl.assign(data.jsonl().begin(), data.jsonl().end());
+  if (out.data.text.empty() && out.data.jsonl.empty()) return Missing("train.data.text, and no train.data.jsonl");
+  const v1::DataFields& fields = data.fields();
+  out.data.fields = {.text = fields.text(),
+                     .prompt = fields.prompt(),
+                     .response = fields.response(),
+                     .input_ids = fields.input_ids(),
+                     .labels = fields.labels()};
+  out.data.loss_on_prompts = data.loss() == v1::DATA_LOSS_ALL;
+  out.data.tokenizer_path = data.tokenizer_path();
+  out.data.joins_uneven = data.uneven() == v1::UNEVEN_DATA_JOIN;
+  if (data.has_validation()) out.data.validation = data.validation();
+  return absl::OkStatus();
+}
+
 absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   RETURN_IF_ERROR(ReadModel(train.model(), out));
-  out.data.text.assign(train.data().text().begin(), train.data().text().end());
-  if (out.data.text.empty()) return Missing("train.data.text");
-  out.data.joins_uneven = train.data().uneven() == v1::UNEVEN_DATA_JOIN;
+  RETURN_IF_ERROR(ReadData(train.data(), out));
   out.freeze.assign(train.freeze().begin(), train.freeze().end());
-  if (train.data().has_validation()) out.data.validation = train.data().validation();
   if (!train.batch().has_global_size()) return Missing("train.batch.global");
   if (!train.batch().has_micro()) return Missing("train.batch.micro");
   out.batch_global = train.batch().global_size();

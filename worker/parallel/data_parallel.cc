@@ -141,7 +141,9 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     rejected_ = in_last_round_ = false;
     const LossScale scale = state_.loss_scale();
     output->loss_scale = scale.scale;
-    if (precision_.scaled) state_.set_loss_scale(NextLossScale(scale, loss_scaling_, output->skipped));
+    if (precision_.scaled && (input.num_tokens > 0 || output->skipped)) {
+      state_.set_loss_scale(NextLossScale(scale, loss_scaling_, output->skipped));
+    }
     loss_seed_ = 1;
     const double waited_s = parts_->gatherer.waited_s() + parts_->reducer.waited_s() + parts_->updater.waited_s();
     output->exposed_comm_s = waited_s - waited_before_s_;

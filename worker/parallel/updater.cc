@@ -50,6 +50,9 @@ absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bo
   if (scatters_) {
     ASSIGN_OR_RETURN(agreed, AgreeOnNorm(agreed));
   }
+  // A step without loss has no gradient to learn from, so it must not decay the weights either. All ranks have the same
+  // divisor and return here together.
+  if (input.num_tokens == 0 && !agreed.rejected) return output;
   if (agreed.rejected) agreed.sum_of_squares = std::numeric_limits<double>::quiet_NaN();
   const GradientScale scale = ComputeGradientScale(agreed.sum_of_squares, input.num_tokens, clip_norm_, seed);
   output.gradient_norm = scale.norm;

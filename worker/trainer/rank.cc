@@ -1,13 +1,9 @@
 #include "worker/trainer/rank.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "worker/collectives/device_communicator.h"
@@ -29,76 +25,6 @@ constexpr absl::Duration kFolderWait = absl::Seconds(10);
 
 // The slowest rank may still be reading its checkpoint or its data while the others wait for it.
 constexpr absl::Duration kReadyLimit = absl::Minutes(30);
-
-// Uses the first samples of each part of the corpus. `evaluation_samples` 0: the job does not evaluate.
-void MakeData(const TrainConfig& config, int64_t training_samples, int64_t evaluation_samples, Rank& rank) {
-  const int64_t context = config.sequence_length();
-  rank.training = std::make_unique<TrainingData>(*rank.corpus, context, config.seed, training_samples);
-  if (evaluation_samples == 0) return;
-  rank.evaluation = std::make_unique<EvaluationData>(*rank.corpus, context, config.evaluate_batches, config.batch_micro,
-                                                     evaluation_samples);
-}
-
-// "1000 (ranks 0, 1), 900 (rank 2)".
-std::string ByRank(const at::Tensor& counts, int64_t column) {
-  std::map<int64_t, std::vector<int64_t>, std::greater<>> ranks;
-  for (int64_t rank = 0; rank < counts.size(0); ++rank) {
-    ranks[counts.const_data_ptr<int64_t>()[rank * counts.size(1) + column]].push_back(rank);
-  }
-  return absl::StrJoin(ranks, ", ", [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, entry.first, entry.second.size() == 1 ? " (rank " : " (ranks ",
-                    absl::StrJoin(entry.second, ", "), ")");
-  });
-}
-
-// Checks, before the data are used, that every rank has the same number of samples to train on and to evaluate on.
-absl::Status AgreeOnData(const StartOrder& order, Rank& rank, std::ostream& log) {
-  at::Tensor own = at::empty({2}, at::kLong), all = at::empty({order.world_size, 2}, at::kLong);
-  own.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(rank.training->num_samples());
-  own.mutable_data_ptr<int64_t>()[1] = rank.evaluation == nullptr ? 0 : rank.evaluation->num_samples();
-  RETURN_IF_ERROR(rank.world().AllGather(all, own)->Wait()) << "while comparing the data";
-  int64_t training = INT64_MAX, evaluation = INT64_MAX;
-  bool same = true;
-  for (int r = 0; r < order.world_size; ++r) {
-    const int64_t* counts = all.const_data_ptr<int64_t>() + 2 * r;
-    training = std::min(training, counts[0]);
-    evaluation = std::min(evaluation, counts[1]);
-    same = same && std::equal(counts, counts + 2, own.const_data_ptr<int64_t>());
-  }
-  // All ranks reach the same decision.
-  if (same) return absl::OkStatus();
-  std::string counts = absl::StrCat("samples to train on: ", ByRank(all, 0));
-  if (rank.evaluation != nullptr) absl::StrAppend(&counts, "; to evaluate on: ", ByRank(all, 1));
-  if (!order.config.data.joins_uneven) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.data.uneven is refuse, and the ranks do not see the same number of ", counts,
-                     "; give all hosts the same files, or choose join to use the smallest number everywhere"));
-  }
-  if (order.rank == 0) log << "warning: train.data.uneven: the smallest number counts for all: " << counts << std::endl;
-  MakeData(order.config, training, evaluation, rank);
-  return absl::OkStatus();
-}
-
-absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
-  const TrainConfig& config = order.config;
-  const bool evaluates = config.evaluate_every > 0 && config.data.validation > 0;
-  ASSIGN_OR_RETURN(rank.corpus,
-                   Corpus::Open({.paths = config.data.text,
-                                 .validation = config.data.validation,
-                                 .context = config.sequence_length(),
-                                 .evaluates = evaluates}),
-                   << "host " << order.host);
-  MakeData(config, /*training_samples=*/INT64_MAX, evaluates ? INT64_MAX : 0, rank);
-  if (order.rank == 0) {
-    log << absl::StrFormat(
-               "data: %d files, %.1f MB, %.1f MB of them for validation; an epoch is %d samples of %d tokens",
-               rank.corpus->files().size(), static_cast<double>(rank.corpus->num_bytes()) / 1e6,
-               static_cast<double>(rank.corpus->num_validation_bytes()) / 1e6, rank.training->num_samples(),
-               config.sequence_length())
-        << std::endl;
-  }
-  return absl::OkStatus();
-}
 
 // All ranks decide identically: the coordinator sets the number of ranks per host, which is constant for a generation.
 absl::StatusOr<bool> MaySharedMemory(const StartOrder& order) {
@@ -224,8 +150,8 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
   const int data_rank = mesh.DataRank(order.rank), num_data_ranks = mesh.num_data_ranks();
   rank.deal = DealStep(config.batch_global, config.batch_micro, data_rank, num_data_ranks);
-  if (rank.evaluation != nullptr) {
-    rank.evaluation_deal = DealStep(rank.evaluation->num_batches(), /*micro=*/1, data_rank, num_data_ranks);
+  if (rank.inputs.evaluation != nullptr) {
+    rank.evaluation_deal = DealStep(rank.inputs.evaluation->num_batches(), /*micro=*/1, data_rank, num_data_ranks);
   }
   if (config.reverse_micro_batches) std::reverse(rank.deal.micro_batches.begin(), rank.deal.micro_batches.end());
   const MeshCommunicators communicators = CommunicatorsOf(*rank.groups, config.parallel.reshard_to > 1);
@@ -288,7 +214,7 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   std::vector<KeyChange> changes;
   auto load = [&](const Checkpoint& checkpoint) -> absl::Status {
     if (order.rank == 0) {
-      RETURN_IF_ERROR(CheckSameComputation(order, checkpoint, *rank.corpus, changes, log));
+      RETURN_IF_ERROR(CheckSameComputation(order, checkpoint, *rank.inputs.corpus, changes, log));
     }
     return LoadTensors(checkpoint, rank.strategy->state());
   };
@@ -359,7 +285,7 @@ void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& devic
   }
   log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d ranks: %d tokens a step",
                          config.batch_global, config.batch_micro, mesh.num_data_ranks(),
-                         config.batch_global * config.sequence_length())
+                         config.batch_global * SampleLength(config))
       << std::endl;
   log << "parallel: " << config.parallel.strategy << ", " << mesh.ToString() << std::endl;
 }
@@ -377,7 +303,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   auto rank = std::make_unique<Rank>();
   rank->ledger = ledger;
   ASSIGN_OR_RETURN(rank->device, ChooseDevice(order));
-  RETURN_IF_ERROR(OpenData(order, *rank, log));
+  RETURN_IF_ERROR(OpenData(order, rank->inputs, log));
   RestorePoint point;
   Clock& clock = Clock::GetSteadyClock();
   absl::Duration choosing_time;
@@ -389,7 +315,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(Freeze(order.config.freeze, *rank->model)) << "train.freeze";
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));
-  RETURN_IF_ERROR(AgreeOnData(order, *rank, log));
+  RETURN_IF_ERROR(TokeniseData(order, link, rank->world(), rank->inputs, log));
+  RETURN_IF_ERROR(AgreeOnData(order, rank->world(), rank->inputs, log));
   const absl::Time agreement_began = clock.TimeNow();
   ASSIGN_OR_RETURN(std::optional<AnnouncedCheckpoint> announced, AgreeOnRestorePoint(order, point, rank->world()));
   choosing_time += clock.TimeNow() - agreement_began;

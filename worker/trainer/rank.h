@@ -12,8 +12,6 @@
 #include "worker/collectives/abort_switch.h"
 #include "worker/collectives/communicator.h"
 #include "worker/collectives/group.h"
-#include "worker/data/batches.h"
-#include "worker/data/corpus.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/link/config.h"
 #include "worker/link/link.h"
@@ -21,6 +19,7 @@
 #include "worker/parallel/data_parallel.h"
 #include "worker/parallel/deal.h"
 #include "worker/trainer/device.h"
+#include "worker/trainer/rank_data.h"
 #include "worker/trainer/run_folder.h"
 
 namespace trainyard {
@@ -33,9 +32,7 @@ struct Rank {
   std::shared_ptr<AbortSwitch> abort_switch = std::make_shared<AbortSwitch>();
   RankDevice device;
   std::unique_ptr<RunFolder> folder;  // rank 0
-  std::unique_ptr<Corpus> corpus;
-  std::unique_ptr<TrainingData> training;
-  std::unique_ptr<EvaluationData> evaluation;  // null: the job does not evaluate
+  RankData inputs;
   std::unique_ptr<MeshGroups> groups;
   std::unique_ptr<Model> model;
   std::unique_ptr<EventLog> events;  // null: not requested

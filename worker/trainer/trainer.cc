@@ -47,7 +47,7 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
       log_(log),
       must_leave_(std::move(must_leave)),
       saver_({.order = order,
-              .corpus = *rank.corpus,
+              .corpus = *rank.inputs.corpus,
               .state = rank.strategy->state(),
               .world = rank.world(),
               .link = link,
@@ -81,7 +81,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     }
 
     const bool last = step_ == config_.steps;
-    const bool evaluate = rank_.evaluation != nullptr && (last || IsDue(config_.evaluate_every));
+    const bool evaluate = rank_.inputs.evaluation != nullptr && (last || IsDue(config_.evaluate_every));
     // The step must be reported before what follows it: an evaluation, a save or the end.
     if (evaluate || last || leave_) {
       RETURN_IF_ERROR(ReadAgreement());
@@ -128,8 +128,7 @@ absl::Status Trainer::MakeStep() {
   record.save_stall_s = saver_.TakeStallSeconds();
   RecordMemory(record);  // now, while gradients are allocated too
   const Stopwatch update;
-  const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.sequence_length());
-  ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens}));
+  ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = LossTokensOfStep()}));
   record.optimizer_s = update.seconds();
   record.skipped = output.skipped;
   const bool scaled = config_.precision.param == "fp16" || config_.precision.reduce == "fp16";
@@ -194,7 +193,7 @@ void Trainer::EnterStep() {
 
 absl::Status Trainer::Compute(AgreementTerms& terms) {
   const uint64_t position = ConsumedSamples(step_ - 1);
-  rank_.strategy->BeginStep(static_cast<uint64_t>(config_.batch_global * config_.sequence_length()));
+  rank_.strategy->BeginStep(LossTokensOfStep());
   bad_micro_batch_.reset();
   const size_t rounds = static_cast<size_t>(rank_.deal.num_rounds);
   for (size_t i = 0; i < rounds; ++i) {
@@ -205,7 +204,7 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
     }
     const uint64_t index = static_cast<uint64_t>(rank_.deal.micro_batches[i]);
     const Batch batch = OnDevice(
-        rank_.training->At(position + index * static_cast<uint64_t>(config_.batch_micro), config_.batch_micro));
+        rank_.inputs.training->At(position + index * static_cast<uint64_t>(config_.batch_micro), config_.batch_micro));
     std::optional<DropoutKey> dropout;
     if (config_.model.dropout > 0) dropout = DropoutKey{.seed = config_.seed, .step = step_, .micro_batch = index};
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
@@ -218,7 +217,7 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
     RETURN_IF_ERROR(rank_.strategy->Backward(loss, last_round));
     if (!value.has_value()) value = CheckLoss(loss, index);
     terms.loss_sum += *value;
-    terms.tokens += static_cast<double>(batch.targets.numel());
+    terms.tokens += static_cast<double>(batch.loss_tokens);
   }
   return absl::OkStatus();
 }
@@ -238,7 +237,7 @@ Batch Trainer::OnDevice(Batch batch) const {
   const auto to_device = [device](const at::Tensor& tensor) {
     return tensor.pin_memory().to(device, /*non_blocking=*/true);
   };
-  return {.inputs = to_device(batch.inputs), .targets = to_device(batch.targets)};
+  return {.inputs = to_device(batch.inputs), .targets = to_device(batch.targets), .loss_tokens = batch.loss_tokens};
 }
 
 absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
@@ -288,7 +287,7 @@ absl::Status Trainer::Evaluate() {
       RETURN_IF_ERROR(rank_.strategy->RunEmptyRound(/*with_backward=*/false, /*last=*/false));
       continue;
     }
-    const Batch batch = OnDevice(rank_.evaluation->At(deal.micro_batches[round]));
+    const Batch batch = OnDevice(rank_.inputs.evaluation->At(deal.micro_batches[round]));
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
       return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt);
     }));
@@ -297,7 +296,7 @@ absl::Status Trainer::Evaluate() {
   RETURN_IF_ERROR(rank_.data().AllReduceSum(sum)->Wait());
   if (order_.rank != 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckFence());
-  EvalRecord record{.step = step_, .tokens = static_cast<uint64_t>(rank_.evaluation->num_tokens())};
+  EvalRecord record{.step = step_, .tokens = static_cast<uint64_t>(rank_.inputs.evaluation->num_loss_tokens())};
   record.loss = *sum.const_data_ptr<double>() / static_cast<double>(record.tokens);
   record.seconds = watch.seconds();
   link_.ReportEval(record);
@@ -341,7 +340,11 @@ absl::Status Trainer::SaveLast() {
 }
 
 DataPosition Trainer::Position() const {
-  return {.consumed_samples = ConsumedSamples(step_), .samples_per_epoch = rank_.training->num_samples()};
+  return {.consumed_samples = ConsumedSamples(step_), .samples_per_epoch = rank_.inputs.training->num_samples()};
+}
+
+uint64_t Trainer::LossTokensOfStep() const {
+  return rank_.inputs.training->LossTokens(ConsumedSamples(step_ - 1), config_.batch_global);
 }
 
 uint64_t Trainer::ConsumedSamples(uint64_t step) const {

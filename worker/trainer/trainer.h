@@ -71,6 +71,8 @@ class Trainer {
 
   bool IsDue(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
+  // The divisor of the step under way: the tokens with loss in the samples of all ranks.
+  uint64_t LossTokensOfStep() const;
   void Write(const std::string& metrics_line);
   void RecordMemory(StepRecord& record);
 

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "tests/unit/temporary_folder.h"
+#include "worker/data/byte_samples.h"
+#include "worker/data/corpus.h"
 
 namespace trainyard {
 namespace {
@@ -29,7 +31,8 @@ class BatchesTest : public testing::Test {
 
 TEST_F(BatchesTest, TargetsAreTheInputsShiftedByOneByte) {
   auto corpus = Open(0, 16);
-  Batch batch = TrainingData(*corpus, 16, 1).At(0, 4);
+  ByteSamples samples(*corpus, 16);
+  Batch batch = TrainingData(samples, 1).At(0, 4);
 
   ASSERT_EQ(batch.inputs.sizes(), (at::IntArrayRef{4, 16}));
   ASSERT_EQ(batch.inputs.scalar_type(), at::kLong);
@@ -40,7 +43,8 @@ TEST_F(BatchesTest, TargetsAreTheInputsShiftedByOneByte) {
 
 TEST_F(BatchesTest, TheSamplesOfAStepAreThoseOfItsMicroBatches) {
   auto corpus = Open(0, 16);
-  TrainingData data(*corpus, 16, 1);
+  ByteSamples samples(*corpus, 16);
+  TrainingData data(samples, 1);
   Batch whole = data.At(60, 6);  // across the end of an epoch
   for (int i = 0; i < 3; ++i) {
     Batch part = data.At(60 + 2 * i, 2);
@@ -51,7 +55,8 @@ TEST_F(BatchesTest, TheSamplesOfAStepAreThoseOfItsMicroBatches) {
 
 TEST_F(BatchesTest, AnEpochPredictsEveryByteExceptTheFirstOnce) {
   auto corpus = Open(0, 9);  // 999 / 9 = 111 samples, nothing left over
-  TrainingData data(*corpus, 9, 1);
+  ByteSamples samples(*corpus, 9);
+  TrainingData data(samples, 1);
   ASSERT_EQ(data.num_samples(), 111u);
   std::multiset<int64_t> predicted, expected;
   Batch batch = data.At(0, 111);
@@ -62,26 +67,29 @@ TEST_F(BatchesTest, AnEpochPredictsEveryByteExceptTheFirstOnce) {
 
 TEST_F(BatchesTest, TrainingNeverReadsTheValidationPart) {
   auto corpus = Open(0.8, 10);  // 200 bytes to train on: values 0 to 199
-  TrainingData data(*corpus, 10, 1);
+  ByteSamples samples(*corpus, 10);
+  TrainingData data(samples, 1);
   Batch batch = data.At(0, static_cast<int64_t>(data.num_samples()));
   EXPECT_LT(batch.targets.max().item<int64_t>(), 200);
 }
 
 TEST_F(BatchesTest, EvaluationIsSpreadOverTheValidationPart) {
   auto corpus = Open(0.5, 10);  // 500 bytes: 49 samples
-  EvaluationData data(*corpus, 10, /*num_batches=*/3, /*sequences_per_batch=*/4);
+  ByteSamples samples(*corpus, 10);
+  EvaluationData data(samples, /*num_batches=*/3, /*sequences_per_batch=*/4);
   ASSERT_EQ(data.num_batches(), 3);
-  EXPECT_EQ(data.num_tokens(), 120);
+  EXPECT_EQ(data.num_loss_tokens(), 120);
   EXPECT_EQ(data.At(0).inputs[0][0].item<int64_t>(), 500 % 251);
   EXPECT_EQ(data.At(2).inputs[3][0].item<int64_t>(), (500 + 11 * 49 / 12 * 10) % 251) << "the last of 12 samples";
 }
 
 TEST_F(BatchesTest, EvaluationUsesTheSamplesThatExist) {
   auto corpus = Open(0.06, 10);  // 60 bytes: 5 samples
-  EvaluationData data(*corpus, 10, 3, 4);
+  ByteSamples samples(*corpus, 10);
+  EvaluationData data(samples, 3, 4);
   ASSERT_EQ(data.num_batches(), 2);
   EXPECT_EQ(data.At(1).inputs.size(0), 1);
-  EXPECT_EQ(data.num_tokens(), 50);
+  EXPECT_EQ(data.num_loss_tokens(), 50);
 }
 
 }  // namespace

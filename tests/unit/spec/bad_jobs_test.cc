@@ -128,6 +128,20 @@ const BadJob kNamesAndLists[] = {
      "job.yaml:9:11: train.data.text: expected a list, each a path, found a single value; write [corpus]"},
     {"no_path", "text: [corpus]", "text: []",
      "job.yaml:9:11: train.data.text: expected a list, each a path, found a list of 0"},
+    {"no_data", "text: [corpus]", "validation: 0.1",
+     "job.yaml:8:3: train.data: has neither text nor jsonl; expected one of them, a list of files, folders or globs"},
+    {"text_and_jsonl", "text: [corpus]", "text: [corpus]\n    jsonl: [a.jsonl]",
+     "job.yaml:10:12: train.data.jsonl: is given together with text; a job has one or the other"},
+    {"prompt_without_response", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {prompt: question}",
+     "job.yaml:10:5: train.data.fields: names a prompt without a response; name both"},
+    {"two_forms_of_records", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {text: a, input_ids: b}",
+     "job.yaml:10:5: train.data.fields: names fields of several forms; choose text, or prompt and response, or "
+     "input_ids and labels"},
+    {"labels_without_tokens", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {labels: b}",
+     "job.yaml:10:5: train.data.fields: names labels without input_ids; name both"},
+    {"tokenizer_without_vocabulary", "text: [corpus]", "text: [corpus]\n    tokenizer_path: tokenizer.json",
+     "job.yaml:3:3: train.model.vocabulary: is required with train.data.tokenizer_path; expected at least the number "
+     "of its tokens"},
     {"number_as_path", "text: [corpus]", "text: [1]",
      "job.yaml:9:12: train.data.text: expected a list, each a path, found 1; put it in quotes if it is a "
      "string"},

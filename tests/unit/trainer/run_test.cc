@@ -394,7 +394,7 @@ TEST_F(RunTest, ResumeWithOtherData_IsRefusedByNameUnlessAllowed) {
   order.config.allow_data_change = true;
   FakeLink allowed;
   EXPECT_EQ(Run(order, allowed), kExitDone) << log_.str();
-  EXPECT_THAT(log_.str(), HasSubstr("warning: train.data.text is not the data"));
+  EXPECT_THAT(log_.str(), HasSubstr("warning: train.data is not what the checkpoint was made with"));
 }
 
 TEST_F(RunTest, StopWhoseSaveFails_IsCancelledOnEveryRank_ButNotANewerOneThatNeedsNoSave) {

@@ -1,0 +1,212 @@
+// Whole runs on JSONL: the token-weighted mean on every layout, the token cache, and lines that cannot be used.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "tests/parity/reference.h"
+#include "tests/unit/trainer/strategies_fixture.h"
+#include "worker/data/pieces.h"
+#include "worker/data/token_samples.h"
+#include "worker/trainer/rank.h"
+
+namespace trainyard {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+class TokenisedDataTest : public StrategiesTest {
+ protected:
+  // Documents of 2 to 30 tokens, most with few targets, so that no two micro-batches have as many.
+  void WriteDocuments(const std::string& name, int count) {
+    std::ofstream file(folder_ / name);
+    uint64_t state = 11;
+    const auto random = [&](uint64_t below) { return (state = state * 6364136223846793005u + 1) / 65536 % below; };
+    for (int i = 0; i < count; ++i) {
+      std::string ids, labels;
+      for (uint64_t k = 0, length = 2 + random(29), masked = random(length); k < length; ++k) {
+        const uint64_t id = (k * 5 + random(3)) % 64;
+        absl::StrAppend(&ids, k == 0 ? "" : ", ", id);
+        absl::StrAppend(&labels, k == 0 ? "" : ", ", k <= masked ? "-100" : absl::StrCat(id));
+      }
+      file << "{\"input_ids\": [" << ids << "], \"labels\": [" << labels << "]}\n";
+    }
+  }
+
+  StartOrder JsonlOrder(const std::string& run, const Layout& layout, uint64_t steps,
+                        const std::string& file = "data.jsonl") {
+    StartOrder order = Order(run, layout, steps);
+    order.config.data = {.text = {}, .jsonl = {folder_ / file}, .validation = 0.2};
+    order.config.precision = {.param = "fp64", .reduce = "fp64", .output = "fp64", .master = "fp64", .state = "fp64"};
+    return order;
+  }
+
+  // The folders of finished caches.
+  std::vector<std::string> Caches() {
+    std::vector<std::string> found;
+    const fs::path root(folder_ / ".trainyard-tokens");
+    for (const auto& entry : fs::directory_iterator(root)) {
+      if (fs::exists(entry.path() / "index.json")) found.push_back(entry.path());
+    }
+    return found;
+  }
+};
+
+struct PlainRun {
+  std::vector<double> losses;
+  std::vector<double> norms;
+};
+
+// The same job in the simplest form: all samples of a step at once, and one tensor per parameter.
+PlainRun RunPlainLoop(const TrainConfig& config, const TrainingData& data) {
+  PlainRun run;
+  std::unique_ptr<Model> model = *MakeModel(config);
+  reference::Parameters parameters, m, v;
+  for (const NamedTensor& parameter : model->parameters()) {
+    parameters[parameter.name] = parameter.tensor.detach().clone().requires_grad_(true);
+    m[parameter.name] = v[parameter.name] = at::zeros_like(parameter.tensor);
+  }
+  UpdateOptions options{.clip_norm = config.optimizer.clip_norm};
+  for (uint64_t step = 1; step <= config.steps; ++step) {
+    const Batch batch = data.At((step - 1) * static_cast<uint64_t>(config.batch_global), config.batch_global);
+    at::Tensor loss = reference::MeanLoss(batch.inputs, batch.targets, parameters, config.model);
+    loss.backward();
+    run.losses.push_back(loss.item<double>());
+    run.norms.push_back(reference::Update(parameters, m, v, static_cast<int>(step), config.optimizer.lr, options));
+  }
+  return run;
+}
+
+TEST_F(TokenisedDataTest, UnequalNumbersOfTargets_GiveTheTokenWeightedMean_OnEveryLayout) {
+  WriteDocuments("data.jsonl", 150);
+  const auto alone = Run(JsonlOrder("alone", {"ddp", 1}, 5));
+  ASSERT_THAT(Caches(), SizeIs(1));
+  const TrainConfig config = JsonlOrder("alone", {"ddp", 1}, 5).config;
+  auto samples = TokenSamples::Open(*TokenCacheFolder::Make(Caches()[0]), 1,
+                                    {.length = config.sequence_length(),
+                                     .validation = 0.2,
+                                     .evaluates = true,
+                                     .vocabulary = config.model.vocabulary});
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  const PlainRun plain = RunPlainLoop(config, TrainingData(**samples, config.seed));
+
+  for (const Layout& layout : {Layout{"ddp", 1}, Layout{"ddp", 2}, Layout{"zero1", 3}, Layout{"zero2", 2},
+                               Layout{"zero3", 3}, Layout{"fsdp", 2}, Layout{"fsdp", 3}, Layout{"hsdp", 4, 2}}) {
+    const auto ranks = Run(JsonlOrder(absl::StrCat(layout.strategy, layout.ranks), layout, 5));
+    const std::vector<StepRecord> steps = ranks->links[0]->steps();
+    ASSERT_THAT(steps, SizeIs(5));
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_NEAR(steps[i].loss, plain.losses[i], 1e-10)
+          << layout.strategy << " " << layout.ranks << ", step " << i + 1;
+      EXPECT_NEAR(steps[i].grad_norm, plain.norms[i], 1e-10) << layout.strategy << " " << layout.ranks;
+    }
+    ASSERT_THAT(ranks->links[0]->evals(), SizeIs(3));
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(ranks->links[0]->evals()[i].loss, alone->links[0]->evals()[i].loss, 1e-10);
+      EXPECT_EQ(ranks->links[0]->evals()[i].tokens, alone->links[0]->evals()[i].tokens);
+    }
+    EXPECT_THAT(ranks->logs[0].str(), HasSubstr("tokens: reused from "));
+  }
+}
+
+TEST_F(TokenisedDataTest, LinesThatCannotBeUsed_AreListedForAllRanksTogether) {
+  std::string line;
+  for (int i = 0; i < 3000; ++i) absl::StrAppend(&line, i == 0 ? "" : ",", i % 64);
+  // Several pieces, so that several ranks find problems.
+  std::ofstream file(folder_ / "data.jsonl");
+  const int64_t lines = 3 * kDataPieceBytes / static_cast<int64_t>(line.size());
+  for (int64_t i = 1; i <= lines; ++i) {
+    i % (lines / 14) == 0 ? file << "{\"input_ids\": [5, \"six\"]}\n" : file << "{\"input_ids\": [" << line << "]}\n";
+  }
+  file.close();
+
+  const auto ranks = Run(JsonlOrder("run", {"ddp", 2}, 2), FileSystem::Real(), kExitRefused);
+
+  std::string last;
+  for (const auto& link : ranks->links) {
+    ASSERT_THAT(link->FactsOf<RefusedFact>(), SizeIs(1));
+    const std::string message = link->FactsOf<RefusedFact>()[0].message;
+    EXPECT_TRUE(last.empty() || last == message) << "all ranks report the same";
+    last = message;
+    for (int64_t i = 1; i <= 10; ++i) {
+      EXPECT_THAT(message, HasSubstr(absl::StrCat(folder_ / "data.jsonl", ": line ", i * (lines / 14),
+                                                  ": field 'input_ids': element 1 is a string")));
+    }
+    EXPECT_THAT(message, HasSubstr("and 4 more problems"));
+  }
+  EXPECT_THAT(Caches(), SizeIs(0));
+}
+
+TEST_F(TokenisedDataTest, AResumedRun_TakesTheSameSamples_AndRefusesOtherRules) {
+  std::ofstream file(folder_ / "data.jsonl");
+  for (int i = 0; i < 60; ++i) file << "{\"prompt\": \"" << i << " + 1 = \", \"response\": \"" << i + 1 << "\"}\n";
+  file.close();
+  const auto alone = Run(JsonlOrder("alone", {"fsdp", 2}, 4));
+  Run(JsonlOrder("run", {"ddp", 3}, 2));
+  StartOrder resumed = JsonlOrder("run", {"fsdp", 2}, 4);
+  resumed.resume = true;
+
+  StartOrder other = JsonlOrder("run", {"ddp", 1}, 4);
+  other.resume = true;
+  other.config.data.loss_on_prompts = true;
+  const auto refused = Run(other, FileSystem::Real(), kExitRefused);
+  EXPECT_THAT(refused->links[0]->FactsOf<RefusedFact>()[0].message,
+              HasSubstr("the files are the same, but not the tokenizer or the rules"));
+
+  const auto found = Run(resumed);
+  ASSERT_THAT(found->links[0]->steps(), SizeIs(2));
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_NEAR(found->links[0]->steps()[i].loss, alone->links[0]->steps()[2 + i].loss, 1e-10);
+  }
+}
+
+TEST_F(TokenisedDataTest, HostsWithOtherFiles_AreRefused) {
+  WriteDocuments("data.jsonl", 100);
+  WriteDocuments("other.jsonl", 101);
+  StartOrder order = JsonlOrder("run", {"ddp", 2}, 2);
+  auto all = std::make_unique<Ranks>();
+  all->logs.resize(2);
+  for (int r = 0; r < 2; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      StartOrder own = order;
+      own.rank = r;
+      if (r == 1) own.config.data.jsonl = {folder_ / "other.jsonl"};
+      EXPECT_EQ(RunRank(own, {.link = *all->links[r],
+                              .file_system = FileSystem::Real(),
+                              .log = all->logs[r],
+                              .must_leave = [] { return false; }}),
+                kExitRefused)
+          << all->logs[r].str();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  for (const auto& link : all->links) {
+    EXPECT_THAT(link->FactsOf<RefusedFact>()[0].message, HasSubstr("differs from that of rank 0 on rank 1"));
+  }
+}
+
+// A document longer than a sample whose targets are behind the cut would otherwise give steps without a divisor.
+TEST_F(TokenisedDataTest, DataWithoutATarget_IsRefused) {
+  std::ofstream file(folder_ / "data.jsonl");
+  for (int i = 0; i < 20; ++i) {
+    file << "{\"prompt\": \"" << std::string(100, 'p') << "\", \"response\": \"yes\"}\n";
+  }
+  file.close();
+
+  const auto ranks = Run(JsonlOrder("run", {"ddp", 1}, 2), FileSystem::Real(), kExitRefused);
+
+  EXPECT_THAT(ranks->links[0]->FactsOf<RefusedFact>()[0].message, HasSubstr("20 of all documents lost theirs"));
+  EXPECT_THAT(ranks->logs[0].str(), Not(HasSubstr("step 1")));
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,117 @@
+#include "worker/data/pieces.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/escape.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+std::string LineSentence(const Corpus& corpus, size_t file, int64_t offset, absl::string_view reason) {
+  const absl::string_view before = corpus.ContentsOf(file).substr(0, static_cast<size_t>(offset));
+  return absl::StrCat(EscapeText(corpus.files()[file].path), ": line ",
+                      1 + std::count(before.begin(), before.end(), '\n'), ": ", reason);
+}
+
+// The end of the line that begins at `begin`, without its line end.
+size_t EndOfLine(absl::string_view text, size_t begin) { return std::min(text.find('\n', begin), text.size()); }
+
+void AddProblem(const Corpus& corpus, size_t file, int64_t offset, absl::string_view reason, TokenisedPiece& result) {
+  ++result.num_problems;
+  if (result.problems.size() >= kProblemsKept) return;
+  result.problems.push_back(
+      {.file = static_cast<int64_t>(file), .offset = offset, .sentence = LineSentence(corpus, file, offset, reason)});
+}
+
+}  // namespace
+
+std::vector<DataPiece> CutAtLines(const Corpus& corpus, int64_t piece_bytes) {
+  std::vector<DataPiece> pieces;
+  for (size_t file = 0; file < corpus.files().size(); ++file) {
+    const absl::string_view text = corpus.ContentsOf(file);
+    size_t begin = 0;
+    while (begin < text.size()) {
+      const size_t last = begin + static_cast<size_t>(piece_bytes) - 1;
+      const size_t end = last >= text.size() ? text.size() : std::min(EndOfLine(text, last) + 1, text.size());
+      pieces.push_back({.file = file, .begin = static_cast<int64_t>(begin), .end = static_cast<int64_t>(end)});
+      begin = end;
+    }
+  }
+  return pieces;
+}
+
+std::vector<DataPiece> CutAtFiles(const Corpus& corpus) {
+  std::vector<DataPiece> pieces;
+  for (size_t file = 0; file < corpus.files().size(); ++file) {
+    pieces.push_back({.file = file, .begin = 0, .end = corpus.files()[file].num_bytes});
+  }
+  return pieces;
+}
+
+TokenisedPiece TokeniseLines(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
+                             const TextEncoder* encoder) {
+  TokenisedPiece result;
+  TokenChunkWriter writer(rules.vocabulary, rules.has_documents());
+  const absl::string_view text = corpus.ContentsOf(piece.file).substr(0, static_cast<size_t>(piece.end));
+  for (size_t begin = static_cast<size_t>(piece.begin); begin < text.size();) {
+    const size_t end = EndOfLine(text, begin);
+    const absl::string_view line = text.substr(begin, end - begin);
+    if (!absl::StripAsciiWhitespace(line).empty()) {
+      const absl::Status added = AddRecord(line, rules, encoder, writer);
+      if (!added.ok()) AddProblem(corpus, piece.file, static_cast<int64_t>(begin), added.message(), result);
+    }
+    begin = end + 1;
+  }
+  if (result.num_problems == 0) result.chunk = writer.Finish();
+  return result;
+}
+
+TokenisedPiece TokeniseText(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
+                            const TextEncoder& encoder) {
+  TokenisedPiece result;
+  const absl::string_view text = corpus.ContentsOf(piece.file);
+  if (const size_t bad = FindInvalidUtf8(text); bad != absl::string_view::npos) {
+    const size_t line = bad == 0 ? 0 : text.rfind('\n', bad - 1) + 1;  // npos + 1 is 0
+    AddProblem(corpus, piece.file, static_cast<int64_t>(line),
+               absl::StrCat("byte ", bad - line + 1, " of the line (offset ", bad,
+                            " in the file) is not UTF-8; convert the file, or use train.data.tokenizer: bytes without "
+                            "a tokenizer_path"),
+               result);
+    return result;
+  }
+  std::vector<int64_t> tokens;
+  if (const absl::Status encoded = encoder.Append(text, /*begins=*/true, tokens); !encoded.ok()) {
+    AddProblem(corpus, piece.file, 0, encoded.message(), result);
+    return result;
+  }
+  const int64_t end = encoder.end_of_document();
+  if (end >= 0 && !tokens.empty() && tokens.back() != end) tokens.push_back(end);
+  TokenChunkWriter writer(rules.vocabulary, /*with_documents=*/false);
+  writer.AddTokens(tokens);
+  writer.CountRecord(tokens.empty());
+  result.chunk = writer.Finish();
+  return result;
+}
+
+absl::StatusOr<RecordFields> FieldsOfFirstRecord(const Corpus& corpus) {
+  for (size_t file = 0; file < corpus.files().size(); ++file) {
+    const absl::string_view text = corpus.ContentsOf(file);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = EndOfLine(text, begin);
+      const absl::string_view line = text.substr(begin, end - begin);
+      if (!absl::StripAsciiWhitespace(line).empty()) {
+        absl::StatusOr<RecordFields> fields = FieldsOfRecord(line);
+        if (fields.ok()) return fields;
+        return absl::InvalidArgumentError(absl::StrCat(
+            "train.data.jsonl: ", LineSentence(corpus, file, static_cast<int64_t>(begin), fields.status().message())));
+      }
+      begin = end + 1;
+    }
+  }
+  return absl::InvalidArgumentError("train.data.jsonl: the files hold empty lines only");
+}
+
+}  // namespace trainyard

@@ -1,0 +1,226 @@
+#include "worker/data/records.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/escape.h"
+#include "common/plural.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kDepthMax = 64;
+constexpr size_t kKeysShown = 8;
+constexpr size_t kKeyBytes = 60;
+constexpr int64_t kIgnoredLabel = -100;  // the convention of PyTorch and transformers
+
+absl::Status Reason(absl::string_view reason) { return absl::InvalidArgumentError(reason); }
+
+std::string Shown(absl::string_view name) { return EscapeText(name.substr(0, kKeyBytes)); }
+
+// Whether brackets outside of strings are nested more deeply than kDepthMax, which costs the parser much memory.
+bool IsTooDeep(absl::string_view line) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+      continue;
+    }
+    in_string = c == '"';
+    if ((c == '[' || c == '{') && ++depth > kDepthMax) return true;
+    if (c == ']' || c == '}') --depth;
+  }
+  return false;
+}
+
+absl::StatusOr<Json> ParseRecord(absl::string_view line) {
+  if (line.size() > kJsonLineBytesMax) {
+    return Reason(absl::StrCat("has ", line.size(), " bytes; at most ", kJsonLineBytesMax, " are accepted in a line"));
+  }
+  if (IsTooDeep(line)) return Reason(absl::StrCat("is not usable JSON: nested more than ", kDepthMax, " deep"));
+  try {
+    Json json = Json::parse(line.begin(), line.end());
+    if (json.is_object()) return json;
+    return Reason(absl::StrCat("is not a JSON object but a ", json.type_name()));
+  } catch (const Json::exception& error) {
+    // "[json.exception...] parse error at line 1, column 5: syntax error while parsing ... - reason; last read: '...'".
+    absl::string_view what = error.what();
+    if (const size_t at = what.find("column "); at != absl::string_view::npos) what = what.substr(at);
+    what = what.substr(0, what.find("; last read"));
+    return Reason(absl::StrCat("is not JSON: ", EscapeText(what)));
+  }
+}
+
+std::string KeysOf(const Json& json) {
+  std::vector<std::string> keys;
+  for (const auto& item : json.items()) keys.push_back(Shown(item.key()));
+  return keys.empty() ? "none" : JoinFirst(keys, kKeysShown);
+}
+
+absl::StatusOr<const Json*> FieldOf(const Json& json, const std::string& name) {
+  const auto it = json.find(name);
+  if (it != json.end()) return &*it;
+  return Reason(absl::StrCat("has no field '", Shown(name), "'; its fields: ", KeysOf(json)));
+}
+
+absl::StatusOr<absl::string_view> TextOf(const Json& json, const std::string& name) {
+  ASSIGN_OR_RETURN(const Json* value, FieldOf(json, name));
+  if (value->is_string()) return absl::string_view(value->get_ref<const std::string&>());
+  return Reason(absl::StrCat("field '", Shown(name), "' is not text but a ", value->type_name()));
+}
+
+// The integers of a list; each must be from 0 to vocabulary - 1, or kIgnoredLabel if that is allowed.
+absl::StatusOr<std::vector<int64_t>> TokensOf(const Json& json, const std::string& name, int64_t vocabulary,
+                                              bool may_ignore) {
+  ASSIGN_OR_RETURN(const Json* value, FieldOf(json, name));
+  if (!value->is_array()) {
+    return Reason(absl::StrCat("field '", Shown(name), "' is not a list of tokens but a ", value->type_name()));
+  }
+  std::vector<int64_t> tokens;
+  tokens.reserve(value->size());
+  for (const Json& element : *value) {
+    const bool fits = element.is_number_unsigned()
+                          ? element.get<uint64_t>() < static_cast<uint64_t>(vocabulary)
+                          : may_ignore && element.is_number_integer() && element.get<int64_t>() == kIgnoredLabel;
+    if (!fits) {
+      return Reason(absl::StrCat("field '", Shown(name), "': element ", tokens.size(), " is ",
+                                 element.is_number() ? element.dump() : absl::StrCat("a ", element.type_name()),
+                                 "; expected a whole number from 0 to ", vocabulary - 1, " (train.model.vocabulary is ",
+                                 vocabulary, ")", may_ignore ? ", or -100" : ""));
+    }
+    tokens.push_back(element.get<int64_t>());
+  }
+  return tokens;
+}
+
+absl::Status AddTokens(const Json& json, const RecordRules& rules, TokenChunkWriter& chunk) {
+  const RecordFields& fields = rules.fields;
+  ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
+                   TokensOf(json, fields.input_ids, rules.vocabulary, /*may_ignore=*/false));
+  if (fields.labels.empty()) {
+    chunk.AddTokens(tokens);
+    chunk.CountRecord(tokens.empty());
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const std::vector<int64_t> labels,
+                   TokensOf(json, fields.labels, rules.vocabulary, /*may_ignore=*/true));
+  if (labels.size() != tokens.size()) {
+    return Reason(absl::StrCat("field '", Shown(fields.labels), "' has ", labels.size(), " elements, but '",
+                               Shown(fields.input_ids), "' has ", tokens.size(), "; there must be one for each token"));
+  }
+  std::vector<bool> has_loss(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    has_loss[i] = labels[i] != kIgnoredLabel;
+    if (!has_loss[i] || labels[i] == tokens[i]) continue;
+    return Reason(absl::StrCat("element ", i, " of '", Shown(fields.labels), "' is ", labels[i], ", but that of '",
+                               Shown(fields.input_ids), "' is ", tokens[i],
+                               "; a label is -100 or the token at the same position"));
+  }
+  const int64_t before = chunk.num_tokens();
+  chunk.AddDocument(tokens, has_loss);
+  chunk.CountRecord(chunk.num_tokens() == before);
+  return absl::OkStatus();
+}
+
+absl::Status AddText(const Json& json, const RecordRules& rules, const TextEncoder& encoder, TokenChunkWriter& chunk) {
+  ASSIGN_OR_RETURN(const absl::string_view text, TextOf(json, rules.fields.text));
+  std::vector<int64_t> tokens;
+  if (!text.empty()) {
+    RETURN_IF_ERROR(encoder.Append(text, /*begins=*/true, tokens));
+    if (tokens.empty() || tokens.back() != encoder.end_of_document()) tokens.push_back(encoder.end_of_document());
+  }
+  chunk.AddTokens(tokens);
+  chunk.CountRecord(tokens.empty());
+  return absl::OkStatus();
+}
+
+absl::Status AddPair(const Json& json, const RecordRules& rules, const TextEncoder& encoder, TokenChunkWriter& chunk) {
+  ASSIGN_OR_RETURN(const absl::string_view prompt, TextOf(json, rules.fields.prompt));
+  ASSIGN_OR_RETURN(const absl::string_view response, TextOf(json, rules.fields.response));
+  std::vector<int64_t> tokens;
+  RETURN_IF_ERROR(encoder.Append(prompt, /*begins=*/true, tokens));
+  const size_t prompt_tokens = rules.loss_on_prompt ? 0 : tokens.size();
+  if (!response.empty()) {
+    RETURN_IF_ERROR(encoder.Append(response, /*begins=*/false, tokens));
+    const int64_t end = encoder.end_of_document();
+    if (end >= 0 && tokens.back() != end) tokens.push_back(end);
+  }
+  std::vector<bool> has_loss(tokens.size());
+  for (size_t i = prompt_tokens; i < tokens.size() && !response.empty(); ++i) has_loss[i] = true;
+  const int64_t before = chunk.num_tokens();
+  chunk.AddDocument(tokens, has_loss);
+  chunk.CountRecord(chunk.num_tokens() == before);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string RecordRules::identity() const {
+  // As JSON, so that no two sets of names look the same.
+  return Json{{"text", fields.text},           {"prompt", fields.prompt}, {"response", fields.response},
+              {"input_ids", fields.input_ids}, {"labels", fields.labels}, {"loss_on_prompt", loss_on_prompt}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line) {
+  ASSIGN_OR_RETURN(const Json json, ParseRecord(line));
+  std::vector<RecordFields> forms;
+  if (json.contains("input_ids")) {
+    forms.push_back({.input_ids = "input_ids", .labels = json.contains("labels") ? "labels" : ""});
+  }
+  if (json.contains("text")) forms.push_back({.text = "text"});
+  if (json.contains("prompt") && json.contains("response")) {
+    forms.push_back({.prompt = "prompt", .response = "response"});
+  }
+  if (forms.size() == 1) return forms[0];
+  if (forms.empty() && json.contains("messages")) {
+    return Reason(
+        "has the field 'messages'; chat templates are not applied here: write each conversation as {\"input_ids\", "
+        "\"labels\"} with tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True, "
+        "return_assistant_tokens_mask=True)");
+  }
+  return Reason(absl::StrCat("has ", forms.empty() ? "none" : "several",
+                             " of the forms input_ids (and labels), text, prompt with response; its fields: ",
+                             KeysOf(json), "; name the fields to use in train.data.fields"));
+}
+
+absl::Status AddRecord(absl::string_view line, const RecordRules& rules, const TextEncoder* encoder,
+                       TokenChunkWriter& chunk) {
+  ASSIGN_OR_RETURN(const Json json, ParseRecord(line));
+  if (!rules.fields.input_ids.empty()) return AddTokens(json, rules, chunk);
+  return rules.fields.prompt.empty() ? AddText(json, rules, *encoder, chunk) : AddPair(json, rules, *encoder, chunk);
+}
+
+size_t FindInvalidUtf8(absl::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
+  for (size_t i = 0; i < text.size();) {
+    const int first = byte(i);
+    if (first < 0x80) {
+      ++i;
+      continue;
+    }
+    const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    if (first < 0xc2 || first > 0xf4) return i;
+    // The second byte excludes overlong forms, surrogates and values beyond U+10FFFF.
+    const int low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    const int high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    if (byte(i + 1) < low || byte(i + 1) > high) return i;
+    for (size_t k = 2; k < length; ++k) {
+      if (byte(i + k) < 0x80 || byte(i + k) > 0xbf) return i;
+    }
+    i += length;
+  }
+  return absl::string_view::npos;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,62 @@
+// Reads the lines of JSONL files, and says what is wrong with those that cannot be used.
+//
+//   {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}   tokens that another program made; -100: no loss
+//   {"input_ids": [5, 6, 7]}                           the same, all with loss: one stream with all other lines
+//   {"text": "..."}                                    a document; all documents are one stream
+//   {"prompt": "...", "response": "..."}               a document with loss on the response
+//
+// Prompt and response are tokenised separately, as they are when a trained model is sampled: the prompt is then given
+// as tokens, and the response begins with a token of its own.
+//
+// Pure, and thread-safe.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/data/text_encoder.h"
+#include "worker/data/token_chunk.h"
+
+namespace trainyard {
+
+// The names of the fields in the lines; an empty name: the lines do not have it. All empty: decided by the first line.
+struct RecordFields {
+  std::string text = {};
+  std::string prompt = {};
+  std::string response = {};
+  std::string input_ids = {};
+  std::string labels = {};
+
+  friend bool operator==(const RecordFields&, const RecordFields&) = default;
+};
+
+struct RecordRules {
+  RecordFields fields = {};
+  bool loss_on_prompt = false;  // prompts are trained on too
+  int64_t vocabulary = 0;       // of the model: every token must be smaller
+
+  // Whether each line is a document of its own, with a mask; otherwise all lines are one stream.
+  bool has_documents() const { return !fields.prompt.empty() || !fields.labels.empty(); }
+  bool needs_encoder() const { return fields.input_ids.empty(); }
+  // Everything that decides which tokens a line becomes, except the encoder.
+  std::string identity() const;
+};
+
+// A longer line is refused, so that a file without line ends does not fill the memory.
+inline constexpr size_t kJsonLineBytesMax = size_t{64} << 20;
+
+// Returns the fields that the keys of this line stand for: those named in the comment above. Possible errors:
+// InvalidArgument if it is not a JSON object, or if its keys stand for none or for several forms.
+absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line);
+
+// Adds the line, which has no line end, to the chunk. `encoder` may be null if the rules do not need it. Fails with
+// InvalidArgument, whose message is the reason ("is not JSON: column 5: ..."); the chunk is then unchanged.
+absl::Status AddRecord(absl::string_view line, const RecordRules& rules, const TextEncoder* encoder,
+                       TokenChunkWriter& chunk);
+
+// The position of the first byte that is not UTF-8 (overlong forms and surrogates are not); npos: there is none.
+size_t FindInvalidUtf8(absl::string_view text);
+
+}  // namespace trainyard

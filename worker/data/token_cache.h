@@ -1,0 +1,57 @@
+// A folder with the tokens of one set of files under one tokenizer and one set of rules: a chunk for each piece of the
+// data. Several ranks of several jobs may build it at the same time, and a crash at any moment leaves what was
+// finished: each chunk is a file that appears complete or not at all, under the number of its piece. Since its content
+// follows from the key of the folder, any rank may make it. The index appears last, when all chunks exist.
+//
+//   <runs>/.trainyard-tokens/<key>/00000.chunk   00001.chunk   ...   index.json
+//
+// Chunks are made under a temporary name that is locked, so that what a crash has left can be removed.
+//
+// Thread-safe: nothing is kept in memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+// The folder of all caches for a run in `run_folder`: next to it. If that belongs to another user, one with the user's
+// number in its name.
+std::string TokenCacheRoot(const std::string& run_folder);
+
+class TokenCacheFolder {
+ public:
+  // Makes the folder, and removes temporary files that no process writes any more. Fails with the errors of the file
+  // system.
+  static absl::StatusOr<TokenCacheFolder> Make(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  std::string ChunkPath(size_t chunk) const;
+  bool HasChunk(size_t chunk) const;
+  // Does nothing if the chunk exists. Possible errors: those of the file system (ResourceExhausted: the disk is full).
+  absl::Status PublishChunk(size_t chunk, absl::string_view bytes) const;
+
+  // The sizes of all chunks, recorded when all exist. Unset: the cache is not complete. A damaged index counts as
+  // missing, and is replaced.
+  bool IsComplete(size_t num_chunks) const;
+  absl::Status PublishIndex(size_t num_chunks) const;
+
+ private:
+  explicit TokenCacheFolder(std::string path) : path_(std::move(path)) {}
+  absl::StatusOr<std::vector<uint64_t>> ChunkSizes(size_t num_chunks) const;
+
+  std::string path_;
+};
+
+// Which content the files with an identity (Corpus::identity) have on a host, so that a restart need not read them.
+// Empty: not recorded.
+std::string RecordedContent(const std::string& root, const std::string& host, const std::string& identity);
+absl::Status RecordContent(const std::string& root, const std::string& host, const std::string& identity,
+                           const std::string& content_hash);
+
+}  // namespace trainyard

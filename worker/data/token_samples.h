@@ -1,0 +1,94 @@
+// Samples from the token cache. There are two kinds of caches:
+//
+//   a stream    All tokens are one sequence. Sample i is the length + 1 tokens that start at i x length, as for bytes.
+//   documents   Each has a mask. Documents are packed whole, in order: a sample holds as many of the next documents as
+//               fit, and is padded at its end. A document of n tokens occupies n - 1 inputs; of a longer one the first
+//               length + 1 tokens are used. A document without a target, in what is left of it, is left out, so every
+//               sample has a target.
+//
+// A target is never a token of another document. The last share of the tokens or documents is reserved for evaluation.
+// The chunks are mapped: a rank reads only the pages of its samples, and the tables of documents.
+//
+// Immutable, so thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/data/sample_source.h"
+#include "worker/data/token_cache.h"
+#include "worker/data/token_chunk.h"
+
+namespace trainyard {
+
+struct TokenSamplesOptions {
+  int64_t length = 0;      // tokens of a sample
+  double validation = 0;   // share of the tokens or documents, from the end
+  bool evaluates = false;  // the validation part must hold a sample too
+  int64_t vocabulary = 0;  // every token is smaller
+};
+
+struct TokenSummary {
+  int64_t num_tokens = 0;
+  int64_t num_documents = 0;  // 0: a stream
+  int64_t num_records = 0;
+  int64_t num_empty_records = 0;
+  int64_t num_truncated = 0;     // documents that were cut
+  int64_t num_without_loss = 0;  // of these, those that are left out, because no target is left
+};
+
+class TokenSamples final : public SampleSource {
+ public:
+  // Possible errors: InvalidArgument if there are not enough tokens for a sample; DataLoss, naming the file, if a chunk
+  // is damaged; those of the file system.
+  static absl::StatusOr<std::unique_ptr<TokenSamples>> Open(const TokenCacheFolder& folder, size_t num_chunks,
+                                                            const TokenSamplesOptions& options);
+  ~TokenSamples() override;
+  TokenSamples(const TokenSamples&) = delete;
+  TokenSamples& operator=(const TokenSamples&) = delete;
+
+  int64_t length() const override { return options_.length; }
+  int64_t num_samples(DataPart part) const override;
+  void Read(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets) const override;
+  int64_t LossTokens(DataPart part, int64_t sample) const override;
+
+  const TokenSummary& summary() const { return summary_; }
+
+ private:
+  struct Mapping {
+    const void* data = nullptr;
+    size_t num_bytes = 0;
+    TokenChunk chunk = {};
+    int64_t first_token = 0;     // of all tokens
+    int64_t first_document = 0;  // of all documents
+  };
+  // A document, as far as a sample can hold it.
+  struct Piece {
+    const TokenChunk* chunk = nullptr;
+    int64_t begin = 0;       // its first token in the chunk
+    int64_t num_inputs = 0;  // its tokens except the last
+    int64_t loss_tokens = 0;
+    bool is_truncated = false;
+  };
+
+  explicit TokenSamples(const TokenSamplesOptions& options) : options_(options) {}
+  absl::Status Map(const std::string& path);
+  absl::Status Divide();
+  // Returns the first document of each sample of documents [first, end), and `end`.
+  std::vector<int64_t> Pack(int64_t first, int64_t end);
+  Piece PieceOf(int64_t document) const;
+  void ReadStream(int64_t first, absl::Span<int64_t> out) const;
+  // The documents of a sample, first to last.
+  std::vector<Piece> PiecesOf(DataPart part, int64_t sample) const;
+
+  const TokenSamplesOptions options_;
+  std::vector<Mapping> mappings_;
+  TokenSummary summary_;
+  bool has_documents_ = false;
+  int64_t num_train_tokens_ = 0;         // of a stream
+  std::vector<int64_t> packed_[2] = {};  // of each part: the first document of each sample, and the end
+};
+
+}  // namespace trainyard

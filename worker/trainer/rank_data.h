@@ -1,0 +1,57 @@
+// The data of a rank, from the files to batches, in this order:
+//
+//   OpenData       before the ranks meet: finds the files and reports what is wrong with them
+//   TokeniseData   all ranks together: builds or opens the token cache, unless samples are made of bytes
+//   AgreeOnData    all ranks together: checks that all see the same number of samples
+//
+// Used by the thread of the training loop.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/collectives/communicator.h"
+#include "worker/data/batches.h"
+#include "worker/data/corpus.h"
+#include "worker/data/pieces.h"
+#include "worker/data/records.h"
+#include "worker/data/text_encoder.h"
+#include "worker/link/config.h"
+#include "worker/link/link.h"
+
+namespace trainyard {
+
+// How the files become tokens.
+struct TokenPlan {
+  bool is_text = false;  // plain text; otherwise JSONL
+  RecordRules rules;
+  std::unique_ptr<TextEncoder> encoder;  // null: the files hold tokens
+  std::vector<DataPiece> pieces;
+};
+
+// Members are destroyed from last to first: each uses only those above it.
+struct RankData {
+  std::unique_ptr<Corpus> corpus;
+  std::unique_ptr<TokenPlan> plan;  // null: one token per byte, without a cache
+  std::unique_ptr<SampleSource> samples;
+  std::unique_ptr<TrainingData> training;
+  std::unique_ptr<EvaluationData> evaluation;  // null: the job does not evaluate
+};
+
+// The number of tokens of a sample.
+int64_t SampleLength(const TrainConfig& config);
+
+// Possible errors: InvalidArgument, naming the key, the host and the problems.
+absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log);
+
+// Collective. Reports its progress in the log of rank 0. Possible errors: InvalidArgument, the same on all ranks, which
+// lists lines that cannot be used, or says that the hosts have different files; the errors of the file system on the
+// ranks where they occur, and Aborted on the others; those of a Collective.
+absl::Status TokeniseData(const StartOrder& order, Link& link, Communicator& world, RankData& data, std::ostream& log);
+
+// Collective. Possible errors: InvalidArgument, the same on all ranks; those of a Collective.
+absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log);
+
+}  // namespace trainyard
