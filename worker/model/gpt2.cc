@@ -14,6 +14,7 @@
 #include "worker/model/initial_values.h"
 #include "worker/model/ops/attention.h"
 #include "worker/model/ops/gelu.h"
+#include "worker/model/ops/head_loss.h"
 #include "worker/model/ops/layer_norm.h"
 #include "worker/model/ops/linear.h"
 #include "worker/model/product_tape.h"
@@ -52,6 +53,10 @@ class Gpt2 final : public Model {
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                      std::optional<DropoutKey> dropout) override {
     if (sizes_.dropout <= 0) dropout = std::nullopt;
+    if (sizes_.vocabulary >= kHeadLossVocabulary) {
+      const at::Tensor last = LastNorm(inputs, hooks, dropout);
+      return hooks.AfterRoot(HeadLoss(last, {wte_}, targets, output_type_));
+    }
     at::Tensor scores = Scores(inputs, hooks, dropout);
     return hooks.AfterRoot(at::cross_entropy_loss(scores, targets.reshape({-1}), {}, at::Reduction::Sum, kIgnored));
   }
@@ -82,9 +87,9 @@ class Gpt2 final : public Model {
   int64_t vocabulary() const override { return sizes_.vocabulary; }
 
  private:
-  // Returns the scores of all positions, [sequences x tokens, vocabulary]. The caller calls AfterRoot, because the loss
+  // Returns the output of the last norm, [sequences x tokens, width]. The caller calls AfterRoot, because the loss
   // belongs to the root. `dropout` unset: no dropout.
-  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
+  at::Tensor LastNorm(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
     hooks.BeforeRoot();
     int64_t tokens = inputs.size(1);
     double dropout_rate = StartDropout(dropout, /*unit=*/0);
@@ -96,7 +101,12 @@ class Gpt2 final : public Model {
         return Forward(blocks_[i], in, StartDropout(dropout, unit), sink, tape);
       });
     }
-    at::Tensor scores = TransposedLinear(Norm(ln_f_, x, sink).y.view({-1, sizes_.width}), wte_);
+    return Norm(ln_f_, x, sink).y.view({-1, sizes_.width});
+  }
+
+  // Returns the scores of all positions, [sequences x tokens, vocabulary].
+  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
+    at::Tensor scores = TransposedLinear(LastNorm(inputs, hooks, dropout), wte_);
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 

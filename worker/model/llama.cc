@@ -9,6 +9,7 @@
 #include "models/llama_description.h"
 #include "worker/model/initial_values.h"
 #include "worker/model/ops/attention.h"
+#include "worker/model/ops/head_loss.h"
 #include "worker/model/ops/linear.h"
 #include "worker/model/ops/rms_norm.h"
 #include "worker/model/ops/rotary.h"
@@ -56,6 +57,11 @@ class Llama final : public Model {
 
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                      std::optional<DropoutKey> /*dropout*/) override {
+    if (sizes_.vocabulary >= kHeadLossVocabulary) {
+      GradientSink* sink = sizes_.tied ? nullptr : hooks.sink();
+      const at::Tensor last = LastNorm(inputs, hooks);
+      return hooks.AfterRoot(HeadLoss(last, sizes_.tied ? embedding_ : head_, targets, output_type_, sink));
+    }
     at::Tensor scores = Scores(inputs, hooks);
     return hooks.AfterRoot(at::cross_entropy_loss(scores, targets.reshape({-1}), {}, at::Reduction::Sum, kNoLoss));
   }
@@ -95,9 +101,9 @@ class Llama final : public Model {
   int64_t vocabulary() const override { return sizes_.vocabulary; }
 
  private:
-  // Returns the scores of all positions, [sequences x tokens, vocabulary]. The caller calls AfterRoot, because the loss
+  // Returns the output of the last norm, [sequences x tokens, width]. The caller calls AfterRoot, because the loss
   // belongs to the root.
-  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks) {
+  at::Tensor LastNorm(const at::Tensor& inputs, UnitHooks& hooks) {
     hooks.BeforeRoot();
     at::Tensor x = at::embedding(embedding_.tensor, inputs);
     GradientSink* sink = hooks.sink();
@@ -108,10 +114,15 @@ class Llama final : public Model {
         return Forward(blocks_[i], in, table, sink, tape);
       });
     }
-    const at::Tensor last = RmsNorm(x, norm_, sizes_.norm_eps, sink).y.view({-1, sizes_.width});
+    return RmsNorm(x, norm_, sizes_.norm_eps, sink).y.view({-1, sizes_.width});
+  }
+
+  // Returns the scores of all positions, [sequences x tokens, vocabulary].
+  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks) {
+    const at::Tensor last = LastNorm(inputs, hooks);
     // A tied head's gradient goes through autograd, which adds it to that of the embedding.
     at::Tensor scores = sizes_.tied ? TransposedLinear(last, embedding_.tensor)
-                                    : Linear(last, {.weight = head_, .transposed = true, .sink = sink});
+                                    : Linear(last, {.weight = head_, .transposed = true, .sink = hooks.sink()});
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 

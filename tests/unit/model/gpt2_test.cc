@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -160,6 +161,18 @@ TEST(Gpt2, DropoutDependsOnItsKeyAlone) {
   EXPECT_NE(Loss(*model, DropoutKey{.seed = 1, .step = 2, .micro_batch = 9}), first);
   EXPECT_NE(Loss(*model, std::nullopt), first);
   EXPECT_EQ(Loss(*model, DropoutKey{.seed = 1, .step = 2, .micro_batch = 3}), first);
+}
+
+TEST(Gpt2, LossOfALargeVocabulary_IsThatOfItsLogits) {
+  ModelSizes sizes = Small();
+  sizes.vocabulary = 9001;
+  auto model = *NewGpt2(sizes, 1, at::kDouble);
+  NoUnitHooks hooks;
+  auto [inputs, targets] = Sample();
+  c10::NoGradGuard no_grad;
+  const at::Tensor logits = model->Logits(inputs, hooks).view({-1, sizes.vocabulary});
+  const at::Tensor expected = at::cross_entropy_loss(logits, targets.reshape({-1}), {}, at::Reduction::Sum);
+  EXPECT_NEAR(model->LossSum(inputs, targets, hooks, {}).item<double>(), expected.item<double>(), 1e-10);
 }
 
 TEST(Gpt2, InvalidSizes_AreRefusedWithTheNumbers) {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -151,6 +152,33 @@ TEST(Llama, TargetOfMinusOne_IsIgnored) {
   masked.narrow(1, 3, kTokens - 3).fill_(-1);
   const double expected = model->LossSum(inputs.narrow(1, 0, 3), targets.narrow(1, 0, 3), hooks, {}).item<double>();
   EXPECT_NEAR(model->LossSum(inputs, masked, hooks, {}).item<double>(), expected, 1e-12 * expected);
+}
+
+TEST(Llama, LossOfALargeVocabulary_IsThatOfItsLogits) {
+  for (bool tied : {false, true}) {
+    ModelSizes sizes = SmallLlama(tied);
+    sizes.vocabulary = 9001;
+    auto model = NewSmall(sizes);
+    NoUnitHooks hooks;
+    auto [inputs, targets] = LlamaSample();
+    const auto gradients = [&](const at::Tensor& loss) {
+      std::vector<at::Tensor> all;
+      loss.backward();
+      for (const NamedTensor& parameter : model->parameters()) {
+        all.push_back(parameter.tensor.grad().clone());
+        at::Tensor(parameter.tensor).mutable_grad().reset();
+      }
+      return all;
+    };
+    const at::Tensor loss = model->LossSum(inputs, targets, hooks, std::nullopt);
+    const at::Tensor logits = model->Logits(inputs, hooks).view({-1, sizes.vocabulary});
+    const at::Tensor expected = at::cross_entropy_loss(logits, targets.reshape({-1}), {}, at::Reduction::Sum);
+    EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-10);
+    const auto found = gradients(loss), of_logits = gradients(expected);
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(found[i].allclose(of_logits[i], 1e-10, 1e-12)) << model->parameters()[i].name;
+    }
+  }
 }
 
 TEST(Llama, InvalidSizes_AreRefusedWithTheNumbers) {

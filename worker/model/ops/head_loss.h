@@ -1,0 +1,34 @@
+// The head and its loss for large vocabularies: the sum of the cross-entropies of x w^T, without ever holding the
+// scores of all rows.
+//
+// Forward computes the scores of a few rows at a time and keeps one number per row, the logarithm of the sum of
+// exponentials. Backward computes them again, replaces them by their gradient, and multiplies that with w and x before
+// it goes to the next rows. The memory for scores is bounded (kHeadLossElements), at the price of one more product.
+// Results equal those of the head followed by the loss, except for the order of sums.
+//
+// Thread-safe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "worker/model/ops/linear.h"
+
+namespace trainyard {
+
+// Models with at least this vocabulary use HeadLoss. It depends on the vocabulary alone, so that every layout of a job
+// computes the same.
+inline constexpr int64_t kHeadLossVocabulary = 8192;
+// The most scores that are held at a time.
+inline constexpr int64_t kHeadLossElements = int64_t{1} << 22;
+
+// `x` is [rows, in], `weight` [vocabulary, in], `targets` int64 [rows]; a target of -1 has no loss. Returns a scalar of
+// type `output`, or of x's type; scores are rounded to x's type first, as the head's product does. Can be
+// differentiated once. `sink` may accept the gradient of the weight; it must outlive backward; pass null if the weight
+// has other gradients. REQUIRES: x and weight have one type; weight is dense.
+at::Tensor HeadLoss(const at::Tensor& x, const NumberedTensor& weight, const at::Tensor& targets,
+                    std::optional<at::ScalarType> output, GradientSink* sink = nullptr,
+                    int64_t max_elements = kHeadLossElements);
+
+}  // namespace trainyard

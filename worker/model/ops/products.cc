@@ -1,0 +1,120 @@
+#include "worker/model/ops/products.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+
+#include "worker/model/ops/rounding.h"
+#include "worker/numerics/gemm.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int64_t kRows = 256;  // of 16-bit results at a time
+
+bool IsOurs(const at::Tensor& x) { return x.is_cpu() && HasGemm(x.scalar_type()); }
+
+template <typename T>
+MatrixRef<T> Ref(const at::Tensor& matrix, bool transposed = false) {
+  return {matrix.const_data_ptr<T>(), matrix.size(1), transposed};
+}
+
+// A 16-bit product, [rows, columns], with the terms to add to it.
+struct RoundedProduct {
+  using T = c10::BFloat16;
+  MatrixRef<T> a, b;
+  int64_t rows, depth, columns;
+  const T* bias = nullptr;      // [columns]; null: none
+  const T* residual = nullptr;  // [rows, columns]; null: none
+  T* to = nullptr;              // [rows, columns]; may be the residual
+};
+
+void Multiply(const RoundedProduct& product) {
+  const int64_t blocks = (product.rows + kRows - 1) / kRows;
+  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+    at::Tensor sums = at::empty({std::min(kRows, product.rows), product.columns}, at::kFloat);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kRows, rows = std::min(kRows, product.rows - first);
+      MatrixRef<RoundedProduct::T> a = product.a;
+      a.data += a.transposed ? first : first * a.row;
+      Gemm(rows, product.columns, product.depth, 1, a, product.b, 0, sums.mutable_data_ptr<float>(), product.columns);
+      RoundRows({.sums = sums.const_data_ptr<float>(),
+                 .bias = product.bias,
+                 .residual = product.residual == nullptr ? nullptr : product.residual + first * product.columns,
+                 .to = product.to + first * product.columns,
+                 .rows = rows,
+                 .columns = product.columns});
+    }
+  });
+}
+
+}  // namespace
+
+at::Tensor Product(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
+                   const at::Tensor& residual) {
+  if (!IsOurs(x)) {
+    const at::Tensor factor = transposed ? w.t() : w;
+    at::Tensor y = bias.defined() ? at::addmm(bias, x, factor) : at::mm(x, factor);
+    return residual.defined() ? y.add_(residual) : y;
+  }
+  const int64_t out = w.size(transposed ? 0 : 1);
+  at::Tensor y = at::empty({x.size(0), out}, x.options());
+  if (x.scalar_type() == at::kBFloat16) {
+    using T = RoundedProduct::T;
+    Multiply({.a = Ref<T>(x),
+              .b = Ref<T>(w, transposed),
+              .rows = x.size(0),
+              .depth = x.size(1),
+              .columns = out,
+              .bias = bias.defined() ? bias.const_data_ptr<T>() : nullptr,
+              .residual = residual.defined() ? residual.const_data_ptr<T>() : nullptr,
+              .to = y.mutable_data_ptr<T>()});
+    return y;
+  }
+  if (residual.defined() && bias.defined()) {
+    at::add_out(y, residual, bias);
+  } else if (residual.defined() || bias.defined()) {
+    y.copy_(residual.defined() ? residual : bias.expand_as(y));
+  }
+  const float beta = residual.defined() || bias.defined() ? 1 : 0;
+  Gemm(x.size(0), out, x.size(1), 1, Ref<float>(x), Ref<float>(w, transposed), beta, y.mutable_data_ptr<float>(), out);
+  return y;
+}
+
+void WriteTransposedProduct(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& place, bool overwrites) {
+  if (!x.is_cpu() && place.scalar_type() == x.scalar_type()) {
+    at::Tensor to = place;
+    overwrites ? at::mm_out(to, x.t(), grad) : to.addmm_(x.t(), grad);
+    return;
+  }
+  const int64_t in = x.size(1), out = grad.size(1);
+  if (IsOurs(x) && IsSlowInLibTorch(x.scalar_type()) && place.scalar_type() == x.scalar_type()) {
+    using T = RoundedProduct::T;
+    T* to = place.mutable_data_ptr<T>();
+    return Multiply({.a = Ref<T>(x, /*transposed=*/true),
+                     .b = Ref<T>(grad),
+                     .rows = in,
+                     .depth = x.size(0),
+                     .columns = out,
+                     .residual = overwrites ? nullptr : to,
+                     .to = to});
+  }
+  if (!IsOurs(x) || place.scalar_type() != at::kFloat) {
+    at::Tensor gradient = at::mm(x.t(), grad);
+    overwrites ? place.copy_(gradient) : place.add_(gradient);
+    return;
+  }
+  float* to = place.mutable_data_ptr<float>();
+  if (x.scalar_type() == at::kFloat) {
+    Gemm(in, out, x.size(0), 1, Ref<float>(x, true), Ref<float>(grad), overwrites ? 0 : 1, to, out);
+  } else {
+    using T = c10::BFloat16;
+    Gemm(in, out, x.size(0), 1, Ref<T>(x, true), Ref<T>(grad), overwrites ? 0 : 1, to, out);
+  }
+}
+
+}  // namespace trainyard
