@@ -23,6 +23,7 @@ constexpr uint64_t kIndexBytesMax = 64 << 20;
 constexpr size_t kFilesMax = 10'000;
 constexpr size_t kIndexProblemsShown = 20;
 constexpr int kIndexDepthMax = 8;
+constexpr size_t kSampledBytes = 4096;  // at the beginning, middle and end of a tensor
 
 bool IsFolder(const std::string& path) {
   struct stat st;
@@ -160,6 +161,12 @@ std::string WeightFiles::Identity() const {
     const std::string name = file->path().substr(file->path().rfind('/') + 1);
     hasher.Add(absl::StrCat(name, "\n", file->whole().size(), "\n"));
     hasher.Add(file->header());
+    for (const TensorInfo& tensor : file->tensors()) {
+      const absl::string_view bytes = file->Bytes(tensor);
+      for (size_t begin : {size_t{0}, bytes.size() / 2, bytes.size() - std::min(bytes.size(), kSampledBytes)}) {
+        hasher.Add(bytes.substr(begin, kSampledBytes));
+      }
+    }
   }
   return hasher.Hex();
 }

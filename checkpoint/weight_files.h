@@ -45,8 +45,8 @@ class WeightFiles {
   static absl::Status ReadRange(const Weight& weight, uint64_t first, uint64_t count, absl::string_view dtype,
                                 absl::Span<char> out);
 
-  // A hash of the names, sizes and headers of all files: two hosts with different models have different ones, except
-  // for files that differ in values only.
+  // A hash of the names, sizes and headers of all files and of some of each tensor's values: different for two versions
+  // of a model, without reading all bytes.
   std::string Identity() const;
 
  private:

@@ -10,23 +10,23 @@
 namespace trainyard {
 namespace {
 
-std::string LineSentence(const Corpus& corpus, size_t file, int64_t offset, absl::string_view reason) {
-  const absl::string_view before = corpus.ContentsOf(file).substr(0, static_cast<size_t>(offset));
-  return absl::StrCat(EscapeText(corpus.files()[file].path), ": line ",
-                      1 + std::count(before.begin(), before.end(), '\n'), ": ", reason);
-}
-
 // The end of the line that begins at `begin`, without its line end.
 size_t EndOfLine(absl::string_view text, size_t begin) { return std::min(text.find('\n', begin), text.size()); }
 
-void AddProblem(const Corpus& corpus, size_t file, int64_t offset, absl::string_view reason, TokenisedPiece& result) {
+void AddProblem(size_t file, int64_t offset, absl::string_view reason, TokenisedPiece& result) {
   ++result.num_problems;
   if (result.problems.size() >= kProblemsKept) return;
-  result.problems.push_back(
-      {.file = static_cast<int64_t>(file), .offset = offset, .sentence = LineSentence(corpus, file, offset, reason)});
+  result.problems.push_back({.file = static_cast<int64_t>(file), .offset = offset, .reason = std::string(reason)});
 }
 
 }  // namespace
+
+std::string ProblemSentence(const Corpus& corpus, const DataProblem& problem) {
+  const size_t file = static_cast<size_t>(problem.file);
+  const absl::string_view before = corpus.ContentsOf(file).substr(0, static_cast<size_t>(problem.offset));
+  return absl::StrCat(EscapeText(corpus.files()[file].path), ": line ",
+                      1 + std::count(before.begin(), before.end(), '\n'), ": ", problem.reason);
+}
 
 std::vector<DataPiece> CutAtLines(const Corpus& corpus, int64_t piece_bytes) {
   std::vector<DataPiece> pieces;
@@ -61,7 +61,7 @@ TokenisedPiece TokeniseLines(const Corpus& corpus, const DataPiece& piece, const
     const absl::string_view line = text.substr(begin, end - begin);
     if (!absl::StripAsciiWhitespace(line).empty()) {
       const absl::Status added = AddRecord(line, rules, encoder, writer);
-      if (!added.ok()) AddProblem(corpus, piece.file, static_cast<int64_t>(begin), added.message(), result);
+      if (!added.ok()) AddProblem(piece.file, static_cast<int64_t>(begin), added.message(), result);
     }
     begin = end + 1;
   }
@@ -75,7 +75,7 @@ TokenisedPiece TokeniseText(const Corpus& corpus, const DataPiece& piece, const 
   const absl::string_view text = corpus.ContentsOf(piece.file);
   if (const size_t bad = FindInvalidUtf8(text); bad != absl::string_view::npos) {
     const size_t line = bad == 0 ? 0 : text.rfind('\n', bad - 1) + 1;  // npos + 1 is 0
-    AddProblem(corpus, piece.file, static_cast<int64_t>(line),
+    AddProblem(piece.file, static_cast<int64_t>(line),
                absl::StrCat("byte ", bad - line + 1, " of the line (offset ", bad,
                             " in the file) is not UTF-8; convert the file, or use train.data.tokenizer: bytes without "
                             "a tokenizer_path"),
@@ -84,7 +84,7 @@ TokenisedPiece TokeniseText(const Corpus& corpus, const DataPiece& piece, const 
   }
   std::vector<int64_t> tokens;
   if (const absl::Status encoded = encoder.Append(text, /*begins=*/true, tokens); !encoded.ok()) {
-    AddProblem(corpus, piece.file, 0, encoded.message(), result);
+    AddProblem(piece.file, 0, encoded.message(), result);
     return result;
   }
   const int64_t end = encoder.end_of_document();
@@ -106,7 +106,9 @@ absl::StatusOr<RecordFields> FieldsOfFirstRecord(const Corpus& corpus) {
         absl::StatusOr<RecordFields> fields = FieldsOfRecord(line);
         if (fields.ok()) return fields;
         return absl::InvalidArgumentError(absl::StrCat(
-            "train.data.jsonl: ", LineSentence(corpus, file, static_cast<int64_t>(begin), fields.status().message())));
+            "train.data.jsonl: ", ProblemSentence(corpus, {.file = static_cast<int64_t>(file),
+                                                           .offset = static_cast<int64_t>(begin),
+                                                           .reason = std::string(fields.status().message())})));
       }
       begin = end + 1;
     }

@@ -31,9 +31,12 @@ std::vector<DataPiece> CutAtFiles(const Corpus& corpus);
 // Why a line cannot be used.
 struct DataProblem {
   int64_t file = 0;
-  int64_t offset = 0;    // of the line's first byte
-  std::string sentence;  // "/data/a.jsonl: line 7: has no field 'text'; ..."
+  int64_t offset = 0;  // of the line's first byte
+  std::string reason;  // "has no field 'text'; ..."
 };
+
+// "/data/a.jsonl: line 7: has no field 'text'; ...". Counts the lines before it, which reads the file up to there.
+std::string ProblemSentence(const Corpus& corpus, const DataProblem& problem);
 
 // A piece as the bytes of a chunk; with problems there are none.
 struct TokenisedPiece {

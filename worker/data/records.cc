@@ -108,6 +108,9 @@ absl::Status AddTokens(const Json& json, const RecordRules& rules, TokenChunkWri
   ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
                    TokensOf(json, fields.input_ids, rules.vocabulary, /*may_ignore=*/false));
   if (fields.labels.empty()) {
+    if (fields.derived && json.contains("labels")) {
+      return Reason("has the field 'labels', but the first record has none; name the fields in train.data.fields");
+    }
     chunk.AddTokens(tokens);
     chunk.CountRecord(tokens.empty());
     return absl::OkStatus();
@@ -182,7 +185,10 @@ absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line) {
   if (json.contains("prompt") && json.contains("response")) {
     forms.push_back({.prompt = "prompt", .response = "response"});
   }
-  if (forms.size() == 1) return forms[0];
+  if (forms.size() == 1) {
+    forms[0].derived = true;
+    return forms[0];
+  }
   if (forms.empty() && json.contains("messages")) {
     return Reason(
         "has the field 'messages'; chat templates are not applied here: write each conversation as {\"input_ids\", "

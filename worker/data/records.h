@@ -28,6 +28,8 @@ struct RecordFields {
   std::string response = {};
   std::string input_ids = {};
   std::string labels = {};
+  // They were derived from the first record, so that a later record of another form is an error.
+  bool derived = false;
 
   friend bool operator==(const RecordFields&, const RecordFields&) = default;
 };

@@ -100,9 +100,13 @@ absl::Status OpenTokenised(const StartOrder& order, RankData& data) {
   }
   RETURN_IF_ERROR(OpenEncoder(config, plan));
   plan.pieces = is_text ? CutAtFiles(*data.corpus) : CutAtLines(*data.corpus);
-  data.corpus->SetRules(absl::StrCat("tokens of version 1\n", is_text ? "text" : "jsonl", "\n", plan.rules.identity(),
-                                     "\n", plan.encoder == nullptr ? "" : plan.encoder->identity(), "\n",
-                                     config.model.vocabulary, "\n"));
+  std::string rules =
+      absl::StrCat("tokens of version 1\n", is_text ? "text" : "jsonl", "\n", plan.rules.identity(), "\n",
+                   plan.encoder == nullptr ? "" : plan.encoder->identity(), "\n", config.model.vocabulary, "\n");
+  // The chunks follow from the pieces, so the same bytes in other files need another key.
+  for (const DataPiece& piece : plan.pieces)
+    absl::StrAppend(&rules, piece.file, " ", piece.begin, " ", piece.end, "\n");
+  data.corpus->SetRules(rules);
   return absl::OkStatus();
 }
 

@@ -149,7 +149,8 @@ class Tokenising {
     for (size_t i = 0; i < kProblemsKept; ++i) {
       std::string sentence;
       if (i < problems_.size()) {
-        sentence = absl::StrFormat("%015d:%015d:%s", problems_[i].file, problems_[i].offset, problems_[i].sentence);
+        sentence = absl::StrFormat("%015d:%015d:%s", problems_[i].file, problems_[i].offset,
+                                   ProblemSentence(*data_.corpus, problems_[i]));
       }
       ASSIGN_OR_RETURN(const std::vector<std::string> shared, ShareSentences(sentence, world_));
       all.insert(all.end(), shared.begin(), shared.end());

@@ -123,12 +123,23 @@ TEST(RecordsTest, TokensThatCannotBeUsed_AreNamed) {
   EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6], "labels": [5, -99]})", Labelled()), HasSubstr("or -100"));
 }
 
+// Otherwise one line without labels at the beginning would let all prompts be trained on.
+TEST(RecordsTest, LabelsThatTheFirstRecordLacks_AreRefused_UnlessTheFieldsAreNamed) {
+  RecordRules derived{.fields = *FieldsOfRecord(R"({"input_ids": [5]})"), .vocabulary = 99};
+  RecordRules named{.fields = {.input_ids = "input_ids"}, .vocabulary = 99};
+
+  EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6], "labels": [-100, 6]})", derived),
+              HasSubstr("has the field 'labels', but the first record has none"));
+  TokenChunkWriter writer(named.vocabulary, named.has_documents());
+  EXPECT_TRUE(AddRecord(R"({"input_ids": [5, 6], "labels": [-100, 6]})", named, nullptr, writer).ok());
+}
+
 TEST(RecordsTest, TheFormOfALine_FollowsFromItsKeys) {
   EXPECT_EQ(*FieldsOfRecord(R"({"input_ids": [], "labels": [], "attention_mask": []})"),
-            (RecordFields{.input_ids = "input_ids", .labels = "labels"}));
-  EXPECT_EQ(*FieldsOfRecord(R"({"text": "a", "meta": 1})"), (RecordFields{.text = "text"}));
+            (RecordFields{.input_ids = "input_ids", .labels = "labels", .derived = true}));
+  EXPECT_EQ(*FieldsOfRecord(R"({"text": "a", "meta": 1})"), (RecordFields{.text = "text", .derived = true}));
   EXPECT_EQ(*FieldsOfRecord(R"({"prompt": "a", "response": "b"})"),
-            (RecordFields{.prompt = "prompt", .response = "response"}));
+            (RecordFields{.prompt = "prompt", .response = "response", .derived = true}));
   EXPECT_THAT(std::string(FieldsOfRecord(R"({"question": "a"})").status().message()),
               HasSubstr("its fields: question; name the fields to use in train.data.fields"));
   EXPECT_THAT(std::string(FieldsOfRecord(R"({"text": "a", "input_ids": []})").status().message()),

@@ -166,6 +166,26 @@ TEST_F(TokenisedDataTest, AResumedRun_TakesTheSameSamples_AndRefusesOtherRules) 
   }
 }
 
+// Regression: the same bytes in one file had the cache of two files, so that half of them were left out.
+TEST_F(TokenisedDataTest, TheSameBytesInOtherFiles_HaveAnotherCache) {
+  WriteDocuments("a.jsonl", 60);
+  WriteDocuments("b.jsonl", 90);
+  std::ofstream(folder_ / "all.jsonl") << std::ifstream(folder_ / "a.jsonl").rdbuf()
+                                       << std::ifstream(folder_ / "b.jsonl").rdbuf();
+  StartOrder two = JsonlOrder("two", {"ddp", 1}, 1, "a.jsonl");
+  two.config.data.jsonl.push_back(folder_ / "b.jsonl");
+  const auto tokens = [](const std::string& log) {
+    const size_t at = log.find("tokens in ");
+    return log.substr(log.rfind(", ", at), at - log.rfind(", ", at));
+  };
+
+  const auto from_two = Run(two);
+  const auto from_one = Run(JsonlOrder("one", {"ddp", 1}, 1, "all.jsonl"));
+
+  EXPECT_THAT(Caches(), SizeIs(2));
+  EXPECT_EQ(tokens(from_one->logs[0].str()), tokens(from_two->logs[0].str()));
+}
+
 TEST_F(TokenisedDataTest, HostsWithOtherFiles_AreRefused) {
   WriteDocuments("data.jsonl", 100);
   WriteDocuments("other.jsonl", 101);

@@ -34,15 +34,17 @@ at::Tensor ScoresOf(const at::Tensor& x, const at::Tensor& weight, at::ScalarTyp
 // Returns the loss; writes the logarithms of the sums of exponentials to `log_sums`, [rows].
 at::Tensor SumLosses(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, at::ScalarType output,
                      int64_t at_a_time, at::Tensor log_sums) {
-  at::Tensor loss = at::zeros({}, x.options().dtype(output));
+  // Hundreds of pieces are added, too many for the precision of a 16-bit sum.
+  const at::ScalarType sum_type = output == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor loss = at::zeros({}, x.options().dtype(sum_type));
   ForPieces(x.size(0), at_a_time, [&](int64_t first, int64_t rows) {
     const at::Tensor scores = ScoresOf(x.narrow(0, first, rows), weight, output);
     const at::Tensor target = targets.narrow(0, first, rows), sums = at::logsumexp(scores, {1});
     const at::Tensor picked = scores.gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1);
-    loss += (sums - picked).masked_fill(target.lt(0), 0).sum();
+    loss += (sums - picked).masked_fill(target.lt(0), 0).sum(sum_type);
     log_sums.narrow(0, first, rows).copy_(sums);
   });
-  return loss;
+  return loss.to(output);
 }
 
 struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
