@@ -78,7 +78,7 @@ def make_row(name):
         megabytes = BYTES / 1e6
         return megabytes / ours_s, megabytes / theirs_s, theirs_s / ours_s
 
-    what = f"tokenising 10 MB of text and code as {name} does, one thread: MB/s ÷ tokenizers"
+    what = f"tokenizing 10 MB of text and code as {name} does, one thread: MB/s ÷ tokenizers"
     return run.Row(f"tokenize-{name}", what, "ratio", "higher", 1.0, 2.0, compare, (f"ours-{name}", f"theirs-{name}"))
 
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/text.h"
+#include "spec/data_rules.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
@@ -95,8 +96,8 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
   };
   check(data.text(), "train.data.text");
   check(data.jsonl(), "train.data.jsonl");
-  // How many tokens the files become is known only when they are tokenised.
-  if (!all_readable || data.text_size() == 0 || data.has_tokenizer_path()) return;
+  // How many tokens the files become is known only when they are tokenized.
+  if (!all_readable || data.text_size() == 0 || !TokenizerPathOf(spec.train()).empty()) return;
   const auto bytes = static_cast<double>(survey.bytes());
   if (bytes * (1 - validation) < static_cast<double>(sample)) {
     problems->AddError(

@@ -28,6 +28,13 @@ std::string ProblemOfFields(const v1::DataFields& fields) {
 
 }  // namespace
 
+std::string TokenizerPathOf(const v1::Train& train) {
+  const v1::Data& data = train.data();
+  if (data.has_tokenizer_path() || data.fields().has_input_ids()) return data.tokenizer_path();
+  // A model of a folder understands the tokens of that folder only; bytes must be asked for.
+  return data.has_tokenizer() ? "" : train.model().path();
+}
+
 void CheckDataSource(const v1::Train& train, const Positions& positions, Problems* problems) {
   const v1::Data& data = train.data();
   const bool has_text = data.text_size() > 0, has_jsonl = data.jsonl_size() > 0;

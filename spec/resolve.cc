@@ -4,6 +4,7 @@
 #include "common/files.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
+#include "spec/data_rules.h"
 #include "spec/device_rules.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
@@ -58,6 +59,13 @@ class Resolver {
     parallel.set_persist_elements(10 * uint64_t{spec_.train().model().width()});
     AddDecision("parallel.persist_elements", absl::StrCat(parallel.persist_elements()),
                 "the default of zero3, 10 x width; smaller parameters stay gathered");
+  }
+
+  void ResolveTokenizer(const std::string& path) {
+    v1::Data& data = *spec_.mutable_train()->mutable_data();
+    if (path.empty() || data.has_tokenizer_path()) return;
+    data.set_tokenizer_path(path);
+    AddDecision("train.data.tokenizer_path", path, "the tokenizer of train.model.path");
   }
 
   void ResolveVocabulary() {
@@ -193,6 +201,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
     v1::Optimizer& optimizer = *spec->mutable_train()->mutable_optimizer();
     if (optimizer.clip_value() > 0 && !optimizer.has_clip_norm()) optimizer.set_clip_norm(0);
   }
+  const std::string tokenizer_path = trains ? TokenizerPathOf(spec->train()) : "";
   ApplyDefaults(spec);
   // ApplyDefaults creates every map, also those of the other kind of job, which are removed.
   if (trains) {
@@ -206,6 +215,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   Resolver resolver(spec);
   if (trains) {
     resolver.ResolveMicro();
+    resolver.ResolveTokenizer(tokenizer_path);
     resolver.ResolveVocabulary();
     resolver.ResolveSizes();
     resolver.ResolveLength();

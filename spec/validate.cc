@@ -74,7 +74,7 @@ class Validator {
     const v1::Model& model = train_.model();
     CheckModelKeys(train_, positions_, &problems_);
     // Tokens that other programs made, and those of a tokenizer's file, are checked when they are read.
-    const bool is_byte_text = train_.data().jsonl_size() == 0 && !train_.data().has_tokenizer_path();
+    const bool is_byte_text = train_.data().jsonl_size() == 0 && TokenizerPathOf(train_).empty();
     const uint32_t min_vocabulary = is_byte_text ? TokenizerVocabulary(train_.data().tokenizer()) : 0;
     if (model.has_vocabulary() && model.vocabulary() < min_vocabulary) {
       Error("train.model.vocabulary",

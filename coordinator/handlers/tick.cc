@@ -55,18 +55,18 @@ void EndMissingTrainers(Turn& turn, Job& job) {
 }
 
 // How long this takes depends on the data. The ranks limit it themselves; here it is enough that all of them live.
-bool IsTokenising(const Turn& turn, const Job& job) {
-  bool tokenises = false;
+bool IsTokenizing(const Turn& turn, const Job& job) {
+  bool tokenizes = false;
   for (const Rank& rank : job.ranks) {
     if (rank.phase != Phase::kTokenize) continue;
     if (turn.now - rank.last_report >= kFormationLimit) return false;
-    tokenises = true;
+    tokenizes = true;
   }
-  return tokenises;
+  return tokenizes;
 }
 
 void CheckFormation(Turn& turn, Job& job) {
-  if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit || IsTokenising(turn, job)) return;
+  if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit || IsTokenizing(turn, job)) return;
   // While one of its hosts cannot be reached, forming waits for the host; policy/host_loss decides how long.
   bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& host_ranks) {
     auto host = turn.state.hosts.find(host_ranks.first);

@@ -127,7 +127,8 @@ def test_a_folder_of_transformers_is_trained_from_and_exported_again(cluster, tm
     assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
     run = tmp_path / "run"
     job = cluster.write_job(train__steps=1, train__model={"path": str(tmp_path / "theirs")}, resources__ranks=2,
-                            parallel__data=strategy, train__optimizer={"lr": 0}, checkpoint__dir=str(run))
+                            train__data__tokenizer="bytes", parallel__data=strategy, train__optimizer={"lr": 0},
+                            checkpoint__dir=str(run))
 
     cluster.run_trainctl("run", job)
     checkpoint("export", run, tmp_path / "out", "--max-shard-bytes", 20000, "--dtype", "bf16")

@@ -13,10 +13,27 @@ namespace {
 // The end of the line that begins at `begin`, without its line end.
 size_t EndOfLine(absl::string_view text, size_t begin) { return std::min(text.find('\n', begin), text.size()); }
 
-void AddProblem(size_t file, int64_t offset, absl::string_view reason, TokenisedPiece& result) {
+void AddProblem(size_t file, int64_t offset, absl::string_view reason, TokenizedPiece& result) {
   ++result.num_problems;
   if (result.problems.size() >= kProblemsKept) return;
   result.problems.push_back({.file = static_cast<int64_t>(file), .offset = offset, .reason = std::string(reason)});
+}
+
+// A safe cut at or after `from`, or the end. Looks at windows of valid UTF-8, because the text has not been checked.
+size_t SafeCut(absl::string_view text, size_t from, const TextEncoder& encoder) {
+  constexpr size_t kWindow = 1 << 16;
+  constexpr size_t kNeighbours = 8;  // bytes on both sides of a cut that may matter
+  while (from < text.size()) {
+    while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xc0) == 0x80) ++from;
+    absl::string_view window = text.substr(from, kWindow);
+    const size_t bad = FindInvalidUtf8(window);
+    if (bad != absl::string_view::npos) window = window.substr(0, bad);
+    const size_t cut = window.size() <= kNeighbours ? window.size() : encoder.NextCut(window, kNeighbours);
+    if (cut < window.size()) return from + cut;
+    // The last bytes of this window are the neighbours in the next one.
+    from += std::max<size_t>(window.size(), kNeighbours + 1) - kNeighbours;
+  }
+  return text.size();
 }
 
 }  // namespace
@@ -43,17 +60,22 @@ std::vector<DataPiece> CutAtLines(const Corpus& corpus, int64_t piece_bytes) {
   return pieces;
 }
 
-std::vector<DataPiece> CutAtFiles(const Corpus& corpus) {
+std::vector<DataPiece> CutText(const Corpus& corpus, const TextEncoder& encoder, int64_t piece_bytes) {
   std::vector<DataPiece> pieces;
   for (size_t file = 0; file < corpus.files().size(); ++file) {
-    pieces.push_back({.file = file, .begin = 0, .end = corpus.files()[file].num_bytes});
+    const absl::string_view text = corpus.ContentsOf(file);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = SafeCut(text, begin + static_cast<size_t>(piece_bytes), encoder);
+      pieces.push_back({.file = file, .begin = static_cast<int64_t>(begin), .end = static_cast<int64_t>(end)});
+      begin = end;
+    }
   }
   return pieces;
 }
 
-TokenisedPiece TokeniseLines(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
+TokenizedPiece TokenizeLines(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
                              const TextEncoder* encoder) {
-  TokenisedPiece result;
+  TokenizedPiece result;
   TokenChunkWriter writer(rules.vocabulary, rules.has_documents());
   const absl::string_view text = corpus.ContentsOf(piece.file).substr(0, static_cast<size_t>(piece.end));
   for (size_t begin = static_cast<size_t>(piece.begin); begin < text.size();) {
@@ -69,26 +91,27 @@ TokenisedPiece TokeniseLines(const Corpus& corpus, const DataPiece& piece, const
   return result;
 }
 
-TokenisedPiece TokeniseText(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
+TokenizedPiece TokenizeText(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
                             const TextEncoder& encoder) {
-  TokenisedPiece result;
-  const absl::string_view text = corpus.ContentsOf(piece.file);
+  TokenizedPiece result;
+  const absl::string_view file = corpus.ContentsOf(piece.file);
+  const size_t begin = static_cast<size_t>(piece.begin), end = static_cast<size_t>(piece.end);
+  const absl::string_view text = file.substr(begin, end - begin);
   if (const size_t bad = FindInvalidUtf8(text); bad != absl::string_view::npos) {
-    const size_t line = bad == 0 ? 0 : text.rfind('\n', bad - 1) + 1;  // npos + 1 is 0
+    const size_t at = begin + bad, line = at == 0 ? 0 : file.rfind('\n', at - 1) + 1;  // npos + 1 is 0
     AddProblem(piece.file, static_cast<int64_t>(line),
-               absl::StrCat("byte ", bad - line + 1, " of the line (offset ", bad,
-                            " in the file) is not UTF-8; convert the file, or use train.data.tokenizer: bytes without "
-                            "a tokenizer_path"),
+               absl::StrCat("byte ", at - line + 1, " of the line (offset ", at,
+                            " in the file) is not UTF-8; convert the file to UTF-8, or train on bytes, without "
+                            "train.data.tokenizer_path"),
                result);
     return result;
   }
   std::vector<int64_t> tokens;
-  if (const absl::Status encoded = encoder.Append(text, /*begins=*/true, tokens); !encoded.ok()) {
-    AddProblem(piece.file, 0, encoded.message(), result);
+  if (const absl::Status encoded = encoder.Append(text, /*begins=*/begin == 0, tokens); !encoded.ok()) {
+    AddProblem(piece.file, piece.begin, encoded.message(), result);
     return result;
   }
-  const int64_t end = encoder.end_of_document();
-  if (end >= 0 && !tokens.empty() && tokens.back() != end) tokens.push_back(end);
+  if (end == file.size()) encoder.End(tokens);
   TokenChunkWriter writer(rules.vocabulary, /*with_documents=*/false);
   writer.AddTokens(tokens);
   writer.CountRecord(tokens.empty());

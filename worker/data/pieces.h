@@ -1,4 +1,4 @@
-// Cuts the files of a job into pieces that are tokenised separately, and tokenises one piece. The pieces depend only on
+// Cuts the files of a job into pieces that are tokenized separately, and tokenizes one piece. The pieces depend only on
 // the files, not on the number of ranks, so that any rank can make any of them.
 //
 // Pure, and thread-safe.
@@ -25,8 +25,8 @@ inline constexpr int64_t kDataPieceBytes = int64_t{16} << 20;
 
 // Cuts after line ends: no line is in two pieces.
 std::vector<DataPiece> CutAtLines(const Corpus& corpus, int64_t piece_bytes = kDataPieceBytes);
-// Does not cut: a piece is a file.
-std::vector<DataPiece> CutAtFiles(const Corpus& corpus);
+// Cuts where the tokens of the parts are those of the whole: a piece is a file, or a part of one.
+std::vector<DataPiece> CutText(const Corpus& corpus, const TextEncoder& encoder, int64_t piece_bytes = kDataPieceBytes);
 
 // Why a line cannot be used.
 struct DataProblem {
@@ -39,18 +39,18 @@ struct DataProblem {
 std::string ProblemSentence(const Corpus& corpus, const DataProblem& problem);
 
 // A piece as the bytes of a chunk; with problems there are none.
-struct TokenisedPiece {
+struct TokenizedPiece {
   std::string chunk;
   std::vector<DataProblem> problems;  // the first kProblemsKept
   int64_t num_problems = 0;
 };
 inline constexpr size_t kProblemsKept = 10;
 
-// Tokenises the lines of a piece of JSONL. Empty lines are ignored.
-TokenisedPiece TokeniseLines(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
+// Tokenizes the lines of a piece of JSONL. Empty lines are ignored.
+TokenizedPiece TokenizeLines(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
                              const TextEncoder* encoder);
-// Tokenises a piece of plain text, which is a whole file: one document.
-TokenisedPiece TokeniseText(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
+// Tokenizes a piece of plain text. A file is a document.
+TokenizedPiece TokenizeText(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
                             const TextEncoder& encoder);
 
 // Returns the fields of the first line that is not empty. Possible errors: InvalidArgument, naming file and line.

@@ -140,7 +140,7 @@ absl::Status AddText(const Json& json, const RecordRules& rules, const TextEncod
   std::vector<int64_t> tokens;
   if (!text.empty()) {
     RETURN_IF_ERROR(encoder.Append(text, /*begins=*/true, tokens));
-    if (tokens.empty() || tokens.back() != encoder.end_of_document()) tokens.push_back(encoder.end_of_document());
+    encoder.End(tokens);
   }
   chunk.AddTokens(tokens);
   chunk.CountRecord(tokens.empty());
@@ -155,8 +155,7 @@ absl::Status AddPair(const Json& json, const RecordRules& rules, const TextEncod
   const size_t prompt_tokens = rules.loss_on_prompt ? 0 : tokens.size();
   if (!response.empty()) {
     RETURN_IF_ERROR(encoder.Append(response, /*begins=*/false, tokens));
-    const int64_t end = encoder.end_of_document();
-    if (end >= 0 && tokens.back() != end) tokens.push_back(end);
+    encoder.End(tokens);
   }
   std::vector<bool> has_loss(tokens.size());
   for (size_t i = prompt_tokens; i < tokens.size() && !response.empty(); ++i) has_loss[i] = true;

@@ -5,7 +5,7 @@
 //   {"text": "..."}                                    a document; all documents are one stream
 //   {"prompt": "...", "response": "..."}               a document with loss on the response
 //
-// Prompt and response are tokenised separately, as they are when a trained model is sampled: the prompt is then given
+// Prompt and response are tokenized separately, as they are when a trained model is sampled: the prompt is then given
 // as tokens, and the response begins with a token of its own.
 //
 // Pure, and thread-safe.

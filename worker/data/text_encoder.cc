@@ -1,5 +1,13 @@
 #include "worker/data/text_encoder.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "tokenizers/open_tokenizer.h"
+#include "tokenizers/tokenizer.h"
+
 namespace trainyard {
 namespace {
 
@@ -9,13 +17,64 @@ class ByteEncoder final : public TextEncoder {
     for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
     return absl::OkStatus();
   }
-  int64_t end_of_document() const override { return 0; }
+  void End(std::vector<int64_t>& tokens) const override { tokens.push_back(0); }
+  bool has_end() const override { return true; }
+  size_t NextCut(absl::string_view text, size_t from) const override {
+    const size_t line_end = text.find('\n', from);
+    return line_end == absl::string_view::npos ? text.size() : line_end + 1;
+  }
   int64_t vocabulary() const override { return 256; }
   std::string identity() const override { return "bytes"; }
+};
+
+class FileEncoder final : public TextEncoder {
+ public:
+  static absl::StatusOr<std::unique_ptr<FileEncoder>> New(std::unique_ptr<Tokenizer> tokenizer) {
+    std::unique_ptr<FileEncoder> encoder(new FileEncoder(std::move(tokenizer)));
+    // What the template puts around a text is the same for every text.
+    ASSIGN_OR_RETURN(const std::vector<int32_t> plain, encoder->tokenizer_->Encode("a"));
+    ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encoder->tokenizer_->Encode("a", {.special_tokens = true}));
+    const auto text = std::search(whole.begin(), whole.end(), plain.begin(), plain.end());
+    if (!plain.empty() && text != whole.end()) {
+      encoder->before_.assign(whole.begin(), text);
+      encoder->after_.assign(text + static_cast<ptrdiff_t>(plain.size()), whole.end());
+    }
+    return encoder;
+  }
+
+  absl::Status Append(absl::string_view text, bool begins, std::vector<int64_t>& tokens) const override {
+    std::vector<int32_t> ids;
+    RETURN_IF_ERROR(tokenizer_->Append(text, {.continues = !begins}, ids));
+    if (begins) tokens.insert(tokens.end(), before_.begin(), before_.end());
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    return absl::OkStatus();
+  }
+  void End(std::vector<int64_t>& tokens) const override {
+    tokens.insert(tokens.end(), after_.begin(), after_.end());
+    const int32_t end = tokenizer_->special().end;
+    if (end >= 0 && (tokens.empty() || tokens.back() != end)) tokens.push_back(end);
+  }
+  bool has_end() const override { return tokenizer_->special().end >= 0; }
+  size_t NextCut(absl::string_view text, size_t from) const override { return tokenizer_->NextSafeCut(text, from); }
+  int64_t vocabulary() const override { return tokenizer_->vocabulary(); }
+  std::string identity() const override {
+    return absl::StrCat(tokenizer_->kind(), " ", tokenizer_->hash(), " ends with ", tokenizer_->special().end);
+  }
+
+ private:
+  explicit FileEncoder(std::unique_ptr<Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
+
+  const std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<int64_t> before_, after_;
 };
 
 }  // namespace
 
 std::unique_ptr<TextEncoder> NewByteEncoder() { return std::make_unique<ByteEncoder>(); }
+
+absl::StatusOr<std::unique_ptr<TextEncoder>> OpenTextEncoder(const std::string& path) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(path));
+  return FileEncoder::New(std::move(tokenizer));
+}
 
 }  // namespace trainyard

@@ -20,6 +20,7 @@ using google::protobuf::Message;
 
 constexpr size_t kKeysNamed = 5;
 constexpr size_t kValueBytes = 200;
+constexpr char kUnset[] = "auto";
 
 enum class Rule {
   kMayChange,   // does not change what is computed
@@ -49,7 +50,7 @@ void SetMissingKeys(v1::JobSpec& spec) {
 
 std::string ValueOf(const Message& message, const FieldDescriptor& field) {
   const bool missing = !field.is_repeated() && !message.GetReflection()->HasField(message, &field);
-  std::string text = missing ? "auto" : FieldYaml(message, field);
+  std::string text = missing ? kUnset : FieldYaml(message, field);
   if (text.empty() || text == "[]") return "none";
   if (text.size() > kValueBytes) text = absl::StrCat(text.substr(0, kValueBytes), "...");
   return text;
@@ -119,7 +120,12 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
     const bool is_imported_dropout = !resolved && change.key == "train.model.dropout";
     // Parameters of GPT-2 depend on the context; for the Llama graph it only limits the length of sequences.
     const bool is_limit = change.key == "train.model.context" && IsLlamaGraph(SizesOfModel(now.train().model()).family);
-    const Rule rule = is_imported_dropout || is_limit ? Rule::kMayChange : RuleOf(change.key);
+    // A file may move; whether its content is the same is known from the key of the tokens.
+    const bool is_other_kind =
+        change.key == "train.data.tokenizer_path" && (change.before == kUnset || change.now == kUnset);
+    const Rule rule = is_other_kind                     ? Rule::kIsFunction
+                      : is_imported_dropout || is_limit ? Rule::kMayChange
+                                                        : RuleOf(change.key);
     if (rule == Rule::kMayChange || (rule == Rule::kIsData && specs.allow_data_change)) continue;
     only_data = only_data && rule == Rule::kIsData;
     refused.push_back(change);

@@ -239,6 +239,7 @@ absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
   TrainConfig config;
   RETURN_IF_ERROR(ReadModel(spec.train().model(), config));
   ReadPrecision(spec.train(), config);
+  config.data.tokenizer_path = spec.train().data().tokenizer_path();
   return config;
 }
 

@@ -315,7 +315,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(Freeze(order.config.freeze, *rank->model)) << "train.freeze";
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));
-  RETURN_IF_ERROR(TokeniseData(order, link, rank->world(), rank->inputs, log));
+  RETURN_IF_ERROR(TokenizeData(order, link, rank->world(), rank->inputs, log));
   RETURN_IF_ERROR(AgreeOnData(order, rank->world(), rank->inputs, log));
   const absl::Time agreement_began = clock.TimeNow();
   ASSIGN_OR_RETURN(std::optional<AnnouncedCheckpoint> announced, AgreeOnRestorePoint(order, point, rank->world()));

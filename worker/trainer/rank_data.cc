@@ -58,28 +58,29 @@ absl::Status OpenBytes(const StartOrder& order, RankData& data, std::ostream& lo
 
 absl::Status OpenEncoder(const TrainConfig& config, TokenPlan& plan) {
   if (!plan.is_text && !plan.rules.needs_encoder()) return absl::OkStatus();
-  if (!config.data.tokenizer_path.empty()) {
-    return absl::UnimplementedError(
-        absl::StrCat("train.data.tokenizer_path: this version reads no tokenizer files; write the tokens of ",
-                     config.data.tokenizer_path, " as JSONL with the field input_ids, and train on that"));
+  const std::string& path = config.data.tokenizer_path;
+  if (path.empty()) {
+    plan.encoder = NewByteEncoder();
+  } else {
+    ASSIGN_OR_RETURN(plan.encoder, OpenTextEncoder(path),
+                     << "train.data.tokenizer_path (train.data.tokenizer: bytes needs none)");
   }
-  plan.encoder = NewByteEncoder();
   const TextEncoder& encoder = *plan.encoder;
   if (encoder.vocabulary() > config.model.vocabulary) {
     return absl::InvalidArgumentError(absl::StrCat("train.model.vocabulary is ", config.model.vocabulary,
                                                    ", but the tokenizer has tokens up to ", encoder.vocabulary() - 1,
                                                    "; set it to at least ", encoder.vocabulary()));
   }
-  if (!plan.rules.has_documents() && encoder.end_of_document() < 0) {
+  if (!plan.rules.has_documents() && !encoder.has_end()) {
     return absl::InvalidArgumentError(
         "train.data.tokenizer_path: the tokenizer has no token that ends a document, so documents cannot be joined; "
-        "name one as eos_token in tokenizer_config.json");
+        "name one as eos_token in tokenizer_config.json, or set train.data.tokenizer: bytes for a model of bytes");
   }
   return absl::OkStatus();
 }
 
-// For files that are tokenised: everything about them that one host can check alone.
-absl::Status OpenTokenised(const StartOrder& order, RankData& data) {
+// For files that are tokenized: everything about them that one host can check alone.
+absl::Status OpenTokenized(const StartOrder& order, RankData& data) {
   const TrainConfig& config = order.config;
   const bool is_text = config.data.jsonl.empty();
   ASSIGN_OR_RETURN(data.corpus, Corpus::Open({.paths = is_text ? config.data.text : config.data.jsonl,
@@ -99,7 +100,7 @@ absl::Status OpenTokenised(const StartOrder& order, RankData& data) {
     ASSIGN_OR_RETURN(plan.rules.fields, FieldsOfFirstRecord(*data.corpus));
   }
   RETURN_IF_ERROR(OpenEncoder(config, plan));
-  plan.pieces = is_text ? CutAtFiles(*data.corpus) : CutAtLines(*data.corpus);
+  plan.pieces = is_text ? CutText(*data.corpus, *plan.encoder) : CutAtLines(*data.corpus);
   std::string rules =
       absl::StrCat("tokens of version 1\n", is_text ? "text" : "jsonl", "\n", plan.rules.identity(), "\n",
                    plan.encoder == nullptr ? "" : plan.encoder->identity(), "\n", config.model.vocabulary, "\n");
@@ -117,7 +118,7 @@ int64_t SampleLength(const TrainConfig& config) { return config.sequence_length(
 absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log) {
   const TrainConfig::Data& config = order.config.data;
   if (config.jsonl.empty() && config.tokenizer_path.empty()) return OpenBytes(order, data, log);
-  RETURN_IF_ERROR(OpenTokenised(order, data)) << "host " << order.host;
+  RETURN_IF_ERROR(OpenTokenized(order, data)) << "host " << order.host;
   return absl::OkStatus();
 }
 

@@ -1,7 +1,7 @@
 // The data of a rank, from the files to batches, in this order:
 //
 //   OpenData       before the ranks meet: finds the files and reports what is wrong with them
-//   TokeniseData   all ranks together: builds or opens the token cache, unless samples are made of bytes
+//   TokenizeData   all ranks together: builds or opens the token cache, unless samples are made of bytes
 //   AgreeOnData    all ranks together: checks that all see the same number of samples
 //
 // Used by the thread of the training loop.
@@ -49,7 +49,7 @@ absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log
 // Collective. Reports its progress in the log of rank 0. Possible errors: InvalidArgument, the same on all ranks, which
 // lists lines that cannot be used, or says that the hosts have different files; the errors of the file system on the
 // ranks where they occur, and Aborted on the others; those of a Collective.
-absl::Status TokeniseData(const StartOrder& order, Link& link, Communicator& world, RankData& data, std::ostream& log);
+absl::Status TokenizeData(const StartOrder& order, Link& link, Communicator& world, RankData& data, std::ostream& log);
 
 // Collective. Possible errors: InvalidArgument, the same on all ranks; those of a Collective.
 absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log);

@@ -8,9 +8,11 @@
 #include <numeric>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "checkpoint/catalog.h"
 #include "common/status_macros.h"
-#include "tokenizers/byte_tokenizer.h"
+#include "tokenizers/open_tokenizer.h"
+#include "worker/data/text_encoder.h"
 #include "worker/link/spec_config.h"
 #include "worker/saving/state.h"
 #include "worker/trainer/rank.h"
@@ -47,6 +49,25 @@ std::vector<double> NextScores(Model& model, const std::vector<int64_t>& tokens)
   return std::vector<double>(last.const_data_ptr<double>(), last.const_data_ptr<double>() + last.numel());
 }
 
+// The prompt as the beginning of a document, as the model was trained.
+absl::StatusOr<std::vector<int64_t>> TokensOfPrompt(const std::string& prompt, const std::string& tokenizer_path,
+                                                    int64_t vocabulary) {
+  std::unique_ptr<TextEncoder> encoder = NewByteEncoder();
+  if (!tokenizer_path.empty()) {
+    ASSIGN_OR_RETURN(encoder, OpenTextEncoder(tokenizer_path));
+  }
+  std::vector<int64_t> tokens;
+  RETURN_IF_ERROR(encoder->Append(prompt, /*begins=*/true, tokens)) << "--prompt";
+  if (tokens.empty())
+    return absl::InvalidArgumentError("--prompt is empty: give at least one character to continue from");
+  for (const int64_t token : tokens) {
+    if (token < vocabulary) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--prompt has token ", token, ", but the model's vocabulary is ",
+                                                   vocabulary, "; its tokenizer is not this one"));
+  }
+  return tokens;
+}
+
 }  // namespace
 
 absl::StatusOr<SampledText> SampleText(const SampleOptions& options) {
@@ -58,18 +79,19 @@ absl::StatusOr<SampledText> SampleText(const SampleOptions& options) {
   RETURN_IF_ERROR(LoadParametersFrom(*checkpoint, *model));
 
   at::NoGradGuard no_grad;
-  ByteTokenizer tokenizer;
-  ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, tokenizer.Encode(options.prompt));
-  std::vector<int64_t> tokens(prompt.begin(), prompt.end());
-  if (tokens.empty())
-    return absl::InvalidArgumentError("--prompt is empty: give at least one character to continue from");
+  const std::string& path = config.data.tokenizer_path;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(path.empty() ? "bytes" : path),
+                   << "train.data.tokenizer_path of " << checkpoint->path());
+  ASSIGN_OR_RETURN(std::vector<int64_t> tokens, TokensOfPrompt(options.prompt, path, config.model.vocabulary));
   std::mt19937_64 random(options.seed);
   for (int64_t i = 0; i < options.tokens; ++i) {
     tokens.push_back(Choose(NextScores(*model, tokens), options.temperature, options.top_k, random));
+    if (tokens.back() == tokenizer->special().end) break;  // never for bytes, which have no such token
   }
-  return SampledText{.checkpoint = checkpoint->path(),
-                     .step = manifest.step,
-                     .text = tokenizer.Decode(std::vector<int32_t>(tokens.begin(), tokens.end()))};
+  return SampledText{
+      .checkpoint = checkpoint->path(),
+      .step = manifest.step,
+      .text = tokenizer->Decode(std::vector<int32_t>(tokens.begin(), tokens.end()), /*skip_special=*/true)};
 }
 
 }  // namespace trainyard

@@ -91,6 +91,24 @@ class CoreHangTest : public ::testing::Test {
   absl::Time stopped_at_;
 };
 
+TEST_F(CoreHangTest, Tokenizing_MayLast_WhileTheRanksReport) {
+  host_.Attach();
+  ASSERT_TRUE(harness_.Submit(MakeSpec(2), kHungJob).status.ok());
+  host_.Apply();
+  phase_ = "tokenize";
+  for (int i = 0; i < 20; ++i) {
+    RankReportsReceived received{host_.session, {}};
+    for (uint32_t rank = 0; rank < 2; ++rank) *received.reports.add_reports() = Report(rank);
+    harness_.Handle(std::move(received));
+    harness_.Advance(absl::Seconds(30));
+  }
+  EXPECT_EQ(harness_.Get(kHungJob).generation(), 1u);
+
+  harness_.Advance(absl::Seconds(121));
+
+  EXPECT_GT(harness_.Get(kHungJob).generation(), 1u) << "ranks that report nothing do not tokenize";
+}
+
 TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted) {
   Begin();
   Stop(1);

@@ -117,6 +117,16 @@ TEST(SameComputationTest, ChangeOfTheData_IsRefusedUnlessAllowed) {
               ElementsAre(KeyChange{"train.data.validation", "0.05", "0.25"}, KeyChange{"train.seed", "1337", "7"}));
 }
 
+TEST(SameComputationTest, TheFileOfTheTokenizer_MayMove_ButNotReplaceBytes) {
+  const auto with = [](const char* path) {
+    return Resolved([path](v1::JobSpec& spec) { spec.mutable_train()->mutable_data()->set_tokenizer_path(path); });
+  };
+
+  EXPECT_THAT(RefusalOf(Resolved(), with("/a"), /*allow_data_change=*/true),
+              HasSubstr("train.data.tokenizer_path was auto, is /a"));
+  EXPECT_TRUE(CompareComputation({.before = with("/a"), .now = with("/b")}).ok());
+}
+
 TEST(SameComputationTest, EveryOtherChange_IsReported) {
   const std::string before = Resolved();
   const std::string now = Resolved([](v1::JobSpec& spec) {

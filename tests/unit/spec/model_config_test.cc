@@ -115,6 +115,7 @@ TEST(ModelConfig, DecidesTheSizesAndNamesTheWeights) {
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(SizesOfModel(job->spec.train().model()), kLlamaSizes);
   EXPECT_EQ(job->spec.train().model().init_from(), "/home/ada/models/x");
+  EXPECT_EQ(job->spec.train().data().tokenizer_path(), "/home/ada/models/x");
   EXPECT_EQ(SequenceLength(job->spec.train()), kAutoLengthMax);
   std::map<std::string, std::string> decisions = DecisionsOf(*job);
   EXPECT_THAT(decisions["train.model"], HasSubstr("a llama of 2 layers, width 16, context 4096"));
@@ -122,6 +123,19 @@ TEST(ModelConfig, DecidesTheSizesAndNamesTheWeights) {
   EXPECT_EQ(decisions.count("train.model.inner"), 0u);
   // The resolved spec, read again, is valid and the same.
   EXPECT_EQ(PrepareSpec(job->spec)->bytes, job->bytes);
+}
+
+TEST(ModelConfig, TheTokenizerIsThatOfTheFolder_UnlessTheJobNamesOne) {
+  const std::string config = HuggingFaceConfig(kLlamaSizes, "F32");
+  v1::JobSpec spec = ReadWithConfig(WithSizes("    path: /m\n"), config).spec;
+  v1::Data& data = *spec.mutable_train()->mutable_data();
+
+  EXPECT_EQ(PrepareSpec(spec)->spec.train().data().tokenizer_path(), "/m");
+  data.set_tokenizer_path("/other/tokenizer.json");
+  EXPECT_EQ(PrepareSpec(spec)->spec.train().data().tokenizer_path(), "/other/tokenizer.json");
+  data.clear_tokenizer_path();
+  data.set_tokenizer(v1::TOKENIZER_BYTES);
+  EXPECT_FALSE(PrepareSpec(spec)->spec.train().data().has_tokenizer_path());
 }
 
 TEST(ModelConfig, KeysThatAreGiven_MustAgree) {

@@ -7,9 +7,13 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "tests/parity/reference.h"
+#include "tests/unit/data/small_tokenizer.h"
 #include "tests/unit/trainer/strategies_fixture.h"
+#include "tokenizers/open_tokenizer.h"
 #include "worker/data/pieces.h"
+#include "worker/data/token_cache.h"
 #include "worker/data/token_samples.h"
 #include "worker/trainer/rank.h"
 
@@ -21,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-class TokenisedDataTest : public StrategiesTest {
+class TokenizedDataTest : public StrategiesTest {
  protected:
   // Documents of 2 to 30 tokens, most with few targets, so that no two micro-batches have as many.
   void WriteDocuments(const std::string& name, int count) {
@@ -83,7 +87,7 @@ PlainRun RunPlainLoop(const TrainConfig& config, const TrainingData& data) {
   return run;
 }
 
-TEST_F(TokenisedDataTest, UnequalNumbersOfTargets_GiveTheTokenWeightedMean_OnEveryLayout) {
+TEST_F(TokenizedDataTest, UnequalNumbersOfTargets_GiveTheTokenWeightedMean_OnEveryLayout) {
   WriteDocuments("data.jsonl", 150);
   const auto alone = Run(JsonlOrder("alone", {"ddp", 1}, 5));
   ASSERT_THAT(Caches(), SizeIs(1));
@@ -115,7 +119,7 @@ TEST_F(TokenisedDataTest, UnequalNumbersOfTargets_GiveTheTokenWeightedMean_OnEve
   }
 }
 
-TEST_F(TokenisedDataTest, LinesThatCannotBeUsed_AreListedForAllRanksTogether) {
+TEST_F(TokenizedDataTest, LinesThatCannotBeUsed_AreListedForAllRanksTogether) {
   std::string line;
   for (int i = 0; i < 3000; ++i) absl::StrAppend(&line, i == 0 ? "" : ",", i % 64);
   // Several pieces, so that several ranks find problems.
@@ -143,7 +147,7 @@ TEST_F(TokenisedDataTest, LinesThatCannotBeUsed_AreListedForAllRanksTogether) {
   EXPECT_THAT(Caches(), SizeIs(0));
 }
 
-TEST_F(TokenisedDataTest, AResumedRun_TakesTheSameSamples_AndRefusesOtherRules) {
+TEST_F(TokenizedDataTest, AResumedRun_TakesTheSameSamples_AndRefusesOtherRules) {
   std::ofstream file(folder_ / "data.jsonl");
   for (int i = 0; i < 60; ++i) file << "{\"prompt\": \"" << i << " + 1 = \", \"response\": \"" << i + 1 << "\"}\n";
   file.close();
@@ -167,7 +171,7 @@ TEST_F(TokenisedDataTest, AResumedRun_TakesTheSameSamples_AndRefusesOtherRules) 
 }
 
 // Regression: the same bytes in one file had the cache of two files, so that half of them were left out.
-TEST_F(TokenisedDataTest, TheSameBytesInOtherFiles_HaveAnotherCache) {
+TEST_F(TokenizedDataTest, TheSameBytesInOtherFiles_HaveAnotherCache) {
   WriteDocuments("a.jsonl", 60);
   WriteDocuments("b.jsonl", 90);
   std::ofstream(folder_ / "all.jsonl") << std::ifstream(folder_ / "a.jsonl").rdbuf()
@@ -186,7 +190,59 @@ TEST_F(TokenisedDataTest, TheSameBytesInOtherFiles_HaveAnotherCache) {
   EXPECT_EQ(tokens(from_one->logs[0].str()), tokens(from_two->logs[0].str()));
 }
 
-TEST_F(TokenisedDataTest, HostsWithOtherFiles_AreRefused) {
+TEST_F(TokenizedDataTest, PromptsAndResponses_BecomeTheTokensOfTheTokenizersFile) {
+  WriteSmallTokenizer(folder_.path());
+  const std::unique_ptr<Tokenizer> tokenizer = *OpenTokenizer(folder_.path());
+  std::ofstream file(folder_ / "data.jsonl");
+  std::vector<int64_t> expected;
+  std::vector<bool> expected_mask;
+  for (int i = 0; i < 60; ++i) {
+    const std::string prompt = absl::StrCat("the ", i, ":"), response = absl::StrCat(" the", i % 7);
+    file << "{\"prompt\": \"" << prompt << "\", \"response\": \"" << response << "\"}\n";
+    const std::vector<int32_t> before = *tokenizer->Encode(prompt, {.special_tokens = true});
+    const std::vector<int32_t> after = *tokenizer->Encode(response, {.continues = true});
+    expected.insert(expected.end(), before.begin(), before.end());
+    expected_mask.insert(expected_mask.end(), before.size(), false);
+    expected.insert(expected.end(), after.begin(), after.end());
+    expected.push_back(SmallTokenizer::kEnd);
+    expected_mask.insert(expected_mask.end(), after.size() + 1, true);
+  }
+  file.close();
+  StartOrder order = JsonlOrder("run", {"fsdp", 2}, 2);
+  order.config.data.tokenizer_path = folder_.path();
+
+  const auto refused = Run(order, FileSystem::Real(), kExitRefused);
+  EXPECT_THAT(refused->links[0]->FactsOf<RefusedFact>()[0].message,
+              HasSubstr("train.model.vocabulary is 256, but the tokenizer has tokens up to 259"));
+  order.config.model.vocabulary = SmallTokenizer::kVocabulary;
+  EXPECT_THAT(Run(order)->links[0]->steps(), SizeIs(2));
+
+  ASSERT_THAT(Caches(), SizeIs(1));
+  const std::string bytes = *ReadFile(TokenCacheFolder::Make(Caches()[0])->ChunkPath(0));
+  std::vector<uint64_t> aligned((bytes.size() + 7) / 8);
+  std::memcpy(aligned.data(), bytes.data(), bytes.size());
+  const TokenChunk chunk = *TokenChunk::Parse({reinterpret_cast<const char*>(aligned.data()), bytes.size()});
+  std::vector<int64_t> tokens(static_cast<size_t>(chunk.num_tokens()));
+  chunk.Read(0, absl::MakeSpan(tokens));
+  std::vector<bool> mask;
+  for (int64_t i = 0; i < chunk.num_tokens(); ++i) mask.push_back(chunk.HasLoss(i));
+  EXPECT_EQ(tokens, expected);
+  EXPECT_EQ(mask, expected_mask);
+}
+
+TEST_F(TokenizedDataTest, TextThroughATokenizer_TrainsAndEvaluates) {
+  WriteSmallTokenizer(folder_.path());
+  StartOrder order = Order("run", {"zero1", 2}, 4);
+  order.config.data.tokenizer_path = folder_ / "tokenizer.json";
+  order.config.model.vocabulary = SmallTokenizer::kVocabulary;
+
+  const auto ranks = Run(order);
+
+  EXPECT_THAT(ranks->links[0]->steps(), SizeIs(4));
+  EXPECT_THAT(ranks->links[0]->evals(), SizeIs(2));
+}
+
+TEST_F(TokenizedDataTest, HostsWithOtherFiles_AreRefused) {
   WriteDocuments("data.jsonl", 100);
   WriteDocuments("other.jsonl", 101);
   StartOrder order = JsonlOrder("run", {"ddp", 2}, 2);
@@ -215,7 +271,7 @@ TEST_F(TokenisedDataTest, HostsWithOtherFiles_AreRefused) {
 }
 
 // A document longer than a sample whose targets are behind the cut would otherwise give steps without a divisor.
-TEST_F(TokenisedDataTest, DataWithoutATarget_IsRefused) {
+TEST_F(TokenizedDataTest, DataWithoutATarget_IsRefused) {
   std::ofstream file(folder_ / "data.jsonl");
   for (int i = 0; i < 20; ++i) {
     file << "{\"prompt\": \"" << std::string(100, 'p') << "\", \"response\": \"yes\"}\n";

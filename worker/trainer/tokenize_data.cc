@@ -1,4 +1,4 @@
-// TokeniseData of rank_data.h.
+// TokenizeData of rank_data.h.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -27,9 +27,9 @@ constexpr absl::Duration kProgressInterval = absl::Seconds(5);
 // Before the sentence of a problem, so that the problems of all ranks can be sorted.
 constexpr size_t kOrderBytes = 32;
 
-class Tokenising {
+class Tokenizing {
  public:
-  Tokenising(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log)
+  Tokenizing(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log)
       : order_(order),
         world_(world),
         data_(data),
@@ -57,7 +57,7 @@ class Tokenising {
   absl::StatusOr<double> Sum(double own) {
     at::Tensor sum = at::zeros({1}, at::kDouble);
     *sum.mutable_data_ptr<double>() = own;
-    RETURN_IF_ERROR(world_.AllReduceSum(sum)->Wait()) << "while tokenising the data";
+    RETURN_IF_ERROR(world_.AllReduceSum(sum)->Wait()) << "while tokenizing the data";
     return *sum.const_data_ptr<double>();
   }
 
@@ -68,7 +68,7 @@ class Tokenising {
     const std::string sentence = own.ok() ? "" : RankSentence(order_, own.message());
     ASSIGN_OR_RETURN(const std::vector<std::string> sentences, ShareSentences(sentence, world_));
     if (!own.ok()) return own;
-    return absl::AbortedError(absl::StrCat("another rank cannot tokenise the data: ", JoinFirst(sentences, 3, "; ")));
+    return absl::AbortedError(absl::StrCat("another rank cannot tokenize the data: ", JoinFirst(sentences, 3, "; ")));
   }
 
   // Returns the hash of the files and of all rules, which is the same on all ranks.
@@ -100,9 +100,9 @@ class Tokenising {
         others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "), "; give all hosts the same files"));
   }
 
-  TokenisedPiece Tokenise(const DataPiece& piece) const {
-    return plan_.is_text ? TokeniseText(*data_.corpus, piece, plan_.rules, *plan_.encoder)
-                         : TokeniseLines(*data_.corpus, piece, plan_.rules, plan_.encoder.get());
+  TokenizedPiece Tokenize(const DataPiece& piece) const {
+    return plan_.is_text ? TokenizeText(*data_.corpus, piece, plan_.rules, *plan_.encoder)
+                         : TokenizeLines(*data_.corpus, piece, plan_.rules, plan_.encoder.get());
   }
 
   // Deals the pieces to the ranks in order. All of them are read even if lines cannot be used, so that all problems are
@@ -116,7 +116,7 @@ class Tokenising {
     for (size_t first = 0; first < plan_.pieces.size(); first += ranks) {
       const size_t own = first + static_cast<size_t>(order_.rank);
       if (own < plan_.pieces.size() && !folder.HasChunk(own)) {
-        TokenisedPiece piece = Tokenise(plan_.pieces[own]);
+        TokenizedPiece piece = Tokenize(plan_.pieces[own]);
         num_problems_ += piece.num_problems;
         for (DataProblem& problem : piece.problems) {
           if (problems_.size() < kProblemsKept) problems_.push_back(std::move(problem));
@@ -218,10 +218,10 @@ class Tokenising {
 
 }  // namespace
 
-absl::Status TokeniseData(const StartOrder& order, Link& link, Communicator& world, RankData& data, std::ostream& log) {
+absl::Status TokenizeData(const StartOrder& order, Link& link, Communicator& world, RankData& data, std::ostream& log) {
   if (data.plan == nullptr) return absl::OkStatus();
   link.ReportProgress(Phase::kTokenize, 0);
-  RETURN_IF_ERROR(Tokenising(order, world, data, log).Run());
+  RETURN_IF_ERROR(Tokenizing(order, world, data, log).Run());
   link.ReportProgress(Phase::kJoining, 0);
   return absl::OkStatus();
 }

@@ -1,0 +1,58 @@
+"""Data that people have, as a user gives it: JSONL with tokens, text, or prompts and responses."""
+
+import json
+
+import harness
+
+STEPS = 6
+
+
+def write_lines(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def run(cluster, **keys):
+    keys = {"train__steps": STEPS, "train__evaluate": {"every_steps": 3}, "parallel": {"data": "fsdp"}, **keys}
+    done = cluster.run_trainctl("run", cluster.write_job(**keys), "--json", timeout=120)
+    lines = harness.events(done.stdout)
+    assert (lines[-1]["event"], lines[-1]["state"]) == ("done", "SUCCEEDED")
+    return harness.steps_of(lines), done.stdout + done.stderr
+
+
+def test_prompts_train_with_the_same_losses_on_any_number_of_ranks_and_from_a_reused_cache(one_host):
+    records = [{"prompt": f"{i} plus {i % 7} is ", "response": f"{i + i % 7}"} for i in range(400)]
+    data = {"jsonl": [str(write_lines(one_host.folder / "data.jsonl", records))], "validation": 0.1}
+
+    alone, _ = run(one_host, train__data=data, resources__ranks=1, parallel={"data": "ddp"},
+                   checkpoint={"dir": str(one_host.folder / "runs" / "alone")})
+    caches = list((one_host.folder / "runs" / ".trainyard-tokens").glob("*/index.json"))
+    made = caches[0].stat().st_mtime_ns
+    two, _ = run(one_host, train__data=data, checkpoint={"dir": str(one_host.folder / "runs" / "two")})
+
+    assert len(caches) == 1 and caches[0].stat().st_mtime_ns == made, "the second job did not reuse the tokens"
+    assert sorted(two) == list(range(1, STEPS + 1))
+    for step, loss in alone.items():
+        assert abs(two[step] - loss) < 1e-5 * loss, f"step {step}"
+
+
+def test_lines_that_cannot_be_used_are_listed_before_training(one_host):
+    path = one_host.folder / "data.jsonl"
+    good = json.dumps({"input_ids": list(range(20)), "labels": [-100] * 10 + list(range(10, 20))}) + "\n"
+    path.write_text(good * 3 + "{broken\n" + good + json.dumps({"input_ids": [1, 2]}) + "\n" + good * 50)
+
+    job = one_host.write_job(train__data={"jsonl": [str(path)], "validation": 0})
+    done = one_host.run_trainctl("run", job, timeout=120, expect=None)
+
+    output = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert f"{path}: line 4: is not JSON" in output, output
+    assert f"{path}: line 6: has no field 'labels'" in output, output
+
+
+def test_a_job_with_text_and_jsonl_or_with_neither_is_refused(cluster):
+    both = cluster.write_job("both.yaml", train__data={"text": [str(cluster.text)], "jsonl": [str(cluster.text)]})
+    none = cluster.write_job("none.yaml", train__data={"validation": 0.1})
+
+    assert "together with text" in cluster.run_trainctl("validate", both, expect=2).stderr
+    assert "has neither text nor jsonl" in cluster.run_trainctl("validate", none, expect=2).stderr
