@@ -52,7 +52,7 @@ ModelDescription DescribeLlama(const ModelSizes& sizes) {
   }
   ModelDescription model = builder.TakeModel();
   model.export_order = LlamaExportOrder(model);
-  // Files of old versions of transformers contain the rotary frequencies besides the weights.
+  // Files of old versions of transformers contain the rotary frequencies in addition to the weights.
   model.hugging_face = {.prefix = "model.",
                         .embedding = "embed_tokens.weight",
                         .head = "lm_head.weight",
