@@ -106,8 +106,9 @@ class PendingGet final : public grpc::ServerUnaryReactor {
     std::shared_ptr<Shared> shared = shared_;
     ValueCache::WaitId wait = cache_.Get(group, name, deadline, [this, shared](absl::StatusOr<std::string> value) {
       if (shared->finished.exchange(true)) return;
+      const absl::Status status = value.status();
       if (value.ok()) response_->set_value(*std::move(value));
-      Finish(ToGrpcStatus(value.status()));
+      Finish(ToGrpcStatus(status));
     });
     shared->wait = wait.value();
   }

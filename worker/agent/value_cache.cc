@@ -41,8 +41,12 @@ ValueCache::EndedWaits ValueCache::RemoveWaits(const Answer& answer) {
   EndedWaits ended;
   for (auto at = waits_.begin(); at != waits_.end();) {
     std::optional<absl::StatusOr<std::string>> result = answer(at->second);
-    if (result.has_value()) ended.emplace_back(std::move(at->second.done), *std::move(result));
-    at = result.has_value() ? waits_.erase(at) : std::next(at);
+    if (!result.has_value()) {
+      ++at;
+      continue;
+    }
+    ended.emplace_back(std::move(at->second.done), *std::move(result));
+    at = waits_.erase(at);
   }
   return ended;
 }

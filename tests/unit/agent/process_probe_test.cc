@@ -37,8 +37,13 @@ class Child {
   explicit Child(bool spins) : pid_(fork()) {
     if (pid_ != 0) return;
     volatile uint64_t count = 0;
-    while (spins) count = count + 1;
-    while (true) pause();
+    while (true) {
+      if (spins) {
+        count = count + 1;
+      } else {
+        pause();
+      }
+    }
   }
   ~Child() {
     kill(pid_, SIGKILL);
