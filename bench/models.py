@@ -5,7 +5,6 @@ The library trains a tokenizer with the settings of GPT-2 and one with those of 
 encode the same 10 MB of text and code, in alternating order, and must give the same number of tokens.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -83,18 +82,7 @@ def make_row(name):
 
 
 def main():
-    rows = [make_row("gpt2"), make_row("llama3")]
-    parser = argparse.ArgumentParser(prog="./dev bench models", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
-    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="rounds of alternating pairs (default 5)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
-    args = parser.parse_args()
-    unknown = sorted(set(args.row) - {row.name for row in rows})
-    if unknown or args.pairs < 1:
-        parser.error(f"unknown row: {', '.join(unknown)}" if unknown else "--pairs must be 1 or more")
-    rows = [row for row in rows if not args.row or row.name in args.row]
+    args, rows = run.parse_arguments("./dev bench models", __doc__, [make_row("gpt2"), make_row("llama3")])
     facts = run.machine()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         try:
@@ -108,12 +96,7 @@ def main():
             run.measure(rows, measures, args.pairs, lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
         except sides.MeasurementFailed as failure:
             sys.exit(f"bench: {failure}")
-    summaries = [row.summary() for row in rows]
-    document = json.dumps({"machine": facts, "pairs": args.pairs, "rows": summaries}, indent=1)
-    text = run.table(facts, summaries, args.pairs)
-    print(document if args.json else text)
-    if args.save:
-        run.save(args.save, document, text)
+    run.report(args, facts, rows)
 
 
 if __name__ == "__main__":

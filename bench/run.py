@@ -145,9 +145,9 @@ def save(name, document, text):
     (folder / f"{name}.md").write_text(text)
 
 
-def main():
-    rows = make_rows()
-    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__,
+def parse_arguments(prog, description, rows):
+    """Returns the arguments of a bench whose rows have pairs, and the rows that are to be measured."""
+    parser = argparse.ArgumentParser(prog=prog, description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="rounds of alternating pairs (default 5)")
@@ -157,7 +157,20 @@ def main():
     unknown = sorted(set(args.row) - {row.name for row in rows})
     if unknown or args.pairs < 1:
         parser.error(f"unknown row: {', '.join(unknown)}" if unknown else "--pairs must be 1 or more")
-    rows = [row for row in rows if not args.row or row.name in args.row]
+    return args, [row for row in rows if not args.row or row.name in args.row]
+
+
+def report(args, environment, rows):
+    summaries = [row.summary() for row in rows]
+    document = json.dumps({"machine": environment, "pairs": args.pairs, "rows": summaries}, indent=1)
+    text = table(environment, summaries, args.pairs)
+    print(document if args.json else text)
+    if args.save:
+        save(args.save, document, text)
+
+
+def main():
+    args, rows = parse_arguments("./dev bench", __doc__, make_rows())
 
     environment = machine()
     if environment["load_before"] > 0.5:
@@ -169,12 +182,7 @@ def main():
                     lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
         except sides.MeasurementFailed as failure:
             sys.exit(f"bench: {failure}")
-    summaries = [row.summary() for row in rows]
-    document = json.dumps({"machine": environment, "pairs": args.pairs, "rows": summaries}, indent=1)
-    text = table(environment, summaries, args.pairs)
-    print(document if args.json else text)
-    if args.save:
-        save(args.save, document, text)
+    report(args, environment, rows)
 
 
 if __name__ == "__main__":
