@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/hash.h"
+#include "common/json_nesting.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
 
@@ -18,26 +19,6 @@ constexpr char kAdvice[] =
     "encode the text with the Python library and give its ids as JSON lines, {\"input_ids\": [...]}";
 constexpr int kMaxNesting = 64;
 constexpr size_t kMaxProblems = 20;
-
-// Whether arrays and objects are nested so deeply that a parsed document would need far more memory than the text.
-bool NestsTooDeeply(absl::string_view json) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t at = 0; at < json.size(); ++at) {
-    const char c = json[at];
-    if (in_string) {
-      if (c == '\\') ++at;
-      in_string = c != '"';
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxNesting) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
-}
 
 void ReadVocabulary(const JsonPart& model, BpeParts& parts) {
   const JsonPart vocabulary = model.At("vocab");
@@ -226,7 +207,7 @@ absl::Status Refusal(absl::string_view name, std::vector<std::string> problems) 
 absl::StatusOr<std::unique_ptr<BpeTokenizer>> ReadBpeTokenizer(absl::string_view file, absl::string_view name,
                                                                const BpeSurroundings& around) {
   std::vector<std::string> problems;
-  if (NestsTooDeeply(file)) return Refusal(name, {"lists and objects are nested too deeply"});
+  if (JsonNestsDeeperThan(file, kMaxNesting)) return Refusal(name, {"lists and objects are nested too deeply"});
   const auto parsed = nlohmann::json::parse(file.begin(), file.end(), nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return Refusal(name, {"the file is not a JSON object"});
   const JsonPart json(parsed, "", problems);

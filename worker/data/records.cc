@@ -8,8 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/escape.h"
+#include "common/json_nesting.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
+#include "tokenizers/utf8.h"
 
 namespace trainyard {
 namespace {
@@ -25,29 +27,12 @@ absl::Status Reason(absl::string_view reason) { return absl::InvalidArgumentErro
 
 std::string Shown(absl::string_view name) { return EscapeText(name.substr(0, kKeyBytes)); }
 
-// Whether brackets outside of strings are nested more deeply than kDepthMax, which costs the parser much memory.
-bool IsTooDeep(absl::string_view line) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-      continue;
-    }
-    in_string = c == '"';
-    if ((c == '[' || c == '{') && ++depth > kDepthMax) return true;
-    if (c == ']' || c == '}') --depth;
-  }
-  return false;
-}
-
 absl::StatusOr<Json> ParseRecord(absl::string_view line) {
   if (line.size() > kJsonLineBytesMax) {
     return Reason(absl::StrCat("has ", line.size(), " bytes; at most ", kJsonLineBytesMax, " are accepted in a line"));
   }
-  if (IsTooDeep(line)) return Reason(absl::StrCat("is not usable JSON: nested more than ", kDepthMax, " deep"));
+  if (JsonNestsDeeperThan(line, kDepthMax))
+    return Reason(absl::StrCat("is not usable JSON: nested more than ", kDepthMax, " deep"));
   try {
     Json json = Json::parse(line.begin(), line.end());
     if (json.is_object()) return json;
@@ -207,25 +192,8 @@ absl::Status AddRecord(absl::string_view line, const RecordRules& rules, const T
 }
 
 size_t FindInvalidUtf8(absl::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
-  for (size_t i = 0; i < text.size();) {
-    const int first = byte(i);
-    if (first < 0x80) {
-      ++i;
-      continue;
-    }
-    const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    if (first < 0xc2 || first > 0xf4) return i;
-    // The second byte excludes overlong forms, surrogates and values beyond U+10FFFF.
-    const int low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-    const int high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-    if (byte(i + 1) < low || byte(i + 1) > high) return i;
-    for (size_t k = 2; k < length; ++k) {
-      if (byte(i + k) < 0x80 || byte(i + k) > 0xbf) return i;
-    }
-    i += length;
-  }
-  return absl::string_view::npos;
+  const size_t valid = utf8::ValidPrefix(text);
+  return valid == text.size() ? absl::string_view::npos : valid;
 }
 
 }  // namespace trainyard

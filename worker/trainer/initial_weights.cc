@@ -1,12 +1,10 @@
 #include "worker/trainer/initial_weights.h"
 
-#include <ATen/ops/empty.h>
 #include <sys/stat.h>
 
 #include <map>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/hugging_face_folder.h"
@@ -14,11 +12,10 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "models/model_description.h"
+#include "worker/saving/sentences.h"
 
 namespace trainyard {
 namespace {
-
-constexpr size_t kHashDigits = 32;
 
 // The context may be shorter than the model's, where no parameter depends on it; dropout is not of the model.
 absl::Status CheckSameModel(const std::string& folder, const ModelSizes& sizes) {
@@ -34,20 +31,11 @@ absl::Status CheckSameModel(const std::string& folder, const ModelSizes& sizes) 
 }
 
 absl::Status CheckSameFiles(const StartOrder& order, const std::string& identity, Communicator& world) {
-  at::Tensor own = at::empty({2}, at::kLong), all = at::empty({order.world_size, 2}, at::kLong);
-  for (size_t half = 0; half < 2; ++half) {
-    uint64_t bits = 0;
-    if (!absl::SimpleHexAtoi(identity.substr(half * kHashDigits / 2, kHashDigits / 2), &bits)) {
-      return absl::InternalError(absl::StrCat("'", identity, "' is not a hash"));
-    }
-    own.mutable_data_ptr<int64_t>()[half] = static_cast<int64_t>(bits);
-  }
-  RETURN_IF_ERROR(world.AllGather(all, own)->Wait()) << "while comparing the initial weights";
-  std::map<std::pair<int64_t, int64_t>, std::vector<int>> ranks;
-  for (int rank = 0; rank < order.world_size; ++rank) {
-    const int64_t* hash = all.const_data_ptr<int64_t>() + 2 * rank;
-    ranks[{hash[0], hash[1]}].push_back(rank);
-  }
+  // No identity is empty, so there is one for each rank.
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(identity, world),
+                   << "while comparing the initial weights");
+  std::map<std::string, std::vector<size_t>> ranks;
+  for (size_t rank = 0; rank < all.size(); ++rank) ranks[all[rank]].push_back(rank);
   if (ranks.size() == 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the ranks do not see the same weights in ", order.config.init_from, ": ",

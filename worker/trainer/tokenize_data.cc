@@ -1,11 +1,8 @@
 // TokenizeData of rank_data.h.
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstdlib>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -83,16 +80,11 @@ class Tokenizing {
     }
     RETURN_IF_ERROR(world_.MonitoredBarrier(kReadingLimit)) << "while the ranks read their data";
     RETURN_IF_ERROR(ShareFailure(made));
-    at::Tensor own = at::empty({2}, at::kLong), all = at::empty({order_.world_size, 2}, at::kLong);
-    for (size_t half = 0; half < 2; ++half) {
-      own.mutable_data_ptr<int64_t>()[half] =
-          static_cast<int64_t>(std::strtoull(key.substr(16 * half, 16).c_str(), nullptr, 16));
-    }
-    RETURN_IF_ERROR(world_.AllGather(all, own)->Wait()) << "while comparing the data";
-    std::vector<int> others;
-    for (int r = 0; r < order_.world_size; ++r) {
-      const int64_t* hash = all.const_data_ptr<int64_t>() + 2 * r;
-      if (!std::equal(hash, hash + 2, all.const_data_ptr<int64_t>())) others.push_back(r);
+    // No key is empty, so there is one for each rank.
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(key, world_), << "while comparing the data");
+    std::vector<size_t> others;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank] != all[0]) others.push_back(rank);
     }
     if (others.empty()) return key;
     return absl::InvalidArgumentError(absl::StrCat(
