@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "models/lora.h"
 
 namespace trainyard {
 
@@ -54,6 +55,8 @@ struct ModelSizes {
   int64_t window =
       0;  // Mistral and Qwen2 attend to so many tokens at most, so sequences must not be longer; 0: no limit
   Rope rope = {};
+
+  LoraSettings lora = {};
 
   bool operator==(const ModelSizes&) const = default;
 };

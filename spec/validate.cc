@@ -137,6 +137,22 @@ class Validator {
     }
   }
 
+  // Refuses keys that no part of the engine supports.
+  void CheckUnsupported() {
+    const auto refuse = [this](bool is_given, absl::string_view key) {
+      if (is_given) Error(key, "is not implemented in this version; remove it");
+    };
+    refuse(train_.lora().rank() > 0 || train_.lora().has_path(), "train.lora");
+    const v1::Data& data = train_.data();
+    refuse(data.separate_documents(), "train.data.separate_documents");
+    refuse(data.held_out_size() > 0, "train.data.held_out");
+    refuse(data.tokens_size() > 0, "train.data.tokens");
+    refuse(data.weights_size() > 0, "train.data.weights");
+    refuse(train_.evaluate().patience() > 0, "train.evaluate.patience");
+    refuse(train_.evaluate().min_delta() > 0, "train.evaluate.min_delta");
+    refuse(spec_.checkpoint().keep_best(), "checkpoint.keep_best");
+  }
+
   void CheckIntervals() {
     const uint64_t steps = train_.steps();
     if (steps == 0) return;
@@ -275,6 +291,7 @@ void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* 
     validator.CheckBatchAndParallel();
     validator.CheckData();
     validator.CheckOptimizer();
+    validator.CheckUnsupported();
     validator.CheckIntervals();
   } else if (spec.has_probe()) {
     validator.CheckProbe();

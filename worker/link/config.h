@@ -39,11 +39,17 @@ struct TrainConfig {
   std::string init_from;     // train.model.init_from; empty: initial weights are drawn from the seed
   std::string model_path;    // train.model.path; empty: the job gives the sizes itself
   std::string model_config;  // the text of config.json that gave the sizes; empty: none
+  std::string lora_path;     // train.lora.path; empty: the initial adapters are drawn from the seed
+  std::string lora_config;   // the text of adapter_config.json in it
 
   struct Data {
-    // Files, folders and globs; one of the two lists is empty.
+    // Files, folders and globs; one of the three lists is not empty.
     std::vector<std::string> text;
     std::vector<std::string> jsonl = {};
+    std::vector<std::string> tokens = {};
+    std::vector<double> weights = {};        // of the entries of that list; empty: all are one source
+    std::vector<std::string> held_out = {};  // for evaluation, in the form of the training data
+    bool separate_documents = false;         // no attention across documents
     // The names of the fields of a line of JSONL; all empty: decided by the first line.
     struct Fields {
       std::string text = {}, prompt = {}, response = {}, input_ids = {}, labels = {};
@@ -71,15 +77,22 @@ struct TrainConfig {
     double clip_value = 0;
   } optimizer;
 
-  enum class LrScheduleKind { kCosine, kLinear, kConstant };
+  enum class LrScheduleKind { kCosine, kLinear, kConstant, kInverseSqrt, kWsd };
+  enum class DecayShape { kCosine, kLinear, kSqrt };
   struct LrSchedule {
     LrScheduleKind kind = LrScheduleKind::kCosine;
+    bool zero_based = false;  // the first step is number 0 in the formula
     uint64_t warmup_steps = 0;
     double min_ratio = 0.1;
+    uint64_t decay_steps = 0;                // of kWsd
+    DecayShape decay = DecayShape::kCosine;  // of kWsd
+    uint64_t timescale = 0;                  // of kInverseSqrt
   } lr_schedule;
 
   uint64_t evaluate_every = 0;  // steps; 0: never
   int64_t evaluate_batches = 8;
+  uint64_t evaluate_patience = 0;  // evaluations without a lower loss; 0: no limit
+  double evaluate_min_delta = 0;
 
   // Meanings in worker/parallel/data_parallel_options.h; spec_config has checked that sizes and ranks fit.
   struct Parallel {
@@ -128,6 +141,7 @@ struct TrainConfig {
   uint64_t checkpoint_every = 0;  // steps; 0: only the last
   uint64_t checkpoint_keep = 3;   // 0: all
   uint64_t checkpoint_keep_every = 0;
+  bool checkpoint_keep_best = false;  // save after each lowest evaluation loss, and keep that checkpoint
   bool allow_data_change = false;
   bool checkpoint_full = false;  // weights are stored whole, in one file
   bool checkpoint_full_optimizer = false;

@@ -63,6 +63,34 @@ absl::Status ReadModel(const v1::Model& model, TrainConfig& out) {
   return absl::OkStatus();
 }
 
+TrainConfig::LrScheduleKind ScheduleKindOf(v1::ScheduleKind kind) {
+  switch (kind) {
+    case v1::SCHEDULE_KIND_LINEAR:
+      return TrainConfig::LrScheduleKind::kLinear;
+    case v1::SCHEDULE_KIND_CONSTANT:
+      return TrainConfig::LrScheduleKind::kConstant;
+    case v1::SCHEDULE_KIND_INVERSE_SQRT:
+      return TrainConfig::LrScheduleKind::kInverseSqrt;
+    case v1::SCHEDULE_KIND_WSD:
+      return TrainConfig::LrScheduleKind::kWsd;
+    default:
+      return TrainConfig::LrScheduleKind::kCosine;
+  }
+}
+
+void ReadSchedule(const v1::Train& train, TrainConfig& out) {
+  const v1::Schedule& schedule = train.schedule();
+  TrainConfig::LrSchedule& lr = out.lr_schedule;
+  lr.kind = ScheduleKindOf(schedule.kind());
+  lr.zero_based = schedule.formula() == v1::SCHEDULE_FORMULA_TRANSFORMERS;
+  lr.warmup_steps = schedule.warmup_steps();
+  if (schedule.has_min_ratio()) lr.min_ratio = schedule.min_ratio();
+  lr.decay_steps = schedule.decay_steps();
+  if (schedule.decay() == v1::DECAY_SHAPE_LINEAR) lr.decay = TrainConfig::DecayShape::kLinear;
+  if (schedule.decay() == v1::DECAY_SHAPE_SQRT) lr.decay = TrainConfig::DecayShape::kSqrt;
+  lr.timescale = schedule.timescale();
+}
+
 absl::Status ReadOptimizer(const v1::Train& train, TrainConfig& out) {
   const v1::Optimizer& optimizer = train.optimizer();
   if (optimizer.has_lr()) out.optimizer.lr = optimizer.lr();
@@ -78,20 +106,7 @@ absl::Status ReadOptimizer(const v1::Train& train, TrainConfig& out) {
   if (optimizer.has_clip_norm()) out.optimizer.clip_norm = optimizer.clip_norm();
   out.optimizer.clip_value = optimizer.clip_value();
 
-  const v1::Schedule& schedule = train.schedule();
-  switch (schedule.kind()) {
-    case v1::SCHEDULE_KIND_LINEAR:
-      out.lr_schedule.kind = TrainConfig::LrScheduleKind::kLinear;
-      break;
-    case v1::SCHEDULE_KIND_CONSTANT:
-      out.lr_schedule.kind = TrainConfig::LrScheduleKind::kConstant;
-      break;
-    default:
-      out.lr_schedule.kind = TrainConfig::LrScheduleKind::kCosine;
-      break;
-  }
-  out.lr_schedule.warmup_steps = schedule.warmup_steps();
-  if (schedule.has_min_ratio()) out.lr_schedule.min_ratio = schedule.min_ratio();
+  ReadSchedule(train, out);
   return absl::OkStatus();
 }
 
@@ -134,7 +149,9 @@ void ReadPrecision(const v1::Train& train, TrainConfig& out) {
 absl::Status ReadData(const v1::Data& data, TrainConfig& out) {
   out.data.text.assign(data.text().begin(), data.text().end());
   out.data.jsonl.assign(data.jsonl().begin(), data.jsonl().end());
-  if (out.data.text.empty() && out.data.jsonl.empty()) return Missing("train.data.text, and no train.data.jsonl");
+  if (data.text().empty() && data.jsonl().empty() && data.tokens().empty()) {
+    return Missing("train.data.text, train.data.jsonl or train.data.tokens");
+  }
   const v1::DataFields& fields = data.fields();
   out.data.fields = {.text = fields.text(),
                      .prompt = fields.prompt(),
@@ -143,6 +160,10 @@ absl::Status ReadData(const v1::Data& data, TrainConfig& out) {
                      .labels = fields.labels()};
   out.data.loss_on_prompts = data.loss() == v1::DATA_LOSS_ALL;
   out.data.tokenizer_path = data.tokenizer_path();
+  out.data.tokens.assign(data.tokens().begin(), data.tokens().end());
+  out.data.weights.assign(data.weights().begin(), data.weights().end());
+  out.data.held_out.assign(data.held_out().begin(), data.held_out().end());
+  out.data.separate_documents = data.separate_documents();
   out.data.joins_uneven = data.uneven() == v1::UNEVEN_DATA_JOIN;
   if (data.has_validation()) out.data.validation = data.validation();
   return absl::OkStatus();
@@ -163,6 +184,10 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   ReadPrecision(train, out);
   out.evaluate_every = train.evaluate().every_steps();
   if (train.evaluate().has_batches()) out.evaluate_batches = train.evaluate().batches();
+  out.evaluate_patience = train.evaluate().patience();
+  out.evaluate_min_delta = train.evaluate().min_delta();
+  out.lora_path = train.lora().path();
+  out.lora_config = train.lora().config();
   return ReadOptimizer(train, out);
 }
 
@@ -265,6 +290,7 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   config.checkpoint_every = spec.checkpoint().every_steps();
   if (spec.checkpoint().has_keep()) config.checkpoint_keep = spec.checkpoint().keep();
   config.checkpoint_keep_every = spec.checkpoint().keep_every();
+  config.checkpoint_keep_best = spec.checkpoint().keep_best();
   config.allow_data_change = spec.checkpoint().allow_data_change();
   config.checkpoint_full = spec.checkpoint().format() == v1::CHECKPOINT_FORMAT_FULL;
   config.checkpoint_full_optimizer = spec.checkpoint().full_optimizer();

@@ -5,22 +5,58 @@
 #include <numbers>
 
 namespace trainyard {
+namespace {
+
+// From 1 at the start of a decay, `progress` 0, to 0 at its end, `progress` 1.
+double DecayHeight(LrSchedule::Decay shape, double progress) {
+  switch (shape) {
+    case LrSchedule::Decay::kCosine:
+      return 0.5 * (1 + std::cos(std::numbers::pi * progress));
+    case LrSchedule::Decay::kSqrt:
+      return 1 - std::sqrt(progress);
+    case LrSchedule::Decay::kLinear:
+      break;
+  }
+  return 1 - progress;
+}
+
+// How much of the steps from `first` to `last` is over at `step`, from 0 to 1. It stays 0 if there are no such steps.
+double Progress(uint64_t step, uint64_t first, uint64_t last) {
+  if (step <= first || last <= first) return 0;
+  return std::min(static_cast<double>(step - first) / static_cast<double>(last - first), 1.0);
+}
+
+// The height between min_ratio, at 0, and 1.
+double AboveMinimum(const LrSchedule& schedule, double height) {
+  return schedule.min_ratio + (1 - schedule.min_ratio) * height;
+}
+
+}  // namespace
 
 double LearningRateAt(const LrSchedule& schedule, uint64_t step) {
-  if (step < schedule.warmup_steps) {
-    return schedule.peak * static_cast<double>(step) / static_cast<double>(schedule.warmup_steps);
+  const uint64_t number = schedule.zero_based ? step - std::min<uint64_t>(step, 1) : step;
+  const uint64_t warmup = schedule.warmup_steps, total = schedule.total_steps;
+  if (number < warmup) return schedule.peak * static_cast<double>(number) / static_cast<double>(warmup);
+  const uint64_t first = schedule.zero_based ? warmup : std::max<uint64_t>(warmup, 1);
+  switch (schedule.kind) {
+    case LrSchedule::Kind::kConstant:
+      return schedule.peak;
+    case LrSchedule::Kind::kInverseSqrt: {
+      const double timescale = static_cast<double>(schedule.timescale);
+      return schedule.peak * std::sqrt(timescale / (static_cast<double>(number - warmup) + timescale));
+    }
+    case LrSchedule::Kind::kWsd: {
+      const uint64_t stable_end = std::max(first, total - std::min(schedule.decay_steps, total));
+      return schedule.peak * AboveMinimum(schedule, DecayHeight(schedule.decay, Progress(number, stable_end, total)));
+    }
+    case LrSchedule::Kind::kCosine:
+      return schedule.peak *
+             AboveMinimum(schedule, DecayHeight(LrSchedule::Decay::kCosine, Progress(number, first, total)));
+    case LrSchedule::Kind::kLinear:
+      break;
   }
-  if (schedule.kind == LrSchedule::Kind::kConstant) return schedule.peak;
-
-  // 0 at the peak, 1 at the last step. If the warm-up is as long as the job, the rate never falls.
-  uint64_t first = std::max<uint64_t>(schedule.warmup_steps, 1);
-  if (schedule.total_steps <= first) return schedule.peak;
-  double progress =
-      static_cast<double>(step - std::min(step, first)) / static_cast<double>(schedule.total_steps - first);
-  progress = std::min(progress, 1.0);
-  double height =
-      schedule.kind == LrSchedule::Kind::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * progress)) : 1 - progress;
-  return schedule.peak * (schedule.min_ratio + (1 - schedule.min_ratio) * height);
+  return schedule.peak *
+         AboveMinimum(schedule, DecayHeight(LrSchedule::Decay::kLinear, Progress(number, first, total)));
 }
 
 }  // namespace trainyard

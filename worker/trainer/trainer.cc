@@ -24,16 +24,38 @@ double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+LrSchedule::Kind KindFrom(TrainConfig::LrScheduleKind kind) {
+  switch (kind) {
+    case TrainConfig::LrScheduleKind::kLinear:
+      return LrSchedule::Kind::kLinear;
+    case TrainConfig::LrScheduleKind::kConstant:
+      return LrSchedule::Kind::kConstant;
+    case TrainConfig::LrScheduleKind::kInverseSqrt:
+      return LrSchedule::Kind::kInverseSqrt;
+    case TrainConfig::LrScheduleKind::kWsd:
+      return LrSchedule::Kind::kWsd;
+    case TrainConfig::LrScheduleKind::kCosine:
+      break;
+  }
+  return LrSchedule::Kind::kCosine;
+}
+
+LrSchedule::Decay DecayFrom(TrainConfig::DecayShape shape) {
+  if (shape == TrainConfig::DecayShape::kLinear) return LrSchedule::Decay::kLinear;
+  return shape == TrainConfig::DecayShape::kSqrt ? LrSchedule::Decay::kSqrt : LrSchedule::Decay::kCosine;
+}
+
 LrSchedule LrScheduleFrom(const TrainConfig& config) {
-  LrSchedule::Kind kind = config.lr_schedule.kind == TrainConfig::LrScheduleKind::kLinear ? LrSchedule::Kind::kLinear
-                          : config.lr_schedule.kind == TrainConfig::LrScheduleKind::kConstant
-                              ? LrSchedule::Kind::kConstant
-                              : LrSchedule::Kind::kCosine;
-  return {.kind = kind,
+  const TrainConfig::LrSchedule& schedule = config.lr_schedule;
+  return {.kind = KindFrom(schedule.kind),
           .peak = config.optimizer.lr,
-          .warmup_steps = config.lr_schedule.warmup_steps,
+          .warmup_steps = schedule.warmup_steps,
           .total_steps = config.steps,
-          .min_ratio = config.lr_schedule.min_ratio};
+          .min_ratio = schedule.min_ratio,
+          .zero_based = schedule.zero_based,
+          .decay_steps = schedule.decay_steps,
+          .decay = DecayFrom(schedule.decay),
+          .timescale = std::max<uint64_t>(schedule.timescale, 1)};
 }
 
 }  // namespace
