@@ -7,7 +7,7 @@ namespace trainyard {
 namespace {
 
 // In the order of the enum.
-constexpr const char* kNames[] = {"starting", "joining",  "tokenize", "ready",   "first_step",
+constexpr const char* kNames[] = {"starting", "joining",  "tokenize", "load",    "ready", "first_step",
                                   "train",    "evaluate", "save",     "leaving", "ended"};
 static_assert(std::size(kNames) == static_cast<size_t>(Phase::kEnded) + 1);
 

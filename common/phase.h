@@ -9,10 +9,23 @@
 
 namespace trainyard {
 
-// kTokenize: the ranks build or open the token cache. It precedes kReady, so no limit of time applies.
+// kTokenize, kLoad: the ranks build or open the token cache, then read the initial weights or a checkpoint. How long
+// that takes depends on the files, so no limit of time applies while all ranks report.
 // kLeaving: all steps are made, and the rank waits for the coordinator's answer about the last save. How long that
 // takes depends on the network, so no time is learned for it.
-enum class Phase { kStarting, kJoining, kTokenize, kReady, kFirstStep, kTrain, kEvaluate, kSave, kLeaving, kEnded };
+enum class Phase {
+  kStarting,
+  kJoining,
+  kTokenize,
+  kLoad,
+  kReady,
+  kFirstStep,
+  kTrain,
+  kEvaluate,
+  kSave,
+  kLeaving,
+  kEnded
+};
 
 // "first_step".
 const char* PhaseName(Phase phase);

@@ -71,7 +71,8 @@ bool HasReceivedGo(const Job& job, const HostName& name) {
   const std::vector<uint32_t>& ranks = job.ranks_on.at(name);
   return std::all_of(ranks.begin(), ranks.end(), [&](uint32_t index) {
     const ReportedPhase& phase = job.ranks[index].phase;
-    return phase != Phase::kStarting && phase != Phase::kJoining && phase != Phase::kTokenize && phase != Phase::kReady;
+    return phase != Phase::kStarting && phase != Phase::kJoining && phase != Phase::kTokenize &&
+           phase != Phase::kLoad && phase != Phase::kReady;
   });
 }
 

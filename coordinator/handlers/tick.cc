@@ -32,8 +32,7 @@
 namespace trainyard {
 namespace {
 
-// A group that has made no progress in forming for this time will not form. Loading a model takes seconds, from a cold
-// network file system tens of seconds.
+// A group that has made no progress in forming for this time will not form.
 constexpr absl::Duration kFormationLimit = absl::Seconds(120);
 // A daemon that attached without one of its trainers reports the exit from the rank folder immediately, if it can.
 constexpr absl::Duration kMissingLimit = absl::Seconds(1);
@@ -54,19 +53,20 @@ void EndMissingTrainers(Turn& turn, Job& job) {
   }
 }
 
-// How long this takes depends on the data. The ranks limit it themselves; here it is enough that all of them live.
-bool IsTokenizing(const Turn& turn, const Job& job) {
-  bool tokenizes = false;
+// Whether ranks tokenize data or load weights. How long this takes depends on the files. The ranks limit it themselves;
+// here it is enough that all of them live.
+bool IsReadingFiles(const Turn& turn, const Job& job) {
+  bool reads = false;
   for (const Rank& rank : job.ranks) {
-    if (rank.phase != Phase::kTokenize) continue;
+    if (rank.phase != Phase::kTokenize && rank.phase != Phase::kLoad) continue;
     if (turn.now - rank.last_report >= kFormationLimit) return false;
-    tokenizes = true;
+    reads = true;
   }
-  return tokenizes;
+  return reads;
 }
 
 void CheckFormation(Turn& turn, Job& job) {
-  if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit || IsTokenizing(turn, job)) return;
+  if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit || IsReadingFiles(turn, job)) return;
   // While one of its hosts cannot be reached, forming waits for the host; policy/host_loss decides how long.
   bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& host_ranks) {
     auto host = turn.state.hosts.find(host_ranks.first);

@@ -317,6 +317,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(Join(order, link, *rank));
   RETURN_IF_ERROR(TokenizeData(order, link, rank->world(), rank->inputs, log));
   RETURN_IF_ERROR(AgreeOnData(order, rank->world(), rank->inputs, log));
+  link.ReportProgress(Phase::kLoad, 0);
   const absl::Time agreement_began = clock.TimeNow();
   ASSIGN_OR_RETURN(std::optional<AnnouncedCheckpoint> announced, AgreeOnRestorePoint(order, point, rank->world()));
   choosing_time += clock.TimeNow() - agreement_began;
@@ -324,6 +325,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
     ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
     LogModel(order, mesh, rank->device, *rank->model, log);
   }
+  const absl::Time weights_began = clock.TimeNow();
   std::unique_ptr<ForeignWeights> weights;
   if (!announced.has_value() && IsModelFolder(order.config.init_from)) {
     ASSIGN_OR_RETURN(weights, OpenInitialWeights(order, rank->world()));
@@ -334,7 +336,11 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(MakeParallel(order, *rank));
   if (weights != nullptr) {
     RETURN_IF_ERROR(LoadInitialWeights(*weights, rank->strategy->state())) << "train.model.init_from";
-    if (order.rank == 0) log << "begins with the weights of " << order.config.init_from << std::endl;
+    if (order.rank == 0) {
+      log << absl::StrFormat("begins with the weights of %s, read in %.3f s", order.config.init_from,
+                             absl::ToDoubleSeconds(clock.TimeNow() - weights_began))
+          << std::endl;
+    }
   }
   RETURN_IF_ERROR(Restore(order, std::move(point), announced, choosing_time, link, *rank, log));
   RETURN_IF_ERROR(rank->world().MonitoredBarrier(kReadyLimit)) << "before the first step";

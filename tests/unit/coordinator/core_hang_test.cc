@@ -91,12 +91,12 @@ class CoreHangTest : public ::testing::Test {
   absl::Time stopped_at_;
 };
 
-TEST_F(CoreHangTest, Tokenizing_MayLast_WhileTheRanksReport) {
+TEST_F(CoreHangTest, TokenizingAndLoading_MayLast_WhileTheRanksReport) {
   host_.Attach();
   ASSERT_TRUE(harness_.Submit(MakeSpec(2), kHungJob).status.ok());
   host_.Apply();
-  phase_ = "tokenize";
   for (int i = 0; i < 20; ++i) {
+    phase_ = i < 10 ? "tokenize" : "load";
     RankReportsReceived received{host_.session, {}};
     for (uint32_t rank = 0; rank < 2; ++rank) *received.reports.add_reports() = Report(rank);
     harness_.Handle(std::move(received));
@@ -106,7 +106,7 @@ TEST_F(CoreHangTest, Tokenizing_MayLast_WhileTheRanksReport) {
 
   harness_.Advance(absl::Seconds(121));
 
-  EXPECT_EQ(harness_.Get(kHungJob).state(), v1::JOB_STATE_RECOVERING) << "ranks that report nothing do not tokenize";
+  EXPECT_EQ(harness_.Get(kHungJob).state(), v1::JOB_STATE_RECOVERING) << "ranks that report nothing do not load";
 }
 
 TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted) {
