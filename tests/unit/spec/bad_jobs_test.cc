@@ -37,10 +37,10 @@ const BadJob kValues[] = {
      "attention_bias, mlp_bias, rope, window, path, config"},
     {"key_of_another_section", "  steps: 10", "  steps: 10\n  lr: 1",
      "job.yaml:14:3: train: unknown key 'lr'; it belongs at train.optimizer.lr. Valid here: model, data, batch, "
-     "optimizer, schedule, precision, steps, evaluate, seed, loss_scale, freeze, nonfinite_limit"},
+     "optimizer, schedule, precision, steps, evaluate, seed, loss_scale, freeze, nonfinite_limit, lora"},
     {"unknown_key", "  steps: 10", "  steps: 10\n  colour: blue",
      "job.yaml:14:3: train: unknown key 'colour'. Valid here: model, data, batch, optimizer, schedule, precision, "
-     "steps, evaluate, seed, loss_scale, freeze, nonfinite_limit"},
+     "steps, evaluate, seed, loss_scale, freeze, nonfinite_limit, lora"},
     {"text_for_a_number", "steps: 10", "steps: many",
      "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found 'many'"},
     {"quoted_number", "steps: 10", "steps: '10'",
@@ -120,7 +120,8 @@ const BadJob kTogether[] = {
 // Names, lists and texts.
 const BadJob kNamesAndLists[] = {
     {"misspelt_schedule_kind", "  steps: 10", "  steps: 10\n  schedule: {kind: cosinus}",
-     "job.yaml:14:20: train.schedule.kind: expected one of cosine, linear, constant, found 'cosinus'; did you mean "
+     "job.yaml:14:20: train.schedule.kind: expected one of cosine, linear, constant, inverse_sqrt, wsd, found "
+     "'cosinus'; did you mean "
      "'cosine'?"},
     {"yes_for_a_boolean", "  ranks: 2", "  ranks: 2\nparallel: {overlap: yes}",
      "job.yaml:16:21: parallel.overlap: expected true or false, found 'yes'"},

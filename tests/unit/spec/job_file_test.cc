@@ -86,7 +86,7 @@ TEST(Overrides, ProblemsNameTheOverride) {
   EXPECT_EQ(
       read.Errors(),
       "--set train.stepz=3: train: unknown key 'stepz'; did you mean 'steps'? Valid here: model, data, batch, "
-      "optimizer, schedule, precision, steps, evaluate, seed, loss_scale, freeze, nonfinite_limit\n"
+      "optimizer, schedule, precision, steps, evaluate, seed, loss_scale, freeze, nonfinite_limit, lora\n"
       "--set train.steps=three: train.steps: expected a whole number from 1 to 1000000000000, found 'three'\n"
       "--set train.steps.x=1: train.steps: is a whole number from 1 to 1000000000000 and has no key 'x'\n"
       "--set nonsense: expected key=value, for example train.steps=100\n"
