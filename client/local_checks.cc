@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/text.h"
 #include "spec/data_rules.h"
+#include "spec/memory_plan.h"
 #include "spec/model_sizes.h"
-#include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
 #include "spec/validate.h"
 
@@ -141,21 +141,20 @@ void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Pr
 void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems) {
   if (machine_bytes == 0) return;
   const uint64_t ranks = spec.resources().has_ranks() ? spec.resources().ranks() : 1;
-  const uint64_t element = ResolvedPrecision(spec.train().precision()).master() == v1::PRECISION_FP64 ? 8 : 4;
-  const uint64_t parameters = CountParameters(spec.train().model());
-  // Sharded tensors exist once per replica, all others once per rank.
-  const v1::Parallel& parallel = spec.parallel();
-  const uint64_t copies = std::max(DataSizesOf(parallel, ranks).replicate, uint64_t{1});
-  const uint64_t tensors = (ShardsParameters(parallel.data()) ? copies : ranks) +
-                           (ShardsGradients(parallel.data()) ? copies : ranks) +
-                           2 * (ShardsOptimizerState(parallel.data()) ? copies : ranks);
-  const double bytes = static_cast<double>(element) * static_cast<double>(parameters) * static_cast<double>(tensors);
+  v1::JobSpec resolved = spec;
+  resolved.mutable_resources()->set_ranks(static_cast<uint32_t>(ranks));
+  *resolved.mutable_train()->mutable_precision() = ResolvedPrecision(spec.train().precision());
+  const MemoryPlan plan = PlanMemory(resolved);
+  // Without what exists only during a step: the job may have less of it than planned.
+  const double bytes =
+      static_cast<double>(ranks) * static_cast<double>(plan.parameters + plan.gradients + plan.optimizer + plan.host);
   if (bytes <= static_cast<double>(machine_bytes)) return;
-  problems->AddError(positions, "train.model",
-                     absl::StrCat("has ", parameters, " parameters; with gradients and optimizer state ", ranks,
-                                  ranks == 1 ? " rank needs " : " ranks need ",
-                                  BytesText(static_cast<uint64_t>(std::min(bytes, 1e18))), ", but this machine has ",
-                                  BytesText(machine_bytes)));
+  problems->AddError(
+      positions, "train.model",
+      absl::StrCat("has ", CountParameters(spec.train().model()), " parameters; with gradients and optimizer state ",
+                   ranks, ranks == 1 ? " rank needs " : " ranks need ",
+                   BytesText(static_cast<uint64_t>(std::min(bytes, 1e18))), ", but this machine has ",
+                   BytesText(machine_bytes)));
 }
 
 uint64_t MachineMemoryBytes() {

@@ -1,4 +1,5 @@
 // trainctl validate: reports all problems of a job without running it.
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +13,9 @@
 #include "common/files.h"
 #include "common/plural.h"
 #include "common/strict_yaml.h"
+#include "spec/memory_plan.h"
 #include "spec/prepare.h"
+#include "spec/validate.h"
 
 namespace trainyard::client {
 namespace {
@@ -20,8 +23,44 @@ namespace {
 struct ValidateOptions {
   JobOptions job;
   bool resolved = false;
+  bool memory = false;
   bool json = false;
 };
+
+struct MemoryLine {
+  const char* name;
+  uint64_t bytes;
+  const char* what;
+};
+
+std::vector<MemoryLine> LinesOf(const MemoryPlan& plan) {
+  return {{"parameters", plan.parameters, "weights for computation"},
+          {"gathered", plan.gathered, "sharded parameters and gradients while they are whole"},
+          {"gradients", plan.gradients, "sums of gradients"},
+          {"optimizer", plan.optimizer, "moments, and the parameters that are updated if they are a copy"},
+          {"activations", plan.activations, "stored for backward, one micro-batch"},
+          {"scores", plan.scores, "scores of the vocabulary and their gradient"},
+          {"device_total", plan.device_total(), "the sum of these"},
+          {"host", plan.host, "offloaded state, in host memory"}};
+}
+
+nlohmann::ordered_json MemoryJson(const MemoryPlan& plan) {
+  nlohmann::ordered_json out;
+  for (const MemoryLine& line : LinesOf(plan)) out[absl::StrCat(line.name, "_bytes")] = line.bytes;
+  return out;
+}
+
+void PrintMemory(const PreparedJob& prepared) {
+  std::vector<std::vector<std::string>> rows = {{"MEMORY OF A RANK", "ABOUT", ""}};
+  for (const MemoryLine& line : LinesOf(PlanMemory(prepared.spec))) {
+    std::string name = line.name;
+    std::replace(name.begin(), name.end(), '_', ' ');
+    rows.push_back({name, BytesText(line.bytes), line.what});
+  }
+  Print(absl::StrCat(CountParameters(prepared.spec.train().model()), " parameters, ",
+                     Plural(prepared.spec.resources().ranks(), "rank"), "\n", Table(rows),
+                     "Without the libraries themselves, and without copies of the state during a save.\n"));
+}
 
 void PrintReport(const Problems& problems, const PreparedJob* prepared) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -41,6 +80,7 @@ void PrintReport(const Problems& problems, const PreparedJob* prepared) {
     }
     out["decisions"] = decisions;
     out["resolved"] = WriteYaml(prepared->spec);
+    if (prepared->spec.has_train()) out["memory"] = MemoryJson(PlanMemory(prepared->spec));
   }
   PrintJson(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
@@ -55,7 +95,8 @@ void PrintResolved(const PreparedJob& prepared) {
 int Validate(const Globals& globals, const ValidateOptions& options) {
   const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
   // With a coordinator configured, the text is on its hosts, not here.
-  auto loaded = LoadJob(input, /*on_this_machine=*/globals.coordinator.empty());
+  // A plan of memory is made for other machines.
+  auto loaded = LoadJob(input, /*on_this_machine=*/globals.coordinator.empty() && !options.memory);
   if (!loaded.ok()) return ReportStatus(loaded.status(), options.json);
   std::unique_ptr<PreparedJob> prepared;
   if (loaded->problems.ok()) {
@@ -70,8 +111,14 @@ int Validate(const Globals& globals, const ValidateOptions& options) {
   }
   for (const Problem& warning : loaded->problems.Warnings()) SayUnprefixed(warning.ToString());
   if (!status.ok()) return Fail(status);
+  if (options.memory && !prepared->spec.has_train()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(input.file, " is a probe, whose memory is not planned")));
+  }
+  if (options.memory) PrintMemory(*prepared);
   if (options.resolved) {
     PrintResolved(*prepared);
+  } else if (options.memory) {
+    return kClientDone;
   } else {
     const size_t warnings = loaded->problems.Warnings().size();
     Print(absl::StrCat(input.file, " is a valid job",
@@ -87,12 +134,15 @@ void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("validate", "Check a job file without running it");
   AddJobOptions(*verb, &options->job);
   verb->add_flag("--resolved", options->resolved, "Print the job with all defaults and decisions filled in");
+  verb->add_flag("--memory", options->memory,
+                 "Print about how much memory each rank needs; the files of the job may be on other machines");
   AddJson(*verb, &options->json, "Print problems (and the resolved job) as one JSON object");
   verb->footer(
       "Reports all problems, each with file, line and column. Exit code 0: valid, 2: invalid.\n\n"
       "Examples:\n"
       "  trainctl validate configs/jobs/stdlib.yaml\n"
-      "  trainctl validate job.yaml --set resources.ranks=4 --resolved");
+      "  trainctl validate job.yaml --set resources.ranks=4 --resolved\n"
+      "  trainctl validate job.yaml --memory --set train.model.preset=llama3-8b --set parallel.data=fsdp");
   verb->callback(
       [&globals, options, chosen] { *chosen = [&globals, options] { return Validate(globals, *options); }; });
 }

@@ -1,0 +1,72 @@
+"""`trainctl validate --memory` predicts what the ledger of a rank measures."""
+
+import json
+import subprocess
+
+import harness
+import pytest
+
+JOB = """
+name: planned
+train:
+  model: {layers: 6, heads: 4, width: 128, context: 128}
+  data: {text: [TEXT]}
+  batch: {global: 8, micro: 4}
+  steps: 4
+resources: {ranks: 2, threads_per_rank: 1}
+"""
+STATE = ("parameters", "gradients", "optimizer")
+
+
+def trainctl(*arguments, cwd):
+    done = subprocess.run([harness.BIN / "trainctl", *map(str, arguments)], capture_output=True, text=True, cwd=cwd,
+                          timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+LLAMA = {"train.model.family": "llama", "train.model.kv_heads": 2}
+CASES = {
+    "ddp": {},
+    "zero1": {"parallel.data": "zero1"},
+    "zero2": {"parallel.data": "zero2"},
+    "zero3": {"parallel.data": "zero3"},
+    "fsdp": {"parallel.data": "fsdp"},
+    "llama_fsdp": {"parallel.data": "fsdp", **LLAMA},
+    "llama_bf16": {"train.precision": "bf16", **LLAMA},
+    "recompute": {"parallel.recompute": "blocks"},
+    "recompute_selective": {"parallel.recompute": "selective", "parallel.data": "zero2"},
+    "large_vocabulary": {"train.model.vocabulary": 16384},
+    "frozen": {"train.freeze": '["h.0.*", "h.1.*", "wte.weight"]'},
+    "offload": {"parallel.data": "fsdp", "parallel.offload": "{optimizer: true, parameters: true}"},
+}
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_plan_of_memory_is_what_a_rank_uses(tmp_path, changes):
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 2000)
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.replace("TEXT", str(text)))
+    sets = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+
+    plan = json.loads(trainctl("validate", job, "--memory", "--json", *sets, cwd=tmp_path))["memory"]
+
+    lines = trainctl("run", job, "--json", *sets, "--set", f"checkpoint.dir={tmp_path}/run", cwd=tmp_path).splitlines()
+    measured = [event["memory"] for event in map(json.loads, lines) if event.get("memory")][-1]
+    peak = sum(measured[kind]["peak_bytes"] for kind in (*STATE, "activations"))
+    planned = plan["device_total_bytes"]
+    print(f"planned {planned / 1e6:.2f} MB, measured {peak / 1e6:.2f} MB, {planned / peak - 1:+.1%}")
+    assert planned == pytest.approx(peak, rel=0.05)
+    assert plan["host_bytes"] == pytest.approx(measured["host"]["bytes"], rel=0.05)
+
+
+def test_the_plan_names_each_part_and_needs_no_file_of_the_job(tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.replace("TEXT", "/not/on/this/machine.txt"))
+
+    out = trainctl("validate", job, "--memory", cwd=tmp_path)
+
+    assert "1239040 parameters, 2 ranks" in out
+    for name in ("parameters", "gathered", "gradients", "optimizer", "activations", "scores", "device total", "host"):
+        assert f"\n{name} " in out
