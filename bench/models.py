@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""./dev bench models compares our tokenizers with the Python library `tokenizers`, one thread each.
+"""./dev bench models compares models, tokenizers and the loading of weights with the Python libraries and with dd.
 
-The library trains a tokenizer with the settings of GPT-2 and one with those of Llama-3 on the spot. Both sides then
-encode the same 10 MB of text and code, in alternating order, and must give the same number of tokens.
+For the tokenizers, one thread each, the library trains a tokenizer with the settings of GPT-2 and one with those of
+Llama-3 on the spot. Both sides then encode the same 10 MB of text and code, in alternating order, and must give the
+same number of tokens.
 """
 
 import json
@@ -16,6 +17,7 @@ import time
 os.environ["RAYON_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import model_rows
 import run
 import sides
 
@@ -81,18 +83,25 @@ def make_row(name):
     return run.Row(f"tokenize-{name}", what, "ratio", "higher", 1.0, 2.0, compare, (f"ours-{name}", f"theirs-{name}"))
 
 
+def tokenizer_measures(folder):
+    texts = documents()
+    lines = "".join(json.dumps(text) + "\n" for text in texts)
+    measures = {}
+    for name, path in make_tokenizers(folder, texts).items():
+        measures[f"ours-{name}"] = lambda path=path: time_ours(path, lines)
+        measures[f"theirs-{name}"] = lambda path=path: time_theirs(path, texts)
+    return measures
+
+
 def main():
-    args, rows = run.parse_arguments("./dev bench models", __doc__, [make_row("gpt2"), make_row("llama3")])
+    args, rows = run.parse_arguments("./dev bench models", __doc__, [make_row("gpt2"), make_row("llama3"),
+                                                                    *model_rows.make_rows()])
     facts = run.machine()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         try:
-            texts = documents()
-            lines = "".join(json.dumps(text) + "\n" for text in texts)
-            paths = make_tokenizers(folder, texts)
-            measures = {}
-            for name, path in paths.items():
-                measures[f"ours-{name}"] = lambda path=path: time_ours(path, lines)
-                measures[f"theirs-{name}"] = lambda path=path: time_theirs(path, texts)
+            measures = model_rows.make_measures(folder)
+            if any(row.name.startswith("tokenize-") for row in rows):
+                measures.update(tokenizer_measures(folder))
             run.measure(rows, measures, args.pairs, lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
         except sides.MeasurementFailed as failure:
             sys.exit(f"bench: {failure}")

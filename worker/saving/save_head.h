@@ -19,8 +19,7 @@ struct DataPosition {
 
 // Returns everything except what comes from the parts and the description of the data, for the current step. Called by
 // the loop's thread.
-Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step,
-                      const DataPosition& position);
+Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step, const DataPosition& position);
 
 // Adds the description of the data. Called by the commit thread, because it reads all of the data, which may take long.
 // A job that was restarted automatically therefore detects only here that files changed without changing their size:

@@ -66,9 +66,8 @@ TEST(Probe, MissingPeer_GivesNoMeasurement) {
   link.set_go_status(absl::AbortedError("generation 1 is over"));
   std::ostringstream log;
 
-  TrainerExit code =
-      RunRank(Order(0, 1),
-              {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
+  TrainerExit code = RunRank(
+      Order(0, 1), {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
 
   EXPECT_EQ(code, kExitAborted);
   EXPECT_TRUE(link.FactsOf<ProbeFact>().empty());
