@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
@@ -12,6 +13,7 @@
 #include "common/status_macros.h"
 #include "models/gpt2_description.h"
 #include "worker/model/initial_values.h"
+#include "worker/model/key_value_cache.h"
 #include "worker/model/ops/attention.h"
 #include "worker/model/ops/gelu.h"
 #include "worker/model/ops/head_loss.h"
@@ -66,6 +68,23 @@ class Gpt2 final : public Model {
     return hooks.AfterRoot(scores.view({inputs.size(0), inputs.size(1), -1}));
   }
 
+  at::Tensor Decode(const std::vector<SequenceTokens>& added, KeyValueCache& cache) override {
+    c10::NoGradGuard no_grad;
+    CachedPass pass(added, cache);
+    at::Tensor x = at::embedding(wte_, pass.tokens()) + at::embedding(wpe_, pass.positions());
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const CachedLayer cached{.pass = &pass, .number = static_cast<int64_t>(i)};
+      x = Forward(blocks_[i], x, /*dropout_rate=*/0, /*sink=*/nullptr, /*tape=*/nullptr, cached);
+    }
+    pass.Finish();
+    const at::Tensor scores =
+        TransposedLinear(Norm(ln_f_, pass.LastRows(x), /*sink=*/nullptr).y, wte_, /*few_rows=*/true);
+    return output_type_.has_value() ? scores.to(*output_type_) : scores;
+  }
+  CacheShape cache_shape() const override {
+    return {.layers = sizes_.layers, .kv_heads = sizes_.heads, .depth = sizes_.width / sizes_.heads};
+  }
+
   bool FeedsUnits(int number) const override {
     return parameters_[number].tensor.is_same(wte_) || parameters_[number].tensor.is_same(wpe_);
   }
@@ -111,20 +130,30 @@ class Gpt2 final : public Model {
   }
 
   at::Tensor Forward(const Block& block, const at::Tensor& x, double dropout_rate, GradientSink* sink,
-                     ProductTape* tape) const {
+                     ProductTape* tape, const CachedLayer& cached = {}) const {
+    const bool few_rows = cached.is_single();
     const Normalised in = Norm(block.ln_1, x, sink);
-    at::Tensor qkv =
-        Linear(in.y, {.weight = block.c_attn.weight, .bias = block.c_attn.bias, .sink = sink, .tape = tape});
-    at::Tensor mixed = CausalAttention(qkv, sizes_.heads, dropout_rate);
+    at::Tensor qkv = Linear(
+        in.y,
+        {.weight = block.c_attn.weight, .bias = block.c_attn.bias, .sink = sink, .tape = tape, .few_rows = few_rows});
+    at::Tensor mixed = cached.pass != nullptr ? Attend(cached, qkv) : CausalAttention(qkv, sizes_.heads, dropout_rate);
     const Normalised attended =
-        Norm(block.ln_2, AddProjection(in.x, mixed, block.attn_proj, dropout_rate, sink, tape), sink);
-    at::Tensor hidden = Linear(attended.y, {.weight = block.c_fc.weight, .sink = sink, .tape = tape});
-    return AddProjection(attended.x, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, dropout_rate, sink, tape);
+        Norm(block.ln_2, AddProjection(in.x, mixed, block.attn_proj, dropout_rate, sink, tape, few_rows), sink);
+    at::Tensor hidden =
+        Linear(attended.y, {.weight = block.c_fc.weight, .sink = sink, .tape = tape, .few_rows = few_rows});
+    return AddProjection(attended.x, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, dropout_rate, sink, tape,
+                         few_rows);
+  }
+
+  at::Tensor Attend(const CachedLayer& cached, const at::Tensor& qkv) const {
+    const std::vector<at::Tensor> parts = qkv.split(sizes_.width, /*dim=*/-1);
+    return cached.pass->Attend(cached.number, parts[0], parts[1], parts[2], sizes_.heads, /*window=*/0);
   }
 
   static at::Tensor AddProjection(const at::Tensor& residual, const at::Tensor& x, const Pair& projection,
-                                  double dropout_rate, GradientSink* sink, ProductTape* tape) {
-    LinearArgs args{.weight = projection.weight, .bias = projection.bias, .sink = sink, .tape = tape};
+                                  double dropout_rate, GradientSink* sink, ProductTape* tape, bool few_rows) {
+    LinearArgs args{
+        .weight = projection.weight, .bias = projection.bias, .sink = sink, .tape = tape, .few_rows = few_rows};
     if (dropout_rate > 0) return residual + ApplyDropout(Linear(x, args), dropout_rate);
     args.residual = residual;
     return Linear(x, args);

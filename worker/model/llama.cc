@@ -1,5 +1,6 @@
 #include "worker/model/llama.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 
@@ -8,6 +9,7 @@
 #include "common/status_macros.h"
 #include "models/llama_description.h"
 #include "worker/model/initial_values.h"
+#include "worker/model/key_value_cache.h"
 #include "worker/model/ops/attention.h"
 #include "worker/model/ops/head_loss.h"
 #include "worker/model/ops/linear.h"
@@ -71,6 +73,23 @@ class Llama final : public Model {
     return hooks.AfterRoot(scores.view({inputs.size(0), inputs.size(1), -1}));
   }
 
+  at::Tensor Decode(const std::vector<SequenceTokens>& added, KeyValueCache& cache) override {
+    c10::NoGradGuard no_grad;
+    CachedPass pass(added, cache);
+    at::Tensor x = at::embedding(embedding_.tensor, pass.tokens());
+    const RotaryTable table = RowsOf(TableFor(cache.positions(), x), pass.positions());
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const CachedLayer cached{.pass = &pass, .number = static_cast<int64_t>(i)};
+      x = Forward(blocks_[i], x, table, /*sink=*/nullptr, /*tape=*/nullptr, cached);
+    }
+    pass.Finish();
+    const at::Tensor last = RmsNorm(pass.LastRows(x), norm_, sizes_.norm_eps).y;
+    return ScoresOf(last, /*sink=*/nullptr, /*few_rows=*/true);
+  }
+  CacheShape cache_shape() const override {
+    return {.layers = sizes_.layers, .kv_heads = sizes_.kv_heads, .depth = sizes_.head_width};
+  }
+
   bool FeedsUnits(int number) const override { return number == embedding_.number; }
 
   // Backward runs the operations in the reverse order of forward; the weight of a projection comes before its bias.
@@ -119,26 +138,34 @@ class Llama final : public Model {
 
   // Returns the scores of all positions, [sequences x tokens, vocabulary].
   at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks) {
-    const at::Tensor last = LastNorm(inputs, hooks);
+    return ScoresOf(LastNorm(inputs, hooks), hooks.sink());
+  }
+  at::Tensor ScoresOf(const at::Tensor& last, GradientSink* sink, bool few_rows = false) const {
     // A tied head's gradient goes through autograd, which adds it to that of the embedding.
-    at::Tensor scores = sizes_.tied ? TransposedLinear(last, embedding_.tensor)
-                                    : Linear(last, {.weight = head_, .transposed = true, .sink = hooks.sink()});
+    at::Tensor scores = sizes_.tied
+                            ? TransposedLinear(last, embedding_.tensor, few_rows)
+                            : Linear(last, {.weight = head_, .transposed = true, .sink = sink, .few_rows = few_rows});
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 
+  // In a pass over a cache, `table` has a row for each row of x.
   at::Tensor Forward(const LlamaBlock& block, const at::Tensor& x, const RotaryTable& table, GradientSink* sink,
-                     ProductTape* tape) const {
+                     ProductTape* tape, const CachedLayer& cached = {}) const {
     const auto project = [&](const at::Tensor& in, const Projection& projection, const at::Tensor& residual = {}) {
       return Linear(in, {.weight = projection.weight,
                          .transposed = true,
                          .bias = projection.bias,
                          .residual = residual,
                          .sink = sink,
-                         .tape = tape});
+                         .tape = tape,
+                         .few_rows = cached.is_single()});
     };
     const Normalised in = RmsNorm(x, block.input_norm, sizes_.norm_eps, sink);
     at::Tensor q = project(in.y, block.q), k = project(in.y, block.k), v = project(in.y, block.v);
-    at::Tensor mixed = GroupedAttention(Rotate(q, table), Rotate(k, table), v, sizes_.heads, sizes_.kv_heads);
+    q = Rotate(q, table);
+    k = Rotate(k, table);
+    at::Tensor mixed = cached.pass != nullptr ? cached.pass->Attend(cached.number, q, k, v, sizes_.heads, sizes_.window)
+                                              : GroupedAttention(q, k, v, sizes_.heads, sizes_.kv_heads);
     const Normalised attended = RmsNorm(project(mixed, block.o, in.x), block.attended_norm, sizes_.norm_eps, sink);
     at::Tensor gate = project(attended.y, block.gate), up = project(attended.y, block.up);
     return project(SwiGlu(gate, up), block.down, attended.x);

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 #include <fnmatch.h>
 
@@ -14,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
+#include "worker/model/key_value_cache.h"
 
 namespace trainyard {
 namespace {
@@ -40,6 +42,11 @@ void Model::AddParameters(const ModelDescription& description, at::ScalarType ty
         {.name = unit.name, .first_parameter = unit.first_parameter, .num_parameters = unit.num_parameters});
   }
 }
+
+at::Tensor Model::Decode(const std::vector<SequenceTokens>&, KeyValueCache&) {
+  TORCH_CHECK(false, "this model cannot generate text");
+}
+CacheShape Model::cache_shape() const { return {}; }
 
 std::vector<int> Model::ReadyOrder() const {
   std::vector<int> order;

@@ -32,7 +32,10 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
+class KeyValueCache;
 class ProductTape;
+struct CacheShape;
+struct SequenceTokens;
 
 // Parameters [first_parameter, first_parameter + num_parameters) of the model.
 struct Unit {
@@ -122,6 +125,13 @@ class Model {
 
   // Scores of the next token after each position: [sequences, tokens, vocabulary], without dropout.
   virtual at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) = 0;
+
+  // Adds tokens to sequences of the cache (key_value_cache.h) and returns the scores of the token after the last of
+  // each: [added, vocabulary], without a gradient. If each sequence gets one token, its scores do not depend on the
+  // other sequences. Throws if the model cannot generate text. REQUIRES: no sequence is named twice; each gets a token;
+  // the cache was made for this model and has room, but at most context() positions; 0 <= tokens < vocabulary.
+  virtual at::Tensor Decode(const std::vector<SequenceTokens>& added, KeyValueCache& cache);
+  virtual CacheShape cache_shape() const;
 
   // The type of the logits, from which the loss is computed; by default the type of the parameters.
   void set_output_type(at::ScalarType type) { output_type_ = type; }

@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "worker/model/ops/few_rows.h"
 #include "worker/model/ops/products.h"
 #include "worker/numerics/gemm.h"
 
@@ -88,7 +89,10 @@ struct TransposedFunction : torch::autograd::Function<TransposedFunction> {
 
 }  // namespace
 
-at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight) {
+at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight, bool few_rows) {
+  if (few_rows && CanMultiplyFewRows(x)) {
+    return MultiplyFewRows(x.contiguous(), weight, /*transposed=*/true, /*bias=*/{}, /*residual=*/{});
+  }
   if (!x.is_cpu() || !HasGemm(x.scalar_type()) || !IsSlowInLibTorch(x.scalar_type())) return at::matmul(x, weight.t());
   return TransposedFunction::apply(x.contiguous(), weight);
 }
@@ -108,7 +112,13 @@ at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int numbe
 
 at::Tensor Linear(const at::Tensor& x, const LinearArgs& args) {
   const at::Tensor& weight = args.weight.tensor;
-  auto matrix = [](const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); };
+  const auto matrix = [](const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); };
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = weight.size(args.transposed ? 0 : 1);
+  if (args.few_rows && CanMultiplyFewRows(x)) {
+    const at::Tensor residual = args.residual.defined() ? matrix(args.residual).contiguous() : at::Tensor();
+    return MultiplyFewRows(matrix(x).contiguous(), weight, args.transposed, args.bias.tensor, residual).view(shape);
+  }
   auto if_defined = [](const at::Tensor& t) { return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt; };
   const bool replays = args.tape != nullptr && args.tape->replays();
   const at::Tensor stored = replays ? args.tape->Next() : at::Tensor();
@@ -117,8 +127,6 @@ at::Tensor Linear(const at::Tensor& x, const LinearArgs& args) {
       matrix(x).contiguous(), weight, if_defined(args.bias.tensor), if_defined(residual), if_defined(stored),
       args.transposed, reinterpret_cast<int64_t>(args.sink), int64_t{args.weight.number}, int64_t{args.bias.number});
   if (args.tape != nullptr && !replays) args.tape->Keep(y);
-  std::vector<int64_t> shape = x.sizes().vec();
-  shape.back() = weight.size(args.transposed ? 0 : 1);
   return y.view(shape);
 }
 

@@ -29,6 +29,7 @@ struct LinearArgs {
   at::Tensor residual = {};      // added to the result, and of its shape; undefined: none
   GradientSink* sink = nullptr;  // must outlive backward
   ProductTape* tape = nullptr;   // stores the result, or returns a stored one
+  bool few_rows = false;         // decoding: ops/few_rows.h if it supports x; no gradient, no tape
 };
 
 // Returns [.., out], dense, which can be differentiated once. REQUIRES: all tensors have the same type; the weight is
@@ -37,7 +38,7 @@ at::Tensor Linear(const at::Tensor& x, const LinearArgs& args);
 
 // x w^T for a head that shares the embedding's matrix: x [rows, in], w [out, in]. Can be differentiated once. REQUIRES:
 // both tensors have the same type; w is dense.
-at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight);
+at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight, bool few_rows = false);
 
 // The gradient of a vector that was added to every row: the sum of `rows`. If `sink` accepts this gradient, it is
 // written there and an undefined tensor is returned. `number`: the index of the vector in the model's parameters.

@@ -140,6 +140,10 @@ RotaryTable MakeRotaryTable(const Rope& rope, int64_t head_width, int64_t positi
   return {.cosines = rounded(angles.cos()), .sines = rounded(angles.sin())};
 }
 
+RotaryTable RowsOf(const RotaryTable& table, const at::Tensor& positions) {
+  return {.cosines = table.cosines.index_select(0, positions), .sines = table.sines.index_select(0, positions)};
+}
+
 at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table) {
   const bool ours = x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
   const at::Tensor dense = x.contiguous();

@@ -19,6 +19,14 @@ TRAINYARD_INLINE void StoreUpTo(Floats lanes, T* to, int64_t size) {
   size == kLanes ? StoreLanes(lanes, to) : StoreFirstLanes(lanes, to, size);
 }
 
+// The sum of all lanes in four steps, by halves. Faster than SumAcrossLanes, whose order of additions differs.
+TRAINYARD_INLINE float SumLanesByHalves(Floats lanes) {
+  lanes += __builtin_shuffle(lanes, Ints{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
+  lanes += __builtin_shuffle(lanes, Ints{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11});
+  lanes += __builtin_shuffle(lanes, Ints{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
+  return lanes[0] + lanes[1];
+}
+
 // The lanes as they are after a store to T and a load.
 template <typename T>
 TRAINYARD_INLINE Floats RoundedTo(Floats lanes) {
