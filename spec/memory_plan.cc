@@ -49,7 +49,7 @@ std::vector<UnitElements> CountUnits(const v1::Train& train, const ModelDescript
 // Elements that a block stores per token. The order is that of its computation: the input and its norm, the attention's
 // inputs and output, the middle of the residual stream and its norm, the inside of the MLP.
 struct BlockElements {
-  uint64_t stored = 0;    // without recompute
+  uint64_t stored = 0;  // without recompute
   // Of these, the outputs of matrix products, which selective recompute stores. Without the last one, which is the
   // input of the next block.
   uint64_t products = 0;
@@ -79,7 +79,7 @@ uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes) {
   uint64_t elements = (layers - recomputed) * block.stored + recomputed * kept;
   // The block that backward has computed again, which takes over the products that were stored.
   if (recomputes) elements += block.stored - (kept - width);
-  elements += 2 * width;                     // the last norm and its input
+  elements += 2 * width;  // the last norm and its input
   return elements * tokens * element;
 }
 

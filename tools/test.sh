@@ -133,7 +133,12 @@ TEXT
       args+=(-m "not long")
       export TRAINYARD_FAULTS_CELLS=${TRAINYARD_FAULTS_CELLS:-6}
     fi
-    [[ $filter ]] && args+=(-k "$filter")
+    if [[ $filter ]]; then
+      args+=(-k "$filter")
+    elif [[ $kind != all ]]; then
+      # Most tests wait for processes, so one more than there are cores keeps the cores busy.
+      args+=(--numprocesses "$(($(nproc) + 1))" --dist worksteal)
+    fi
     TRAINYARD_TESTS_PASSED=${PASSED:-} run_pytest "$results" "$folder" "${args[@]}" || code=1
   fi
   /usr/bin/python3 tools/summary.py "$results" || code=1
