@@ -35,6 +35,14 @@ function(_trainyard_check_tier name tier)
         message(FATAL_ERROR "${name} is of the ${tier} tier and may not link ${library}")
       endif()
     endforeach()
+    # A core library may use messages, but then no engine target may link it, however indirectly.
+    get_property(brings_proto GLOBAL PROPERTY TRAINYARD_BRINGS_PROTO_${library})
+    if(library MATCHES "^(trainyard::proto|trainyard::grpc|protobuf::libprotobuf)$" OR brings_proto)
+      if(tier STREQUAL "engine")
+        message(FATAL_ERROR "${name} is of the engine tier and may not link ${library}, which brings protobuf")
+      endif()
+      set_property(GLOBAL PROPERTY TRAINYARD_BRINGS_PROTO_${name} TRUE)
+    endif()
     get_property(other GLOBAL PROPERTY TRAINYARD_TIER_${library})
     if((tier STREQUAL "core" AND other MATCHES "control|engine|meeting") OR
        (tier STREQUAL "control" AND other MATCHES "engine|meeting") OR
