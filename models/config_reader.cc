@@ -3,6 +3,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace trainyard {
+namespace {
+
+constexpr int kDepthMax = 32;
+
+}  // namespace
 
 int64_t ConfigReader::ReadSize(const char* key) {
   if (Has(key)) return ReadSize(key, 1);
@@ -59,6 +64,18 @@ void ConfigReader::AddProblem(const char* key, absl::string_view expected) {
                                 ? "nothing"
                                 : it->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, kShown);
   AddProblem(absl::StrCat(key, ": expected ", expected, ", found ", found));
+}
+
+absl::StatusOr<nlohmann::json> ParseConfigObject(absl::string_view text, absl::string_view path) {
+  bool is_too_deep = false;  // for functions that call themselves for each level
+  const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    is_too_deep = is_too_deep || depth > kDepthMax;
+    return true;
+  };
+  nlohmann::json json = nlohmann::json::parse(text, check_depth, /*allow_exceptions=*/false);
+  if (is_too_deep) return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", kDepthMax, " levels"));
+  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is not a JSON object"));
+  return json;
 }
 
 std::string TorchTypeName(absl::string_view dtype) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace trainyard {
@@ -39,6 +40,10 @@ class ConfigReader {
   const std::string prefix_;
   std::vector<std::string> problems_;
 };
+
+// Parses the text of a file that anyone may have written; `path` is for messages. Fails with InvalidArgument if it is
+// not a JSON object, or has too many levels.
+absl::StatusOr<nlohmann::json> ParseConfigObject(absl::string_view text, absl::string_view path);
 
 // "float32" for F32, as torch names the types of safetensors.
 std::string TorchTypeName(absl::string_view dtype);

@@ -15,7 +15,7 @@ void AddNorm(DescriptionBuilder& builder, const std::string& name, int64_t width
 
 // A projection from `in` to `out`, whose matrix is stored as [in, out].
 void AddConv1d(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out) {
-  builder.AddMatrix(name + ".weight", in, out);
+  builder.AddProjection(name, in, out, /*transposed=*/false);
   builder.AddZeros(name + ".bias", out);
 }
 
@@ -32,7 +32,11 @@ std::vector<int> Gpt2ExportOrder(const ModelDescription& model) {
 
 ModelDescription DescribeGpt2(const ModelSizes& sizes) {
   const int64_t d = sizes.width;
-  DescriptionBuilder builder(sizes);
+  // Files of old versions of transformers contain the causal masks besides the weights.
+  DescriptionBuilder builder(sizes, {.prefix = "transformer.",
+                                     .embedding = "wte.weight",
+                                     .head = "lm_head.weight",
+                                     .ignored = {"h.*.attn.bias", "h.*.attn.masked_bias"}});
   builder.BeginUnit("root");
   builder.AddMatrix("wte.weight", sizes.vocabulary, d);
   builder.AddMatrix("wpe.weight", sizes.context, d);
@@ -46,14 +50,10 @@ ModelDescription DescribeGpt2(const ModelSizes& sizes) {
     AddNorm(builder, name + ".ln_2", d);
     AddConv1d(builder, name + ".mlp.c_fc", d, 4 * d);
     AddConv1d(builder, name + ".mlp.c_proj", 4 * d, d);
+    builder.EndUnit();
   }
   ModelDescription model = builder.TakeModel();
   model.export_order = Gpt2ExportOrder(model);
-  // Files of old versions of transformers contain the causal masks besides the weights.
-  model.hugging_face = {.prefix = "transformer.",
-                        .embedding = "wte.weight",
-                        .head = "lm_head.weight",
-                        .ignored = {"h.*.attn.bias", "h.*.attn.masked_bias"}};
   return model;
 }
 

@@ -15,8 +15,6 @@ namespace {
 constexpr ModelFamily kFamilies[] = {ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kMistral,
                                      ModelFamily::kQwen2};
 
-constexpr int kDepthMax = 32;
-
 nlohmann::ordered_json GenerationConfig() {
   return {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr},
           {"do_sample", true},       {"temperature", 0.8},      {"max_new_tokens", 300}};
@@ -89,15 +87,9 @@ absl::StatusOr<std::string> ConfigWithType(absl::string_view text, absl::string_
 std::string HuggingFaceGenerationConfig() { return GenerationConfig().dump(2) + "\n"; }
 
 absl::StatusOr<ModelSizes> ParseHuggingFaceConfig(absl::string_view text, absl::string_view path) {
-  bool is_too_deep = false;  // for functions that call themselves for each level
-  const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    is_too_deep = is_too_deep || depth > kDepthMax;
-    return true;
-  };
-  const nlohmann::json json = nlohmann::json::parse(text, check_depth, /*allow_exceptions=*/false);
-  if (is_too_deep) return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", kDepthMax, " levels"));
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is not a JSON object"));
-  ConfigReader reader(json);
+  const absl::StatusOr<nlohmann::json> json = ParseConfigObject(text, path);
+  if (!json.ok()) return json.status();
+  ConfigReader reader(*json);
   const ModelSizes sizes = ReadSizes(reader);
   const std::vector<std::string>& problems = reader.problems();
   if (problems.empty()) return sizes;

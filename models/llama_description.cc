@@ -10,7 +10,7 @@ namespace {
 
 // A projection from `in` to `out`, whose matrix is stored as [out, in].
 void AddProjection(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out, bool bias) {
-  builder.AddMatrix(name + ".weight", out, in);
+  builder.AddProjection(name, in, out, /*transposed=*/true);
   if (bias) builder.AddZeros(name + ".bias", out);
 }
 
@@ -40,7 +40,11 @@ std::vector<int> LlamaExportOrder(const ModelDescription& model) {
 }  // namespace
 
 ModelDescription DescribeLlama(const ModelSizes& sizes) {
-  DescriptionBuilder builder(sizes);
+  // Files of old versions of transformers contain the rotary frequencies in addition to the weights.
+  DescriptionBuilder builder(sizes, {.prefix = "model.",
+                                     .embedding = "embed_tokens.weight",
+                                     .head = "lm_head.weight",
+                                     .ignored = {"layers.*.self_attn.rotary_emb.inv_freq"}});
   builder.BeginUnit("root");
   builder.AddMatrix("embed_tokens.weight", sizes.vocabulary, sizes.width);
   builder.AddOnes("norm.weight", sizes.width);
@@ -49,14 +53,10 @@ ModelDescription DescribeLlama(const ModelSizes& sizes) {
     const std::string name = absl::StrCat("layers.", layer);
     builder.BeginUnit(name);
     AddBlock(builder, name, sizes);
+    builder.EndUnit();
   }
   ModelDescription model = builder.TakeModel();
   model.export_order = LlamaExportOrder(model);
-  // Files of old versions of transformers contain the rotary frequencies in addition to the weights.
-  model.hugging_face = {.prefix = "model.",
-                        .embedding = "embed_tokens.weight",
-                        .head = "lm_head.weight",
-                        .ignored = {"layers.*.self_attn.rotary_emb.inv_freq"}};
   return model;
 }
 

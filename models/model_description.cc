@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/gpt2_description.h"
 #include "models/llama_description.h"
+#include "models/lora_targets.h"
 
 namespace trainyard {
 
@@ -30,15 +31,21 @@ ModelDescription DescribeModel(const ModelSizes& sizes) {
 }
 
 uint64_t CountParameters(const ModelSizes& sizes) {
+  const uint64_t adapters = CountAdapterParameters(sizes);
   switch (sizes.family) {
     case ModelFamily::kGpt2:
-      return CountGpt2Parameters(sizes);
+      return CountGpt2Parameters(sizes) + adapters;
     case ModelFamily::kLlama:
     case ModelFamily::kMistral:
     case ModelFamily::kQwen2:
-      return CountLlamaParameters(sizes);
+      return CountLlamaParameters(sizes) + adapters;
   }
   return 0;
+}
+
+ModelSizes BaseSizes(ModelSizes sizes) {
+  sizes.lora = {};
+  return sizes;
 }
 
 }  // namespace trainyard

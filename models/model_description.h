@@ -18,9 +18,10 @@
 namespace trainyard {
 
 struct InitialValue {
-  enum class Kind { kZeros, kOnes, kNormal };
+  enum class Kind { kZeros, kOnes, kNormal, kUniform };
   Kind kind = Kind::kZeros;
   double deviation = 0;  // the standard deviation of kNormal, whose mean is 0
+  double bound = 0;      // of kUniform: values are in [-bound, bound)
   bool operator==(const InitialValue&) const = default;
 };
 
@@ -40,6 +41,20 @@ struct UnitDescription {
   bool operator==(const UnitDescription&) const = default;
 };
 
+// A matrix of a block that can have a low-rank adapter (lora.h), in the order of the parameters.
+struct ProjectionDescription {
+  std::string name;  // of its parameters, without ".weight": "h.0.attn.c_attn"
+  int64_t in = 0;
+  int64_t out = 0;
+  bool transposed = false;  // the matrix is stored as [out, in]
+  int weight = 0;           // the index of the parameter
+  // The indexes of the parameters of its adapter, "NAME.lora_A.weight" [rank, in] and "NAME.lora_B.weight" [out, rank];
+  // -1: it has none.
+  int lora_a = -1;
+  int lora_b = -1;
+  bool operator==(const ProjectionDescription&) const = default;
+};
+
 // How model.safetensors of the Python library transformers names the weights.
 struct HuggingFaceNames {
   std::string prefix;                // of every name but the head's; some files leave it out
@@ -54,6 +69,7 @@ struct ModelDescription {
   std::vector<ParameterDescription> parameters;
   std::vector<UnitDescription> units;  // 0 is the root, which has the parameters that are in no block
   std::vector<int> export_order;       // indexes of all parameters in the order of an exported file
+  std::vector<ProjectionDescription> projections;
   HuggingFaceNames hugging_face;
 
   std::vector<ParameterDescription> ParametersInExportOrder() const;
@@ -65,7 +81,11 @@ std::string HuggingFaceName(const ModelDescription& model, const std::string& na
 // REQUIRES: CheckSizes(sizes).
 ModelDescription DescribeModel(const ModelSizes& sizes);
 
-// The number of elements of all parameters, without making the description. REQUIRES: sizes are not negative.
+// The number of elements of all parameters, without making the description; the time depends on the layers only if the
+// model has adapters. REQUIRES: sizes are not negative.
 uint64_t CountParameters(const ModelSizes& sizes);
+
+// The same model without adapters. Files of transformers contain its parameters.
+ModelSizes BaseSizes(ModelSizes sizes);
 
 }  // namespace trainyard

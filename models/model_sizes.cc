@@ -56,6 +56,16 @@ void CheckLlamaSizes(const ModelSizes& sizes, std::vector<std::string>& problems
   CheckRope(sizes.rope, problems);
 }
 
+void CheckLora(const LoraSettings& lora, std::vector<std::string>& problems) {
+  if (lora.rank == 0) return;
+  if (lora.rank < 0) problems.push_back(absl::StrCat("the rank of adapters must be positive, found ", lora.rank));
+  if (!(lora.alpha > 0)) problems.push_back(absl::StrCat("lora.alpha must be above 0, found ", lora.alpha));
+  if (!(lora.dropout >= 0 && lora.dropout < 1)) {
+    problems.push_back(absl::StrCat("lora.dropout must be in [0, 1), found ", lora.dropout));
+  }
+  if (lora.targets.empty()) problems.push_back("adapters have no targets");
+}
+
 }  // namespace
 
 absl::string_view FamilyName(ModelFamily family) {
@@ -101,6 +111,7 @@ absl::Status CheckSizes(const ModelSizes& sizes) {
   } else {
     CheckGpt2Sizes(sizes, problems);
   }
+  CheckLora(sizes.lora, problems);
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a ", FamilyName(sizes.family), " model: ", absl::StrJoin(problems, "; ")));
@@ -113,6 +124,9 @@ std::string SizesText(const ModelSizes& sizes) {
   if (IsLlamaGraph(sizes.family)) {
     absl::StrAppend(&text, ", ", sizes.heads, " heads of ", sizes.head_width, ", ", sizes.kv_heads,
                     " of them for keys and values, inner width ", sizes.inner, sizes.tied ? ", tied head" : "");
+  }
+  if (sizes.lora.rank > 0) {
+    absl::StrAppend(&text, ", adapters of rank ", sizes.lora.rank, " on ", absl::StrJoin(sizes.lora.targets, ", "));
   }
   return text;
 }

@@ -1,6 +1,5 @@
 #include "worker/model/gpt2.h"
 
-#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -8,10 +7,10 @@
 #include <ATen/ops/embedding.h>
 
 #include <cmath>
-#include <mutex>
 
 #include "common/status_macros.h"
 #include "models/gpt2_description.h"
+#include "worker/model/dropout.h"
 #include "worker/model/initial_values.h"
 #include "worker/model/key_value_cache.h"
 #include "worker/model/ops/attention.h"
@@ -19,6 +18,7 @@
 #include "worker/model/ops/head_loss.h"
 #include "worker/model/ops/layer_norm.h"
 #include "worker/model/ops/linear.h"
+#include "worker/model/ops/low_rank.h"
 #include "worker/model/product_tape.h"
 
 namespace trainyard {
@@ -27,12 +27,22 @@ namespace {
 constexpr double kLayerNormEps = 1e-5;
 constexpr int64_t kIgnored = -1;  // the target of a position that has no loss
 
-// The parameters of a layer norm, or of a projection, whose weight is [in, out].
 struct Pair {
   NumberedTensor weight, bias;
 };
+// The weight is [in, out].
+struct Gpt2Projection : Pair {
+  LowRank adapter = {};
+};
 struct Block {
-  Pair ln_1, c_attn, attn_proj, ln_2, c_fc, mlp_proj;  // in the order of their numbers
+  Pair ln_1;
+  Gpt2Projection c_attn, attn_proj;
+  Pair ln_2;
+  Gpt2Projection c_fc, mlp_proj;
+};
+// Rates of dropout in one pass; 0: nothing is dropped.
+struct DropoutRates {
+  double model = 0, adapters = 0;
 };
 
 class Gpt2 final : public Model {
@@ -43,10 +53,16 @@ class Gpt2 final : public Model {
     wte_ = parameters_[next++].tensor;
     wpe_ = parameters_[next++].tensor;
     ln_f_ = NextPair(next);
+    size_t projection = 0;
     for (int64_t i = 0; i < sizes_.layers; ++i) {
+      next = units_[static_cast<size_t>(i) + 1].first_parameter;
       Block& block = blocks_.emplace_back();
-      for (Pair* pair : {&block.ln_1, &block.c_attn, &block.attn_proj, &block.ln_2, &block.c_fc, &block.mlp_proj}) {
-        *pair = NextPair(next);
+      // In the order of their numbers.
+      const std::initializer_list<Pair*> pairs = {&block.ln_1, &block.c_attn, &block.attn_proj,
+                                                  &block.ln_2, &block.c_fc,   &block.mlp_proj};
+      for (Pair* pair : pairs) *pair = NextPair(next);
+      for (Gpt2Projection* each : {&block.c_attn, &block.attn_proj, &block.c_fc, &block.mlp_proj}) {
+        each->adapter = LowRankOf(description, projection++, parameters_);
       }
     }
     set_initial_values(DrawInitialValues(description, seed));
@@ -54,7 +70,7 @@ class Gpt2 final : public Model {
 
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                      std::optional<DropoutKey> dropout) override {
-    if (sizes_.dropout <= 0) dropout = std::nullopt;
+    if (sizes_.dropout <= 0 && sizes_.lora.dropout <= 0) dropout = std::nullopt;
     if (sizes_.vocabulary >= kHeadLossVocabulary) {
       const at::Tensor last = LastNorm(inputs, hooks, dropout);
       return hooks.AfterRoot(HeadLoss(last, {wte_}, targets, output_type_));
@@ -74,7 +90,7 @@ class Gpt2 final : public Model {
     at::Tensor x = at::embedding(wte_, pass.tokens()) + at::embedding(wpe_, pass.positions());
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const CachedLayer cached{.pass = &pass, .number = static_cast<int64_t>(i)};
-      x = Forward(blocks_[i], x, /*dropout_rate=*/0, /*sink=*/nullptr, /*tape=*/nullptr, cached);
+      x = Forward(blocks_[i], x, /*rates=*/{}, /*sink=*/nullptr, /*tape=*/nullptr, cached);
     }
     pass.Finish();
     const at::Tensor scores =
@@ -95,8 +111,16 @@ class Gpt2 final : public Model {
     std::vector<int> order = {ln_f, ln_f + 1};
     for (size_t unit = units_.size() - 1; unit > 0; --unit) {
       const int first = units_[unit].first_parameter;
+      const Block& block = blocks_[unit - 1];
+      AddTo(order, block.mlp_proj.adapter);
       // mlp.c_proj; the bias of c_fc, which GELU adds; the weight of c_fc; ln_2; attn.c_proj; c_attn; ln_1.
-      for (int i : {10, 11, 9, 8, 6, 7, 4, 5, 2, 3, 0, 1}) order.push_back(first + i);
+      for (int i : {10, 11, 9}) order.push_back(first + i);
+      AddTo(order, block.c_fc.adapter);
+      for (int i : {8, 6, 7}) order.push_back(first + i);
+      AddTo(order, block.attn_proj.adapter);
+      for (int i : {4, 5}) order.push_back(first + i);
+      AddTo(order, block.c_attn.adapter);
+      for (int i : {2, 3, 0, 1}) order.push_back(first + i);
     }
     order.insert(order.end(), {0, 1});  // the embedding's gradient completes that of wte, which began with the head's
     return order;
@@ -111,7 +135,7 @@ class Gpt2 final : public Model {
   at::Tensor LastNorm(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
     hooks.BeforeRoot();
     int64_t tokens = inputs.size(1);
-    double dropout_rate = StartDropout(dropout, /*unit=*/0);
+    const double dropout_rate = StartDropout(dropout, /*unit=*/0).model;
     at::Tensor x = ApplyDropout(at::embedding(wte_, inputs) + wpe_.narrow(0, 0, tokens), dropout_rate);
     GradientSink* sink = hooks.sink();
     for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -129,20 +153,21 @@ class Gpt2 final : public Model {
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 
-  at::Tensor Forward(const Block& block, const at::Tensor& x, double dropout_rate, GradientSink* sink,
+  at::Tensor Forward(const Block& block, const at::Tensor& x, const DropoutRates& rates, GradientSink* sink,
                      ProductTape* tape, const CachedLayer& cached = {}) const {
     const bool few_rows = cached.is_single();
     const Normalised in = Norm(block.ln_1, x, sink);
-    at::Tensor qkv = Linear(
+    at::Tensor qkv = AdaptedLinear(
         in.y,
-        {.weight = block.c_attn.weight, .bias = block.c_attn.bias, .sink = sink, .tape = tape, .few_rows = few_rows});
-    at::Tensor mixed = cached.pass != nullptr ? Attend(cached, qkv) : CausalAttention(qkv, sizes_.heads, dropout_rate);
+        {.weight = block.c_attn.weight, .bias = block.c_attn.bias, .sink = sink, .tape = tape, .few_rows = few_rows},
+        block.c_attn.adapter, rates.adapters);
+    at::Tensor mixed = cached.pass != nullptr ? Attend(cached, qkv) : CausalAttention(qkv, sizes_.heads, rates.model);
     const Normalised attended =
-        Norm(block.ln_2, AddProjection(in.x, mixed, block.attn_proj, dropout_rate, sink, tape, few_rows), sink);
+        Norm(block.ln_2, AddProjection(in.x, mixed, block.attn_proj, rates, sink, tape, few_rows), sink);
     at::Tensor hidden =
-        Linear(attended.y, {.weight = block.c_fc.weight, .sink = sink, .tape = tape, .few_rows = few_rows});
-    return AddProjection(attended.x, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, dropout_rate, sink, tape,
-                         few_rows);
+        AdaptedLinear(attended.y, {.weight = block.c_fc.weight, .sink = sink, .tape = tape, .few_rows = few_rows},
+                      block.c_fc.adapter, rates.adapters);
+    return AddProjection(attended.x, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, rates, sink, tape, few_rows);
   }
 
   at::Tensor Attend(const CachedLayer& cached, const at::Tensor& qkv) const {
@@ -150,13 +175,15 @@ class Gpt2 final : public Model {
     return cached.pass->Attend(cached.number, parts[0], parts[1], parts[2], sizes_.heads, /*window=*/0);
   }
 
-  static at::Tensor AddProjection(const at::Tensor& residual, const at::Tensor& x, const Pair& projection,
-                                  double dropout_rate, GradientSink* sink, ProductTape* tape, bool few_rows) {
+  static at::Tensor AddProjection(const at::Tensor& residual, const at::Tensor& x, const Gpt2Projection& projection,
+                                  const DropoutRates& rates, GradientSink* sink, ProductTape* tape, bool few_rows) {
     LinearArgs args{
         .weight = projection.weight, .bias = projection.bias, .sink = sink, .tape = tape, .few_rows = few_rows};
-    if (dropout_rate > 0) return residual + ApplyDropout(Linear(x, args), dropout_rate);
+    if (rates.model > 0) {
+      return residual + ApplyDropout(AdaptedLinear(x, args, projection.adapter, rates.adapters), rates.model);
+    }
     args.residual = residual;
-    return Linear(x, args);
+    return AdaptedLinear(x, args, projection.adapter, rates.adapters);
   }
   static Normalised Norm(const Pair& norm, const at::Tensor& x, GradientSink* sink) {
     return LayerNorm(x, norm.weight, norm.bias, kLayerNormEps, sink);
@@ -165,15 +192,11 @@ class Gpt2 final : public Model {
     return rate > 0 ? at::dropout(x, rate, /*train=*/true) : x;
   }
 
-  // Returns the dropout rate of `unit`, and seeds the generator for it. Each unit has its own seed, so that it draws
-  // the same values when it is run again. Attention can only use the process' default generator.
-  double StartDropout(const std::optional<DropoutKey>& key, int unit) const {
-    if (!key.has_value()) return 0;
-    at::Generator generator = at::globalContext().defaultGenerator(wte_.device());
-    std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_current_seed(
-        CombineSeeds(CombineSeeds(CombineSeeds(key->seed, key->step), key->micro_batch), static_cast<uint64_t>(unit)));
-    return sizes_.dropout;
+  // Returns the dropout rates, and seeds the generator for `unit`.
+  DropoutRates StartDropout(const std::optional<DropoutKey>& key, int unit) const {
+    if (!key.has_value()) return {};
+    SeedDropout(*key, unit, wte_.device());
+    return {.model = sizes_.dropout, .adapters = sizes_.lora.dropout};
   }
 
   Pair NextPair(int& next) const {

@@ -8,11 +8,13 @@
 
 #include "common/status_macros.h"
 #include "models/llama_description.h"
+#include "worker/model/dropout.h"
 #include "worker/model/initial_values.h"
 #include "worker/model/key_value_cache.h"
 #include "worker/model/ops/attention.h"
 #include "worker/model/ops/head_loss.h"
 #include "worker/model/ops/linear.h"
+#include "worker/model/ops/low_rank.h"
 #include "worker/model/ops/rms_norm.h"
 #include "worker/model/ops/rotary.h"
 #include "worker/model/ops/swiglu.h"
@@ -26,6 +28,7 @@ constexpr int64_t kNoLoss = -1;  // the target of a position that has no loss
 // A projection, whose weight is [out, in]; the bias may be undefined.
 struct Projection {
   NumberedTensor weight, bias;
+  LowRank adapter = {};
 };
 
 struct LlamaBlock {
@@ -44,7 +47,9 @@ class Llama final : public Model {
     norm_ = Next(next);
     if (!sizes_.tied) head_ = Next(next);
     const bool qkv_bias = sizes_.attention_bias != AttentionBias::kNone;
+    size_t number = 0;
     for (int64_t i = 0; i < sizes_.layers; ++i) {
+      next = units_[static_cast<size_t>(i) + 1].first_parameter;
       LlamaBlock& block = blocks_.emplace_back();
       block.input_norm = Next(next);
       for (Projection* projection : {&block.q, &block.k, &block.v}) *projection = NextProjection(next, qkv_bias);
@@ -53,23 +58,27 @@ class Llama final : public Model {
       for (Projection* projection : {&block.gate, &block.up, &block.down}) {
         *projection = NextProjection(next, sizes_.mlp_bias);
       }
+      for (Projection* projection : {&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down}) {
+        projection->adapter = LowRankOf(description, number++, parameters_);
+      }
     }
     set_initial_values(DrawInitialValues(description, seed));
   }
 
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
-                     std::optional<DropoutKey> /*dropout*/) override {
+                     std::optional<DropoutKey> dropout) override {
+    if (sizes_.lora.dropout <= 0) dropout = std::nullopt;
     if (sizes_.vocabulary >= kHeadLossVocabulary) {
       GradientSink* sink = sizes_.tied ? nullptr : hooks.sink();
-      const at::Tensor last = LastNorm(inputs, hooks);
+      const at::Tensor last = LastNorm(inputs, hooks, dropout);
       return hooks.AfterRoot(HeadLoss(last, sizes_.tied ? embedding_ : head_, targets, output_type_, sink));
     }
-    at::Tensor scores = Scores(inputs, hooks);
+    at::Tensor scores = Scores(inputs, hooks, dropout);
     return hooks.AfterRoot(at::cross_entropy_loss(scores, targets.reshape({-1}), {}, at::Reduction::Sum, kNoLoss));
   }
 
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override {
-    at::Tensor scores = Scores(inputs, hooks);
+    at::Tensor scores = Scores(inputs, hooks, std::nullopt);
     return hooks.AfterRoot(scores.view({inputs.size(0), inputs.size(1), -1}));
   }
 
@@ -80,7 +89,7 @@ class Llama final : public Model {
     const RotaryTable table = RowsOf(TableFor(cache.positions(), x), pass.positions());
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const CachedLayer cached{.pass = &pass, .number = static_cast<int64_t>(i)};
-      x = Forward(blocks_[i], x, table, /*sink=*/nullptr, /*tape=*/nullptr, cached);
+      x = Forward(blocks_[i], x, table, /*dropout_rate=*/0, /*sink=*/nullptr, /*tape=*/nullptr, cached);
     }
     pass.Finish();
     const at::Tensor last = RmsNorm(pass.LastRows(x), norm_, sizes_.norm_eps).y;
@@ -92,7 +101,8 @@ class Llama final : public Model {
 
   bool FeedsUnits(int number) const override { return number == embedding_.number; }
 
-  // Backward runs the operations in the reverse order of forward; the weight of a projection comes before its bias.
+  // Backward runs the operations in the reverse order of forward; the weight of a projection comes before its bias, and
+  // its adapter before both.
   std::vector<int> ReadyOrder() const override {
     std::vector<int> order;
     const auto add = [&order](const NumberedTensor& parameter) {
@@ -101,8 +111,9 @@ class Llama final : public Model {
     add(head_);
     add(norm_);
     for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
-      const auto add_all = [&add](std::initializer_list<const Projection*> projections) {
+      const auto add_all = [&](std::initializer_list<const Projection*> projections) {
         for (const Projection* projection : projections) {
+          AddTo(order, projection->adapter);
           add(projection->weight);
           add(projection->bias);
         }
@@ -122,23 +133,25 @@ class Llama final : public Model {
  private:
   // Returns the output of the last norm, [sequences x tokens, width]. The caller calls AfterRoot, because the loss
   // belongs to the root.
-  at::Tensor LastNorm(const at::Tensor& inputs, UnitHooks& hooks) {
+  at::Tensor LastNorm(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
     hooks.BeforeRoot();
     at::Tensor x = at::embedding(embedding_.tensor, inputs);
     GradientSink* sink = hooks.sink();
     const RotaryTable table = TableFor(inputs.size(1), x);
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const int unit = static_cast<int>(i) + 1;
-      x = hooks.RunUnit(unit, x, [this, i, table, sink](const at::Tensor& in, ProductTape* tape) {
-        return Forward(blocks_[i], in, table, sink, tape);
+      x = hooks.RunUnit(unit, x, [this, i, unit, table, dropout, sink](const at::Tensor& in, ProductTape* tape) {
+        if (dropout.has_value()) SeedDropout(*dropout, unit, in.device());
+        const double dropout_rate = dropout.has_value() ? sizes_.lora.dropout : 0;
+        return Forward(blocks_[i], in, table, dropout_rate, sink, tape);
       });
     }
     return RmsNorm(x, norm_, sizes_.norm_eps, sink).y.view({-1, sizes_.width});
   }
 
   // Returns the scores of all positions, [sequences x tokens, vocabulary].
-  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks) {
-    return ScoresOf(LastNorm(inputs, hooks), hooks.sink());
+  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
+    return ScoresOf(LastNorm(inputs, hooks, dropout), hooks.sink());
   }
   at::Tensor ScoresOf(const at::Tensor& last, GradientSink* sink, bool few_rows = false) const {
     // A tied head's gradient goes through autograd, which adds it to that of the embedding.
@@ -148,17 +161,19 @@ class Llama final : public Model {
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 
-  // In a pass over a cache, `table` has a row for each row of x.
-  at::Tensor Forward(const LlamaBlock& block, const at::Tensor& x, const RotaryTable& table, GradientSink* sink,
-                     ProductTape* tape, const CachedLayer& cached = {}) const {
+  // In a pass over a cache, `table` has a row for each row of x. `dropout_rate`: of the inputs of adapters.
+  at::Tensor Forward(const LlamaBlock& block, const at::Tensor& x, const RotaryTable& table, double dropout_rate,
+                     GradientSink* sink, ProductTape* tape, const CachedLayer& cached = {}) const {
     const auto project = [&](const at::Tensor& in, const Projection& projection, const at::Tensor& residual = {}) {
-      return Linear(in, {.weight = projection.weight,
-                         .transposed = true,
-                         .bias = projection.bias,
-                         .residual = residual,
-                         .sink = sink,
-                         .tape = tape,
-                         .few_rows = cached.is_single()});
+      return AdaptedLinear(in,
+                           {.weight = projection.weight,
+                            .transposed = true,
+                            .bias = projection.bias,
+                            .residual = residual,
+                            .sink = sink,
+                            .tape = tape,
+                            .few_rows = cached.is_single()},
+                           projection.adapter, dropout_rate);
     };
     const Normalised in = RmsNorm(x, block.input_norm, sizes_.norm_eps, sink);
     at::Tensor q = project(in.y, block.q), k = project(in.y, block.k), v = project(in.y, block.v);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
+#include "models/lora_targets.h"
 #include "worker/model/key_value_cache.h"
 
 namespace trainyard {
@@ -33,9 +34,11 @@ void Report(absl::string_view what, const std::vector<std::string>& found, std::
 }  // namespace
 
 void Model::AddParameters(const ModelDescription& description, at::ScalarType type) {
+  // Adapters are trained instead of the other parameters.
+  const bool has_adapters = description.sizes.lora.rank > 0;
   for (const ParameterDescription& parameter : description.parameters) {
     parameters_.push_back({.name = parameter.name, .tensor = NewUnbacked(parameter.shape, type)});
-    parameters_.back().tensor.requires_grad_(true);
+    parameters_.back().tensor.requires_grad_(!has_adapters || IsAdapterName(parameter.name));
   }
   for (const UnitDescription& unit : description.units) {
     units_.push_back(

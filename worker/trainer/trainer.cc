@@ -228,7 +228,9 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
     const Batch batch = OnDevice(
         rank_.inputs.training->At(position + index * static_cast<uint64_t>(config_.batch_micro), config_.batch_micro));
     std::optional<DropoutKey> dropout;
-    if (config_.model.dropout > 0) dropout = DropoutKey{.seed = config_.seed, .step = step_, .micro_batch = index};
+    if (config_.model.dropout > 0 || config_.model.lora.dropout > 0) {
+      dropout = DropoutKey{.seed = config_.seed, .step = step_, .micro_batch = index};
+    }
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
       return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout);
     }));

@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include "models/lora_targets.h"
 #include "worker/model/key_value_cache.h"
 #include "worker/model/model_factory.h"
 #include "worker/model/ops/few_rows.h"
@@ -40,7 +41,12 @@ std::vector<DecodedModel> DecodedModels() {
   qwen.family = ModelFamily::kQwen2;
   qwen.attention_bias = AttentionBias::kQkv;
   qwen.tied = true;
-  return {{"gpt2", {.layers = 2, .heads = 3, .width = 30, .context = kPositions, .vocabulary = 67}},
+  ModelSizes adapted_gpt2{.layers = 2, .heads = 3, .width = 30, .context = kPositions, .vocabulary = 67};
+  ModelSizes adapted_llama = LlamaSizes(6, 2, 20);
+  adapted_gpt2.lora = adapted_llama.lora = {.rank = 2, .alpha = 4, .dropout = 0.5, .targets = {"*"}};
+  return {{"gpt2 with adapters", adapted_gpt2},
+          {"llama with adapters", adapted_llama},
+          {"gpt2", {.layers = 2, .heads = 3, .width = 30, .context = kPositions, .vocabulary = 67}},
           {"llama", LlamaSizes(4, 4, 6)},
           {"grouped llama", LlamaSizes(6, 2, 20)},
           {"qwen2", qwen}};
@@ -53,6 +59,7 @@ std::unique_ptr<Model> NewDecodedModel(const ModelSizes& sizes, at::ScalarType t
   c10::NoGradGuard no_grad;
   for (const NamedTensor& parameter : (*model)->parameters()) {
     if (parameter.tensor.dim() > 1) parameter.tensor.detach().mul_(10);
+    if (IsAdapterName(parameter.name)) parameter.tensor.detach().fill_(0.1);
   }
   return *std::move(model);
 }

@@ -1,0 +1,66 @@
+// Which projections of a model have low-rank adapters, with the rule of the Python library PEFT: a target is the whole
+// name of a module in transformers, or the end of such a name after a dot. In addition, a target with one of * ? [ is a
+// glob of whole names, with or without the prefix of transformers. Pure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "models/lora.h"
+#include "models/model_sizes.h"
+
+namespace trainyard {
+
+// What follows the name of a projection in the names of its adapter's parameters.
+inline constexpr char kLoraASuffix[] = ".lora_A.weight";
+inline constexpr char kLoraBSuffix[] = ".lora_B.weight";
+
+// Whether this is the name of an adapter's parameter.
+bool IsAdapterName(absl::string_view parameter);
+
+// The factor of B A.
+double LoraScale(const LoraSettings& lora);
+
+bool IsGlob(absl::string_view target);
+
+// The targets of one model. The time of a match does not depend on the number of targets that are no globs: PEFT lists
+// the whole names of all projections if it has to adapt all.
+class TargetMatcher {
+ public:
+  // `prefix`: what the names in transformers begin with, in addition to ours.
+  TargetMatcher(const std::vector<std::string>& targets, std::string prefix);
+
+  // Whether one of the targets matches the projection.
+  bool Matches(absl::string_view name) const { return !AllThatMatch(name, /*first_only=*/true).empty(); }
+  // The targets that match the projection.
+  std::vector<std::string> AllThatMatch(absl::string_view name) const { return AllThatMatch(name, false); }
+
+ private:
+  std::vector<std::string> AllThatMatch(absl::string_view name, bool first_only) const;
+
+  std::set<std::string, std::less<>> names_;  // targets that are no globs
+  std::vector<std::string> globs_;
+  std::string prefix_;
+};
+
+// The targets that PEFT chooses for the family.
+std::vector<std::string> DefaultLoraTargets(ModelFamily family);
+
+// The targets that match no projection. REQUIRES: CheckSizes(sizes).
+std::vector<std::string> UnmatchedTargets(const ModelSizes& sizes);
+
+// The targets in a shorter form that matches the same projections: if these are the same ones in every block, the ends
+// of their names.
+std::vector<std::string> ShortTargets(const ModelSizes& sizes);
+
+// The ends of the names of a family's projections, each the same in every block: "attn.c_attn".
+std::vector<std::string> ProjectionNames(const ModelSizes& sizes);
+
+// The number of elements of all adapters. REQUIRES: sizes are not negative.
+uint64_t CountAdapterParameters(const ModelSizes& sizes);
+
+}  // namespace trainyard
