@@ -13,7 +13,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr size_t kQueueSize = 65'536;
 
-// Memory of this process, as its allocator counts it; 0 if it cannot (a sanitizer's allocator).
+// Returns the bytes that this process has allocated; 0 with the allocator of a sanitizer, which does not count them.
 size_t MemoryInUse() {
   struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
@@ -27,7 +27,7 @@ void CoordinatorProcess::Start() {
   if (alive()) return;
   ++incarnation_;
   paused_ = busy_ = false;
-  // A steady clock starts at the wall clock's time.
+  // Like Clock::GetSteadyClock, the clock of a process reads the wall clock once, at its start.
   clock.model.offset = wall_offset;
   clock.model.drift = world_.scenario.coordinator_drift;
   Snapshot snapshot = *store.Load("");
@@ -180,7 +180,7 @@ void CoordinatorProcess::RunLoop(std::vector<Event> events) {
 void CoordinatorProcess::RunOne(Event event) {
   std::optional<StaleCheck> stale = StaleCheck::Of(event, core_->state());
   if (stale.has_value()) {
-    RunLoop({});  // a tick that is due would change something
+    RunLoop({});  // handles a due tick first, because the tick may change what StaleCheck compares
     if (!alive()) return;
     if (busy_) return waiting_.push_front(std::move(event));
     stale = StaleCheck::Of(event, core_->state());

@@ -37,7 +37,7 @@ class ProcessClock final : public Clock {
 
 class CoordinatorProcess final : public EffectSink {
  public:
-  // The callbacks of a call; they are not called if the coordinator crashed first.
+  // Receives the reply to a call; nullopt if the coordinator is down or crashes before it replies.
   using Answer = std::function<void(std::optional<Reply>)>;
   struct Watcher {
     std::function<void(const WatchBatch&)> batch;
@@ -55,11 +55,11 @@ class CoordinatorProcess final : public EffectSink {
   uint64_t incarnation() const { return incarnation_; }
   const Core& core() const { return *core_; }
 
-  // Posts an event to this incarnation; events of an earlier one are lost.
+  // Posts an event to the given incarnation; the event is lost if that incarnation has ended.
   void Post(uint64_t incarnation, Event event);
   void RecordContact(uint64_t incarnation, SessionId session);
   SessionId NewSession() { return SessionId(++last_id_); }
-  // Creates the event with the call's id.
+  // Posts the event that `make` creates for the id of the call; `answer` receives the reply.
   void Call(const std::function<Event(CallId)>& make, Answer answer);
   WatchId Watch(Watcher watcher);
   void Unwatch(WatchId watch) { watchers_.erase(watch); }
@@ -69,9 +69,9 @@ class CoordinatorProcess final : public EffectSink {
 
   StoreModel store;
   ProcessClock clock;
-  size_t freed_bytes = 0;                              // by its last crash
+  size_t freed_bytes = 0;                              // the memory that its last crash freed
   absl::Duration wall_offset;                          // used by the next incarnation
-  absl::Duration commit_time = absl::Milliseconds(2);  // maximum
+  absl::Duration commit_time = absl::Milliseconds(2);  // the longest time of a commit
 
  private:
   void TickSoon();

@@ -99,7 +99,7 @@ void DaemonProcess::WakeLater() {
   absl::Time wake = core_->NextWake();
   const uint64_t number = ++wake_;
   if (wake == absl::InfiniteFuture()) return;
-  // Slightly later, so that rounding never makes a wake-up too early.
+  // Wakes the core one microsecond late, because rounding must never wake it early.
   absl::Time real = world_.RealTime(machine_, wake) + absl::Microseconds(1);
   world_.engine.At(real, [this, number, incarnation = incarnation_] {
     if (number == wake_) Post(incarnation, agent::Tick{});
@@ -208,7 +208,7 @@ void DaemonProcess::Do(agent::ExamineProcess& effect) {
   });
 }
 
-// Run folders are shared here.
+// All simulated hosts share one file system, so every path exists on every host.
 void DaemonProcess::Do(agent::CheckPath& effect) {
   world_.engine.After(absl::Milliseconds(5), [this, incarnation = incarnation_, effect] {
     v1::PathAnswer answer;
@@ -229,7 +229,7 @@ void DaemonProcess::Do(agent::RememberCluster& effect) {
 
 void DaemonProcess::Do(agent::Log& effect) { world_.judge.Trace(absl::StrCat(machine_.name(), ": ", effect.text)); }
 
-// A supervisor restarts it.
+// The daemon exits, and a supervisor starts it again.
 void DaemonProcess::Do(agent::Leave&) {
   world_.engine.After(absl::ZeroDuration(), [this, incarnation = incarnation_] {
     if (incarnation != incarnation_) return;
@@ -281,7 +281,7 @@ void DaemonProcess::PutValue(const TrainerId& id, const std::string& value) {
 }
 
 void DaemonProcess::SendPuts(const GroupId& group, const std::map<std::string, std::string>& puts) {
-  if (!attached_ || puts.empty()) return;  // the next stream sends them
+  if (!attached_ || puts.empty()) return;  // they are sent when the next stream is welcomed
   v1::AgentMessage message;
   v1::PutValues& put = *message.mutable_put();
   put.set_job_id(group.first.value());

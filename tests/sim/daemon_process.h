@@ -39,19 +39,19 @@ class DaemonProcess {
 
   void Start();
   void Crash();
-  // Receives SIGTERM; it is started again this long after it has exited.
+  // Delivers SIGTERM to the daemon, which is started again `away` after its exit.
   void Terminate(bool stop_trainers, absl::Duration away);
   bool alive() const { return core_ != nullptr; }
   uint64_t incarnation() const { return incarnation_; }
   agent::CoreStats stats() const { return core_->stats(); }
 
-  // Posts an event to this incarnation; events of an earlier one are lost.
+  // Posts an event to the given incarnation; the event is lost if that incarnation has ended.
   void Post(uint64_t incarnation, agent::Event event);
 
   // ---- called by trainers ----
   PipePtr Connect(const v1::RegisterTrainer& registration);
   void PutValue(const TrainerId& id, const std::string& value);
-  // Called by the coordinator on this incarnation's stream.
+  // The values that the coordinator has sent on the stream of the given incarnation.
   void TakeValues(uint64_t incarnation, const v1::StoreValues& values);
   // Whether the values of all ranks have arrived.
   bool HasValues(const GroupId& group, uint32_t ranks) const;
@@ -99,7 +99,7 @@ class DaemonProcess {
   std::unique_ptr<agent::Core> core_;
   std::map<agent::LinkId, PipePtr> pipes_;
   std::map<GroupId, Values> values_;
-  std::optional<agent::StoreFacts> storing_;  // in progress: a crash keeps only a part of it
+  std::optional<agent::StoreFacts> storing_;  // the write in progress; a crash leaves only a part of it on disk
 };
 
 }  // namespace trainyard::sim

@@ -59,7 +59,7 @@ class Engine {
       now_ = until;
       return false;
     }
-    // Moved out of the queue's top, which is removed next; the fields that define the order are unchanged.
+    // Moves the action out of the first entry, which is removed next; the fields that define the order are unchanged.
     Entry entry = std::move(const_cast<Entry&>(actions_.top()));
     actions_.pop();
     now_ = entry.when;
@@ -107,7 +107,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
       deliver();
     }
   }
-  // Messages on their way are lost.
+  // Discards the messages on their way.
   void Clear() { messages_ = {}; }
 
  private:

@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::Duration kSlowCommit = absl::Milliseconds(800);
 constexpr absl::Duration kQuickCommit = absl::Milliseconds(2);
-// About the number of points of two saves.
+// About the number of points at which a fault can strike (Trainer::After) during two saves.
 constexpr uint64_t kSavePoints = 24;
 
 }  // namespace
@@ -192,7 +192,7 @@ void World::StrikeInSave(Machine& machine, Trainer& trainer) {
       begin_also(FaultKind::kCrashDaemon);
       return begin_also(FaultKind::kCrashCoordinator);
     default:
-      // The trainer stops and its host is cut off; it resumes later without noticing either.
+      // The trainer is stopped and its host is cut off; the trainer continues later and has noticed neither.
       trainer.Freeze();
       engine.After(fault.lasts + absl::Seconds(20), [weak = trainer.weak_from_this()] {
         if (auto frozen = weak.lock()) frozen->Thaw();
@@ -201,7 +201,7 @@ void World::StrikeInSave(Machine& machine, Trainer& trainer) {
   }
 }
 
-// The factor keeps a step shorter than the smallest hang limit.
+// The factor is 1.5 to 2.9, so that a step stays shorter than the smallest hang limit.
 void World::SlowTrainer(const Fault& fault) {
   std::shared_ptr<Trainer> trainer = PickTrainer(fault);
   if (trainer != nullptr) trainer->Slow(1.5 + static_cast<double>(fault.salt % 15) / 10, fault.lasts);
@@ -212,7 +212,7 @@ void World::StopHost(const Fault& fault, Machine& machine) {
   machine.daemon().Terminate(/*stop_trainers=*/true, fault.lasts);
 }
 
-// From here on there are no new faults; faults that would last longer end now.
+// The scenario begins no more faults. The world is healed when the faults that last longer have ended, too.
 void World::Heal() {
   judge.Trace("-- no more faults --");
   absl::Duration last = absl::ZeroDuration();

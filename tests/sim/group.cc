@@ -14,8 +14,7 @@ constexpr absl::Duration kStepPollInterval = absl::Milliseconds(100);
 constexpr absl::Duration kPartsPollInterval = absl::Milliseconds(50);
 // The share of a step's time that is computation; the rest is communication.
 constexpr double kComputeShare = 0.8;
-// The pause between tries of the last save doubles from the first value to the second. The save is retried for the
-// time of the third.
+// The last save is retried for kLastSaveRetry; the pause before each retry doubles from kLastPauseMin to kLastPauseMax.
 constexpr absl::Duration kLastPauseMin = absl::Seconds(1);
 constexpr absl::Duration kLastPauseMax = absl::Seconds(30);
 constexpr absl::Duration kLastSaveRetry = absl::Minutes(10);

@@ -35,15 +35,16 @@ class Group : public std::enable_shared_from_this<Group> {
   }
   bool chosen() const { return chosen_; }
   void PartEnded(uint64_t step, uint32_t rank, bool written);
-  // The save of this step is the last one, and is retried if it fails.
+  // Whether a failed save of this step is retried in place: the save of the last step is, for a limited time and unless
+  // the ranks were ordered to end.
   bool WillRetry(uint64_t step);
 
   bool IsComplete() const { return trainers_.size() == ranks_; }
   bool Connected() const;  // whether every rank reaches every other
   uint64_t first_step() const { return first_step_; }
-  // How long the rank computes in the current step before it waits for the others; zero if there is no step.
+  // The time that the rank computes in the current step before it waits for the others; zero if there is no step.
   absl::Duration ComputeTime(const Trainer& trainer) const;
-  // Whether the rank still computes.
+  // Whether the rank still computes its part of the current step.
   bool IsComputing(const Trainer& trainer) const;
 
  private:

@@ -14,9 +14,11 @@ namespace trainyard::sim {
 namespace {
 
 constexpr size_t kTraceLines = 4'000;
-// The coordinator's clock may be slightly fast.
+// The shortest time, in real time, after which the coordinator gives up a forming group: its clock may be slightly
+// fast.
 const absl::Duration kMinForming = kFormingPatience - absl::Milliseconds(300);
-// A scenario has fewer watchers per job; more would be disconnected ones that the coordinator did not forget.
+// A scenario has 2 watchers per job (operators.cc). If a job has more than this limit, the coordinator has not
+// forgotten disconnected ones.
 constexpr size_t kWatchersMax = 4;
 // policy/recovery fails a job permanently if a host cannot start its trainer for this reason.
 constexpr char kNoSpace[] = "No space left";
@@ -72,7 +74,7 @@ void Judge::CheckEvent(const JobId& job, const v1::Event& event) {
   if (event.has_notice() && event.notice().text().empty()) {
     ReportViolation(invariant::kReasons, absl::StrCat(job.value(), ": a notice has no text"));
   }
-  // Rank 0 reports its generation as the learning rate.
+  // The simulated rank 0 reports its generation in the field of the learning rate (Trainer::StepMade).
   if (event.has_step() && static_cast<uint64_t>(event.step().lr()) > event.generation()) {
     ReportViolation(invariant::kOneGeneration,
                     absl::StrCat(job.value(), ": step ", event.step().step(), " was made by generation ",
@@ -80,11 +82,12 @@ void Judge::CheckEvent(const JobId& job, const v1::Event& event) {
   }
 }
 
-// A lost host has been silent for a lease.
+// Checks that a host was declared lost only after it had been silent for a lease.
 void Judge::CheckGivenUp(const TrainerId& id, const v1::RankRecord& record) {
   // The shortest lease, minus the possible delay of a tick.
   constexpr absl::Duration kMinSilence = absl::Milliseconds(2'500);
-  // Even if the host reports again later: the next generation may resume from a save that was never reported.
+  // The reports count as lost even if the host sends them later: the next generation may resume from a save that was
+  // never reported, and then skips these steps.
   const bool lost = absl::StrContains(record.gone(), kLostByOperator) || absl::StrContains(record.gone(), kLost);
   if (record.rank() == 0 && lost) NoteLostReports(id.job);
   if (!absl::StrContains(record.gone(), kLost) || !given_up_.insert(id).second || !last_contact) return;
@@ -129,7 +132,7 @@ void Judge::CheckRank(const Job& job, const Rank& rank) {
   }
 }
 
-// A generation of a running job ends only for a valid cause.
+// Checks that a generation of a running job ends only for a valid cause.
 void Judge::CheckStateChange(const Job& job) {
   KnownState& before = known_states_[job.id];
   KnownState now{job.head().generation(), job.state(), before.running_since};
@@ -211,7 +214,8 @@ void Judge::AfterRound(const Core& core, bool check_state) {
 }
 
 void Judge::AfterLoad(const Core& core) {
-  // States that the previous incarnation did not store were never sent. Changes of stored states were checked then.
+  // Forgets the states that the previous incarnation had not stored: nobody has received them. The changes of stored
+  // states were checked when they happened.
   std::erase_if(known_states_, [&](const auto& entry) { return !core.state().jobs.contains(entry.first); });
   for (const auto& [id, job] : core.state().jobs) {
     KnownState& known = known_states_[id];

@@ -29,7 +29,7 @@ inline constexpr char kOneGeneration[] = "one-generation";     // generation g h
 inline constexpr char kRankOnce[] = "rank-once";               // no rank of a generation runs twice
 inline constexpr char kDurable[] = "acknowledged-is-durable";  // answered requests survive every crash
 inline constexpr char kFenced[] = "fenced-changes-nothing";    // messages of old streams or generations change nothing
-inline constexpr char kSentOnce[] = "steps-published-once";    // in order; every step if the job succeeded
+inline constexpr char kSentOnce[] = "steps-published-once";    // to each watcher, in order; all of them on success
 inline constexpr char kContact[] = "lost-contact-ends-nothing";  // no trainer is killed only because of lost contact
 inline constexpr char kProgress[] = "progress-after-healing";    // every job ends if there are slots for it
 inline constexpr char kReasons[] = "decisions-have-reasons";
@@ -43,7 +43,7 @@ inline constexpr char kGrantsKept[] = "grants-are-kept";           // no group r
 inline constexpr char kWholeSaves[] = "only-whole-saves-are-used";
 inline constexpr char kFencedSave[] = "fenced-saves-nothing";  // a save of another generation gets no name and no grant
 inline constexpr char kOneContent[] = "one-content-a-step";    // granted saves of a step have the same contents
-// no partial saves of generations before the one that settled the folder last
+// no partial save is left of a generation before the one that settled the folder last
 inline constexpr char kNoLeak[] = "nothing-is-left-behind";
 // one job at a time trains in a folder, and it uses no other job's checkpoints
 inline constexpr char kOneJob[] = "a-folder-has-one-job";
@@ -66,7 +66,7 @@ struct JobOutcome {
   uint64_t generation = 0;
 };
 
-// One trainer process, as it really was.
+// What really happened to one trainer process.
 struct TrainerTruth {
   TrainerId id;
   std::string host;
@@ -135,7 +135,7 @@ class Judge {
   void AtEnd(const Core& core);
   void CheckEvent(const JobId& job, const v1::Event& event);
   void CheckDecision(const JobId& job, const v1::Event& event);
-  // When a message of a host last reached the coordinator's process; unset: not checked.
+  // Returns when a message of the host last reached the coordinator's process; unset: contacts are not checked.
   std::function<absl::Time(const std::string& host)> last_contact;
   // Returns the folder in which this job saves.
   std::function<const RunFolder&(const JobId&)> folder_of;

@@ -52,8 +52,7 @@ LossyReport RunLossyMinutes(uint64_t first_seed, absl::Duration time) {
 std::string Describe(const LossyReport& report) {
   return absl::StrFormat(
       "%.0f simulated minutes under loss in %d worlds of %d jobs: hosts were unreachable %d times, %d were given up, "
-      "%d "
-      "hangs reported, %d generations ended%s",
+      "%d hangs reported, %d generations ended%s",
       absl::ToDoubleMinutes(report.time), report.worlds, report.jobs, report.decisions.unreachable,
       report.decisions.hosts_lost, report.decisions.hangs, report.generations_ended, report.problems);
 }

@@ -5,7 +5,7 @@
 //   trainyard-sim --first 1 --seeds 300
 //   trainyard-sim --first 42 --trace
 //   trainyard-sim --first 42 --shrink-to seed-42.txt
-//   trainyard-sim --replay tests/sim/regressions/seed-50749.txt --trace
+//   trainyard-sim --replay tests/sim/regressions/cut-before-go.txt --trace
 //   trainyard-sim --lossy-minutes 1000
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Planted bugs that test the simulation itself: each corrupts the input or output of a core, and the invariant for it
-// must find it.
+// Planted bugs that test the simulation itself: each corrupts a model, or the input or output of a core, and a run with
+// it must break one of the invariants that CaughtBy lists.
 #pragma once
 
 namespace trainyard::sim {

@@ -8,9 +8,10 @@
 namespace trainyard::sim {
 namespace {
 
-// The time before TCP resends, which doubles.
+// The time after which TCP resends a lost packet; it doubles each time the packet is lost again.
 constexpr absl::Duration kFirstResend = absl::Milliseconds(200);
-// Exceeds every lease that has not grown, so that a host under packet loss may be silent for longer than its lease.
+// The longest delay that packet loss adds to a control message. It exceeds every lease that has not grown, so that a
+// host under packet loss may be silent for longer than its lease.
 constexpr absl::Duration kMaxControlDelay = absl::Seconds(8);
 
 }  // namespace
@@ -231,7 +232,8 @@ void Network::PumpAll() {
 }
 
 Network::~Network() {
-  // Undelivered messages own their stream, which owns the channels that hold them: this breaks the cycle.
+  // Undelivered messages own their stream, which owns the channels that hold them: emptying the channels breaks the
+  // cycle.
   for (const StreamPtr& stream : all_streams_) {
     stream->up->Clear();
     stream->down->Clear();

@@ -1,5 +1,6 @@
-// The streams between daemons and the coordinator: ordered, delayed, cut, half-open. Messages that were on their way
-// when a daemon gave up a stream may still arrive, after the first messages of its next stream.
+// The streams between daemons and the coordinator. A stream delivers its messages in order and with delays; it can be
+// cut or half-open. Messages that were on their way when a daemon gave up a stream may still arrive, after the first
+// messages of its next stream.
 #pragma once
 
 #include <map>
@@ -77,7 +78,7 @@ class Network {
   std::map<std::string, absl::Time> last_contacts_;
   std::vector<StreamPtr> all_streams_;  // streams that have not ended at both ends
   std::map<SessionId, StreamPtr> streams_;
-  std::map<const Machine*, StreamPtr> current_;  // in the daemon's view
+  std::map<const Machine*, StreamPtr> current_;  // the newest stream, as the daemon sees it
 };
 
 }  // namespace trainyard::sim

@@ -99,20 +99,20 @@ void JobWatcher::HandleBatch(const WatchBatch& batch) {
     }
     return Close();
   }
-  // Occasionally its connection breaks.
+  // Occasionally the connection of the watcher breaks.
   if (world_.random.Chance(0.1)) {
     world_.engine.After(world_.random.Between(absl::ZeroDuration(), absl::Seconds(1)),
                         [self = shared_from_this(), watch = watch_] {
                           if (watch == self->watch_ && watch.value() != 0) self->Reopen();
                         });
   }
-  // It processes the batch, then requests the next.
+  // The watcher processes the batch, then requests the next.
   world_.engine.After(world_.network.Delay(), [self = shared_from_this(), watch = watch_] {
     if (watch == self->watch_ && watch.value() != 0) self->RequestBatch(/*first=*/false);
   });
 }
 
-// A notice about lost reports accounts for these steps.
+// Counts the steps that a notice about lost reports names: the watcher will not receive them.
 void JobWatcher::CountLostSteps(const std::string& notice) {
   static const std::regex kLost("reports of steps (\\d+) to (\\d+) did not arrive.*");
   std::smatch match;

@@ -54,7 +54,7 @@ void Trainer::WritePart(uint64_t step) {
     world_.storage.Remove(id_.job, writer(), step);
     return Exit(kExitAborted);
   }
-  // A rank that fails reports it itself; all ranks learn of it with the sum of the next step.
+  // A rank that cannot write its part reports that itself; all ranks learn of it from the sum of the next step.
   if (!counts) ReportSaveFailed(step, "cannot write its part: No space left on device");
   group_->PartEnded(step, id_.rank, counts);
 }
@@ -70,7 +70,7 @@ void Trainer::ReportSaveFailed(uint64_t step, const std::string& message, uint64
 
 // ---- rank 0 ----
 
-// Saves are assembled one after another, as on the production's commit thread.
+// Saves are assembled one after another, as by the commit thread of the production code.
 void Trainer::Assemble(uint64_t step) {
   to_assemble_.push_back(step);
   if (to_assemble_.size() == 1) AssembleNext();
@@ -135,7 +135,7 @@ void Trainer::ReportReady(uint64_t step) {
     ready.set_manifest_hash(absl::StrCat(ready.manifest_hash(), "-other"));
     ReportFact(fact);
   }
-  // The oldest is dropped to make room, unless it is being renamed.
+  // If too many saves wait for a grant, the oldest is withdrawn, unless it is being renamed.
   if (waiting_.size() <= kMaxWaitingSaves || granted_.contains(waiting_.front())) return;
   const uint64_t oldest = waiting_.front();
   waiting_.pop_front();
@@ -166,8 +166,8 @@ void Trainer::CommitNext() {
   After(absl::Milliseconds(1), absl::Milliseconds(40), &Trainer::CheckFence, waiting_.front());
 }
 
-// Another generation may claim the folder between the check and the rename; a save that it has settled no longer
-// exists.
+// Another generation may claim the folder between the check and the rename. If it has settled this save, the save no
+// longer exists, and the rename fails.
 void Trainer::CheckFence(uint64_t step) {
   if (world_.storage.IsFenced(id_.job, writer())) return Exit(kExitAborted);
   After(absl::ZeroDuration(), absl::Milliseconds(5), &Trainer::Commit, step);
@@ -204,7 +204,8 @@ void Trainer::FinishWhenNamed(uint64_t step, bool stopped, absl::Time since) {
   Do([self = shared_from_this(), step, stopped, since] {
     if (self->waiting_.empty() && self->assembled_ >= step) return self->Finish(step, stopped);
     if (self->world_.engine.now() >= since + (self->leave_ ? kLeavingGrantWait : kGrantWait)) {
-      // After a SIGTERM it leaves the complete partial save as it is; otherwise it renames the save without a grant.
+      // After a SIGTERM, rank 0 leaves the complete partial save as it is; otherwise it renames the save without a
+      // grant.
       if (self->leave_) return self->Finish(step, stopped);
       for (uint64_t waits : self->waiting_) self->granted_.insert(waits);
       self->CommitNext();
@@ -216,7 +217,8 @@ void Trainer::FinishWhenNamed(uint64_t step, bool stopped, absl::Time since) {
 
 // ---- what earlier generations left ----
 
-// Like RunFolder::Acquire: a later generation of the same job needs no lock, another job waits for it for a while.
+// Like RunFolder::Acquire: a later generation of the same job needs no lock, another job waits for the lock up to
+// kLockWaitMs.
 void Trainer::ClaimFolder(uint64_t waited_ms) {
   const RunFolder& folder = world_.storage.FolderOf(id_.job);
   const bool of_this_job = folder.owner == id_.job;

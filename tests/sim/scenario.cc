@@ -16,7 +16,7 @@ absl::Duration DrawDuration(FaultKind kind, Random& random) {
     case FaultKind::kCrashCoordinator:
     case FaultKind::kCrashDaemon:
     case FaultKind::kStrikeSave:
-      // Mostly a supervisor that restarts it immediately; sometimes an operator must do it.
+      // Usually a supervisor restarts the process within 2 s; sometimes an operator must do it.
       return random.Chance(0.7) ? random.Between(absl::Milliseconds(20), absl::Seconds(2))
                                 : random.Between(absl::Seconds(2), absl::Seconds(15));
     case FaultKind::kPauseCoordinator:

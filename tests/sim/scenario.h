@@ -1,6 +1,6 @@
 // What happens to a world, as data: its hosts, the submitted jobs, the operators' requests, and which faults occur when
-// and for how long. It is drawn from a seed. A failing scenario is reduced by leaving parts out (shrink.h), which
-// changes nothing in the rest.
+// and for how long. It is drawn from a seed. A failing scenario is reduced by leaving parts out (shrink.h); the
+// other parts stay as they are.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +20,32 @@ enum class FaultKind {
   kFullStore,         // no commit is accepted
   kStepClock,         // the coordinator's clock is set
   kCrashDaemon,
-  kKillHost,  // with all its processes; comes back with its disk
+  kKillHost,  // a host dies with all its processes, and comes back with its disk
   kCrashTrainer,
   kFreezeTrainer,  // SIGSTOP, then SIGCONT
   kCutControl,     // no network between a host and the coordinator
   kCutHost,        // no network between a host and anything else
   kDropStream,     // the connection breaks
   kSilenceStream,  // half-open: nothing is delivered, and neither end is notified
-  kFullDisk,       // of a host: its daemon cannot write
+  kFullDisk,       // the disk of a host is full: its daemon cannot write
   kStopDaemon,     // SIGTERM: it exits and its trainers continue; it is started again later
   kStopHost,       // SIGTERM with --stop-trainers
   kCutData,        // no network between the trainers of two hosts; both reach the coordinator
-  kSlowTrainer,    // it computes several times as long
+  kSlowTrainer,    // it computes 1.5 to 2.9 times as long
   kLossyLink,      // a host's packets are lost and resent: all its messages are late, but nothing is cut
-  kStrikeSave,  // at some point of a save there, a trainer, daemon, coordinator, host or all crash, or one is stopped
-  kFailWrites,  // its trainers' writes into run folders fail: no space left
+  // When a trainer of the host is at some point of a save, one of these happens: the trainer, the daemon, the
+  // coordinator or the host crashes; the first three crash together; the trainer is stopped while its host is cut off.
+  kStrikeSave,
+  kFailWrites,  // the trainers of a host cannot write into run folders: no space left
   kLast = kFailWrites,
 };
 // "crash-coordinator"
 const char* NameOf(FaultKind kind);
 bool IsOfHost(FaultKind kind);
 
-// A generation of a job reaches a state.
+// The moment at which a generation of a job reaches a state.
 struct Trigger {
-  uint32_t job = 0;  // its number
+  uint32_t job = 0;  // the number of the job
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
   uint64_t generation = 0;
 };
@@ -53,7 +55,7 @@ struct Fault {
   absl::Duration at;  // after the trigger, if there is one
   absl::Duration lasts;
   uint32_t host = 0;
-  uint64_t salt = 0;  // chooses among several targets or amounts
+  uint64_t salt = 0;  // a random number that chooses the target or the amount
   std::optional<Trigger> when = {};
 };
 
@@ -76,7 +78,7 @@ const char* NameOf(OperationKind kind);
 struct Operation {
   OperationKind kind;
   absl::Duration at;
-  uint32_t job = 0;  // index
+  uint32_t job = 0;  // the number of the job minus 1
   uint32_t host = 0;
   bool now = false;
 };
@@ -88,7 +90,7 @@ struct HostPlan {
 };
 
 struct JobPlan {
-  uint32_t number = 0;  // its name, also if other jobs were left out
+  uint32_t number = 0;  // identifies the job; stays the same if other jobs are left out
   absl::Duration at;
   uint32_t ranks = 1;
   uint32_t steps = 10;
@@ -105,9 +107,9 @@ struct Scenario {
   std::vector<JobPlan> jobs;
   std::vector<Operation> operations;
   std::vector<Fault> faults;
-  absl::Duration faults_end;       // from here on everything heals
+  absl::Duration faults_end;       // from here on no fault begins and operators help all jobs to end
   double coordinator_drift = 0;    // of its clock, as in ClockModel
-  double loss = 0;                 // of every host's packets, until the end
+  double loss = 0;                 // the share of every host's packets that is lost, until the end
   absl::Duration extra_time = {};  // the time that jobs need in addition to the usual limit
 };
 

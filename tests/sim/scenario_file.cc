@@ -177,7 +177,7 @@ void ReadLine(Line& line, ScenarioFile& scenario_file) {
   scenario_file.mutation = *mutation;
 }
 
-// expect log "..."
+// Reads `expect log "..."` or `expect no-log "..."`; returns false if the row is neither.
 bool ReadQuoted(absl::string_view text, ScenarioFile& scenario_file) {
   bool logged = absl::ConsumePrefix(&text, "expect log \"");
   if (!logged && !absl::ConsumePrefix(&text, "expect no-log \"")) return false;

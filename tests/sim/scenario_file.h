@@ -46,7 +46,7 @@ struct ScenarioFile {
 
 // Possible errors: InvalidArgument with the line.
 absl::StatusOr<ScenarioFile> ParseScenarioFile(absl::string_view text);
-// Reading the result gives the same scenario.
+// ParseScenarioFile reads the result as an equal ScenarioFile.
 std::string FormatScenarioFile(const ScenarioFile& scenario_file);
 
 // Runs the scenario; `result_out`, if given, receives the result with its trace. Possible errors: FailedPrecondition,

@@ -40,7 +40,7 @@ TEST(Simulation, ManySeeds_EveryInvariantHolds) {
   }
 }
 
-TEST(Simulation, SameSeed_SameRunEventByEvent) {
+TEST(Simulation, SameSeed_GivesTheSameRunEventByEvent) {
   for (uint64_t seed : {3, 17, 40}) {
     Result first = World(DrawScenario(seed)).Run();
     Result second = World(DrawScenario(seed)).Run();
@@ -67,7 +67,7 @@ TEST(Simulation, LargeCluster_EveryJobSucceeds_AndMemoryIsBounded) {
   EXPECT_LE(result.coordinator_bytes, 2'000 * kBytesPerHost + 200 * kBytesPerJob);
 }
 
-TEST(Simulation, LossyLinks_LoseNoHost) {
+TEST(Simulation, LinksLosePackets_NoHostIsGivenUp) {
   LossyReport report = RunLossyMinutes(/*first_seed=*/1, absl::Minutes(40));
 
   EXPECT_EQ(report.problems, "") << Describe(report);
@@ -76,7 +76,7 @@ TEST(Simulation, LossyLinks_LoseNoHost) {
 
 // Every machine is switched off while jobs train, and the coordinator's store is lost. Jobs that users submit again
 // with the same folders keep all granted checkpoints.
-TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
+TEST(Simulation, StoreLost_ResubmittedJobsKeepAllGrantedCheckpoints) {
   uint64_t granted = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     Scenario scenario = DrawScenario(seed);
@@ -87,7 +87,7 @@ TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
     scenario.operations.clear();
     World after(scenario, {.folders = &before.storage, .incarnation = 1});
     after.judge.SetGranted(before.judge.granted());
-    // Reports of earlier steps are lost.
+    // The new cluster has no reports of the steps that the old one made.
     for (const JobPlan& plan : scenario.jobs) after.judge.NoteLostReports(IdOf(plan));
 
     Result result = after.Run();
@@ -130,13 +130,13 @@ INSTANTIATE_TEST_SUITE_P(EachFile, Regression, testing::ValuesIn(RegressionFiles
   return name;
 });
 
-TEST(ScenarioFile, WrittenAndReadAgain_IsEqual_AndRunsEqually) {
+TEST(ScenarioFile, WrittenAndReadAgain_IsEqual_AndGivesTheSameRun) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     ScenarioFile scenario_file{.why = "a reason", .scenario = DrawScenario(seed)};
     absl::StatusOr<ScenarioFile> again = ParseScenarioFile(FormatScenarioFile(scenario_file));
     ASSERT_TRUE(again.ok()) << again.status();
     ASSERT_EQ(FormatScenarioFile(*again), FormatScenarioFile(scenario_file));
-    if (seed % 20 != 0) continue;
+    if (seed % 20 != 0) continue;  // running a scenario takes much longer than comparing its text
     EXPECT_EQ(World(again->scenario).Run().fingerprint, World(scenario_file.scenario).Run().fingerprint)
         << "seed " << seed;
   }
@@ -172,7 +172,7 @@ TEST(ScenarioFile, UnmetExpectations_AreReported) {
   EXPECT_THAT(wrong, HasSubstr("a log line contains 'RUNNING'"));
 }
 
-// ---- the tests of the tests -----------------------------------------------------------------------------------------
+// ---- planted bugs, which test the simulation itself -----------------------------------------------------------------
 
 class PlantedBug : public testing::TestWithParam<int> {};
 
@@ -199,7 +199,7 @@ std::string MutationName(const testing::TestParamInfo<int>& info) {
 INSTANTIATE_TEST_SUITE_P(EachMutation, PlantedBug, testing::Range(1, static_cast<int>(Mutation::kLast) + 1),
                          MutationName);
 
-TEST(PlantedBugs, EveryInvariant_IsBrokenByOne) {
+TEST(PlantedBugs, EveryInvariant_IsBrokenByAtLeastOneOfThem) {
   for (const char* name : invariant::kAll) {
     bool any = false;
     for (int i = 1; i <= static_cast<int>(Mutation::kLast); ++i) {

@@ -44,7 +44,7 @@ struct RunFolder {
   JobId owner;         // the owner of the fence; empty: none yet
   Writer fence;        // the generation that may write
   int64_t holder = 0;  // the process that holds its lock
-  JobId settled_by;    // the job that last settled what others left
+  JobId settled_by;    // the job that last settled the saves that other generations left
   Writer settled;
   bool stepped = false;                                              // metrics of steps exist
   std::map<uint64_t, Checkpoint> checkpoints;                        // by step
@@ -55,9 +55,9 @@ struct RunFolder {
 
 class Storage {
  public:
-  // `job` was submitted with the checkpoint.dir of `with`.
+  // Records that `job` was submitted with the checkpoint.dir of `with`.
   void Share(const JobId& job, const JobId& with) { shared_[job] = with; }
-  // All processes of an incarnation have exited.
+  // Releases all locks, when all processes of an incarnation of the cluster have exited.
   void DropLocks() {
     for (auto& [name, folder] : folders_) folder.holder = 0;
   }
@@ -81,7 +81,7 @@ class Storage {
     partial.parts.insert(rank);
     partial.torn |= torn;
   }
-  // Returns false if it was removed or is incomplete.
+  // Returns false if the partial save was removed or lacks a part.
   bool WriteManifest(const JobId& job, Writer writer, uint64_t step, uint32_t world_size) {
     auto& partials = Folder(job).partials;
     auto at = partials.find({step, writer});

@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);  // as in worker/trainer/main
-// as in worker/trainer/run: the time to wait until all ranks are known to be done
+// The time to wait until all ranks are known to be done, as in worker/trainer/run.
 constexpr absl::Duration kDoneWait = absl::Minutes(10);
 
 }  // namespace
@@ -103,7 +103,7 @@ void Trainer::Acknowledged(uint64_t sequence) {
   while (!facts_.empty() && facts_.front().sequence() <= sequence) {
     world_.CheckDurable(facts_.front());
     if (facts_.front().has_saved()) {
-      world_.storage.Prune(id_.job, writer(), facts_.front().saved().step(), 2);
+      world_.storage.Prune(id_.job, writer(), facts_.front().saved().step(), /*keep=*/2);
     }
     facts_.pop_front();
   }
@@ -147,7 +147,8 @@ void Trainer::SendReport() {
   });
 }
 
-// The rank either computes or waits for the others in the step's all-reduce. Only rank 0 also saves alone.
+// The rank either computes or waits for the others in the all-reduce of the step. Only rank 0 has work of its own after
+// the last step: in the phases `save` and `leaving` it waits for no rank.
 void Trainer::FillPosition(v1::RankReport& report) {
   report.set_compute_total_s(world_.mutation == Mutation::kForgeWork && id_.rank == 0 ? 2 * compute_s_ : compute_s_);
   report.set_micro_batches_made(2 * report.steps_made());
@@ -190,7 +191,7 @@ void Trainer::JoinWhenPossible() {
 }
 
 void Trainer::Rendezvous() {
-  // The others wait for the choice of rank 0.
+  // The other ranks wait until rank 0 has chosen the checkpoint.
   const bool may = group_->IsComplete() && group_->Connected() && (id_.rank == 0 || group_->chosen());
   if (may) return id_.rank == 0 ? ClaimFolder(0) : BeReady();
   world_.engine.After(absl::Milliseconds(200),
@@ -236,7 +237,7 @@ void Trainer::StepMade(uint64_t step, absl::Duration took, absl::Duration comput
   report.set_tokens(64);
   report.set_step_s(absl::ToDoubleSeconds(took));
   report.set_compute_s(absl::ToDoubleSeconds(computed));
-  report.set_lr(static_cast<double>(id_.generation.value()));  // the judge reads it
+  report.set_lr(static_cast<double>(id_.generation.value()));  // for Judge::CheckEvent
   SendReport();
 }
 
@@ -308,7 +309,8 @@ void Trainer::Signal(int signal) {
   End(std::move(exited));
 }
 
-// On request it ends together with all other ranks after the current step, or immediately if there is none.
+// After a SIGTERM the trainer ends together with all other ranks after the current step, or at once if the steps have
+// not begun.
 void Trainer::Leave() {
   leave_ = true;
   if (stage_ == Stage::kEnding) return;  // ExitWhenClosed checks leave_

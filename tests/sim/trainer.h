@@ -65,7 +65,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool assembled(uint64_t step) const { return assembled_ >= step; }
   bool abandoned(uint64_t step) const { return abandoned_ == step; }
   void RestartSave(uint64_t step);
-  // It was cancelled or ordered to exit: a failed save is not retried.
+  // Whether the trainer was cancelled or ordered to exit, so that a failed save is not retried.
   bool gives_up() const { return leave_ || (stop_ && !stop_needs_save_); }
   // A planted bug: reports a save that was not made.
   void ClaimSaved(uint64_t step);
@@ -83,7 +83,8 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
 
   // saves.cc
   Writer writer() const;
-  // Calls `act` after a random time between the two, unless the trainer has ended. A fault may strike at this point.
+  // Calls `act` after a random time between `shortest` and `longest`, unless the trainer has ended. A fault may strike
+  // at this point.
   void After(absl::Duration shortest, absl::Duration longest, void (Trainer::*act)(uint64_t), uint64_t step);
   void OpenPart(uint64_t step);
   void WritePart(uint64_t step);
@@ -128,7 +129,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool stop_ = false;
   uint64_t stop_request_ = 0;
   bool stop_needs_save_ = false;
-  bool leave_ = false;  // SIGTERM
+  bool leave_ = false;  // it has received SIGTERM
   uint64_t save_request_ = 0;
   std::deque<uint64_t> to_assemble_;  // saves of rank 0 whose parts are written
   std::deque<uint64_t> waiting_;      // complete saves of rank 0 without a name, oldest first
@@ -136,7 +137,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool committing_ = false;           // the oldest waiting save is being renamed
   uint64_t assembled_ = 0;            // the newest save that was reported as ready or failed
   uint64_t abandoned_ = 0;            // the newest save that failed
-  double slowness_ = 1;               // it computes this many times as long as the others
+  double slowness_ = 1;               // its computation takes this many times as long as normal
   double compute_s_ = 0;              // total
   std::vector<std::function<void()>> deferred_;
   PipePtr pipe_;

@@ -12,7 +12,8 @@
 namespace trainyard::sim {
 namespace {
 
-// The time from the last fault until every job has ended: back-offs, leases, limits of forming and of hangs.
+// The longest time from the last fault until every job has ended: it covers back-offs, leases, and the limits of
+// forming and of hangs.
 constexpr absl::Duration kSettleLimit = absl::Seconds(900);
 // The limit of one host's unacknowledged facts in a world of this size: a burst of its ranks' reports, with a margin.
 constexpr size_t kFactsInFlight = 60;
@@ -215,7 +216,7 @@ void World::ForgeReports(v1::RankReports& reports) {
 }
 
 void World::ForgeReady(v1::FactBatch& batch) {
-  // The generation seems to have as ready what the previous one wrote.
+  // The fact then reports the save of the previous generation as ready.
   for (v1::Fact& fact : *batch.mutable_facts()) {
     if (!fact.has_save_ready()) continue;
     v1::CheckpointReady& ready = *fact.mutable_save_ready();

@@ -34,17 +34,18 @@ struct WorldOptions {
   bool trace = false;
   uint64_t check_every = 1;  // rounds of the coordinator between two checks of its whole state
   bool keep_log = false;     // returns the coordinator's log in Result::logged
-  // For a cluster whose coordinator lost its store: the run folders that it left, and its incarnation number.
+  // For a cluster whose coordinator has lost its store: the run folders of the previous incarnation of the cluster, and
+  // the number of this incarnation.
   const Storage* folders = nullptr;
   uint64_t incarnation = 0;
-  absl::Duration run_for = absl::InfiniteDuration();  // then everything is switched off
+  absl::Duration run_for = absl::InfiniteDuration();  // after this time everything is switched off
 };
 
 // Counts of the coordinator's decisions.
 struct Decisions {
   uint64_t unreachable = 0;  // notices that a host has no contact
   uint64_t hosts_lost = 0;
-  uint64_t hangs = 0;  // reported or acted upon
+  uint64_t hangs = 0;  // decisions by the rule `hang`, with or without a restart
   uint64_t restarts = 0;
 };
 
@@ -58,7 +59,7 @@ struct Result {
   std::vector<std::string> logged;
   Decisions decisions;
   size_t coordinator_bytes = 0;  // freed by the coordinator's last crash
-  uint64_t fingerprint = 0;      // of everything that happened: equal for equal runs
+  uint64_t fingerprint = 0;      // of the final store and the number of actions: equal for equal runs
 };
 
 class World {
@@ -82,7 +83,7 @@ class World {
   bool ShouldCheckState() const { return rounds_ % options_.check_every == 0; }
   // No two of these hosts are cut from each other.
   bool AllReachEachOther(const std::set<const Machine*>& hosts) const;
-  // A line of the coordinator's log; an event that it publishes about a job.
+  // The coordinator calls these for each line of its log and for each event that it publishes about a job.
   void RecordLogLine(const std::string& text);
   void HandlePublished(const JobId& job, const v1::Event& event);
   // The coordinator has acknowledged this fact: checks that the synced records contain it, unless its generation has
