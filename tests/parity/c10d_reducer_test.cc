@@ -286,7 +286,7 @@ RankPool& Pool() {
   return pool;
 }
 
-// Expects that all 40 gradients are equal: 3 layers have 12 parameters each, and the root has 4.
+// Expects that all 40 gradients are equal: each of the 3 layers has 12 parameters, and the root has 4.
 void ExpectSameGradients(int world, const TrainingCase& training, PoolTransport transport) {
   absl::StatusOr<std::vector<std::string>> results = Pool().Run(
       {.mesh = {.dp_replicate = world}, .transport = transport, .main = "compare", .arguments = training.ToString()});
@@ -315,7 +315,8 @@ TEST_P(C10dReducer, MatchesTheGradientsOfOurDdp_WithAnyBuckets) {
   }
 }
 
-// This c10d::Reducer uses none of our code: gloo's ring has only one order in which to sum two ranks.
+// Here c10d::Reducer uses none of our code. The results are bitwise equal because gloo's ring can sum two ranks in one
+// order only.
 TEST(C10dReducerOverItsOwnGloo, MatchesTheGradientsOfOurDdpOverOurGroup) {
   TemporaryFolder folder;
   TrainingCase training{.type = at::kFloat, .steps = 4, .global = 12, .micro = 6, .dropout = 0.1};
@@ -324,7 +325,8 @@ TEST(C10dReducerOverItsOwnGloo, MatchesTheGradientsOfOurDdpOverOurGroup) {
   ExpectSameGradients(2, training, PoolTransport::kGloo);
 }
 
-// Returns the operations of the parameters: the order of an operation's two gradients is arbitrary.
+// Returns the operations to which the parameters belong, in their order. The order of the two gradients of one
+// operation (weight and bias) is arbitrary, so it is not compared.
 std::vector<std::string> Operations(const std::vector<std::string>& parameters) {
   std::vector<std::string> operations;
   for (const std::string& name : parameters) {

@@ -67,7 +67,7 @@ class DelayedGroups {
     OperationDelay& delay_;
   };
 
-  // Equal groups stay one object, by which a strategy recognises that their operations have one order.
+  // Groups that are one object stay one object: by that a strategy recognises that their operations have one order.
   Communicator* Delayed(Communicator* inner) {
     if (delay_.delay.count() == 0) return inner;
     for (const auto& made : made_) {

@@ -1,4 +1,5 @@
-// Models in folders of transformers, for programs that compare them with the engine's. Stateless.
+// Reads models from folders of Hugging Face's transformers library, for programs that compare the engine with it.
+// Stateless.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,10 +15,11 @@
 
 namespace trainyard {
 
-// A copy of a tensor of type F32, F64 or I64.
+// Returns a copy of a tensor of type F32, F64 or I64.
 absl::StatusOr<at::Tensor> ReadTensor(const SafetensorsFile& file, const std::string& name);
 
-// The engine's model for config.json and model.safetensors of `folder`; the names of the weights may lack their prefix.
+// Returns the engine's model for config.json and model.safetensors of `folder`. The names of the weights may lack the
+// prefix of the model family.
 absl::StatusOr<std::unique_ptr<Model>> OpenHuggingFaceModel(const std::string& folder, at::ScalarType type);
 
 // Writes the tensors as fp64.

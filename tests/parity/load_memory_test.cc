@@ -1,6 +1,6 @@
-// The memory that a rank needs to load a checkpoint in addition to its state: one piece, whatever layout wrote it; and
-// the bytes that it reads. The memory is counted exactly: tensors by the ledger, everything else by this program's
-// operator new.
+// Checks the memory that a rank needs to load a checkpoint, and the bytes that it reads. In addition to its state, a
+// rank needs one piece, whatever layout wrote the checkpoint. The memory is counted exactly: tensors by the ledger,
+// everything else by this program's operator new.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-// The memory from operator new that was not yet freed.
+// Counts the memory from operator new that has not been freed.
 PeakCounter& OperatorNewBytes() {
   static PeakCounter operator_new_bytes;
   return operator_new_bytes;
@@ -97,7 +97,9 @@ absl::StatusOr<std::string> SaveMain(const PoolRank& rank, const std::string& ar
   return std::string();
 }
 
-// Returns one "name=bytes" per line.
+// Returns one "name=bytes" per line. Of tensors: `built`, the peak of the construction; `held`, the bytes after it;
+// `tensors`, the additional peak of the load. `others`: the additional peak of all other memory. `read`: the bytes that
+// were read.
 absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& arguments) {
   const Layout layout = Layout::Parse(arguments);
   Ledger& ledger = Ledger::ForProcess();
@@ -172,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(
             "to_hsdp", {.dp_shard = 3}, Strategy::kZero2, {.dp_replicate = 2, .dp_shard = 2}, Strategy::kHsdp}),
     [](const testing::TestParamInfo<LayoutChange>& info) { return std::string(info.param.name); });
 
-TEST_P(LoadMemory, IsTheStateAndOnePiece) {
+TEST_P(LoadMemory, InAnyLayout_IsTheStateAndOnePiece) {
   const LayoutChange& change = GetParam();
   TemporaryFolder folder;
   RunAll(change.from_mesh, "save", {.strategy = change.from, .folder = folder.path()});
@@ -182,12 +184,12 @@ TEST_P(LoadMemory, IsTheStateAndOnePiece) {
 
   int64_t read = 0;
   for (const Measurements& rank : RunAll(change.mesh, "load", {change.to, change.precision, folder.path()})) {
-    // Memory for a tensor in the masters' type if the weights have another; for a piece, which is the unit of
-    // verification; and for names.
+    // `tensors` is one tensor in the type of the masters, if the weights have another type. `others` is one piece,
+    // which is the unit of verification, and names.
     const bool converts = std::string(change.precision) == "bf16";
     EXPECT_LE(rank.at("tensors"), converts ? written.largest_tensor + 4096 : 0);
     EXPECT_LE(rank.at("others"), written.largest_tensor + static_cast<int64_t>(kReadBytes) + kMiB / 8);
-    EXPECT_GE(rank.at("others"), kMiB / 4) << "otherwise the counter does not work";
+    EXPECT_GE(rank.at("others"), kMiB / 4) << "so little memory shows that the counter does not work";
     // Before loading, a rank initialises only its own state, and one block that it sends to the other ranks.
     const bool shards = change.to == Strategy::kFsdp || change.to == Strategy::kHsdp;
     if (shards) {
@@ -196,7 +198,7 @@ TEST_P(LoadMemory, IsTheStateAndOnePiece) {
     EXPECT_LE(rank.at("read"), 2 * written.files);
     read += rank.at("read");
   }
-  // In the layout that wrote it, all ranks together read every byte once.
+  // If the layout that wrote the checkpoint loads it, all ranks together read every byte once.
   if (std::string(change.name) == "four_fsdp_to_four") {
     EXPECT_EQ(read, written.files);
   }

@@ -209,7 +209,7 @@ TEST(ReplicatedMemory, IsWholeOnEachRank_ExceptForTheShardedState) {
 }
 
 // Units that are soon used again stay in memory, as far as the limit on live elements allows.
-TEST(ReleasePolicy, ChangesThePeak) {
+TEST(ReleasePolicy, UnitsKeptForReuse_RaiseThePeak_AndALimitOnLiveElementsLowersIt) {
   const int64_t unit = SizesOf(ModelOf(true)).unit;
   auto forward = [&](const MemoryCase& memory_case) {
     return MeasureRanks({.dp_shard = 2}, PoolTransport::kSharedMemory, memory_case).at(0).at("forward");

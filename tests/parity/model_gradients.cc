@@ -1,6 +1,7 @@
-// model_gradients FOLDER TOKENS OUT: runs the engine's model of a folder of transformers in fp32, one process, over the
-// int64 tensor `tokens`, [sequences, tokens + 1], of the safetensors file TOKENS. Writes to OUT the tensors `logits`,
-// `loss` (the mean over the tokens) and the gradient of each parameter. tests/interop/llama_test.py compares them.
+// model_gradients FOLDER TOKENS OUT: reads the model in FOLDER, which transformers has written, and runs the engine on
+// it in fp32 and one process. The input is the int64 tensor `tokens`, [sequences, tokens + 1], of the safetensors file
+// TOKENS. Writes to OUT the tensors `logits`, `loss` (the mean over the tokens) and the gradient of each parameter,
+// which tests/interop/llama_test.py compares.
 #include <ATen/TensorOperators.h>
 
 #include <cstdio>

@@ -1,7 +1,7 @@
-// parity_losses FOLDER TOKENS LR STRATEGY RANKS: trains the engine's model of a folder of transformers on given batches
-// and prints the losses as a JSON list. Each rank takes an equal share of a step's sequences. The safetensors file
-// TOKENS holds one int64 tensor `tokens`, [steps, sequences, tokens + 1]. torch_parity_test.py compares the losses with
-// PyTorch's, tests/interop/llama_test.py with those of transformers.
+// parity_losses FOLDER TOKENS LR STRATEGY RANKS: reads the model in FOLDER, which has the format of transformers,
+// trains it with the engine on given batches and prints the losses as a JSON list. Each rank takes an equal share of a
+// step's sequences. The safetensors file TOKENS holds one int64 tensor `tokens`, [steps, sequences, tokens + 1].
+// torch_parity_test.py compares the losses with PyTorch's, tests/interop/llama_test.py with those of transformers.
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -16,7 +16,7 @@
 namespace trainyard {
 namespace {
 
-// "FOLDER TOKENS LR STRATEGY", as arguments of a pool's rank.
+// Trains on one rank of the pool. `arguments` are "FOLDER TOKENS LR STRATEGY".
 absl::StatusOr<std::string> LossesMain(const PoolRank& rank, const std::string& arguments) {
   std::istringstream in(arguments);
   std::string folder, tokens_path, strategy_name;

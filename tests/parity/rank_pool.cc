@@ -24,7 +24,7 @@ namespace trainyard {
 namespace {
 
 constexpr char kRankFlag[] = "--rank-of-a-pool";
-constexpr int kSocket = 3;  // the descriptor in a rank that leads to its pool
+constexpr int kSocket = 3;  // the descriptor of the socket between a rank process and its pool
 
 // A message is its length in 8 bytes, followed by its text; the answer is "ok ..." or "error ...".
 bool Send(int socket, const std::string& text) {
@@ -75,7 +75,7 @@ absl::StatusOr<std::string> Serve(int rank, const std::string& command,
   options.timeout = absl::Minutes(2);
   options.shared_memory = transport != static_cast<int>(PoolTransport::kGloo);
   options.place = transport == static_cast<int>(PoolTransport::kTwoHosts) && rank >= world / 2 ? "b" : "a";
-  options.piece_bytes = 4096;  // several pieces of every tensor
+  options.piece_bytes = 4096;  // so small that every tensor is sent in several pieces
   ASSIGN_OR_RETURN(std::unique_ptr<MeshGroups> groups, JoinMesh(mesh, /*reshard_to=*/0, options));
   for (const auto& group : groups->owned) {
     RETURN_IF_ERROR(WarmUp(*group));
@@ -114,7 +114,8 @@ absl::Status RankPool::Start() {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   for (int rank = 0; rank < size_; ++rank) {
     int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return absl::InternalError("no socket pair");
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      return absl::InternalError("cannot create a socket pair");
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], kSocket);
@@ -152,7 +153,8 @@ PoolNumbers NumbersIn(const std::string& result) {
 
 absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& pool_case) {
   const int world = pool_case.mesh.dp_replicate * pool_case.mesh.dp_shard;
-  if (world < 1 || world > size_) return absl::InvalidArgumentError(absl::StrCat("a world of ", world));
+  if (world < 1 || world > size_)
+    return absl::InvalidArgumentError(absl::StrCat("a pool of ", size_, " processes cannot run ", world, " ranks"));
   absl::StatusOr<std::vector<std::string>> results = absl::UnknownError("not run");
   if (absl::Status started = Start(); started.ok()) {
     results = RunOnce(pool_case, world);

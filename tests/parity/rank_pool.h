@@ -51,7 +51,7 @@ struct PoolCase {
   absl::Duration limit = absl::Minutes(2);
 };
 
-// A rank's results, given as lines "name=number".
+// Parses the result of a rank that consists of lines "name=number".
 using PoolNumbers = std::map<std::string, int64_t>;
 PoolNumbers NumbersIn(const std::string& result);
 

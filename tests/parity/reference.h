@@ -60,7 +60,7 @@ inline at::Tensor ProjectTransposed(const at::Tensor& x, const Parameters& p, co
   return p.count(name + ".bias") == 0 ? y : y + p.at(name + ".bias");
 }
 
-// Without scaling of the frequencies. x is [.., tokens, width]; angles are fp32.
+// Rotary position embedding, without scaling of the frequencies. x is [.., tokens, width]; angles are fp32.
 inline at::Tensor Rotate(const at::Tensor& x, double theta) {
   const int64_t width = x.size(-1);
   at::Tensor frequencies = 1 / at::pow(theta, at::arange(0, width, 2, at::kFloat) / static_cast<double>(width));

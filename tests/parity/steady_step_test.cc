@@ -27,7 +27,7 @@
 
 namespace {
 
-constexpr size_t kLargeBytes = size_t{64} << 10;
+constexpr size_t kLargeBytes = size_t{64} << 10;  // requests from this size on count as large
 std::atomic<int64_t> large_requests = 0, requests = 0;
 
 #if TRAINYARD_COUNTS_MALLOC
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(, SteadyStep,
                          [](const testing::TestParamInfo<Strategy>& info) { return StrategyName(info.param); });
 
 TEST_P(SteadyStep, RequestsNoLargeMemory) {
-  RankPool pool(4);  // its processes have cached nothing yet
+  RankPool pool(4);  // new processes, which have cached nothing yet
   for (const auto& [precision, recompute] :
        {std::pair{"-", RecomputeMode::kNone}, {"-", RecomputeMode::kSelective}, {"bf16", RecomputeMode::kBlocks}}) {
     TrainingCase training = CaseOf(GetParam());

@@ -138,7 +138,7 @@ absl::Status Commit(const std::string& folder, const SaveKey& save, const Parall
   return FileSystem::Real().RenameOrExchange(partial, JoinPath(folder, StepFolderName(save.step)));
 }
 
-// Returns the number of samples that had been consumed at that step.
+// Loads the state from the checkpoint of `step`. Returns the number of samples that had been consumed at that step.
 absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, ParallelState& state) {
   const std::string path = JoinPath(folder, StepFolderName(static_cast<uint64_t>(step)));
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
@@ -194,7 +194,7 @@ absl::Status Summarise(ParallelState& state, TrainingOutcome& outcome) {
   });
 }
 
-// Returns nullopt if everything has one type.
+// Returns nullopt if parameters, gradients and optimizer state have one type.
 std::optional<Precision> PrecisionPolicyOf(const TrainingCase& training) {
   if (training.precision == "-") return std::nullopt;
   if (training.precision == "bf16-master") {
@@ -336,7 +336,7 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
 
 absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training) {
   const int world = rank.mesh.world_size();
-  // Only rank 0 starts with the right weights.
+  // Only rank 0 starts with the right weights; Parallelize must send them to the other ranks.
   ASSIGN_OR_RETURN(auto model, NewModel(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
   DelayedGroups groups(rank.groups, training.delay_ms);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, groups.communicators(), training.options()));

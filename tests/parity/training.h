@@ -21,9 +21,9 @@ struct TrainingCase {
   int64_t micro = 1;
   double clip_norm = 0;
   ModelFamily family = ModelFamily::kGpt2;
-  double dropout = 0;  // of GPT-2
+  double dropout = 0;  // only for GPT-2
   Strategy strategy = Strategy::kDdp;
-  int64_t bucket_elements = 4096;  // several buckets
+  int64_t bucket_elements = 4096;  // so few that there are several buckets
   bool overlap = true;
   bool reduce_scatter = true;
   bool reduce_every_micro_batch = false;
@@ -37,8 +37,9 @@ struct TrainingCase {
   int64_t rejected_step = 0;  // the last rank rejects its loss in this step; 0: none
   // In each step one rank is late for one of its collectives: for the first in step 1, the second in step 2, ...
   int64_t delay_ms = 0;
-  bool lab_tiny = false;        // the sizes of the preset, a GPT-2; otherwise sizes that no world divides
-  int64_t epoch = 0;            // samples of an epoch, in the product's order; 0: the text is endless
+  // The sizes of the preset lab-tiny, a GPT-2; otherwise sizes that are no multiple of a world size.
+  bool lab_tiny = false;
+  int64_t epoch = 0;            // the number of samples in an epoch, in the product's order; 0: the text is endless
   int64_t scale_window = 1000;  // for fp16: good steps until the loss scale is doubled
   // A checkpoint of the whole state is written into `folder` after `save_step`; with `load_step` a run starts from the
   // checkpoint of that step. 0: none. `folder` must not contain spaces.
@@ -77,7 +78,7 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
 
 // Runs the case on this rank.
 absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training);
-// The same, as a pool's main "train".
+// Runs the case that `arguments` describe, as the main "train" of a pool; returns the outcome as text.
 absl::StatusOr<std::string> TrainMain(const PoolRank& rank, const std::string& arguments);
 
 // Runs the case through the oracle, which has no ranks or strategies. With dropout it runs the product's model, one
