@@ -1,4 +1,4 @@
-"""Addresses and folders of the daemons: unreachable, in use, not loopback, too long."""
+"""Addresses that are unreachable, in use or not loopback, and state folders with long paths or in use."""
 
 import http.client
 import socket
@@ -7,7 +7,7 @@ import harness
 import pytest
 
 
-def test_an_unreachable_coordinator_gives_exit_code_3_with_the_address_and_what_was_tried(cluster):
+def test_an_unreachable_coordinator_gives_exit_code_3_with_the_address(cluster):
     address = f"127.0.0.1:{harness.free_port()}"
 
     for verb in (["list"], ["status", "abcd1234"], ["submit", cluster.write_job()]):
@@ -75,7 +75,7 @@ def test_an_address_other_than_loopback_needs_allow_plaintext(cluster, command):
     assert "--allow-plaintext" in program.output(), program.output()
 
 
-def test_allow_plaintext_serves_every_address(cluster):
+def test_with_allow_plaintext_a_coordinator_listens_on_all_addresses(cluster):
     port = harness.free_port()
 
     program = cluster.start("public", [harness.BIN / "trainyard-coordinator", "--listen", f"0.0.0.0:{port}", "--state",
@@ -87,7 +87,7 @@ def test_allow_plaintext_serves_every_address(cluster):
     assert program.alive()
 
 
-def test_metrics_port_answers_only_metrics(one_host):
+def test_the_metrics_port_refuses_every_path_other_than_metrics(one_host):
     connection = http.client.HTTPConnection("127.0.0.1", one_host.metrics_port, timeout=5)
     connection.request("GET", "/nothing-here")
     assert connection.getresponse().status in (404, 405)

@@ -1,5 +1,5 @@
-"""kill -9 at every point of a save, of every participant: a rank, a shim, a daemon, a host, the coordinator, all of
-them.
+"""At every point of a save, kill -9 ends one of the participants: a rank, a shim, a daemon, a host, the coordinator, or
+all of them.
 
 Afterwards the newest reported checkpoint loads, no incomplete one is used, no leftovers remain, and the losses are
 those of an undisturbed run. TRAINYARD_CHECKPOINT_KILLS=1000 sets the number of kills; TRAINYARD_FAULTS_SEED repeats a
@@ -17,6 +17,7 @@ import pytest
 import fault_loop
 import harness
 
+# The default is one kill at each of the 51 points of a save and 17 more with random victims.
 KILLS = int(os.environ.get("TRAINYARD_CHECKPOINT_KILLS", "68"))
 # Points that each rank passes in a save, and those of rank 0 only, with the number of times per save.
 POINTS_OF_EACH_RANK = {"snapshot": 1, "create:partial:before": 1, "create:shard:before": 1, "create:shard:after": 1,
@@ -35,8 +36,8 @@ FILES_OF_A_RUN = {".data", ".lock", ".fence", ".settled", "metrics.jsonl"}
 
 
 def draw_faults(seed, count):
-    """First every point with the rank at that point as victim, then all points with random victims, `count` faults in
-    all."""
+    """Returns `count` faults in random order: one for each point, which kills the rank at that point, and then one for
+    each point with a random victim, and so on."""
     rng = random.Random(seed)
     points = [(point, rank, passes) for rank in (0, 1) for point, passes in POINTS_OF_EACH_RANK.items()]
     points += [(point, 0, passes) for point, passes in POINTS_OF_RANK_0.items()]
@@ -45,7 +46,7 @@ def draw_faults(seed, count):
     for index in range(count):
         point, rank, passes = points[index % len(points)]
         victim = "self" if index < len(points) else rng.choice(victims)
-        nth = passes * rng.randint(1, 3) + rng.randint(1, passes)  # in a save after the first
+        nth = passes * rng.randint(1, 3) + rng.randint(1, passes)  # a pass in the second, third or fourth save
         faults.append(fault_loop.Fault(point, rank, victim, nth))
     rng.shuffle(faults)
     return faults
@@ -175,7 +176,7 @@ def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_che
         pass
 
     harness.wait_until(lambda: cluster.get(job).job.restarts >= 20 and cluster.get(job).state_name == "RUNNING",
-                       "it runs again")
+                       "the job runs again")
     why = cluster.trainctl("why", job).stdout
     notices = [text for line in json.loads(cluster.trainctl("why", job, "--json").stdout)["chain"]
                if "could not be used" in (text := json.dumps(line))]
@@ -184,7 +185,7 @@ def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_che
         assert reported, f"{what} of step {step} is not reported: {why}"
     # Damaged checkpoints stay until their step is saved again.
     harness.wait_until(lambda: cluster.get(job).job.checkpoints[-1].step > max(step for step, _ in flips),
-                       "they are replaced")
+                       "the damaged checkpoints are replaced")
     cluster.trainctl("cancel", job)
     assert cluster.wait_for_end(job).state_name == "CANCELLED"
     cluster.trainctl("checkpoint", "verify", run)

@@ -9,7 +9,7 @@ import harness
 
 # The first bytes of an HTTP/2 client: the preface and empty settings.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-LOW_LIMIT = 128  # of descriptors
+LOW_LIMIT = 128  # file descriptors
 
 
 def test_coordinator_accepts_more_connections_than_the_soft_limit_of_its_shell(cluster):
@@ -73,8 +73,8 @@ def test_coordinator_out_of_descriptors_accepts_again_once_its_limit_is_raised(c
     resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(PREFACE)
-        harness.wait_until(lambda: "cannot accept a connection now" in program.output(), "it has no descriptor left",
-                           30)
+        harness.wait_until(lambda: "cannot accept a connection now" in program.output(),
+                           "the coordinator has no descriptor left", 30)
 
         resource.prlimit(program.pid, resource.RLIMIT_NOFILE, limits)
 

@@ -84,7 +84,7 @@ def test_doctor_text_names_every_host(hosts):
         assert name in text
 
 
-def test_a_probe_is_a_job_like_any_other(hosts):
+def test_a_probe_job_runs_on_the_named_hosts_and_reports_the_speed_of_each(hosts):
     lines = harness.events(hosts.trainctl("run", write_probe(hosts, ranks=2, hosts=["h1", "h3"]), "--json").stdout)
 
     probes = {line["host"]: line for line in lines if line["event"] == "probe"}

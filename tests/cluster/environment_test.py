@@ -1,5 +1,5 @@
-"""The environment does not stop a coordinator or a daemon: a log reader that does not read, closed standard
-descriptors, silent clients of /metrics."""
+"""Coordinators and daemons keep working when the reader of their log does not read, their standard descriptors are
+closed, or clients of /metrics stay silent. Ports and folders that they cannot use are refused with the reason."""
 
 import os
 import pathlib
@@ -122,7 +122,7 @@ def test_new_state_folders_are_private_and_existing_ones_keep_their_mode(cluster
     program = cluster.start_coordinator()
 
     warning = f"state folder {state} is open to other users (mode 0755)"
-    harness.wait_until(lambda: warning in program.output(), "it warns about the mode")
+    harness.wait_until(lambda: warning in program.output(), "the coordinator warns about the mode")
     assert {path.stat().st_mode & 0o777 for path in state.iterdir()} == {0o600}
     cluster.start_worker("h1")
     assert (cluster.folder / "worker-h1").stat().st_mode & 0o777 == 0o700

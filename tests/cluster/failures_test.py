@@ -150,7 +150,8 @@ def tmpfs(mount_point, size):
 
 
 def start_on_a_full_disk(cluster, tmp_path):
-    """A coordinator and a daemon with two slots; returns its small disk and the file to remove to free space.
+    """Starts a coordinator and a daemon with two slots; returns the small disk of the daemon and the file whose removal
+    frees space.
     The disk has space for a run's small files, but not for a checkpoint."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -209,7 +210,7 @@ def test_a_last_save_on_a_disk_that_stays_full_fails_the_job_and_names_the_disk(
 
 
 def fill(folder):
-    """Fills the disk of `folder` completely; returns the file to remove."""
+    """Fills the disk of `folder` completely; returns the file whose removal frees the space."""
     filler = folder / "filler"
     with open(filler, "wb") as file:
         for size in (1 << 16, 1 << 12, 1):
@@ -273,7 +274,7 @@ def start_run_on_a_small_disk(cluster, tmp_path):
     disk.mkdir()
     job = cluster.write_job(train__steps=1_000_000, resources__ranks=1, checkpoint__dir=str(disk / "run"))
     run = cluster.start("trainctl", [*mount_prefix(tmpfs(disk, "8m")), harness.BIN / "trainctl", "run", job, "--json"])
-    harness.wait_until(lambda: '"event":"step"' in run.output().replace(" ", ""), "it trains")
+    harness.wait_until(lambda: '"event":"step"' in run.output().replace(" ", ""), "the job trains")
     filler = fill(pathlib.Path(f"/proc/{run.pid}/root{disk}"))
     harness.wait_until(lambda: "cannot write to its store" in run.output(), "the output says why it makes no progress",
                        30)
@@ -285,7 +286,7 @@ def test_a_run_with_a_full_disk_reports_it_and_continues_when_there_is_space(clu
 
     filler.unlink()
 
-    harness.wait_until(lambda: "can write to its store again" in run.output(), "it continues on its own", 30)
+    harness.wait_until(lambda: "can write to its store again" in run.output(), "the run continues by itself", 30)
     steps = len(harness.steps_of(harness.events(run.output().rpartition("\n")[0])))
     harness.wait_until(lambda: len(harness.steps_of(harness.events(run.output().rpartition("\n")[0]))) > steps,
                        "steps are shown")
@@ -348,7 +349,7 @@ def test_removing_the_state_folder_causes_no_restart(one_host):
 
     shutil.rmtree(state)
 
-    harness.wait_until(lambda: (state / "worker.sock").exists(), "the daemon has created it again")
+    harness.wait_until(lambda: (state / "worker.sock").exists(), "the daemon has created its state folder again")
     one_host.wait_for_step(job, one_host.get(job).job.last_step + 50)
     assert set(harness.trainers()) == before
     one_host.trainctl("cancel", job)

@@ -6,9 +6,9 @@
     for fault in loop.carry_out():
         ...                            # after each kill
 
-A fault is a point at which a rank waits (docs/fault-points.md) and a victim that is killed meanwhile. Trainers read
-their rules when they start, so the rules of a generation are written before it: some with victims other than trainers,
-and one that kills trainers.
+A fault is a point at which a rank waits (docs/fault-points.md) and a victim that is killed while it waits. Trainers
+read their rules when they start, so the rules of a generation are written before it starts. They contain some faults
+that leave the trainers running, and one that kills trainers.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class Fault:
     attempt: int = 0
 
     def __str__(self):
-        return f"{self.victim} when rank {self.rank} is at {self.point} for time {self.nth}"
+        return f"kill of {self.victim} when rank {self.rank} is at {self.point}, pass {self.nth}"
 
 
 class FaultLoop:
@@ -157,7 +157,7 @@ class FaultLoop:
     # The loop
 
     def carry_out(self, seconds=120.0):
-        """Injects every fault in some order; yields each once its victims are dead and dead daemons have been
+        """Injects all faults, in any order; yields each fault after its victims were killed and killed programs were
         restarted."""
         waiting, armed = self.waiting, self.armed
         while armed:

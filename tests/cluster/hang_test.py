@@ -15,7 +15,7 @@ import harness
 import faulty_trainers
 
 LONG = harness.LONG_JOB
-# Length of a step and number of steps before a fault is injected.
+# The length of a step, and the number of steps before a fault is injected.
 STEP_MS = 100
 STEADY_STEPS = 10
 
@@ -78,7 +78,8 @@ def test_a_stopped_rank_is_named_and_changes_no_loss(faulty_host, tmp_path, undi
     assert sum("is stopped" in reported for reported in decisions(faulty_host.cluster, job)) == 1
 
 
-def test_notify_leaves_a_stopped_rank_alone_and_reports_when_it_continues(one_host, tmp_path, undisturbed):
+def test_on_hang_notify_reports_a_stopped_rank_without_a_restart_and_again_when_it_continues(
+        one_host, tmp_path, undisturbed):
     job = one_host.submit(run_folder=tmp_path / "run", recovery__on_hang="notify", **LONG)
     view = one_host.wait_for_step(job, 120)
 

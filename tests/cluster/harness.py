@@ -54,7 +54,7 @@ def free_port():
 
 
 def events(text):
-    """The lines of a --json output, each an object."""
+    """The objects in a --json output, one per line."""
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
@@ -172,7 +172,7 @@ class Cluster:
 
     def _wait_for(self, program, condition, what):
         def ready():
-            assert program.alive(), f"{what}: it ended with {program.popen.returncode}\n{program.output()}"
+            assert program.alive(), f"{what}: the program ended with {program.popen.returncode}\n{program.output()}"
             return condition()
 
         try:

@@ -26,7 +26,7 @@ def test_a_job_trains_to_its_end_reports_every_step_once_and_reduces_the_loss(on
     assert harness.metrics_steps(tmp_path / "run") == dict(zip(steps, losses))
 
 
-def test_states_come_in_order(one_host):
+def test_a_job_that_succeeds_passes_through_its_states_in_order(one_host):
     job = one_host.submit(train__steps=3)
 
     names = [harness.JobView(event, one_host.stubs).state_name for event in

@@ -21,7 +21,7 @@ def _mount_point(kind, option):
 
 
 def _own_folder():
-    """(folder of this process's cgroup, name of the limit's file)."""
+    """Returns (the folder of this process's cgroup, the name of the file that contains the limit)."""
     paths = {}
     for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

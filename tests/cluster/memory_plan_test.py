@@ -43,7 +43,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_plan_of_memory_is_what_a_rank_uses(tmp_path, changes):
+def test_planned_memory_is_within_5_percent_of_what_a_rank_uses(tmp_path, changes):
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 2000)
     job = tmp_path / "job.yaml"
@@ -61,7 +61,7 @@ def test_plan_of_memory_is_what_a_rank_uses(tmp_path, changes):
     assert plan["host_bytes"] == pytest.approx(measured["host"]["bytes"], rel=0.05)
 
 
-def test_the_plan_names_each_part_and_needs_no_file_of_the_job(tmp_path):
+def test_a_plan_of_memory_names_each_part_and_reads_no_data_of_the_job(tmp_path):
     job = tmp_path / "job.yaml"
     job.write_text(JOB.replace("TEXT", "/not/on/this/machine.txt"))
 

@@ -127,7 +127,7 @@ def test_with_stop_trainers_the_trainers_end_with_the_daemon(cluster):
     harness.wait_until(lambda: not harness.trainers(), "no trainer is left", 15)
 
 
-def test_logs_can_be_json(cluster):
+def test_with_log_format_json_each_log_line_has_time_level_and_message(cluster):
     coordinator = cluster.start_coordinator("--log-format", "json")
     coordinator.signal(signal.SIGTERM)
     coordinator.wait()

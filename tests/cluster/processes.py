@@ -64,7 +64,7 @@ def _all_pids():
 
 
 def start_following():
-    """Call once per test process, before anything is started."""
+    """Makes this process a subreaper and starts the thread. Must be called before the first program is started."""
     global _started
     if _started:
         return

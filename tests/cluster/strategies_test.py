@@ -45,6 +45,7 @@ def test_shipped_16_bit_job_trains(cluster, precision):
     assert losses[1] == pytest.approx(5.55, abs=0.5), "not the loss of an untrained model"
 
 
+# (strategy, number of ranks, sizes of mesh axes) of each run; every run resumes from the checkpoint of the one before.
 LAYOUTS = [("ddp", 2, {}), ("fsdp", 3, {}), ("hsdp", 4, {"shard": 2}), ("zero2", 2, {}), ("zero1", 4, {}),
            ("zero3", 1, {})]
 

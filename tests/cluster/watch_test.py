@@ -28,14 +28,14 @@ def steps_shown(program):
 
 def wait_for_steps(program, count):
     def enough():
-        assert program.alive() or len(steps_shown(program)) >= count, f"it ended early:\n{program.output()}"
+        assert program.alive() or len(steps_shown(program)) >= count, f"the program ended early:\n{program.output()}"
         return len(steps_shown(program)) >= count
 
     harness.wait_until(enough, f"{count} steps are reported")
 
 
 def replace_coordinator(cluster):
-    """kill -9, then a new one on the same port and folder."""
+    """Kills the coordinator with kill -9 and starts a new one on the same port and state folder."""
     old = cluster.coordinator
     old.signal(signal.SIGKILL)
     old.wait()
@@ -63,7 +63,7 @@ def test_watch_shows_every_step_once_across_two_coordinator_kills(one_host):
     assert one_host.get(job).job.generation == 1
 
 
-def test_run_on_a_cluster_reconnects(one_host):
+def test_run_on_a_cluster_shows_every_step_once_across_a_coordinator_kill(one_host):
     run = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "run",
                                   one_host.write_job(train__steps=300, **SLOW), "--json")
     wait_for_steps(run, 30)
@@ -103,7 +103,7 @@ def test_logs_follow_continues_after_a_coordinator_kill(one_host):
     assert any("finished" in line for line in shown)
 
 
-def test_a_wrong_duration_is_refused(cluster):
+def test_a_value_of_reconnect_for_that_is_no_duration_is_refused(cluster):
     done = cluster.run_trainctl("--coordinator", "127.0.0.1:1", "watch", "k3x7q2ab", "--reconnect-for", "soon",
                                 expect=2)
 

@@ -24,6 +24,7 @@ TARGETS = {
     "disk_full": ("coordinator", "daemon", "all"),
 }
 CELLS_IN_A_SELECTION = 24
+# How long a fault lasts, and how long it lasts if all cells run.
 HOLD_S = 8.0
 HOLD_FULL_S = 20.0
 
@@ -114,8 +115,8 @@ def _commit():
 
 
 def select(seed, count=CELLS_IN_A_SELECTION):
-    """`count` cells, a different set for each seed: all faults in turn, for each its targets in turn, with random
-    phases."""
+    """Returns `count` cells, a different set for each seed: it takes the faults in turn, and for each fault its targets
+    in turn; phases are random."""
     draw = random.Random(seed)
     queues = []
     for fault in TARGETS:

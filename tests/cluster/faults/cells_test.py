@@ -52,7 +52,7 @@ def undisturbed(tmp_path_factory):
 
 
 def run_cell(cell, folder, undisturbed):
-    """Raises an AssertionError that contains the logs."""
+    """Runs one cell; a failure is an AssertionError that contains the logs."""
     with net_cluster.NetCluster(folder, unique_name(), cell.small_disks, cell.delayed) as cluster:
         try:
             cluster.start()
@@ -106,7 +106,7 @@ def check_cause(cell, cluster, began):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", cells.chosen(), ids=lambda cell: cell.name)
-def test_a_job_survives_the_fault(cell, pool):
+def test_a_job_with_an_injected_fault_succeeds_with_undisturbed_losses(cell, pool):
     failure = pool.result(cell)
     if failure:
         pytest.fail(failure, pytrace=False)

@@ -1,4 +1,4 @@
-"""Runs two cells of this session concurrently: a cell mostly waits."""
+"""Runs two cells of this session concurrently, because a cell mostly waits."""
 
 import concurrent.futures
 import pathlib

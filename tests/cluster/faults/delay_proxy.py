@@ -4,7 +4,7 @@
 
 Accepts connections that iptables has redirected (nat, REDIRECT), connects to their original destination, and forwards
 bytes in both directions. SIGUSR1: from now on, delays every byte by DELAY_MS in each direction; SIGUSR2: no delay.
-Keeps the order.
+The bytes of a connection keep their order.
 """
 
 import asyncio

@@ -14,10 +14,10 @@ import time
 
 import net_cluster
 
-# Delay before killed programs are restarted.
+# The time after which killed programs are restarted.
 RESTART_AFTER_S = 1.0
-LOSS = 0.1
-RATE = "2mbit"
+LOSS = 0.1  # the share of packets that are dropped
+RATE = "2mbit"  # per second
 
 PROGRAMS = {"coordinator": ["c"], "daemon": ["b"], "all": ["c", "a", "b"]}
 
