@@ -145,7 +145,7 @@ TEST_F(AccessTest, AllowLocalUsers_RequiresNoToken) {
   EXPECT_TRUE(GetServerInfo(dialed).ok());
 }
 
-TEST_F(AccessTest, TokenFile_IsCreated_AndUsed) {
+TEST_F(AccessTest, ChosenTokenFile_IsCreated_AndOnlyItsTokenGivesAccess) {
   options_.token_file = folder_ / "shared";
   Start();
 
@@ -161,7 +161,7 @@ TEST_F(AccessTest, UnusableTokenFolder_PutsTheTokenIntoTheStateFolder) {
   EXPECT_TRUE(GetServerInfo(*Dial(options_.state + "/token")).ok());
 }
 
-TEST_F(AccessTest, HealthAndReflection_NeedNoToken) {
+TEST_F(AccessTest, HealthCheck_NeedsNoToken) {
   Start();
   CoordinatorChannel dialed = *Dial();
   dialed.token = "";
@@ -206,7 +206,8 @@ TEST_F(AccessTest, UnixSocketOfAKilledCoordinator_IsReplaced) {
   EXPECT_TRUE(GetServerInfo(*Dial()).ok());
 }
 
-// Connects as another user and returns how many bytes were received before the end; -1: no connection.
+// Connects as another user and reads. Returns 1 if a byte was received, 0 if the connection ended without one, and -1
+// if there was no connection.
 int BytesReceivedByAnotherUser(const std::string& path) {
   const pid_t pid = fork();
   if (pid == 0) {

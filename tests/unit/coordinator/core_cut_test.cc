@@ -1,4 +1,5 @@
-// A coordinator that is cut off receives nothing from any host: what it received last is no reason to give up a host.
+// A coordinator that is cut off receives nothing from any host: the last reports that it has are no reason to give up a
+// host.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/fake_host.h"
@@ -23,7 +24,7 @@ RankReportsReceived PositionReport(const FakeHost& host, uint32_t rank, uint64_t
   return received;
 }
 
-TEST(CoreCut, HostsThatBecomeSilentTogether_DoNotLoseEachOther) {
+TEST(CoreCut, HostsThatBecomeSilentTogether_AreNotGivenUp) {
   Harness harness;
   FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
   first.Attach();
@@ -45,7 +46,8 @@ TEST(CoreCut, HostsThatBecomeSilentTogether_DoNotLoseEachOther) {
 
   second.Disconnect();
   harness.Advance(absl::Milliseconds(300));
-  harness.Handle(PositionReport(first, 0, 20));  // its messages arrive slightly longer; it is in the middle of a step
+  // The messages of w1 stop slightly later; its rank has not finished the step.
+  harness.Handle(PositionReport(first, 0, 20));
   first.Disconnect();
   harness.Advance(absl::Seconds(30));
 

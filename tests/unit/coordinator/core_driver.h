@@ -44,7 +44,7 @@ class Harness {
  public:
   explicit Harness(absl::Duration lease = absl::Seconds(3)) : lease_(lease) { Restart(); }
 
-  // A new coordinator with the same records.
+  // Replaces the coordinator by a new one that reads the same records.
   void Restart() {
     std::vector<std::pair<std::string, std::string>> all(records.begin(), records.end());
     CoreOptions options{

@@ -67,7 +67,8 @@ TEST(CoreEvents, ReconnectedWatcher_GetsEveryStepOnce_AndInOrder) {
   one.host.Report(Key(kJob, 1, 0), 7, 8);
 
   EXPECT_THAT(StepsOf(one.harness.WatchFrom(kJob, seen)), ElementsAre(5, 6, 7, 8));
-  EXPECT_EQ(StepsOf(one.harness.WatchFrom(kJob, 0)), OneTo(8)) << "also those published before the restart";
+  EXPECT_EQ(StepsOf(one.harness.WatchFrom(kJob, 0)), OneTo(8))
+      << "including the steps that were published before the restart";
   EXPECT_EQ(one.harness.Get(kJob).last_step(), 8u);
 }
 
@@ -206,7 +207,7 @@ TEST(CoreEvents, StoreOfAnOlderVersion_WithoutEvents_IsRead) {
   EXPECT_EQ(events[0]->state().state(), v1::JOB_STATE_PLACED);
 }
 
-TEST(CoreEvents, Outbox_NumbersFacts_AcrossRestartsOfTheDaemon) {
+TEST(CoreEvents, FactsOfARestartedDaemon_ContinueTheNumbersOfItsOutbox_AndThoseOfANewOutboxStartAgain) {
   OneHost one(1);
   one.host.outbox_id = "outbox-a";
   one.host.Detach();
@@ -401,7 +402,7 @@ class Story {
 };
 
 TEST(CoreCrash, AtAnyCommit_LosesNothingThatWasAcknowledgedOrSent) {
-  // 12 entries are enough for any group of this test, but not for every turn.
+  // A commit of 12 entries has space for any group of records of this test, but not for every turn.
   for (size_t entries : {size_t{12}, Store::kEntriesMax}) {
     int commits = 1;
     for (;; ++commits) {

@@ -17,7 +17,7 @@ constexpr char kHungJob[] = "jobjob000001";
 
 class CoreHangTest : public ::testing::Test {
  protected:
-  // Two ranks on one host, running; each has reported a step of 0.1 s.
+  // Brings a job on one host to RUNNING; each rank then reports five steps of 0.1 s.
   void Begin(v1::OnHang on_hang = v1::ON_HANG_RESTART, uint32_t ranks = 2) {
     v1::JobSpec spec = MakeSpec(ranks);
     spec.mutable_train()->set_steps(100'000);
@@ -57,7 +57,7 @@ class CoreHangTest : public ::testing::Test {
     if (rank == stopped_) report.set_age_s(absl::ToDoubleSeconds(harness_.now - stopped_at_));
     return report;
   }
-  // For this time each rank, or the daemon for it, reports every half second.
+  // Lets this time pass, in which each rank, or the daemon on its behalf, reports every half second.
   void ReportFor(absl::Duration by) {
     for (absl::Time end = harness_.now + by; harness_.now < end;) {
       RankReportsReceived received{host_.session, {}};
@@ -84,14 +84,14 @@ class CoreHangTest : public ::testing::Test {
   FakeHost host_{harness_, "w1", 4, 11};
   uint64_t step_ = 0;
   std::string phase_ = "train";
-  double save_s_ = 0;  // duration of a save
-  uint32_t culprit_ = 99;
-  uint32_t stopped_ = 99;
-  uint32_t slow_ = 99;
+  double save_s_ = 0;      // duration of a save
+  uint32_t culprit_ = 99;  // the rank for which the others wait; 99: none
+  uint32_t stopped_ = 99;  // the rank that is stopped; 99: none
+  uint32_t slow_ = 99;     // the rank that is slow; 99: none
   absl::Time stopped_at_;
 };
 
-TEST_F(CoreHangTest, TokenizingAndLoading_MayLast_WhileTheRanksReport) {
+TEST_F(CoreHangTest, LongTokenizingAndLoading_AreNoHang_WhileTheRanksReport) {
   host_.Attach();
   ASSERT_TRUE(harness_.Submit(MakeSpec(2), kHungJob).status.ok());
   host_.Apply();
@@ -128,7 +128,7 @@ TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted
   EXPECT_EQ(harness_.Get(kHungJob).generation(), 2u);
 }
 
-TEST_F(CoreHangTest, Daemon_ExaminesTheRank_AndTheReasonHasTheResult) {
+TEST_F(CoreHangTest, SuspectedRank_IsExaminedByItsDaemon_AndTheReasonContainsTheResult) {
   Begin();
   culprit_ = 1;
   ReportFor(absl::Milliseconds(3600));

@@ -40,8 +40,8 @@ TEST(CoreKeptEvents, EventsOfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesA
       << "also in the next coordinator";
 }
 
-// Regression: eight later jobs reduced its events to 16; the kill and the restart were dropped, but `trainctl why`
-// reported no loss.
+// Regression: after eight later jobs, a finished job had only 16 events left. The kill and the restart were dropped,
+// but `trainctl why` did not report that events were missing.
 TEST(CoreKeptEvents, OldFinishedJob_KeepsAllEvents_ButNoReports) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);

@@ -82,7 +82,7 @@ TEST(CoreLifecycle, LaterJobThatFits_OvertakesOneThatDoesNot) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
 }
 
-TEST(CoreLifecycle, RepeatedSubmit_GetsTheSameAnswer_ADifferentOneIsRefused) {
+TEST(CoreLifecycle, RepeatedSubmit_GetsTheSameAnswer_AndADifferentSpecWithTheSameIdIsRefused) {
   Harness harness;
   harness.Submit(MakeSpec(2), kJob);
 
@@ -117,7 +117,7 @@ TEST(CoreLifecycle, Cancel_WhileQueued_EndsImmediately) {
   EXPECT_TRUE(absl::IsNotFound(harness.Cancel("job00000two").status));
 }
 
-TEST(CoreLifecycle, Cancel_WhilePlaced_WithNothingStarted_EndsWhenTheHostHasAppliedIt) {
+TEST(CoreLifecycle, Cancel_WhilePlaced_WithNothingStarted_EndsWhenTheHostHasAppliedTheDesiredState) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();

@@ -18,7 +18,7 @@ constexpr char kWaitedOperation[] = "all-reduce 17 (64 x fp32)";
 struct LossCluster : TwoHosts {
   explicit LossCluster(bool running = true, double abandon_after_s = 600)
       : TwoHosts(running, abandon_after_s), spare(harness, "w3", 1, 33) {}
-  // For this time rank 0 continues to report: it waits in an operation, or makes steps.
+  // Lets this time pass, in which rank 0 continues to report that it waits in an operation, or that it makes steps.
   void Wait(absl::Duration time, const std::string& waits_in, bool steps = false) {
     for (absl::Time end = harness.now + time; harness.now < end;) {
       first.ReportPosition(Key(kJob, Get().generation(), 0), "train", steps ? ++step : step, waits_in);
@@ -76,7 +76,7 @@ TEST(CoreLoss, BrokenCollective_AndAnExpiredLease_LoseTheHost_AndASpareIsUsed) {
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("host_lost: host w2 is lost: no contact for")));
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("rank 0 on w1 reports a broken collective")));
 
-  // It comes back with its old rank, which only occupies its slot and is ended immediately.
+  // The lost host comes back with its old rank, which only occupies a slot and is ended immediately.
   cluster.second.Attach();
   EXPECT_EQ(cluster.second.desired().trainers_size(), 0);
   cluster.second.Save(Key(kJob, 1, 1), 500);
@@ -108,7 +108,8 @@ TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinALeaseAndTwoSteps_CountedF
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("every reachable rank waits in all-reduce 17")));
 }
 
-// Generation 2 knows the step time; its ranks are ready, and `go` does not reach one host.
+// The coordinator knows the step time from generation 1. The ranks of generation 2 are ready, and `go` does not reach
+// one host.
 TEST(CoreLoss, HostDisconnectedBeforeGo_IsNotLost_WhileItsPeersWait) {
   LossCluster cluster;
   cluster.Learn();
@@ -126,7 +127,7 @@ TEST(CoreLoss, HostDisconnectedBeforeGo_IsNotLost_WhileItsPeersWait) {
   EXPECT_EQ(cluster.Get().restarts(), 1u);
 }
 
-TEST(CoreLoss, HostDisconnectedBeforeItsFirstStep_IsReplaced_AfterTheTimeOfForming) {
+TEST(CoreLoss, HostDisconnectedBeforeItsFirstStep_IsReplaced_AfterTheLimitOfAFormingGroup) {
   LossCluster cluster;
   cluster.spare.Attach();
   cluster.second.Disconnect();

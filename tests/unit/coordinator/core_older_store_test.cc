@@ -158,7 +158,7 @@ TEST(CoreUnknownJobs, TrainersOfForgottenJobs_AndOfOtherClusters_AreEnded) {
   EXPECT_EQ(host.desired().unknown_jobs_size(), 0);
 }
 
-TEST(CoreUnknownJobs, DaemonThatWouldEndThem_IsRefused) {
+TEST(CoreUnknownJobs, DaemonOfAnEarlierVersion_ThatWouldEndThem_IsRefused) {
   UnknownJob world;
   world.host.Disconnect();
   world.harness.Restart();

@@ -247,7 +247,7 @@ TEST(CoreOperations, ResumeWithoutACheckpoint_IsRefused_UnlessFromTheStart) {
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
 }
 
-// The trainers of another job in its folder refuse to start; the paused job is not affected.
+// The trainers of a second job refuse to start in the folder of the paused job, which is not affected.
 TEST(CoreOperations, PausedJob_ResumesAfterAnotherJobInItsFolderWasRefused) {
   OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
@@ -312,7 +312,7 @@ TEST(CoreOperations, InvalidRequests_AreRefusedWithTheState) {
               HasSubstr("is QUEUED (waits for"));
 }
 
-TEST(CoreOperations, CancelOverridesAPause) {
+TEST(CoreOperations, CancelOfAPausingOrPausedJob_EndsItCancelled) {
   OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.harness.Pause(kJob);

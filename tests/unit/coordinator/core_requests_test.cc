@@ -29,7 +29,7 @@ constexpr double kSecondsMax = 0.5;  // a thousand times the usual time, for loa
 
 std::string RefusalOf(const Message& request) { return std::string(CheckRequest(request).message()); }
 
-TEST(CheckRequest, RefusesInvalidRequests) {
+TEST(CheckRequest, InvalidField_IsRefusedWithItsNameAndTheReason) {
   v1::CancelRequest cancel;
   EXPECT_EQ(RefusalOf(cancel), "job_id: is required");
   cancel.set_job_id(kJob);

@@ -17,7 +17,7 @@ struct SavingHost {
     harness.Submit(MakeSpec(2), kJob);
   }
   v1::Job Get() { return harness.Get(kJob); }
-  // "5.g1 a" or "5.g1 a refused" for each grant, as rank `rank` gets them.
+  // Returns the grants that the rank gets, each as "STEP.gGENERATION HASH", followed by " refused" for a refusal.
   std::vector<std::string> Grants(int rank = 0) {
     std::vector<std::string> grants;
     if (rank >= host.desired().trainers_size()) return grants;
@@ -32,7 +32,7 @@ struct SavingHost {
     harness.Restart();
     host.Attach();
   }
-  // A rank fails, and the next generation is placed.
+  // Kills rank 1; the next generation is placed.
   void Fail() {
     host.Kill(Key(kJob, Get().generation(), 1), 9);
     host.Apply(false);
@@ -114,7 +114,7 @@ TEST(CoreSaves, NamedSave_RemovesItsGrant_AndASaveWithOtherContentsIsNotRecorded
   EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("not recorded: another one was granted")));
 }
 
-TEST(CoreSaves, FencedGenerationsSave_ChangesNothing) {
+TEST(CoreSaves, ReadySaveOfAFencedGeneration_ChangesNothing) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.Fail();

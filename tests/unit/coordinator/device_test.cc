@@ -135,7 +135,7 @@ TEST_F(JobDevice, DeviceInTheSpec_IsNotADecision) {
   EXPECT_EQ(Decision("aaaaaaaa").value(), "");
 }
 
-TEST_F(JobDevice, CpuOnlyJob_IsReported) {
+TEST_F(JobDevice, JobThatIsSupportedOnCpusOnly_RunsOnTheCpu_WithTheReason) {
   FakeHost& host = Host("w1", 1, 1);
   v1::JobSpec spec = OpenSpec(1);
   spec.mutable_parallel()->mutable_offload()->set_optimizer(true);
@@ -146,8 +146,7 @@ TEST_F(JobDevice, CpuOnlyJob_IsReported) {
   EXPECT_EQ(Decision("aaaaaaaa").reason(), "parallel.offload is supported on CPUs only");
 }
 
-// The next generation runs on another host.
-TEST_F(JobDevice, IsDecidedAtEachPlacement) {
+TEST_F(JobDevice, NextGenerationOnAHostWithoutAGpu_RunsOnTheCpu) {
   FakeHost& first = Host("w1", 1, 1);
   harness_.Submit(OpenSpec(1), "aaaaaaaa");
   EXPECT_EQ(Desired(first, "aaaaaaaa"), v1::DEVICE_CUDA);

@@ -1,4 +1,4 @@
-// FakeHost: a simulated daemon of a test that drives the coordinator's core (Harness in core_driver.h).
+// A simulated daemon for tests that drive the coordinator's core with Harness (core_driver.h).
 #pragma once
 
 #include <algorithm>
@@ -111,7 +111,7 @@ class FakeHost {
     fact.mutable_saved()->set_manifest_hash(absl::StrCat("hash-", step, "-", key.generation()));
     ReportFact(key, std::move(fact));
   }
-  // A partial save is complete and requests a grant.
+  // Reports that a partial save is complete, which requests a grant for it.
   void ReadySave(const v1::TrainerKey& key, uint64_t step, const std::string& hash) {
     v1::Fact fact;
     fact.mutable_save_ready()->set_step(step);
@@ -262,7 +262,7 @@ inline v1::TrainerKey Key(const std::string& job, uint64_t generation, uint32_t 
   return key;
 }
 
-// One job on one host, brought to RUNNING.
+// Brings a job whose ranks are all on this host to RUNNING.
 inline void BringToRunning(Harness& harness, FakeHost& host, const std::string& job, uint64_t first_step = 1) {
   host.Apply();
   uint64_t generation = harness.Get(job).generation();

@@ -39,7 +39,7 @@ TEST(Goodput, Failure_MovesUnsavedTimeToLost_AndSilenceToDetect) {
   EXPECT_EQ(goodput.total_s(), 18);
 }
 
-TEST(Goodput, EachState_HasItsPart) {
+TEST(Goodput, EachState_CountsInOnePartOfTheGoodput) {
   auto part = [](v1::JobState state, uint64_t generation, bool makes_steps, bool saves) {
     return CurrentPart({.state = state, .generation = generation, .makes_steps = makes_steps, .saves = saves});
   };

@@ -43,7 +43,7 @@ class HangTest : public ::testing::Test {
     world.set_waits_in(Op(number));
     world.set_completed(number - 1);
   }
-  // The rank computes.
+  // The rank computes; `started` is the number of the operation that it started last.
   static v1::CommunicatorReport& SetPosition(RankPosition& rank, uint64_t started, const std::string& last = "") {
     rank.communicators.assign(1, {});
     rank.communicators[0].set_name("world");
@@ -153,7 +153,7 @@ TEST_F(HangTest, StoppedRank_IsNamedAfterThreeSeconds_InAnyPhase) {
   }
 }
 
-TEST_F(HangTest, ProcessUnderADebugger_IsNotStopped) {
+TEST_F(HangTest, ProcessUnderADebugger_DoesNotCountAsStopped) {
   Add();
   Add();
   Wait(facts_.ranks[0], 412, 412);
@@ -179,7 +179,7 @@ TEST_F(HangTest, SilentRank_IsNamedAfterThreeSecondsWithoutReports) {
   EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 has sent no report for 3.0 s (state D)"));
 }
 
-TEST_F(HangTest, TrainerWithAClosedLink_IsNotSilent) {
+TEST_F(HangTest, TrainerWithAClosedLink_DoesNotCountAsSilent) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
@@ -192,7 +192,7 @@ TEST_F(HangTest, TrainerWithAClosedLink_IsNotSilent) {
   // After a daemon restart nothing is known about rank 1, which may be computing.
   EXPECT_EQ(DecideHang(now, facts_).act, Act::kNone);
 
-  // This uncertainty has a limit.
+  // The policy waits at most 30 s for such a report.
   now = kStart + absl::Seconds(31);
   facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
   EXPECT_EQ(DecideHang(now, facts_).act, Act::kRestart);
@@ -210,7 +210,7 @@ TEST_F(HangTest, LateMessages_ProveNoStall) {
 
   EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
-  // A second host that waits for the first, and whose messages may still arrive, changes nothing.
+  // If the second host waits for the first and its messages still arrive, the decision is the same.
   Wait(facts_.ranks[1], 5, 5);
   facts_.ranks[1].reported_at = facts_.ranks[1].seen_at = kStart + absl::Seconds(8);
   EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
@@ -220,7 +220,7 @@ TEST_F(HangTest, LateMessages_ProveNoStall) {
       << "all ranks have reported that they make no progress";
 }
 
-TEST_F(HangTest, RanksThatHaveNotReportedToARestartedCoordinator_GetTheSameTime) {
+TEST_F(HangTest, RanksThatHaveNotReportedToARestartedCoordinator_GetThirtySeconds) {
   Add();
   Add();
   for (RankPosition& rank : facts_.ranks) rank.progress_at = absl::InfinitePast();
@@ -287,7 +287,7 @@ TEST_F(HangTest, CpuUse_IsNoProgress_WhenPhaseTimesAreKnown) {
   EXPECT_EQ(At(absl::Seconds(6)).act, Act::kRestart);
 }
 
-TEST_F(HangTest, OnHangNotify_OnlyNotifies) {
+TEST_F(HangTest, StoppedRankWithOnHangNotify_IsReported_ButNotRestarted) {
   facts_.restart = false;
   Add();
   Add();
@@ -310,7 +310,7 @@ TEST_F(HangTest, RestartAfterAHang_DoublesTheLimit) {
 TEST_F(HangTest, SkippedCollective_NamesTheRankThatStartedFewer) {
   for (int i = 0; i < 3; ++i) Add();
   Wait(facts_.ranks[0], 411, 414);
-  Wait(facts_.ranks[1], 411, 413);  // its operation with that number follows the one that it skipped
+  Wait(facts_.ranks[1], 411, 413);  // its operation 411 is the one that follows the skipped one
   Wait(facts_.ranks[2], 411, 414);
   Learned(Phase::kTrain, 0.1);
 
@@ -362,8 +362,8 @@ TEST_F(HangTest, MismatchedOperation_BlamesTheMinority_AndRank0IsRightInATie) {
   EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
 }
 
-// 2 x 2: ranks 0 and 1 wait in the world for 2 and 3; rank 2 waits in the shard group of 2 and 3 for rank 3, which has
-// skipped an operation there and waits in the replicate group.
+// A mesh of 2 x 2. Ranks 0 and 1 wait in the world group for ranks 2 and 3. Rank 2 waits in the shard group of ranks 2
+// and 3 for rank 3, which has skipped an operation there and waits in its replicate group.
 TEST_F(HangTest, SeveralGroups_NameTheRankAtTheEndOfTheChain) {
   auto position = [](RankPosition& rank, const std::string& name, uint64_t started, bool waits) {
     v1::CommunicatorReport& report = rank.communicators.emplace_back();

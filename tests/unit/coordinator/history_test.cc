@@ -43,7 +43,7 @@ std::vector<uint64_t> SequencesOf(const std::vector<EventPtr>& events) {
   return sequences;
 }
 
-TEST(History, BothKinds_AreSentInSequenceOrder_InBatches) {
+TEST(History, DurableEventsAndReports_AreSentInSequenceOrder_InBatches) {
   History history;
   history.AddDurable(NoticeOf(1));
   history.AddReport(StepOf(2, 1));
@@ -164,7 +164,7 @@ RankReportsReceived ReportsOf(uint32_t rank, int steps) {
   return received;
 }
 
-TEST(EventQueue, FloodOfReports_IsThinnedAndCounted_ExceptStepsOfRankZero) {
+TEST(EventQueue, FloodOfReports_IsLeftOutAndCounted_ExceptStepsOfRankZero) {
   EventQueue queue(1'000, /*report_bytes=*/4'000);
   uint64_t posted = 0;
   while (queue.Post(ReportsOf(1, 0)) && posted < 10'000) ++posted;

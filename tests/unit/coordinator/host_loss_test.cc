@@ -169,7 +169,7 @@ TEST(HostLoss, FormingGroup_WaitsForTheHost_ForALimitedTime) {
   EXPECT_TRUE(stalled.Decide().lost);
 }
 
-TEST(HostLoss, WithNoHostReachable_OnlyAbandonDecides) {
+TEST(HostLoss, WithNoHostReachable_OnlyTheRuleAbandonDecides) {
   Stalled stalled;
   stalled.peers.clear();
   stalled.facts.reachable_ranks = 0;

@@ -34,7 +34,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-TEST(Metrics, DocumentedList_IsWhatTheCodeServes) {
+TEST(Metrics, DocumentedMetrics_AreThoseThatTheCodeServes) {
   auto text = ReadFile("docs/metrics.md");
   ASSERT_TRUE(text.ok()) << text.status();
   std::set<std::string> documented;
@@ -50,7 +50,7 @@ TEST(Metrics, DocumentedList_IsWhatTheCodeServes) {
   EXPECT_EQ(documented, served);
 }
 
-// "job_id/job_name" of every series with a job.
+// Returns "job_id/job_name" for every series of a job.
 std::vector<std::string> JobsOfSeries(CoordinatorMetrics& metrics) {
   std::vector<std::string> jobs;
   for (const auto& family : metrics.registry()->Collect()) {
@@ -99,7 +99,7 @@ double HostsAttached(const std::vector<prometheus::MetricFamily>& families) {
   return -1;
 }
 
-TEST(Metrics, Totals_AreCountedOnRequest) {
+TEST(Metrics, Totals_AreCountedForEachScrape) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   CoordinatorMetrics metrics;

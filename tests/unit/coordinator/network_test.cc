@@ -16,7 +16,7 @@ constexpr absl::Time kNetworkStart = absl::FromUnixSeconds(1'700'000'000);
 
 // Two ranks on two hosts, which report their totals twice per second.
 struct Pair {
-  // Adds `seconds` of steps with the given times for each rank.
+  // Both ranks make steps for `seconds`; a step has the given computing and waiting times on each rank.
   void Step(int seconds, double compute_s, double wait_s, double other_compute_s, double other_wait_s) {
     for (int half = 0; half < 2 * seconds; ++half) {
       now += absl::Milliseconds(500);
@@ -89,7 +89,7 @@ TEST(Network, LateMessages_AreReportedAfterThreeInARow_AndAlsoTheirEnd) {
   ArrivalTrend trend;
   absl::Time now = kNetworkStart;
   const auto add = [&](int offset_ms) { return trend.Add(now += absl::Seconds(1), absl::Milliseconds(offset_ms)); };
-  // Its clock is 5 s ahead, and a message takes 1 to 3 ms.
+  // The clock of the host is 5 s ahead, and a message takes 1 to 3 ms.
   for (int i = 0; i < 200; ++i) ASSERT_EQ(add(4'997 + i % 3), Change::kNone);
 
   EXPECT_EQ(add(4'900), Change::kNone) << "one late message proves nothing";

@@ -1,3 +1,4 @@
+// The names of the rules of decisions and of the levels of notices.
 #include "coordinator/policy/notice.h"
 
 #include <gmock/gmock.h>

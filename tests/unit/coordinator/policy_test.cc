@@ -24,7 +24,7 @@ TEST(RankAssignment, RanksStayOnTheirHosts_OverGenerations) {
   EXPECT_THAT(AssignRanks({{b, 1}, {a, 2}}, {}), ElementsAre(b, a, a)) << "numbered in the order given";
 }
 
-TEST(Health, LeaseDecides_NotTheStream) {
+TEST(Health, HostIsReachable_WhileItsLeaseLasts_EvenWithoutAStream) {
   absl::Time now = absl::FromUnixSeconds(100);
   HostFacts facts{.attached = true, .last_contact = now - absl::Seconds(3), .lease = absl::Seconds(3)};
   EXPECT_TRUE(CheckContact(now, facts).reachable);
@@ -69,7 +69,7 @@ TEST(Lifecycle, TableIsClosed_DeterministicAndReachable) {
   EXPECT_THAT(PrintLifecycle(), HasSubstr("| STARTING | all_ready | RUNNING |"));
 }
 
-TEST(Recovery, Exits_AreClassified) {
+TEST(Recovery, Exit_IsAFailureWithItsCause_UnlessItWasExpected) {
   struct Case {
     v1::TrainerExited::Cause cause;
     int number;

@@ -17,7 +17,7 @@ namespace {
 
 using RefusalTest = RpcTest;
 
-TEST_F(RefusalTest, InvalidRequests_GetTheirCode) {
+TEST_F(RefusalTest, UnknownJob_IsNotFound_AndAStreamWithoutAHelloIsInvalid) {
   grpc::ClientContext context;
   v1::GetRequest request;
   request.set_job_id("nosuchjob");

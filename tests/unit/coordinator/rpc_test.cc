@@ -60,12 +60,12 @@ TEST_F(RpcTest, JobRunsToItsEnd_AndAWatcherSeesEveryStepOnce) {
   EXPECT_EQ(Get().ranks_size(), 2);
 }
 
-TEST_F(RpcTest, Values_ReturnOnTheStream_AllOfThemAfterReattaching) {
+TEST_F(RpcTest, Values_AreSentBackOnTheStream_AndAllOfThemAgainAfterReattaching) {
   auto host = std::make_unique<StreamHost>(channel_);
   ASSERT_TRUE(Submit().ok());
   ASSERT_TRUE(host->AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
 
-  // More than one piece.
+  // The values do not fit into one message.
   std::map<std::string, std::string> put;
   for (int i = 0; i < 40; ++i) {
     put[absl::StrCat("rank-", i)] = std::string(limits::kStoreValueBytes - static_cast<size_t>(i), 'x');

@@ -49,7 +49,7 @@ TEST_F(SavesPolicy, GrantsNewerSteps_AndRepeatsItsAnswer) {
   EXPECT_EQ(grants_.size(), 4);
 }
 
-TEST_F(SavesPolicy, OnlyRecordsOfThisGeneration_Count) {
+TEST_F(SavesPolicy, OlderStep_IsRefusedOnlyIfThisGenerationRecordedANewerOne) {
   v1::CheckpointInfo& old = *head_.add_checkpoints();
   old.set_step(80);
   old.set_generation(1);
@@ -80,7 +80,7 @@ TEST_F(SavesPolicy, Grants_AreLimited_AndRefusalsAreDroppedFirst) {
   EXPECT_EQ(NewestGranted(grants_)->step(), 90u);
 }
 
-TEST_F(SavesPolicy, RecordedSave_NeedsNoGrant) {
+TEST_F(SavesPolicy, RecordedSave_RemovesItsGrant_AndRefusalsOfOlderSteps) {
   Decide(40, "a");
   Decide(60, "b");
   Decide(50, "late");
