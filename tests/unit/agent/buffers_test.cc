@@ -1,4 +1,4 @@
-// The reports that are stored between trainers and the coordinator.
+// The buffer in which the daemon stores the reports of a trainer for the coordinator.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

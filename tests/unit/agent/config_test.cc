@@ -1,3 +1,4 @@
+// The configuration of the worker daemon: defaults, file, flags and refusals; and the environment of a trainer.
 #include "worker/agent/config.h"
 
 #include <gmock/gmock.h>

@@ -34,7 +34,7 @@ inline v1::DesiredTrainer Desired(const TrainerId& id) {
 
 class CoreDriver {
  public:
-  // `disk` is the outbox's file as an earlier incarnation left it.
+  // `disk` is the content of the outbox file that an earlier incarnation left.
   explicit CoreDriver(std::string cluster_id = "", std::string disk = "", bool adopt_cluster = false)
       : disk_(std::move(disk)) {
     CoreOptions options = {

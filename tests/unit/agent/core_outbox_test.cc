@@ -11,8 +11,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Returns the outbox's file of an incarnation to which rank 0 has reported the save of step 100; the rank is still
-// running. `acked`: the coordinator has acknowledged the fact.
+// Returns the content of the outbox file of an incarnation to which rank 0 has reported the save of step 100; the rank
+// is still running. `acked`: whether the coordinator has acknowledged the fact.
 std::string DiskOfEarlierIncarnation(bool acked) {
   CoreDriver driver;
   driver.Attach();
@@ -22,7 +22,7 @@ std::string DiskOfEarlierIncarnation(bool acked) {
   driver.Handle(driver.Saved(kLink1, 1, 100));
   if (acked) {
     driver.Handle(FactsAcknowledged{2});
-    driver.Handle(driver.Saved(kLink1, 2, 200));  // its write carries the acknowledgement
+    driver.Handle(driver.Saved(kLink1, 2, 200));  // the write of this fact also stores the acknowledgement
   }
   return driver.disk();
 }
@@ -196,7 +196,7 @@ TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWithAdoptCluster) {
   CoreDriver waiting("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   waiting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   waiting.Handle(AllFound{});
-  EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // so that the other coordinator refuses it
+  EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // so that the coordinator of another cluster refuses it
   waiting.Handle(SessionEnded{absl::UnavailableError("host h1 runs 1 trainers of cluster c1")});
   waiting.Run(absl::Minutes(1));
   EXPECT_THAT(waiting.All<SignalProcess>(), IsEmpty());
@@ -205,7 +205,7 @@ TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWithAdoptCluster) {
   adopting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   adopting.Attach(/*acked_fact=*/0, "c2");
   EXPECT_EQ(adopting.All<Dial>()[0].hello.cluster_id(), "");
-  EXPECT_EQ(adopting.All<Dial>()[0].hello.trainers_size(), 1);  // its slot is free once its exit is reported
+  EXPECT_EQ(adopting.All<Dial>()[0].hello.trainers_size(), 1);  // the trainer's slot is free once its exit is reported
   adopting.Handle(adopting.State(1, {}));
   EXPECT_THAT(adopting.Last<SignalProcess>(), SizeIs(1));
   adopting.Handle(adopting.Killed(Rank(0)));

@@ -1,3 +1,4 @@
+// The daemon's core and the trainers of a job: starting and ending them, their links, facts and reports.
 #include "worker/agent/core.h"
 
 #include <signal.h>
@@ -27,7 +28,7 @@ TEST(AgentCore, Hello_WaitsUntilAllTrainersOfAnEarlierIncarnationAreFound) {
   EXPECT_EQ(driver.Last<Dial>().at(0).hello.trainers_size(), 2);
 }
 
-TEST(AgentCore, Dial_SendsHello) {
+TEST(AgentCore, Dial_SendsAHelloWithHostIncarnationSlotsAndProtocol) {
   CoreDriver driver;
 
   driver.Handle(AllFound{});
@@ -216,7 +217,7 @@ TEST_F(RunningTrainerTest, TrainerThatExitsWhenAskedToAbort_CountsAsEndedByTheDa
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, DroppedTrainerThatIsStillStarting_DelaysTheAppliedRevision) {
+TEST(AgentCore, TrainerThatIsNoLongerDesiredWhileItStarts_DelaysTheAppliedRevision) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
@@ -363,7 +364,7 @@ TEST_F(RunningTrainerTest, UnknownTrainersOnTheLink_AreRefused) {
   EXPECT_TRUE(absl::IsAborted(driver_.Last<CloseLink>().at(0).status));
 }
 
-TEST_F(RunningTrainerTest, TrainersFact_IsAcknowledgedToItOnceTheCoordinatorHasIt) {
+TEST_F(RunningTrainerTest, FactOfATrainer_IsAcknowledgedOnceTheCoordinatorHasIt) {
   driver_.Handle(driver_.Saved(kLink1, 1, 100));
   ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
   uint64_t sequence = driver_.LastFacts()[0].sequence();

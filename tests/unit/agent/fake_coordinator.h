@@ -22,7 +22,7 @@ namespace trainyard {
 
 class FakeCoordinator final : public v1::AgentService::Service {
  public:
-  // Port 0: a free one.
+  // Port 0: listens on a free port.
   explicit FakeCoordinator(int port = 0) { Listen(port); }
   ~FakeCoordinator() override { Stop(); }
 
@@ -40,7 +40,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     server_ = nullptr;
   }
 
-  // Sets the desired state; the revision is counted here.
+  // Sets the desired state and increments its revision.
   void Desire(const std::vector<v1::DesiredTrainer>& trainers, const std::vector<v1::LogRequest>& logs = {}) {
     absl::MutexLock lock(&mu_);
     desired_.set_revision(desired_.revision() + 1);
@@ -73,7 +73,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     uint64_t applied_revision = 0;
     std::map<std::string, std::string> values;
   };
-  // Waits until `condition` holds; returns false after a long time.
+  // Waits until `condition` holds; returns false if it does not within `patience`.
   bool Await(const std::function<bool(const Seen&)>& condition, absl::Duration patience = absl::Seconds(30)) {
     absl::MutexLock lock(&mu_);
     auto holds = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return condition(seen_); };

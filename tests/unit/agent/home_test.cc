@@ -89,7 +89,7 @@ TEST_F(HomeTest, RemovedStateFolder_IsRecreatedAndLockedAndHasANewSocket) {
   EXPECT_FALSE(home_->Inspect().state_is_new);
 }
 
-TEST_F(HomeTest, ContentsOfTheStateFolder_MayDisappear) {
+TEST_F(HomeTest, RemovedContentsOfTheStateFolder_AreRecreated) {
   home_ = Acquire("state").value();
   std::filesystem::remove_all(temporary_ / "state/ranks");
   EXPECT_TRUE(home_->Inspect().state_is_new);

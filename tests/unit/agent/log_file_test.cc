@@ -1,3 +1,4 @@
+// Reading the lines of a rank's output across rotations, and replacing bytes that are not UTF-8.
 #include "worker/agent/log_file.h"
 
 #include <gmock/gmock.h>

@@ -70,7 +70,7 @@ TEST(Outbox, Fact_IsSentOnceItIsOnDisk) {
   EXPECT_THAT(disk.Unsent(), IsEmpty());
 }
 
-TEST(Outbox, FactsThatArriveDuringAWrite_ShareTheNextOne) {
+TEST(Outbox, FactsThatArriveDuringAWrite_ShareTheNextWrite) {
   Disk disk;
   disk.Sync();
   disk.Save(kRank0, 1, 10);
@@ -142,7 +142,7 @@ TEST(Outbox, Numbers_ContinueWhenAllWasAcknowledgedAndTheFileReplaced) {
   disk.Sync();
   disk.Unsent();
   disk.outbox.Acknowledge(5);
-  disk.Save(kRank1, 1, 1);  // its write carries the acknowledgement
+  disk.Save(kRank1, 1, 1);  // the write of this fact also stores the acknowledgement
   disk.Sync();
 
   Disk second = disk.Next();
@@ -282,7 +282,7 @@ TEST(Outbox, MarksOfATrainer_AreRemovedWithItsExit) {
   EXPECT_EQ(disk.outbox.KnownNumbersOf(kRank0).durable, 0);
 }
 
-TEST(Outbox, Outbox_IsFullWhenItsBytesReachTheLimit) {
+TEST(Outbox, IsFull_WhenItsBytesReachTheLimit) {
   Disk disk;
   v1::Fact fact;
   fact.mutable_exited()->set_message(std::string(1 << 20, 'x'));

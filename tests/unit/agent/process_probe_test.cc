@@ -1,4 +1,4 @@
-// What /proc and cgroups report: real processes where necessary, else text.
+// What the daemon reads from /proc and cgroups: about real processes where necessary, otherwise from given texts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -119,7 +119,7 @@ TEST(ReadProcessStat, OfNoProcess_IsNotFound) { EXPECT_TRUE(absl::IsNotFound(Rea
 TEST(ProcessExaminer, SpinningProcess_UsesItsCore) {
   Child child(/*spins=*/true);
 
-  // On a busy machine it may get no CPU time for a while.
+  // On a busy machine the child may get no CPU time for a while.
   v1::Examination examination =
       ExamineUntil(child.pid(), [](const v1::Examination& it) { return it.cpu_share() > 0.05; });
 
@@ -131,11 +131,11 @@ TEST(ProcessExaminer, SpinningProcess_UsesItsCore) {
 TEST(ProcessExaminer, WaitingProcess_UsesNoneAndItsSystemCallIsNamedIfReadable) {
   Child child(/*spins=*/false);
 
-  // It may not wait yet.
+  // The child may not have reached its wait yet.
   v1::Examination examination =
       ExamineUntil(child.pid(), [](const v1::Examination& it) { return it.state() == "S" && it.cpu_share() < 0.05; });
 
-  // On machines without pause(2) it is a ppoll; a container may hide it.
+  // Where the kernel has no system call `pause`, pause() makes a ppoll; a container may hide the system call.
   EXPECT_THAT(examination.system_call(), AnyOf("pause", "ppoll", ""));
   EXPECT_TRUE(examination.stack_size() > 0 || !examination.stack_note().empty());
 }
@@ -227,7 +227,7 @@ class MemoryKillsTest : public ::testing::Test {
   const std::string root_ = temporary_.path();
 };
 
-TEST_F(MemoryKillsTest, OfCgroupVersion2_IsDetected) {
+TEST_F(MemoryKillsTest, KillInACgroupOfVersion2_IsDetected) {
   Write("proc/7/cgroup", "0::/jobs/a\n");
   Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", root_, "/cg rw - cgroup2 cgroup2 rw\n"));
   Write("cg/jobs/a/memory.events", "low 0\nhigh 0\nmax 9\noom 1\noom_kill 2\n");
@@ -243,7 +243,7 @@ TEST_F(MemoryKillsTest, OfCgroupVersion2_IsDetected) {
                          "/cg/jobs/a, limit 512 MiB: oom_kill 2 to 3)"));
 }
 
-TEST_F(MemoryKillsTest, OfCgroupVersion1_InAContainer_IsDetected) {
+TEST_F(MemoryKillsTest, KillInACgroupOfVersion1_InAContainer_IsDetected) {
   // Only the container's own part of the hierarchy is mounted.
   Write("proc/7/cgroup", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x/sub\n0::/docker/x\n");
   Write("proc/self/mountinfo", absl::StrCat("30 25 0:26 /docker/x ", root_, "/cpu ro - cgroup cgroup rw,cpu,cpuacct\n",

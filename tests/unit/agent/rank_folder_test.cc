@@ -1,3 +1,4 @@
+// The rank folders of a daemon: their records, listing and pruning; and the inventory of the host.
 #include "worker/agent/rank_folder.h"
 
 #include <gmock/gmock.h>

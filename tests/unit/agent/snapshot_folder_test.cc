@@ -1,3 +1,4 @@
+// The folder in shared memory for the snapshots of a daemon's trainers: creation, sweeps and removal.
 #include "worker/agent/snapshot_folder.h"
 
 #include <gmock/gmock.h>
@@ -59,7 +60,7 @@ TEST_F(SnapshotFolderTest, Folder_IsPrivateAndKeepsSnapshotsOfRunningJobs) {
   for (const char* name : {"aaaa.g1.r0.a", "aaaa.g2.r0.b", "bbbb.g1.r3.a"}) Put(**folder, name);
 
   EXPECT_TRUE((*folder)->SetJobs({"bbbb"}));
-  EXPECT_FALSE((*folder)->SetJobs({"aaaa", "cccc"})) << "one sweep is enough";
+  EXPECT_FALSE((*folder)->SetJobs({"aaaa", "cccc"})) << "a sweep was already requested";
   (*folder)->Sweep();
 
   EXPECT_THAT(SnapshotsIn((*folder)->path()), UnorderedElementsAre("aaaa.g1.r0.a", "aaaa.g2.r0.b"));

@@ -1,3 +1,4 @@
+// The rendezvous values that a daemon has received, and the waits of its trainers for them.
 #include "worker/agent/value_cache.h"
 
 #include <gmock/gmock.h>

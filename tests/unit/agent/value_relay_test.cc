@@ -1,3 +1,4 @@
+// Rendezvous values on their way from a trainer through the daemon to the coordinator, and the answers to the puts.
 #include "worker/agent/value_relay.h"
 
 #include <gmock/gmock.h>
@@ -115,7 +116,7 @@ TEST_F(ValueRelayTest, AbsentCoordinator_IsUnavailable_AndGetsTheValueWhenItIsBa
   EXPECT_THAT(sent_, ElementsAre("a=1")) << "includes values that the earlier coordinator may have had";
 }
 
-TEST_F(ValueRelayTest, CoordinatorThatDoesNotAnswer_CountsAsAway) {
+TEST_F(ValueRelayTest, CoordinatorThatDoesNotAnswerForFiveSeconds_IsUnavailable) {
   relay_.Attach();
   Put("a", "1");
   absl::Time deadline = relay_.NextDeadline();
@@ -161,7 +162,8 @@ TEST_F(ValueRelayTest, EndOfTheGroup_EndsItsWaitsAndNoOthers) {
   EXPECT_TRUE(absl::IsAborted(*late));
 }
 
-// Regression: refused values stayed in the count, so that a host that tried often could put nothing more.
+// Regression: refused values counted against the limit of the host, so that a host with many refusals could put no more
+// values.
 TEST_F(ValueRelayTest, RefusedValues_DoNotCountAgainstTheLimitOfTheHost) {
   relay_.Attach();
   const std::string large(limits::kStoreValueBytes - 100, 'x');
