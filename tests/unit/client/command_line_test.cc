@@ -98,7 +98,7 @@ TEST_F(CommandLine, ExtraArguments_AreListedInOrder) {
 
 TEST_F(CommandLine, Alias_IsAccepted) { EXPECT_EQ(ErrorFor({"ls", "--json"}), ""); }
 
-TEST(RequestsJson, RecognisesBothForms) {
+TEST(RequestsJson, RecognisesTheFlagJson_AndTheOptionOWithJson) {
   EXPECT_TRUE(RequestsJson({"list", "--json"}));
   EXPECT_TRUE(RequestsJson({"list", "-o", "json"}));
   EXPECT_FALSE(RequestsJson({"list", "-o"}));

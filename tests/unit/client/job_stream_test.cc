@@ -34,7 +34,7 @@ class FakeCoordinator final : public v1::JobService::Service {
   }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-  // The positions after which the calls requested events: sequence numbers, steps, steps of evaluations.
+  // The positions after which the calls requested events: sequence numbers, steps, and steps of evaluations.
   std::vector<uint64_t> after_sequences() {
     absl::MutexLock lock(&mu_);
     return after_sequences_;
@@ -175,7 +175,7 @@ TEST(JobStream, DeliversEveryEventOnceUpToTheFinalState) {
   EXPECT_EQ(followed.delivered, std::vector<std::string>({"RUNNING", "s1", "e1", "c1", "SUCCEEDED"}));
 }
 
-TEST(JobStream, ContinuesWhenTheCoordinatorAnswersAgain) {
+TEST(JobStream, LostConnection_ContinuesAfterTheLastEvent_WhenTheCoordinatorAnswersAgain) {
   FakeCoordinator coordinator(
       {{.events = {StepEvent(2, 1, 5), StepEvent(3, 2, 5)}, .status = kGoingDown},
        {.events = {}, .status = kGoingDown},
@@ -218,7 +218,7 @@ TEST(JobStream, StepsRepeatedAfterARestart_AreDeliveredOnce) {
   EXPECT_EQ(coordinator.after_eval_steps(), std::vector<uint64_t>({0, 1}));
 }
 
-TEST(JobStream, StartOver_DeliversNoStateTwice) {
+TEST(JobStream, StreamThatStartsOver_DeliversNoStateTwice) {
   FakeCoordinator coordinator(
       {{.events = {StateEvent(7, v1::JOB_STATE_RUNNING, "all are ready"), StepEvent(8, 1, 5)}, .status = kGoingDown},
        {.events = {}, .status = grpc::Status(grpc::StatusCode::OUT_OF_RANGE, "8 is newer than 1")},
@@ -278,7 +278,7 @@ TEST(EventFilter, StepSavedByALaterGeneration_IsNew) {
   EXPECT_TRUE(filter.IsNew(again));
 }
 
-TEST(EventFilter, PassesNewEvents) {
+TEST(EventFilter, PassesOnlyEventsThatAreNew) {
   EventFilter filter;
   EXPECT_TRUE(filter.IsNew(StepEvent(5, 1, 0)));
   EXPECT_FALSE(filter.IsNew(StepEvent(5, 2, 0)));

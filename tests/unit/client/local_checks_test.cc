@@ -1,3 +1,4 @@
+// The checks of a job that need the files and the memory of this machine.
 #include "client/local_checks.h"
 
 #include <gtest/gtest.h>

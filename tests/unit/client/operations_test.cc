@@ -276,7 +276,8 @@ v1::LogLine Line(uint32_t rank, const std::string& text, bool is_stderr = false)
   return line;
 }
 
-// The lines of `all` shown after a lost connection, then those of `all` and `later` in the stream that follows.
+// Reconnects after a lost connection: searches the stored output `all` for new lines, then follows a stream of `all`
+// and `later`. Returns the lines that are shown.
 std::vector<std::string> LinesAfterReconnect(LogCursor& cursor, const std::vector<v1::LogLine>& all,
                                              const std::vector<v1::LogLine>& later) {
   std::vector<std::string> shown;

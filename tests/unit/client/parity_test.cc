@@ -57,7 +57,8 @@ const std::vector<ParityResult> kResults = {
 
 TEST(ParityReport, ShowsTheLargestRelativeDifference) {
   EXPECT_NEAR(LargestDifference(kResults[3], kResults[0]), 5e-5, 1e-12);
-  EXPECT_NEAR(WorstDifference(kResults), 5e-5, 1e-12) << "the noise floor does not count";
+  EXPECT_NEAR(WorstDifference(kResults), 5e-5, 1e-12)
+      << "the variant `reversed`, which measures the noise floor, does not count";
   const std::string text = ParityText(kResults);
   EXPECT_THAT(text, HasSubstr("step  one process  reversed"));
   EXPECT_THAT(text, HasSubstr("2     2.000000000  2.002000000  2.000000000  1.999900000"));

@@ -11,7 +11,7 @@
 namespace trainyard::client {
 namespace {
 
-// A stream in memory.
+// A FILE whose text is stored in memory.
 class MemoryStream {
  public:
   MemoryStream() : stream_(open_memstream(&data_, &size_)) {}
@@ -125,7 +125,7 @@ TEST(LiveLine, HasPercentBarStepLossSpeedAndTimeLeft_AndFitsSixtyColumns) {
   EXPECT_EQ(LiveLine(step, 1200, stats, {.is_terminal = true, .columns = 10}), " 10 %");
 }
 
-TEST(JsonProgress, EveryStepIsALine) {
+TEST(JsonProgress, EveryStep_IsOneLine_AndTheSummaryIsNotPrinted) {
   MemoryStream out;
   auto progress = NewJsonProgress(out.stream());
 
@@ -138,7 +138,7 @@ TEST(JsonProgress, EveryStepIsALine) {
   EXPECT_EQ(text.find("not for programs"), std::string::npos);
 }
 
-TEST(LinePacer, PrintsEveryFiveSecondsInALongRun) {
+TEST(LinePacer, LongRun_IsPrintedEveryFiveSeconds) {
   LinePacer pacer;
   int printed = 0;
   for (uint64_t step = 1; step <= 100'000; ++step) {

@@ -1,3 +1,4 @@
+// The choice of a run folder, and when a run may use it or resume from it.
 #include "client/run_folder.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 
 class RunFolderTest : public testing::Test {
  protected:
-  // A run whose last progress was `age_s` seconds ago.
+  // Makes the folder of a run that made its last progress `age_s` seconds ago.
   std::string Run(const std::string& name, const std::string& file, int age_s) {
     fs::path folder = fs::path(root_) / name;
     fs::create_directories(folder);
@@ -30,7 +31,7 @@ class RunFolderTest : public testing::Test {
   const std::string root_ = temporary_.path();
 };
 
-TEST_F(RunFolderTest, NewestRun_MadeProgressLast) {
+TEST_F(RunFolderTest, NewestRun_IsTheOneThatMadeProgressLast) {
   Run("tiny-aaaaaaaa", "metrics.jsonl", 300);
   std::string newest = Run("tiny-bbbbbbbb", "metrics.jsonl", 100);
   Run("tiny-cccccccc", "metrics.jsonl", 200);

@@ -1,3 +1,4 @@
+// The statistics of a run, which are computed from its events.
 #include "client/run_stats.h"
 
 #include <gtest/gtest.h>
