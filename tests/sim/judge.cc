@@ -214,7 +214,7 @@ void Judge::AfterRound(const Core& core, bool check_state) {
 }
 
 void Judge::AfterLoad(const Core& core) {
-  // Forgets the states that the previous incarnation had not stored: nobody has received them. The changes of stored
+  // Forgets the states that the previous incarnation had not stored: no watcher received them. The changes of stored
   // states were checked when they happened.
   std::erase_if(known_states_, [&](const auto& entry) { return !core.state().jobs.contains(entry.first); });
   for (const auto& [id, job] : core.state().jobs) {
