@@ -262,7 +262,7 @@ absl::Status LoadState(const std::vector<std::pair<std::string, std::string>>& r
       Job job;
       job.id = JobId(rest);
       if (!job.record.ParseFromString(value)) return Unreadable(key);
-      if (job.record.rank_count() > 1'000'000) return Unreadable(key);
+      if (job.record.rank_count() > 1'000'000) return Unreadable(key);  // no job has so many ranks
       job.ranks.resize(job.record.rank_count());
       job.last_sequence = job.record.sequence_limit();
       state.jobs.emplace(job.id, std::move(job));

@@ -83,8 +83,9 @@ void PublishUnrenamedCheckpoint(Turn& turn, Job& job) {
 }
 
 // Fails a generation whose ranks have all reported that they made all steps, if no recorded checkpoint holds the last
-// step: facts arrive in order, so the save that had to come first was not made. Its checkpoint may be complete without
-// its final name; the next group renames it, or makes the steps since the newest checkpoint again.
+// step. Facts arrive in order, and rank 0 reports its last save before it reports that it has finished, so that save
+// did not succeed. Its checkpoint may be complete without its final name; then the next group renames it. Otherwise the
+// next group repeats the steps since the newest checkpoint.
 void FailUnsaved(Turn& turn, Job& job) {
   if (job.record.has_failure()) return;
   const Rank& first = job.ranks.front();

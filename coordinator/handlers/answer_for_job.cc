@@ -32,7 +32,7 @@ absl::Status NoSuchJob(const State& state, const std::string& job_id) {
   for (const auto& [id, job] : state.jobs) {
     if (job.head().spec().name() == job_id) {
       return absl::NotFoundError(
-          absl::StrCat("no job ", job_id.substr(0, 64), "; job ", id.value(), " has that name: call it by its id"));
+          absl::StrCat("no job ", job_id.substr(0, 64), "; job ", id.value(), " has that name: give its id instead"));
     }
     ids.push_back(id.value());
   }

@@ -25,6 +25,7 @@
 namespace trainyard {
 namespace {
 
+// The number of replaced daemon processes that are remembered per host, so that they are refused if they attach again.
 constexpr int kPastIncarnations = 8;
 
 // Removes a host that is unreachable and has no ranks, if the table of hosts is full.

@@ -79,7 +79,8 @@ void ClearSaveRequest(Job& job, uint64_t saved_step) {
   job.record.clear_save_asked_step();
 }
 
-// Returns the training time after this step, which a checkpoint of the step does not hold; the step may be long ago.
+// Returns the training time since this step, which a checkpoint of the step does not contain. A save is reported later
+// than the step that it contains, possibly by many steps.
 uint64_t TrainedSince(const Job& job, uint64_t step) {
   auto after = std::upper_bound(job.current.step_marks.begin(), job.current.step_marks.end(), step,
                                 [](uint64_t of, const StepMark& mark) { return of < mark.step; });
@@ -90,7 +91,8 @@ uint64_t TrainedSince(const Job& job, uint64_t step) {
 
 void RecordCheckpoint(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
   v1::Job& head = job.head();
-  // A newer checkpoint can only be of an earlier generation, and no group restarted from it.
+  // A recorded checkpoint of a later step can only be of an earlier generation, and this group did not resume from it,
+  // so it is removed from the record.
   EraseFrom(head, FirstAt(head, info.step()));
   *head.add_checkpoints() = info;
   uint32_t keep = head.spec().checkpoint().keep();
@@ -163,7 +165,8 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
                                                 " could not save step ", failed.step(), ": ",
                                                 CutText(failed.message(), 4096), last ? "" : "; training continues"));
   turn.Publish(job, std::move(event));
-  // The save belonged to a stop: the ranks continue, unless a stronger request has followed that stop.
+  // If the save was part of a requested stop, the ranks continue to train, unless a newer stop, a cancellation without
+  // a save or a failure has followed.
   bool reverts_stop = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() &&
                       job.current.stop && job.state() == v1::JOB_STATE_STOPPING && !job.current.nothing_desired &&
                       !job.record.cancelled() && !job.record.has_failure();

@@ -8,9 +8,10 @@
 namespace trainyard {
 namespace {
 
-// A daemon that was killed had the newest reports only in memory, while its successor sends the fact, which was on
-// disk, immediately. A rank 0 that has finished and waits for the acknowledgement sends its newest steps again once its
-// link is open.
+// The longest delay while rank 0 still runs. If a daemon is killed, the newest reports, which it held in memory, are
+// lost, but the fact is in its outbox on disk, and the next daemon sends it immediately. The reports arrive later: rank
+// 0, which waits for the acknowledgement of the fact, sends its newest steps again once it has connected to the next
+// daemon.
 constexpr absl::Duration kReportsLimit = absl::Seconds(30);
 
 }  // namespace

@@ -12,7 +12,8 @@
 namespace trainyard {
 namespace {
 
-// Free bytes. There are two thresholds, because the last bytes of a full disk are freed and used again.
+// A disk with fewer free bytes than kDiskFull counts as full until it has kDiskHasSpace. The thresholds differ, because
+// processes on a full disk free a few bytes and use them again, which must not cause a series of notices.
 constexpr uint64_t kDiskFull = 64 << 10;
 constexpr uint64_t kDiskHasSpace = 256 << 10;
 
@@ -32,7 +33,7 @@ void CheckArrival(Turn& turn, Host& host, absl::Duration clock_offset) {
           turn, host, DecisionRule::kNetwork, NoticeLevel::kWarning,
           absl::StrCat("messages of host ", host.name.value(), " arrive at the coordinator ",
                        absl::FormatDuration(absl::Trunc(host.arrivals.late_by(), absl::Milliseconds(1))),
-                       " late: the network is slow, or one of the two is very busy"));
+                       " late: the network is slow, or that host or the coordinator's host is very busy"));
     case ArrivalTrend::Change::kPunctual:
       return PublishForHost(turn, host, DecisionRule::kNetwork, NoticeLevel::kInfo,
                             absl::StrCat("messages of host ", host.name.value(), " arrive in time again"));

@@ -35,7 +35,8 @@ void PruneFinished(Turn& turn) {
       if (reader.request.job_id() == id.value()) readers.push_back(reader_id);
     }
     for (ReaderId reader : readers) CloseLogReader(turn, reader, absl::NotFoundError("the job was forgotten"));
-    // The job's record is deleted first: without it the other records do not count.
+    // The job's record is deleted first: if only a part of these deletions is committed, the next coordinator ignores
+    // the remaining records, which belong to no job.
     turn.Delete(JobKey(id));
     turn.Delete(PublishedKey(id));
     for (size_t rank = 0; rank < job.ranks.size(); rank += kRanksPerPart) {

@@ -29,7 +29,8 @@ v1::PhaseRecord* FindPhase(Job& job, absl::string_view phase) {
   return nullptr;
 }
 
-// Only known phases are measured; with others a trainer could fill the coordinator's memory.
+// Only these phases are measured: a trainer that invented new phase names could otherwise fill the coordinator's
+// memory.
 bool IsMeasured(std::optional<Phase> phase) {
   return phase == Phase::kFirstStep || phase == Phase::kTrain || phase == Phase::kEvaluate || phase == Phase::kSave;
 }

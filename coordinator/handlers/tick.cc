@@ -53,8 +53,8 @@ void EndMissingTrainers(Turn& turn, Job& job) {
   }
 }
 
-// Whether ranks tokenize data or load weights. How long this takes depends on the files. The ranks limit it themselves;
-// here it is enough that all of them live.
+// Whether ranks tokenize data or load weights, which has no time limit here, because the time depends on the files and
+// the ranks limit it themselves. Every rank that does so must have reported within kFormationLimit.
 bool IsReadingFiles(const Turn& turn, const Job& job) {
   bool reads = false;
   for (const Rank& rank : job.ranks) {

@@ -21,7 +21,7 @@ absl::Duration HeartbeatInterval(absl::Duration lease) { return std::max(lease /
 
 void ObserveGap(absl::Duration gap, absl::Duration base, HeartbeatGaps& gaps) {
   if (gap <= absl::ZeroDuration() || gap > base * kLeaseGrowth) return;
-  // The weights of TCP's round-trip estimate: quick to widen, slow to narrow.
+  // The weights of TCP's estimate of round-trip times (RFC 6298): the lease grows quickly and shrinks slowly.
   absl::Duration error = gap - gaps.mean;
   gaps.mean += error / 8;
   gaps.deviation += (absl::AbsDuration(error) - gaps.deviation) / 4;

@@ -18,9 +18,10 @@ constexpr double kMinSlowSeconds = 0.010;  // the scheduler of a busy host cause
 constexpr double kSlowComputeFactor = 2;
 constexpr size_t kMaxHostsNamed = 4;
 
+// A host's messages count as late above the first delay, and as punctual again below the second.
 constexpr absl::Duration kLateAbove = absl::Milliseconds(40);
 constexpr absl::Duration kPunctualBelow = absl::Milliseconds(20);
-constexpr int kInARow = 3;  // so many messages must differ for a change
+constexpr int kInARow = 3;  // consecutive messages beyond a threshold before a change is reported
 // The fastest message of the current interval and of the one before is the reference.
 constexpr absl::Duration kBestInterval = absl::Minutes(1);
 

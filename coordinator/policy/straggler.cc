@@ -9,8 +9,8 @@ namespace {
 
 constexpr absl::Duration kSampleWindow = absl::Seconds(30);
 constexpr absl::Duration kSampleInterval = absl::Seconds(3);
-constexpr absl::Duration kMinSpan = absl::Seconds(10);
-constexpr absl::Duration kMinSlowTime = absl::Seconds(30);
+constexpr absl::Duration kMinSpan = absl::Seconds(10);      // samples of a shorter span give no result
+constexpr absl::Duration kMinSlowTime = absl::Seconds(30);  // a rank that is slow for less time is no straggler
 // Multiples of the median. The second is lower, so that a rank near the first does not alternate between both states.
 constexpr double kSlowFactor = 1.3;
 constexpr double kNormalFactor = 1.2;

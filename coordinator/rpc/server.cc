@@ -210,7 +210,7 @@ void RpcServer::Release(Effect effect) {
         } else if constexpr (requires { agents_.Release(std::move(what)); }) {
           agents_.Release(std::move(what));
         }
-        // All other effects are for logs and metrics; the composition root handles them first.
+        // All other effects are for logs and metrics; Coordinator::Release handles them.
       },
       effect);
 }

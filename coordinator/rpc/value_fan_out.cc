@@ -17,7 +17,8 @@ namespace {
 // sending. Hosts that wait for the values of all ranks are not delayed: when every host has written equally many
 // values, they are sent immediately.
 constexpr absl::Duration kCollectTimePerHost = absl::Microseconds(10);
-constexpr int kMaxCollectTimes = 20;  // while values keep arriving
+// While values keep arriving, they are collected for at most this multiple of the time for all hosts.
+constexpr int kMaxCollectTimes = 20;
 
 absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
 
