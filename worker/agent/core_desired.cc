@@ -28,7 +28,8 @@ void Core::On(DesiredStateReceived event) {
 
   std::set<TrainerId> wanted;
   for (const v1::DesiredTrainer& trainer : desired.trainers()) wanted.insert(FromProto(trainer.key()));
-  // The trainers of the previous state were never started here.
+  // If nothing is desired and no trainer exists here, the trainers of the previous desired state were never started,
+  // and the coordinator may be waiting to learn that: report the revision without waiting for the next heartbeat.
   report_applied_now_ = report_applied_now_ || (wanted.empty() && trainers_.empty());
   const std::set<std::string> unknown_jobs(desired.unknown_jobs().begin(), desired.unknown_jobs().end());
   DropTrainers(wanted, unknown_jobs);

@@ -172,7 +172,8 @@ absl::Status Daemon::Start() {
       });
   disk_ = std::make_unique<TaskThread>();
   paths_ = std::make_unique<TaskThread>();
-  // Comes before the daemon can be reached: a trainer that dials must be known, and a hello must name it.
+  // The daemon must know its trainers before it can be reached: it refuses unknown trainers that dial, and its hello
+  // names all trainers.
   processes_->FindAll();
   ASSIGN_OR_RETURN(links_, LinkServer::Start({.listener = home_->listener(),
                                               .clock = clock_,

@@ -228,7 +228,7 @@ bool LogPusher::Push::Add(const TrainerId& id, bool is_stderr, const std::string
   line->set_generation(id.generation.value());
   line->set_is_stderr(is_stderr);
   line->set_text(text);
-  chunk_bytes_ += text.size() + 16;
+  chunk_bytes_ += text.size() + 16;  // 16: about the size of the other fields of a line
   return chunk_bytes_ < kChunkBytes || Flush();
 }
 

@@ -33,9 +33,10 @@ constexpr char kTokenVariable[] = "TRAINYARD_TOKEN=";
 // The shim writes the pids within a few milliseconds; there is no other notification than the file.
 constexpr int kPidPollMs = 2;
 constexpr int kLatePidPollMs = 100;
-// After this time, a shim that did not write them (the disk is full) is killed instead of its trainer, which ends with
-// it.
+// If a trainer must be killed and its shim has not written the pids within this time (because the disk is full), the
+// shim is killed instead, and its trainer ends with it.
 constexpr absl::Duration kPidWait = absl::Seconds(1);
+// How long to wait until the trainer of a killed shim has ended.
 constexpr absl::Duration kLostTrainerWait = absl::Milliseconds(500);
 constexpr size_t kMessageBytesMax = 4096;
 // The lifeline's descriptor in a shim.

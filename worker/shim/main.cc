@@ -133,7 +133,7 @@ void WritePids(pid_t trainer) {
   writer.Number(kTrainerPid, static_cast<uint64_t>(trainer));
   writer.Number(kTrainerStart, StartTime(trainer));
   int fd = open("pid.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return;  // The daemon then has the trainer's link, and later the exit record.
+  if (fd < 0) return;  // without this file, the daemon observes the trainer through its link and the exit record
   if (WriteAll(fd, writer.data(), writer.size())) rename("pid.tmp", kPidFile);
   close(fd);
 }

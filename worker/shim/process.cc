@@ -109,7 +109,7 @@ pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const cha
   char message[1 + sizeof(int)] = {};
   ssize_t n = 0;
   if (pid > 0) {
-    // Returns no bytes if exec closes the other end.
+    // read returns 0 bytes if exec has succeeded, which closes the other end.
     do {
       n = read(report[0], message, sizeof message);
     } while (n < 0 && errno == EINTR);
