@@ -8,7 +8,7 @@
 namespace trainyard {
 namespace {
 
-// Elements; a block of sums fits the first-level cache.
+// The number of elements that are summed at a time: their sums fit into the first-level cache.
 constexpr int64_t kBlock = 2048;
 
 template <typename T, typename Sum>

@@ -11,7 +11,8 @@
 namespace trainyard {
 namespace {
 
-// The kernel resends a connection attempt by itself, after 1 s and after 2 s more.
+// A probe is polled once a second and closed after this many polls. In that time the kernel resends the connection
+// attempt twice, after 1 s and after 2 s more.
 constexpr int kMaxPolls = 4;
 constexpr size_t kMaxOpen = 4;
 constexpr int kPending = -1;

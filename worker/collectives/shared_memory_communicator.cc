@@ -255,8 +255,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return static_cast<std::byte*>(tensor.data_ptr()) + element * static_cast<int64_t>(tensor.element_size());
   }
 
-  // Both functions read everything that a piece needs of a tensor before they write any of it, so that the tensors of
-  // an operation may overlap as communicator.h allows.
+  // PublishInput and ReadInputs read everything that a piece needs of a tensor before they write any of it, so that the
+  // tensors of an operation may overlap as communicator.h allows.
   void PublishInput(SharedMemoryOperation& operation, size_t bytes) {
     std::byte* space = segment_->InputSpace(rank_, ticket_);
     const at::Tensor& input = operation.input();

@@ -13,6 +13,7 @@
 namespace trainyard {
 namespace {
 
+// [Note: silence] in the header gives the reasons for these numbers.
 constexpr absl::Duration kCheckInterval = absl::Seconds(1);
 constexpr absl::Duration kMaxSilence = absl::Seconds(12);
 constexpr uint32_t kMinRetransmissions = 5;

@@ -10,7 +10,8 @@ constexpr size_t kPage = 4096;
 }  // namespace
 
 void* BlockCache::Allocate(size_t bytes) {
-  // A page less than kMinBytes: a returned block must be recognised by its size, which the system may have rounded up.
+  // Free recognises cached blocks by their size, which the system may round up by less than a page. So a request goes
+  // to the system directly only if it is smaller than kMinBytes by more than a page.
   if (bytes + kPage < kMinBytes) return system_.allocate(bytes);
   const size_t size = std::max(kMinBytes, (bytes + kPage - 1) / kPage * kPage);
   {
