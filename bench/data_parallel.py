@@ -48,7 +48,7 @@ PEERS = {
     "zero1": (LAB_10M, "zero1", False), "fsdp": (LAB_10M, "fsdp2", False), "tiny-ddp": (TINY, "ddp", False),
     "tiny-fsdp": (TINY, "fsdp2", False),
 }
-# name, what, bars and aims, each for PyTorch (as installed, tuned); without a bar that one is not run
+# Name, description, bars and aims; each pair is for PyTorch (as installed, tuned). A side without a bar is not run.
 COMPARISONS = [
     ("fp32", "lab-10m fp32, 1 rank x 2 threads ÷ PyTorch eager", (1.9, 0.96), (2.3, 1.15)),
     ("bf16", "lab-10m bf16, 1 rank x 2 threads ÷ PyTorch eager autocast", (1.12, 0.92), (1.8, 1.4)),

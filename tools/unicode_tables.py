@@ -22,7 +22,7 @@ TEXT = "".join(EVERY)
 
 
 def members(pre_tokenizer):
-    """Returns the set of the characters that are in the pieces of the text of every character."""
+    """Returns the characters that remain when the pre-tokenizer splits TEXT, which contains every character once."""
     return {ord(c) for _, (first, last) in pre_tokenizer.pre_tokenize_str(TEXT) for c in TEXT[first:last]}
 
 
@@ -70,7 +70,7 @@ def categories():
 
 
 def combining():
-    """Combining classes as far as the library's normalization knows them, and the names of the others are 0."""
+    """Returns the combining classes that the library's normalization uses; other characters have class 0 there."""
     nfd, runs = normalizers.NFD(), []
     for code, c in ((ord(c), c) for c in EVERY):
         value = unicodedata.combining(c)
