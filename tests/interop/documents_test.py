@@ -95,6 +95,41 @@ def test_links_in_the_documents_point_to_existing_files():
             assert path.exists(), f"{document.relative_to(harness.ROOT)} links to {target}, which does not exist"
 
 
+# Where a path in a document may begin, in addition to the folder of the document, and how its name may be shortened.
+BASES = (".", "coordinator", "worker", "tests")
+SUFFIXES = ("", ".h", ".cc", ".proto", ".py", ".md", ".sh")
+# Not files of the checkout: absolute paths, folders in a run folder, and a header of Abseil.
+FOREIGN = re.compile(r"/|step-N|absl/")
+
+
+def alternatives(path):
+    """Expands the braces of a path: 'a/{b,c}' names 'a/b' and 'a/c'."""
+    braces = re.search(r"\{([^{}]*)\}", path)
+    if not braces:
+        return [path]
+    return [expanded for choice in braces[1].split(",")
+            for expanded in alternatives(path[:braces.start()] + choice + path[braces.end():])]
+
+
+def names_a_file(document, path):
+    folders = [document.parent, *(harness.ROOT / base for base in BASES)]
+    return any(next(folder.glob(path.rstrip("/") + suffix), None) for folder in folders for suffix in SUFFIXES)
+
+
+def test_paths_in_the_architecture_and_the_rooms_exist():
+    rooms = [path for pattern in ("*/README.md", "*/*/README.md") for path in harness.ROOT.glob(pattern)
+             if not path.relative_to(harness.ROOT).parts[0].startswith((".", "build", "shared"))]
+    assert len(rooms) > 15
+    for document in [harness.ROOT / "ARCHITECTURE.md", harness.ROOT / "CONTRIBUTING.md", *rooms]:
+        name = document.relative_to(harness.ROOT)
+        text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (document.parent / target).exists(), f"{name} links to {target}, which does not exist"
+        for path in re.findall(r"`([\w.*{},/-]*/[\w.*{},/-]*)`", text):
+            for one in [] if FOREIGN.match(path) else alternatives(path):
+                assert names_a_file(document, one), f"{name} names {one}, which does not exist"
+
+
 def table_of_the_architecture(name):
     """Returns the text of ARCHITECTURE.md between the two comments that enclose the table of this name."""
     text = (harness.ROOT / "ARCHITECTURE.md").read_text()
