@@ -19,6 +19,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import model_rows
 import run
+import sampling
 import sides
 
 PROGRAM = sides.BIN / "tests" / "tokenize_lines"
@@ -95,11 +96,11 @@ def tokenizer_measures(folder):
 
 def main():
     args, rows = run.parse_arguments("./dev bench models", __doc__, [make_row("gpt2"), make_row("llama3"),
-                                                                    *model_rows.make_rows()])
+                                                                    *model_rows.make_rows(), *sampling.make_rows()])
     facts = run.machine()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         try:
-            measures = model_rows.make_measures(folder)
+            measures = {**model_rows.make_measures(folder), **sampling.make_measures(folder)}
             if any(row.name.startswith("tokenize-") for row in rows):
                 measures.update(tokenizer_measures(folder))
             run.measure(rows, measures, args.pairs, lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
