@@ -4,8 +4,12 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/find_job.h"
@@ -18,15 +22,22 @@ namespace {
 
 struct SampleOptions {
   std::string folder;
+  std::string tokenizer;
   std::string prompt = "\n";
+  std::string prompts;
   uint32_t tokens = 300;
   double temperature = 0.8;
   uint32_t top_k = 0;
+  double top_p = 1;
   uint64_t seed = 1337;
+  uint32_t batch = 8;
+  uint32_t threads = 0;
+  std::optional<bool> stream;
   bool json = false;
 };
 
-// The trainer accepts a run folder or a checkpoint, verifies it, and falls back to an older good one.
+// The trainer accepts a run folder or a checkpoint, verifies it, and falls back to an older good one. It also accepts a
+// folder that transformers wrote.
 absl::StatusOr<std::string> ChooseFolder(const Globals& globals, const std::string& given) {
   if (!given.empty()) {
     ASSIGN_OR_RETURN(const std::string folder, RunFolderOf(globals, given));
@@ -38,22 +49,61 @@ absl::StatusOr<std::string> ChooseFolder(const Globals& globals, const std::stri
   return absl::NotFoundError(absl::StrCat("there is no run in ", root, "; name a run folder or a checkpoint"));
 }
 
-absl::Status Sample(const Globals& globals, const SampleOptions& options) {
-  ASSIGN_OR_RETURN(std::string checkpoint, ChooseFolder(globals, options.folder));
-  std::string program = JoinPath(BinaryFolder(), "trainyard-trainer");
-  std::vector<std::string> arguments = {program,         "sample",
-                                        "--checkpoint",  checkpoint,
-                                        "--prompt",      options.prompt,
-                                        "--tokens",      absl::StrCat(options.tokens),
-                                        "--temperature", absl::StrCat(options.temperature),
-                                        "--top-k",       absl::StrCat(options.top_k),
-                                        "--seed",        absl::StrCat(options.seed)};
+absl::StatusOr<std::vector<std::string>> TrainerArguments(const Globals& globals, const SampleOptions& options) {
+  ASSIGN_OR_RETURN(const std::string folder, ChooseFolder(globals, options.folder));
+  std::vector<std::string> arguments = {"sample",
+                                        "--checkpoint",
+                                        folder,
+                                        "--tokens",
+                                        absl::StrCat(options.tokens),
+                                        "--temperature",
+                                        absl::StrFormat("%.17g", options.temperature),
+                                        "--top-k",
+                                        absl::StrCat(options.top_k),
+                                        "--top-p",
+                                        absl::StrFormat("%.17g", options.top_p),
+                                        "--seed",
+                                        absl::StrCat(options.seed),
+                                        "--batch",
+                                        absl::StrCat(options.batch),
+                                        "--threads",
+                                        absl::StrCat(options.threads)};
+  if (options.prompts.empty()) {
+    arguments.insert(arguments.end(), {"--prompt", options.prompt});
+  } else {
+    arguments.insert(arguments.end(), {"--prompts", options.prompts});
+  }
+  if (!options.tokenizer.empty()) arguments.insert(arguments.end(), {"--tokenizer", options.tokenizer});
+  if (options.stream.has_value()) arguments.push_back(*options.stream ? "--stream" : "--no-stream");
   if (options.json) arguments.push_back("--json");
-  std::vector<char*> argv;
+  return arguments;
+}
+
+absl::Status Sample(const Globals& globals, const SampleOptions& options) {
+  ASSIGN_OR_RETURN(std::vector<std::string> arguments, TrainerArguments(globals, options));
+  std::string program = JoinPath(BinaryFolder(), "trainyard-trainer");
+  std::vector<char*> argv = {program.data()};
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   execv(program.c_str(), argv.data());
   return ErrnoStatus(errno, absl::StrCat("cannot start ", program));
+}
+
+// Which token is chosen, and how many.
+void AddChoices(CLI::App& verb, SampleOptions& options) {
+  verb.add_option("--tokens", options.tokens, "Number of tokens to generate for each prompt")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  verb.add_option("--temperature", options.temperature, "Sampling temperature; 0: always choose the most likely token")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  verb.add_option("--top-k", options.top_k, "Sample from the K most likely tokens; 0: from all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000000));
+  verb.add_option("--top-p", options.top_p, "Sample from the most likely tokens that together have this probability")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-9, 1.0));
+  verb.add_option("--seed", options.seed, "Random seed")->capture_default_str();
 }
 
 }  // namespace
@@ -61,25 +111,38 @@ absl::Status Sample(const Globals& globals, const SampleOptions& options) {
 void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<SampleOptions>();
   CLI::App* verb = app.add_subcommand("sample", "Generate text with a trained model");
-  verb->add_option(
-      "folder,--checkpoint", options->folder,
-      "Checkpoint, or run folder or job (its newest checkpoint); default: the newest run in ./trainyard-runs");
-  verb->add_option("--prompt", options->prompt, "Text to continue");
-  verb->add_option("--tokens", options->tokens, "Number of tokens to generate")
+  verb->add_option("folder,--checkpoint", options->folder,
+                   "Checkpoint; run folder or job (its newest checkpoint); or folder of a model that transformers "
+                   "wrote; default: the newest run in ./trainyard-runs");
+  CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue");
+  verb->add_option("--prompts", options->prompts,
+                   "File with a prompt in each line; with .jsonl, an object {\"prompt\": ...} in each line")
+      ->type_name("FILE")
+      ->excludes(prompt);
+  verb->add_option("--tokenizer", options->tokenizer,
+                   "File or folder of the tokenizer, if it is not the model's; bytes: one token per byte");
+  AddChoices(*verb, *options);
+  verb->add_option("--batch", options->batch, "Number of prompts that are computed together")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000000));
-  verb->add_option("--temperature", options->temperature,
-                   "Sampling temperature; 0: always choose the most likely token")
+      ->check(CLI::Range(1, 1024));
+  verb->add_option("--threads", options->threads, "Number of threads; 0: one per core")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 100.0));
-  verb->add_option("--top-k", options->top_k, "Sample from the K most likely tokens; 0: from all")
-      ->capture_default_str();
-  verb->add_option("--seed", options->seed, "Random seed")->capture_default_str();
-  AddJson(*verb, &options->json, "One JSON object");
+      ->check(CLI::Range(0, 1024));
+  CLI::Option* stream = verb->add_flag_callback(
+      "--stream", [options] { options->stream = true; }, "Print text as it is generated; the default on a terminal");
+  verb->add_flag_callback(
+          "--no-stream", [options] { options->stream = false; }, "Print text when it has ended")
+      ->excludes(stream);
+  AddJson(*verb, &options->json, "One JSON object per prompt, in the order of the prompts");
+  stream->excludes(verb->get_option("--json"));
   verb->footer(
+      "A text ends at the token that ends a text, or after --tokens. It depends on its prompt, the seed and the "
+      "options,\n"
+      "not on the other prompts. Ctrl-C prints what there is and exits with 130.\n\n"
       "Examples:\n"
       "  trainctl sample\n"
-      "  trainctl sample trainyard-runs/stdlib-gpt-k3x7q2ab --prompt 'template <typename' --tokens 300");
+      "  trainctl sample trainyard-runs/stdlib-gpt-k3x7q2ab --prompt 'template <typename' --tokens 300\n"
+      "  trainctl sample models/llama --prompts prompts.txt --temperature 0 --json");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] { return ReportStatus(Sample(globals, *options), options->json); };
   });

@@ -1,6 +1,5 @@
 #include "worker/saving/state.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
@@ -24,13 +23,6 @@ struct TypeName {
 };
 constexpr TypeName kTypes[] = {{at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kHalf, "F16"}, {at::kBFloat16, "BF16"}};
 
-const char* DtypeOf(at::ScalarType type) {
-  for (const TypeName& known : kTypes) {
-    if (known.type == type) return known.name;
-  }
-  return "";
-}
-
 // Returns null if there are no weights of that type.
 const TypeName* FindType(absl::string_view name) {
   for (const TypeName& known : kTypes) {
@@ -39,19 +31,14 @@ const TypeName* FindType(absl::string_view name) {
   return nullptr;
 }
 
-absl::Status ReadTensors(const Checkpoint& checkpoint, absl::string_view role, const std::vector<NamedTensor>& named) {
-  at::NoGradGuard no_grad;
-  for (const NamedTensor& entry : named) {
-    at::Tensor target = entry.tensor.detach();
-    at::Tensor dense = target.is_contiguous() ? target : at::empty(target.sizes(), target.options());
-    absl::Span<char> bytes(static_cast<char*>(dense.mutable_data_ptr()), dense.nbytes());
-    RETURN_IF_ERROR(checkpoint.ReadTensor(role, entry.name, DtypeOf(dense.scalar_type()), dense.sizes().vec(), bytes));
-    if (!dense.is_same(target)) target.copy_(dense);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
+
+const char* DtypeOf(at::ScalarType type) {
+  for (const TypeName& known : kTypes) {
+    if (known.type == type) return known.name;
+  }
+  return "";
+}
 
 std::vector<TensorHeader> StateHeaders(const ParallelState& state) {
   std::vector<TensorHeader> headers;
@@ -133,10 +120,6 @@ absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state) {
   RETURN_IF_ERROR(LoadTensors(checkpoint, state));
   RestoreCounters(checkpoint.manifest(), state);
   return absl::OkStatus();
-}
-
-absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model) {
-  return ReadTensors(checkpoint, kParameterRole, model.parameters());
 }
 
 namespace {

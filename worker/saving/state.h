@@ -17,6 +17,9 @@
 
 namespace trainyard {
 
+// The name of a type in safetensors: "F32". Empty: it has none.
+const char* DtypeOf(at::ScalarType type);
+
 // Headers of the tensors of the state, in the order of StateEntries.
 std::vector<TensorHeader> StateHeaders(const ParallelState& state);
 
@@ -33,9 +36,6 @@ absl::Status LoadTensors(const Checkpoint& checkpoint, ParallelState& state);
 void RestoreCounters(const Manifest& manifest, ParallelState& state);
 // Calls LoadTensors, then RestoreCounters.
 absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state);
-
-// Loads the parameters only, for sampling.
-absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model);
 
 // Loads initial weights from `train.model.init_from`, a safetensors file; ignores optimizer state in it. Possible
 // errors: those of opening the file, and of LoadParameters.

@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "models/model_description.h"
 #include "worker/saving/sentences.h"
+#include "worker/saving/state.h"
 
 namespace trainyard {
 namespace {
@@ -47,19 +48,6 @@ absl::Status CheckSameFiles(const StartOrder& order, const std::string& identity
                    "; give all hosts the same folder"));
 }
 
-const char* DtypeOfTensor(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return "F64";
-    case at::kHalf:
-      return "F16";
-    case at::kBFloat16:
-      return "BF16";
-    default:
-      return "F32";
-  }
-}
-
 }  // namespace
 
 bool IsModelFolder(const std::string& path) {
@@ -84,7 +72,7 @@ absl::Status LoadInitialWeights(const ForeignWeights& weights, ParallelState& st
       return absl::OkStatus();
     }
     return weights.ReadRange(std::string(name), static_cast<uint64_t>(first), static_cast<uint64_t>(count),
-                             DtypeOfTensor(out),
+                             DtypeOf(out.scalar_type()),
                              absl::MakeSpan(static_cast<char*>(out.mutable_data_ptr()), out.nbytes()));
   });
 }

@@ -155,29 +155,18 @@ int ExitCodeOfOutput(const char* command) {
   return kExitFailed;
 }
 
-int RunSample(const SampleOptions& options) {
-  // One token at a time is too little work to share: threads would mostly wait for each other.
-  at::set_num_threads(1);
+int ThreadsOf(int given) {
+  return given > 0 ? given : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+int SampleTexts(const SampleOptions& options) {
+  at::set_num_threads(ThreadsOf(options.threads));
   ChooseKernels(MklLever::kAuto);
-  absl::StatusOr<SampledText> sample = SampleText(options);
-  if (!sample.ok()) {
-    std::cerr << "sample: " << sample.status().message() << "\n";
-    return kExitRefused;
-  }
-  if (!options.json) {
-    std::cout << sample->text << std::endl;
-    return ExitCodeOfOutput("sample");
-  }
-  nlohmann::ordered_json json = {
-      {"event", "sample"}, {"checkpoint", sample->checkpoint}, {"step", sample->step}, {"text", sample->text}};
-  // With byte tokens the text often ends within a character, which is shown as U+FFFD.
-  std::cout << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
-  return ExitCodeOfOutput("sample");
+  return RunSample(options);
 }
 
 int RunHostProbe(const ProbeOptions& options) {
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const int threads = options.threads > 0 ? options.threads : cores;
+  const int threads = ThreadsOf(options.threads);
   at::set_num_threads(threads);
   std::string kernels = ChooseKernels(MklLever::kAuto);
   absl::StatusOr<ProbeFact> fact = ProbeThisHost({.matmul_size = options.matmul_size,
@@ -220,7 +209,7 @@ int RunCommand(const TrainerOptions& options) {
     case TrainerOptions::Command::kTimeProducts:
       return RunTimeProducts(options);
     case TrainerOptions::Command::kSample:
-      return RunSample(options.sample);
+      return SampleTexts(options.sample);
     case TrainerOptions::Command::kProbe:
       return RunHostProbe(options.probe);
     case TrainerOptions::Command::kTrain:

@@ -3,17 +3,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace trainyard {
 
 struct SampleOptions {
-  std::string checkpoint;  // a checkpoint, or a run folder, which means its newest good one
+  // A checkpoint; a run folder, which means its newest good one; or a folder that transformers wrote.
+  std::string checkpoint;
+  std::string tokenizer = {};  // empty: that of the model
   std::string prompt = "\n";
+  std::string prompts = {};  // a file of prompts; empty: `prompt`
   int64_t tokens = 300;
   double temperature = 0.8;  // 0: always the most likely token
   int64_t top_k = 0;         // 0: all tokens
+  double top_p = 1;
   uint64_t seed = 1337;
+  int64_t batch = 8;           // prompts that are computed together
+  int threads = 0;             // 0: one per core
+  std::optional<bool> stream;  // none: if standard output is a terminal
   bool json = false;
 };
 

@@ -1,97 +1,119 @@
 #include "worker/trainer/sample.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
+#include <signal.h>
+#include <unistd.h>
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <random>
+#include <atomic>
+#include <iostream>
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/catalog.h"
+#include "absl/time/clock.h"
+#include "common/exit_codes.h"
 #include "common/status_macros.h"
-#include "tokenizers/open_tokenizer.h"
-#include "worker/data/text_encoder.h"
-#include "worker/link/spec_config.h"
-#include "worker/saving/state.h"
-#include "worker/trainer/rank.h"
+#include "worker/trainer/generate.h"
+#include "worker/trainer/prompts.h"
+#include "worker/trainer/sample_output.h"
+#include "worker/trainer/text_model.h"
 
 namespace trainyard {
 namespace {
 
-// Returns one of the `top_k` most likely tokens, with a probability proportional to exp(score / temperature).
-int64_t Choose(const std::vector<double>& scores, double temperature, int64_t top_k, std::mt19937_64& random) {
-  std::vector<int64_t> order(scores.size());
-  std::iota(order.begin(), order.end(), 0);
-  auto better = [&](int64_t a, int64_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; };
-  std::sort(order.begin(), order.end(), better);
-  if (temperature == 0) return order[0];
-  if (top_k > 0 && static_cast<size_t>(top_k) < order.size()) order.resize(top_k);
-  std::vector<double> weights;
-  for (int64_t token : order) weights.push_back(std::exp((scores[token] - scores[order[0]]) / temperature));
-  // Not std::discrete_distribution, whose draws differ between implementations.
-  double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double remaining = static_cast<double>(random() >> 11) * 0x1.0p-53 * total;
-  for (size_t i = 0; i < order.size(); ++i) {
-    remaining -= weights[i];
-    if (remaining < 0) return order[i];
-  }
-  return order.back();
+// A load that ends earlier shows no progress.
+constexpr absl::Duration kQuietLoad = absl::Seconds(1);
+constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
+
+std::atomic<bool> interrupted = false;
+
+// The first Ctrl-C ends the texts where they are, the second one the process. A closed pipe ends the process without a
+// message, as it does for other programs that write text; trainctl, which started this program, ignores the signal.
+void HandleSampleSignals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupted = true; };
+  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  signal(SIGPIPE, SIG_DFL);
 }
 
-std::vector<double> NextScores(Model& model, const std::vector<int64_t>& tokens) {
-  const size_t context = std::min(tokens.size(), static_cast<size_t>(model.context()));
-  at::Tensor inputs = at::empty({1, static_cast<int64_t>(context)}, at::kLong);
-  std::copy(tokens.end() - static_cast<long>(context), tokens.end(), inputs.mutable_data_ptr<int64_t>());
-  NoUnitHooks hooks;
-  at::Tensor last = model.Logits(inputs, hooks)[0][static_cast<int64_t>(context) - 1].to(at::kDouble).contiguous();
-  return std::vector<double>(last.const_data_ptr<double>(), last.const_data_ptr<double>() + last.numel());
+// Shows on a terminal how much of the weights was read.
+class LoadProgress {
+ public:
+  ~LoadProgress() {
+    if (last_drawn_ > absl::InfinitePast()) std::cerr << "\r\x1b[K" << std::flush;
+  }
+  void Show(int64_t done, int64_t total) {
+    const absl::Time now = absl::Now();
+    if (!is_terminal_ || now - began_ < kQuietLoad || now - last_drawn_ < kProgressInterval) return;
+    last_drawn_ = now;
+    std::cerr << "\rloading the weights: " << done * 100 / std::max<int64_t>(total, 1) << " % of " << (total >> 20)
+              << " MiB" << std::flush;
+  }
+
+ private:
+  const bool is_terminal_ = isatty(STDERR_FILENO) != 0;
+  const absl::Time began_ = absl::Now();
+  absl::Time last_drawn_ = absl::InfinitePast();
+};
+
+absl::StatusOr<std::vector<Prompt>> PromptsOf(const SampleOptions& options, Problems& problems) {
+  if (!options.prompts.empty()) return ReadPrompts(options.prompts, problems);
+  return std::vector<Prompt>{{.text = options.prompt, .position = {}}};
 }
 
-// The prompt as the beginning of a document, as the model was trained.
-absl::StatusOr<std::vector<int64_t>> TokensOfPrompt(const std::string& prompt, const std::string& tokenizer_path,
-                                                    int64_t vocabulary) {
-  std::unique_ptr<TextEncoder> encoder = NewByteEncoder();
-  if (!tokenizer_path.empty()) {
-    ASSIGN_OR_RETURN(encoder, OpenTextEncoder(tokenizer_path));
+// The tokens of all prompts. Fails with InvalidArgument, which lists all prompts that cannot be used.
+absl::StatusOr<std::vector<std::vector<int64_t>>> TokensOfPrompts(const std::vector<Prompt>& prompts,
+                                                                  const TextModel& model, Problems& problems) {
+  std::vector<std::vector<int64_t>> all;
+  for (const Prompt& prompt : prompts) {
+    absl::StatusOr<std::vector<int64_t>> tokens = TokensOfPrompt(prompt.text, model);
+    if (tokens.ok()) {
+      all.push_back(*std::move(tokens));
+    } else {
+      problems.Add({.is_warning = false,
+                    .position = prompt.position,
+                    .path = prompt.position.line > 0 ? "" : "--prompt",
+                    .text = std::string(tokens.status().message())});
+    }
   }
-  std::vector<int64_t> tokens;
-  RETURN_IF_ERROR(encoder->Append(prompt, /*begins=*/true, tokens)) << "--prompt";
-  if (tokens.empty())
-    return absl::InvalidArgumentError("--prompt is empty: give at least one character to continue from");
-  for (const int64_t token : tokens) {
-    if (token < vocabulary) continue;
-    return absl::InvalidArgumentError(absl::StrCat("--prompt has token ", token, ", but the model's vocabulary is ",
-                                                   vocabulary, "; its tokenizer is not this one"));
+  RETURN_IF_ERROR(problems.ToStatus());
+  return all;
+}
+
+absl::Status Sample(const SampleOptions& options) {
+  Problems problems;
+  ASSIGN_OR_RETURN(const std::vector<Prompt> prompts, PromptsOf(options, problems));
+  ASSIGN_OR_RETURN(TextModel model, OpenTextModel(options.checkpoint, options.tokenizer));
+  ASSIGN_OR_RETURN(const std::vector<std::vector<int64_t>> tokens, TokensOfPrompts(prompts, model, problems));
+  {
+    LoadProgress progress;
+    RETURN_IF_ERROR(LoadWeights(model, [&](int64_t done, int64_t total) {
+      progress.Show(done, total);
+      return !interrupted;
+    }));
   }
-  return tokens;
+  const bool is_terminal = isatty(STDOUT_FILENO) != 0;
+  SampleOutput output(model, prompts, tokens,
+                      {.json = options.json,
+                       .stream = options.stream.value_or(is_terminal),
+                       .headings = !options.prompts.empty() && !options.json,
+                       .is_terminal = is_terminal});
+  const GenerateOptions generate{
+      .tokens = options.tokens,
+      .policy = {.temperature = options.temperature, .top_k = options.top_k, .top_p = options.top_p},
+      .seed = options.seed,
+      .ends = model.ends,
+      .batch = options.batch};
+  return Generate(*model.model, tokens, generate, output, [] { return interrupted.load(); });
 }
 
 }  // namespace
 
-absl::StatusOr<SampledText> SampleText(const SampleOptions& options) {
-  std::vector<std::string> skipped;  // not printed: the output names the checkpoint that was used
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenCheckpointOrNewest(options.checkpoint, skipped));
-  const Manifest& manifest = checkpoint->manifest();
-  ASSIGN_OR_RETURN(TrainConfig config, ModelConfigFromSpec(manifest.spec), << checkpoint->path());
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeModel(config));
-  RETURN_IF_ERROR(LoadParametersFrom(*checkpoint, *model));
-
-  at::NoGradGuard no_grad;
-  const std::string& path = config.data.tokenizer_path;
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(path.empty() ? "bytes" : path),
-                   << "train.data.tokenizer_path of " << checkpoint->path());
-  ASSIGN_OR_RETURN(std::vector<int64_t> tokens, TokensOfPrompt(options.prompt, path, config.model.vocabulary));
-  std::mt19937_64 random(options.seed);
-  for (int64_t i = 0; i < options.tokens; ++i) {
-    tokens.push_back(Choose(NextScores(*model, tokens), options.temperature, options.top_k, random));
-    if (tokens.back() == tokenizer->special().end) break;  // never for bytes, which have no such token
-  }
-  return SampledText{
-      .checkpoint = checkpoint->path(),
-      .step = manifest.step,
-      .text = tokenizer->Decode(std::vector<int32_t>(tokens.begin(), tokens.end()), /*skip_special=*/true)};
+int RunSample(const SampleOptions& options) {
+  HandleSampleSignals();
+  const absl::Status status = Sample(options);
+  if (interrupted && (status.ok() || absl::IsCancelled(status))) return kClientCancelled;
+  if (status.ok()) return kExitDone;
+  std::cerr << "sample: " << status.message() << "\n";
+  return absl::IsAborted(status) ? kExitFailed : kExitRefused;
 }
 
 }  // namespace trainyard

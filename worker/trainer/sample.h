@@ -1,20 +1,12 @@
-// Generates text with the model of a checkpoint, one token at a time.
+// trainyard-trainer sample: continues prompts with a model and prints the texts. The end of trainctl sample.
 #pragma once
 
-#include <string>
-
-#include "absl/status/statusor.h"
 #include "worker/trainer/options.h"
 
 namespace trainyard {
 
-struct SampledText {
-  std::string checkpoint;  // its folder
-  uint64_t step = 0;
-  std::string text;  // the prompt and the generated text; not always UTF-8 for byte tokens
-};
-
-// Possible errors: NotFound if there is no checkpoint; DataLoss if none can be trusted; InvalidArgument.
-absl::StatusOr<SampledText> SampleText(const SampleOptions& options);
+// Returns the exit code: 0; 1 if standard output cannot be written; 2 if the model or a prompt cannot be used; 130
+// after Ctrl-C. Errors are printed to standard error.
+int RunSample(const SampleOptions& options);
 
 }  // namespace trainyard

@@ -413,6 +413,16 @@ TEST(OptionsTest, CommandLines_AreParsedOrRefused) {
   EXPECT_EQ(parse({}, other), 2);
   EXPECT_EQ(parse({"sample"}, other), 2);
   EXPECT_EQ(parse({"sample", "--checkpoint", "/c", "--tokens", "0"}, other), 2);
+  for (const char* stream : {"--stream", "--no-stream"}) {
+    TrainerOptions streamed;
+    EXPECT_EQ(parse({"sample", "--checkpoint", "/c", stream}, streamed), 0);
+    EXPECT_EQ(streamed.sample.stream, stream == std::string("--stream"));
+  }
+  EXPECT_EQ(parse({"sample", "--checkpoint", "/c", "--json", "--stream"}, other), 2);
+  EXPECT_EQ(parse({"sample", "--checkpoint", "/c", "--no-stream", "--stream"}, other), 2);
+  EXPECT_EQ(sample.sample.stream, std::nullopt);
+  EXPECT_EQ(parse({"sample", "--checkpoint", "/c", "--top-p", "0"}, other), 2);
+  EXPECT_EQ(parse({"sample", "--checkpoint", "/c", "--prompt", "a", "--prompts", "f"}, other), 2);
   EXPECT_EQ(parse({"--version"}, other), 10);
 }
 

@@ -1,0 +1,37 @@
+// Turns the tokens of one text into parts that may be printed as soon as they arrive: together the parts are the text
+// of all tokens, and none ends within a character. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "tokenizers/tokenizer.h"
+
+namespace trainyard {
+
+class TextStream {
+ public:
+  // The tokenizer must outlive the stream.
+  explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  // Returns the text that is complete with these tokens; often it ends before the last of them, and is empty.
+  std::string Add(absl::Span<const int64_t> tokens);
+  // Returns the rest, which may be an incomplete character: U+FFFD, or for byte tokens its bytes.
+  std::string Finish();
+
+ private:
+  std::string Decode(size_t first, size_t last) const;
+  std::string Release(const std::string& text);
+
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> tokens_;
+  // The text of a token may depend on those before it (a space that only the first token of a text loses), so the last
+  // tokens that were returned, from context_, are decoded again together with those that were not.
+  size_t context_ = 0;
+  size_t returned_ = 0;
+  int times_held_back_ = 0;
+};
+
+}  // namespace trainyard
