@@ -13,6 +13,7 @@
 #include "checkpoint/dtype_convert.h"
 #include "common/files.h"
 #include "common/hash.h"
+#include "common/json_nesting.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
 
@@ -51,18 +52,20 @@ absl::Status NoWeights(const std::string& folder) {
 
 // Returns the file of each tensor. The text comes from anywhere.
 absl::StatusOr<std::map<std::string, std::string>> ParseWeightMap(const std::string& text, const std::string& path) {
-  bool is_too_deep = false;
+  if (text.empty()) return absl::DataLossError(absl::StrCat(path, " is empty: copy it again from its source"));
+  if (JsonNestsDeeperThan(text, kIndexDepthMax)) {
+    return absl::DataLossError(absl::StrCat(path, " is not an index: it has more than ", kIndexDepthMax, " levels"));
+  }
   std::set<std::string> keys;
   std::vector<std::string> problems;
   const auto check = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    is_too_deep = is_too_deep || depth > kIndexDepthMax;
     if (event == nlohmann::json::parse_event_t::key && depth == 2 && !keys.insert(parsed.get<std::string>()).second) {
       problems.push_back(absl::StrCat("'", parsed.get<std::string>(), "' is there twice"));
     }
     return true;
   };
   const nlohmann::json index = nlohmann::json::parse(text, check, /*allow_exceptions=*/false);
-  if (!index.is_object() || is_too_deep || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return absl::DataLossError(
         absl::StrCat(path, " is not an index: expected a JSON object with the object weight_map"));
   }

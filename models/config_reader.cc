@@ -1,6 +1,7 @@
 #include "models/config_reader.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/json_nesting.h"
 
 namespace trainyard {
 namespace {
@@ -67,13 +68,10 @@ void ConfigReader::AddProblem(const char* key, absl::string_view expected) {
 }
 
 absl::StatusOr<nlohmann::json> ParseConfigObject(absl::string_view text, absl::string_view path) {
-  bool is_too_deep = false;  // for functions that call themselves for each level
-  const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    is_too_deep = is_too_deep || depth > kDepthMax;
-    return true;
-  };
-  nlohmann::json json = nlohmann::json::parse(text, check_depth, /*allow_exceptions=*/false);
-  if (is_too_deep) return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", kDepthMax, " levels"));
+  if (JsonNestsDeeperThan(text, kDepthMax)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", kDepthMax, " levels"));
+  }
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is not a JSON object"));
   return json;
 }

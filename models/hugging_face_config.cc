@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/nearest_name.h"
 #include "models/config_reader.h"
 #include "models/gpt2_config.h"
 #include "models/llama_config.h"
@@ -20,6 +21,16 @@ nlohmann::ordered_json GenerationConfig() {
           {"do_sample", true},       {"temperature", 0.8},      {"max_new_tokens", 300}};
 }
 
+// For types that are not read, such as a family's next version.
+std::string NearestFamily(const nlohmann::json& json) {
+  const auto type = json.find("model_type");
+  if (type == json.end() || !type->is_string()) return "";
+  std::vector<std::string> names;
+  for (ModelFamily family : kFamilies) names.emplace_back(FamilyName(family));
+  const std::string nearest = NearestName(type->get<std::string>(), names);
+  return nearest.empty() ? "" : absl::StrCat(" (the nearest is \"", nearest, "\", but its graph may be another)");
+}
+
 ModelSizes ReadSizes(ConfigReader& reader) {
   reader.CheckOptional("quantization_config", nullptr);
   std::vector<std::string> names;
@@ -28,7 +39,7 @@ ModelSizes ReadSizes(ConfigReader& reader) {
     if (!reader.Has("model_type") || reader.json().at("model_type") != std::string(FamilyName(family))) continue;
     return family == ModelFamily::kGpt2 ? ReadGpt2Config(reader) : ReadLlamaConfig(family, reader);
   }
-  reader.AddProblem("model_type", absl::StrCat("one of ", absl::StrJoin(names, ", ")));
+  reader.AddProblem("model_type", absl::StrCat("one of ", absl::StrJoin(names, ", "), NearestFamily(reader.json())));
   return {};
 }
 

@@ -126,7 +126,9 @@ TEST_F(WeightFilesTest, HostileIndex_IsRefusedWithEveryProblem) {
   EXPECT_THAT(refusal("{}"), HasSubstr("weight_map is empty"));
   EXPECT_THAT(refusal("[]"), HasSubstr("is not an index"));
   EXPECT_THAT(refusal(absl::StrCat("{\"a\": ", std::string(5000, '['), std::string(5000, ']'), "}")),
-              HasSubstr("is not an index"));
+              HasSubstr("is not an index: it has more than 8 levels"));
+  Write(kWeightsIndexName, "");
+  EXPECT_THAT(OpenError(), HasSubstr("is empty"));
 }
 
 TEST_F(WeightFilesTest, MixedFloatTypesAndOldBuffers_AreAccepted) {
