@@ -7,16 +7,20 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/json_nesting.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
 #include "tokenizers/bpe_file.h"
 #include "tokenizers/byte_tokenizer.h"
+#include "tokenizers/sentencepiece_folder.h"
 
 namespace trainyard {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+
+constexpr int kMaxConfigNesting = 64;
 
 // The name of a special token: a text, or an object with its content.
 std::string SpecialName(const Json& config, const char* key) {
@@ -54,14 +58,20 @@ std::vector<AddedToken> ConfiguredTokens(const Json& config) {
   return tokens;
 }
 
+// The object in a file; null if there is no such file, or another content.
+Json ReadObject(const fs::path& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, limits::kTokenizerFileBytes);
+  if (!text.ok() || JsonNestsDeeperThan(*text, kMaxConfigNesting)) return nullptr;
+  Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  return config.is_object() ? config : Json(nullptr);
+}
+
 // What tokenizer_config.json and, in older folders, special_tokens_map.json say. Both are optional.
 BpeSurroundings ReadSurroundings(const fs::path& folder) {
   BpeSurroundings around;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const absl::StatusOr<std::string> text = ReadFile(folder / name, limits::kTokenizerFileBytes);
-    if (!text.ok()) continue;
-    const Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-    if (!config.is_object()) continue;
+    const Json config = ReadObject(folder / name);
+    if (config.is_null()) continue;
     const auto fill = [&config](const char* key, std::string& value) {
       if (value.empty()) value = SpecialName(config, key);
     };
@@ -98,13 +108,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& path
     ASSIGN_OR_RETURN(file, FindIn(path));
   }
   ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(file, limits::kTokenizerFileBytes));
+  const fs::path folder = fs::path(file).parent_path();
   const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string::npos && text[first] == '{') {
-    return ReadBpeTokenizer(text, file, ReadSurroundings(fs::path(file).parent_path()));
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      file,
-      " is not a tokenizer.json; let transformers write one: AutoTokenizer.from_pretrained(...).save_pretrained"));
+  if (first != std::string::npos && text[first] == '{') return ReadBpeTokenizer(text, file, ReadSurroundings(folder));
+  return OpenSentencePieceModel(text, file, ReadObject(folder / "tokenizer_config.json"), ReadSurroundings(folder));
 }
 
 }  // namespace trainyard

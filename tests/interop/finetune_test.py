@@ -6,6 +6,7 @@ import math
 
 import harness
 import pytest
+import sentencepiece
 import tokenizers
 import torch
 import torch.nn.functional as F
@@ -84,6 +85,41 @@ def test_prompts_and_responses_through_the_tokenizer_of_the_folder(cluster, tmp_
     generated = ours.generate(**tokenizer(prompt, return_tensors="pt", return_token_type_ids=False), do_sample=False,
                               max_new_tokens=10)
     assert json.loads(done.stdout)["text"] == tokenizer.decode(generated[0], skip_special_tokens=True)
+
+
+def test_a_folder_with_a_sentencepiece_model_is_trained_and_exported(cluster, tmp_path):
+    torch.manual_seed(7)
+    folder, run = tmp_path / "theirs", tmp_path / "run"
+    folder.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([record["prompt"] + record["response"] for record in RECORDS]), model_type="bpe",
+        model_prefix=str(folder / "tokenizer"), vocab_size=330, hard_vocab_limit=False, byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2)
+    (folder / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": False, "bos_token": "<s>",
+         "eos_token": "</s>", "unk_token": "<unk>"}))
+    tokenizer = transformers.LlamaTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoModelForCausalLM.from_config(CONFIGS["llama"](len(tokenizer))).eval()
+    theirs.save_pretrained(folder)
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    job = cluster.write_job(train__steps=STEPS, train__model={"path": str(folder)},
+                            train__data={"jsonl": [str(data)], "validation": 0}, train__optimizer={"lr": 5e-3},
+                            train__batch={"global": 16, "micro": 8}, parallel__data="fsdp", checkpoint__dir=str(run))
+
+    cluster.run_trainctl("run", job, "--json", timeout=120)
+    cluster.run_trainctl("checkpoint", "export", run, tmp_path / "out")
+    prompt = RECORDS[7]["prompt"]
+    done = cluster.run_trainctl("sample", run, "--prompt", prompt, "--tokens", 10, "--temperature", 0, "--json")
+
+    assert (tmp_path / "out" / "tokenizer.model").read_bytes() == (folder / "tokenizer.model").read_bytes()
+    ours = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    exported = transformers.LlamaTokenizer.from_pretrained(tmp_path / "out")
+    before, after = loss_of(theirs, tokenizer), loss_of(ours, exported)
+    assert after < before - 0.5, (before, after)
+    generated = ours.generate(**exported(prompt, return_tensors="pt", return_token_type_ids=False), do_sample=False,
+                              max_new_tokens=10)
+    assert json.loads(done.stdout)["text"] == exported.decode(generated[0], skip_special_tokens=True)
 
 
 def test_the_loss_of_the_first_step_is_that_of_transformers(cluster, tmp_path):

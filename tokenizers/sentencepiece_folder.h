@@ -1,0 +1,23 @@
+// Opens a tokenizer.model: alone, or as a part of a folder of transformers. Thread-safe. The files come from elsewhere.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tokenizers/bpe_file.h"
+#include "tokenizers/sentencepiece_tokenizer.h"
+
+namespace trainyard {
+
+// `file`: the content of tokenizer.model; `name`: for messages; `config`: the object of the tokenizer_config.json next
+// to it, null: there is none; `around`: the special and added tokens that it names.
+// Possible errors: InvalidArgument: the file is not a SentencePiece model, or the folder uses something that is not
+// supported, with everything that is wrong; those of OpenSentencePiece.
+absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> OpenSentencePieceModel(absl::string_view file,
+                                                                               const std::string& name,
+                                                                               const nlohmann::json& config,
+                                                                               const BpeSurroundings& around);
+
+}  // namespace trainyard

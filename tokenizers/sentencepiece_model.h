@@ -1,0 +1,41 @@
+// What the file of a SentencePiece model says, as far as libsentencepiece does not say it itself, and checks of what
+// libsentencepiece takes on trust. The file is a message of protobuf; it is read here without protobuf, which engine
+// targets may not link. Pure and thread-safe. The files come from elsewhere.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+struct SentencePieceModel {
+  // Numbers as in the file.
+  enum class Kind { kUnigram = 1, kBpe = 2, kWord = 3, kCharacter = 4 };
+  enum class Type { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+  struct Piece {
+    std::string text;
+    Type type = Type::kNormal;
+  };
+
+  std::vector<Piece> pieces;  // by id
+  Kind kind = Kind::kUnigram;
+  std::string unknown = "<unk>", begin = "<s>", end = "</s>", padding = "<pad>";  // names of special pieces
+  bool byte_fallback = false;
+  bool space_is_suffix = false;
+  std::string normalization;    // nmt_nfkc, identity or another name
+  bool has_characters = false;  // a table of characters that are replaced
+  bool adds_prefix = true;      // a space before every text
+  bool removes_spaces = true;   // at the ends of a text, and double ones
+  bool escapes_spaces = true;   // by U+2581
+};
+
+// `name`: for messages. Possible errors: InvalidArgument: it is not such a file, with everything that is wrong.
+absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(absl::string_view file, absl::string_view name);
+
+// The file of the same model that puts no space before a text.
+std::string WithoutPrefix(absl::string_view file);
+
+}  // namespace trainyard

@@ -1,0 +1,71 @@
+// The implementation of the plugin. It includes nothing of protobuf or Abseil, whose versions differ from ours in
+// libsentencepiece.
+#include "tokenizers/sentencepiece_plugin.h"
+
+#include <sentencepiece_processor.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace trainyard {
+namespace {
+
+using sentencepiece::SentencePieceProcessor;
+using sentencepiece::util::Status;
+
+void Report(const std::string& message, SentencePieceText* error, void* to) {
+  error(to, message.data(), message.size());
+}
+
+// Calls `function`, which returns a status, and reports whatever goes wrong.
+template <typename Function>
+bool Guarded(const Function& function, SentencePieceText* error, void* to) {
+  try {
+    const Status status = function();
+    if (status.ok()) return true;
+    Report(status.error_message(), error, to);
+  } catch (const std::exception& exception) {
+    Report(exception.what(), error, to);
+  }
+  return false;
+}
+
+void* Open(const char* model, size_t size, SentencePieceText* error, void* to) {
+  std::unique_ptr<SentencePieceProcessor> processor;
+  const auto load = [&] {
+    processor = std::make_unique<SentencePieceProcessor>();
+    return processor->LoadFromSerializedProto({model, size});
+  };
+  return Guarded(load, error, to) ? processor.release() : nullptr;
+}
+
+void Close(void* model) { delete static_cast<SentencePieceProcessor*>(model); }
+
+void Encode(const void* model, const char* text, size_t size, SentencePieceIds* ids, SentencePieceText* error,
+            void* to) {
+  std::vector<int> encoded;
+  const auto encode = [&] { return static_cast<const SentencePieceProcessor*>(model)->Encode({text, size}, &encoded); };
+  if (Guarded(encode, error, to)) ids(to, encoded.data(), encoded.size());
+}
+
+void Decode(const void* model, const int32_t* ids, size_t count, SentencePieceText* text, SentencePieceText* error,
+            void* to) {
+  std::string decoded;
+  const auto decode = [&] {
+    const std::vector<int> copy(ids, ids + count);
+    return static_cast<const SentencePieceProcessor*>(model)->Decode(copy, &decoded);
+  };
+  if (Guarded(decode, error, to)) text(to, decoded.data(), decoded.size());
+}
+
+constexpr SentencePieceApi kApi = {.open = Open, .close = Close, .encode = Encode, .decode = Decode};
+
+}  // namespace
+}  // namespace trainyard
+
+extern "C" __attribute__((visibility("default"))) const trainyard::SentencePieceApi* trainyard_sentencepiece(
+    uint32_t interface) {
+  return interface == trainyard::kSentencePieceInterface ? &trainyard::kApi : nullptr;
+}
