@@ -121,7 +121,8 @@ void AddTokenize(CLI::App& app, const Globals&, Chosen* chosen) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* verb = app.add_subcommand("tokenize", "Count the tokens of text files, or show how a text is split");
   verb->add_option("files", options->files, "Text files, in UTF-8 unless the tokenizer is that of bytes")->required();
-  verb->add_option("--tokenizer", options->tokenizer, "tokenizer.json, or a folder with one; bytes: one token per byte")
+  verb->add_option("--tokenizer", options->tokenizer,
+                   "tokenizer.json or tokenizer.model, or a folder with one; bytes: one token per byte")
       ->capture_default_str();
   verb->add_flag("--show", options->show, "Show every token: its id, and its text as the tokenizer's file has it");
   AddJson(*verb, &options->json, "One JSON object");
