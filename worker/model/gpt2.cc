@@ -69,18 +69,18 @@ class Gpt2 final : public Model {
   }
 
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
-                     std::optional<DropoutKey> dropout) override {
+                     std::optional<DropoutKey> dropout, const at::Tensor& starts) override {
     if (sizes_.dropout <= 0 && sizes_.lora.dropout <= 0) dropout = std::nullopt;
     if (sizes_.vocabulary >= kHeadLossVocabulary) {
-      const at::Tensor last = LastNorm(inputs, hooks, dropout);
+      const at::Tensor last = LastNorm(inputs, hooks, dropout, starts);
       return hooks.AfterRoot(HeadLoss(last, {wte_}, targets, output_type_));
     }
-    at::Tensor scores = Scores(inputs, hooks, dropout);
+    at::Tensor scores = Scores(inputs, hooks, dropout, starts);
     return hooks.AfterRoot(at::cross_entropy_loss(scores, targets.reshape({-1}), {}, at::Reduction::Sum, kIgnored));
   }
 
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override {
-    at::Tensor scores = Scores(inputs, hooks, std::nullopt);
+    at::Tensor scores = Scores(inputs, hooks, std::nullopt, /*starts=*/{});
     return hooks.AfterRoot(scores.view({inputs.size(0), inputs.size(1), -1}));
   }
 
@@ -90,7 +90,7 @@ class Gpt2 final : public Model {
     at::Tensor x = at::embedding(wte_, pass.tokens()) + at::embedding(wpe_, pass.positions());
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const CachedLayer cached{.pass = &pass, .number = static_cast<int64_t>(i)};
-      x = Forward(blocks_[i], x, /*rates=*/{}, /*sink=*/nullptr, /*tape=*/nullptr, cached);
+      x = Forward(blocks_[i], x, /*starts=*/{}, /*rates=*/{}, /*sink=*/nullptr, /*tape=*/nullptr, cached);
     }
     pass.Finish();
     const at::Tensor scores =
@@ -132,36 +132,41 @@ class Gpt2 final : public Model {
  private:
   // Returns the output of the last norm, [sequences x tokens, width]. The caller calls AfterRoot, because the loss
   // belongs to the root. `dropout` unset: no dropout.
-  at::Tensor LastNorm(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
+  at::Tensor LastNorm(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout,
+                      const at::Tensor& starts) {
     hooks.BeforeRoot();
     int64_t tokens = inputs.size(1);
     const double dropout_rate = StartDropout(dropout, /*unit=*/0).model;
-    at::Tensor x = ApplyDropout(at::embedding(wte_, inputs) + wpe_.narrow(0, 0, tokens), dropout_rate);
+    const at::Tensor positions =
+        starts.defined() ? at::embedding(wpe_, PositionsInDocuments(starts)) : wpe_.narrow(0, 0, tokens);
+    at::Tensor x = ApplyDropout(at::embedding(wte_, inputs) + positions, dropout_rate);
     GradientSink* sink = hooks.sink();
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const int unit = static_cast<int>(i) + 1;
-      x = hooks.RunUnit(unit, x, [this, i, unit, dropout, sink](const at::Tensor& in, ProductTape* tape) {
-        return Forward(blocks_[i], in, StartDropout(dropout, unit), sink, tape);
+      x = hooks.RunUnit(unit, x, [this, i, unit, dropout, starts, sink](const at::Tensor& in, ProductTape* tape) {
+        return Forward(blocks_[i], in, starts, StartDropout(dropout, unit), sink, tape);
       });
     }
     return Norm(ln_f_, x, sink).y.view({-1, sizes_.width});
   }
 
   // Returns the scores of all positions, [sequences x tokens, vocabulary].
-  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
-    at::Tensor scores = TransposedLinear(LastNorm(inputs, hooks, dropout), wte_);
+  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout,
+                    const at::Tensor& starts) {
+    at::Tensor scores = TransposedLinear(LastNorm(inputs, hooks, dropout, starts), wte_);
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 
-  at::Tensor Forward(const Block& block, const at::Tensor& x, const DropoutRates& rates, GradientSink* sink,
-                     ProductTape* tape, const CachedLayer& cached = {}) const {
+  at::Tensor Forward(const Block& block, const at::Tensor& x, const at::Tensor& starts, const DropoutRates& rates,
+                     GradientSink* sink, ProductTape* tape, const CachedLayer& cached = {}) const {
     const bool few_rows = cached.is_single();
     const Normalised in = Norm(block.ln_1, x, sink);
     at::Tensor qkv = AdaptedLinear(
         in.y,
         {.weight = block.c_attn.weight, .bias = block.c_attn.bias, .sink = sink, .tape = tape, .few_rows = few_rows},
         block.c_attn.adapter, rates.adapters);
-    at::Tensor mixed = cached.pass != nullptr ? Attend(cached, qkv) : CausalAttention(qkv, sizes_.heads, rates.model);
+    at::Tensor mixed =
+        cached.pass != nullptr ? Attend(cached, qkv) : CausalAttention(qkv, sizes_.heads, rates.model, starts);
     const Normalised attended =
         Norm(block.ln_2, AddProjection(in.x, mixed, block.attn_proj, rates, sink, tape, few_rows), sink);
     at::Tensor hidden =

@@ -38,6 +38,11 @@ struct LlamaBlock {
   Projection gate, up, down;
 };
 
+// Undefined tensors: each sequence is one document.
+struct Documents {
+  at::Tensor starts = {}, positions = {};
+};
+
 class Llama final : public Model {
  public:
   Llama(const ModelDescription& description, uint64_t seed, at::ScalarType type) : sizes_(description.sizes) {
@@ -66,19 +71,19 @@ class Llama final : public Model {
   }
 
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
-                     std::optional<DropoutKey> dropout) override {
+                     std::optional<DropoutKey> dropout, const at::Tensor& starts) override {
     if (sizes_.lora.dropout <= 0) dropout = std::nullopt;
     if (sizes_.vocabulary >= kHeadLossVocabulary) {
       GradientSink* sink = sizes_.tied ? nullptr : hooks.sink();
-      const at::Tensor last = LastNorm(inputs, hooks, dropout);
+      const at::Tensor last = LastNorm(inputs, hooks, dropout, starts);
       return hooks.AfterRoot(HeadLoss(last, sizes_.tied ? embedding_ : head_, targets, output_type_, sink));
     }
-    at::Tensor scores = Scores(inputs, hooks, dropout);
+    at::Tensor scores = Scores(inputs, hooks, dropout, starts);
     return hooks.AfterRoot(at::cross_entropy_loss(scores, targets.reshape({-1}), {}, at::Reduction::Sum, kNoLoss));
   }
 
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override {
-    at::Tensor scores = Scores(inputs, hooks, std::nullopt);
+    at::Tensor scores = Scores(inputs, hooks, std::nullopt, /*starts=*/{});
     return hooks.AfterRoot(scores.view({inputs.size(0), inputs.size(1), -1}));
   }
 
@@ -89,7 +94,8 @@ class Llama final : public Model {
     const RotaryTable table = RowsOf(TableFor(cache.positions(), x), pass.positions());
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const CachedLayer cached{.pass = &pass, .number = static_cast<int64_t>(i)};
-      x = Forward(blocks_[i], x, table, /*dropout_rate=*/0, /*sink=*/nullptr, /*tape=*/nullptr, cached);
+      x = Forward(blocks_[i], x, table, /*documents=*/{}, /*dropout_rate=*/0, /*sink=*/nullptr, /*tape=*/nullptr,
+                  cached);
     }
     pass.Finish();
     const at::Tensor last = RmsNorm(pass.LastRows(x), norm_, sizes_.norm_eps).y;
@@ -133,25 +139,29 @@ class Llama final : public Model {
  private:
   // Returns the output of the last norm, [sequences x tokens, width]. The caller calls AfterRoot, because the loss
   // belongs to the root.
-  at::Tensor LastNorm(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
+  at::Tensor LastNorm(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout,
+                      const at::Tensor& starts) {
     hooks.BeforeRoot();
     at::Tensor x = at::embedding(embedding_.tensor, inputs);
     GradientSink* sink = hooks.sink();
     const RotaryTable table = TableFor(inputs.size(1), x);
+    const Documents documents{.starts = starts, .positions = PositionsInDocuments(starts)};
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const int unit = static_cast<int>(i) + 1;
-      x = hooks.RunUnit(unit, x, [this, i, unit, table, dropout, sink](const at::Tensor& in, ProductTape* tape) {
-        if (dropout.has_value()) SeedDropout(*dropout, unit, in.device());
-        const double dropout_rate = dropout.has_value() ? sizes_.lora.dropout : 0;
-        return Forward(blocks_[i], in, table, dropout_rate, sink, tape);
-      });
+      x = hooks.RunUnit(unit, x,
+                        [this, i, unit, table, documents, dropout, sink](const at::Tensor& in, ProductTape* tape) {
+                          if (dropout.has_value()) SeedDropout(*dropout, unit, in.device());
+                          const double dropout_rate = dropout.has_value() ? sizes_.lora.dropout : 0;
+                          return Forward(blocks_[i], in, table, documents, dropout_rate, sink, tape);
+                        });
     }
     return RmsNorm(x, norm_, sizes_.norm_eps, sink).y.view({-1, sizes_.width});
   }
 
   // Returns the scores of all positions, [sequences x tokens, vocabulary].
-  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout) {
-    return ScoresOf(LastNorm(inputs, hooks, dropout), hooks.sink());
+  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const std::optional<DropoutKey>& dropout,
+                    const at::Tensor& starts) {
+    return ScoresOf(LastNorm(inputs, hooks, dropout, starts), hooks.sink());
   }
   at::Tensor ScoresOf(const at::Tensor& last, GradientSink* sink, bool few_rows = false) const {
     // A tied head's gradient goes through autograd, which adds it to that of the embedding.
@@ -162,8 +172,8 @@ class Llama final : public Model {
   }
 
   // In a pass over a cache, `table` has a row for each row of x. `dropout_rate`: of the inputs of adapters.
-  at::Tensor Forward(const LlamaBlock& block, const at::Tensor& x, const RotaryTable& table, double dropout_rate,
-                     GradientSink* sink, ProductTape* tape, const CachedLayer& cached = {}) const {
+  at::Tensor Forward(const LlamaBlock& block, const at::Tensor& x, const RotaryTable& table, const Documents& documents,
+                     double dropout_rate, GradientSink* sink, ProductTape* tape, const CachedLayer& cached = {}) const {
     const auto project = [&](const at::Tensor& in, const Projection& projection, const at::Tensor& residual = {}) {
       return AdaptedLinear(in,
                            {.weight = projection.weight,
@@ -177,10 +187,11 @@ class Llama final : public Model {
     };
     const Normalised in = RmsNorm(x, block.input_norm, sizes_.norm_eps, sink);
     at::Tensor q = project(in.y, block.q), k = project(in.y, block.k), v = project(in.y, block.v);
-    q = Rotate(q, table);
-    k = Rotate(k, table);
-    at::Tensor mixed = cached.pass != nullptr ? cached.pass->Attend(cached.number, q, k, v, sizes_.heads, sizes_.window)
-                                              : GroupedAttention(q, k, v, sizes_.heads, sizes_.kv_heads);
+    q = Rotate(q, table, documents.positions);
+    k = Rotate(k, table, documents.positions);
+    at::Tensor mixed = cached.pass != nullptr
+                           ? cached.pass->Attend(cached.number, q, k, v, sizes_.heads, sizes_.window)
+                           : GroupedAttention(q, k, v, sizes_.heads, sizes_.kv_heads, documents.starts);
     const Normalised attended = RmsNorm(project(mixed, block.o, in.x), block.attended_norm, sizes_.norm_eps, sink);
     at::Tensor gate = project(attended.y, block.gate), up = project(attended.y, block.up);
     return project(SwiGlu(gate, up), block.down, attended.x);

@@ -1,6 +1,8 @@
 #include "worker/model/model.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -85,6 +87,10 @@ void Model::PlaceOn(at::Device device) {
     at::Tensor tensor = parameter.tensor;
     tensor.set_data(NewUnbacked(tensor.sizes(), tensor.scalar_type(), device));
   }
+}
+
+at::Tensor PositionsInDocuments(const at::Tensor& starts) {
+  return starts.defined() ? at::arange(starts.size(1), starts.options()) - starts : at::Tensor();
 }
 
 at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type, at::Device device) {

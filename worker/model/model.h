@@ -119,9 +119,11 @@ class Model {
   // The sum of the cross-entropies of all tokens of `inputs` and `targets` (int64, [sequences, tokens]), as a scalar of
   // the logits' type; in gradient mode backward can be run on it. It returns the sum and not the mean, so that the code
   // that adds micro-batches and ranks divides once. A target of -1 is ignored. If `dropout` is unset, nothing is
-  // dropped (evaluation). REQUIRES: tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary.
+  // dropped (evaluation). `starts` is undefined, or int64 with the shape of the inputs and holds for each token the
+  // position where its document begins: no token sees another document, and positions count from there. REQUIRES:
+  // tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary; 0 <= starts <= the token's position.
   virtual at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
-                             std::optional<DropoutKey> dropout) = 0;
+                             std::optional<DropoutKey> dropout, const at::Tensor& starts = {}) = 0;
 
   // Scores of the next token after each position: [sequences, tokens, vocabulary], without dropout.
   virtual at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) = 0;
@@ -158,6 +160,9 @@ class Model {
   InitialValues initial_;                // null: the parameters have memory
   std::optional<at::ScalarType> output_type_;
 };
+
+// The positions of tokens in documents with these starts (Model::LossSum); undefined if `starts` is.
+at::Tensor PositionsInDocuments(const at::Tensor& starts);
 
 // A tensor of the given shape and type whose data address on `device` is null.
 at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type, at::Device device = at::kCPU);

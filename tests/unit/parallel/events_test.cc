@@ -42,8 +42,8 @@ class ThreeLayers final : public Model {
       }
     }
   }
-  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor&, UnitHooks& hooks,
-                     std::optional<DropoutKey>) override {
+  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor&, UnitHooks& hooks, std::optional<DropoutKey>,
+                     const at::Tensor& = {}) override {
     hooks.BeforeRoot();
     at::Tensor x = inputs;
     for (int unit = 1; unit <= 3; ++unit) {

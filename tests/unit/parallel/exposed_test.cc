@@ -30,8 +30,8 @@ class SlowModel final : public Model {
       parameters_.push_back({units_.back().name, at::full({48}, 0.5 + unit, at::kDouble).requires_grad_(true)});
     }
   }
-  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor&, UnitHooks& hooks,
-                     std::optional<DropoutKey>) override {
+  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor&, UnitHooks& hooks, std::optional<DropoutKey>,
+                     const at::Tensor& = {}) override {
     hooks.BeforeRoot();
     at::Tensor x = inputs;
     for (int unit = 1; unit <= kUnits; ++unit) {

@@ -30,7 +30,8 @@ class Matrices final : public Model {
     parameters_ = {{"a", at::randn({3, 5})}, {"bias", at::randn({5})}, {"b", at::randn({5, 3})}};
     for (NamedTensor& parameter : parameters_) parameter.tensor.requires_grad_(true);
   }
-  at::Tensor LossSum(const at::Tensor& x, const at::Tensor&, UnitHooks&, std::optional<DropoutKey>) override {
+  at::Tensor LossSum(const at::Tensor& x, const at::Tensor&, UnitHooks&, std::optional<DropoutKey>,
+                     const at::Tensor& = {}) override {
     // Autograd stores parameters, views of them and their transposes for backward.
     at::Tensor hidden = at::mm(x, parameters_[0].tensor) + parameters_[1].tensor;
     at::Tensor back = at::mm(hidden, parameters_[0].tensor.t()) + at::mm(hidden * hidden, parameters_[2].tensor);

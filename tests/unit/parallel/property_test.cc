@@ -66,8 +66,8 @@ class DrawnModel final : public Model {
     if (!backed) Unback();
   }
 
-  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
-                     std::optional<DropoutKey>) override {
+  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks, std::optional<DropoutKey>,
+                     const at::Tensor& = {}) override {
     hooks.BeforeRoot();
     at::Tensor x = at::embedding(Parameter(embedding_), inputs);
     for (size_t b = 0; b < blocks_.size(); ++b) {

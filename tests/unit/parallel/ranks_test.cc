@@ -461,8 +461,8 @@ class ReorderingModel final : public Model {
       parameters_.push_back({absl::StrCat("w", i), at::empty({4}, at::kDouble).fill_(1).requires_grad_(true)});
     }
   }
-  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor&, UnitHooks& hooks,
-                     std::optional<DropoutKey>) override {
+  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor&, UnitHooks& hooks, std::optional<DropoutKey>,
+                     const at::Tensor& = {}) override {
     hooks.BeforeRoot();
     at::Tensor x = inputs * parameters_[0].tensor;
     for (int unit : {2, 1}) {

@@ -34,8 +34,8 @@ class CorruptModel final : public Model {
     parameters_ = inner_->parameters();
   }
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
-                     std::optional<DropoutKey> dropout) override {
-    at::Tensor loss = inner_->LossSum(inputs, targets, hooks, dropout);
+                     std::optional<DropoutKey> dropout, const at::Tensor& starts) override {
+    at::Tensor loss = inner_->LossSum(inputs, targets, hooks, dropout, starts);
     return corrupts_(pass_++) ? loss * std::nan("") : loss;
   }
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override { return inner_->Logits(inputs, hooks); }

@@ -114,6 +114,22 @@ TRAINYARD_INLINE const c10::BFloat16* AsType(const float* scores, c10::BFloat16*
   return copy;
 }
 
+// Scores of a block of rows: of `columns` tokens from `low` on, which is the first one that any of the rows attends to.
+struct Columns {
+  TRAINYARD_INLINE Columns(const AttentionShape& s, int64_t first, int64_t rows)
+      : low(s.starts == nullptr ? 0 : s.starts[first]), count(first + rows - low), stride(RoundUp(count)) {}
+  const int64_t low, count, stride;
+};
+
+// Prepares the scores of row `row`, which begin with that of token `low`: masks those of earlier documents. Returns the
+// number of scores up to the row's own token.
+TRAINYARD_INLINE int64_t MaskDocuments(const AttentionShape& s, int64_t row, int64_t low, float* scores) {
+  if (s.starts != nullptr) {
+    std::fill(scores, scores + (s.starts[row] - low), -std::numeric_limits<float>::infinity());
+  }
+  return row + 1 - low;
+}
+
 TRAINYARD_INLINE float ScaleOf(const AttentionShape& s) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(s.depth)));
 }
@@ -128,16 +144,22 @@ TRAINYARD_INLINE void Forward(const AttentionShape& s, const AttentionForward& g
     T* out = static_cast<T*>(group.out) + head * s.depth;
     float* log_sums = group.log_sums + head * s.tokens;
     for (int64_t first = 0; first < s.tokens; first += kRows) {
-      const int64_t rows = std::min(kRows, s.tokens - first), columns = first + rows, stride = RoundUp(columns);
-      Gemm(rows, columns, s.depth, scale, {q + first * s.query_row, s.query_row}, {k, s.key_row, true}, 0, scratch.a,
-           stride);
-      for (int64_t i = 0; i < rows; ++i) log_sums[first + i] = Softmax(scratch.a + i * stride, first + i + 1, stride);
+      const int64_t rows = std::min(kRows, s.tokens - first);
+      const Columns columns(s, first, rows);
+      const int64_t stride = columns.stride;
+      const T *keys = k + columns.low * s.key_row, *values = v + columns.low * s.key_row;
+      Gemm(rows, columns.count, s.depth, scale, {q + first * s.query_row, s.query_row}, {keys, s.key_row, true}, 0,
+           scratch.a, stride);
+      for (int64_t i = 0; i < rows; ++i) {
+        float* scores = scratch.a + i * stride;
+        log_sums[first + i] = Softmax(scores, MaskDocuments(s, first + i, columns.low, scores), stride);
+      }
       const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, q);
       T* out_rows = out + first * s.out_row;
       if constexpr (std::is_same_v<T, float>) {
-        Gemm(rows, s.depth, columns, 1, {probabilities, stride}, {v, s.key_row}, 0, out_rows, s.out_row);
+        Gemm(rows, s.depth, columns.count, 1, {probabilities, stride}, {values, s.key_row}, 0, out_rows, s.out_row);
       } else {
-        Gemm(rows, s.depth, columns, 1, {probabilities, stride}, {v, s.key_row}, 0, scratch.rows, s.depth);
+        Gemm(rows, s.depth, columns.count, 1, {probabilities, stride}, {values, s.key_row}, 0, scratch.rows, s.depth);
         Store(scratch.rows, s.depth, rows, s.depth, out_rows, s.out_row);
       }
     }
@@ -161,33 +183,43 @@ TRAINYARD_INLINE void BackwardOfHead(const AttentionShape& s, const QueryHead<T>
   constexpr bool kInPlace = std::is_same_v<T, float>;
   const float scale = ScaleOf(s);
   // Keys and values get a contribution from every block of rows. The last block runs first, because it contributes to
-  // all of them.
+  // all of them, unless a document begins in between.
   const int64_t last = (s.tokens - 1) / kRows * kRows;
+  const bool last_sees_all = s.starts == nullptr || s.starts[last] == 0;
+  if (head.overwrites && !last_sees_all) {
+    for (float* sums : {head.sum_k, head.sum_v}) {
+      for (int64_t i = 0; i < s.tokens; ++i) std::fill_n(sums + i * head.sum_row, s.depth, 0.0f);
+    }
+  }
   for (int64_t first = last; first >= 0; first -= kRows) {
-    const int64_t rows = std::min(kRows, s.tokens - first), columns = first + rows, stride = RoundUp(columns);
-    const float beta = head.overwrites && first == last ? 0 : 1;
+    const int64_t rows = std::min(kRows, s.tokens - first);
+    const Columns columns(s, first, rows);
+    const int64_t count = columns.count, stride = columns.stride;
+    const float beta = head.overwrites && last_sees_all && first == last ? 0 : 1;
     const T *q_rows = head.q + first * s.query_row, *grad_rows = head.grad_out + first * s.out_row;
-    Gemm(rows, columns, s.depth, scale, {q_rows, s.query_row}, {head.k, s.key_row, true}, 0, scratch.a, stride);
-    Gemm(rows, columns, s.depth, 1, {grad_rows, s.out_row}, {head.v, s.key_row, true}, 0, scratch.b, stride);
+    const T *keys = head.k + columns.low * s.key_row, *values = head.v + columns.low * s.key_row;
+    float *sum_k = head.sum_k + columns.low * head.sum_row, *sum_v = head.sum_v + columns.low * head.sum_row;
+    Gemm(rows, count, s.depth, scale, {q_rows, s.query_row}, {keys, s.key_row, true}, 0, scratch.a, stride);
+    Gemm(rows, count, s.depth, 1, {grad_rows, s.out_row}, {values, s.key_row, true}, 0, scratch.b, stride);
     for (int64_t i = 0; i < rows; ++i) {
       float *probabilities = scratch.a + i * stride, *gradients = scratch.b + i * stride;
-      Exponentials(probabilities, first + i + 1, stride, head.log_sums[first + i]);
-      for (int64_t j = columns; j < stride; ++j) gradients[j] = 0;  // no product has written them
+      const int64_t valid = MaskDocuments(s, first + i, columns.low, probabilities);
+      Exponentials(probabilities, valid, stride, head.log_sums[first + i]);
+      for (int64_t j = count; j < stride; ++j) gradients[j] = 0;  // no product has written them
       const float mean = Dot(head.out + (first + i) * s.out_row, grad_rows + i * s.out_row, s.depth);
-      SoftmaxBackward(probabilities, gradients, columns, mean, scale);
+      SoftmaxBackward(probabilities, gradients, count, mean, scale);
     }
     const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, head.q);
     const T* gradients = AsType(scratch.b, scratch.b16, rows * stride, head.q);
     T* grad_q = head.grad_q + first * s.query_row;
     if constexpr (kInPlace) {
-      Gemm(rows, s.depth, columns, 1, {gradients, stride}, {head.k, s.key_row}, 0, grad_q, s.query_row);
+      Gemm(rows, s.depth, count, 1, {gradients, stride}, {keys, s.key_row}, 0, grad_q, s.query_row);
     } else {
-      Gemm(rows, s.depth, columns, 1, {gradients, stride}, {head.k, s.key_row}, 0, scratch.rows, s.depth);
+      Gemm(rows, s.depth, count, 1, {gradients, stride}, {keys, s.key_row}, 0, scratch.rows, s.depth);
       Store(scratch.rows, s.depth, rows, s.depth, grad_q, s.query_row);
     }
-    Gemm(columns, s.depth, rows, 1, {gradients, stride, true}, {q_rows, s.query_row}, beta, head.sum_k, head.sum_row);
-    Gemm(columns, s.depth, rows, 1, {probabilities, stride, true}, {grad_rows, s.out_row}, beta, head.sum_v,
-         head.sum_row);
+    Gemm(count, s.depth, rows, 1, {gradients, stride, true}, {q_rows, s.query_row}, beta, sum_k, head.sum_row);
+    Gemm(count, s.depth, rows, 1, {probabilities, stride, true}, {grad_rows, s.out_row}, beta, sum_v, head.sum_row);
   }
 }
 

@@ -16,6 +16,9 @@ struct AttentionShape {
   int64_t query_row = 0;  // of queries and their gradients
   int64_t key_row = 0;    // of keys, values and their gradients
   int64_t out_row = 0;    // of the result and its gradient
+  // For each token of the sequence, the first token of its document, which is the first one that it attends to; null:
+  // the sequence is one document. They do not decrease.
+  const int64_t* starts = nullptr;
 };
 
 // The element type is fp32 or bf16. All pointers are to the head's part of the first token: `q` and `out` to that of

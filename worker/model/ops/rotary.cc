@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "worker/model/ops/row_lanes.h"
 
@@ -27,7 +29,8 @@ struct RotaryPass {
   const void* x = nullptr;
   void* y = nullptr;
   const float *cosines = nullptr, *sines = nullptr;
-  int64_t tokens = 0;  // of a sequence
+  const int64_t* positions = nullptr;  // of all rows; null: each sequence counts from 0
+  int64_t tokens = 0;                  // of a sequence
   int64_t heads = 0;
   int64_t half = 0;  // of a head's width
   float direction = 1;
@@ -37,8 +40,9 @@ template <typename T>
 TRAINYARD_INLINE void RotaryRows(const RotaryPass& pass, int64_t first, int64_t last) {
   const int64_t half = pass.half;
   for (int64_t row = first; row < last; ++row) {
-    const float* cosines = pass.cosines + row % pass.tokens * half;
-    const float* sines = pass.sines + row % pass.tokens * half;
+    const int64_t position = pass.positions == nullptr ? row % pass.tokens : pass.positions[row];
+    const float* cosines = pass.cosines + position * half;
+    const float* sines = pass.sines + position * half;
     for (int64_t head = 0; head < pass.heads; ++head) {
       const int64_t start = (row * pass.heads + head) * 2 * half;
       const T* x = static_cast<const T*>(pass.x) + start;
@@ -65,7 +69,8 @@ TRAINYARD_AVX512 void RotaryAvx512(const RotaryPass& pass, int64_t first, int64_
 TRAINYARD_AVX2 void RotaryAvx2(const RotaryPass& pass, int64_t first, int64_t last) { RotaryEither(pass, first, last); }
 void RotaryAny(const RotaryPass& pass, int64_t first, int64_t last) { RotaryEither(pass, first, last); }
 
-at::Tensor RotateDense(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines, float direction) {
+at::Tensor RotateDense(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                       const at::Tensor& positions, float direction) {
   static const auto run = ForCpu(RotaryAvx512, RotaryAvx2, RotaryAny);
   at::Tensor y = at::empty_like(x);
   if (x.numel() == 0) return y;
@@ -74,6 +79,7 @@ at::Tensor RotateDense(const at::Tensor& x, const at::Tensor& cosines, const at:
                         .y = y.mutable_data_ptr(),
                         .cosines = cosines.const_data_ptr<float>(),
                         .sines = sines.const_data_ptr<float>(),
+                        .positions = positions.defined() ? positions.const_data_ptr<int64_t>() : nullptr,
                         .tokens = x.size(1),
                         .heads = x.size(2) / (2 * cosines.size(1)),
                         .half = cosines.size(1),
@@ -85,20 +91,24 @@ at::Tensor RotateDense(const at::Tensor& x, const at::Tensor& cosines, const at:
 
 struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& cosines,
-                            const at::Tensor& sines) {
-    context->save_for_backward({cosines, sines});
-    return RotateDense(x, cosines, sines, 1);
+                            const at::Tensor& sines, const std::optional<at::Tensor>& positions) {
+    const at::Tensor given = positions.value_or(at::Tensor());
+    context->save_for_backward({cosines, sines, given});
+    return RotateDense(x, cosines, sines, given, 1);
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
                                                torch::autograd::tensor_list gradients) {
     const auto saved = context->get_saved_variables();
-    return {RotateDense(gradients[0].contiguous(), saved[0], saved[1], -1), at::Tensor(), at::Tensor()};
+    return {RotateDense(gradients[0].contiguous(), saved[0], saved[1], saved[2], -1), at::Tensor(), at::Tensor(),
+            at::Tensor()};
   }
 };
 
-at::Tensor RotateByLibTorch(const at::Tensor& x, const RotaryTable& table) {
+at::Tensor RotateByLibTorch(const at::Tensor& x, const RotaryTable& table, const at::Tensor& positions) {
   const int64_t tokens = x.size(1), half = table.cosines.size(1);
-  const auto of_tokens = [&](const at::Tensor& values) { return values.narrow(0, 0, tokens).unsqueeze(1); };
+  const auto of_tokens = [&](const at::Tensor& values) {
+    return (positions.defined() ? at::embedding(values, positions) : values.narrow(0, 0, tokens)).unsqueeze(-2);
+  };
   const at::Tensor cosines = of_tokens(table.cosines), sines = of_tokens(table.sines);
   const at::Tensor heads = x.view({x.size(0), tokens, -1, 2 * half});
   const at::Tensor a = heads.narrow(-1, 0, half), b = heads.narrow(-1, half, half);
@@ -144,12 +154,15 @@ RotaryTable RowsOf(const RotaryTable& table, const at::Tensor& positions) {
   return {.cosines = table.cosines.index_select(0, positions), .sines = table.sines.index_select(0, positions)};
 }
 
-at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table) {
+at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table, const at::Tensor& positions) {
   const bool ours = x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
   const at::Tensor dense = x.contiguous();
-  if (!ours) return RotateByLibTorch(dense, table);
-  if (!c10::GradMode::is_enabled() || !x.requires_grad()) return RotateDense(dense, table.cosines, table.sines, 1);
-  return RotaryFunction::apply(dense, table.cosines, table.sines);
+  if (!ours) return RotateByLibTorch(dense, table, positions);
+  if (!c10::GradMode::is_enabled() || !x.requires_grad()) {
+    return RotateDense(dense, table.cosines, table.sines, positions, 1);
+  }
+  const auto given = positions.defined() ? std::optional<at::Tensor>(positions) : std::nullopt;
+  return RotaryFunction::apply(dense, table.cosines, table.sines, given);
 }
 
 }  // namespace trainyard

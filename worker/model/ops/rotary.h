@@ -28,9 +28,9 @@ RotaryTable MakeRotaryTable(const Rope& rope, int64_t head_width, int64_t positi
 // The table whose row i is that of position positions[i] (int64): for tokens that do not follow one another from 0.
 RotaryTable RowsOf(const RotaryTable& table, const at::Tensor& positions);
 
-// Rotates the heads of `x`, [sequences, tokens, heads x head_width], whose tokens have the positions 0, 1, ... Returns
-// a dense tensor, which can be differentiated once. REQUIRES: the table has x's type and device and at least as many
-// positions as x has tokens.
-at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table);
+// Rotates the heads of `x`, [sequences, tokens, heads x head_width], whose tokens have the positions 0, 1, ..., or
+// those of `positions`, int64 [sequences, tokens], if that is defined. Returns a dense tensor, which can be
+// differentiated once. REQUIRES: the table has x's type and device and at least as many positions as x has tokens.
+at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table, const at::Tensor& positions = {});
 
 }  // namespace trainyard
