@@ -74,12 +74,30 @@ class TextSurvey {
   uint64_t bytes_ = 0;
 };
 
+// The held-out files must be readable, and hold a sample if samples are made of bytes.
+void CheckHeldOut(const v1::JobSpec& spec, uint64_t sample, const Positions& positions, Problems* problems) {
+  constexpr char kKey[] = "train.data.held_out";
+  if (spec.train().evaluate().every_steps() == 0) return;
+  TextSurvey survey(sample);
+  for (const std::string& entry : spec.train().data().held_out()) {
+    if (std::string problem = survey.CheckEntry(entry); !problem.empty()) {
+      return problems->AddError(positions, kKey, problem);
+    }
+  }
+  const bool is_bytes = spec.train().data().text_size() > 0 && TokenizerPathOf(spec.train()).empty();
+  if (!is_bytes || survey.bytes() >= sample) return;
+  problems->AddError(positions, kKey,
+                     absl::StrCat("has ", survey.bytes(), " bytes, but a sequence needs ", sample,
+                                  " (train.batch.length + 1). Add text or reduce train.batch.length"));
+}
+
 }  // namespace
 
 void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
   const v1::Data& data = spec.train().data();
   const uint64_t sample = static_cast<uint64_t>(DecidedLength(spec.train())) + 1;
-  const double validation = data.has_validation() ? data.validation() : 0.05;
+  const bool has_held_out = data.held_out_size() > 0;
+  const double validation = has_held_out ? 0 : data.has_validation() ? data.validation() : 0.05;
   const bool evaluates = spec.train().evaluate().every_steps() > 0 && validation > 0;
   // The training part and the validation part must each contain a sample; the 2 covers the rounding of the split.
   double enough_bytes = static_cast<double>(sample) / (1 - validation) + 2;
@@ -96,6 +114,8 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
   };
   check(data.text(), "train.data.text");
   check(data.jsonl(), "train.data.jsonl");
+  check(data.tokens(), "train.data.tokens");
+  if (has_held_out) CheckHeldOut(spec, sample, positions, problems);
   // How many tokens the files become is known only when they are tokenized.
   if (!all_readable || data.text_size() == 0 || !TokenizerPathOf(spec.train()).empty()) return;
   const auto bytes = static_cast<double>(survey.bytes());

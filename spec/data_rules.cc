@@ -1,6 +1,8 @@
 #include "spec/data_rules.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -10,6 +12,9 @@ namespace {
 
 constexpr char kTextKey[] = "train.data.text";
 constexpr char kJsonlKey[] = "train.data.jsonl";
+constexpr char kTokensKey[] = "train.data.tokens";
+constexpr char kWeightsKey[] = "train.data.weights";
+constexpr char kHeldOutKey[] = "train.data.held_out";
 constexpr char kFieldsKey[] = "train.data.fields";
 constexpr char kLossKey[] = "train.data.loss";
 constexpr char kTokenizerPathKey[] = "train.data.tokenizer_path";
@@ -17,6 +22,15 @@ constexpr char kTokenizerPathKey[] = "train.data.tokenizer_path";
 // Exactly one of the three forms of a record, completely.
 std::string ProblemOfFields(const v1::DataFields& fields) {
   const bool pair = fields.has_prompt() || fields.has_response(), ids = fields.has_input_ids() || fields.has_labels();
+  for (const auto& [name, value] :
+       {std::pair("text", &fields.text()), std::pair("prompt", &fields.prompt()),
+        std::pair("response", &fields.response()), std::pair("input_ids", &fields.input_ids()),
+        std::pair("labels", &fields.labels())}) {
+    const auto* field = v1::DataFields::descriptor()->FindFieldByName(name);
+    if (value->empty() && fields.GetReflection()->HasField(fields, field)) {
+      return absl::StrCat("has an empty name for ", name, "; expected the name of a field, or remove the key");
+    }
+  }
   if (fields.has_text() + pair + ids > 1) {
     return "names fields of several forms; choose text, or prompt and response, or input_ids and labels";
   }
@@ -24,6 +38,34 @@ std::string ProblemOfFields(const v1::DataFields& fields) {
   if (pair && !fields.has_response()) return "names a prompt without a response; name both";
   if (ids && !fields.has_input_ids()) return "names labels without input_ids; name both";
   return "";
+}
+
+void CheckWeights(const v1::Data& data, const Positions& positions, Problems* problems) {
+  if (data.weights_size() == 0) return;
+  const bool has_text = data.text_size() > 0, has_jsonl = data.jsonl_size() > 0;
+  const absl::string_view list = has_text ? "text" : has_jsonl ? "jsonl" : "tokens";
+  const int entries = has_text ? data.text_size() : has_jsonl ? data.jsonl_size() : data.tokens_size();
+  if (entries > 0 && data.weights_size() != entries) {
+    problems->AddError(positions, kWeightsKey,
+                       absl::StrCat("has ", data.weights_size(), " numbers, but ", list, " has ", entries,
+                                    entries == 1 ? " entry" : " entries", "; expected one number for each entry"));
+  }
+  if (std::all_of(data.weights().begin(), data.weights().end(), [](double weight) { return weight == 0; })) {
+    problems->AddError(positions, kWeightsKey, "has no number above 0, so no entry would be trained on");
+  }
+}
+
+void CheckHeldOut(const v1::Train& train, const Positions& positions, Problems* problems) {
+  const v1::Data& data = train.data();
+  if (data.held_out_size() == 0) return;
+  if (data.validation() > 0) {
+    problems->AddError(positions, "train.data.validation",
+                       "is given together with held_out; evaluation uses a part of the training data, or files of "
+                       "its own");
+  }
+  if (train.evaluate().every_steps() == 0) {
+    problems->AddWarning(positions, kHeldOutKey, "has no effect: train.evaluate.every_steps is 0");
+  }
 }
 
 }  // namespace
@@ -37,16 +79,20 @@ std::string TokenizerPathOf(const v1::Train& train) {
 
 void CheckDataSource(const v1::Train& train, const Positions& positions, Problems* problems) {
   const v1::Data& data = train.data();
-  const bool has_text = data.text_size() > 0, has_jsonl = data.jsonl_size() > 0;
+  const bool has_text = data.text_size() > 0, has_jsonl = data.jsonl_size() > 0, has_tokens = data.tokens_size() > 0;
   // An invalid list has been reported already.
-  const bool is_rejected = positions.count(kTextKey) + positions.count(kJsonlKey) > 0;
-  if (train.has_data() && !has_text && !has_jsonl && !is_rejected) {
+  const bool is_rejected = positions.count(kTextKey) + positions.count(kJsonlKey) + positions.count(kTokensKey) > 0;
+  if (train.has_data() && !has_text && !has_jsonl && !has_tokens && !is_rejected) {
     problems->AddError(positions, "train.data",
-                       "has neither text nor jsonl; expected one of them, a list of files, folders or globs");
+                       "has no text, jsonl or tokens; expected one of them, a list of files, folders or globs");
   }
-  if (has_text && has_jsonl) {
-    problems->AddError(positions, kJsonlKey, "is given together with text; a job has one or the other");
+  if (has_text + has_jsonl + has_tokens > 1) {
+    problems->AddError(positions, has_jsonl && has_text ? kJsonlKey : kTokensKey,
+                       absl::StrCat("is given together with ", has_text ? "text" : "jsonl",
+                                    "; a job has one of text, jsonl and tokens"));
   }
+  CheckWeights(data, positions, problems);
+  CheckHeldOut(train, positions, problems);
   const bool has_fields = data.fields().ByteSizeLong() > 0;
   if (!has_jsonl && has_fields) problems->AddWarning(positions, kFieldsKey, "has no effect: there is no jsonl");
   if (std::string problem = ProblemOfFields(data.fields()); has_jsonl && !problem.empty()) {
@@ -56,10 +102,17 @@ void CheckDataSource(const v1::Train& train, const Positions& positions, Problem
   if (data.loss() == v1::DATA_LOSS_ALL && (!has_jsonl || names_no_prompt)) {
     problems->AddWarning(positions, kLossKey, "has no effect: it applies to jsonl with the fields prompt and response");
   }
+  const bool lacks_vocabulary = !train.model().has_vocabulary() && positions.count("train.model.vocabulary") == 0;
+  if (has_tokens && lacks_vocabulary) {
+    problems->AddError(positions, "train.model.vocabulary",
+                       "is required with train.data.tokens; expected the number of tokens of the tokenizer that made "
+                       "them");
+    return;
+  }
   if (!data.has_tokenizer_path()) return;
   if (data.fields().has_input_ids()) {
     problems->AddWarning(positions, kTokenizerPathKey, "has no effect: train.data.fields.input_ids are tokens");
-  } else if (!train.model().has_vocabulary() && positions.count("train.model.vocabulary") == 0) {
+  } else if (lacks_vocabulary) {
     problems->AddError(positions, "train.model.vocabulary",
                        "is required with train.data.tokenizer_path; expected at least the number of its tokens");
   }

@@ -201,6 +201,8 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
     v1::Optimizer& optimizer = *spec->mutable_train()->mutable_optimizer();
     if (optimizer.clip_value() > 0 && !optimizer.has_clip_norm()) optimizer.set_clip_norm(0);
   }
+  // Held-out files replace the part of the training data.
+  if (trains && spec->train().data().held_out_size() > 0) spec->mutable_train()->mutable_data()->set_validation(0);
   const std::string tokenizer_path = trains ? TokenizerPathOf(spec->train()) : "";
   ApplyDefaults(spec);
   // ApplyDefaults creates every map, also those of the other kind of job, which are removed.

@@ -74,7 +74,8 @@ class Validator {
     const v1::Model& model = train_.model();
     CheckModelKeys(train_, positions_, &problems_);
     // Tokens that other programs made, and those of a tokenizer's file, are checked when they are read.
-    const bool is_byte_text = train_.data().jsonl_size() == 0 && TokenizerPathOf(train_).empty();
+    const v1::Data& data = train_.data();
+    const bool is_byte_text = data.jsonl_size() + data.tokens_size() == 0 && TokenizerPathOf(train_).empty();
     const uint32_t min_vocabulary = is_byte_text ? TokenizerVocabulary(train_.data().tokenizer()) : 0;
     if (model.has_vocabulary() && model.vocabulary() < min_vocabulary) {
       Error("train.model.vocabulary",
@@ -119,7 +120,8 @@ class Validator {
     if (Ranks() == 1 && train_.data().has_uneven())
       NoEffect("train.data.uneven", "a job of one rank reads one set of files");
     const bool evaluates = train_.evaluate().every_steps() > 0;
-    if (evaluates && train_.data().has_validation() && train_.data().validation() == 0) {
+    const bool has_part = !train_.data().has_validation() || train_.data().validation() > 0;
+    if (evaluates && !has_part && train_.data().held_out_size() == 0) {
       NoEffect("train.evaluate.every_steps", "train.data.validation is 0, so there is no text to evaluate on");
     }
     if (!evaluates && train_.evaluate().has_batches()) {
@@ -143,11 +145,6 @@ class Validator {
       if (is_given) Error(key, "is not implemented in this version; remove it");
     };
     refuse(train_.lora().rank() > 0 || train_.lora().has_path(), "train.lora");
-    const v1::Data& data = train_.data();
-    refuse(data.separate_documents(), "train.data.separate_documents");
-    refuse(data.held_out_size() > 0, "train.data.held_out");
-    refuse(data.tokens_size() > 0, "train.data.tokens");
-    refuse(data.weights_size() > 0, "train.data.weights");
     refuse(train_.evaluate().patience() > 0, "train.evaluate.patience");
     refuse(train_.evaluate().min_delta() > 0, "train.evaluate.min_delta");
     refuse(spec_.checkpoint().keep_best(), "checkpoint.keep_best");

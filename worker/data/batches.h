@@ -1,12 +1,15 @@
-// Makes tensors from the samples of a source.
+// Makes tensors from the samples of sources: in which order the samples are used, and which ones.
 //
-// Neither class owns the source; it must outlive them. Immutable, so thread-safe.
+// Neither class owns the sources; they must outlive it. Immutable, so thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
+#include "worker/data/blend.h"
 #include "worker/data/sample_source.h"
 #include "worker/data/sampler.h"
 
@@ -16,15 +19,33 @@ namespace trainyard {
 struct Batch {
   at::Tensor inputs;
   at::Tensor targets;       // kNoTarget: no loss
+  at::Tensor starts = {};   // where each token's document begins; undefined if documents are not separate
   int64_t loss_tokens = 0;  // the number of all other targets
 };
 
-// Samples of the training part in the sampler's order.
+// A source, of which the first `max_samples` samples of a part are used, so that ranks that see different numbers can
+// use the smallest.
+struct LimitedSource {
+  const SampleSource* source = nullptr;
+  int64_t max_samples = INT64_MAX;
+
+  int64_t num_samples(DataPart part) const;
+};
+
+struct SampleNumber {
+  const SampleSource* source = nullptr;
+  int64_t number = 0;
+};
+
+// Samples of the training parts, in an endless order. With several sources, a blend decides from which one each sample
+// comes, and each source has a shuffled endless order of its own. The order depends on (seed, weights, numbers of
+// samples) only, and a position in it is one number.
 class TrainingData {
  public:
-  // Uses at most the first `max_samples` samples, so that ranks that see different numbers can use the smallest.
-  // REQUIRES: the part has a sample.
-  TrainingData(const SampleSource& source, uint64_t seed, int64_t max_samples = INT64_MAX);
+  // `weights`: one for each source; empty if there is one source. REQUIRES: each source with a positive weight has a
+  // training sample.
+  TrainingData(std::vector<LimitedSource> sources, const std::vector<double>& weights, uint64_t seed);
+  TrainingData(const SampleSource& source, uint64_t seed) : TrainingData({{.source = &source}}, {}, seed) {}
 
   // Samples [position, position + num_sequences) of the endless order.
   Batch At(uint64_t position, int64_t num_sequences) const;
@@ -32,32 +53,39 @@ class TrainingData {
   // rank counts alike, without communication.
   uint64_t LossTokens(uint64_t position, int64_t num_sequences) const;
 
-  uint64_t num_samples() const { return sampler_.num_samples(); }
+  uint64_t num_samples() const;  // of all sources
+  // How often each sample of a source is used, on average, in the first `num_samples` samples.
+  double Epochs(size_t source, uint64_t num_samples) const;
 
  private:
-  const SampleSource& source_;
-  Sampler sampler_;
+  SampleNumber SampleAt(uint64_t position) const;
+
+  std::vector<LimitedSource> sources_;
+  std::vector<std::optional<Sampler>> samplers_;  // none: the source has no sample, and no weight
+  std::optional<Blend> blend_;                    // none: there is one source
 };
 
-// Fixed micro-batches of the validation part, spread evenly over it. They do not depend on the number of ranks.
+// Fixed micro-batches of the validation parts, spread evenly over all of them, one after another. They do not depend on
+// the number of ranks.
 class EvaluationData {
  public:
-  // There are fewer than `num_batches` if the part does not hold enough samples; the last one may be short.
-  // `max_samples`: as above.
-  EvaluationData(const SampleSource& source, int64_t num_batches, int64_t sequences_per_batch,
-                 int64_t max_samples = INT64_MAX);
+  // There are fewer than `num_batches` if the parts do not hold enough samples; the last one may be short.
+  EvaluationData(std::vector<LimitedSource> sources, int64_t num_batches, int64_t sequences_per_batch);
+  EvaluationData(const SampleSource& source, int64_t num_batches, int64_t sequences_per_batch)
+      : EvaluationData(std::vector<LimitedSource>{{.source = &source}}, num_batches, sequences_per_batch) {}
 
-  int64_t num_samples() const { return num_samples_; }  // in the part; the batches may use fewer
+  int64_t num_samples() const { return num_samples_; }  // in the parts; the batches may use fewer
   int64_t num_batches() const { return num_batches_; }
   int64_t num_loss_tokens() const { return num_loss_tokens_; }  // of all batches
   Batch At(int64_t batch) const;
 
  private:
-  int64_t SampleAt(int64_t sequence) const { return sequence * num_samples_ / num_sequences_; }
+  // Of the samples that the batches use.
+  SampleNumber SampleAt(int64_t sequence) const;
 
-  const SampleSource& source_;
+  std::vector<LimitedSource> sources_;
   int64_t sequences_per_batch_;
-  int64_t num_samples_;
+  int64_t num_samples_ = 0;
   int64_t num_sequences_;
   int64_t num_batches_;
   int64_t num_loss_tokens_ = 0;

@@ -1,9 +1,12 @@
-// Samples of text with one token per byte, read directly from the files. Sample i of a part of the corpus is the
+// Samples of text with one token per byte, read directly from the files. Sample i of a part of a group is the
 // length + 1 bytes that start at i x length: the first `length` of them are the inputs, the last `length` the targets,
-// so that every byte except the first is predicted once per epoch.
+// so that every byte except the first is predicted once per epoch. A file is a document.
 //
 // Does not own the corpus, which must outlive it. Immutable, so thread-safe.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "worker/data/corpus.h"
 #include "worker/data/sample_source.h"
@@ -12,16 +15,26 @@ namespace trainyard {
 
 class ByteSamples final : public SampleSource {
  public:
-  ByteSamples(const Corpus& corpus, int64_t length) : corpus_(corpus), length_(length) {}
+  // REQUIRES: group < corpus.groups().size().
+  ByteSamples(const Corpus& corpus, int64_t length, size_t group = 0, bool separate_documents = false);
 
   int64_t length() const override { return length_; }
   int64_t num_samples(DataPart part) const override;
-  void Read(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets) const override;
-  int64_t LossTokens(DataPart, int64_t) const override { return length_; }
+  bool separates_documents() const override { return separate_documents_; }
+  void Read(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets,
+            absl::Span<int64_t> starts) const override;
+  int64_t LossTokens(DataPart part, int64_t sample) const override;
 
  private:
+  int64_t FirstByte(DataPart part, int64_t sample) const;
+  // The files that begin after the first byte of a sample, up to its last target.
+  absl::Span<const int64_t> FilesIn(int64_t first_byte) const;
+
   const Corpus& corpus_;
+  const Corpus::Group group_;
   const int64_t length_;
+  const bool separate_documents_;
+  std::vector<int64_t> file_begins_;  // among the bytes of all groups; only for separate documents
 };
 
 // The number of samples of `length` + 1 tokens in a stream of tokens where neighbours share one token.

@@ -11,8 +11,10 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -27,10 +29,31 @@ namespace fs = std::filesystem;
 
 constexpr size_t kProblemsShown = 10;
 
+// Whether the file begins with the magic number of Parquet.
+bool IsParquet(const std::string& path) {
+  char magic[4] = {};
+  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
+  return std::memcmp(magic, "PAR1", sizeof magic) == 0;
+}
+
+// Why a file of a table cannot be used, with the command that exports it.
+std::string TableProblem(const std::string& path, bool is_parquet) {
+  const bool is_tsv = absl::EndsWith(path, ".tsv");
+  const absl::string_view read = is_parquet ? "parquet" : "csv";
+  return absl::StrCat(path, ": is a ",
+                      is_parquet ? "Parquet"
+                      : is_tsv   ? "TSV"
+                                 : "CSV",
+                      " file; write it as JSONL and name that in train.data.jsonl: python3 -c \"import sys, pandas; "
+                      "pandas.read_",
+                      read, "(sys.argv[1]", is_tsv ? ", sep='\\t'" : "",
+                      ").to_json(sys.argv[2], orient='records', lines=True, force_ascii=False)\" ", path, " OUT.jsonl");
+}
+
 // Collects the files that the options name, and all problems with them.
 class Search {
  public:
-  explicit Search(std::string key) : key_(std::move(key)) {}
+  Search(std::string key, std::string suffix) : key_(std::move(key)), suffix_(std::move(suffix)) {}
 
   void Add(const std::string& path) {
     std::error_code error;
@@ -38,7 +61,7 @@ class Search {
     if (fs::is_directory(status)) {
       AddFolder(path);
     } else if (fs::exists(status)) {
-      AddFile(path, /*is_named=*/true);
+      AddFile(path, /*is_named=*/true, /*may_name_table=*/true);
     } else if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
       AddProblem(absl::StrCat(path, ": ", error.message()));
     } else if (path.find_first_of("*?[") != std::string::npos) {
@@ -48,14 +71,16 @@ class Search {
     }
   }
 
-  // Sorted by path; a file that several paths lead to is listed once, under its first path.
-  std::vector<Corpus::File> Files() {
+  // Returns the files found since the last call, sorted by path; one that several paths lead to is listed once, under
+  // its first path.
+  std::vector<Corpus::File> TakeFiles() {
     std::sort(files_.begin(), files_.end(), [](const Found& a, const Found& b) { return a.path < b.path; });
     std::set<std::pair<dev_t, ino_t>> seen;
     std::vector<Corpus::File> files;
     for (Found& found : files_) {
       if (seen.insert(found.identity).second) files.push_back({std::move(found.path), found.num_bytes});
     }
+    files_.clear();
     return files;
   }
 
@@ -73,7 +98,9 @@ class Search {
     std::pair<dev_t, ino_t> identity;
   };
 
-  void AddFile(const std::string& path, bool is_named) {
+  // `is_named`: by its own path. `may_name_table`: by it or by a pattern, and not only as a part of a folder.
+  void AddFile(const std::string& path, bool is_named, bool may_name_table) {
+    if (!is_named && !absl::EndsWith(path, suffix_)) return;
     struct stat info;
     if (stat(path.c_str(), &info) != 0) return AddProblem(absl::StrCat(path, ": ", std::strerror(errno)));
     if (!S_ISREG(info.st_mode)) {
@@ -86,6 +113,10 @@ class Search {
       if (is_named) AddProblem(absl::StrCat(path, ": the file is empty"));
       return;
     }
+    // The CSV files of a folder may be meant as text.
+    const bool is_csv = may_name_table && (absl::EndsWith(path, ".csv") || absl::EndsWith(path, ".tsv"));
+    const bool is_parquet = IsParquet(path);
+    if (is_csv || is_parquet) return AddProblem(TableProblem(path, is_parquet));
     files_.push_back({path, info.st_size, {info.st_dev, info.st_ino}});
   }
 
@@ -95,12 +126,13 @@ class Search {
     fs::recursive_directory_iterator it(path, error), end;
     while (!error && it != end) {
       std::error_code ignored;
-      if (!it->is_directory(ignored)) AddFile(it->path().string(), /*is_named=*/false);
+      if (!it->is_directory(ignored)) AddFile(it->path().string(), /*is_named=*/false, /*may_name_table=*/false);
       it.increment(error);
     }
     if (error) AddProblem(absl::StrCat(path, ": cannot be listed (", error.message(), ")"));
     if (files_.size() == before && problems_.size() == problems_before) {
-      AddProblem(absl::StrCat(path, ": the folder holds no text"));
+      AddProblem(absl::StrCat(path, ": the folder holds no ",
+                              suffix_.empty() ? "text" : absl::StrCat("file that ends in ", suffix_)));
     }
   }
 
@@ -111,7 +143,7 @@ class Search {
       for (size_t i = 0; i < matches.gl_pathc; ++i) {
         std::error_code error;
         std::string path = matches.gl_pathv[i];
-        fs::is_directory(path, error) ? AddFolder(path) : AddFile(path, /*is_named=*/false);
+        fs::is_directory(path, error) ? AddFolder(path) : AddFile(path, /*is_named=*/false, /*may_name_table=*/true);
       }
       globfree(&matches);
     } else if (result == GLOB_NOMATCH) {
@@ -121,7 +153,7 @@ class Search {
     }
   }
 
-  const std::string key_;
+  const std::string key_, suffix_;
   std::vector<Found> files_;
   std::vector<std::string> problems_;
 };
@@ -139,33 +171,61 @@ absl::StatusOr<const uint8_t*> MapFile(const Corpus::File& file) {
   return static_cast<const uint8_t*>(data);
 }
 
+// Without text a problem with its length would only repeat another problem.
+void CheckLengths(const CorpusOptions& options, const std::vector<Corpus::Group>& groups, Search& search) {
+  const int64_t sample_bytes = options.length + 1;
+  const std::string sample = absl::StrCat("shorter than one sample of train.batch.length + 1 = ", sample_bytes);
+  int64_t total = 0, validation = 0, longest = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const int64_t left = groups[i].num_bytes - groups[i].num_train_bytes;
+    total += groups[i].num_bytes;
+    validation += left;
+    longest = std::max(longest, left);
+    if (!options.trains || groups[i].num_bytes == 0 || groups[i].num_train_bytes >= sample_bytes) continue;
+    search.AddProblem(absl::StrCat(options.separate ? absl::StrCat(options.paths[i], ": ") : "",
+                                   "the text for training is ", groups[i].num_train_bytes, " bytes (",
+                                   groups[i].num_bytes, " less ", left, " for validation), ", sample,
+                                   " bytes; provide more text or a smaller train.batch.length"));
+  }
+  if (!options.evaluates || total == 0 || longest >= sample_bytes) return;
+  if (!options.trains) {
+    search.AddProblem(absl::StrCat("the text is ", total, " bytes, ", sample, " bytes; provide more text"));
+    return;
+  }
+  search.AddProblem(absl::StrCat("the text for validation is ", validation, " bytes (", options.validation, " of ",
+                                 total, "), ", sample,
+                                 " bytes; provide more text, a larger train.data.validation, or do not evaluate"));
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& options) {
-  Search search(options.key);
-  for (const std::string& path : options.paths) search.Add(path);
-  if (options.paths.empty()) search.AddProblem("no path is given");
-  std::unique_ptr<Corpus> corpus(new Corpus);
-  corpus->files_ = search.Files();
-  for (const File& file : corpus->files_) corpus->num_bytes_ += file.num_bytes;
-  int64_t validation_bytes = std::llround(options.validation * static_cast<double>(corpus->num_bytes_));
-  corpus->num_train_bytes_ = corpus->num_bytes_ - validation_bytes;
+void Corpus::AddGroup(std::vector<File> files, double validation) {
+  Group group{.first_file = files_.size(), .end_file = files_.size() + files.size(), .begin = num_bytes_};
+  for (File& file : files) {
+    group.num_bytes += file.num_bytes;
+    files_.push_back(std::move(file));
+  }
+  group.num_train_bytes = group.num_bytes - std::llround(validation * static_cast<double>(group.num_bytes));
+  num_bytes_ += group.num_bytes;
+  groups_.push_back(group);
+}
 
-  // Without text a problem with its length would only repeat the other problem.
-  int64_t sample_bytes = options.context + 1;
-  const bool checks_length = options.context > 0 && !corpus->files_.empty();
-  if (checks_length && corpus->num_train_bytes_ < sample_bytes) {
-    search.AddProblem(absl::StrCat("the text for training is ", corpus->num_train_bytes_, " bytes (",
-                                   corpus->num_bytes_, " less ", validation_bytes,
-                                   " for validation), shorter than one sample of context + 1 = ", sample_bytes,
-                                   " bytes; provide more text or a smaller context"));
+int64_t Corpus::num_validation_bytes() const {
+  int64_t sum = 0;
+  for (const Group& group : groups_) sum += group.num_bytes - group.num_train_bytes;
+  return sum;
+}
+
+absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& options) {
+  Search search(options.key, options.suffix);
+  std::unique_ptr<Corpus> corpus(new Corpus);
+  for (const std::string& path : options.paths) {
+    search.Add(path);
+    if (options.separate) corpus->AddGroup(search.TakeFiles(), options.validation);
   }
-  if (checks_length && options.evaluates && validation_bytes < sample_bytes) {
-    search.AddProblem(absl::StrCat("the text for validation is ", validation_bytes, " bytes (", options.validation,
-                                   " of ", corpus->num_bytes_,
-                                   "), shorter than one sample of context + 1 = ", sample_bytes,
-                                   " bytes; provide more text, a larger data.validation, or do not evaluate"));
-  }
+  if (options.paths.empty()) search.AddProblem("no path is given");
+  if (!options.separate) corpus->AddGroup(search.TakeFiles(), options.validation);
+  if (options.length > 0) CheckLengths(options, corpus->groups_, search);
   absl::Status status = search.status();
   if (!status.ok()) return status;
 

@@ -1,6 +1,6 @@
 // The text that a job trains on: files, folders (read recursively) and globs, sorted by the bytes of their paths and
-// read as one sequence of bytes. The files are mapped, not read: a rank accesses only the pages of its samples. The
-// last part of the sequence is reserved for evaluation and never trained on.
+// read as one sequence of bytes, or as one sequence for each path (a group). The files are mapped, not read: a rank
+// accesses only the pages of its samples. The last part of a sequence is reserved for evaluation and never trained on.
 //
 // Thread-safe after Open and SetRules: nothing changes except the fingerprint, which is computed once.
 #pragma once
@@ -18,10 +18,13 @@ namespace trainyard {
 
 struct CorpusOptions {
   std::vector<std::string> paths = {};  // absolute, or relative to the working directory
-  double validation = 0;                // share of the bytes, from the end
-  int64_t context = 0;                  // a sample is context + 1 bytes; 0: samples are not made of bytes
-  bool evaluates = false;               // the validation part must hold a sample too
+  bool separate = false;                // each path is a group; otherwise all files are one group
+  double validation = 0;                // share of a group's bytes, from the end
+  int64_t length = 0;                   // a sample is length + 1 bytes; 0: samples are not made of bytes
+  bool trains = true;                   // the training part of each group must hold a sample
+  bool evaluates = false;               // the validation parts must hold a sample
   std::string key = "train.data.text";  // named in errors
+  std::string suffix = {};              // only such files of folders and globs are used
 };
 
 // What a checkpoint stores about its data, so that a resumed run can check that it reads the same.
@@ -42,19 +45,27 @@ class Corpus {
     int64_t num_bytes = 0;
   };
 
+  // Files [first_file, end_file) as one sequence.
+  struct Group {
+    size_t first_file = 0, end_file = 0;
+    int64_t begin = 0;  // of its first byte, among those of all groups
+    int64_t num_bytes = 0;
+    int64_t num_train_bytes = 0;  // the rest, at its end, is for validation
+  };
+
   // Opens and maps every file. Skips empty files inside folders and globs; an empty file given by its own path is an
-  // error. A file that several paths lead to is read once. Fails with InvalidArgument, which shows up to ten of the
-  // problems found: a path that is missing, unreadable or empty, a glob without a match, text shorter than a sample.
+  // error. A file that several paths of a group lead to is read once. Fails with InvalidArgument, which shows up to ten
+  // of the problems found: a path that is missing, unreadable or empty, a glob without a match, text shorter than a
+  // sample.
   static absl::StatusOr<std::unique_ptr<Corpus>> Open(const CorpusOptions& options);
   ~Corpus();
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
 
   const std::vector<File>& files() const { return files_; }
+  const std::vector<Group>& groups() const { return groups_; }
   int64_t num_bytes() const { return num_bytes_; }
-  // The first num_train_bytes() are for training, the rest for validation.
-  int64_t num_train_bytes() const { return num_train_bytes_; }
-  int64_t num_validation_bytes() const { return num_bytes_ - num_train_bytes_; }
+  int64_t num_validation_bytes() const;  // of all groups
 
   // Copies bytes [start, start + out.size()). REQUIRES: they are within the corpus.
   void Read(int64_t start, absl::Span<uint8_t> out) const;
@@ -82,15 +93,15 @@ class Corpus {
     int64_t start = 0;  // of this file in the corpus
   };
   Corpus() = default;
+  void AddGroup(std::vector<File> files, double validation);
   void MakeFingerprint() const;
-
   std::string HashMetadata() const;
 
   std::vector<File> files_;
   std::string identity_;
   std::vector<Mapping> mappings_;
+  std::vector<Group> groups_;
   int64_t num_bytes_ = 0;
-  int64_t num_train_bytes_ = 0;
   std::string rules_;
   mutable std::once_flag fingerprint_made_;
   mutable CorpusFingerprint fingerprint_;

@@ -40,6 +40,7 @@ size_t SafeCut(absl::string_view text, size_t from, const TextEncoder& encoder) 
 
 std::string ProblemSentence(const Corpus& corpus, const DataProblem& problem) {
   const size_t file = static_cast<size_t>(problem.file);
+  if (!problem.has_lines) return absl::StrCat(EscapeText(corpus.files()[file].path), ": ", problem.reason);
   const absl::string_view before = corpus.ContentsOf(file).substr(0, static_cast<size_t>(problem.offset));
   return absl::StrCat(EscapeText(corpus.files()[file].path), ": line ",
                       1 + std::count(before.begin(), before.end(), '\n'), ": ", problem.reason);
@@ -76,7 +77,7 @@ std::vector<DataPiece> CutText(const Corpus& corpus, const TextEncoder& encoder,
 TokenizedPiece TokenizeLines(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
                              const TextEncoder* encoder) {
   TokenizedPiece result;
-  TokenChunkWriter writer(rules.vocabulary, rules.has_documents());
+  TokenChunkWriter writer(rules.vocabulary, rules.chunk_kind());
   const absl::string_view text = corpus.ContentsOf(piece.file).substr(0, static_cast<size_t>(piece.end));
   for (size_t begin = static_cast<size_t>(piece.begin); begin < text.size();) {
     const size_t end = EndOfLine(text, begin);
@@ -112,10 +113,42 @@ TokenizedPiece TokenizeText(const Corpus& corpus, const DataPiece& piece, const 
     return result;
   }
   if (end == file.size()) encoder.End(tokens);
-  TokenChunkWriter writer(rules.vocabulary, /*with_documents=*/false);
-  writer.AddTokens(tokens);
+  TokenChunkWriter writer(rules.vocabulary, rules.chunk_kind());
+  writer.AddTokens(tokens, /*begins=*/begin == 0);
   writer.CountRecord(tokens.empty());
   result.chunk = writer.Finish();
+  return result;
+}
+
+std::vector<DataPiece> CutTokens(const Corpus& corpus, int64_t piece_bytes) {
+  std::vector<DataPiece> pieces;
+  for (size_t file = 0; file < corpus.files().size(); ++file) {
+    const int64_t bytes = corpus.files()[file].num_bytes;
+    for (int64_t begin = 0; begin < bytes; begin += piece_bytes) {
+      pieces.push_back({.file = file, .begin = begin, .end = std::min(begin + piece_bytes, bytes)});
+    }
+  }
+  return pieces;
+}
+
+TokenizedPiece CheckTokens(const DataPiece& piece, const TokenChunk& file, int64_t token_bytes, int64_t vocabulary) {
+  constexpr int64_t kAtOnce = 1 << 14;
+  TokenizedPiece result;
+  std::vector<int64_t> tokens;
+  const int64_t end = piece.end / token_bytes;
+  for (int64_t first = piece.begin / token_bytes; first < end; first += kAtOnce) {
+    tokens.resize(static_cast<size_t>(std::min(kAtOnce, end - first)));
+    file.Read(first, absl::MakeSpan(tokens));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] >= 0 && tokens[i] < vocabulary) continue;
+      const int64_t position = first + static_cast<int64_t>(i);
+      AddProblem(piece.file, position * token_bytes,
+                 absl::StrCat("token ", tokens[i], " at position ", position, " is not from 0 to ", vocabulary - 1,
+                              " (train.model.vocabulary is ", vocabulary, ")"),
+                 result);
+    }
+  }
+  for (DataProblem& problem : result.problems) problem.has_lines = false;
   return result;
 }
 

@@ -31,8 +31,9 @@ std::vector<DataPiece> CutText(const Corpus& corpus, const TextEncoder& encoder,
 // Why a line cannot be used.
 struct DataProblem {
   int64_t file = 0;
-  int64_t offset = 0;  // of the line's first byte
-  std::string reason;  // "has no field 'text'; ..."
+  int64_t offset = 0;     // of the line's first byte
+  std::string reason;     // "has no field 'text'; ..."
+  bool has_lines = true;  // of the file; otherwise the reason says where it is
 };
 
 // "/data/a.jsonl: line 7: has no field 'text'; ...". Counts the lines before it, which reads the file up to there.
@@ -52,6 +53,11 @@ TokenizedPiece TokenizeLines(const Corpus& corpus, const DataPiece& piece, const
 // Tokenizes a piece of plain text. A file is a document.
 TokenizedPiece TokenizeText(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
                             const TextEncoder& encoder);
+
+// Cuts files of tokens, which are checked in pieces. A piece begins with a token of any type.
+std::vector<DataPiece> CutTokens(const Corpus& corpus, int64_t piece_bytes = kDataPieceBytes);
+// Checks that the tokens of a piece are in the vocabulary. There is no chunk.
+TokenizedPiece CheckTokens(const DataPiece& piece, const TokenChunk& file, int64_t token_bytes, int64_t vocabulary);
 
 // Returns the fields of the first line that is not empty. Possible errors: InvalidArgument, naming file and line.
 absl::StatusOr<RecordFields> FieldsOfFirstRecord(const Corpus& corpus);

@@ -23,6 +23,18 @@ constexpr size_t kKeysShown = 8;
 constexpr size_t kKeyBytes = 60;
 constexpr int64_t kIgnoredLabel = -100;  // the convention of PyTorch and transformers
 
+// The masks need a template that marks the replies by {% generation %}.
+constexpr char kMessagesReason[] =
+    R"(has the field 'messages'; chat templates are not applied here. Write the tokens instead:
+  import json, sys, transformers
+  tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
+  for line in sys.stdin:
+    chat = tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=True,
+                                         return_assistant_tokens_mask=True)
+    labels = [i if is_reply else -100 for i, is_reply in zip(chat["input_ids"], chat["assistant_masks"])]
+    print(json.dumps({"input_ids": chat["input_ids"], "labels": labels}))
+It marks the replies of templates with {% generation %}; with another template set the labels yourself)";
+
 absl::Status Reason(absl::string_view reason) { return absl::InvalidArgumentError(reason); }
 
 std::string Shown(absl::string_view name) { return EscapeText(name.substr(0, kKeyBytes)); }
@@ -96,7 +108,7 @@ absl::Status AddTokens(const Json& json, const RecordRules& rules, TokenChunkWri
     if (fields.derived && json.contains("labels")) {
       return Reason("has the field 'labels', but the first record has none; name the fields in train.data.fields");
     }
-    chunk.AddTokens(tokens);
+    chunk.AddTokens(tokens, /*begins=*/true);
     chunk.CountRecord(tokens.empty());
     return absl::OkStatus();
   }
@@ -127,7 +139,7 @@ absl::Status AddText(const Json& json, const RecordRules& rules, const TextEncod
     RETURN_IF_ERROR(encoder.Append(text, /*begins=*/true, tokens));
     encoder.End(tokens);
   }
-  chunk.AddTokens(tokens);
+  chunk.AddTokens(tokens, /*begins=*/true);
   chunk.CountRecord(tokens.empty());
   return absl::OkStatus();
 }
@@ -154,9 +166,11 @@ absl::Status AddPair(const Json& json, const RecordRules& rules, const TextEncod
 
 std::string RecordRules::identity() const {
   // As JSON, so that no two sets of names look the same.
-  return Json{{"text", fields.text},           {"prompt", fields.prompt}, {"response", fields.response},
-              {"input_ids", fields.input_ids}, {"labels", fields.labels}, {"loss_on_prompt", loss_on_prompt}}
-      .dump(-1, ' ', false, Json::error_handler_t::replace);
+  Json json = {{"text", fields.text},           {"prompt", fields.prompt}, {"response", fields.response},
+               {"input_ids", fields.input_ids}, {"labels", fields.labels}, {"loss_on_prompt", loss_on_prompt}};
+  // Only if it is so, because other caches are those of versions without this.
+  if (chunk_kind() == ChunkKind::kStreamWithStarts) json["starts"] = true;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line) {
@@ -174,10 +188,7 @@ absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line) {
     return forms[0];
   }
   if (forms.empty() && json.contains("messages")) {
-    return Reason(
-        "has the field 'messages'; chat templates are not applied here: write each conversation as {\"input_ids\", "
-        "\"labels\"} with tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True, "
-        "return_assistant_tokens_mask=True)");
+    return Reason(kMessagesReason);
   }
   return Reason(absl::StrCat("has ", forms.empty() ? "none" : "several",
                              " of the forms input_ids (and labels), text, prompt with response; its fields: ",

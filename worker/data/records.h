@@ -38,9 +38,14 @@ struct RecordRules {
   RecordFields fields = {};
   bool loss_on_prompt = false;  // prompts are trained on too
   int64_t vocabulary = 0;       // of the model: every token must be smaller
+  bool separate_documents = false;
 
   // Whether each line is a document of its own, with a mask; otherwise all lines are one stream.
   bool has_documents() const { return !fields.prompt.empty() || !fields.labels.empty(); }
+  ChunkKind chunk_kind() const {
+    if (has_documents()) return ChunkKind::kDocuments;
+    return separate_documents ? ChunkKind::kStreamWithStarts : ChunkKind::kStream;
+  }
   bool needs_encoder() const { return fields.input_ids.empty(); }
   // Everything that decides which tokens a line becomes, except the encoder.
   std::string identity() const;

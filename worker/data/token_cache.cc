@@ -18,6 +18,7 @@
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
+#include "worker/data/token_chunk.h"
 
 namespace trainyard {
 namespace {
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr char kRootName[] = ".trainyard-tokens";
+constexpr char kRootInRun[] = ".trainyard/tokens";
 constexpr char kIndexName[] = "index.json";
 constexpr char kTemporaryPrefix[] = ".making-";
 constexpr uint64_t kIndexBytesMax = uint64_t{256} << 20;
@@ -111,13 +113,20 @@ std::string NotePath(const std::string& root, const std::string& host, const std
 
 }  // namespace
 
-std::string TokenCacheRoot(const std::string& run_folder) {
+std::vector<std::string> TokenCacheRoots(const std::string& run_folder) {
   fs::path folder = fs::path(run_folder).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // "/runs/a/"
-  const std::string root = JoinPath(folder.parent_path().string(), kRootName);
+  std::string root = JoinPath(folder.parent_path().string(), kRootName);
   struct stat info = {};
-  if (stat(root.c_str(), &info) != 0 || info.st_uid == geteuid()) return root;
-  return absl::StrCat(root, "-", geteuid());
+  if (stat(root.c_str(), &info) == 0 && info.st_uid != geteuid()) absl::StrAppend(&root, "-", geteuid());
+  return {root, JoinPath(folder.string(), kRootInRun)};
+}
+
+absl::Status MakeCacheRoot(const std::string& root) {
+  RETURN_IF_ERROR(MakeFolders(root));
+  // Also of a file system that is mounted read-only, and of an owner that may do everything else.
+  if (access(root.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("cannot write to ", root));
 }
 
 absl::StatusOr<TokenCacheFolder> TokenCacheFolder::Make(const std::string& path) {
@@ -131,6 +140,13 @@ std::string TokenCacheFolder::ChunkPath(size_t chunk) const {
 }
 
 bool TokenCacheFolder::HasChunk(size_t chunk) const { return FileExists(ChunkPath(chunk)); }
+
+bool TokenCacheFolder::RemoveIfDamaged(size_t chunk) const {
+  const absl::StatusOr<std::string> bytes = ReadFile(ChunkPath(chunk));
+  if (!bytes.ok() || HasGoodHash(*bytes)) return false;
+  unlink(ChunkPath(chunk).c_str());
+  return true;
+}
 
 absl::Status TokenCacheFolder::PublishChunk(size_t chunk, absl::string_view bytes) const {
   return HasChunk(chunk) ? absl::OkStatus() : WriteAtOnce(path_, ChunkPath(chunk), bytes, /*replaces=*/false);

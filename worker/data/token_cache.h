@@ -4,6 +4,7 @@
 // follows from the key of the folder, any rank may make it. The index appears last, when all chunks exist.
 //
 //   <runs>/.trainyard-tokens/<key>/00000.chunk   00001.chunk   ...   index.json
+//   <runs>/<run>/.trainyard/tokens/<key>/...     if nothing can be written next to the run folder
 //
 // Chunks are made under a temporary name that is locked, so that what a crash has left can be removed.
 //
@@ -20,9 +21,11 @@
 
 namespace trainyard {
 
-// The folder of all caches for a run in `run_folder`: next to it. If that belongs to another user, one with the user's
-// number in its name.
-std::string TokenCacheRoot(const std::string& run_folder);
+// The folders that may hold the caches of a run in `run_folder`, best first: next to it, with the user's number in its
+// name if that folder belongs to another user; and inside.
+std::vector<std::string> TokenCacheRoots(const std::string& run_folder);
+// Makes the folder, and checks that files can be made in it. Fails with the errors of the file system.
+absl::Status MakeCacheRoot(const std::string& root);
 
 class TokenCacheFolder {
  public:
@@ -33,6 +36,8 @@ class TokenCacheFolder {
   const std::string& path() const { return path_; }
   std::string ChunkPath(size_t chunk) const;
   bool HasChunk(size_t chunk) const;
+  // Removes the chunk if its content is not what its maker has written; returns whether it did. Reads all of it.
+  bool RemoveIfDamaged(size_t chunk) const;
   // Does nothing if the chunk exists. Possible errors: those of the file system (ResourceExhausted: the disk is full).
   absl::Status PublishChunk(size_t chunk, absl::string_view bytes) const;
 

@@ -1,9 +1,16 @@
 // A chunk of the token cache: the tokens of one piece of the data, as a file that is mapped and read in place.
 //
 //   header | documents: (end, tokens with loss), 16 bytes each | mask: a bit per token | tokens: 2 or 4 bytes each
+//   | hash: 40 bytes
 //
-// A chunk of text that is one stream has neither documents nor mask. Numbers are little-endian; the tokens are padded
-// to a multiple of 8 bytes. Documents end where the next one starts. The first token of a document is never a target.
+// A chunk of text that is one stream has neither documents nor mask; if attention must not cross documents, it has the
+// numbers of their first tokens, 8 bytes each, instead. A document of a stream may begin in one chunk and end in
+// another. Numbers are little-endian; the tokens are padded to a multiple of 8 bytes. Documents end where the next one
+// starts. The first token of a document is never a target.
+//
+// The hash covers all bytes before it; chunks of earlier versions have none.
+//
+// Files of other programs (token_files.h) are chunks of streams without a header.
 //
 // A TokenChunkWriter is used by one thread; a TokenChunk is immutable.
 #pragma once
@@ -18,12 +25,17 @@
 
 namespace trainyard {
 
+enum class TokenType { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kInt64 };
+int64_t BytesOf(TokenType type);
+
+enum class ChunkKind : uint64_t { kStream, kDocuments, kStreamWithStarts };
+
 struct TokenChunkHeader {
   char magic[8] = {'T', 'Y', 'T', 'O', 'K', 'E', 'N', '1'};
   uint64_t token_bytes = 4;  // 2 or 4
-  uint64_t has_documents = 0;
+  ChunkKind kind = ChunkKind::kStream;
   uint64_t num_tokens = 0;
-  uint64_t num_documents = 0;
+  uint64_t num_documents = 0;      // of a stream with starts: that begin in this chunk
   uint64_t num_records = 0;        // lines or files that this chunk was made of
   uint64_t num_empty_records = 0;  // of these, those without a token to predict, which were left out
   uint64_t vocabulary = 0;         // every token is smaller
@@ -36,13 +48,13 @@ struct TokenDocument {
 
 class TokenChunkWriter {
  public:
-  // `with_documents`: the tokens are documents with a mask. REQUIRES: every token that is added is < vocabulary.
-  TokenChunkWriter(int64_t vocabulary, bool with_documents);
+  // REQUIRES: every token that is added is < vocabulary.
+  TokenChunkWriter(int64_t vocabulary, ChunkKind kind);
 
-  // Appends to a stream. REQUIRES: without documents.
-  void AddTokens(absl::Span<const int64_t> tokens);
-  // Appends a document whose token i is a target if has_loss[i]; one without any target is left out. REQUIRES: with
-  // documents; both have the same size.
+  // Appends to a stream. `begins`: the first token begins a document.
+  void AddTokens(absl::Span<const int64_t> tokens, bool begins);
+  // Appends a document whose token i is a target if has_loss[i]; one without any target is left out. REQUIRES: a
+  // chunk of documents; both have the same size.
   void AddDocument(absl::Span<const int64_t> tokens, const std::vector<bool>& has_loss);
   void CountRecord(bool is_empty);
 
@@ -55,9 +67,13 @@ class TokenChunkWriter {
 
   TokenChunkHeader header_;
   std::vector<TokenDocument> documents_;
+  std::vector<uint64_t> starts_;
   std::vector<uint64_t> mask_;
   std::string tokens_;
 };
+
+// Whether the bytes of a chunk have the hash that they end with, or have none.
+bool HasGoodHash(absl::string_view bytes);
 
 // A view of the bytes of a chunk.
 class TokenChunk {
@@ -65,11 +81,16 @@ class TokenChunk {
   // Checks that sizes and tables fit `bytes`, which must outlive the chunk and be aligned to 8 bytes. Fails with
   // DataLoss.
   static absl::StatusOr<TokenChunk> Parse(absl::string_view bytes);
+  // A stream of tokens at `tokens`, which is aligned for them. `starts`: the first tokens of documents, ascending;
+  // empty: unknown. Both must outlive the chunk.
+  static TokenChunk InPlace(TokenType type, const char* tokens, int64_t num_tokens, absl::Span<const uint64_t> starts);
 
   int64_t num_tokens() const { return static_cast<int64_t>(header_.num_tokens); }
-  bool has_documents() const { return header_.has_documents != 0; }
+  bool has_documents() const { return header_.kind == ChunkKind::kDocuments; }
   const TokenChunkHeader& header() const { return header_; }
   absl::Span<const TokenDocument> documents() const { return documents_; }
+  // The first tokens of the documents that begin in this chunk, of a stream with starts.
+  absl::Span<const uint64_t> starts() const { return starts_; }
   // Copies tokens [first, first + out.size()). REQUIRES: they exist.
   void Read(int64_t first, absl::Span<int64_t> out) const;
   // Whether token `i` is a target. REQUIRES: has_documents().
@@ -79,7 +100,9 @@ class TokenChunk {
 
  private:
   TokenChunkHeader header_;
+  TokenType type_ = TokenType::kUint16;
   absl::Span<const TokenDocument> documents_ = {};
+  absl::Span<const uint64_t> starts_ = {};
   const uint64_t* mask_ = nullptr;
   const char* tokens_ = nullptr;
 };

@@ -18,26 +18,48 @@
 namespace trainyard {
 namespace {
 
-absl::Status TooShort(absl::string_view part, absl::string_view found, int64_t length, absl::string_view advice) {
-  return absl::InvalidArgumentError(absl::StrCat("train.data: ", part, " has ", found,
-                                                 ", not enough for one sample of ", length, " tokens; ", advice));
+absl::Status TooShort(const TokenSamplesOptions& options, absl::string_view part, absl::string_view found,
+                      absl::string_view advice) {
+  return absl::InvalidArgumentError(absl::StrCat(options.name, ": ", part, " has ", found,
+                                                 ", not enough for one sample of ", options.length, " tokens; ",
+                                                 advice));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TokenSamples>> TokenSamples::Open(const TokenCacheFolder& folder, size_t num_chunks,
+TokenSummary& TokenSummary::operator+=(const TokenSummary& other) {
+  num_tokens += other.num_tokens;
+  num_documents += other.num_documents;
+  num_records += other.num_records;
+  num_empty_records += other.num_empty_records;
+  num_truncated += other.num_truncated;
+  num_without_loss += other.num_without_loss;
+  return *this;
+}
+
+absl::StatusOr<std::unique_ptr<TokenSamples>> TokenSamples::Open(const TokenCacheFolder& folder, ChunkRange chunks,
                                                                  const TokenSamplesOptions& options) {
   std::unique_ptr<TokenSamples> samples(new TokenSamples(options));
-  samples->mappings_.reserve(num_chunks);
-  for (size_t chunk = 0; chunk < num_chunks; ++chunk) {
+  samples->mappings_.reserve(chunks.end - chunks.first);
+  for (size_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
     RETURN_IF_ERROR(samples->Map(folder.ChunkPath(chunk)));
   }
   RETURN_IF_ERROR(samples->Divide());
   return samples;
 }
 
+absl::StatusOr<std::unique_ptr<TokenSamples>> TokenSamples::OfChunks(const std::vector<TokenChunk>& chunks,
+                                                                     const TokenSamplesOptions& options) {
+  std::unique_ptr<TokenSamples> samples(new TokenSamples(options));
+  for (const TokenChunk& chunk : chunks) samples->Add({.chunk = chunk});
+  RETURN_IF_ERROR(samples->Divide());
+  return samples;
+}
+
 TokenSamples::~TokenSamples() {
-  for (const Mapping& mapping : mappings_) munmap(const_cast<void*>(mapping.data), mapping.num_bytes);
+  for (const Mapping& mapping : mappings_) {
+    if (mapping.data != nullptr) munmap(const_cast<void*>(mapping.data), mapping.num_bytes);
+  }
 }
 
 absl::Status TokenSamples::Map(const std::string& path) {
@@ -54,23 +76,28 @@ absl::Status TokenSamples::Map(const std::string& path) {
   };
   if (info.st_size == 0) return damaged("the chunk is empty");
   if (data == MAP_FAILED) return ErrnoStatus(error, absl::StrCat("cannot map ", path));
-  mappings_.push_back({.data = data, .num_bytes = static_cast<size_t>(info.st_size)});
-  Mapping& mapping = mappings_.back();
+  Mapping mapping{.data = data, .num_bytes = static_cast<size_t>(info.st_size)};
   absl::StatusOr<TokenChunk> chunk = TokenChunk::Parse({static_cast<const char*>(data), mapping.num_bytes});
+  if (chunk.ok()) mapping.chunk = *chunk;
+  const std::string problem = Add(mapping);  // also of a damaged chunk, which is then unmapped
   if (!chunk.ok()) return damaged(chunk.status().message());
-  mapping.chunk = *chunk;
-  const TokenChunkHeader& header = chunk->header();
-  has_documents_ = mappings_.size() == 1 ? chunk->has_documents() : has_documents_;
-  if (chunk->has_documents() != has_documents_ || header.vocabulary > static_cast<uint64_t>(options_.vocabulary)) {
-    return damaged("the chunk belongs to another cache");
-  }
+  return problem.empty() ? absl::OkStatus() : damaged(problem);
+}
+
+std::string TokenSamples::Add(Mapping mapping) {
+  const TokenChunk& chunk = mapping.chunk;
+  const TokenChunkHeader& header = chunk.header();
+  if (mappings_.empty()) has_documents_ = chunk.has_documents();
   mapping.first_token = summary_.num_tokens;
   mapping.first_document = summary_.num_documents;
-  summary_.num_tokens += chunk->num_tokens();
+  summary_.num_tokens += chunk.num_tokens();
   summary_.num_documents += static_cast<int64_t>(header.num_documents);
   summary_.num_records += static_cast<int64_t>(header.num_records);
   summary_.num_empty_records += static_cast<int64_t>(header.num_empty_records);
-  return absl::OkStatus();
+  mappings_.push_back(mapping);
+  const bool fits =
+      chunk.has_documents() == has_documents_ && header.vocabulary <= static_cast<uint64_t>(options_.vocabulary);
+  return fits ? "" : "the chunk belongs to another cache";
 }
 
 absl::Status TokenSamples::Divide() {
@@ -82,18 +109,24 @@ absl::Status TokenSamples::Divide() {
   } else {
     num_train_tokens_ = train;
   }
+  const bool is_separate_stream = options_.separate_documents && !has_documents_;
+  if (is_separate_stream && total > 0 && summary_.num_documents >= total) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options_.name, ": every document is one token, so with separate_documents there is nothing to predict"));
+  }
   const auto text = [&](int64_t count) {
     return has_documents_ ? absl::StrCat(Plural(static_cast<uint64_t>(count), "document"), " with a target, ",
                                          summary_.num_without_loss, " of all documents lost theirs by truncation")
                           : Plural(static_cast<uint64_t>(count), "token");
   };
-  if (num_samples(DataPart::kTraining) == 0) {
-    return TooShort("the part for training", text(train), options_.length,
+  if (options_.trains && num_samples(DataPart::kTraining) == 0) {
+    return TooShort(options_, "the part for training", text(train),
                     "provide more data, a smaller train.data.validation or a smaller train.batch.length");
   }
   if (options_.evaluates && num_samples(DataPart::kEvaluation) == 0) {
-    return TooShort("the part for evaluation", text(validation), options_.length,
-                    "provide more data, a larger train.data.validation, or do not evaluate");
+    return TooShort(options_, "the part for evaluation", text(validation),
+                    options_.trains ? "provide more data, a larger train.data.validation, or do not evaluate"
+                                    : "provide more data or a smaller train.batch.length");
   }
   return absl::OkStatus();
 }
@@ -157,17 +190,44 @@ int64_t TokenSamples::num_samples(DataPart part) const {
                          options_.length);
 }
 
+int64_t TokenSamples::FirstToken(DataPart part, int64_t sample) const {
+  return (part == DataPart::kTraining ? 0 : num_train_tokens_) + sample * options_.length;
+}
+
 int64_t TokenSamples::LossTokens(DataPart part, int64_t sample) const {
-  if (!has_documents_) return options_.length;
+  if (!has_documents_) {
+    if (!options_.separate_documents) return options_.length;
+    return options_.length - static_cast<int64_t>(BeginsIn(FirstToken(part, sample)).size());
+  }
   int64_t count = 0;
   for (const Piece& piece : PiecesOf(part, sample)) count += piece.loss_tokens;
   return count;
 }
 
+std::vector<TokenSamples::Mapping>::const_iterator TokenSamples::MappingOf(int64_t number) const {
+  const auto after =
+      std::upper_bound(mappings_.begin(), mappings_.end(), number,
+                       [](int64_t position, const Mapping& mapping) { return position < mapping.first_token; });
+  return after - 1;
+}
+
+std::vector<int64_t> TokenSamples::BeginsIn(int64_t first_token) const {
+  std::vector<int64_t> begins;
+  const int64_t end = first_token + options_.length + 1;
+  for (auto it = MappingOf(first_token); it != mappings_.end() && it->first_token < end; ++it) {
+    const absl::Span<const uint64_t> starts = it->chunk.starts();
+    const auto from = static_cast<uint64_t>(std::max<int64_t>(first_token + 1 - it->first_token, 0));
+    for (auto start = std::lower_bound(starts.begin(), starts.end(), from); start != starts.end(); ++start) {
+      const int64_t token = it->first_token + static_cast<int64_t>(*start);
+      if (token >= end) break;
+      begins.push_back(token - first_token);
+    }
+  }
+  return begins;
+}
+
 void TokenSamples::ReadStream(int64_t first, absl::Span<int64_t> out) const {
-  auto it = std::upper_bound(mappings_.begin(), mappings_.end(), first,
-                             [](int64_t position, const Mapping& mapping) { return position < mapping.first_token; }) -
-            1;
+  auto it = MappingOf(first);
   while (!out.empty()) {
     const int64_t offset = first - it->first_token;
     const size_t count = std::min<size_t>(out.size(), static_cast<size_t>(it->chunk.num_tokens() - offset));
@@ -178,15 +238,20 @@ void TokenSamples::ReadStream(int64_t first, absl::Span<int64_t> out) const {
   }
 }
 
-void TokenSamples::Read(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets) const {
+void TokenSamples::Read(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets,
+                        absl::Span<int64_t> starts) const {
+  if (has_documents_) return ReadDocuments(part, sample, inputs, targets, starts);
   std::vector<int64_t> tokens(static_cast<size_t>(options_.length) + 1);
-  if (!has_documents_) {
-    ReadStream((part == DataPart::kTraining ? 0 : num_train_tokens_) + sample * options_.length,
-               absl::MakeSpan(tokens));
-    std::copy(tokens.begin(), tokens.end() - 1, inputs.begin());
-    std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
-    return;
-  }
+  const int64_t first = FirstToken(part, sample);
+  ReadStream(first, absl::MakeSpan(tokens));
+  std::copy(tokens.begin(), tokens.end() - 1, inputs.begin());
+  std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
+  if (options_.separate_documents) SeparateDocuments(BeginsIn(first), targets, starts);
+}
+
+void TokenSamples::ReadDocuments(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets,
+                                 absl::Span<int64_t> starts) const {
+  std::vector<int64_t> tokens(static_cast<size_t>(options_.length) + 1);
   // Padding at the end is never seen by the tokens before it; its value does not matter.
   std::fill(inputs.begin(), inputs.end(), 0);
   std::fill(targets.begin(), targets.end(), kNoTarget);
@@ -198,8 +263,10 @@ void TokenSamples::Read(DataPart part, int64_t sample, absl::Span<int64_t> input
     for (size_t i = 0; i < count; ++i) {
       if (piece.chunk->HasLoss(piece.begin + static_cast<int64_t>(i) + 1)) targets[at + i] = tokens[i + 1];
     }
+    if (!starts.empty()) std::fill_n(starts.begin() + at, count, static_cast<int64_t>(at));
     at += count;
   }
+  if (!starts.empty()) std::fill(starts.begin() + at, starts.end(), static_cast<int64_t>(at));
 }
 
 }  // namespace trainyard

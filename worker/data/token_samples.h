@@ -1,4 +1,4 @@
-// Samples from the token cache. There are two kinds of caches:
+// Samples of tokens, from the token cache or from files that other programs made. There are two kinds:
 //
 //   a stream    All tokens are one sequence. Sample i is the length + 1 tokens that start at i x length, as for bytes.
 //   documents   Each has a mask. Documents are packed whole, in order: a sample holds as many of the next documents as
@@ -6,14 +6,16 @@
 //               length + 1 tokens are used. A document without a target, in what is left of it, is left out, so every
 //               sample has a target.
 //
-// A target is never a token of another document. The last share of the tokens or documents is reserved for evaluation.
-// The chunks are mapped: a rank reads only the pages of its samples, and the tables of documents.
+// A target is never a token of another document, except in a stream whose documents are not separate. The last share
+// of the tokens or documents is reserved for evaluation. The chunks are mapped: a rank reads only the pages of its
+// samples, and the tables of documents.
 //
 // Immutable, so thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,10 +26,18 @@
 namespace trainyard {
 
 struct TokenSamplesOptions {
-  int64_t length = 0;      // tokens of a sample
-  double validation = 0;   // share of the tokens or documents, from the end
-  bool evaluates = false;  // the validation part must hold a sample too
-  int64_t vocabulary = 0;  // every token is smaller
+  int64_t length = 0;               // tokens of a sample
+  double validation = 0;            // share of the tokens or documents, from the end
+  bool trains = true;               // the training part must hold a sample
+  bool evaluates = false;           // the validation part must hold a sample
+  int64_t vocabulary = 0;           // every token is smaller
+  bool separate_documents = false;  // attention does not cross documents; a stream must have starts
+  std::string name = "train.data";  // in errors
+};
+
+// Chunks [first, end) of a cache.
+struct ChunkRange {
+  size_t first = 0, end = 0;
 };
 
 struct TokenSummary {
@@ -37,28 +47,35 @@ struct TokenSummary {
   int64_t num_empty_records = 0;
   int64_t num_truncated = 0;     // documents that were cut
   int64_t num_without_loss = 0;  // of these, those that are left out, because no target is left
+
+  TokenSummary& operator+=(const TokenSummary& other);
 };
 
 class TokenSamples final : public SampleSource {
  public:
   // Possible errors: InvalidArgument if there are not enough tokens for a sample; DataLoss, naming the file, if a chunk
   // is damaged; those of the file system.
-  static absl::StatusOr<std::unique_ptr<TokenSamples>> Open(const TokenCacheFolder& folder, size_t num_chunks,
+  static absl::StatusOr<std::unique_ptr<TokenSamples>> Open(const TokenCacheFolder& folder, ChunkRange chunks,
                                                             const TokenSamplesOptions& options);
+  // Of a stream of chunks in memory that outlives the samples.
+  static absl::StatusOr<std::unique_ptr<TokenSamples>> OfChunks(const std::vector<TokenChunk>& chunks,
+                                                                const TokenSamplesOptions& options);
   ~TokenSamples() override;
   TokenSamples(const TokenSamples&) = delete;
   TokenSamples& operator=(const TokenSamples&) = delete;
 
   int64_t length() const override { return options_.length; }
   int64_t num_samples(DataPart part) const override;
-  void Read(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets) const override;
+  bool separates_documents() const override { return options_.separate_documents; }
+  void Read(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets,
+            absl::Span<int64_t> starts) const override;
   int64_t LossTokens(DataPart part, int64_t sample) const override;
 
   const TokenSummary& summary() const { return summary_; }
 
  private:
   struct Mapping {
-    const void* data = nullptr;
+    const void* data = nullptr;  // null: the chunk belongs to others
     size_t num_bytes = 0;
     TokenChunk chunk = {};
     int64_t first_token = 0;     // of all tokens
@@ -75,11 +92,20 @@ class TokenSamples final : public SampleSource {
 
   explicit TokenSamples(const TokenSamplesOptions& options) : options_(options) {}
   absl::Status Map(const std::string& path);
+  // Adds a chunk; returns why it does not fit the others, or nothing.
+  std::string Add(Mapping mapping);
   absl::Status Divide();
   // Returns the first document of each sample of documents [first, end), and `end`.
   std::vector<int64_t> Pack(int64_t first, int64_t end);
   Piece PieceOf(int64_t document) const;
   void ReadStream(int64_t first, absl::Span<int64_t> out) const;
+  int64_t FirstToken(DataPart part, int64_t sample) const;
+  // The chunk of a stream that contains token `number`.
+  std::vector<Mapping>::const_iterator MappingOf(int64_t number) const;
+  // Where documents begin after the first token of a sample, up to its last target, counted from the first token.
+  std::vector<int64_t> BeginsIn(int64_t first_token) const;
+  void ReadDocuments(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets,
+                     absl::Span<int64_t> starts) const;
   // The documents of a sample, first to last.
   std::vector<Piece> PiecesOf(DataPart part, int64_t sample) const;
 

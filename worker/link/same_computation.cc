@@ -29,7 +29,8 @@ enum class Rule {
 };
 
 Rule RuleOf(absl::string_view key) {
-  const bool decides_tokens = key == "train.data.loss" || absl::StartsWith(key, "train.data.fields.");
+  const bool decides_tokens = key == "train.data.loss" || key == "train.data.separate_documents" ||
+                              key == "train.data.weights" || absl::StartsWith(key, "train.data.fields.");
   if (key == "train.data.validation" || key == "train.seed" || decides_tokens) return Rule::kIsData;
   if (key == "train.data.tokenizer" || key == "train.optimizer.name" || key == "train.freeze") return Rule::kIsFunction;
   if (key == "train.batch.length") return Rule::kIsData;

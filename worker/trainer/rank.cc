@@ -214,7 +214,7 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   std::vector<KeyChange> changes;
   auto load = [&](const Checkpoint& checkpoint) -> absl::Status {
     if (order.rank == 0) {
-      RETURN_IF_ERROR(CheckSameComputation(order, checkpoint, *rank.inputs.corpus, changes, log));
+      RETURN_IF_ERROR(CheckSameComputation(order, checkpoint, *rank.inputs.train.corpus, changes, log));
     }
     return LoadTensors(checkpoint, rank.strategy->state());
   };

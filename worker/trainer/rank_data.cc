@@ -10,19 +10,42 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
-#include "worker/data/byte_samples.h"
 
 namespace trainyard {
 namespace {
 
-bool Evaluates(const TrainConfig& config) { return config.evaluate_every > 0 && config.data.validation > 0; }
+bool Evaluates(const TrainConfig& config) { return EvaluatesPart(config) || !config.data.held_out.empty(); }
 
-// Uses the first samples of each part.
-void MakeBatches(const TrainConfig& config, int64_t training_samples, int64_t evaluation_samples, RankData& data) {
-  data.training = std::make_unique<TrainingData>(*data.samples, config.seed, training_samples);
-  if (!Evaluates(config)) return;
-  data.evaluation =
-      std::make_unique<EvaluationData>(*data.samples, config.evaluate_batches, config.batch_micro, evaluation_samples);
+// The sources of a set, limited by the numbers at `max_samples` on.
+std::vector<LimitedSource> Limited(const DataSet& set, const int64_t* max_samples) {
+  std::vector<LimitedSource> sources;
+  for (const std::unique_ptr<SampleSource>& source : set.sources) {
+    sources.push_back({.source = source.get(), .max_samples = *max_samples++});
+  }
+  return sources;
+}
+
+// Where evaluation takes its samples from.
+const DataSet& EvaluationSet(const RankData& data) {
+  return data.held_out.corpus == nullptr ? data.train : data.held_out;
+}
+
+// The numbers of training samples of all sources, then the numbers of evaluation samples.
+std::vector<int64_t> CountSamples(const TrainConfig& config, const RankData& data) {
+  std::vector<int64_t> counts;
+  for (const auto& source : data.train.sources) counts.push_back(source->num_samples(DataPart::kTraining));
+  if (config.evaluate_every == 0 || !Evaluates(config)) return counts;
+  for (const auto& source : EvaluationSet(data).sources) counts.push_back(source->num_samples(DataPart::kEvaluation));
+  return counts;
+}
+
+// Uses the first samples of each source, as many as `counts` says.
+void MakeBatches(const TrainConfig& config, const std::vector<int64_t>& counts, RankData& data) {
+  data.training = std::make_unique<TrainingData>(Limited(data.train, counts.data()), config.data.weights, config.seed);
+  const size_t num_sources = data.train.sources.size();
+  if (counts.size() == num_sources) return;
+  data.evaluation = std::make_unique<EvaluationData>(Limited(EvaluationSet(data), counts.data() + num_sources),
+                                                     config.evaluate_batches, config.batch_micro);
 }
 
 // "1000 (ranks 0, 1), 900 (rank 2)".
@@ -37,116 +60,65 @@ std::string ByRank(const at::Tensor& counts, int64_t column) {
   });
 }
 
-absl::Status OpenBytes(const StartOrder& order, RankData& data, std::ostream& log) {
-  const TrainConfig& config = order.config;
-  const int64_t length = SampleLength(config);
-  ASSIGN_OR_RETURN(data.corpus,
-                   Corpus::Open({.paths = config.data.text,
-                                 .validation = config.data.validation,
-                                 .context = length,
-                                 .evaluates = Evaluates(config)}),
-                   << "host " << order.host);
-  data.samples = std::make_unique<ByteSamples>(*data.corpus, length);
-  if (order.rank != 0) return absl::OkStatus();
-  log << absl::StrFormat("data: %d files, %.1f MB, %.1f MB of them for validation; an epoch is %d samples of %d tokens",
-                         data.corpus->files().size(), static_cast<double>(data.corpus->num_bytes()) / 1e6,
-                         static_cast<double>(data.corpus->num_validation_bytes()) / 1e6,
-                         data.samples->num_samples(DataPart::kTraining), length)
-      << std::endl;
-  return absl::OkStatus();
-}
-
-absl::Status OpenEncoder(const TrainConfig& config, TokenPlan& plan) {
-  if (!plan.is_text && !plan.rules.needs_encoder()) return absl::OkStatus();
-  const std::string& path = config.data.tokenizer_path;
-  if (path.empty()) {
-    plan.encoder = NewByteEncoder();
-  } else {
-    ASSIGN_OR_RETURN(plan.encoder, OpenTextEncoder(path),
-                     << "train.data.tokenizer_path (train.data.tokenizer: bytes needs none)");
+// "train.data.text: 2.41 epochs of 5000 samples in 100 steps".
+void LogEpochs(const TrainConfig& config, const RankData& data, std::ostream& log) {
+  const uint64_t samples = config.steps * static_cast<uint64_t>(config.batch_global);
+  const auto& weights = config.data.weights;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    log << absl::StrFormat("blend: %s has weight %g: %.3g epochs of %d samples in %d steps", data.train.NameOf(i),
+                           weights[i], data.training->Epochs(i, samples),
+                           data.train.sources[i]->num_samples(DataPart::kTraining), config.steps)
+        << std::endl;
   }
-  const TextEncoder& encoder = *plan.encoder;
-  if (encoder.vocabulary() > config.model.vocabulary) {
-    return absl::InvalidArgumentError(absl::StrCat("train.model.vocabulary is ", config.model.vocabulary,
-                                                   ", but the tokenizer has tokens up to ", encoder.vocabulary() - 1,
-                                                   "; set it to at least ", encoder.vocabulary()));
-  }
-  if (!plan.rules.has_documents() && !encoder.has_end()) {
-    return absl::InvalidArgumentError(
-        "train.data.tokenizer_path: the tokenizer has no token that ends a document, so documents cannot be joined; "
-        "name one as eos_token in tokenizer_config.json, or set train.data.tokenizer: bytes for a model of bytes");
-  }
-  return absl::OkStatus();
-}
-
-// For files that are tokenized: everything about them that one host can check alone.
-absl::Status OpenTokenized(const StartOrder& order, RankData& data) {
-  const TrainConfig& config = order.config;
-  const bool is_text = config.data.jsonl.empty();
-  ASSIGN_OR_RETURN(data.corpus, Corpus::Open({.paths = is_text ? config.data.text : config.data.jsonl,
-                                              .key = is_text ? "train.data.text" : "train.data.jsonl"}));
-  data.plan = std::make_unique<TokenPlan>();
-  TokenPlan& plan = *data.plan;
-  plan.is_text = is_text;
-  const TrainConfig::Data::Fields& fields = config.data.fields;
-  plan.rules = {.fields = {.text = fields.text,
-                           .prompt = fields.prompt,
-                           .response = fields.response,
-                           .input_ids = fields.input_ids,
-                           .labels = fields.labels},
-                .loss_on_prompt = config.data.loss_on_prompts,
-                .vocabulary = config.model.vocabulary};
-  if (!is_text && plan.rules.fields == RecordFields()) {
-    ASSIGN_OR_RETURN(plan.rules.fields, FieldsOfFirstRecord(*data.corpus));
-  }
-  RETURN_IF_ERROR(OpenEncoder(config, plan));
-  plan.pieces = is_text ? CutText(*data.corpus, *plan.encoder) : CutAtLines(*data.corpus);
-  std::string rules =
-      absl::StrCat("tokens of version 1\n", is_text ? "text" : "jsonl", "\n", plan.rules.identity(), "\n",
-                   plan.encoder == nullptr ? "" : plan.encoder->identity(), "\n", config.model.vocabulary, "\n");
-  // The chunks follow from the pieces, so the same bytes in other files need another key.
-  for (const DataPiece& piece : plan.pieces)
-    absl::StrAppend(&rules, piece.file, " ", piece.begin, " ", piece.end, "\n");
-  data.corpus->SetRules(rules);
-  return absl::OkStatus();
 }
 
 }  // namespace
 
-int64_t SampleLength(const TrainConfig& config) { return config.sequence_length(); }
-
-absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log) {
-  const TrainConfig::Data& config = order.config.data;
-  if (config.jsonl.empty() && config.tokenizer_path.empty()) return OpenBytes(order, data, log);
-  RETURN_IF_ERROR(OpenTokenized(order, data)) << "host " << order.host;
-  return absl::OkStatus();
+std::string DataSet::NameOf(size_t source) const {
+  return sources.size() == 1 || source >= paths.size() ? key : absl::StrCat(key, ": ", paths[source]);
 }
 
+bool EvaluatesPart(const TrainConfig& config) {
+  return config.evaluate_every > 0 && config.data.validation > 0 && config.data.held_out.empty();
+}
+
+int64_t SampleLength(const TrainConfig& config) { return config.sequence_length(); }
+
 absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log) {
-  MakeBatches(order.config, /*training_samples=*/INT64_MAX, /*evaluation_samples=*/INT64_MAX, data);
-  at::Tensor own = at::empty({2}, at::kLong), all = at::empty({order.world_size, 2}, at::kLong);
-  own.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(data.training->num_samples());
-  own.mutable_data_ptr<int64_t>()[1] = data.evaluation == nullptr ? 0 : data.evaluation->num_samples();
+  const std::vector<int64_t> own_counts = CountSamples(order.config, data);
+  const auto columns = static_cast<int64_t>(own_counts.size());
+  at::Tensor own = at::empty({columns}, at::kLong), all = at::empty({order.world_size, columns}, at::kLong);
+  std::copy(own_counts.begin(), own_counts.end(), own.mutable_data_ptr<int64_t>());
   RETURN_IF_ERROR(world.AllGather(all, own)->Wait()) << "while comparing the data";
-  int64_t training = INT64_MAX, evaluation = INT64_MAX;
-  bool same = true;
-  for (int r = 0; r < order.world_size; ++r) {
-    const int64_t* counts = all.const_data_ptr<int64_t>() + 2 * r;
-    training = std::min(training, counts[0]);
-    evaluation = std::min(evaluation, counts[1]);
-    same = same && std::equal(counts, counts + 2, own.const_data_ptr<int64_t>());
+  std::vector<int64_t> smallest = own_counts;
+  std::vector<size_t> differing;
+  for (size_t column = 0; column < own_counts.size(); ++column) {
+    const at::Tensor counts = all.select(1, static_cast<int64_t>(column));
+    smallest[column] = counts.min().item<int64_t>();
+    if (counts.max().item<int64_t>() != smallest[column]) differing.push_back(column);
   }
+  MakeBatches(order.config, smallest, data);
   // All ranks reach the same decision.
-  if (same) return absl::OkStatus();
-  std::string counts = absl::StrCat("samples to train on: ", ByRank(all, 0));
-  if (data.evaluation != nullptr) absl::StrAppend(&counts, "; to evaluate on: ", ByRank(all, 1));
-  if (!order.config.data.joins_uneven) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.data.uneven is refuse, and the ranks do not see the same number of ", counts,
-                     "; give all hosts the same files, or choose join to use the smallest number everywhere"));
+  const size_t num_sources = data.train.sources.size();
+  if (!differing.empty()) {
+    std::vector<std::string> texts;
+    for (const size_t column : differing) {
+      const bool trains = column < num_sources;
+      const DataSet& set = trains ? data.train : EvaluationSet(data);
+      texts.push_back(absl::StrCat("samples to ", trains ? "train" : "evaluate", " on (",
+                                   set.NameOf(trains ? column : column - num_sources),
+                                   "): ", ByRank(all, static_cast<int64_t>(column))));
+    }
+    const std::string counts = absl::StrJoin(texts, "; ");
+    if (!order.config.data.joins_uneven) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("train.data.uneven is refuse, and the ranks do not see the same number of ", counts,
+                       "; give all hosts the same files, or choose join to use the smallest number everywhere"));
+    }
+    if (order.rank == 0)
+      log << "warning: train.data.uneven: the smallest number counts for all: " << counts << std::endl;
   }
-  if (order.rank == 0) log << "warning: train.data.uneven: the smallest number counts for all: " << counts << std::endl;
-  MakeBatches(order.config, training, evaluation, data);
+  if (order.rank == 0) LogEpochs(order.config, data, log);
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -26,24 +27,23 @@ constexpr size_t kOrderBytes = 32;
 
 class Tokenizing {
  public:
-  Tokenizing(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log)
-      : order_(order),
-        world_(world),
-        data_(data),
-        plan_(*data.plan),
-        log_(log),
-        root_(TokenCacheRoot(order.config.checkpoint_dir)) {}
+  Tokenizing(const StartOrder& order, Communicator& world, DataSet& data, bool is_held_out, std::ostream& log)
+      : order_(order), world_(world), data_(data), plan_(*data.plan), is_held_out_(is_held_out), log_(log) {}
 
   absl::Status Run() {
+    RETURN_IF_ERROR(AgreeOnRoot());
     ASSIGN_OR_RETURN(const std::string key, AgreeOnKey());
     absl::StatusOr<TokenCacheFolder> folder = TokenCacheFolder::Make(JoinPath(root_, key));
     RETURN_IF_ERROR(ShareFailure(folder.status()));
-    const size_t num_chunks = plan_.pieces.size();
+    // Files that are read in place leave no chunks: the index then says that all tokens have been checked.
+    const size_t num_chunks = NumChunks();
+    // Once per job: a restart trusts what was read before.
+    if (order_.generation == 1) RemoveDamaged(*folder, num_chunks);
     ASSIGN_OR_RETURN(const double complete, Sum(folder->IsComplete(num_chunks) ? 1 : 0));
     const bool is_reused = complete == order_.world_size;
     if (!is_reused) {
       RETURN_IF_ERROR(Build(*folder));
-      RETURN_IF_ERROR(ShareFailure(order_.rank == 0 ? folder->PublishIndex(num_chunks) : absl::OkStatus()));
+      RETURN_IF_ERROR(ShareFailure(member_ == 0 ? folder->PublishIndex(num_chunks) : absl::OkStatus()));
       RETURN_IF_ERROR(ShareFailure(CheckVisible(*folder)));
     }
     return Open(*folder, is_reused);
@@ -68,10 +68,35 @@ class Tokenizing {
     return absl::AbortedError(absl::StrCat("another rank cannot tokenize the data: ", JoinFirst(sentences, 3, "; ")));
   }
 
-  // Returns the hash of the files and of all rules, which is the same on all ranks.
+  // Rank 0 decides in which folder the caches are.
+  absl::Status AgreeOnRoot() {
+    const std::vector<std::string> roots = TokenCacheRoots(order_.config.checkpoint_dir);
+    absl::Status failure;
+    size_t chosen = 0;
+    if (order_.rank == 0) {
+      failure = MakeCacheRoot(roots[0]);
+      for (size_t i = 1; !failure.ok() && chosen == 0 && i < roots.size(); ++i) {
+        if (MakeCacheRoot(roots[i]).ok()) chosen = i;
+      }
+    }
+    RETURN_IF_ERROR(ShareFailure(chosen == 0 ? failure : absl::OkStatus()));
+    ASSIGN_OR_RETURN(const double decided, Sum(static_cast<double>(chosen)));
+    root_ = roots[static_cast<size_t>(decided)];
+    return absl::OkStatus();
+  }
+
+  // Every rank checks the chunks that it would make.
+  void RemoveDamaged(const TokenCacheFolder& folder, size_t num_chunks) {
+    for (size_t chunk = member_; chunk < num_chunks; chunk += members_) {
+      if (!folder.RemoveIfDamaged(chunk)) continue;
+      log_ << "warning: " << folder.ChunkPath(chunk) << " was damaged and is made again" << std::endl;
+    }
+  }
+
+  // Returns the hash of the files and of all rules. It is the same on all ranks, unless ranks with other files join.
   absl::StatusOr<std::string> AgreeOnKey() {
     const Corpus& corpus = *data_.corpus;
-    const absl::Status made = MakeFolders(root_);
+    const absl::Status made = MakeCacheRoot(root_);
     std::string key = RecordedContent(root_, order_.host, corpus.identity());
     if (key.empty()) {
       key = corpus.Fingerprint().content_hash;
@@ -83,43 +108,71 @@ class Tokenizing {
     // No key is empty, so there is one for each rank.
     ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(key, world_), << "while comparing the data");
     std::vector<size_t> others;
+    members_ = member_ = 0;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) others.push_back(rank);
+      if (all[rank] == key && rank < static_cast<size_t>(order_.rank)) ++member_;
+      if (all[rank] == key) ++members_;
     }
-    if (others.empty()) return key;
+    const bool joins = order_.config.data.joins_uneven;
+    // Every rank counts the targets of all ranks by its own samples.
+    const bool may_join = !plan_.rules.has_documents() && !plan_.rules.separate_documents;
+    if (others.empty() || (joins && may_join)) return key;
     return absl::InvalidArgumentError(absl::StrCat(
-        "train.data: the content of the files, or of the tokenizer, differs from that of rank 0 on ",
-        others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "), "; give all hosts the same files"));
+        data_.key, ": the content of the files, or of the tokenizer, differs from that of rank 0 on ",
+        others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "), "; give all hosts the same files",
+        joins ? " (train.data.uneven: join needs samples that all have the same number of targets, so it does not work "
+                "with prompts, labels or separate_documents)"
+              : ""));
   }
 
+  // Collective: the largest number of rounds that any rank needs for its pieces.
+  absl::StatusOr<size_t> AgreeOnRounds() {
+    const size_t own = (plan_.pieces.size() + members_ - 1) / members_;
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(absl::StrCat(own), world_));
+    size_t rounds = 0;
+    for (const std::string& text : all) {
+      size_t number = 0;
+      if (absl::SimpleAtoi(text, &number)) rounds = std::max(rounds, number);
+    }
+    return rounds;
+  }
+
+  size_t NumChunks() const { return plan_.in_place() ? 0 : plan_.pieces.size(); }
+
   TokenizedPiece Tokenize(const DataPiece& piece) const {
-    return plan_.is_text ? TokenizeText(*data_.corpus, piece, plan_.rules, *plan_.encoder)
-                         : TokenizeLines(*data_.corpus, piece, plan_.rules, plan_.encoder.get());
+    if (plan_.in_place()) {
+      const TokenFile& file = plan_.token_files[piece.file];
+      return CheckTokens(piece, ChunkOf(*data_.corpus, piece.file, file, /*with_starts=*/false), BytesOf(file.type),
+                         plan_.rules.vocabulary);
+    }
+    return plan_.form == DataForm::kText ? TokenizeText(*data_.corpus, piece, plan_.rules, *plan_.encoder)
+                                         : TokenizeLines(*data_.corpus, piece, plan_.rules, plan_.encoder.get());
   }
 
   // Deals the pieces to the ranks in order. All of them are read even if lines cannot be used, so that all problems are
   // known.
   absl::Status Build(const TokenCacheFolder& folder) {
-    const size_t ranks = static_cast<size_t>(order_.world_size);
+    ASSIGN_OR_RETURN(const size_t rounds, AgreeOnRounds());
     Clock& clock = Clock::GetSteadyClock();
     const absl::Time began = clock.TimeNow();
     absl::Time reported = began;
     absl::Status failure;
-    for (size_t first = 0; first < plan_.pieces.size(); first += ranks) {
-      const size_t own = first + static_cast<size_t>(order_.rank);
-      if (own < plan_.pieces.size() && !folder.HasChunk(own)) {
+    for (size_t round = 0; round < rounds; ++round) {
+      const size_t own = round * members_ + member_;
+      if (own < plan_.pieces.size() && (plan_.in_place() || !folder.HasChunk(own))) {
         TokenizedPiece piece = Tokenize(plan_.pieces[own]);
         num_problems_ += piece.num_problems;
         for (DataProblem& problem : piece.problems) {
           if (problems_.size() < kProblemsKept) problems_.push_back(std::move(problem));
         }
-        if (piece.num_problems == 0) failure = folder.PublishChunk(own, piece.chunk);
+        if (piece.num_problems == 0 && !plan_.in_place()) failure = folder.PublishChunk(own, piece.chunk);
       }
       RETURN_IF_ERROR(ShareFailure(failure));
       const absl::Time now = clock.TimeNow();
       if (order_.rank != 0 || now - reported < kProgressInterval) continue;
       reported = now;
-      LogProgress(std::min(first + ranks, plan_.pieces.size()), now - began);
+      LogProgress(std::min((round + 1) * members_, plan_.pieces.size()), now - began);
     }
     return ReportProblems();
   }
@@ -149,44 +202,103 @@ class Tokenizing {
     }
     std::sort(all.begin(), all.end());
     const size_t shown = std::min(all.size(), kProblemsKept);
-    std::string text = absl::StrCat(plan_.is_text ? "train.data.text: " : "train.data.jsonl: ");
+    std::string text = absl::StrCat(data_.key, ": ");
     for (size_t i = 0; i < shown; ++i) absl::StrAppend(&text, i == 0 ? "" : "\n  ", all[i].substr(kOrderBytes));
     absl::StrAppend(&text, AndMore(shown, static_cast<size_t>(total), "\n  ", "problem"));
     return absl::InvalidArgumentError(text);
   }
 
   absl::Status CheckVisible(const TokenCacheFolder& folder) {
-    if (folder.IsComplete(plan_.pieces.size())) return absl::OkStatus();
+    if (folder.IsComplete(NumChunks())) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("host ", order_.host, " does not see the tokens that all ranks have made in ", folder.path(),
                      "; checkpoint.dir must be in a folder that all hosts of the job share"));
   }
 
+  // The chunks of a group of files.
+  ChunkRange ChunksOf(const Corpus::Group& group) const {
+    const auto begins_before = [](const DataPiece& piece, size_t file) { return piece.file < file; };
+    const auto number = [&](size_t file) {
+      const auto at = std::lower_bound(plan_.pieces.begin(), plan_.pieces.end(), file, begins_before);
+      return static_cast<size_t>(at - plan_.pieces.begin());
+    };
+    return {.first = number(group.first_file), .end = number(group.end_file)};
+  }
+
+  absl::StatusOr<std::unique_ptr<TokenSamples>> OpenSource(const TokenCacheFolder& folder, size_t source) const {
+    const Corpus& corpus = *data_.corpus;
+    const Corpus::Group& group = corpus.groups()[source];
+    if (!plan_.in_place()) return TokenSamples::Open(folder, ChunksOf(group), OptionsOf(source));
+    std::vector<TokenChunk> chunks;
+    for (size_t file = group.first_file; file < group.end_file; ++file) {
+      chunks.push_back(ChunkOf(corpus, file, plan_.token_files[file], plan_.rules.separate_documents));
+    }
+    return TokenSamples::OfChunks(chunks, OptionsOf(source));
+  }
+
+  // Opens the samples of all sources, and reports those without samples together.
   absl::Status Open(const TokenCacheFolder& folder, bool is_reused) {
-    const TrainConfig& config = order_.config;
-    absl::StatusOr<std::unique_ptr<TokenSamples>> samples =
-        TokenSamples::Open(folder, plan_.pieces.size(),
-                           {.length = SampleLength(config),
-                            .validation = config.data.validation,
-                            .evaluates = config.evaluate_every > 0 && config.data.validation > 0,
-                            .vocabulary = config.model.vocabulary});
-    RETURN_IF_ERROR(ShareFailure(samples.status()));
-    if (order_.rank == 0) LogSamples(**samples, folder.path(), is_reused);
-    data_.samples = *std::move(samples);
+    std::vector<TokenSamples*> opened;
+    absl::Status failure;
+    int64_t to_evaluate = 0;
+    for (size_t i = 0; i < data_.corpus->groups().size(); ++i) {
+      absl::StatusOr<std::unique_ptr<TokenSamples>> samples = OpenSource(folder, i);
+      if (!samples.ok()) {
+        failure = failure.ok()
+                      ? samples.status()
+                      : absl::Status(failure.code(), absl::StrCat(failure.message(), "\n", samples.status().message()));
+        continue;
+      }
+      to_evaluate += (*samples)->num_samples(DataPart::kEvaluation);
+      opened.push_back(samples->get());
+      data_.sources.push_back(*std::move(samples));
+    }
+    const bool is_blend = data_.corpus->groups().size() > 1;
+    if (failure.ok() && is_blend && EvaluatesPart(order_.config) && to_evaluate == 0) {
+      failure = absl::InvalidArgumentError(absl::StrCat(
+          data_.key,
+          ": no source has a sample for evaluation; provide more data, a larger train.data.validation, or do "
+          "not evaluate"));
+    }
+    RETURN_IF_ERROR(ShareFailure(failure));
+    if (order_.rank == 0) LogSamples(opened, folder.path(), is_reused);
     return absl::OkStatus();
   }
 
-  void LogSamples(const TokenSamples& samples, const std::string& path, bool is_reused) {
-    const TokenSummary& summary = samples.summary();
+  TokenSamplesOptions OptionsOf(size_t source) const {
+    const TrainConfig& config = order_.config;
+    const size_t num_sources = data_.corpus->groups().size();
+    TokenSamplesOptions options{.length = SampleLength(config),
+                                .validation = config.data.held_out.empty() ? config.data.validation : 0,
+                                .evaluates = EvaluatesPart(config) && num_sources == 1,
+                                .vocabulary = config.model.vocabulary,
+                                .separate_documents = config.data.separate_documents,
+                                .name = data_.key};
+    if (num_sources > 1) {
+      options.name = absl::StrCat(data_.key, ": ", data_.paths[source]);
+      options.trains = config.data.weights[source] > 0;
+    }
+    if (is_held_out_) options.validation = 1, options.trains = false, options.evaluates = true;
+    return options;
+  }
+
+  void LogSamples(const std::vector<TokenSamples*>& opened, const std::string& path, bool is_reused) {
+    TokenSummary summary;
+    int64_t num_samples = 0;
+    for (const TokenSamples* samples : opened) {
+      summary += samples->summary();
+      num_samples += samples->num_samples(is_held_out_ ? DataPart::kEvaluation : DataPart::kTraining);
+    }
     log_ << absl::StrFormat(
-                "data: %d files, %.1f MB, %d tokens%s; an epoch is %d samples of %d tokens",
+                "%s: %d files, %.1f MB, %d tokens%s; ", is_held_out_ ? "held out" : "data",
                 data_.corpus->files().size(), static_cast<double>(data_.corpus->num_bytes()) / 1e6, summary.num_tokens,
                 summary.num_documents == 0
                     ? ""
-                    : absl::StrCat(" in ", Plural(static_cast<uint64_t>(summary.num_documents), "document")),
-                samples.num_samples(DataPart::kTraining), samples.length())
+                    : absl::StrCat(" in ", Plural(static_cast<uint64_t>(summary.num_documents), "document")))
+         << absl::StrFormat("%s%d samples of %d tokens", is_held_out_ ? "" : "an epoch is ", num_samples,
+                            SampleLength(order_.config))
          << std::endl;
-    log_ << "tokens: " << (is_reused ? "reused from " : "written to ") << path << std::endl;
+    if (!plan_.in_place()) log_ << "tokens: " << (is_reused ? "reused from " : "written to ") << path << std::endl;
     if (summary.num_empty_records > 0) {
       log_ << "warning: " << summary.num_empty_records << " of " << summary.num_records
            << " records have no token to train on and are left out" << std::endl;
@@ -200,10 +312,12 @@ class Tokenizing {
 
   const StartOrder& order_;
   Communicator& world_;
-  RankData& data_;
+  DataSet& data_;
   const TokenPlan& plan_;
+  const bool is_held_out_;
   std::ostream& log_;
-  const std::string root_;
+  std::string root_;
+  size_t members_ = 1, member_ = 0;    // of the ranks with the same files: their number, and this one's index
   std::vector<DataProblem> problems_;  // the first of this rank
   int64_t num_problems_ = 0;
 };
@@ -211,9 +325,12 @@ class Tokenizing {
 }  // namespace
 
 absl::Status TokenizeData(const StartOrder& order, Link& link, Communicator& world, RankData& data, std::ostream& log) {
-  if (data.plan == nullptr) return absl::OkStatus();
+  if (data.train.plan == nullptr) return absl::OkStatus();
   link.ReportProgress(Phase::kTokenize, 0);
-  RETURN_IF_ERROR(Tokenizing(order, world, data, log).Run());
+  RETURN_IF_ERROR(Tokenizing(order, world, data.train, /*is_held_out=*/false, log).Run());
+  if (data.held_out.plan != nullptr) {
+    RETURN_IF_ERROR(Tokenizing(order, world, data.held_out, /*is_held_out=*/true, log).Run());
+  }
   link.ReportProgress(Phase::kJoining, 0);
   return absl::OkStatus();
 }

@@ -69,7 +69,7 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
       log_(log),
       must_leave_(std::move(must_leave)),
       saver_({.order = order,
-              .corpus = *rank.inputs.corpus,
+              .corpus = *rank.inputs.train.corpus,
               .state = rank.strategy->state(),
               .world = rank.world(),
               .link = link,
@@ -232,7 +232,7 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
       dropout = DropoutKey{.seed = config_.seed, .step = step_, .micro_batch = index};
     }
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
-      return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout);
+      return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout, batch.starts);
     }));
     // Does not wait for a GPU before all its work is queued: a loss that is not finite makes the gradients not finite
     // anyway.
@@ -259,9 +259,13 @@ Batch Trainer::OnDevice(Batch batch) const {
   if (device.is_cpu()) return batch;
   // From pinned memory, so that the host continues while the device copies.
   const auto to_device = [device](const at::Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
     return tensor.pin_memory().to(device, /*non_blocking=*/true);
   };
-  return {.inputs = to_device(batch.inputs), .targets = to_device(batch.targets), .loss_tokens = batch.loss_tokens};
+  return {.inputs = to_device(batch.inputs),
+          .targets = to_device(batch.targets),
+          .starts = to_device(batch.starts),
+          .loss_tokens = batch.loss_tokens};
 }
 
 absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
@@ -313,7 +317,7 @@ absl::Status Trainer::Evaluate() {
     }
     const Batch batch = OnDevice(rank_.inputs.evaluation->At(deal.micro_batches[round]));
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
-      return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt);
+      return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt, batch.starts);
     }));
     *sum.mutable_data_ptr<double>() += loss.item<double>();
   }

@@ -75,6 +75,18 @@ TEST_F(LocalChecksTest, ValidationShorterThanASequence_IsRefusedIfUsed) {
             "Add text, increase this share, or set train.evaluate.every_steps to 0");
 }
 
+TEST_F(LocalChecksTest, HeldOutFiles_MustHoldASequence_IfTheyAreUsed) {
+  spec_.mutable_train()->mutable_data()->add_held_out(folder_ + "/short.txt");
+  EXPECT_EQ(Errors({"full.txt"}), "");
+
+  spec_.mutable_train()->mutable_evaluate()->set_every_steps(10);
+  EXPECT_EQ(Errors({"full.txt"}),
+            "train.data.held_out: has 16 bytes, but a sequence needs 17 (train.batch.length + 1). Add text or reduce "
+            "train.batch.length");
+  spec_.mutable_train()->mutable_data()->set_held_out(0, folder_ + "/none.txt");
+  EXPECT_EQ(Errors({"full.txt"}), "train.data.held_out: DIR/none.txt does not exist");
+}
+
 TEST_F(LocalChecksTest, ModelLargerThanMemory_IsRefused) {
   v1::Model* model = spec_.mutable_train()->mutable_model();
   model->set_layers(12);

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "tests/unit/temporary_folder.h"
 #include "worker/data/byte_samples.h"
 #include "worker/data/corpus.h"
+#include "worker/parallel/deal.h"
 
 namespace trainyard {
 namespace {
@@ -22,7 +26,7 @@ class BatchesTest : public testing::Test {
   }
 
   std::unique_ptr<Corpus> Open(double validation, int64_t context) {
-    return *Corpus::Open({.paths = {folder_}, .validation = validation, .context = context});
+    return *Corpus::Open({.paths = {folder_}, .validation = validation, .length = context});
   }
 
   const TemporaryFolder temporary_;
@@ -90,6 +94,93 @@ TEST_F(BatchesTest, EvaluationUsesTheSamplesThatExist) {
   ASSERT_EQ(data.num_batches(), 2);
   EXPECT_EQ(data.At(1).inputs.size(0), 1);
   EXPECT_EQ(data.num_loss_tokens(), 50);
+}
+
+// Three texts of 30, 50 and 7 samples, which hold one byte each.
+class BlendedBatchesTest : public testing::Test {
+ protected:
+  static constexpr int64_t kLength = 8;
+  BlendedBatchesTest() {
+    CorpusOptions options{.separate = true, .length = kLength};
+    for (const auto& [name, samples] : std::map<std::string, int>{{"a", 30}, {"b", 50}, {"c", 7}}) {
+      std::ofstream file(folder_ / name);
+      for (int i = 0; i < samples; ++i) file << static_cast<char>(name[0] + i) << std::string(kLength - 1, name[0]);
+      file << '.';
+      options.paths.push_back(folder_ / name);
+    }
+    corpus_ = *Corpus::Open(options);
+    for (size_t i = 0; i < 3; ++i) sources_.push_back(std::make_unique<ByteSamples>(*corpus_, kLength, i));
+  }
+
+  TrainingData Blended(const std::vector<double>& weights) {
+    std::vector<LimitedSource> sources;
+    for (const auto& source : sources_) sources.push_back({.source = source.get()});
+    return TrainingData(sources, weights, /*seed=*/5);
+  }
+
+  TemporaryFolder folder_;
+  std::unique_ptr<Corpus> corpus_;
+  std::vector<std::unique_ptr<ByteSamples>> sources_;
+};
+
+using Sample = std::vector<int64_t>;
+
+Sample Row(const Batch& batch, int64_t row) {
+  const int64_t* begin = batch.inputs.const_data_ptr<int64_t>() + row * batch.inputs.size(1);
+  return {begin, begin + batch.inputs.size(1)};
+}
+
+TEST_F(BlendedBatchesTest, TheOrderIsTheSameForAnyNumberOfRanks_AndAcrossAResume) {
+  constexpr int64_t kGlobal = 14, kMicro = 2;
+  constexpr uint64_t kSteps = 20;  // 40 epochs of the smallest source
+  // What the ranks read at each position, from step `first` on.
+  const auto order_with = [&](int ranks, uint64_t first) {
+    const TrainingData data = Blended({1, 2.5, 3.25});
+    std::map<uint64_t, Sample> by_position;
+    for (uint64_t step = first; step < kSteps; ++step) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        for (const int64_t micro : DealStep(kGlobal, kMicro, rank, ranks).micro_batches) {
+          const uint64_t position = step * kGlobal + static_cast<uint64_t>(micro * kMicro);
+          const Batch batch = data.At(position, kMicro);
+          for (int64_t i = 0; i < kMicro; ++i) {
+            const bool is_new = by_position.emplace(position + static_cast<uint64_t>(i), Row(batch, i)).second;
+            EXPECT_TRUE(is_new) << "position " << position + static_cast<uint64_t>(i) << " is read twice";
+          }
+        }
+      }
+    }
+    return by_position;
+  };
+  const auto expected = order_with(1, 0);
+  ASSERT_EQ(expected.size(), kGlobal * kSteps);
+  for (const int ranks : {2, 3, 7}) EXPECT_EQ(order_with(ranks, 0), expected) << ranks;
+  for (const int ranks : {1, 2, 3, 7}) {
+    const auto resumed = order_with(ranks, 11);
+    ASSERT_EQ(resumed.size(), kGlobal * (kSteps - 11));
+    for (const auto& [position, sample] : resumed) EXPECT_EQ(sample, expected.at(position));
+  }
+}
+
+TEST_F(BlendedBatchesTest, EachSourceIsShuffledAndRunThroughOnItsOwn) {
+  const std::vector<double> weights = {1, 2, 1};
+  const TrainingData data = Blended(weights);
+  const Batch batch = data.At(0, 400);
+  for (size_t source = 0; source < 3; ++source) {
+    std::vector<int64_t> seen;  // the first bytes of this source's samples, in order
+    for (int64_t i = 0; i < 400; ++i) {
+      const Sample row = Row(batch, i);
+      if (row[1] == static_cast<int64_t>('a' + source)) seen.push_back(row[0]);
+    }
+    EXPECT_EQ(seen.size(), source == 1 ? 200u : 100u);
+    const size_t epoch = std::array<size_t, 3>{30, 50, 7}[source];
+    EXPECT_NEAR(data.Epochs(source, 400), static_cast<double>(seen.size()) / static_cast<double>(epoch), 1e-12);
+    for (size_t first = 0; first + epoch <= seen.size(); first += epoch) {
+      const auto begin = seen.begin() + static_cast<ptrdiff_t>(first);
+      EXPECT_EQ(std::set<int64_t>(begin, begin + static_cast<ptrdiff_t>(epoch)).size(), epoch);
+    }
+    EXPECT_FALSE(std::is_sorted(seen.begin(), seen.begin() + static_cast<ptrdiff_t>(epoch)));
+  }
+  EXPECT_EQ(data.num_samples(), 87u);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace trainyard {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -50,7 +51,7 @@ TEST_F(CorpusTest, AFolderIsReadRecursivelyInByteOrderOfPaths) {
   Write("B", "upper");
   Write("empty", "");
 
-  auto corpus = Corpus::Open({.paths = {folder_}, .context = 2});
+  auto corpus = Corpus::Open({.paths = {folder_}, .length = 2});
 
   ASSERT_TRUE(corpus.ok()) << corpus.status();
   EXPECT_EQ(All(**corpus), "upperfirstonetwo");
@@ -60,14 +61,14 @@ TEST_F(CorpusTest, AFileWithSeveralPathsIsReadOnce) {
   std::string path = Write("a.txt", "text");
   fs::create_hard_link(path, Path("b.txt"));
 
-  auto corpus = Corpus::Open({.paths = {path, folder_, Path("*.txt")}, .context = 2});
+  auto corpus = Corpus::Open({.paths = {path, folder_, Path("*.txt")}, .length = 2});
 
   ASSERT_TRUE(corpus.ok()) << corpus.status();
   EXPECT_EQ(All(**corpus), "text");
 }
 
 TEST_F(CorpusTest, AReadCanSpanFiles) {
-  auto corpus = Corpus::Open({.paths = {Write("1", "abc"), Write("2", "d"), Write("3", "efg")}, .context = 2});
+  auto corpus = Corpus::Open({.paths = {Write("1", "abc"), Write("2", "d"), Write("3", "efg")}, .length = 2});
 
   ASSERT_TRUE(corpus.ok()) << corpus.status();
   for (int64_t start = 0; start < 7; ++start) {
@@ -80,10 +81,10 @@ TEST_F(CorpusTest, AReadCanSpanFiles) {
 }
 
 TEST_F(CorpusTest, TheValidationPartIsTheEnd) {
-  auto corpus = Corpus::Open({.paths = {Write("t", std::string(100, 'x'))}, .validation = 0.25, .context = 8});
+  auto corpus = Corpus::Open({.paths = {Write("t", std::string(100, 'x'))}, .validation = 0.25, .length = 8});
 
   ASSERT_TRUE(corpus.ok()) << corpus.status();
-  EXPECT_EQ((*corpus)->num_train_bytes(), 75);
+  EXPECT_EQ((*corpus)->groups()[0].num_train_bytes, 75);
   EXPECT_EQ((*corpus)->num_validation_bytes(), 25);
 }
 
@@ -92,7 +93,7 @@ TEST_F(CorpusTest, AllProblemsAreReportedTogether) {
   fs::create_directories(Path("hollow"));
 
   std::string message =
-      MessageOf({.paths = {Path("missing"), empty, Path("hollow"), Path("*.none"), "/dev/null"}, .context = 4});
+      MessageOf({.paths = {Path("missing"), empty, Path("hollow"), Path("*.none"), "/dev/null"}, .length = 4});
 
   EXPECT_THAT(message, HasSubstr(Path("missing") + ": no such file or folder"));
   EXPECT_THAT(message, HasSubstr(empty + ": the file is empty"));
@@ -102,8 +103,18 @@ TEST_F(CorpusTest, AllProblemsAreReportedTogether) {
   EXPECT_THAT(message, Not(HasSubstr("shorter"))) << "the length of missing text is not a separate problem";
 }
 
+TEST_F(CorpusTest, TablesAreRefusedWithTheCommandThatExportsThem_ExceptCsvInFolders) {
+  const std::string parquet = Write("a.data", "PAR1...PAR1"), csv = Write("b.csv", "x,y\n1,2\n");
+  const std::string message = MessageOf({.paths = {parquet, csv}, .length = 1});
+  EXPECT_THAT(message, HasSubstr(parquet + ": is a Parquet file; write it as JSONL"));
+  EXPECT_THAT(message, HasSubstr("pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2]"));
+  EXPECT_THAT(message, HasSubstr(csv + ": is a CSV file"));
+  EXPECT_THAT(MessageOf({.paths = {Path("*.csv")}, .length = 1}), HasSubstr("pandas.read_csv"));
+  EXPECT_THAT(MessageOf({.paths = {folder_}, .length = 1}), AllOf(HasSubstr("Parquet"), Not(HasSubstr("CSV"))));
+}
+
 TEST_F(CorpusTest, OnlyTenProblemsAreShown_WithTheNumberOfOthers) {
-  CorpusOptions options{.context = 4};
+  CorpusOptions options{.length = 4};
   for (int i = 0; i < 40; ++i) options.paths.push_back(Path(absl::StrCat("missing-", i)));
 
   EXPECT_THAT(MessageOf(options), HasSubstr("and 30 more"));
@@ -113,32 +124,51 @@ TEST_F(CorpusTest, AnUnreadableFileIsNamed) {
   if (geteuid() == 0) {
     // Root can read every file, but no user can read a broken link.
     fs::create_symlink("/nowhere/at/all", Path("dangling"));
-    EXPECT_THAT(MessageOf({.paths = {folder_}, .context = 4}), HasSubstr("dangling"));
+    EXPECT_THAT(MessageOf({.paths = {folder_}, .length = 4}), HasSubstr("dangling"));
     return;
   }
   std::string path = Write("secret", "text");
   chmod(path.c_str(), 0);
-  EXPECT_THAT(MessageOf({.paths = {folder_}, .context = 4}), HasSubstr("secret: cannot be read"));
+  EXPECT_THAT(MessageOf({.paths = {folder_}, .length = 4}), HasSubstr("secret: cannot be read"));
 }
 
 TEST_F(CorpusTest, TextShorterThanASampleIsRefusedWithBothLengths) {
-  std::string message = MessageOf({.paths = {Write("t", "12345678")}, .context = 8});
+  std::string message = MessageOf({.paths = {Write("t", "12345678")}, .length = 8});
 
   EXPECT_THAT(message, HasSubstr("8 bytes"));
-  EXPECT_THAT(message, HasSubstr("context + 1 = 9"));
+  EXPECT_THAT(message, HasSubstr("train.batch.length + 1 = 9"));
 }
 
 TEST_F(CorpusTest, AValidationPartShorterThanASampleIsRefusedOnlyWhenItIsUsed) {
-  CorpusOptions options{.paths = {Write("t", std::string(100, 'x'))}, .validation = 0.05, .context = 8};
+  CorpusOptions options{.paths = {Write("t", std::string(100, 'x'))}, .validation = 0.05, .length = 8};
   EXPECT_TRUE(Corpus::Open(options).ok());
 
   options.evaluates = true;
   EXPECT_THAT(MessageOf(options), HasSubstr("validation is 5 bytes"));
 }
 
+TEST_F(CorpusTest, SeparatePathsAreGroups_InTheGivenOrder_EachWithAValidationPart) {
+  const std::string b = Write("b", std::string(40, 'b')), a = Write("a", std::string(20, 'a'));
+  CorpusOptions options{.paths = {b, a, b}, .separate = true, .validation = 0.25, .length = 8};
+
+  auto corpus = *Corpus::Open(options);
+
+  ASSERT_EQ(corpus->groups().size(), 3u) << "a file counts once for each path";
+  EXPECT_EQ(corpus->groups()[0].num_train_bytes, 30);
+  EXPECT_EQ(corpus->groups()[1].begin, 40);
+  EXPECT_EQ(corpus->groups()[1].num_train_bytes, 15);
+  EXPECT_EQ(corpus->num_validation_bytes(), 25);
+  options.length = 30;
+  EXPECT_THAT(MessageOf(options), HasSubstr(a + ": the text for training is 15 bytes"));
+  EXPECT_THAT(MessageOf(options), HasSubstr(b + ": the text for training is 30 bytes"));
+  std::swap(options.paths[0], options.paths[1]);
+  options.length = 8;
+  EXPECT_NE((*Corpus::Open(options))->Fingerprint().content_hash, corpus->Fingerprint().content_hash);
+}
+
 TEST_F(CorpusTest, TheFingerprintDistinguishesContentAndFiles) {
   std::string path = Write("t", "some text");
-  CorpusOptions options{.paths = {path}, .context = 2};
+  CorpusOptions options{.paths = {path}, .length = 2};
   CorpusFingerprint before = (*Corpus::Open(options))->Fingerprint();
   CorpusFingerprint repeated = (*Corpus::Open(options))->Fingerprint();
   EXPECT_EQ(before, repeated);

@@ -39,14 +39,14 @@ RecordRules Labelled(int64_t vocabulary = 100) {
 RecordRules Pairs() { return {.fields = {.prompt = "prompt", .response = "response"}, .vocabulary = 256}; }
 
 Content Read(const std::string& line, const RecordRules& rules) {
-  TokenChunkWriter writer(rules.vocabulary, rules.has_documents());
+  TokenChunkWriter writer(rules.vocabulary, rules.chunk_kind());
   const absl::Status added = AddRecord(line, rules, NewByteEncoder().get(), writer);
   EXPECT_TRUE(added.ok()) << added;
   return ContentOf(writer);
 }
 
 std::string ReasonOf(const std::string& line, const RecordRules& rules) {
-  TokenChunkWriter writer(rules.vocabulary, rules.has_documents());
+  TokenChunkWriter writer(rules.vocabulary, rules.chunk_kind());
   const absl::Status added = AddRecord(line, rules, NewByteEncoder().get(), writer);
   EXPECT_TRUE(absl::IsInvalidArgument(added)) << added << ": " << line.substr(0, 80);
   EXPECT_EQ(writer.num_tokens(), 0) << "a refused line adds nothing";
@@ -130,7 +130,7 @@ TEST(RecordsTest, LabelsThatTheFirstRecordLacks_AreRefused_UnlessTheFieldsAreNam
 
   EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6], "labels": [-100, 6]})", derived),
               HasSubstr("has the field 'labels', but the first record has none"));
-  TokenChunkWriter writer(named.vocabulary, named.has_documents());
+  TokenChunkWriter writer(named.vocabulary, named.chunk_kind());
   EXPECT_TRUE(AddRecord(R"({"input_ids": [5, 6], "labels": [-100, 6]})", named, nullptr, writer).ok());
 }
 

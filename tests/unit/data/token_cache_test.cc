@@ -102,12 +102,12 @@ TEST_F(TokenCacheTest, TheContentOfFiles_IsRecordedByHostAndIdentity) {
 
 TEST_F(TokenCacheTest, TheRoot_IsNextToTheRunFolder) {
   for (const char* run : {"/run", "/run/", "/./run//", "/other/../run"}) {
-    EXPECT_EQ(TokenCacheRoot(temporary_.path() + run), temporary_.path() + "/.trainyard-tokens") << run;
+    EXPECT_EQ(TokenCacheRoots(temporary_.path() + run)[0], temporary_.path() + "/.trainyard-tokens") << run;
   }
 }
 
 TEST_F(TokenCacheTest, EveryDamagedChunk_IsRefused) {
-  TokenChunkWriter writer(100, /*with_documents=*/true);
+  TokenChunkWriter writer(100, ChunkKind::kDocuments);
   for (int i = 0; i < 5; ++i) writer.AddDocument({1, 2, 3, 4}, {false, true, true, false});
   const std::string good = writer.Finish();
   std::vector<uint64_t> aligned(good.size() / 8);
@@ -117,10 +117,15 @@ TEST_F(TokenCacheTest, EveryDamagedChunk_IsRefused) {
   };
   ASSERT_TRUE(parse(good).ok());
 
-  for (size_t size = 0; size < good.size(); ++size) EXPECT_TRUE(absl::IsDataLoss(parse(good.substr(0, size)))) << size;
+  for (size_t size = 0; size < good.size(); ++size) {
+    const bool lacks_only_its_hash = size == good.size() - 40;  // as chunks of earlier versions
+    EXPECT_EQ(absl::IsDataLoss(parse(good.substr(0, size))), !lacks_only_its_hash) << size;
+  }
+  EXPECT_TRUE(HasGoodHash(good));
   for (size_t byte = 0; byte < sizeof(TokenChunkHeader) + 5 * sizeof(TokenDocument); ++byte) {
     std::string damaged = good;
     damaged[byte] = static_cast<char>(~damaged[byte]);
+    EXPECT_FALSE(HasGoodHash(damaged)) << byte;
     const bool is_only_counted = byte >= 40 && byte < 64;  // numbers of records, and the vocabulary
     const bool is_loss = byte >= 64 && (byte - 64) % 16 == 8;
     const bool is_found = !is_only_counted && !is_loss && byte / 8 != 2;

@@ -27,7 +27,7 @@ class TokenSamplesTest : public testing::Test {
  protected:
   // Adds a chunk with documents 10, 11, ..., of these lengths; every token but the first is a target.
   void AddDocuments(const std::vector<int64_t>& lengths) {
-    TokenChunkWriter writer(1000, true);
+    TokenChunkWriter writer(1000, ChunkKind::kDocuments);
     for (const int64_t length : lengths) {
       std::vector<int64_t> tokens(static_cast<size_t>(length));
       std::iota(tokens.begin(), tokens.end(), 10 * ++num_documents_);
@@ -40,7 +40,7 @@ class TokenSamplesTest : public testing::Test {
   }
 
   absl::StatusOr<std::unique_ptr<TokenSamples>> Open(int64_t length, double validation = 0, bool evaluates = false) {
-    return TokenSamples::Open(cache_, num_chunks_,
+    return TokenSamples::Open(cache_, {0, num_chunks_},
                               {.length = length, .validation = validation, .evaluates = evaluates, .vocabulary = 1000});
   }
 
@@ -48,7 +48,7 @@ class TokenSamplesTest : public testing::Test {
     Sample sample;
     sample.inputs.resize(static_cast<size_t>(samples.length()));
     sample.targets.resize(static_cast<size_t>(samples.length()));
-    samples.Read(part, number, absl::MakeSpan(sample.inputs), absl::MakeSpan(sample.targets));
+    samples.Read(part, number, absl::MakeSpan(sample.inputs), absl::MakeSpan(sample.targets), {});
     EXPECT_EQ(samples.LossTokens(part, number),
               std::count_if(sample.targets.begin(), sample.targets.end(), [](int64_t t) { return t != kNoTarget; }));
     return sample;
@@ -62,8 +62,8 @@ class TokenSamplesTest : public testing::Test {
 
 TEST_F(TokenSamplesTest, AStream_IsCutAcrossChunks_AndNeighboursShareAToken) {
   for (int chunk = 0; chunk < 5; ++chunk) {
-    TokenChunkWriter writer(1000, false);
-    for (int64_t i = 0; i < (chunk == 3 ? 0 : 7); ++i) writer.AddTokens({(chunk - (chunk > 3)) * 7 + i});
+    TokenChunkWriter writer(1000, ChunkKind::kStream);
+    for (int64_t i = 0; i < (chunk == 3 ? 0 : 7); ++i) writer.AddTokens({(chunk - (chunk > 3)) * 7 + i}, false);
     Publish(writer);
   }
   auto samples = *Open(9);  // 28 tokens
@@ -74,6 +74,42 @@ TEST_F(TokenSamplesTest, AStream_IsCutAcrossChunks_AndNeighboursShareAToken) {
     for (int64_t k = 0; k < 9; ++k) {
       EXPECT_EQ(sample.inputs[static_cast<size_t>(k)], 9 * i + k);
       EXPECT_EQ(sample.targets[static_cast<size_t>(k)], 9 * i + k + 1);
+    }
+  }
+}
+
+TEST_F(TokenSamplesTest, SeparateDocumentsOfAStream_BeginInAnyChunk_AndNoTargetLeadsIntoThem) {
+  std::vector<int64_t> begins;
+  int64_t next = 0;
+  for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{{3, 4}, {-5, 1, 1}, {-2}, {-9, 6, 8}}) {
+    TokenChunkWriter writer(1000, ChunkKind::kStreamWithStarts);
+    for (const int64_t length : lengths) {
+      std::vector<int64_t> tokens(static_cast<size_t>(std::abs(length)));
+      std::iota(tokens.begin(), tokens.end(), next);
+      if (length > 0) begins.push_back(next);  // a negative length continues the document of the chunk before it
+      next += std::abs(length);
+      writer.AddTokens(tokens, /*begins=*/length > 0);
+    }
+    Publish(writer);
+  }
+  for (const int64_t length : {1, 2, 5, 7, 38}) {
+    const auto samples = *TokenSamples::Open(cache_, {0, num_chunks_},
+                                             {.length = length, .vocabulary = 1000, .separate_documents = true});
+    const size_t count = static_cast<size_t>(length);
+    std::vector<int64_t> inputs(count), targets(count), starts(count);
+    for (int64_t i = 0; i < samples->num_samples(DataPart::kTraining); ++i) {
+      samples->Read(DataPart::kTraining, i, absl::MakeSpan(inputs), absl::MakeSpan(targets), absl::MakeSpan(starts));
+      int64_t start = 0, with_loss = 0;
+      for (size_t k = 0; k < count; ++k) {
+        const int64_t token = i * length + static_cast<int64_t>(k);
+        const auto begins_at = [&](int64_t t) { return std::count(begins.begin(), begins.end(), t) > 0; };
+        if (k > 0 && begins_at(token)) start = static_cast<int64_t>(k);
+        EXPECT_EQ(inputs[k], token);
+        EXPECT_EQ(starts[k], start) << "token " << token;
+        EXPECT_EQ(targets[k], begins_at(token + 1) ? kNoTarget : token + 1);
+        with_loss += targets[k] == kNoTarget ? 0 : 1;
+      }
+      EXPECT_EQ(samples->LossTokens(DataPart::kTraining, i), with_loss);
     }
   }
 }
@@ -93,7 +129,7 @@ TEST_F(TokenSamplesTest, Documents_ArePackedWholeAndPadded_AndNoTargetLeadsIntoA
 }
 
 TEST_F(TokenSamplesTest, ALongDocumentIsCut_AndLeftOutIfItsTargetsWereBehindTheCut) {
-  TokenChunkWriter writer(1000, true);
+  TokenChunkWriter writer(1000, ChunkKind::kDocuments);
   writer.AddDocument({1, 2, 3, 4, 5, 6, 7, 8}, {false, false, false, false, false, false, true, true});
   writer.AddDocument({11, 12, 13, 14, 15, 16}, {false, true, false, false, true, true});
   writer.AddDocument({21, 22}, {false, true});
@@ -122,7 +158,7 @@ TEST_F(TokenSamplesTest, EveryDocumentIsInExactlyOneSample_WhateverTheSizes) {
   const auto random = [&](uint64_t below) { return (state = state * 6364136223846793005u + 1) / 65536 % below; };
   std::vector<int64_t> expected;
   for (int chunk = 0; chunk < 4; ++chunk) {
-    TokenChunkWriter writer(1000, true);
+    TokenChunkWriter writer(1000, ChunkKind::kDocuments);
     for (int i = 0; i < 50; ++i) {
       std::vector<int64_t> tokens(2 + random(20));
       std::vector<bool> mask(tokens.size());
@@ -186,7 +222,7 @@ TEST_F(TokenSamplesTest, TooLittleData_IsRefusedWithWhatToDo) {
 }
 
 TEST_F(TokenSamplesTest, AChunkOfAnotherVocabularyOrDamaged_IsRefusedByName) {
-  TokenChunkWriter writer(2000, true);
+  TokenChunkWriter writer(2000, ChunkKind::kDocuments);
   writer.AddDocument({1, 2}, {false, true});
   Publish(writer);
 

@@ -106,15 +106,21 @@ TEST(SameComputationTest, ChangeOfTheData_IsRefusedUnlessAllowed) {
   const std::string before = Resolved();
   const std::string data = Resolved([](v1::JobSpec& spec) {
     spec.mutable_train()->mutable_data()->set_validation(0.25);
+    spec.mutable_train()->mutable_data()->add_weights(0.5);
+    spec.mutable_train()->mutable_data()->set_separate_documents(true);
     spec.mutable_train()->set_seed(7);
   });
 
   EXPECT_THAT(RefusalOf(before, data), AllOf(HasSubstr("train.data.validation was 0.05, is 0.25"),
+                                             HasSubstr("train.data.weights was none, is [0.5]"),
+                                             HasSubstr("train.data.separate_documents was false, is true"),
                                              HasSubstr("train.seed was 1337, is 7"), HasSubstr("--allow-data-change")));
   auto allowed = CompareComputation({.before = before, .now = data, .allow_data_change = true});
   ASSERT_TRUE(allowed.ok()) << allowed.status();
   EXPECT_THAT(*allowed,
-              ElementsAre(KeyChange{"train.data.validation", "0.05", "0.25"}, KeyChange{"train.seed", "1337", "7"}));
+              ElementsAre(KeyChange{"train.data.validation", "0.05", "0.25"},
+                          KeyChange{"train.data.separate_documents", "false", "true"},
+                          KeyChange{"train.data.weights", "none", "[0.5]"}, KeyChange{"train.seed", "1337", "7"}));
 }
 
 TEST(SameComputationTest, TheFileOfTheTokenizer_MayMove_ButNotReplaceBytes) {

@@ -130,11 +130,27 @@ const BadJob kNamesAndLists[] = {
     {"no_path", "text: [corpus]", "text: []",
      "job.yaml:9:11: train.data.text: expected a list, each a path, found a list of 0"},
     {"no_data", "text: [corpus]", "validation: 0.1",
-     "job.yaml:8:3: train.data: has neither text nor jsonl; expected one of them, a list of files, folders or globs"},
+     "job.yaml:8:3: train.data: has no text, jsonl or tokens; expected one of them, a list of files, folders or globs"},
     {"text_and_jsonl", "text: [corpus]", "text: [corpus]\n    jsonl: [a.jsonl]",
-     "job.yaml:10:12: train.data.jsonl: is given together with text; a job has one or the other"},
+     "job.yaml:10:12: train.data.jsonl: is given together with text; a job has one of text, jsonl and tokens"},
+    {"jsonl_and_tokens", "text: [corpus]", "jsonl: [a.jsonl]\n    tokens: [a.bin]",
+     "job.yaml:3:3: train.model.vocabulary: is required with train.data.tokens; expected the number of tokens of the "
+     "tokenizer that made them\njob.yaml:10:13: train.data.tokens: is given together with jsonl; a job has one of "
+     "text, jsonl and tokens"},
+    {"too_few_weights", "text: [corpus]", "text: [a, b, c]\n    weights: [0.5, 0.5]",
+     "job.yaml:10:14: train.data.weights: has 2 numbers, but text has 3 entries; expected one number for each entry"},
+    {"weights_of_nothing", "text: [corpus]", "text: [a, b]\n    weights: [0, 0]",
+     "job.yaml:10:14: train.data.weights: has no number above 0, so no entry would be trained on"},
+    {"tokens_without_a_vocabulary", "text: [corpus]", "tokens: [a.bin]",
+     "job.yaml:3:3: train.model.vocabulary: is required with train.data.tokens; expected the number of tokens of the "
+     "tokenizer that made them"},
+    {"two_parts_for_evaluation", "text: [corpus]", "text: [corpus]\n    validation: 0.1\n    held_out: [b]",
+     "job.yaml:10:17: train.data.validation: is given together with held_out; evaluation uses a part of the training "
+     "data, or files of its own"},
     {"prompt_without_response", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {prompt: question}",
      "job.yaml:10:5: train.data.fields: names a prompt without a response; name both"},
+    {"empty_name_of_a_field", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {text: ''}",
+     "job.yaml:10:5: train.data.fields: has an empty name for text; expected the name of a field, or remove the key"},
     {"two_forms_of_records", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {text: a, input_ids: b}",
      "job.yaml:10:5: train.data.fields: names fields of several forms; choose text, or prompt and response, or "
      "input_ids and labels"},
@@ -283,6 +299,9 @@ TEST(Warnings, ListKeysWithoutEffectAndIntervalsBeyondTheSteps) {
       {"no validation", "text: [corpus]", "text: [corpus]\n    validation: 0\n  evaluate: {every_steps: 5}",
        "job.yaml:11:27: warning: train.evaluate.every_steps: has no effect: train.data.validation is 0, so there "
        "is no text to evaluate on"},
+      {"held out for nothing", "text: [corpus]", "text: [corpus]\n    held_out: [b]",
+       "job.yaml:10:15: warning: train.data.held_out: has no effect: train.evaluate.every_steps is 0"},
+      {"held out", "text: [corpus]", "text: [corpus]\n    held_out: [b]\n  evaluate: {every_steps: 5}", ""},
       {"no evaluation", "  steps: 10", "  steps: 10\n  evaluate: {batches: 3}",
        "job.yaml:14:23: warning: train.evaluate.batches: has no effect: train.evaluate.every_steps is 0, so there "
        "is no evaluation"},

@@ -92,7 +92,7 @@ TEST_F(TokenizedDataTest, UnequalNumbersOfTargets_GiveTheTokenWeightedMean_OnEve
   const auto alone = Run(JsonlOrder("alone", {"ddp", 1}, 5));
   ASSERT_THAT(Caches(), SizeIs(1));
   const TrainConfig config = JsonlOrder("alone", {"ddp", 1}, 5).config;
-  auto samples = TokenSamples::Open(*TokenCacheFolder::Make(Caches()[0]), 1,
+  auto samples = TokenSamples::Open(*TokenCacheFolder::Make(Caches()[0]), {0, 1},
                                     {.length = config.sequence_length(),
                                      .validation = 0.2,
                                      .evaluates = true,
@@ -188,6 +188,31 @@ TEST_F(TokenizedDataTest, TheSameBytesInOtherFiles_HaveAnotherCache) {
 
   EXPECT_THAT(Caches(), SizeIs(2));
   EXPECT_EQ(tokens(from_one->logs[0].str()), tokens(from_two->logs[0].str()));
+}
+
+TEST_F(TokenizedDataTest, AChunkThatTheDiskDamaged_IsMadeAgainByTheNextJob) {
+  WriteDocuments("data.jsonl", 150);
+  const auto first = Run(JsonlOrder("first", {"ddp", 2}, 2));
+  const std::string path = TokenCacheFolder::Make(Caches()[0])->ChunkPath(0), good = *ReadFile(path);
+  std::string damaged = good;
+  damaged[damaged.size() - 100] ^= 1;
+  std::ofstream(path, std::ios::binary) << damaged;
+
+  const auto second = Run(JsonlOrder("second", {"ddp", 2}, 2));
+
+  EXPECT_EQ(*ReadFile(path), good);
+  EXPECT_THAT(second->logs[0].str(), HasSubstr("was damaged and is made again"));
+  EXPECT_EQ(second->links[0]->steps()[1].loss, first->links[0]->steps()[1].loss);
+}
+
+TEST_F(TokenizedDataTest, ACacheGoesIntoTheRunFolder_IfNothingCanBeWrittenNextToIt) {
+  WriteDocuments("data.jsonl", 150);
+  std::ofstream(folder_ / ".trainyard-tokens") << "a file in the way, which also stops root";
+
+  const auto ranks = Run(JsonlOrder("run", {"ddp", 2}, 2));
+
+  EXPECT_THAT(ranks->links[0]->steps(), SizeIs(2));
+  EXPECT_THAT(ranks->logs[0].str(), HasSubstr("tokens: written to " + folder_ / "run/.trainyard/tokens/"));
 }
 
 TEST_F(TokenizedDataTest, PromptsAndResponses_BecomeTheTokensOfTheTokenizersFile) {

@@ -1,0 +1,233 @@
+// OpenData of rank_data.h.
+#include <sys/stat.h>
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/plural.h"
+#include "common/status_macros.h"
+#include "worker/data/byte_samples.h"
+#include "worker/trainer/rank_data.h"
+
+namespace trainyard {
+namespace {
+
+// Which files belong together; empty if all do.
+std::string GroupsText(const Corpus& corpus) {
+  std::string text;
+  if (corpus.groups().size() == 1) return text;
+  for (const Corpus::Group& group : corpus.groups()) absl::StrAppend(&text, "group up to ", group.end_file, "\n");
+  return text;
+}
+
+// Opens the files of a set whose samples are made of bytes.
+absl::Status OpenBytes(const StartOrder& order, CorpusOptions options, DataSet& set, std::ostream& log) {
+  options.length = SampleLength(order.config);
+  ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));
+  const Corpus& corpus = *set.corpus;
+  int64_t num_samples = 0;
+  for (size_t group = 0; group < corpus.groups().size(); ++group) {
+    set.sources.push_back(
+        std::make_unique<ByteSamples>(corpus, options.length, group, order.config.data.separate_documents));
+    num_samples += set.sources.back()->num_samples(options.trains ? DataPart::kTraining : DataPart::kEvaluation);
+  }
+  if (order.rank != 0) return absl::OkStatus();
+  if (!options.trains) {
+    log << absl::StrFormat("held out: %d files, %.1f MB, %d samples", corpus.files().size(),
+                           static_cast<double>(corpus.num_bytes()) / 1e6, num_samples)
+        << std::endl;
+    return absl::OkStatus();
+  }
+  log << absl::StrFormat("data: %d files, %.1f MB, %.1f MB of them for validation; an epoch is %d samples of %d tokens",
+                         corpus.files().size(), static_cast<double>(corpus.num_bytes()) / 1e6,
+                         static_cast<double>(corpus.num_validation_bytes()) / 1e6, num_samples, options.length)
+      << std::endl;
+  return absl::OkStatus();
+}
+
+absl::Status OpenEncoder(const TrainConfig& config, TokenPlan& plan) {
+  if (plan.in_place() || (plan.form == DataForm::kJsonl && !plan.rules.needs_encoder())) return absl::OkStatus();
+  const std::string& path = config.data.tokenizer_path;
+  if (path.empty()) {
+    plan.encoder = NewByteEncoder();
+  } else {
+    ASSIGN_OR_RETURN(plan.encoder, OpenTextEncoder(path),
+                     << "train.data.tokenizer_path (train.data.tokenizer: bytes needs none)");
+  }
+  const TextEncoder& encoder = *plan.encoder;
+  if (encoder.vocabulary() > config.model.vocabulary) {
+    return absl::InvalidArgumentError(absl::StrCat("train.model.vocabulary is ", config.model.vocabulary,
+                                                   ", but the tokenizer has tokens up to ", encoder.vocabulary() - 1,
+                                                   "; set it to at least ", encoder.vocabulary()));
+  }
+  if (!plan.rules.has_documents() && !encoder.has_end()) {
+    return absl::InvalidArgumentError(
+        "train.data.tokenizer_path: the tokenizer has no token that ends a document, so documents cannot be joined; "
+        "name one as eos_token in tokenizer_config.json, or set train.data.tokenizer: bytes for a model of bytes");
+  }
+  return absl::OkStatus();
+}
+
+RecordRules RulesOf(const TrainConfig& config) {
+  const TrainConfig::Data::Fields& fields = config.data.fields;
+  return {.fields = {.text = fields.text,
+                     .prompt = fields.prompt,
+                     .response = fields.response,
+                     .input_ids = fields.input_ids,
+                     .labels = fields.labels},
+          .loss_on_prompt = config.data.loss_on_prompts,
+          .vocabulary = config.model.vocabulary,
+          .separate_documents = config.data.separate_documents};
+}
+
+// What decides the tokens of all pieces, besides the files.
+std::string RulesText(const TokenPlan& plan) {
+  if (!plan.in_place()) {
+    return absl::StrCat("tokens of version 1\n", plan.form == DataForm::kText ? "text" : "jsonl", "\n",
+                        plan.rules.identity(), "\n", plan.encoder == nullptr ? "" : plan.encoder->identity(), "\n",
+                        plan.rules.vocabulary, "\n");
+  }
+  std::string text = absl::StrCat("files of tokens\n", plan.rules.vocabulary, "\n");
+  for (const TokenFile& file : plan.token_files) {
+    absl::StrAppend(&text, static_cast<int>(file.type), " ", file.index_hash, "\n");
+  }
+  return text;
+}
+
+// Whether the files say where documents begin, if that must be known.
+absl::Status CheckHasDocuments(const DataSet& set) {
+  std::vector<std::string> without;
+  for (size_t i = 0; i < set.plan->token_files.size(); ++i) {
+    if (!set.plan->token_files[i].has_documents) without.push_back(set.corpus->files()[i].path);
+  }
+  if (!set.plan->rules.separate_documents || without.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(set.key, ": ", JoinFirst(without, 3), without.size() == 1 ? " has" : " have",
+                   " no .idx file, so it is unknown where documents begin, which train.data.separate_documents needs"));
+}
+
+// Cuts the files of a set into pieces, and adds all that decides their tokens to the identity of the corpus.
+absl::Status CutIntoPieces(DataSet& set) {
+  TokenPlan& plan = *set.plan;
+  Corpus& corpus = *set.corpus;
+  if (plan.in_place()) {
+    ASSIGN_OR_RETURN(plan.token_files, OpenTokenFiles(corpus, set.key));
+    RETURN_IF_ERROR(CheckHasDocuments(set));
+    plan.pieces = CutTokens(corpus);
+  } else {
+    plan.pieces = plan.form == DataForm::kText ? CutText(corpus, *plan.encoder) : CutAtLines(corpus);
+  }
+  std::string rules = RulesText(plan);
+  // The chunks follow from the pieces, so the same bytes in other files need another key.
+  for (const DataPiece& piece : plan.pieces) {
+    absl::StrAppend(&rules, piece.file, " ", piece.begin, " ", piece.end, "\n");
+  }
+  absl::StrAppend(&rules, GroupsText(corpus));
+  corpus.SetRules(rules);
+  return absl::OkStatus();
+}
+
+// For files that are tokenized: everything about them that one host can check alone. The plan is that of the held-out
+// files too.
+absl::Status OpenTokenized(const TrainConfig& config, const CorpusOptions& options, DataForm form, DataSet& set) {
+  ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));
+  set.plan = std::make_unique<TokenPlan>();
+  TokenPlan& plan = *set.plan;
+  plan.form = form;
+  plan.rules = RulesOf(config);
+  if (form == DataForm::kJsonl && plan.rules.fields == RecordFields()) {
+    ASSIGN_OR_RETURN(plan.rules.fields, FieldsOfFirstRecord(*set.corpus));
+  }
+  RETURN_IF_ERROR(OpenEncoder(config, plan));
+  return CutIntoPieces(set);
+}
+
+DataForm FormOf(const TrainConfig::Data& config) {
+  if (!config.tokens.empty()) return DataForm::kTokens;
+  return config.jsonl.empty() ? DataForm::kText : DataForm::kJsonl;
+}
+
+const char* KeyOf(DataForm form) {
+  if (form == DataForm::kTokens) return "train.data.tokens";
+  return form == DataForm::kText ? "train.data.text" : "train.data.jsonl";
+}
+
+absl::Status OpenTraining(const StartOrder& order, DataSet& set, std::ostream& log) {
+  const TrainConfig::Data& config = order.config.data;
+  const DataForm form = FormOf(config);
+  set.key = KeyOf(form);
+  set.paths = form == DataForm::kText ? config.text : form == DataForm::kJsonl ? config.jsonl : config.tokens;
+  const CorpusOptions options{.paths = set.paths,
+                              .separate = !config.weights.empty(),
+                              .validation = config.held_out.empty() ? config.validation : 0,
+                              .evaluates = EvaluatesPart(order.config),
+                              .key = set.key,
+                              .suffix = form == DataForm::kTokens ? kTokenFileSuffix : ""};
+  if (form != DataForm::kText || !config.tokenizer_path.empty()) {
+    return OpenTokenized(order.config, options, form, set);
+  }
+  RETURN_IF_ERROR(OpenBytes(order, options, set, log));
+  if (options.separate) set.corpus->SetRules(GroupsText(*set.corpus));
+  return absl::OkStatus();
+}
+
+// Names the files of `held_out` that are trained on too.
+absl::Status CheckDisjoint(const Corpus& train, const Corpus& held_out) {
+  const auto identity = [](const Corpus::File& file) {
+    struct stat info = {};
+    return stat(file.path.c_str(), &info) == 0 ? std::pair(info.st_dev, info.st_ino) : std::pair<dev_t, ino_t>();
+  };
+  std::set<std::pair<dev_t, ino_t>> trained;
+  for (const Corpus::File& file : train.files()) trained.insert(identity(file));
+  std::vector<std::string> both;
+  for (const Corpus::File& file : held_out.files()) {
+    if (trained.count(identity(file)) > 0) both.push_back(file.path);
+  }
+  if (both.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("train.data.held_out: ", JoinFirst(both, 3),
+                                                 both.size() == 1 ? " is" : " are",
+                                                 " trained on too; files that are held out must be others"));
+}
+
+absl::Status OpenHeldOut(const StartOrder& order, const TokenPlan* plan, DataSet& set, std::ostream& log) {
+  set.key = "train.data.held_out";
+  set.paths = order.config.data.held_out;
+  const bool is_tokens = FormOf(order.config.data) == DataForm::kTokens;
+  const CorpusOptions options{.paths = set.paths,
+                              .validation = 1,
+                              .trains = false,
+                              .evaluates = true,
+                              .key = set.key,
+                              .suffix = is_tokens ? kTokenFileSuffix : ""};
+  if (plan == nullptr) return OpenBytes(order, options, set, log);
+  ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));
+  set.plan = std::make_unique<TokenPlan>(*plan);
+  return CutIntoPieces(set);
+}
+
+}  // namespace
+
+absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log) {
+  std::vector<std::string> problems;
+  const auto add = [&problems](const absl::Status& status) {
+    if (absl::IsInvalidArgument(status)) problems.push_back(std::string(status.message()));
+    return status.ok() || absl::IsInvalidArgument(status);
+  };
+  const absl::Status training = OpenTraining(order, data.train, log);
+  if (!add(training)) return training;
+  const bool is_tokenized = data.train.plan != nullptr;
+  const bool has_held_out = order.config.evaluate_every > 0 && !order.config.data.held_out.empty();
+  // Without the rules of the training data only the paths can be checked; that of a failed plan would be wrong.
+  if (has_held_out && (training.ok() || !is_tokenized)) {
+    absl::Status held_out = OpenHeldOut(order, data.train.plan.get(), data.held_out, log);
+    if (held_out.ok() && training.ok()) held_out = CheckDisjoint(*data.train.corpus, *data.held_out.corpus);
+    if (!add(held_out)) return held_out;
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("host ", order.host, ": ", absl::StrJoin(problems, "\n")));
+}
+
+}  // namespace trainyard
