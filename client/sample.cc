@@ -125,7 +125,7 @@ void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_option("--batch", options->batch, "Number of prompts that are computed together")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  verb->add_option("--threads", options->threads, "Number of threads; 0: one per core")
+  verb->add_option("--threads", options->threads, "Number of threads; 0: one, or for large models one per core")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
   CLI::Option* stream = verb->add_flag_callback(

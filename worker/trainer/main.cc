@@ -155,18 +155,15 @@ int ExitCodeOfOutput(const char* command) {
   return kExitFailed;
 }
 
-int ThreadsOf(int given) {
-  return given > 0 ? given : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
 int SampleTexts(const SampleOptions& options) {
-  at::set_num_threads(ThreadsOf(options.threads));
+  at::set_num_threads(1);  // RunSample sets others for large models
   ChooseKernels(MklLever::kAuto);
   return RunSample(options);
 }
 
 int RunHostProbe(const ProbeOptions& options) {
-  const int threads = ThreadsOf(options.threads);
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : cores;
   at::set_num_threads(threads);
   std::string kernels = ChooseKernels(MklLever::kAuto);
   absl::StatusOr<ProbeFact> fact = ProbeThisHost({.matmul_size = options.matmul_size,

@@ -61,7 +61,7 @@ CLI::App* DeclareSample(CLI::App& app, SampleOptions& sample) {
   command->add_option("--batch", sample.batch, "Number of prompts that are computed together")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--threads", sample.threads, "Number of threads; 0: one per core")
+  command->add_option("--threads", sample.threads, "Number of threads; 0: one, or for large models one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   CLI::Option* json = command->add_flag("--json", sample.json, "One JSON object per prompt instead of text");

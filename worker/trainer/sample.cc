@@ -1,10 +1,13 @@
 #include "worker/trainer/sample.h"
 
+#include <ATen/Parallel.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <iostream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -21,6 +24,8 @@ namespace {
 // A load that ends earlier shows no progress.
 constexpr absl::Duration kQuietLoad = absl::Seconds(1);
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
+// A token of a smaller model is too little work to share: threads would mostly wait for each other.
+constexpr int64_t kSharedElements = 100'000'000;
 
 std::atomic<bool> interrupted = false;
 
@@ -78,11 +83,18 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> TokensOfPrompts(const std::vec
   return all;
 }
 
+int ThreadsFor(const Model& model, int given) {
+  if (given > 0) return given;
+  return model.num_elements() < kSharedElements ? 1
+                                                : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
 absl::Status Sample(const SampleOptions& options) {
   Problems problems;
   ASSIGN_OR_RETURN(const std::vector<Prompt> prompts, PromptsOf(options, problems));
   ASSIGN_OR_RETURN(TextModel model, OpenTextModel(options.checkpoint, options.tokenizer));
   ASSIGN_OR_RETURN(const std::vector<std::vector<int64_t>> tokens, TokensOfPrompts(prompts, model, problems));
+  at::set_num_threads(ThreadsFor(*model.model, options.threads));
   {
     LoadProgress progress;
     RETURN_IF_ERROR(LoadWeights(model, [&](int64_t done, int64_t total) {

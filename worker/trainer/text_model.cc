@@ -25,6 +25,8 @@ namespace trainyard {
 namespace {
 
 constexpr char kBytes[] = "bytes";
+constexpr char kOtherTokenizer[] =
+    "--tokenizer PATH names another tokenizer, --tokenizer bytes that of one token per byte";
 constexpr char kGenerationConfigName[] = "generation_config.json";
 constexpr uint64_t kGenerationConfigBytesMax = 1 << 20;
 
@@ -74,8 +76,13 @@ absl::Status CheckNothingIsLeftOut(const Checkpoint& checkpoint, const Model& mo
 
 absl::StatusOr<TextModel> OpenCheckpointModel(const std::string& source, const std::string& tokenizer) {
   std::vector<std::string> skipped;  // not printed: the output names the checkpoint that was used
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, OpenCheckpointOrNewest(source, skipped));
-  const std::shared_ptr<Checkpoint> checkpoint = std::move(opened);
+  absl::StatusOr<std::unique_ptr<Checkpoint>> opened = OpenCheckpointOrNewest(source, skipped);
+  if (absl::IsNotFound(opened.status())) {
+    return absl::NotFoundError(absl::StrCat(opened.status().message(), "; nor has it the ", kConfigName,
+                                            " of a model that transformers wrote"));
+  }
+  RETURN_IF_ERROR(opened.status());
+  const std::shared_ptr<Checkpoint> checkpoint = *std::move(opened);
   const Manifest& manifest = checkpoint->manifest();
   ASSIGN_OR_RETURN(TrainConfig config, ModelConfigFromSpec(manifest.spec), << checkpoint->path());
   TextModel text_model{.path = checkpoint->path(), .step = manifest.step};
@@ -89,9 +96,8 @@ absl::StatusOr<TextModel> OpenCheckpointModel(const std::string& source, const s
   const std::string& own = config.data.tokenizer_path;
   const std::string path = !tokenizer.empty() ? tokenizer : own.empty() ? kBytes : own;
   RETURN_IF_ERROR(AddTokenizer(path, config.model_config, text_model))
-      << (tokenizer.empty()
-              ? absl::StrCat("train.data.tokenizer_path of ", checkpoint->path(), " (--tokenizer names another place)")
-              : "--tokenizer");
+      << (tokenizer.empty() ? absl::StrCat("it is the tokenizer of ", checkpoint->path(), "; ", kOtherTokenizer)
+                            : "given by --tokenizer");
   return text_model;
 }
 
@@ -108,9 +114,7 @@ absl::StatusOr<TextModel> OpenFolderModel(const std::string& folder, const std::
                               BytesOf(values));
   };
   RETURN_IF_ERROR(AddTokenizer(tokenizer.empty() ? folder : tokenizer, config, text_model))
-      << (tokenizer.empty() ? "the model's tokenizer (--tokenizer PATH names another; --tokenizer bytes: one token per "
-                              "byte)"
-                            : "--tokenizer");
+      << (tokenizer.empty() ? kOtherTokenizer : "given by --tokenizer");
   return text_model;
 }
 
