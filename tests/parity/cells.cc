@@ -31,12 +31,12 @@ std::set<Pair> PairsOf(const Cell& cell) {
     if (std::string(each.name) == cell.name) break;
     ++strategy;
   }
-  const std::array<int, 7> values = {
-      strategy,   static_cast<int>(cell.deal),  cell.overlap, cell.dropout, static_cast<int>(cell.recompute),
-      cell.world, static_cast<int>(cell.family)};
+  const std::array<int, 8> values = {
+      strategy,   static_cast<int>(cell.deal),   cell.overlap, cell.dropout, static_cast<int>(cell.recompute),
+      cell.world, static_cast<int>(cell.family), cell.lora};
   std::set<Pair> pairs;
-  for (int i = 0; i < 7; ++i) {
-    for (int j = i + 1; j < 7; ++j) pairs.insert({i, values[i], j, values[j]});
+  for (int i = 0; i < 8; ++i) {
+    for (int j = i + 1; j < 8; ++j) pairs.insert({i, values[i], j, values[j]});
   }
   return pairs;
 }
@@ -53,7 +53,8 @@ std::string Cell::ToString() const {
   const char* recomputes[] = {"", "_blocks", "_selective"};
   const char* deals[] = {"one", "three", "uneven"};
   return absl::StrCat(name, "_", FamilyName(family), "_world", world, "_", deals[static_cast<int>(deal)],
-                      overlap ? "_overlap" : "", dropout ? "_dropout" : "", recomputes[static_cast<int>(recompute)]);
+                      overlap ? "_overlap" : "", dropout ? "_dropout" : "", lora ? "_lora" : "",
+                      recomputes[static_cast<int>(recompute)]);
 }
 
 MeshShape Cell::mesh() const {
@@ -69,6 +70,7 @@ TrainingCase Cell::training() const {
   training.family = family;
   training.overlap = overlap;
   training.dropout = dropout ? 0.1 : 0;
+  training.lora = lora;
   training.recompute = recompute;
   training.clip_norm = 0.5;
   switch (deal) {
@@ -90,7 +92,8 @@ TrainingCase Cell::training() const {
 
 std::vector<Cell> AllCells() {
   std::vector<Cell> cells;
-  const auto add = [&cells](const NamedStrategy& each, int world, CellDeal deal, ModelFamily family, bool dropout) {
+  const auto add = [&cells](const NamedStrategy& each, int world, CellDeal deal, ModelFamily family, bool dropout,
+                            bool lora) {
     for (bool overlap : {true, false}) {
       for (RecomputeMode recompute : {RecomputeMode::kNone, RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
         cells.push_back({.name = each.name,
@@ -100,6 +103,7 @@ std::vector<Cell> AllCells() {
                          .deal = deal,
                          .overlap = overlap,
                          .dropout = dropout,
+                         .lora = lora,
                          .recompute = recompute,
                          .world = world});
       }
@@ -110,10 +114,12 @@ std::vector<Cell> AllCells() {
       if (each.strategy == Strategy::kHsdp && world != 4) continue;
       for (CellDeal deal : {CellDeal::kOne, CellDeal::kThree, CellDeal::kUneven}) {
         if (deal == CellDeal::kUneven && world < 3) continue;
-        add(each, world, deal, ModelFamily::kGpt2, /*dropout=*/false);
-        add(each, world, deal, ModelFamily::kGpt2, /*dropout=*/true);
-        add(each, world, deal, ModelFamily::kLlama, /*dropout=*/false);
-        add(each, world, deal, ModelFamily::kQwen2, /*dropout=*/false);
+        for (bool lora : {false, true}) {
+          add(each, world, deal, ModelFamily::kGpt2, /*dropout=*/false, lora);
+          add(each, world, deal, ModelFamily::kGpt2, /*dropout=*/true, lora);
+          add(each, world, deal, ModelFamily::kLlama, /*dropout=*/lora, lora);
+          add(each, world, deal, ModelFamily::kQwen2, /*dropout=*/false, lora);
+        }
       }
     }
   }
@@ -124,7 +130,7 @@ std::vector<Cell> OneCellPerStrategy() {
   std::vector<Cell> cells;
   for (const Cell& cell : AllCells()) {
     if (cell.family != ModelFamily::kGpt2 || cell.world != 4 || cell.deal != CellDeal::kThree || !cell.overlap ||
-        cell.dropout)
+        cell.dropout || cell.lora)
       continue;
     if (cell.recompute == RecomputeMode::kNone) cells.push_back(cell);
   }

@@ -20,11 +20,12 @@ struct Cell {
   ModelFamily family = ModelFamily::kGpt2;
   CellDeal deal = CellDeal::kOne;
   bool overlap = true;
-  bool dropout = false;  // of GPT-2 only
+  bool dropout = false;  // of GPT-2, and of adapters
+  bool lora = false;
   RecomputeMode recompute = RecomputeMode::kNone;
   int world = 1;
 
-  std::string ToString() const;  // "fsdp_gpt2_world3_uneven_overlap_dropout_blocks"
+  std::string ToString() const;  // "fsdp_gpt2_world3_uneven_overlap_dropout_lora_blocks"
   MeshShape mesh() const;
   TrainingCase training() const;
 };

@@ -56,6 +56,7 @@ const TrainingOutcome& Oracle(TrainingCase training) {
                            .clip_norm = training.clip_norm,
                            .family = training.family,
                            .dropout = training.dropout,
+                           .lora = training.lora,
                            .lab_tiny = training.lab_tiny};
   auto [it, is_new] = outcomes.try_emplace(plain.ToString());
   if (is_new) it->second = TrainReference(plain);
@@ -156,17 +157,20 @@ TEST_P(EachStrategy, MatchesTheOracleInFp32) {
 }
 
 TEST_P(EachStrategy, LlamaInSixteenBits_IsCloseToTheOracle) {
-  TrainingCase training = GetParam().training();
-  training.family = ModelFamily::kLlama;
-  training.steps = 20;
-  const std::vector<double>& expected = Oracle(training).losses;
-  training.type = at::kFloat;
-  training.precision = "bf16";
+  for (const bool lora : {false, true}) {
+    TrainingCase training = GetParam().training();
+    training.family = ModelFamily::kLlama;
+    training.lora = lora;
+    training.steps = 20;
+    const std::vector<double>& expected = Oracle(training).losses;
+    training.type = at::kFloat;
+    training.precision = "bf16";
 
-  std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
+    std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
 
-  ASSERT_FALSE(ranks.empty());
-  EXPECT_LE(LargestDifference(ranks[0].losses, expected), 1e-2);
+    ASSERT_FALSE(ranks.empty());
+    EXPECT_LE(LargestDifference(ranks[0].losses, expected), 1e-2) << (lora ? "with adapters" : "");
+  }
 }
 
 TEST_P(EachStrategy, Overlap_ChangesNoBit_WhenEachOperationWaitsForALateRank) {
@@ -217,22 +221,28 @@ TEST_P(EachStrategy, OffloadAndTiles_ChangeNoBit) {
   }
 }
 
-// As the two tests above, for the operations of the Llama graph.
-TEST_P(EachStrategy, RecomputeAndOffloadOfALlama_ChangeNoBit) {
-  TrainingCase plain = GetParam().training();
-  plain.type = at::kFloat;
-  plain.family = ModelFamily::kLlama;
-  plain.steps = 6;
-  const std::vector<TrainingOutcome> expected = TrainWorld({GetParam().mesh()}, plain);
+// As the two tests above, for the operations of the Llama graph, and for adapters with dropout of their inputs, whose units
+// have frozen and trained parameters.
+TEST_P(EachStrategy, RecomputeAndOffloadOfALlamaAndOfAdapters_ChangeNoBit) {
+  for (const auto& [family, lora] :
+       {std::pair{ModelFamily::kLlama, false}, {ModelFamily::kLlama, true}, {ModelFamily::kGpt2, true}}) {
+    TrainingCase plain = GetParam().training();
+    plain.type = at::kFloat;
+    plain.family = family;
+    plain.lora = lora;
+    plain.dropout = lora ? 0.1 : 0;
+    plain.steps = 6;
+    const std::vector<TrainingOutcome> expected = TrainWorld({GetParam().mesh()}, plain);
 
-  for (const auto& [recompute, offload] : {std::tuple{RecomputeMode::kBlocks, false},
-                                           {RecomputeMode::kSelective, false},
-                                           {RecomputeMode::kSelective, true}}) {
-    TrainingCase other = plain;
-    other.recompute = recompute;
-    other.offload_optimizer = other.offload_parameters = offload;
-    SCOPED_TRACE(other.ToString());
-    ExpectSameBits(TrainWorld({GetParam().mesh()}, other), expected);
+    for (const auto& [recompute, offload] : {std::tuple{RecomputeMode::kBlocks, false},
+                                             {RecomputeMode::kSelective, false},
+                                             {RecomputeMode::kSelective, true}}) {
+      TrainingCase other = plain;
+      other.recompute = recompute;
+      other.offload_optimizer = other.offload_parameters = offload;
+      SCOPED_TRACE(other.ToString());
+      ExpectSameBits(TrainWorld({GetParam().mesh()}, other), expected);
+    }
   }
 }
 

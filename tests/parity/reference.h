@@ -22,30 +22,37 @@ inline at::Tensor LayerNorm(const at::Tensor& x, const Parameters& p, const std:
   return centred / (variance + 1e-5).sqrt() * p.at(name + ".weight") + p.at(name + ".bias");
 }
 
-inline at::Tensor Project(const at::Tensor& x, const Parameters& p, const std::string& name) {
-  return at::matmul(x, p.at(name + ".weight")) + p.at(name + ".bias");
+// scale x (B A)^T; 0 if the projection has no adapter.
+inline at::Tensor Adapter(const at::Tensor& x, const Parameters& p, const std::string& name, const ModelSizes& c) {
+  if (p.count(name + ".lora_A.weight") == 0) return at::zeros({}, x.options());
+  const double scale = c.lora.alpha / static_cast<double>(c.lora.rank);
+  return scale * at::matmul(x, at::matmul(p.at(name + ".lora_B.weight"), p.at(name + ".lora_A.weight")).t());
+}
+
+inline at::Tensor Project(const at::Tensor& x, const Parameters& p, const std::string& name, const ModelSizes& c) {
+  return at::matmul(x, p.at(name + ".weight")) + p.at(name + ".bias") + Adapter(x, p, name, c);
 }
 
 inline at::Tensor Gelu(const at::Tensor& x) {
   return 0.5 * x * (1 + at::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x.pow(3))));
 }
 
-inline at::Tensor Attention(const at::Tensor& x, const Parameters& p, const std::string& name, int64_t heads) {
-  int64_t b = x.size(0), t = x.size(1), d = x.size(2);
-  std::vector<at::Tensor> qkv = Project(x, p, name + ".c_attn").split(d, -1);
+inline at::Tensor Attention(const at::Tensor& x, const Parameters& p, const std::string& name, const ModelSizes& c) {
+  int64_t b = x.size(0), t = x.size(1), d = x.size(2), heads = c.heads;
+  std::vector<at::Tensor> qkv = Project(x, p, name + ".c_attn", c).split(d, -1);
   for (at::Tensor& part : qkv) part = part.view({b, t, heads, d / heads}).transpose(1, 2);
   at::Tensor scores = at::matmul(qkv[0], qkv[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(d / heads));
   at::Tensor future = at::ones({t, t}, at::kBool).triu(1);
   at::Tensor mixed = at::matmul(scores.masked_fill(future, -INFINITY).softmax(-1), qkv[2]);
-  return Project(mixed.transpose(1, 2).reshape({b, t, d}), p, name + ".c_proj");
+  return Project(mixed.transpose(1, 2).reshape({b, t, d}), p, name + ".c_proj", c);
 }
 
 inline at::Tensor Gpt2Scores(const at::Tensor& inputs, const Parameters& p, const ModelSizes& c) {
   at::Tensor x = p.at("wte.weight").index({inputs}) + p.at("wpe.weight").slice(0, 0, inputs.size(1));
   for (int64_t i = 0; i < c.layers; ++i) {
     std::string h = "h." + std::to_string(i);
-    x = x + Attention(LayerNorm(x, p, h + ".ln_1"), p, h + ".attn", c.heads);
-    x = x + Project(Gelu(Project(LayerNorm(x, p, h + ".ln_2"), p, h + ".mlp.c_fc")), p, h + ".mlp.c_proj");
+    x = x + Attention(LayerNorm(x, p, h + ".ln_1"), p, h + ".attn", c);
+    x = x + Project(Gelu(Project(LayerNorm(x, p, h + ".ln_2"), p, h + ".mlp.c_fc", c)), p, h + ".mlp.c_proj", c);
   }
   return at::matmul(LayerNorm(x, p, "ln_f"), p.at("wte.weight").t());
 }
@@ -55,8 +62,9 @@ inline at::Tensor RmsNorm(const at::Tensor& x, const Parameters& p, const std::s
 }
 
 // A matrix of the Llama family is [out, in]; biases are optional.
-inline at::Tensor ProjectTransposed(const at::Tensor& x, const Parameters& p, const std::string& name) {
-  at::Tensor y = at::matmul(x, p.at(name + ".weight").t());
+inline at::Tensor ProjectTransposed(const at::Tensor& x, const Parameters& p, const std::string& name,
+                                    const ModelSizes& c) {
+  at::Tensor y = at::matmul(x, p.at(name + ".weight").t()) + Adapter(x, p, name, c);
   return p.count(name + ".bias") == 0 ? y : y + p.at(name + ".bias");
 }
 
@@ -74,7 +82,7 @@ inline at::Tensor LlamaAttention(const at::Tensor& x, const Parameters& p, const
                                  const ModelSizes& c) {
   int64_t b = x.size(0), t = x.size(1);
   auto by_heads = [&](const char* part, int64_t heads) {
-    return ProjectTransposed(x, p, name + part).view({b, t, heads, c.head_width}).transpose(1, 2);
+    return ProjectTransposed(x, p, name + part, c).view({b, t, heads, c.head_width}).transpose(1, 2);
   };
   at::Tensor q = Rotate(by_heads(".q_proj", c.heads), c.rope.theta);
   at::Tensor k = Rotate(by_heads(".k_proj", c.kv_heads), c.rope.theta).repeat_interleave(c.heads / c.kv_heads, 1);
@@ -82,7 +90,7 @@ inline at::Tensor LlamaAttention(const at::Tensor& x, const Parameters& p, const
   at::Tensor scores = at::matmul(q, k.transpose(-2, -1)) / std::sqrt(static_cast<double>(c.head_width));
   at::Tensor future = at::ones({t, t}, at::kBool).triu(1);
   at::Tensor mixed = at::matmul(scores.masked_fill(future, -INFINITY).softmax(-1), v);
-  return ProjectTransposed(mixed.transpose(1, 2).reshape({b, t, c.heads * c.head_width}), p, name + ".o_proj");
+  return ProjectTransposed(mixed.transpose(1, 2).reshape({b, t, c.heads * c.head_width}), p, name + ".o_proj", c);
 }
 
 inline at::Tensor LlamaScores(const at::Tensor& inputs, const Parameters& p, const ModelSizes& c) {
@@ -91,9 +99,9 @@ inline at::Tensor LlamaScores(const at::Tensor& inputs, const Parameters& p, con
     std::string h = "layers." + std::to_string(i);
     x = x + LlamaAttention(RmsNorm(x, p, h + ".input_layernorm", c.norm_eps), p, h + ".self_attn", c);
     at::Tensor in = RmsNorm(x, p, h + ".post_attention_layernorm", c.norm_eps);
-    at::Tensor gate = ProjectTransposed(in, p, h + ".mlp.gate_proj");
-    at::Tensor hidden = gate * gate.sigmoid() * ProjectTransposed(in, p, h + ".mlp.up_proj");
-    x = x + ProjectTransposed(hidden, p, h + ".mlp.down_proj");
+    at::Tensor gate = ProjectTransposed(in, p, h + ".mlp.gate_proj", c);
+    at::Tensor hidden = gate * gate.sigmoid() * ProjectTransposed(in, p, h + ".mlp.up_proj", c);
+    x = x + ProjectTransposed(hidden, p, h + ".mlp.down_proj", c);
   }
   const char* head = c.tied ? "embed_tokens.weight" : "lm_head.weight";
   return at::matmul(RmsNorm(x, p, "norm", c.norm_eps), p.at(head).t());
@@ -113,9 +121,10 @@ inline double Update(Parameters& p, Parameters& m, Parameters& v, int t, double 
   c10::NoGradGuard no_grad;
   const AdamWConfig& o = options.optimizer;
   double squares = 0;
-  for (auto& [name, w] : p) squares += w.grad().square().sum().item<double>();
+  for (auto& [name, w] : p) squares += w.requires_grad() ? w.grad().square().sum().item<double>() : 0;
   double clip = options.clip_norm > 0 ? std::min(1.0, options.clip_norm / (std::sqrt(squares) + 1e-6)) : 1;
   for (auto& [name, w] : p) {
+    if (!w.requires_grad()) continue;
     at::Tensor g = w.grad() * clip;
     if (w.dim() >= 2) w.mul_(1 - lr * o.weight_decay);
     m[name] = o.beta1 * m[name] + (1 - o.beta1) * g;

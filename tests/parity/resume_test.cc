@@ -107,6 +107,38 @@ TEST_P(ResumeAt, MatchesTheUninterruptedRunToTheBit) {
   EXPECT_NE(uninterrupted.losses[static_cast<size_t>(step)], uninterrupted.losses.back()) << "the loss did not change";
 }
 
+// Adapters alone have optimizer state; dropout of their inputs and the frozen weights are restored too.
+class ResumeWithAdapters : public testing::TestWithParam<Cell> {};
+INSTANTIATE_TEST_SUITE_P(, ResumeWithAdapters, testing::ValuesIn(OneCellPerStrategy()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(ResumeWithAdapters, MatchesTheUninterruptedRunToTheBit) {
+  for (const auto& [family, precision] :
+       {std::pair{ModelFamily::kGpt2, kPrecisions[2]}, {ModelFamily::kLlama, kPrecisions[1]}}) {
+    TemporaryFolder folder;
+    TrainingCase whole = GetParam().training();
+    whole.family = family;
+    whole.type = precision.type;
+    whole.precision = precision.precision;
+    whole.lora = true;
+    whole.dropout = 0.1;
+    whole.epoch = kEpoch;
+    whole.steps = 12;
+    whole.save_step = 5;
+    whole.folder = folder.path();
+    TrainingCase rest = whole;
+    rest.save_step = 0;
+    rest.load_step = 5;
+
+    const TrainingOutcome uninterrupted = TrainAll(GetParam(), whole), resumed = TrainAll(GetParam(), rest);
+
+    ASSERT_EQ(uninterrupted.losses.size(), 12u);
+    EXPECT_EQ(resumed.losses, std::vector<double>(uninterrupted.losses.begin() + 5, uninterrupted.losses.end()));
+    EXPECT_EQ(resumed.parameters_hash, uninterrupted.parameters_hash);
+    EXPECT_NE(uninterrupted.losses[5], uninterrupted.losses[11]);
+  }
+}
+
 }  // namespace
 }  // namespace trainyard
 

@@ -41,6 +41,7 @@ void EachField(Case& c, Visit visit) {
   visit("clip_norm", c.clip_norm);
   visit("family", c.family);
   visit("dropout", c.dropout);
+  visit("lora", c.lora);
   visit("strategy", c.strategy);
   visit("bucket_elements", c.bucket_elements);
   visit("overlap", c.overlap);
@@ -220,6 +221,13 @@ TrainingCase TrainingCase::Parse(const std::string& text) {
   return training;
 }
 
+LoraSettings TrainingCase::adapters() const {
+  if (!lora) return {};
+  const std::vector<std::string> of_gpt2 = {"c_attn", "h.1.*", "2.mlp.c_proj"};
+  const std::vector<std::string> of_llama = {"q_proj", "v_proj", "down_proj", "layers.1.*"};
+  return {.rank = 3, .alpha = 6, .dropout = dropout, .targets = IsLlamaGraph(family) ? of_llama : of_gpt2};
+}
+
 ModelSizes TrainingCase::model() const {
   if (lab_tiny) return {.layers = 4, .heads = 4, .width = 128, .context = 64, .vocabulary = 256, .dropout = dropout};
   // The sizes are not multiples of a world size or of a layout's alignment. The Llama has an untied head and all
@@ -239,9 +247,11 @@ ModelSizes TrainingCase::model() const {
                                .attention_bias = is_llama                        ? AttentionBias::kAll
                                                  : family == ModelFamily::kQwen2 ? AttentionBias::kQkv
                                                                                  : AttentionBias::kNone,
-                               .mlp_bias = is_llama});
+                               .mlp_bias = is_llama,
+                               .lora = adapters()});
   }
-  return {.layers = 3, .heads = 2, .width = 20, .context = 16, .vocabulary = 67, .dropout = dropout};
+  return {
+      .layers = 3, .heads = 2, .width = 20, .context = 16, .vocabulary = 67, .dropout = dropout, .lora = adapters()};
 }
 
 ParallelOptions TrainingCase::options() const {
@@ -334,10 +344,21 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
   return rank.groups.world->Barrier()->Wait();
 }
 
+// Adapters alone cannot lower the loss of a model whose frozen head has small values.
+void EnlargeFrozen(const TrainingCase& training, Model& model) {
+  c10::NoGradGuard no_grad;
+  if (!training.lora) return;
+  for (const NamedTensor& parameter : model.parameters()) {
+    at::Tensor tensor = parameter.tensor;
+    if (!tensor.requires_grad() && tensor.dim() == 2) tensor.mul_(15);
+  }
+}
+
 absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training) {
   const int world = rank.mesh.world_size();
   // Only rank 0 starts with the right weights; Parallelize must send them to the other ranks.
   ASSIGN_OR_RETURN(auto model, NewModel(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
+  EnlargeFrozen(training, *model);
   DelayedGroups groups(rank.groups, training.delay_ms);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, groups.communicators(), training.options()));
   int64_t consumed = 0;
@@ -384,6 +405,7 @@ absl::StatusOr<std::string> TrainMain(const PoolRank& rank, const std::string& a
 TrainingOutcome TrainReference(const TrainingCase& training) {
   const ModelSizes config = training.model();
   auto model = *NewModel(config, kSeed, training.type);
+  EnlargeFrozen(training, *model);
   reference::Parameters p, m, v;
   for (const NamedTensor& parameter : model->parameters()) {
     p[parameter.name] = parameter.tensor;

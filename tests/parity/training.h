@@ -21,7 +21,8 @@ struct TrainingCase {
   int64_t micro = 1;
   double clip_norm = 0;
   ModelFamily family = ModelFamily::kGpt2;
-  double dropout = 0;  // only for GPT-2
+  double dropout = 0;  // only for GPT-2 and for adapters
+  bool lora = false;   // adapters on some projections; the other parameters have large initial values
   Strategy strategy = Strategy::kDdp;
   int64_t bucket_elements = 4096;  // so few that there are several buckets
   bool overlap = true;
@@ -52,6 +53,7 @@ struct TrainingCase {
   static TrainingCase Parse(const std::string& text);
 
   ModelSizes model() const;
+  LoraSettings adapters() const;
   ParallelOptions options() const;
   double LearningRate(int64_t step) const;
 };
