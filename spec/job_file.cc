@@ -3,6 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/strict_yaml.h"
+#include "spec/lora_config.h"
 #include "spec/model_config.h"
 #include "spec/presets.h"
 #include "spec/validate.h"
@@ -40,6 +41,19 @@ void ReadModelConfig(const JobFile& file, v1::JobSpec* spec, Problems* problems,
   positions->insert({"train.model.config", Position{.file = file.file_name, .line = 0, .column = 0}});
 }
 
+// Fills in train.lora.config from the folder that the job names.
+void ReadAdapterConfig(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions) {
+  const v1::Lora& lora = spec->train().lora();
+  if (!lora.has_path() || lora.has_config() || file.read_adapter_config == nullptr) return;
+  absl::StatusOr<std::string> text = file.read_adapter_config(lora.path());
+  if (text.ok()) {
+    spec->mutable_train()->mutable_lora()->set_config(*std::move(text));
+    return;
+  }
+  problems->AddError(*positions, "train.lora.path", std::string(text.status().message()));
+  positions->insert({"train.lora.config", Position{.file = file.file_name, .line = 0, .column = 0}});
+}
+
 }  // namespace
 
 v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions) {
@@ -63,6 +77,8 @@ v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* posi
   }
   ReadModelConfig(file, &spec, problems, positions);
   ApplyModelConfig(positions, &spec, problems);
+  ReadAdapterConfig(file, &spec, problems, positions);
+  ApplyLoraConfig(*positions, &spec, problems);
   DropInvalid(&spec, positions, problems);
   ValidateJob(spec, *positions, problems);
   return spec;

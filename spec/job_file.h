@@ -1,5 +1,5 @@
 // Reads job files: YAML text and `--set key=value` become a JobSpec, with strict checks. Used by trainctl. Pure, except
-// for `read_config`.
+// for `read_config` and `read_adapter_config`.
 #pragma once
 
 #include <functional>
@@ -20,6 +20,8 @@ struct JobFile {
   // Returns the text of config.json in the folder that train.model.path names; null: the text is not read, and the job
   // must contain it.
   std::function<absl::StatusOr<std::string>(const std::string& folder)> read_config = nullptr;
+  // The same for adapter_config.json in the folder that train.lora.path names.
+  std::function<absl::StatusOr<std::string>(const std::string& folder)> read_adapter_config = nullptr;
   std::vector<std::string> overrides;  // "key=value", value in YAML; overrides the file and earlier entries
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "models/lora_targets.h"
 #include "models/model_description.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
@@ -25,7 +26,7 @@ struct UnitElements {
 };
 
 bool IsTrained(const v1::Train& train, const std::string& name) {
-  if (train.lora().rank() > 0) return name.find(".lora_") != std::string::npos;
+  if (train.lora().rank() > 0) return IsAdapterName(name);
   return std::none_of(train.freeze().begin(), train.freeze().end(),
                       [&](const std::string& glob) { return fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
 }
@@ -97,7 +98,7 @@ uint64_t PlanScores(const v1::Train& train, const ModelSizes& sizes) {
 MemoryPlan PlanMemory(const v1::JobSpec& spec) {
   const v1::Train& train = spec.train();
   const v1::Parallel& parallel = spec.parallel();
-  const ModelSizes sizes = SizesOfModel(train.model());
+  const ModelSizes sizes = SizesOf(train);
   const std::vector<UnitElements> units = CountUnits(train, DescribeModel(sizes));
   UnitElements total, largest;
   for (size_t i = 0; i < units.size(); ++i) {

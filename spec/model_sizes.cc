@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "models/lora_targets.h"
+
 namespace trainyard {
 namespace {
 
@@ -97,6 +99,18 @@ ModelSizes SizesOfModel(const v1::Model& model) {
   sizes.rope = RopeOf(model.rope());
   sizes = CompleteLlamaSizes(sizes);
   if (model.has_attention_bias()) sizes.attention_bias = BiasOf(model.attention_bias());
+  return sizes;
+}
+
+ModelSizes SizesOf(const v1::Train& train) {
+  ModelSizes sizes = SizesOfModel(train.model());
+  const v1::Lora& lora = train.lora();
+  if (lora.rank() == 0) return sizes;
+  sizes.lora = {.rank = lora.rank(),
+                .alpha = lora.has_alpha() ? lora.alpha() : lora.rank(),
+                .dropout = lora.dropout(),
+                .targets = {lora.targets().begin(), lora.targets().end()}};
+  if (sizes.lora.targets.empty()) sizes.lora.targets = DefaultLoraTargets(sizes.family);
   return sizes;
 }
 

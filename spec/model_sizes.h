@@ -12,6 +12,9 @@ namespace trainyard {
 // have are ignored.
 ModelSizes SizesOfModel(const v1::Model& model);
 
+// With the adapters of `train.lora`, whose keys that are not given have their defaults.
+ModelSizes SizesOf(const v1::Train& train);
+
 // Sets every key that SizesOfModel reads for the family.
 void SetModelSizes(const ModelSizes& sizes, v1::Model& model);
 

@@ -5,6 +5,7 @@
 #include "common/problems.h"
 #include "common/strict_yaml.h"
 #include "spec/digest.h"
+#include "spec/lora_config.h"
 #include "spec/model_config.h"
 #include "spec/presets.h"
 #include "spec/resolve.h"
@@ -23,6 +24,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOpt
   job.spec = spec;
   ApplyPreset({}, &job.spec, &problems);
   ApplyModelConfig(&positions, &job.spec, &problems);
+  ApplyLoraConfig(positions, &job.spec, &problems);
   DropInvalid(&job.spec, &positions, &problems);
   ValidateJob(job.spec, positions, &problems);
   const bool has_folder = job.spec.checkpoint().has_dir() || positions.count("checkpoint.dir") > 0;

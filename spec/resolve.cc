@@ -1,6 +1,7 @@
 #include "spec/resolve.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
@@ -98,6 +99,32 @@ class Resolver {
     SetModelSizes(sizes, complete);
     AddDecisions("train.model", model, complete, absl::StrCat("the default of ", FamilyName(sizes.family)));
     model = std::move(complete);
+  }
+
+  // The keys of a job without adapters are cleared, so that they cannot differ between jobs.
+  void ResolveLora() {
+    v1::Lora& lora = *spec_.mutable_train()->mutable_lora();
+    if (lora.rank() == 0) {
+      lora.Clear();
+      lora.set_rank(0);
+      lora.set_dropout(0);
+      return;
+    }
+    const LoraSettings settings = SizesOf(spec_.train()).lora;
+    if (lora.has_config()) {
+      AddDecision("train.lora",
+                  absl::StrCat("rank ", settings.rank, ", alpha ", settings.alpha, ", dropout ", settings.dropout,
+                               ", targets ", absl::StrJoin(settings.targets, ", ")),
+                  absl::StrCat("adapter_config.json of ", lora.has_path() ? lora.path() : "train.lora.config"));
+    }
+    if (!lora.has_alpha()) {
+      lora.set_alpha(settings.alpha);
+      AddDecision("train.lora.alpha", absl::StrCat(settings.alpha), "the rank, so that B A has the factor 1");
+    }
+    if (lora.targets_size() > 0) return;
+    for (const std::string& target : settings.targets) lora.add_targets(target);
+    AddDecision("train.lora.targets", absl::StrJoin(settings.targets, ", "),
+                absl::StrCat("the default of PEFT for ", FamilyName(SizesOfModel(spec_.train().model()).family)));
   }
 
   void ResolveLength() {
@@ -220,6 +247,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
     resolver.ResolveTokenizer(tokenizer_path);
     resolver.ResolveVocabulary();
     resolver.ResolveSizes();
+    resolver.ResolveLora();
     resolver.ResolveLength();
     resolver.ResolveDataSizes();
     resolver.ResolvePersistElements();

@@ -15,6 +15,7 @@
 #include "spec/choices.h"
 #include "spec/data_rules.h"
 #include "spec/freeze_rules.h"
+#include "spec/lora_rules.h"
 #include "spec/model_rules.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
@@ -90,7 +91,8 @@ class Validator {
     const v1::Model& model = train_.model();
     if (model.layers() == 0 || model.heads() == 0 || model.width() == 0 || model.context() == 0) return;
     const uint64_t vocabulary = Vocabulary();
-    const uint64_t parameters = CountParameters(model);
+    const bool counts_adapters = CheckLora(train_, positions_, &problems_);
+    const uint64_t parameters = counts_adapters ? CountParameters(SizesOf(train_)) : CountParameters(model);
     if (parameters > kParametersMax) {
       Error("train.model", absl::StrCat("has ", parameters, " parameters, more than the ", kParametersMax,
                                         " that this program supports; choose fewer layers or a smaller width"));
@@ -144,7 +146,6 @@ class Validator {
     const auto refuse = [this](bool is_given, absl::string_view key) {
       if (is_given) Error(key, "is not implemented in this version; remove it");
     };
-    refuse(train_.lora().rank() > 0 || train_.lora().has_path(), "train.lora");
     refuse(train_.evaluate().patience() > 0, "train.evaluate.patience");
     refuse(train_.evaluate().min_delta() > 0, "train.evaluate.min_delta");
     refuse(spec_.checkpoint().keep_best(), "checkpoint.keep_best");

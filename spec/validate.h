@@ -14,8 +14,8 @@ namespace trainyard {
 // because no loop is longer than the fields' limits allow.
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
-// Returns the number of elements of all parameters; the tied head counts once. REQUIRES: sizes are set; `vocabulary`
-// may be unset.
+// Returns the number of elements of all parameters, without adapters; the tied head counts once. REQUIRES: sizes are
+// set; `vocabulary` may be unset.
 uint64_t CountParameters(const v1::Model& model);
 
 // Returns the number of tokens of the tokenizer, which is the smallest vocabulary of a model.

@@ -39,6 +39,8 @@ Rule RuleOf(absl::string_view key) {
   for (const char* name : {"init_from", "preset", "path", "config"}) {
     if (key == absl::StrCat("train.model.", name)) return Rule::kMayChange;
   }
+  if (key == "train.lora.path" || key == "train.lora.config") return Rule::kMayChange;
+  if (absl::StartsWith(key, "train.lora.")) return Rule::kIsFunction;
   return is_model_key ? Rule::kIsFunction : Rule::kMayChange;
 }
 

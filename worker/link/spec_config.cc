@@ -47,7 +47,8 @@ absl::Status Parse(absl::string_view bytes, v1::JobSpec& spec) {
   return absl::InvalidArgumentError(absl::StrCat("the ", bytes.size(), " bytes of the spec are not a JobSpec"));
 }
 
-absl::Status ReadModel(const v1::Model& model, TrainConfig& out) {
+absl::Status ReadModel(const v1::Train& train, TrainConfig& out) {
+  const v1::Model& model = train.model();
   if (!model.has_layers()) return Missing("train.model.layers");
   if (!model.has_heads()) return Missing("train.model.heads");
   if (!model.has_width()) return Missing("train.model.width");
@@ -56,10 +57,12 @@ absl::Status ReadModel(const v1::Model& model, TrainConfig& out) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.model.family is ", static_cast<int>(model.family()), ", which this program does not know"));
   }
-  out.model = SizesOfModel(model);
+  out.model = SizesOf(train);
   out.init_from = model.init_from();
   out.model_path = model.path();
   out.model_config = model.config();
+  out.lora_path = train.lora().path();
+  out.lora_config = train.lora().config();
   return absl::OkStatus();
 }
 
@@ -170,7 +173,7 @@ absl::Status ReadData(const v1::Data& data, TrainConfig& out) {
 }
 
 absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
-  RETURN_IF_ERROR(ReadModel(train.model(), out));
+  RETURN_IF_ERROR(ReadModel(train, out));
   RETURN_IF_ERROR(ReadData(train.data(), out));
   out.freeze.assign(train.freeze().begin(), train.freeze().end());
   if (!train.batch().has_global_size()) return Missing("train.batch.global");
@@ -186,8 +189,6 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   if (train.evaluate().has_batches()) out.evaluate_batches = train.evaluate().batches();
   out.evaluate_patience = train.evaluate().patience();
   out.evaluate_min_delta = train.evaluate().min_delta();
-  out.lora_path = train.lora().path();
-  out.lora_config = train.lora().config();
   return ReadOptimizer(train, out);
 }
 
@@ -262,7 +263,7 @@ absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
   v1::JobSpec spec;
   RETURN_IF_ERROR(Parse(spec_bytes, spec));
   TrainConfig config;
-  RETURN_IF_ERROR(ReadModel(spec.train().model(), config));
+  RETURN_IF_ERROR(ReadModel(spec.train(), config));
   ReadPrecision(spec.train(), config);
   config.data.tokenizer_path = spec.train().data().tokenizer_path();
   return config;
