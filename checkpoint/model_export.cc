@@ -9,13 +9,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "checkpoint/adapter_files.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/dtype_convert.h"
 #include "checkpoint/foreign_weights.h"
 #include "checkpoint/hugging_face_folder.h"
+#include "checkpoint/merge_adapter.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "models/adapter_config.h"
 #include "models/hugging_face_config.h"
+#include "models/lora_targets.h"
 #include "models/model_description.h"
 #include "tokenizers/byte_tokenizer.h"
 #include "tokenizers/tokenizer_json.h"
@@ -50,8 +54,16 @@ absl::Status WriteText(const std::string& path, absl::string_view text, FileSyst
 
 struct ExportedTensor {
   TensorInfo info;
-  std::string name;          // in the checkpoint
-  std::string stored_dtype;  // in the checkpoint
+  std::string name;                                // in the checkpoint
+  std::string stored_dtype;                        // in the checkpoint
+  const ProjectionDescription* adapted = nullptr;  // the projection whose adapter is merged into the tensor
+};
+
+// A checkpoint and the description of its model.
+struct Source {
+  const Checkpoint& checkpoint;
+  ModelDescription model;
+  std::map<std::string, std::string> stored;  // the types of the parameters
 };
 
 // The tensors of each file, in the order of transformers, none of them larger than the limit unless it has one tensor.
@@ -70,37 +82,59 @@ std::vector<std::vector<ExportedTensor>> SplitTensors(const std::vector<Exported
   return files;
 }
 
-absl::Status WriteFileOfWeights(const Checkpoint& checkpoint, const std::vector<ExportedTensor>& tensors,
+absl::StatusOr<std::string> ReadStored(const Source& source, const std::string& name, const std::string& dtype,
+                                       const std::vector<int64_t>& shape) {
+  std::string bytes(CountElements(shape).value_or(0) * DtypeBytes(dtype), '\0');
+  RETURN_IF_ERROR(
+      source.checkpoint.ReadTensor(kParameterRole, name, dtype, shape, absl::MakeSpan(bytes.data(), bytes.size())));
+  return bytes;
+}
+
+// Returns the bytes of the tensor with its adapter merged, in the type of the export.
+absl::StatusOr<std::string> ReadMerged(const Source& source, const ExportedTensor& tensor, const std::string& weight) {
+  const auto read = [&](int index, std::string& dtype) {
+    const ParameterDescription& parameter = source.model.parameters[static_cast<size_t>(index)];
+    dtype = source.stored.at(parameter.name);
+    return ReadStored(source, parameter.name, dtype, parameter.shape);
+  };
+  std::string a_dtype, b_dtype;
+  ASSIGN_OR_RETURN(const std::string a, read(tensor.adapted->lora_a, a_dtype));
+  ASSIGN_OR_RETURN(const std::string b, read(tensor.adapted->lora_b, b_dtype));
+  const LoraSettings& lora = source.model.sizes.lora;
+  return MergeAdapter(*tensor.adapted, lora.rank, LoraScale(lora), {weight, tensor.stored_dtype}, {a, a_dtype},
+                      {b, b_dtype}, tensor.info.dtype);
+}
+
+absl::Status WriteFileOfWeights(const Source& source, const std::vector<ExportedTensor>& tensors,
                                 const std::string& path, FileSystem& file_system) {
   std::vector<TensorInfo> infos;
   for (const ExportedTensor& tensor : tensors) infos.push_back(tensor.info);
   ASSIGN_OR_RETURN(auto file, file_system.Create(path));
   RETURN_IF_ERROR(file->Append(SafetensorsHeader(infos, {{"format", "pt"}})));
-  std::string bytes;
-  for (const auto& [info, name, stored] : tensors) {
-    bytes.resize(CountElements(info.shape).value_or(0) * DtypeBytes(stored));
-    RETURN_IF_ERROR(
-        checkpoint.ReadTensor(kParameterRole, name, stored, info.shape, absl::MakeSpan(bytes.data(), bytes.size())));
-    if (stored != info.dtype) {
-      RETURN_IF_ERROR(file->Append(ConvertValues(bytes, stored, info.dtype)));
-    } else {
-      RETURN_IF_ERROR(file->Append(bytes));
+  for (const ExportedTensor& tensor : tensors) {
+    const std::string& stored = tensor.stored_dtype;
+    ASSIGN_OR_RETURN(std::string bytes, ReadStored(source, tensor.name, stored, tensor.info.shape));
+    if (tensor.adapted != nullptr) {
+      ASSIGN_OR_RETURN(bytes, ReadMerged(source, tensor, bytes));
+    } else if (stored != tensor.info.dtype) {
+      bytes = ConvertValues(bytes, stored, tensor.info.dtype);
     }
+    RETURN_IF_ERROR(file->Append(bytes));
   }
   return file->Sync();
 }
 
-absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<ExportedTensor>& tensors,
-                          uint64_t max_shard_bytes, const std::string& folder, FileSystem& file_system) {
+absl::Status WriteWeights(const Source& source, const std::vector<ExportedTensor>& tensors, uint64_t max_shard_bytes,
+                          const std::string& folder, FileSystem& file_system) {
   const auto files = SplitTensors(tensors, max_shard_bytes);
   if (files.size() == 1) {
-    return WriteFileOfWeights(checkpoint, files[0], JoinPath(folder, kWeightsName), file_system);
+    return WriteFileOfWeights(source, files[0], JoinPath(folder, kWeightsName), file_system);
   }
   nlohmann::json weight_map = nlohmann::json::object();
   uint64_t elements = 0, bytes = 0;
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
-    RETURN_IF_ERROR(WriteFileOfWeights(checkpoint, files[i], JoinPath(folder, name), file_system));
+    RETURN_IF_ERROR(WriteFileOfWeights(source, files[i], JoinPath(folder, name), file_system));
     for (const ExportedTensor& tensor : files[i]) {
       weight_map[tensor.info.name] = name;
       const uint64_t own = CountElements(tensor.info.shape).value_or(0);
@@ -113,29 +147,48 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<Export
   return WriteText(JoinPath(folder, kWeightsIndexName), index.dump(2) + "\n", file_system);
 }
 
-// Checks that the checkpoint is of this model. Returns its parameters in the order of export.
-absl::StatusOr<std::vector<ExportedTensor>> TensorsOf(const Checkpoint& checkpoint, const ModelDescription& model,
-                                                      const std::string& dtype) {
+// Checks that the checkpoint is of this model.
+absl::StatusOr<Source> OpenSource(const Checkpoint& checkpoint, const ModelSizes& sizes) {
+  Source source{.checkpoint = checkpoint, .model = DescribeModel(sizes), .stored = {}};
   std::vector<WeightInfo> weights;
-  std::map<std::string, std::string> stored;
   for (const ManifestTensor& tensor : checkpoint.manifest().tensors) {
     if (tensor.role != kParameterRole) continue;
     weights.push_back({tensor.name, tensor.dtype, tensor.shape});
-    stored[tensor.name] = tensor.dtype;
+    source.stored[tensor.name] = tensor.dtype;
   }
-  if (absl::Status checked = CheckWeights(weights, model); !checked.ok()) {
+  if (absl::Status checked = CheckWeights(weights, source.model); !checked.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), ": ", checked.message()));
   }
+  return source;
+}
+
+// The parameters of the model without adapters, or those of the adapters, in the order of export.
+std::vector<ExportedTensor> TensorsOf(const Source& source, bool of_adapters, const std::string& dtype) {
+  std::map<std::string, const ProjectionDescription*> adapted;
+  for (const ProjectionDescription& projection : source.model.projections) {
+    if (projection.lora_a >= 0) adapted[projection.name + ".weight"] = &projection;
+  }
   std::vector<ExportedTensor> tensors;
-  for (const ParameterDescription& parameter : model.ParametersInExportOrder()) {
-    const std::string& stored_dtype = stored.at(parameter.name);
-    tensors.push_back({.info = {.name = HuggingFaceName(model, parameter.name),
+  for (const ParameterDescription& parameter : source.model.ParametersInExportOrder()) {
+    if (IsAdapterName(parameter.name) != of_adapters) continue;
+    const std::string& stored_dtype = source.stored.at(parameter.name);
+    const auto projection = adapted.find(parameter.name);
+    tensors.push_back({.info = {.name = of_adapters ? PeftName(source.model, parameter.name)
+                                                    : HuggingFaceName(source.model, parameter.name),
                                 .dtype = dtype.empty() ? stored_dtype : dtype,
                                 .shape = parameter.shape},
                        .name = parameter.name,
-                       .stored_dtype = stored_dtype});
+                       .stored_dtype = stored_dtype,
+                       .adapted = projection == adapted.end() ? nullptr : projection->second});
   }
   return tensors;
+}
+
+absl::Status CheckOptions(const std::string& out, const ExportOptions& options) {
+  if (FileExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " already exists; name a new folder"));
+  if (options.max_shard_bytes > 0 && (options.dtype.empty() || IsFloating(options.dtype))) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cannot export files of ", options.max_shard_bytes,
+                                                 " bytes with weights of type '", options.dtype, "'"));
 }
 
 // Copies the files of the tokenizer that are there. Returns their names.
@@ -156,13 +209,9 @@ absl::StatusOr<std::vector<std::string>> CopyFiles(const std::string& from, cons
 
 absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& out,
                          FileSystem& file_system, const ExportOptions& options) {
-  if (FileExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " already exists; name a new folder"));
-  if (options.max_shard_bytes == 0 || (!options.dtype.empty() && !IsFloating(options.dtype))) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot export files of ", options.max_shard_bytes,
-                                                   " bytes with weights of type '", options.dtype, "'"));
-  }
-  const ModelDescription model = DescribeModel(sizes);
-  ASSIGN_OR_RETURN(const std::vector<ExportedTensor> tensors, TensorsOf(checkpoint, model, options.dtype));
+  RETURN_IF_ERROR(CheckOptions(out, options));
+  ASSIGN_OR_RETURN(const Source source, OpenSource(checkpoint, sizes));
+  const std::vector<ExportedTensor> tensors = TensorsOf(source, /*of_adapters=*/false, options.dtype);
   const std::string& dtype = tensors[0].info.dtype;
   std::string config = HuggingFaceConfig(sizes, dtype);
   if (!options.source_config.empty()) {
@@ -171,7 +220,7 @@ absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, 
   const std::string partial = absl::StrCat(out, kPartialSuffix);
   RETURN_IF_ERROR(file_system.MakeFolder(partial));
   absl::Cleanup remove_partial = [&] { file_system.RemoveAll(partial).IgnoreError(); };
-  RETURN_IF_ERROR(WriteWeights(checkpoint, tensors, options.max_shard_bytes, partial, file_system));
+  RETURN_IF_ERROR(WriteWeights(source, tensors, options.max_shard_bytes, partial, file_system));
   auto write = [&](const char* name, absl::string_view text) {
     return WriteText(JoinPath(partial, name), text, file_system);
   };
@@ -189,6 +238,26 @@ absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, 
     const bool is_gpt2 = sizes.family == ModelFamily::kGpt2;
     RETURN_IF_ERROR(write("README.md", is_gpt2 ? kReadme : absl::StrReplaceAll(kReadme, {{"GPT-2 ", ""}})));
   }
+  RETURN_IF_ERROR(file_system.SyncFolder(partial));
+  return PublishFolder(partial, out, file_system);
+}
+
+absl::Status ExportAdapter(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& base,
+                           const std::string& out, FileSystem& file_system, const std::string& dtype) {
+  ExportOptions options;
+  options.dtype = dtype;
+  RETURN_IF_ERROR(CheckOptions(out, options));
+  if (sizes.lora.rank == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.path(), " has no adapters: its job did not have train.lora; export the whole model"));
+  }
+  ASSIGN_OR_RETURN(const Source source, OpenSource(checkpoint, sizes));
+  const std::string partial = absl::StrCat(out, kPartialSuffix);
+  RETURN_IF_ERROR(file_system.MakeFolder(partial));
+  absl::Cleanup remove_partial = [&] { file_system.RemoveAll(partial).IgnoreError(); };
+  RETURN_IF_ERROR(WriteFileOfWeights(source, TensorsOf(source, /*of_adapters=*/true, dtype),
+                                     JoinPath(partial, kAdapterWeightsName), file_system));
+  RETURN_IF_ERROR(WriteText(JoinPath(partial, kAdapterConfigName), AdapterConfigText(source.model, base), file_system));
   RETURN_IF_ERROR(file_system.SyncFolder(partial));
   return PublishFolder(partial, out, file_system);
 }

@@ -20,11 +20,18 @@ struct ExportOptions {
   std::string source_folder;  // from which the tokenizer and generation_config.json are copied; empty: none
 };
 
-// Writes the parameters of `checkpoint` into a new folder `out`, with the tokenizer if a token is a byte or if the
-// model came with one. The folder gets its name `out` only when it is complete. Fails with AlreadyExists if something
-// is at `out`, with FailedPrecondition if the checkpoint is of another model, with InvalidArgument if an option is not
-// valid, and with the errors of reading the checkpoint and of the file system.
+// Writes the parameters of `checkpoint`, with adapters merged into their matrices, into a new folder `out`, with the
+// tokenizer if a token is a byte or if the model came with one. The folder gets its name `out` only when it is
+// complete. Fails with AlreadyExists if something is at `out`, with FailedPrecondition if the checkpoint is of another
+// model, with InvalidArgument if an option is not valid, and with the errors of reading the checkpoint and of the file
+// system.
 absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& out,
                          FileSystem& file_system, const ExportOptions& options = {});
+
+// Writes the adapters of `checkpoint` alone into a new folder `out`, in the form of PEFT (adapter_files.h). `base`: the
+// folder of the model without adapters; empty: unknown. Fails with the errors of ExportModel, and with
+// FailedPrecondition if the model has no adapters.
+absl::Status ExportAdapter(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& base,
+                           const std::string& out, FileSystem& file_system, const std::string& dtype = "");
 
 }  // namespace trainyard

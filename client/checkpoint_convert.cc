@@ -31,6 +31,7 @@ struct ConvertOptions {
   std::optional<uint64_t> step;
   ExportOptions export_options;
   std::string dtype;  // as in train.precision
+  bool adapter = false;
   bool json = false;
 };
 
@@ -51,12 +52,12 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ConvertOptions&
   return opened;
 }
 
-absl::StatusOr<v1::Model> ModelOf(const Checkpoint& checkpoint) {
+absl::StatusOr<v1::Train> TrainOf(const Checkpoint& checkpoint) {
   v1::JobSpec spec;
   if (!spec.ParseFromString(checkpoint.manifest().spec) || !spec.train().model().has_layers()) {
     return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), " does not describe its model (train.model)"));
   }
-  return spec.train().model();
+  return spec.train();
 }
 
 void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& json, const std::string& text) {
@@ -67,11 +68,29 @@ void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& js
   }
 }
 
+absl::Status ExportAdapterOf(const Checkpoint& checkpoint, const v1::Train& train, const std::string& out,
+                             const ConvertOptions& options) {
+  const v1::Model& model = train.model();
+  const std::string base = model.has_path() ? model.path() : model.init_from();
+  RETURN_IF_ERROR(
+      ExportAdapter(checkpoint, SizesOf(train), base, out, FileSystem::ForOthers(), DtypeOfName(options.dtype)));
+  PrintResult(options,
+              {{"event", "exported"},
+               {"checkpoint", checkpoint.path()},
+               {"step", checkpoint.manifest().step},
+               {"out", out},
+               {"adapter", true}},
+              absl::StrCat("exported the adapters of ", checkpoint.path(), " to ", out));
+  return absl::OkStatus();
+}
+
 absl::Status Export(const ConvertOptions& options) {
   const std::string out = AbsolutePath(options.to, WorkingDirectory());
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options));
-  ASSIGN_OR_RETURN(v1::Model model, ModelOf(*checkpoint));
-  const ModelSizes sizes = SizesOfModel(model);
+  ASSIGN_OR_RETURN(const v1::Train train, TrainOf(*checkpoint));
+  const v1::Model& model = train.model();
+  const ModelSizes sizes = SizesOf(train);
+  if (options.adapter) return ExportAdapterOf(*checkpoint, train, out, options);
   ExportOptions how = options.export_options;
   how.dtype = DtypeOfName(options.dtype);
   how.source_config = model.config();
@@ -86,6 +105,7 @@ absl::Status Export(const ConvertOptions& options) {
   if (sizes.vocabulary == ByteTokenizer::kVocabulary && how.source_folder.empty()) {
     absl::StrAppend(&text, "\nthe vocabulary is the 256 bytes, without special tokens; tokenizer.json describes it");
   }
+  if (sizes.lora.rank > 0) absl::StrAppend(&text, "\nits adapters are merged; --adapter exports them alone");
   const uint64_t step = checkpoint->manifest().step;
   PrintResult(options, {{"event", "exported"}, {"checkpoint", checkpoint->path()}, {"step", step}, {"out", out}}, text);
   return absl::OkStatus();
@@ -152,16 +172,20 @@ void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) 
       ->required();
   verb->add_option("out", options->to, "Folder to create")->required();
   verb->add_option("--step", options->step, "In a run folder: the checkpoint of this step")->type_name("N");
-  verb->add_option("--max-shard-bytes", options->export_options.max_shard_bytes,
-                   "Split the weights into files of at most this size; default 5e9")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+  CLI::Option* shard_bytes = verb->add_option("--max-shard-bytes", options->export_options.max_shard_bytes,
+                                              "Split the weights into files of at most this size; default 5e9")
+                                 ->type_name("N")
+                                 ->check(CLI::PositiveNumber);
+  verb->add_flag("--adapter", options->adapter,
+                 "Export only the adapters of a job with train.lora, for PEFT; default: merged into the model")
+      ->excludes(shard_bytes);
   verb->add_option("--dtype", options->dtype, "Type of the weights: fp32, fp64, bf16 or fp16; default as trained")
       ->check(CLI::IsMember({"fp32", "fp64", "bf16", "fp16"}));
   verb->footer(
       "Exports the weights only and verifies every byte. AutoModelForCausalLM.from_pretrained(OUT) loads the folder;\n"
       "so does AutoTokenizer, if the tokens are bytes or the job has train.model.path.\n\n"
-      "Examples:\n  trainctl checkpoint export RUN gpt2-folder");
+      "Examples:\n  trainctl checkpoint export RUN gpt2-folder\n"
+      "  trainctl checkpoint export RUN adapter-folder --adapter");
 }
 
 void AddCheckpointImport(CLI::App& app, Chosen* chosen) {

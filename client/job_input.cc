@@ -1,6 +1,7 @@
 #include "client/job_input.h"
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/adapter_files.h"
 #include "checkpoint/hugging_face_folder.h"
 #include "client/local_checks.h"
 #include "common/files.h"
@@ -24,6 +25,7 @@ absl::StatusOr<LoadedJob> LoadJob(const JobInput& input, bool on_this_machine) {
                           .file_name = from_stdin ? "standard input" : input.file,
                           .working_directory = WorkingDirectory(),
                           .read_config = ReadConfigText,
+                          .read_adapter_config = ReadAdapterConfigText,
                           .overrides = input.overrides},
                          &job.problems, &job.positions);
   if (on_this_machine) {

@@ -13,7 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/adapter_files.h"
 #include "client/text.h"
+#include "common/files.h"
+#include "models/adapter_config.h"
 #include "spec/data_rules.h"
 #include "spec/memory_plan.h"
 #include "spec/model_sizes.h"
@@ -136,6 +139,11 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
 }
 
 void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
+  const std::string& adapter = spec.train().lora().path();
+  if (!adapter.empty() && fs::exists(JoinPath(adapter, kAdapterConfigName)) &&
+      !fs::exists(JoinPath(adapter, kAdapterWeightsName))) {
+    problems->AddError(positions, "train.lora.path", absl::StrCat(adapter, " has no ", kAdapterWeightsName));
+  }
   const std::string& path = spec.train().model().init_from();
   if (path.empty()) return;
   struct stat st;

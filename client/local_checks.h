@@ -14,7 +14,8 @@ namespace trainyard::client {
 // enough text is found.
 void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
-// Checks that train.model.init_from exists and is readable: a safetensors file or a checkpoint folder.
+// Checks that train.model.init_from exists and is readable: a safetensors file or a checkpoint folder; and that
+// train.lora.path has weights.
 void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
 // Checks that the machine has the memory that all ranks together need at least: weights, gradients and two moments.

@@ -3,7 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -13,6 +15,7 @@
 #include "checkpoint/shard_writer.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "models/lora_targets.h"
 
 namespace trainyard {
 namespace {
@@ -124,8 +127,26 @@ absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state) {
 
 namespace {
 
+// Checks that `values`, without memory, are those of the model, except that all adapters may be missing.
+absl::Status CheckInitialValues(const std::string& path, std::vector<NamedTensor> values, const Model& model) {
+  const auto is_adapter = [](const NamedTensor& value) { return IsAdapterName(value.name); };
+  const bool has_adapters = std::any_of(values.begin(), values.end(), is_adapter);
+  const bool needs_adapters = std::any_of(model.parameters().begin(), model.parameters().end(), is_adapter);
+  if (has_adapters && !needs_adapters) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.model.init_from: ", path,
+                     " has adapters, and the job has none: merge them into the model by `trainctl checkpoint export`, "
+                     "and name the exported folder; or give the job the same train.lora"));
+  }
+  if (!has_adapters) {
+    std::copy_if(model.parameters().begin(), model.parameters().end(), std::back_inserter(values), is_adapter);
+  }
+  RETURN_IF_ERROR(CheckParameters(values, model)) << "train.model.init_from: " << path;
+  return absl::OkStatus();
+}
+
 // Initializes from a checkpoint, whose parameters may be in many files.
-absl::Status InitializeFromCheckpoint(const std::string& path, Model& model) {
+absl::Status InitializeFromCheckpoint(const std::string& path, const InitialValues& adapters, Model& model) {
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(path), << "train.model.init_from");
   const std::shared_ptr<Checkpoint> checkpoint = std::move(opened);
   std::vector<NamedTensor> values;  // without memory
@@ -140,8 +161,9 @@ absl::Status InitializeFromCheckpoint(const std::string& path, Model& model) {
     values.push_back({tensor.name, NewUnbacked(tensor.shape, type->type)});
     tensors.emplace(tensor.name, &tensor);
   }
-  RETURN_IF_ERROR(CheckParameters(values, model)) << "train.model.init_from: " << path;
-  model.set_initial_values([checkpoint, tensors, &model](int parameter, const at::Tensor& out) {
+  RETURN_IF_ERROR(CheckInitialValues(path, values, model));
+  model.set_initial_values([checkpoint, tensors, adapters, &model](int parameter, const at::Tensor& out) {
+    if (!tensors.contains(model.parameters()[static_cast<size_t>(parameter)].name)) return adapters(parameter, out);
     const ManifestTensor& tensor = *tensors.at(model.parameters()[static_cast<size_t>(parameter)].name);
     at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(FindType(tensor.dtype)->type));
     absl::Span<char> bytes(static_cast<char*>(value.mutable_data_ptr()), value.nbytes());
@@ -155,8 +177,8 @@ absl::Status InitializeFromCheckpoint(const std::string& path, Model& model) {
 
 }  // namespace
 
-absl::Status InitializeFrom(const std::string& path, Model& model) {
-  if (FileExists(JoinPath(path, kManifestName))) return InitializeFromCheckpoint(path, model);
+absl::Status InitializeFrom(const std::string& path, const InitialValues& adapters, Model& model) {
+  if (FileExists(JoinPath(path, kManifestName))) return InitializeFromCheckpoint(path, adapters, model);
   ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> opened, SafetensorsFile::Open(path), << "train.model.init_from");
   const std::shared_ptr<SafetensorsFile> file = std::move(opened);
   std::vector<NamedTensor> values;  // without memory
@@ -169,11 +191,12 @@ absl::Status InitializeFrom(const std::string& path, Model& model) {
     }
     values.push_back({info.name, NewUnbacked(info.shape, type->type)});
   }
-  RETURN_IF_ERROR(CheckParameters(values, model)) << "train.model.init_from: " << path;
+  RETURN_IF_ERROR(CheckInitialValues(path, values, model));
   absl::flat_hash_map<std::string, at::ScalarType> types;
   for (const NamedTensor& value : values) types.emplace(value.name, value.tensor.scalar_type());
-  model.set_initial_values([file, types, &model](int parameter, const at::Tensor& out) {
+  model.set_initial_values([file, types, adapters, &model](int parameter, const at::Tensor& out) {
     const std::string& name = model.parameters()[static_cast<size_t>(parameter)].name;
+    if (!types.contains(name)) return adapters(parameter, out);
     // Makes a copy, because a tensor may begin at any byte of the file.
     at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(types.at(name)));
     std::memcpy(value.mutable_data_ptr(), file->Bytes(*file->Find(name)).data(), value.nbytes());

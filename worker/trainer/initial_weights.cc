@@ -1,17 +1,24 @@
 #include "worker/trainer/initial_weights.h"
 
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <sys/stat.h>
 
 #include <map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "checkpoint/adapter_files.h"
 #include "checkpoint/hugging_face_folder.h"
 #include "checkpoint/manifest_file.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "models/adapter_config.h"
+#include "models/lora_targets.h"
 #include "models/model_description.h"
+#include "worker/model/initial_values.h"
 #include "worker/saving/sentences.h"
 #include "worker/saving/state.h"
 
@@ -31,44 +38,130 @@ absl::Status CheckSameModel(const std::string& folder, const ModelSizes& sizes) 
       "; remove the sizes from train.model and name the folder in train.model.path"));
 }
 
-absl::Status CheckSameFiles(const StartOrder& order, const std::string& identity, Communicator& world) {
+// Adapters may be trained with another dropout than that of the folder.
+absl::Status CheckSameAdapter(const std::string& folder, const ModelSizes& sizes) {
+  ASSIGN_OR_RETURN(const std::string text, ReadAdapterConfigText(folder));
+  ASSIGN_OR_RETURN(const LoraSettings found,
+                   ParseAdapterConfig(text, JoinPath(folder, kAdapterConfigName), sizes.family));
+  const LoraSettings& expected = sizes.lora;
+  ModelSizes as_found = sizes;
+  as_found.lora.targets = found.targets;
+  const bool same_targets = DescribeModel(as_found).projections == DescribeModel(sizes).projections;
+  if (found.rank == expected.rank && found.alpha == expected.alpha && same_targets) return absl::OkStatus();
+  const auto text_of = [](const LoraSettings& lora) {
+    return absl::StrCat("rank ", lora.rank, ", alpha ", lora.alpha, " and targets ", absl::StrJoin(lora.targets, ", "));
+  };
+  return absl::InvalidArgumentError(absl::StrCat(
+      JoinPath(folder, kAdapterConfigName), " has ", text_of(found), ", but the job has ", text_of(expected),
+      "; the file has changed since the job was submitted, or this host has another one"));
+}
+
+// `what` are the weights in `folder`.
+absl::Status CheckSameFiles(const std::string& folder, const char* what, const std::string& identity,
+                            Communicator& world) {
   // No identity is empty, so there is one for each rank.
   ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(identity, world),
-                   << "while comparing the initial weights");
+                   << "while comparing the initial " << what);
   std::map<std::string, std::vector<size_t>> ranks;
   for (size_t rank = 0; rank < all.size(); ++rank) ranks[all[rank]].push_back(rank);
   if (ranks.size() == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the ranks do not see the same weights in ", order.config.init_from, ": ",
-                   absl::StrJoin(ranks, ", others ",
-                                 [](std::string* out, const auto& entry) {
-                                   absl::StrAppend(out, entry.second.size() == 1 ? "rank " : "ranks ",
-                                                   absl::StrJoin(entry.second, ", "));
-                                 }),
-                   "; give all hosts the same folder"));
+  return absl::InvalidArgumentError(absl::StrCat("the ranks do not see the same ", what, " in ", folder, ": ",
+                                                 absl::StrJoin(ranks, ", others ",
+                                                               [](std::string* out, const auto& entry) {
+                                                                 absl::StrAppend(
+                                                                     out, entry.second.size() == 1 ? "rank " : "ranks ",
+                                                                     absl::StrJoin(entry.second, ", "));
+                                                               }),
+                                                 "; give all hosts the same folder"));
 }
 
-}  // namespace
-
+// Whether `path` is a folder, but not that of a checkpoint.
 bool IsModelFolder(const std::string& path) {
   struct stat st;
   return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && !FileExists(JoinPath(path, kManifestName));
 }
 
-absl::StatusOr<std::unique_ptr<ForeignWeights>> OpenInitialWeights(const StartOrder& order, Communicator& world) {
+absl::StatusOr<std::unique_ptr<ForeignWeights>> OpenModelFolder(const StartOrder& order, Communicator& world) {
   const std::string& folder = order.config.init_from;
-  RETURN_IF_ERROR(CheckSameModel(folder, order.config.model)) << "train.model.init_from";
-  ASSIGN_OR_RETURN(std::unique_ptr<ForeignWeights> weights,
-                   ForeignWeights::Open(folder, DescribeModel(order.config.model)), << "train.model.init_from");
-  RETURN_IF_ERROR(CheckSameFiles(order, weights->Identity(), world)) << "train.model.init_from";
+  const ModelSizes base = BaseSizes(order.config.model);
+  RETURN_IF_ERROR(CheckSameModel(folder, base));
+  ASSIGN_OR_RETURN(std::unique_ptr<ForeignWeights> weights, ForeignWeights::Open(folder, DescribeModel(base)));
+  RETURN_IF_ERROR(CheckSameFiles(folder, "weights", weights->Identity(), world));
   return weights;
 }
 
-absl::Status LoadInitialWeights(const ForeignWeights& weights, ParallelState& state) {
+// Returns the initial values of adapters: those of train.lora.path, or `drawn`.
+absl::StatusOr<InitialValues> AdapterValues(const StartOrder& order, const ModelDescription& description,
+                                            InitialValues drawn, Communicator& world) {
+  const std::string& folder = order.config.lora_path;
+  if (folder.empty()) return drawn;
+  RETURN_IF_ERROR(CheckSameAdapter(folder, order.config.model));
+  ASSIGN_OR_RETURN(std::unique_ptr<AdapterWeights> opened, AdapterWeights::Open(folder, description));
+  RETURN_IF_ERROR(CheckSameFiles(folder, "adapters", opened->Identity(), world));
+  std::vector<std::string> names;
+  for (const ParameterDescription& parameter : description.parameters) names.push_back(parameter.name);
+  const std::shared_ptr<const AdapterWeights> adapter = std::move(opened);
+  return InitialValues([adapter, names = std::move(names)](int parameter, const at::Tensor& out) {
+    const at::Tensor values = at::empty(out.sizes(), at::TensorOptions().dtype(out.scalar_type()));
+    const absl::Status read =
+        adapter->Read(names[static_cast<size_t>(parameter)], DtypeOf(values.scalar_type()),
+                      absl::MakeSpan(static_cast<char*>(values.mutable_data_ptr()), values.nbytes()));
+    // The file was checked before; this fails only if the file has changed since.
+    TORCH_CHECK(read.ok(), read.message());
+    out.copy_(values);
+  });
+}
+
+// Returns `adapters` for the parameters of adapters, and `others` for the others.
+InitialValues Combined(const ModelDescription& description, InitialValues adapters, InitialValues others) {
+  std::vector<bool> is_adapter;
+  for (const ParameterDescription& parameter : description.parameters) {
+    is_adapter.push_back(IsAdapterName(parameter.name));
+  }
+  return
+      [is_adapter, adapters = std::move(adapters), others = std::move(others)](int parameter, const at::Tensor& out) {
+        is_adapter[static_cast<size_t>(parameter)] ? adapters(parameter, out) : others(parameter, out);
+      };
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order, Communicator& world,
+                                                                      Model& model) {
+  const TrainConfig& config = order.config;
+  const ModelDescription description = DescribeModel(config.model);
+  const InitialValues drawn = DrawInitialValues(description, config.seed);
+  ASSIGN_OR_RETURN(const InitialValues adapters, AdapterValues(order, description, drawn, world), << "train.lora.path");
+  if (IsModelFolder(config.init_from)) {
+    ASSIGN_OR_RETURN(std::unique_ptr<ForeignWeights> weights, OpenModelFolder(order, world),
+                     << "train.model.init_from");
+    // The values of the folder are loaded later.
+    model.set_initial_values(Combined(description, adapters, [](int, const at::Tensor& out) { out.zero_(); }));
+    return weights;
+  }
+  model.set_initial_values(Combined(description, adapters, drawn));
+  if (!config.init_from.empty()) {
+    RETURN_IF_ERROR(InitializeFrom(config.init_from, adapters, model));
+  }
+  return nullptr;
+}
+
+absl::Status LoadInitialWeights(const ForeignWeights& weights, const Model& model, ParallelState& state) {
+  absl::flat_hash_map<absl::string_view, int> adapters;
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    if (IsAdapterName(model.parameters()[i].name)) adapters[model.parameters()[i].name] = static_cast<int>(i);
+  }
   return state.Load([&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
                         const at::Tensor& out) -> absl::Status {
     if (role != kParameterRole) {
       out.zero_();
+      return absl::OkStatus();
+    }
+    if (const auto adapter = adapters.find(name); adapter != adapters.end()) {
+      const at::Tensor whole =
+          at::empty(model.parameters()[static_cast<size_t>(adapter->second)].tensor.sizes(), out.options());
+      model.WriteInitialValues(adapter->second, whole);
+      out.copy_(whole.view(-1).narrow(0, first, count));
       return absl::OkStatus();
     }
     return weights.ReadRange(std::string(name), static_cast<uint64_t>(first), static_cast<uint64_t>(count),

@@ -1,10 +1,11 @@
-// The weights with which a job begins, if train.model.init_from names a folder of the Python library transformers. Each
-// rank reads only the ranges of the files that it holds, as it does when it restores a checkpoint. Used by the loop's
-// thread only.
+// The weights with which a job begins: those of train.model.init_from or random ones, and the adapters of
+// train.lora.path or random ones. If init_from is a folder of the Python library transformers, each rank reads only the
+// ranges of the files that it holds, as it does when it restores a checkpoint. Used by the loop's thread only.
+//
+//   PrepareInitialWeights ▶ the strategy is created ▶ LoadInitialWeights, if a folder was opened
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,14 +17,15 @@
 
 namespace trainyard {
 
-// Whether `path` is a folder, but not that of a checkpoint.
-bool IsModelFolder(const std::string& path);
+// Collective. Sets the initial values of `model`, which has no memory yet. If train.model.init_from is a folder of
+// transformers, only those of adapters are set, and the folder is returned; otherwise null. Fails with InvalidArgument
+// if the files are not of the model of the job, or if the ranks see different files, and with the errors of
+// ForeignWeights::Open, AdapterWeights::Open and InitializeFrom.
+absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order, Communicator& world,
+                                                                      Model& model);
 
-// Collective. Opens the folder of train.model.init_from. Fails with InvalidArgument if its config.json or its weights
-// are not of the model of the job, or if the ranks see different files, and with the errors of ForeignWeights::Open.
-absl::StatusOr<std::unique_ptr<ForeignWeights>> OpenInitialWeights(const StartOrder& order, Communicator& world);
-
-// Local. Overwrites the parameters of the state by the weights, and its moments by zeros.
-absl::Status LoadInitialWeights(const ForeignWeights& weights, ParallelState& state);
+// Local. Overwrites the parameters of the state by the weights and the initial adapters of `model`, and its moments by
+// zeros.
+absl::Status LoadInitialWeights(const ForeignWeights& weights, const Model& model, ParallelState& state);
 
 }  // namespace trainyard

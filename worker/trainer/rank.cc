@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "models/lora_targets.h"
 #include "worker/collectives/device_communicator.h"
 #include "worker/data/data_check.h"
 #include "worker/mesh/mesh.h"
@@ -278,6 +280,13 @@ void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& devic
                          config.model.context, model.num_elements(),
                          ParsePrecision(config).value_or(Precision{}).ToString())
       << std::endl;
+  if (config.model.lora.rank > 0) {
+    const uint64_t adapters = CountAdapterParameters(config.model);
+    log << absl::StrFormat("adapters: rank %d on %s; %d of the parameters (%.2f %%) are trained",
+                           config.model.lora.rank, absl::StrJoin(config.model.lora.targets, ", "), adapters,
+                           100.0 * static_cast<double>(adapters) / static_cast<double>(model.num_elements()))
+        << std::endl;
+  }
   if (device.cuda != nullptr) {
     log << absl::StrFormat("device: GPU %d, %s, %.1f GB", device.gpu.index, device.gpu.name,
                            static_cast<double>(device.gpu.memory_bytes) / 1e9)
@@ -327,15 +336,12 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   }
   const absl::Time weights_began = clock.TimeNow();
   std::unique_ptr<ForeignWeights> weights;
-  if (!announced.has_value() && IsModelFolder(order.config.init_from)) {
-    ASSIGN_OR_RETURN(weights, OpenInitialWeights(order, rank->world()));
-    rank->model->set_initial_values([](int, const at::Tensor& out) { out.zero_(); });  // overwritten below
-  } else if (!announced.has_value() && !order.config.init_from.empty()) {
-    RETURN_IF_ERROR(InitializeFrom(order.config.init_from, *rank->model));
+  if (!announced.has_value()) {
+    ASSIGN_OR_RETURN(weights, PrepareInitialWeights(order, rank->world(), *rank->model));
   }
   RETURN_IF_ERROR(MakeParallel(order, *rank));
   if (weights != nullptr) {
-    RETURN_IF_ERROR(LoadInitialWeights(*weights, rank->strategy->state())) << "train.model.init_from";
+    RETURN_IF_ERROR(LoadInitialWeights(*weights, *rank->model, rank->strategy->state())) << "train.model.init_from";
     if (order.rank == 0) {
       log << absl::StrFormat("begins with the weights of %s, read in %.3f s", order.config.init_from,
                              absl::ToDoubleSeconds(clock.TimeNow() - weights_began))

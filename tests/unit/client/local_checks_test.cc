@@ -131,5 +131,20 @@ TEST_F(LocalChecksTest, InitialWeights_MustExistAndBeSafetensors) {
             "train.model.init_from: /dev/null is neither a safetensors file nor a checkpoint's folder");
 }
 
+TEST_F(LocalChecksTest, FolderOfAdapters_MustHaveWeights) {
+  spec_.mutable_train()->mutable_lora()->set_path(folder_);
+  auto errors = [&] {
+    Problems problems;
+    CheckInitialWeights(spec_, {}, &problems);
+    return std::string(problems.ToStatus().message());
+  };
+  EXPECT_EQ(errors(), "") << "reading adapter_config.json reports that";
+  Write("adapter_config.json", "{}");
+
+  EXPECT_EQ(errors(), absl::StrCat("train.lora.path: ", folder_, " has no adapter_model.safetensors"));
+  Write("adapter_model.safetensors", "");
+  EXPECT_EQ(errors(), "");
+}
+
 }  // namespace
 }  // namespace trainyard::client

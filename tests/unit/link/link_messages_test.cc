@@ -133,6 +133,27 @@ TEST(SameComputationTest, TheFileOfTheTokenizer_MayMove_ButNotReplaceBytes) {
   EXPECT_TRUE(CompareComputation({.before = with("/a"), .now = with("/b")}).ok());
 }
 
+TEST(SameComputationTest, OtherAdapters_AreRefused_ButTheirFolderMayMove) {
+  const auto with = [](const std::function<void(v1::Lora&)>& change) {
+    return Resolved([&](v1::JobSpec& spec) {
+      v1::Lora& lora = *spec.mutable_train()->mutable_lora();
+      lora.set_rank(4);
+      lora.set_alpha(8);
+      lora.add_targets("c_attn");
+      change(lora);
+    });
+  };
+  const std::string before = with([](v1::Lora&) {});
+
+  EXPECT_THAT(RefusalOf(Resolved(), before), HasSubstr("train.lora.rank was 0, is 4"));
+  EXPECT_THAT(RefusalOf(before, with([](v1::Lora& lora) { lora.set_alpha(9); })),
+              HasSubstr("train.lora.alpha was 8, is 9"));
+  EXPECT_THAT(RefusalOf(before, with([](v1::Lora& lora) { lora.add_targets("c_fc"); })),
+              HasSubstr("train.lora.targets was [c_attn], is [c_attn, c_fc]"));
+  const std::string moved = with([](v1::Lora& lora) { lora.set_path("/adapter"); });
+  EXPECT_TRUE(CompareComputation({.before = before, .now = moved}).ok());
+}
+
 TEST(SameComputationTest, EveryOtherChange_IsReported) {
   const std::string before = Resolved();
   const std::string now = Resolved([](v1::JobSpec& spec) {

@@ -4,12 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 #include <thread>
 
+#include "checkpoint/catalog.h"
 #include "checkpoint/model_export.h"
 #include "checkpoint/reader.h"
+#include "common/tensor_roles.h"
 #include "models/hugging_face_config.h"
+#include "models/lora_targets.h"
 #include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 
@@ -24,7 +28,8 @@ const ModelSizes kGpt2{.layers = 2, .heads = 2, .width = 16, .context = 16, .voc
 class InitialWeightsTest : public SmallJobTest {
  protected:
   // Trains with two ranks and returns the losses of their steps.
-  std::vector<double> LossesOfTwoRanks(const std::string& strategy, const std::string& init_from) {
+  std::vector<double> LossesOfTwoRanks(const std::string& strategy, const std::string& init_from,
+                                       const LoraSettings& lora = {}, const std::string& lora_path = "") {
     FakeStore store;
     FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
     std::ostringstream logs[2];
@@ -35,6 +40,8 @@ class InitialWeightsTest : public SmallJobTest {
     order.config.batch_micro = 2;
     order.config.parallel.strategy = strategy;
     order.config.init_from = init_from;
+    order.config.model.lora = lora;
+    order.config.lora_path = lora_path;
     for (int r = 0; r < 2; ++r) {
       order.rank = r;
       ranks.emplace_back([&, r, order] {
@@ -58,8 +65,32 @@ class InitialWeightsTest : public SmallJobTest {
                    {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
   }
 
+  std::unique_ptr<Checkpoint> LastOf(const std::string& run, uint64_t step) {
+    auto opened = Checkpoint::Open(JoinPath(folder_ / run, StepFolderName(step)));
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return *std::move(opened);
+  }
+
+  // Trains a model without adapters and exports it.
+  void TrainBase() {
+    FakeLink link;
+    StartOrder order = SmallOrder("base", 3);
+    order.config.batch_global = order.config.batch_micro = 2;
+    ASSERT_EQ(RunOne(order, link), kExitDone);
+    ASSERT_TRUE(ExportModel(*LastOf("base", 3), kGpt2, folder_ / "gpt2", FileSystem::Real()).ok());
+  }
+
+  std::string RefusalOf(const StartOrder& order) {
+    FakeLink link;
+    EXPECT_EQ(RunOne(order, link), kExitRefused);
+    return link.FactsOf<RefusedFact>().empty() ? "" : link.FactsOf<RefusedFact>()[0].message;
+  }
+
   int num_runs_ = 0;
 };
+
+// Without dropout, because ranks that are threads share one generator.
+const LoraSettings kLora{.rank = 2, .alpha = 8, .targets = {"c_attn", "mlp.c_proj"}};
 
 // Under strategies that hold the parameters whole and as shards.
 TEST_F(InitialWeightsTest, FolderOfTransformers_BeginsLikeTheCheckpointThatItWasExportedFrom) {
@@ -95,6 +126,69 @@ TEST_F(InitialWeightsTest, FolderOfAnotherModel_IsRefusedWithBothModels) {
   EXPECT_THAT(link.FactsOf<RefusedFact>().at(0).message,
               AllOf(HasSubstr("train.model.init_from"), HasSubstr("config.json describes a GPT-2 of 3 layers"),
                     HasSubstr("but the job trains a GPT-2 of 2 layers")));
+}
+
+// Adapters are in no folder of transformers and in no checkpoint of a job without them, so they are drawn.
+TEST_F(InitialWeightsTest, JobWithAdapters_BeginsAtTheLossOfTheModel_AndLearns) {
+  TrainBase();
+  const std::vector<double> without = LossesOfTwoRanks("ddp", folder_ / "gpt2");
+
+  for (const char* strategy : {"ddp", "zero2", "fsdp"}) {
+    const std::vector<double> from_folder = LossesOfTwoRanks(strategy, folder_ / "gpt2", kLora);
+    const std::vector<double> from_checkpoint = LossesOfTwoRanks(strategy, folder_ / "base/step-00000003", kLora);
+    ASSERT_EQ(from_folder.size(), 4u) << strategy;
+    EXPECT_EQ(from_folder, from_checkpoint) << strategy;
+    EXPECT_NEAR(from_folder[0], without[0], 1e-5) << strategy;
+    EXPECT_NE(from_folder[3], without[3]) << strategy;
+    const auto checkpoint = LastOf(absl::StrCat("run-", num_runs_ - 1), 4);
+    const auto is_moment_of_the_model = [](const ManifestTensor& tensor) {
+      return tensor.role != kParameterRole && !IsAdapterName(tensor.name);
+    };
+    const auto& tensors = checkpoint->manifest().tensors;
+    EXPECT_TRUE(std::none_of(tensors.begin(), tensors.end(), is_moment_of_the_model)) << strategy;
+  }
+}
+
+TEST_F(InitialWeightsTest, AdaptersOfPeft_ContinueWhereTheyWereExported) {
+  TrainBase();
+  LossesOfTwoRanks("fsdp", folder_ / "gpt2", kLora);
+  ModelSizes sizes = kGpt2;
+  sizes.lora = kLora;
+  ASSERT_TRUE(ExportAdapter(*LastOf("run-0", 4), sizes, "", folder_ / "adapter", FileSystem::Real()).ok());
+
+  const std::vector<double> from_run = LossesOfTwoRanks("ddp", folder_ / "run-0/step-00000004", kLora);
+
+  for (const char* strategy : {"ddp", "fsdp"}) {
+    const std::vector<double> found = LossesOfTwoRanks(strategy, folder_ / "gpt2", kLora, folder_ / "adapter");
+    ASSERT_EQ(found.size(), 4u) << strategy;
+    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(found[i], from_run[i], 1e-5) << strategy << " step " << i + 1;
+  }
+}
+
+TEST_F(InitialWeightsTest, FilesThatDoNotFitTheAdapters_AreRefused) {
+  TrainBase();
+  LossesOfTwoRanks("ddp", folder_ / "gpt2", kLora);
+  StartOrder order = SmallOrder("refused", 2);
+  order.config.batch_global = order.config.batch_micro = 2;
+
+  order.config.init_from = folder_ / "run-0/step-00000004";
+  EXPECT_THAT(RefusalOf(order), AllOf(HasSubstr("train.model.init_from: "), HasSubstr("has adapters, and the job has "
+                                                                                      "none: merge them")));
+
+  order.config.model.lora = kLora;
+  order.config.model.lora.rank = 3;
+  EXPECT_THAT(RefusalOf(order), HasSubstr("wrong shape: h.0.attn.c_attn.lora_A.weight is [2, 16], but the model has "
+                                          "[3, 16]"));
+
+  ModelSizes sizes = kGpt2;
+  sizes.lora = kLora;
+  ASSERT_TRUE(ExportAdapter(*LastOf("run-0", 4), sizes, "", folder_ / "adapter", FileSystem::Real()).ok());
+  order.config.init_from = folder_ / "gpt2";
+  order.config.lora_path = folder_ / "adapter";
+  EXPECT_THAT(RefusalOf(order),
+              AllOf(HasSubstr("adapter_config.json has rank 2, alpha 8 and targets c_attn, mlp.c_proj, but the job has "
+                              "rank 3"),
+                    HasSubstr("train.lora.path")));
 }
 
 }  // namespace
