@@ -1,6 +1,7 @@
 #include "client/progress.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -52,8 +53,9 @@ class TextProgress final : public Progress {
         Step(event.step(), absl::FromUnixMillis(event.time_unix_ms()));
         break;
       case v1::Event::kEval:
-        terminal_.Print(absl::StrFormat("evaluation at step %d: loss %.4f (%s)", event.eval().step(),
-                                        event.eval().loss(), DurationText(absl::Seconds(event.eval().seconds()))));
+        terminal_.Print(absl::StrFormat("evaluation at step %d: loss %.4f, perplexity %.4g (%s)", event.eval().step(),
+                                        event.eval().loss(), std::exp(event.eval().loss()),
+                                        DurationText(absl::Seconds(event.eval().seconds()))));
         break;
       case v1::Event::kCheckpoint:
         terminal_.Print(absl::StrCat("checkpoint of step ", event.checkpoint().step(), " saved: ",

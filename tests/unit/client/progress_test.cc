@@ -65,7 +65,7 @@ TEST(TextProgress, PrintsOneLinePerEvent) {
             "step 4/10  loss 4.6000  lr 0.0e+00  2.00k tokens/s  ETA 3.0 s\n"
             "step 7/10  loss 4.3000  lr 0.0e+00  2.00k tokens/s  ETA 1.5 s\n"
             "step 10/10  loss 4.0000  lr 0.0e+00  2.00k tokens/s\n"
-            "evaluation at step 10: loss 4.2000 (0.2 s)\n"
+            "evaluation at step 10: loss 4.2000, perplexity 66.69 (0.2 s)\n"
             "checkpoint of step 10 saved: /runs/x/step-10 (3.0 MiB)\n"
             "warning: a rank \\x1b[31mended\n"
             "succeeded\n"
@@ -86,7 +86,7 @@ TEST(TextProgress, OnATerminal_StepsShareOneLine) {
 
   EXPECT_EQ(out.text().substr(before.size()),
             "\r\x1b[K 10 %  step 1/10  loss 5.0000  ETA 4.5 s"
-            "\r\x1b[Kevaluation at step 2: loss 4.5000 (0.2 s)\n"
+            "\r\x1b[Kevaluation at step 2: loss 4.5000, perplexity 90.02 (0.2 s)\n"
             " 10 %  step 1/10  loss 5.0000  ETA 4.5 s");
 }
 
