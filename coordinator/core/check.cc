@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "coordinator/core/core.h"
 #include "coordinator/policy/goodput.h"
+#include "coordinator/policy/last_step.h"
 #include "coordinator/policy/lifecycle.h"
 #include "coordinator/policy/saves.h"
 
@@ -77,7 +78,9 @@ absl::Status CheckGuarantees(const Job& job) {
       return Broken(job, "succeeded with a rank that did not finish");
     }
   }
-  if (state == v1::JOB_STATE_SUCCEEDED && !LastStepIsSaved(job.head(), job.record.restored_step())) {
+  const uint64_t steps = job.head().spec().train().steps();
+  const uint64_t last_step = job.ranks.empty() ? steps : LastStepOf(job.ranks.front().record, steps);
+  if (state == v1::JOB_STATE_SUCCEEDED && !LastStepIsSaved(job.head(), last_step, job.record.restored_step())) {
     return Broken(job, "succeeded, and no checkpoint of its last step is recorded");
   }
   if (state == v1::JOB_STATE_RUNNING && !job.current.store.sealed) return Broken(job, "runs with an open value store");

@@ -15,6 +15,7 @@
 #include "coordinator/handlers/place_jobs.h"
 #include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/goodput.h"
+#include "coordinator/policy/last_step.h"
 #include "coordinator/policy/recovery.h"
 #include "coordinator/policy/saves.h"
 
@@ -35,22 +36,32 @@ bool AllDone(const Job& job) {
     const v1::TrainerExited& exit = rank.record.exit();
     bool exited = exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone;
     bool killed = job.current.nothing_desired && (exit.cause() == v1::TrainerExited::CAUSE_STOPPED || !rank.exited());
-    return rank.ended() && (exited || killed) && rank.record.finished() && !rank.record.stopped() &&
-           rank.record.finished_step() >= steps;
+    return rank.ended() && (exited || killed) && HasMadeAllSteps(rank.record, steps);
   });
 }
 
 // Whether every rank has reported that it made all steps; some may not have exited.
 bool AllFinished(const Job& job) {
   uint64_t steps = job.head().spec().train().steps();
-  return !job.ranks.empty() && std::all_of(job.ranks.begin(), job.ranks.end(), [steps](const Rank& rank) {
-    return rank.record.finished() && !rank.record.stopped() && rank.record.finished_step() >= steps;
-  });
+  return !job.ranks.empty() && std::all_of(job.ranks.begin(), job.ranks.end(),
+                                           [steps](const Rank& rank) { return HasMadeAllSteps(rank.record, steps); });
 }
 
 // Returns "all 2 ranks are ready", or "the rank is ready".
 std::string AllOf(uint64_t count, absl::string_view one, absl::string_view many) {
   return count == 1 ? absl::StrCat("the ", one) : absl::StrCat("all ", count, " ", many);
+}
+
+// REQUIRES: the job has a group.
+uint64_t LastStepOfJob(const Job& job) {
+  return LastStepOf(job.ranks.front().record, job.head().spec().train().steps());
+}
+
+// Returns why the job has succeeded.
+std::string DoneReason(const Job& job) {
+  if (job.head().spec().has_probe()) return "every rank has reported its measurements";
+  const std::string& ended_early = job.ranks.front().record.ended_early();
+  return ended_early.empty() ? AllOf(job.head().spec().train().steps(), "step is made", "steps are made") : ended_early;
 }
 
 void AdvanceForming(Turn& turn, Job& job) {
@@ -90,7 +101,7 @@ void FailUnsaved(Turn& turn, Job& job) {
   if (job.record.has_failure()) return;
   const Rank& first = job.ranks.front();
   const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
-  const bool is_complete = granted != nullptr && granted->step() >= job.head().spec().train().steps();
+  const bool is_complete = granted != nullptr && granted->step() >= LastStepOfJob(job);
   FailGeneration(turn, job,
                  MakeRankFailure(
                      v1::FailureRecord::KIND_EXIT, first.record.rank(), first.record.host(),
@@ -102,7 +113,7 @@ void FailUnsaved(Turn& turn, Job& job) {
 bool AdvanceDone(Turn& turn, Job& job) {
   if (job.ranks.empty() || !AllDone(job) || job.record.failure().kind() == v1::FailureRecord::KIND_UNSAVED)
     return false;
-  if (!LastStepIsSaved(job.head(), job.record.restored_step())) {
+  if (!LastStepIsSaved(job.head(), LastStepOfJob(job), job.record.restored_step())) {
     FailUnsaved(turn, job);
     return false;
   }
@@ -114,9 +125,7 @@ bool AdvanceDone(Turn& turn, Job& job) {
                              job.ranks.front().record.finished_step(), " did not arrive"));
   }
   PublishUnrenamedCheckpoint(turn, job);
-  turn.Move(job, LifecycleEvent::kAllDone,
-            job.head().spec().has_probe() ? std::string("every rank has reported its measurements")
-                                          : AllOf(job.head().spec().train().steps(), "step is made", "steps are made"));
+  turn.Move(job, LifecycleEvent::kAllDone, DoneReason(job));
   return true;
 }
 

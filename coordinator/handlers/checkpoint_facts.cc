@@ -154,7 +154,7 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   }
   turn.Emit(SaveCounted{.failed = true, .seconds = 0});
   if (failed.will_retry()) return PublishLastSaveFailure(turn, job, rank, failed);
-  const bool last = failed.step() >= job.head().spec().train().steps();
+  const bool last = failed.is_last() || failed.step() >= job.head().spec().train().steps();
   turn.Warn(absl::StrCat("job ", job.id.value(), ": saving step ", failed.step(),
                          " failed: ", CutText(failed.message(), 1024)));
   v1::Event event;

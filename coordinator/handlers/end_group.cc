@@ -15,6 +15,7 @@
 #include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/hang.h"
+#include "coordinator/policy/last_step.h"
 #include "coordinator/policy/recovery.h"
 
 namespace trainyard {
@@ -205,7 +206,7 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   bool stopped_unrequested = rank.record.finished() && rank.record.stopped() && !stop_requested;
   uint64_t steps = job.head().spec().train().steps();
   bool finished =
-      rank.record.finished() && (rank.record.stopped() ? stop_requested : rank.record.finished_step() >= steps);
+      rank.record.finished() && rank.record.stopped() ? stop_requested : HasMadeAllSteps(rank.record, steps);
   std::string host = rank.record.host();
   auto failure = ClassifyExit({.rank = rank.record.rank(),
                                .host = host,

@@ -13,6 +13,7 @@
 namespace trainyard {
 namespace {
 
+constexpr char kLastSaveFailed[] = "the last save failed and is tried again: ";
 constexpr char kLastSaveMade[] = "the last save has succeeded after all";
 constexpr size_t kErrorBytes = 1'024;
 
@@ -31,8 +32,10 @@ bool LastSaveIsRetried(const Job& job) {
   for (auto event = events.rbegin(); event != events.rend() && (*event)->generation() == job.head().generation();
        ++event) {
     if ((*event)->has_checkpoint()) return false;
-    const uint64_t failed = (*event)->notice().failed_save_step();
-    if (failed != 0 && failed >= job.head().spec().train().steps()) return true;
+    const v1::Notice& notice = (*event)->notice();
+    const uint64_t failed = notice.failed_save_step();
+    if (failed == 0) continue;
+    if (failed >= job.head().spec().train().steps() || absl::StartsWith(notice.text(), kLastSaveFailed)) return true;
   }
   return false;
 }
@@ -41,8 +44,7 @@ void PublishLastSaveFailure(Turn& turn, Job& job, const Rank& rank, const v1::Ch
   // The message of rank 0 may begin with another rank, which failed.
   const bool names_rank = absl::StartsWith(failed.message(), "rank ");
   const std::string who = names_rank ? "" : absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), ": ");
-  const std::string text =
-      absl::StrCat("the last save failed and is tried again: ", who, CutText(failed.message(), kErrorBytes));
+  const std::string text = absl::StrCat(kLastSaveFailed, who, CutText(failed.message(), kErrorBytes));
   if (!WasPublished(job, DecisionRule::kCheckpoint, text)) {
     turn.Warn(absl::StrCat("job ", job.id.value(), ": ", text));
     v1::Event event;

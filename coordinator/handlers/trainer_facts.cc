@@ -76,12 +76,13 @@ void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& r
           : FailureOf(rank, v1::FailureRecord::KIND_REFUSED, absl::StrCat("refused the job: ", message)));
 }
 
-// Records that the rank has made all steps or stopped on request. If the last step could not be saved, the job has not
-// succeeded.
+// Records that the rank has made all steps, ended the job early or stopped on request. If the last step could not be
+// saved, the job has not succeeded.
 void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finished) {
   rank.record.set_finished(true);
   rank.record.set_stopped(finished.stopped());
   rank.record.set_finished_step(finished.step());
+  if (!finished.stopped()) rank.record.set_ended_early(CutText(finished.ended_early(), 1024));
   rank.last_step = std::max(rank.last_step, finished.step());
   if (finished.unsaved().empty()) return;
   const std::optional<uint64_t> kept = NewestResumeStep(job.head(), job.record.grants());

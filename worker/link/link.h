@@ -52,6 +52,7 @@ struct SaveFailedFact {
   uint64_t stop_request = 0;  // the stop that this save was made for, which is cancelled; 0: none
   bool withdrawn = false;     // the save did not fail: a newer complete checkpoint replaced it before it was named
   bool will_retry = false;    // it was the last save, and the ranks retry it
+  bool is_last = false;       // it was the last save of the job
 };
 // A complete checkpoint under its partial name that waits for its grant; AwaitGrant returns the answer. May be reported
 // again.
@@ -69,7 +70,8 @@ struct FinishedFact {
   uint64_t step = 0;
   bool stopped = false;  // by a request, before the last step
   double loss = 0;
-  std::string unsaved = {};  // why no checkpoint holds the last step; empty: one does
+  std::string unsaved = {};      // why no checkpoint holds the last step; empty: one does
+  std::string ended_early = {};  // why no further step is needed, a sentence; empty: the job made all steps or stopped
 };
 struct RefusedFact {
   std::string message;
@@ -120,6 +122,7 @@ struct StepRecord {
   uint64_t gradient_reductions = 0;  // operations for this rank's gradients: buckets or units, times rounds
   double optimizer_s = 0;
   bool skipped = false;
+  double epoch = 0;                    // epochs of the data that are used, this step included; 0: the data has no end
   double loss_scale = 0;               // 0: losses are not scaled
   double save_stall_s = 0;             // time that the loop waited for saves since the previous step
   std::vector<MemoryUse> memory = {};  // of this rank before its update; empty: as in the previous step

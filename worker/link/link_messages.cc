@@ -91,6 +91,7 @@ v1::Fact ToMessage(const TrainerFact& fact) {
       message.mutable_save_failed()->set_stop_request(f.stop_request);
       message.mutable_save_failed()->set_withdrawn(f.withdrawn);
       message.mutable_save_failed()->set_will_retry(f.will_retry);
+      message.mutable_save_failed()->set_is_last(f.is_last);
     }
     void operator()(const SaveReadyFact& f) {
       v1::CheckpointReady& ready = *message.mutable_save_ready();
@@ -108,6 +109,7 @@ v1::Fact ToMessage(const TrainerFact& fact) {
       message.mutable_finished()->set_stopped(f.stopped);
       message.mutable_finished()->set_loss(f.loss);
       message.mutable_finished()->set_unsaved(CleanText(f.unsaved));
+      message.mutable_finished()->set_ended_early(CleanText(f.ended_early));
     }
     void operator()(const DecidedFact& f) {
       for (const DecidedFact::Decision& decision : f.decisions) {

@@ -129,7 +129,8 @@ void Saver::ReportLastFailure(uint64_t step, const std::string& why, bool will_r
   deps_.link.ReportFact(SaveFailedFact{.step = step,
                                        .message = why,
                                        .stop_request = stop.needs_save ? stop.number : 0,
-                                       .will_retry = will_retry && (stop.number == 0 || stop.needs_save)});
+                                       .will_retry = will_retry && (stop.number == 0 || stop.needs_save),
+                                       .is_last = true});
 }
 
 absl::StatusOr<bool> Saver::AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks) {

@@ -194,6 +194,57 @@ TEST(CoreLifecycle, CancelAfterTheLastStep_LeavesTheJobSucceeded) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST(CoreLifecycle, JobThatEndsEarly_SucceedsAndSaysWhy) {
+  const std::string why = "stopped after step 6 of 10: the evaluation loss has not fallen for 3 evaluations";
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Report(Key(kJob, 1, 0), 1, 6);
+  host.Save(Key(kJob, 1, 0), 6);
+
+  host.EndEarly(Key(kJob, 1, 0), 6, why);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING) << "rank 1 has not finished";
+  host.EndEarly(Key(kJob, 1, 1), 6, why);
+
+  const v1::Job job = harness.Get(kJob);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(job.reason(), why);
+  EXPECT_EQ(job.last_step(), 6u);
+  EXPECT_EQ(job.restarts(), 0u);
+  EXPECT_EQ(harness.WatchFrom(kJob, 0).back()->state().reason(), why);
+}
+
+TEST(CoreLifecycle, JobThatEndsEarlyWithoutASave_StartsAgain) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Report(Key(kJob, 1, 0), 1, 6);
+  host.Save(Key(kJob, 1, 0), 4);
+
+  host.EndEarly(Key(kJob, 1, 0), 6, "stopped after step 6 of 10");
+
+  EXPECT_NE(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(harness.Get(kJob).generation(), 2u);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("from step 4"));
+}
+
+TEST(CoreLifecycle, RankThatStopsEarlyWithoutAReason_IsAFailure) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Report(Key(kJob, 1, 0), 1, 6);
+
+  host.Finish(Key(kJob, 1, 0), 6);
+
+  EXPECT_NE(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
+}
+
 TEST(CoreLifecycle, SlowLastReports_AreWaitedForBeforeTheEnd) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);

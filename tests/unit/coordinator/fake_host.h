@@ -141,6 +141,14 @@ class FakeHost {
     ReportFact(key, std::move(fact));
     Exit(key, 0);
   }
+  // The evaluation loss does not fall any more. Rank 0 has saved the step.
+  void EndEarly(const v1::TrainerKey& key, uint64_t step, const std::string& why) {
+    v1::Fact fact;
+    fact.mutable_finished()->set_step(step);
+    fact.mutable_finished()->set_ended_early(why);
+    ReportFact(key, std::move(fact));
+    Exit(key, 0);
+  }
   void Exit(const v1::TrainerKey& key, int code) {
     running.erase(Name(key));
     v1::Fact fact;

@@ -225,6 +225,7 @@ TEST(SameComputationTest, FolderOfTheModelAndContextOfLlama_MayChange) {
 TEST(LinkMessagesTest, OutcomeOfTheLastSave_IsConverted) {
   EXPECT_TRUE(ToMessage(SaveFailedFact{.step = 7, .message = "full", .will_retry = true}).save_failed().will_retry());
   EXPECT_EQ(ToMessage(FinishedFact{.step = 7, .unsaved = "full"}).finished().unsaved(), "full");
+  EXPECT_EQ(ToMessage(FinishedFact{.step = 7, .ended_early = "flat"}).finished().ended_early(), "flat");
   const v1::Fact restored = ToMessage(RestoredFact{.step = 7, .changes = {{"train.steps", "1", "2"}}});
   ASSERT_EQ(restored.restored().changes_size(), 1);
   EXPECT_EQ(restored.restored().changes(0).key(), "train.steps");
