@@ -83,18 +83,53 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
 
 namespace {
 
-// Whether the manifest is undamaged and lists no tensor with non-finite values. The files are not checked.
-bool IsFinite(const std::string& path) {
+// None: the manifest is damaged, or lists a tensor with non-finite values. The files are not checked.
+std::optional<Manifest> FiniteManifest(const std::string& path) {
   absl::StatusOr<std::string> text = ReadManifestText(path);
-  if (!text.ok()) return false;
+  if (!text.ok()) return std::nullopt;
   absl::StatusOr<Manifest> manifest = ParseManifest(*text);
-  return manifest.ok() && manifest->nonfinite.empty();
+  if (!manifest.ok() || !manifest->nonfinite.empty()) return std::nullopt;
+  return *std::move(manifest);
+}
+
+// Returns the index of the best of these checkpoints, which are sorted from the newest to the oldest.
+std::optional<size_t> BestOf(const std::vector<StepFolder>& folders) {
+  std::optional<size_t> best;
+  double lowest = 0;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    const std::optional<Manifest> manifest = FiniteManifest(folders[i].path);
+    if (!manifest.has_value() || manifest->step != folders[i].step || !manifest->evaluation.has_value()) continue;
+    const std::optional<double>& loss = manifest->evaluation->loss;
+    if (!loss.has_value() || (best.has_value() && *loss > lowest)) continue;
+    best = i;
+    lowest = *loss;
+  }
+  return best;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& path,
+absl::StatusOr<std::optional<StepFolder>> FindBest(const std::string& run_folder) {
+  ASSIGN_OR_RETURN(const std::vector<StepFolder> folders, ListCheckpoints(run_folder));
+  const std::optional<size_t> best = BestOf(folders);
+  if (!best.has_value()) return std::nullopt;
+  return folders[*best];
+}
+
+absl::StatusOr<std::string> ResolveBest(const std::string& path) {
+  const std::filesystem::path given(path);
+  const std::string run_folder = given.parent_path().string();
+  if (given.filename() != kBestName || FileExists(path) || !FileExists(run_folder)) return path;
+  ASSIGN_OR_RETURN(const std::optional<StepFolder> best, FindBest(run_folder));
+  if (best.has_value()) return best->path;
+  return absl::NotFoundError(absl::StrCat("no checkpoint in ", run_folder,
+                                          " has the loss of an evaluation (train.evaluate.every_steps), so none is the "
+                                          "best"));
+}
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,
                                                                    std::vector<std::string>& skipped) {
+  ASSIGN_OR_RETURN(const std::string path, ResolveBest(given));
   if (!FileExists(path)) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
   if (FileExists(JoinPath(path, kManifestName))) return Checkpoint::Open(path);
   ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path));
@@ -124,12 +159,15 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
   if (retention.keep == 0) return removed;
   ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
   std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > saved_step; });
+  // Without keep_best only the newest manifests are read.
+  const std::optional<size_t> best = retention.keep_best ? BestOf(folders) : std::nullopt;
   bool found_finite = false;
   for (size_t i = 0; i < folders.size(); ++i) {
     const bool is_milestone = retention.keep_every > 0 && folders[i].step % retention.keep_every == 0;
-    const bool is_retained = i < retention.keep || is_milestone || protected_steps.contains(folders[i].step);
+    const bool is_retained =
+        i < retention.keep || is_milestone || protected_steps.contains(folders[i].step) || best == i;
     // In most cases the newest checkpoint is finite, and only its manifest is read.
-    if (!found_finite && IsFinite(folders[i].path)) {
+    if (!found_finite && FiniteManifest(folders[i].path).has_value()) {
       found_finite = true;
       continue;
     }

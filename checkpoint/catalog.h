@@ -5,7 +5,10 @@
 // which a run leaves when it resumes from an older one, are not counted: they are replaced when the run reaches their
 // steps again. A checkpoint beyond `keep` is retained if its step is protected (the loop protects the step that was
 // last confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a process reads it,
-// and if it is the newest whose values are all finite.
+// if it is the newest whose values are all finite, and, with `keep_best`, if it is the best of those counted.
+//
+// The best checkpoint is the one whose manifest has the lowest `evaluation.loss`, of two equal ones the older; one with
+// values that are not finite never is.
 #pragma once
 
 #include <cstdint>
@@ -59,9 +62,21 @@ struct FindOptions {
 // Finds the newest checkpoint that is undamaged and contains only finite values.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options = {});
 
-// Opens the checkpoint at `path`, or the one that FindCheckpoint finds if `path` is a run folder; adds to `skipped` why
-// newer ones were not used, a sentence each. Fails with NotFound if there is none, with DataLoss if none is good.
-absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& path,
+// The name that stands for the best checkpoint where a checkpoint is chosen: <run folder>/best.
+inline constexpr char kBestName[] = "best";
+
+// Returns the best checkpoint of a run folder, by its manifests alone; none if no checkpoint was evaluated. Fails if
+// the folder cannot be read.
+absl::StatusOr<std::optional<StepFolder>> FindBest(const std::string& run_folder);
+
+// Returns the path of the best checkpoint if `path` is <run folder>/best and no such file exists, else `path` itself.
+// Possible errors: NotFound: no checkpoint there was evaluated; those of FindBest.
+absl::StatusOr<std::string> ResolveBest(const std::string& path);
+
+// Opens the checkpoint at `given`, as ResolveBest has it, or the one that FindCheckpoint finds if it is a run folder;
+// adds to `skipped` why newer ones were not used, a sentence each. Fails with NotFound if there is none, with DataLoss
+// if none is good.
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,
                                                                    std::vector<std::string>& skipped);
 
 // Removes a checkpoint, or the remains of one. Renames it first, so that a crash in the middle leaves a partial and not
@@ -71,6 +86,7 @@ absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system);
 struct Retention {
   uint64_t keep = 0;        // the number of newest checkpoints; 0: all
   uint64_t keep_every = 0;  // also every step that is a multiple of this; 0: none
+  bool keep_best = false;   // also the best one
 };
 
 // Removes the checkpoints up to `saved_step` that need not be retained. Returns their steps.

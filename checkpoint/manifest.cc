@@ -158,6 +158,32 @@ absl::Status ReadDataList(const Json& json, ManifestData& data) {
   return absl::OkStatus();
 }
 
+void ReadIfPresent(ObjectReader& reader, const char* key, std::optional<double>& value) {
+  if (reader.Has(key)) reader.Read(key, value.emplace());
+}
+
+absl::Status ReadEvaluation(const Json& json, ManifestEvaluation& evaluation) {
+  ObjectReader reader(json, InManifest("evaluation"));
+  ReadIfPresent(reader, "loss", evaluation.loss);
+  reader.Read("tokens", evaluation.tokens);
+  ReadIfPresent(reader, "best_loss", evaluation.best_loss);
+  reader.Read("best_step", evaluation.best_step);
+  reader.Read("without_improvement", evaluation.without_improvement);
+  ReadIfPresent(reader, "lowest_saved", evaluation.lowest_saved);
+  return reader.Finish();
+}
+
+Json EvaluationJson(const ManifestEvaluation& evaluation) {
+  Json json = Json::object();
+  if (evaluation.loss.has_value()) json["loss"] = *evaluation.loss;
+  json["tokens"] = evaluation.tokens;
+  if (evaluation.best_loss.has_value()) json["best_loss"] = *evaluation.best_loss;
+  json["best_step"] = evaluation.best_step;
+  json["without_improvement"] = evaluation.without_improvement;
+  if (evaluation.lowest_saved.has_value()) json["lowest_saved"] = *evaluation.lowest_saved;
+  return json;
+}
+
 absl::StatusOr<Manifest> ReadManifest(const Json& json) {
   ObjectReader top(json, InManifest("the file"));
   std::string hash, format;
@@ -206,6 +232,9 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
   if (version > 1) {
     RETURN_IF_ERROR(ReadDataList(data.Inner("list", true), m.data));
     top.Read("nonfinite", m.nonfinite);
+  }
+  if (version > 2 && top.Has("evaluation")) {
+    RETURN_IF_ERROR(ReadEvaluation(top.Inner("evaluation", false), m.evaluation.emplace()));
   }
   ObjectReader layout(top.Inner("layout", false), InManifest("layout"));
   layout.Read("strategy", m.strategy);
@@ -260,6 +289,7 @@ std::string ManifestText(const Manifest& m) {
                                        {"good_steps", m.loss_scale.good_steps},
                                        {"hysteresis_left", m.loss_scale.hysteresis_left}};
   }
+  if (m.evaluation.has_value()) json["evaluation"] = EvaluationJson(*m.evaluation);
   return manifest_json::TextWithHash(std::move(json));
 }
 

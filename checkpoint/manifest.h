@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,9 @@
 
 namespace trainyard {
 
-// The version that is written. Version 1, without `nonfinite` and `data.list`, is read too.
-inline constexpr int kManifestVersion = 2;
+// The version that is written. Older ones are read too: 1, without `nonfinite` and `data.list`, and 2, without
+// `evaluation`.
+inline constexpr int kManifestVersion = 3;
 inline constexpr char kManifestName[] = "manifest.json";
 
 struct ManifestFile {
@@ -66,6 +68,19 @@ struct ManifestData {
   std::vector<ManifestDataFile> list = {};
 };
 
+// What the evaluations up to the step have found. A resumed run continues from it.
+struct ManifestEvaluation {
+  std::optional<double> loss = {};  // after this very step; none: it was not evaluated, or the loss is not finite
+  uint64_t tokens = 0;              // with loss, in one evaluation; losses over other numbers are not comparable
+  // The newest loss that was lower than the one before by more than train.evaluate.min_delta; none: no loss was finite.
+  std::optional<double> best_loss = {};
+  uint64_t best_step = 0;
+  uint64_t without_improvement = 0;  // the number of evaluations since
+  // With checkpoint.keep_best: the lowest loss of a step that this checkpoint or an older one of the run holds.
+  std::optional<double> lowest_saved = {};
+  bool operator==(const ManifestEvaluation&) const = default;
+};
+
 // Enough to name the file that differs, and few enough that the manifest does not grow to megabytes.
 inline constexpr size_t kDataFilesListed = 4096;
 // The maximum number of names in `nonfinite`.
@@ -87,7 +102,8 @@ struct Manifest {
     uint64_t hysteresis_left = 0;
   } loss_scale;
   ManifestData data;
-  std::string strategy;  // a name of parallel.data
+  std::optional<ManifestEvaluation> evaluation;  // none: the run does not evaluate
+  std::string strategy;                          // a name of parallel.data
   uint64_t world_size = 0;
   std::vector<std::vector<std::string>> bucket_order;
   // The first tensors with a value that is infinite or not a number, "parameter 'wte.weight'". Such a checkpoint is

@@ -75,7 +75,7 @@ absl::StatusOr<Selection> SelectOne(const std::string& path) {
 // Selects a checkpoint by its path, or the requested ones of a run folder. Possible errors: NotFound: the folder or a
 // step does not exist. InvalidArgument: a step of a folder that is itself a checkpoint.
 absl::StatusOr<Selection> SelectEntries(const CheckpointOptions& options) {
-  const std::string path = AbsolutePath(options.folder, WorkingDirectory());
+  ASSIGN_OR_RETURN(const std::string path, ResolveBest(AbsolutePath(options.folder, WorkingDirectory())));
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) {
     return absl::NotFoundError(absl::StrCat(path, error || !FileExists(path) ? " does not exist" : " is not a folder"));
@@ -123,9 +123,14 @@ absl::StatusOr<InspectedEntry> InspectEntry(const RunEntry& entry, bool verify, 
 
 absl::Status ListCheckpoints(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
+  std::optional<StepFolder> best;
+  if (!chosen.run_folder.empty()) {
+    ASSIGN_OR_RETURN(best, FindBest(chosen.run_folder));
+  }
   std::vector<InspectedEntry> all;
   for (const RunEntry& entry : chosen.entries) {
     ASSIGN_OR_RETURN(InspectedEntry one, InspectEntry(entry, options.verify, options.threads));
+    one.best = best.has_value() && best->path == entry.path;
     if (options.json) PrintJson(InspectedEntryJson(one));
     all.push_back(std::move(one));
   }

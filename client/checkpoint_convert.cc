@@ -168,7 +168,9 @@ void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) 
   CLI::App* verb =
       AddVerb(app, chosen, "export", "Export a checkpoint's model as a Hugging Face transformers folder", options,
               [&globals](const ConvertOptions& given) { return ExportFolderOrJob(globals, given); });
-  verb->add_option("folder", options->from, "Checkpoint, or run folder or job (its newest good checkpoint)")
+  verb->add_option(
+          "folder", options->from,
+          "Checkpoint, or run folder or job (its newest good checkpoint), or RUN/best (its lowest\nevaluation loss)")
       ->required();
   verb->add_option("out", options->to, "Folder to create")->required();
   verb->add_option("--step", options->step, "In a run folder: the checkpoint of this step")->type_name("N");

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/safetensors.h"
 #include "client/text.h"
@@ -53,7 +54,10 @@ Json EntryJson(const InspectedEntry& one) {
                  {"world_size", manifest->world_size},
                  {"files", manifest->files.size() + 1},
                  {"nonfinite", manifest->nonfinite},
-                 {"manifest_hash", one.found.manifest_hash}});
+                 {"manifest_hash", one.found.manifest_hash},
+                 {"best", one.best}});
+    const auto& evaluation = manifest->evaluation;
+    if (evaluation.has_value() && evaluation->loss.has_value()) json["evaluation_loss"] = *evaluation->loss;
   }
   Json problems = Json::array();
   for (const CheckpointProblem& problem : one.found.problems) {
@@ -96,6 +100,16 @@ std::string ModelText(const std::string& spec_bytes) {
                       Plural(model.heads(), "head"), ", width ", model.width(), ", context ", model.context());
 }
 
+// "loss 2.3100; lowest 2.2900 at step 200, 3 evaluations ago".
+std::string EvaluationText(const ManifestEvaluation& evaluation) {
+  std::string text = evaluation.loss.has_value() ? absl::StrFormat("loss %.4f", *evaluation.loss)
+                                                 : std::string("none after this step");
+  if (!evaluation.best_loss.has_value()) return text;
+  absl::StrAppendFormat(&text, "; lowest %.4f at step %d", *evaluation.best_loss, evaluation.best_step);
+  if (evaluation.without_improvement == 0) return text;
+  return absl::StrCat(text, ", ", Plural(evaluation.without_improvement, "evaluation"), " ago");
+}
+
 std::string TensorLines(const Manifest& manifest, int columns) {
   std::vector<std::vector<std::string>> rows = {{"ROLE", "TENSOR", "DTYPE", "SHAPE", "PIECES"}};
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -129,6 +143,10 @@ std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::s
     std::string state = StateOf(one);
     if (!one.found.problems.empty()) {
       absl::StrAppend(&state, ": ", Printable(one.found.problems[0].Text(one.entry.name), kTextBytes));
+    }
+    if (manifest.evaluation.has_value() && manifest.evaluation->loss.has_value()) {
+      absl::StrAppendFormat(&state, "; evaluation loss %.4f%s", *manifest.evaluation->loss,
+                            one.best ? ", the best" : "");
     }
     if (!manifest.nonfinite.empty()) {
       absl::StrAppend(&state, "; ", manifest.nonfinite[0], " is not finite: no run resumes from it automatically");
@@ -186,6 +204,7 @@ std::string ManifestView(const InspectedEntry& one, bool with_tensors, int colum
                             Plural(m.data.num_files, "file"), ", ", BytesText(m.data.num_bytes))},
       {"seed", absl::StrCat(m.seed)},
       {"manifest", one.found.manifest_hash}};
+  if (m.evaluation.has_value()) rows.push_back({"evaluation", EvaluationText(*m.evaluation)});
   for (const auto& [role, count] : RolesOf(m)) {
     rows.push_back({role, absl::StrCat(Plural(count.first, "tensor"), ", ", Plural(count.second, "element"))});
   }

@@ -15,9 +15,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::string WriteStep(const TemporaryFolder& folder, uint64_t step) {
+// `loss`: of the evaluation after this step.
+std::string WriteStep(const TemporaryFolder& folder, uint64_t step, std::optional<double> loss = std::nullopt) {
   SmallState state(static_cast<float>(step));
-  auto saved = WriteCheckpoint(folder.path(), SmallManifest(step), state.tensors(), FileSystem::Real());
+  Manifest manifest = SmallManifest(step);
+  if (loss.has_value()) manifest.evaluation = {.loss = loss, .tokens = 100};
+  auto saved = WriteCheckpoint(folder.path(), manifest, state.tensors(), FileSystem::Real());
   EXPECT_TRUE(saved.ok()) << saved.status();
   return saved->path;
 }
@@ -163,6 +166,61 @@ TEST(CatalogTest, Prune_NeverRemovesTheLastFiniteCheckpoint) {
 
   EXPECT_THAT(*removed, ElementsAre(300, 100));
   EXPECT_THAT(Steps(folder), ElementsAre(500, 400, 200));
+}
+
+TEST(CatalogTest, Prune_KeepBest_NeverRemovesTheLowestLoss) {
+  TemporaryFolder folder;
+  WriteStep(folder, 100, 2.5);
+  WriteStep(folder, 150, 2.0);
+  WriteStep(folder, 200, 2.0);
+  WriteStep(folder, 250);
+  WriteStep(folder, 300, 2.25);
+  WriteStep(folder, 900, 1.0);  // of a run that was resumed from an older step; not counted
+
+  auto removed = PruneCheckpoints(folder.path(), 300, {.keep = 1, .keep_best = true}, {}, FileSystem::Real());
+
+  EXPECT_THAT(*removed, ElementsAre(250, 200, 100));
+  EXPECT_THAT(Steps(folder), ElementsAre(900, 300, 150));
+}
+
+TEST(CatalogTest, Prune_KeepBest_FollowsTheCheckpointsThatExist) {
+  TemporaryFolder folder;
+  WriteStep(folder, 100, 2.5);
+  std::filesystem::remove_all(WriteStep(folder, 200, 2.0));  // its save failed
+  WriteStep(folder, 300, 2.6);
+  FlipByte(WriteStep(folder, 400, 1.0) + "/manifest.json", 100);
+  WriteStep(folder, 500);
+
+  auto removed = PruneCheckpoints(folder.path(), 500, {.keep = 1, .keep_best = true}, {}, FileSystem::Real());
+
+  EXPECT_THAT(*removed, ElementsAre(400, 300));
+  EXPECT_THAT(Steps(folder), ElementsAre(500, 100));
+}
+
+TEST(CatalogTest, Best_IsOpenedByItsName) {
+  TemporaryFolder folder;
+  WriteStep(folder, 100, 2.5);
+  WriteStep(folder, 200, 2.0);
+  WriteStep(folder, 300, 2.25);
+  std::vector<std::string> skipped;
+
+  auto best = OpenCheckpointOrNewest(folder / "best", skipped);
+
+  ASSERT_TRUE(best.ok()) << best.status();
+  EXPECT_EQ((*best)->manifest().step, 200u);
+  EXPECT_THAT(skipped, IsEmpty());
+}
+
+TEST(CatalogTest, Best_WithoutAnEvaluation_IsNotFound) {
+  TemporaryFolder folder;
+  WriteStep(folder, 100);
+  std::vector<std::string> skipped;
+
+  const absl::Status status = OpenCheckpointOrNewest(folder / "best", skipped).status();
+
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("train.evaluate.every_steps"));
+  EXPECT_FALSE(FindBest(folder.path())->has_value());
 }
 
 TEST(CatalogTest, Prune_KeepOfZero_KeepsAll) {

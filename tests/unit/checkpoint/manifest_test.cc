@@ -76,7 +76,7 @@ TEST(ManifestTest, Parse_OfTruncatedText_IsDataLoss) {
 }
 
 TEST(ManifestTest, Parse_LaterVersion_IsUnimplementedWithAdvice) {
-  std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 2", "\"version\": 3"}}));
+  std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 3", "\"version\": 4"}}));
 
   absl::Status status = ParseManifest(text).status();
 
@@ -92,7 +92,7 @@ TEST(ManifestTest, KeysOfVersionTwo_AreReadAndNotRequiredInVersionOne) {
 
   auto read = ParseManifest(ManifestText(manifest));
   auto version_one = ParseManifest(Rehash(absl::StrReplaceAll(
-      plain, {{"\"version\": 2", "\"version\": 1"}, {",\n  \"list\": []", ""}, {"\n \"nonfinite\": [],", ""}})));
+      plain, {{"\"version\": 3", "\"version\": 1"}, {",\n  \"list\": []", ""}, {"\n \"nonfinite\": [],", ""}})));
 
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(ManifestText(*read), ManifestText(manifest));
@@ -101,6 +101,33 @@ TEST(ManifestTest, KeysOfVersionTwo_AreReadAndNotRequiredInVersionOne) {
   ASSERT_TRUE(version_one.ok()) << version_one.status();
   EXPECT_EQ(version_one->step, 100u);
   EXPECT_FALSE(ParseManifest(Rehash(absl::StrReplaceAll(plain, {{"\n \"nonfinite\": [],", ""}}))).ok());
+}
+
+TEST(ManifestTest, Evaluation_IsReadFromVersionThreeOn) {
+  Manifest manifest = Sample();
+  const std::string plain = ManifestText(manifest);
+  manifest.evaluation = {.loss = 2.25,
+                         .tokens = 4096,
+                         .best_loss = 0.1,
+                         .best_step = 80,
+                         .without_improvement = 2,
+                         .lowest_saved = 1e-300};
+  Manifest never_finite = Sample();
+  never_finite.evaluation = {.tokens = 1, .without_improvement = 3};
+  const std::string text = ManifestText(manifest);
+
+  auto read = ParseManifest(text), short_one = ParseManifest(ManifestText(never_finite));
+  auto version_two = ParseManifest(Rehash(absl::StrReplaceAll(plain, {{"\"version\": 3", "\"version\": 2"}})));
+
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->evaluation, manifest.evaluation);
+  EXPECT_EQ(ManifestText(*read), text);
+  ASSERT_TRUE(short_one.ok()) << short_one.status();
+  EXPECT_EQ(short_one->evaluation, never_finite.evaluation);
+  ASSERT_TRUE(version_two.ok()) << version_two.status();
+  EXPECT_FALSE(version_two->evaluation.has_value());
+  EXPECT_FALSE(ParseManifest(Rehash(absl::StrReplaceAll(text, {{"\"version\": 3", "\"version\": 2"}}))).ok());
+  EXPECT_FALSE(ParseManifest(Rehash(absl::StrReplaceAll(text, {{"\"best_step\"", "\"best\""}}))).ok());
 }
 
 TEST(ManifestTest, Parse_UnknownOrMissingKey_IsRefusedByName) {
