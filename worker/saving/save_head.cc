@@ -4,8 +4,7 @@
 
 namespace trainyard {
 
-Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step,
-                      const DataPosition& position) {
+Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step, const RunPosition& position) {
   Manifest manifest;
   manifest.job_id = order.job_id;
   manifest.job_name = order.config.job_name;
@@ -22,6 +21,7 @@ Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint6
   }
   manifest.data.consumed_samples = position.consumed_samples;
   manifest.data.epoch = position.consumed_samples / position.samples_per_epoch;
+  manifest.evaluation = position.evaluation;
   manifest.strategy = order.config.parallel.strategy;
   manifest.world_size = static_cast<uint64_t>(order.world_size);
   manifest.bucket_order = state.BucketOrder();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "checkpoint/manifest.h"
@@ -11,15 +12,16 @@
 
 namespace trainyard {
 
-// The position of a run in its data.
-struct DataPosition {
+// The position of a run in its data, and what its evaluations have found.
+struct RunPosition {
   uint64_t consumed_samples = 0;
   uint64_t samples_per_epoch = 1;
+  std::optional<ManifestEvaluation> evaluation = {};
 };
 
 // Returns everything except what comes from the parts and the description of the data, for the current step. Called by
 // the loop's thread.
-Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step, const DataPosition& position);
+Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step, const RunPosition& position);
 
 // Adds the description of the data. Called by the commit thread, because it reads all of the data, which may take long.
 // A job that was restarted automatically therefore detects only here that files changed without changing their size:

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -61,7 +62,9 @@ Saver::Saver(Deps deps)
   commits_ = std::make_unique<CommitThread>(
       CommitThread::Deps{.run_folder = config_.checkpoint_dir,
                          .generation = deps_.order.generation,
-                         .retention = {.keep = config_.checkpoint_keep, .keep_every = config_.checkpoint_keep_every},
+                         .retention = {.keep = config_.checkpoint_keep,
+                                       .keep_every = config_.checkpoint_keep_every,
+                                       .keep_best = config_.checkpoint_keep_best},
                          .file_system = deps_.file_system,
                          .link = deps_.link,
                          .clock = deps_.clock,
@@ -114,6 +117,7 @@ bool Saver::GivesUp() const {
 }
 
 void Saver::ApplySums(uint64_t step, const SavePolicy::Sums& sums) {
+  failed_commits_ = std::max(failed_commits_, sums.commits_failed);
   const SavePolicy::Outcome outcome = policy_.Update(step, sums);
   if (outcome == SavePolicy::Outcome::kNothing) return;
   std::unique_ptr<UnderWay> done = std::move(under_way_);
@@ -130,6 +134,7 @@ void Saver::ApplySums(uint64_t step, const SavePolicy::Sums& sums) {
               << std::endl;
   }
   if (outcome == SavePolicy::Outcome::kWritten) {
+    newest_written_ = save.step;
     // Every rank has written its part, so snapshots of older generations are no longer needed.
     if (deps_.order.generation > 1 && !deps_.order.snapshot_folder.empty()) thread_.RemoveOlderSnapshots(Place());
     if (commits_ != nullptr) commits_->Commit(std::move(done->commit));

@@ -72,7 +72,7 @@ class Saver {
   explicit Saver(Deps deps);
   ~Saver();
 
-  using Position = DataPosition;
+  using Position = RunPosition;
 
   // Collective. Allocates memory for copies: in shared memory, which outlives this trainer; if there is not enough of
   // it on some rank, one private copy; if there is no memory for that on some rank either, training waits for every
@@ -126,6 +126,11 @@ class Saver {
   // Seconds that the loop has waited for saves since the last call.
   double TakeStallSeconds();
 
+  // The same on all ranks: the step of the last save that every rank has written (0: none), and the number of commits
+  // that have failed.
+  uint64_t newest_written() const { return newest_written_; }
+  uint64_t failed_commits() const { return failed_commits_; }
+
  private:
   struct UnderWay;
   struct StateBytes;
@@ -174,6 +179,8 @@ class Saver {
   bool reported_unsealed_ = false;         // warned about a copy that will not outlive this process
   bool reported_beyond_range_ = false;     // warned about values beyond the range of a copy's type
   bool written_ = false;                   // the last save that has ended was written
+  uint64_t newest_written_ = 0;
+  uint64_t failed_commits_ = 0;
   int last_try_ = 0;          // the current try of the job's last save, counted from 1; 0: before the last save
   std::string last_failure_;  // of this rank's part in the current try of the last save
   GatheredState gathered_;

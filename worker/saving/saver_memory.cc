@@ -45,7 +45,7 @@ absl::StatusOr<int> Saver::CountRanks(bool lacks) {
 }
 
 absl::Status Saver::Prepare() {
-  if (config_.checkpoint_every == 0) return absl::OkStatus();
+  if (config_.checkpoint_every == 0 && !config_.checkpoint_keep_best) return absl::OkStatus();
   ASSIGN_OR_RETURN(const StateBytes state, MeasureState());
   auto make_plan = [&] {
     return PlanSaveMemory({.bytes = state.all,

@@ -9,7 +9,9 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
@@ -38,6 +40,7 @@ std::string MetricsLine(const StepRecord& record) {
       ",\"grad_norm\":", Number(record.grad_norm), ",\"compute_s\":", Number(record.compute_s),
       ",\"exposed_communication_s\":", Number(record.exposed_communication_s),
       ",\"gradient_reductions\":", record.gradient_reductions, ",\"optimizer_s\":", Number(record.optimizer_s),
+      record.epoch > 0 ? absl::StrCat(",\"epoch\":", Number(record.epoch)) : "",
       record.skipped ? ",\"skipped\":true" : "",
       record.loss_scale > 0 ? absl::StrCat(",\"loss_scale\":", Number(record.loss_scale)) : "",
       record.save_stall_s > 0 ? absl::StrCat(",\"save_stall_s\":", Number(record.save_stall_s)) : "", "}\n");
@@ -136,6 +139,67 @@ absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(const std::string
     return ErrnoStatus(errno, absl::StrCat("cannot truncate ", path));
   }
   return file;
+}
+
+namespace {
+
+// A line of a step that has an epoch.
+struct StepLine {
+  EpochStep step;
+  double epochs = 0;
+};
+
+std::optional<StepLine> ParseStepLine(absl::string_view line) {
+  const nlohmann::json json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || json.value("event", nlohmann::json()) != "step") return std::nullopt;
+  const auto has = [&json](const char* key) { return json.contains(key) && json[key].is_number(); };
+  if (!has("step") || !has("tokens") || !has("epoch") || !json.contains("loss")) return std::nullopt;
+  return StepLine{.step = {.step = json["step"].get<uint64_t>(),
+                           .loss = has("loss") ? json["loss"].get<double>() : std::nan(""),
+                           .tokens = json["tokens"].get<uint64_t>()},
+                  .epochs = json["epoch"].get<double>()};
+}
+
+bool IsEvaluation(absl::string_view line) { return absl::StartsWith(line, "{\"event\":\"eval\""); }
+
+}  // namespace
+
+MetricsFile::StepsOfEpoch MetricsFile::ReadStepsOfEpoch(double epochs) const {
+  StepsOfEpoch found;
+  struct stat st;
+  if (fstat(fd_, &st) != 0) return found;
+  const uint64_t size = static_cast<uint64_t>(st.st_size);
+  const double begin = std::floor(epochs);  // of the epoch under way
+  // A line counts only if the one before it shows that its step began in this epoch.
+  std::optional<StepLine> later;
+  const auto keep_later = [&] {
+    if (later.has_value()) found.steps.push_back(later->step);
+  };
+  LinesFromEnd lines(fd_, path_, size);
+  uint64_t first = size;
+  std::string text;
+  while (size - first < kEpochBytes) {
+    const absl::StatusOr<bool> more = lines.Next(first, text);
+    if (!more.ok()) break;
+    if (!*more) {
+      // The first step of a run has no line before it.
+      found.is_whole = later.has_value() ? later->step.step == 1 : epochs == 0;
+      if (found.is_whole) keep_later();
+      break;
+    }
+    if (IsEvaluation(text)) continue;
+    const std::optional<StepLine> line = ParseStepLine(text);
+    const bool is_next = line.has_value() && (later.has_value() ? line->step.step + 1 == later->step.step
+                                                                : std::abs(line->epochs - epochs) < 1e-9);
+    if (!is_next) break;
+    // The later step began in an older epoch, whose end it contains: it counts there.
+    found.is_whole = line->epochs <= begin;
+    if (line->epochs >= begin) keep_later();
+    if (found.is_whole) break;
+    later = line;
+  }
+  std::reverse(found.steps.begin(), found.steps.end());
+  return found;
 }
 
 MetricsFile::~MetricsFile() { close(fd_); }

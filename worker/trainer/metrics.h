@@ -3,6 +3,7 @@
 // whole lines.
 //
 //   {"event":"step","step":17,"loss":3.21,"tokens":1024,"tokens_per_s":98012.5,"step_s":0.0104,...}
+//   {"event":"step",...,"epoch":0.25}              epochs of the data that are used, this step included
 //   {"event":"step",...,"save_stall_s":0.002}      how long the loop waited for a save since the previous step
 //   {"event":"eval","step":100,"loss":2.9,"tokens":8192,"seconds":0.05}
 #pragma once
@@ -10,16 +11,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/link/link.h"
+#include "worker/trainer/epoch_log.h"
 
 namespace trainyard {
 
 inline constexpr char kMetricsName[] = "metrics.jsonl";
 inline constexpr size_t kMetricsPending = 4 << 20;  // bytes
+inline constexpr uint64_t kEpochBytes = 64 << 20;
 
 std::string MetricsLine(const StepRecord& record);
 std::string MetricsLine(const EvalRecord& record);
@@ -38,6 +42,15 @@ class MetricsFile {
   // Lines that cannot be written now are stored, up to kMetricsPending bytes, and written first the next time. Possible
   // errors: ResourceExhausted if the disk is full.
   absl::Status Append(absl::string_view line);
+
+  // The steps at the end of the file that belong to the epoch under way.
+  struct StepsOfEpoch {
+    std::vector<EpochStep> steps = {};
+    bool is_whole = false;  // it has all of them
+  };
+  // `epochs`: of the data, used at the end of the file. Reads at most the last kEpochBytes. A file that cannot be read
+  // has no steps. Call it before lines are appended.
+  StepsOfEpoch ReadStepsOfEpoch(double epochs) const;
 
  private:
   MetricsFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}

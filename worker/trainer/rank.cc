@@ -227,6 +227,10 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;
   rank.restored_content_hash = manifest.data.content_hash;
+  if (manifest.evaluation.has_value()) {
+    rank.restored_evaluation = {
+        .step = manifest.step, .evaluation = *manifest.evaluation, .of_this_job = manifest.job_id == order.job_id};
+  }
   if (order.rank != 0) return absl::OkStatus();
   for (const std::string& sentence : point.passed_over) log << sentence << std::endl;
   for (const KeyChange& change : changes) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "worker/parallel/data_parallel.h"
 #include "worker/parallel/deal.h"
 #include "worker/trainer/device.h"
+#include "worker/trainer/evaluation_policy.h"
 #include "worker/trainer/rank_data.h"
 #include "worker/trainer/run_folder.h"
 
@@ -47,6 +49,7 @@ struct Rank {
   uint64_t restored_step = 0;     // 0: from the beginning
   uint64_t restored_samples = 0;  // consumed up to that step
   std::string restored_content_hash;
+  std::optional<EvaluationPolicy::Restored> restored_evaluation;
 };
 
 // `log` gets a few lines on rank 0; `ledger`, if not null, accounts for all memory (not owned). Possible errors: those

@@ -40,8 +40,12 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   RETURN_IF_ERROR(result);
   link.ReportProgress(Phase::kEnded, result->step);
   if (const std::string memory = MemoryText(rank.device); !memory.empty()) options.log << memory << std::endl;
-  finished_fact = link.ReportFact(
-      FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss, .unsaved = result->unsaved});
+  if (order.rank == 0 && !result->ended_early.empty()) options.log << result->ended_early << std::endl;
+  finished_fact = link.ReportFact(FinishedFact{.step = result->step,
+                                               .stopped = result->stopped,
+                                               .loss = result->loss,
+                                               .unsaved = result->unsaved,
+                                               .ended_early = result->ended_early});
   if (order.rank == 0) {
     trainer.saver().MaintainAtEnd(kConfirmWait);
     options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step << ", loss "

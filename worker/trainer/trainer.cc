@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -58,6 +59,14 @@ LrSchedule LrScheduleFrom(const TrainConfig& config) {
           .timescale = std::max<uint64_t>(schedule.timescale, 1)};
 }
 
+EvaluationPolicy::Settings EvaluationSettings(const TrainConfig& config, const RankData& data) {
+  return {.patience = config.evaluate_patience,
+          .min_delta = config.evaluate_min_delta,
+          .keep_best = config.checkpoint_keep_best,
+          .steps = config.steps,
+          .tokens = data.evaluation == nullptr ? 0 : static_cast<uint64_t>(data.evaluation->num_loss_tokens())};
+}
+
 }  // namespace
 
 Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
@@ -84,25 +93,27 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
                   [this] { return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->RecreateIfRemoved(); }}),
       step_log_(order.config.steps),
       step_(rank.restored_step),
-      terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)) {}
+      terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)),
+      evaluations_(EvaluationSettings(order.config, rank.inputs)) {
+  if (!rank.restored_evaluation.has_value() || rank.inputs.evaluation == nullptr) return;
+  const std::string note = evaluations_.Restore(*rank.restored_evaluation);
+  if (!note.empty() && order.rank == 0) log << note << std::endl;
+}
 
 absl::StatusOr<TrainResult> Trainer::Run() {
-  if (order_.rank == 0) {
-    auto metrics = MetricsFile::Open(JoinPath(config_.checkpoint_dir, kMetricsName), rank_.restored_step);
-    if (metrics.ok()) metrics_ = std::move(*metrics);
-    if (!metrics.ok()) log_ << "warning: no metrics are written: " << metrics.status().message() << std::endl;
-  }
+  if (order_.rank == 0) OpenMetrics();
   // Peaks during the start are not those of training.
   if (rank_.ledger != nullptr) rank_.ledger->ResetPeaks();
   RETURN_IF_ERROR(saver_.Prepare());
-  while (step_ < config_.steps && !leave_) {
+  std::string ended_early = evaluations_.EndReason();  // not empty: this job had ended, and was restarted
+  while (step_ < config_.steps && !leave_ && ended_early.empty()) {
     ++step_;
     RETURN_IF_ERROR(MakeStep());
     if (IsDue(config_.hash_every_steps)) {
       RETURN_IF_ERROR(CompareParameters());
     }
 
-    const bool last = step_ == config_.steps;
+    bool last = step_ == config_.steps, due = IsDue(config_.checkpoint_every);
     const bool evaluate = rank_.inputs.evaluation != nullptr && (last || IsDue(config_.evaluate_every));
     // The step must be reported before what follows it: an evaluation, a save or the end.
     if (evaluate || last || leave_) {
@@ -110,25 +121,45 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     }
     if (evaluate) {
       RETURN_IF_ERROR(Evaluate());
+      if (!last) ended_early = evaluations_.EndReason();
+      last = last || !ended_early.empty();
+      due = due || evaluations_.MustSave();
     }
     if (last || leave_) {
-      RETURN_IF_ERROR(SaveAndLeave());
+      RETURN_IF_ERROR(SaveAndLeave(last));
     } else {
-      RETURN_IF_ERROR(saver_.AtBoundary(step_, Position(), IsDue(config_.checkpoint_every)));
+      RETURN_IF_ERROR(saver_.AtBoundary(step_, Position(), due));
     }
     RETURN_IF_ERROR(CheckFence());
     saver_.Maintain();
   }
   // Snapshots since the last good save exist nowhere else, so keep them if the last save failed.
   if (!unsaved_) saver_.DropSnapshots();
-  return TrainResult{
-      .step = step_, .stopped = step_ < config_.steps, .loss = last_loss_, .unsaved = std::move(why_unsaved_)};
+  if (step_ == config_.steps) ended_early.clear();
+  return TrainResult{.step = step_,
+                     .stopped = step_ < config_.steps && ended_early.empty(),
+                     .loss = last_loss_,
+                     .unsaved = std::move(why_unsaved_),
+                     .ended_early = std::move(ended_early)};
+}
+
+void Trainer::OpenMetrics() {
+  auto metrics = MetricsFile::Open(JoinPath(config_.checkpoint_dir, kMetricsName), rank_.restored_step);
+  MetricsFile::StepsOfEpoch earlier{.is_whole = rank_.restored_step == 0};
+  if (metrics.ok()) {
+    metrics_ = std::move(*metrics);
+    if (rank_.restored_step > 0) earlier = metrics_->ReadStepsOfEpoch(EpochsAfter(rank_.restored_step));
+  } else {
+    log_ << "warning: no metrics are written: " << metrics.status().message() << std::endl;
+  }
+  epoch_log_ = std::make_unique<EpochLog>(rank_.inputs.training->num_samples(), rank_.restored_samples, earlier.steps,
+                                          earlier.is_whole);
 }
 
 absl::Status Trainer::MakeStep() {
   EnterStep();
   const Stopwatch whole;
-  StepRecord record{.step = step_, .lr = LearningRateAt(LrScheduleFrom(config_), step_)};
+  StepRecord record{.step = step_, .lr = LearningRateAt(LrScheduleFrom(config_), step_), .epoch = EpochsAfter(step_)};
   AgreementTerms terms;
   RETURN_IF_ERROR(Compute(terms));
   record.compute_s = whole.seconds();
@@ -299,6 +330,9 @@ absl::Status Trainer::ReadAgreement() {
   link_.ReportStep(record_);
   Write(MetricsLine(record_));
   if (std::string line = step_log_.Line(record_, SteadySeconds()); !line.empty()) log_ << line << std::endl;
+  const EpochStep step{.step = record_.step, .loss = record_.loss, .tokens = record_.tokens};
+  const std::string epoch = epoch_log_->Line(step, ConsumedSamples(record_.step));
+  if (!epoch.empty()) log_ << epoch << std::endl;
   return absl::OkStatus();
 }
 
@@ -307,7 +341,8 @@ absl::Status Trainer::Evaluate() {
   link_.ReportProgress(Phase::kEvaluate, step_);
   const Stopwatch watch;
   at::NoGradGuard no_grad;
-  at::Tensor sum = at::zeros({1}, at::kDouble);
+  // Added up in the order of the batches, so that the sum does not depend on how they are dealt.
+  at::Tensor losses = at::zeros({rank_.inputs.evaluation->num_batches()}, at::kDouble);
   // Every rank makes the same number of rounds, whether or not it has a batch for each.
   const Deal& deal = rank_.evaluation_deal;
   for (size_t round = 0; round < static_cast<size_t>(deal.num_rounds); ++round) {
@@ -319,13 +354,16 @@ absl::Status Trainer::Evaluate() {
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
       return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt, batch.starts);
     }));
-    *sum.mutable_data_ptr<double>() += loss.item<double>();
+    losses.mutable_data_ptr<double>()[deal.micro_batches[round]] = loss.item<double>();
   }
-  RETURN_IF_ERROR(rank_.data().AllReduceSum(sum)->Wait());
+  RETURN_IF_ERROR(rank_.data().AllReduceSum(losses)->Wait());
+  const double* values = losses.const_data_ptr<double>();
+  EvalRecord record{.step = step_, .tokens = static_cast<uint64_t>(rank_.inputs.evaluation->num_loss_tokens())};
+  record.loss = std::accumulate(values, values + losses.numel(), 0.0) / static_cast<double>(record.tokens);
+  evaluations_.NoteSaves(saver_.newest_written(), saver_.failed_commits());
+  evaluations_.Observe(step_, record.loss, /*counts=*/IsDue(config_.evaluate_every));
   if (order_.rank != 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckFence());
-  EvalRecord record{.step = step_, .tokens = static_cast<uint64_t>(rank_.inputs.evaluation->num_loss_tokens())};
-  record.loss = *sum.const_data_ptr<double>() / static_cast<double>(record.tokens);
   record.seconds = watch.seconds();
   link_.ReportEval(record);
   Write(MetricsLine(record));
@@ -333,8 +371,8 @@ absl::Status Trainer::Evaluate() {
 }
 
 // All ranks wait for the save, and then leave; but a stop that would lose steps is cancelled instead.
-absl::Status Trainer::SaveAndLeave() {
-  if (step_ == config_.steps) return SaveLast();
+absl::Status Trainer::SaveAndLeave(bool last) {
+  if (last) return SaveLast();
   link_.ReportProgress(Phase::kSave, step_);
   const uint64_t stop = stop_needing_save_;
   ASSIGN_OR_RETURN(const bool saved, saver_.SaveAndWait(step_, Position(), stop));
@@ -367,8 +405,16 @@ absl::Status Trainer::SaveLast() {
   return absl::OkStatus();
 }
 
-DataPosition Trainer::Position() const {
-  return {.consumed_samples = ConsumedSamples(step_), .samples_per_epoch = rank_.inputs.training->num_samples()};
+RunPosition Trainer::Position() const {
+  RunPosition position{.consumed_samples = ConsumedSamples(step_),
+                       .samples_per_epoch = rank_.inputs.training->num_samples()};
+  if (rank_.inputs.evaluation != nullptr) position.evaluation = evaluations_.StateAt(step_);
+  return position;
+}
+
+double Trainer::EpochsAfter(uint64_t step) const {
+  const uint64_t samples = rank_.inputs.training->num_samples();
+  return samples == 0 ? 0 : static_cast<double>(ConsumedSamples(step)) / static_cast<double>(samples);
 }
 
 uint64_t Trainer::LossTokensOfStep() const {

@@ -4,9 +4,9 @@
 //   compute        micro-batches dealt to this rank, forward and backward
 //   reduce         gradients; reduction A of the step before is read, this step's is started (agreement.h)
 //   update         after a save in progress has copied the state
-//   [evaluate]     every N steps and after the last
-//   [save]         begins every N steps. After the last step and before leaving, all ranks wait for a save; a stop that
-//                  needs this save is cancelled if it fails
+//   [evaluate]     every N steps and after the last; may make this step the last (evaluation_policy.h)
+//   [save]         begins every N steps, and after the best evaluation so far. After the last step and before leaving,
+//                  all ranks wait for a save; a stop that needs this save is cancelled if it fails
 #pragma once
 
 #include <functional>
@@ -18,6 +18,8 @@
 #include "common/clock.h"
 #include "worker/collectives/agreement.h"
 #include "worker/saving/saver.h"
+#include "worker/trainer/epoch_log.h"
+#include "worker/trainer/evaluation_policy.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/step_log.h"
@@ -25,10 +27,11 @@
 namespace trainyard {
 
 struct TrainResult {
-  uint64_t step = 0;     // the last step that was made
-  bool stopped = false;  // before the job's last step, on request
-  double loss = 0;       // of that step; 0 if none was made
-  std::string unsaved;   // rank 0, after the job's last step: why no checkpoint holds it; empty: one does
+  uint64_t step = 0;        // the last step that was made
+  bool stopped = false;     // before the job's last step, on request
+  double loss = 0;          // of that step; 0 if none was made
+  std::string unsaved;      // rank 0, after the job's last step: why no checkpoint holds it; empty: one does
+  std::string ended_early;  // why `step` is the last one although the job has more, a sentence; empty: it is not
 };
 
 // The time source of saves, which tests replace.
@@ -65,14 +68,18 @@ class Trainer {
   absl::Status CheckFence() const;
   absl::Status CheckSaveFence() const;
   absl::Status Evaluate();
-  absl::Status SaveAndLeave();
+  absl::Status SaveAndLeave(bool last);
   absl::Status SaveLast();
-  DataPosition Position() const;
+  RunPosition Position() const;
 
   bool IsDue(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
   // The divisor of the step under way: the tokens with loss in the samples of all ranks.
   uint64_t LossTokensOfStep() const;
+  // Continues metrics.jsonl and the sums of the epoch under way, on rank 0.
+  void OpenMetrics();
+  // The number of epochs of the data that are used after `step`; 0: the data has no end.
+  double EpochsAfter(uint64_t step) const;
   void Write(const std::string& metrics_line);
   void RecordMemory(StepRecord& record);
 
@@ -86,7 +93,8 @@ class Trainer {
 
   std::unique_ptr<MetricsFile> metrics_;  // rank 0
   bool metrics_failed_ = false;
-  StepLog step_log_;  // rank 0
+  StepLog step_log_;                     // rank 0
+  std::unique_ptr<EpochLog> epoch_log_;  // rank 0
   uint64_t step_;
   Agreement agreement_;
   at::Tensor terms_;                        // of the reduction under way
@@ -103,6 +111,7 @@ class Trainer {
   WorkTotals work_;
   std::vector<MemoryUse> memory_;  // as reported last
   double last_loss_ = 0;
+  EvaluationPolicy evaluations_;
 };
 
 }  // namespace trainyard

@@ -1,0 +1,140 @@
+// Runs that end early, or complete epochs of their data.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "checkpoint/reader.h"
+#include "tests/unit/trainer/strategies_fixture.h"
+#include "worker/trainer/metrics.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class EvaluationTest : public StrategiesTest {
+ protected:
+  // An evaluation every 2 steps. Only the first one improves, because no loss falls by 100, so the run ends after 6.
+  StartOrder Impatient(const std::string& run, const Layout& layout) {
+    StartOrder order = Order(run, layout, 20);
+    order.config.evaluate_patience = 2;
+    order.config.evaluate_min_delta = 100;
+    return order;
+  }
+  static void ExpectEndAfter(const Ranks& all, uint64_t step) {
+    for (const auto& link : all.links) {
+      const FinishedFact finished = link->FactsOf<FinishedFact>().at(0);
+      EXPECT_EQ(finished.step, step);
+      EXPECT_FALSE(finished.stopped);
+      EXPECT_EQ(finished.unsaved, "");
+      EXPECT_THAT(finished.ended_early, HasSubstr(absl::StrCat("stopped after step ", step, " of 20: ")));
+      EXPECT_THAT(finished.ended_early, HasSubstr("has not fallen by more than 100 for 2 evaluations"));
+    }
+  }
+  static std::vector<std::string> EpochLines(const Ranks& all) {
+    std::vector<std::string> lines;
+    for (absl::string_view line : absl::StrSplit(all.logs[0].str(), '\n')) {
+      if (absl::StartsWith(line, "Epoch")) lines.emplace_back(line);
+    }
+    return lines;
+  }
+};
+
+TEST_F(EvaluationTest, EachLayout_EndsAfterTheSameStepAndSavesIt) {
+  for (const Layout& layout : {Layout{"ddp", 1}, Layout{"zero1", 2}, Layout{"fsdp", 3}}) {
+    const std::string run = absl::StrCat(layout.strategy, layout.ranks);
+
+    const auto all = Run(Impatient(run, layout));
+
+    ExpectEndAfter(*all, 6);
+    EXPECT_THAT(all->logs[0].str(), HasSubstr("stopped after step 6 of 20: the evaluation loss has not fallen"));
+    EXPECT_EQ(all->links[0]->FactsOf<SavedFact>().back().step, 6u);
+    const auto checkpoint = Checkpoint::Open(folder_ / run + "/step-00000006");
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const ManifestEvaluation& evaluation = *(*checkpoint)->manifest().evaluation;
+    EXPECT_EQ(evaluation.without_improvement, 2u);
+    EXPECT_EQ(evaluation.best_step, 2u);
+    EXPECT_EQ(evaluation.loss, all->links[0]->evals().back().loss);
+    EXPECT_EQ(evaluation.best_loss, all->links[0]->evals().front().loss);
+  }
+}
+
+TEST_F(EvaluationTest, EvaluationLoss_DoesNotDependOnTheNumberOfRanks) {
+  std::vector<double> losses;
+  for (int ranks : {1, 2, 3}) {
+    StartOrder order = Order(absl::StrCat("run", ranks), {"ddp", ranks}, 2);
+    order.config.optimizer.lr = 0;
+
+    losses.push_back(Run(order)->links[0]->evals().at(0).loss);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_EQ(losses[0], losses[2]);
+}
+
+TEST_F(EvaluationTest, RunThatIsInterrupted_EndsAfterTheSameStep) {
+  StartOrder order = Impatient("run", {"fsdp", 2});
+  order.config.steps = 3;
+  Run(order);
+  order.config.steps = 20;
+  order.generation = 2;
+
+  const auto all = Run(order);
+
+  EXPECT_EQ(all->links[0]->FactsOf<RestoredFact>().at(0).step, 3u);
+  ExpectEndAfter(*all, 6);
+}
+
+TEST_F(EvaluationTest, JobThatHadEnded_MakesNoFurtherStepWhenItIsRestarted) {
+  StartOrder order = Impatient("run", {"fsdp", 2});
+  Run(order);
+  order.generation = 2;
+
+  const auto all = Run(order);
+
+  ExpectEndAfter(*all, 6);
+  EXPECT_THAT(all->links[0]->steps(), IsEmpty());
+}
+
+TEST_F(EvaluationTest, RunThatHadEnded_ContinuesIfTheUserResumesIt) {
+  StartOrder order = Impatient("run", {"fsdp", 2});
+  Run(order);
+  order.job_id = "bcdefghi";
+  order.resume = true;
+
+  const auto all = Run(order);
+
+  EXPECT_THAT(all->logs[0].str(), HasSubstr("had ended early, after step 6, and was resumed"));
+  ExpectEndAfter(*all, 10);
+}
+
+TEST_F(EvaluationTest, EachEpoch_HasALineWithTheMeanLoss_AlsoIfTheRunIsInterrupted) {
+  StartOrder order = Order("whole", {"ddp", 1}, 30);
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "text.txt", std::string(900, 'a') + std::string(900, 'b')).ok());
+  order.config.evaluate_every = 0;
+  const auto whole = Run(order);
+  const std::vector<std::string> lines = EpochLines(*whole);
+
+  order.config.checkpoint_dir = folder_ / "parts";
+  order.config.steps = 20;
+  std::vector<std::string> in_parts = EpochLines(*Run(order));
+  order.config.steps = 30;
+  order.generation = 2;
+  for (std::string& line : EpochLines(*Run(order))) in_parts.push_back(std::move(line));
+
+  ASSERT_GE(lines.size(), 1u);
+  EXPECT_EQ(in_parts, lines);
+  // 1800 bytes, of which a tenth is for evaluation, give 101 samples of 16 targets, which 17 steps of 6 samples use.
+  double sum = 0;
+  for (const StepRecord& step : whole->links[0]->steps()) {
+    if (step.step <= 17) sum += step.loss / 17;
+  }
+  EXPECT_EQ(lines[0], absl::StrFormat("Epoch 1: loss = %.4f", sum));
+  EXPECT_THAT(*ReadFile(folder_ / "whole/metrics.jsonl"), HasSubstr("\"step\":3,"));
+  EXPECT_THAT(*ReadFile(folder_ / "whole/metrics.jsonl"), HasSubstr("\"epoch\":0.0594"));
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,70 @@
+// Decides after each evaluation whether training ends (train.evaluate.patience) and whether its step must be saved
+// (checkpoint.keep_best). Every rank observes the same losses and outcomes of saves, so all decide alike. The state is
+// a part of each checkpoint, so that a resumed run decides as an uninterrupted one. Pure.
+//
+// An evaluation improves if its loss is finite and lower than that of the newest evaluation that improved, by more than
+// min_delta. A run ends after `patience` consecutive evaluations that do not improve.
+//
+// [Note: saves of the best step] A save of the best step may fail, or begin at a later step because another one is
+// under way. Therefore a loss is compared with the lowest one that a checkpoint holds, and that of the save that is
+// expected. `checkpoint/catalog.h` finds the best checkpoint among those that exist.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "checkpoint/manifest.h"
+
+namespace trainyard {
+
+class EvaluationPolicy {
+ public:
+  struct Settings {
+    uint64_t patience = 0;  // 0: training never ends early
+    double min_delta = 0;
+    bool keep_best = false;
+    uint64_t steps = 0;   // of the job
+    uint64_t tokens = 0;  // with loss, in one evaluation
+  };
+  // The checkpoint from which the run resumes.
+  struct Restored {
+    uint64_t step = 0;
+    ManifestEvaluation evaluation = {};
+    bool of_this_job = false;  // false: the user resumes another job's run
+  };
+  explicit EvaluationPolicy(Settings settings) : settings_(settings) { state_.tokens = settings.tokens; }
+
+  // Continues to count, and returns a line for the log, or nothing. A job that had ended early ends again if it was
+  // restarted, but counts from zero if the user resumed its run.
+  std::string Restore(const Restored& restored);
+
+  // `counts` false: an evaluation outside the interval, after the last step. It does not count for patience, so that a
+  // run that is resumed with more steps decides as one that had them from the beginning.
+  void Observe(uint64_t step, double loss, bool counts = true);
+  // `written`: the step of the last save that every rank has written, 0 for none. `failed_commits`: of this generation.
+  void NoteSaves(uint64_t written, uint64_t failed_commits);
+
+  // Whether the step that was observed last must be saved.
+  bool MustSave() const { return must_save_; }
+  // Why training ends, as a sentence; empty: it continues.
+  std::string EndReason() const;
+  // For the checkpoint of `step`, which is that of the last evaluation or a later one.
+  ManifestEvaluation StateAt(uint64_t step) const;
+
+ private:
+  struct Evaluated {
+    uint64_t step = 0;
+    double loss = 0;
+  };
+
+  const Settings settings_;
+  ManifestEvaluation state_;  // without `loss`
+  uint64_t step_ = 0;         // of the last evaluation
+  std::optional<Evaluated> newest_finite_;
+  std::optional<Evaluated> expected_;  // a save of this step was requested, and its outcome is not known yet
+  bool must_save_ = false;
+  uint64_t failed_commits_ = 0;
+};
+
+}  // namespace trainyard
