@@ -17,13 +17,16 @@ v1::JobSpec Common(const v1::JobSpec& job, uint64_t steps) {
   v1::Train& train = *spec.mutable_train();
   train.set_steps(steps);
   train.clear_evaluate();
-  // The warm-up may be longer than these few steps; otherwise the learning-rate schedule is the job's.
-  train.mutable_schedule()->set_warmup_steps(std::min(train.schedule().warmup_steps(), steps));
+  // The warm-up and the decay may be longer than these few steps; otherwise the learning-rate schedule is the job's.
+  v1::Schedule& schedule = *train.mutable_schedule();
+  schedule.set_warmup_steps(std::min(schedule.warmup_steps(), steps));
+  if (schedule.warmup_steps() + schedule.decay_steps() > steps) schedule.clear_decay_steps();
   if (!train.batch().has_micro()) {
     train.mutable_batch()->set_micro(
         static_cast<uint32_t>(AutoMicro(train.batch().global_size(), kHybridSide * kHybridSide)));
   }
   spec.mutable_checkpoint()->clear_every_steps();
+  spec.mutable_checkpoint()->clear_keep_best();
   spec.mutable_recovery()->set_max_restarts(0);
   v1::Parallel parallel;
   if (job.parallel().has_bucket_elements()) parallel.set_bucket_elements(job.parallel().bucket_elements());

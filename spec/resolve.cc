@@ -10,6 +10,7 @@
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
+#include "spec/schedule_rules.h"
 #include "spec/validate.h"
 
 namespace trainyard {
@@ -137,6 +138,12 @@ class Resolver {
                 absl::StrCat("shorter than the context of ", context, ", which few hosts have memory for"));
   }
 
+  void ResolveSchedule() {
+    for (v1::ResolvedKey& decision : trainyard::ResolveSchedule(*spec_.mutable_train())) {
+      decisions_.push_back(std::move(decision));
+    }
+  }
+
   void ResolveDevice() {
     if (spec_.resources().has_device()) return;
     const std::string why_cpu = WhyNotOnGpu(spec_);
@@ -249,6 +256,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
     resolver.ResolveSizes();
     resolver.ResolveLora();
     resolver.ResolveLength();
+    resolver.ResolveSchedule();
     resolver.ResolveDataSizes();
     resolver.ResolvePersistElements();
   }

@@ -20,6 +20,7 @@
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
+#include "spec/schedule_rules.h"
 #include "tokenizers/byte_tokenizer.h"
 
 namespace trainyard {
@@ -121,40 +122,43 @@ class Validator {
     CheckDataSource(train_, positions_, &problems_);
     if (Ranks() == 1 && train_.data().has_uneven())
       NoEffect("train.data.uneven", "a job of one rank reads one set of files");
-    const bool evaluates = train_.evaluate().every_steps() > 0;
-    const bool has_part = !train_.data().has_validation() || train_.data().validation() > 0;
-    if (evaluates && !has_part && train_.data().held_out_size() == 0) {
+    CheckEvaluation();
+  }
+
+  void CheckEvaluation() {
+    const v1::Evaluate& evaluate = train_.evaluate();
+    const bool has_interval = evaluate.every_steps() > 0;
+    const bool lacks_data =
+        train_.data().has_validation() && train_.data().validation() == 0 && train_.data().held_out_size() == 0;
+    constexpr char kNoInterval[] = "train.evaluate.every_steps is 0, so there is no evaluation";
+    if (has_interval && lacks_data) {
       NoEffect("train.evaluate.every_steps", "train.data.validation is 0, so there is no text to evaluate on");
     }
-    if (!evaluates && train_.evaluate().has_batches()) {
-      NoEffect("train.evaluate.batches", "train.evaluate.every_steps is 0, so there is no evaluation");
+    if (!has_interval && evaluate.has_batches()) NoEffect("train.evaluate.batches", kNoInterval);
+    if (evaluate.patience() == 0 && evaluate.has_min_delta()) {
+      NoEffect("train.evaluate.min_delta", "train.evaluate.patience is 0, so training does not end early");
     }
+    if (has_interval && !lacks_data) return;
+    const auto refuse = [&](absl::string_view key) {
+      Error(key, has_interval
+                     ? "needs data to evaluate on; expected train.data.validation above 0, or train.data.held_out"
+                     : "needs evaluations; expected train.evaluate.every_steps above 0, found 0");
+    };
+    if (evaluate.patience() > 0) refuse("train.evaluate.patience");
+    if (spec_.checkpoint().keep_best()) refuse("checkpoint.keep_best");
   }
 
   void CheckOptimizer() {
     if (train_.optimizer().has_lr() && train_.optimizer().lr() == 0) {
       Warning("train.optimizer.lr", "is 0: the model learns nothing");
     }
-    const auto kind = train_.schedule().kind();
-    if (kind == v1::SCHEDULE_KIND_CONSTANT && train_.schedule().has_min_ratio()) {
-      NoEffect("train.schedule.min_ratio", "the schedule is constant");
-    }
-  }
-
-  // Refuses keys that no part of the engine supports.
-  void CheckUnsupported() {
-    const auto refuse = [this](bool is_given, absl::string_view key) {
-      if (is_given) Error(key, "is not implemented in this version; remove it");
-    };
-    refuse(train_.evaluate().patience() > 0, "train.evaluate.patience");
-    refuse(train_.evaluate().min_delta() > 0, "train.evaluate.min_delta");
-    refuse(spec_.checkpoint().keep_best(), "checkpoint.keep_best");
+    CheckSchedule(train_, positions_, &problems_);
   }
 
   void CheckIntervals() {
     const uint64_t steps = train_.steps();
     if (steps == 0) return;
-    if (train_.schedule().warmup_steps() > steps) {
+    if (train_.schedule().kind() != v1::SCHEDULE_KIND_WSD && train_.schedule().warmup_steps() > steps) {
       Warning("train.schedule.warmup_steps", absl::StrCat("is ", train_.schedule().warmup_steps(), ", beyond steps ",
                                                           steps, ": the learning rate never reaches its peak"));
     }
@@ -289,7 +293,6 @@ void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* 
     validator.CheckBatchAndParallel();
     validator.CheckData();
     validator.CheckOptimizer();
-    validator.CheckUnsupported();
     validator.CheckIntervals();
   } else if (spec.has_probe()) {
     validator.CheckProbe();

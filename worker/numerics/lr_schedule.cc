@@ -36,7 +36,11 @@ double AboveMinimum(const LrSchedule& schedule, double height) {
 double LearningRateAt(const LrSchedule& schedule, uint64_t step) {
   const uint64_t number = schedule.zero_based ? step - std::min<uint64_t>(step, 1) : step;
   const uint64_t warmup = schedule.warmup_steps, total = schedule.total_steps;
-  if (number < warmup) return schedule.peak * static_cast<double>(number) / static_cast<double>(warmup);
+  if (number < warmup) {
+    const double height = static_cast<double>(number) / static_cast<double>(warmup);
+    const bool from_minimum = schedule.zero_based && schedule.kind == LrSchedule::Kind::kWsd;
+    return schedule.peak * (from_minimum ? AboveMinimum(schedule, height) : height);
+  }
   const uint64_t first = schedule.zero_based ? warmup : std::max<uint64_t>(warmup, 1);
   switch (schedule.kind) {
     case LrSchedule::Kind::kConstant:

@@ -14,8 +14,8 @@ struct LrSchedule {
   uint64_t warmup_steps = 0;
   uint64_t total_steps = 1;
   double min_ratio = 0.1;  // the rate at the end of the decay, divided by the peak; kCosine, kLinear and kWsd
-  // The first step is number 0 in the formulas, so that it has the rate 0 if there is a warm-up, and the decay would
-  // end one step after the last. Otherwise it is number 1.
+  // The formulas are those of transformers: the first step is number 0, so that it has the rate 0 if there is a warm-up
+  // (kWsd: min_ratio x peak), and the decay would end one step after the last. Otherwise the first step is number 1.
   bool zero_based = false;
   uint64_t decay_steps = 0;      // of kWsd: the last steps, in which the rate falls
   Decay decay = Decay::kCosine;  // of kWsd
@@ -23,7 +23,7 @@ struct LrSchedule {
 };
 
 // The rate of `step`, counted from 1. It rises linearly to the peak at the end of `warmup_steps`, then it falls as
-// `kind` says, for kCosine and kLinear to min_ratio x peak at the last step.
+// `kind` says, for kCosine, kLinear and kWsd to min_ratio x peak at the last step.
 double LearningRateAt(const LrSchedule& schedule, uint64_t step);
 
 }  // namespace trainyard
