@@ -1,9 +1,12 @@
-"""The learning rate of every step equals that of transformers, for many sizes."""
+"""The learning rate of every step equals that of transformers: the formulas for many sizes, and metrics.jsonl of runs
+with accumulation on one and two ranks."""
 
 import itertools
+import json
 import subprocess
 
 import harness
+import pytest
 import torch
 import transformers
 
@@ -56,3 +59,24 @@ def test_the_formulas_equal_those_of_transformers():
         assert len(ours) == len(rates)
         for step, (own, other) in enumerate(zip(ours, rates), 1):
             assert abs(own - other) <= TOLERANCE, f"{name.strip()}: step {step}: {own} instead of {other}"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("schedule, name, arguments", [
+    ({"kind": "linear", "warmup_ratio": 0.25}, "linear", {}),
+    ({"kind": "wsd", "warmup_steps": 2, "decay": "sqrt"}, "warmup_stable_decay",
+     {"num_decay_steps": 2, "decay_type": "1-sqrt"}),
+])
+def test_the_steps_of_a_run_have_the_rates_of_transformers(cluster, tmp_path, ranks, schedule, name, arguments):
+    """Four micro-batches are accumulated in each step: a step of the optimizer is a step of the schedule."""
+    run = tmp_path / "run"
+    job = cluster.write_job(train__steps=11, train__batch={"global": 8, "micro": 2 if ranks == 1 else 1},
+                            train__optimizer={"lr": 5e-5}, train__schedule={"formula": "transformers", **schedule},
+                            resources__ranks=ranks, checkpoint__dir=str(run))
+
+    cluster.run_trainctl("run", job, timeout=120)
+
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    ours = [line["lr"] for line in lines if line["event"] == "step"]
+    warmup = 3 if "warmup_ratio" in schedule else 2  # the ceiling of 11 x 0.25
+    assert ours == pytest.approx(theirs(name, 11, warmup, arguments, lr=5e-5), rel=1e-14, abs=1e-20)

@@ -160,3 +160,37 @@ def test_a_llama_is_imported_and_exported_with_equal_weights(tmp_path, tied):
     theirs = model.state_dict()
     for name, value in ours.state_dict().items():
         assert torch.equal(value, theirs[name]), name
+
+
+def test_a_subset_trained_under_fsdp_has_the_state_of_one_gpu_and_opens_in_transformers(cluster, tmp_path):
+    torch.manual_seed(11)
+    config = transformers.GPT2Config(vocab_size=256, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=None,
+                                     eos_token_id=None)
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    tensors, exported = {}, {}
+    for strategy, ranks in (("ddp", 1), ("fsdp", 2)):
+        run, out = tmp_path / strategy, tmp_path / f"{strategy}-export"
+        job = cluster.write_job(train__steps=3, train__model={"path": str(tmp_path / "theirs")},
+                                train__data__tokenizer="bytes", train__freeze=["wte.weight", "wpe.weight", "h.0.*"],
+                                parallel__data=strategy, resources__ranks=ranks, checkpoint__dir=str(run))
+        cluster.run_trainctl("run", job)
+        shown = json.loads(checkpoint("show", run, "--step", 3, "--tensors", "--json").stdout)
+        tensors[strategy] = {(t["name"], t["role"]): (t["dtype"], t["shape"]) for t in shown["manifest"]["tensors"]}
+        checkpoint("export", run, out)
+        model, loading = transformers.GPT2LMHeadModel.from_pretrained(out, output_loading_info=True)
+        assert not any(loading[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), loading
+        exported[strategy] = model.state_dict()
+
+    assert tensors["fsdp"] == tensors["ddp"]
+    names = {name for name, role in tensors["fsdp"] if role == "parameter"}
+    assert names == {name.removeprefix("transformer.") for name, _ in theirs.named_parameters()}
+    trained = {name for name, role in tensors["fsdp"] if role == "exp_avg"}
+    assert trained == {name for name in names if name.startswith(("h.1.", "ln_f."))}, "frozen parameters have moments"
+    before = theirs.state_dict()
+    for name, weight in exported["fsdp"].items():
+        own = name.removeprefix("transformer.")
+        if own in names:
+            assert torch.equal(weight, before[name]) == (own not in trained), name
+        assert weight.shape == before[name].shape
+        assert (weight - exported["ddp"][name]).abs().max() <= TOLERANCE, name

@@ -1,10 +1,13 @@
-// Runs that end early, or complete epochs of their data.
+// Runs that end early, keep the checkpoint with the lowest evaluation loss, or complete epochs of their data.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "tests/unit/trainer/strategies_fixture.h"
 #include "worker/trainer/metrics.h"
@@ -12,6 +15,7 @@
 namespace trainyard {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -108,6 +112,30 @@ TEST_F(EvaluationTest, RunThatHadEnded_ContinuesIfTheUserResumesIt) {
 
   EXPECT_THAT(all->logs[0].str(), HasSubstr("had ended early, after step 6, and was resumed"));
   ExpectEndAfter(*all, 10);
+}
+
+TEST_F(EvaluationTest, KeepBest_KeepsTheCheckpointWithTheLowestLoss) {
+  StartOrder order = Order("run", {"fsdp", 2}, 12);
+  order.config.evaluate_every = 1;
+  // A rate that grows without bounds, so that the loss rises.
+  order.config.optimizer.lr = 20;
+  order.config.lr_schedule.warmup_steps = 12;
+  order.config.checkpoint_keep = 1;
+  order.config.checkpoint_keep_best = true;
+
+  const auto all = Run(order);
+
+  const std::vector<EvalRecord> evals = all->links[0]->evals();
+  const auto best = std::min_element(evals.begin(), evals.end(),
+                                     [](const EvalRecord& a, const EvalRecord& b) { return a.loss < b.loss; });
+  ASSERT_LT(best->step, 12u) << "the loss fell until the end, so that this test shows nothing";
+  std::vector<uint64_t> steps;
+  const std::vector<StepFolder> folders = *ListCheckpoints(folder_ / "run");
+  for (const StepFolder& folder : folders) steps.push_back(folder.step);
+  EXPECT_THAT(steps, ElementsAre(12, best->step));
+  EXPECT_EQ(FindBest(folder_ / "run")->value().step, best->step);
+  std::vector<std::string> skipped;
+  EXPECT_EQ((*OpenCheckpointOrNewest(folder_ / "run/best", skipped))->manifest().evaluation->loss, best->loss);
 }
 
 TEST_F(EvaluationTest, EachEpoch_HasALineWithTheMeanLoss_AlsoIfTheRunIsInterrupted) {
