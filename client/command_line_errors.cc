@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/text.h"
-#include "common/strict_yaml.h"
+#include "common/nearest_name.h"
 
 namespace trainyard::client {
 namespace {

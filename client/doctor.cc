@@ -21,8 +21,8 @@
 #include "client/output.h"
 #include "common/files.h"
 #include "common/ids.h"
+#include "common/nearest_name.h"
 #include "common/status_macros.h"
-#include "common/strict_yaml.h"
 
 namespace trainyard::client {
 namespace {

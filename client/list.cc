@@ -12,8 +12,8 @@
 #include "client/job_calls.h"
 #include "client/output.h"
 #include "client/text.h"
+#include "common/nearest_name.h"
 #include "common/status_macros.h"
-#include "common/strict_yaml.h"
 
 namespace trainyard::client {
 namespace {

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
+#include "common/nearest_name.h"
 #include "common/plain_text.h"
 #include "common/status_macros.h"
-#include "common/strict_yaml.h"
 
 namespace trainyard::client {
 namespace {

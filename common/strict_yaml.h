@@ -73,8 +73,4 @@ std::string FieldYaml(const google::protobuf::Message& message, const google::pr
 // The name of an enum value in YAML: from its rule, else the proto name in lower case without the enum's prefix.
 std::string EnumName(const google::protobuf::EnumValueDescriptor& value);
 
-// The candidate with the fewest edits (insert, delete, replace, swap of neighbours) from `word`, if it is close enough
-// to be a likely typing error; otherwise empty.
-std::string NearestName(absl::string_view word, const std::vector<std::string>& candidates);
-
 }  // namespace trainyard

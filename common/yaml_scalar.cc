@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/nearest_name.h"
 #include "common/plain_text.h"
 #include "common/strict_yaml.h"
 #include "common/user_path.h"

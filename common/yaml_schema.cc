@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/nearest_name.h"
 #include "common/strict_yaml.h"
 
 namespace trainyard {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "common/strict_yaml.h"
+#include "common/nearest_name.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/hold_jobs.h"

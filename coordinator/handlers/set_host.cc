@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/strict_yaml.h"
+#include "common/nearest_name.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"

@@ -1,6 +1,7 @@
 // Tests the strict reader with files that are not job files: the daemons' configuration, defaults, and random input.
 // Also tests the writer.
 #include "common/strict_yaml.h"
+#include "common/nearest_name.h"
 
 #include <gtest/gtest.h>
 
