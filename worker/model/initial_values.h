@@ -12,9 +12,9 @@ namespace trainyard {
 // A seed that depends on both numbers, each bit on all their bits.
 uint64_t CombineSeeds(uint64_t a, uint64_t b);
 
-// Draws each parameter of `model` as its description says. The values depend on `seed`, the number of the parameter and
-// its shape alone: they are drawn in fp32 on the CPU, whatever the type and device of the tensor. Adapters do not
-// change the values of the other parameters.
+// Draws each parameter of `model` as its description says. The values depend only on `seed`, the number of the
+// parameter and its shape: they are drawn in fp32 on the CPU, whatever the type and device of the tensor. Adapters do
+// not change the values of the other parameters.
 InitialValues DrawInitialValues(const ModelDescription& model, uint64_t seed);
 
 }  // namespace trainyard

@@ -44,7 +44,12 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   absl::Status Begin() {
-    for (const auto& group : parts_->groups) RETURN_IF_ERROR(group->CopyFromRankZero(*communicators_.data));
+    for (const auto& group : parts_->groups) {
+      if (options_.copies_initial_values) {
+        RETURN_IF_ERROR(group->CopyFromRankZero(*communicators_.data));
+      }
+      group->MoveParametersHere();
+    }
     for (size_t i = 0; i < model_.parameters().size(); ++i) {
       const at::Tensor& parameter = model_.parameters()[i].tensor;
       if (parameter.requires_grad()) WatchGradient(parameter, this, static_cast<int>(i));

@@ -32,6 +32,8 @@ struct DataParallelOptions {
   int64_t persist_elements = 0;  // sharded parameters: smaller ones stay whole on every rank
   int64_t gather_bucket_elements = defaults::kBucketElements;  // updated parameters in flight at a time after a step
   bool all_gather = true;  // false: each owner broadcasts its part of the updated parameters
+  // False: the caller loads all parameters before the first pass, so those of rank 0 need not be copied to the others.
+  bool copies_initial_values = true;
   Offload offload = {};
   EventLog* events = nullptr;               // records what was done when; may be null; not owned
   Ledger* ledger = nullptr;                 // accounts for memory; may be null; not owned

@@ -108,18 +108,26 @@ absl::Status FlatGroup::CopyFromRankZero(Communicator& data) {
   RETURN_IF_ERROR(data.Broadcast(whole, /*root=*/0)->Wait()) << "while copying the parameters of rank 0";
   if (has_separate_shard) parameter_shard_.copy_(whole.narrow(0, rank_ * layout_.shard, layout_.shard));
   if (sharded) {
-    storage_ = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), layout_.total * weights_.element_size(), at::DataPtr(nullptr, device_),
-        /*allocator=*/nullptr, /*resizable=*/false);
     CopyMastersToWeights();
   } else if (has_separate_shard) {
     whole_parameters_.copy_(whole);
+  }
+  return absl::OkStatus();
+}
+
+void FlatGroup::MoveParametersHere() {
+  c10::NoGradGuard no_grad;
+  if (layout_.total == 0) return;
+  const bool sharded = sharding_.parameters == Sharding::kSharded;
+  if (sharded) {
+    storage_ = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), layout_.total * weights_.element_size(), at::DataPtr(nullptr, device_),
+        /*allocator=*/nullptr, /*resizable=*/false);
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor parameter = model_.parameters()[parameters_[i]].tensor;
     parameter.set_data(sharded ? NewShardedParameter(layout_.offsets[i], parameter) : View(whole_parameters_, i));
   }
-  return absl::OkStatus();
 }
 
 void FlatGroup::CopyMastersToWeights() {

@@ -45,9 +45,10 @@ class FlatGroup {
   FlatGroup(const FlatGroup&) = delete;
   FlatGroup& operator=(const FlatGroup&) = delete;
 
-  // Copies the values of rank 0 of `data`, then moves the model's parameters here. Fails with the errors of a
-  // Collective.
+  // Copies the values of rank 0 of `data`. Fails with the errors of a Collective.
   absl::Status CopyFromRankZero(Communicator& data);
+  // Makes the model's parameters views of this group. Called once, before the first pass.
+  void MoveParametersHere();
 
   const std::string& name() const { return name_; }
   const StateSharding& sharding() const { return sharding_; }

@@ -154,7 +154,7 @@ absl::Status FlatState::LoadWhole(FlatGroup& group, RangeSource source) {
   return absl::OkStatus();
 }
 
-absl::Status FlatState::Load(RangeSource of_host_memory) {
+absl::Status FlatState::LoadRoles(RangeSource of_host_memory, bool parameters_only) {
   RETURN_IF_ERROR(AwaitParameters());
   c10::NoGradGuard no_grad;
   auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
@@ -169,6 +169,7 @@ absl::Status FlatState::Load(RangeSource of_host_memory) {
     for (const auto& group : groups_) {
       if (!Has(*group, role)) continue;
       const bool parameters = role.name == kParameters.name;
+      if (parameters_only && !parameters) continue;
       if (parameters && group->whole_parameters().defined()) {
         RETURN_IF_ERROR(LoadWhole(*group, source));
         continue;

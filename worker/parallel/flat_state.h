@@ -38,7 +38,8 @@ class FlatState final : public ParallelState {
   absl::Status VisitParameters(StateVisitor visit) override;
   absl::Status VisitOwn(RangeVisitor visit) override;
   absl::Status VisitWitnessed(RangeVisitor visit) override;
-  absl::Status Load(RangeSource source) override;
+  absl::Status Load(RangeSource source) override { return LoadRoles(source, /*parameters_only=*/false); }
+  absl::Status LoadParameters(RangeSource source) override { return LoadRoles(source, /*parameters_only=*/true); }
 
   uint64_t num_updates() const override { return updater_.num_updates(); }
   void set_num_updates(uint64_t num_updates) override { updater_.set_num_updates(num_updates); }
@@ -66,6 +67,7 @@ class FlatState final : public ParallelState {
   absl::Status VisitRole(const Role& role, StateVisitor visit, absl::Status& visited);
   ElementRange ShareOf(const FlatGroup& group, bool witnessed) const;
   absl::Status VisitShares(bool witnessed, RangeVisitor visit);
+  absl::Status LoadRoles(RangeSource source, bool parameters_only);
   absl::Status LoadWhole(FlatGroup& group, RangeSource source);
   absl::StatusOr<std::vector<ParameterHash>> HashMasters();
 

@@ -74,6 +74,8 @@ class ParallelState {
   // Local. Overwrites the whole state; requests the ranges that this rank holds. Returns the first error of `source`,
   // after which the state is not valid.
   virtual absl::Status Load(RangeSource source) = 0;
+  // The same for the parameters alone, before the first step, while the moments are zero.
+  virtual absl::Status LoadParameters(RangeSource source) = 0;
 
   virtual uint64_t num_updates() const = 0;
   virtual void set_num_updates(uint64_t num_updates) = 0;

@@ -151,12 +151,8 @@ absl::Status LoadInitialWeights(const ForeignWeights& weights, const Model& mode
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     if (IsAdapterName(model.parameters()[i].name)) adapters[model.parameters()[i].name] = static_cast<int>(i);
   }
-  return state.Load([&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
-                        const at::Tensor& out) -> absl::Status {
-    if (role != kParameterRole) {
-      out.zero_();
-      return absl::OkStatus();
-    }
+  return state.LoadParameters([&](absl::string_view, absl::string_view name, int64_t first, int64_t count,
+                                  const at::Tensor& out) -> absl::Status {
     if (const auto adapter = adapters.find(name); adapter != adapters.end()) {
       const at::Tensor whole =
           at::empty(model.parameters()[static_cast<size_t>(adapter->second)].tensor.sizes(), out.options());

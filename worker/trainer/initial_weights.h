@@ -24,8 +24,8 @@ namespace trainyard {
 absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order, Communicator& world,
                                                                       Model& model);
 
-// Local. Overwrites the parameters of the state by the weights and the initial adapters of `model`, and its moments by
-// zeros.
+// Local. Overwrites the parameters of the state by the weights and the initial adapters of `model`. REQUIRES: no step
+// was made, so the moments are zero.
 absl::Status LoadInitialWeights(const ForeignWeights& weights, const Model& model, ParallelState& state);
 
 }  // namespace trainyard

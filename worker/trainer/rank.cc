@@ -146,7 +146,8 @@ absl::Status CheckOffload(const StartOrder& order, const Model& model) {
   return bytes == 0 ? absl::OkStatus() : CheckHostMemory(bytes, order.local_world_size, AvailableHostBytes());
 }
 
-absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
+// `loads_state`: all parameters are loaded afterwards.
+absl::Status MakeParallel(const StartOrder& order, bool loads_state, Rank& rank) {
   const TrainConfig& config = order.config;
   ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(config.parallel.strategy));
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
@@ -163,6 +164,7 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
   options.data.events = rank.events.get();
   options.data.ledger = rank.ledger;
+  options.data.copies_initial_values = !loads_state;
   ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, options));
   return absl::OkStatus();
 }
@@ -343,12 +345,14 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   if (!announced.has_value()) {
     ASSIGN_OR_RETURN(weights, PrepareInitialWeights(order, rank->world(), *rank->model));
   }
-  RETURN_IF_ERROR(MakeParallel(order, *rank));
+  const absl::Duration opening_time = clock.TimeNow() - weights_began;
+  RETURN_IF_ERROR(MakeParallel(order, /*loads_state=*/weights != nullptr || announced.has_value(), *rank));
   if (weights != nullptr) {
+    const absl::Time loading_began = clock.TimeNow();
     RETURN_IF_ERROR(LoadInitialWeights(*weights, *rank->model, rank->strategy->state())) << "train.model.init_from";
     if (order.rank == 0) {
       log << absl::StrFormat("begins with the weights of %s, read in %.3f s", order.config.init_from,
-                             absl::ToDoubleSeconds(clock.TimeNow() - weights_began))
+                             absl::ToDoubleSeconds(opening_time + (clock.TimeNow() - loading_began)))
           << std::endl;
     }
   }

@@ -54,6 +54,7 @@ class FlatGroupTest : public testing::Test {
     }
     group_ = std::make_unique<FlatGroup>(model_, "unit", std::vector<int>{0, 1, 2}, kSharded, Precision{}, *single_);
     EXPECT_TRUE(group_->CopyFromRankZero(*single_).ok());
+    group_->MoveParametersHere();
   }
 
   std::unique_ptr<Communicator> single_ = NewSingleCommunicator();
