@@ -118,6 +118,7 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
   check(data.text(), "train.data.text");
   check(data.jsonl(), "train.data.jsonl");
   check(data.tokens(), "train.data.tokens");
+  check(data.csv(), "train.data.csv");
   if (has_held_out) CheckHeldOut(spec, sample, positions, problems);
   // How many tokens the files become is known only when they are tokenized.
   if (!all_readable || data.text_size() == 0 || !TokenizerPathOf(spec.train()).empty()) return;

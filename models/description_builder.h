@@ -24,8 +24,8 @@ class DescriptionBuilder {
         {.name = std::move(name), .first_parameter = static_cast<int>(model_.parameters.size()), .num_parameters = 0});
   }
   // Adds a parameter of the unit that was begun last.
-  void AddMatrix(std::string name, int64_t rows, int64_t columns) {
-    Add(std::move(name), {rows, columns}, {.kind = InitialValue::Kind::kNormal, .deviation = 0.02});
+  void AddMatrix(std::string name, int64_t rows, int64_t columns, double deviation = 0.02) {
+    Add(std::move(name), {rows, columns}, {.kind = InitialValue::Kind::kNormal, .deviation = deviation});
   }
   void AddOnes(std::string name, int64_t size) { Add(std::move(name), {size}, {.kind = InitialValue::Kind::kOnes}); }
   void AddZeros(std::string name, int64_t size) { Add(std::move(name), {size}, {.kind = InitialValue::Kind::kZeros}); }

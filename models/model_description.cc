@@ -4,6 +4,7 @@
 #include "models/gpt2_description.h"
 #include "models/llama_description.h"
 #include "models/lora_targets.h"
+#include "models/mlp_description.h"
 
 namespace trainyard {
 
@@ -26,6 +27,8 @@ ModelDescription DescribeModel(const ModelSizes& sizes) {
     case ModelFamily::kMistral:
     case ModelFamily::kQwen2:
       return DescribeLlama(sizes);
+    case ModelFamily::kMlp:
+      return DescribeMlp(sizes);
   }
   return {};
 }
@@ -39,6 +42,8 @@ uint64_t CountParameters(const ModelSizes& sizes) {
     case ModelFamily::kMistral:
     case ModelFamily::kQwen2:
       return CountLlamaParameters(sizes) + adapters;
+    case ModelFamily::kMlp:
+      return CountMlpParameters(sizes);
   }
   return 0;
 }

@@ -78,11 +78,13 @@ absl::string_view FamilyName(ModelFamily family) {
       return "mistral";
     case ModelFamily::kQwen2:
       return "qwen2";
+    case ModelFamily::kMlp:
+      return "mlp";
   }
   return "";
 }
 
-bool IsLlamaGraph(ModelFamily family) { return family != ModelFamily::kGpt2; }
+bool IsLlamaGraph(ModelFamily family) { return family != ModelFamily::kGpt2 && family != ModelFamily::kMlp; }
 
 ModelSizes CompleteLlamaSizes(ModelSizes sizes) {
   constexpr int64_t kInnerMultiple = 256;
@@ -108,8 +110,10 @@ absl::Status CheckSizes(const ModelSizes& sizes) {
                                     sizes.vocabulary));
   } else if (IsLlamaGraph(sizes.family)) {
     CheckLlamaSizes(sizes, problems);
-  } else {
+  } else if (sizes.family == ModelFamily::kGpt2) {
     CheckGpt2Sizes(sizes, problems);
+  } else if (sizes.dropout != 0) {
+    problems.push_back(absl::StrCat("dropout must be 0, because the family has none; found ", sizes.dropout));
   }
   CheckLora(sizes.lora, problems);
   if (problems.empty()) return absl::OkStatus();
@@ -118,6 +122,10 @@ absl::Status CheckSizes(const ModelSizes& sizes) {
 }
 
 std::string SizesText(const ModelSizes& sizes) {
+  if (sizes.family == ModelFamily::kMlp) {
+    return absl::StrCat("an mlp of ", sizes.layers, " hidden layers, width ", sizes.width, ", ", sizes.context,
+                        " features, ", sizes.vocabulary, " classes");
+  }
   std::string text = absl::StrCat(
       sizes.family == ModelFamily::kGpt2 ? "a GPT-2" : absl::StrCat("a ", FamilyName(sizes.family)), " of ",
       sizes.layers, " layers, width ", sizes.width, ", context ", sizes.context, ", vocabulary ", sizes.vocabulary);

@@ -12,7 +12,8 @@
 namespace trainyard {
 
 // Llama, Mistral and Qwen2 are one computation with different settings (llama_description.h).
-enum class ModelFamily { kGpt2, kLlama, kMistral, kQwen2 };
+// kMlp is a classifier of numbers, whose sizes have other meanings (mlp_description.h).
+enum class ModelFamily { kGpt2, kLlama, kMistral, kQwen2, kMlp };
 
 // The name that job files, messages and `model_type` of config.json use: "gpt2".
 absl::string_view FamilyName(ModelFamily family);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr char kTextKey[] = "train.data.text";
 constexpr char kJsonlKey[] = "train.data.jsonl";
 constexpr char kTokensKey[] = "train.data.tokens";
+constexpr char kCsvKey[] = "train.data.csv";
 constexpr char kWeightsKey[] = "train.data.weights";
 constexpr char kHeldOutKey[] = "train.data.held_out";
 constexpr char kFieldsKey[] = "train.data.fields";
@@ -42,9 +44,12 @@ std::string ProblemOfFields(const v1::DataFields& fields) {
 
 void CheckWeights(const v1::Data& data, const Positions& positions, Problems* problems) {
   if (data.weights_size() == 0) return;
-  const bool has_text = data.text_size() > 0, has_jsonl = data.jsonl_size() > 0;
-  const absl::string_view list = has_text ? "text" : has_jsonl ? "jsonl" : "tokens";
-  const int entries = has_text ? data.text_size() : has_jsonl ? data.jsonl_size() : data.tokens_size();
+  const std::pair<absl::string_view, int> lists[] = {{"text", data.text_size()},
+                                                     {"jsonl", data.jsonl_size()},
+                                                     {"tokens", data.tokens_size()},
+                                                     {"csv", data.csv_size()}};
+  const auto& [list, entries] =
+      *std::max_element(std::begin(lists), std::end(lists), [](auto a, auto b) { return a.second < b.second; });
   if (entries > 0 && data.weights_size() != entries) {
     problems->AddError(positions, kWeightsKey,
                        absl::StrCat("has ", data.weights_size(), " numbers, but ", list, " has ", entries,
@@ -68,6 +73,56 @@ void CheckHeldOut(const v1::Train& train, const Positions& positions, Problems* 
   }
 }
 
+// A job has data in exactly one form, which is that of its model.
+void CheckForms(const v1::Train& train, const Positions& positions, Problems* problems) {
+  const v1::Data& data = train.data();
+  std::vector<const char*> given;
+  bool is_rejected = false;  // an invalid list has been reported already
+  const std::pair<const char*, int> forms[] = {{kTextKey, data.text_size()},
+                                               {kJsonlKey, data.jsonl_size()},
+                                               {kTokensKey, data.tokens_size()},
+                                               {kCsvKey, data.csv_size()}};
+  for (const auto& [key, entries] : forms) {
+    if (entries > 0) given.push_back(key);
+    is_rejected = is_rejected || positions.count(key) > 0;
+  }
+  if (train.has_data() && given.empty() && !is_rejected) {
+    problems->AddError(positions, "train.data",
+                       "has no text, jsonl, tokens or csv; expected one of them, a list of files, folders or globs");
+  }
+  for (size_t i = 1; i < given.size(); ++i) {
+    problems->AddError(positions, given[i],
+                       absl::StrCat("is given together with ", given[0] + sizeof "train.data." - 1,
+                                    "; a job has one of text, jsonl, tokens and csv"));
+  }
+  const bool is_classifier = train.model().family() == v1::MODEL_FAMILY_MLP;
+  if (data.csv_size() > 0 && !is_classifier) {
+    problems->AddError(positions, kCsvKey,
+                       "is only for a classifier (train.model.family: mlp); a language model "
+                       "needs text, jsonl or tokens");
+  } else if (data.csv_size() == 0 && is_classifier && !given.empty()) {
+    problems->AddError(positions, given[0], "is given for a classifier (train.model.family: mlp), which needs csv");
+  }
+}
+
+// The keys of text that have no effect on labelled rows.
+void CheckRows(const v1::Train& train, const Positions& positions, Problems* problems) {
+  const v1::Data& data = train.data();
+  const auto warn = [&](bool is_given, absl::string_view key) {
+    if (is_given) problems->AddWarning(positions, key, "has no effect: train.data.csv has no text");
+  };
+  if (data.fields().has_label() && data.fields().label().empty()) {
+    problems->AddError(positions, "train.data.fields.label",
+                       "is empty; expected the name of a column, or remove the key to use the last column");
+  }
+  v1::DataFields others = data.fields();
+  others.clear_label();
+  warn(others.ByteSizeLong() > 0, kFieldsKey);
+  warn(data.loss() == v1::DATA_LOSS_ALL, kLossKey);
+  warn(data.has_tokenizer_path(), kTokenizerPathKey);
+  warn(data.separate_documents(), "train.data.separate_documents");
+}
+
 }  // namespace
 
 std::string TokenizerPathOf(const v1::Train& train) {
@@ -79,21 +134,12 @@ std::string TokenizerPathOf(const v1::Train& train) {
 
 void CheckDataSource(const v1::Train& train, const Positions& positions, Problems* problems) {
   const v1::Data& data = train.data();
-  const bool has_text = data.text_size() > 0, has_jsonl = data.jsonl_size() > 0, has_tokens = data.tokens_size() > 0;
-  // An invalid list has been reported already.
-  const bool is_rejected = positions.count(kTextKey) + positions.count(kJsonlKey) + positions.count(kTokensKey) > 0;
-  if (train.has_data() && !has_text && !has_jsonl && !has_tokens && !is_rejected) {
-    problems->AddError(positions, "train.data",
-                       "has no text, jsonl or tokens; expected one of them, a list of files, folders or globs");
-  }
-  if (has_text + has_jsonl + has_tokens > 1) {
-    problems->AddError(positions, has_jsonl && has_text ? kJsonlKey : kTokensKey,
-                       absl::StrCat("is given together with ", has_text ? "text" : "jsonl",
-                                    "; a job has one of text, jsonl and tokens"));
-  }
+  const bool has_jsonl = data.jsonl_size() > 0, has_tokens = data.tokens_size() > 0;
+  CheckForms(train, positions, problems);
   CheckWeights(data, positions, problems);
   CheckHeldOut(train, positions, problems);
   const bool has_fields = data.fields().ByteSizeLong() > 0;
+  if (data.csv_size() > 0) return CheckRows(train, positions, problems);
   if (!has_jsonl && has_fields) problems->AddWarning(positions, kFieldsKey, "has no effect: there is no jsonl");
   if (std::string problem = ProblemOfFields(data.fields()); has_jsonl && !problem.empty()) {
     problems->AddError(positions, kFieldsKey, problem);

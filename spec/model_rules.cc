@@ -25,13 +25,14 @@ class ModelRules {
     if (IsLlamaGraph(sizes.family)) {
       KvHeads();
       RopeKeys();
-      if (model_.dropout() > 0) {
-        Error("dropout", absl::StrCat("must be 0, because ", FamilyName(sizes.family), " has no dropout; found ",
-                                      model_.dropout()));
-      }
     } else {
-      KeysOfOtherFamilies();
+      KeysOfOtherFamilies(sizes.family);
     }
+    if (sizes.family != ModelFamily::kGpt2 && model_.dropout() > 0) {
+      Error("dropout",
+            absl::StrCat("must be 0, because ", FamilyName(sizes.family), " has no dropout; found ", model_.dropout()));
+    }
+    if (sizes.family == ModelFamily::kMlp) Classifier();
     if (problems_.error_count() > before) return;
     absl::Status status = CheckSizes(sizes);
     if (status.ok()) status = CheckExportable(sizes);
@@ -73,13 +74,28 @@ class ModelRules {
     }
   }
 
-  void KeysOfOtherFamilies() {
+  // A classifier has none of the parts that these keys describe.
+  void Classifier() {
+    if (!model_.has_vocabulary() && positions_.count("train.model.vocabulary") == 0) {
+      Error("vocabulary", "is required with family mlp; expected the number of classes");
+    }
+    if (train_.batch().has_length() && train_.batch().length() != model_.context()) {
+      problems_.AddError(positions_, "train.batch.length",
+                         absl::StrCat("is ", train_.batch().length(), ", but a sample of an mlp has all ",
+                                      model_.context(), " features (train.model.context); remove the key"));
+    }
+    if (train_.lora().rank() > 0 || train_.lora().has_path()) {
+      problems_.AddError(positions_, "train.lora", "has no effect on an mlp, which has no projections; remove it");
+    }
+  }
+
+  void KeysOfOtherFamilies(ModelFamily family) {
     for (const char* key :
          {"kv_heads", "head_width", "inner", "norm_eps", "tied", "attention_bias", "mlp_bias", "rope", "window"}) {
       const auto* field = yaml::FieldOfKey(*v1::Model::descriptor(), key);
       if (!model_.GetReflection()->HasField(model_, field)) continue;
       if (field->message_type() != nullptr && model_.rope().ByteSizeLong() == 0) continue;
-      Warning(key, "has no effect: the family gpt2 does not have this setting");
+      Warning(key, absl::StrCat("has no effect: the family ", FamilyName(family), " does not have this setting"));
     }
   }
 

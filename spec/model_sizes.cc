@@ -15,6 +15,8 @@ ModelFamily FamilyOf(v1::ModelFamily family) {
       return ModelFamily::kMistral;
     case v1::MODEL_FAMILY_QWEN2:
       return ModelFamily::kQwen2;
+    case v1::MODEL_FAMILY_MLP:
+      return ModelFamily::kMlp;
     default:
       return ModelFamily::kGpt2;
   }
@@ -30,6 +32,8 @@ v1::ModelFamily FamilyOf(ModelFamily family) {
       return v1::MODEL_FAMILY_MISTRAL;
     case ModelFamily::kQwen2:
       return v1::MODEL_FAMILY_QWEN2;
+    case ModelFamily::kMlp:
+      return v1::MODEL_FAMILY_MLP;
   }
   return v1::MODEL_FAMILY_UNSPECIFIED;
 }

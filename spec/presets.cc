@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/nearest_name.h"
 #include "common/plain_text.h"
 #include "common/strict_yaml.h"
 #include "models/presets.h"
@@ -18,6 +19,9 @@ std::vector<std::string> PresetNames() {
 }
 
 void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* problems) {
+  if (spec->train().model().family() == v1::MODEL_FAMILY_MLP && positions.count("train.model.heads") == 0) {
+    spec->mutable_train()->mutable_model()->set_heads(1);  // required of the other families; here it has no meaning
+  }
   if (!spec->train().model().has_preset()) return;
   if (!WhyNotPlainText(spec->train().model().preset()).empty()) return;  // DropInvalid reports it
   v1::Model& model = *spec->mutable_train()->mutable_model();

@@ -77,7 +77,8 @@ class Validator {
     CheckModelKeys(train_, positions_, &problems_);
     // Tokens that other programs made, and those of a tokenizer's file, are checked when they are read.
     const v1::Data& data = train_.data();
-    const bool is_byte_text = data.jsonl_size() + data.tokens_size() == 0 && TokenizerPathOf(train_).empty();
+    const bool is_byte_text =
+        data.jsonl_size() + data.tokens_size() + data.csv_size() == 0 && TokenizerPathOf(train_).empty();
     const uint32_t min_vocabulary = is_byte_text ? TokenizerVocabulary(train_.data().tokenizer()) : 0;
     if (model.has_vocabulary() && model.vocabulary() < min_vocabulary) {
       Error("train.model.vocabulary",

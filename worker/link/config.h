@@ -43,16 +43,17 @@ struct TrainConfig {
   std::string lora_config;   // the text of adapter_config.json in it
 
   struct Data {
-    // Files, folders and globs; one of the three lists is not empty.
+    // Files, folders and globs; one of the four lists is not empty.
     std::vector<std::string> text;
     std::vector<std::string> jsonl = {};
     std::vector<std::string> tokens = {};
+    std::vector<std::string> csv = {};
     std::vector<double> weights = {};        // of the entries of that list; empty: all are one source
     std::vector<std::string> held_out = {};  // for evaluation, in the form of the training data
     bool separate_documents = false;         // no attention across documents
     // The names of the fields of a line of JSONL; all empty: decided by the first line.
     struct Fields {
-      std::string text = {}, prompt = {}, response = {}, input_ids = {}, labels = {};
+      std::string text = {}, prompt = {}, response = {}, input_ids = {}, labels = {}, label = {};
     } fields = {};
     bool loss_on_prompts = false;     // train.data.loss is all
     std::string tokenizer_path = {};  // empty: one token per byte

@@ -152,18 +152,20 @@ void ReadPrecision(const v1::Train& train, TrainConfig& out) {
 absl::Status ReadData(const v1::Data& data, TrainConfig& out) {
   out.data.text.assign(data.text().begin(), data.text().end());
   out.data.jsonl.assign(data.jsonl().begin(), data.jsonl().end());
-  if (data.text().empty() && data.jsonl().empty() && data.tokens().empty()) {
-    return Missing("train.data.text, train.data.jsonl or train.data.tokens");
+  if (data.text().empty() && data.jsonl().empty() && data.tokens().empty() && data.csv().empty()) {
+    return Missing("train.data.text, train.data.jsonl, train.data.tokens or train.data.csv");
   }
   const v1::DataFields& fields = data.fields();
   out.data.fields = {.text = fields.text(),
                      .prompt = fields.prompt(),
                      .response = fields.response(),
                      .input_ids = fields.input_ids(),
-                     .labels = fields.labels()};
+                     .labels = fields.labels(),
+                     .label = fields.label()};
   out.data.loss_on_prompts = data.loss() == v1::DATA_LOSS_ALL;
   out.data.tokenizer_path = data.tokenizer_path();
   out.data.tokens.assign(data.tokens().begin(), data.tokens().end());
+  out.data.csv.assign(data.csv().begin(), data.csv().end());
   out.data.weights.assign(data.weights().begin(), data.weights().end());
   out.data.held_out.assign(data.held_out().begin(), data.held_out().end());
   out.data.separate_documents = data.separate_documents();

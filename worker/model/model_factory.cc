@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
+#include "worker/model/mlp.h"
 
 namespace trainyard {
 
@@ -15,6 +16,8 @@ absl::StatusOr<std::unique_ptr<Model>> NewModel(const ModelSizes& sizes, uint64_
     case ModelFamily::kMistral:
     case ModelFamily::kQwen2:
       return NewLlama(sizes, seed, type, backed);
+    case ModelFamily::kMlp:
+      return NewMlp(sizes, seed, type, backed);
   }
   return absl::UnimplementedError(absl::StrCat("the engine has no model of family ", FamilyName(sizes.family)));
 }

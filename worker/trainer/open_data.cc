@@ -10,6 +10,7 @@
 #include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/data/byte_samples.h"
+#include "worker/data/csv_samples.h"
 #include "worker/trainer/rank_data.h"
 
 namespace trainyard {
@@ -145,27 +146,74 @@ absl::Status OpenTokenized(const TrainConfig& config, const CorpusOptions& optio
   return CutIntoPieces(set);
 }
 
+// Opens files of labelled rows.
+absl::Status OpenRows(const StartOrder& order, const CorpusOptions& options, DataSet& set, std::ostream& log) {
+  const TrainConfig& config = order.config;
+  ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));
+  const Corpus& corpus = *set.corpus;
+  int64_t num_samples = 0;
+  for (const Corpus::Group& group : corpus.groups()) {
+    ASSIGN_OR_RETURN(std::unique_ptr<CsvSamples> rows, CsvSamples::Open(corpus, group.first_file, group.end_file,
+                                                                        {.num_features = config.model.context,
+                                                                         .num_classes = config.model.vocabulary,
+                                                                         .label = config.data.fields.label,
+                                                                         .validation = options.validation,
+                                                                         .trains = options.trains,
+                                                                         .evaluates = options.evaluates,
+                                                                         .key = set.key}));
+    num_samples += rows->num_samples(options.trains ? DataPart::kTraining : DataPart::kEvaluation);
+    set.sources.push_back(std::move(rows));
+  }
+  if (order.rank == 0) {
+    log << absl::StrFormat("%s: %d files, %.1f MB; an epoch is %d rows", options.trains ? "data" : "held out",
+                           corpus.files().size(), static_cast<double>(corpus.num_bytes()) / 1e6, num_samples)
+        << std::endl;
+  }
+  return absl::OkStatus();
+}
+
 DataForm FormOf(const TrainConfig::Data& config) {
   if (!config.tokens.empty()) return DataForm::kTokens;
+  if (!config.csv.empty()) return DataForm::kCsv;
   return config.jsonl.empty() ? DataForm::kText : DataForm::kJsonl;
 }
 
 const char* KeyOf(DataForm form) {
   if (form == DataForm::kTokens) return "train.data.tokens";
+  if (form == DataForm::kCsv) return "train.data.csv";
   return form == DataForm::kText ? "train.data.text" : "train.data.jsonl";
+}
+
+const std::vector<std::string>& PathsOf(const TrainConfig::Data& config, DataForm form) {
+  switch (form) {
+    case DataForm::kText:
+      return config.text;
+    case DataForm::kJsonl:
+      return config.jsonl;
+    case DataForm::kTokens:
+      return config.tokens;
+    case DataForm::kCsv:
+      break;
+  }
+  return config.csv;
 }
 
 absl::Status OpenTraining(const StartOrder& order, DataSet& set, std::ostream& log) {
   const TrainConfig::Data& config = order.config.data;
   const DataForm form = FormOf(config);
   set.key = KeyOf(form);
-  set.paths = form == DataForm::kText ? config.text : form == DataForm::kJsonl ? config.jsonl : config.tokens;
+  set.paths = PathsOf(config, form);
   const CorpusOptions options{.paths = set.paths,
                               .separate = !config.weights.empty(),
                               .validation = config.held_out.empty() ? config.validation : 0,
                               .evaluates = EvaluatesPart(order.config),
                               .key = set.key,
                               .suffix = form == DataForm::kTokens ? kTokenFileSuffix : ""};
+  if (form == DataForm::kCsv) {
+    RETURN_IF_ERROR(OpenRows(order, options, set, log));
+    set.corpus->SetRules(absl::StrCat("rows with label ", config.fields.label, "\n", GroupsText(*set.corpus)));
+    return absl::OkStatus();
+  }
   if (form != DataForm::kText || !config.tokenizer_path.empty()) {
     return OpenTokenized(order.config, options, form, set);
   }
@@ -202,6 +250,7 @@ absl::Status OpenHeldOut(const StartOrder& order, const TokenPlan* plan, DataSet
                               .evaluates = true,
                               .key = set.key,
                               .suffix = is_tokens ? kTokenFileSuffix : ""};
+  if (FormOf(order.config.data) == DataForm::kCsv) return OpenRows(order, options, set, log);
   if (plan == nullptr) return OpenBytes(order, options, set, log);
   ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));
   set.plan = std::make_unique<TokenPlan>(*plan);

@@ -24,7 +24,7 @@
 
 namespace trainyard {
 
-enum class DataForm { kText, kJsonl, kTokens };
+enum class DataForm { kText, kJsonl, kTokens, kCsv };
 
 // How the files become tokens.
 struct TokenPlan {

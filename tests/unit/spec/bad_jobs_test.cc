@@ -130,13 +130,14 @@ const BadJob kNamesAndLists[] = {
     {"no_path", "text: [corpus]", "text: []",
      "job.yaml:9:11: train.data.text: expected a list, each a path, found a list of 0"},
     {"no_data", "text: [corpus]", "validation: 0.1",
-     "job.yaml:8:3: train.data: has no text, jsonl or tokens; expected one of them, a list of files, folders or globs"},
+     "job.yaml:8:3: train.data: has no text, jsonl, tokens or csv; expected one of them, a list of files, folders or "
+     "globs"},
     {"text_and_jsonl", "text: [corpus]", "text: [corpus]\n    jsonl: [a.jsonl]",
-     "job.yaml:10:12: train.data.jsonl: is given together with text; a job has one of text, jsonl and tokens"},
+     "job.yaml:10:12: train.data.jsonl: is given together with text; a job has one of text, jsonl, tokens and csv"},
     {"jsonl_and_tokens", "text: [corpus]", "jsonl: [a.jsonl]\n    tokens: [a.bin]",
      "job.yaml:3:3: train.model.vocabulary: is required with train.data.tokens; expected the number of tokens of the "
      "tokenizer that made them\njob.yaml:10:13: train.data.tokens: is given together with jsonl; a job has one of "
-     "text, jsonl and tokens"},
+     "text, jsonl, tokens and csv"},
     {"too_few_weights", "text: [corpus]", "text: [a, b, c]\n    weights: [0.5, 0.5]",
      "job.yaml:10:14: train.data.weights: has 2 numbers, but text has 3 entries; expected one number for each entry"},
     {"weights_of_nothing", "text: [corpus]", "text: [a, b]\n    weights: [0, 0]",
