@@ -210,6 +210,12 @@ absl::StatusOr<std::vector<std::string>> CopyFiles(const std::string& from, cons
 absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& out,
                          FileSystem& file_system, const ExportOptions& options) {
   RETURN_IF_ERROR(CheckOptions(out, options));
+  if (sizes.family == ModelFamily::kMlp) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.path(),
+                     " has a classifier, a family that transformers does not have; a job with "
+                     "checkpoint.format full stores its weights in one safetensors file"));
+  }
   ASSIGN_OR_RETURN(const Source source, OpenSource(checkpoint, sizes));
   const std::vector<ExportedTensor> tensors = TensorsOf(source, /*of_adapters=*/false, options.dtype);
   const std::string& dtype = tensors[0].info.dtype;

@@ -32,7 +32,7 @@ std::vector<int> Gpt2ExportOrder(const ModelDescription& model) {
 
 ModelDescription DescribeGpt2(const ModelSizes& sizes) {
   const int64_t d = sizes.width;
-  // Files of old versions of transformers contain the causal masks besides the weights.
+  // Files of old versions of transformers contain the causal masks in addition to the weights.
   DescriptionBuilder builder(sizes, {.prefix = "transformer.",
                                      .embedding = "wte.weight",
                                      .head = "lm_head.weight",

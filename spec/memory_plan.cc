@@ -58,6 +58,8 @@ struct BlockElements {
 
 BlockElements ElementsPerToken(const ModelSizes& sizes) {
   const uint64_t width = static_cast<uint64_t>(sizes.width);
+  // A layer of a classifier stores its input; the product is replaced by its ReLU, which is the next input.
+  if (sizes.family == ModelFamily::kMlp) return {.stored = width, .products = 0};
   if (!IsLlamaGraph(sizes.family)) return {.stored = 16 * width, .products = 8 * width};
   const uint64_t q = static_cast<uint64_t>(sizes.heads * sizes.head_width);
   const uint64_t kv = static_cast<uint64_t>(sizes.kv_heads * sizes.head_width);
@@ -65,10 +67,16 @@ BlockElements ElementsPerToken(const ModelSizes& sizes) {
   return {.stored = 4 * width + 2 * q + 2 * kv + 3 * inner, .products = width + q + 2 * kv + 2 * inner};
 }
 
+// The rows of a micro-batch that pass through the model: tokens, or the samples of a classifier.
+uint64_t TokensOfMicroBatch(const v1::Train& train, const ModelSizes& sizes) {
+  const uint64_t length = sizes.family == ModelFamily::kMlp ? 1 : static_cast<uint64_t>(SequenceLength(train));
+  return uint64_t{train.batch().micro()} * length;
+}
+
 uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes) {
   const v1::Train& train = spec.train();
   const uint64_t element = BytesOf(train.precision().param());
-  const uint64_t tokens = uint64_t{train.batch().micro()} * static_cast<uint64_t>(SequenceLength(train));
+  const uint64_t tokens = TokensOfMicroBatch(train, sizes);
   const uint64_t width = static_cast<uint64_t>(sizes.width), layers = static_cast<uint64_t>(sizes.layers);
   const BlockElements block = ElementsPerToken(sizes);
   const v1::Recompute& recompute = spec.parallel().recompute();
@@ -86,7 +94,7 @@ uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes) {
 
 uint64_t PlanScores(const v1::Train& train, const ModelSizes& sizes) {
   const uint64_t vocabulary = static_cast<uint64_t>(sizes.vocabulary);
-  const uint64_t tokens = uint64_t{train.batch().micro()} * static_cast<uint64_t>(SequenceLength(train));
+  const uint64_t tokens = TokensOfMicroBatch(train, sizes);
   const uint64_t element = std::max(BytesOf(train.precision().param()), BytesOf(train.precision().output()));
   const uint64_t held =
       vocabulary >= kChunkedVocabulary ? std::min(kChunkElements, tokens * vocabulary) : tokens * vocabulary;

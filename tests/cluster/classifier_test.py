@@ -94,6 +94,18 @@ def test_losses_of_a_classifier_are_those_of_pytorch(cluster, tmp_path, layout):
     assert list(ours.values()) == pytest.approx(theirs, rel=1e-5)
 
 
+def test_what_needs_text_refuses_a_classifier(cluster, tmp_path):
+    write_csv(tmp_path / "rows.csv", *make_rows())
+    done = run(cluster, classifier_job(tmp_path, checkpoint__dir=str(tmp_path / "run"), train__steps=2))
+    assert done.returncode == 0, done.stderr
+
+    sample = cluster.run_trainctl("sample", tmp_path / "run", expect=None)
+    export = cluster.run_trainctl("checkpoint", "export", tmp_path / "run", tmp_path / "out", expect=None)
+
+    assert sample.returncode != 0 and "has a classifier of numbers, not of text" in sample.stderr
+    assert export.returncode != 0 and "has a classifier, a family that transformers does not have" in export.stderr
+
+
 def test_all_bad_rows_are_listed(cluster, tmp_path):
     (tmp_path / "rows.csv").write_text("1,2,0\n1,x,0\n1,2,7\n")
     job = classifier_job(tmp_path, train__model__context=2, train__model__vocabulary=3, train__data__fields={})

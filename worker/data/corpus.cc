@@ -114,7 +114,8 @@ class Search {
       return;
     }
     // The CSV files of a folder may be meant as text.
-    const bool is_csv = may_name_table && (absl::EndsWith(path, ".csv") || absl::EndsWith(path, ".tsv"));
+    const bool is_csv =
+        may_name_table && suffix_ != kCsvFileSuffix && (absl::EndsWith(path, ".csv") || absl::EndsWith(path, ".tsv"));
     const bool is_parquet = IsParquet(path);
     if (is_csv || is_parquet) return AddProblem(TableProblem(path, is_parquet));
     files_.push_back({path, info.st_size, {info.st_dev, info.st_ino}});

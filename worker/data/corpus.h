@@ -27,6 +27,9 @@ struct CorpusOptions {
   std::string suffix = {};              // only such files of folders and globs are used
 };
 
+// The suffix for files of rows; with any other suffix, CSV files are refused.
+inline constexpr char kCsvFileSuffix[] = ".csv";
+
 // What a checkpoint stores about its data, so that a resumed run can check that it reads the same.
 struct CorpusFingerprint {
   uint64_t num_files = 0;

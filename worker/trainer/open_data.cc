@@ -84,7 +84,7 @@ RecordRules RulesOf(const TrainConfig& config) {
           .separate_documents = config.data.separate_documents};
 }
 
-// What decides the tokens of all pieces, besides the files.
+// What decides the tokens of all pieces, in addition to the files.
 std::string RulesText(const TokenPlan& plan) {
   if (!plan.in_place()) {
     return absl::StrCat("tokens of version 1\n", plan.form == DataForm::kText ? "text" : "jsonl", "\n",
@@ -178,6 +178,12 @@ DataForm FormOf(const TrainConfig::Data& config) {
   return config.jsonl.empty() ? DataForm::kText : DataForm::kJsonl;
 }
 
+// Of the files of a folder that are read; empty: all.
+const char* SuffixOf(DataForm form) {
+  if (form == DataForm::kTokens) return kTokenFileSuffix;
+  return form == DataForm::kCsv ? kCsvFileSuffix : "";
+}
+
 const char* KeyOf(DataForm form) {
   if (form == DataForm::kTokens) return "train.data.tokens";
   if (form == DataForm::kCsv) return "train.data.csv";
@@ -208,7 +214,7 @@ absl::Status OpenTraining(const StartOrder& order, DataSet& set, std::ostream& l
                               .validation = config.held_out.empty() ? config.validation : 0,
                               .evaluates = EvaluatesPart(order.config),
                               .key = set.key,
-                              .suffix = form == DataForm::kTokens ? kTokenFileSuffix : ""};
+                              .suffix = SuffixOf(form)};
   if (form == DataForm::kCsv) {
     RETURN_IF_ERROR(OpenRows(order, options, set, log));
     set.corpus->SetRules(absl::StrCat("rows with label ", config.fields.label, "\n", GroupsText(*set.corpus)));
@@ -243,13 +249,12 @@ absl::Status CheckDisjoint(const Corpus& train, const Corpus& held_out) {
 absl::Status OpenHeldOut(const StartOrder& order, const TokenPlan* plan, DataSet& set, std::ostream& log) {
   set.key = "train.data.held_out";
   set.paths = order.config.data.held_out;
-  const bool is_tokens = FormOf(order.config.data) == DataForm::kTokens;
   const CorpusOptions options{.paths = set.paths,
                               .validation = 1,
                               .trains = false,
                               .evaluates = true,
                               .key = set.key,
-                              .suffix = is_tokens ? kTokenFileSuffix : ""};
+                              .suffix = SuffixOf(FormOf(order.config.data))};
   if (FormOf(order.config.data) == DataForm::kCsv) return OpenRows(order, options, set, log);
   if (plan == nullptr) return OpenBytes(order, options, set, log);
   ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));

@@ -85,6 +85,9 @@ absl::StatusOr<TextModel> OpenCheckpointModel(const std::string& source, const s
   const std::shared_ptr<Checkpoint> checkpoint = *std::move(opened);
   const Manifest& manifest = checkpoint->manifest();
   ASSIGN_OR_RETURN(TrainConfig config, ModelConfigFromSpec(manifest.spec), << checkpoint->path());
+  if (config.model.family == ModelFamily::kMlp) {
+    return absl::InvalidArgumentError(absl::StrCat(checkpoint->path(), " has a classifier of numbers, not of text"));
+  }
   TextModel text_model{.path = checkpoint->path(), .step = manifest.step};
   ASSIGN_OR_RETURN(text_model.model, MakeModel(config, /*backed=*/false));
   RETURN_IF_ERROR(CheckNothingIsLeftOut(*checkpoint, *text_model.model));

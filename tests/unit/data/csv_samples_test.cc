@@ -20,7 +20,7 @@ class CsvSamplesTest : public testing::Test {
   absl::StatusOr<std::unique_ptr<CsvSamples>> Open(const std::string& text, CsvOptions options = {}) {
     const std::string path = absl::StrCat(folder_.path(), "/rows.csv");
     std::ofstream(path) << text;
-    corpus_ = *Corpus::Open({.paths = {path}, .key = "train.data.csv"});
+    corpus_ = *Corpus::Open({.paths = {path}, .key = "train.data.csv", .suffix = kCsvFileSuffix});
     options.num_features = 2;
     options.num_classes = 3;
     return CsvSamples::Open(*corpus_, 0, 1, options);

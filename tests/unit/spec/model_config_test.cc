@@ -172,7 +172,9 @@ TEST(ModelConfig, ThatCannotBeTrained_IsOneProblem) {
   EXPECT_EQ(
       ReadWithConfig(WithSizes("    path: /m\n"), config.dump(2)).Errors(),
       "job.yaml:4:11: train.model.path: /m/config.json describes a model that cannot be trained here: model_type: "
-      "expected one of \"gpt2\", \"llama\", \"mistral\", \"qwen2\", found \"lama\"");
+      "expected one of \"gpt2\", \"llama\", \"mistral\", \"qwen2\" (the nearest is \"llama\", but its graph may be "
+      "another), "
+      "found \"lama\"");
   EXPECT_EQ(ReadWithConfig(WithSizes("    path: /m\n"), "[1").Errors(),
             "job.yaml:4:11: train.model.path: /m/config.json is not a JSON object");
   EXPECT_THAT(ReadWithConfig(WithSizes("    path: /m\n"), std::string(70000, ' ')).Errors(),

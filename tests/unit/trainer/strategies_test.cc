@@ -372,8 +372,8 @@ TEST_F(StrategiesTest, UnevenData_IsRefusedWithBothNumbersOrJoined) {
   const auto refused = run("refused", false, true, kExitRefused);
   for (const auto& link : refused->links) {
     EXPECT_THAT(link->FactsOf<RefusedFact>()[0].message,
-                testing::HasSubstr(absl::StrCat("samples to train on: ", samples + 100, " (rank 1), ", samples,
-                                                " (rank 0); give all hosts the same files")));
+                testing::HasSubstr(absl::StrCat("samples to train on (train.data.text): ", samples + 100, " (rank 1), ",
+                                                samples, " (rank 0); give all hosts the same files")));
   }
 
   const auto joined = run("joined", true, true, kExitDone), even = run("even", false, false, kExitDone);
