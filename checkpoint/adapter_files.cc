@@ -59,7 +59,10 @@ absl::StatusOr<std::unique_ptr<AdapterWeights>> AdapterWeights::Open(const std::
     // Other names are unexpected under their whole name.
     absl::string_view own = name;
     if (absl::ConsumePrefix(&own, kPrefix)) absl::ConsumePrefix(&own, model.hugging_face.prefix);
-    adapter->by_name_[std::string(own)] = &weight;
+    if (!adapter->by_name_.emplace(std::string(own), &weight).second) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " has ", own, " with and without the prefix '",
+                                                     model.hugging_face.prefix, "', so it is unknown which is meant"));
+    }
     infos.push_back({.name = std::string(own), .dtype = weight.info.dtype, .shape = weight.info.shape});
   }
   RETURN_IF_ERROR(CheckWeights(infos, AdaptersOf(model))) << path;

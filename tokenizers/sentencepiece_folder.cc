@@ -28,6 +28,7 @@ void CheckModel(const SentencePieceModel& model, Problems& problems) {
   expect(model.kind == SentencePieceModel::Kind::kBpe, "of the kind BPE");
   expect(model.byte_fallback, "with byte fallback");
   expect(!model.has_characters, "that replaces no characters (normalization: identity)");
+  expect(model.adds_prefix, "that adds a space before a text");
   expect(!model.removes_spaces && model.escapes_spaces && !model.space_is_suffix, "that keeps all spaces");
   expect(std::none_of(model.pieces.begin(), model.pieces.end(),
                       [](const SentencePieceModel::Piece& piece) { return piece.type == Type::kUnused; }),

@@ -84,7 +84,7 @@ def test_losses_of_a_classifier_are_those_of_pytorch(cluster, tmp_path, layout):
                for name, layer in layers.items() for kind in ("weight", "bias")}
     save_file(weights, tmp_path / "weights.safetensors")
     theirs = losses_of_torch(model, features, classes)
-    assert theirs[-1] < 0.8 * theirs[0], "the loss did not fall, so the comparison proves nothing"
+    assert theirs[-1] < 0.9 * theirs[0], "the loss did not fall, so the comparison proves nothing"
 
     job = classifier_job(tmp_path, train__model__init_from=str(tmp_path / "weights.safetensors"), **layout)
     done = run(cluster, job)
@@ -119,7 +119,7 @@ def test_all_bad_rows_are_listed(cluster, tmp_path):
 
 @pytest.mark.parametrize("changes, message", [
     ({"train__model__family": "gpt2", "train__model__heads": 2}, "train.data.csv: "),
-    ({"train__data": {"text": ["/etc/passwd"]}}, "train.data: "),
+    ({"train__data": {"text": ["/etc/passwd"]}}, "which needs csv"),
     ({"train__model__dropout": 0.1}, "train.model.dropout: "),
 ], ids=["text_model", "text_data", "dropout"])
 def test_a_job_that_mixes_a_classifier_and_text_is_refused(cluster, tmp_path, changes, message):

@@ -55,4 +55,4 @@ def test_a_job_with_text_and_jsonl_or_with_neither_is_refused(cluster):
     none = cluster.write_job("none.yaml", train__data={"validation": 0.1})
 
     assert "together with text" in cluster.run_trainctl("validate", both, expect=2).stderr
-    assert "has neither text nor jsonl" in cluster.run_trainctl("validate", none, expect=2).stderr
+    assert "has no text, jsonl, tokens or csv" in cluster.run_trainctl("validate", none, expect=2).stderr

@@ -61,12 +61,13 @@ class CsvReader {
     if (line_ == 1 && !options_.label.empty()) {
       return AddProblem(absl::StrCat("has no names of columns, but train.data.fields.label is '", options_.label, "'"));
     }
-    const size_t expected = static_cast<size_t>(options_.num_features) + 1;
-    if (row.size() != expected) {
-      return AddProblem(absl::StrCat("has ", Plural(row.size(), "column"), "; expected ", expected, ": ",
-                                     options_.num_features, " features (train.model.context) and the class"));
-    }
+    if (row.size() != static_cast<size_t>(options_.num_features) + 1) return AddWrongWidth(row.size());
     AddRow(row);
+  }
+
+  void AddWrongWidth(size_t num_columns) {
+    AddProblem(absl::StrCat("has ", Plural(num_columns, "column"), "; expected ", options_.num_features + 1, ": ",
+                            options_.num_features, " features (train.model.context) and the class"));
   }
 
   static bool IsHeader(const std::vector<std::string>& row) {
@@ -76,6 +77,12 @@ class CsvReader {
   }
 
   void ReadHeader(const std::vector<std::string>& names) {
+    if (names.size() != static_cast<size_t>(options_.num_features) + 1) return AddWrongWidth(names.size());
+    if (names_.empty()) names_ = names;
+    if (names != names_) {
+      return AddProblem(
+          "has other names of columns, or in another order, than the first file; give all files the same");
+    }
     if (options_.label.empty()) return;
     const auto found = std::find(names.begin(), names.end(), options_.label);
     if (found == names.end()) {
@@ -115,6 +122,7 @@ class CsvReader {
   const std::string* path_ = nullptr;
   int64_t line_ = 0;  // of the row that was read last; quoted line ends do not count
   size_t label_column_ = 0;
+  std::vector<std::string> names_;  // of the columns of the first file that names them
   std::vector<std::string> row_;
   std::vector<std::string> problems_;
   size_t num_problems_ = 0;

@@ -30,8 +30,9 @@ struct CsvOptions {
 
 class CsvSamples final : public SampleSource {
  public:
-  // Reads files [first_file, end_file) of the corpus. Fails with InvalidArgument, which lists the first problems with file and line: a row with another number of columns,
-  // a field that is not a finite number, a class out of range; or too few rows.
+  // Reads files [first_file, end_file) of the corpus. Fails with InvalidArgument, which lists the first problems with
+  // file and line: a row with another number of columns, a field that is not a finite number, a class out of range,
+  // names of columns that differ between files; or too few rows.
   static absl::StatusOr<std::unique_ptr<CsvSamples>> Open(const Corpus& corpus, size_t first_file, size_t end_file,
                                                           const CsvOptions& options);
 

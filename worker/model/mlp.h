@@ -1,8 +1,8 @@
 // The classifier of models/mlp_description.h.
 //
 // A sample is a vector of features. Batches hold only integers, so `inputs`, [samples, features], holds the bits of
-// doubles; column 0 of `targets` is the class, and all other columns have no loss (worker/data/csv_samples.h). Logits are
-// [samples, 1, classes].
+// doubles; column 0 of `targets` is the class, and all other columns have no loss (worker/data/csv_samples.h). Logits
+// are [samples, 1, classes].
 #pragma once
 
 #include <memory>

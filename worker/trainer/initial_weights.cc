@@ -13,6 +13,7 @@
 #include "checkpoint/adapter_files.h"
 #include "checkpoint/hugging_face_folder.h"
 #include "checkpoint/manifest_file.h"
+#include "checkpoint/reader.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "models/adapter_config.h"
@@ -124,6 +125,18 @@ InitialValues Combined(const ModelDescription& description, InitialValues adapte
       };
 }
 
+// Refuses a checkpoint with adapters in train.model.init_from together with those of train.lora.path.
+absl::Status CheckOneSourceOfAdapters(const TrainConfig& config) {
+  if (config.lora_path.empty() || !FileExists(JoinPath(config.init_from, kManifestName))) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(config.init_from));
+  const auto& tensors = checkpoint->manifest().tensors;
+  const bool has_adapters = std::any_of(tensors.begin(), tensors.end(),
+                                        [](const ManifestTensor& tensor) { return IsAdapterName(tensor.name); });
+  if (!has_adapters) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(config.init_from, " has adapters, and train.lora.path names others; remove one of the two"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order, Communicator& world,
@@ -141,6 +154,7 @@ absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const Star
   }
   model.set_initial_values(Combined(description, adapters, drawn));
   if (!config.init_from.empty()) {
+    RETURN_IF_ERROR(CheckOneSourceOfAdapters(config)) << "train.model.init_from";
     RETURN_IF_ERROR(InitializeFrom(config.init_from, adapters, model));
   }
   return nullptr;

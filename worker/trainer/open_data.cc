@@ -98,6 +98,20 @@ std::string RulesText(const TokenPlan& plan) {
   return text;
 }
 
+// Files without .idx hold 16-bit tokens. Such a file of 32-bit tokens would be read as twice as many wrong ones.
+absl::Status CheckFitsTokens(const DataSet& set) {
+  constexpr int64_t kTokensOf16Bits = int64_t{1} << 16;
+  std::vector<std::string> plain;
+  for (size_t i = 0; i < set.plan->token_files.size(); ++i) {
+    if (set.plan->token_files[i].index_hash.empty()) plain.push_back(set.corpus->files()[i].path);
+  }
+  if (plain.empty() || set.plan->rules.vocabulary <= kTokensOf16Bits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(set.key, ": ", JoinFirst(plain, 3), plain.size() == 1 ? " has" : " have",
+                   " no .idx file, so the tokens have 16 bits, but train.model.vocabulary is ",
+                   set.plan->rules.vocabulary, "; write them as Megatron does, with an .idx file"));
+}
+
 // Whether the files say where documents begin, if that must be known.
 absl::Status CheckHasDocuments(const DataSet& set) {
   std::vector<std::string> without;
@@ -116,6 +130,7 @@ absl::Status CutIntoPieces(DataSet& set) {
   Corpus& corpus = *set.corpus;
   if (plan.in_place()) {
     ASSIGN_OR_RETURN(plan.token_files, OpenTokenFiles(corpus, set.key));
+    RETURN_IF_ERROR(CheckFitsTokens(set));
     RETURN_IF_ERROR(CheckHasDocuments(set));
     plan.pieces = CutTokens(corpus);
   } else {
@@ -224,7 +239,9 @@ absl::Status OpenTraining(const StartOrder& order, DataSet& set, std::ostream& l
     return OpenTokenized(order.config, options, form, set);
   }
   RETURN_IF_ERROR(OpenBytes(order, options, set, log));
-  if (options.separate) set.corpus->SetRules(GroupsText(*set.corpus));
+  const std::string rules = absl::StrCat(options.separate ? GroupsText(*set.corpus) : "",
+                                         config.separate_documents ? DocumentsText(*set.corpus) : "");
+  if (!rules.empty()) set.corpus->SetRules(rules);
   return absl::OkStatus();
 }
 

@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "checkpoint/manifest.h"
 #include "common/status_macros.h"
+#include "worker/saving/sentences.h"
 
 namespace trainyard {
 namespace {
@@ -72,10 +74,33 @@ void LogEpochs(const TrainConfig& config, const RankData& data, std::ostream& lo
   }
 }
 
+// Collective. Every rank counts the targets of all ranks by its own samples. The sizes of the files decide how many
+// targets samples of separate documents of bytes have, so these sizes must be equal.
+absl::Status CheckSameDocuments(const StartOrder& order, Communicator& world, const RankData& data) {
+  const bool is_bytes = data.train.plan == nullptr && order.config.data.csv.empty();
+  if (!order.config.data.separate_documents || !is_bytes) return absl::OkStatus();
+  std::string documents = DocumentsText(*data.train.corpus);
+  if (data.held_out.corpus != nullptr) absl::StrAppend(&documents, "held out\n", DocumentsText(*data.held_out.corpus));
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(ManifestHash(documents), world),
+                   << "while comparing the data");
+  if (std::all_of(all.begin(), all.end(), [&](const std::string& each) { return each == all[0]; })) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "train.data.separate_documents: the ranks do not see files of the same sizes, each of which is a document; give "
+      "all hosts the same files (train.data.uneven: join does not work with separate documents)");
+}
+
 }  // namespace
 
 std::string DataSet::NameOf(size_t source) const {
   return sources.size() == 1 || source >= paths.size() ? key : absl::StrCat(key, ": ", paths[source]);
+}
+
+std::string DocumentsText(const Corpus& corpus) {
+  std::string text;
+  for (const Corpus::File& file : corpus.files()) absl::StrAppend(&text, "document of ", file.num_bytes, "\n");
+  return text;
 }
 
 bool EvaluatesPart(const TrainConfig& config) {
@@ -85,6 +110,7 @@ bool EvaluatesPart(const TrainConfig& config) {
 int64_t SampleLength(const TrainConfig& config) { return config.sequence_length(); }
 
 absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log) {
+  RETURN_IF_ERROR(CheckSameDocuments(order, world, data));
   const std::vector<int64_t> own_counts = CountSamples(order.config, data);
   const auto columns = static_cast<int64_t>(own_counts.size());
   at::Tensor own = at::empty({columns}, at::kLong), all = at::empty({order.world_size, columns}, at::kLong);

@@ -58,6 +58,9 @@ struct RankData {
   std::unique_ptr<EvaluationData> evaluation;  // null: the job does not evaluate
 };
 
+// Where documents begin if each file is one: the sizes of the files, in their order.
+std::string DocumentsText(const Corpus& corpus);
+
 // Whether a part of the training data is for evaluation.
 bool EvaluatesPart(const TrainConfig& config);
 // The number of tokens of a sample.
