@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "models/head_loss_limits.h"
 #include "models/lora_targets.h"
 #include "models/model_description.h"
 #include "spec/model_sizes.h"
@@ -12,9 +13,6 @@
 
 namespace trainyard {
 namespace {
-
-// As in worker/model/ops/head_loss.h.
-constexpr uint64_t kChunkedVocabulary = 8192, kChunkElements = uint64_t{1} << 22;
 
 uint64_t BytesOf(v1::Precision type) {
   if (type == v1::PRECISION_FP64) return 8;
@@ -96,8 +94,9 @@ uint64_t PlanScores(const v1::Train& train, const ModelSizes& sizes) {
   const uint64_t vocabulary = static_cast<uint64_t>(sizes.vocabulary);
   const uint64_t tokens = TokensOfMicroBatch(train, sizes);
   const uint64_t element = std::max(BytesOf(train.precision().param()), BytesOf(train.precision().output()));
-  const uint64_t held =
-      vocabulary >= kChunkedVocabulary ? std::min(kChunkElements, tokens * vocabulary) : tokens * vocabulary;
+  const uint64_t held = sizes.vocabulary >= kHeadLossVocabulary
+                            ? std::min(static_cast<uint64_t>(kHeadLossElements), tokens * vocabulary)
+                            : tokens * vocabulary;
   return 2 * held * element;  // the logarithms of the probabilities, and the gradient
 }
 

@@ -58,13 +58,7 @@ def classifier_job(folder, **changes):
         },
         "resources": {"ranks": 1, "threads_per_rank": 1, "device": "cpu"},
     }
-    for key, value in changes.items():
-        *parents, leaf = key.split("__")
-        node = job
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[leaf] = value
-    return job
+    return harness.with_keys(job, changes)
 
 
 def run(cluster, job):

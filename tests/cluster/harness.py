@@ -74,6 +74,17 @@ def metrics_steps(run_folder):
     return losses
 
 
+def with_keys(document, keys):
+    """Sets dotted paths, with '__' for the dot, in a job, and returns it."""
+    for path, value in keys.items():
+        *parents, leaf = path.split("__")
+        node = document
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return document
+
+
 def job_document(text, **keys):
     """A small job. `keys` are dotted paths with '__' for the dot: train__steps=50."""
     document = {
@@ -87,13 +98,7 @@ def job_document(text, **keys):
         },
         "resources": {"ranks": 2, "threads_per_rank": 1, "device": "cpu"},
     }
-    for path, value in keys.items():
-        *parents, leaf = path.split("__")
-        node = document
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[leaf] = value
-    return document
+    return with_keys(document, keys)
 
 
 @dataclasses.dataclass

@@ -10,6 +10,18 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+// A job of one rank that runs on one host.
+struct RunningJob {
+  RunningJob() {
+    host.Attach();
+    harness.Submit(MakeSpec(1), kJob);
+    BringToRunning(harness, host, kJob);
+  }
+
+  Harness harness;
+  FakeHost host{harness, "w1", 1, 11};
+};
+
 TEST(CoreLifecycle, SubmittedJob_IsPlacedFormedRunAndFinished) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
@@ -181,11 +193,8 @@ TEST(CoreLifecycle, Cancel_OfRanksThatDoNotStop_KillsThemAfterTheGrace) {
 }
 
 TEST(CoreLifecycle, CancelAfterTheLastStep_LeavesTheJobSucceeded) {
-  Harness harness;
-  FakeHost host(harness, "w1", 1, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness, host, kJob);
+  RunningJob running;
+  auto& [harness, host] = running;
   host.Report(Key(kJob, 1, 0), 1, 10);
   harness.Cancel(kJob);
 
@@ -217,11 +226,8 @@ TEST(CoreLifecycle, JobThatEndsEarly_SucceedsAndSaysWhy) {
 }
 
 TEST(CoreLifecycle, JobThatEndsEarlyWithoutASave_StartsAgain) {
-  Harness harness;
-  FakeHost host(harness, "w1", 1, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness, host, kJob);
+  RunningJob running;
+  auto& [harness, host] = running;
   host.Report(Key(kJob, 1, 0), 1, 6);
   host.Save(Key(kJob, 1, 0), 4);
 
@@ -233,11 +239,8 @@ TEST(CoreLifecycle, JobThatEndsEarlyWithoutASave_StartsAgain) {
 }
 
 TEST(CoreLifecycle, RankThatStopsEarlyWithoutAReason_IsAFailure) {
-  Harness harness;
-  FakeHost host(harness, "w1", 1, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness, host, kJob);
+  RunningJob running;
+  auto& [harness, host] = running;
   host.Report(Key(kJob, 1, 0), 1, 6);
 
   host.Finish(Key(kJob, 1, 0), 6);
@@ -246,11 +249,8 @@ TEST(CoreLifecycle, RankThatStopsEarlyWithoutAReason_IsAFailure) {
 }
 
 TEST(CoreLifecycle, SlowLastReports_AreWaitedForBeforeTheEnd) {
-  Harness harness;
-  FakeHost host(harness, "w1", 1, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness, host, kJob);
+  RunningJob running;
+  auto& [harness, host] = running;
   host.Report(Key(kJob, 1, 0), 1, 8);
   host.Finish(Key(kJob, 1, 0), 10);
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
@@ -262,11 +262,8 @@ TEST(CoreLifecycle, SlowLastReports_AreWaitedForBeforeTheEnd) {
 }
 
 TEST(CoreLifecycle, Watch_ResumesBySequence_AndRefusesUnknownSequences) {
-  Harness harness;
-  FakeHost host(harness, "w1", 1, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness, host, kJob);
+  RunningJob running;
+  auto& [harness, host] = running;
   host.Report(Key(kJob, 1, 0), 1, 6);
   std::vector<EventPtr> all = harness.WatchFrom(kJob, 0);
   ASSERT_GT(all.size(), 6u);
@@ -368,11 +365,8 @@ TEST(CoreLifecycle, Logs_AreRequestedFromTheHostsOfTheRanks_AndEndWhenThoseHaveS
 // The daemon of rank 0 has crashed, and with it the newest reports were lost. The next daemon sends the stored fact
 // immediately, and the reports when the trainer repeats them.
 TEST(CoreLifecycle, EndOfRankZero_WaitsForItsRepeatedReports) {
-  Harness harness;
-  FakeHost host(harness, "w1", 1, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness, host, kJob);
+  RunningJob running;
+  auto& [harness, host] = running;
   host.Report(Key(kJob, 1, 0), 1, 8);
   v1::Fact fact;
   fact.mutable_finished()->set_step(10);

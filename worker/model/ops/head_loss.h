@@ -13,15 +13,10 @@
 
 #include <optional>
 
+#include "models/head_loss_limits.h"
 #include "worker/model/ops/linear.h"
 
 namespace trainyard {
-
-// Models with at least this vocabulary use HeadLoss. It depends on the vocabulary alone, so that every layout of a job
-// computes the same.
-inline constexpr int64_t kHeadLossVocabulary = 8192;
-// The most scores that are held at a time.
-inline constexpr int64_t kHeadLossElements = int64_t{1} << 22;
 
 // `x` is [rows, in], `weight` [vocabulary, in], `targets` int64 [rows]; a target of -1 has no loss. Returns a scalar of
 // type `output`, or of x's type; scores are rounded to x's type first, as the head's product does. Can be
