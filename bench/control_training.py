@@ -45,7 +45,7 @@ def small_cluster(folder):
     import harness
     import processes
 
-    processes.start_following()
+    processes.start_reaper()
     return harness.Cluster(folder, _Stubs.get())
 
 
@@ -211,7 +211,7 @@ def measure_host_cut(options):
     import net_cluster
     import processes
 
-    processes.start_following()
+    processes.start_reaper()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         import harness
 

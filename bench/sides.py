@@ -58,6 +58,7 @@ class Measured:
     last_loss: float = 0
     # Of rank 0 before the last update: {kind: {bytes, peak_bytes}}; ours only.
     memory: dict = dataclasses.field(default_factory=dict)
+    extra: object = None  # what read_folder of run_ours returned
 
     @property
     def start_s(self):
@@ -89,8 +90,9 @@ def memory_in(events):
     return next((event["memory"] for event in reversed(events) if event.get("memory")), {})
 
 
-def run_ours(shape, folder, changes=None):
-    """One `trainctl run`; the first step ends when trainctl has printed it. `changes`: further keys of the job."""
+def run_ours(shape, folder, changes=None, read_folder=None):
+    """One `trainctl run`; the first step ends when trainctl has printed it. `changes`: further keys of the job.
+    `read_folder`: called with the run folder before it is deleted."""
     with tempfile.TemporaryDirectory(dir=folder) as run_folder:
         command = [BIN / "trainctl", "run", ROOT / "configs" / "jobs" / "lab-10m.yaml", "--json"]
         settings = {
@@ -131,12 +133,12 @@ def run_ours(shape, folder, changes=None):
         if process.returncode != 0 or len(events) != shape.warmup + shape.steps:
             raise MeasurementFailed(f"trainctl run ended with {process.returncode} after {len(events)} steps:\n"
                                     f"{''.join(output[-5:])}{errors[-2000:]}")
+        extra = read_folder(pathlib.Path(run_folder) / "run") if read_folder else None
     window = [event for event in events if event["step"] > shape.warmup]
     seconds = [shape.tokens_per_step / event["tokens_per_s"] for event in window]
     exposed = statistics.median(event["exposed_communication_s"] for event in window)
     return Measured(shape.tokens_per_step * len(window) / sum(seconds), first - began, statistics.median(seconds),
-                    exposed,
-                    window[-1]["loss"], memory_in(events))
+                    exposed, window[-1]["loss"], memory_in(events), extra)
 
 
 def build_lever(folder):
@@ -152,13 +154,21 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
 
     `tuned`: with the library of build_lever; otherwise PyTorch as installed.
     """
+    world = 1 if mode in ("eager", "compile") else shape.ranks
+    arguments = {"batch": shape.batch, **({"bf16": True} if bf16 else {})}
+    return run_torch("gpt_torch.py", world, shape, folder, tuned, mode=mode, **arguments)
+
+
+def run_torch(program, world, shape, folder, tuned, **options):
+    """One run of a program of PEERS that prints the line of gpt_torch.py, under torchrun if `world` is above 1.
+    `options`: further options of the program; True for those without a value."""
     python = pathlib.Path(sys.executable)
-    one_process = mode in ("eager", "compile")
-    launcher = [python] if one_process else [python.with_name("torchrun"), "--nproc-per-node", shape.ranks]
-    command = [*launcher, PEERS / "gpt_torch.py", "--mode", mode, "--threads", shape.threads, "--layers", shape.layers,
-               "--heads", shape.heads, "--width", shape.width, "--seq", shape.context, "--batch", shape.batch,
-               "--warmup", shape.warmup, "--steps", shape.steps, "--data", text_file(folder),
-               *(["--bf16"] if bf16 else [])]
+    launcher = [python] if world == 1 else [python.with_name("torchrun"), "--nproc-per-node", world]
+    command = [*launcher, PEERS / program, "--threads", shape.threads, "--layers", shape.layers, "--heads", shape.heads,
+               "--width", shape.width, "--seq", shape.context, "--warmup", shape.warmup, "--steps", shape.steps,
+               "--data", text_file(folder)]
+    for name, value in options.items():
+        command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [value])
     environment = dict(os.environ, OMP_NUM_THREADS=str(shape.threads))
     if tuned:
         environment["LD_PRELOAD"] = str(build_lever(folder))
@@ -168,7 +178,7 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         output = done.stdout[-1000:] + done.stderr[-2000:]
-        raise MeasurementFailed(f"PyTorch's {mode} ended with {done.returncode}:\n{output}")
+        raise MeasurementFailed(f"PyTorch's {options['mode']} ended with {done.returncode}:\n{output}")
     result = json.loads(lines[-1])
     return Measured(result["tok_s"], result["first_step_unix"] - began, result["step_ms"] / 1e3,
                     last_loss=result["last_loss"])
@@ -196,7 +206,7 @@ def submit_to_main_s(folder, stubs):
     import harness
     import processes
 
-    processes.start_following()
+    processes.start_reaper()
     with tempfile.TemporaryDirectory(dir=folder) as cluster_folder:
         cluster = harness.Cluster(cluster_folder, stubs)
         try:

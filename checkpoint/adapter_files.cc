@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<AdapterWeights>> AdapterWeights::Open(const std::
         absl::StrCat(folder, " has no ", kAdapterWeightsName,
                      has_pickle ? "; it has adapter_model.bin, which is another format: load it by PEFT and save it by "
                                   "save_pretrained with safe_serialization=True"
-                                : "; save the adapter there by save_pretrained of PEFT"));
+                                : "; save the adapter there with save_pretrained of PEFT"));
   }
   std::unique_ptr<AdapterWeights> adapter(new AdapterWeights);
   ASSIGN_OR_RETURN(adapter->files_, WeightFiles::Open(path));

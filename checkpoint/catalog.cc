@@ -92,17 +92,52 @@ std::optional<Manifest> FiniteManifest(const std::string& path) {
   return *std::move(manifest);
 }
 
-// Returns the index of the best of these checkpoints, which are sorted from the newest to the oldest.
+// What decides whether a checkpoint is the best.
+struct Candidate {
+  size_t folder = 0;
+  uint64_t step = 0;
+  std::string job_id;
+  uint64_t generation = 0;
+  std::optional<ManifestEvaluation> evaluation;
+};
+
+std::vector<Candidate> CandidatesOf(const std::vector<StepFolder>& folders) {
+  std::vector<Candidate> candidates;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    std::optional<Manifest> manifest = FiniteManifest(folders[i].path);
+    if (!manifest.has_value() || manifest->step != folders[i].step) continue;
+    candidates.push_back({.folder = i,
+                          .step = manifest->step,
+                          .job_id = std::move(manifest->job_id),
+                          .generation = manifest->generation,
+                          .evaluation = std::move(manifest->evaluation)});
+  }
+  return candidates;
+}
+
+// Whether a later generation of the job has gone back to before this step, and continued from there.
+bool IsAbandoned(const Candidate& candidate, const std::vector<Candidate>& all) {
+  return std::any_of(all.begin(), all.end(), [&](const Candidate& other) {
+    return other.job_id == candidate.job_id && other.generation > candidate.generation && other.step <= candidate.step;
+  });
+}
+
+// Returns the index of the best of these checkpoints, which are sorted from the newest to the oldest. Only losses on
+// the data of the newest evaluated checkpoint are compared.
 std::optional<size_t> BestOf(const std::vector<StepFolder>& folders) {
+  const std::vector<Candidate> candidates = CandidatesOf(folders);
+  const ManifestEvaluation* newest = nullptr;
   std::optional<size_t> best;
   double lowest = 0;
-  for (size_t i = 0; i < folders.size(); ++i) {
-    const std::optional<Manifest> manifest = FiniteManifest(folders[i].path);
-    if (!manifest.has_value() || manifest->step != folders[i].step || !manifest->evaluation.has_value()) continue;
-    const std::optional<double>& loss = manifest->evaluation->loss;
-    if (!loss.has_value() || (best.has_value() && *loss > lowest)) continue;
-    best = i;
-    lowest = *loss;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.evaluation.has_value() || !candidate.evaluation->loss.has_value()) continue;
+    if (IsAbandoned(candidate, candidates)) continue;
+    const ManifestEvaluation& evaluation = *candidate.evaluation;
+    if (newest == nullptr) newest = &evaluation;
+    if (evaluation.data_hash != newest->data_hash || evaluation.tokens != newest->tokens) continue;
+    if (best.has_value() && *evaluation.loss > lowest) continue;
+    best = candidate.folder;
+    lowest = *evaluation.loss;
   }
   return best;
 }
@@ -122,9 +157,9 @@ absl::StatusOr<std::string> ResolveBest(const std::string& path) {
   if (given.filename() != kBestName || FileExists(path) || !FileExists(run_folder)) return path;
   ASSIGN_OR_RETURN(const std::optional<StepFolder> best, FindBest(run_folder));
   if (best.has_value()) return best->path;
-  return absl::NotFoundError(absl::StrCat("no checkpoint in ", run_folder,
-                                          " has the loss of an evaluation (train.evaluate.every_steps), so none is the "
-                                          "best"));
+  return absl::NotFoundError(absl::StrCat(run_folder,
+                                          " has no best checkpoint, because none of its checkpoints has the loss of an "
+                                          "evaluation; set train.evaluate.every_steps"));
 }
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,
@@ -138,7 +173,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::st
   if (found.damaged.empty()) {
     return absl::NotFoundError(absl::StrCat(path, " is not a checkpoint and contains no step-* folder"));
   }
-  return absl::DataLossError(absl::StrCat("no checkpoint in ", path, " is good: ", absl::StrJoin(found.damaged, "; ")));
+  return absl::DataLossError(
+      absl::StrCat("no checkpoint in ", path, " can be used: ", absl::StrJoin(found.damaged, "; ")));
 }
 
 absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) {
@@ -166,7 +202,8 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
     const bool is_milestone = retention.keep_every > 0 && folders[i].step % retention.keep_every == 0;
     const bool is_retained =
         i < retention.keep || is_milestone || protected_steps.contains(folders[i].step) || best == i;
-    // In most cases the newest checkpoint is finite, and only its manifest is read.
+    // The newest checkpoint with finite values is always retained. It is usually the first, whose manifest is then the
+    // only one that is read.
     if (!found_finite && FiniteManifest(folders[i].path).has_value()) {
       found_finite = true;
       continue;

@@ -7,8 +7,8 @@
 // last confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a process reads it,
 // if it is the newest whose values are all finite, and, with `keep_best`, if it is the best of those counted.
 //
-// The best checkpoint is the one whose manifest has the lowest `evaluation.loss`, of two equal ones the older; one with
-// values that are not finite never is.
+// The best checkpoint is the one whose manifest has the lowest `evaluation.loss`; of two equal ones it is the older. A
+// checkpoint with values that are not finite is never the best.
 #pragma once
 
 #include <cstdint>
@@ -73,9 +73,9 @@ absl::StatusOr<std::optional<StepFolder>> FindBest(const std::string& run_folder
 // Possible errors: NotFound: no checkpoint there was evaluated; those of FindBest.
 absl::StatusOr<std::string> ResolveBest(const std::string& path);
 
-// Opens the checkpoint at `given`, as ResolveBest has it, or the one that FindCheckpoint finds if it is a run folder;
-// adds to `skipped` why newer ones were not used, a sentence each. Fails with NotFound if there is none, with DataLoss
-// if none is good.
+// Opens the checkpoint at the path that ResolveBest returns for `given`, or the one that FindCheckpoint finds if it is
+// a run folder; adds to `skipped` why newer ones were not used, a sentence each. Fails with NotFound if there is none,
+// with DataLoss if none is good.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,
                                                                    std::vector<std::string>& skipped);
 

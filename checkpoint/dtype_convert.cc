@@ -42,11 +42,12 @@ uint16_t ToHalf(double value, const Half& type) {
   if (value == 0) return sign;
   int exponent = 0;
   std::frexp(value, &exponent);           // value = m x 2^exponent, m in [0.5, 1)
-  const int min_power = 1 - type.bias();  // of normal values; subnormal ones have the same
+  const int min_power = 1 - type.bias();  // the exponent of the smallest normal values and of all subnormal ones
   const int power = std::max(exponent - 1, min_power);
   // Scaling by a power of two is exact, so this rounds once: to nearest, ties to even.
   const double units = std::nearbyint(std::ldexp(std::fabs(value), type.fraction_bits - power));
-  // A value that rounds up to the next power of two carries into the exponent; beyond the largest one it is infinity.
+  // Rounding up to the next power of two increments the exponent. A value above the largest finite one becomes
+  // infinity.
   const uint64_t bits = static_cast<uint64_t>(units) + (static_cast<uint64_t>(power - min_power) << type.fraction_bits);
   return sign | static_cast<uint16_t>(std::min<uint64_t>(bits, type.exponent_ones()));
 }
@@ -90,7 +91,8 @@ uint32_t FloatOfF16(uint16_t bits) {
   return exponent == 31 ? sign | 0x7F800000u | fraction << 13 : sign | (exponent + 112) << 23 | fraction << 13;
 }
 
-// The usual way of published weights, so it is fast. Neither pointer needs to be aligned.
+// A fast path without a detour over double, because published weights usually need this conversion. Neither pointer
+// needs to be aligned.
 template <typename Widen>
 void WidenHalves(const char* from, uint64_t count, Widen widen, char* to) {
   for (uint64_t i = 0; i < count; ++i) {

@@ -31,7 +31,9 @@ absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDes
   std::map<std::string, const WeightInfo*> by_name;
   for (const WeightInfo& weight : weights) by_name[weight.name] = &weight;
   std::vector<std::string> missing, unexpected, wrong, other_types;
-  for (const auto& [name, shape, initial] : model.ParametersInExportOrder()) {
+  for (const ParameterDescription& parameter : model.ParametersInExportOrder()) {
+    const std::string& name = parameter.name;
+    const std::vector<int64_t>& shape = parameter.shape;
     auto it = by_name.find(name);
     if (it == by_name.end()) {
       missing.push_back(name);
@@ -85,7 +87,7 @@ absl::Status ForeignWeights::MatchNames(const ModelDescription& model) {
     }
   }
   if (!twice.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("there with and without the prefix '", names.prefix,
+    return absl::InvalidArgumentError(absl::StrCat("present with and without the prefix '", names.prefix,
                                                    "', so it is unknown which is meant: ", JoinFirst(twice, 20)));
   }
   return tied_head == nullptr ? absl::OkStatus() : MatchHead(model, *tied_head);
@@ -109,6 +111,29 @@ absl::Status ForeignWeights::MatchHead(const ModelDescription& model, const Weig
 absl::Status ForeignWeights::ReadRange(const std::string& name, uint64_t first, uint64_t count, absl::string_view dtype,
                                        absl::Span<char> out) const {
   return WeightFiles::ReadRange(*by_name_.at(name), first, count, dtype, out);
+}
+
+absl::Status ForeignWeights::ReadBoxRange(const std::string& name, const Box& box, uint64_t first, uint64_t count,
+                                          absl::string_view dtype, absl::Span<char> out) const {
+  const Weight& weight = *by_name_.at(name);
+  const uint64_t width = DtypeBytes(dtype);
+  const uint64_t elements = IsWithin(box, weight.info.shape) ? static_cast<uint64_t>(CountIn(box)) : 0;
+  if (first > elements || count > elements - first || out.size() != count * width) {
+    return absl::OutOfRangeError(absl::StrCat(name, " is ", ShapeText(weight.info.shape), ", so elements ", first,
+                                              " + ", count, " of the box at ", ShapeText(box.start), " of size ",
+                                              ShapeText(box.size), " cannot be read into ", out.size(), " bytes"));
+  }
+  absl::Status status;
+  size_t done = 0;
+  ForEachRun(weight.info.shape, box, static_cast<int64_t>(first), static_cast<int64_t>(count),
+             [&](int64_t at, int64_t length) {
+               const size_t bytes = static_cast<size_t>(length) * width;
+               status = WeightFiles::ReadRange(weight, static_cast<uint64_t>(at), static_cast<uint64_t>(length), dtype,
+                                               out.subspan(done, bytes));
+               done += bytes;
+               return status.ok();
+             });
+  return status;
 }
 
 std::string ForeignWeights::Read(const std::string& name) const {

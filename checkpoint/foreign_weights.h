@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "checkpoint/weight_files.h"
+#include "common/box.h"
 #include "models/model_description.h"
 
 namespace trainyard {
@@ -29,7 +30,7 @@ absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDes
 // that are not weights, and a head that equals the token embedding to which it is tied, are ignored.
 class ForeignWeights {
  public:
-  // Fails with the errors of WeightFiles::Open and of CheckWeights, and with InvalidArgument if a name is there with
+  // Fails with the errors of WeightFiles::Open and of CheckWeights, and with InvalidArgument if a name occurs with
   // and without its prefix, or if a head that should be tied differs from the embedding.
   static absl::StatusOr<std::unique_ptr<ForeignWeights>> Open(const std::string& path, const ModelDescription& model);
 
@@ -39,9 +40,12 @@ class ForeignWeights {
   // WeightFiles::ReadRange. REQUIRES: it is a parameter of the model.
   absl::Status ReadRange(const std::string& name, uint64_t first, uint64_t count, absl::string_view dtype,
                          absl::Span<char> out) const;
+  // The same for elements [first, first + count) of a box of the parameter, in row-major order. Reads no other bytes.
+  absl::Status ReadBoxRange(const std::string& name, const Box& box, uint64_t first, uint64_t count,
+                            absl::string_view dtype, absl::Span<char> out) const;
   // The values of one parameter, dense, in type dtype(). REQUIRES: it is a parameter of the model.
   std::string Read(const std::string& name) const;
-  // As many zeros, in that type.
+  // Zeros in place of the values that Read would return, in the same number and type.
   std::string Zeros(const std::string& name) const;
 
   std::string Identity() const { return files_->Identity(); }

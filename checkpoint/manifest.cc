@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/manifest_json.h"
 #include "checkpoint/safetensors.h"
+#include "common/box.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
 
@@ -24,22 +27,6 @@ std::string InManifest(absl::string_view text) { return absl::StrCat(kManifestDo
 
 absl::Status ManifestError(absl::string_view problem) { return absl::DataLossError(InManifest(problem)); }
 
-bool BoxesOverlap(const ManifestPiece& a, const ManifestPiece& b) {
-  for (size_t d = 0; d < a.start.size(); ++d) {
-    if (a.start[d] >= b.start[d] + b.size[d] || b.start[d] >= a.start[d] + a.size[d]) return false;
-  }
-  return true;
-}
-
-// Returns whether two pieces may share an element: pieces of the same box if their ranges overlap, other pieces if
-// their boxes overlap.
-bool PiecesMayOverlap(const ManifestPiece& a, const ManifestPiece& b) {
-  if (a.start == b.start && a.size == b.size) {
-    return a.first_element < b.last_element && b.first_element < a.last_element;
-  }
-  return BoxesOverlap(a, b);
-}
-
 // The length of each file, by name.
 using FileBytes = absl::flat_hash_map<std::string, uint64_t>;
 
@@ -47,11 +34,7 @@ absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece
   std::string where = absl::StrCat(tensor.role, " '", tensor.name, "' in ", piece.file);
   auto file = files.find(piece.file);
   if (file == files.end()) return ManifestError(absl::StrCat(where, ": the manifest does not list that file"));
-  bool fits = piece.start.size() == tensor.shape.size() && piece.size.size() == tensor.shape.size();
-  for (size_t d = 0; fits && d < tensor.shape.size(); ++d) {
-    fits = piece.start[d] <= tensor.shape[d] && piece.size[d] <= tensor.shape[d] - piece.start[d];
-  }
-  if (!fits) {
+  if (!IsWithin({.start = piece.start, .size = piece.size}, tensor.shape)) {
     return ManifestError(absl::StrCat(where, ": box ", ShapeText(piece.start), " + ", ShapeText(piece.size),
                                       " is not within ", ShapeText(tensor.shape)));
   }
@@ -69,29 +52,27 @@ absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece
   return absl::OkStatus();
 }
 
-// Returns whether any two pieces may share an element. Flat ranges of one box are sorted first, because there may be
-// many.
+// Returns whether any two pieces may share an element: pieces of the same box if their ranges overlap, other pieces if
+// their boxes overlap. There may be many of both.
 bool AnyMayOverlap(const std::vector<ManifestPiece>& pieces) {
-  const bool one_box = std::all_of(pieces.begin(), pieces.end(), [&](const ManifestPiece& piece) {
-    return piece.start == pieces[0].start && piece.size == pieces[0].size;
+  std::vector<const ManifestPiece*> sorted;
+  for (const ManifestPiece& piece : pieces) {
+    if (piece.first_element < piece.last_element) sorted.push_back(&piece);
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const ManifestPiece* a, const ManifestPiece* b) {
+    return std::tie(a->start, a->size, a->first_element) < std::tie(b->start, b->size, b->first_element);
   });
-  if (one_box) {
-    std::vector<std::pair<uint64_t, uint64_t>> ranges;
-    for (const ManifestPiece& piece : pieces) {
-      if (piece.first_element < piece.last_element) ranges.emplace_back(piece.first_element, piece.last_element);
-    }
-    std::sort(ranges.begin(), ranges.end());
-    for (size_t i = 1; i < ranges.size(); ++i) {
-      if (ranges[i].first < ranges[i - 1].second) return true;
-    }
-    return false;
-  }
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      if (PiecesMayOverlap(pieces[i], pieces[j])) return true;
+  std::vector<Box> boxes;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const ManifestPiece& piece = *sorted[i];
+    const bool same_box = i > 0 && piece.start == sorted[i - 1]->start && piece.size == sorted[i - 1]->size;
+    if (!same_box) {
+      boxes.push_back({.start = piece.start, .size = piece.size});
+    } else if (piece.first_element < sorted[i - 1]->last_element) {
+      return true;
     }
   }
-  return false;
+  return AnyIntersect(std::move(boxes));
 }
 
 // Checks that every element is in exactly one piece: no pieces overlap, and their lengths add up to the tensor.
@@ -162,10 +143,11 @@ void ReadIfPresent(ObjectReader& reader, const char* key, std::optional<double>&
   if (reader.Has(key)) reader.Read(key, value.emplace());
 }
 
-absl::Status ReadEvaluation(const Json& json, ManifestEvaluation& evaluation) {
+absl::Status ReadEvaluation(const Json& json, uint64_t version, ManifestEvaluation& evaluation) {
   ObjectReader reader(json, InManifest("evaluation"));
   ReadIfPresent(reader, "loss", evaluation.loss);
   reader.Read("tokens", evaluation.tokens);
+  if (version > 3 && reader.Has("data_hash")) reader.Read("data_hash", evaluation.data_hash);
   ReadIfPresent(reader, "best_loss", evaluation.best_loss);
   reader.Read("best_step", evaluation.best_step);
   reader.Read("without_improvement", evaluation.without_improvement);
@@ -177,6 +159,7 @@ Json EvaluationJson(const ManifestEvaluation& evaluation) {
   Json json = Json::object();
   if (evaluation.loss.has_value()) json["loss"] = *evaluation.loss;
   json["tokens"] = evaluation.tokens;
+  if (!evaluation.data_hash.empty()) json["data_hash"] = evaluation.data_hash;
   if (evaluation.best_loss.has_value()) json["best_loss"] = *evaluation.best_loss;
   json["best_step"] = evaluation.best_step;
   json["without_improvement"] = evaluation.without_improvement;
@@ -234,7 +217,7 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
     top.Read("nonfinite", m.nonfinite);
   }
   if (version > 2 && top.Has("evaluation")) {
-    RETURN_IF_ERROR(ReadEvaluation(top.Inner("evaluation", false), m.evaluation.emplace()));
+    RETURN_IF_ERROR(ReadEvaluation(top.Inner("evaluation", false), version, m.evaluation.emplace()));
   }
   ObjectReader layout(top.Inner("layout", false), InManifest("layout"));
   layout.Read("strategy", m.strategy);

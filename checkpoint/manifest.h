@@ -17,9 +17,9 @@
 
 namespace trainyard {
 
-// The version that is written. Older ones are read too: 1, without `nonfinite` and `data.list`, and 2, without
-// `evaluation`.
-inline constexpr int kManifestVersion = 3;
+// The version that is written. Older ones are read too: 1, without `nonfinite` and `data.list`, 2, without
+// `evaluation`, and 3, without `evaluation.data_hash`.
+inline constexpr int kManifestVersion = 4;
 inline constexpr char kManifestName[] = "manifest.json";
 
 struct ManifestFile {
@@ -71,8 +71,10 @@ struct ManifestData {
 // What the evaluations up to the step have found. A resumed run continues from it.
 struct ManifestEvaluation {
   std::optional<double> loss = {};  // after this very step; none: it was not evaluated, or the loss is not finite
-  uint64_t tokens = 0;              // with loss, in one evaluation; losses over other numbers are not comparable
-  // The newest loss that was lower than the one before by more than train.evaluate.min_delta; none: no loss was finite.
+  uint64_t tokens = 0;              // targets with a loss in one evaluation; it must be equal to compare losses
+  std::string data_hash = {};       // of the data of an evaluation; losses on other data are not comparable
+  // The loss of the newest evaluation that improved: it was lower than the previous value of best_loss by more than
+  // train.evaluate.min_delta. None: no loss was finite.
   std::optional<double> best_loss = {};
   uint64_t best_step = 0;
   uint64_t without_improvement = 0;  // the number of evaluations since
@@ -93,7 +95,9 @@ struct Manifest {
   uint64_t generation = 0;
   std::string spec;  // bytes of the resolved JobSpec
   std::string spec_digest;
-  uint64_t seed = 0;  // with step and micro-batch it determines all random numbers, so no state is stored
+  // All random numbers follow from the seed, the step and the numbers of samples and parameters, so the state of random
+  // generators is not stored.
+  uint64_t seed = 0;
   uint64_t optimizer_updates = 0;
   // The loss scaler of fp16: its scale, finite steps in a row, overflows until it backs off. Scale 0: no loss scaling.
   struct LossScale {
@@ -107,7 +111,7 @@ struct Manifest {
   uint64_t world_size = 0;
   std::vector<std::vector<std::string>> bucket_order;
   // The first tensors with a value that is infinite or not a number, "parameter 'wte.weight'". Such a checkpoint is
-  // stored for the user to inspect; no run resumes from it on its own.
+  // stored for the user to inspect; no run resumes from it automatically.
   std::vector<std::string> nonfinite;
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;

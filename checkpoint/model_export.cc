@@ -27,7 +27,7 @@
 namespace trainyard {
 namespace {
 
-// What belongs to a tokenizer or to generation, copied byte for byte.
+// The files of a tokenizer and the settings of generation, which are copied unchanged.
 constexpr const char* kCopiedFiles[] = {"generation_config.json",
                                         "tokenizer.json",
                                         "tokenizer_config.json",
@@ -66,7 +66,7 @@ struct Source {
   std::map<std::string, std::string> stored;  // the types of the parameters
 };
 
-// The tensors of each file, in the order of transformers, none of them larger than the limit unless it has one tensor.
+// Divides the tensors among files, in the order of transformers. Only a file with a single tensor may exceed the limit.
 std::vector<std::vector<ExportedTensor>> SplitTensors(const std::vector<ExportedTensor>& tensors, uint64_t bytes_max) {
   std::vector<std::vector<ExportedTensor>> files(1);
   uint64_t bytes = 0;
@@ -191,7 +191,7 @@ absl::Status CheckOptions(const std::string& out, const ExportOptions& options) 
                                                  " bytes with weights of type '", options.dtype, "'"));
 }
 
-// Copies the files of the tokenizer that are there. Returns their names.
+// Copies those of kCopiedFiles that exist in `from`, if it is not empty. Returns their names.
 absl::StatusOr<std::vector<std::string>> CopyFiles(const std::string& from, const std::string& to,
                                                    FileSystem& file_system) {
   std::vector<std::string> copied;

@@ -20,8 +20,8 @@ struct ExportOptions {
   std::string source_folder;  // from which the tokenizer and generation_config.json are copied; empty: none
 };
 
-// Writes the parameters of `checkpoint`, with adapters merged into their matrices, into a new folder `out`, with the
-// tokenizer if a token is a byte or if the model came with one. The folder gets its name `out` only when it is
+// Writes the parameters of `checkpoint`, with adapters merged into their matrices, into a new folder `out`, with a
+// tokenizer if the tokens are bytes or the model came with a tokenizer. The folder gets its name `out` only when it is
 // complete. Fails with AlreadyExists if something is at `out`, with FailedPrecondition if the checkpoint is of another
 // model, with InvalidArgument if an option is not valid, and with the errors of reading the checkpoint and of the file
 // system.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "checkpoint/manifest_json.h"
+#include "common/box.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 
@@ -38,12 +39,22 @@ absl::Status CheckLength(const std::string& path, uint64_t bytes) {
   return absl::UnavailableError(absl::StrCat(path, " has ", st.st_size, " bytes; its part lists ", bytes));
 }
 
-// Tensor, first element, last element.
-using PieceKey = std::tuple<std::string, uint64_t, uint64_t>;
+// Tensor, box, first element, last element.
+using PieceKey = std::tuple<std::string, Box, uint64_t, uint64_t>;
 struct Writer {
   uint64_t rank = 0;
   std::string hash;
 };
+
+PieceKey KeyOf(const ManifestTensor& tensor, const ManifestPiece& piece) {
+  return {RoleAndName(tensor), {.start = piece.start, .size = piece.size}, piece.first_element, piece.last_element};
+}
+
+// "elements [0, 8) of parameter 'wte.weight'[0:4,0:2]".
+std::string PieceText(const ManifestTensor& tensor, const ManifestPiece& piece) {
+  return absl::StrCat("elements [", piece.first_element, ", ", piece.last_element, ") of ", RoleAndName(tensor),
+                      BoxText({.start = piece.start, .size = piece.size}, tensor.shape));
+}
 
 // Compares pieces that several ranks hold: the same elements must have the same hash.
 absl::Status CheckWitnesses(const std::vector<CheckpointPart>& parts) {
@@ -51,25 +62,23 @@ absl::Status CheckWitnesses(const std::vector<CheckpointPart>& parts) {
   for (const CheckpointPart& part : parts) {
     for (const ManifestTensor& tensor : part.tensors) {
       for (const ManifestPiece& piece : tensor.pieces) {
-        written[{RoleAndName(tensor), piece.first_element, piece.last_element}] = {part.rank, piece.hash};
+        written[KeyOf(tensor, piece)] = {part.rank, piece.hash};
       }
     }
   }
   for (const CheckpointPart& part : parts) {
     for (const ManifestTensor& tensor : part.witnessed) {
       for (const ManifestPiece& piece : tensor.pieces) {
-        const auto writer = written.find({RoleAndName(tensor), piece.first_element, piece.last_element});
+        const auto writer = written.find(KeyOf(tensor, piece));
         if (writer == written.end()) {
-          return absl::DataLossError(absl::StrCat("rank ", part.rank, " holds elements [", piece.first_element, ", ",
-                                                  piece.last_element, ") of ", RoleAndName(tensor),
-                                                  ", which no rank has written"));
+          return absl::DataLossError(
+              absl::StrCat("rank ", part.rank, " holds ", PieceText(tensor, piece), ", which no rank has written"));
         }
         if (writer->second.hash == piece.hash) continue;
-        return absl::DataLossError(absl::StrCat(
-            "ranks ", writer->second.rank, " and ", part.rank, " should hold the same values and do not: elements [",
-            piece.first_element, ", ", piece.last_element, ") of ", RoleAndName(tensor),
-            "; the memory or device of one of their hosts may be at fault "
-            "(diagnostics.hash_every_steps finds the step)"));
+        return absl::DataLossError(absl::StrCat("ranks ", writer->second.rank, " and ", part.rank,
+                                                " should hold the same values and do not: ", PieceText(tensor, piece),
+                                                "; the memory or device of one of their hosts may be at fault "
+                                                "(diagnostics.hash_every_steps finds the step)"));
       }
     }
   }
@@ -178,8 +187,9 @@ absl::Status AssembleManifest(const std::vector<CheckpointPart>& parts, const st
     }
   }
   for (ManifestTensor& tensor : manifest.tensors) {
-    std::sort(tensor.pieces.begin(), tensor.pieces.end(),
-              [](const ManifestPiece& a, const ManifestPiece& b) { return a.first_element < b.first_element; });
+    std::sort(tensor.pieces.begin(), tensor.pieces.end(), [](const ManifestPiece& a, const ManifestPiece& b) {
+      return std::tie(a.start, a.size, a.first_element) < std::tie(b.start, b.size, b.first_element);
+    });
   }
   RETURN_IF_ERROR(CheckManifest(manifest));
   return CheckWitnesses(parts);

@@ -33,6 +33,15 @@ void CopyOverlap(const ManifestPiece& piece, const char* source, const Box& box,
     if (low[d] >= high[d]) return;
   }
   const std::vector<uint64_t> from_strides = Strides(piece.size), to_strides = Strides(box.size);
+  if (piece.first_element == piece.last_element) return;
+  if (dims > 0) {  // only the rows of which the piece has elements
+    const auto row_of = [&](uint64_t element) {
+      return piece.start[0] + static_cast<int64_t>(element / from_strides[0]);
+    };
+    low[0] = std::max(low[0], row_of(piece.first_element));
+    high[0] = std::min(high[0], row_of(piece.last_element - 1) + 1);
+    if (low[0] >= high[0]) return;
+  }
   const uint64_t row_elements = dims == 0 ? 1 : static_cast<uint64_t>(high[dims - 1] - low[dims - 1]);
   std::vector<int64_t> at = low;
   while (true) {
@@ -57,75 +66,42 @@ void CopyOverlap(const ManifestPiece& piece, const char* source, const Box& box,
   }
 }
 
-// Appends the boxes that make up elements [first, first + count) of `shape`, in row-major order. In each dimension the
-// range consists of the end of a row, whole rows, and the beginning of a row, each of which may be missing. The
-// recursion goes from the outermost dimension inwards: `at` holds the indices of the outer dimensions, and `first`
-// counts from there.
-void AddBoxes(const std::vector<int64_t>& shape, std::vector<int64_t> at, int64_t first, int64_t count,
-              std::vector<Box>& boxes) {
-  if (count == 0) return;
-  const size_t d = at.size();
-  if (d == shape.size()) {
-    boxes.push_back({.start = at, .size = std::vector<int64_t>(d, 1)});
+Box BoxOfPiece(const ManifestPiece& piece) { return {.start = piece.start, .size = piece.size}; }
+
+// A range to read: elements [first, last) of `box`, which are the elements of `parts`, one after another.
+struct Wanted {
+  const Box& box;
+  uint64_t first = 0;
+  uint64_t last = 0;
+  std::vector<Box> parts;
+};
+
+// Whether the piece has an element of the range.
+bool Overlaps(const ManifestPiece& piece, const Wanted& wanted) {
+  const Box box = BoxOfPiece(piece);
+  if (piece.first_element == piece.last_element || !Intersect(box, wanted.box)) return false;
+  if (box == wanted.box) return piece.first_element < wanted.last && wanted.first < piece.last_element;
+  const std::vector<Box> of_piece = BoxesOfRange(box, static_cast<int64_t>(piece.first_element),
+                                                 static_cast<int64_t>(piece.last_element - piece.first_element));
+  return std::any_of(of_piece.begin(), of_piece.end(), [&](const Box& a) {
+    return std::any_of(wanted.parts.begin(), wanted.parts.end(), [&](const Box& b) { return Intersect(a, b); });
+  });
+}
+
+// Copies the elements of the range that are in `piece`, whose bytes are at `source`, to their places in `out`.
+void CopyWanted(const ManifestPiece& piece, const char* source, const Wanted& wanted, uint64_t element_bytes,
+                char* out) {
+  if (BoxOfPiece(piece) == wanted.box) {
+    const uint64_t low = std::max(piece.first_element, wanted.first), high = std::min(piece.last_element, wanted.last);
+    if (low >= high) return;
+    std::memcpy(out + (low - wanted.first) * element_bytes, source + (low - piece.first_element) * element_bytes,
+                (high - low) * element_bytes);
     return;
   }
-  int64_t row = 1;
-  for (size_t i = d + 1; i < shape.size(); ++i) row *= shape[i];
-  auto part = [&](int64_t index, int64_t from, int64_t number) {
-    std::vector<int64_t> inner = at;
-    inner.push_back(index);
-    AddBoxes(shape, std::move(inner), from, number, boxes);
-  };
-  if (first % row != 0) {
-    const int64_t head = std::min(count, row - first % row);
-    part(first / row, first % row, head);
-    first += head;
-    count -= head;
+  for (const Box& part : wanted.parts) {
+    CopyOverlap(piece, source, part, element_bytes, out);
+    out += static_cast<uint64_t>(CountIn(part)) * element_bytes;
   }
-  if (const int64_t rows = count / row; rows > 0) {
-    Box box{.start = at, .size = std::vector<int64_t>(d, 1)};
-    box.start.push_back(first / row);
-    box.start.resize(shape.size(), 0);
-    box.size.push_back(rows);
-    box.size.insert(box.size.end(), shape.begin() + static_cast<long>(d) + 1, shape.end());
-    boxes.push_back(std::move(box));
-    first += rows * row;
-    count -= rows * row;
-  }
-  if (count > 0) part(first / row, 0, count);
-}
-
-uint64_t CountOf(const Box& box) {
-  uint64_t count = 1;
-  for (int64_t side : box.size) count *= static_cast<uint64_t>(side);
-  return count;
-}
-
-// Whether the box of the piece is the whole tensor. The piece itself may be only a range of the elements of its box.
-bool SpansTensor(const ManifestPiece& piece, const ManifestTensor& tensor) {
-  return piece.size == tensor.shape;  // a box of this size within the tensor starts where the tensor starts
-}
-
-// Returns the index in the tensor of the box's first element, and the index after its last one. The box need not
-// contain all elements in between.
-std::pair<uint64_t, uint64_t> Bounds(const std::vector<int64_t>& start, const std::vector<int64_t>& size,
-                                     const std::vector<int64_t>& shape) {
-  const std::vector<uint64_t> strides = Strides(shape);
-  uint64_t first = 0, last = 0;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (size[d] == 0) return {0, 0};
-    first += static_cast<uint64_t>(start[d]) * strides[d];
-    last += static_cast<uint64_t>(start[d] + size[d] - 1) * strides[d];
-  }
-  return {first, last + 1};
-}
-
-// Whether a piece may contain an element in [first, last) of the tensor.
-bool MayOverlap(const ManifestPiece& piece, const ManifestTensor& tensor, uint64_t first, uint64_t last) {
-  if (piece.first_element == piece.last_element) return false;
-  if (SpansTensor(piece, tensor)) return piece.first_element < last && first < piece.last_element;
-  const auto [lowest, end] = Bounds(piece.start, piece.size, tensor.shape);
-  return lowest < last && first < end;
 }
 
 absl::Status FirstProblem(const std::vector<CheckpointProblem>& problems, const std::string& path) {
@@ -260,59 +236,41 @@ absl::Status Checkpoint::ReadTensor(absl::string_view role, absl::string_view na
 absl::Status Checkpoint::ReadRange(absl::string_view role, absl::string_view name, absl::string_view dtype,
                                    const std::vector<int64_t>& shape, int64_t first, int64_t count,
                                    absl::Span<char> out) const {
+  return ReadBoxRange(role, name, dtype, shape, WholeBox(shape), first, count, out);
+}
+
+absl::Status Checkpoint::ReadBoxRange(absl::string_view role, absl::string_view name, absl::string_view dtype,
+                                      const std::vector<int64_t>& shape, const Box& box, int64_t first, int64_t count,
+                                      absl::Span<char> out) const {
   ASSIGN_OR_RETURN(const ManifestTensor* tensor, FindMatching(role, name, dtype, shape));
-  const uint64_t element_bytes = DtypeBytes(dtype);
-  ASSIGN_OR_RETURN(uint64_t elements, CountElements(shape));
-  if (first < 0 || count < 0 || static_cast<uint64_t>(first) > elements ||
-      static_cast<uint64_t>(count) > elements - static_cast<uint64_t>(first) ||
-      out.size() != static_cast<uint64_t>(count) * element_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", count, " elements, beginning with element ", first,
-                                                   ", of '", name, "' ", ShapeText(shape), " into ", out.size(),
-                                                   " bytes"));
-  }
-  std::vector<Box> boxes;
-  AddBoxes(shape, {}, first, count, boxes);
-  const uint64_t from = static_cast<uint64_t>(first), to = from + static_cast<uint64_t>(count);
-  for (const ManifestPiece& piece : tensor->pieces) {
-    if (!MayOverlap(piece, *tensor, from, to)) continue;
-    RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& range, const char* bytes) {
-      if (SpansTensor(piece, *tensor)) {
-        const uint64_t low = std::max(range.first_element, from), high = std::min(range.last_element, to);
-        if (low >= high) return;
-        std::memcpy(out.data() + (low - from) * element_bytes, bytes + (low - range.first_element) * element_bytes,
-                    (high - low) * element_bytes);
-        return;
-      }
-      char* target = out.data();
-      for (const Box& box : boxes) {
-        CopyOverlap(range, bytes, box, element_bytes, target);
-        target += CountOf(box) * element_bytes;
-      }
-    }));
-  }
-  return absl::OkStatus();
+  return ReadRangeOf(*tensor, box, first, count, out);
 }
 
 absl::Status Checkpoint::ReadBox(absl::string_view role, absl::string_view name, const Box& box,
                                  absl::Span<char> out) const {
   ASSIGN_OR_RETURN(const ManifestTensor* tensor, Find(role, name));
-  bool fits = box.start.size() == tensor->shape.size() && box.size.size() == tensor->shape.size();
-  for (size_t d = 0; fits && d < box.size.size(); ++d) {
-    fits = box.start[d] >= 0 && box.size[d] >= 0 && box.start[d] <= tensor->shape[d] &&
-           box.size[d] <= tensor->shape[d] - box.start[d];
+  return ReadRangeOf(*tensor, box, 0, IsWithin(box, tensor->shape) ? CountIn(box) : 0, out);
+}
+
+absl::Status Checkpoint::ReadRangeOf(const ManifestTensor& tensor, const Box& box, int64_t first, int64_t count,
+                                     absl::Span<char> out) const {
+  const uint64_t element_bytes = DtypeBytes(tensor.dtype);
+  const int64_t elements = IsWithin(box, tensor.shape) ? CountIn(box) : -1;
+  if (first < 0 || count < 0 || first > elements || count > elements - first ||
+      out.size() != static_cast<uint64_t>(count) * element_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", count, " elements, beginning with element ", first,
+                                                   ", of the box at ", ShapeText(box.start), " of size ",
+                                                   ShapeText(box.size), " of '", tensor.name, "' ",
+                                                   ShapeText(tensor.shape), " into ", out.size(), " bytes"));
   }
-  uint64_t element_bytes = DtypeBytes(tensor->dtype);
-  const uint64_t elements = fits ? CountOf(box) : 0;
-  if (!fits || out.size() != elements * element_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read the box at ", ShapeText(box.start), " of size ",
-                                                   ShapeText(box.size), " of '", name, "' ", ShapeText(tensor->shape),
-                                                   " into ", out.size(), " bytes"));
-  }
-  const auto [first, last] = Bounds(box.start, box.size, tensor->shape);
-  for (const ManifestPiece& piece : tensor->pieces) {
-    if (!MayOverlap(piece, *tensor, first, last)) continue;
-    RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& range, const char* bytes) {
-      CopyOverlap(range, bytes, box, element_bytes, out.data());
+  const Wanted wanted{.box = box,
+                      .first = static_cast<uint64_t>(first),
+                      .last = static_cast<uint64_t>(first + count),
+                      .parts = BoxesOfRange(box, first, count)};
+  for (const ManifestPiece& piece : tensor.pieces) {
+    if (!Overlaps(piece, wanted)) continue;
+    RETURN_IF_ERROR(ReadPiece(tensor, piece, [&](const ManifestPiece& range, const char* bytes) {
+      CopyWanted(range, bytes, wanted, element_bytes, out.data());
     }));
   }
   return absl::OkStatus();

@@ -29,14 +29,9 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/shard_file.h"
 #include "checkpoint/verify.h"
+#include "common/box.h"
 
 namespace trainyard {
-
-// A range of a global tensor in each dimension.
-struct Box {
-  std::vector<int64_t> start;
-  std::vector<int64_t> size;
-};
 
 class Checkpoint {
  public:
@@ -70,6 +65,12 @@ class Checkpoint {
   absl::Status ReadRange(absl::string_view role, absl::string_view name, absl::string_view dtype,
                          const std::vector<int64_t>& shape, int64_t first, int64_t count, absl::Span<char> out) const;
 
+  // Copies elements [first, first + count), in row-major order, of a box of a tensor into `out`. `dtype` and `shape`
+  // are those of the whole tensor. Fails with the errors of ReadTensor and ReadBox.
+  absl::Status ReadBoxRange(absl::string_view role, absl::string_view name, absl::string_view dtype,
+                            const std::vector<int64_t>& shape, const Box& box, int64_t first, int64_t count,
+                            absl::Span<char> out) const;
+
   // Copies a box of a tensor, row-major, into `out`, whose size is that of the box. Fails with NotFound, with
   // InvalidArgument if the box is not within the tensor or `out` has another size, with DataLoss if the hash of a piece
   // differs.
@@ -82,6 +83,8 @@ class Checkpoint {
   absl::StatusOr<const ManifestTensor*> Find(absl::string_view role, absl::string_view name) const;
   absl::StatusOr<const ManifestTensor*> FindMatching(absl::string_view role, absl::string_view name,
                                                      absl::string_view dtype, const std::vector<int64_t>& shape) const;
+  absl::Status ReadRangeOf(const ManifestTensor& tensor, const Box& box, int64_t first, int64_t count,
+                           absl::Span<char> out) const;
   // Reads the piece and calls `visit` for one range of it after another, each described as a piece of its own.
   absl::Status ReadPiece(const ManifestTensor& tensor, const ManifestPiece& piece,
                          absl::FunctionRef<void(const ManifestPiece& range, const char* bytes)> visit) const;

@@ -73,7 +73,7 @@ NewFile ShardOf(const Manifest& manifest, const ReshardOptions& options, uint64_
     // One entry per piece, so that only one piece is in memory at a time.
     const TensorHeader header{
         .name = tensor->name, .role = tensor->role, .dtype = NewDtype(*tensor, options), .shape = tensor->shape};
-    for (const ManifestPiece& piece : CutIntoPieces(header, first, count)) {
+    for (const ManifestPiece& piece : CutIntoPieces({.tensor = header, .box = {}, .first = first, .count = count})) {
       file.Add(*tensor, options, piece.first_element, piece.last_element - piece.first_element);
     }
   }

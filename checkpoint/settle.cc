@@ -18,7 +18,7 @@
 namespace trainyard {
 namespace {
 
-// In the names of partials that RemovePartial has renamed.
+// RemovePartial renames a partial to a name that contains this before it removes the partial.
 constexpr absl::string_view kSwept = ".swept-";
 
 // "step-00000100.g2.partial".

@@ -1,11 +1,11 @@
-// Publishes or removes what a run folder contains besides checkpoints when a generation claims it: partial folders,
-// temporary files and folders that were being removed. The caller is rank 0, which holds the folder's lock.
+// Publishes or removes what a run folder contains in addition to checkpoints when a generation claims it: partial
+// folders, temporary files and folders that were being removed. The caller is rank 0, which holds the folder's lock.
 //
 // [Note: which partials are valid] Rank 0 of a host that is cut off may continue to write after the next generation has
 // claimed the folder. A partial that is complete at that moment is newer than anything the new generation has, so it
 // becomes a checkpoint. A partial that a fenced generation completes later is no longer part of the run's history.
 // Therefore the folder records the generation up to which partials have been settled, and only partials of the same job
-// and of no earlier generation are valid. A partial that the coordinator has granted is always valid.
+// whose generation is not below the recorded one are valid. A partial that the coordinator has granted is always valid.
 #pragma once
 
 #include <cstdint>

@@ -35,16 +35,20 @@ absl::Status WrongSize(const TensorHeader& tensor, size_t bytes) {
 
 absl::StatusOr<TensorInfo> InfoOf(const ShardEntry& entry) {
   const TensorHeader& tensor = entry.tensor;
-  ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape));
-  if (DtypeBytes(tensor.dtype) == 0 || entry.first > elements || entry.count > elements - entry.first) {
+  const Box box = BoxOf(entry);
+  RETURN_IF_ERROR(CountElements(tensor.shape).status());
+  const bool fits = IsWithin(box, tensor.shape);
+  const uint64_t elements = fits ? static_cast<uint64_t>(CountIn(box)) : 0;
+  if (DtypeBytes(tensor.dtype) == 0 || !fits || entry.first > elements || entry.count > elements - entry.first) {
     return absl::InternalError(absl::StrCat("cannot write ", entry.count, " elements, beginning with element ",
-                                            entry.first, ", of tensor '", tensor.name, "' of ", tensor.dtype, " ",
+                                            entry.first, ", of box ", ShapeText(box.start), " + ", ShapeText(box.size),
+                                            " of tensor '", tensor.name, "' of ", tensor.dtype, " ",
                                             ShapeText(tensor.shape)));
   }
   TensorInfo info;
-  info.name = ShardTensorName(tensor.role, tensor.name);
+  info.name = absl::StrCat(ShardTensorName(tensor.role, tensor.name), BoxText(box, tensor.shape));
   info.dtype = tensor.dtype;
-  info.shape = tensor.shape;
+  info.shape = box.size;
   if (entry.count != elements) {
     absl::StrAppend(&info.name, "[", entry.first, ":", entry.first + entry.count, "]");
     info.shape = {static_cast<int64_t>(entry.count)};
@@ -107,16 +111,19 @@ std::string ShardTensorName(absl::string_view role, absl::string_view name) {
   return role == kParameterRole || role == kCopyRole ? std::string(name) : absl::StrCat("optimizer.", role, ".", name);
 }
 
-std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t first, uint64_t count,
-                                         uint64_t piece_bytes) {
-  const uint64_t piece_elements = std::max<uint64_t>(1, piece_bytes / std::max<uint64_t>(1, DtypeBytes(tensor.dtype)));
+Box BoxOf(const ShardEntry& entry) { return entry.box.size.empty() ? WholeBox(entry.tensor.shape) : entry.box; }
+
+std::vector<ManifestPiece> CutIntoPieces(const ShardEntry& entry, uint64_t piece_bytes) {
+  const uint64_t width = std::max<uint64_t>(1, DtypeBytes(entry.tensor.dtype));
+  const uint64_t piece_elements = std::max<uint64_t>(1, piece_bytes / width);
+  const Box box = BoxOf(entry);
   std::vector<ManifestPiece> pieces;
-  for (uint64_t at = 0; at < count || pieces.empty(); at += piece_elements) {
+  for (uint64_t at = 0; at < entry.count || pieces.empty(); at += piece_elements) {
     ManifestPiece& piece = pieces.emplace_back();
-    piece.start.assign(tensor.shape.size(), 0);
-    piece.size = tensor.shape;
-    piece.first_element = first + at;
-    piece.last_element = first + std::min(count, at + piece_elements);
+    piece.start = box.start;
+    piece.size = box.size;
+    piece.first_element = entry.first + at;
+    piece.last_element = entry.first + std::min(entry.count, at + piece_elements);
   }
   return pieces;
 }
@@ -124,7 +131,7 @@ std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t fi
 EntryHashes HashEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes) {
   EntryHashes result{.nonfinite = HasNonfinite(entry.tensor.dtype, bytes)};
   const uint64_t width = DtypeBytes(entry.tensor.dtype);
-  for (const ManifestPiece& piece : CutIntoPieces(entry.tensor, entry.first, entry.count, piece_bytes)) {
+  for (const ManifestPiece& piece : CutIntoPieces(entry, piece_bytes)) {
     result.pieces.push_back(HashHex(
         bytes.substr((piece.first_element - entry.first) * width, (piece.last_element - piece.first_element) * width)));
   }
@@ -169,7 +176,7 @@ absl::Status ShardWriter::Append(absl::string_view bytes, const EntryHashes* has
     written_.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
   }
   ManifestTensor entry{.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
-  entry.pieces = CutIntoPieces(tensor, entries_[i].first, entries_[i].count, options_.piece_bytes);
+  entry.pieces = CutIntoPieces(entries_[i], options_.piece_bytes);
   if (hashes != nullptr && hashes->pieces.size() != entry.pieces.size()) {
     return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' was hashed in other pieces"));
   }

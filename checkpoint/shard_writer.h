@@ -21,6 +21,7 @@
 #include "checkpoint/file_system.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
+#include "common/box.h"
 
 namespace trainyard {
 
@@ -36,13 +37,17 @@ struct TensorHeader {
   std::vector<int64_t> shape = {};
 };
 
-// Elements [first, first + count) of a tensor, in row-major order. In the file, a whole tensor has its own name and
-// shape; a range is flat, and its name is name[first:last].
+// Elements [first, first + count), in row-major order, of a box of a tensor. In the file, a whole tensor has its own
+// name and shape, and a whole box is called name[0:4,8:16]; a range of either is flat, and [first:last] follows.
 struct ShardEntry {
   TensorHeader tensor = {};
+  Box box = {};  // without dimensions: the whole tensor
   uint64_t first = 0;
   uint64_t count = 0;
 };
+
+// The box of an entry, with its dimensions.
+Box BoxOf(const ShardEntry& entry);
 
 // "shard-00003.safetensors".
 std::string ShardName(uint64_t rank);
@@ -50,10 +55,9 @@ std::string ShardName(uint64_t rank);
 // A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before it.
 std::string ShardTensorName(absl::string_view role, absl::string_view name);
 
-// Returns the pieces into which `count` elements from `first` on are cut, with their boundaries only: file, bytes and
-// hash are not set. The boundaries depend on the arguments only, so that ranks cut the same range identically.
-std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t first, uint64_t count,
-                                         uint64_t piece_bytes = kPieceBytes);
+// Returns the pieces into which an entry is cut, with their boundaries only: file, bytes and hash are not set. The
+// boundaries depend on the arguments only, so that ranks cut the same range identically.
+std::vector<ManifestPiece> CutIntoPieces(const ShardEntry& entry, uint64_t piece_bytes = kPieceBytes);
 
 // Returns whether any value of a floating type is infinite or not a number. `bytes` holds whole values.
 bool HasNonfinite(absl::string_view dtype, absl::string_view bytes);

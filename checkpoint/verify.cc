@@ -70,7 +70,7 @@ class FileCheck {
     }
     if (!absl::EndsWith(listed_.name, ".safetensors")) {
       for (const PieceCheck& check : pieces_)
-        Add(NameOf(*check.tensor), "a place in a .safetensors file", "a place in this file");
+        Add(NameOf(*check.tensor), "a .safetensors file", "a file of another kind");
     }
     return std::move(problems_);
   }
@@ -158,7 +158,7 @@ std::vector<CheckpointProblem> CheckNames(const std::string& path, const Manifes
   std::filesystem::directory_iterator it(path, error), end;
   while (!error && it != end) {
     std::string name = it->path().filename().string();
-    // ".nfs...": a file that was removed while a process of that host has it open.
+    // ".nfs...": a file that was removed while a process of this host still has it open.
     if (!listed.contains(name) && !absl::StartsWith(name, ".nfs")) {
       problems.push_back(
           {.file = name, .expected = "only what the manifest lists", .found = "a file that it does not list"});

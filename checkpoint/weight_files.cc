@@ -43,14 +43,14 @@ absl::Status NoWeights(const std::string& folder) {
   }
   std::sort(others.begin(), others.end());
   const std::string found =
-      others.empty() ? "; save the model there by save_pretrained of transformers"
+      others.empty() ? "; save the model there with save_pretrained of transformers"
                      : absl::StrCat("; it has ", JoinFirst(others, 5),
-                                    ", which is another format: open the folder by from_pretrained of transformers and "
-                                    "save it by save_pretrained");
+                                    ", which is another format: open the folder with from_pretrained of transformers "
+                                    "and save it with save_pretrained");
   return absl::NotFoundError(absl::StrCat(folder, " has neither ", kWeightsName, " nor ", kWeightsIndexName, found));
 }
 
-// Returns the file of each tensor. The text comes from anywhere.
+// Returns the file of each tensor. The text is not trusted: any program may have written it.
 absl::StatusOr<std::map<std::string, std::string>> ParseWeightMap(const std::string& text, const std::string& path) {
   if (text.empty()) return absl::DataLossError(absl::StrCat(path, " is empty: copy it again from its source"));
   if (JsonNestsDeeperThan(text, kIndexDepthMax)) {
@@ -60,7 +60,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseWeightMap(const std::str
   std::vector<std::string> problems;
   const auto check = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
     if (event == nlohmann::json::parse_event_t::key && depth == 2 && !keys.insert(parsed.get<std::string>()).second) {
-      problems.push_back(absl::StrCat("'", parsed.get<std::string>(), "' is there twice"));
+      problems.push_back(absl::StrCat("'", parsed.get<std::string>(), "' occurs twice"));
     }
     return true;
   };

@@ -45,8 +45,8 @@ class WeightFiles {
   static absl::Status ReadRange(const Weight& weight, uint64_t first, uint64_t count, absl::string_view dtype,
                                 absl::Span<char> out);
 
-  // A hash of the names, sizes and headers of all files and of some of each tensor's values: different for two versions
-  // of a model, without reading all bytes.
+  // A hash of the names, sizes and headers of all files and of some of each tensor's values. It distinguishes versions
+  // of a model without reading all bytes; versions that differ only in the other values have the same hash.
   std::string Identity() const;
 
  private:

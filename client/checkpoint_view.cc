@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "checkpoint/safetensors.h"
 #include "client/text.h"
+#include "common/box.h"
 #include "common/plural.h"
 #include "spec/model_sizes.h"
 #include "trainyard/v1/job.pb.h"
@@ -116,7 +117,9 @@ std::string TensorLines(const Manifest& manifest, int columns) {
     std::vector<std::string> files;
     for (const ManifestPiece& piece : tensor.pieces) {
       if (files.size() == kPiecesShown) break;
-      files.push_back(absl::StrCat(piece.file, " [", piece.first_byte, ", ", piece.last_byte, ")"));
+      const std::string box = BoxText({.start = piece.start, .size = piece.size}, tensor.shape);
+      files.push_back(
+          absl::StrCat(piece.file, box.empty() ? "" : " ", box, " [", piece.first_byte, ", ", piece.last_byte, ")"));
     }
     if (tensor.pieces.size() > kPiecesShown) {
       files.push_back(absl::StrCat(AndMore(kPiecesShown, tensor.pieces.size(), ""), " (--json shows all)"));

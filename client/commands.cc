@@ -64,7 +64,8 @@ void AddReconnectFor(CLI::App& verb, ReconnectOptions* options) {
 }
 
 void AddJobOptions(CLI::App& verb, JobOptions* options) {
-  verb.add_option("file", options->file, "Job file (YAML); - reads standard input")->required();
+  verb.add_option("file", options->file, "Job file (YAML), or one of Accelerate or DeepSpeed; - reads standard input")
+      ->required();
   verb.add_option("--set", options->overrides,
                   "Set a key, overriding the file: --set train.steps=100 (YAML value; may be repeated)")
       ->type_name("KEY=VALUE")

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "client/connection.h"
 #include "client/retry.h"
@@ -29,6 +30,9 @@ absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl
 using Chosen = std::function<int()>;
 
 void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddLaunch(CLI::App& app, const Globals& globals, Chosen* chosen);
+// The command line without a `--` between `launch` and the script, which CLI11 does not pass on. Pure.
+std::vector<std::string> WithoutLaunchSeparator(const CLI::App& app, std::vector<std::string> arguments);
 void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddList(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen);
@@ -36,6 +40,8 @@ void AddWatch(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddImport(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddConfig(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddTokenize(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen);  // operate.cc
@@ -52,6 +58,10 @@ void AddForget(CLI::App& app, const Globals& globals, Chosen* chosen);    // hos
 void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCheckpoint(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddParity(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddSchedule(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddEnv(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddMetrics(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddHealth(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddHelp(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCompletion(CLI::App& app, const Globals& globals, Chosen* chosen);  // help.cc

@@ -5,6 +5,8 @@
 #include "client/exit_code.h"
 #include "client/goodput_view.h"
 #include "client/job_calls.h"
+#include "client/layout_view.h"
+#include "spec/job_layout.h"
 
 namespace trainyard::client {
 namespace {
@@ -105,8 +107,12 @@ Json WarningsJson(const v1::Job& job) {
 
 Json RanksJson(const v1::Job& job) {
   Json ranks = Json::array();
+  const JobLayout layout = LayoutOf(job.spec());
   for (const v1::RankStatus& rank : job.ranks()) {
     ranks.push_back({{"rank", rank.rank()},
+                     {"stage", layout.StageOf(rank.rank())},
+                     {"data_rank", layout.DataRankOf(rank.rank())},
+                     {"tensor_rank", layout.TensorRankOf(rank.rank())},
                      {"host", rank.host()},
                      {"generation", rank.generation()},
                      {"phase", rank.phase()},
@@ -149,6 +155,14 @@ std::string EventLine(const v1::Event& event) {
   if (!event.job_id().empty()) line["job"] = event.job_id();
   if (!event.host().empty()) line["host"] = event.host();
   return Line(line);
+}
+
+std::string OutputLine(const v1::LogLine& line) {
+  return Line({{"event", "output"},
+               {"rank", line.rank()},
+               {"generation", line.generation()},
+               {"stream", line.is_stderr() ? "stderr" : "stdout"},
+               {"text", line.text()}});
 }
 
 std::string NoticeLine(absl::string_view level, absl::string_view text) {
@@ -213,6 +227,7 @@ std::string JobJson(const v1::Job& job) {
                {"started_s", Seconds(job.started_unix_ms())},
                {"finished_s", Seconds(job.finished_unix_ms())},
                {"goodput", Json::parse(GoodputJson(job.goodput()))},
+               {"layout", LayoutJson(job.spec())},
                {"ranks", RanksJson(job)},
                {"checkpoints", checkpoints},
                {"decisions", DecisionsJson(job.decisions())},

@@ -15,6 +15,9 @@ std::string JobLine(const v1::Job& job);
 // {"event":"state"|"step"|"eval"|"checkpoint"|"notice",...}
 std::string EventLine(const v1::Event& event);
 
+// {"event":"output",...}: a line that a rank of a command has written.
+std::string OutputLine(const v1::LogLine& line);
+
 // {"event":"notice",...} from trainctl itself.
 std::string NoticeLine(absl::string_view level, absl::string_view text);
 

@@ -15,7 +15,7 @@ namespace trainyard::client {
 // which the message lists; those of FindJobs.
 absl::StatusOr<std::string> FindJob(Connection& connection, const std::string& text);
 
-// The same for a received answer. Pure.
+// As FindJob, but uses an answer that was received before. Pure.
 absl::StatusOr<std::string> ChooseJob(const std::string& text, const v1::FindJobsResponse& found);
 
 // Returns whether `name` may name a job rather than a folder: it is not a path, and no such file exists here.

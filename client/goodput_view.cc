@@ -49,9 +49,11 @@ std::string GoodputText(const v1::Job& job, int columns) {
     sum += part.seconds;
   }
   const uint32_t ranks = job.spec().resources().ranks();
-  rows.push_back(Row("sum", sum, goodput,
-                     absl::StrFormat("of %.3f s: %d %s for %s", goodput.total_s(), ranks, ranks == 1 ? "rank" : "ranks",
-                                     DurationText(absl::Seconds(goodput.total_s() / std::max(ranks, 1u))))));
+  rows.push_back(
+      Row("sum", sum, goodput,
+          absl::StrFormat("of %.3f s: %s%d %s for %s", goodput.total_s(),
+                          job.spec().command().has_min_ranks() ? "at most " : "", ranks, ranks == 1 ? "rank" : "ranks",
+                          DurationText(absl::Seconds(goodput.total_s() / std::max(ranks, 1u))))));
   return absl::StrCat(text, Table(rows, columns));
 }
 

@@ -123,6 +123,14 @@ std::string JobTitle(const v1::Job& job) {
   return absl::StrCat("job ", job.job_id(), " (", Printable(job.spec().name(), kNameBytes), ")");
 }
 
+std::string RanksText(const v1::Job& job) {
+  const uint32_t ranks = job.spec().resources().ranks();
+  const v1::Command& command = job.spec().command();
+  if (!command.has_min_ranks() || command.min_ranks() == ranks) return absl::StrCat(ranks);
+  if (job.current_ranks() > 0) return absl::StrCat(job.current_ranks(), " of ", ranks);
+  return absl::StrCat(command.min_ranks(), " to ", ranks);
+}
+
 const v1::CheckpointInfo* NewestConfirmed(const v1::Job& job) {
   for (auto info = job.checkpoints().rbegin(); info != job.checkpoints().rend(); ++info) {
     if (!info->unconfirmed()) return &*info;

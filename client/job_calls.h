@@ -36,6 +36,9 @@ std::vector<std::string> LastLogLines(Connection& connection, const std::string&
 // "job k3x7q2ab (stdlib-gpt)". Pure.
 std::string JobTitle(const v1::Job& job);
 
+// The number of ranks: "4"; of a command with min_ranks "2 of 4", or "2 to 4" before it runs. Pure.
+std::string RanksText(const v1::Job& job);
+
 // The job's newest confirmed checkpoint (its folder is known to have its final name); null if there is none. Pure.
 const v1::CheckpointInfo* NewestConfirmed(const v1::Job& job);
 

@@ -23,15 +23,19 @@ JobSession::JobSession(Connection& connection, const v1::Job& job, const JobSess
       options_(options),
       traits_(TraitsOf(stdout)),
       stream_(connection, job.job_id(), options.retry),
-      progress_(options.json ? NewJsonProgress(stdout) : NewTextProgress(stdout, traits_, options.own_daemons)) {}
+      progress_(options.make_progress != nullptr ? options.make_progress()
+                : options.json                   ? NewJsonProgress(stdout)
+                                                 : NewTextProgress(stdout, traits_, options.own_daemons)) {}
 
 JobSession::~JobSession() {
-  std::thread canceller;
+  std::thread canceller, announcer;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&cancel_mu_);
     canceller = std::move(canceller_);
+    announcer = std::move(announcer_);
   }
   if (canceller.joinable()) canceller.join();
+  if (announcer.joinable()) announcer.join();
 }
 
 void JobSession::Start(const std::vector<std::string>& warnings) {
@@ -42,6 +46,11 @@ void JobSession::Start(const std::vector<std::string>& warnings) {
 void JobSession::Notice(absl::string_view level, absl::string_view text) {
   absl::MutexLock lock(&mu_);
   progress_->Notice(level, text);
+}
+
+void JobSession::Output(const v1::LogLine& line) {
+  absl::MutexLock lock(&mu_);
+  progress_->Output(line);
 }
 
 void JobSession::Message(absl::string_view text) {
@@ -72,7 +81,7 @@ absl::StatusOr<v1::Job> JobSession::Follow() {
       },
       [this](absl::string_view text) { Message(text); });
   if (!state.ok()) {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&cancel_mu_);
     if (!abort_reason_.empty()) return absl::AbortedError(abort_reason_);
     return state.status();
   }
@@ -103,15 +112,16 @@ int JobSession::Finish(const v1::Job& job) {
                                  .traits = traits_,
                                  .logs_place = options_.logs_place,
                                  .last_lines = last_lines});
+  done_ = true;
   progress_->Done(job, details, exit_code);
   return exit_code;
 }
 
 void JobSession::Cancel(const std::string& reason) {
-  absl::MutexLock lock(&mu_);
+  absl::MutexLock lock(&cancel_mu_);
   if (canceller_.joinable()) return;
-  progress_->Notice("info", absl::StrCat("cancelling job ", job_.job_id(), " (", reason,
-                                         "); a second interrupt kills it immediately"));
+  // On a thread of its own: while standard output is stalled, printing blocks, and the cancellation must not.
+  announcer_ = std::thread([this, reason] { AnnounceCancel(reason); });
   canceller_ = std::thread([this, reason] {
     auto job = CancelJob(connection_, job_.job_id(), reason);
     if (job.ok()) return;
@@ -123,9 +133,19 @@ void JobSession::Cancel(const std::string& reason) {
   });
 }
 
+void JobSession::AnnounceCancel(const std::string& reason) {
+  const std::string text =
+      absl::StrCat("cancelling job ", job_.job_id(), " (", reason, "); a second interrupt kills it immediately");
+  absl::MutexLock lock(&mu_);
+  if (done_) return;
+  // On standard error where standard output belongs to the ranks.
+  if (options_.make_progress != nullptr) return progress_->Message(text);
+  progress_->Notice("info", text);
+}
+
 void JobSession::Abort(const std::string& why) {
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&cancel_mu_);
     abort_reason_ = why;
   }
   stream_.Stop();

@@ -23,11 +23,13 @@ struct JobSessionOptions {
   std::string logs_place;    // see SummaryInput
   // If standard output cannot be written: true: Follow ends; false: it follows the job silently.
   bool end_if_output_fails = true;
-  std::string watch_hint;  // a sentence for that case: how to watch the job
+  // Creates the object that shows the job; null: NewTextProgress, or NewJsonProgress with `json`.
+  std::function<std::unique_ptr<Progress>()> make_progress = nullptr;
+  std::string watch_hint;  // how to watch the job after standard output has failed; a sentence
   RetryOptions retry;      // while the coordinator does not answer
 };
 
-// Call Follow on one thread; Cancel, Abort and Notice on any.
+// Call Follow on one thread; Cancel, Abort, Notice and Output on any.
 class JobSession {
  public:
   // Does not own `connection`, which must outlive this object.
@@ -42,18 +44,22 @@ class JobSession {
   // Prints the summary. Returns the exit code.
   int Finish(const v1::Job& job);
 
-  // Requests the job's cancellation once and reports it. Does not wait. If the daemons are private and the coordinator
-  // cannot record the request (its disk is full), Follow ends as with Abort and the caller must stop the daemons.
+  // Requests the job's cancellation once and reports it. Does not wait, not even for output that blocks. If the daemons
+  // are private and the coordinator cannot record the request (its disk is full), Follow ends as with Abort and the
+  // caller must stop the daemons.
   void Cancel(const std::string& reason);
   // Makes Follow return Aborted with `why`.
   void Abort(const std::string& why);
   // Prints a message of trainctl itself to standard error.
   void Message(absl::string_view text);
   void Notice(absl::string_view level, absl::string_view text);
+  // Shows a line that a rank has written.
+  void Output(const v1::LogLine& line);
 
  private:
   // Call after each output; reports once that standard output cannot be written.
   void CheckOutput();
+  void AnnounceCancel(const std::string& reason);
 
   Connection& connection_;
   const v1::Job job_;
@@ -61,11 +67,15 @@ class JobSession {
   const TerminalTraits traits_;
   JobStream stream_;
 
-  absl::Mutex mu_;
+  absl::Mutex mu_;  // is held during writes to standard output, which may block
   std::unique_ptr<Progress> progress_ ABSL_GUARDED_BY(mu_);
-  std::string abort_reason_ ABSL_GUARDED_BY(mu_);
-  bool output_failed_ = false;  // and was reported; used only by the thread in Follow
-  std::thread canceller_ ABSL_GUARDED_BY(mu_);
+  bool done_ ABSL_GUARDED_BY(mu_) = false;  // the summary was printed
+  bool output_failed_ = false;              // and was reported; used only by the thread in Follow
+
+  absl::Mutex cancel_mu_;  // is never held during writes, so that Cancel and Abort do not block
+  std::string abort_reason_ ABSL_GUARDED_BY(cancel_mu_);
+  std::thread canceller_ ABSL_GUARDED_BY(cancel_mu_);
+  std::thread announcer_ ABSL_GUARDED_BY(cancel_mu_);
 };
 
 }  // namespace trainyard::client

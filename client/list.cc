@@ -46,7 +46,8 @@ absl::StatusOr<std::vector<v1::JobState>> ParseStates(const std::vector<std::str
 }
 
 std::string Progress(const v1::Job& job) {
-  if (job.spec().has_probe()) return "-";
+  // A script may report its steps, but not how many it will make.
+  if (!job.spec().has_train()) return job.last_step() == 0 ? "-" : absl::StrCat(job.last_step());
   return absl::StrCat(job.last_step(), "/", job.spec().train().steps());
 }
 
@@ -67,9 +68,8 @@ absl::Status ListJobs(const Globals& globals, const ListOptions& options) {
   std::vector<std::vector<std::string>> rows = {{"ID", "NAME", "STATE", "RANKS", "STEP", "RESTARTS", "AGE", "REASON"}};
   for (const v1::Job& job : jobs) {
     absl::Duration age = absl::Now() - absl::FromUnixMillis(job.submitted_unix_ms());
-    rows.push_back({job.job_id(), Printable(job.spec().name(), 100), StateName(job.state()),
-                    absl::StrCat(job.spec().resources().ranks()), Progress(job), absl::StrCat(job.restarts()),
-                    DurationText(age), Printable(job.reason(), 100)});
+    rows.push_back({job.job_id(), Printable(job.spec().name(), 100), StateName(job.state()), RanksText(job),
+                    Progress(job), absl::StrCat(job.restarts()), DurationText(age), Printable(job.reason(), 100)});
   }
   Print(Table(rows, OutputColumns()));
   return absl::OkStatus();

@@ -30,11 +30,12 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
       steps_total == 0 ? 1 : std::min(1.0, static_cast<double>(step.step()) / static_cast<double>(steps_total));
   const absl::optional<absl::Duration> time_left =
       step.step() < steps_total ? stats.TimeLeft(steps_total) : absl::nullopt;
-  const std::string percent = absl::StrFormat("%3d %%", static_cast<int>(share * 100));
+  // The number of steps that a script will make is not known.
+  const std::string percent = steps_total > 0 ? absl::StrFormat("%3d %%", static_cast<int>(share * 100)) : "";
   // From the most to the least important: if the line is too long, the last parts are dropped first.
   enum Part { kStep, kLoss, kEta, kTokensPerSecond, kLearningRate, kParts };
   std::array<std::string, kParts> parts;
-  parts[kStep] = absl::StrCat("step ", step.step(), "/", steps_total);
+  parts[kStep] = absl::StrCat("step ", step.step(), steps_total > 0 ? absl::StrCat("/", steps_total) : "");
   parts[kLoss] = absl::StrFormat("loss %.4f", step.loss());
   parts[kEta] = time_left.has_value() ? absl::StrCat("ETA ", DurationText(*time_left)) : "";
   parts[kTokensPerSecond] = absl::StrCat(Amount(stats.RecentTokensPerSecond()), " tokens/s");
@@ -52,7 +53,8 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
       used += 2 + parts[i].size();
     }
   }
-  const size_t bar = used + 1 + kBarColumnsMin <= space ? std::min(kBarColumnsMax, space - used - 1) : 0;
+  const size_t bar =
+      steps_total > 0 && used + 1 + kBarColumnsMin <= space ? std::min(kBarColumnsMax, space - used - 1) : 0;
   std::string line = percent;
   if (bar > 0) absl::StrAppend(&line, " ", Bar(share, bar, traits));
   for (Part part : {kStep, kLoss, kTokensPerSecond, kEta, kLearningRate}) {

@@ -18,6 +18,7 @@
 #include "common/files.h"
 #include "models/adapter_config.h"
 #include "spec/data_rules.h"
+#include "spec/job_layout.h"
 #include "spec/memory_plan.h"
 #include "spec/model_sizes.h"
 #include "spec/precision_rules.h"
@@ -173,10 +174,12 @@ void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Position
   v1::JobSpec resolved = spec;
   resolved.mutable_resources()->set_ranks(static_cast<uint32_t>(ranks));
   *resolved.mutable_train()->mutable_precision() = ResolvedPrecision(spec.train().precision());
-  const MemoryPlan plan = PlanMemory(resolved);
-  // Without what exists only during a step: the job may have less of it than planned.
-  const double bytes =
-      static_cast<double>(ranks) * static_cast<double>(plan.parameters + plan.gradients + plan.optimizer + plan.host);
+  // Counts only what exists all the time: a job may need less memory than planned for what exists only during a step.
+  double bytes = 0;
+  for (const MemoryPlan& plan : PlanMemoryOfStages(resolved)) {
+    bytes += static_cast<double>(LayoutOf(resolved).stage_ranks()) *
+             static_cast<double>(plan.parameters + plan.gradients + plan.optimizer + plan.host);
+  }
   if (bytes <= static_cast<double>(machine_bytes)) return;
   problems->AddError(
       positions, "train.model",

@@ -41,6 +41,7 @@ int Main(int argc, char** argv) {
   app.fallthrough();
   Chosen chosen;
   AddRun(app, globals, &chosen);
+  AddLaunch(app, globals, &chosen);
   AddSubmit(app, globals, &chosen);
   AddList(app, globals, &chosen);
   AddStatus(app, globals, &chosen);
@@ -58,17 +59,25 @@ int Main(int argc, char** argv) {
   AddUncordon(app, globals, &chosen);
   AddDrain(app, globals, &chosen);
   AddForget(app, globals, &chosen);
+  AddHealth(app, globals, &chosen);
   AddDoctor(app, globals, &chosen);
   AddValidate(app, globals, &chosen);
+  AddImport(app, globals, &chosen);
+  AddConfig(app, globals, &chosen);
   AddCheckpoint(app, globals, &chosen);
   AddParity(app, globals, &chosen);
   AddSample(app, globals, &chosen);
   AddTokenize(app, globals, &chosen);
+  AddSchedule(app, globals, &chosen);
+  AddMetrics(app, globals, &chosen);
+  AddEnv(app, globals, &chosen);
   AddVersion(app, globals, &chosen);
   AddHelp(app, globals, &chosen);
   AddCompletion(app, globals, &chosen);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = WithoutLaunchSeparator(app, {argv + std::min(argc, 1), argv + argc});
+    std::reverse(arguments.begin(), arguments.end());  // the order in which CLI11 expects them
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);

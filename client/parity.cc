@@ -1,4 +1,5 @@
-// trainctl parity: compares the losses of a job in one process and under every data-parallel strategy.
+// trainctl parity: compares the losses of a job in one process, under every data-parallel strategy, and with stages and
+// tensor ranks.
 #include <unistd.h>
 
 #include <filesystem>
@@ -93,7 +94,7 @@ class Parity {
     }
     if (!options_.json) {
       const uint32_t ranks = variant.spec.resources().ranks();
-      SayUnprefixed(absl::StrFormat("%-12s %u %s  %.1f s", variant.name, ranks, ranks == 1 ? "rank " : "ranks",
+      SayUnprefixed(absl::StrFormat("%-13s %u %s  %.1f s", variant.name, ranks, ranks == 1 ? "rank " : "ranks",
                                     absl::ToDoubleSeconds(absl::Now() - began)));
     }
     return result;
@@ -139,8 +140,10 @@ void AddParity(CLI::App& app, const Globals&, Chosen* chosen) {
   verb->footer(
       "Runs on this machine, with private daemons: in one process, again in one process with each step's\n"
       "micro-batches in reverse order (the noise floor: how far apart two correct results are), then ddp,\n"
-      "zero1, zero2, zero3, fsdp with and without resharding on 2 ranks, and hsdp on 2 x 2. Data, precision and\n"
-      "seed are the job's; of its `parallel` section only bucket_elements and overlap are used.\n\n"
+      "zero1, zero2, zero3, fsdp with and without resharding on 2 ranks, and hsdp on 2 x 2; then, if the model can\n"
+      "be divided, tensor and pipeline on 2 ranks, both with zero1 on 8, and the layout of a job that has stages or\n"
+      "tensor ranks. Data, precision and seed are the job's; of its `parallel` section the other variants use only\n"
+      "bucket_elements and overlap.\n\n"
       "Examples:\n"
       "  trainctl parity configs/jobs/lab-tiny.yaml --assert 1e-6\n"
       "  trainctl parity job.yaml --steps 100 --json | jq .worst");

@@ -4,6 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/problems.h"
+#include "spec/job_layout.h"
+#include "spec/model_parallel_rules.h"
 #include "spec/parallel_rules.h"
 
 namespace trainyard::client {
@@ -11,6 +14,22 @@ namespace {
 
 constexpr uint32_t kRanks = 2;
 constexpr uint32_t kHybridSide = 2;
+
+// The size of a micro-batch of all variants: small enough for the variant with the most data ranks, and one with which
+// the job's own layout can run its schedule.
+uint32_t MicroOf(const v1::JobSpec& job) {
+  const JobLayout layout = LayoutOf(job);
+  return static_cast<uint32_t>(layout.divides_model()
+                                   ? DecidedMicro(job, layout.data_ranks())
+                                   : AutoMicro(job.train().batch().global_size(), kHybridSide * kHybridSide));
+}
+
+// Whether the model can be divided like this.
+bool IsPossible(const v1::JobSpec& spec) {
+  Problems problems;
+  CheckModelParallel(spec, spec.resources().ranks(), {}, &problems);
+  return problems.ok();
+}
 
 v1::JobSpec Common(const v1::JobSpec& job, uint64_t steps) {
   v1::JobSpec spec = job;
@@ -21,10 +40,7 @@ v1::JobSpec Common(const v1::JobSpec& job, uint64_t steps) {
   v1::Schedule& schedule = *train.mutable_schedule();
   schedule.set_warmup_steps(std::min(schedule.warmup_steps(), steps));
   if (schedule.warmup_steps() + schedule.decay_steps() > steps) schedule.clear_decay_steps();
-  if (!train.batch().has_micro()) {
-    train.mutable_batch()->set_micro(
-        static_cast<uint32_t>(AutoMicro(train.batch().global_size(), kHybridSide * kHybridSide)));
-  }
+  if (!train.batch().has_micro()) train.mutable_batch()->set_micro(MicroOf(job));
   spec.mutable_checkpoint()->clear_every_steps();
   spec.mutable_checkpoint()->clear_keep_best();
   spec.mutable_recovery()->set_max_restarts(0);
@@ -65,6 +81,26 @@ std::vector<ParityVariant> ParityVariants(const v1::JobSpec& job, const ParityOp
   v1::Parallel& hybrid = *add("hsdp 2 x 2", v1::DATA_PARALLEL_HSDP, kHybridSide * kHybridSide).mutable_parallel();
   hybrid.set_shard(kHybridSide);
   hybrid.set_replicate(kHybridSide);
+  const auto add_if_possible = [&](const char* name, v1::DataParallel strategy, uint32_t ranks,
+                                   const v1::Parallel& parallel) {
+    v1::JobSpec& spec = add(name, strategy, ranks);
+    spec.mutable_parallel()->MergeFrom(parallel);
+    if (!IsPossible(spec)) variants.pop_back();
+  };
+  v1::Parallel tensor, sequence, pipeline, both;
+  tensor.set_tensor(kRanks);
+  sequence.set_tensor(kRanks);
+  sequence.set_sequence(true);
+  pipeline.mutable_pipeline()->set_stages(kRanks);
+  both.set_tensor(kRanks);
+  both.mutable_pipeline()->set_stages(kRanks);
+  add_if_possible("tensor 2", v1::DATA_PARALLEL_DDP, kRanks, tensor);
+  add_if_possible("tensor 2, sequence", v1::DATA_PARALLEL_DDP, kRanks, sequence);
+  add_if_possible("pipeline 2", v1::DATA_PARALLEL_DDP, kRanks, pipeline);
+  add_if_possible("3d, zero1", v1::DATA_PARALLEL_ZERO1, kRanks * kRanks * kRanks, both);
+  if (LayoutOf(job).divides_model()) {
+    *add("the job's own", job.parallel().data(), job.resources().ranks()).mutable_parallel() = job.parallel();
+  }
   return variants;
 }
 

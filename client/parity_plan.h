@@ -1,5 +1,5 @@
-// The runs of `trainctl parity`: a job in one process, and the same job under every strategy with as few ranks as the
-// strategy needs to have an effect. Pure.
+// The runs of `trainctl parity`: a job in one process, and the same job under every strategy and division of the model,
+// each with the smallest number of ranks with which it has an effect. Pure.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct ParityOptions {
   std::string folder;  // contains the run folder of each variant
 };
 
-// The first variant is one process; the second is the same with the micro-batches of each step in reverse order: how
-// far apart two correct results are. `job` must be checked and have its preset applied; of its `parallel` section only
-// buckets and overlap are used. All variants use the same micro-batch size, so that dropout is the same.
+// The first variant is one process; the second is the same with the micro-batches of each step in reverse order, which
+// shows how far apart two correct results are. `job` must be checked and have its preset applied; of its `parallel`
+// section only buckets and overlap are used. All variants have the same micro-batches.
 std::vector<ParityVariant> ParityVariants(const v1::JobSpec& job, const ParityOptions& options);
 
 // The number of slots that the largest variant needs.

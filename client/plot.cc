@@ -10,6 +10,9 @@
 namespace trainyard::client {
 namespace {
 
+// Sums and differences of larger losses are not finite.
+constexpr double kLossMax = 1e300;
+
 using Points = std::vector<std::pair<uint64_t, double>>;
 
 // A grid of cells with `dots_x` by `dots_y` dots each.
@@ -100,7 +103,9 @@ void Draw(const std::vector<double>& means, double low, double high, Canvas* can
 std::string Plot(const Points& points, const PlotOptions& options) {
   Points finite;
   for (const auto& point : points) {
-    if (std::isfinite(point.second)) finite.push_back(point);
+    // A step that is not after the one before it belongs to another run.
+    if (!finite.empty() && point.first <= finite.back().first) continue;
+    if (std::abs(point.second) < kLossMax) finite.push_back(point);
   }
   if (finite.size() < 2 || finite.front().first >= finite.back().first) return "";
   constexpr int kScale = 8;  // "  1.234 "

@@ -114,6 +114,22 @@ void KillChildren() {
   for (pid_t pid : Children()) kill(pid, SIGKILL);
 }
 
+absl::Status BecomeTrainer(const std::vector<std::string>& arguments) {
+  std::string program = JoinPath(BinaryFolder(), "trainyard-trainer");
+  std::vector<std::string> copies = arguments;
+  std::vector<char*> argv = {program.data()};
+  for (std::string& copy : copies) argv.push_back(copy.data());
+  argv.push_back(nullptr);
+  execv(program.c_str(), argv.data());
+  if (errno == ENOENT) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this computes with ", program,
+                     ", which is not installed; use a host that has the package trainyard-worker, or the image of the "
+                     "worker instead of that of trainctl"));
+  }
+  return ErrnoStatus(errno, absl::StrCat("cannot start ", program));
+}
+
 std::string ExitText(int wait_status) {
   if (WIFEXITED(wait_status)) return absl::StrCat("exit code ", WEXITSTATUS(wait_status));
   if (!WIFSIGNALED(wait_status)) return absl::StrCat("wait status ", wait_status);

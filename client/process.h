@@ -35,6 +35,11 @@ bool WaitForDescendants(absl::Duration wait);
 // Sends SIGKILL to every child.
 void KillChildren();
 
+// Replaces this process by trainyard-trainer, which has the code of the ranks, and returns only if that fails. Possible
+// errors: FailedPrecondition: it is not in the folder of this program, as where only trainctl is installed; those of
+// execve.
+absl::Status BecomeTrainer(const std::vector<std::string>& arguments);
+
 // Formats a status of waitpid: "exit code 1", "killed by signal 9 (Killed)".
 std::string ExitText(int wait_status);
 

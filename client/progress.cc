@@ -6,10 +6,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/job_calls.h"
+#include "client/layout_view.h"
 #include "client/live_line.h"
 #include "client/output.h"
 #include "client/text.h"
@@ -19,9 +22,14 @@ namespace {
 
 constexpr size_t kNoticeBytes = 2000;
 
-// Indents the later lines of text from elsewhere, so that none can be mistaken for a line of trainctl.
+// Indents the later lines of text from outside, so that none can be mistaken for a line of trainctl.
 std::string Indented(absl::string_view text) {
   return absl::StrReplaceAll(text.substr(0, kNoticeBytes), {{"\n", "\n  "}});
+}
+
+std::string CommandText(const v1::Command& command) {
+  return absl::StrJoin(command.argv(), " ",
+                       [](std::string* out, const std::string& argument) { out->append(ShellWord(argument)); });
 }
 
 class TextProgress final : public Progress {
@@ -32,11 +40,14 @@ class TextProgress final : public Progress {
   void Start(const v1::Job& job, const std::vector<std::string>& warnings) override {
     const v1::JobSpec& spec = job.spec();
     steps_total_ = spec.train().steps();
-    const uint32_t ranks = spec.resources().ranks();
-    std::string work = spec.has_probe() ? std::string("a probe of hosts")
-                                        : absl::StrCat(steps_total_, " steps, in ", spec.checkpoint().dir());
-    terminal_.Print(
-        absl::StrCat("job ", job.job_id(), " (", spec.name(), "): ", ranks, ranks == 1 ? " rank, " : " ranks, ", work));
+    std::string work = spec.has_probe()     ? std::string("a probe of hosts")
+                       : spec.has_command() ? absl::StrCat("command ", CommandText(spec.command()))
+                                            : absl::StrCat(steps_total_, " steps, in ", spec.checkpoint().dir());
+    terminal_.Print(absl::StrCat("job ", job.job_id(), " (", spec.name(), "): ", RanksText(job),
+                                 spec.resources().ranks() == 1 ? " rank, " : " ranks, ", work));
+    if (const std::string strategy = StrategyLine(job); !strategy.empty()) {
+      terminal_.Print(absl::StrCat("  strategy: ", strategy));
+    }
     for (const v1::ResolvedKey& decision : job.decisions()) {
       terminal_.Print(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
     }
@@ -85,6 +96,10 @@ class TextProgress final : public Progress {
   }
 
   void Message(absl::string_view text) override { terminal_.Message(stderr, absl::StrCat("trainctl: ", text)); }
+
+  void Output(const v1::LogLine& line) override {
+    terminal_.Print(absl::StrCat("rank ", line.rank(), ": ", LogLineForTerminals(line.text())));
+  }
 
   void Done(const v1::Job& job, const std::string& details, int) override {
     terminal_.ClearStatus();
@@ -144,6 +159,7 @@ class JsonProgress final : public Progress {
   }
   void Notice(absl::string_view level, absl::string_view text) override { WriteLine(NoticeLine(level, text)); }
   void Message(absl::string_view text) override { Say(text); }
+  void Output(const v1::LogLine& line) override { WriteLine(OutputLine(line)); }
   void Done(const v1::Job& job, const std::string&, int exit_code) override {
     WriteLine(DoneLine(job, stats_, exit_code));
   }
@@ -169,8 +185,9 @@ bool LinePacer::ShouldPrint(uint64_t step, uint64_t steps_total, absl::Time time
 }
 
 std::string StepLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats) {
-  std::string line = absl::StrFormat("step %d/%d  loss %.4f  lr %.1e  %s tokens/s", step.step(), steps_total,
-                                     step.loss(), step.lr(), Amount(stats.RecentTokensPerSecond()));
+  const std::string total = steps_total > 0 ? absl::StrCat("/", steps_total) : "";
+  std::string line = absl::StrFormat("step %d%s  loss %.4f  lr %.1e  %s tokens/s", step.step(), total, step.loss(),
+                                     step.lr(), Amount(stats.RecentTokensPerSecond()));
   absl::optional<absl::Duration> time_left = stats.TimeLeft(steps_total);
   if (time_left.has_value() && step.step() < steps_total) absl::StrAppend(&line, "  ETA ", DurationText(*time_left));
   return line;

@@ -26,6 +26,8 @@ class Progress {
   virtual void Message(absl::string_view text) = 0;
   // Shows a notice of trainctl itself; `level`: info, warning or error.
   virtual void Notice(absl::string_view level, absl::string_view text) = 0;
+  // Shows a line that a rank of a command has written.
+  virtual void Output(const v1::LogLine& line) = 0;
   // Call once, last. `details` is the summary text (see summary.h).
   virtual void Done(const v1::Job& job, const std::string& details, int exit_code) = 0;
 
@@ -41,6 +43,7 @@ std::unique_ptr<Progress> NewTextProgress(FILE* stream, const TerminalTraits& tr
 std::unique_ptr<Progress> NewJsonProgress(FILE* stream);
 
 // "step 120/1200  loss 3.2145  lr 2.0e-03  12.3k tokens/s  ETA 1m02s".
+// If `steps_total` is 0, it is not known.
 std::string StepLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats);
 
 // Decides which steps are printed when there is no status line: the first and the last, and others every 5 s or every

@@ -129,9 +129,10 @@ absl::Status CheckResumable(const std::string& path) {
 
 absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* notice) {
   v1::JobSpec& spec = *request->mutable_spec();
-  if (spec.has_probe()) {
+  if (spec.has_probe() || spec.has_command()) {
     if (!request->resume()) return absl::OkStatus();
-    return absl::InvalidArgumentError("--resume: a probe saves no checkpoint to resume from");
+    return absl::InvalidArgumentError(absl::StrCat("--resume: a ", spec.has_probe() ? "probe" : "command",
+                                                   " has no checkpoint of Trainyard to resume from"));
   }
   if (!spec.checkpoint().has_dir() && request->resume()) {
     std::string newest = NewestRun(request->default_run_root(), spec.name());

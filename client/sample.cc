@@ -1,8 +1,4 @@
 // trainctl sample: generates text with a checkpoint. The model runs in trainyard-trainer, which replaces this process.
-#include <errno.h>
-#include <string.h>
-#include <unistd.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +9,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/find_job.h"
+#include "client/process.h"
 #include "client/run_folder.h"
 #include "common/files.h"
 #include "common/status_macros.h"
@@ -80,16 +77,11 @@ absl::StatusOr<std::vector<std::string>> TrainerArguments(const Globals& globals
 }
 
 absl::Status Sample(const Globals& globals, const SampleOptions& options) {
-  ASSIGN_OR_RETURN(std::vector<std::string> arguments, TrainerArguments(globals, options));
-  std::string program = JoinPath(BinaryFolder(), "trainyard-trainer");
-  std::vector<char*> argv = {program.data()};
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  execv(program.c_str(), argv.data());
-  return ErrnoStatus(errno, absl::StrCat("cannot start ", program));
+  ASSIGN_OR_RETURN(const std::vector<std::string> arguments, TrainerArguments(globals, options));
+  return BecomeTrainer(arguments);
 }
 
-// Which token is chosen, and how many.
+// Adds the options for the number of tokens and for the choice of each token.
 void AddChoices(CLI::App& verb, SampleOptions& options) {
   verb.add_option("--tokens", options.tokens, "Number of tokens to generate for each prompt")
       ->capture_default_str()
@@ -131,14 +123,13 @@ void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::Option* stream = verb->add_flag_callback(
       "--stream", [options] { options->stream = true; }, "Print text as it is generated; the default on a terminal");
   verb->add_flag_callback(
-          "--no-stream", [options] { options->stream = false; }, "Print text when it has ended")
+          "--no-stream", [options] { options->stream = false; }, "Print each text once it is complete")
       ->excludes(stream);
   AddJson(*verb, &options->json, "One JSON object per prompt, in the order of the prompts");
   stream->excludes(verb->get_option("--json"));
   verb->footer(
-      "A text ends at the token that ends a text, or after --tokens. It depends on its prompt, the seed and the "
-      "options,\n"
-      "not on the other prompts. Ctrl-C prints what there is and exits with 130.\n\n"
+      "A text ends at the model's end-of-text token, or after --tokens. It depends on its prompt, the seed and the\n"
+      "options, not on the other prompts. Ctrl-C prints the text so far and exits with 130.\n\n"
       "Examples:\n"
       "  trainctl sample\n"
       "  trainctl sample trainyard-runs/stdlib-gpt-k3x7q2ab --prompt 'template <typename' --tokens 300\n"

@@ -10,10 +10,12 @@
 #include "client/find_job.h"
 #include "client/goodput_view.h"
 #include "client/job_calls.h"
+#include "client/layout_view.h"
 #include "client/output.h"
 #include "client/status.h"
 #include "client/text.h"
 #include "common/status_macros.h"
+#include "spec/job_layout.h"
 
 namespace trainyard::client {
 namespace {
@@ -24,6 +26,34 @@ constexpr size_t kPathBytes = 1000;
 std::string UsageText(const v1::RankStatus& rank) {
   if (rank.max_rss_bytes() == 0) return "";
   return absl::StrFormat(", %s, %.1f s of CPU", BytesText(rank.max_rss_bytes()), rank.user_s() + rank.system_s());
+}
+
+// The place of each rank in the model is shown if stages or tensor ranks divide it.
+std::string RankTable(const v1::Job& job, int columns) {
+  const JobLayout layout = LayoutOf(job.spec());
+  std::vector<std::vector<std::string>> rows;
+  const auto add = [&](std::string rank, std::string stage, std::string tensor, const std::vector<std::string>& rest) {
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(std::move(rank));
+    if (layout.stages > 1) row.push_back(std::move(stage));
+    if (layout.tensor > 1) row.push_back(std::move(tensor));
+    row.insert(row.end(), rest.begin(), rest.end());
+  };
+  add("RANK", "STAGE", "TENSOR",
+      {"HOST", "PHASE", "FOR", "LAST STEP", "COMPUTE", "WAITED", "REPORT AGE", "PID", "WAITS IN", "EXIT"});
+  for (const v1::RankStatus& rank : job.ranks()) {
+    const bool ended = !rank.exit().empty();
+    add(absl::StrCat(rank.rank()), absl::StrCat(layout.StageOf(rank.rank())),
+        absl::StrCat(layout.TensorRankOf(rank.rank())),
+        {Printable(rank.host(), 253), absl::StrCat(Printable(rank.phase(), 40), rank.straggler() ? " (straggler)" : ""),
+         ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
+         rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
+         rank.compute_s() > 0 ? absl::StrFormat("%.0f %%", 100 * rank.wait_share()) : "-",
+         DurationText(absl::Seconds(rank.last_report_age_s())), rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
+         rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80),
+         absl::StrCat(Printable(rank.exit(), 200), UsageText(rank))});
+  }
+  return Table(rows, columns);
 }
 
 // A table of the memory of each rank by kind, "now (peak)"; empty if no rank has reported it.
@@ -53,9 +83,11 @@ std::string StatusText(const v1::Job& job, int columns) {
                    job.unreachable() ? ", none of its hosts can be reached" : "", "\n");
   if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), 2000), "\n");
   std::vector<std::vector<std::string>> job_rows;
-  if (!job.spec().has_probe()) {
+  if (job.spec().has_train()) {
     std::string loss = job.last_step() > 0 ? absl::StrFormat(", loss %.4f", job.last_loss()) : "";
     job_rows.push_back({"  step", absl::StrCat(job.last_step(), " of ", job.spec().train().steps(), loss)});
+  } else if (job.last_step() > 0) {
+    job_rows.push_back({"  step", absl::StrFormat("%d, loss %.4f", job.last_step(), job.last_loss())});
   }
   std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", plus ", job.planned_restarts(), " requested") : "";
   job_rows.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
@@ -68,25 +100,15 @@ std::string StatusText(const v1::Job& job, int columns) {
     job_rows.push_back({"  goodput", absl::StrFormat("%.1f %% (trainctl goodput %s shows where the rest went)",
                                                      100 * GoodputShare(job.goodput()), job.job_id())});
   }
-  if (!job.spec().has_probe())
+  if (const std::string strategy = StrategyLine(job); !strategy.empty()) {
+    job_rows.push_back({"  strategy", strategy});
+  }
+  if (const std::string layout = LayoutLine(job.spec()); !layout.empty()) job_rows.push_back({"  layout", layout});
+  if (job.spec().has_train())
     job_rows.push_back({"  run folder", Printable(job.spec().checkpoint().dir(), kPathBytes)});
   absl::StrAppend(&text, Table(job_rows, columns));
   if (job.ranks_size() == 0) return text;
-  std::vector<std::vector<std::string>> rank_rows = {
-      {"RANK", "HOST", "PHASE", "FOR", "LAST STEP", "COMPUTE", "WAITED", "REPORT AGE", "PID", "WAITS IN", "EXIT"}};
-  for (const v1::RankStatus& rank : job.ranks()) {
-    const bool ended = !rank.exit().empty();
-    rank_rows.push_back({absl::StrCat(rank.rank()), Printable(rank.host(), 253),
-                         absl::StrCat(Printable(rank.phase(), 40), rank.straggler() ? " (straggler)" : ""),
-                         ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
-                         rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
-                         rank.compute_s() > 0 ? absl::StrFormat("%.0f %%", 100 * rank.wait_share()) : "-",
-                         DurationText(absl::Seconds(rank.last_report_age_s())),
-                         rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
-                         rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80),
-                         absl::StrCat(Printable(rank.exit(), 200), UsageText(rank))});
-  }
-  return absl::StrCat(text, "\n", Table(rank_rows, columns), MemoryText(job, columns));
+  return absl::StrCat(text, "\n", RankTable(job, columns), MemoryText(job, columns));
 }
 
 void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {

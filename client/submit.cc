@@ -48,7 +48,7 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
   ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/false));
   RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
-  for (const Problem& warning : loaded.problems.Warnings()) SayUnprefixed(warning.ToString());
+  PrintNotesAndWarnings(loaded);
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   const absl::optional<HostPort> address = SplitHostPort(globals.coordinator);
   if (address.has_value() && IsLoopbackHost(address->host) && AllHostsAreThisMachine(*connection)) {

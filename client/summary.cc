@@ -74,7 +74,7 @@ std::string Summary(const SummaryInput& input) {
   if (!job.reason().empty()) absl::StrAppend(&text, ": ", Printable(job.reason(), 2000));
   text += '\n';
   std::vector<std::vector<std::string>> rows;
-  const bool trains = !job.spec().has_probe();
+  const bool trains = job.spec().has_train();
   if (trains) rows.push_back({"  steps", StepsText(job, stats)});
   if (stats.steps() > 0) {
     rows.push_back({"  tokens/s", absl::StrCat(Amount(stats.TokensPerSecond()), " over ",

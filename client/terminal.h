@@ -1,5 +1,5 @@
 // Text output: plain lines, and on a terminal also a status line at the bottom that is rewritten in place. Escapes
-// text, so that text from elsewhere cannot control the terminal. Not thread-safe; one thread writes.
+// text, so that text from outside cannot control the terminal. Not thread-safe; one thread writes.
 #pragma once
 
 #include <cstdio>
@@ -44,7 +44,7 @@ class Terminal {
   // Prints text above the status line. Adds a newline if it lacks one.
   void Print(absl::string_view text, Style style = Style::kPlain);
   // Replaces the status line; does nothing if the stream is not a terminal. `line` may contain colours, but no text
-  // from elsewhere.
+  // from outside.
   void Status(absl::string_view line);
   void ClearStatus();
   // Prints a line to another stream that may share the terminal; hides the status line meanwhile.

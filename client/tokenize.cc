@@ -1,4 +1,9 @@
-// trainctl tokenize: counts the tokens of files, or shows how a text is split. It needs no coordinator.
+// trainctl tokenize: counts the tokens of files, shows how a text is split, or builds the token cache of a job. It
+// needs no coordinator. trainyard-trainer, which has the code of the ranks, replaces this process to build the cache.
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,11 +13,18 @@
 #include "client/byte_progress.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "client/job_input.h"
+#include "client/local_checks.h"
 #include "client/output.h"
+#include "client/private_cluster.h"
+#include "client/process.h"
+#include "client/run_folder.h"
+#include "client/tokenize_chats.h"
 #include "common/files.h"
 #include "common/limits.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
+#include "spec/prepare.h"
 #include "tokenizers/open_tokenizer.h"
 
 namespace trainyard::client {
@@ -29,6 +41,13 @@ struct TokenizeOptions {
   std::vector<std::string> files;
   bool show = false;
   bool json = false;
+  // Of --chats.
+  bool chats = false;
+  std::string chat_template;
+  std::string messages = "messages";
+  // Of --build.
+  JobOptions job;
+  uint32_t threads = 0;
 };
 
 struct FileTokens {
@@ -85,6 +104,14 @@ void PrintTokens(const Tokenizer& tokenizer, const FileTokens& counted, bool sho
 }
 
 absl::Status Tokenize(const TokenizeOptions& options) {
+  if (options.chats) {
+    return TokenizeChats({.tokenizer = options.tokenizer,
+                          .files = options.files,
+                          .template_file = options.chat_template,
+                          .messages = options.messages,
+                          .show = options.show,
+                          .json = options.json});
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(options.tokenizer));
   OrderedJson files = OrderedJson::array();
   FileTokens total{.file = "all files", .bytes = 0, .tokens = 0, .ids = {}};
@@ -115,23 +142,110 @@ absl::Status Tokenize(const TokenizeOptions& options) {
   return OutputStatus();
 }
 
+// Makes `bytes` the standard input of this process.
+absl::Status SetStandardInput(absl::string_view bytes) {
+  const int fd = memfd_create("job", 0);
+  if (fd < 0) return ErrnoStatus(errno, "cannot make a file in memory for the job");
+  for (absl::string_view rest = bytes; !rest.empty();) {
+    const ssize_t count = write(fd, rest.data(), rest.size());
+    if (count < 0) return ErrnoStatus(errno, "cannot write the job to memory");
+    rest.remove_prefix(static_cast<size_t>(count));
+  }
+  if (lseek(fd, 0, SEEK_SET) != 0 || dup2(fd, STDIN_FILENO) < 0) return ErrnoStatus(errno, "cannot pass on the job");
+  return absl::OkStatus();
+}
+
+// The name under which the ranks of this machine record what they have read.
+std::string HostNameOf(const Globals& globals) {
+  if (globals.coordinator.empty()) return PrivateCluster::kHostName;
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+absl::Status Build(const Globals& globals, const TokenizeOptions& options) {
+  const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
+  ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/false));
+  // The files are read here, but the model may need the memory of other machines.
+  CheckText(loaded.spec, loaded.positions, &loaded.problems);
+  RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
+  for (const Problem& warning : loaded.problems.Warnings()) SayUnprefixed(warning.ToString());
+  ASSIGN_OR_RETURN(
+      const PreparedJob job,
+      PrepareJob(loaded.spec, {.job_id = "tokens", .default_run_root = DefaultRunRoot(WorkingDirectory())}));
+  if (!job.spec.has_train()) {
+    return absl::InvalidArgumentError(absl::StrCat(input.file, " is a probe, which reads no data"));
+  }
+  RETURN_IF_ERROR(SetStandardInput(job.bytes));
+  std::vector<std::string> arguments = {"build-tokens", "--host", HostNameOf(globals), "--threads",
+                                        absl::StrCat(options.threads)};
+  if (options.json) arguments.push_back("--json");
+  return BecomeTrainer(arguments);
+}
+
+void AddBuild(CLI::App& verb, TokenizeOptions& options) {
+  CLI::Option* build = verb.add_option("--build", options.job.file,
+                                       "Build the token cache that this job will use, so that it starts without "
+                                       "tokenizing; - reads standard input")
+                           ->type_name("JOB");
+  for (const char* name : {"files", "--tokenizer", "--show", "--chats"}) build->excludes(verb.get_option(name));
+  verb.add_option("--set", options.job.overrides, "With --build: set a key of the job, overriding the file")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false)
+      ->needs(build);
+  verb.add_option("--threads", options.threads, "With --build: number of threads; 0: one per core, at most 16")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024))
+      ->needs(build);
+}
+
+void AddChats(CLI::App& verb, TokenizeOptions& options) {
+  CLI::Option* chats = verb.add_flag("--chats", options.chats,
+                                     "The files are JSONL with conversations: count their tokens and those with loss, "
+                                     "as a job would train on them; with --show also their text, and * before each "
+                                     "token with loss");
+  chats->needs(verb.get_option("--tokenizer"));
+  verb.add_option("--chat-template", options.chat_template,
+                  "With --chats: a file with the template, instead of that of the tokenizer's folder")
+      ->type_name("FILE")
+      ->needs(chats);
+  verb.add_option("--messages", options.messages, "With --chats: the field of a line that has the messages")
+      ->type_name("FIELD")
+      ->capture_default_str()
+      ->needs(chats);
+}
+
 }  // namespace
 
-void AddTokenize(CLI::App& app, const Globals&, Chosen* chosen) {
+void AddTokenize(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<TokenizeOptions>();
-  CLI::App* verb = app.add_subcommand("tokenize", "Count the tokens of text files, or show how a text is split");
-  verb->add_option("files", options->files, "Text files, in UTF-8 unless the tokenizer is that of bytes")->required();
+  CLI::App* verb =
+      app.add_subcommand("tokenize", "Count tokens, show how a text is split, or build a job's token cache");
+  verb->add_option("files", options->files, "Text files, in UTF-8 unless the tokenizer is that of bytes");
   verb->add_option("--tokenizer", options->tokenizer,
                    "tokenizer.json or tokenizer.model, or a folder with one; bytes: one token per byte")
       ->capture_default_str();
   verb->add_flag("--show", options->show, "Show every token: its id, and its text as the tokenizer's file has it");
+  AddChats(*verb, *options);
+  AddBuild(*verb, *options);
   AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
+      "--build makes the cache next to the run folders of the job (checkpoint.dir, else ./trainyard-runs), on a "
+      "machine\n"
+      "that sees the files of the job by the same paths. Jobs and several builds may use it at the same time. Ctrl-C\n"
+      "exits with 130; what is complete is kept, and the next build or job continues there.\n\n"
       "Examples:\n"
       "  trainctl tokenize --tokenizer gpt2/ corpus.txt\n"
-      "  echo 'Hello, world' > hello.txt && trainctl tokenize --tokenizer gpt2/tokenizer.json --show hello.txt");
-  verb->callback(
-      [options, chosen] { *chosen = [options] { return ReportStatus(Tokenize(*options), options->json); }; });
+      "  echo 'Hello, world' > hello.txt && trainctl tokenize --tokenizer gpt2/tokenizer.json --show hello.txt\n"
+      "  trainctl tokenize --tokenizer llama/ --chats --show chats.jsonl\n"
+      "  trainctl tokenize --build job.yaml && trainctl run job.yaml");
+  verb->callback([&globals, options, chosen] {
+    const bool builds = !options->job.file.empty();
+    if (!builds && options->files.empty()) throw CLI::RequiredError("files, or --build JOB");
+    *chosen = [&globals, options, builds] {
+      return ReportStatus(builds ? Build(globals, *options) : Tokenize(*options), options->json);
+    };
+  });
 }
 
 }  // namespace trainyard::client

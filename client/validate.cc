@@ -7,6 +7,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_input.h"
+#include "client/layout_view.h"
 #include "client/output.h"
 #include "client/run_folder.h"
 #include "client/text.h"
@@ -38,8 +39,9 @@ std::vector<MemoryLine> LinesOf(const MemoryPlan& plan) {
           {"gathered", plan.gathered, "sharded parameters and gradients while they are whole"},
           {"gradients", plan.gradients, "sums of gradients"},
           {"optimizer", plan.optimizer, "moments, and the parameters that are updated if they are a copy"},
-          {"activations", plan.activations, "stored for backward, one micro-batch"},
+          {"activations", plan.activations, "stored for backward"},
           {"scores", plan.scores, "scores of the vocabulary and their gradient"},
+          {"links", plan.links, "activations and gradients that come from other stages"},
           {"device_total", plan.device_total(), "the sum of these"},
           {"host", plan.host, "offloaded state, in host memory"}};
 }
@@ -51,7 +53,9 @@ nlohmann::ordered_json MemoryJson(const MemoryPlan& plan) {
 }
 
 void PrintMemory(const PreparedJob& prepared) {
-  std::vector<std::vector<std::string>> rows = {{"MEMORY OF A RANK", "ABOUT", ""}};
+  const bool has_stages = prepared.spec.parallel().pipeline().stages() > 1;
+  std::vector<std::vector<std::string>> rows = {
+      {has_stages ? "MEMORY OF A RANK OF THE LARGEST STAGE" : "MEMORY OF A RANK", "ABOUT", ""}};
   for (const MemoryLine& line : LinesOf(PlanMemory(prepared.spec))) {
     std::string name = line.name;
     std::replace(name.begin(), name.end(), '_', ' ');
@@ -62,7 +66,8 @@ void PrintMemory(const PreparedJob& prepared) {
                      "Without the libraries themselves, and without copies of the state during a save.\n"));
 }
 
-void PrintReport(const Problems& problems, const PreparedJob* prepared) {
+void PrintReport(const LoadedJob& loaded, const PreparedJob* prepared) {
+  const Problems& problems = loaded.problems;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Problem& problem : problems.all()) {
     list.push_back({{"severity", problem.is_warning ? "warning" : "error"},
@@ -73,6 +78,7 @@ void PrintReport(const Problems& problems, const PreparedJob* prepared) {
                     {"text", problem.text}});
   }
   nlohmann::ordered_json out = {{"valid", problems.ok()}, {"errors", problems.error_count()}, {"problems", list}};
+  if (!loaded.notes.empty()) out["notes"] = loaded.notes;
   if (prepared != nullptr) {
     nlohmann::ordered_json decisions = nlohmann::ordered_json::array();
     for (const v1::ResolvedKey& decision : prepared->decisions) {
@@ -80,7 +86,10 @@ void PrintReport(const Problems& problems, const PreparedJob* prepared) {
     }
     out["decisions"] = decisions;
     out["resolved"] = WriteYaml(prepared->spec);
-    if (prepared->spec.has_train()) out["memory"] = MemoryJson(PlanMemory(prepared->spec));
+    if (prepared->spec.has_train()) {
+      out["layout"] = LayoutJson(prepared->spec);
+      out["memory"] = MemoryJson(PlanMemory(prepared->spec));
+    }
   }
   PrintJson(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
@@ -94,8 +103,8 @@ void PrintResolved(const PreparedJob& prepared) {
 
 int Validate(const Globals& globals, const ValidateOptions& options) {
   const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
-  // With a coordinator configured, the text is on its hosts, not here.
-  // A plan of memory is made for other machines.
+  // The files of the job need not be on this machine if a coordinator is configured (they are on its hosts), or if only
+  // the plan of the memory is requested.
   auto loaded = LoadJob(input, /*on_this_machine=*/globals.coordinator.empty() && !options.memory);
   if (!loaded.ok()) return ReportStatus(loaded.status(), options.json);
   std::unique_ptr<PreparedJob> prepared;
@@ -106,10 +115,10 @@ int Validate(const Globals& globals, const ValidateOptions& options) {
   }
   absl::Status status = ProblemsStatus(input, loaded->problems);
   if (options.json) {
-    PrintReport(loaded->problems, prepared.get());
+    PrintReport(*loaded, prepared.get());
     return ExitCodeOf(status);
   }
-  for (const Problem& warning : loaded->problems.Warnings()) SayUnprefixed(warning.ToString());
+  PrintNotesAndWarnings(*loaded);
   if (!status.ok()) return Fail(status);
   if (options.memory && !prepared->spec.has_train()) {
     return Fail(absl::InvalidArgumentError(absl::StrCat(input.file, " is a probe, whose memory is not planned")));
@@ -122,7 +131,8 @@ int Validate(const Globals& globals, const ValidateOptions& options) {
   } else {
     const size_t warnings = loaded->problems.Warnings().size();
     Print(absl::StrCat(input.file, " is a valid job",
-                       warnings == 0 ? "" : absl::StrCat(", with ", Plural(warnings, "warning")), "\n"));
+                       warnings == 0 ? "" : absl::StrCat(", with ", Plural(warnings, "warning")), "\n",
+                       LayoutText(prepared->spec)));
   }
   return kClientDone;
 }
@@ -138,7 +148,8 @@ void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen) {
                  "Print about how much memory each rank needs; the files of the job may be on other machines");
   AddJson(*verb, &options->json, "Print problems (and the resolved job) as one JSON object");
   verb->footer(
-      "Reports all problems, each with file, line and column. Exit code 0: valid, 2: invalid.\n\n"
+      "Reports all problems, each with file, line and column. Exit code 0: valid, 2: invalid. If stages or tensor\n"
+      "ranks divide the model, also prints which ranks hold what, and the schedule with its bubble.\n\n"
       "Examples:\n"
       "  trainctl validate configs/jobs/stdlib.yaml\n"
       "  trainctl validate job.yaml --set resources.ranks=4 --resolved\n"

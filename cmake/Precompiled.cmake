@@ -7,8 +7,8 @@
 #   rpc        messages, gRPC and the command line     the control tier
 #   tensors    Abseil and ATen                         the engine tier
 #
-# For each set, NAME_testing also contains GoogleTest, for test programs. The functions of Targets.cmake choose the set
-# by the tier of a target; PRECOMPILED names another one.
+# For each set, NAME_testing also contains GoogleTest, for test programs. The functions of Targets.cmake choose plain,
+# rpc or tensors by the tier of a target, none for the tier `meeting`; PRECOMPILED names another set, such as messages.
 find_package(CLI11 REQUIRED)
 find_package(GTest REQUIRED)
 find_package(nlohmann_json REQUIRED)

@@ -10,8 +10,9 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
-# Not mold, although it is as fast: programs that Debian's 1.10 links do not start if a single byte of .tbss (LibTorch's
-# headers define one) ends a page before .dynamic, and with -z norelro, which avoids that, some links never end.
+# lld and not mold, which is as fast, because Debian's mold 1.10 has two defects: a program does not start if a single
+# byte of .tbss (LibTorch's headers define one) ends a page before .dynamic; -z norelro avoids that, but then mold
+# sometimes hangs.
 find_program(LLD ld.lld)
 if(LLD)
   add_link_options(-fuse-ld=lld)

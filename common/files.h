@@ -55,8 +55,8 @@ std::string WorkingDirectory();
 std::string BinaryFolder();
 std::string JoinPath(absl::string_view folder, absl::string_view name);
 
-// An exclusive lock on a file, held until this object is destroyed or the process ends. The file stays. The lock is on
-// the file that is at the path when the lock is acquired.
+// An exclusive lock on a file, held until this object is destroyed or the process ends. The file is never removed. The
+// lock is on the file that is at the path when the lock is acquired.
 class FileLock {
  public:
   // Retries until `wait` has passed. Possible errors: Unavailable: another process holds it (the message names its pid

@@ -98,16 +98,17 @@ inline constexpr uint32_t kUnknownJobsProtocol = 3;
 inline constexpr uint32_t kOldestProtocol = 2;
 static_assert(kOldestProtocol <= kProtocol);
 
-// Files of tokenizers come from elsewhere. The largest known tokenizer.json has 35 MB.
+// Files of tokenizers come from outside. The largest known tokenizer.json has 35 MB.
 inline constexpr uint64_t kTokenizerFileBytes = 128 << 20;
 inline constexpr size_t kAddedTokens = 1 << 20;
 inline constexpr size_t kAddedTokenBytes = 1 << 10;
 inline constexpr size_t kTokenizerSteps = 64;  // of a Sequence, nested ones included
 inline constexpr size_t kTokenizerPatternBytes = 16 << 10;
-// Of one search of a pattern in a text; beyond them the search fails.
+// The steps and the heap of one search of a pattern in a text. A search that needs more fails.
 inline constexpr uint32_t kPatternSteps = 100'000'000;
 inline constexpr uint32_t kPatternHeapKiB = 1 << 20;
-// One text, and the part of it that has no place where tokens never join: each character of it needs about 32 bytes.
+// The size of a text, and the size of a part of it in which tokens could join everywhere, so that it must be tokenized
+// as a whole: this needs about 32 bytes of memory for each character.
 inline constexpr size_t kTokenizerTextBytes = 1 << 30;
 inline constexpr size_t kTokenizerWordBytes = 32 << 20;
 

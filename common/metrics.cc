@@ -60,7 +60,8 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   }
   endpoint->address_ = listener->address;
   endpoint->server_ = std::make_unique<ScrapeServer>(
-      listener->fd, [source = std::move(source)] { return prometheus::TextSerializer().Serialize(source->Collect()); });
+      listener->fd, [source = std::move(source)] { return prometheus::TextSerializer().Serialize(source->Collect()); },
+      options.answer_other);
   return endpoint;
 }
 

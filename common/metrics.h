@@ -15,6 +15,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -45,6 +46,8 @@ struct MetricsEndpointOptions {
   std::string address;  // host:port; port 0: any free port
   // The user did not choose the port: if it is in use, a free one is used, and `warning()` explains it.
   bool may_use_free_port = false;
+  // Answers requests for other paths on the same port; see ScrapeServer. Empty: there are none.
+  std::function<std::string(const std::string& request)> answer_other = nullptr;
 };
 
 // Serves GET /metrics until destroyed. See scrape_server.h for its limits on clients.

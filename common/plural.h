@@ -23,8 +23,8 @@ inline std::string Plural(uint64_t count, absl::string_view one, absl::string_vi
   return absl::StrCat(count, " ", count == 1 ? one : many);
 }
 
-// The end of a list that shows `shown` of `total` entries: "<separator>and 3 more", with a noun "<separator>and 1 more
-// problem". Empty if it shows all.
+// The end of a list that shows `shown` of `total` entries: "<separator>and 3 more", or "<separator>and 1 more problem"
+// if there is a noun. Empty if the list shows all entries.
 inline std::string AndMore(size_t shown, size_t total, absl::string_view separator = " ", absl::string_view noun = "") {
   if (total <= shown) return "";
   const size_t more = total - shown;

@@ -37,10 +37,12 @@ bool IsComplete(const std::string& request) {
 
 }  // namespace
 
-ScrapeServer::ScrapeServer(int listener, std::function<std::string()> make_page)
+ScrapeServer::ScrapeServer(int listener, std::function<std::string()> make_page,
+                           std::function<std::string(const std::string& request)> answer_other)
     : listener_(listener),
       stop_fd_(eventfd(0, EFD_CLOEXEC)),
       make_page_(std::move(make_page)),
+      answer_other_(std::move(answer_other)),
       thread_([this] { Run(); }) {}
 
 ScrapeServer::~ScrapeServer() {
@@ -150,6 +152,7 @@ std::string ScrapeServer::MakeResponse(const std::string& request, absl::optiona
     return Response("405 Method Not Allowed", "use GET\n", /*with_body=*/true, "Allow: GET, HEAD\r\n");
   }
   if (parts[1].substr(0, parts[1].find('?')) != kPath) {
+    if (answer_other_) return answer_other_(request);
     return Response("404 Not Found", absl::StrCat("the metrics are at ", kPath, "\n"), with_body);
   }
   if (!page->has_value()) *page = make_page_();

@@ -83,7 +83,8 @@ absl::Status MakeTokenFile(const std::string& path, absl::string_view token) {
   return written;
 }
 
-// Opens the folder, which other users can no longer access, even if the path to it changes.
+// Creates the folder if necessary, makes it private to this user, and opens it. The descriptor refers to this folder
+// even if the path changes.
 absl::StatusOr<int> OpenFolder(const std::string& folder) {
   const size_t last = folder.rfind('/');
   RETURN_IF_ERROR(MakeFolders(folder.substr(0, last)));

@@ -1,4 +1,4 @@
-// Tokens, which authenticate the callers of a coordinator (docs/decisions/0007, "Who may call").
+// Tokens, which authenticate the callers of a coordinator (docs/decisions/0007, "Access").
 //
 // A coordinator on loopback generates a token at each start and writes it where programs of the same user read it:
 // <user's state folder>/trainyard/tokens/<host name>-<network namespace>-<address>-<port>. The first two parts separate

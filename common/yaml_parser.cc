@@ -43,7 +43,7 @@ class Parser {
   }
 
  private:
-  // ---- by indentation -----------------------------------------------------------------------------------------------
+  // ---- block style: by indentation ----------------------------------------------------------------------------------
 
   // A map, a list or a value that begins here, at the first character of a line or after a dash.
   NodePtr BlockNode() {
@@ -125,7 +125,7 @@ class Parser {
       return AnchoredNode([&] { return Scanner::IsBreak(s_.Peek()) ? Value(indent, in_map) : LineNode(); });
     }
     if (!in_map) return BlockNode();
-    if (s_.AtDash()) return s_.Refuse("a list begins on the line below its key");
+    if (s_.AtDash()) return s_.Refuse("a list must begin on the line below its key");
     return LineNode();
   }
 
@@ -141,7 +141,7 @@ class Parser {
     return s_.EndOfLine("the value") ? node : nullptr;
   }
 
-  // ---- in brackets --------------------------------------------------------------------------------------------------
+  // ---- flow style: in brackets --------------------------------------------------------------------------------------
 
   NodePtr FlowNode(bool in_flow) {
     switch (s_.Peek()) {
@@ -255,7 +255,7 @@ class Parser {
 
   NodePtr RefuseIndentation(size_t indent) {
     return s_.Refuse(absl::StrCat("the line is indented by ", s_.Indent(), " spaces, where ", indent,
-                                  " are expected; a value ends on the line where it begins"));
+                                  " are expected; a value cannot continue on the next line"));
   }
 
   NodePtr RefuseKey() {

@@ -195,7 +195,7 @@ std::nullptr_t Scanner::RefuseAt(Place place, absl::string_view text) {
 std::nullptr_t Scanner::Refuse(absl::string_view text) { return RefuseAt(Here(), Peek() == '\t' ? kTab : text); }
 
 std::nullptr_t Scanner::RefuseQuote(Place open) {
-  return RefuseAt(open, "a quote that opens here is not closed on this line; a value ends on the line where it begins");
+  return RefuseAt(open, "a quote that opens here is not closed on this line; a value cannot continue on the next line");
 }
 
 std::shared_ptr<Node> Scanner::NewNode(Node::Kind kind) const {

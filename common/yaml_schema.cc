@@ -108,7 +108,7 @@ std::string NumberText(double value) {
 }
 
 std::string MapText(const Descriptor& type) {
-  return absl::StrCat("a map with keys of ", absl::StrJoin(KeysOf(type), ", "));
+  return absl::StrCat("a map with the keys ", absl::StrJoin(KeysOf(type), ", "));
 }
 
 std::string Expectation(const FieldDescriptor& field) {

@@ -24,13 +24,13 @@ std::vector<std::string> KeysOf(const google::protobuf::Descriptor& message);
 // The names of an enum, without the unspecified one.
 std::vector<std::string> EnumNames(const google::protobuf::EnumDescriptor& type);
 
-// "a map with keys of mode, every".
+// "a map with the keys mode, every".
 std::string MapText(const google::protobuf::Descriptor& type);
 // "a whole number from 1 to 1024", "true or false", "one of cosine, linear, constant".
 std::string Expectation(const google::protobuf::FieldDescriptor& field);
 // "must be from 1 to 1024"; empty if the rule has no range.
 std::string RangeSentence(const google::protobuf::FieldDescriptor& field);
-// Whether the rule allows `value`, which may also be what true or false stands for. False if it is not finite.
+// Whether the rule allows `value` (1 for true, 0 for false). False if it is not finite.
 bool InRange(const google::protobuf::FieldDescriptor& field, double value);
 // Why a string field cannot have this value, which may come from YAML or from the API. Empty if it can.
 std::string TextProblem(const google::protobuf::FieldDescriptor& field, absl::string_view text);
@@ -38,7 +38,7 @@ std::string TextProblem(const google::protobuf::FieldDescriptor& field, absl::st
 std::string FieldPathOf(const google::protobuf::Descriptor& message, absl::string_view keys);
 // Whether the field has the value that ApplyDefaults would give it.
 bool HasDefaultValue(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
-// "; did you mean 'steps'? Valid keys: ..." for a key that `message` does not have. Also searches the rest of the
+// "; did you mean 'steps'? Valid here: ..." for a key that `message` does not have. Also searches the rest of the
 // schema for the same key.
 std::string UnknownKeyHelp(absl::string_view key, const google::protobuf::Descriptor& message,
                            const google::protobuf::Descriptor& root);

@@ -11,6 +11,7 @@
 #include "common/ids.h"
 #include "common/limits.h"
 #include "common/logging.h"
+#include "common/network.h"
 #include "common/status_macros.h"
 #include "coordinator/core/records.h"
 #include "trainyard/v1/store.pb.h"
@@ -145,17 +146,36 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
   return absl::OkStatus();
 }
 
+StatusPage Coordinator::MakePage(const std::string& address) {
+  const absl::optional<HostPort> split = SplitHostPort(address, /*port_min=*/0);
+  const bool loopback = split.has_value() && IsLoopbackHost(split->host);
+  return StatusPage(
+      {.loopback = loopback,
+       .check = [this, loopback](absl::optional<absl::string_view> authorization) -> absl::Status {
+         if (!serves_) return absl::UnavailableError("the coordinator is starting; try again");
+         return server_->CheckPageCaller(authorization, loopback);
+       },
+       .ask = [this](const std::function<Event(CallId)>& make_event) { return server_->AskCore(make_event); },
+       .count = [this](const char* method, absl::StatusCode code) { metrics_->CountRpc(method, code); }});
+}
+
 absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
   // Both ports are bound before the loop starts, so that a coordinator that fails here has acknowledged nothing.
   if (!options.metrics.empty()) {
-    ASSIGN_OR_RETURN(
-        endpoint_, MetricsEndpoint::Start(
-                       {.address = options.metrics, .may_use_free_port = options.metrics_may_use_free_port}, metrics_));
+    MetricsEndpointOptions endpoint{.address = options.metrics, .may_use_free_port = options.metrics_may_use_free_port};
+    if (options.page) {
+      endpoint.answer_other = [page = MakePage(options.metrics)](const std::string& request) {
+        return page.Answer(request);
+      };
+    }
+    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(endpoint, metrics_));
     if (!endpoint_->warning().empty()) spdlog::warn("{}", endpoint_->warning());
     spdlog::info("metrics on http://{}/metrics", endpoint_->address());
+    if (options.page) spdlog::info("status page on http://{}/", endpoint_->address());
   }
   RETURN_IF_ERROR(server_->Start());
   loop_->Start();
+  serves_ = true;
   RETURN_IF_ERROR(WriteFileAtomically(JoinPath(options.state, "endpoint"), absl::StrCat(server_->address(), "\n")));
   spdlog::info("serving on {}, state in {}", server_->address(), options.state);
   spdlog::info("calls are answered for {}", server_->callers());

@@ -18,6 +18,7 @@
 #include "coordinator/core/core_loop.h"
 #include "coordinator/core/event_queue.h"
 #include "coordinator/http/metrics.h"
+#include "coordinator/http/status_page.h"
 #include "coordinator/options.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/store.h"
@@ -50,12 +51,14 @@ class Coordinator final : private EffectSink {
   absl::Status OpenStore(const CoordinatorOptions& options);
   absl::Status StartLoop(const CoordinatorOptions& options, Clock& clock, std::function<void(absl::Status)> failed);
   absl::Status Serve(const CoordinatorOptions& options);
+  StatusPage MakePage(const std::string& address);
   void Release(Effect effect) override;
   absl::Duration Flush() override { return server_->Flush(); }
 
   std::string store_path_;
   std::atomic<size_t> jobs_unfinished_{1};  // until the first round has set it
   std::atomic<bool> backed_up_{false};      // true: the backup was written, or must not be written
+  std::atomic<bool> serves_{false};         // the API is served; before, the page cannot check its callers
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<CoordinatorMetrics> metrics_ = std::make_shared<CoordinatorMetrics>();

@@ -26,6 +26,7 @@ struct Flags {
   std::optional<uint32_t> lease_ms;
   bool allow_plaintext = false;
   bool allow_local_users = false;
+  bool no_page = false;
   bool version = false;
   bool print_lifecycle = false;
   bool print_events = false;
@@ -37,7 +38,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listen,
                  "host:port of the gRPC API (port 0: any free port) or unix:PATH (default 127.0.0.1:7070)");
   app.add_option("--state", flags.state, "folder of the store (required, here or in --config)");
-  app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7071); empty: none");
+  app.add_option("--metrics", flags.metrics,
+                 "host:port of /metrics and of the status page (default 127.0.0.1:7071); empty: none");
+  app.add_flag("--no-page", flags.no_page, "serve /metrics only, without the status page and its API");
   app.add_option("--config", flags.config, "configuration file in YAML; flags override it");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "serve plain text on an address other than loopback");
   app.add_flag("--allow-local-users", flags.allow_local_users, "let every user of this host call the API on loopback");
@@ -97,6 +100,7 @@ CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags&
   options.state = config.state();
   options.metrics = config.metrics();
   options.metrics_may_use_free_port = !user_set_metrics;
+  options.page = !flags.no_page;
   options.allow_plaintext = config.allow_plaintext();
   options.allow_local_users = config.allow_local_users();
   options.token_file = config.token_file();

@@ -13,6 +13,7 @@ struct CoordinatorOptions {
   std::string state;
   std::string metrics;                     // empty: none
   bool metrics_may_use_free_port = false;  // the port was not chosen by the user: if it is in use, a free one is used
+  bool page = true;                        // serve the status page on the port of /metrics
   bool allow_plaintext = false;
   bool allow_local_users = false;
   std::string token_file = {};  // empty: a new token at each start
@@ -21,7 +22,7 @@ struct CoordinatorOptions {
   uint32_t finished_jobs = 0;
   bool log_json = false;
   std::string log_level;
-  int lifeline_fd = -1;  // exits when the other end is closed
+  int lifeline_fd = -1;  // the coordinator exits when the other end is closed
   int ready_fd = -1;     // receives the addresses once the API is served
 };
 

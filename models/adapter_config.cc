@@ -44,7 +44,7 @@ constexpr const char* kAcceptedKeys[] = {"r",
                                          "lora_ga_config",
                                          "runtime_config"};
 
-// What a key has if its feature is not used.
+// Whether a key with this value has no effect, because its feature is not used.
 bool IsNeutral(const nlohmann::json& value) {
   return value.is_null() || value == false || ((value.is_object() || value.is_array()) && value.empty()) ||
          (value.is_string() && value.get_ref<const std::string&>().empty());

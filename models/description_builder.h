@@ -30,6 +30,10 @@ class DescriptionBuilder {
   void AddOnes(std::string name, int64_t size) { Add(std::move(name), {size}, {.kind = InitialValue::Kind::kOnes}); }
   void AddZeros(std::string name, int64_t size) { Add(std::move(name), {size}, {.kind = InitialValue::Kind::kZeros}); }
 
+  // Describe the parameter that was added last.
+  void UsedBy(RootUse use) { model_.parameters.back().use = use; }
+  void Split(const TensorSplit& split) { model_.parameters.back().split = split; }
+
   // Adds the matrix of a projection, which can have an adapter.
   void AddProjection(const std::string& name, int64_t in, int64_t out, bool transposed) {
     const int weight = static_cast<int>(model_.parameters.size());

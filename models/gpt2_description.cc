@@ -13,9 +13,20 @@ void AddNorm(DescriptionBuilder& builder, const std::string& name, int64_t width
   builder.AddZeros(name + ".bias", width);
 }
 
-// A projection from `in` to `out`, whose matrix is stored as [in, out].
-void AddConv1d(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out) {
+// A projection from `in` to `out`, whose matrix is stored as [in, out]. Tensor ranks divide its columns, which consist
+// of `parts` equal parts.
+void AddColumnConv1d(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out, int64_t parts,
+                     int64_t granule) {
   builder.AddProjection(name, in, out, /*transposed=*/false);
+  builder.Split({.dimension = 1, .parts = parts, .granule = granule});
+  builder.AddZeros(name + ".bias", out);
+  builder.Split({.dimension = 0, .parts = parts, .granule = granule});
+}
+
+// The same, but tensor ranks divide the rows, and each has the whole bias.
+void AddRowConv1d(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out, int64_t granule) {
+  builder.AddProjection(name, in, out, /*transposed=*/false);
+  builder.Split({.dimension = 0, .granule = granule});
   builder.AddZeros(name + ".bias", out);
 }
 
@@ -39,17 +50,21 @@ ModelDescription DescribeGpt2(const ModelSizes& sizes) {
                                      .ignored = {"h.*.attn.bias", "h.*.attn.masked_bias"}});
   builder.BeginUnit("root");
   builder.AddMatrix("wte.weight", sizes.vocabulary, d);
+  builder.UsedBy(RootUse::kBoth);
+  builder.Split({.dimension = 0});
   builder.AddMatrix("wpe.weight", sizes.context, d);
+  builder.UsedBy(RootUse::kEmbedding);
   AddNorm(builder, "ln_f", d);
   for (int64_t layer = 0; layer < sizes.layers; ++layer) {
     const std::string name = absl::StrCat("h.", layer);
     builder.BeginUnit(name);
     AddNorm(builder, name + ".ln_1", d);
-    AddConv1d(builder, name + ".attn.c_attn", d, 3 * d);
-    AddConv1d(builder, name + ".attn.c_proj", d, d);
+    const int64_t head = d / sizes.heads;
+    AddColumnConv1d(builder, name + ".attn.c_attn", d, 3 * d, /*parts=*/3, head);
+    AddRowConv1d(builder, name + ".attn.c_proj", d, d, head);
     AddNorm(builder, name + ".ln_2", d);
-    AddConv1d(builder, name + ".mlp.c_fc", d, 4 * d);
-    AddConv1d(builder, name + ".mlp.c_proj", 4 * d, d);
+    AddColumnConv1d(builder, name + ".mlp.c_fc", d, 4 * d, /*parts=*/1, /*granule=*/1);
+    AddRowConv1d(builder, name + ".mlp.c_proj", 4 * d, d, /*granule=*/1);
     builder.EndUnit();
   }
   ModelDescription model = builder.TakeModel();

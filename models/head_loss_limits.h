@@ -1,12 +1,12 @@
-// When the head and its loss are computed a few rows at a time (worker/model/ops/head_loss.h), which decides how much
-// memory scores need.
+// Decides which models compute the head and its loss a few rows at a time (worker/model/ops/head_loss.h), and therefore
+// how much memory their scores need.
 #pragma once
 
 #include <cstdint>
 
 namespace trainyard {
 
-// Models with at least this vocabulary do it. It depends on the vocabulary alone, so that every layout of a job
+// Models with at least this vocabulary do so. The rule depends on the vocabulary alone, so that every layout of a job
 // computes the same.
 inline constexpr int64_t kHeadLossVocabulary = 8192;
 // The most scores that are held at a time.

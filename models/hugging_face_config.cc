@@ -21,14 +21,15 @@ nlohmann::ordered_json GenerationConfig() {
           {"do_sample", true},       {"temperature", 0.8},      {"max_new_tokens", 300}};
 }
 
-// For types that are not read, such as a family's next version.
+// Returns the known family whose name is nearest to that of an unknown model type, such as the next version of a
+// family.
 std::string NearestFamily(const nlohmann::json& json) {
   const auto type = json.find("model_type");
   if (type == json.end() || !type->is_string()) return "";
   std::vector<std::string> names;
   for (ModelFamily family : kFamilies) names.emplace_back(FamilyName(family));
   const std::string nearest = NearestName(type->get<std::string>(), names);
-  return nearest.empty() ? "" : absl::StrCat(" (the nearest is \"", nearest, "\", but its graph may be another)");
+  return nearest.empty() ? "" : absl::StrCat(" (the nearest is \"", nearest, "\", but its architecture may differ)");
 }
 
 ModelSizes ReadSizes(ConfigReader& reader) {

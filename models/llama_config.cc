@@ -88,7 +88,7 @@ int64_t ReadKvHeads(ModelFamily family, int64_t heads, ConfigReader& reader) {
   return family == ModelFamily::kMistral ? 8 : 32;
 }
 
-// A list with the kind of attention of each layer.
+// Checks the key `layer_types`, a list with the kind of attention of each layer.
 void CheckLayerTypes(bool has_window, ConfigReader& reader) {
   if (!reader.Has("layer_types")) return;
   const nlohmann::json& types = reader.json().at("layer_types");

@@ -1,6 +1,6 @@
 // The part of hugging_face_config.h for Llama, Mistral and Qwen2.
 //
-// Read are the keys of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters); written are those of both.
+// Reads the keys of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters), and writes those of both.
 // Settings that change the computation in a way that is not implemented (another activation, other kinds of rotary
 // scaling, windows that differ by layer, dropout, quantised weights) are refused.
 #pragma once
@@ -15,7 +15,8 @@ namespace trainyard {
 
 nlohmann::ordered_json LlamaConfig(const ModelSizes& sizes, absl::string_view dtype);
 
-// A sliding window may be shorter than the context: only sequences that are longer than the window need it.
+// Accepts a sliding window that is shorter than the context, because it has no effect on sequences that are not longer
+// than the window.
 ModelSizes ReadLlamaConfig(ModelFamily family, ConfigReader& reader);
 
 }  // namespace trainyard

@@ -8,9 +8,21 @@
 namespace trainyard {
 namespace {
 
-// A projection from `in` to `out`, whose matrix is stored as [out, in].
-void AddProjection(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out, bool bias) {
+// A projection from `in` to `out`, whose matrix is stored as [out, in]. Tensor ranks divide its outputs.
+void AddColumnProjection(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
+                         int64_t granule) {
   builder.AddProjection(name, in, out, /*transposed=*/true);
+  builder.Split({.dimension = 0, .granule = granule});
+  if (!bias) return;
+  builder.AddZeros(name + ".bias", out);
+  builder.Split({.dimension = 0, .granule = granule});
+}
+
+// The same, but tensor ranks divide the inputs, and each has the whole bias.
+void AddRowProjection(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
+                      int64_t granule) {
+  builder.AddProjection(name, in, out, /*transposed=*/true);
+  builder.Split({.dimension = 1, .granule = granule});
   if (bias) builder.AddZeros(name + ".bias", out);
 }
 
@@ -18,14 +30,15 @@ void AddBlock(DescriptionBuilder& builder, const std::string& name, const ModelS
   const int64_t d = sizes.width, q = sizes.heads * sizes.head_width, kv = sizes.kv_heads * sizes.head_width;
   const bool qkv_bias = sizes.attention_bias != AttentionBias::kNone;
   builder.AddOnes(name + ".input_layernorm.weight", d);
-  AddProjection(builder, name + ".self_attn.q_proj", d, q, qkv_bias);
-  AddProjection(builder, name + ".self_attn.k_proj", d, kv, qkv_bias);
-  AddProjection(builder, name + ".self_attn.v_proj", d, kv, qkv_bias);
-  AddProjection(builder, name + ".self_attn.o_proj", q, d, sizes.attention_bias == AttentionBias::kAll);
+  const int64_t head = sizes.head_width;
+  AddColumnProjection(builder, name + ".self_attn.q_proj", d, q, qkv_bias, head);
+  AddColumnProjection(builder, name + ".self_attn.k_proj", d, kv, qkv_bias, head);
+  AddColumnProjection(builder, name + ".self_attn.v_proj", d, kv, qkv_bias, head);
+  AddRowProjection(builder, name + ".self_attn.o_proj", q, d, sizes.attention_bias == AttentionBias::kAll, head);
   builder.AddOnes(name + ".post_attention_layernorm.weight", d);
-  AddProjection(builder, name + ".mlp.gate_proj", d, sizes.inner, sizes.mlp_bias);
-  AddProjection(builder, name + ".mlp.up_proj", d, sizes.inner, sizes.mlp_bias);
-  AddProjection(builder, name + ".mlp.down_proj", sizes.inner, d, sizes.mlp_bias);
+  AddColumnProjection(builder, name + ".mlp.gate_proj", d, sizes.inner, sizes.mlp_bias, /*granule=*/1);
+  AddColumnProjection(builder, name + ".mlp.up_proj", d, sizes.inner, sizes.mlp_bias, /*granule=*/1);
+  AddRowProjection(builder, name + ".mlp.down_proj", sizes.inner, d, sizes.mlp_bias, /*granule=*/1);
 }
 
 // The order of transformers: the embedding, the blocks, the last norm, the head.
@@ -47,8 +60,13 @@ ModelDescription DescribeLlama(const ModelSizes& sizes) {
                                      .ignored = {"layers.*.self_attn.rotary_emb.inv_freq"}});
   builder.BeginUnit("root");
   builder.AddMatrix("embed_tokens.weight", sizes.vocabulary, sizes.width);
+  builder.UsedBy(sizes.tied ? RootUse::kBoth : RootUse::kEmbedding);
+  builder.Split({.dimension = 0});
   builder.AddOnes("norm.weight", sizes.width);
-  if (!sizes.tied) builder.AddMatrix("lm_head.weight", sizes.vocabulary, sizes.width);
+  if (!sizes.tied) {
+    builder.AddMatrix("lm_head.weight", sizes.vocabulary, sizes.width);
+    builder.Split({.dimension = 0});
+  }
   for (int64_t layer = 0; layer < sizes.layers; ++layer) {
     const std::string name = absl::StrCat("layers.", layer);
     builder.BeginUnit(name);

@@ -12,8 +12,8 @@
 //   layers.N.mlp.gate_proj.{weight [inner, d], bias}   .up_proj.{weight [inner, d], bias}
 //   layers.N.mlp.down_proj.{weight [d, inner], bias}
 //
-// Biases exist as the sizes say. Parameters are numbered in this order. Units: 0 is the root (embedding, last norm,
-// head), N + 1 is block N.
+// ModelSizes determines which biases exist. Parameters are numbered in this order. Units: 0 is the root (embedding,
+// last norm, head), N + 1 is block N.
 #pragma once
 
 #include "models/model_description.h"

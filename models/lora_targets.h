@@ -22,13 +22,13 @@ inline constexpr char kLoraBSuffix[] = ".lora_B.weight";
 // Whether this is the name of an adapter's parameter.
 bool IsAdapterName(absl::string_view parameter);
 
-// The factor of B A.
+// The factor by which the product B A is multiplied: alpha / rank.
 double LoraScale(const LoraSettings& lora);
 
 bool IsGlob(absl::string_view target);
 
 // The targets of one model. The time of a match does not depend on the number of targets that are no globs: PEFT lists
-// the whole names of all projections if it has to adapt all.
+// the whole names of all projections if all of them have adapters.
 class TargetMatcher {
  public:
   // `prefix`: what the names in transformers begin with, in addition to ours.
@@ -53,8 +53,8 @@ std::vector<std::string> DefaultLoraTargets(ModelFamily family);
 // The targets that match no projection. REQUIRES: CheckSizes(sizes).
 std::vector<std::string> UnmatchedTargets(const ModelSizes& sizes);
 
-// The targets in a shorter form that matches the same projections: if these are the same ones in every block, the ends
-// of their names.
+// A shorter list that matches the same projections: the ends of their names. Returns the targets unchanged if they
+// match different projections in different blocks, or if the list would not be shorter.
 std::vector<std::string> ShortTargets(const ModelSizes& sizes);
 
 // The ends of the names of a family's projections, each the same in every block: "attn.c_attn".

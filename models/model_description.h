@@ -25,10 +25,23 @@ struct InitialValue {
   bool operator==(const InitialValue&) const = default;
 };
 
+// What uses a parameter of the root unit.
+enum class RootUse { kEmbedding, kHead, kBoth };
+
+// How tensor ranks divide a parameter (model_part.h).
+struct TensorSplit {
+  int dimension = -1;   // -1: every rank has the whole parameter
+  int64_t parts = 1;    // the dimension consists of this number of equal parts, each of which is divided
+  int64_t granule = 1;  // elements of a part that stay together: those of a head
+  bool operator==(const TensorSplit&) const = default;
+};
+
 struct ParameterDescription {
   std::string name;
   std::vector<int64_t> shape;
   InitialValue initial = {};
+  RootUse use = RootUse::kHead;  // has no meaning for a parameter of a block
+  TensorSplit split = {};
   bool operator==(const ParameterDescription&) const = default;
 };
 

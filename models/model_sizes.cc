@@ -131,7 +131,7 @@ std::string SizesText(const ModelSizes& sizes) {
       sizes.layers, " layers, width ", sizes.width, ", context ", sizes.context, ", vocabulary ", sizes.vocabulary);
   if (IsLlamaGraph(sizes.family)) {
     absl::StrAppend(&text, ", ", sizes.heads, " heads of ", sizes.head_width, ", ", sizes.kv_heads,
-                    " of them for keys and values, inner width ", sizes.inner, sizes.tied ? ", tied head" : "");
+                    " heads of keys and values, inner width ", sizes.inner, sizes.tied ? ", tied head" : "");
   }
   if (sizes.lora.rank > 0) {
     absl::StrAppend(&text, ", adapters of rank ", sizes.lora.rank, " on ", absl::StrJoin(sizes.lora.targets, ", "));

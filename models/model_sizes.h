@@ -54,7 +54,7 @@ struct ModelSizes {
   AttentionBias attention_bias = AttentionBias::kNone;
   bool mlp_bias = false;
   int64_t window =
-      0;  // Mistral and Qwen2 attend to so many tokens at most, so sequences must not be longer; 0: no limit
+      0;  // Mistral and Qwen2 attend to at most this many tokens, so sequences must not be longer; 0: no limit
   Rope rope = {};
 
   LoraSettings lora = {};

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "templates/parser.h"
 
 namespace trainyard {
 namespace {
@@ -18,23 +19,26 @@ constexpr char kCsvKey[] = "train.data.csv";
 constexpr char kWeightsKey[] = "train.data.weights";
 constexpr char kHeldOutKey[] = "train.data.held_out";
 constexpr char kFieldsKey[] = "train.data.fields";
+constexpr char kMessagesKey[] = "train.data.fields.messages";
+constexpr char kChatTemplateKey[] = "train.data.chat_template";
 constexpr char kLossKey[] = "train.data.loss";
 constexpr char kTokenizerPathKey[] = "train.data.tokenizer_path";
 
-// Exactly one of the three forms of a record, completely.
+// Returns a problem unless the fields are those of exactly one of the four forms of a record, and none is missing.
 std::string ProblemOfFields(const v1::DataFields& fields) {
   const bool pair = fields.has_prompt() || fields.has_response(), ids = fields.has_input_ids() || fields.has_labels();
   for (const auto& [name, value] :
        {std::pair("text", &fields.text()), std::pair("prompt", &fields.prompt()),
         std::pair("response", &fields.response()), std::pair("input_ids", &fields.input_ids()),
-        std::pair("labels", &fields.labels())}) {
+        std::pair("labels", &fields.labels()), std::pair("messages", &fields.messages())}) {
     const auto* field = v1::DataFields::descriptor()->FindFieldByName(name);
     if (value->empty() && fields.GetReflection()->HasField(fields, field)) {
       return absl::StrCat("has an empty name for ", name, "; expected the name of a field, or remove the key");
     }
   }
-  if (fields.has_text() + pair + ids > 1) {
-    return "names fields of several forms; choose text, or prompt and response, or input_ids and labels";
+  if (fields.has_text() + pair + ids + fields.has_messages() > 1) {
+    return "names fields of several forms; choose text, or prompt and response, or input_ids and labels, "
+           "or messages";
   }
   if (pair && !fields.has_prompt()) return "names a response without a prompt; name both";
   if (pair && !fields.has_response()) return "names a prompt without a response; name both";
@@ -123,12 +127,37 @@ void CheckRows(const v1::Train& train, const Positions& positions, Problems* pro
   warn(data.separate_documents(), "train.data.separate_documents");
 }
 
+// Conversations need a template, which belongs to a tokenizer.
+void CheckChats(const v1::Train& train, const Positions& positions, Problems* problems) {
+  const v1::Data& data = train.data();
+  const bool has_jsonl = data.jsonl_size() > 0, has_tokenizer = !TokenizerPathOf(train).empty();
+  if (has_jsonl && data.fields().has_messages() && !has_tokenizer) {
+    problems->AddError(positions, kMessagesKey,
+                       "needs a tokenizer with a chat template; set train.data.tokenizer_path to its folder");
+  }
+  if (!data.has_chat_template()) return;
+  const auto add = [&](absl::string_view problem) { problems->AddError(positions, kChatTemplateKey, problem); };
+  const v1::DataFields& fields = data.fields();
+  if (!has_jsonl) {
+    add("is given, but only train.data.jsonl has conversations; remove it");
+  } else if (fields.ByteSizeLong() > 0 && !fields.has_messages()) {
+    add("is given, but train.data.fields names no messages, which it would convert; name them, or remove it");
+  } else if (!has_tokenizer) {
+    add("is given without a tokenizer, whose special tokens it needs; set train.data.tokenizer_path to its folder");
+  }
+  if (data.chat_template().find('{') == std::string::npos) {
+    add("is no template, because it has no '{'; expected the text of a template (trainctl reads it from a file)");
+  } else if (const auto parsed = templates::ParseTemplate(data.chat_template()); !parsed.ok()) {
+    add(absl::StrCat("cannot be used: ", parsed.status().message()));
+  }
+}
+
 }  // namespace
 
 std::string TokenizerPathOf(const v1::Train& train) {
   const v1::Data& data = train.data();
   if (data.has_tokenizer_path() || data.fields().has_input_ids()) return data.tokenizer_path();
-  // A model of a folder understands the tokens of that folder only; bytes must be asked for.
+  // A model of a folder understands the tokens of that folder only; a job that uses bytes must say so.
   return data.has_tokenizer() ? "" : train.model().path();
 }
 
@@ -138,15 +167,17 @@ void CheckDataSource(const v1::Train& train, const Positions& positions, Problem
   CheckForms(train, positions, problems);
   CheckWeights(data, positions, problems);
   CheckHeldOut(train, positions, problems);
+  CheckChats(train, positions, problems);
   const bool has_fields = data.fields().ByteSizeLong() > 0;
   if (data.csv_size() > 0) return CheckRows(train, positions, problems);
   if (!has_jsonl && has_fields) problems->AddWarning(positions, kFieldsKey, "has no effect: there is no jsonl");
   if (std::string problem = ProblemOfFields(data.fields()); has_jsonl && !problem.empty()) {
     problems->AddError(positions, kFieldsKey, problem);
   }
-  const bool names_no_prompt = has_fields && !data.fields().has_prompt();
+  const bool names_no_prompt = has_fields && !data.fields().has_prompt() && !data.fields().has_messages();
   if (data.loss() == v1::DATA_LOSS_ALL && (!has_jsonl || names_no_prompt)) {
-    problems->AddWarning(positions, kLossKey, "has no effect: it applies to jsonl with the fields prompt and response");
+    problems->AddWarning(positions, kLossKey,
+                         "has no effect: it applies to jsonl with prompts and responses, or with messages");
   }
   const bool lacks_vocabulary = !train.model().has_vocabulary() && positions.count("train.model.vocabulary") == 0;
   if (has_tokens && lacks_vocabulary) {

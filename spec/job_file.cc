@@ -54,7 +54,56 @@ void ReadAdapterConfig(const JobFile& file, v1::JobSpec* spec, Problems* problem
   positions->insert({"train.lora.config", Position{.file = file.file_name, .line = 0, .column = 0}});
 }
 
+// Replaces the name of a file in train.data.chat_template by the content of that file.
+void ReadChatTemplate(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions) {
+  constexpr char kKey[] = "train.data.chat_template";
+  const v1::Data& data = spec->train().data();
+  const bool is_text = data.chat_template().find('{') != std::string::npos;
+  if (!data.has_chat_template() || is_text || file.read_chat_template == nullptr) return;
+  absl::StatusOr<std::string> text = file.read_chat_template(data.chat_template());
+  if (text.ok() && text->find('{') == std::string::npos) {
+    text = absl::InvalidArgumentError(absl::StrCat(data.chat_template(), " has no '{', so it is no template"));
+  }
+  if (text.ok()) {
+    spec->mutable_train()->mutable_data()->set_chat_template(*std::move(text));
+    return;
+  }
+  problems->AddError(
+      *positions, kKey,
+      absl::StrCat("is no template, because it has no '{', and no file with one: ", text.status().message()));
+  spec->mutable_train()->mutable_data()->clear_chat_template();
+}
+
 }  // namespace
+
+void ApplyOverrides(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions) {
+  for (const std::string& text : file.overrides) ApplyOverride(file, text, spec, problems, positions);
+}
+
+void CompleteModel(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions) {
+  const int before_preset = problems->error_count();
+  ApplyPreset(*positions, spec, problems);
+  if (problems->error_count() > before_preset) {
+    // The preset would have set these keys, so they are not reported as missing.
+    for (const char* key : {"layers", "heads", "width", "context"}) {
+      positions->insert({absl::StrCat("train.model.", key), Position{.file = file.file_name, .line = 0, .column = 0}});
+    }
+  }
+  ReadModelConfig(file, spec, problems, positions);
+  ApplyModelConfig(positions, spec, problems);
+}
+
+void CompleteJob(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions) {
+  CompleteModel(file, spec, problems, positions);
+  ReadAdapterConfig(file, spec, problems, positions);
+  ApplyLoraConfig(*positions, spec, problems);
+  ReadChatTemplate(file, spec, problems, positions);
+  if (spec->has_command() && !spec->command().has_workdir() && positions->count("command.workdir") == 0) {
+    spec->mutable_command()->set_workdir(file.working_directory);
+  }
+  DropInvalid(spec, positions, problems);
+  ValidateJob(*spec, *positions, problems);
+}
 
 v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions) {
   Positions own_positions;
@@ -65,22 +114,8 @@ v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* posi
            problems, positions);
   // If the text is not YAML, only that is reported, and not every required key as well.
   const bool readable = problems->error_count() == before || positions->size() > 1;
-  for (const std::string& text : file.overrides) ApplyOverride(file, text, &spec, problems, positions);
-  if (!readable) return spec;
-  const int before_preset = problems->error_count();
-  ApplyPreset(*positions, &spec, problems);
-  if (problems->error_count() > before_preset) {
-    // The preset would have set these keys, so they are not reported as missing.
-    for (const char* key : {"layers", "heads", "width", "context"}) {
-      positions->insert({absl::StrCat("train.model.", key), Position{.file = file.file_name, .line = 0, .column = 0}});
-    }
-  }
-  ReadModelConfig(file, &spec, problems, positions);
-  ApplyModelConfig(positions, &spec, problems);
-  ReadAdapterConfig(file, &spec, problems, positions);
-  ApplyLoraConfig(*positions, &spec, problems);
-  DropInvalid(&spec, positions, problems);
-  ValidateJob(spec, *positions, problems);
+  ApplyOverrides(file, &spec, problems, positions);
+  if (readable) CompleteJob(file, &spec, problems, positions);
   return spec;
 }
 

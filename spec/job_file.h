@@ -1,5 +1,5 @@
 // Reads job files: YAML text and `--set key=value` become a JobSpec, with strict checks. Used by trainctl. Pure, except
-// for `read_config` and `read_adapter_config`.
+// for the functions that read other files.
 #pragma once
 
 #include <functional>
@@ -22,11 +22,21 @@ struct JobFile {
   std::function<absl::StatusOr<std::string>(const std::string& folder)> read_config = nullptr;
   // The same for adapter_config.json in the folder that train.lora.path names.
   std::function<absl::StatusOr<std::string>(const std::string& folder)> read_adapter_config = nullptr;
+  // Returns the text of the file that train.data.chat_template names; null: the job must contain the text.
+  std::function<absl::StatusOr<std::string>(const std::string& path)> read_chat_template = nullptr;
   std::vector<std::string> overrides;  // "key=value", value in YAML; overrides the file and earlier entries
 };
 
 // Returns the spec with its preset applied, checked by ValidateJob. The coordinator sets the defaults later
 // (prepare.h). The result is invalid if `problems` has errors.
 v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions = nullptr);
+
+// The steps of ReadJobFile after the text has been read, for a job from another source (foreign/import.h).
+// Sets the keys of `file.overrides`.
+void ApplyOverrides(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);
+// Fills in the sizes of the model, from its preset or config.json.
+void CompleteModel(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);
+// As CompleteModel; also fills in the settings of adapters, and checks the job.
+void CompleteJob(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);
 
 }  // namespace trainyard

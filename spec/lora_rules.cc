@@ -72,7 +72,7 @@ class LoraRules {
     }
     const uint64_t projections = ProjectionNames(sizes).size() * static_cast<uint64_t>(sizes.layers);
     if (bytes * projections <= kMatchBytesMax) return true;
-    Error("targets", absl::StrCat("have globs of together ", bytes, " bytes, too many to compare with ", projections,
+    Error("targets", absl::StrCat("have globs of ", bytes, " bytes in total, too many to compare with ", projections,
                                   " projections; use fewer or shorter ones"));
     return false;
   }
@@ -98,7 +98,7 @@ class LoraRules {
     }
     if (sizes.lora.rank <= smallest) return;
     Warning("rank", absl::StrCat("is ", sizes.lora.rank, ", but the smallest side of a projection is ", smallest,
-                                 ": a larger rank adds parameters and nothing that they can express"));
+                                 ": a larger rank adds parameters, but the adapter can express nothing more"));
   }
 
   void Error(absl::string_view key, absl::string_view text) {

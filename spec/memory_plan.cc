@@ -8,6 +8,8 @@
 #include "models/head_loss_limits.h"
 #include "models/lora_targets.h"
 #include "models/model_description.h"
+#include "models/model_part.h"
+#include "spec/job_layout.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
 
@@ -29,13 +31,13 @@ bool IsTrained(const v1::Train& train, const std::string& name) {
                       [&](const std::string& glob) { return fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
 }
 
-// The elements of each unit; 0 is the root.
-std::vector<UnitElements> CountUnits(const v1::Train& train, const ModelDescription& model) {
+// The elements of each unit of a part of the model; 0 is the root.
+std::vector<UnitElements> CountUnits(const v1::Train& train, const PartDescription& part) {
   std::vector<UnitElements> units;
-  for (const UnitDescription& unit : model.units) {
+  for (const PartUnit& unit : part.units) {
     UnitElements& count = units.emplace_back();
     for (int i = 0; i < unit.num_parameters; ++i) {
-      const ParameterDescription& parameter = model.parameters[static_cast<size_t>(unit.first_parameter + i)];
+      const PartParameter& parameter = part.parameters[static_cast<size_t>(unit.first_parameter + i)];
       uint64_t elements = 1;
       for (int64_t size : parameter.shape) elements *= static_cast<uint64_t>(size);
       count.all += elements;
@@ -45,24 +47,55 @@ std::vector<UnitElements> CountUnits(const v1::Train& train, const ModelDescript
   return units;
 }
 
-// Elements that a block stores per token. The order is that of its computation: the input and its norm, the attention's
-// inputs and output, the middle of the residual stream and its norm, the inside of the MLP.
+uint64_t DividedUp(uint64_t size, uint64_t ranks) { return (size + ranks - 1) / ranks; }
+
+// Elements that a block stores per token on each tensor rank. The order is that of its computation: the input and its
+// norm, the attention's inputs and output, the middle of the residual stream and its norm, the inside of the MLP.
+// Tensor ranks divide the inputs and the output of attention and the inside of the MLP; with parallel.sequence also the
+// rest, of which each has the rows of its part.
 struct BlockElements {
+  uint64_t input = 0;   // of a block: its width, or this rank's share of it
   uint64_t stored = 0;  // without recompute
   // Of these, the outputs of matrix products, which selective recompute stores. Without the last one, which is the
   // input of the next block.
   uint64_t products = 0;
+  uint64_t passing = 0;  // adapters: what backward of the block needs for a short time in addition
 };
 
-BlockElements ElementsPerToken(const ModelSizes& sizes) {
-  const uint64_t width = static_cast<uint64_t>(sizes.width);
+BlockElements ElementsPerToken(const ModelSizes& sizes, uint64_t tensor, bool divides_sequence) {
+  const uint64_t width = static_cast<uint64_t>(sizes.width), part = DividedUp(width, tensor);
   // A layer of a classifier stores its input; the product is replaced by its ReLU, which is the next input.
-  if (sizes.family == ModelFamily::kMlp) return {.stored = width, .products = 0};
-  if (!IsLlamaGraph(sizes.family)) return {.stored = 16 * width, .products = 8 * width};
-  const uint64_t q = static_cast<uint64_t>(sizes.heads * sizes.head_width);
-  const uint64_t kv = static_cast<uint64_t>(sizes.kv_heads * sizes.head_width);
-  const uint64_t inner = static_cast<uint64_t>(sizes.inner);
-  return {.stored = 4 * width + 2 * q + 2 * kv + 3 * inner, .products = width + q + 2 * kv + 2 * inner};
+  if (sizes.family == ModelFamily::kMlp) return {.input = width, .stored = width, .products = 0};
+  const uint64_t input = divides_sequence ? part : width;
+  if (!IsLlamaGraph(sizes.family)) {
+    return {.input = input, .stored = 4 * input + 12 * part, .products = input + 7 * part};
+  }
+  const uint64_t q = DividedUp(static_cast<uint64_t>(sizes.heads * sizes.head_width), tensor);
+  const uint64_t kv = DividedUp(static_cast<uint64_t>(sizes.kv_heads * sizes.head_width), tensor);
+  const uint64_t inner = DividedUp(static_cast<uint64_t>(sizes.inner), tensor);
+  return {.input = input, .stored = 4 * input + 2 * q + 2 * kv + 3 * inner, .products = input + q + 2 * kv + 2 * inner};
+}
+
+// The blocks of the whole model, with their adapters. Tensor ranks cannot divide adapters.
+std::vector<BlockElements> ElementsOfBlocks(const ModelDescription& whole, uint64_t tensor, bool divides_sequence) {
+  const ModelSizes& sizes = whole.sizes;
+  std::vector<BlockElements> blocks(static_cast<size_t>(sizes.layers),
+                                    ElementsPerToken(sizes, tensor, divides_sequence));
+  const size_t projections_per_block = whole.projections.size() / std::max<size_t>(1, blocks.size());
+  for (size_t i = 0; i < whole.projections.size(); ++i) {
+    const ProjectionDescription& projection = whole.projections[i];
+    if (projection.lora_a < 0) continue;
+    BlockElements& block = blocks[i / projections_per_block];
+    const uint64_t rank = static_cast<uint64_t>(sizes.lora.rank), in = static_cast<uint64_t>(projection.in);
+    const bool drops = sizes.lora.dropout > 0;
+    block.stored += rank + (drops ? in : 0);
+    // The products of the matrix, of A, and of B, which is added to the first.
+    block.products += static_cast<uint64_t>(projection.out) + rank;
+    // The gradients of the input through the matrix and through the adapter, before they are added. With dropout, the
+    // dropped input has been released by then.
+    if (!drops) block.passing = std::max(block.passing, in);
+  }
+  return blocks;
 }
 
 // The rows of a micro-batch that pass through the model: tokens, or the samples of a classifier.
@@ -71,69 +104,120 @@ uint64_t TokensOfMicroBatch(const v1::Train& train, const ModelSizes& sizes) {
   return uint64_t{train.batch().micro()} * length;
 }
 
-uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes) {
+// Whether tensor ranks divide the rows between their products.
+bool DividesSequence(const v1::JobSpec& spec) { return spec.parallel().sequence() && LayoutOf(spec).tensor > 1; }
+
+// A chunk of a stage, and the micro-batches in flight of the stage: each has passed one of its chunks.
+struct StageBlocks {
+  std::vector<BlockElements> stored;  // the blocks that store something for backward
+  uint64_t in_flight = 1;
+  bool heads = true;  // the last norm, the head and the loss
+};
+
+uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes, const StageBlocks& stage) {
   const v1::Train& train = spec.train();
-  const uint64_t element = BytesOf(train.precision().param());
-  const uint64_t tokens = TokensOfMicroBatch(train, sizes);
-  const uint64_t width = static_cast<uint64_t>(sizes.width), layers = static_cast<uint64_t>(sizes.layers);
-  const BlockElements block = ElementsPerToken(sizes);
+  const bool divides_sequence = DividesSequence(spec);
   const v1::Recompute& recompute = spec.parallel().recompute();
   const uint64_t every = std::max<uint64_t>(1, recompute.every());
-  const bool recomputes =
-      recompute.mode() == v1::RECOMPUTE_MODE_BLOCKS || recompute.mode() == v1::RECOMPUTE_MODE_SELECTIVE;
-  const uint64_t recomputed = recomputes ? (layers + every - 1) / every : 0;
-  const uint64_t kept = recompute.mode() == v1::RECOMPUTE_MODE_SELECTIVE ? width + block.products : width;
-  uint64_t elements = (layers - recomputed) * block.stored + recomputed * kept;
-  // The block that backward has computed again, which takes over the products that were stored.
-  if (recomputes) elements += block.stored - (kept - width);
-  elements += 2 * width;  // the last norm and its input
-  return elements * tokens * element;
+  const bool is_selective = recompute.mode() == v1::RECOMPUTE_MODE_SELECTIVE;
+  const bool recomputes = is_selective || recompute.mode() == v1::RECOMPUTE_MODE_BLOCKS;
+  uint64_t elements = 0;
+  uint64_t again = 0;  // of the block that backward has computed again, which takes over the products that were stored
+  for (size_t i = 0; i < stage.stored.size(); ++i) {
+    const BlockElements& block = stage.stored[i];
+    if (!recomputes || i % every != 0) {
+      elements += block.stored;
+      continue;
+    }
+    const uint64_t products = is_selective ? block.products : 0, needed = block.stored + block.passing;
+    elements += block.input + products;
+    again = std::max(again, needed - std::min(needed, products));
+  }
+  elements = stage.in_flight * elements + again;
+  if (stage.heads) {
+    const uint64_t input = ElementsPerToken(sizes, LayoutOf(spec).tensor, divides_sequence).input;
+    elements += 2 * input * stage.in_flight;  // the last norm and its input
+    // The head gathers the last norm, while everything is stored.
+    if (divides_sequence) elements += static_cast<uint64_t>(sizes.width);
+  }
+  return elements * TokensOfMicroBatch(train, sizes) * BytesOf(train.precision().param());
 }
 
-uint64_t PlanScores(const v1::Train& train, const ModelSizes& sizes) {
-  const uint64_t vocabulary = static_cast<uint64_t>(sizes.vocabulary);
-  const uint64_t tokens = TokensOfMicroBatch(train, sizes);
+// The number of blocks before the first one of which backward computes something: they store nothing. Later stages of
+// a pipeline are assumed to send gradients to all stages before them.
+size_t CountForwardOnly(const v1::Train& train, const ModelDescription& whole, const PartDescription& part,
+                        const std::vector<UnitElements>& units) {
+  for (int i = 0; i < part.units[0].num_parameters; ++i) {
+    const PartParameter& parameter = part.parameters[static_cast<size_t>(part.units[0].first_parameter + i)];
+    const RootUse use = whole.parameters[static_cast<size_t>(parameter.number)].use;
+    if (use != RootUse::kHead && IsTrained(train, parameter.name)) return 0;
+  }
+  const auto first = std::find_if(units.begin() + 1, units.end(), [](const UnitElements& e) { return e.trained > 0; });
+  return static_cast<size_t>(first - units.begin() - 1);
+}
+
+uint64_t PlanScores(const v1::Train& train, const ModelSizes& sizes, uint64_t tensor, uint64_t in_flight) {
+  const uint64_t vocabulary = DividedUp(static_cast<uint64_t>(sizes.vocabulary), tensor);
+  const uint64_t scores = TokensOfMicroBatch(train, sizes) * vocabulary;
   const uint64_t element = std::max(BytesOf(train.precision().param()), BytesOf(train.precision().output()));
-  const uint64_t held = sizes.vocabulary >= kHeadLossVocabulary
-                            ? std::min(static_cast<uint64_t>(kHeadLossElements), tokens * vocabulary)
-                            : tokens * vocabulary;
-  return 2 * held * element;  // the logarithms of the probabilities, and the gradient
+  // A large vocabulary is processed in chunks, which backward computes again. Otherwise the logarithms of the
+  // probabilities are stored until backward, which has one gradient at a time.
+  if (sizes.vocabulary >= kHeadLossVocabulary) {
+    return 2 * std::min(static_cast<uint64_t>(kHeadLossElements), scores) * element;
+  }
+  return (in_flight + 1) * scores * element;
 }
 
-}  // namespace
+// Each link into a stage holds boundaries that it has not received yet: activations from the stage before it, and
+// gradients from the one after it. With several chunks the stages are a ring.
+uint64_t PlanLinks(const v1::JobSpec& spec, const ModelSizes& sizes, const PipelineShape& shape, int stage) {
+  if (shape.stages == 1) return 0;
+  const bool is_ring = shape.chunks_per_rank > 1;
+  const uint64_t links = (is_ring || stage > 0 ? 1 : 0) + (is_ring || stage < shape.stages - 1 ? 1 : 0);
+  uint64_t rows = TokensOfMicroBatch(spec.train(), sizes);
+  if (DividesSequence(spec)) rows = DividedUp(rows, LayoutOf(spec).tensor);
+  return links * kSlotsPerLink * rows * static_cast<uint64_t>(sizes.width) * BytesOf(spec.train().precision().param());
+}
 
-MemoryPlan PlanMemory(const v1::JobSpec& spec) {
-  const v1::Train& train = spec.train();
+// The parameters, gradients and optimizer state of a rank that holds `units`.
+void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, MemoryPlan& plan) {
   const v1::Parallel& parallel = spec.parallel();
-  const ModelSizes sizes = SizesOf(train);
-  const std::vector<UnitElements> units = CountUnits(train, DescribeModel(sizes));
   UnitElements total, largest;
+  uint64_t trained_blocks = 0;
   for (size_t i = 0; i < units.size(); ++i) {
     total.all += units[i].all;
     total.trained += units[i].trained;
     if (i > 0) largest.all = std::max(largest.all, units[i].all);
     if (i > 0) largest.trained = std::max(largest.trained, units[i].trained);
+    if (i > 0 && units[i].trained > 0) ++trained_blocks;
   }
-  const uint64_t shard = std::max<uint64_t>(1, DataSizesOf(parallel, spec.resources().ranks()).shard);
+  const uint64_t shard = std::max<uint64_t>(1, DataSizesOf(parallel, LayoutOf(spec).data_ranks()).shard);
   const auto share = [shard](uint64_t elements, bool is_sharded) {
-    return is_sharded ? (elements + shard - 1) / shard : elements;
+    return is_sharded ? DividedUp(elements, shard) : elements;
   };
-  const v1::PrecisionPolicy& precision = train.precision();
+  const v1::PrecisionPolicy& precision = spec.train().precision();
   const uint64_t param = BytesOf(precision.param()), sum = std::max<uint64_t>(4, BytesOf(precision.reduce()));
-  const bool shards_parameters = ShardsParameters(parallel.data()), shards_gradients = ShardsGradients(parallel.data());
+  const bool shards_parameters = ShardsParameters(parallel.data());
+  // A pipeline gathers parameters once per step and reduces gradients at its end, so they are whole until then.
+  const bool is_pipeline = LayoutOf(spec).stages > 1;
+  const bool shards_gradients = ShardsGradients(parallel.data()) && !is_pipeline;
   const bool shards_state = ShardsOptimizerState(parallel.data());
 
-  MemoryPlan plan;
   plan.parameters = share(total.all, shards_parameters) * param;
   if (shards_parameters) {
     // The root stays gathered for the whole pass; of the blocks, the one that computes and the one that is prefetched.
     const uint64_t blocks = std::min<uint64_t>(2, units.size() - 1);
-    plan.gathered = (units[0].all + blocks * largest.all) * param;
+    plan.gathered = (is_pipeline ? total.all : units[0].all + blocks * largest.all) * param;
   }
   plan.gradients = share(total.trained, shards_gradients) * sum;
-  if (shards_gradients) {
-    plan.gathered += sum * (shards_parameters ? units[0].trained + largest.trained
-                                              : std::min<uint64_t>(total.trained, parallel.bucket_elements()));
+  if (shards_gradients && shards_parameters) {
+    // The gradients of a block are in memory for the largest block, even if few of its parameters are trained. While
+    // those of one block are summed, the next ones are computed, and the sums of the first have no memory yet.
+    const uint64_t blocks = std::min<uint64_t>(2, trained_blocks);
+    const uint64_t later = blocks == 2 ? share(largest.trained, true) : 0;
+    plan.gathered += sum * (units[0].trained + blocks * largest.all - later);
+  } else if (shards_gradients) {
+    plan.gathered += sum * std::min<uint64_t>(total.trained, parallel.bucket_elements());
   }
   const uint64_t moments = 2 * share(total.trained, shards_state) * BytesOf(precision.state());
   const bool keeps_masters = precision.master() != precision.param();
@@ -150,9 +234,53 @@ MemoryPlan PlanMemory(const v1::JobSpec& spec) {
     plan.host += plan.parameters;
     plan.parameters = 0;
   }
-  plan.activations = PlanActivations(spec, sizes);
-  plan.scores = PlanScores(train, sizes);
-  return plan;
+}
+
+}  // namespace
+
+std::vector<MemoryPlan> PlanMemoryOfStages(const v1::JobSpec& spec) {
+  const v1::Train& train = spec.train();
+  const ModelSizes sizes = SizesOf(train);
+  const ModelDescription whole = DescribeModel(sizes);
+  const JobLayout layout = LayoutOf(spec);
+  const PipelinePlan pipeline = PlanPipeline(spec);
+  const std::vector<BlockElements> blocks = ElementsOfBlocks(whole, layout.tensor, DividesSequence(spec));
+  const std::vector<int> split(spec.parallel().pipeline().split().begin(), spec.parallel().pipeline().split().end());
+  std::vector<MemoryPlan> plans;
+  for (int stage = 0; stage < pipeline.shape.stages; ++stage) {
+    // Where tensor ranks cannot divide rows equally, the last one has the most.
+    const absl::StatusOr<ModelPart> part = PartOfRank(sizes, {.stage = stage,
+                                                              .stages = pipeline.shape.stages,
+                                                              .chunks_per_rank = pipeline.shape.chunks_per_rank,
+                                                              .split = layout.stages > 1 ? split : std::vector<int>(),
+                                                              .tensor_rank = static_cast<int>(layout.tensor) - 1,
+                                                              .tensor_size = static_cast<int>(layout.tensor)});
+    const ModelPart held = part.ok() ? *part : WholeModel(sizes);
+    const PartDescription described = DescribePart(whole, held);
+    const std::vector<UnitElements> units = CountUnits(train, described);
+    const size_t forward_only = layout.stages > 1 ? 0 : CountForwardOnly(train, whole, described, units);
+    const uint64_t in_flight = static_cast<uint64_t>(pipeline.in_flight[static_cast<size_t>(stage)]);
+    MemoryPlan& plan = plans.emplace_back();
+    PlanState(spec, units, plan);
+    for (const ModelChunk& chunk : held.chunks) {
+      const auto first = blocks.begin() + chunk.first_block;
+      const StageBlocks of_chunk{
+          .stored = {first + std::min(static_cast<int64_t>(forward_only), chunk.num_blocks), first + chunk.num_blocks},
+          .in_flight = in_flight,
+          .heads = held.heads};
+      plan.activations = std::max(plan.activations, PlanActivations(spec, sizes, of_chunk));
+    }
+    plan.scores = held.heads ? PlanScores(train, sizes, layout.tensor, in_flight) : 0;
+    plan.links = PlanLinks(spec, sizes, pipeline.shape, stage);
+  }
+  return plans;
+}
+
+MemoryPlan PlanMemory(const v1::JobSpec& spec) {
+  const std::vector<MemoryPlan> plans = PlanMemoryOfStages(spec);
+  return *std::max_element(plans.begin(), plans.end(), [](const MemoryPlan& a, const MemoryPlan& b) {
+    return a.device_total() + a.host < b.device_total() + b.host;
+  });
 }
 
 }  // namespace trainyard

@@ -7,27 +7,33 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "trainyard/v1/job.pb.h"
 
 namespace trainyard {
 
-// All numbers are bytes of one rank, at the moment of the step at which the sum is largest.
+// All numbers are bytes of one rank, the one that needs the most, when their sum is largest during a step.
 struct MemoryPlan {
   uint64_t parameters = 0;   // the weights for computation: this rank's shard, or all of them
   uint64_t gathered = 0;     // sharded state: parameters and gradients of the units that are whole at the same time
   uint64_t gradients = 0;    // the sums: this rank's shard, or all of them
   uint64_t optimizer = 0;    // moments, and masters if they are a second copy
-  uint64_t activations = 0;  // stored for backward, for one micro-batch
+  uint64_t activations = 0;  // stored for backward, for the micro-batches that are in flight at the same time
   uint64_t scores = 0;       // the scores of the vocabulary and their gradient
+  uint64_t links = 0;        // boundaries of pipeline stages that were sent and not yet used
   uint64_t host = 0;         // the part of the state that is offloaded; not included in the numbers above
 
   // What the rank needs on its device; on a CPU offloaded state is in the same memory.
-  uint64_t device_total() const { return parameters + gathered + gradients + optimizer + activations + scores; }
+  uint64_t device_total() const { return parameters + gathered + gradients + optimizer + activations + scores + links; }
   bool operator==(const MemoryPlan&) const = default;
 };
 
-// REQUIRES: the spec trains, ValidateJob accepts it, and its precision, ranks and micro-batch are resolved.
+// The plan of the pipeline stage that needs the most on its device and host together. REQUIRES: the spec trains,
+// ValidateJob accepts it, and its precision, ranks and micro-batch are resolved.
 MemoryPlan PlanMemory(const v1::JobSpec& spec);
+
+// The plan of each stage. REQUIRES: as for PlanMemory.
+std::vector<MemoryPlan> PlanMemoryOfStages(const v1::JobSpec& spec);
 
 }  // namespace trainyard

@@ -89,7 +89,7 @@ void ApplyModelConfig(Positions* positions, v1::JobSpec* spec, Problems* problem
   if (!model.has_config()) {
     if (positions->count("train.model.config") == 0) {
       problems->AddError(*positions, "train.model.path",
-                         "needs the text of its config.json in train.model.config: submit the job by trainctl, which "
+                         "needs the text of its config.json in train.model.config: submit the job with trainctl, which "
                          "reads the file, or give that key");
     }
     return CountSizesAsGiven(positions);

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/plural.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
 #include "spec/choices.h"
+#include "spec/job_layout.h"
 
 namespace trainyard {
 namespace {
@@ -19,15 +23,16 @@ std::string NameOf(v1::DataParallel strategy) {
 
 class ParallelRules {
  public:
-  ParallelRules(const v1::JobSpec& spec, uint64_t ranks, const Positions& positions, Problems* problems)
+  ParallelRules(const v1::JobSpec& spec, uint64_t data_ranks, const Positions& positions, Problems* problems)
       : spec_(spec),
         parallel_(spec.parallel()),
-        ranks_(ranks),
+        layout_(LayoutOf(spec.parallel(), 1)),
+        ranks_(data_ranks),
         strategy_name_(NameOf(parallel_.data())),
         positions_(positions),
         problems_(*problems) {}
 
-  // Returns whether the sizes of the data axes are valid for the number of ranks.
+  // Returns whether the sizes of the data axes are valid for the number of data ranks.
   bool CheckSizes() {
     const uint64_t shard = parallel_.shard(), replicate = parallel_.replicate();
     if (ranks_ == 0) return false;
@@ -41,19 +46,20 @@ class ParallelRules {
           "data",
           absl::StrCat(
               "is hsdp, which shards each copy of the state over `shard` ranks and has `replicate` copies; give ",
-              "one of the two sizes: parallel.shard ", Choices(DivisorsNear(ranks_, 2)), " for ", ranks_, " ranks"));
+              "one of the two sizes: parallel.shard ", Choices(DivisorsNear(ranks_, 2)), " for ", RanksText()));
     }
     if (shard > ranks_) {
-      return Error("shard", absl::StrCat("is ", shard, ", but the job has ", ranks_, ranks_ == 1 ? " rank" : " ranks",
-                                         "; choose shard ", Choices(DivisorsNear(ranks_, ranks_)), " or ranks ",
-                                         shard * std::max(replicate, uint64_t{1})));
+      return Error("shard", absl::StrCat("is ", shard, ", but the job has ", RanksText(), "; choose shard ",
+                                         Choices(DivisorsNear(ranks_, ranks_)), " or ranks ",
+                                         Times(shard * std::max(replicate, uint64_t{1}))));
     }
     if (shard > 0 && replicate > 0) {
       if (shard * replicate == ranks_) return true;
-      return Error("shard", absl::StrCat("shard ", shard, " x replicate ", replicate, " = ", shard * replicate,
-                                         ", but the job has ", ranks_, ranks_ == 1 ? " rank" : " ranks",
-                                         "; choose sizes whose product is the number of ranks, or resources.ranks ",
-                                         shard * replicate));
+      const uint64_t product = Times(shard * replicate);
+      return Error("shard",
+                   absl::StrCat(ModelFactors(), "shard ", shard, " x replicate ", replicate, " = ", product,
+                                ", but the job has ", Plural(Times(ranks_), "rank"),
+                                "; choose sizes whose product is the number of ranks, or resources.ranks ", product));
     }
     return CheckDivides("shard", shard) && CheckDivides("replicate", replicate);
   }
@@ -61,14 +67,15 @@ class ParallelRules {
   void WarnOfUnusedKeys() {
     const v1::DataParallel data = parallel_.data();
     if (ranks_ == 1) {
+      const char* one_rank = layout_.divides_model() ? "one data rank" : "one rank";
       for (const char* key : {"bucket_elements", "gather_bucket_elements", "overlap", "reshard_after_forward",
                               "reduce_scatter", "all_gather", "persist_elements", "reduce_every_micro_batch"}) {
-        NoEffect(key, "a job of one rank reduces nothing");
+        NoEffect(key, absl::StrCat("a job of ", one_rank, " reduces nothing"));
       }
       // Offloaded shards are copied to the device block by block even on one rank.
       if (parallel_.offload().parameters() && ShardsParameters(data)) return;
       for (const char* key : {"prefetch_elements", "max_live_elements", "reuse_elements"}) {
-        NoEffect(key, "a job of one rank gathers nothing");
+        NoEffect(key, absl::StrCat("a job of ", one_rank, " gathers nothing"));
       }
       return;
     }
@@ -138,19 +145,29 @@ class ParallelRules {
  private:
   // Returns the micro-batches per step of the rank with the most; 0 if the sizes are invalid or unknown.
   uint64_t NumRounds() const {
-    const v1::Batch& batch = spec_.train().batch();
-    if (batch.global_size() == 0 || ranks_ == 0) return 0;
-    const uint64_t micro = batch.has_micro() ? batch.micro() : AutoMicro(batch.global_size(), ranks_);
-    return micro == 0 || batch.global_size() % micro != 0 ? 0 : DealShapeOf(batch.global_size(), micro, ranks_).rounds;
+    const uint64_t global = spec_.train().batch().global_size(), micro = DecidedMicro(spec_, ranks_);
+    return micro == 0 || global % micro != 0 ? 0 : DealShapeOf(global, micro, ranks_).rounds;
   }
 
   bool CheckDivides(const char* key, uint64_t size) {
     if (size == 0 || ranks_ % size == 0) return true;
     const uint64_t times = ranks_ / size;
-    return Error(key,
-                 absl::StrCat("is ", size, ", which does not divide the job's ", ranks_, " ranks: ", size, " x ", times,
-                              " = ", size * times, ", ", size, " x ", times + 1, " = ", size * (times + 1), "; choose ",
-                              Choices(DivisorsNear(ranks_, size)), " or ranks ", MultiplesAround(ranks_, size)));
+    return Error(key, absl::StrCat("is ", size, ", which does not divide the job's ", RanksText(), ": ", size, " x ",
+                                   times, " = ", size * times, ", ", size, " x ", times + 1, " = ", size * (times + 1),
+                                   "; choose ", Choices(DivisorsNear(ranks_, size)), " or ranks ",
+                                   MultiplesAround(Times(ranks_), Times(size))));
+  }
+
+  uint64_t Times(uint64_t data_ranks) const { return layout_.model_ranks() * data_ranks; }
+  // "stages 2 x tensor 4 x ".
+  std::string ModelFactors() const {
+    return absl::StrCat(layout_.stages > 1 ? absl::StrCat("stages ", layout_.stages, " x ") : "",
+                        layout_.tensor > 1 ? absl::StrCat("tensor ", layout_.tensor, " x ") : "");
+  }
+  // "4 data ranks (stages 2 x 4 = 8 ranks)".
+  std::string RanksText() const {
+    if (!layout_.divides_model()) return Plural(ranks_, "rank");
+    return absl::StrCat(Plural(ranks_, "data rank"), " (", ModelFactors(), ranks_, " = ", Times(ranks_), " ranks)");
   }
 
   bool Error(absl::string_view key, absl::string_view text) {
@@ -167,7 +184,8 @@ class ParallelRules {
 
   const v1::JobSpec& spec_;
   const v1::Parallel& parallel_;
-  const uint64_t ranks_;
+  const JobLayout layout_;  // for its stages and tensor ranks
+  const uint64_t ranks_;    // data ranks
   const std::string strategy_name_;
   const Positions& positions_;
   Problems& problems_;
@@ -175,18 +193,32 @@ class ParallelRules {
 
 // Example: 24 sequences in micro-batches of 3 on 3 ranks are 8 micro-batches in 3 rounds, in the last of which one rank
 // is idle.
-void WarnOfIdleRanks(const v1::Batch& batch, uint64_t micro, uint64_t ranks, const Positions& positions,
+void WarnOfIdleRanks(const v1::JobSpec& spec, uint64_t micro, uint64_t data_ranks, const Positions& positions,
                      Problems* problems) {
-  const DealShape deal = DealShapeOf(batch.global_size(), micro, ranks);
+  const v1::Batch& batch = spec.train().batch();
+  const JobLayout layout = LayoutOf(spec.parallel(), 1);
+  const DealShape deal = DealShapeOf(batch.global_size(), micro, data_ranks);
   if (deal.idle == 0) return;
-  const double share = 100.0 * static_cast<double>(deal.idle) / static_cast<double>(deal.rounds * ranks);
+  const double share = 100.0 * static_cast<double>(deal.idle) / static_cast<double>(deal.rounds * data_ranks);
+  std::vector<uint64_t> choices = DivisorsNear(deal.micro_batches, data_ranks);
+  for (uint64_t& each : choices) each *= layout.model_ranks();
   problems->AddWarning(
       positions, batch.has_micro() ? "train.batch.micro" : "train.batch.global",
-      absl::StrFormat(
-          "global %d / micro %d = %d micro-batches leave the %d ranks idle for %.0f %% of a step's computation; "
-          "choose ranks %s or global %s",
-          batch.global_size(), micro, deal.micro_batches, ranks, share,
-          Choices(DivisorsNear(deal.micro_batches, ranks)), MultiplesAround(batch.global_size(), micro * ranks)));
+      absl::StrFormat("global %d / micro %d = %d micro-batches leave the %d %s idle for %.0f %% of a step's "
+                      "computation%s; choose ranks %s or global %s",
+                      batch.global_size(), micro, deal.micro_batches, data_ranks,
+                      layout.divides_model() ? "data ranks" : "ranks", share,
+                      layout.divides_model() ? absl::StrCat(" (", BatchProduct(micro, deal.rounds, data_ranks),
+                                                            ", not ", batch.global_size(), ")")
+                                             : "",
+                      Choices(choices), MultiplesAround(batch.global_size(), micro * data_ranks)));
+}
+
+MicroGoal GoalOf(const v1::Pipeline& pipeline) {
+  const uint64_t stages = std::max(pipeline.stages(), 1u);
+  if (stages == 1) return {};
+  return {.rounds = kAutoRoundsPerStage * stages,
+          .multiple = pipeline.schedule() == v1::PIPELINE_SCHEDULE_INTERLEAVED ? stages : 1};
 }
 
 }  // namespace
@@ -202,11 +234,11 @@ bool ShardsOptimizerState(v1::DataParallel strategy) {
   return strategy == v1::DATA_PARALLEL_ZERO1 || ShardsGradients(strategy);
 }
 
-DataSizes DataSizesOf(const v1::Parallel& parallel, uint64_t ranks) {
-  if (!ShardsOptimizerState(parallel.data())) return {.shard = 1, .replicate = ranks};
-  if (parallel.shard() > 0) return {.shard = parallel.shard(), .replicate = ranks / parallel.shard()};
-  if (parallel.replicate() > 0) return {.shard = ranks / parallel.replicate(), .replicate = parallel.replicate()};
-  return {.shard = ranks, .replicate = 1};
+DataSizes DataSizesOf(const v1::Parallel& parallel, uint64_t data_ranks) {
+  if (!ShardsOptimizerState(parallel.data())) return {.shard = 1, .replicate = data_ranks};
+  if (parallel.shard() > 0) return {.shard = parallel.shard(), .replicate = data_ranks / parallel.shard()};
+  if (parallel.replicate() > 0) return {.shard = data_ranks / parallel.replicate(), .replicate = parallel.replicate()};
+  return {.shard = data_ranks, .replicate = 1};
 }
 
 DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t data_ranks) {
@@ -216,30 +248,52 @@ DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t data_ranks) {
   return deal;
 }
 
-uint64_t AutoMicro(uint64_t global, uint64_t data_ranks) {
+uint64_t AutoMicro(uint64_t global, uint64_t data_ranks, const MicroGoal& goal) {
+  const auto misses = [&](const DealShape& deal) {
+    const bool divides = goal.multiple == 1 || (deal.idle == 0 && deal.rounds % goal.multiple == 0);
+    return std::pair(!divides, goal.rounds - std::min(deal.rounds, goal.rounds));
+  };
   uint64_t best = 1;
   for (uint64_t d : DivisorsOf(global)) {
     const DealShape candidate = DealShapeOf(global, d, data_ranks), current = DealShapeOf(global, best, data_ranks);
+    const auto misses_now = misses(current), would_miss = misses(candidate);
+    if (would_miss > misses_now) continue;
     // Compares the shares of idle time without division; of equal shares the larger micro-batch wins.
-    if (candidate.idle * current.rounds <= current.idle * candidate.rounds) best = d;
+    const bool idles_less = candidate.idle * current.rounds <= current.idle * candidate.rounds;
+    if (would_miss < misses_now || idles_less) best = d;
   }
   return best;
 }
 
-void CheckParallel(const v1::JobSpec& spec, uint64_t ranks, const Positions& positions, Problems* problems) {
-  ParallelRules rules(spec, ranks, positions, problems);
+uint64_t DecidedMicro(const v1::JobSpec& spec, uint64_t data_ranks) {
+  const v1::Batch& batch = spec.train().batch();
+  if (batch.global_size() == 0 || data_ranks == 0) return 0;
+  if (batch.has_micro()) return batch.micro();
+  return AutoMicro(batch.global_size(), data_ranks, GoalOf(spec.parallel().pipeline()));
+}
+
+void CheckParallel(const v1::JobSpec& spec, uint64_t data_ranks, const Positions& positions, Problems* problems) {
+  ParallelRules rules(spec, data_ranks, positions, problems);
   if (rules.CheckSizes()) rules.CheckReshard();
   rules.WarnOfUnusedKeys();
   rules.CheckRecompute();
   rules.CheckOffload();
 }
 
-void CheckBatch(const v1::Batch& batch, uint64_t ranks, const Positions& positions, Problems* problems) {
-  const uint64_t global = batch.global_size();
-  if (global == 0 || ranks == 0) return;
-  const uint64_t micro = batch.has_micro() ? batch.micro() : AutoMicro(global, ranks);
+void CheckBatch(const v1::JobSpec& spec, uint64_t data_ranks, const Positions& positions, Problems* problems) {
+  const uint64_t global = spec.train().batch().global_size(), micro = DecidedMicro(spec, data_ranks);
   if (micro == 0) return;
-  if (global % micro == 0) return WarnOfIdleRanks(batch, micro, ranks, positions, problems);
+  if (global % micro == 0) return WarnOfIdleRanks(spec, micro, data_ranks, positions, problems);
+  if (LayoutOf(spec.parallel(), 1).stages > 1) {
+    const uint64_t rounds = global / (micro * data_ranks);
+    problems->AddError(
+        positions, "train.batch.micro",
+        absl::StrCat("micro x micro-batches of a pipeline x data ranks must equal global, ", global, ": ",
+                     rounds == 0 ? "" : absl::StrCat(BatchProduct(micro, rounds, data_ranks), ", "),
+                     BatchProduct(micro, rounds + 1, data_ranks), "; choose micro ",
+                     Choices(DivisorsNear(global, micro)), " or global ", MultiplesAround(global, micro * data_ranks)));
+    return;
+  }
   uint64_t times = global / micro;
   problems->AddError(positions, "train.batch.micro",
                      absl::StrCat("global ", global, " is not a multiple of micro ", micro, ": ",

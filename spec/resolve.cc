@@ -1,12 +1,15 @@
 #include "spec/resolve.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/files.h"
+#include "common/plural.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
 #include "spec/data_rules.h"
 #include "spec/device_rules.h"
+#include "spec/job_layout.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
@@ -23,16 +26,33 @@ class Resolver {
   void ResolveMicro() {
     v1::Batch& batch = *spec_.mutable_train()->mutable_batch();
     if (batch.has_micro()) return;
-    const uint32_t ranks = spec_.resources().ranks();
-    batch.set_micro(static_cast<uint32_t>(AutoMicro(batch.global_size(), ranks)));
-    const DealShape deal = DealShapeOf(batch.global_size(), batch.micro(), ranks);
-    const std::string rank_count = absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks");
+    const JobLayout layout = LayoutOf(spec_);
+    const uint64_t data_ranks = layout.data_ranks();
+    batch.set_micro(static_cast<uint32_t>(DecidedMicro(spec_, data_ranks)));
+    if (layout.stages > 1) return AddPipelineDecision(layout);
+    const DealShape deal = DealShapeOf(batch.global_size(), batch.micro(), data_ranks);
+    const std::string rank_count = Plural(data_ranks, layout.divides_model() ? "data rank" : "rank");
     AddDecision("train.batch.micro", absl::StrCat(batch.micro()),
                 deal.idle == 0 ? absl::StrCat("the largest that gives each of ", rank_count, " the same count: global ",
-                                              batch.global_size(), " = ", batch.micro(), " x ", ranks)
+                                              batch.global_size(), " = ", batch.micro(), " x ", data_ranks)
                                : absl::StrCat("the largest that leaves the fewest of ", rank_count,
                                               " idle: ", deal.micro_batches, " micro-batches in ", deal.rounds,
                                               " rounds, with ", deal.idle, " idle in the last round"));
+  }
+
+  // Keys without effect get the values that they have in a job without a pipeline.
+  void ResolvePipeline() {
+    v1::Pipeline& pipeline = *spec_.mutable_parallel()->mutable_pipeline();
+    if (pipeline.stages() == 1) {
+      pipeline.set_schedule(v1::PIPELINE_SCHEDULE_1F1B);
+      pipeline.clear_chunks_per_rank();
+      pipeline.clear_split();
+      return;
+    }
+    if (pipeline.has_chunks_per_rank()) return;
+    pipeline.set_chunks_per_rank(static_cast<uint32_t>(ChunksPerRank(pipeline)));
+    AddDecision("parallel.pipeline.chunks_per_rank", absl::StrCat(pipeline.chunks_per_rank()),
+                absl::StrCat("the default of the schedule ", ScheduleName(KindOf(pipeline.schedule()))));
   }
 
   // Sets both sizes, so that every rank builds the same mesh.
@@ -43,10 +63,11 @@ class Resolver {
       parallel.clear_replicate();
       return;
     }
-    const uint32_t ranks = spec_.resources().ranks();
-    const DataSizes sizes = DataSizesOf(parallel, ranks);
-    const std::string product = absl::StrCat("shard ", sizes.shard, " x replicate ", sizes.replicate, " = ", ranks,
-                                             ranks == 1 ? " rank" : " ranks");
+    const JobLayout layout = LayoutOf(spec_);
+    const DataSizes sizes = DataSizesOf(parallel, layout.data_ranks());
+    const std::string product =
+        absl::StrCat("shard ", sizes.shard, " x replicate ", sizes.replicate, " = ",
+                     Plural(layout.data_ranks(), layout.divides_model() ? "data rank" : "rank"));
     if (!parallel.has_shard()) AddDecision("parallel.shard", absl::StrCat(sizes.shard), product);
     if (!parallel.has_replicate()) AddDecision("parallel.replicate", absl::StrCat(sizes.replicate), product);
     parallel.set_shard(static_cast<uint32_t>(sizes.shard));
@@ -80,7 +101,7 @@ class Resolver {
                              EnumName(*v1::Tokenizer_descriptor()->FindValueByNumber(tokenizer))));
   }
 
-  // The keys of a family that has them; a config.json gives all of them.
+  // Resolves the sizes that only some families have; a config.json gives all of them.
   void ResolveSizes() {
     v1::Model& model = *spec_.mutable_train()->mutable_model();
     const ModelSizes sizes = SizesOfModel(model);
@@ -164,6 +185,7 @@ class Resolver {
   }
 
   void ListKeysLeftToHosts() {
+    if (spec_.has_command()) return;
     if (!spec_.resources().has_threads_per_rank()) {
       AddDecision("resources.threads_per_rank", "auto",
                   "decided by each host when a rank starts: its cores divided by the job's ranks on it");
@@ -211,6 +233,17 @@ class Resolver {
     }
   }
 
+  void AddPipelineDecision(const JobLayout& layout) {
+    const v1::Batch& batch = spec_.train().batch();
+    const PipelinePlan plan = PlanPipeline(spec_);
+    const uint64_t rounds = static_cast<uint64_t>(plan.shape.micro_batches), goal = kAutoRoundsPerStage * layout.stages;
+    AddDecision(
+        "train.batch.micro", absl::StrCat(batch.micro()),
+        absl::StrFormat("%s the goal of %d micro-batches (%d for each stage) in a pipeline: %s; bubble %.1f %%",
+                        rounds >= goal ? "the largest that reaches" : "the nearest to", goal, kAutoRoundsPerStage,
+                        BatchProduct(batch.micro(), rounds, layout.data_ranks()), 100 * plan.bubble));
+  }
+
   void AddDecision(const std::string& key, const std::string& value, const std::string& reason) {
     v1::ResolvedKey decision;
     decision.set_key(key);
@@ -228,6 +261,7 @@ class Resolver {
 std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::string& default_run_root,
                                         v1::JobSpec* spec) {
   const bool trains = spec->has_train();
+  const bool runs_command = spec->has_command();
   if (trains) {
     v1::PrecisionPolicy& precision = *spec->mutable_train()->mutable_precision();
     precision = ResolvedPrecision(precision);
@@ -235,14 +269,14 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
     v1::Optimizer& optimizer = *spec->mutable_train()->mutable_optimizer();
     if (optimizer.clip_value() > 0 && !optimizer.has_clip_norm()) optimizer.set_clip_norm(0);
   }
-  // Held-out files replace the part of the training data.
+  // Held-out files replace the part of the training data that `validation` would reserve.
   if (trains && spec->train().data().held_out_size() > 0) spec->mutable_train()->mutable_data()->set_validation(0);
   const std::string tokenizer_path = trains ? TokenizerPathOf(spec->train()) : "";
   ApplyDefaults(spec);
   // ApplyDefaults creates every map, also those of the other kind of job, which are removed.
-  if (trains) {
-    spec->clear_probe();
-  } else {
+  if (!runs_command) spec->clear_command();
+  if (trains || runs_command) spec->clear_probe();
+  if (!trains) {
     spec->clear_train();
     spec->clear_parallel();
     spec->clear_checkpoint();
@@ -250,6 +284,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   }
   Resolver resolver(spec);
   if (trains) {
+    resolver.ResolvePipeline();
     resolver.ResolveMicro();
     resolver.ResolveTokenizer(tokenizer_path);
     resolver.ResolveVocabulary();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMinRatio = 0.1;           // the default of formula trainyard
 constexpr uint64_t kTimescale = 10'000;     // without a warm-up, as in transformers
-constexpr uint64_t kStepsPerDecayStep = 5;  // the share of the decay of wsd is one in so many steps
+constexpr uint64_t kStepsPerDecayStep = 5;  // the decay of wsd is one in this many steps
 
 constexpr char kRatioKey[] = "train.schedule.warmup_ratio";
 constexpr char kWarmupKey[] = "train.schedule.warmup_steps";
@@ -56,7 +56,7 @@ void CheckSchedule(const v1::Train& train, const Positions& positions, Problems*
   };
   no_effect(!UsesMinRatio(kind) && schedule.has_min_ratio() && schedule.min_ratio() != kMinRatio, "min_ratio",
             kind == v1::SCHEDULE_KIND_CONSTANT ? "the schedule is constant"
-                                               : "the rate of kind inverse_sqrt falls without a lower end");
+                                               : "the rate of kind inverse_sqrt falls without a lower limit");
   const bool is_wsd = kind == v1::SCHEDULE_KIND_WSD;
   no_effect(!is_wsd && schedule.has_decay_steps(), "decay_steps", "only kind wsd has it");
   no_effect(!is_wsd && schedule.has_decay() && schedule.decay() != v1::DECAY_SHAPE_COSINE, "decay",

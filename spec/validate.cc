@@ -13,9 +13,11 @@
 #include "common/yaml_schema.h"
 #include "models/model_description.h"
 #include "spec/choices.h"
+#include "spec/command_rules.h"
 #include "spec/data_rules.h"
 #include "spec/freeze_rules.h"
 #include "spec/lora_rules.h"
+#include "spec/model_parallel_rules.h"
 #include "spec/model_rules.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
@@ -44,20 +46,43 @@ class Validator {
 
   void CheckName() {
     if (!spec_.has_name() || IsJobName(spec_.name())) return;
-    Error("name", absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found '",
+    Error("name", absl::StrCat("must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter; found '",
                                spec_.name().substr(0, 80), "'"));
   }
 
-  // Returns whether the job trains. Otherwise it is a probe, or invalid.
+  // Returns whether the job trains. Otherwise it is a command or a probe, or invalid.
   bool CheckKind() {
     if (spec_.has_train() && spec_.has_probe()) {
       Error("probe", "times hosts instead of training them; give either train or probe, not both");
-    } else if (!spec_.has_train() && !spec_.has_probe()) {
-      Error("train",
-            "is required; expected a map with keys of model, data, batch, steps and more (or `probe`, "
-            "to time hosts instead)");
     }
+    if (spec_.has_command() && (spec_.has_train() || spec_.has_probe())) {
+      Error("command", absl::StrCat("runs a program instead of our trainer; give either ",
+                                    spec_.has_train() ? "train" : "probe", " or command, not both"));
+    }
+    if (!spec_.has_train() && !spec_.has_probe() && !spec_.has_command()) {
+      Error("train",
+            "is required; expected a map with the keys model, data, batch, steps and more (or `command`, "
+            "to run a program, or `probe`, to time hosts instead)");
+    }
+    if (spec_.has_command()) CheckCommandKeys(spec_, positions_, &problems_);
     return spec_.has_train();
+  }
+
+  // Warns of the keys of training that a command does not use.
+  void CheckCommand() {
+    constexpr char kWhy[] = "a command neither reports steps nor saves through Trainyard";
+    if (spec_.has_checkpoint()) NoEffect("checkpoint", kWhy);
+    if (spec_.has_parallel()) NoEffect("parallel", "the program of a command decides how it trains");
+    if (spec_.has_diagnostics()) NoEffect("diagnostics", kWhy);
+    if (spec_.recovery().has_on_hang()) NoEffect("recovery.on_hang", kWhy);
+    if (spec_.resources().has_mkl_avx512())
+      NoEffect("resources.mkl_avx512", "a command is given no settings of our trainer");
+    if (spec_.command().has_grow_after_s() && !spec_.command().has_min_ranks()) {
+      NoEffect("command.grow_after_s", "without command.min_ranks the number of ranks is fixed");
+    }
+    if (spec_.network().has_shared_memory() && Ranks() > 1) {
+      NoEffect("network.shared_memory", "the ranks of a command communicate by means of their own");
+    }
   }
 
   // Warns of the keys of training that a probe does not use.
@@ -99,9 +124,8 @@ class Validator {
       Error("train.model", absl::StrCat("has ", parameters, " parameters, more than the ", kParametersMax,
                                         " that this program supports; choose fewer layers or a smaller width"));
     }
-    const uint64_t global = train_.batch().global_size(), ranks = std::max(Ranks(), uint64_t{1});
-    if (global == 0) return;
-    const uint64_t micro = train_.batch().has_micro() ? train_.batch().micro() : AutoMicro(global, ranks);
+    const uint64_t micro = DecidedMicro(spec_, std::max(DataRanks(), uint64_t{1}));
+    if (micro == 0) return;
     const uint64_t length = static_cast<uint64_t>(DecidedLength(train_));
     CheckTensor("logits", {{"micro", micro}, {"length", length}, {"vocabulary", vocabulary}});
     CheckTensor("attention scores",
@@ -113,8 +137,9 @@ class Validator {
   }
 
   void CheckBatchAndParallel() {
-    CheckBatch(train_.batch(), Ranks(), positions_, &problems_);
-    CheckParallel(spec_, Ranks(), positions_, &problems_);
+    CheckBatch(spec_, DataRanks(), positions_, &problems_);
+    CheckParallel(spec_, DataRanks(), positions_, &problems_);
+    CheckModelParallel(spec_, Ranks(), positions_, &problems_);
     CheckPrecision(train_, spec_.resources().device(), positions_, &problems_);
     CheckFreeze(train_, positions_, &problems_);
   }
@@ -171,7 +196,7 @@ class Validator {
     if (hash_every > 0 && Ranks() == 1) {
       NoEffect("diagnostics.hash_every_steps", "one rank has no other to compare its parameters with");
     } else if (hash_every > steps) {
-      NoEffect("diagnostics.hash_every_steps", absl::StrCat("is ", hash_every, ", beyond steps ", steps));
+      NoEffect("diagnostics.hash_every_steps", absl::StrCat("it is ", hash_every, ", beyond steps ", steps));
     }
     if (spec_.checkpoint().every_steps() > steps) {
       Warning("checkpoint.every_steps", absl::StrCat("is ", spec_.checkpoint().every_steps(), ", beyond steps ", steps,
@@ -218,6 +243,8 @@ class Validator {
     // 0: a value was given, but it was invalid.
     return positions_.count("resources.ranks") > 0 ? 0 : 1;
   }
+
+  uint64_t DataRanks() const { return KnownDataRanks(spec_.parallel(), Ranks(), positions_); }
 
   void CheckHosts(absl::string_view path, const google::protobuf::RepeatedPtrField<std::string>& hosts) {
     std::set<absl::string_view> seen;
@@ -295,6 +322,8 @@ void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* 
     validator.CheckData();
     validator.CheckOptimizer();
     validator.CheckIntervals();
+  } else if (spec.has_command()) {
+    validator.CheckCommand();
   } else if (spec.has_probe()) {
     validator.CheckProbe();
   }

@@ -28,7 +28,7 @@ def stubs(tmp_path_factory):
 @pytest.fixture
 def cluster(tmp_path, stubs):
     """A cluster with nothing started yet. Kills every process after the test, whatever the test did."""
-    processes.start_following()
+    processes.start_reaper()
     cluster = harness.Cluster(tmp_path, stubs)
     yield cluster
     cluster.close()
@@ -45,7 +45,7 @@ def one_host(cluster):
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, stubs):
     """{step: loss} of an undisturbed run of harness.LONG_JOB; runs with injected faults must give the same losses."""
-    processes.start_following()
+    processes.start_reaper()
     cluster = harness.Cluster(tmp_path_factory.mktemp("undisturbed"), stubs)
     try:
         cluster.start_coordinator()

@@ -21,12 +21,12 @@ struct AddedToken {
   bool lstrip = false;       // with the spaces before it
   bool rstrip = false;       // with the spaces after it
   bool normalized = false;   // looked for in the normalized text
-  bool special = false;      // left out of decoded text on request
+  bool special = false;      // omitted from decoded text on request
 };
 
 class TokenFinder {
  public:
-  // Adds a token that is found as `text`; an empty one never is. Of equal texts the first token is found.
+  // Adds a token that is found as `text`; an empty one never is. If two tokens have the same text, the first is found.
   void Add(absl::string_view text, const AddedToken& token);
 
   // Calls `part` with each part of `text` in order: tokens (their id) and what is between them (-1, never empty).

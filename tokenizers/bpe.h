@@ -68,7 +68,8 @@ class Bpe {
   int32_t max_id() const { return max_id_; }
   bool ignores_merges() const { return ignore_merges_; }
 
-  // Whether no token ever contains `code` together with a character after it, nor an unknown token.
+  // Whether no token contains the character `code` and a character after it, so that words can be cut after `code`.
+  // False if `code` may become part of an unknown token.
   bool NothingJoinsAfter(uint32_t code) const;
 
  private:

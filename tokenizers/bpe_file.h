@@ -1,4 +1,4 @@
-// Reads tokenizer.json files of the BPE kind. Pure and thread-safe. The files come from elsewhere: whatever they
+// Reads tokenizer.json files of the BPE kind. Pure and thread-safe. The files come from outside: whatever they
 // contain, the result is a tokenizer or a list of everything that is wrong.
 #pragma once
 

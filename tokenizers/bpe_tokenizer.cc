@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-constexpr uint32_t kNewlineLetter = 0x10A;  // of byte-level BPE
+constexpr uint32_t kNewlineLetter = 0x10A;  // stands for the newline in byte-level BPE
 
 bool IsSpace(absl::string_view text, size_t at) {
   return (unicode::Classes()[utf8::Next(text, at)] & unicode::kSpace) != 0;
@@ -22,7 +22,7 @@ bool IsSpace(absl::string_view text, size_t at) {
 
 absl::StatusOr<std::unique_ptr<BpeTokenizer>> BpeTokenizer::Make(BpeTokenizerParts parts, Bpe model) {
   std::unique_ptr<BpeTokenizer> made(new BpeTokenizer(std::move(parts), std::move(model)));
-  for (const bool special : {true, false}) {  // of equal texts a special token is found
+  for (const bool special : {true, false}) {  // if two tokens have the same text, the special one is found
     for (const AddedToken& token : made->parts_.added) {
       if (token.special != special) continue;
       made->added_[token.id] = &token;

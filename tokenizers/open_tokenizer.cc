@@ -58,7 +58,7 @@ std::vector<AddedToken> ConfiguredTokens(const Json& config) {
   return tokens;
 }
 
-// The object in a file; null if there is no such file, or another content.
+// The JSON object in a file; null if the file does not exist or contains something else.
 Json ReadObject(const fs::path& path) {
   const absl::StatusOr<std::string> text = ReadFile(path, limits::kTokenizerFileBytes);
   if (!text.ok() || JsonNestsDeeperThan(*text, kMaxConfigNesting)) return nullptr;

@@ -96,7 +96,7 @@ absl::Status Pattern::PartsOfRegex(absl::string_view text, Found found) const {
   const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(data.get());
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t copied = 0, at = 0;
-  bool any = false;  // a match ended at `copied`
+  bool has_matched = false;  // a match ended at `copied`
   while (at <= text.size()) {
     int result = pcre2_match(compiled_->code.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(),
                              compiled_->context.get());
@@ -112,14 +112,14 @@ absl::Status Pattern::PartsOfRegex(absl::string_view text, Found found) const {
     }
     const size_t begin = ends[0], end = ends[1];
     // An empty match where the previous one ended does not count.
-    if (begin == end && any && begin == copied) {
+    if (begin == end && has_matched && begin == copied) {
       at = end < text.size() ? end + utf8::Length(static_cast<unsigned char>(text[end])) : end + 1;
       continue;
     }
     if (begin > copied) found(text.substr(copied, begin - copied), false);
     found(text.substr(begin, end - begin), true);
     copied = at = end;
-    any = true;
+    has_matched = true;
   }
   if (copied < text.size()) found(text.substr(copied), false);
   return absl::OkStatus();

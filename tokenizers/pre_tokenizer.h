@@ -24,12 +24,13 @@ class PreTokenizer {
     bool is_start = false;   // at the beginning of the whole text
   };
   using Sink = absl::FunctionRef<void(absl::string_view word)>;
-  // Calls `word` with each word; it is valid during the call only. `continues`: no prefix is put before a piece at
-  // the start. Possible errors: those of Pattern::Parts.
+  // Calls `word` with each word; it is valid during the call only. `continues`: the text continues an earlier one, so a
+  // piece at its start gets no prefix. Possible errors: those of Pattern::Parts.
   absl::Status Split(Piece piece, bool continues, Sink word) const;
 
-  // Whether two texts that meet after a newline between two characters that are not spaces have the words of their
-  // concatenation. `within_words`: so they have if no token joins a newline with what follows it.
+  // Whether a text may be cut after a newline that stands between two characters that are not spaces: the two parts
+  // then give the same tokens as the whole. `within_words`: the model also allows such cuts inside a word, because no
+  // token contains a newline and a character after it.
   bool WorksByLines(bool within_words) const;
 
  private:

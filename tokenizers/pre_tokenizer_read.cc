@@ -26,7 +26,7 @@ void PreTokenizer::Add(const JsonPart& json, int depth) {
     step.kind = Kind::kByteLevel;
     step.add_prefix_space = json.Bool("add_prefix_space", true);
     step.splits = json.Bool("use_regex", true);
-    step.pattern = *Pattern::Regex(kGpt2Pattern);  // a known one
+    step.pattern = *Pattern::Regex(kGpt2Pattern);  // never fails for a known pattern
   } else if (type == "Split") {
     step = ReadSplit(json);
   } else if (type == "Digits") {
@@ -55,7 +55,7 @@ PreTokenizer::Step PreTokenizer::ReadMetaspace(const JsonPart& json) {
   step.replacement = json.String("replacement", "\u2581");
   if (step.replacement.empty()) json.Problem("replacement must be a character");
   step.splits = json.Bool("split", true);
-  // Files of before 2024 have add_prefix_space in its place.
+  // Files written before 2024 have add_prefix_space instead.
   const std::string scheme = json.String("prepend_scheme", json.Bool("add_prefix_space", true) ? "always" : "never");
   if (scheme == "always") {
     step.scheme = Scheme::kAlways;

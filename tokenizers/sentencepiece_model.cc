@@ -144,8 +144,7 @@ void CheckPieces(const SentencePieceModel& model, Problems& problems) {
   for (const SentencePieceModel::Piece& piece : model.pieces) {
     unknown += piece.type == SentencePieceModel::Type::kUnknown ? 1 : 0;
     bytes += piece.type == SentencePieceModel::Type::kByte ? 1 : 0;
-    if (!seen.insert(piece.text).second)
-      problems.push_back(absl::StrCat("the piece '", piece.text, "' is there twice"));
+    if (!seen.insert(piece.text).second) problems.push_back(absl::StrCat("the piece '", piece.text, "' occurs twice"));
   }
   if (unknown != 1) problems.push_back(absl::StrCat("it has ", unknown, " pieces for unknown text: expected 1"));
   if (model.byte_fallback && bytes != 256) {
@@ -212,7 +211,7 @@ absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(absl::string_view file
                                                  "; copy it again from where it came"));
 }
 
-// Of a field that a message has twice, protobuf takes the later one, and messages in it are merged.
+// If a message has a field twice, protobuf uses the later value, and merges values that are messages themselves.
 std::string WithoutPrefix(absl::string_view file) {
   constexpr char kNormalizer[] = {kNormalizerField << 3 | 2, 2, 3 << 3, 0};  // {add_dummy_prefix: false}
   return absl::StrCat(file, absl::string_view(kNormalizer, sizeof kNormalizer));

@@ -1,6 +1,6 @@
-// What the file of a SentencePiece model says, as far as libsentencepiece does not say it itself, and checks of what
-// libsentencepiece takes on trust. The file is a message of protobuf; it is read here without protobuf, which engine
-// targets may not link. Pure and thread-safe. The files come from elsewhere.
+// Reads the settings in the file of a SentencePiece model that libsentencepiece does not report, and checks what
+// libsentencepiece does not check. The file is a message of protobuf; it is read here without protobuf, which engine
+// targets may not link. Pure and thread-safe. The files come from outside.
 #pragma once
 
 #include <string>

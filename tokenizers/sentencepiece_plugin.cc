@@ -2,11 +2,13 @@
 // libsentencepiece.
 #include "tokenizers/sentencepiece_plugin.h"
 
+#include <dlfcn.h>
 #include <sentencepiece_processor.h>
 
 #include <exception>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 namespace trainyard {
@@ -60,7 +62,18 @@ void Decode(const void* model, const int32_t* ids, size_t count, SentencePieceTe
   if (Guarded(decode, error, to)) text(to, decoded.data(), decoded.size());
 }
 
-constexpr SentencePieceApi kApi = {.open = Open, .close = Close, .encode = Encode, .decode = Decode};
+// The library has no function that returns its version. It defines the class, so its type information is there.
+void Library(SentencePieceText* text, SentencePieceText* error, void* to) {
+  Dl_info info = {};
+  if (dladdr(&typeid(SentencePieceProcessor), &info) == 0 || info.dli_fname == nullptr) {
+    return Report("the file of libsentencepiece is not known", error, to);
+  }
+  const std::string path = info.dli_fname;
+  text(to, path.data(), path.size());
+}
+
+constexpr SentencePieceApi kApi = {
+    .open = Open, .close = Close, .encode = Encode, .decode = Decode, .library = Library};
 
 }  // namespace
 }  // namespace trainyard

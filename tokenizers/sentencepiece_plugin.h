@@ -12,7 +12,7 @@
 
 namespace trainyard {
 
-inline constexpr uint32_t kSentencePieceInterface = 1;
+inline constexpr uint32_t kSentencePieceInterface = 2;
 
 // Receives a result; `to` is what the caller gave. Values are valid during the call.
 using SentencePieceIds = void(void* to, const int32_t* ids, size_t count);
@@ -28,6 +28,8 @@ struct SentencePieceApi {
   // Calls `text` once, or `error`. REQUIRES: every id is one of the model.
   void (*decode)(const void* model, const int32_t* ids, size_t count, SentencePieceText* text, SentencePieceText* error,
                  void* to);
+  // Calls `text` once with the path of the libsentencepiece that is loaded, or `error`.
+  void (*library)(SentencePieceText* text, SentencePieceText* error, void* to);
 };
 
 // The function that the library exports. Null unless `interface` is the library's own.

@@ -4,6 +4,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/files.h"
+#include "common/hash.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
 #include "tokenizers/sentencepiece_loader.h"
@@ -45,13 +48,28 @@ void TakeError(void* to, const char* text, size_t size) {
   static_cast<Result*>(to)->error = size == 0 ? "an unknown error" : std::string(text, size);
 }
 
+// Returns a hash of the file of libsentencepiece, because other versions of it may give a text other ids.
+absl::StatusOr<std::string> HashOfLibrary(const SentencePieceApi& api) {
+  Result path;
+  api.library(TakeText, TakeError, &path);
+  if (!path.error.empty()) return absl::InternalError(path.error);
+  static absl::Mutex mu(absl::kConstInit);
+  static std::string& hash = *new std::string;
+  absl::MutexLock lock(&mu);
+  if (hash.empty()) {
+    ASSIGN_OR_RETURN(const std::string library, ReadFile(path.text));
+    hash = HashHex(library);
+  }
+  return hash;
+}
+
 TokenDecoder LlamaDecoder(bool strips_space) {
   nlohmann::json steps = {{{"type", "Replace"}, {"pattern", {{"String", kSpacePiece}}}, {"content", " "}},
                           {{"type", "ByteFallback"}},
                           {{"type", "Fuse"}}};
   if (strips_space) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   const nlohmann::json json = {{"type", "Sequence"}, {"decoders", steps}};
-  std::vector<std::string> problems;  // none
+  std::vector<std::string> problems;  // stays empty: `json` is valid
   return TokenDecoder::Read(JsonPart(json, "decoder", problems));
 }
 
@@ -96,6 +114,8 @@ absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> SentencePieceTokenizer::
     absl::string_view file, absl::string_view name, SentencePieceModel model, std::string hash,
     std::optional<LlamaSettings> settings) {
   ASSIGN_OR_RETURN(const SentencePieceApi* api, OpenSentencePiece());
+  ASSIGN_OR_RETURN(const std::string library, HashOfLibrary(*api));
+  hash = HashHex(absl::StrCat(hash, " ", library));
   std::unique_ptr<SentencePieceTokenizer> made(
       new SentencePieceTokenizer(std::move(model), std::move(hash), std::move(settings)));
   made->api_ = api;
@@ -106,8 +126,8 @@ absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> SentencePieceTokenizer::
   return made;
 }
 
-// A text may be cut before a space if no piece joins across it. Of unigram models the sums of scores depend on all that
-// is before, by rounding, so their texts are not cut.
+// A text may be cut before a space if no piece joins across it. In unigram models the sums of scores depend, through
+// rounding, on all text before a position, so their texts are not cut.
 bool SentencePieceTokenizer::SpacesMayBeCut() const {
   if (model_.kind != SentencePieceModel::Kind::kBpe || model_.space_is_suffix || !model_.escapes_spaces) return false;
   if (model_.has_characters && !IsKnownNormalization(model_)) return false;

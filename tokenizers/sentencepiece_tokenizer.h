@@ -1,7 +1,7 @@
 // A tokenizer from the tokenizer.model of SentencePiece. There are two kinds:
 //   - the model alone, with the ids of the Python library `sentencepiece`;
 //   - the model in a folder of transformers (sentencepiece_folder.h), with the ids of its LlamaTokenizer: special
-//     tokens are found in the text, and a text that begins with a space gets no other before it.
+//     tokens are found in the text, and a text that begins with a space gets no other space before it.
 //
 // Immutable and thread-safe.
 #pragma once
@@ -35,8 +35,9 @@ struct LlamaSettings {
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  // `file`: the content of tokenizer.model, that of `model`; `name`: for messages. `hash` identifies both files.
-  // Possible errors: those of OpenSentencePiece; InvalidArgument with libsentencepiece's reason.
+  // `file`: the content of tokenizer.model, of which `model` is the parsed form; `name`: for messages. `hash`
+  // identifies the files; hash() also depends on the version of libsentencepiece. Possible errors: those of
+  // OpenSentencePiece; InvalidArgument with libsentencepiece's reason; those of reading the library.
   static absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> Make(absl::string_view file, absl::string_view name,
                                                                       SentencePieceModel model, std::string hash,
                                                                       std::optional<LlamaSettings> settings);

@@ -67,7 +67,7 @@ class Tokenizer {
 
   // bytes, BPE or SentencePiece.
   virtual absl::string_view kind() const = 0;
-  // Identifies the tokenizer: a hash of the files that define it.
+  // Identifies the tokenizer: a hash of the files that define it, and of the library if one gives the ids.
   virtual const std::string& hash() const = 0;
 };
 

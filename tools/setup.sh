@@ -26,7 +26,7 @@ packages_missing() {
 # Argument: a level. Prints the hash of all lists that it installs.
 setup_digest() {
   local files=("$ROOT/requirements/apt.txt" "$ROOT/requirements/build.txt")
-  [[ $1 == full ]] && files+=("$ROOT/requirements/full.txt")
+  [[ $1 == full ]] && files+=("$ROOT/requirements/full.txt" "$ROOT/requirements/unpacked.txt")
   cat "${files[@]}" | sha256sum | cut -d' ' -f1
 }
 
@@ -126,6 +126,27 @@ install_wheels() {
   rm -rf "$DEPS/tmp"
 }
 
+# Unpacks programs that only tests use. Needs no root, but the package lists of apt-get update.
+unpack_programs() {
+  local packages folder="$DEPS/programs"
+  mapfile -t packages < <(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$ROOT/requirements/unpacked.txt")
+  rm -rf "$folder" "$DEPS/tmp"
+  mkdir -p "$DEPS/tmp"
+  (
+    cd "$DEPS/tmp" || exit
+    # An image without package lists; apt-get download would find nothing.
+    if ((EUID == 0)) && [[ -z $(find /var/lib/apt/lists -name '*_Packages*' -print -quit 2>/dev/null) ]]; then
+      run_logged "setup: package lists" apt-get -o APT::Update::Error-Mode=any update
+    fi
+    run_logged "setup: programs of the tests" apt-get download "${packages[@]}"
+  ) || die_from_log "Downloading the packages of requirements/unpacked.txt" "the Debian mirror"
+  local package
+  for package in "$DEPS"/tmp/*.deb; do
+    dpkg-deb --extract "$package" "$folder" || die "$package could not be unpacked; run ./dev setup again."
+  done
+  rm -rf "$DEPS/tmp"
+}
+
 wheel_is_installed() { [[ -n $(find "$DEPS/python/lib" -maxdepth 3 -name "$1" -print -quit 2>/dev/null) ]]; }
 
 # level: build or full. Prints nothing and returns quickly if everything is installed.
@@ -151,6 +172,7 @@ setup() {
     install_wheels "setup: whole wheel (3 GB to download once)" full.txt
     run_logged "setup: check" "$PYTHON" -m pip check ||
       die_from_log "Checking requirements/full.txt (pip check)" "the lists"
+    unpack_programs
     setup_digest full >"$DEPS/stamp-full"
   fi
   flock --unlock 9

@@ -39,6 +39,7 @@ run_matrix() {
   [[ -f $table ]] || printf '%s\n' '# Every strategy compared with one process' '' \
     'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters;' \
     'by `./dev test --all`. A cell: strategy, ranks, micro-batches per rank and step, other options.' \
+    'Cells of divided models: stages, data ranks, tensor ranks, schedule, strategy; in fp32 over 20 steps.' \
     '' '| Cell | Losses | Norms | Parameters |' '|---|---|---|---|' >"$table"
   TRAINYARD_PARITY_TABLE="$table" run_cells "$results" "$folder" "$filter" matrix_test || code=1
   if [[ $filter && matrix_test != *"$filter"* ]]; then
@@ -74,9 +75,10 @@ The last line is 'N passed, N failed'. FILTER is part of a test's name.
   --fast     all but the tests that are marked slow
   --python   Python tests only
   --all      everything, which takes hours:
-             - every cell of the matrix of strategies (756) and of resumes (105) instead of a selection; prints how long
-               that will take and writes bench/results/matrix.md. With a FILTER that is part of a cell's name, such as
-               fsdp_world4, only those cells
+             - every cell of the matrix of strategies (756) and of resumes (105), and a pairwise cover of the matrix of
+               divided models, instead of selections; prints how long that will take and writes
+               bench/results/matrix.md. With a FILTER that is part of a cell's name, such as fsdp_world4, only those
+               cells
              - every C++ program with vector code again as on a CPU with AVX2 but without AVX-512 (NAME.avx2), and as on
                one with neither (NAME.none); without --all, only a few of them
              - the whole fault matrix instead of 6 cells, and the series of kills

@@ -33,8 +33,8 @@ NOT_OURS = ("cmake/gloo-stub/", "bench/results/")
 MAY_SLEEP = re.compile(r"^(common/(clock|files|listen)|client/|coordinator/main|tests/|"
                        r"worker/(shim|collectives|agent/(main|process_table)|trainer/run_folder)|"
                        r"checkpoint/fault_points)")
-# spdlog and LibTorch's generator require a standard lock, and SteadyCondVar wraps a standard condition variable.
-MAY_NAME_STD_MUTEX = re.compile(r"^(common/(logging\.cc|steady_cond_var\.h)|worker/model/dropout\.cc)$")
+# spdlog requires a standard lock, and SteadyCondVar wraps a standard condition variable.
+MAY_NAME_STD_MUTEX = re.compile(r"^common/(logging\.cc|steady_cond_var\.h)$")
 
 # pattern, suffixes of the files that it applies to, files that are exempt (or None), what to do instead
 BANNED = [
@@ -60,12 +60,14 @@ BANNED = [
 ]
 
 # Phrases that a reader stumbles over, in comments and texts, and what to write instead. Words of protocols and of
-# stored data (ToldRecord, "told/<id>") are not affected.
+# stored data (PublishedRecord, "told/<id>") are not affected.
 PHRASES = [
     ("goes on", "continues, resumes"),
     ("go on", "continue, resume"),
     ("of use", "useful, valid"),
     ("of no use", "useless; or say why"),
+    ("someone", "a user, a caller, a process"),
+    ("besides", "in addition to"),
     ("whoever", "the caller, the user, any process that"),
     ("beside", "next to, compared with"),
     ("is told", "is informed, receives"),

@@ -32,7 +32,8 @@ Figures Summarize(const std::vector<double>& samples) {
           {"samples", static_cast<double>(samples.size())}};
 }
 
-// Counts samples up to their number or time limit; the first one is a warm-up and does not count.
+// Counts rounds, each of which gives a sample, up to the limit of their number or time. The first round is a warm-up
+// and does not count.
 class Rounds {
  public:
   explicit Rounds(const Setting& setting) : setting_(setting) {}
@@ -71,7 +72,7 @@ struct Stage {
     RETURN_IF_ERROR(fleet->Await(Milestone::kGoReceived, fleet->size()).status());
     return job;
   }
-  // Its ranks do their step and exit.
+  // Lets the ranks of `job` make their step and exit, and waits until the coordinator has stored all exits.
   absl::Status Finish(const std::string& job) {
     fleet->SendToAll([](SimulatedHost& host) { host.FinishTrainers(); });
     ASSIGN_OR_RETURN(v1::JobState state, jobs->AwaitEnd(job));

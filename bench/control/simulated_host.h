@@ -21,8 +21,8 @@ namespace trainyard::bench {
 // What a host reports to the fleet, so that the bench can wait for it.
 enum class Milestone {
   kAttached,        // welcomed by the coordinator
-  kGoReceived,      // a trainer has received go
-  kTrainerAborted,  // a trainer has received an abort request, because it is no longer desired, or was killed
+  kGoReceived,      // a trainer has received `go`, the permission to begin its first step
+  kTrainerAborted,  // a trainer that is no longer desired has received an abort request, or was killed
   kExitDurable,     // a trainer's exit is durable at the coordinator
   kFactDurable,     // a fact of a flood is durable
   kStreamEnded,     // the stream has ended
@@ -46,7 +46,7 @@ class SimulatedHost {
     uint64_t incarnation = 1;
     // Adds an item for this host to the fleet's queue; can be called on any thread.
     std::function<void(Item)> post;
-    // Called on the fleet's thread.
+    // Called on the fleet's thread when the milestone was reached `count` more times.
     std::function<void(Milestone, uint64_t count)> reached;
   };
 

@@ -43,7 +43,9 @@ absl::Status CheckRanks(const State& state, const Job& job) {
   if (job.ranks.size() != job.record.rank_count())
     return Broken(job, "has a number of ranks that differs from the record");
   if ((job.head().generation() == 0) != job.ranks.empty()) return Broken(job, "has ranks without a generation");
-  if (!job.ranks.empty() && job.ranks.size() != job.world_size()) return Broken(job, "is placed in part");
+  if (!job.ranks.empty() && (job.ranks.size() < job.min_world_size() || job.ranks.size() > job.world_size())) {
+    return Broken(job, "is placed in part");
+  }
   size_t indexed = 0;
   for (const auto& [name, ranks] : job.ranks_on) {
     indexed += ranks.size();
@@ -95,7 +97,8 @@ absl::Status CheckGuarantees(const Job& job) {
       job.head().generation() > 0) {
     return Broken(job, "has a generation that no restart explains");
   }
-  if (!HasTrainers(state) && !job.current.nothing_desired) return Broken(job, "has no group, but desires trainers");
+  if (!HasTrainers(state) && !job.current.nothing_desired)
+    return Broken(job, "has no group, but its trainers are still desired");
   if (state == v1::JOB_STATE_QUEUED || state == v1::JOB_STATE_PAUSED) {
     for (const Rank& rank : job.ranks) {
       if (!rank.ended()) return Broken(job, "has no group, but a rank of the last one may run");
@@ -136,7 +139,8 @@ absl::Status CheckSlots(const State& state, const Host& host) {
       absl::StrCat("host ", host.name.value(), " has ", used, " ranks in ", host.max_slots, " slots"));
 }
 
-// Checks that sequences rise and stay below the reserved limit, and that no watcher waits for a job that has ended.
+// Checks that sequence numbers increase up to at most the reserved limit, and that no watcher waits for a job that has
+// ended.
 absl::Status CheckHistory(const Job& job) {
   for (const auto* events : {&job.history.durable(), &job.history.reports()}) {
     uint64_t before = 0;
@@ -165,8 +169,8 @@ absl::Status CheckHistory(const Job& job) {
   return absl::OkStatus();
 }
 
-// Checks the grants: a job has a few, of generations that existed, with rising steps and one content per step; a
-// refusal has a reason; a recorded checkpoint has no grant any more.
+// Checks the grants of a job: there are at most kGrantsMax, none is of a later generation, the steps of each generation
+// increase, a refusal has a reason, and a checkpoint that is recorded has no grant any more.
 absl::Status CheckGrants(const Job& job) {
   const v1::Job& head = job.head();
   if (job.record.grants_size() > kGrantsMax) return Broken(job, "has too many grants");

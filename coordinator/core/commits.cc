@@ -14,7 +14,7 @@ class Packer {
  public:
   explicit Packer(size_t max_entries) : max_entries_(max_entries) {}
 
-  // Adds these records to one commit, if one can hold them.
+  // Adds the records of a turn, all to the same commit if they fit into one.
   void Add(std::vector<Record> records) {
     if (records.size() > max_entries_) return AddSplit(std::move(records));
     // CountNew is an upper bound: it counts a key once for each of its records.
@@ -28,7 +28,7 @@ class Packer {
   }
 
  private:
-  // Splits at the ends of groups, and inside a group only if the group is too large itself.
+  // Splits between groups of records (Record::group), and inside a group only if it is too large for one commit.
   void AddSplit(std::vector<Record> records) {
     Close();
     for (size_t begin = 0; begin < records.size();) {

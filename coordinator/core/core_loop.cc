@@ -66,7 +66,7 @@ std::optional<CallId> CallOf(const Event& event) {
       event);
 }
 
-// Whether someone waits for the effect. Logs, metrics and acknowledgements can wait.
+// Whether a caller waits for the effect. Logs, metrics and acknowledgements can wait.
 bool IsAwaited(const Effect& effect) {
   return std::visit(
       [](const auto& what) {
@@ -138,7 +138,7 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   Unwritten unwritten = std::exchange(held_, {});
   LoopRound& round = unwritten.round;
   round.queue_length = options_.queue->size() + deferred_.size();
-  round.reports_shed += options_.queue->TakeShed();
+  round.reports_dropped += options_.queue->TakeDroppedReports();
   const auto collect = [&](Output output) {
     round.records += output.records.size();
     if (!output.records.empty()) unwritten.turns.push_back(std::move(output.records));

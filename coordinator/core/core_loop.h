@@ -2,8 +2,9 @@
 // then releases their effects. So no crash can revoke an effect, and a thousand facts cost one disk write.
 //
 // While the store accepts no records (the disk is full), every event that would change something waits, in order:
-// nothing is acknowledged, calls are refused with the reason, and reads are answered from memory (the one exception to
-// the above). The commit is tried again until the store accepts it; the core's time stands still meanwhile.
+// nothing is acknowledged, calls are refused with the reason, and only reads are answered, from memory, which may hold
+// changes that are not durable yet. The commit is tried again until the store accepts it; the core's time stands still
+// meanwhile.
 //
 // A batch that leads only to acknowledgements is held for up to kHoldMax, to be written with the next ones: while a
 // group forms, the facts of its ranks arrive one by one, and a disk write for each would delay all of them.
@@ -34,8 +35,8 @@ class EffectSink {
  public:
   virtual ~EffectSink() = default;
   virtual void Release(Effect effect) = 0;
-  // Called when all effects of a round have been released: sends the messages that were held back to be sent together,
-  // if their time has come. Returns after how long it must be called again.
+  // Called when all effects of a round have been released. Sends the messages that were held back to be sent together,
+  // if they have waited long enough. Returns the time until it must be called again.
   virtual absl::Duration Flush() { return absl::InfiniteDuration(); }
 };
 
@@ -45,10 +46,10 @@ struct LoopRound {
   absl::Duration handle_time;
   absl::Duration commit_time;  // zero: nothing to commit
   size_t records = 0;
-  size_t queue_length = 0;     // events left in the queue after the batch was removed
-  size_t commit_failures = 0;  // commits that the store refused for now
-  bool stalled = false;        // the store still refuses the records
-  uint64_t reports_shed = 0;   // reports that the queue dropped since the round before
+  size_t queue_length = 0;       // events left in the queue after the batch was removed
+  size_t commit_failures = 0;    // commits that the store refused for now
+  bool stalled = false;          // the store still refuses the records
+  uint64_t reports_dropped = 0;  // reports that the queue dropped since the round before
 };
 
 class CoreLoop {
@@ -57,7 +58,7 @@ class CoreLoop {
     std::unique_ptr<Core> core;
     uint64_t revision = 0;  // of the store, as loaded
     Store* store = nullptr;
-    Clock* clock = nullptr;  // a clock that is never set, see CoreClock
+    Clock* clock = nullptr;  // monotonic, see CoreClock
     Clock* wall = nullptr;   // for the times that users read; null: `clock`
     EventQueue* queue = nullptr;
     EffectSink* sink = nullptr;
@@ -66,11 +67,11 @@ class CoreLoop {
     // Called with the reason when the store begins to refuse records, and with an empty text when it accepts them
     // again. May be empty.
     std::function<void(const std::string& reason)> stalled = nullptr;
-    // Checks whether the store is still where it was opened; called once a second, so that an idle coordinator notices
-    // it, too. May be empty. Unavailable: it cannot be checked now. Any other error ends the loop.
+    // Checks that the store is still where it was opened. Called once a second, so that an idle coordinator notices the
+    // loss of its store, too. May be empty. Unavailable: it cannot be checked now. Any other error ends the loop.
     std::function<absl::Status()> check_store = nullptr;
-    // The store belongs to another process, has disappeared or is damaged. The loop has ended; every released effect is
-    // durable.
+    // Called when the loop has ended because the store belongs to another process, has disappeared or is damaged. Every
+    // released effect is durable.
     std::function<void(absl::Status)> failed;
   };
 
@@ -83,7 +84,7 @@ class CoreLoop {
   // Closes the queue, handles what is in it, ends the thread.
   void Stop();
 
-  // The longest time that a batch is held; acknowledgements wait longer, to be sent together.
+  // The longest time for which a batch is held. The sink then holds acknowledgements for longer, to send them together.
   static constexpr absl::Duration kHoldMax = absl::Milliseconds(10);
 
   // One round without the thread, for tests. Returns the number of events handled.

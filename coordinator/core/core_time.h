@@ -1,4 +1,4 @@
-// The times that come with an event. The core decides by `now` alone; a step of the wall clock changes no decision.
+// The times that come with an event. The core decides by `now` alone; a jump of the wall clock changes no decision.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@ struct CoreTime {
   CoreTime(absl::Time all) : now(all), steady(all), wall(all) {}  // NOLINT(google-explicit-constructor)
   CoreTime(absl::Time now, absl::Time steady, absl::Time wall) : now(now), steady(steady), wall(wall) {}
 
-  absl::Time now;     // monotonic; does not advance while the coordinator itself was away
-  absl::Time steady;  // monotonic; advances also while it was away: for the ledger of goodput
+  absl::Time now;     // monotonic; does not advance while the coordinator was stopped (see CoreClock)
+  absl::Time steady;  // monotonic; advances also while it was stopped: for the ledger of goodput
   absl::Time wall;    // for the times that users read
-  // The newest absence was caused by a store that accepted no records.
+  // Whether the newest gap between `now` and `steady` was caused by a store that accepted no records.
   bool held_up = false;
 };
 
@@ -29,7 +29,7 @@ class CoreClock {
   static constexpr absl::Duration kAwayAfter = absl::Milliseconds(500);
   static constexpr absl::Duration kAwayStep = absl::Milliseconds(100);
 
-  // `steady` is the time of a clock that is never set.
+  // `steady` is the time of a monotonic clock.
   CoreTime Advance(absl::Time steady, absl::Time wall) {
     if (last_ != absl::InfinitePast() && steady - last_ > kAwayAfter) away_ += steady - last_ - kAwayStep;
     last_ = std::max(last_, steady);
@@ -37,9 +37,9 @@ class CoreClock {
     time.held_up = std::exchange(held_up_, false);
     return time;
   }
-  // The time until the next round counts as spent on the store.
+  // The time until the next call of Advance, if it is a gap, is attributed to the store (CoreTime::held_up).
   void HoldUp() { held_up_ = true; }
-  // Converts the time of a contact to the core's time; not after `now`.
+  // Converts the time of a contact to the core's time. The result is at most `now`.
   absl::Time FromSteady(absl::Time steady) const { return std::min(steady, last_) - away_; }
 
  private:

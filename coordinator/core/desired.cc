@@ -17,6 +17,13 @@ bool IsDesired(const Job& job, const Rank& rank) {
   return rank.seen_running || job.current.unconfirmed.empty();
 }
 
+// The number of hosts of the job whose first rank is before this host's.
+uint32_t GroupRank(const Job& job, const Host& host) {
+  const uint32_t first = job.ranks_on.at(host.name).front();
+  return static_cast<uint32_t>(std::count_if(job.ranks_on.begin(), job.ranks_on.end(),
+                                             [first](const auto& other) { return other.second.front() < first; }));
+}
+
 v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& host) {
   v1::DesiredTrainer trainer;
   trainer.mutable_key()->set_job_id(job.id.value());
@@ -38,13 +45,19 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   trainer.set_stop(job.current.stop);
   if (job.current.stop) {
     trainer.set_stop_request(job.record.stop_requests());
-    // An operator can repeat a pause or a restart; a cancelled job does not need the checkpoint.
+    // If the save fails, a job that was to pause or restart continues to train, and the operator can repeat the
+    // request; a cancelled job ends in any case.
     trainer.set_stop_needs_save(!job.record.cancelled() && job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED);
   }
   trainer.set_data_address(host.inventory.data_address());
   if (rank.record.rank() == 0) {
     *trainer.mutable_grants() = job.record.grants();
     trainer.set_save_requests(job.record.save_requests());
+  }
+  if (job.head().spec().has_command()) {
+    trainer.set_group_rank(GroupRank(job, host));
+    trainer.set_group_world_size(static_cast<uint32_t>(job.ranks_on.size()));
+    trainer.set_restarts(job.head().restarts());
   }
   return trainer;
 }
@@ -69,7 +82,7 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   v1::CoordinatorMessage message;
   v1::DesiredState& desired = *message.mutable_desired();
   desired.set_revision(host.record.revision());
-  // A paused job resumes from the disk, so its memory on the host is released for other jobs.
+  // A paused job resumes from the disk, so the daemon may remove its snapshots in memory.
   for (const JobId& id : host.jobs) {
     if (state.jobs.at(id).state() != v1::JOB_STATE_PAUSED) desired.add_jobs(id.value());
   }

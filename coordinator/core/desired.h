@@ -19,7 +19,7 @@ uint32_t ThreadsPerRank(const Job& job, const Host& host, uint32_t local_world_s
 // Returns the desired state with the host's current revision.
 v1::CoordinatorMessage MakeDesired(const State& state, const Host& host);
 
-// Sets Rank::removed_at_revision of the ranks that the host's current desired state is the first not to list: once the
+// Sets Rank::removed_at_revision of the ranks that left the desired state with the host's current revision: once the
 // host has applied it, their trainers are gone or being ended.
 void MarkRemoved(State& state, const Host& host);
 

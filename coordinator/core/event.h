@@ -86,10 +86,12 @@ struct ListHosts {
 struct ListEvents {
   CallId call;
   v1::ListEventsRequest request;
+  // Not 0: answer with at most this many reports of steps and evaluations of the job instead of its durable events.
+  size_t max_reports = 0;
 };
 
 // The position of a watcher. Steps and evaluations are identified by their number, because after a restart of the
-// coordinator they arrive again under new sequences.
+// coordinator they arrive again with new sequence numbers.
 struct WatchPosition {
   uint64_t sequence = 0;
   uint64_t step = 0;
@@ -147,7 +149,7 @@ struct RankReportsReceived {
   size_t bytes = 0;  // set by the queue: the size that it counts for this event
 };
 
-// The host has applied a desired state. Sent when the number changes; heartbeats arrive with the Tick.
+// The host has applied a desired state. Sent when the revision changes; heartbeats arrive with the Tick.
 struct RevisionApplied {
   SessionId session;
   uint64_t revision = 0;
@@ -191,7 +193,7 @@ using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, CancelJob, Res
                            AttachHost, DetachHost, HostDraining, HostTrouble, RevisionApplied, HostFactsReceived,
                            RankReportsReceived, HostValuesReceived, LogPushEnded, Tick>;
 
-// "submit_job": a label of metrics.
+// Returns the name of the event in metrics, such as "submit_job".
 const char* NameOf(const Event& event);
 
 }  // namespace trainyard

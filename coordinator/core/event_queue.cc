@@ -60,14 +60,14 @@ bool EventQueue::DropReports(RankReportsReceived& received) {
     if (kept != i) reports->SwapElements(kept, i);
     ++kept;
   }
-  shed_ += static_cast<uint64_t>(reports->size() - kept);
+  dropped_reports_ += static_cast<uint64_t>(reports->size() - kept);
   reports->DeleteSubrange(kept, reports->size() - kept);
   return kept > 0;
 }
 
-uint64_t EventQueue::TakeShed() {
+uint64_t EventQueue::TakeDroppedReports() {
   absl::MutexLock lock(&mu_);
-  return std::exchange(shed_, 0);
+  return std::exchange(dropped_reports_, 0);
 }
 
 void EventQueue::WhenDrained(std::function<void()> resume) {

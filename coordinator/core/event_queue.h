@@ -22,7 +22,8 @@
 
 namespace trainyard {
 
-// Returns the bytes that an event counts towards the limits: those of facts and reports that have been in the queue.
+// Returns the size that an event counts towards the limits in bytes. It is 0 for all events except facts and reports,
+// and for those until the queue has accepted them.
 size_t QueuedBytes(const Event& event);
 
 class EventQueue {
@@ -46,7 +47,7 @@ class EventQueue {
   std::vector<Event> Take(absl::Duration wait, size_t max_events);
 
   // Returns the number of reports dropped since the last call.
-  uint64_t TakeShed();
+  uint64_t TakeDroppedReports();
 
   // The queue accepts no events from now on.
   void Close();
@@ -74,7 +75,7 @@ class EventQueue {
   std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
   size_t report_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of the reports in events_
   size_t fact_bytes_ ABSL_GUARDED_BY(mu_) = 0;    // of the facts in events_
-  uint64_t shed_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t dropped_reports_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::function<void()>> resume_callbacks_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   bool consumer_waits_ ABSL_GUARDED_BY(mu_) = false;

@@ -10,7 +10,7 @@ namespace trainyard {
 
 struct EventRow {
   const char* type;     // "SubmitJob"
-  const char* name;     // "submit_job": a label of metrics
+  const char* name;     // in metrics: "submit_job"
   const char* from;     // "client", "daemon", "timer"
   const char* meaning;  // a sentence without its full stop
 };

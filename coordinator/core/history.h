@@ -1,7 +1,7 @@
 // The events of one job (or of the cluster) in memory, for watchers and for `events`: two lists that share one
-// numbering. Durable events (states, notices, checkpoints, decisions, probes) are in the store, too; daemons send step
-// and evaluation reports again after a restart of the coordinator. Both lists are bounded; decisions and failures are
-// dropped last. Core thread only.
+// numbering. Durable events (states, notices, checkpoints, decisions, probes) are in the store, too. Reports of steps
+// and evaluations are not: daemons send them again after a restart of the coordinator. Both lists are bounded;
+// decisions and failures are dropped last. Core thread only.
 //
 //   for (uint64_t dropped : history.AddDurable(event)) ... delete its record
 //   history.Next(position, 256, batch);   // moves `position`
@@ -26,22 +26,23 @@ class History {
  public:
   struct Limits {
     size_t durable = limits::kDurableEvents;
-    size_t first = limits::kDurableEventsFirst;  // so many first durable events are not dropped for later ones
+    size_t first = limits::kDurableEventsFirst;  // this many of the oldest durable events are dropped last
     size_t reports = limits::kJobEvents;
   };
 
   History() = default;
   explicit History(Limits limits) : limits_(limits) {}
 
-  // Returns the sequences of the durable events that were dropped. REQUIRES: the event's sequence is above all before.
+  // Returns the sequence numbers of the durable events that were dropped. REQUIRES: the sequence number of the event is
+  // greater than all earlier ones.
   std::vector<uint64_t> AddDurable(EventPtr event);
   // Returns the number of reports that were dropped. REQUIRES: as above.
   size_t AddReport(EventPtr event);
 
   // What may be dropped: only saves and notices without a decision, or everything.
   enum class Dropped { kRepetitive, kAny };
-  // Drops durable events until `bytes` of them are gone or only `min_events` are left; returns their sequences. The
-  // newest event stays, and the first ones stay as long as there are others.
+  // Drops durable events until `bytes` of them are gone or only `min_events` are left; returns their sequence numbers.
+  // The newest event stays, and the first ones stay as long as there are others.
   std::vector<uint64_t> Shrink(size_t bytes, size_t min_events, Dropped what);
   void DropReports() { reports_.clear(); }
 

@@ -78,7 +78,7 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
   auto it = state.jobs.find(JobId(parts[1]));
   if (it == state.jobs.end() || sequence > it->second.record.event_sequence()) {
     state.orphans.push_back(key);
-    // The sequence is not used again: deleting this record would delete an event that reused its key.
+    // The sequence number is not used again: deleting this record would delete an event that reused its key.
     if (it != state.jobs.end()) it->second.last_sequence = std::max(it->second.last_sequence, sequence);
     return absl::OkStatus();
   }
@@ -106,7 +106,7 @@ void CountDroppedEvents(Job& job) {
   if (cut && job.record.events_dropped() == 0) job.record.set_events_dropped(1);
 }
 
-// Reports keep their sequences, so that they stay before the events that were published after them.
+// Reports keep their sequence numbers, so that they stay before the events that were published after them.
 absl::Status LoadReports(const std::string& key, const std::string& value, State& state) {
   std::vector<absl::string_view> parts = absl::StrSplit(key, '/');
   uint64_t part = 0;
@@ -142,6 +142,7 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   state.by_submission[job.record.submit_index()] = job.id;
   state.next_submit_index = std::max(state.next_submit_index, job.record.submit_index() + 1);
   job.current.progress_at = now;
+  if (job.state() == v1::JOB_STATE_RUNNING) job.current.running_since = now;
   for (const v1::AvoidedHost& avoided : job.record.avoided()) {
     job.avoid_until[HostName(avoided.host())] = now + kMinAvoidTime;
   }
@@ -295,7 +296,7 @@ absl::Status LoadState(const std::vector<std::pair<std::string, std::string>>& r
   for (auto& [name, host] : state.hosts) {
     host.last_contact = now;
     host.applied_fact = host.record.acked_fact();
-    host.reachable = true;  // until its lease, counted from now, has run out
+    host.reachable = true;  // until its lease, counted from now, has expired
     if (host.record.incarnation() != 0) state.incarnations[host.incarnation()] = name;
   }
   return absl::OkStatus();

@@ -122,8 +122,10 @@ struct GenerationState {
   absl::Time finished_at = absl::InfiniteFuture();        // when the last rank reported that all steps are made
   absl::Time unreachable_since = absl::InfiniteFuture();  // since when none of its hosts can be reached
   absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
-  absl::Time reports_until = absl::InfiniteFuture();      // until when step reports in transit are awaited
-  std::set<HostName> unconfirmed;                         // hosts of a job from the store that have not attached yet
+  absl::Time running_since = absl::InfiniteFuture();   // as far as this coordinator has seen; infinite: it does not run
+  absl::Time reports_until = absl::InfiniteFuture();   // until when step reports in transit are awaited
+  absl::Time more_fit_since = absl::InfiniteFuture();  // since when slots for more ranks of a command are free
+  std::set<HostName> unconfirmed;                      // hosts of a job from the store that have not attached yet
   ValueStore store;
   std::deque<StepMark> step_marks;  // of the newest steps, by step
   HangWatch hang;
@@ -158,9 +160,10 @@ struct Job {
   absl::Time stragglers_checked_at = absl::InfinitePast();
   std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before this
   // A host runs this generation, which is above the recorded one, because the store was restored from an older copy.
-  // The job is held: nothing of it is ended, started or decided. 0: the job is not held.
+  // The job is held: its trainers are left alone, and none is started. 0: the job is not held.
   uint64_t held_at = 0;
-  // A generation like that of `held_at` which has ended; the next one gets a higher number. 0: none.
+  // The newest generation that was held (see `held_at`) and has ended; the next generation gets a higher number. 0:
+  // none.
   uint64_t past_generation = 0;
   absl::Time waiting_since = absl::InfinitePast();  // since when it waits for slots
   uint32_t failures_without_progress = 0;
@@ -174,8 +177,8 @@ struct Job {
   uint64_t reported_eval = 0;
   std::map<WatchId, WatchPosition> waiting_watchers;  // watchers that have received all events
 
-  // The parts of the reports that are stored (ReportPart), because no daemon has them any more, and the sequence up to
-  // which reports are stored.
+  // The parts of the reports that are stored (ReportPart), because no daemon has them any more, and the sequence number
+  // up to which reports are stored.
   std::set<uint64_t> stored_parts;
   uint64_t stored_sequence = 0;
 
@@ -185,13 +188,19 @@ struct Job {
   v1::Job& head() { return *record.mutable_job(); }
   const v1::Job& head() const { return record.job(); }
   Generation generation() const { return Generation(record.job().generation()); }
+  // The number of ranks; of a job that tolerates any number of them, the largest one.
   uint32_t world_size() const { return record.job().spec().resources().ranks(); }
+  // The smallest number of ranks that a generation may have.
+  uint32_t min_world_size() const {
+    const v1::Command& command = record.job().spec().command();
+    return command.has_min_ranks() ? command.min_ranks() : world_size();
+  }
 };
 
 // The delayed acknowledgement of the end of a rank 0, whose newest step reports are still on their way
 // (late_reports.h).
 struct DelayedAck {
-  uint64_t fact = 0;  // the sequence of the fact
+  uint64_t fact = 0;  // the sequence number of the fact
   absl::Time until;   // when it is acknowledged without the reports
 };
 

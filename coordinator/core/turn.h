@@ -69,7 +69,7 @@ class Turn {
   void StoreReports(Job& job);
   // Drops the step and evaluation reports of a finished job that is not among the newest.
   void ForgetReports(Job& job);
-  // Ensures that no later coordinator uses the job's sequences again.
+  // Ensures that no later coordinator uses the job's sequence numbers again.
   void ReserveSequences(Job& job);
   // Moves the job by the table of the lifecycle; `reason` is what an operator sees.
   // REQUIRES: the table has (state, event).

@@ -12,7 +12,8 @@
 namespace trainyard {
 namespace {
 
-// Sequences are reserved in blocks: one write for this many events; no sequence is used twice, even after a restart.
+// Sequence numbers are reserved in blocks: one write for this many events. No number is used twice, even after a
+// restart.
 constexpr uint64_t kSequenceBlock = 4'096;
 // When the events of all jobs exceed their limit, more than needed are dropped, so that not every new event drops some.
 constexpr size_t kEventBytesGoal = limits::kDurableEventBytes / 16 * 15;

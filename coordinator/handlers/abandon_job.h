@@ -1,5 +1,5 @@
 // Decides whether a job may be started elsewhere when none of its hosts can be reached (recovery.abandon_after_s).
-// Hosts that could run it are queried first whether they have its newest checkpoint: if the run folder is not shared,
+// Hosts that could run it must first answer whether they have its newest checkpoint: if the run folder is not shared,
 // only the unreachable hosts have it, and giving them up would lose the job's progress.
 #pragma once
 

@@ -1,5 +1,5 @@
-// The ledger of goodput of a job (policy/goodput), kept up to date: before the ranks begin to spend their time on
-// another part of it, all time up to now is added to the current part.
+// Keeps the goodput ledger of a job up to date. The ledger divides the time of the ranks into parts such as training
+// and saving (policy/goodput). Before that part changes, all time up to now is added to the current part.
 #pragma once
 
 #include "coordinator/core/turn.h"

@@ -25,7 +25,11 @@ namespace {
 // Called after every fact. The last rank is checked first, because ranks usually become ready in order; otherwise the
 // cost would be quadratic.
 bool AllReady(const Job& job) {
-  const auto ready = [](const Rank& rank) { return rank.record.ready() && !rank.exited(); };
+  // A rank of a command may be done before the last one is started.
+  const bool is_command = job.head().spec().has_command();
+  const auto ready = [is_command](const Rank& rank) {
+    return rank.record.ready() && (!rank.exited() || (is_command && rank.record.finished()));
+  };
   return (job.ranks.empty() || ready(job.ranks.back())) && std::all_of(job.ranks.begin(), job.ranks.end(), ready);
 }
 
@@ -60,6 +64,8 @@ uint64_t LastStepOfJob(const Job& job) {
 // Returns why the job has succeeded.
 std::string DoneReason(const Job& job) {
   if (job.head().spec().has_probe()) return "every rank has reported its measurements";
+  if (job.head().spec().has_command())
+    return AllOf(job.ranks.size(), "rank has exited with 0", "ranks have exited with 0");
   const std::string& ended_early = job.ranks.front().record.ended_early();
   return ended_early.empty() ? AllOf(job.head().spec().train().steps(), "step is made", "steps are made") : ended_early;
 }
@@ -74,10 +80,13 @@ void AdvanceForming(Turn& turn, Job& job) {
   job.current.store.sealed = true;
   CloseStore(job);
   job.current.progress_at = turn.now;
+  job.current.running_since = turn.now;
   for (const auto& [host, ranks] : job.ranks_on) StopAvoiding(turn, job, host);
   turn.Move(job, LifecycleEvent::kAllReady,
-            absl::StrCat(AllOf(job.ranks.size(), "rank is ready", "ranks are ready"), "; first step ",
-                         job.ranks.front().record.first_step()));
+            job.head().spec().has_command()
+                ? absl::StrCat("the command runs on ", AllOf(job.ranks.size(), "rank", "ranks"))
+                : absl::StrCat(AllOf(job.ranks.size(), "rank is ready", "ranks are ready"), "; first step ",
+                               job.ranks.front().record.first_step()));
   turn.PushAll(job);
 }
 
@@ -94,9 +103,9 @@ void PublishUnrenamedCheckpoint(Turn& turn, Job& job) {
 }
 
 // Fails a generation whose ranks have all reported that they made all steps, if no recorded checkpoint holds the last
-// step. Facts arrive in order, and rank 0 reports its last save before it reports that it has finished, so that save
-// did not succeed. Its checkpoint may be complete without its final name; then the next group renames it. Otherwise the
-// next group repeats the steps since the newest checkpoint.
+// step. Facts arrive in order, and rank 0 reports its last save before it reports that it has finished. A missing
+// record therefore shows that the save did not succeed. Its checkpoint may be complete without its final name; then the
+// next group renames it. Otherwise the next group repeats the steps since the newest checkpoint.
 void FailUnsaved(Turn& turn, Job& job) {
   if (job.record.has_failure()) return;
   const Rank& first = job.ranks.front();
@@ -111,8 +120,9 @@ void FailUnsaved(Turn& turn, Job& job) {
 
 // Returns whether the job is done.
 bool AdvanceDone(Turn& turn, Job& job) {
-  if (job.ranks.empty() || !AllDone(job) || job.record.failure().kind() == v1::FailureRecord::KIND_UNSAVED)
-    return false;
+  const v1::FailureRecord::Kind failure = job.record.failure().kind();
+  const bool has_failed = failure == v1::FailureRecord::KIND_UNSAVED || failure == v1::FailureRecord::KIND_LIMIT;
+  if (job.ranks.empty() || !AllDone(job) || has_failed) return false;
   if (!LastStepIsSaved(job.head(), LastStepOfJob(job), job.record.restored_step())) {
     FailUnsaved(turn, job);
     return false;
@@ -204,7 +214,8 @@ RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
                       .checkpoint_step = std::nullopt,
                       .failures_without_progress = job.failures_without_progress,
                       .fits_elsewhere = false};
-  if (job.record.failure().kind() == v1::FailureRecord::KIND_START) {
+  const v1::FailureRecord::Kind kind = job.record.failure().kind();
+  if (kind == v1::FailureRecord::KIND_START || kind == v1::FailureRecord::KIND_CHECK) {
     facts.fits_elsewhere = FitsWithout(turn.now, turn.state, job, {job.record.failure().host()});
   }
   facts.checkpoint_step = NewestResumeStep(job.head(), job.record.grants());
@@ -227,6 +238,7 @@ void AdvanceJob(Turn& turn, Job& job) {
     case v1::JOB_STATE_PLACED:
     case v1::JOB_STATE_STARTING:
       AdvanceForming(turn, job);
+      if (job.state() == v1::JOB_STATE_RUNNING) AdvanceDone(turn, job);
       break;
     case v1::JOB_STATE_RUNNING:
       AdvanceDone(turn, job);

@@ -19,6 +19,7 @@
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/hangs.h"
 #include "coordinator/handlers/hold_jobs.h"
+#include "coordinator/handlers/trainer_facts.h"
 #include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/health.h"
 
@@ -142,6 +143,7 @@ void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, boo
   rank.record.clear_gone();
   rank.record.set_started(true);
   rank.record.set_pid(running.pid());
+  MarkCommandReady(it->second, rank);
   turn.SaveRank(it->second, rank.record.rank());
 }
 
@@ -199,7 +201,8 @@ void PublishNewDaemon(Turn& turn, const Host& host) {
       ranks.push_back(absl::StrCat(index, is_missing ? " (not found)" : ""));
     }
     turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kInfo,
-                absl::StrCat("a new daemon of host ", host.name.value(), " adopted rank ", absl::StrJoin(ranks, ", ")));
+                absl::StrCat("a new daemon of host ", host.name.value(), " adopted ",
+                             ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", ")));
   }
 }
 

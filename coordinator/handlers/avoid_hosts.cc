@@ -16,7 +16,7 @@ constexpr size_t kAvoidReasonBytes = 512;
 
 bool IsHostFailure(v1::FailureRecord::Kind kind) {
   return kind == v1::FailureRecord::KIND_CHECKPOINT || kind == v1::FailureRecord::KIND_START ||
-         kind == v1::FailureRecord::KIND_NO_ROOM;
+         kind == v1::FailureRecord::KIND_NO_ROOM || kind == v1::FailureRecord::KIND_CHECK;
 }
 
 v1::AvoidedHost& AvoidedRecord(Job& job, const std::string& host) {
@@ -43,8 +43,10 @@ void AvoidFailedHost(Turn& turn, Job& job) {
   avoided.set_times(avoided.times() + 1);
   avoided.set_last_resort(failure.kind() == v1::FailureRecord::KIND_NO_ROOM);
   absl::Duration time = std::min(kMinAvoidTime * (1 << std::min(avoided.times() - 1, 10u)), kMaxAvoidTime);
-  // A missing program or network interface does not appear on its own.
-  if (failure.kind() == v1::FailureRecord::KIND_START) time = absl::InfiniteDuration();
+  // A host that lacks a program or a network interface, or that command.check has refused, is the same later, so only a
+  // new daemon or an operator ends the avoidance.
+  const bool lasts = failure.kind() == v1::FailureRecord::KIND_START || failure.kind() == v1::FailureRecord::KIND_CHECK;
+  if (lasts) time = absl::InfiniteDuration();
   job.avoid_until[HostName(failure.host())] = turn.now + time;
   turn.Save(job);
 }
@@ -66,7 +68,7 @@ void StopAvoidingAll(Turn& turn, Job& job) {
   turn.Schedule(job);
 }
 
-void ScheduleWhereAvoidanceEnds(Turn& turn, Job& job) {
+void ScheduleIfAvoidanceEnded(Turn& turn, Job& job) {
   bool ended = false;
   for (auto& [host, until] : job.avoid_until) {
     if (until == absl::InfinitePast() || turn.now < until) continue;

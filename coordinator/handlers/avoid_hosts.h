@@ -20,9 +20,10 @@ void StopAvoiding(Turn& turn, Job& job, const HostName& host);
 void StopAvoidingAll(Turn& turn, Job& job);
 
 // Schedules the job if an avoided host may be used again.
-void ScheduleWhereAvoidanceEnds(Turn& turn, Job& job);
+void ScheduleIfAvoidanceEnded(Turn& turn, Job& job);
 
-// Returns the hosts that are avoided at `now`, each with the reason; last resorts only if `with_last_resorts`.
+// Returns the hosts that are avoided at `now`, each with the reason. Hosts that the job may use as a last resort
+// (AvoidedHost.last_resort) are included only if `with_last_resorts`.
 std::map<std::string, std::string> AvoidedNow(absl::Time now, const Job& job, bool with_last_resorts);
 
 }  // namespace trainyard

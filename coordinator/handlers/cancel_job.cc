@@ -58,7 +58,8 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
 
 // REQUIRES: the job has not ended.
 absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
-  const bool is_training = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
+  const bool is_training =
+      job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure() && job.head().spec().has_train();
   const bool is_stopping_at_step =
       job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.current.nothing_desired;
   if (job.held_at != 0 || (!is_training && !is_stopping_at_step)) {

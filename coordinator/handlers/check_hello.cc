@@ -38,7 +38,7 @@ absl::Status CheckFields(const v1::Hello& hello) {
   }
   if (!IsHostName(hello.host())) {
     return absl::InvalidArgumentError(absl::StrCat("host name '", hello.host().substr(0, 64),
-                                                   "' must be 1 to 253 of letters, digits, '-', '.' and '_'"));
+                                                   "' must consist of 1 to 253 letters, digits, '-', '.' and '_'"));
   }
   if (hello.incarnation() == 0) return absl::InvalidArgumentError("incarnation must not be 0");
   if (hello.slots() < 1 || hello.slots() > kSlotsMax) {
@@ -55,8 +55,8 @@ absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
   return absl::UnavailableError(absl::StrCat(
       "host ", hello.host(), " runs ", Plural(hello.trainers_size(), "trainer"), " of cluster ", hello.cluster_id(),
       ", but this coordinator is that of cluster ", ours,
-      "; start the coordinator on that cluster's --state, or the daemon with --adopt-cluster, which ends those "
-      "trainers and gives the host to this cluster"));
+      "; start the coordinator with the --state folder of that cluster, or the daemon with --adopt-cluster, which ends "
+      "those trainers and gives the host to this cluster"));
 }
 
 // A daemon of an earlier version would end trainers of unknown jobs, whatever the desired state lists.
@@ -68,8 +68,8 @@ absl::Status CheckUnknownJobs(const State& state, const v1::Hello& hello) {
     if (!IsUnknown(state, running.key())) continue;
     return absl::UnavailableError(absl::StrCat("host ", hello.host(), " runs job ", running.key().job_id(),
                                                ", which this coordinator's store does not know, and its daemon, of an "
-                                               "earlier version, would end it; start the "
-                                               "coordinator on the newer store, or install version ",
+                                               "earlier version, would end the job; start the "
+                                               "coordinator with the newer store, or install version ",
                                                kVersion, " of trainyard on the host"));
   }
   return absl::OkStatus();

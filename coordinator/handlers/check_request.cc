@@ -95,7 +95,8 @@ bool IsJobId(absl::string_view id) {
 
 void CheckSubmit(const v1::SubmitRequest& request, Problems* problems) {
   if (!request.job_id().empty() && !IsJobId(request.job_id())) {
-    problems->AddError({}, "job_id", absl::StrCat("'", request.job_id(), "' must be 8 to 32 of a-z and 0-9, or empty"));
+    problems->AddError({}, "job_id",
+                       absl::StrCat("'", request.job_id(), "' must be 8 to 32 characters of a-z and 0-9, or empty"));
   }
   const std::string& root = request.default_run_root();
   if (!root.empty() && root.front() != '/') {

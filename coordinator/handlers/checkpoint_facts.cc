@@ -112,8 +112,8 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   const bool retried = LastSaveIsRetried(job);
   ForgetGrants(head.generation(), saved.step(), grants);
   ClearSaveRequest(job, saved.step());
-  // The steps that a generation saves rise: one that is not above its newest was reported before, and its record may
-  // have been dropped.
+  // A generation saves steps in increasing order. A step that is not above its newest one was reported before, and its
+  // record may have been dropped.
   if (head.checkpoints_size() > 0) {
     const v1::CheckpointInfo& newest = head.checkpoints(head.checkpoints_size() - 1);
     if (newest.generation() == head.generation() && saved.step() <= newest.step()) return turn.Save(job);
@@ -204,7 +204,7 @@ void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
   if (grants.size() != previous.size()) turn.Save(job);
 }
 
-// Publishes that reports are missing: a lost group may have made and saved steps whose reports never arrived.
+// Publishes which steps have no report: a lost group may have made and saved steps whose reports never arrived.
 void PublishMissingReports(Turn& turn, Job& job, uint64_t restored_step) {
   const uint64_t published = std::max(job.reported_step, job.published.step());
   if (job.generation().value() == 1 || restored_step <= published) return;

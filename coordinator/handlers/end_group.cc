@@ -86,6 +86,8 @@ absl::Duration MaxStopGrace(const Job& job) {
 }
 
 void StopAtStep(Turn& turn, Job& job) {
+  // The daemons send SIGTERM to a command and give it command.grace_s to end.
+  if (job.head().spec().has_command()) return DropTrainers(turn, job);
   job.current.stop = true;
   job.record.set_stop_requests(job.record.stop_requests() + 1);
   turn.Save(job);
@@ -95,11 +97,11 @@ void StopAtStep(Turn& turn, Job& job) {
   turn.Touch(job);
 }
 
-void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason, bool now) {
+void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason, bool now, DecisionRule rule) {
   bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_ending(ending);
   job.record.set_ending_reason(reason);
-  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, reason);
+  turn.Decide(job, rule, NoticeLevel::kInfo, reason);
   turn.Move(job, LifecycleEvent::kStopRequested, std::move(reason));
   if (stepping && !now) {
     StopAtStep(turn, job);
@@ -201,6 +203,10 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   *rank.record.mutable_exit() = std::move(kept);
   rank.record.clear_gone();
   rank.phase = Phase::kEnded;
+  const bool is_command = job.head().spec().has_command();
+  if (is_command && exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone) {
+    rank.record.set_finished(true);
+  }
   turn.SaveRank(job, rank.record.rank());
   bool stop_requested = job.current.stop || job.current.nothing_desired;
   bool stopped_unrequested = rank.record.finished() && rank.record.stopped() && !stop_requested;
@@ -213,6 +219,7 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
                                .reported_finished = finished,
                                .stopped_unrequested = stopped_unrequested,
                                .was_desired = !job.current.nothing_desired,
+                               .is_command = is_command,
                                .exit = &rank.record.exit()});
   if (failure.has_value()) {
     FailGeneration(turn, job, *failure);

@@ -21,9 +21,10 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
 // Durably counts the rank as ended although no exit was reported.
 void MarkGone(Turn& turn, Job& job, Rank& rank, std::string why);
 
-// Ends a group that has not failed: at a step and with a save, or immediately if `now`. Records what happens to the job
+// Ends a group that has not failed: after a step and a save, or immediately if `now`. Records what happens to the job
 // afterwards. REQUIRES: the state is PLACED, STARTING, RUNNING or RECOVERING.
-void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason, bool now);
+void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason, bool now,
+              DecisionRule rule = DecisionRule::kOperator);
 // Changes what happens to a job after its group, which EndGroup is already ending, has ended.
 void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason);
 // Cancels the requested end of the group, because the save before it failed and the ranks continue. REQUIRES: STOPPING.

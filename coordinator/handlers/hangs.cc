@@ -100,7 +100,8 @@ void EndStall(Turn& turn, Job& job) {
               absl::StrCat("the ranks continue after ",
                            absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
                            "; the reported stall: ", watch.published));
-  // A phase that only took longer than expected is learned; one in which a process was stopped is not.
+  // The duration of a phase that only took longer than expected is learned; that of a phase in which a process was
+  // stopped is not.
   if (watch.published_is_learned) job.unlearned_until = turn.now;
   watch.published.clear();
 }
@@ -198,7 +199,9 @@ absl::Duration LearnedPhaseLimit(const Job& job, const ReportedPhase& phase) {
 
 void CheckHang(Turn& turn, Job& job) {
   HangWatch& watch = job.current.hang;
-  if (job.state() != v1::JOB_STATE_RUNNING || job.current.nothing_desired || job.held_at != 0) {
+  // The program of a command reports no progress.
+  const bool is_watched = job.state() == v1::JOB_STATE_RUNNING && !job.head().spec().has_command();
+  if (!is_watched || job.current.nothing_desired || job.held_at != 0) {
     watch.generation = 0;
     watch.stalled = false;
     watch.suspects.clear();

@@ -1,5 +1,6 @@
-// HostFactsReceived: a batch of facts about trainers. Each fact counts once, by its sequence; one of an old generation
-// changes nothing and is logged. All facts are acknowledged once they are durable, so that the daemon can delete them.
+// HostFactsReceived: a batch of facts about trainers. Each fact counts once, by its sequence number; one of an old
+// generation changes nothing and is logged. All facts are acknowledged once they are durable, so that the daemon can
+// delete them.
 #include <algorithm>
 #include <string>
 
@@ -20,6 +21,19 @@ namespace {
 absl::string_view FactName(const v1::Fact& fact) {
   const auto* field = v1::Fact::descriptor()->FindFieldByNumber(static_cast<int>(fact.kind_case()));
   return field == nullptr ? absl::string_view("unknown") : absl::string_view(field->name());
+}
+
+// Whether a trainer reports such facts itself; its daemon reports the others.
+bool IsTrainersOwn(const v1::Fact& fact) {
+  switch (fact.kind_case()) {
+    case v1::Fact::kStarted:
+    case v1::Fact::kExited:
+    case v1::Fact::kExamined:
+    case v1::Fact::kDecided:
+      return false;
+    default:
+      return true;
+  }
 }
 
 // Trainers of held or unknown jobs are left alone until they have exited; then they are removed from the host. Returns
@@ -70,6 +84,12 @@ void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
   }
   Job& job = turn.state.jobs.at(JobId(fact.key().job_id()));
   Rank& rank = job.ranks[fact.key().rank()];
+  if (job.head().spec().has_command() && IsTrainersOwn(fact)) {
+    // A script may report its progress, but its exit alone decides how it has ended, and its files are its own.
+    turn.Warn(absl::StrCat("a fact of the script of job ", job.id.value(), " from ", fact.key().rank(),
+                           " is ignored: only trainers report facts"));
+    return;
+  }
   switch (fact.kind_case()) {
     case v1::Fact::kSaveReady:
     case v1::Fact::kSaved:

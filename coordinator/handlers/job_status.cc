@@ -48,6 +48,7 @@ v1::Job MakeHead(const Job& job) {
   head.set_last_loss(job.published.loss());
   head.set_unconfirmed(!job.current.unconfirmed.empty());
   head.set_events_dropped(job.record.events_dropped());
+  head.set_current_ranks(static_cast<uint32_t>(job.ranks.size()));
   return head;
 }
 

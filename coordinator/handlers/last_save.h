@@ -1,6 +1,6 @@
-// The save of a job's last step: if it fails the ranks keep the state and try again, and the job succeeds only once a
-// save was made. Published once per error, since there are many tries; the history records, also for the next
-// coordinator process, that the save is being tried again.
+// The save of a job's last step: if it fails, the ranks keep the state and try again, and the job succeeds only once
+// the step is saved. A failure is published once per error, since there are many tries; the history records, also for
+// the next coordinator process, that the save is being tried again.
 #pragma once
 
 #include "absl/strings/string_view.h"

@@ -7,7 +7,7 @@
 
 namespace trainyard {
 
-// Reports travel next to the facts, usually some 50 ms behind.
+// Reports and facts travel separately; a report usually arrives some 50 ms after the fact.
 inline constexpr absl::Duration kReportsGrace = absl::Seconds(1);
 
 // Whether rank 0 made steps whose reports have not arrived yet.

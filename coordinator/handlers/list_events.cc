@@ -1,6 +1,7 @@
 // ListEvents: returns the durable events of a job or of the cluster, oldest first, which `why` and `events` show. Pages
 // stay well below the limit of a message. The page token contains the start of the next page and the end of the
-// whole answer, so that no page contains events that happen after the first call. Changes nothing.
+// whole answer, so that no page contains events that happen after the first call. For the status page, returns the
+// thinned reports of steps and evaluations instead. Changes nothing.
 #include <algorithm>
 #include <deque>
 #include <iterator>
@@ -18,6 +19,7 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/check_request.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/thin_reports.h"
 
 namespace trainyard {
 namespace {
@@ -26,7 +28,7 @@ constexpr uint32_t kEventsDefault = 1'000;
 constexpr size_t kFieldBytes = 8;  // overhead of each event in the message
 constexpr char kEventsToken[] = "events";
 
-// Events with sequences above `after`, up to `last`.
+// Events with sequence numbers above `after`, up to `last`.
 struct EventRange {
   uint64_t after = 0;
   uint64_t last = 0;
@@ -95,6 +97,9 @@ void Run(Turn& turn, ListEvents& event) {
     }
     history = &it->second.history;
     dropped = it->second.record.events_dropped();
+  }
+  if (event.max_reports > 0) {
+    return turn.Emit(Reply{event.call, absl::OkStatus(), ThinReports(history->reports(), event.max_reports)});
   }
   absl::StatusOr<v1::ListEventsResponse> response = ReadPage(*history, dropped, request);
   if (!response.ok()) return turn.Emit(Reply{event.call, response.status(), {}});

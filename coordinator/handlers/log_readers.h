@@ -1,6 +1,6 @@
-// Readers of output: each becomes log requests in the desired state of the hosts that run its ranks. What the hosts
-// push reaches the reader through rpc/log_bridge, not through the core. When the reader disconnects, its requests are
-// removed.
+// Readers of output. The request of a reader becomes log requests in the desired states of the hosts that run the
+// ranks. What the hosts push reaches the reader through rpc/log_bridge, not through the core. When the reader
+// disconnects, its requests are removed.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ absl::Status NotAttached(absl::string_view host);
 
 // Moves the requests of the job's readers, because a new generation may run on other hosts.
 void MoveLogsOfJob(Turn& turn, const Job& job);
-// Ends following: a job that has ended has no more output.
+// Ends the requests that wait for new output, because the job has ended.
 void EndLogsOfJob(Turn& turn, const Job& job);
 void EndLogsAtHost(Turn& turn, const Host& host);
 void CloseLogReader(Turn& turn, ReaderId id, absl::Status status);

@@ -26,6 +26,7 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
   for (const v1::CommunicatorReport& communicator : rank.position.communicators) {
     if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();
   }
+  peer.unchanged = turn.now - rank.position.progress_at;
   // In `train` the time since the last completed step is compared instead. From a phase without a learned duration
   // nothing can be concluded.
   peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.position.phase_s);
@@ -38,6 +39,7 @@ HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>&
   HostLossFacts facts;
   facts.forming = job.forming();
   facts.ending = job.current.nothing_desired;
+  facts.is_command = job.head().spec().has_command();
   facts.learned_step = absl::Seconds(job.head().learned_step_s());
   facts.abandon_after = absl::Seconds(job.head().spec().recovery().abandon_after_s());
   if (job.current.unreachable_since != absl::InfiniteFuture())
@@ -113,13 +115,13 @@ void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
               unreachable
                   ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
                                  job.head().spec().recovery().abandon_after_s(),
-                                 " s (recovery.abandon_after_s), then started elsewhere")
+                                 " s (recovery.abandon_after_s), then restarted on other hosts")
                   : std::string("a host of the job can be reached again"));
 }
 
 // Counts the host's ranks of the job as gone. A trainer that may still run there becomes a stray, which uses its slot
-// until its exit is reported: if the stream survives the loss, no Hello will list the trainers that run there or that a
-// desired state in transit will start.
+// until its exit is reported. The coordinator must remember it, because a stream that survives the loss brings no new
+// Hello with the trainers that run, and a desired state in transit may still start a trainer.
 void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
   auto ranks = job.ranks_on.find(host.name);
   if (ranks == job.ranks_on.end()) return;

@@ -15,11 +15,16 @@ namespace {
 absl::Status CheckLogsRequest(const State& state, const v1::LogsRequest& request) {
   auto it = state.jobs.find(JobId(request.job_id()));
   if (it == state.jobs.end()) return absl::NotFoundError(absl::StrCat("no job ", request.job_id()));
+  // A command with min_ranks may run with fewer. A reader that follows gets the output of a later, larger group, too.
+  const Job& job = it->second;
+  const bool may_grow = request.follow() && !IsFinal(job.state());
+  const size_t ranks = job.ranks.empty() || may_grow ? job.world_size() : job.ranks.size();
   for (uint32_t rank : request.ranks()) {
-    if (rank >= it->second.world_size()) {
-      return absl::NotFoundError(absl::StrCat("job ", request.job_id(), " has no rank ", rank, "; its ranks are 0 to ",
-                                              it->second.world_size() - 1));
-    }
+    if (rank < ranks) continue;
+    const std::string why =
+        ranks < job.world_size() ? absl::StrCat(": it runs with ", ranks, " of at most ", job.world_size()) : "";
+    return absl::NotFoundError(
+        absl::StrCat("job ", request.job_id(), " has no rank ", rank, "; its ranks are 0 to ", ranks - 1, why));
   }
   return absl::OkStatus();
 }

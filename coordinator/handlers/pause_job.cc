@@ -1,4 +1,4 @@
-// PauseJob: ends the group at a step and with a save, and frees the job's slots until it is resumed.
+// PauseJob: ends the group, after a step and a save unless `now` is set, and frees the job's slots until it is resumed.
 #include <string>
 #include <utility>
 

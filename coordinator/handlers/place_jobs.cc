@@ -22,6 +22,7 @@
 #include "coordinator/policy/rank_assignment.h"
 #include "coordinator/policy/saves.h"
 #include "spec/device_rules.h"
+#include "spec/job_layout.h"
 
 namespace trainyard {
 namespace {
@@ -108,12 +109,27 @@ std::vector<HostName> HostsOfRanks(const Job& job) {
   return hosts;
 }
 
+// The number of consecutive ranks that share a host.
+uint32_t RankGroup(const Job& job) {
+  const v1::JobSpec& spec = job.head().spec();
+  if (spec.has_command()) return std::max(1u, spec.command().ranks_per_host());
+  return static_cast<uint32_t>(LayoutOf(spec).tensor);
+}
+
+// Each host that a probe names gets one rank.
+bool IsProbeOfHosts(const Job& job) {
+  const v1::JobSpec& spec = job.head().spec();
+  return spec.has_probe() && static_cast<uint32_t>(spec.resources().hosts_size()) == job.world_size();
+}
+
 void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   const bool again = job.head().generation() > 0 || job.past_generation > 0;
-  BeginGeneration(turn, job, AssignRanks(*decision.ranks_by_host, HostsOfRanks(job)));
+  BeginGeneration(turn, job, AssignRanks(*decision.ranks_by_host, HostsOfRanks(job), RankGroup(job)));
   ChooseDevice(turn.state, job);
-  DecideThreads(turn.state, job);
-  DecideSharedMemory(job);
+  if (!job.head().spec().has_command()) {
+    DecideThreads(turn.state, job);
+    DecideSharedMemory(job);
+  }
   std::string reason = absl::StrCat("generation ", job.head().generation(), ": ", decision.reason);
   uint64_t step = job.record.restored_step();
   step = NewestResumeStep(job.head(), job.record.grants()).value_or(step);
@@ -148,14 +164,16 @@ std::vector<HostSlots> AllHosts(const State& state) {
 PlacementFacts MakeFacts(absl::Time now, const Job& job, const std::vector<HostSlots>& hosts) {
   const v1::Resources& resources = job.head().spec().resources();
   PlacementFacts facts{.ranks = job.world_size(),
+                       .min_ranks = job.head().spec().command().min_ranks(),
+                       .group = RankGroup(job),
+                       .one_group_per_host = job.head().spec().command().has_ranks_per_host() || IsProbeOfHosts(job),
+                       .cpus = job.head().spec().command().cpus(),
                        .needs_gpu = resources.device() == v1::DEVICE_CUDA,
                        .hosts = hosts,
                        .previous = HostsOfRanks(job),
                        .allowed = {resources.hosts().begin(), resources.hosts().end()},
                        .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
-                       .avoided = AvoidedNow(now, job, /*with_last_resorts=*/true),
-                       .one_per_host = job.head().spec().has_probe() &&
-                                       static_cast<uint32_t>(resources.hosts_size()) == job.world_size()};
+                       .avoided = AvoidedNow(now, job, /*with_last_resorts=*/true)};
   // Placing the job where it may fail again is better than not placing it.
   if (!facts.avoided.empty() && !CouldFit(facts)) facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/false);
   return facts;
@@ -175,6 +193,26 @@ void ReserveFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts)
 }
 
 }  // namespace
+
+uint32_t RanksIfStartedAgain(absl::Time now, const State& state, const Job& job) {
+  std::vector<HostSlots> hosts = AllHosts(state);
+  for (HostSlots& host : hosts) {
+    const auto own = job.ranks_on.find(host.name);
+    if (own == job.ranks_on.end()) continue;
+    const uint32_t ranks = static_cast<uint32_t>(own->second.size());
+    host.free = std::min(host.slots, host.free + ranks);
+    host.free_cores = std::min(host.cores, host.free_cores + ranks * job.head().spec().command().cpus());
+  }
+  return RanksThatFit(MakeFacts(now, job, hosts));
+}
+
+bool AnyWaitingJobCouldFit(const Turn& turn) {
+  if (turn.state.queue.empty()) return false;
+  const std::vector<HostSlots> hosts = AllHosts(turn.state);
+  return std::any_of(turn.state.queue.begin(), turn.state.queue.end(), [&](uint64_t index) {
+    return CouldFit(MakeFacts(turn.now, turn.state.jobs.at(turn.state.by_submission.at(index)), hosts));
+  });
+}
 
 bool FitsWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without) {
   std::vector<HostSlots> hosts = AllHosts(state);
@@ -202,6 +240,7 @@ void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
     for (const auto& [name, ranks] : *decision.ranks_by_host) {
       auto chosen = std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& host) { return host.name == name; });
       chosen->free -= ranks;
+      chosen->free_cores -= ranks * job.head().spec().command().cpus();
       absl::StrAppend(&chosen->busy_with, chosen->busy_with.empty() ? "" : ", ", "job ", job.id.value());
     }
     Place(turn, job, decision);

@@ -13,6 +13,12 @@ namespace trainyard {
 // Places those of the waiting jobs (by submit index) that fit.
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes);
 
+// The number of ranks that the job would get if its group ended now; 0: it would wait.
+uint32_t RanksIfStartedAgain(absl::Time now, const State& state, const Job& job);
+
+// Whether a job in the queue would fit if all slots of the reachable hosts were free.
+bool AnyWaitingJobCouldFit(const Turn& turn);
+
 // Whether the job would fit if all slots of the reachable hosts were free, without these hosts and the avoided ones.
 bool FitsWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without);
 

@@ -20,11 +20,19 @@ constexpr int kMemoryKinds = 8;
 constexpr size_t kPhaseNameBytes = 32;
 constexpr size_t kStepMarks = 256;
 
+constexpr uint64_t kScriptStepsMax = 1'000'000'000'000;  // as the maximum of train.steps
+
+// The last step that the job can make. A script may make any number.
+uint64_t StepsMax(const Job& job) {
+  const v1::JobSpec& spec = job.head().spec();
+  return spec.has_command() ? kScriptStepsMax : spec.train().steps();
+}
+
 // A restart makes some steps again under the same numbers, and a daemon that attached again sends some again. Reports
 // that an earlier coordinator published fill the history, but do not count as new: each watcher knows its position.
 void PublishStep(Turn& turn, Job& job, const v1::StepReport& step) {
   // A number that the job cannot have reached would hide every step after it.
-  if (step.step() <= job.reported_step || step.step() > job.head().spec().train().steps()) return;
+  if (step.step() <= job.reported_step || step.step() > StepsMax(job)) return;
   job.reported_step = step.step();
   job.longest_s = std::max(job.longest_s, step.step_s());
   bool is_new = step.step() > job.published.step();
@@ -41,7 +49,7 @@ void PublishStep(Turn& turn, Job& job, const v1::StepReport& step) {
 }
 
 void PublishEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
-  if (eval.step() <= job.reported_eval || eval.step() > job.head().spec().train().steps()) return;
+  if (eval.step() <= job.reported_eval || eval.step() > StepsMax(job)) return;
   job.reported_eval = eval.step();
   job.longest_s = std::max(job.longest_s, eval.seconds());
   bool is_new = eval.step() > job.published.eval_step();

@@ -1,4 +1,4 @@
-// RestartJob: ends the group at a step and with a save, and forms a new one.
+// RestartJob: ends the group, after a step and a save unless `now` is set, and forms a new one.
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"

@@ -32,7 +32,9 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
   }
   uint64_t steps_made = std::max(job.published.step(), job.head().last_step());
   const bool has_checkpoint = NewestResumeStep(job.head(), job.record.grants()).has_value();
-  if (steps_made > job.record.restored_step() && !has_checkpoint && !request.from_start()) {
+  // What a script has saved is not known here.
+  const bool is_command = job.head().spec().has_command();
+  if (!is_command && steps_made > job.record.restored_step() && !has_checkpoint && !request.from_start()) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", Plural(steps_made, "step"),
                                                       " and no checkpoint holds them: resuming it makes "
                                                       "them again; confirm that with --from-start, or cancel the job"));

@@ -15,7 +15,7 @@ absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
   if (job.held_at != 0) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
   }
-  if (job.state() != v1::JOB_STATE_RUNNING || job.record.has_failure() || job.head().spec().has_probe()) {
+  if (job.state() != v1::JOB_STATE_RUNNING || job.record.has_failure() || !job.head().spec().has_train()) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
                                                       job.head().reason(),
                                                       "): the job is not training, so there is nothing to save"));

@@ -13,9 +13,18 @@
 namespace trainyard {
 namespace {
 
+// Whether the group of an elastic command is being ended in order to be started again: its programs end one after
+// another, and the slots of the first must not be given away while the last still runs.
+bool KeepsSlots(const Job& job) {
+  return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_RESTART &&
+         !job.record.cancelled() && job.head().spec().command().has_min_ranks();
+}
+
 // Returns whether a rank of the recorded group uses a slot. If the job is held (Job::held_at), a later group runs and
 // is counted through Host::held, so a recorded rank counts only if it was seen running.
-bool HoldsSlot(const Job& job, const Rank& rank) { return !rank.ended() && (job.held_at == 0 || rank.seen_running); }
+bool HoldsSlot(const Job& job, const Rank& rank) {
+  return (!rank.ended() || KeepsSlots(job)) && (job.held_at == 0 || rank.seen_running);
+}
 
 // Returns why nothing new may be placed on the host; empty if the host may be used.
 std::string ReasonAgainstPlacement(const Host& host) {
@@ -50,6 +59,7 @@ UsedSlots UsedSlotsOf(const State& state, const Host& host) {
                                      [&](uint32_t rank) { return HoldsSlot(job, job.ranks[rank]); });
     if (count > 0) add_reason(absl::StrCat("job ", id.value()));
     used.count += static_cast<uint64_t>(count);
+    used.cpus += static_cast<uint64_t>(count) * job.head().spec().command().cpus();
   }
   return used;
 }
@@ -64,6 +74,8 @@ std::vector<HostSlots> FreeSlots(const State& state) {
     slots.name = name;
     slots.slots = host.slots;
     slots.free = host.slots - static_cast<uint32_t>(std::min<uint64_t>(used.count, host.slots));
+    slots.cores = host.inventory.cores();
+    slots.free_cores = slots.cores - static_cast<uint32_t>(std::min<uint64_t>(used.cpus, slots.cores));
     slots.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
     slots.switch_name = LabelOf(host, "switch");
     slots.rack = LabelOf(host, "rack");

@@ -12,6 +12,7 @@ namespace trainyard {
 // The use of the slots of a host, also of one that cannot be reached.
 struct UsedSlots {
   uint64_t count = 0;
+  uint64_t cpus = 0;      // of ranks with command.cpus
   std::string busy_with;  // "job ab12, job cd34"
 };
 

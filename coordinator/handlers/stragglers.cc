@@ -5,6 +5,7 @@
 
 #include "coordinator/core/turn.h"
 #include "coordinator/policy/straggler.h"
+#include "spec/job_layout.h"
 
 namespace trainyard {
 namespace {
@@ -19,9 +20,11 @@ void CheckStragglers(Turn& turn, Job& job) {
   job.stragglers_checked_at = turn.now;
   std::vector<StragglerFacts> facts;
   facts.reserve(job.ranks.size());
+  const JobLayout layout = LayoutOf(job.head().spec());
   for (const Rank& rank : job.ranks) {
     facts.push_back({.rank = rank.record.rank(),
                      .host = rank.record.host(),
+                     .stage = layout.StageOf(rank.record.rank()),
                      .micro_batch_s = rank.compute_window.MicroBatchSeconds(),
                      .slow_since = rank.slow_since,
                      .is_straggler = rank.straggler});

@@ -25,6 +25,7 @@
 #include "coordinator/handlers/network_health.h"
 #include "coordinator/handlers/stragglers.h"
 #include "coordinator/handlers/strays.h"
+#include "coordinator/handlers/watch_commands.h"
 #include "coordinator/policy/health.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/recovery.h"
@@ -91,6 +92,8 @@ void CheckFormation(Turn& turn, Job& job) {
 
 void EndUnkillable(Turn& turn, Job& job) {
   if (!job.current.nothing_desired) return;
+  // Only the program of a command has a grace period, before its daemon sends SIGKILL.
+  const absl::Duration limit = kKillLimit + absl::Seconds(job.head().spec().command().grace_s());
   for (Rank& rank : job.ranks) {
     if (rank.ended() || rank.removed_at_revision == 0) continue;
     auto host = turn.state.hosts.find(rank.host());
@@ -99,11 +102,11 @@ void EndUnkillable(Turn& turn, Job& job) {
       continue;
     }
     if (rank.dropped_at == absl::InfiniteFuture()) rank.dropped_at = turn.now;
-    if (turn.now - rank.dropped_at < kKillLimit) continue;
+    if (turn.now - rank.dropped_at < limit) continue;
     AddStray(host->second, job, rank.record.rank());
     std::string why =
         absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " was not ended by SIGKILL in ",
-                     absl::FormatDuration(kKillLimit), "; it counts as gone and its slot as in use");
+                     absl::FormatDuration(limit), "; it counts as gone and its slot as in use");
     turn.Notice(job, NoticeLevel::kError, why);
     MarkGone(turn, job, rank, std::move(why));
   }
@@ -155,6 +158,7 @@ void TickJob(Turn& turn, Job& job) {
   CheckFormation(turn, job);
   EndUnkillable(turn, job);
   KillRemaining(turn, job);
+  LimitTime(turn, job);
   if (turn.now >= job.current.drop_at && !MayStillStop(turn, job)) {
     if (job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.record.has_failure()) {
       turn.Notice(job, NoticeLevel::kWarning, "the ranks did not stop in time; they are killed");
@@ -182,7 +186,7 @@ void TickJob(Turn& turn, Job& job) {
 void MarkOverdue(Turn& turn) {
   for (uint64_t index : turn.state.queue) {
     Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
-    ScheduleWhereAvoidanceEnds(turn, job);
+    ScheduleIfAvoidanceEnded(turn, job);
     if (turn.now - job.waiting_since < kOvertakeLimit || !turn.state.overdue.insert(index).second) continue;
     turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(kOvertakeLimit),
                            ": later jobs no longer get slots that it could use"));
@@ -228,6 +232,7 @@ void Run(Turn& turn, Tick& event) {
   if (turn.now - state.published_saved_at >= kPublishedInterval) {
     state.published_saved_at = turn.now;
     MarkOverdue(turn);
+    for (const JobId& id : still_active) GrowCommand(turn, state.jobs.at(id));
     for (const JobId& id : active) {
       if (state.jobs.at(id).published_changed) turn.SavePublished(state.jobs.at(id));
     }

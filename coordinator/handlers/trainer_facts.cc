@@ -30,6 +30,7 @@ void Started(Turn& turn, Job& job, Rank& rank, const v1::TrainerStarted& started
   rank.record.set_pid(started.pid());
   rank.seen_running = true;
   rank.record.clear_gone();
+  MarkCommandReady(job, rank);
   job.current.progress_at = turn.now;
 }
 
@@ -110,6 +111,13 @@ void Probed(Turn& turn, Job& job, const Rank& rank, const v1::ProbeReport& repor
 }
 
 }  // namespace
+
+void MarkCommandReady(const Job& job, Rank& rank) {
+  if (!job.head().spec().has_command()) return;
+  rank.record.set_registered(true);
+  rank.record.set_ready(true);
+  rank.phase = Phase::kTrain;
+}
 
 void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
   if (rank.exited()) return;  // nothing counts after its exit

@@ -7,6 +7,10 @@
 
 namespace trainyard {
 
+// The program of a job with `command` reports nothing: once it has been started, it counts as ready. Does nothing for
+// other jobs.
+void MarkCommandReady(const Job& job, Rank& rank);
+
 void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
 
 }  // namespace trainyard

@@ -11,6 +11,7 @@
 #include "common/version.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/lifecycle.h"
+#include "spec/job_layout.h"
 
 namespace trainyard {
 namespace {
@@ -40,6 +41,10 @@ constexpr MetricSpec kTokensPerSecond = {"trainyard_job_tokens_per_second", Metr
 constexpr MetricSpec kExposed = {"trainyard_job_exposed_communication_seconds", MetricKind::kGauge,
                                  "Time that rank 0 waited for communication in the newest step of an unfinished job.",
                                  "job_id, job_name"};
+constexpr MetricSpec kBubble = {"trainyard_job_bubble_share", MetricKind::kGauge,
+                                "The share of a step in which the ranks of an unfinished job have nothing to compute "
+                                "because of its pipeline, from a simulation of the schedule; 0 without a pipeline.",
+                                "job_id, job_name"};
 constexpr MetricSpec kGoodput = {"trainyard_job_goodput_seconds", MetricKind::kGauge,
                                  "How the ranks of an unfinished job spent their time, summed over ranks: queue, "
                                  "start, train, save, lost, detect, recover, pause.",
@@ -48,10 +53,10 @@ constexpr MetricSpec kMemory = {
     "trainyard_rank_memory_bytes", MetricKind::kGauge,
     "Bytes of each kind that a rank of an unfinished job held in its newest report; first 256 ranks only: parameters, "
     "gradients, optimizer, buffers, activations, host, reserved, snapshots.",
-    "job_id, job_name, rank, kind"};
+    "job_id, job_name, rank, stage, kind"};
 constexpr MetricSpec kPeakMemory = {"trainyard_rank_memory_peak_bytes", MetricKind::kGauge,
                                     "The maximum of that kind since the rank began to train.",
-                                    "job_id, job_name, rank, kind"};
+                                    "job_id, job_name, rank, stage, kind"};
 constexpr MetricSpec kTokens = {
     "trainyard_tokens_total", MetricKind::kCounter,
     "Tokens used in training, all jobs; a step counts once, even when a restart repeats it."};
@@ -80,8 +85,8 @@ constexpr MetricSpec kCommitFailures = {"trainyard_store_commit_failures_total",
                                         "Commits that the store refused; they are retried."};
 constexpr MetricSpec kStalled = {"trainyard_store_stalled", MetricKind::kGauge,
                                  "1 while the store accepts no writes and everything except reads waits."};
-constexpr MetricSpec kShed = {"trainyard_reports_shed_total", MetricKind::kCounter,
-                              "Reports of ranks other than 0 left out because too many waited for the core."};
+constexpr MetricSpec kReportsDropped = {"trainyard_reports_shed_total", MetricKind::kCounter,
+                                        "Reports of ranks other than 0 dropped because too many waited for the core."};
 constexpr MetricSpec kEventsDropped = {"trainyard_events_dropped_total", MetricKind::kCounter,
                                        "Events dropped because of a limit; watchers can no longer get them.", "kind"};
 constexpr MetricSpec kDurableBytes = {"trainyard_durable_event_bytes", MetricKind::kGauge,
@@ -119,11 +124,11 @@ const char* DroppedKindName(DroppedKind kind) {
 
 const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
   static const auto* specs = new std::vector<MetricSpec>{
-      kBuild,          kJobs,        kHosts,       kSlots,      kStep,          kLoss,          kTokensPerSecond,
-      kExposed,        kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,         kSavedBytes,
-      kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds, kRecords,
-      kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kShed,          kEventsDropped,
-      kDurableBytes,   kForgotten,   kLogDropped,  kRpcs};
+      kBuild,         kJobs,           kHosts,       kSlots,       kStep,       kLoss,          kTokensPerSecond,
+      kExposed,       kBubble,         kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,
+      kSavedBytes,    kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds,
+      kRecords,       kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kReportsDropped,
+      kEventsDropped, kDurableBytes,   kForgotten,   kLogDropped,  kRpcs};
   return *specs;
 }
 
@@ -140,7 +145,7 @@ CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus
   saved_bytes_ = &counters_[kSavedBytes.name]->Add({});
   records_ = &counters_[kRecords.name]->Add({});
   commit_failures_ = &counters_[kCommitFailures.name]->Add({});
-  shed_ = &counters_[kShed.name]->Add({});
+  reports_dropped_ = &counters_[kReportsDropped.name]->Add({});
   log_dropped_ = &counters_[kLogDropped.name]->Add({});
   stalled_ = &gauges_[kStalled.name]->Add({});
   counters_[kForgotten.name]->Add({});
@@ -160,14 +165,23 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
   JobSeries& series = it->second;
   if (!is_new) return series;
   series.labels = {{"job_id", job.id.value()}, {"job_name", job.record.job().spec().name()}};
-  series.step = &gauges_[kStep.name]->Add(series.labels);
-  series.loss = &gauges_[kLoss.name]->Add(series.labels);
-  series.tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(series.labels);
-  series.exposed = &gauges_[kExposed.name]->Add(series.labels);
+  if (job.head().spec().has_train()) {
+    AddStepGauges(series);
+    series.bubble->Set(PlanPipeline(job.head().spec()).bubble);
+  }
   for (GoodputPart part : kGoodputParts) {
     series.goodput.push_back(&gauges_[kGoodput.name]->Add(With(series.labels, {{"part", GoodputPartName(part)}})));
   }
   return series;
+}
+
+// A command may never report a step: a step of 0 that does not change would look like a job that hangs.
+void CoordinatorMetrics::AddStepGauges(JobSeries& series) {
+  series.step = &gauges_[kStep.name]->Add(series.labels);
+  series.loss = &gauges_[kLoss.name]->Add(series.labels);
+  series.tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(series.labels);
+  series.exposed = &gauges_[kExposed.name]->Add(series.labels);
+  series.bubble = &gauges_[kBubble.name]->Add(series.labels);
 }
 
 void CoordinatorMetrics::ObserveStep(const JobId& job, const v1::StepReport& step) {
@@ -182,6 +196,7 @@ void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
     auto job = core.state().jobs.find(id);
     if (job == core.state().jobs.end() || IsFinal(job->second.state())) continue;
     JobSeries& series = SeriesOf(job->second);
+    if (series.step == nullptr) AddStepGauges(series);
     series.step->Set(static_cast<double>(step.step()));
     series.loss->Set(step.loss());
     if (step.step_s() > 0) series.tokens_per_second->Set(static_cast<double>(step.tokens()) / step.step_s());
@@ -218,10 +233,13 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
   } else if (const auto* ended = std::get_if<JobEnded>(&effect)) {
     auto it = jobs_.find(ended->job);
     if (it == jobs_.end()) return;
-    gauges_[kStep.name]->Remove(it->second.step);
-    gauges_[kLoss.name]->Remove(it->second.loss);
-    gauges_[kTokensPerSecond.name]->Remove(it->second.tokens_per_second);
-    gauges_[kExposed.name]->Remove(it->second.exposed);
+    if (it->second.step != nullptr) {
+      gauges_[kStep.name]->Remove(it->second.step);
+      gauges_[kLoss.name]->Remove(it->second.loss);
+      gauges_[kTokensPerSecond.name]->Remove(it->second.tokens_per_second);
+      gauges_[kExposed.name]->Remove(it->second.exposed);
+      gauges_[kBubble.name]->Remove(it->second.bubble);
+    }
     for (prometheus::Gauge* gauge : it->second.goodput) gauges_[kGoodput.name]->Remove(gauge);
     for (auto& [labels, gauge] : it->second.memory) gauges_[labels.metric]->Remove(gauge);
     jobs_.erase(it);
@@ -241,7 +259,7 @@ void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, 
   }
   queue_length_->Set(static_cast<double>(round.queue_length));
   commit_failures_->Increment(static_cast<double>(round.commit_failures));
-  shed_->Increment(static_cast<double>(round.reports_shed));
+  reports_dropped_->Increment(static_cast<double>(round.reports_dropped));
   log_dropped_->Increment(static_cast<double>(LogLinesDropped()) - log_dropped_->Value());
   stalled_->Set(round.stalled ? 1 : 0);
   ObserveNewestSteps(core);
@@ -296,12 +314,15 @@ void CoordinatorMetrics::ObserveMemory(const Core& core) {
   for (const auto& [id, job] : core.state().jobs) {
     if (IsFinal(job.state())) continue;
     JobSeries& series = SeriesOf(job);
+    const JobLayout layout = LayoutOf(job.head().spec());
     for (size_t rank = 0; rank < std::min(job.ranks.size(), kRanksShown); ++rank) {
       for (const v1::MemoryUse& use : job.ranks[rank].memory) {
         for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
           prometheus::Gauge*& gauge = series.memory[{metric, rank, use.kind()}];
           if (gauge == nullptr) {
-            gauge = &gauges_[metric]->Add(With(series.labels, {{"rank", absl::StrCat(rank)}, {"kind", use.kind()}}));
+            gauge = &gauges_[metric]->Add(With(
+                series.labels,
+                {{"rank", absl::StrCat(rank)}, {"stage", absl::StrCat(layout.StageOf(rank))}, {"kind", use.kind()}}));
           }
           gauge->Set(static_cast<double>(bytes));
         }

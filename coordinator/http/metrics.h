@@ -53,15 +53,18 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   };
   struct JobSeries {
     prometheus::Labels labels;  // common labels of the series
+    // Null, as the next four: the job has not reported a step, and may never do so.
     prometheus::Gauge* step = nullptr;
     prometheus::Gauge* loss = nullptr;
     prometheus::Gauge* tokens_per_second = nullptr;
     prometheus::Gauge* exposed = nullptr;
+    prometheus::Gauge* bubble = nullptr;
     std::vector<prometheus::Gauge*> goodput;  // in the order of kGoodputParts
     std::map<MemoryLabels, prometheus::Gauge*> memory;
   };
 
   JobSeries& SeriesOf(const Job& job);
+  void AddStepGauges(JobSeries& series);
   void ObserveStep(const JobId& job, const v1::StepReport& step);
   void ObserveNewestSteps(const Core& core);
   void ObserveTotals(const Core& core);
@@ -77,7 +80,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   absl::flat_hash_map<const char*, prometheus::Counter*> events_;  // by name, identified by its address
   prometheus::Counter* records_;
   prometheus::Counter* commit_failures_;
-  prometheus::Counter* shed_;
+  prometheus::Counter* reports_dropped_;
   prometheus::Counter* log_dropped_;
   prometheus::Gauge* stalled_;
   prometheus::Counter* tokens_;

@@ -16,7 +16,7 @@ enum class GoodputPart { kQueue, kStart, kTrain, kSave, kLost, kDetect, kRecover
 inline constexpr GoodputPart kGoodputParts[] = {GoodputPart::kQueue,   GoodputPart::kStart, GoodputPart::kTrain,
                                                 GoodputPart::kSave,    GoodputPart::kLost,  GoodputPart::kDetect,
                                                 GoodputPart::kRecover, GoodputPart::kPause};
-// "queue": a label of metrics.
+// Returns the name of the part in metrics, such as "queue".
 const char* GoodputPartName(GoodputPart part);
 
 struct GoodputFacts {

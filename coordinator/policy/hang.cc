@@ -1,12 +1,13 @@
 #include "coordinator/policy/hang.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/plural.h"
+#include "coordinator/policy/channel_wait.h"
+#include "coordinator/policy/hang_blame.h"
 #include "coordinator/policy/report_interval.h"
 
 namespace trainyard {
@@ -20,16 +21,15 @@ constexpr uint32_t kMaxDoublings = 6;
 // A trainer whose link is closed (its daemon was restarted) reopens it within a second or two; after this time it
 // counts as silent.
 constexpr absl::Duration kLinkPatience = absl::Seconds(30);
-// A lossy network delivers data late, because TCP doubles its retransmission timeout. Dead connections are reported by
-// the ranks themselves, which detect 15 s of silence.
+// A lossy network delivers data and `go` late, because TCP doubles its retransmission timeout. Dead connections are
+// reported by the ranks themselves, which detect 15 s of silence.
 constexpr absl::Duration kNetworkPatience = absl::Seconds(30);
 constexpr double kSpinningCpuShare = 0.8;
 // On a host with more runnable threads than cores, a spinning process gets only a share of a core, but its state is R.
 constexpr double kSpinningCpuShareCrowded = 0.1;
-constexpr size_t kMaxListed = 3;  // ranks or hosts in a sentence
 constexpr int kMaxStackFrames = 4;
 
-// "ready" in a running group means that the rank has not received `go` yet, or makes its first step.
+// "ready" in a running group means that the rank has not reported yet that it has received `go`.
 ReportedPhase PhaseOf(const RankPosition& rank) {
   return rank.phase == Phase::kReady ? ReportedPhase(Phase::kFirstStep) : rank.phase;
 }
@@ -38,25 +38,7 @@ bool IsStopped(const RankPosition& rank) { return rank.process_state == "T"; }
 // A user has attached a debugger, so the group must not be restarted.
 bool IsTraced(const RankPosition& rank) { return rank.process_state == "t"; }
 
-const v1::CommunicatorReport* Waiting(const RankPosition& rank) {
-  for (const v1::CommunicatorReport& communicator : rank.communicators) {
-    if (!communicator.waits_in().empty()) return &communicator;
-  }
-  return nullptr;
-}
-
 std::string Seconds(absl::Duration duration) { return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(duration)); }
-
-// The ranks that the others wait for, and the operation.
-struct Blame {
-  std::vector<const RankPosition*> culprits;
-  bool stopped_or_silent = false;  // all culprits are
-  bool certain = false;            // holds, no matter what unreachable ranks would report
-  std::vector<const RankPosition*> waiting;
-  std::string operation;  // the one that the waiting ranks have entered
-  std::string mismatch;   // the one that the culprits have entered instead; empty: none
-  std::string text;       // the complete description; empty: Describe composes one
-};
 
 class HangAnalysis {
  public:
@@ -88,7 +70,9 @@ class HangAnalysis {
       for (const RankPosition* rank : alive_) last_progress = std::max(last_progress, rank->busy_at);
     }
     decision.stalled_since = last_progress;
-    if (!blame.text.empty()) limit_ = std::max(limit_, kNetworkPatience);
+    const bool awaits_go = std::any_of(blame.culprits.begin(), blame.culprits.end(),
+                                       [](const RankPosition* rank) { return rank->phase == Phase::kReady; });
+    if (!blame.text.empty() || awaits_go) limit_ = std::max(limit_, kNetworkPatience);
     if (!blame.stopped_or_silent && (known_until - last_progress < limit_ || facts_.examining)) {
       if (known_until - last_progress >= kHangExamineAfter) decision.act = HangDecision::Act::kExamine;
       return decision;
@@ -155,9 +139,9 @@ class HangAnalysis {
         if (Waiting(*rank) != nullptr) blame.waiting.push_back(rank);
       }
     }
-    blame.operation = NewestWaitedFor(blame.waiting);
     if (!blame.culprits.empty()) {
       blame.stopped_or_silent = true;
+      FindOperation(blame);
       return blame;
     }
     if (blame.waiting.size() < fresh.size()) {
@@ -165,128 +149,12 @@ class HangAnalysis {
         if (Waiting(*rank) == nullptr) blame.culprits.push_back(rank);
       }
       blame.certain = !blame.waiting.empty();
+      FindOperation(blame);
       return blame;
     }
-    if (!fresh.empty()) CompareOperations(fresh, blame);
+    FindOperation(blame);
+    if (!fresh.empty()) BlameByOperations(fresh, blame);
     return blame;
-  }
-
-  static std::string NewestWaitedFor(const std::vector<const RankPosition*>& waiting) {
-    std::string operation;
-    uint64_t newest = 0;
-    for (const RankPosition* rank : waiting) {
-      const v1::CommunicatorReport* communicator = Waiting(*rank);
-      if (!operation.empty() && communicator->started() <= newest) continue;
-      newest = communicator->started();
-      operation = communicator->waits_in();
-    }
-    return operation;
-  }
-
-  // All ranks wait, in one communicator or in several. A rank that has started fewer operations than the others in a
-  // communicator in which a rank waits has skipped an operation or not reached it yet. A rank that itself waits for
-  // such a rank is not blamed.
-  void CompareOperations(const std::vector<const RankPosition*>& fresh, Blame& blame) const {
-    std::map<std::string, uint64_t> newest;
-    for (const RankPosition* rank : fresh) newest[Waiting(*rank)->name()];
-    for (const RankPosition* rank : fresh) {
-      for (const v1::CommunicatorReport& communicator : rank->communicators) {
-        auto known = newest.find(communicator.name());
-        if (known != newest.end()) known->second = std::max(known->second, communicator.started());
-      }
-    }
-    std::map<std::string, std::vector<const RankPosition*>> behind;  // by communicator
-    for (const RankPosition* rank : fresh) {
-      for (const v1::CommunicatorReport& communicator : rank->communicators) {
-        auto known = newest.find(communicator.name());
-        if (known != newest.end() && communicator.started() < known->second) behind[known->first].push_back(rank);
-      }
-    }
-    std::set<std::string> held_up;  // communicators in which a culprit is behind
-    for (const RankPosition* rank : fresh) {
-      const std::string& own = Waiting(*rank)->name();
-      bool is_behind = false, waits_for_another = behind.contains(own);
-      for (const auto& [name, ranks] : behind) {
-        if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
-        is_behind = true;
-        if (name == own) waits_for_another = false;
-      }
-      if (!is_behind || waits_for_another) continue;
-      blame.culprits.push_back(rank);
-      for (const auto& [name, ranks] : behind) {
-        if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) held_up.insert(name);
-      }
-    }
-    if (!blame.culprits.empty()) {
-      std::erase_if(blame.waiting, [&](const RankPosition* rank) {
-        return !held_up.contains(Waiting(*rank)->name()) ||
-               std::find(blame.culprits.begin(), blame.culprits.end(), rank) != blame.culprits.end();
-      });
-      blame.operation = NewestWaitedFor(blame.waiting);
-      blame.mismatch = Waiting(*blame.culprits.front())->waits_in();
-      DescribeUndelivered(fresh, blame);
-      return;
-    }
-    CompareNames(fresh, blame);
-  }
-
-  // If another rank has completed the operation in which a culprit waits, the culprit is not at fault: it has entered
-  // the operation too, and waits only for data that the network has not delivered yet.
-  static void DescribeUndelivered(const std::vector<const RankPosition*>& fresh, Blame& blame) {
-    for (const RankPosition* culprit : blame.culprits) {
-      const v1::CommunicatorReport& own = *Waiting(*culprit);
-      const bool others_completed = std::any_of(fresh.begin(), fresh.end(), [&](const RankPosition* rank) {
-        return std::any_of(rank->communicators.begin(), rank->communicators.end(), [&](const auto& other) {
-          return other.name() == own.name() && other.completed() > own.completed();
-        });
-      });
-      if (!others_completed) return;
-    }
-    const RankPosition& first = *blame.culprits.front();
-    blame.text = absl::StrCat(RankList(blame.culprits), blame.culprits.size() == 1 ? " waits" : " wait", " in ",
-                              blame.mismatch, " of ", DescribePosition(first),
-                              ", which other ranks have completed: data for it does not arrive over the network at ",
-                              first.host);
-    blame.culprits.clear();
-  }
-
-  // All ranks have started equally many operations: a rank that entered a different operation under the same number is
-  // wrong.
-  void CompareNames(const std::vector<const RankPosition*>& fresh, Blame& blame) const {
-    std::map<std::string, std::map<std::string, std::vector<const RankPosition*>>> by_communicator;
-    for (const RankPosition* rank : fresh) {
-      const v1::CommunicatorReport& communicator = *Waiting(*rank);
-      by_communicator[communicator.name()][communicator.last_started()].push_back(rank);
-    }
-    for (const auto& [name, by_operation] : by_communicator) {
-      if (by_operation.size() > 1) return BlameMinority(by_operation, blame);
-    }
-    std::set<std::string> hosts;
-    for (const RankPosition* rank : fresh) hosts.insert(rank->host);
-    std::vector<std::string> names(hosts.begin(), hosts.end());
-    const size_t shown = names.size() > kMaxListed + 1 ? kMaxListed : names.size();
-    blame.text = absl::StrCat(
-        "all ", fresh.size(), " ranks are inside ", blame.operation, " of ", DescribePosition(*fresh.front()),
-        ", and none of them is stopped: data between ",
-        names.size() == 1 ? absl::StrCat("the ranks on ", names.front()) : JoinFirst(names, shown, " and "),
-        " does not arrive over the network");
-  }
-
-  static void BlameMinority(const std::map<std::string, std::vector<const RankPosition*>>& by_operation, Blame& blame) {
-    // The majority is correct; in a tie, the side with the lowest rank.
-    auto majority = std::max_element(by_operation.begin(), by_operation.end(), [](const auto& a, const auto& b) {
-      if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
-      return a.second.front()->rank > b.second.front()->rank;
-    });
-    blame.waiting = majority->second;
-    blame.operation = majority->first;
-    for (const auto& [operation, ranks] : by_operation) {
-      if (operation == majority->first) continue;
-      if (blame.mismatch.empty()) blame.mismatch = operation;
-      blame.culprits.insert(blame.culprits.end(), ranks.begin(), ranks.end());
-    }
-    std::sort(blame.culprits.begin(), blame.culprits.end(),
-              [](const RankPosition* a, const RankPosition* b) { return a->rank < b->rank; });
   }
 
   std::string Describe(const Blame& blame) const {
@@ -301,6 +169,9 @@ class HangAnalysis {
     }
     std::string text = absl::StrCat(RankList(blame.culprits), " ", DescribeState(first, one));
     if (blame.waiting.empty()) return absl::StrCat(text, " in ", DescribePosition(first));
+    if (blame.first_waiting != nullptr && IsChannelWait(Waiting(*blame.first_waiting)->waits_in())) {
+      return absl::StrCat(text, DescribeChannel(blame));
+    }
     // What a stopped or silent rank did after its last report is unknown.
     const char* has_not = blame.stopped_or_silent
                               ? (one ? " and was not seen to enter " : " and were not seen to enter ")
@@ -310,10 +181,14 @@ class HangAnalysis {
     return text;
   }
 
-  static std::string RankList(const std::vector<const RankPosition*>& ranks) {
-    std::vector<std::string> names;
-    for (const RankPosition* rank : ranks) names.push_back(absl::StrCat(rank->rank, " on ", rank->host));
-    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", JoinFirst(names, kMaxListed));
+  static std::string DescribeChannel(const Blame& blame) {
+    const RankPosition& waiting = *blame.first_waiting;
+    const v1::CommunicatorReport& channel = *Waiting(waiting);
+    const size_t others = blame.waiting.size() - 1;
+    return absl::StrCat(
+        "; rank ", waiting.rank, " on ", waiting.host, WaitVerb(channel), channel.waits_in(), " of ", channel.name(),
+        " in ", DescribePosition(waiting),
+        others > 0 ? absl::StrCat(", and ", Plural(others, "other rank waits", "other ranks wait"), " too") : "");
   }
 
   std::string DescribeState(const RankPosition& rank, bool one) const {
@@ -349,13 +224,6 @@ class HangAnalysis {
     const auto& stack = rank.examination->stack();
     return absl::StrCat(
         " [", absl::StrJoin(stack.begin(), stack.begin() + std::min(kMaxStackFrames, stack.size()), " < "), "]");
-  }
-
-  static std::string DescribePosition(const RankPosition& rank) {
-    if (rank.phase == Phase::kEvaluate) return absl::StrCat("the evaluation after step ", rank.last_step);
-    if (rank.phase == Phase::kSave) return absl::StrCat("the save after step ", rank.last_step);
-    if (rank.phase == Phase::kLeaving) return absl::StrCat("the end after step ", rank.last_step);
-    return absl::StrCat("step ", rank.last_step + 1);
   }
 
   std::string DescribeLimit(absl::Duration stalled, bool stopped_or_silent) const {

@@ -3,9 +3,11 @@
 //
 // A group hangs when nothing in it progresses (step, phase, operations started or completed) for longer than the
 // current phase of its ranks has ever taken. The culprit is derived from the communicators: each numbers its operations
-// in the same order on all ranks, so the others wait for the rank that has not entered their operation. The state of a
-// process (stopped, spinning, blocked in a system call) is part of the reason, but does not affect the decision, with
-// two exceptions to which no limit applies: a stopped process, and a process that no longer sends reports.
+// in the same order on all ranks, so the others wait for the rank that has not entered their operation. A channel
+// numbers its packets at both ends: a receiver waits for a sender that has sent fewer packets, and a sender that waits
+// for room waits for a receiver that has received fewer. Other differences between the two ends are normal. The state
+// of a process (stopped, spinning, blocked in a system call) is part of the reason, but does not affect the decision,
+// with two exceptions to which no limit applies: a stopped process, and a process that no longer sends reports.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/policy/channel_wait.h"
 #include "coordinator/policy/report_interval.h"
 
 namespace trainyard {
@@ -27,26 +28,39 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
   if (facts.received_go && facts.learned_step <= absl::ZeroDuration()) return Kept("the step time is not known yet");
   absl::string_view operation = facts.peers.front().waits_in;
   absl::Duration max_unreported = absl::ZeroDuration();
+  absl::Duration unchanged = absl::InfiniteDuration();  // of all peers
+  const bool is_pipeline = std::any_of(facts.peers.begin(), facts.peers.end(),
+                                       [](const PeerRank& peer) { return IsChannelWait(peer.waits_in); });
   for (const PeerRank& peer : facts.peers) {
     if (!peer.reports) return Kept("a rank on a reachable host does not report");
     const absl::Duration unreported = std::max(absl::ZeroDuration(), peer.report_age - kReportInterval);
     max_unreported = std::max(max_unreported, unreported);
     if (peer.suspect) return Kept("a rank on a reachable host is suspected of hanging");
-    if (peer.waits_in.empty() || peer.waits_in != operation) return Kept("its peers do not wait for it");
+    if (peer.waits_in.empty()) return Kept("its peers do not wait for it");
+    if (!is_pipeline && peer.waits_in != operation) return Kept("its peers do not wait for it");
+    if (is_pipeline) unchanged = std::min(unchanged, peer.unchanged);
     // The usual duration of a first step is often unknown; a wrong decision then costs only a new forming of the group.
     bool ignores_limit = !facts.received_go && peer.phase_limit == absl::InfiniteDuration();
     const absl::Duration known_time = std::max(absl::ZeroDuration(), peer.phase_time - unreported);
     if (!ignores_limit && known_time < peer.phase_limit) return Kept("a rank's phase has not reached its limit");
   }
   absl::Duration limit = facts.received_go ? kStallShare * facts.lease + 2 * facts.learned_step : kFormingPatience;
-  const absl::Duration stalled = facts.since_progress - max_unreported;
+  const absl::Duration stalled = std::min(facts.since_progress, unchanged) - max_unreported;
   if (stalled < limit) {
     return Kept(facts.received_go ? "its peers may still complete a step" : "its ranks may still wait for `go`");
   }
   return Lost(facts, DecisionRule::kHostLost,
-              absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ", Rounded(stalled),
-                           " (limit ", Rounded(limit), ")",
+              absl::StrCat("every reachable rank waits", is_pipeline ? ", one in " : " in ", operation,
+                           ", no step completed for ", Rounded(stalled), " (limit ", Rounded(limit), ")",
                            facts.received_go ? "" : "; its ranks have not reported that they began"));
+}
+
+// No rank of a command reports whether it waits for the host, so that time alone decides.
+HostLossDecision DecideCommand(const HostLossFacts& facts) {
+  if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
+  if (facts.silent_for < kFormingPatience) return Kept("the ranks of its command may still run");
+  return Lost(facts, DecisionRule::kHostLost,
+              absl::StrCat("the ranks of a command report no progress (limit ", Rounded(kFormingPatience), ")"));
 }
 
 }  // namespace
@@ -72,7 +86,7 @@ HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
                 absl::StrCat("the forming group has made no progress for ", Rounded(facts.since_progress), " (limit ",
                              Rounded(kFormingPatience), ")"));
   }
-  return DecideStall(facts);
+  return facts.is_command ? DecideCommand(facts) : DecideStall(facts);
 }
 
 }  // namespace trainyard

@@ -5,7 +5,9 @@
 //   broken     a rank on a reachable host reported a broken collective, or has failed itself
 //   ending     the group is being ended, and no reachable rank of it is left
 //   stall      every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease
-//              plus two learned step times. Time after the last report of a rank does not count, because if the
+//              plus two learned step times. Stages of a pipeline wait in different channels, or in collectives among
+//              themselves: then no operation of a reachable rank may have been started or completed for that time
+//              either. Time after the last report of a rank does not count, because if the
 //              coordinator itself is cut off, all hosts become silent at about the same time, and one of them
 //              first. A rank that evaluates, saves or makes its first step is given that phase's time. If the host
 //              may not have received `go` (no step was made), its trainers may still wait for it: then the limit
@@ -37,6 +39,7 @@ struct PeerRank {
   absl::Duration report_age;   // age of its last report
   bool suspect = false;        // is the culprit of a suspected hang: others wait for it, and not for the host
   absl::string_view waits_in;  // "all-reduce 17 (6553600 x fp32)"; empty: it waits in no collective
+  absl::Duration unchanged;    // time since its operations last changed
   absl::Duration phase_time;   // time in its current phase
   absl::Duration phase_limit;  // learned limit of that phase; infinite: unknown
 };
@@ -48,6 +51,7 @@ struct HostLossFacts {
   bool forming = false;        // PLACED or STARTING
   bool ending = false;         // the group is being ended
   bool received_go = true;     // the host's ranks are known to have received `go`
+  bool is_command = false;     // the ranks run a command, which reports neither steps nor waits
   size_t reachable_ranks = 0;  // ranks on reachable hosts, running or not
   absl::string_view broken;    // a rank's report of a broken collective, or how it failed; empty: none
   absl::Span<const PeerRank> peers;

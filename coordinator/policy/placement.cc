@@ -17,36 +17,79 @@ constexpr size_t kMaxNames = 3;
 
 std::string NameList(const std::vector<std::string>& names) { return JoinFirst(names, kMaxNames); }
 
+// The largest number of whole groups of ranks, in ranks.
+uint32_t WholeGroups(const PlacementFacts& facts, uint32_t slots) { return slots - slots % facts.group; }
+
+// How many of these slots have the cores for a rank.
+uint32_t WithCores(const PlacementFacts& facts, uint32_t slots, uint32_t cores) {
+  return facts.cpus == 0 ? slots : std::min(slots, cores / facts.cpus);
+}
+
+// The slots of a host that one job could use if all were free.
+uint32_t AllSlots(const PlacementFacts& facts, const HostSlots& host) {
+  const uint32_t slots = WithCores(facts, facts.needs_gpu ? std::min(host.slots, host.gpus) : host.slots, host.cores);
+  return facts.one_group_per_host ? std::min(slots, facts.group) : slots;
+}
+
 uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
-  if (!ReasonAgainstHost(facts, host).empty()) return 0;
-  if (facts.one_per_host) return std::min(host.slots, uint32_t{1});
-  return facts.needs_gpu ? std::min(host.slots, host.gpus) : host.slots;
+  return ReasonAgainstHost(facts, host).empty() ? WholeGroups(facts, AllSlots(facts, host)) : 0;
 }
 
 // The slots of a host that this job's ranks could use now.
-uint32_t Usable(const PlacementFacts& facts, const HostSlots& host) { return std::min(host.free, Slots(facts, host)); }
+uint32_t Usable(const PlacementFacts& facts, const HostSlots& host) {
+  if (!ReasonAgainstHost(facts, host).empty()) return 0;
+  return WholeGroups(facts, std::min(WithCores(facts, host.free, host.free_cores), AllSlots(facts, host)));
+}
+
+uint32_t MinRanks(const PlacementFacts& facts) { return facts.min_ranks == 0 ? facts.ranks : facts.min_ranks; }
 
 // Describes the free slots, or why there are none.
 std::string DescribeSlots(const PlacementFacts& facts) {
   std::vector<std::string> names;
   uint64_t free = 0, slots = 0, gpus = 0;
+  uint32_t largest = 0, most_cores = 0;
   for (const HostSlots& host : facts.hosts) {
     if (!ReasonAgainstHost(facts, host).empty()) continue;
     names.push_back(host.name.value());
     free += Usable(facts, host);
     slots += host.slots;
     gpus += host.gpus;
+    largest = std::max(largest, AllSlots(facts, host));
+    most_cores = std::max(most_cores, host.cores);
   }
   if (facts.hosts.empty()) return "no host is attached; start trainyard-worker on one";
   if (names.empty()) return "every attached host is excluded";
   size_t hosts = names.size();
-  if (facts.needs_gpu && gpus < facts.ranks) {
+  if (facts.needs_gpu && gpus < MinRanks(facts)) {
     return absl::StrCat(
         "found ", Plural(gpus, "GPU"), " on ", Plural(hosts, "host"),
         " (resources.device is cuda, so each rank needs one); attach hosts with GPUs, or set resources.device to cpu");
   }
-  return absl::StrCat(free, " of ", Plural(slots, "slot"), " free on ", Plural(hosts, "host"), " (",
-                      NameList(std::move(names)), ")");
+  if (facts.cpus > 0 && largest < facts.group && most_cores / facts.cpus < facts.group) {
+    return absl::StrCat("but the largest host has ", Plural(most_cores, "CPU"), "; attach hosts with ",
+                        uint64_t{facts.group} * facts.cpus, ", or choose fewer for each rank (command.cpus)");
+  }
+  if (largest < facts.group && facts.one_group_per_host) {
+    return absl::StrCat("but the largest host has ", Plural(largest, "slot"), "; attach hosts with ", facts.group,
+                        " slots, or choose fewer ranks for each host (command.ranks_per_host)");
+  }
+  if (largest < facts.group) {
+    return absl::StrCat("but the ranks of a tensor group share a host, and the largest host has ",
+                        Plural(largest, "slot"), "; attach a host with ", facts.group,
+                        " slots, or choose a smaller parallel.tensor");
+  }
+  return absl::StrCat(free, " of ", Plural(slots, "slot"), " free", facts.group > 1 ? " in whole groups" : "", " on ",
+                      Plural(hosts, "host"), " (", NameList(std::move(names)), ")");
+}
+
+std::string DescribeGroups(const PlacementFacts& facts) {
+  if (facts.group == 1) return "";
+  if (facts.one_group_per_host) return absl::StrCat(", ", facts.group, " on each host,");
+  return absl::StrCat(" in tensor groups of ", facts.group);
+}
+
+std::string DescribeCpus(const PlacementFacts& facts) {
+  return facts.cpus == 0 ? "" : absl::StrCat(" with ", Plural(facts.cpus, "CPU"), " each (command.cpus)");
 }
 
 std::string DescribeWaiting(const PlacementFacts& facts) {
@@ -64,8 +107,9 @@ std::string DescribeWaiting(const PlacementFacts& facts) {
   for (const std::string& name : facts.allowed) {
     if (attached.count(name) == 0) missing.push_back(name);
   }
-  std::string text =
-      absl::StrCat("waits for slots: ", Plural(facts.ranks, "rank"), " requested, ", DescribeSlots(facts));
+  std::string text = absl::StrCat("waits for slots: ", MinRanks(facts) < facts.ranks ? "at least " : "",
+                                  Plural(MinRanks(facts), "rank"), DescribeGroups(facts), DescribeCpus(facts),
+                                  " requested, ", DescribeSlots(facts));
   if (!busy.empty()) absl::StrAppend(&text, "; busy: ", NameList(std::move(busy)));
   if (!excluded.empty()) absl::StrAppend(&text, "; not used: ", NameList(std::move(excluded)));
   if (!missing.empty()) {
@@ -75,15 +119,15 @@ std::string DescribeWaiting(const PlacementFacts& facts) {
 }
 
 // Keeps ranks on their previous hosts as far as slots are free, and sets `kept` to their number on each host. Returns
-// the number of ranks that still need a host.
-uint32_t KeepHosts(const PlacementFacts& facts, std::map<HostName, uint32_t>& kept) {
+// how many of the `ranks` to be placed still need a host.
+uint32_t KeepHosts(const PlacementFacts& facts, uint32_t ranks, std::map<HostName, uint32_t>& kept) {
   std::map<HostName, uint32_t> previous;
   for (const HostName& host : facts.previous) previous[host]++;
-  uint32_t unplaced = facts.ranks;
+  uint32_t unplaced = ranks;
   for (const HostSlots& host : facts.hosts) {
     auto it = previous.find(host.name);
     if (it == previous.end()) continue;
-    const uint32_t count = std::min({it->second, Usable(facts, host), unplaced});
+    const uint32_t count = WholeGroups(facts, std::min({it->second, Usable(facts, host), unplaced}));
     kept[host.name] = count;
     unplaced -= count;
   }
@@ -110,16 +154,21 @@ std::string ReasonAgainstHost(const PlacementFacts& facts, const HostSlots& host
 bool CouldFit(const PlacementFacts& facts) {
   uint64_t slots = 0;
   for (const HostSlots& host : facts.hosts) slots += Slots(facts, host);
-  return slots >= facts.ranks;
+  return slots >= MinRanks(facts);
+}
+
+uint32_t RanksThatFit(const PlacementFacts& facts) {
+  uint64_t free = 0;
+  for (const HostSlots& host : facts.hosts) free += Usable(facts, host);
+  return free < MinRanks(facts) ? 0 : static_cast<uint32_t>(std::min<uint64_t>(free, facts.ranks));
 }
 
 PlacementDecision DecidePlacement(const PlacementFacts& facts) {
-  uint64_t free = 0;
-  for (const HostSlots& host : facts.hosts) free += Usable(facts, host);
-  if (free < facts.ranks) return {.ranks_by_host = std::nullopt, .reason = DescribeWaiting(facts)};
+  const uint32_t ranks = RanksThatFit(facts);
+  if (ranks == 0) return {.ranks_by_host = std::nullopt, .reason = DescribeWaiting(facts)};
 
   std::map<HostName, uint32_t> kept_by_host;
-  uint32_t unplaced = KeepHosts(facts, kept_by_host);
+  uint32_t unplaced = KeepHosts(facts, ranks, kept_by_host);
   RanksByHost chosen;
   std::vector<std::string> names;
   for (const HostSlots& host : facts.hosts) {
@@ -130,7 +179,9 @@ PlacementDecision DecidePlacement(const PlacementFacts& facts) {
     chosen.emplace_back(host.name, kept + added);
     names.push_back(absl::StrCat(host.name.value(), " (", kept + added, ")"));
   }
-  std::string reason = absl::StrCat(Plural(facts.ranks, "rank"), " on ", NameList(std::move(names)));
+  std::string reason = absl::StrCat(
+      ranks < facts.ranks ? absl::StrCat(ranks, " of at most ", Plural(facts.ranks, "rank")) : Plural(ranks, "rank"),
+      " on ", NameList(std::move(names)));
   return {.ranks_by_host = std::move(chosen), .reason = std::move(reason)};
 }
 

@@ -28,6 +28,8 @@ struct HostSlots {
   uint32_t slots = 0;
   uint32_t free = 0;
   uint32_t gpus = 0;
+  uint32_t cores = 0;
+  uint32_t free_cores = 0;  // that no rank with command.cpus uses
   std::string switch_name;  // labels of the host; empty: none
   std::string rack;
   std::string unusable;   // why no new job may be placed there: "cordoned: disk"; empty: it may be used
@@ -39,6 +41,14 @@ void SortByTopology(std::vector<HostSlots>& hosts);
 
 struct PlacementFacts {
   uint32_t ranks = 0;
+  // A job that may run with fewer ranks gets as many as fit, from this number to `ranks`; 0: `ranks`.
+  uint32_t min_ranks = 0;
+  // Groups of this many consecutive ranks stay together on a host: those of a tensor group (parallel.tensor), because
+  // they communicate in each layer, and those of command.ranks_per_host. It divides `ranks` and `min_ranks`.
+  uint32_t group = 1;
+  // A host gets at most one group: command.ranks_per_host, and a probe of hosts, whose hosts get one rank each.
+  bool one_group_per_host = false;
+  uint32_t cpus = 0;                       // command.cpus: cores that each rank has for itself; 0: ranks share them
   bool needs_gpu = false;                  // each rank needs one; a host offers at most as many slots as GPUs
   absl::Span<const HostSlots> hosts = {};  // sorted by SortByTopology; unreachable ones are unusable
   std::vector<HostName> previous = {};     // by rank, of the previous generation; empty: there was none
@@ -46,22 +56,24 @@ struct PlacementFacts {
   std::set<std::string> excluded = {};     // resources.exclude_hosts
   // Hosts that recently could not run this job, with the reason: "the checkpoint of step 40 is not in /runs/a".
   std::map<std::string, std::string> avoided = {};
-  bool one_per_host = false;  // a probe of hosts: each host in `allowed` gets one rank
 };
 
-// The number of ranks of each chosen host, in the order of the hosts. No count is 0.
+// The number of ranks of each chosen host, in the order of the hosts. No count is 0; each is a multiple of the group.
 using RanksByHost = std::vector<std::pair<HostName, uint32_t>>;
 
 struct PlacementDecision {
   std::optional<RanksByHost> ranks_by_host;  // nullopt: the job waits
-  // "4 ranks on w1 (2), w2 (2)"; "waits for slots: 4 ranks requested, 0 of 2 slots free on 1 host (w1); busy: w1 (job
+  // "4 ranks on w1 (2), w2 (2)"; "2 of at most 4 ranks on w1 (2)";
+  // "waits for slots: 4 ranks requested, 0 of 2 slots free on 1 host (w1); busy: w1 (job
   // ab12); not used: w2 (cordoned: disk)".
   std::string reason;
 };
 
 // A host that ran ranks of the job keeps as many of them as it has free slots; the remaining ranks are placed on the
-// hosts in order, up to the free slots of each.
+// hosts in order, up to the free slots of each. Slots that are too few for a group of ranks are not used.
 PlacementDecision DecidePlacement(const PlacementFacts& facts);
+// The number of ranks that DecidePlacement would place now; 0: the job would wait.
+uint32_t RanksThatFit(const PlacementFacts& facts);
 
 // Returns why this job may not use the host; empty: it may.
 std::string ReasonAgainstHost(const PlacementFacts& facts, const HostSlots& host);

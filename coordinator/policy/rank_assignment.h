@@ -3,6 +3,7 @@
 // cache, snapshots).
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "common/ids.h"
@@ -11,8 +12,9 @@
 namespace trainyard {
 
 // Returns the host of each rank. `previous` holds the host of each rank in the previous generation; if it is empty,
-// ranks are numbered host by host in the order of `ranks_by_host`. REQUIRES: the counts are not 0, and `previous` is
-// empty or as long as their sum.
-std::vector<HostName> AssignRanks(const RanksByHost& ranks_by_host, const std::vector<HostName>& previous);
+// ranks are numbered host by host in the order of `ranks_by_host`. Each `group` consecutive ranks get the same host.
+// REQUIRES: the counts are not 0, and multiples of `group`. `previous` may have another number of ranks.
+std::vector<HostName> AssignRanks(const RanksByHost& ranks_by_host, const std::vector<HostName>& previous,
+                                  uint32_t group = 1);
 
 }  // namespace trainyard

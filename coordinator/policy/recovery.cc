@@ -75,6 +75,11 @@ std::optional<Failure> ClassifyExit(const EndedRank& ended) {
         }
         return fail(Failure::KIND_EXIT, "exited with code 0 before all its steps were made");
       }
+      if (ended.is_command) {
+        return fail(Failure::KIND_EXIT,
+                    absl::StrCat("exited with code ", exit.code(), exit.message().empty() ? "" : ": ", exit.message(),
+                                 DescribeUsage(exit)));
+      }
       if (exit.code() == kExitRefused) {
         return fail(Failure::KIND_REFUSED,
                     absl::StrCat("refused the job (exit code 2)",
@@ -90,6 +95,7 @@ std::optional<Failure> ClassifyExit(const EndedRank& ended) {
     case v1::TrainerExited::CAUSE_SIGNAL:
       return fail(Failure::KIND_SIGNAL, absl::StrCat("was ", DescribeExit(exit), DescribeUsage(exit)));
     case v1::TrainerExited::CAUSE_START_FAILED:
+      if (exit.check_failed()) return fail(Failure::KIND_CHECK, DescribeExit(exit));
       return fail(exit.may_pass() ? Failure::KIND_NO_ROOM : Failure::KIND_START, DescribeExit(exit));
     case v1::TrainerExited::CAUSE_STOPPED:
       if (!ended.was_desired) return std::nullopt;
@@ -100,10 +106,13 @@ std::optional<Failure> ClassifyExit(const EndedRank& ended) {
   }
 }
 
-bool CountsAsRestart(Failure::Kind kind) { return kind != Failure::KIND_CHECKPOINT && kind != Failure::KIND_NO_ROOM; }
+bool CountsAsRestart(Failure::Kind kind) {
+  return kind != Failure::KIND_CHECKPOINT && kind != Failure::KIND_NO_ROOM && kind != Failure::KIND_CHECK;
+}
 
 bool IsPermanent(Failure::Kind kind) {
-  return kind == Failure::KIND_REFUSED || kind == Failure::KIND_DIGEST || kind == Failure::KIND_UNSAVED;
+  return kind == Failure::KIND_REFUSED || kind == Failure::KIND_DIGEST || kind == Failure::KIND_UNSAVED ||
+         kind == Failure::KIND_LIMIT;
 }
 
 bool HasOwnCause(Failure::Kind kind) { return kind != Failure::KIND_ABORTED && kind != Failure::KIND_COLLECTIVE; }
@@ -144,6 +153,10 @@ absl::string_view FailureKindName(Failure::Kind kind) {
       return "unsaved";
     case Failure::KIND_NO_ROOM:
       return "no_room";
+    case Failure::KIND_LIMIT:
+      return "limit";
+    case Failure::KIND_CHECK:
+      return "check";
     default:
       return "unknown";
   }
@@ -160,7 +173,8 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
         .delay = absl::ZeroDuration(),
         .reason = absl::StrCat(failure.text(), "; the job waits for a host that has it (not counted as a restart)")};
   }
-  if (failure.kind() == Failure::KIND_START && !facts.fits_elsewhere) {
+  const bool depends_on_host = failure.kind() == Failure::KIND_START || failure.kind() == Failure::KIND_CHECK;
+  if (depends_on_host && !facts.fits_elsewhere) {
     return {.restart = false,
             .delay = absl::ZeroDuration(),
             .reason = absl::StrCat(failure.text(), "; no other host can run the job")};

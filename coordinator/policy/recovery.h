@@ -28,6 +28,7 @@ struct EndedRank {
   bool reported_finished = false;    // it reported that all its steps are made, or that it stopped as requested
   bool stopped_unrequested = false;  // it stopped between two steps although the coordinator had not requested it
   bool was_desired = true;           // false: it was already being ended
+  bool is_command = false;           // the program of a job with `command`, whose exit codes have no meaning here
   const v1::TrainerExited* exit = nullptr;
 };
 
@@ -44,7 +45,7 @@ bool CountsAsRestart(v1::FailureRecord::Kind kind);
 // Whether a restart cannot help on any host: the job cannot work as specified, or it has made all steps and has given
 // up saving the last one.
 bool IsPermanent(v1::FailureRecord::Kind kind);
-// "signal": a label of metrics and reports.
+// Returns the name of the kind in metrics and reports, such as "signal".
 absl::string_view FailureKindName(v1::FailureRecord::Kind kind);
 
 // A host that could not run a job is excluded from its placement for this long, doubled each time up to the maximum.

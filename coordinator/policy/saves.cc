@@ -107,7 +107,7 @@ std::optional<uint64_t> NewestResumeStep(const v1::Job& head, const CheckpointGr
 }
 
 bool LastStepIsSaved(const v1::Job& head, uint64_t last_step, uint64_t restored_step) {
-  if (head.spec().has_probe()) return true;
+  if (!head.spec().has_train()) return true;
   const uint64_t recorded = head.checkpoints().empty() ? 0 : head.checkpoints().rbegin()->step();
   return std::max(recorded, restored_step) >= last_step;
 }

@@ -1,6 +1,7 @@
 #include "coordinator/policy/straggler.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_format.h"
 
@@ -62,14 +63,17 @@ double ComputeWindow::WaitShare() const {
 
 std::vector<StragglerChange> FindStragglers(absl::Time now, std::vector<StragglerFacts>& ranks) {
   std::vector<StragglerChange> changes;
-  std::vector<double> sorted;
+  std::map<uint64_t, std::vector<double>> by_stage;
   for (const StragglerFacts& rank : ranks) {
-    if (rank.micro_batch_s > 0) sorted.push_back(rank.micro_batch_s);
+    if (rank.micro_batch_s > 0) by_stage[rank.stage].push_back(rank.micro_batch_s);
   }
-  if (sorted.size() < 2) return changes;
-  std::sort(sorted.begin(), sorted.end());
+  for (auto& [stage, seconds] : by_stage) std::sort(seconds.begin(), seconds.end());
+  const bool is_pipeline =
+      std::any_of(ranks.begin(), ranks.end(), [](const StragglerFacts& rank) { return rank.stage > 0; });
   for (StragglerFacts& rank : ranks) {
     if (rank.micro_batch_s <= 0) continue;
+    const std::vector<double>& sorted = by_stage[rank.stage];
+    if (sorted.size() < 2) continue;
     size_t index =
         static_cast<size_t>(std::lower_bound(sorted.begin(), sorted.end(), rank.micro_batch_s) - sorted.begin());
     double median = MedianWithout(sorted, index);
@@ -83,9 +87,10 @@ std::vector<StragglerChange> FindStragglers(absl::Time now, std::vector<Straggle
     changes.push_back({.rank = rank.rank,
                        .is_straggler = is_straggler,
                        .text = absl::StrFormat("rank %d on %s is %s: %.1f ms per micro-batch, %.2f times the median of "
-                                               "the other ranks",
+                                               "the other ranks%s",
                                                rank.rank, rank.host, is_straggler ? "slow" : "no longer slow",
-                                               rank.micro_batch_s * 1e3, rank.micro_batch_s / median)});
+                                               rank.micro_batch_s * 1e3, rank.micro_batch_s / median,
+                                               is_pipeline ? absl::StrFormat(" of stage %d", rank.stage) : "")});
   }
   return changes;
 }

@@ -1,6 +1,7 @@
 // Finds stragglers: ranks that have been much slower than the others for a long time. Only the computing time per
 // micro-batch is compared: the steps of all ranks take equally long, because the ranks wait for the slowest one, and
-// some ranks have one micro-batch more than others. Pure.
+// some ranks have one micro-batch more than others. The stages of a pipeline compute different parts of the model, so
+// each rank is compared with those of its own stage. Pure.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,7 @@ class ComputeWindow {
 struct StragglerFacts {
   uint32_t rank = 0;
   std::string host;
+  uint64_t stage = 0;        // of a pipeline
   double micro_batch_s = 0;  // 0: unknown
   absl::Time slow_since = absl::InfiniteFuture();
   bool is_straggler = false;
@@ -53,9 +55,9 @@ struct StragglerChange {
   std::string text;  // "rank 2 on w3 is slow: 31.0 ms per micro-batch, 1.60 times the median of the other ranks"
 };
 
-// A rank is a straggler when it has been slower than 1.3 times the median of the other ranks for 30 s, and until it is
-// below 1.2 times. Changes `slow_since` and `is_straggler` of `ranks`. With two ranks it is the slower one, because it
-// is unknown which of them has the normal speed.
+// A rank is a straggler when it has been slower than 1.3 times the median of the other ranks of its stage for 30 s, and
+// until it is below 1.2 times. Changes `slow_since` and `is_straggler` of `ranks`. Of two ranks the slower one may be a
+// straggler, although it is unknown which of them has the normal speed; a rank that is alone in its stage is never one.
 std::vector<StragglerChange> FindStragglers(absl::Time now, std::vector<StragglerFacts>& ranks);
 
 }  // namespace trainyard

@@ -1,7 +1,7 @@
-// Listens, and passes accepted connections to a gRPC server. gRPC's own listener (1.51) stops accepting when
-// it once runs out of file descriptors: after a burst of clients the coordinator would serve only its old connections.
-// This acceptor waits for free descriptors, and reserves some of them for the store and other files: connections beyond
-// the limit are closed immediately and may be retried.
+// Listens, and passes accepted connections to a gRPC server. gRPC's own listener (1.51) stops accepting when it has run
+// out of file descriptors once: after a burst of clients the coordinator would serve only its old connections. This
+// acceptor waits for free descriptors, and reserves some of them for the store and other files: connections beyond the
+// limit are closed immediately and may be retried.
 //
 //   ASSIGN_OR_RETURN(auto acceptor, Acceptor::Listen({.host = "127.0.0.1", .port = 0}, options));
 //   acceptor->Start(builder.experimental().AddExternalConnectionAcceptor(...));   // once the server has been started

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "common/rpc_status.h"
 
 namespace trainyard {
@@ -24,6 +25,10 @@ class Access {
 
   // Possible errors: Unauthenticated if no token or a different one was presented.
   absl::Status Check(const grpc::CallbackServerContext& context) const;
+  // The same, for the value of an `authorization` header. None: there is no such header.
+  absl::Status CheckHeader(absl::optional<absl::string_view> authorization) const;
+  // Whether every caller that reaches the server is allowed.
+  bool is_open() const { return token_.empty(); }
 
  private:
   std::string token_;  // empty: all callers are allowed

@@ -1,6 +1,6 @@
 // AgentService: the daemons' side. Attach is one stream per run of a daemon. Its messages become events, and the core's
-// messages to a host are written to it; of desired states only the newest. Heartbeats only update a time here and
-// bypass the core's queue.
+// messages to a host are written to it; a newer desired state replaces one that still waits. Heartbeats only update a
+// time here and bypass the core's queue.
 //
 // Thread-safe: gRPC calls from many threads; effects come from the loop's thread.
 #pragma once

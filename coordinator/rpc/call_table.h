@@ -38,17 +38,24 @@ class CallTable {
       reactor->Finish(ToGrpcStatus(allowed));
       return reactor;
     }
+    Ask(make_event, [this, method, reactor, response](Reply& reply) {
+      if (reply.status.ok()) *response = std::move(std::get<Response>(reply.response));
+      context_.Count(method, reply.status.code());
+      reactor->Finish(ToGrpcStatus(reply.status));
+    });
+    return reactor;
+  }
+
+  // Posts the event that `make_event(call)` returns, without access control. `done` receives the reply, on the loop's
+  // thread, or immediately if the event cannot be posted.
+  template <typename MakeEvent>
+  void Ask(MakeEvent make_event, std::function<void(Reply&)> done) {
     CallId id(next_.fetch_add(1, std::memory_order_relaxed));
     {
       absl::MutexLock lock(&mu_);
-      calls_[id] = [this, method, reactor, response](Reply& reply) {
-        if (reply.status.ok()) *response = std::move(std::get<Response>(reply.response));
-        context_.Count(method, reply.status.code());
-        reactor->Finish(ToGrpcStatus(reply.status));
-      };
+      calls_[id] = std::move(done);
     }
     if (!context_.queue->TryPost(make_event(id))) Finish({id, OverloadedStatus(), {}});
-    return reactor;
   }
 
   void Finish(Reply reply) {

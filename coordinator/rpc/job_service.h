@@ -64,7 +64,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   void SetStalled(const std::string& why);
   void Release(LogsOpened opened);
   void Release(EndLogs end);
-  // Ends every stream with `status`; the closed queue refuses new ones.
+  // Ends every stream with `status`. The event queue must be closed by then, so that no new streams begin.
   void EndAll(const absl::Status& status);
 
  private:

@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <unistd.h>
 
+#include <future>
 #include <utility>
 #include <variant>
 
@@ -95,8 +96,8 @@ absl::Status RpcServer::SetAccess() {
     callers_ = absl::StrCat("callers with the token in ", options_.token_file);
     access_ = Access(
         named.token,
-        "this coordinator answers only callers that have its token; name the file that holds it with --token-file or "
-        "TRAINYARD_TOKEN_FILE of trainctl, token_file of a worker daemon");
+        "this coordinator answers only callers that have its token; name the file that holds it: for trainctl with "
+        "--token-file or TRAINYARD_TOKEN_FILE, for a worker daemon with token_file");
     return absl::OkStatus();
   }
   if (!IsLocalAddress(address_)) {
@@ -182,6 +183,33 @@ absl::Status RpcServer::Serve() {
   health->SetServingStatus("trainyard.v1.AgentService", true);
   acceptor_->Start(std::move(accepted));
   return absl::OkStatus();
+}
+
+absl::Status RpcServer::CheckPageCaller(absl::optional<absl::string_view> authorization, bool only_this_host) const {
+  if (!access_.is_open()) return access_.CheckHeader(authorization);
+  if (SplitUnixAddress(address_).has_value()) {
+    return absl::PermissionDeniedError(
+        "the API listens on a Unix socket, which only its user can open, and the port of this page can be reached by "
+        "others: start the coordinator with --token-file, and enter that token here");
+  }
+  if (IsLocalAddress(address_) && !only_this_host) {
+    return absl::PermissionDeniedError(
+        "the API answers only programs of its host, and the port of this page can be reached from other hosts: start "
+        "the coordinator with --token-file, or with --metrics and a loopback address");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Reply> RpcServer::AskCore(const std::function<Event(CallId)>& make_event) {
+  auto promise = std::make_shared<std::promise<Reply>>();
+  std::future<Reply> answer = promise->get_future();
+  calls_.Ask(make_event, [promise](Reply& reply) { promise->set_value(std::move(reply)); });
+  if (answer.wait_for(absl::ToChronoNanoseconds(kAskWait)) != std::future_status::ready) {
+    return absl::UnavailableError("the coordinator is busy; try again");
+  }
+  Reply reply = answer.get();
+  RETURN_IF_ERROR(reply.status);
+  return reply;
 }
 
 void RpcServer::Stop() {

@@ -16,7 +16,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "common/clock.h"
 #include "coordinator/core/core_loop.h"
 #include "coordinator/core/event_queue.h"
@@ -61,6 +64,16 @@ class RpcServer final : public EffectSink {
   const std::string& address() const { return address_; }
   // Describes who may call. REQUIRES: started.
   const std::string& callers() const { return callers_; }
+
+  // Whether a caller of the status page, with this `authorization` header, may read what the API shows. At least as
+  // strict as the API. `only_this_host`: the page's port can be reached from this host only. Possible errors:
+  // Unauthenticated; PermissionDenied if the page can be reached by more callers than an API without a token.
+  // REQUIRES: started.
+  absl::Status CheckPageCaller(absl::optional<absl::string_view> authorization, bool only_this_host) const;
+  // Asks the core and waits for its reply, for at most kAskWait. Thread-safe; must not be called on the loop's thread.
+  // Possible errors: those of the call; Unavailable if there is no reply in time.
+  static constexpr absl::Duration kAskWait = absl::Seconds(1);
+  absl::StatusOr<Reply> AskCore(const std::function<Event(CallId)>& make_event);
 
   // Ends every stream with UNAVAILABLE, then the server. The caller must close the queue first, so that no new events
   // are accepted.

@@ -21,7 +21,7 @@ namespace trainyard {
 
 class ValueFanOut {
  public:
-  // The maximum size of a piece, plus one value.
+  // A piece is at most this size plus the size of one value.
   static constexpr size_t kPieceBytes = 1 << 20;
 
   // Does not own `streams`, which must outlive this object.

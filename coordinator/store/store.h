@@ -50,7 +50,7 @@ class Store {
   //   InvalidArgument     the entries exceed the limit of a commit: split the batch.
   //   ResourceExhausted   no disk space is left: retry when there is.
   //   Unavailable         the disk does not accept writes now: retry.
-  //   FailedPrecondition  see CheckFiles; it is also returned if the entries were written.
+  //   FailedPrecondition  see CheckFiles; the entries may have been written nevertheless.
   virtual absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) = 0;
 
   // Checks that the committed data is where the next start will look for it. Takes microseconds. Possible errors:

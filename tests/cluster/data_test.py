@@ -1,4 +1,4 @@
-"""Data that people have, as a user gives it: JSONL with tokens, text, or prompts and responses."""
+"""JSONL in the forms that users have: tokens, text, or prompts and responses."""
 
 import json
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 import harness
 
 # Only the first evaluation improves, because no loss falls by 100.
@@ -14,10 +16,12 @@ def done(lines):
     return next(line for line in lines if line.get("event") == "done")
 
 
-def test_a_job_that_ends_early_has_succeeded_and_says_why(cluster):
+# All ranks must decide alike, although only those of the last stage see a loss.
+@pytest.mark.parametrize("parallel", [{"data": "fsdp"}, {"pipeline": {"stages": 2}}, {"tensor": 2}], ids=str)
+def test_a_job_that_ends_early_has_succeeded_and_says_why(cluster, parallel):
     run = cluster.folder / "run"
-    job = cluster.write_job(train__steps=40, train__evaluate=IMPATIENT, parallel__data="fsdp",
-                            checkpoint={"dir": str(run), "keep": 1, "keep_best": True})
+    job = cluster.write_job(train__steps=40, train__evaluate=IMPATIENT, parallel=parallel, train__model__layers=2,
+                            resources__ranks=2, checkpoint={"dir": str(run), "keep": 1, "keep_best": True})
 
     shown = cluster.run_trainctl("run", job)
     entries = harness.events(cluster.run_trainctl("checkpoint", "ls", run, "--json").stdout)

@@ -341,20 +341,32 @@ def test_a_killed_daemon_leaves_its_trainers_running_and_its_successor_adopts_th
     assert one_host.wait_for_end(job).state_name == "CANCELLED"
 
 
+def remove(folder):
+    """Removes a folder in which a daemon may create files meanwhile."""
+    def is_removed():
+        try:
+            shutil.rmtree(folder)
+        except OSError:
+            return False
+        return True
+
+    harness.wait_until(is_removed, f"{folder} is removed")
+
+
 def test_removing_the_state_folder_causes_no_restart(one_host):
     state = one_host.folder / "worker-h1"
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
     before = set(harness.trainers())
 
-    shutil.rmtree(state)
+    remove(state)
 
     harness.wait_until(lambda: (state / "worker.sock").exists(), "the daemon has created its state folder again")
     one_host.wait_for_step(job, one_host.get(job).job.last_step + 50)
     assert set(harness.trainers()) == before
     one_host.trainctl("cancel", job)
     assert one_host.wait_for_end(job).state_name == "CANCELLED"
-    shutil.rmtree(state)
+    remove(state)
     view = one_host.wait_for_end(one_host.submit(train__steps=5))
     assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
 

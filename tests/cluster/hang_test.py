@@ -78,6 +78,31 @@ def test_a_stopped_rank_is_named_and_changes_no_loss(faulty_host, tmp_path, undi
     assert sum("is stopped" in reported for reported in decisions(faulty_host.cluster, job)) == 1
 
 
+# Two stages of one block each, with 8 micro-batches per step.
+PIPELINE = {**LONG, "train__model__layers": 2, "train__batch": {"global": 16, "micro": 2},
+            "parallel": {"pipeline": {"stages": 2}}}
+# Its neighbour waits in a channel or, at the end of a step, in a collective.
+WAITS = (r"(; rank {other} on h1 waits (in receive|for room for packet) \d+ \(chunk \d, micro-batch \d+\) of "
+         r"(activations|gradients) \d->\d in step \d+"
+         r"| and was not seen to enter \S+ \d+ \(.*\) of step \d+, in which 1 rank waits)")
+
+
+@pytest.mark.parametrize("rank, shared_memory", [(0, "off"), (1, "on")])
+def test_a_stopped_stage_of_a_pipeline_is_named_within_ten_seconds(one_host, tmp_path, rank, shared_memory):
+    job = one_host.submit(run_folder=tmp_path / "run", network__shared_memory=shared_memory, **PIPELINE)
+    view = one_host.wait_for_step(job, 120)
+
+    os.kill(view.pid_of(rank), signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    text = first_decision(one_host, job)
+    took = time.monotonic() - stopped_at
+
+    waits = WAITS.format(other=1 - rank)
+    assert re.match(rf"rank {rank} on h1 is stopped \(SIGSTOP, state T\){waits}; no progress for", text), text
+    assert took < 10
+    harness.wait_until(lambda: one_host.get(job).job.generation == 2, "the restart of the group", 60)
+
+
 def test_on_hang_notify_reports_a_stopped_rank_without_a_restart_and_again_when_it_continues(
         one_host, tmp_path, undisturbed):
     job = one_host.submit(run_folder=tmp_path / "run", recovery__on_hang="notify", **LONG)

@@ -146,8 +146,8 @@ class Cluster:
     def start(self, name, command, cwd=None, env=None, stdin=subprocess.DEVNULL):
         log = self.folder / f"{name}-{len(self.programs)}.log"
         with log.open("wb") as out:
-            popen = processes.start([str(part) for part in command], stdout=out, stderr=subprocess.STDOUT, stdin=stdin,
-                                    cwd=cwd or self.folder, env={**os.environ, **(env or {})}, start_new_session=True)
+            popen = subprocess.Popen([str(part) for part in command], stdout=out, stderr=subprocess.STDOUT, stdin=stdin,
+                                     cwd=cwd or self.folder, env={**os.environ, **(env or {})}, start_new_session=True)
         program = Program(popen, log)
         self.programs.append(program)
         return program
@@ -167,12 +167,17 @@ class Cluster:
         return program
 
     def start_worker(self, name, slots=2, *flags, state=None, prefix=()):
-        hosts = self._server_info().hosts
+        hosts = wait_until(self._server_info, "the coordinator answers", 15).hosts
         program = self.start(f"worker-{name}", [*prefix, BIN / "trainyard-worker", "--coordinator",
                                                 self.coordinator.address,
                                                 "--slots", slots, "--name", name, "--state",
                                                 state or self.folder / f"worker-{name}", *flags])
-        self._wait_for(program, lambda: self._server_info().hosts > hosts, f"worker {name} attaches")
+
+        def is_attached():
+            info = self._server_info()  # none: a busy machine answers late
+            return info is not None and info.hosts > hosts
+
+        self._wait_for(program, is_attached, f"worker {name} attaches")
         return program
 
     def _wait_for(self, program, condition, what):
@@ -200,8 +205,8 @@ class Cluster:
 
     def run_trainctl(self, *arguments, timeout=60, cwd=None, expect=0):
         command = [str(BIN / "trainctl"), *map(str, arguments)]
-        popen = processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                                cwd=cwd or self.folder, stdin=subprocess.DEVNULL)
+        popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                                 cwd=cwd or self.folder, stdin=subprocess.DEVNULL)
         try:
             out, err = popen.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -289,7 +294,8 @@ class JobView:
         self.state_name = stubs.service.JobState.Name(job.state).removeprefix("JOB_STATE_")
 
     def pid_of(self, rank):
-        return next((status.pid for status in self.job.ranks if status.rank == rank), 0)
+        """None: the rank has not reported its pid. It must not be 0, which os.kill takes for the caller's group."""
+        return next((status.pid for status in self.job.ranks if status.rank == rank), 0) or None
 
 
 def state_of(memory_folder):

@@ -4,6 +4,7 @@ output."""
 import math
 
 import harness
+import pytest
 
 
 def test_a_job_trains_to_its_end_reports_every_step_once_and_reduces_the_loss(one_host, tmp_path):
@@ -48,6 +49,19 @@ def test_trainctl_watch_shows_the_same_events_as_the_stream(one_host):
     assert harness.steps_of(lines) == seen
     assert lines[-1]["event"] == "done"
     assert lines[-1]["state"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_one_job_file_trains_alike_on_one_rank_and_on_eight(cluster, strategy):
+    file = cluster.write_job(train__batch={"global": 8, "micro": 1}, train__steps=5, parallel__data=strategy)
+
+    losses = []
+    for ranks in (1, 8):
+        done = cluster.run_trainctl("run", file, "--json", "--set", f"resources.ranks={ranks}", timeout=300)
+        losses.append(harness.steps_of(harness.events(done.stdout)))
+
+    assert sorted(losses[0]) == [1, 2, 3, 4, 5]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
 
 
 def test_two_jobs_run_concurrently_on_one_daemon_with_enough_slots(cluster):

@@ -26,6 +26,7 @@ def trainctl(*arguments, cwd):
 
 
 LLAMA = {"train.model.family": "llama", "train.model.kv_heads": 2}
+PROJECTIONS = "targets: [c_attn, attn.c_proj, c_fc, mlp.c_proj]"
 CASES = {
     "ddp": {},
     "zero1": {"parallel.data": "zero1"},
@@ -37,7 +38,21 @@ CASES = {
     "recompute": {"parallel.recompute": "blocks"},
     "recompute_selective": {"parallel.recompute": "selective", "parallel.data": "zero2"},
     "large_vocabulary": {"train.model.vocabulary": 16384},
+    "tensor": {"parallel.tensor": 2},
+    "tensor_llama": {"parallel.tensor": 2, **LLAMA},
+    "sequence": {"parallel.tensor": 2, "parallel.sequence": "true"},
+    "tensor_fsdp": {"parallel.tensor": 2, "parallel.data": "fsdp", "resources.ranks": 4},
+    # Rank 0, whose memory is measured, holds the larger stage.
+    "pipeline": {"parallel.pipeline": "{stages: 2, split: [4, 2]}", "train.batch.micro": 1},
+    "pipeline_gpipe": {"parallel.pipeline": "{stages: 2, schedule: gpipe, split: [4, 2]}", "train.batch.micro": 1},
     "frozen": {"train.freeze": '["h.0.*", "h.1.*", "wte.weight"]'},
+    "frozen_first_blocks": {"train.freeze": '["h.0.*", "h.1.*", "wte.weight", "wpe.weight"]'},
+    "adapters": {"train.lora": f"{{rank: 64, {PROJECTIONS}}}"},
+    "adapters_dropout": {"train.lora": f"{{rank: 8, dropout: 0.1, {PROJECTIONS}}}"},
+    "adapters_fsdp": {"train.lora": f"{{rank: 8, {PROJECTIONS}}}", "parallel.data": "fsdp"},
+    "adapters_recompute": {"train.lora": f"{{rank: 8, {PROJECTIONS}}}", "parallel.recompute": "blocks"},
+    "adapters_selective": {"train.lora": "{rank: 8}", "parallel.recompute": "selective", **LLAMA},
+    "adapters_of_one_block": {"train.lora": "{rank: 8, targets: ['h.3.*']}"},
     "offload": {"parallel.data": "fsdp", "parallel.offload": "{optimizer: true, parameters: true}"},
 }
 

@@ -54,8 +54,8 @@ class OtherUser:
             os.chown(home, OTHER_UID, OTHER_UID)
 
     def start(self, command, **options):
-        return processes.start([str(part) for part in command], env=self._environment, cwd=self._home, text=True,
-                               stdin=subprocess.DEVNULL, **self._identity, **options)
+        return subprocess.Popen([str(part) for part in command], env=self._environment, cwd=self._home, text=True,
+                                stdin=subprocess.DEVNULL, **self._identity, **options)
 
     def run(self, *command):
         popen = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

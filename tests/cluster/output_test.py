@@ -9,7 +9,6 @@ import subprocess
 import termios
 
 import harness
-import processes
 
 ESCAPE_SEQUENCES = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 TRAINCTL = str(harness.BIN / "trainctl")
@@ -20,8 +19,8 @@ def run_with_full_output(cluster, *arguments):
     prefix = ["--coordinator", cluster.coordinator.address] if cluster.coordinator else []
     command = [TRAINCTL, *prefix, *map(str, arguments)]
     with open("/dev/full", "w") as full:
-        popen = processes.start(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=cluster.folder,
-                                stdin=subprocess.DEVNULL)
+        popen = subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=cluster.folder,
+                                 stdin=subprocess.DEVNULL)
         err = popen.communicate(timeout=60)[1]
     return subprocess.CompletedProcess(command, popen.returncode, "", err)
 
@@ -32,8 +31,8 @@ def on_terminal(cluster, columns, *arguments, env=None):
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(env or {})}
     environment.pop("COLUMNS", None)
-    popen = processes.start([TRAINCTL, *map(str, arguments)], stdout=follower, stderr=subprocess.DEVNULL,
-                            env=environment, cwd=cluster.folder, stdin=subprocess.DEVNULL)
+    popen = subprocess.Popen([TRAINCTL, *map(str, arguments)], stdout=follower, stderr=subprocess.DEVNULL,
+                             env=environment, cwd=cluster.folder, stdin=subprocess.DEVNULL)
     os.close(follower)
     written = b""
     while True:
@@ -106,9 +105,9 @@ def test_a_run_with_a_closed_pipe_trains_to_its_end_and_fails(cluster):
     run = cluster.folder / "run"
     job = cluster.write_job(train__steps=30, checkpoint__dir=str(run))
 
-    popen = processes.start(["bash", "-c", '"$0" run "$1" --json | head -n 1; exit ${PIPESTATUS[0]}', TRAINCTL,
-                             str(job)],
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.folder)
+    popen = subprocess.Popen(["bash", "-c", '"$0" run "$1" --json | head -n 1; exit ${PIPESTATUS[0]}', TRAINCTL,
+                              str(job)],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.folder)
     out, err = popen.communicate(timeout=60)
 
     assert popen.returncode == 1, err

@@ -6,7 +6,8 @@ import pathlib
 import pytest
 
 JOB = pathlib.Path(__file__).resolve().parents[2] / "configs" / "jobs" / "lab-tiny.yaml"
-VARIANTS = ["one process", "reversed", "ddp", "zero1", "zero2", "zero3", "fsdp", "fsdp, kept", "hsdp 2 x 2"]
+VARIANTS = ["one process", "reversed", "ddp", "zero1", "zero2", "zero3", "fsdp", "fsdp, kept", "hsdp 2 x 2",
+            "tensor 2", "tensor 2, sequence", "pipeline 2", "3d, zero1"]
 
 
 @pytest.mark.slow

@@ -2,8 +2,8 @@
 leftovers.
 
 The test process makes itself a subreaper: a shim or trainer whose parent ends becomes its child instead of init's. A
-thread reaps such children as soon as they end, as init would do, but not processes started through `start`, and not
-trainctl.
+thread reaps such children as soon as they end, as init would do. It does not reap what the test itself has started
+through subprocess, which would then report exit code 0 for a process whose status is lost.
 """
 
 import ctypes
@@ -21,12 +21,16 @@ _lock = threading.Lock()
 _started = False
 
 
-def start(command, **options):
-    """Like subprocess.Popen. The caller reaps the process; the thread does not."""
-    with _lock:
-        popen = subprocess.Popen(command, **options)
-        _popen_pids.add(popen.pid)
-    return popen
+def _register_popens():
+    """Makes subprocess register each process before the thread can see it."""
+    unregistered = subprocess.Popen.__init__
+
+    def registered(popen, *arguments, **options):
+        with _lock:
+            unregistered(popen, *arguments, **options)
+            _popen_pids.add(popen.pid)
+
+    subprocess.Popen.__init__ = registered
 
 
 def _stat(pid):
@@ -43,7 +47,6 @@ def _collect_orphans():
     while True:
         for pid in _children(me):
             stat = _stat(pid)
-            # Not trainctl: subprocess.run would see exit code 0 for a process that the thread has reaped.
             if not stat or stat[0] != "Z" or not name_of(pid).startswith("trainyard-"):
                 continue
             with _lock:
@@ -63,13 +66,15 @@ def _all_pids():
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
-def start_following():
-    """Makes this process a subreaper and starts the thread. Must be called before the first program is started."""
+def start_reaper():
+    """Makes this process a subreaper and starts the thread that reaps orphans. Must be called before the first program
+    is started."""
     global _started
     if _started:
         return
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    _register_popens()
     threading.Thread(target=_collect_orphans, name="orphans", daemon=True).start()
     _started = True
 

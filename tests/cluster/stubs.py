@@ -12,8 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def make(folder):
-    """Generates into `folder` and returns the modules as attributes: job, service, service_grpc, agent, and
-    google.rpc's."""
+    """Generates into `folder` and returns the modules as attributes: job, service, service_grpc, agent, and those of
+    google.rpc: status and error_details."""
     well_known = pathlib.Path(grpc_tools.__file__).parent / "_proto"
     files = sorted(str(path) for path in (ROOT / "proto").rglob("*.proto"))
     code = protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"-I{well_known}", f"--python_out={folder}",

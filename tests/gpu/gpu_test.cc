@@ -19,7 +19,7 @@
 #include "worker/collectives/single_communicator.h"
 #include "worker/cuda/cuda_loader.h"
 #include "worker/mesh/mesh.h"
-#include "worker/model/gpt2.h"
+#include "worker/model/model_factory.h"
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/gradient_norm.h"
 #include "worker/parallel/parallelize.h"
@@ -147,8 +147,8 @@ TEST_F(Gpu, RanksThatShareAGpu_ReduceThroughHostMemory) {
 // Returns the losses of three steps of a small model on `device`, in a world of one.
 absl::StatusOr<std::vector<double>> LossesOn(at::Device device, std::unique_ptr<Communicator> comm,
                                              const ParallelOptions& options) {
-  ASSIGN_OR_RETURN(auto model, NewGpt2({.layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 64}, 1,
-                                       at::kFloat, /*backed=*/false));
+  ASSIGN_OR_RETURN(auto model, NewModel({.layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 64}, 1,
+                                        at::kFloat, /*backed=*/false));
   if (!device.is_cpu()) model->PlaceOn(device);
   ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create({}, 1));
   ASSIGN_OR_RETURN(

@@ -42,7 +42,7 @@ def port_is_free(port):
 @pytest.mark.slow
 def test_the_commands_of_the_readme_run_unchanged(tmp_path):
     assert port_is_free(README_PORT), f"port {README_PORT} is in use: first end the coordinator on this machine"
-    processes.start_following()
+    processes.start_reaper()
     log = tmp_path / "readme.log"
     # A folder of links to the checkout, except to its runs and state, so that the commands do not change those.
     work = tmp_path / "checkout"

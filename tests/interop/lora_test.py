@@ -79,6 +79,14 @@ def test_adapters_are_trained_with_fsdp_and_exported_merged_and_alone(cluster, t
     more = cluster.run_trainctl("run", job, "--resume", "--set", f"train.steps={STEPS + 2}", "--json", timeout=120)
     assert sorted(harness.steps_of(harness.events(more.stdout))) == [STEPS + 1, STEPS + 2]
 
+    begin = ["--set", f"train.model.init_from={run}/step-{STEPS + 2:08}", "--set", f"checkpoint.dir={tmp_path}/next"]
+    refused = cluster.run_trainctl("run", job, *begin, "--set", "train.lora.alpha=16", timeout=120, expect=None)
+    assert refused.returncode != 0
+    assert "train.lora.alpha was 8 and is 16 in the job" in refused.stdout + refused.stderr
+    begin += ["--set", "train.lora.dropout=0", "--set", "train.steps=1"]
+    begun = cluster.run_trainctl("run", job, *begin, "--json", timeout=120)
+    assert harness.steps_of(harness.events(begun.stdout))[1] < losses[1] - 0.3
+
 
 @pytest.mark.parametrize("family", TARGETS)
 def test_the_first_loss_with_adapters_of_peft_is_that_of_peft(cluster, tmp_path, family):

@@ -55,7 +55,7 @@ def generate(model, tokenizer, prompt, tokens=NEW):
 
 def sample(*arguments, expect=0):
     done = subprocess.run([TRAINCTL, "sample", *map(str, arguments)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == expect, done.stderr
+    assert done.returncode == expect, f"{done.args}: {done.stderr}"
     return done
 
 

@@ -8,6 +8,9 @@ import subprocess
 import harness
 import pytest
 import sentencepiece
+import transformers
+from chat_test import MARKED
+from finetune_test import CONFIGS, train_tokenizer
 
 TEXT = "Hello, world\nna\u00efve \U0001f600\n"
 
@@ -119,7 +122,80 @@ def test_a_reader_that_closes_the_pipe_ends_it(tmp_path):
 def test_an_interrupt_ends_it(tmp_path):
     """The text is a pipe that nothing is written to, so that the interrupt finds the program at work."""
     os.mkfifo(tmp_path / "pipe")
-    process = subprocess.Popen([harness.BIN / "trainctl", "tokenize", tmp_path / "pipe"], stderr=subprocess.PIPE)
+    process = subprocess.Popen([harness.BIN / "trainctl", "tokenize", tmp_path / "pipe"], stderr=subprocess.PIPE,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     with open(tmp_path / "pipe", "wb"):  # is open once the program reads
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) in (-signal.SIGINT, 130)
+
+
+# ---- conversations ----
+
+CHATS = [[{"role": "user", "content": "What is 1 plus 2?"}, {"role": "assistant", "content": "It is 3."}],
+         [{"role": "assistant", "content": "\u00fc\U0001f600"}, {"role": "user", "content": "a"}]]
+OWN = """{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}{% generation %} {{ m.content }}
+{% endgeneration %}{% else %}{{ m.content }}
+{% endif %}{% endfor %}"""
+
+
+@pytest.mark.parametrize("template", [None, OWN], ids=["of the folder", "of a file"])
+def test_conversations_are_shown_with_the_text_tokens_and_losses_of_transformers(template, tmp_path):
+    theirs = train_tokenizer()
+    theirs.chat_template = MARKED
+    theirs.save_pretrained(tmp_path)
+    lines = write(tmp_path, "\n".join(json.dumps({"turns": chat}) for chat in CHATS) + "\n", "chats.jsonl")
+    own = ["--chat-template", write(tmp_path, template, "own.jinja")] if template else []
+    arguments = ["--tokenizer", tmp_path, "--chats", *own, "--messages", "turns", "--show", lines]
+
+    shown = json.loads(tokenize(*arguments, "--json").stdout)
+    people = tokenize(*arguments).stdout.splitlines()
+
+    counts = [0, 0]
+    for chat, got in zip(CHATS, shown["files"][0]["chats"], strict=True):
+        expected = theirs.apply_chat_template(chat, chat_template=template, tokenize=True, return_dict=True,
+                                              return_assistant_tokens_mask=True)
+        assert got["text"] == theirs.apply_chat_template(chat, chat_template=template, tokenize=False)
+        assert got["ids"] == expected["input_ids"] and got["loss"] == expected["assistant_masks"]
+        assert got["pieces"] == theirs.convert_ids_to_tokens(got["ids"])
+        counts = [counts[0] + len(got["ids"]), counts[1] + sum(got["loss"])]
+    assert (shown["conversations"], shown["tokens"], shown["tokens_with_loss"]) == (2, *counts)
+    assert people[0] == f"{lines}: {counts[0]} tokens of 2 conversations, {counts[1]} of them with loss"
+    assert sum(line.startswith("* ") for line in people) == counts[1]
+
+
+def test_all_lines_without_a_usable_conversation_are_named(tmp_path):
+    theirs = train_tokenizer()
+    theirs.chat_template = MARKED
+    theirs.save_pretrained(tmp_path)
+    wide = json.dumps({"messages": [{"role": "user", "content": "a", **{f"k{i}": 1 for i in range(200_000)}}]})
+    lines = write(tmp_path, "\n".join(["{}", json.dumps({"messages": CHATS[0]}), "[", wide, '{"messages": []}']))
+
+    done = tokenize("--tokenizer", tmp_path, "--chats", lines)
+    unusable = tokenize("--tokenizer", tmp_path, "--chats", "--chat-template", write(tmp_path, "{% x %}", "x"), lines)
+
+    assert done.returncode != 0 and done.stdout == "" and "4 lines cannot be used" in done.stderr
+    for line, problem in [(1, "has no field 'messages'"), (3, "is not JSON"), (4, "more than 1000 keys"),
+                          (5, "without messages")]:
+        assert any(f"text.txt:{line}:" in text and problem in text for text in done.stderr.splitlines()), done.stderr
+    assert unusable.returncode != 0 and "line 1" in unusable.stderr and "/x " in unusable.stderr
+
+
+def test_a_job_reads_its_own_field_by_its_own_template(tmp_path):
+    theirs = train_tokenizer()
+    theirs.chat_template = "{{ messages }}"
+    transformers.AutoModelForCausalLM.from_config(CONFIGS["llama"](len(theirs))).save_pretrained(tmp_path / "model")
+    theirs.save_pretrained(tmp_path / "model")
+    write(tmp_path, OWN, "own.jinja")
+    lines = write(tmp_path, "\n".join(json.dumps({"turns": chat}) for chat in CHATS), "chats.jsonl")
+    data = {"jsonl": [str(lines)], "validation": 0, "fields": {"messages": "turns"},
+            "chat_template": str(tmp_path / "own.jinja")}
+    job = {"name": "chats", "checkpoint": {"dir": str(tmp_path / "run")}, "resources": {"ranks": 1},
+           "train": {"model": {"path": str(tmp_path / "model")}, "steps": 2, "batch": {"global": 2, "micro": 1},
+                     "data": data}}
+
+    done = tokenize("--build", write(tmp_path, json.dumps(job), "job.yaml"))
+
+    count = sum(len(theirs.apply_chat_template(chat, chat_template=OWN, tokenize=True, return_dict=True)["input_ids"])
+                for chat in CHATS)
+    assert done.returncode == 0, done.stderr
+    assert f" {count} tokens" in done.stdout + done.stderr

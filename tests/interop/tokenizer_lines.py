@@ -7,7 +7,7 @@ import subprocess
 import harness
 import pytest
 
-COMMON_CHARACTERS = 140  # of the texts of every_character: up to U+117FF
+COMMON_CHARACTERS = 140  # the first texts of every_character, which have the characters up to U+11FFF
 PROGRAM = harness.BIN / "tests" / "tokenize_lines"
 # Characters of every kind that the rules distinguish; fuzzed strings are made from them, and from any character.
 PIECES = [
@@ -19,12 +19,6 @@ PIECES = [
     "\U0001f468\u200d\U0001f469", "\U0001d400", "\U00010428", "\U0010ffff", "<s>", "</s>", "<0x41>", "<|end|>",
     "<pad>", "word", "\u2581", "\u0120", "%", "/",
 ]
-
-
-def training_text():
-    texts = [path.read_text() for path in sorted((harness.ROOT / "docs").glob("*.md"))[:6]]
-    texts += [path.read_text() for path in sorted((harness.ROOT / "common").glob("*.cc"))[:6]]
-    return texts + ["na\u00efve caf\u00e9 \u4f60\u597d\u4e16\u754c \U0001f600\U0001f600 \u0663\u0664 the words"] * 8
 
 
 def fuzzed(count, seed, pieces=PIECES):
@@ -40,7 +34,7 @@ def fuzzed(count, seed, pieces=PIECES):
 
 
 def every_character():
-    """Each character of Unicode once, in texts of 512, with what is before and after it."""
+    """Texts with 512 characters each, which together contain every character of Unicode, next to letters and spaces."""
     characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     for first in range(0, len(characters), 512):
         yield "".join(f"a{c} {c}b" for c in characters[first:first + 512])

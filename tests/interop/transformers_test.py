@@ -18,7 +18,7 @@ TEXT = "the rank waits\u00e9"  # 16 bytes: one character has two
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, stubs):
     """Trains a small model for a few steps and returns its run folder."""
-    processes.start_following()
+    processes.start_reaper()
     cluster = harness.Cluster(tmp_path_factory.mktemp("trained"), stubs)
     folder = cluster.folder / "run"
     try:

@@ -20,6 +20,7 @@
 #include "tests/parity/forwarding_communicator.h"
 #include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
+#include "tests/parity/training_data.h"
 #include "worker/parallel/autograd_hooks.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/parallelize.h"
@@ -244,8 +245,9 @@ absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string&
       const int64_t micro_batch = deal.micro_batches.at(static_cast<size_t>(round));
       const auto [inputs, targets] = Samples((step - 1) * training.global + micro_batch * training.micro,
                                              training.micro, training.model().context);
-      const DropoutKey key{
-          .seed = kSeed, .step = static_cast<uint64_t>(step), .micro_batch = static_cast<uint64_t>(micro_batch)};
+      const DropoutKey key{.seed = kSeed,
+                           .step = static_cast<uint64_t>(step),
+                           .first_sample = static_cast<uint64_t>(micro_batch * training.micro)};
       const bool last = round + 1 == deal.num_rounds;
       ASSIGN_OR_RETURN(at::Tensor loss, strategy->Forward([&, &in = inputs, &out = targets] {
         return model->LossSum(in, out, *strategy, key);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "tests/parity/cover.h"
 
 namespace trainyard {
 namespace {
@@ -22,21 +23,25 @@ constexpr NamedStrategy kStrategies[] = {
 };
 
 // Two properties of a cell with their values: property, value, property, value. A property is an index into `values`
-// in PairsOf; the first is the smaller one.
+// of ValuesOf; the first is the smaller one.
 using Pair = std::array<int, 4>;
 
-std::set<Pair> PairsOf(const Cell& cell) {
+CellValues ValuesOf(const Cell& cell) {
   int strategy = 0;
   for (const NamedStrategy& each : kStrategies) {
     if (std::string(each.name) == cell.name) break;
     ++strategy;
   }
-  const std::array<int, 8> values = {
-      strategy,   static_cast<int>(cell.deal),   cell.overlap, cell.dropout, static_cast<int>(cell.recompute),
-      cell.world, static_cast<int>(cell.family), cell.lora};
+  return {strategy,   static_cast<int>(cell.deal),   cell.overlap, cell.dropout,   static_cast<int>(cell.recompute),
+          cell.world, static_cast<int>(cell.family), cell.lora,    cell.documents, cell.masked};
+}
+
+std::set<Pair> PairsOf(const Cell& cell) {
+  const CellValues values = ValuesOf(cell);
+  const int properties = static_cast<int>(values.size());
   std::set<Pair> pairs;
-  for (int i = 0; i < 8; ++i) {
-    for (int j = i + 1; j < 8; ++j) pairs.insert({i, values[i], j, values[j]});
+  for (int i = 0; i < properties; ++i) {
+    for (int j = i + 1; j < properties; ++j) pairs.insert({i, values[i], j, values[j]});
   }
   return pairs;
 }
@@ -54,7 +59,7 @@ std::string Cell::ToString() const {
   const char* deals[] = {"one", "three", "uneven"};
   return absl::StrCat(name, "_", FamilyName(family), "_world", world, "_", deals[static_cast<int>(deal)],
                       overlap ? "_overlap" : "", dropout ? "_dropout" : "", lora ? "_lora" : "",
-                      recomputes[static_cast<int>(recompute)]);
+                      documents ? "_documents" : "", masked ? "_masked" : "", recomputes[static_cast<int>(recompute)]);
 }
 
 MeshShape Cell::mesh() const {
@@ -71,6 +76,8 @@ TrainingCase Cell::training() const {
   training.overlap = overlap;
   training.dropout = dropout ? 0.1 : 0;
   training.lora = lora;
+  training.documents = documents;
+  training.masked = masked;
   training.recompute = recompute;
   training.clip_norm = 0.5;
   switch (deal) {
@@ -96,6 +103,7 @@ std::vector<Cell> AllCells() {
                             bool lora) {
     for (bool overlap : {true, false}) {
       for (RecomputeMode recompute : {RecomputeMode::kNone, RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
+        const uint64_t bits = MixedBits(cells.size());
         cells.push_back({.name = each.name,
                          .strategy = each.strategy,
                          .reshard_after_forward = each.reshard_after_forward,
@@ -104,6 +112,8 @@ std::vector<Cell> AllCells() {
                          .overlap = overlap,
                          .dropout = dropout,
                          .lora = lora,
+                         .documents = bits % 2 == 1,
+                         .masked = bits / 2 % 2 == 1,
                          .recompute = recompute,
                          .world = world});
       }
@@ -128,7 +138,8 @@ std::vector<Cell> AllCells() {
 
 std::vector<Cell> OneCellPerStrategy() {
   std::vector<Cell> cells;
-  for (const Cell& cell : AllCells()) {
+  for (Cell cell : AllCells()) {
+    cell.documents = cell.masked = false;
     if (cell.family != ModelFamily::kGpt2 || cell.world != 4 || cell.deal != CellDeal::kThree || !cell.overlap ||
         cell.dropout || cell.lora)
       continue;
@@ -140,22 +151,10 @@ std::vector<Cell> OneCellPerStrategy() {
 bool RunsAllCells() { return std::getenv("TRAINYARD_ALL_CELLS") != nullptr; }
 
 std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells) {
-  std::set<Pair> missing = PairsOf(cells);
+  std::vector<CellValues> values;
+  for (const Cell& cell : cells) values.push_back(ValuesOf(cell));
   std::vector<Cell> cover;
-  while (!missing.empty()) {
-    const Cell* best = nullptr;
-    size_t gain = 0;
-    for (const Cell& cell : cells) {
-      size_t adds = 0;
-      for (const Pair& pair : PairsOf(cell)) adds += missing.count(pair);
-      if (adds > gain) {
-        best = &cell;
-        gain = adds;
-      }
-    }
-    for (const Pair& pair : PairsOf(*best)) missing.erase(pair);
-    cover.push_back(*best);
-  }
+  for (size_t index : GreedyCover(values, /*pairs=*/true)) cover.push_back(cells[index]);
   return cover;
 }
 

@@ -22,15 +22,18 @@ struct Cell {
   bool overlap = true;
   bool dropout = false;  // of GPT-2, and of adapters
   bool lora = false;
+  bool documents = false;  // packed, without attention across them
+  bool masked = false;     // some targets have no loss
   RecomputeMode recompute = RecomputeMode::kNone;
   int world = 1;
 
-  std::string ToString() const;  // "fsdp_gpt2_world3_uneven_overlap_dropout_lora_blocks"
+  std::string ToString() const;  // "fsdp_gpt2_world3_uneven_overlap_dropout_lora_documents_masked_blocks"
   MeshShape mesh() const;
   TrainingCase training() const;
 };
 
-// Every valid combination: hsdp is 2 x 2, and an uneven deal needs at least 3 ranks.
+// Every valid combination, with one of the four combinations of `documents` and `masked`: hsdp is 2 x 2, and an uneven
+// deal needs at least 3 ranks.
 std::vector<Cell> AllCells();
 
 // One cell per strategy: a GPT-2 at its largest world, with several micro-batches per rank.

@@ -183,6 +183,24 @@ TEST(Dropout, DoesNotDependOnTheWorldSize) {
   EXPECT_NE(alone[0].losses, without_dropout[0].losses);
 }
 
+// Nor on the size of micro-batches.
+TEST(Dropout, OfEachSampleIsTheSameInMicroBatchesOfAnySize) {
+  for (ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
+    TrainingCase training{.type = at::kDouble, .steps = 10, .global = 12, .micro = 1, .family = family, .dropout = 0.2};
+    training.lora = family == ModelFamily::kLlama;
+    TrainingCase two = training, four = training;
+    two.micro = 2;
+    four.micro = 4;
+
+    std::vector<TrainingOutcome> ones = TrainWorld(1, training), twos = TrainWorld(2, two), fours = TrainWorld(3, four);
+
+    ASSERT_FALSE(ones.empty() || twos.empty() || fours.empty());
+    ExpectNear(twos[0].losses, ones[0].losses, 1e-12);
+    ExpectNear(fours[0].losses, ones[0].losses, 1e-12);
+    ExpectNear(fours[0].norms, ones[0].norms, 1e-10);
+  }
+}
+
 // With more ranks than micro-batches, a rank without work still takes part in every reduction.
 TEST(UnevenDeal, RankWithoutAMicroBatch_AddsNothing) {
   TrainingCase training{.type = at::kDouble, .steps = 5, .global = 2, .micro = 1};

@@ -1,14 +1,17 @@
 // Communicators in which one rank is late for one operation of each step: the first in step 1, the second in step 2,
-// and so on. Results must not depend on which rank waits for which.
+// and so on; and channels that are late at random. Results must not depend on which rank waits for which.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/parity/forwarding_communicator.h"
 #include "worker/collectives/group.h"
+#include "worker/collectives/pipeline_channels.h"
 #include "worker/parallel/mesh_communicators.h"
 
 namespace trainyard {
@@ -20,7 +23,9 @@ class DelayedGroups {
     communicators_ = {.job = Delayed(groups.world),
                       .data = Delayed(groups.data),
                       .shard = Delayed(groups.shard),
-                      .replicate = Delayed(groups.replicate)};
+                      .replicate = Delayed(groups.replicate),
+                      .tensor = Delayed(groups.tensor),
+                      .tied = Delayed(groups.tied)};
     delay_.rank = groups.world->rank();
     delay_.world = groups.world->world_size();
   }
@@ -69,7 +74,7 @@ class DelayedGroups {
 
   // Groups that are one object stay one object: by that a strategy recognises that their operations have one order.
   Communicator* Delayed(Communicator* inner) {
-    if (delay_.delay.count() == 0) return inner;
+    if (inner == nullptr || delay_.delay.count() == 0) return inner;
     for (const auto& made : made_) {
       if (&made->inner() == inner) return made.get();
     }
@@ -80,6 +85,60 @@ class DelayedGroups {
   OperationDelay delay_;
   std::vector<std::unique_ptr<DelayedCommunicator>> made_;
   MeshCommunicators communicators_;
+};
+
+// Channels that wait for a random time, at most a given one, before each packet that they send or receive.
+class DelayedChannels {
+ public:
+  // If `delay_us` is 0, the channels are those of `channels`. Does not own them.
+  DelayedChannels(const PipelineChannels& channels, int rank, int64_t delay_us)
+      : random_(static_cast<uint64_t>(rank)), delay_us_(delay_us) {
+    channels_ = {.from_previous = Delayed(channels.from_previous),
+                 .to_next = Delayed(channels.to_next),
+                 .from_next = Delayed(channels.from_next),
+                 .to_previous = Delayed(channels.to_previous)};
+  }
+
+  const PipelineChannels& channels() const { return channels_; }
+
+ private:
+  class DelayedChannel final : public Channel {
+   public:
+    DelayedChannel(Channel& inner, DelayedChannels& delays) : inner_(inner), delays_(delays) {}
+    const std::string& name() const override { return inner_.name(); }
+    int from() const override { return inner_.from(); }
+    int to() const override { return inner_.to(); }
+    absl::Status Send(const PacketHeader& header, const std::vector<at::Tensor>& tensors) override {
+      delays_.Wait();
+      return inner_.Send(header, tensors);
+    }
+    absl::StatusOr<std::vector<at::Tensor>> Receive(const PacketHeader& expected) override {
+      delays_.Wait();
+      return inner_.Receive(expected);
+    }
+    void Abort(absl::string_view reason) override { inner_.Abort(reason); }
+    CollectiveProgress progress() const override { return inner_.progress(); }
+    double waited_s() const override { return inner_.waited_s(); }
+
+   private:
+    Channel& inner_;
+    DelayedChannels& delays_;
+  };
+
+  void Wait() {
+    const int64_t us = static_cast<int64_t>(random_() % static_cast<uint64_t>(delay_us_ + 1));
+    std::this_thread::sleep_for(std::chrono::microseconds(us));
+  }
+  Channel* Delayed(Channel* inner) {
+    if (inner == nullptr || delay_us_ == 0) return inner;
+    made_.push_back(std::make_unique<DelayedChannel>(*inner, *this));
+    return made_.back().get();
+  }
+
+  std::mt19937_64 random_;
+  const int64_t delay_us_;
+  std::vector<std::unique_ptr<DelayedChannel>> made_;
+  PipelineChannels channels_;
 };
 
 }  // namespace trainyard

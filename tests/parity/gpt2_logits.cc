@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "checkpoint/safetensors.h"
 #include "common/status_macros.h"
-#include "worker/model/gpt2.h"
+#include "worker/model/model_factory.h"
 #include "worker/saving/state.h"
 
 namespace trainyard {
@@ -30,7 +30,7 @@ absl::StatusOr<at::Tensor> Logits(const std::string& shard, int64_t heads, const
   }
   const ModelSizes config{
       .layers = layers, .heads = heads, .width = wte->shape[1], .context = wpe->shape[0], .vocabulary = wte->shape[0]};
-  ASSIGN_OR_RETURN(auto model, NewGpt2(config, /*seed=*/0, at::kFloat, /*backed=*/false));
+  ASSIGN_OR_RETURN(auto model, NewModel(config, /*seed=*/0, at::kFloat, /*backed=*/false));
   RETURN_IF_ERROR(InitializeFrom(shard, nullptr, *model));
   model->Materialize();
   at::NoGradGuard no_grad;

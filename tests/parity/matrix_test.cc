@@ -2,33 +2,26 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <fstream>
 #include <map>
 #include <tuple>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "common/files.h"
 #include "tests/parity/cells.h"
+#include "tests/parity/matrix_runs.h"
 #include "tests/parity/rank_pool.h"
+#include "tests/parity/sleeping_stages.h"
 #include "tests/parity/training.h"
 #include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
 namespace {
-
-RankPool& Pool() {
-  static RankPool pool(4);
-  return pool;
-}
 
 struct World {
   MeshShape mesh;
@@ -36,69 +29,7 @@ struct World {
 };
 
 std::vector<TrainingOutcome> TrainWorld(const World& world, const TrainingCase& training) {
-  absl::StatusOr<std::vector<std::string>> results =
-      Pool().Run({.mesh = world.mesh, .transport = world.transport, .main = "train", .arguments = training.ToString()});
-  EXPECT_TRUE(results.ok()) << results.status();
-  std::vector<TrainingOutcome> outcomes;
-  if (results.ok()) {
-    for (const std::string& result : *results) outcomes.push_back(TrainingOutcome::Parse(result));
-  }
-  return outcomes;
-}
-
-// The oracle's result for a case, computed once for all world sizes and strategies.
-const TrainingOutcome& Oracle(TrainingCase training) {
-  static std::map<std::string, TrainingOutcome> outcomes;
-  const TrainingCase plain{.type = training.type,
-                           .steps = training.steps,
-                           .global = training.global,
-                           .micro = training.dropout > 0 ? training.micro : 1,
-                           .clip_norm = training.clip_norm,
-                           .family = training.family,
-                           .dropout = training.dropout,
-                           .lora = training.lora,
-                           .lab_tiny = training.lab_tiny};
-  auto [it, is_new] = outcomes.try_emplace(plain.ToString());
-  if (is_new) it->second = TrainReference(plain);
-  return it->second;
-}
-
-double LargestDifference(const std::vector<double>& found, const std::vector<double>& expected) {
-  if (found.size() != expected.size()) return INFINITY;
-  double largest = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    const double difference = std::abs(found[i] - expected[i]) / std::abs(expected[i]);
-    if (!(difference <= largest)) largest = difference;
-  }
-  return largest;
-}
-
-void ExpectSameBits(const std::vector<TrainingOutcome>& a, const std::vector<TrainingOutcome>& b) {
-  ASSERT_FALSE(a.empty());
-  ASSERT_FALSE(b.empty());
-  EXPECT_EQ(a[0].losses, b[0].losses);
-  EXPECT_EQ(a[0].parameters_hash, b[0].parameters_hash);
-}
-
-// Adds a line for a cell, for bench/results/matrix.md.
-void AddToTable(const std::string& cell, double losses, double norms, double parameters) {
-  const char* path = std::getenv("TRAINYARD_PARITY_TABLE");
-  if (path == nullptr) return;
-  char line[256];
-  std::snprintf(line, sizeof line, "| %s | %.1e | %.1e | %.1e |\n", cell.c_str(), losses, norms, parameters);
-  std::ofstream(path, std::ios::app) << line;
-}
-
-// "cell 120 of 756, 31 min left": a run of all combinations takes long.
-void PrintProgress() {
-  static const absl::Time begin = absl::Now();
-  static int done = 0;
-  const auto& suites = *testing::UnitTest::GetInstance();
-  const int cells = suites.current_test_suite()->test_to_run_count();
-  ++done;
-  const absl::Duration left = (absl::Now() - begin) / done * (cells - done);
-  std::printf("cell %d of %d, %.0f min left\n", done, cells, absl::ToDoubleMinutes(left));
-  std::fflush(stdout);
+  return TrainOn(world.mesh, training, world.transport);
 }
 
 class Matrix : public testing::TestWithParam<Cell> {};
@@ -132,6 +63,16 @@ TEST_P(Matrix, MatchesTheOracleInFp64) {
 TEST(PairwiseCover, ContainsEveryPair) {
   const std::vector<Cell> all = AllCells(), cover = PairwiseCover(all);
 
+  for (const Cell& one : OneCellPerStrategy()) {
+    for (int bits = 0; bits < 8; ++bits) {
+      EXPECT_TRUE(std::any_of(all.begin(), all.end(),
+                              [&](const Cell& cell) {
+                                return std::string(cell.name) == one.name && cell.lora == (bits % 2 == 1) &&
+                                       cell.documents == (bits / 2 % 2 == 1) && cell.masked == (bits / 4 == 1);
+                              }))
+          << one.name << " " << bits;
+    }
+  }
   EXPECT_EQ(MissingPairs(all, cover), 0u);
   EXPECT_LT(cover.size(), all.size() / 3);
 }
@@ -429,10 +370,17 @@ TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
       {"zero2x3", Strategy::kZero2, {.dp_shard = 3}}, {"zero3x4", Strategy::kZero3, {.dp_shard = 4}},
       {"fsdp2", Strategy::kFsdp, {.dp_shard = 2}},    {"hsdp2x2", Strategy::kHsdp, {.dp_replicate = 2, .dp_shard = 2}}};
   const int64_t saved = 3, steps = RunsAllCells() ? 13 : 6;
+  size_t row = 0;
   for (const Layout& from : layouts) {
     TemporaryFolder folder;
     TrainingCase whole{
         .type = at::kFloat, .steps = steps, .global = 12, .micro = 1, .clip_norm = 0.5, .strategy = from.strategy};
+    // Every pair of these four occurs, and each with a layout that shards parameters and one that does not.
+    whole.family = row % 2 == 1 ? ModelFamily::kLlama : ModelFamily::kGpt2;
+    whole.lora = row / 2 % 2 == 1;
+    whole.documents = row / 2 % 2 == (row + 1) % 2;
+    whole.masked = row < 3;
+    ++row;
     whole.save_step = saved;
     whole.folder = folder.path();
     const std::vector<TrainingOutcome> expected = TrainWorld({from.mesh}, whole);
@@ -460,8 +408,8 @@ TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
 }
 
 TEST(Pool, CrashedRank_FailsOnlyItsCase) {
-  auto crashed = Pool().Run({.mesh = {.dp_shard = 2}, .main = "crash", .arguments = ""});
-  auto after = Pool().Run({.mesh = {.dp_shard = 2}, .main = "count", .arguments = ""});
+  auto crashed = MatrixPool().Run({.mesh = {.dp_shard = 2}, .main = "crash", .arguments = ""});
+  auto after = MatrixPool().Run({.mesh = {.dp_shard = 2}, .main = "count", .arguments = ""});
 
   EXPECT_EQ(crashed.status().code(), absl::StatusCode::kInternal);
   ASSERT_TRUE(after.ok()) << after.status();
@@ -474,6 +422,7 @@ TEST(Pool, CrashedRank_FailsOnlyItsCase) {
 int main(int argc, char** argv) {
   trainyard::RunAsPoolRankIfRequested(argc, argv,
                                       {{"train", trainyard::TrainMain},
+                                       {"sleep", trainyard::SleepMain},
                                        {"crash",
                                         [](const trainyard::PoolRank& rank, const std::string&) {
                                           if (rank.rank == 1) raise(SIGKILL);

@@ -59,16 +59,18 @@ bool Receive(int socket, std::string& text, absl::Time deadline) {
   return ReceiveExactly(socket, text.data(), length, deadline);
 }
 
-// Runs a case, given as "REPLICATE SHARD TRANSPORT CASE FOLDER MAIN ARGUMENTS...".
+int RanksOf(const MeshShape& shape) { return shape.pp * shape.dp_replicate * shape.dp_shard * shape.tp; }
+
+// Runs a case, given as "PP REPLICATE SHARD TP TRANSPORT CASE FOLDER MAIN ARGUMENTS...".
 absl::StatusOr<std::string> Serve(int rank, const std::string& command,
                                   const std::vector<std::pair<std::string, PoolMain>>& mains) {
   std::istringstream in(command);
   MeshShape shape;
   int transport = 0, number = 0;
   std::string folder, main, arguments;
-  in >> shape.dp_replicate >> shape.dp_shard >> transport >> number >> folder >> main;
+  in >> shape.pp >> shape.dp_replicate >> shape.dp_shard >> shape.tp >> transport >> number >> folder >> main;
   std::getline(in >> std::ws, arguments, '\0');
-  const int world = shape.dp_replicate * shape.dp_shard;
+  const int world = RanksOf(shape);
   ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shape, world));
   FolderStore store(folder);
   GroupOptions options{.world_size = world, .rank = rank, .store = &store};
@@ -82,14 +84,15 @@ absl::StatusOr<std::string> Serve(int rank, const std::string& command,
   }
   for (const auto& [name, function] : mains) {
     if (name != main) continue;
-    absl::StatusOr<std::string> result = function({.mesh = mesh, .groups = *groups, .rank = rank}, arguments);
+    absl::StatusOr<std::string> result =
+        function({.mesh = mesh, .groups = *groups, .rank = rank, .options = options}, arguments);
     // No rank may destroy a group while a peer still uses it.
     if (result.ok()) {
       RETURN_IF_ERROR(groups->world->Barrier()->Wait());
     }
     return result;
   }
-  return absl::NotFoundError(absl::StrCat("no main is called ", main));
+  return absl::NotFoundError(absl::StrCat("this program has no main named ", main));
 }
 
 }  // namespace
@@ -108,11 +111,10 @@ void RunAsPoolRankIfRequested(int argc, char** argv, const std::vector<std::pair
   _exit(0);
 }
 
-absl::Status RankPool::Start() {
-  if (!processes_.empty()) return absl::OkStatus();
-  folder_.emplace();
+absl::Status RankPool::Start(int world) {
+  if (!folder_.has_value()) folder_.emplace();
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  for (int rank = 0; rank < size_; ++rank) {
+  for (int rank = static_cast<int>(processes_.size()); rank < world; ++rank) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
       return absl::InternalError("cannot create a socket pair");
@@ -152,11 +154,11 @@ PoolNumbers NumbersIn(const std::string& result) {
 }
 
 absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& pool_case) {
-  const int world = pool_case.mesh.dp_replicate * pool_case.mesh.dp_shard;
+  const int world = RanksOf(pool_case.mesh);
   if (world < 1 || world > size_)
     return absl::InvalidArgumentError(absl::StrCat("a pool of ", size_, " processes cannot run ", world, " ranks"));
   absl::StatusOr<std::vector<std::string>> results = absl::UnknownError("not run");
-  if (absl::Status started = Start(); started.ok()) {
+  if (absl::Status started = Start(world); started.ok()) {
     results = RunOnce(pool_case, world);
   } else {
     results = started;
@@ -170,10 +172,12 @@ absl::StatusOr<std::vector<std::string>> RankPool::RunOnce(const PoolCase& pool_
   const std::string folder = *folder_ / absl::StrCat(number);
   std::filesystem::create_directory(folder);
   const absl::Time deadline = absl::Now() + pool_case.limit;
+  const MeshShape& shape = pool_case.mesh;
+  const std::string command = absl::StrCat(shape.pp, " ", shape.dp_replicate, " ", shape.dp_shard, " ", shape.tp, " ",
+                                           static_cast<int>(pool_case.transport), " ", number, " ", folder, " ",
+                                           pool_case.main, " ", pool_case.arguments);
   for (int rank = 0; rank < world; ++rank) {
-    if (!Send(processes_[rank].socket, absl::StrCat(pool_case.mesh.dp_replicate, " ", pool_case.mesh.dp_shard, " ",
-                                                    static_cast<int>(pool_case.transport), " ", number, " ", folder,
-                                                    " ", pool_case.main, " ", pool_case.arguments))) {
+    if (!Send(processes_[rank].socket, command)) {
       return absl::InternalError(absl::StrCat("rank ", rank, " has exited"));
     }
   }

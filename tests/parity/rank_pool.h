@@ -1,6 +1,6 @@
 // Rank processes that run many cases: starting a process and loading LibTorch takes longer than a short training run.
-// Each case uses the first `world` processes, with groups of its own. If a rank crashes, hangs or fails, its case
-// fails, and the next case uses new processes.
+// Each case uses the first `world` processes, which are started when a case first needs them, with groups of its own.
+// If a rank crashes, hangs or fails, its case fails, and the next case uses new processes.
 //
 //   int main(argc, argv) { RunAsPoolRankIfRequested(argc, argv, {{"train", TrainMain}}); ... }
 //   RankPool pool(4);
@@ -36,6 +36,7 @@ struct PoolRank {
   const Mesh& mesh;
   MeshGroups& groups;
   int rank = 0;
+  const GroupOptions& options;  // of the groups, with the store of this case; for channels of a pipeline
 };
 using PoolMain = std::function<absl::StatusOr<std::string>(const PoolRank& rank, const std::string& arguments)>;
 
@@ -44,7 +45,7 @@ using PoolMain = std::function<absl::StatusOr<std::string>(const PoolRank& rank,
 void RunAsPoolRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, PoolMain>>& mains);
 
 struct PoolCase {
-  MeshShape mesh;  // data axes; their product is the number of ranks
+  MeshShape mesh;  // the product of its axes, which has no cp, is the number of ranks
   PoolTransport transport = PoolTransport::kSharedMemory;
   std::string main;
   std::string arguments;
@@ -69,11 +70,11 @@ class RankPool {
     pid_t pid = 0;
     int socket = -1;
   };
-  absl::Status Start();
+  absl::Status Start(int world);
   void Stop();
   absl::StatusOr<std::vector<std::string>> RunOnce(const PoolCase& pool_case, int world);
 
-  const int size_;
+  const int size_;  // the largest number of processes
   std::vector<Process> processes_;
   std::optional<TemporaryFolder> folder_;
   int num_cases_ = 0;  // each case uses its own prefix in the store

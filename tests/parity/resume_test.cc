@@ -1,5 +1,6 @@
 // A resumed run equals an uninterrupted one bitwise: for every strategy and precision, in mid-epoch, with several
-// micro-batches per step and dropout, for 50 steps after the resume, or 20 unless TRAINYARD_ALL_CELLS is set.
+// micro-batches per step, packed documents, masked losses, adapters and dropout, for 50 steps after the resume, or 20
+// unless TRAINYARD_ALL_CELLS is set.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -39,9 +40,12 @@ struct Resume {
   NamedPrecision precision;
   int64_t step;
   ModelFamily family;
+  bool documents;  // packed, without attention across them
+  bool masked;     // some targets have no loss
 };
 
-// All combinations of strategy, precision, step and model, or a subset in which every pair of values occurs.
+// All combinations of strategy, precision, step and model, or a subset in which every pair of values occurs. Packed
+// documents and masked losses alternate, so that they occur with every value of the others.
 std::vector<Resume> Resumes() {
   const std::vector<int64_t> steps = Steps();
   std::vector<Resume> resumes;
@@ -53,7 +57,9 @@ std::vector<Resume> Resumes() {
         for (ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
           const bool is_llama = family == ModelFamily::kLlama;
           if (RunsAllCells() || ((row + column) % 2 == 0) == is_llama) {
-            resumes.push_back({cell, kPrecisions[column], steps[i], family});
+            const bool documents = (row / 2 + column + i) % 2 == 0;
+            const bool masked = (row + column / 2 + i) % 2 == 0;
+            resumes.push_back({cell, kPrecisions[column], steps[i], family, documents, masked});
           }
         }
       }
@@ -77,16 +83,19 @@ TrainingOutcome TrainAll(const Cell& cell, const TrainingCase& training) {
 class ResumeAt : public testing::TestWithParam<Resume> {};
 INSTANTIATE_TEST_SUITE_P(, ResumeAt, testing::ValuesIn(Resumes()), [](const auto& info) {
   return absl::StrCat(info.param.cell.name, "_", info.param.precision.name, "_step", info.param.step, "_",
-                      FamilyName(info.param.family));
+                      FamilyName(info.param.family), info.param.documents ? "_documents" : "",
+                      info.param.masked ? "_masked" : "");
 });
 
 TEST_P(ResumeAt, MatchesTheUninterruptedRunToTheBit) {
-  const auto& [cell, precision, step, family] = GetParam();
+  const auto& [cell, precision, step, family, documents, masked] = GetParam();
   TemporaryFolder folder;
   TrainingCase whole = cell.training();
   whole.type = precision.type;
   whole.precision = precision.precision;
   whole.family = family;
+  whole.documents = documents;
+  whole.masked = masked;
   whole.dropout = family == ModelFamily::kGpt2 ? 0.1 : 0;
   whole.epoch = kEpoch;
   whole.scale_window = 5;
@@ -121,6 +130,7 @@ TEST_P(ResumeWithAdapters, MatchesTheUninterruptedRunToTheBit) {
     whole.type = precision.type;
     whole.precision = precision.precision;
     whole.lora = true;
+    whole.documents = whole.masked = family == ModelFamily::kLlama;
     whole.dropout = 0.1;
     whole.epoch = kEpoch;
     whole.steps = 12;

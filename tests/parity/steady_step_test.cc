@@ -16,6 +16,7 @@
 #include "common/status_macros.h"
 #include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
+#include "tests/parity/training_data.h"
 #include "worker/diagnostics/ledger.h"
 #include "worker/parallel/parallelize.h"
 

@@ -1,15 +1,17 @@
 #include "tests/parity/training.h"
 
-#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/manifest_file.h"
 #include "checkpoint/part.h"
@@ -17,9 +19,9 @@
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
-#include "tests/parity/delays.h"
 #include "tests/parity/reference.h"
-#include "worker/data/sampler.h"
+#include "tests/parity/training_data.h"
+#include "tests/parity/training_rank.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/parallelize.h"
 #include "worker/saving/save_thread.h"
@@ -27,8 +29,6 @@
 
 namespace trainyard {
 namespace {
-
-constexpr uint64_t kSeed = 20;
 
 // Calls `visit(name, field)` for every field of a case.
 template <class Case, class Visit>
@@ -42,6 +42,8 @@ void EachField(Case& c, Visit visit) {
   visit("family", c.family);
   visit("dropout", c.dropout);
   visit("lora", c.lora);
+  visit("documents", c.documents);
+  visit("masked", c.masked);
   visit("strategy", c.strategy);
   visit("bucket_elements", c.bucket_elements);
   visit("overlap", c.overlap);
@@ -56,7 +58,13 @@ void EachField(Case& c, Visit visit) {
   visit("tile_elements", c.tile_elements);
   visit("rejected_step", c.rejected_step);
   visit("delay_ms", c.delay_ms);
+  visit("link_delay_us", c.link_delay_us);
   visit("lab_tiny", c.lab_tiny);
+  visit("blocks", c.blocks);
+  visit("schedule", c.schedule);
+  visit("chunks", c.chunks);
+  visit("sequence", c.sequence);
+  visit("reverse_micro_batches", c.reverse_micro_batches);
   visit("epoch", c.epoch);
   visit("scale_window", c.scale_window);
   visit("save_step", c.save_step);
@@ -111,7 +119,7 @@ class TrafficCounter {
 };
 
 absl::Status Commit(const std::string& folder, const SaveKey& save, const ParallelState& state,
-                    uint64_t consumed_samples) {
+                    const std::vector<TensorHeader>& tensors, uint64_t consumed_samples) {
   const std::string partial = PartialPath(folder, save.step, save.generation);
   std::vector<CheckpointPart> parts;
   for (uint64_t rank = 0; rank < save.world_size; ++rank) {
@@ -133,7 +141,7 @@ absl::Status Commit(const std::string& folder, const SaveKey& save, const Parall
   manifest.strategy = "parity";
   manifest.world_size = save.world_size;
   manifest.bucket_order = state.BucketOrder();
-  RETURN_IF_ERROR(AssembleManifest(parts, StateHeaders(state), manifest));
+  RETURN_IF_ERROR(AssembleManifest(parts, tensors, manifest));
   RETURN_IF_ERROR(RemoveCheckpointParts(partial, save.world_size, FileSystem::Real()));
   RETURN_IF_ERROR(WriteManifest(partial, ManifestText(manifest), FileSystem::Real()));
   return FileSystem::Real().RenameOrExchange(partial, JoinPath(folder, StepFolderName(save.step)));
@@ -147,52 +155,78 @@ absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, Parall
   return static_cast<int64_t>(checkpoint->manifest().data.consumed_samples);
 }
 
-// Returns samples [first, first + count) of the training order.
-std::pair<at::Tensor, at::Tensor> SamplesInOrder(const TrainingCase& training, int64_t first, int64_t count,
-                                                 int64_t context) {
-  if (training.epoch == 0) return Samples(first, count, context);
-  const Sampler sampler(static_cast<uint64_t>(training.epoch), kSeed);
-  std::vector<at::Tensor> inputs, targets;
-  for (int64_t i = first; i < first + count; ++i) {
-    auto [input, target] = Samples(static_cast<int64_t>(sampler.At(static_cast<uint64_t>(i))), 1, context);
-    inputs.push_back(input);
-    targets.push_back(target);
-  }
-  return {at::cat(inputs), at::cat(targets)};
-}
-
-// Runs all rounds of one step on this rank; `consumed` is the number of samples before the step. Returns the sum of its
-// losses.
-absl::StatusOr<double> RunRounds(const TrainingCase& training, int64_t step, int64_t consumed, const Deal& deal,
-                                 Model& model, DataParallel& strategy) {
+// Runs the micro-batches of one step on this rank; `consumed` is the number of samples before the step. Returns the sum
+// of its losses, added in the order of the micro-batches whatever the order in which they ran.
+absl::StatusOr<double> RunMicroBatches(const TrainingCase& training, int64_t step, int64_t consumed, const Deal& deal,
+                                       TrainingRank& own) {
+  std::map<int64_t, double> losses;
+  const auto batch_of = [&](int64_t index) {
+    const int64_t first = index * training.micro;
+    MicroBatch batch = BatchOf(training, consumed + first, training.micro);
+    batch.dropout = DropoutKey{
+        .seed = kTrainingSeed, .step = static_cast<uint64_t>(step), .first_sample = static_cast<uint64_t>(first)};
+    return batch;
+  };
+  const auto on_loss = [&](int64_t index, const at::Tensor& loss) {
+    if (own.reports_losses) losses[index] = loss.item<double>();
+  };
+  RETURN_IF_ERROR(
+      own.executor->RunStep({.micro_batches = deal.micro_batches, .num_rounds = deal.num_rounds}, batch_of, on_loss));
   double sum = 0;
-  for (int64_t round = 0; round < deal.num_rounds; ++round) {
-    const bool last = round + 1 == deal.num_rounds;
-    if (round >= static_cast<int64_t>(deal.micro_batches.size())) {
-      RETURN_IF_ERROR(strategy.RunEmptyRound(/*with_backward=*/true, last));
-      continue;
-    }
-    const int64_t micro_batch = deal.micro_batches[static_cast<size_t>(round)];
-    const int64_t first = consumed + micro_batch * training.micro;
-    const auto [inputs, targets] = SamplesInOrder(training, first, training.micro, model.context());
-    const DropoutKey key{
-        .seed = kSeed, .step = static_cast<uint64_t>(step), .micro_batch = static_cast<uint64_t>(micro_batch)};
-    ASSIGN_OR_RETURN(at::Tensor loss, strategy.Forward([&, &in = inputs, &out = targets] {
-      return model.LossSum(in, out, strategy, key);
-    }));
-    RETURN_IF_ERROR(strategy.Backward(loss, last));
-    sum += loss.item<double>();
-  }
+  for (const auto& [index, loss] : losses) sum += loss;
   return sum;
 }
 
-absl::Status Summarise(ParallelState& state, TrainingOutcome& outcome) {
+// Collective.
+absl::Status Summarise(const PoolRank& rank, TrainingRank& own, TrainingOutcome& outcome) {
+  ParallelState& state = own.strategy->state();
   ASSIGN_OR_RETURN(std::vector<NamedHash> hashes, state.HashParameters());
-  for (const NamedHash& hash : hashes) outcome.parameters_hash += hash.hash.substr(0, 8);
-  return state.Visit([&](absl::string_view role, const NamedTensor& p) {
-    if (role == kParameterRole) outcome.sum_of_parameters += p.tensor.detach().abs().sum().item<double>();
+  for (const NamedHash& hash : hashes) {
+    outcome.boxes[hash.name] = hash.hash.substr(0, 8);
+    outcome.parameters_hash += hash.hash.substr(0, 8);
+  }
+  const ModelPart& part = own.model->part();
+  std::set<std::string> copies;  // names of the parameters that another rank counts
+  for (const PartParameter& box : own.model->boxes()) {
+    if ((box.replicated && part.tensor_rank > 0) || (box.tied && !part.embeds)) copies.insert(box.name);
+  }
+  double sum = 0;
+  RETURN_IF_ERROR(state.VisitParameters([&](const StateEntry& entry, const at::Tensor& values) {
+    if (copies.count(entry.name) == 0) sum += values.detach().abs().sum().item<double>();
     return absl::OkStatus();
-  });
+  }));
+  const at::Tensor of_job = at::full({1}, sum, at::kDouble);
+  RETURN_IF_ERROR(rank.groups.world->AllReduceSum(of_job)->Wait());
+  outcome.sum_of_parameters = of_job.item<double>();
+  return absl::OkStatus();
+}
+
+// Four tensor ranks divide the heads of queries, keys and values; the vocabulary and the perceptron of a Llama they
+// divide unevenly. A Llama has an untied head, Qwen2 a tied one.
+ModelSizes DividedSizes(const TrainingCase& training) {
+  if (!IsLlamaGraph(training.family)) {
+    return {.layers = training.blocks,
+            .heads = 4,
+            .width = 20,
+            .context = 16,
+            .vocabulary = 67,
+            .dropout = training.dropout,
+            .lora = training.adapters()};
+  }
+  const bool is_llama = training.family == ModelFamily::kLlama;
+  return CompleteLlamaSizes({.family = training.family,
+                             .layers = training.blocks,
+                             .heads = 8,
+                             .width = 20,
+                             .context = 16,
+                             .vocabulary = 67,
+                             .kv_heads = 4,
+                             .head_width = 6,
+                             .inner = 27,
+                             .tied = !is_llama,
+                             .attention_bias = is_llama ? AttentionBias::kAll : AttentionBias::kQkv,
+                             .mlp_bias = is_llama,
+                             .lora = training.adapters()});
 }
 
 // Returns nullopt if parameters, gradients and optimizer state have one type.
@@ -230,6 +264,7 @@ LoraSettings TrainingCase::adapters() const {
 
 ModelSizes TrainingCase::model() const {
   if (lab_tiny) return {.layers = 4, .heads = 4, .width = 128, .context = 64, .vocabulary = 256, .dropout = dropout};
+  if (blocks > 0) return DividedSizes(*this);
   // The sizes are not multiples of a world size or of a layout's alignment. The Llama has an untied head and all
   // biases; Mistral and Qwen2 are tied.
   if (IsLlamaGraph(family)) {
@@ -286,7 +321,9 @@ std::string TrainingOutcome::ToString() const {
     add(losses[i]);
     add(norms[i]);
   }
-  return text + "\n" + counts;
+  text += "\n" + counts + "\n";
+  for (const auto& [box, hash] : boxes) absl::StrAppend(&text, box, " ", hash, " ");
+  return text;
 }
 
 TrainingOutcome TrainingOutcome::Parse(const std::string& text) {
@@ -301,24 +338,11 @@ TrainingOutcome TrainingOutcome::Parse(const std::string& text) {
     in >> number;
     outcome.norms.push_back(std::strtod(number.c_str(), nullptr));
   }
-  outcome.counts = text.substr(end + 1);
+  const size_t end_of_counts = text.find('\n', end + 1);
+  outcome.counts = text.substr(end + 1, end_of_counts - end - 1);
+  std::istringstream boxes(text.substr(end_of_counts + 1));
+  for (std::string box, hash; boxes >> box >> hash;) outcome.boxes[box] = hash;
   return outcome;
-}
-
-// A learnable text: mostly the square of the position, sometimes noise.
-int64_t TokenAt(int64_t i) {
-  uint64_t noise = static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u;
-  noise ^= noise >> 29;
-  return noise % 5 == 0 ? static_cast<int64_t>(noise / 5 % 64) : i * i % 64;
-}
-
-std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t context) {
-  at::Tensor inputs = at::empty({count, context}, at::kLong), targets = at::empty({count, context}, at::kLong);
-  for (int64_t i = 0; i < count * context; ++i) {
-    inputs.mutable_data_ptr<int64_t>()[i] = TokenAt(first * context + i);
-    targets.mutable_data_ptr<int64_t>()[i] = TokenAt(first * context + i + 1);
-  }
-  return {inputs, targets};
 }
 
 // Each rank writes its part, and rank 0 combines the parts into a checkpoint.
@@ -332,6 +356,7 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
                 .folder = PartialPath(folder, save.step, save.generation),
                 .needs_copy = step % 2 == 0};
   DeviceCopies copies(nullptr);
+  ASSIGN_OR_RETURN(const std::vector<StateEntry> tensors, state.PrepareSaves());
   RETURN_IF_ERROR(AddOwnState(state, StateRoles::kAll, copies, task));
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   thread.Begin(std::move(task));
@@ -339,61 +364,49 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
   thread.AwaitEnd(absl::InfiniteDuration());
   RETURN_IF_ERROR(thread.ended()->status);
   RETURN_IF_ERROR(rank.groups.world->Barrier()->Wait());
-  absl::Status committed = rank.rank == 0 ? Commit(folder, save, state, consumed_samples) : absl::OkStatus();
+  absl::Status committed =
+      rank.rank == 0 ? Commit(folder, save, state, StateHeaders(tensors), consumed_samples) : absl::OkStatus();
   RETURN_IF_ERROR(committed);
   return rank.groups.world->Barrier()->Wait();
 }
 
-// Adapters alone cannot lower the loss of a model whose frozen head has small values.
-void EnlargeFrozen(const TrainingCase& training, Model& model) {
-  c10::NoGradGuard no_grad;
-  if (!training.lora) return;
-  for (const NamedTensor& parameter : model.parameters()) {
-    at::Tensor tensor = parameter.tensor;
-    if (!tensor.requires_grad() && tensor.dim() == 2) tensor.mul_(15);
-  }
-}
-
 absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training) {
   const int world = rank.mesh.world_size();
-  // Only rank 0 starts with the right weights; Parallelize must send them to the other ranks.
-  ASSIGN_OR_RETURN(auto model, NewModel(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
-  EnlargeFrozen(training, *model);
-  DelayedGroups groups(rank.groups, training.delay_ms);
-  ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, groups.communicators(), training.options()));
+  ASSIGN_OR_RETURN(const std::unique_ptr<TrainingRank> own, MakeTrainingRank(rank, training));
+  DataParallel& strategy = *own->strategy;
   int64_t consumed = 0;
   if (training.load_step > 0) {
-    ASSIGN_OR_RETURN(consumed, LoadFrom(training.folder, training.load_step, strategy->state()));
+    ASSIGN_OR_RETURN(consumed, LoadFrom(training.folder, training.load_step, strategy.state()));
   }
   if (training.copy_folder != "-") {
     RETURN_IF_ERROR(
-        SaveTo(training.copy_folder, training.load_step, rank, strategy->state(), static_cast<uint64_t>(consumed)));
+        SaveTo(training.copy_folder, training.load_step, rank, strategy.state(), static_cast<uint64_t>(consumed)));
   }
-  const Deal deal =
-      DealStep(training.global, training.micro, rank.mesh.DataRank(rank.rank), rank.mesh.num_data_ranks());
-  const uint64_t tokens = static_cast<uint64_t>(training.global * training.model().context);
+  Deal deal = DealStep(training.global, training.micro, rank.mesh.DataRank(rank.rank), rank.mesh.num_data_ranks());
+  if (training.reverse_micro_batches) std::reverse(deal.micro_batches.begin(), deal.micro_batches.end());
   TrafficCounter traffic(rank.groups);
   TrainingOutcome outcome;
   for (int64_t step = training.load_step + 1; step <= training.steps; ++step) {
     traffic.Begin();
-    groups.BeginStep(step);
-    strategy->BeginStep(tokens);
-    if (step == training.rejected_step && rank.rank == world - 1) strategy->RejectStep();
-    ASSIGN_OR_RETURN(double loss, RunRounds(training, step, consumed, deal, *model, *strategy));
+    own->groups.BeginStep(step);
+    const uint64_t tokens = CountTargets(training, consumed, training.global);
+    strategy.BeginStep(tokens);
+    if (step == training.rejected_step && rank.rank == world - 1) strategy.RejectStep();
+    ASSIGN_OR_RETURN(double loss, RunMicroBatches(training, step, consumed, deal, *own));
     consumed += training.global;
-    RETURN_IF_ERROR(strategy->FinishBackward());
-    ASSIGN_OR_RETURN(StepOutput output, strategy->Step({.lr = training.LearningRate(step), .num_tokens = tokens}));
-    groups.EndStep();
+    RETURN_IF_ERROR(strategy.FinishBackward());
+    ASSIGN_OR_RETURN(StepOutput output, strategy.Step({.lr = training.LearningRate(step), .num_tokens = tokens}));
+    own->groups.EndStep();
     outcome.counts = traffic.End();
     at::Tensor sum = at::full({1}, loss, at::kDouble);
-    RETURN_IF_ERROR(groups.communicators().data->AllReduceSum(sum)->Wait());
+    RETURN_IF_ERROR(own->groups.communicators().job->AllReduceSum(sum)->Wait());
     outcome.losses.push_back(sum.item<double>() / static_cast<double>(tokens));
     outcome.norms.push_back(output.skipped ? NAN : output.gradient_norm);
     if (step == training.save_step) {
-      RETURN_IF_ERROR(SaveTo(training.folder, step, rank, strategy->state(), static_cast<uint64_t>(consumed)));
+      RETURN_IF_ERROR(SaveTo(training.folder, step, rank, strategy.state(), static_cast<uint64_t>(consumed)));
     }
   }
-  RETURN_IF_ERROR(Summarise(strategy->state(), outcome));
+  RETURN_IF_ERROR(Summarise(rank, *own, outcome));
   return outcome;
 }
 
@@ -404,7 +417,7 @@ absl::StatusOr<std::string> TrainMain(const PoolRank& rank, const std::string& a
 
 TrainingOutcome TrainReference(const TrainingCase& training) {
   const ModelSizes config = training.model();
-  auto model = *NewModel(config, kSeed, training.type);
+  auto model = *NewModel(config, kTrainingSeed, training.type);
   EnlargeFrozen(training, *model);
   reference::Parameters p, m, v;
   for (const NamedTensor& parameter : model->parameters()) {
@@ -412,22 +425,17 @@ TrainingOutcome TrainReference(const TrainingCase& training) {
     m[parameter.name] = at::zeros_like(parameter.tensor);
     v[parameter.name] = at::zeros_like(parameter.tensor);
   }
-  const double tokens = static_cast<double>(training.global * config.context);
   TrainingOutcome outcome;
   for (int64_t step = 1; step <= training.steps; ++step) {
-    const int64_t num_passes = training.dropout > 0 ? training.global / training.micro : 1;
-    double sum = 0;
-    for (int64_t i = 0; i < num_passes; ++i) {
-      const int64_t count = training.global / num_passes;
-      auto [inputs, targets] = Samples((step - 1) * training.global + i * count, count, config.context);
-      NoUnitHooks none;
-      const DropoutKey key{.seed = kSeed, .step = static_cast<uint64_t>(step), .micro_batch = static_cast<uint64_t>(i)};
-      at::Tensor loss = training.dropout > 0 ? model->LossSum(inputs, targets, none, key) / tokens
-                                             : reference::MeanLoss(inputs, targets, p, config);
-      loss.backward();
-      sum += loss.item<double>();
-    }
-    outcome.losses.push_back(sum);
+    const int64_t consumed = (step - 1) * training.global;
+    const auto& [inputs, targets, starts, dropout] = BatchOf(training, consumed, training.global);
+    const double tokens = static_cast<double>(CountTargets(training, consumed, training.global));
+    NoUnitHooks none;
+    const DropoutKey key{.seed = kTrainingSeed, .step = static_cast<uint64_t>(step)};
+    at::Tensor loss = training.dropout > 0 ? model->LossSum(inputs, targets, none, key, starts) / tokens
+                                           : reference::MeanLoss(inputs, targets, p, config, starts);
+    loss.backward();
+    outcome.losses.push_back(loss.item<double>());
     outcome.norms.push_back(
         reference::Update(p, m, v, static_cast<int>(step), training.LearningRate(step), training.options().update));
   }

@@ -50,6 +50,7 @@ absl::StatusOr<std::string> RunRank(int rank, int world, const std::string& fold
 
 void RunAsRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains) {
   if (argc != 8 || std::string(argv[1]) != kRankFlag) return;
+  signal(SIGPIPE, SIG_IGN);  // as in worker/trainer/main.cc
   int rank = std::atoi(argv[2]), world = std::atoi(argv[3]);
   std::string folder = argv[4];
   absl::StatusOr<std::string> result = absl::NotFoundError(absl::StrCat("unknown main ", argv[5]));

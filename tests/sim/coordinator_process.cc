@@ -249,7 +249,7 @@ void CoordinatorProcess::Do(SendValues& effect) {
 void CoordinatorProcess::Do(WriteLog& effect) {
   world_.judge.Trace(absl::StrCat("coordinator: ", effect.text));
   world_.RecordLogLine(effect.text);
-  // Except for a full disk, the core logs an error only for a bug.
+  // An error in the log shows a bug, unless the disk is full.
   if (effect.level == WriteLog::Level::kError && !store.full)
     world_.judge.ReportViolation(invariant::kConsistent, effect.text);
 }

@@ -192,7 +192,9 @@ void DaemonProcess::Do(agent::SampleProcesses& effect) {
   for (const agent::SampleProcesses::Process& process : effect.processes) {
     Trainer* trainer = machine_.Find(process.id);
     if (trainer == nullptr) continue;
-    sampled.samples.push_back({.id = process.id, .state = trainer->frozen() ? "T" : "S", .cpu_s = trainer->cpu_s()});
+    const bool forged = world_.mutation == Mutation::kForgeStopped && process.id.rank == 0;
+    sampled.samples.push_back(
+        {.id = process.id, .state = trainer->frozen() || forged ? "T" : "S", .cpu_s = trainer->cpu_s()});
   }
   world_.engine.After(absl::Milliseconds(1),
                       [this, incarnation = incarnation_, sampled] { Post(incarnation, sampled); });

@@ -14,6 +14,10 @@ constexpr absl::Duration kSlowCommit = absl::Milliseconds(800);
 constexpr absl::Duration kQuickCommit = absl::Milliseconds(2);
 // About the number of points at which a fault can strike (Trainer::After) during two saves.
 constexpr uint64_t kSavePoints = 24;
+// A stopped rank must be blamed within this time: 3 s without progress, and the intervals of reports.
+constexpr absl::Duration kBlameLimit = absl::Seconds(12);
+// How long a fault that has ended may affect reports.
+constexpr absl::Duration kDisturbedFor = absl::Seconds(20);
 
 }  // namespace
 
@@ -57,6 +61,8 @@ void World::BeginAtHost(const Fault& fault, Machine& machine) {
       return FreezeTrainer(fault);
     case FaultKind::kSlowTrainer:
       return SlowTrainer(fault);
+    case FaultKind::kLeaveOut:
+      return LeaveOutOperation(fault);
     case FaultKind::kCutHost:
       machine.CutData();
       machine.CutControl();
@@ -161,8 +167,38 @@ void World::FreezeTrainer(const Fault& fault) {
   std::shared_ptr<Trainer> trainer = PickTrainer(fault);
   if (trainer == nullptr) return;
   trainer->Freeze();
+  ExpectHang(*trainer);
   engine.After(fault.lasts, [weak = std::weak_ptr<Trainer>(trainer)] {
     if (auto frozen = weak.lock()) frozen->Thaw();
+  });
+}
+
+// A stopped rank of a divided model ends its generation in time, unless something else happens at the same time.
+void World::ExpectHang(Trainer& trainer) {
+  if (!trainer.group().CanStall() || !IsQuiet(engine.now() - kDisturbedFor, engine.now() + kBlameLimit)) return;
+  engine.After(kBlameLimit, [this, weak = trainer.weak_from_this(), step = trainer.group().step()] {
+    const std::shared_ptr<Trainer> stopped = weak.lock();
+    if (stopped == nullptr || !stopped->alive() || !stopped->frozen()) return;
+    if (stopped->group().over() || stopped->group().step() != step) return;
+    judge.CheckBlamed(stopped->id(), kBlameLimit);
+  });
+}
+
+// Whether only faults of single trainers, but no other fault and no request, can affect a decision in this period.
+bool World::IsQuiet(absl::Time from, absl::Time until) const {
+  if (scenario.loss > 0) return false;
+  const auto overlaps = [&](absl::Duration at, absl::Duration lasts) {
+    const absl::Time begin = ClockModel::kOrigin + at;
+    return begin < until && begin + lasts + kDisturbedFor > from;
+  };
+  for (const Operation& operation : scenario.operations) {
+    if (overlaps(operation.at, absl::ZeroDuration())) return false;
+  }
+  return std::none_of(scenario.faults.begin(), scenario.faults.end(), [&](const Fault& fault) {
+    const bool of_trainer = fault.kind == FaultKind::kFreezeTrainer || fault.kind == FaultKind::kSlowTrainer ||
+                            fault.kind == FaultKind::kLeaveOut || fault.kind == FaultKind::kCrashTrainer;
+    return !of_trainer &&
+           (fault.when.has_value() || fault.kind == FaultKind::kStrikeSave || overlaps(fault.at, fault.lasts));
   });
 }
 
@@ -205,6 +241,13 @@ void World::StrikeInSave(Machine& machine, Trainer& trainer) {
 void World::SlowTrainer(const Fault& fault) {
   std::shared_ptr<Trainer> trainer = PickTrainer(fault);
   if (trainer != nullptr) trainer->Slow(1.5 + static_cast<double>(fault.salt % 15) / 10, fault.lasts);
+}
+
+void World::LeaveOutOperation(const Fault& fault) {
+  constexpr uint64_t kOperations = 16;  // about those of a step
+  std::shared_ptr<Trainer> trainer = PickTrainer(fault);
+  if (trainer == nullptr || !trainer->group().LeaveOutOperation(*trainer, fault.salt / 64 % kOperations)) return;
+  judge.Trace(absl::StrCat(agent::Describe(trainer->id()), " will leave out an operation"));
 }
 
 void World::StopHost(const Fault& fault, Machine& machine) {

@@ -25,7 +25,9 @@ constexpr absl::Duration kMaxDataDelay = absl::Milliseconds(2'500);
 }  // namespace
 
 Group::Group(World& world, const GroupId& id, uint32_t ranks, const JobPlan& plan)
-    : world_(world), id_(id), ranks_(ranks), plan_(plan) {}
+    : world_(world), id_(id), ranks_(ranks), plan_(plan) {
+  if (plan.divides_model()) model_parallel_ = std::make_unique<ModelParallel>(world, *this, plan);
+}
 
 void Group::Enter(Trainer* trainer) { trainers_[trainer->id().rank] = trainer; }
 
@@ -72,19 +74,51 @@ void Group::Go() {
 }
 
 void Group::ScheduleStep() {
-  absl::Duration step_time = plan_.step_time * (0.9 + 0.2 * world_.random.Unit());
+  step_time_ = plan_.step_time * (0.9 + 0.2 * world_.random.Unit());
   step_began_ = world_.engine.now();
-  compute_time_ = kComputeShare * step_time;
+  compute_time_ = kComputeShare * step_time_;
+  if (model_parallel_ != nullptr) return model_parallel_->BeginStep(compute_time_);
   absl::Duration slowest = compute_time_;
   for (auto& [rank, trainer] : trainers_) slowest = std::max(slowest, ComputeTime(*trainer));
-  absl::Duration duration = slowest + (1 - kComputeShare) * step_time + MaxResendDelay();
+  absl::Duration duration = slowest + (1 - kComputeShare) * step_time_ + MaxResendDelay();
   world_.engine.After(duration, [self = shared_from_this()] { self->TryStep(); });
 }
 
-absl::Duration Group::ComputeTime(const Trainer& trainer) const { return compute_time_ * trainer.slowness(); }
+void Group::AllArrived() {
+  world_.engine.After((1 - kComputeShare) * step_time_ + MaxResendDelay(),
+                      [self = shared_from_this()] { self->TryStep(); });
+}
+
+Trainer* Group::Find(uint32_t rank) {
+  const auto at = trainers_.find(rank);
+  return at == trainers_.end() ? nullptr : at->second;
+}
+
+bool Group::LeaveOutOperation(const Trainer& trainer, uint64_t after) {
+  // The usual time of a step must be known, so that the coordinator ends the group.
+  constexpr uint64_t kKnownSteps = 3;
+  if (!CanStall() || step_ < first_step_ + kKnownSteps) return false;
+  model_parallel_->LeaveOutOperation(trainer.id().rank, after);
+  return true;
+}
+
+void Group::NoteLeftOut(uint32_t rank) {
+  world_.judge.NoteHarm(id_, "a rank left out an operation");
+  world_.judge.NoteFaulty({id_.first, id_.second, rank});
+}
+
+void Group::Report(const Trainer& trainer, v1::RankReport& report) const {
+  if (model_parallel_ != nullptr) model_parallel_->Report(trainer.id().rank, report);
+}
+
+absl::Duration Group::ComputeTime(const Trainer& trainer) const {
+  if (model_parallel_ != nullptr) return model_parallel_->ComputeTime(trainer.id().rank);
+  return compute_time_ * trainer.slowness();
+}
 
 // A rank that has computed its part of a step waits for slower ranks. Between steps no rank computes.
 bool Group::IsComputing(const Trainer& trainer) const {
+  if (model_parallel_ != nullptr) return model_parallel_->IsRunning(trainer.id().rank);
   if (step_began_ == absl::InfiniteFuture()) return false;
   return world_.engine.now() < step_began_ + ComputeTime(trainer);
 }
@@ -99,15 +133,31 @@ absl::Duration Group::MaxResendDelay() const {
   return longest;
 }
 
+bool Group::WaitWhileCut(bool connected) {
+  if (connected) {
+    cut_since_ = absl::InfiniteFuture();
+    return false;
+  }
+  cut_since_ = std::min(cut_since_, world_.engine.now());
+  world_.judge.NoteHarm(id_, "its ranks were disconnected from each other");
+  return world_.engine.now() - cut_since_ >= kCutLimit;
+}
+
+bool Group::DataArrives(const std::vector<uint32_t>& ranks) {
+  std::set<const Machine*> hosts;
+  for (uint32_t rank : ranks) {
+    if (Trainer* trainer = Find(rank)) hosts.insert(&trainer->machine());
+  }
+  if (hosts.size() < 2) return true;  // through shared memory
+  const bool connected = world_.AllReachEachOther(hosts);
+  if (WaitWhileCut(connected)) BreakAll();
+  return connected;
+}
+
 void Group::TryStep() {
   if (over_ || world_.judge.violation().has_value()) return;
   const bool connected = Connected();
-  if (connected) cut_since_ = absl::InfiniteFuture();
-  if (!connected) {
-    cut_since_ = std::min(cut_since_, world_.engine.now());
-    world_.judge.NoteHarm(id_, "its ranks were disconnected from each other");
-    if (world_.engine.now() - cut_since_ >= kCutLimit) return BreakAll();
-  }
+  if (WaitWhileCut(connected)) return BreakAll();
   if (!connected || AnyFrozen()) {
     world_.engine.After(kStepPollInterval, [self = shared_from_this()] { self->TryStep(); });
     return;

@@ -6,8 +6,10 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/sim/judge.h"
+#include "tests/sim/model_parallel.h"
 #include "tests/sim/scenario.h"
 
 namespace trainyard::sim {
@@ -35,6 +37,8 @@ class Group : public std::enable_shared_from_this<Group> {
   }
   bool chosen() const { return chosen_; }
   void PartEnded(uint64_t step, uint32_t rank, bool written);
+  // Whether parts of a save are being written, for whose end all ranks wait after the last step.
+  bool WritesParts() const { return saving_ != 0; }
   // Whether a failed save of this step is retried in place: the save of the last step is, for a limited time and unless
   // the ranks were ordered to end.
   bool WillRetry(uint64_t step);
@@ -46,6 +50,24 @@ class Group : public std::enable_shared_from_this<Group> {
   absl::Duration ComputeTime(const Trainer& trainer) const;
   // Whether the rank still computes its part of the current step.
   bool IsComputing(const Trainer& trainer) const;
+  // Adds the communicators of a divided model to the report of the rank. The communicator of all ranks is not one of
+  // them.
+  void Report(const Trainer& trainer, v1::RankReport& report) const;
+  // Makes the rank leave out an operation, after `after` further ones. Returns false if the group cannot: its model is
+  // not divided, or the usual time of a step is not known yet.
+  bool LeaveOutOperation(const Trainer& trainer, uint64_t after);
+  uint64_t step() const { return step_; }
+  // Whether a rank that is stopped now holds up the others of a divided model.
+  bool CanStall() const { return model_parallel_ != nullptr && stepping_ && !over_; }
+
+  // ---- called by its ModelParallel ----
+  Trainer* Find(uint32_t rank);  // null: it has ended
+  bool over() const { return over_; }
+  void AllArrived();
+  void NoteLeftOut(uint32_t rank);
+  // Whether data passes between these ranks now. Connections that are cut for too long break.
+  bool DataArrives(const std::vector<uint32_t>& ranks);
+  void BreakAll();
 
  private:
   void ScheduleStep();
@@ -59,7 +81,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void RetryLastSave();
   bool LastSaveFailed();
   void EndAll(bool stopped, const std::string& unsaved = "");
-  void BreakAll();
+  // Returns whether the ranks have been disconnected for so long that their connections break.
+  bool WaitWhileCut(bool connected);
   bool AnyFrozen() const;
   absl::Duration MaxResendDelay() const;
   Trainer* RankZero();
@@ -83,7 +106,9 @@ class Group : public std::enable_shared_from_this<Group> {
   uint64_t retry_at_ = 0;      // the step of the retry; 0: none
   absl::Duration last_pause_;  // pause before the last save is retried; zero: it has not failed
   absl::Time last_save_until_ = absl::InfiniteFuture();
-  absl::Duration compute_time_;  // of this step, for a rank that is not slow
+  absl::Duration compute_time_;                    // of this step, for a rank that is not slow
+  absl::Duration step_time_;                       // of this step, if no rank is slow
+  std::unique_ptr<ModelParallel> model_parallel_;  // null: the model is not divided
   absl::Time step_began_ = absl::InfiniteFuture();
   absl::Time cut_since_ = absl::InfiniteFuture();
 };

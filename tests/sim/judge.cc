@@ -22,6 +22,8 @@ const absl::Duration kMinForming = kFormingPatience - absl::Milliseconds(300);
 constexpr size_t kWatchersMax = 4;
 // policy/recovery fails a job permanently if a host cannot start its trainer for this reason.
 constexpr char kNoSpace[] = "No space left";
+// The text of policy/hang for a rank that is not known to be stopped.
+constexpr char kSilent[] = " sent no report for ";
 // The texts of policy/host_loss for a lost host.
 constexpr char kLost[] = " is lost: no contact";
 constexpr char kLostByOperator[] = " is lost: the operator";
@@ -52,6 +54,16 @@ void Judge::Started(const TrainerId& id, const std::string& host, int64_t pid) {
   processes_[pid] = {.id = id, .host = host};
   newest_started_[id.job] = std::max(newest_started_[id.job], id.generation.value());
   Trace(absl::StrCat(host, ": ", agent::Describe(id), " runs, pid ", pid));
+  CheckTensorGroup(id, host);
+}
+
+void Judge::CheckTensorGroup(const TrainerId& id, const std::string& host) {
+  const auto layout = layouts_.find(id.job);
+  if (layout == layouts_.end()) return;
+  const auto [first, is_new] = tensor_hosts_.try_emplace({agent::GroupOf(id), id.rank / layout->second.tensor}, host);
+  if (is_new || first->second == host) return;
+  ReportViolation(invariant::kTensorHost, absl::StrCat(agent::Describe(id), " is started on ", host,
+                                                       ", but its tensor group is on ", first->second));
 }
 
 void Judge::NoteHarm(const GroupId& group, absl::string_view what) {
@@ -176,6 +188,25 @@ void Judge::CheckSuccess(const Job& job) {
                                                   last == checkpoints.end() ? "missing" : "incomplete"));
 }
 
+// A rank that is blamed was stopped or left out an operation, unless its reports did not arrive.
+void Judge::CheckHang(const Job& job) {
+  const v1::FailureRecord& failure = job.record.failure();
+  const GroupId group(job.id, job.generation());
+  if (failure.kind() != v1::FailureRecord::KIND_HANG || !hung_.insert(group).second) return;
+  const bool blames_a_rank = absl::StartsWith(failure.text(), absl::StrCat("rank ", failure.rank(), " on ")) ||
+                             absl::StartsWith(failure.text(), absl::StrCat("ranks ", failure.rank(), " on "));
+  if (!blames_a_rank || absl::StrContains(failure.text(), kSilent)) return;
+  if (faulty_.contains({job.id, job.generation(), failure.rank()})) return;
+  ReportViolation(invariant::kBlame, absl::StrCat(Name(job), " hangs: ", failure.text(),
+                                                  "; but that rank was not stopped and left out no operation"));
+}
+
+void Judge::CheckBlamed(const TrainerId& id, absl::Duration limit) {
+  if (hung_.contains(agent::GroupOf(id))) return;
+  ReportViolation(invariant::kBlame, absl::StrCat(agent::Describe(id), " has been stopped for ",
+                                                  absl::FormatDuration(limit), ", and nothing was done about it"));
+}
+
 void Judge::CheckJob(const Job& job) {
   if (job.head().reason().empty())
     ReportViolation(invariant::kReasons, absl::StrCat(Name(job), " has no reason for its state"));
@@ -200,6 +231,7 @@ void Judge::CheckJob(const Job& job) {
                                  " reports and ", job.waiting_watchers.size(), " watchers"));
   }
   CheckStateChange(job);
+  CheckHang(job);
 }
 
 void Judge::AfterRound(const Core& core, bool check_state) {

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/core/core.h"
+#include "spec/job_layout.h"
 #include "tests/sim/engine.h"
 #include "tests/sim/storage.h"
 #include "worker/agent/trainer_id.h"
@@ -35,7 +36,7 @@ inline constexpr char kProgress[] = "progress-after-healing";    // every job en
 inline constexpr char kReasons[] = "decisions-have-reasons";
 inline constexpr char kBounded[] = "memory-is-bounded";
 inline constexpr char kConsistent[] = "core-is-consistent";        // Core::Check
-inline constexpr char kTrueFacts[] = "records-are-true";           // recorded facts about ranks did happen
+inline constexpr char kTrueFacts[] = "records-are-true";           // recorded facts about ranks are true
 inline constexpr char kRestartPoint[] = "restart-point-is-there";  // a recorded checkpoint exists
 inline constexpr char kSlots[] = "slots-hold";                     // no host runs more trainers than it has slots
 inline constexpr char kOutcome[] = "outcome-is-deserved";          // a job fails or is cancelled only for a true cause
@@ -49,10 +50,14 @@ inline constexpr char kNoLeak[] = "nothing-is-left-behind";
 inline constexpr char kOneJob[] = "a-folder-has-one-job";
 // the last step of a job that succeeded is saved completely under its name
 inline constexpr char kSaved[] = "success-is-saved";
+// the ranks of a tensor group run on one host
+inline constexpr char kTensorHost[] = "tensor-groups-share-a-host";
+// a restart because of a hang names a rank that was faulty; a stopped part of a model is named in time
+inline constexpr char kBlame[] = "hangs-name-their-cause";
 inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,    kFenced,     kSentOnce,   kContact,
                                        kProgress,      kReasons,  kBounded,    kConsistent, kTrueFacts,  kSlots,
                                        kRestartPoint,  kOutcome,  kGrantsKept, kWholeSaves, kFencedSave, kOneContent,
-                                       kNoLeak,        kOneJob,   kSaved};
+                                       kNoLeak,        kOneJob,   kSaved,      kBlame,      kTensorHost};
 }  // namespace invariant
 
 struct Violation {
@@ -98,6 +103,12 @@ class Judge {
   void Began(const GroupId& group) { began_.insert(group); }
   // This rank was made slow.
   void NoteSlow(const TrainerId& id) { slow_.insert(id); }
+  // This rank was stopped or has left out an operation.
+  void NoteFaulty(const TrainerId& id) { faulty_.insert(id); }
+  // The generation must have been ended because of this stopped rank or another faulty one.
+  void CheckBlamed(const TrainerId& id, absl::Duration limit);
+  // Records the layout with which the job was submitted.
+  void SetLayout(const JobId& job, const JobLayout& layout) { layouts_[job] = layout; }
   // A watcher was sent this state of the job.
   void StateSent(const JobId& job, uint64_t generation, v1::JobState state);
   void SubmissionAnswered(const JobId& job) { submitted_.insert(job); }
@@ -146,6 +157,8 @@ class Judge {
   void CheckGivenUp(const TrainerId& id, const v1::RankRecord& record);
   void CheckStateChange(const Job& job);
   void CheckSuccess(const Job& job);
+  void CheckHang(const Job& job);
+  void CheckTensorGroup(const TrainerId& id, const std::string& host);
 
   struct KnownState {
     uint64_t generation = 0;
@@ -162,6 +175,8 @@ class Judge {
   std::map<GroupId, std::string> harmed_;
   std::set<GroupId> began_;
   std::set<TrainerId> slow_;
+  std::set<TrainerId> faulty_;
+  std::set<GroupId> hung_;        // ended because of a hang
   std::set<TrainerId> given_up_;  // ranks of lost hosts
   std::set<JobId> harmed_jobs_;
   std::set<JobId> sharing_;                   // jobs that share their folder with another one
@@ -173,6 +188,8 @@ class Judge {
   std::map<JobId, KnownState> known_states_;
   std::map<JobId, KnownState> published_;
   Grants granted_;
+  std::map<JobId, JobLayout> layouts_;
+  std::map<std::pair<GroupId, uint64_t>, std::string> tensor_hosts_;  // by the number of the tensor group
 };
 
 }  // namespace trainyard::sim

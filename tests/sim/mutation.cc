@@ -38,6 +38,9 @@ constexpr Row kRows[] = {
     {"ignore-lock", "a-folder-has-one-job"},
     {"use-others", "a-folder-has-one-job"},
     {"claim-saved", "success-is-saved"},
+    {"forge-stopped", "hangs-name-their-cause"},
+    {"ignore-hangs", "hangs-name-their-cause"},
+    {"forget-tensor", "tensor-groups-share-a-host"},
 };
 
 }  // namespace

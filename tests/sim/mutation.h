@@ -34,7 +34,10 @@ enum class Mutation {
   kIgnoreLock,         // a run folder is claimed although another job trains in it
   kUseOthers,          // a job that must start from scratch resumes from another job's checkpoint
   kClaimSaved,         // rank 0 reports that the last step is saved although it is not
-  kLast = kClaimSaved,
+  kForgeStopped,       // a rank that is not stopped is reported as stopped
+  kIgnoreHangs,        // a hang is only logged
+  kForgetTensor,       // a job is placed as if it had no tensor groups
+  kLast = kForgetTensor,
 };
 
 // "drop-record"

@@ -15,7 +15,7 @@ namespace {
 constexpr absl::Duration kRetry = absl::Milliseconds(500);
 constexpr int kWatchersPerJob = 2;
 
-v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume) {
+v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume, Mutation mutation) {
   v1::SubmitRequest request;
   request.set_resume(resume);
   request.set_job_id(IdOf(plan).value());
@@ -23,16 +23,19 @@ v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume) {
   v1::JobSpec& spec = *request.mutable_spec();
   spec.set_name("sim");
   v1::Train& train = *spec.mutable_train();
-  train.mutable_model()->set_layers(1);
-  train.mutable_model()->set_heads(1);
+  train.mutable_model()->set_layers(plan.stages);
+  train.mutable_model()->set_heads(plan.tensor);
   train.mutable_model()->set_width(8);
   train.mutable_model()->set_context(8);
   train.mutable_data()->add_text("/data");
   train.mutable_batch()->set_global_size(plan.ranks * 2);
+  if (plan.stages > 1) spec.mutable_parallel()->mutable_pipeline()->set_stages(plan.stages);
+  if (plan.tensor > 1 && mutation != Mutation::kForgetTensor) spec.mutable_parallel()->set_tensor(plan.tensor);
   train.set_steps(plan.steps);
   spec.mutable_resources()->set_ranks(plan.ranks);
   spec.mutable_resources()->set_device(v1::DEVICE_CPU);
   spec.mutable_recovery()->set_max_restarts(plan.max_restarts);
+  if (mutation == Mutation::kIgnoreHangs) spec.mutable_recovery()->set_on_hang(v1::ON_HANG_NOTIFY);
   spec.mutable_checkpoint()->set_keep(2);
   return request;
 }
@@ -175,7 +178,7 @@ void Operators::Submit(const JobPlan& plan) {
     world_.coordinator.Call(
         [&](CallId call) {
           // A user who starts a second job in a folder in use does not intend to resume from it.
-          return SubmitJob{call, MakeRequest(plan, world_.incarnation() > 0 && plan.folder_of == 0),
+          return SubmitJob{call, MakeRequest(plan, world_.incarnation() > 0 && plan.folder_of == 0, world_.mutation),
                            JobId("fallback0001")};
         },
         [this, plan, retry](const std::optional<Reply>& reply) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/engine.h"
@@ -78,6 +80,35 @@ Fault DrawFault(Random& random, FaultKind kind, size_t hosts, absl::Duration end
   return fault;
 }
 
+// The number of slots that a job can use with tensor groups of this size, none of which spans hosts.
+uint32_t UsableSlots(const Scenario& scenario, uint32_t tensor) {
+  uint32_t slots = 0;
+  for (const HostPlan& host : scenario.hosts) slots += host.slots / tensor * tensor;
+  return slots;
+}
+
+// Divides the models of some jobs, and adds faults that only such jobs have. Drawn from a separate sequence, so that
+// all other choices are unchanged.
+void DivideModels(Scenario& scenario) {
+  Random random(scenario.seed, "divided models");
+  constexpr std::pair<uint32_t, uint32_t> kSizes[] = {{2, 1}, {3, 1}, {1, 2}, {2, 2}, {4, 1}};  // stages, tensor
+  bool any = false;
+  for (JobPlan& job : scenario.jobs) {
+    const auto [stages, tensor] = kSizes[random.Below(std::size(kSizes))];
+    const uint32_t copy = stages * tensor;
+    const uint32_t slots = UsableSlots(scenario, tensor);
+    if (!random.Chance(0.4) || slots < copy) continue;
+    job.stages = stages;
+    job.tensor = tensor;
+    job.ranks = std::min((job.ranks + copy - 1) / copy, slots / copy) * copy;
+    any = true;
+  }
+  for (uint64_t i = any && random.Chance(0.4) ? random.Between(1, 3) : 0; i > 0; --i) {
+    const FaultKind kind = random.Chance(0.5) ? FaultKind::kLeaveOut : FaultKind::kFreezeTrainer;
+    scenario.faults.push_back(DrawFault(random, kind, scenario.hosts.size(), kFaultsEnd));
+  }
+}
+
 }  // namespace
 
 const char* NameOf(FaultKind kind) {
@@ -85,7 +116,7 @@ const char* NameOf(FaultKind kind) {
       "crash-coordinator", "pause-coordinator", "slow-store",     "full-store",  "step-clock", "crash-daemon",
       "kill-host",         "crash-trainer",     "freeze-trainer", "cut-control", "cut-host",   "drop-stream",
       "silence-stream",    "full-disk",         "stop-daemon",    "stop-host",   "cut-data",   "slow-trainer",
-      "lossy-link",        "strike-save",       "fail-writes"};
+      "lossy-link",        "strike-save",       "fail-writes",    "leave-out"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -110,7 +141,7 @@ Scenario DrawScenario(uint64_t seed) {
   for (uint32_t i = 0; i < jobs; ++i) scenario.jobs.push_back(DrawJob(random, i + 1, slots));
   // Some worlds have only one kind of fault, so that a rare one is not always hidden by a common one.
   const bool one_kind = random.Chance(0.3);
-  const uint64_t kinds = static_cast<uint64_t>(FaultKind::kLast) + 1;
+  const uint64_t kinds = static_cast<uint64_t>(FaultKind::kLastOfAnyJob) + 1;
   const uint64_t kind = random.Below(kinds);
   for (uint64_t i = random.Between(0, 9); i > 0; --i) {
     FaultKind which = static_cast<FaultKind>(one_kind ? kind : random.Below(kinds));
@@ -127,6 +158,7 @@ Scenario DrawScenario(uint64_t seed) {
     const uint32_t first = static_cast<uint32_t>(sharing.Below(jobs - 1));
     scenario.jobs[first + 1].folder_of = scenario.jobs[first].number;
   }
+  DivideModels(scenario);
   const bool operators = random.Chance(0.5);
   for (uint64_t i = operators ? random.Between(1, 4) : 0; i > 0; --i) {
     scenario.operations.push_back(

@@ -37,7 +37,10 @@ enum class FaultKind {
   // coordinator or the host crashes; the first three crash together; the trainer is stopped while its host is cut off.
   kStrikeSave,
   kFailWrites,  // the trainers of a host cannot write into run folders: no space left
-  kLast = kFailWrites,
+  // Only in jobs with a divided model: a trainer leaves out an operation that another one waits for.
+  kLeaveOut,
+  kLastOfAnyJob = kFailWrites,
+  kLast = kLeaveOut,
 };
 // "crash-coordinator"
 const char* NameOf(FaultKind kind);
@@ -60,6 +63,8 @@ struct Fault {
 };
 
 inline constexpr double kMaxLoss = 0.4;
+// Of each data rank of a job with a divided model, in a step.
+inline constexpr int kMicroBatches = 4;
 
 enum class OperationKind {
   kCancel,
@@ -99,6 +104,10 @@ struct JobPlan {
   uint32_t max_restarts = 1'000;
   absl::Duration step_time;
   uint32_t folder_of = 0;  // the number of another job whose checkpoint.dir it shares; 0: it has its own
+  uint32_t stages = 1;     // parallel.pipeline.stages
+  uint32_t tensor = 1;     // parallel.tensor
+
+  bool divides_model() const { return stages > 1 || tensor > 1; }
 };
 
 struct Scenario {

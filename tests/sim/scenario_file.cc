@@ -110,6 +110,8 @@ void ReadJob(Line& line, Scenario& scenario) {
   line.Read("evaluate", job.evaluate_every);
   line.Read("restarts", job.max_restarts);
   line.Read("folder-of", job.folder_of);
+  line.Read("stages", job.stages);
+  line.Read("tensor", job.tensor);
 }
 
 void ReadOperation(Line& line, Scenario& scenario) {
@@ -194,6 +196,11 @@ absl::Status CheckScenarioFile(const ScenarioFile& scenario_file) {
   for (const JobPlan& job : scenario.jobs) {
     if (job.step_time <= absl::ZeroDuration() || job.number == 0 || job.ranks == 0) {
       return absl::InvalidArgumentError(absl::StrCat("job ", job.number, " needs a number, ranks and a step time"));
+    }
+    const uint64_t copy = uint64_t{job.stages} * job.tensor;
+    if (copy == 0 || job.ranks % copy != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("job ", job.number, " has ", job.ranks, " ranks, which stages=",
+                                                     job.stages, " x tensor=", job.tensor, " does not divide"));
     }
   }
   return absl::OkStatus();
@@ -285,7 +292,8 @@ std::string FormatScenarioFile(const ScenarioFile& scenario_file) {
     absl::StrAppend(&text, "job ", job.number, " at=", time(job.at), " ranks=", job.ranks, " steps=", job.steps,
                     " step=", time(job.step_time), " save=", job.save_every, " evaluate=", job.evaluate_every,
                     " restarts=", job.max_restarts, job.folder_of > 0 ? absl::StrCat(" folder-of=", job.folder_of) : "",
-                    "\n");
+                    job.stages > 1 ? absl::StrCat(" stages=", job.stages) : "",
+                    job.tensor > 1 ? absl::StrCat(" tensor=", job.tensor) : "", "\n");
   }
   WriteOperationsAndFaults(scenario, text);
   WriteExpectations(scenario_file, text);

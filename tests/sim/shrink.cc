@@ -38,7 +38,7 @@ class Shrinker {
     return true;
   }
 
-  // Tries to leave out halves of the list first, then smaller and smaller parts of it.
+  // Tries to remove halves of the list first, then smaller and smaller parts of it.
   template <typename List>
   bool LeaveOut(List Scenario::*list) {
     bool any = false;
@@ -69,8 +69,9 @@ class Shrinker {
     }
     for (size_t i = 0; i < best_.jobs.size(); ++i) {
       Scenario fewer_ranks = best_;
-      if (fewer_ranks.jobs[i].ranks > 1) {
-        --fewer_ranks.jobs[i].ranks;
+      const uint32_t copy = fewer_ranks.jobs[i].stages * fewer_ranks.jobs[i].tensor;
+      if (fewer_ranks.jobs[i].ranks > copy) {
+        fewer_ranks.jobs[i].ranks -= copy;
         any |= Try(std::move(fewer_ranks));
       }
     }

@@ -152,6 +152,7 @@ TEST(ScenarioFile, UnknownInput_IsRefusedWithItsLine) {
       {"mutation none-such", "line 1: unknown mutation 'none-such'"},
       {"seed 1", "a scenario needs at least one host and one job"},
       {"host slots=1\njob 1 ranks=1", "job 1 needs a number, ranks and a step time"},
+      {"host slots=3\njob 1 ranks=3 step=1s stages=2", "job 1 has 3 ranks, which stages=2 x tensor=1 does not divide"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_THAT(std::string(ParseScenarioFile(text).status().message()), HasSubstr(message)) << text;

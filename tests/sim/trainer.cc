@@ -148,18 +148,19 @@ void Trainer::SendReport() {
 }
 
 // The rank either computes or waits for the others in the all-reduce of the step. Only rank 0 has work of its own after
-// the last step: in the phases `save` and `leaving` it waits for no rank.
+// the last step: when the parts of the last save have ended, it assembles and names the save and waits for no rank.
 void Trainer::FillPosition(v1::RankReport& report) {
   report.set_compute_total_s(world_.mutation == Mutation::kForgeWork && id_.rank == 0 ? 2 * compute_s_ : compute_s_);
   report.set_micro_batches_made(2 * report.steps_made());
-  const bool waits = go_ && stage_ != Stage::kEnding && !group_->IsComputing(*this) &&
-                     !((phase_ == "save" || phase_ == "leaving") && id_.rank == 0);
+  const bool names = id_.rank == 0 && (phase_ == "leaving" || (phase_ == "save" && !group_->WritesParts()));
+  const bool waits = go_ && stage_ != Stage::kEnding && !group_->IsComputing(*this) && !names;
   v1::CommunicatorReport& communicator = *report.add_communicators();
   communicator.set_name("world");
   communicator.set_started(last_step_ + (waits ? 1 : 0));
   communicator.set_completed(last_step_);
   communicator.set_last_started(absl::StrCat("all-reduce ", communicator.started()));
   if (waits) communicator.set_waits_in(communicator.last_started());
+  group_->Report(*this, report);
 }
 
 void Trainer::ReportPeriodically() {
@@ -192,8 +193,8 @@ void Trainer::JoinWhenPossible() {
 
 void Trainer::Rendezvous() {
   // The other ranks wait until rank 0 has chosen the checkpoint.
-  const bool may = group_->IsComplete() && group_->Connected() && (id_.rank == 0 || group_->chosen());
-  if (may) return id_.rank == 0 ? ClaimFolder(0) : BeReady();
+  const bool can_continue = group_->IsComplete() && group_->Connected() && (id_.rank == 0 || group_->chosen());
+  if (can_continue) return id_.rank == 0 ? ClaimFolder(0) : BeReady();
   world_.engine.After(absl::Milliseconds(200),
                       [self = shared_from_this()] { self->Do([self] { self->Rendezvous(); }); });
 }
@@ -358,6 +359,7 @@ void Trainer::Freeze() {
   if (ended_) return;
   world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " is stopped"));
   world_.judge.NoteHarm(agent::GroupOf(id_), "a rank was stopped");
+  world_.judge.NoteFaulty(id_);
   frozen_ = true;
 }
 

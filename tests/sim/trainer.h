@@ -35,6 +35,9 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void JoinWhenPossible();
 
   // ---- called by its group ----
+  // Runs the action now, or when the trainer is no longer frozen; never if it has ended.
+  void Do(std::function<void()> action);
+  Group& group() { return *group_; }
   bool alive() const { return !ended_; }
   bool frozen() const { return frozen_; }
   bool has_go() const { return go_; }
@@ -54,9 +57,9 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Assemble(uint64_t step);
   void AssembleNext();
   void Assembled();
-  // For rank 0: a rank could not write its part.
+  // Called on rank 0 when a rank could not write its part.
   void AbandonSave(uint64_t step);
-  // For rank 0: finishes when the last save has its name.
+  // Called on rank 0: finishes once the last save has its final name.
   void FinishNamed(uint64_t step, bool stopped);
   void PeerDisconnected(uint64_t step);
   void Finish(uint64_t step, bool stopped, const std::string& unsaved = "");
@@ -74,8 +77,6 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
  private:
   enum class Stage { kBooting, kJoining, kRendezvous, kReady, kEnding };
 
-  // Runs the action now, or when the trainer is no longer frozen; never if it has ended.
-  void Do(std::function<void()> action);
   void Connect();
   void Register(const v1::DesiredTrainer& order);
   void Rendezvous();

@@ -36,6 +36,7 @@ World::World(const Scenario& plan, const WorldOptions& options)
     machines_.push_back(std::make_unique<Machine>(*this, absl::StrCat("w", i), plan.hosts[i]));
     machines_.back()->SetPacketLoss(plan.loss);
   }
+  for (const JobPlan& job : plan.jobs) judge.SetLayout(IdOf(job), LayoutOf(job));
   storage.DropLocks();
   for (const JobPlan& job : plan.jobs) {
     if (job.folder_of == 0) continue;

@@ -119,6 +119,9 @@ class World {
   void CrashTrainer(const Fault& fault);
   void FreezeTrainer(const Fault& fault);
   void SlowTrainer(const Fault& fault);
+  void LeaveOutOperation(const Fault& fault);
+  void ExpectHang(Trainer& trainer);
+  bool IsQuiet(absl::Time from, absl::Time until) const;
   void StopHost(const Fault& fault, Machine& machine);
   std::pair<const Machine*, const Machine*> PairOf(const Fault& fault) const;
   void Heal();

@@ -73,15 +73,20 @@ void Core::On(LeaveRequested event) {
   draining_ = true;
   heartbeat_at_ = std::min(heartbeat_at_, now_);
   bool kill = event.how == Leaving::kKillTrainers;
+  for (auto& [group, check] : checks_) check.kill_at = std::min(check.kill_at, now_);
   leave_by_ = now_ + (kill ? kKillWait : limits::kStopGrace + kKillWait);
   for (auto& [id, trainer] : trainers_) {
     if (trainer.process == Process::kEnded) continue;
-    if (!kill) Signal(trainer, SIGTERM);
+    const bool is_command = trainer.command_grace.has_value();
+    if (is_command) trainer.asked_to_abort = true;
+    if (!kill && is_command) EndCommand(trainer);
+    if (!kill && !is_command) Signal(trainer, SIGTERM);
     trainer.kill_at = std::min(trainer.kill_at, kill ? now_ : now_ + limits::kStopGrace);
   }
 }
 
 void Core::KillWhenDue() {
+  KillChecksWhenDue();
   for (auto& [id, trainer] : trainers_) {
     if (trainer.process == Process::kEnded || trainer.killed) continue;
     if (trainer.kill_at <= now_) {

@@ -44,6 +44,7 @@ struct CoreOptions {
   Incarnation incarnation;
   uint32_t slots = 1;
   v1::Inventory inventory;
+  std::vector<uint32_t> cpus = {};  // the numbers of those that this daemon may use
   std::string data_interface = {};  // the interface of the inventory's data address; empty: not known
   std::string cluster_id;           // of the coordinator that this daemon knew last; empty: none
   // Lets the coordinator of another cluster use this host; the trainers that run here are then ended.
@@ -105,8 +106,18 @@ class Core {
     bool asked_to_abort = false;                  // by a message on its link
     bool counted = false;                         // counted in starts or adopted
     absl::Time kill_at = absl::InfiniteFuture();  // when SIGKILL must be sent
+    // The program of a job with `command`: the time from SIGTERM to SIGKILL. It may have a link for its reports.
+    std::optional<absl::Duration> command_grace;
+    std::optional<absl::Duration> check_limit;  // of its command.check; none: there is no check
+    bool awaits_check = false;                  // it is started once the check of this host has passed
+    bool awaits_master = false;                 // it is started once the address of rank 0 is known
+    uint32_t needs_cpus = 0;                    // command.cpus; 0: all CPUs, shared
+    std::vector<uint32_t> cpus;                 // that it has for itself
+    uint64_t memory_limit = 0;                  // of a command, in bytes; 0: none
+    std::string over_memory;                    // why it was killed: it exceeded the limit
 
     LinkId link;                     // 0: none
+    int64_t link_pid = 0;            // the process that opened the newest link
     absl::Time last_message_at;      // when the last message came on this link, or when it was opened
     bool has_spec = false;           // the trainer has received its spec
     bool go_sent = false;            // on this link
@@ -121,6 +132,15 @@ class Core {
     bool exit_in_outbox = false;
     bool exit_reported = false;  // the coordinator has acknowledged the exit
     ReportBuffer reports;
+  };
+
+  // The program of command.check, which runs once for the ranks of a group on this host.
+  struct HostCheck {
+    std::optional<StartProcess> waiting;  // it starts when the killed check of an earlier generation has ended
+    absl::Time kill_at = absl::InfiniteFuture();
+    bool timed_out = false;
+    std::optional<v1::TrainerExited> refusal;  // why the ranks are not started
+    bool passed = false;
   };
 
   // core_session.cc: the coordinator.
@@ -150,15 +170,29 @@ class Core {
   void EndGroups(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs);
   void ApplyDesiredTrainer(const v1::DesiredTrainer& desired);
   void StartTrainer(Trainer& trainer);
+  // core_check.cc
+  void StartCommand(Trainer& trainer);
+  bool TakeCpus(Trainer& trainer);
+  bool PassCheck(Trainer& trainer);
+  // Whether a command waits for nothing before its start.
+  static bool IsStarted(const Trainer& trainer) { return !trainer.awaits_master && !trainer.awaits_check; }
+  bool IsCheckEnding(const JobId& job) const;
+  void CheckEnded(const ProcessEnded& event);
+  void SettleCheck(const ProcessEnded& event);
+  void KillCheck(const GroupId& group);
+  void KillChecksWhenDue();
+
+  void EndCommand(Trainer& trainer);
   void ReportDecisions(const Trainer& trainer, uint32_t threads);
   void ApplyLogRequests(const v1::DesiredState& desired);
   void ApplySnapshotJobs(const v1::DesiredState& desired);
-  absl::Status DecideDataAddress(v1::DesiredTrainer* desired) const;
+  absl::Status ReadSpec(Trainer& trainer) const;
   void UpdateAppliedRevision();
 
   // core_trainers.cc: processes and links.
   void On(ProcessFound event);
   void On(AllFound);
+  void On(MasterKnown event);
   void On(ProcessStarted event);
   void On(ProcessEnded event);
   void On(LinkOpened event);
@@ -176,6 +210,7 @@ class Core {
   // core_probe.cc: what the daemon observes of processes and paths.
   void SampleWhenDue();
   void On(ProcessesSampled event);
+  void LimitMemory(Trainer& trainer, uint64_t bytes);
   void ApplyExaminations(const v1::DesiredState& desired);
   void On(ProcessExamined event);
   void ApplyPathRequests(const v1::DesiredState& desired);
@@ -199,7 +234,9 @@ class Core {
   const CoreOptions options_;
   std::map<TrainerId, Trainer> trainers_;
   std::map<LinkId, TrainerId> links_;
-  std::set<GroupId> groups_;                            // whose rendezvous values are served
+  std::map<GroupId, HostCheck> checks_;
+  std::set<GroupId> ending_checks_;  // were killed and have not ended yet: they may still hold a device or a port
+  std::set<GroupId> groups_;         // whose rendezvous values are served
   std::optional<std::set<std::string>> snapshot_jobs_;  // whose snapshots are kept; none: not known yet
   absl::Time sample_at_ = absl::InfinitePast();
   std::set<std::string> examined_;                              // requests that were started

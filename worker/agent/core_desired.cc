@@ -56,6 +56,7 @@ void Core::DropTrainers(const std::set<TrainerId>& wanted, const std::set<std::s
 void Core::Drop(Trainer& trainer) {
   if (trainer.asked_to_abort) return;
   LogInfo(absl::StrCat("ending ", Describe(trainer.id), ": no longer wanted"));
+  if (trainer.command_grace.has_value()) return EndCommand(trainer);
   if (trainer.link == LinkId()) return Signal(trainer, SIGKILL);
   trainer.asked_to_abort = true;
   trainer.kill_at = std::min(trainer.kill_at, now_ + kAbortGrace);
@@ -65,11 +66,20 @@ void Core::Drop(Trainer& trainer) {
   Emit(SendLinkMessage{trainer.link, std::move(message)});
 }
 
+// Sends SIGTERM to the processes of a command, and SIGKILL after its grace period.
+void Core::EndCommand(Trainer& trainer) {
+  trainer.asked_to_abort = true;
+  if (*trainer.command_grace == absl::ZeroDuration() || !IsStarted(trainer)) return Signal(trainer, SIGKILL);
+  trainer.kill_at = std::min(trainer.kill_at, now_ + *trainer.command_grace);
+  Emit(SignalProcess{trainer.id, SIGTERM, /*to_group=*/true});
+}
+
 void Core::EndGroups(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs) {
   for (auto at = groups_.begin(); at != groups_.end();) {
     bool is_wanted = unknown_jobs.contains(at->first.value()) ||
                      std::any_of(wanted.begin(), wanted.end(), [&](const TrainerId& id) { return GroupOf(id) == *at; });
     if (!is_wanted) {
+      KillCheck(*at);
       Emit(EndGroup{*at, absl::StrCat("generation ", at->second.value(), " of job ", at->first.value(), " is over")});
     }
     at = is_wanted ? std::next(at) : groups_.erase(at);
@@ -88,7 +98,7 @@ void Core::ApplyDesiredTrainer(const v1::DesiredTrainer& desired) {
   if (desired.go() && !had_go) Emit(SealGroup{GroupOf(id)});
   trainer.desired = desired;
   trainer.wanted = true;
-  absl::Status address = DecideDataAddress(&*trainer.desired);
+  absl::Status address = ReadSpec(trainer);
   if (!is_new) {
     SendToTrainer(trainer);
     return;
@@ -114,6 +124,7 @@ void Core::StartTrainer(Trainer& trainer) {
   ++counts_.starts;
   trainer.counted = true;
   LogInfo(absl::StrCat("starting ", Describe(trainer.id), " of ", desired.world_size(), ", ", threads, " threads"));
+  if (trainer.command_grace.has_value()) return StartCommand(trainer);
   Emit(StartProcess{desired, threads, trainer.token});
   ReportDecisions(trainer, threads);
 }
@@ -142,11 +153,20 @@ void Core::ReportDecisions(const Trainer& trainer, uint32_t threads) {
   if (fact.has_decided()) AddFact(trainer, std::move(fact), {.trainer = trainer.id});
 }
 
-absl::Status Core::DecideDataAddress(v1::DesiredTrainer* desired) const {
+// Takes from the spec of a trainer what concerns the daemon: whether it is a command, and the address for its traffic.
+absl::Status Core::ReadSpec(Trainer& trainer) const {
+  v1::DesiredTrainer* desired = &*trainer.desired;
   if (desired->data_address().empty()) desired->set_data_address(options_.inventory.data_address());
   v1::JobSpec spec;
   if (!spec.ParseFromString(desired->spec())) {
     return absl::InvalidArgumentError("the job's spec cannot be read by this version of the daemon");
+  }
+  if (spec.has_command()) {
+    trainer.command_grace = absl::Seconds(spec.command().grace_s());
+    trainer.memory_limit = spec.command().memory_bytes();
+    trainer.needs_cpus = spec.command().cpus();
+    const v1::CommandCheck& check = spec.command().check();  // has its defaults also if the job has no check
+    if (check.argv_size() > 0) trainer.check_limit = absl::Seconds(check.time_limit_s());
   }
   if (!spec.network().has_interface() || spec.network().interface().empty()) return absl::OkStatus();
   absl::StatusOr<std::string> address = options_.interface_address(spec.network().interface());

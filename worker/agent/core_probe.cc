@@ -1,22 +1,28 @@
 // What the daemon observes of its trainers' processes: it reports for trainers that cannot (stopped, or hanging as a
 // whole), and examines a process when the coordinator requests it.
+#include <signal.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "worker/agent/core.h"
 
 namespace trainyard::agent {
 namespace {
 
-// As often as trainers report.
+// The interval at which trainers report, too.
 constexpr absl::Duration kSampleInterval = absl::Milliseconds(500);
-// Twice that: a trainer whose link is open and that has not reported for this long counts as silent.
+// Two intervals: a trainer whose link is open and that has not reported for this long counts as silent.
 constexpr absl::Duration kSilentAfter = absl::Seconds(1);
 
 }  // namespace
 
 void Core::SampleWhenDue() {
-  if (stream_ != Stream::kUp) return;
+  // The reports need the coordinator, a limit of memory does not.
+  const bool any_limit =
+      std::any_of(trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second.memory_limit > 0; });
+  if (stream_ != Stream::kUp && !any_limit) return;
   if (sample_at_ > now_) return WakeBy(sample_at_);
   if (now_ - sample_at_ > kSilentAfter) {
     // This daemon itself did not run (stopped, suspended): the reports of trainers still wait to be read.
@@ -24,7 +30,9 @@ void Core::SampleWhenDue() {
   }
   SampleProcesses sample;
   for (const auto& [id, trainer] : trainers_) {
-    if (trainer.process == Process::kRunning && trainer.pid > 0) sample.processes.push_back({id, trainer.pid});
+    if (trainer.process == Process::kRunning && trainer.pid > 0) {
+      sample.processes.push_back({id, trainer.pid, trainer.memory_limit});
+    }
   }
   if (sample.processes.empty()) return;
   Emit(std::move(sample));
@@ -38,11 +46,23 @@ void Core::On(ProcessesSampled event) {
     if (at == trainers_.end() || at->second.process != Process::kRunning) continue;
     Trainer& trainer = at->second;
     trainer.reports.SetProcess(sample.state, sample.cpu_s);
+    LimitMemory(trainer, sample.memory_bytes);
     // A trainer without a link cannot report, so its silence means nothing.
-    bool silent = trainer.link != LinkId() && now_ - trainer.last_message_at >= kSilentAfter;
+    // The program of a command reports only when it has made a step.
+    bool silent = !trainer.command_grace.has_value() && trainer.link != LinkId() &&
+                  now_ - trainer.last_message_at >= kSilentAfter;
     bool cannot_report = silent || trainer.link == LinkId();
     if (cannot_report) trainer.reports.RepeatLast(ToProto(trainer.id), silent, now_);
   }
+}
+
+// Kills the rank of a command that uses more memory than its job allows; its exit then says why.
+void Core::LimitMemory(Trainer& trainer, uint64_t bytes) {
+  if (trainer.memory_limit == 0 || bytes <= trainer.memory_limit || !trainer.over_memory.empty()) return;
+  trainer.over_memory = absl::StrCat("its processes used ", bytes, " bytes of memory, more than command.memory_bytes (",
+                                     trainer.memory_limit, "); use less, or raise the limit");
+  LogWarning(absl::StrCat("killing ", Describe(trainer.id), ": ", trainer.over_memory));
+  Emit(SignalProcess{trainer.id, SIGKILL});
 }
 
 void Core::ApplyExaminations(const v1::DesiredState& desired) {

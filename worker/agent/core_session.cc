@@ -60,7 +60,7 @@ v1::Hello Core::MakeHello() const {
   // A coordinator of another cluster refuses a hello that contains this cluster id.
   if (!options_.adopt_cluster) hello.set_cluster_id(cluster_id_);
   // A trainer that has ended is named until its exit is reported: the fact follows, and leaving the trainer out would
-  // mean that it is lost.
+  // make the coordinator count it as lost.
   for (const auto& [id, trainer] : trainers_) {
     if (trainer.exit_reported) continue;
     v1::RunningTrainer* running = hello.add_trainers();
@@ -109,7 +109,7 @@ void Core::JoinCluster(const std::string& cluster_id) {
   counts_.facts_dropped += dropped;
   if (dropped > 0) {
     LogWarning(absl::StrCat(dropped, " facts of cluster ", previous, " are dropped: this host belongs to ", cluster_id,
-                            " now, which does not know its jobs"));
+                            " now, which does not know their jobs"));
   }
 }
 

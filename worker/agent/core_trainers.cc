@@ -59,6 +59,14 @@ void Core::Admit(Trainer& trainer) {
 
 void Core::Signal(Trainer& trainer, int signal) {
   if (signal == SIGKILL) trainer.killed = true;
+  if (!IsStarted(trainer)) {
+    trainer.awaits_master = false;
+    trainer.awaits_check = false;
+    v1::TrainerExited exited;
+    exited.set_cause(v1::TrainerExited::CAUSE_STOPPED);
+    exited.set_message("was stopped before it was started");
+    return On(ProcessEnded{trainer.id, std::move(exited)});
+  }
   Emit(SignalProcess{trainer.id, signal});
 }
 
@@ -76,6 +84,9 @@ void Core::On(ProcessFound event) {
   trainer.id = event.id;
   trainer.token = std::move(event.token);
   trainer.pid = event.pid;
+  trainer.command_grace = event.command_grace;
+  trainer.memory_limit = event.memory_limit;
+  trainer.cpus = std::move(event.cpus);
   if (event.reported) {
     trainer.process = Process::kEnded;
     trainer.exit_in_outbox = true;
@@ -102,6 +113,21 @@ void Core::On(AllFound) {
   dial_at_ = now_;
 }
 
+void Core::On(MasterKnown event) {
+  auto at = trainers_.find(event.id);
+  if (at == trainers_.end() || !at->second.awaits_master) return;
+  Trainer& trainer = at->second;
+  trainer.awaits_master = false;
+  if (event.address.ok()) {
+    return Emit(StartProcess{*trainer.desired, trainer.desired->threads(), trainer.token, *std::move(event.address),
+                             trainer.cpus});
+  }
+  v1::TrainerExited exited;
+  exited.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+  exited.set_message(absl::StrCat("the address of rank 0 is not known: ", event.address.status().message()));
+  On(ProcessEnded{event.id, std::move(exited)});
+}
+
 void Core::On(ProcessStarted event) {
   auto at = trainers_.find(event.id);
   if (at == trainers_.end() || at->second.process != Process::kStarting) return;
@@ -114,6 +140,7 @@ void Core::On(ProcessStarted event) {
 }
 
 void Core::On(ProcessEnded event) {
+  if (event.id.rank == kCheckRank) return CheckEnded(event);
   auto at = trainers_.find(event.id);
   if (at == trainers_.end() || at->second.process == Process::kEnded) return;
   Trainer& trainer = at->second;
@@ -124,12 +151,16 @@ void Core::On(ProcessEnded event) {
   // A trainer may have ended on its own before the signal reached it; then its own cause is the true one.
   bool left_on_request = trainer.asked_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
                          event.exited.code() == kExitAborted;
+  // A command exits as it likes when it receives SIGTERM.
+  if (trainer.command_grace.has_value()) left_on_request = trainer.asked_to_abort;
   bool by_daemon = left_on_request || (trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL &&
                                        event.exited.signal() == SIGKILL);
   if (by_daemon) {
     event.exited.set_cause(v1::TrainerExited::CAUSE_STOPPED);
     event.exited.set_message("ended by the daemon: no longer wanted");
   }
+  const bool was_killed = event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL && event.exited.signal() == SIGKILL;
+  if (was_killed && !trainer.over_memory.empty()) event.exited.set_message(trainer.over_memory);
   LogInfo(absl::StrCat(Describe(trainer.id), " ", DescribeExit(event.exited)));
   trainer.exited = std::move(event.exited);
   // Removes the snapshots that the trainer wrote after the last removal.
@@ -161,13 +192,19 @@ void Core::On(LinkOpened event) {
         CloseLink{event.link, absl::NotFoundError(absl::StrCat("this host has no trainer for ", Describe(id)))});
   }
   Trainer& trainer = at->second;
-  if (trainer.token != registration.token()) {
+  if (registration.token().empty() || trainer.token != registration.token()) {
     return Emit(CloseLink{event.link, absl::PermissionDeniedError(absl::StrCat("the token is not the one ",
                                                                                Describe(id), " was started with"))});
   }
   if (!trainer.wanted || trainer.killed || trainer.process == Process::kEnded) {
     return Emit(CloseLink{event.link, absl::AbortedError(absl::StrCat(Describe(id), " is over"))});
   }
+  // A child of a command inherits the token. It must not replace the process that reports already.
+  if (trainer.command_grace.has_value() && trainer.link != LinkId() && trainer.link_pid != registration.pid()) {
+    return Emit(CloseLink{event.link, absl::AlreadyExistsError(
+                                          absl::StrCat("process ", trainer.link_pid, " reports for ", Describe(id)))});
+  }
+  trainer.link_pid = registration.pid();
   if (trainer.link != LinkId()) {
     links_.erase(trainer.link);
     Emit(CloseLink{trainer.link, absl::CancelledError("a newer connection of this trainer has replaced this one")});
@@ -233,6 +270,8 @@ void Core::SendSavesToTrainer(Trainer& trainer) {
 void Core::On(LinkFact event) {
   Trainer* trainer = FindByLink(event.link);
   if (trainer == nullptr || !IsTrainersFact(event.fact)) return;
+  // The program of a command reports its progress only; its exit decides how it has ended.
+  if (trainer->command_grace.has_value()) return;
   uint64_t sequence = event.fact.sequence();
   if (sequence <= trainer->last_fact) {
     // The trainer repeats a fact from before its link broke. If the fact is durable already, its acknowledgement was

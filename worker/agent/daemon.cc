@@ -15,6 +15,7 @@
 #include "common/limits.h"
 #include "common/status_macros.h"
 #include "worker/agent/inventory.h"
+#include "worker/agent/process_memory.h"
 #include "worker/agent/rank_folder.h"
 #include "worker/shim/process.h"
 
@@ -22,6 +23,8 @@ namespace trainyard::agent {
 namespace {
 
 constexpr char kClusterFile[] = "cluster";
+// The rendezvous value of a command: MASTER_ADDR:MASTER_PORT.
+constexpr char kMasterValue[] = "command/master";
 constexpr int kTokenLength = 32;
 constexpr int kOutboxIdLength = 16;
 constexpr absl::Duration kCheckInterval = absl::Seconds(1);
@@ -44,6 +47,21 @@ std::string MakeSnapshotFolder(const std::shared_ptr<SnapshotFolder>& folder) {
   return made.ok() ? folder->path() : "";
 }
 
+ProcessesSampled SampleAll(const SampleProcesses& request) {
+  ProcessesSampled sampled;
+  const bool any_limit = std::any_of(request.processes.begin(), request.processes.end(),
+                                     [](const SampleProcesses::Process& process) { return process.memory_limit > 0; });
+  const std::vector<ProcessMemory> memory = any_limit ? ListProcessMemory() : std::vector<ProcessMemory>();
+  for (const SampleProcesses::Process& process : request.processes) {
+    const pid_t pid = static_cast<pid_t>(process.pid);
+    absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    if (!stat.ok()) continue;
+    const uint64_t bytes = process.memory_limit > 0 ? MemoryOfRank(memory, pid, process.memory_limit) : 0;
+    sampled.samples.push_back({process.id, stat->state, stat->cpu_s, bytes});
+  }
+  return sampled;
+}
+
 }  // namespace
 
 Daemon::Daemon(Config config, Clock& clock)
@@ -56,6 +74,7 @@ Daemon::~Daemon() {
   if (relay_ != nullptr) relay_->Detach();
   session_.reset();
   paths_.reset();
+  memory_.reset();
   snapshot_removal_.reset();
   disk_.reset();
   logs_.reset();
@@ -106,6 +125,7 @@ absl::StatusOr<CoreOptions> Daemon::MakeCoreOptions() {
       .host = config_.name,
       .incarnation = RandomIncarnation(),
       .inventory = ReadInventory(config_.coordinator),
+      .cpus = CpusOfAffinity(),
       .cluster_id = ReadCluster(),
       .adopt_cluster = config_.adopt_cluster,
       .outbox = std::move(outbox),
@@ -172,6 +192,7 @@ absl::Status Daemon::Start() {
       });
   disk_ = std::make_unique<TaskThread>();
   paths_ = std::make_unique<TaskThread>();
+  memory_ = std::make_unique<TaskThread>();
   // The daemon must know its trainers before it can be reached: it refuses unknown trainers that dial, and its hello
   // names all trainers.
   processes_->FindAll();
@@ -212,6 +233,7 @@ void Daemon::Run() {
                             std::holds_alternative<FactsAcknowledged>(event);
     if (ended) relay_->Detach();
     if (auto* checked = std::get_if<HomeChecked>(&event)) ApplyHomeCheck(*checked);
+    if (std::holds_alternative<ProcessesSampled>(event)) measures_memory_ = false;
 
     absl::Time now = clock_.TimeNow();
     for (Effect& effect : core_->Handle(std::move(event), now)) {
@@ -304,19 +326,35 @@ StackAnswer Daemon::RequestTrainerStack(const ExamineProcess& request, ProcessEx
   return RequestStack(pid, folder, kLimit, pause);
 }
 
-// Reading takes microseconds per process, so the event thread does it itself.
+// Reading the state of a process takes microseconds, so the event thread does it itself. Measuring memory reads all of
+// /proc, and the kernel needs milliseconds for the shared pages of a large process.
 void Daemon::Do(SampleProcesses& effect) {
-  ProcessesSampled sampled;
-  for (const SampleProcesses::Process& process : effect.processes) {
-    absl::StatusOr<ProcessStat> stat = ReadProcessStat(static_cast<pid_t>(process.pid));
-    if (stat.ok()) sampled.samples.push_back({process.id, stat->state, stat->cpu_s});
-  }
-  Post(std::move(sampled));
+  const bool any_limit = std::any_of(effect.processes.begin(), effect.processes.end(),
+                                     [](const SampleProcesses::Process& process) { return process.memory_limit > 0; });
+  if (!any_limit) return Post(SampleAll(effect));
+  if (std::exchange(measures_memory_, true)) return;  // the measurement before this one is still under way
+  const bool accepted =
+      memory_->Post([effect] { return SampleAll(effect); }, [this](const ProcessesSampled& sampled) { Post(sampled); });
+  if (!accepted) measures_memory_ = false;
 }
 
 void Daemon::Do(AdmitTrainer& effect) {
   cache_.Admit(effect.id, effect.token);
   relay_->Follow(GroupOf(effect.id));
+}
+
+void Daemon::Do(FindMaster& effect) {
+  const TrainerId id = effect.id;
+  if (id.rank == 0) {
+    absl::StatusOr<uint16_t> port = ports_.Choose();
+    if (!port.ok()) return Post(MasterKnown{id, port.status()});
+    // An error needs no answer here: the value is put again once there is a coordinator. If this generation has a value
+    // already, which an earlier incarnation of this daemon has put, that value is used.
+    relay_->Put(id, kMasterValue, absl::StrCat(effect.data_address, ":", *port), [](const absl::Status&) {});
+  }
+  cache_.Get(GroupOf(id), kMasterValue, absl::InfiniteFuture(), [this, id](absl::StatusOr<std::string> address) {
+    Post(MasterKnown{id, std::move(address)});
+  });
 }
 
 void Daemon::Do(EndGroup& effect) {

@@ -19,6 +19,7 @@
 #include "worker/agent/config.h"
 #include "worker/agent/core.h"
 #include "worker/agent/event_queue.h"
+#include "worker/agent/free_port.h"
 #include "worker/agent/health_server.h"
 #include "worker/agent/home.h"
 #include "worker/agent/link_server.h"
@@ -80,7 +81,8 @@ class Daemon {
   void Do(SendLinkMessage& effect) { links_->Send(effect.link, std::move(effect.message)); }
   void Do(CloseLink& effect) { links_->Close(effect.link, effect.status); }
   void Do(StartProcess& effect) { processes_->Start(std::move(effect)); }
-  void Do(SignalProcess& effect) { processes_->Signal(effect.id, effect.signal); }
+  void Do(FindMaster& effect);
+  void Do(SignalProcess& effect) { processes_->Signal(effect.id, effect.signal, effect.to_group); }
   void Do(SampleProcesses& effect);
   void Do(ExamineProcess& effect) { examiner_->Examine(effect); }
   void Do(CheckPath& effect);
@@ -107,7 +109,9 @@ class Daemon {
   // Used by the event thread only.
   std::unique_ptr<Core> core_;
   std::optional<int> exit_code_;
+  PortChooser ports_;
   bool removes_snapshots_ = false;  // at the end
+  bool measures_memory_ = false;    // a measurement of the memory of ranks is under way
 
   // In the order of their dependencies: later ones call earlier ones, and all of them post events.
   ValueCache cache_;
@@ -134,6 +138,7 @@ class Daemon {
   // For calls that may hang on a disk.
   std::unique_ptr<TaskThread> home_checks_;
   std::unique_ptr<TaskThread> disk_;              // the disk of the state folder
+  std::unique_ptr<TaskThread> memory_;            // for reading the memory of ranks, which may take long
   std::unique_ptr<TaskThread> paths_;             // the disks of paths that the coordinator requests
   std::unique_ptr<TaskThread> snapshot_removal_;  // removing a large file from memory takes a while
   std::thread thread_;

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "trainyard/v1/agent.pb.h"
 #include "trainyard/v1/trainer.pb.h"
 #include "worker/agent/trainer_id.h"
@@ -62,11 +65,20 @@ struct LinkClosed {
 struct ProcessFound {
   TrainerId id;
   std::string token = {};
-  int64_t pid = 0;        // 0: not known yet
-  bool reported = false;  // it has ended and the coordinator knows; posted so that it is not started again
+  int64_t pid = 0;  // 0: not known yet
+  // Of the program of a command: the time from SIGTERM to SIGKILL.
+  std::optional<absl::Duration> command_grace = {};
+  uint64_t memory_limit = 0;        // of a command, in bytes; 0: none
+  std::vector<uint32_t> cpus = {};  // that a command has for itself
+  bool reported = false;            // it has ended and the coordinator knows; posted so that it is not started again
 };
 // All rank folders were found: from now on a hello can name every trainer that runs here.
 struct AllFound {};
+// The address of rank 0 of this trainer's group is known (MASTER_ADDR:MASTER_PORT), or why it never will be.
+struct MasterKnown {
+  TrainerId id;
+  absl::StatusOr<std::string> address;
+};
 struct ProcessStarted {
   TrainerId id;
   int64_t pid;
@@ -80,8 +92,9 @@ struct ProcessEnded {
 // The result of SampleProcesses; processes that have exited are left out.
 struct ProcessSample {
   TrainerId id;
-  std::string state;  // of /proc
-  double cpu_s;       // user and system time since the process began
+  std::string state;          // of /proc
+  double cpu_s;               // user and system time since the process began
+  uint64_t memory_bytes = 0;  // of all its processes; 0: not requested
 };
 struct ProcessesSampled {
   std::vector<ProcessSample> samples;
@@ -122,8 +135,8 @@ struct Tick {};
 
 using Event =
     std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened, LinkFact,
-                 LinkReport, LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded, ProcessesSampled,
-                 ProcessExamined, PathChecked, HomeChecked, LogsEnded, LeaveRequested, Tick>;
+                 LinkReport, LinkClosed, ProcessFound, AllFound, MasterKnown, ProcessStarted, ProcessEnded,
+                 ProcessesSampled, ProcessExamined, PathChecked, HomeChecked, LogsEnded, LeaveRequested, Tick>;
 
 // ---- Effects, carried out in order ----
 
@@ -158,16 +171,25 @@ struct StartProcess {
   v1::DesiredTrainer desired;
   uint32_t threads;
   std::string token;
+  std::string master = {};          // of a command: MASTER_ADDR:MASTER_PORT
+  std::vector<uint32_t> cpus = {};  // on which a command runs; empty: all
+};
+// Finds the address of rank 0 for one rank of a command; MasterKnown follows. For rank 0 itself, a free port is chosen.
+struct FindMaster {
+  TrainerId id;
+  std::string data_address;
 };
 struct SignalProcess {
   TrainerId id;
-  int signal;  // SIGKILL is sent to the whole process group
+  int signal;             // SIGKILL is sent to the whole process group
+  bool to_group = false;  // other signals, too
 };
 // Samples each process; ProcessesSampled follows.
 struct SampleProcesses {
   struct Process {
     TrainerId id;
     int64_t pid;
+    uint64_t memory_limit = 0;  // of a command, in bytes; 0: none, and its memory is not measured
   };
   std::vector<Process> processes;
 };
@@ -232,8 +254,8 @@ struct Leave {
 };
 
 using Effect =
-    std::variant<Dial, HangUp, SendToCoordinator, StoreFacts, SendLinkMessage, CloseLink, StartProcess, SignalProcess,
-                 SampleProcesses, ExamineProcess, CheckPath, MarkReported, AdmitTrainer, SealGroup, EndGroup, StartLogs,
-                 StopLogs, ForgetLogs, RememberCluster, KeepSnapshots, Log, Leave>;
+    std::variant<Dial, HangUp, SendToCoordinator, StoreFacts, SendLinkMessage, CloseLink, StartProcess, FindMaster,
+                 SignalProcess, SampleProcesses, ExamineProcess, CheckPath, MarkReported, AdmitTrainer, SealGroup,
+                 EndGroup, StartLogs, StopLogs, ForgetLogs, RememberCluster, KeepSnapshots, Log, Leave>;
 
 }  // namespace trainyard::agent

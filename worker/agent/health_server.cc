@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
     uses_free_port = true;
     health->TryListen(absl::StrCat(host, ":0"), &port);
   }
-  grpc::EnableDefaultHealthCheckService(false);  // the server for trainers, started later, has none
+  grpc::EnableDefaultHealthCheckService(false);  // the server for trainers starts later and must have no health service
   if (health->server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("health: cannot serve on ", address,
                                                "; another program may have taken "

@@ -53,7 +53,7 @@ absl::Status Home::AcquireState(absl::Duration patience) {
     RETURN_IF_ERROR(MakePrivateFolder(options_.own_root));
   }
   RETURN_IF_ERROR(MakeFolders(ranks_));
-  // Tokens and output are stored below.
+  // The folder contains tokens and the output of trainers.
   if (chmod(options_.state.c_str(), 0700) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot protect ", options_.state));
   }

@@ -1,30 +1,18 @@
 #include "worker/agent/inventory.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <sched.h>
-#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/files.h"
-#include "common/network.h"
 #include "common/plain_text.h"
 #include "common/version.h"
 
@@ -32,7 +20,6 @@ namespace trainyard::agent {
 namespace {
 
 constexpr uint64_t kSmallFileBytes = 64 << 10;
-constexpr char kLoopback[] = "127.0.0.1";
 
 // The folder of this process in a cgroup hierarchy; an empty `controller` means version 2.
 std::string CgroupFolder(absl::string_view controller) {
@@ -60,7 +47,8 @@ double NumberOr(const std::vector<std::string>& words, size_t index, double fall
   return index < words.size() && absl::SimpleAtod(words[index], &number) ? number : fallback;
 }
 
-// CPU time that cgroups allow, in cores; infinite if they set no limit.
+}  // namespace
+
 double CgroupCores() {
   double cores = INFINITY;
   std::vector<std::string> max =
@@ -75,31 +63,26 @@ double CgroupCores() {
   return cores;
 }
 
-// The host part of host:port, without the brackets of an IPv6 address.
-std::string HostPart(const std::string& address) {
-  size_t colon = address.rfind(':');
-  absl::string_view host = absl::string_view(address).substr(0, colon == std::string::npos ? address.size() : colon);
-  absl::ConsumePrefix(&host, "[");
-  absl::ConsumeSuffix(&host, "]");
-  return std::string(host);
-}
-
-std::string AddressText(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = {};
-  const void* bytes = address->sa_family == AF_INET
-                          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
-                          : &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  return inet_ntop(address->sa_family, bytes, text, sizeof text) != nullptr ? text : "";
-}
-
-}  // namespace
-
-uint32_t UsableCores() {
+uint32_t CoresOfAffinity() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  double cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
-                                                             : static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
-  return static_cast<uint32_t>(std::max(1.0, std::ceil(std::min(cores, CgroupCores()))));
+  const bool is_known = sched_getaffinity(0, sizeof set, &set) == 0;
+  return static_cast<uint32_t>(is_known ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+std::vector<uint32_t> CpusOfAffinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<uint32_t> cpus;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+uint32_t UsableCores() {
+  return static_cast<uint32_t>(std::max(1.0, std::ceil(std::min<double>(CoresOfAffinity(), CgroupCores()))));
 }
 
 uint64_t UsableMemoryBytes() {
@@ -119,60 +102,6 @@ uint64_t DiskFreeBytes(const std::string& path) {
   struct statvfs disk;
   if (statvfs(path.c_str(), &disk) != 0) return 0;
   return uint64_t{disk.f_bavail} * disk.f_frsize;
-}
-
-std::string DataAddress(const std::string& coordinator) {
-  if (SplitUnixAddress(coordinator).has_value()) return kLoopback;
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(HostPart(coordinator).c_str(), "9", &hints, &found) != 0) return kLoopback;
-  absl::Cleanup free_found = [found] { freeaddrinfo(found); };
-  for (addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    // Connecting a datagram socket sends nothing, but makes the kernel choose the interface.
-    int fd = socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    absl::Cleanup close_fd = [fd] { close(fd); };
-    sockaddr_storage local = {};
-    socklen_t size = sizeof local;
-    if (connect(fd, at->ai_addr, at->ai_addrlen) != 0) continue;
-    if (getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) continue;
-    std::string text = AddressText(reinterpret_cast<sockaddr*>(&local));
-    if (text == "::1") return kLoopback;
-    if (!text.empty()) return text;
-  }
-  return kLoopback;
-}
-
-std::string InterfaceOf(const std::string& address) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return "";
-  absl::Cleanup free_all = [all] { freeifaddrs(all); };
-  for (ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr) continue;
-    int family = at->ifa_addr->sa_family;
-    if ((family == AF_INET || family == AF_INET6) && AddressText(at->ifa_addr) == address) return at->ifa_name;
-  }
-  return "";
-}
-
-absl::StatusOr<std::string> InterfaceAddress(const std::string& name) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return ErrnoStatus(errno, "cannot list network interfaces");
-  absl::Cleanup free_all = [all] { freeifaddrs(all); };
-  std::set<std::string> names;
-  std::string ipv6;
-  for (ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
-    names.insert(at->ifa_name);
-    if (at->ifa_name != name || at->ifa_addr == nullptr) continue;
-    if (at->ifa_addr->sa_family == AF_INET) return AddressText(at->ifa_addr);
-    if (at->ifa_addr->sa_family != AF_INET6 || !ipv6.empty()) continue;
-    std::string text = AddressText(at->ifa_addr);
-    if (!absl::StartsWith(text, "fe80:")) ipv6 = text;
-  }
-  if (!ipv6.empty()) return ipv6;
-  return absl::NotFoundError(absl::StrCat(names.contains(name) ? "no address on interface '" : "no interface '", name,
-                                          "'; interfaces of this host: ", absl::StrJoin(names, ", ")));
 }
 
 v1::Inventory ReadInventory(const std::string& coordinator) {

@@ -1,8 +1,10 @@
-// Resources of this host: cores, memory, kernel, GPUs, and the address for traffic between ranks. Read once, when the
-// daemon starts.
+// Resources of this host: cores, memory, kernel, GPUs, and the address for traffic between ranks. The daemon reads them
+// once, when it starts; `trainctl env` prints them.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "trainyard/v1/agent.pb.h"
@@ -19,11 +21,18 @@ std::string ThisHost();
 uint64_t DiskFreeBytes(const std::string& path);
 // The number of cores that this process may use: those of its affinity mask, limited by its cgroup.
 uint32_t UsableCores();
+// Of its affinity mask alone: their number, and the number of each.
+uint32_t CoresOfAffinity();
+std::vector<uint32_t> CpusOfAffinity();
+// CPU time that cgroups allow, in cores; infinite if they set no limit.
+double CgroupCores();
 // The machine's memory, or the cgroup's limit if that is less.
 uint64_t UsableMemoryBytes();
 
-// The address from which this host would connect to `coordinator`. "127.0.0.1" if the coordinator is on loopback or
-// cannot be resolved (yet): a host that reaches no other host can run jobs on its own only.
+// The address from which this host would connect to `coordinator`: "127.0.0.1" if the coordinator is on loopback.
+// Blocks as long as the name server. Possible errors: NotFound: its name is not resolved, or no interface leads to it.
+absl::StatusOr<std::string> FindDataAddress(const std::string& coordinator);
+// The same, and "127.0.0.1" after an error: a host that reaches no other host can run jobs that need no other host.
 std::string DataAddress(const std::string& coordinator);
 
 // The network interface that has this address; empty if none has.
@@ -33,6 +42,16 @@ std::string InterfaceOf(const std::string& address);
 // Possible errors: NotFound: no such interface, or it has no address; the message lists the interfaces.
 absl::StatusOr<std::string> InterfaceAddress(const std::string& name);
 
+struct NetworkInterface {
+  std::string name;
+  std::vector<std::string> addresses;  // IPv4 and IPv6
+  bool is_up = false;                  // enabled, with a link
+  bool is_loopback = false;
+  uint32_t speed_mbits = 0;  // megabits per second; 0: not known
+};
+// All interfaces by name. `sys` is the mount point of sysfs, which tests replace.
+std::vector<NetworkInterface> ListInterfaces(const std::string& sys = "/sys");
+
 // Adds the GPUs that the driver's management library reports, or a note why there are none or why trainers cannot use
 // them.
 void AddGpus(v1::Inventory* inventory);
@@ -40,5 +59,12 @@ void AddGpus(v1::Inventory* inventory);
 // Why trainers in the folder `binaries` cannot compute on the GPUs here; empty: they can. Initializes the driver in
 // this process.
 std::string CudaNote(const std::string& binaries);
+
+// The versions of the GPU driver ("580.65.06") and of the CUDA that it supports ("13.0"); empty where unknown.
+struct GpuDriver {
+  std::string version;
+  std::string cuda;
+};
+GpuDriver ReadGpuDriver();
 
 }  // namespace trainyard::agent

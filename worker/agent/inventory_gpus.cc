@@ -74,6 +74,31 @@ std::string CudaNote(const std::string& binaries) {
   return error == kSuccess ? "" : absl::StrCat("cuInit returned error ", error);
 }
 
+GpuDriver ReadGpuDriver() {
+  GpuDriver driver;
+  void* management = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (management != nullptr) {
+    absl::Cleanup close = [management] { dlclose(management); };
+    int (*init)() = nullptr;
+    int (*shutdown)() = nullptr;
+    int (*version)(char*, unsigned) = nullptr;
+    char text[kTextBytes] = {};
+    if (Load(management, "nvmlInit_v2", &init) && Load(management, "nvmlShutdown", &shutdown) &&
+        Load(management, "nvmlSystemGetDriverVersion", &version) && init() == kSuccess) {
+      if (version(text, kTextBytes) == kSuccess) driver.version = ValidUtf8(text, kTextBytes);
+      shutdown();
+    }
+  }
+  // Does not initialize the driver.
+  void* library = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);
+  int (*version_of)(int*) = nullptr;
+  int version = 0;
+  if (library != nullptr && Load(library, "cuDriverGetVersion", &version_of) && version_of(&version) == kSuccess) {
+    driver.cuda = absl::StrCat(version / 1000, ".", version % 1000 / 10);
+  }
+  return driver;
+}
+
 void AddGpus(v1::Inventory* inventory) {
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

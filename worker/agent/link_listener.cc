@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -70,7 +71,9 @@ absl::Status LinkListener::Open(Socket& socket) {
   if (absl::Status own = MakePrivateFolder(FolderOf(socket.path)); !own.ok()) return own;
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus(errno, "cannot make a socket");
-  unlink(socket.path.c_str());
+  // Never remove a file of a user, whatever a launch record says.
+  struct stat found = {};
+  if (lstat(socket.path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) unlink(socket.path.c_str());
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || listen(fd, SOMAXCONN) != 0) {
     absl::Status failed = ErrnoStatus(errno, absl::StrCat("cannot listen at ", socket.path));
     close(fd);

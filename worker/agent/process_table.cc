@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -22,6 +24,7 @@
 #include "absl/time/clock.h"
 #include "common/files.h"
 #include "common/plain_text.h"
+#include "worker/agent/command.h"
 #include "worker/agent/environment.h"
 #include "worker/agent/stack_request.h"
 #include "worker/shim/process.h"
@@ -64,6 +67,21 @@ void EndLostTrainer(const ProcessId& trainer) {
   }
 }
 
+void RemoveRankFolder(const std::string& folder) {
+  std::error_code error;  // a folder that remains is removed by a later daemon
+  std::filesystem::remove_all(folder, error);
+}
+
+// Ends a check that an earlier incarnation has started: the ranks that waited for it are started anew, with a check.
+void EndAbandonedCheck(const std::string& folder) {
+  const absl::StatusOr<PidRecord> pids = ReadPids(folder);
+  if (pids.ok() && IsAlive(pids->shim)) {
+    kill(pids->shim.pid, SIGKILL);
+    EndLostTrainer(pids->trainer);
+  }
+  RemoveRankFolder(folder);
+}
+
 }  // namespace
 
 ProcessTable::ProcessTable(ProcessTableOptions options, Post post)
@@ -103,8 +121,8 @@ void ProcessTable::Start(StartProcess start) {
   Enqueue([this, start = std::move(start)] { StartNow(start); });
 }
 
-void ProcessTable::Signal(const TrainerId& id, int signal) {
-  Enqueue([this, id, signal] { SignalNow(id, signal); });
+void ProcessTable::Signal(const TrainerId& id, int signal, bool to_group) {
+  Enqueue([this, id, signal, to_group] { SignalNow(id, signal, to_group); });
 }
 
 void ProcessTable::MarkReported(const TrainerId& id) {
@@ -158,11 +176,20 @@ void ProcessTable::RunCommands() {
   for (Command& command : commands) command();
 }
 
-void ProcessTable::StartNow(const StartProcess& start) {
+absl::StatusOr<LaunchRecord> ProcessTable::MakeLaunch(const StartProcess& start, const std::string& folder) const {
   const v1::DesiredTrainer& desired = start.desired;
   TrainerId id = FromProto(desired.key());
-  if (absl::Status ready = options_.check(); !ready.ok()) return ReportStartFailed(id, ready, /*may_pass=*/true);
-  std::string folder = FolderOf(id);
+  const bool is_check = id.rank == kCheckRank;
+  if (is_check || !start.master.empty()) {
+    return CommandLaunch(desired, {.is_check = is_check,
+                                   .master = start.master,
+                                   .cpus = start.cpus,
+                                   .error_file = JoinPath(folder, kErrorFile),
+                                   .link = options_.link,
+                                   .token = start.token,
+                                   .log_bytes = options_.log_bytes_per_rank,
+                                   .inherited = {environ}});
+  }
   LaunchRecord launch = {
       .program = options_.trainer,
       .arguments = {options_.trainer, kLinkFlag, options_.link, "--job", id.job.value(), "--generation",
@@ -173,8 +200,17 @@ void ProcessTable::StartNow(const StartProcess& start) {
       .log_bytes = options_.log_bytes_per_rank,
   };
   launch.variables.push_back(absl::StrCat("TRAINYARD_STACK_FILE=", JoinPath(folder, kStackFile)));
+  return launch;
+}
+
+void ProcessTable::StartNow(const StartProcess& start) {
+  TrainerId id = FromProto(start.desired.key());
+  if (absl::Status ready = options_.check(); !ready.ok()) return ReportStartFailed(id, ready, /*may_pass=*/true);
+  std::string folder = FolderOf(id);
+  absl::StatusOr<LaunchRecord> launch = MakeLaunch(start, folder);
+  if (!launch.ok()) return ReportStartFailed(id, launch.status(), /*may_pass=*/false);
   pid_t shim = 0;
-  absl::Status status = MakeRankFolder(folder, launch);
+  absl::Status status = MakeRankFolder(folder, *launch);
   bool is_ours = status.ok();
   if (status.ok()) status = Spawn(folder, &shim);
   if (status.ok()) return Follow({.id = id, .folder = folder, .shim_pid = shim, .since = absl::Now()});
@@ -237,12 +273,19 @@ void ProcessTable::Follow(Followed followed) {
 void ProcessTable::FindAll() {
   for (const TrainerId& id : ListRankFolders(options_.ranks)) {
     std::string folder = FolderOf(id);
+    if (id.rank == kCheckRank) {
+      EndAbandonedCheck(folder);
+      continue;
+    }
     ProcessFound found = {.id = id, .reported = IsFolderReported(folder)};
     absl::StatusOr<LaunchRecord> launch = ReadLaunch(folder);
     for (absl::string_view variable : launch.ok() ? launch->variables : std::vector<std::string>()) {
       if (absl::ConsumePrefix(&variable, kTokenVariable)) found.token = std::string(variable);
     }
-    bool ended = found.reported || ReadExit(folder).ok() || !HasLiveShim(folder);
+    if (launch.ok()) found.command_grace = launch->grace;
+    if (launch.ok()) found.memory_limit = launch->memory_bytes;
+    if (launch.ok()) found.cpus = launch->cpus;
+    bool ended = found.reported || ReadExit(folder).ok() || CloseUnlessShimRuns(folder);
     absl::StatusOr<PidRecord> pids = ReadPids(folder);
     if (pids.ok()) found.pid = pids->trainer.pid;
     bool reported = found.reported;
@@ -276,7 +319,7 @@ bool ProcessTable::Poll(Followed& followed, bool shim_ended) {
   if (followed.pidfd < 0) {
     // The folder was found while its shim was starting.
     if (followed.pids.has_value()) followed.pidfd = OpenPidfd(followed.pids->shim.pid);
-    shim_ended = followed.pidfd < 0 && !HasLiveShim(followed.folder);
+    shim_ended = followed.pidfd < 0 && CloseUnlessShimRuns(followed.folder);
   }
   if (!shim_ended) return true;
   Finish(followed);
@@ -289,7 +332,7 @@ void ProcessTable::FindPids(Followed& followed) {
     followed.pids = *pids;
     followed.memory_kills = CountMemoryKills(pids->trainer.pid);
     post_(ProcessStarted{followed.id, pids->trainer.pid});
-    if (followed.pending_signal != 0) SignalNow(followed.id, followed.pending_signal);
+    if (followed.pending_signal != 0) SignalNow(followed.id, followed.pending_signal, followed.pending_to_group);
   } else if (followed.pending_signal == SIGKILL && absl::Now() - followed.since > kPidWait && followed.pidfd >= 0) {
     // The trainer is killed together with its shim.
     syscall(SYS_pidfd_send_signal, followed.pidfd, SIGKILL, nullptr, 0);
@@ -297,31 +340,35 @@ void ProcessTable::FindPids(Followed& followed) {
 }
 
 void ProcessTable::Finish(Followed& followed) {
-  // A trainer that ended before its pids were read was started, too.
+  // ProcessStarted is also posted for a trainer that ended before its pids were read.
   if (!followed.pids.has_value()) FindPids(followed);
   absl::StatusOr<v1::TrainerExited> exited = ReadExit(followed.folder);
   if (!exited.ok()) {
     if (followed.pids.has_value()) EndLostTrainer(followed.pids->trainer);
-    HasLiveShim(followed.folder);  // writes an exit record, so that no shim starts there later
+    CloseUnlessShimRuns(followed.folder);
     exited = LostExit(followed.folder);
   }
   if (exited->cause() == v1::TrainerExited::CAUSE_SIGNAL && exited->signal() == SIGKILL && exited->message().empty()) {
     exited->set_message(FormatMemoryKill(followed.memory_kills, RecountMemoryKills(followed.memory_kills)));
   }
+  const bool failed = exited->cause() == v1::TrainerExited::CAUSE_EXIT && exited->code() != 0;
+  if (failed && exited->message().empty()) exited->set_message(ReadErrorFile(JoinPath(followed.folder, kErrorFile)));
   post_(ProcessEnded{followed.id, *std::move(exited)});
+  if (followed.id.rank == kCheckRank) RemoveRankFolder(followed.folder);
 }
 
-void ProcessTable::SignalNow(const TrainerId& id, int signal) {
+void ProcessTable::SignalNow(const TrainerId& id, int signal, bool to_group) {
   auto at = followed_.find(id);
   if (at == followed_.end()) return;  // it has ended
   Followed& followed = at->second;
   if (!followed.pids.has_value()) {
     if (followed.pending_signal != SIGKILL) followed.pending_signal = signal;
+    followed.pending_to_group = to_group;
     return;
   }
   const ProcessId& trainer = followed.pids->trainer;
   if (!IsAlive(trainer)) return;
-  kill(signal == SIGKILL ? -trainer.pid : trainer.pid, signal);
+  kill(signal == SIGKILL || to_group ? -trainer.pid : trainer.pid, signal);
 }
 
 }  // namespace trainyard::agent

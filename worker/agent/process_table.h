@@ -23,6 +23,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "worker/agent/events.h"
@@ -62,7 +63,8 @@ class ProcessTable {
   void FindAll();
 
   void Start(StartProcess start);
-  void Signal(const TrainerId& id, int signal);
+  // With `to_group`, signals all processes of the trainer's group; SIGKILL always does.
+  void Signal(const TrainerId& id, int signal, bool to_group = false);
   void MarkReported(const TrainerId& id);
 
  private:
@@ -73,7 +75,8 @@ class ProcessTable {
     pid_t shim_pid = 0;
     int pidfd = -1;
     std::optional<PidRecord> pids = std::nullopt;
-    int pending_signal = 0;         // arrived before the trainer's pid was known
+    int pending_signal = 0;  // arrived before the trainer's pid was known
+    bool pending_to_group = false;
     absl::Time since;               // when the shim was started or found
     MemoryKills memory_kills = {};  // when its pids were first seen
   };
@@ -83,8 +86,9 @@ class ProcessTable {
   void Enqueue(Command command);
   void RunCommands();
   void StartNow(const StartProcess& start);
+  absl::StatusOr<LaunchRecord> MakeLaunch(const StartProcess& start, const std::string& folder) const;
   void ReportStartFailed(const TrainerId& id, const absl::Status& why, bool may_pass);
-  void SignalNow(const TrainerId& id, int signal);
+  void SignalNow(const TrainerId& id, int signal, bool to_group);
   absl::Status Spawn(const std::string& folder, pid_t* pid) const;
   void Follow(Followed followed);
   // Returns whether the shim is still running.

@@ -14,9 +14,12 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/limits.h"
 #include "common/plain_text.h"
@@ -27,6 +30,9 @@ namespace trainyard::agent {
 namespace {
 
 constexpr uint64_t kRecordBytesMax = 1 << 20;
+// In the variables of every command, and of those that may report.
+constexpr char kErrorFileAssignment[] = "TORCHELASTIC_ERROR_FILE=";
+constexpr char kLinkAssignment[] = "TRAINYARD_LINK=";
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
@@ -58,6 +64,14 @@ uint64_t Number(const std::string& text) {
   return absl::SimpleAtoi(text, &number) ? number : 0;
 }
 
+std::vector<uint32_t> Numbers(const std::string& text) {
+  std::vector<uint32_t> numbers;
+  for (absl::string_view number : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    numbers.push_back(static_cast<uint32_t>(Number(std::string(number))));
+  }
+  return numbers;
+}
+
 void AddLastLine(v1::TrainerExited& exited, absl::string_view line) {
   if (exited.last_lines_size() < static_cast<int>(limits::kLastLines)) {
     exited.add_last_lines(ValidUtf8(line, shim::kLastLineBytes));
@@ -85,6 +99,12 @@ std::vector<std::string> LastLinesOf(const std::string& path) {
 
 absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launch) {
   Fields fields = {{shim::kProgram, launch.program}, {shim::kLogBytes, absl::StrCat(launch.log_bytes)}};
+  if (!launch.workdir.empty()) fields.emplace_back(shim::kWorkdir, launch.workdir);
+  if (launch.grace.has_value()) {
+    fields.emplace_back(shim::kGraceMs, absl::StrCat(absl::ToInt64Milliseconds(*launch.grace)));
+  }
+  if (!launch.cpus.empty()) fields.emplace_back(shim::kCpus, absl::StrJoin(launch.cpus, " "));
+  if (launch.memory_bytes > 0) fields.emplace_back(shim::kMemoryBytes, absl::StrCat(launch.memory_bytes));
   for (const std::string& argument : launch.arguments) fields.emplace_back(shim::kArgument, argument);
   for (const std::string& variable : launch.variables) fields.emplace_back(shim::kVariable, variable);
   for (const auto& [name, value] : fields) {
@@ -94,6 +114,11 @@ absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launc
                                                    absl::CHexEscape(value), "' holds a zero byte"));
   }
   std::string data = EncodeFields(fields);
+  if (data.size() >= shim::kLaunchBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("the trainer cannot be started: its arguments and environment have ",
+                                                   data.size(), " bytes; at most ", shim::kLaunchBytesMax,
+                                                   " are supported"));
+  }
 
   if (mkdir(folder.c_str(), 0755) != 0) return ErrnoStatus(errno, absl::StrCat("cannot make rank folder ", folder));
   std::string path = JoinPath(folder, shim::kLaunchFile);
@@ -112,6 +137,10 @@ absl::StatusOr<LaunchRecord> ReadLaunch(const std::string& folder) {
     if (name == shim::kProgram) launch.program = value;
     if (name == shim::kArgument) launch.arguments.push_back(value);
     if (name == shim::kVariable) launch.variables.push_back(value);
+    if (name == shim::kWorkdir) launch.workdir = value;
+    if (name == shim::kCpus) launch.cpus = Numbers(value);
+    if (name == shim::kMemoryBytes) launch.memory_bytes = Number(value);
+    if (name == shim::kGraceMs) launch.grace = absl::Milliseconds(Number(value));
     if (name == shim::kLogBytes) launch.log_bytes = Number(value);
   }
   return launch;
@@ -190,15 +219,15 @@ absl::Status MarkFolderReported(const std::string& folder) {
 
 bool IsFolderReported(const std::string& folder) { return FileExists(JoinPath(folder, shim::kReportedFile)); }
 
-bool HasLiveShim(const std::string& folder) {
+bool CloseUnlessShimRuns(const std::string& folder) {
   int fd = open(JoinPath(folder, shim::kLaunchFile).c_str(), O_RDONLY | O_CLOEXEC);
   absl::Cleanup close_fd = [fd] { close(fd); };
-  if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) return true;
+  if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) return false;
   // The record is written under the lock: a shim that is about to start finds either the lock held or this record, and
   // starts nothing in either case.
   std::string path = JoinPath(folder, shim::kExitFile);
   if (!FileExists(path)) WriteFileAtomically(path, EncodeFields({{shim::kCause, shim::kCauseLost}})).IgnoreError();
-  return false;
+  return true;
 }
 
 std::vector<TrainerId> ListRankFolders(const std::string& ranks) {
@@ -222,7 +251,13 @@ std::set<std::string> LinksOfTrainers(const std::string& ranks) {
     const std::string folder = JoinPath(ranks, FolderName(id));
     absl::StatusOr<LaunchRecord> launch = ReadLaunch(folder);
     if (!launch.ok() || IsFolderReported(folder)) continue;
-    for (size_t i = 0; i + 1 < launch->arguments.size(); ++i) {
+    bool is_command = false;
+    for (absl::string_view variable : launch->variables) {
+      if (absl::ConsumePrefix(&variable, kLinkAssignment)) links.insert(std::string(variable));
+      is_command = is_command || absl::StartsWith(variable, kErrorFileAssignment);
+    }
+    // The arguments of a command are the user's.
+    for (size_t i = 0; !is_command && i + 1 < launch->arguments.size(); ++i) {
       if (launch->arguments[i] == kLinkFlag) links.insert(launch->arguments[i + 1]);
     }
   }

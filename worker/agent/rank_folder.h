@@ -6,12 +6,14 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "trainyard/v1/agent.pb.h"
 #include "worker/agent/trainer_id.h"
 
@@ -25,6 +27,11 @@ struct LaunchRecord {
   std::vector<std::string> arguments;  // the first is argv[0]
   std::vector<std::string> variables;  // NAME=value; the complete environment
   uint64_t log_bytes = 0;
+  std::string workdir = {};  // empty: the rank folder
+  // The program of a command: the time from SIGTERM to SIGKILL. A later daemon, which may not receive the job, uses it.
+  std::optional<absl::Duration> grace = {};
+  std::vector<uint32_t> cpus = {};  // the numbers of the CPUs on which it runs; empty: all
+  uint64_t memory_bytes = 0;        // the limit of a command, which a later daemon applies, too; 0: none
 };
 
 // A process; the start time distinguishes processes that reuse a pid.
@@ -59,9 +66,9 @@ absl::Status MarkFolderReported(const std::string& folder);
 // Returns whether the coordinator has it.
 bool IsFolderReported(const std::string& folder);
 
-// Returns whether a shim is running here; a shim holds the lock of the launch record as long as it runs. If no shim is
-// running, this also writes an exit record, so that none can start here later: false is final.
-bool HasLiveShim(const std::string& folder);
+// If no shim is running here, writes an exit record, so that none can start here later, and returns true, which is
+// final. A shim holds the lock of the launch record as long as it runs.
+bool CloseUnlessShimRuns(const std::string& folder);
 
 // All rank folders below `ranks`, ordered by their last change, oldest first.
 std::vector<TrainerId> ListRankFolders(const std::string& ranks);

@@ -23,6 +23,9 @@ struct TrainerId {
   friend auto operator<=>(const TrainerId&, const TrainerId&) = default;
 };
 
+// In the place of a rank: the program of command.check on this host. It has a rank folder, too.
+inline constexpr uint32_t kCheckRank = UINT32_MAX;
+
 // The ranks of one generation of a job, which share rendezvous values.
 using GroupId = std::pair<JobId, Generation>;
 

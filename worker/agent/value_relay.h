@@ -35,8 +35,8 @@ class ValueRelay {
   ValueRelay(const ValueRelay&) = delete;
   ValueRelay& operator=(const ValueRelay&) = delete;
 
-  // Attach: the coordinator has welcomed this daemon; puts that are not sealed are sent again. Detach: the stream has
-  // ended.
+  // Attach: the coordinator has welcomed this daemon; the puts of groups that are not sealed are sent again. Detach:
+  // the stream has ended.
   void Attach();
   void Detach();
   // Handles values that the coordinator has sent.

@@ -31,13 +31,15 @@ struct AgreementTerms {
   double save_request = 0;    // the number of saves requested
   double commits_failed = 0;  // the number of failed commits
 
-  static constexpr int kNumTerms = 10;
+  double model_wait_s = 0;  // the time for which this rank waited for ranks with other parts of the model
+
+  static constexpr int kNumTerms = 11;
   std::array<double, kNumTerms> ToArray() const {
-    return {tokens,      loss_sum,     request, notice,       needs_save,
-            saves_ended, saves_failed, give_up, save_request, commits_failed};
+    return {tokens,       loss_sum, request,      notice,         needs_save,  saves_ended,
+            saves_failed, give_up,  save_request, commits_failed, model_wait_s};
   }
   static AgreementTerms FromArray(const double* t) {
-    return {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]};
+    return {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10]};
   }
 };
 

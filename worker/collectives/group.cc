@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "worker/collectives/device_communicator.h"
+#include "worker/collectives/group_member.h"
 #include "worker/collectives/hostwise_communicator.h"
 #include "worker/collectives/peer_communicator.h"
 #include "worker/collectives/shared_memory_communicator.h"
@@ -36,58 +37,8 @@ int RanksPerPlace(const std::vector<std::string>& places) {
   return static_cast<int>(local_size);
 }
 
-// A group's options with its members filled in, and this rank's number in the group.
-struct Member {
-  const GroupOptions& options;
-  std::vector<int> members;
-  int rank = 0;
-  std::string prefix = {};  // prefix of the group's names in the store
-
-  int size() const { return static_cast<int>(members.size()); }
-};
-
-absl::StatusOr<Member> MemberOf(const GroupOptions& options) {
-  Member member{.options = options, .members = options.members};
-  if (member.members.empty()) {
-    for (int rank = 0; rank < options.world_size; ++rank) member.members.push_back(rank);
-  }
-  std::set<int> distinct(member.members.begin(), member.members.end());
-  const auto self = std::find(member.members.begin(), member.members.end(), options.rank);
-  if (distinct.size() != member.members.size() || distinct.empty() || *distinct.begin() < 0 ||
-      *distinct.rbegin() >= options.world_size || self == member.members.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("ranks ", absl::StrJoin(member.members, ", "),
-                                                   " are not a valid group for rank ", options.rank, " in a world of ",
-                                                   options.world_size));
-  }
-  member.rank = static_cast<int>(self - member.members.begin());
-  member.prefix = absl::StrCat(options.name, "/", member.members.front(), "/");
-  if (member.size() > 1 && options.store == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("a group of ", member.size(), " needs a key-value store"));
-  }
-  return member;
-}
-
-// Publishes `own` under a name that contains `what`, and returns the values of all members, by rank of the group.
-absl::StatusOr<std::vector<std::string>> Exchange(const Member& member, absl::string_view what, absl::string_view own) {
-  const GroupOptions& options = member.options;
-  auto name = [&](int rank) { return absl::StrCat(member.prefix, what, "/", rank); };
-  RETURN_IF_ERROR(options.store->Put(name(member.rank), own));
-  std::vector<std::string> all;
-  for (int rank = 0; rank < member.size(); ++rank) {
-    ASSIGN_OR_RETURN(all.emplace_back(), options.store->Get(name(rank), options.timeout),
-                     << "while waiting for the " << what << " of rank " << member.members[rank]);
-  }
-  return all;
-}
-
-// The place of each member.
-absl::StatusOr<std::vector<std::string>> ExchangePlaces(const Member& member) {
-  const GroupOptions& options = member.options;
-  return Exchange(member, "place", options.place.empty() ? ThisProcessPlace(options.host) : options.place);
-}
-
 // The following functions require more than one member.
-absl::StatusOr<std::unique_ptr<PeerCommunicator>> JoinGloo(const Member& member, int rank, int size,
+absl::StatusOr<std::unique_ptr<PeerCommunicator>> JoinGloo(const GroupMember& member, int rank, int size,
                                                            absl::string_view prefix) {
   return NewGlooPeers({.rank = rank,
                        .world_size = size,
@@ -97,7 +48,7 @@ absl::StatusOr<std::unique_ptr<PeerCommunicator>> JoinGloo(const Member& member,
                        .timeout = member.options.timeout});
 }
 
-absl::StatusOr<std::unique_ptr<PlaceCommunicator>> JoinShared(const Member& member, int rank, int size,
+absl::StatusOr<std::unique_ptr<PlaceCommunicator>> JoinShared(const GroupMember& member, int rank, int size,
                                                               absl::string_view prefix) {
   return NewPlaceCommunicator({.rank = rank,
                                .world_size = size,
@@ -107,7 +58,7 @@ absl::StatusOr<std::unique_ptr<PlaceCommunicator>> JoinShared(const Member& memb
                                .piece_bytes = member.options.piece_bytes});
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinHostwise(const Member& member, int local_size) {
+absl::StatusOr<std::unique_ptr<Communicator>> JoinHostwise(const GroupMember& member, int local_size) {
   const int place = member.rank / local_size, local = member.rank % local_size;
   ASSIGN_OR_RETURN(auto inside,
                    JoinShared(member, local, local_size, absl::StrCat(member.prefix, "inside/", place, "/")));
@@ -116,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinHostwise(const Member& member,
   return NewHostwiseCommunicator(std::move(inside), std::move(across), member.options.piece_bytes);
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const Member& member) {
+absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const GroupMember& member) {
   if (member.size() == 1) return NewSingleCommunicator();
   if (!member.options.shared_memory) return JoinGloo(member, member.rank, member.size(), member.prefix);
   ASSIGN_OR_RETURN(std::vector<std::string> places, ExchangePlaces(member));
@@ -134,7 +85,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const Member& member) {
 }
 
 // Puts the communicator between devices in front of the communicator between hosts.
-absl::StatusOr<std::unique_ptr<Communicator>> JoinDevices(const Member& member, std::unique_ptr<Communicator> host) {
+absl::StatusOr<std::unique_ptr<Communicator>> JoinDevices(const GroupMember& member,
+                                                          std::unique_ptr<Communicator> host) {
   const GroupDevice& device = *member.options.device;
   if (member.size() == 1) return NewDeviceCommunicator(device.device, std::move(host), NewSingleCommunicator());
   ASSIGN_OR_RETURN(std::vector<std::string> names, Exchange(member, "device", device.name));
@@ -188,7 +140,7 @@ std::string GroupLabel(absl::string_view name, const std::vector<int>& members, 
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> NewGroup(const GroupOptions& options) {
-  ASSIGN_OR_RETURN(Member member, MemberOf(options));
+  ASSIGN_OR_RETURN(GroupMember member, MemberOf(options));
   absl::StatusOr<std::unique_ptr<Communicator>> communicator = JoinMember(member);
   if (communicator.ok() && options.device.has_value()) communicator = JoinDevices(member, *std::move(communicator));
   if (communicator.ok()) return communicator;
@@ -235,6 +187,11 @@ absl::StatusOr<std::unique_ptr<MeshGroups>> JoinMesh(const Mesh& mesh, int resha
   groups->reshard = groups->shard;
   if (reshard_to > 0) {
     ASSIGN_OR_RETURN(groups->reshard, group("reshard", ReshardPeers(shard, options.rank, reshard_to)));
+  }
+  ASSIGN_OR_RETURN(groups->tensor, group("tensor", mesh.Peers(options.rank, Axis::kTensor)));
+  const std::vector<int> stages = mesh.Peers(options.rank, Axis::kPipeline);
+  if (stages.size() > 1 && (options.rank == stages.front() || options.rank == stages.back())) {
+    ASSIGN_OR_RETURN(groups->tied, group("tied", {stages.front(), stages.back()}));
   }
   return groups;
 }

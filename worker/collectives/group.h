@@ -73,16 +73,20 @@ std::string GroupLabel(absl::string_view name, const std::vector<int>& members, 
 // invalid members; those of the store and of the communicators, with the group's name.
 absl::StatusOr<std::unique_ptr<Communicator>> NewGroup(const GroupOptions& options);
 
-// The groups of a data-parallel mesh. Equal groups share one communicator, so that their operations have one order; a
+// The groups of a mesh. Equal groups share one communicator, so that their operations have one order; a
 // group of one uses no transport. The communicators' names are group labels.
 struct MeshGroups {
   // In order of creation, the world first. Warm up, attach to the AbortSwitch and call MonitoredBarrier in this order.
   std::vector<std::unique_ptr<MeteredCommunicator>> owned;
   MeteredCommunicator* world = nullptr;
-  MeteredCommunicator* data = nullptr;       // the data ranks
+  MeteredCommunicator* data = nullptr;       // the data ranks that hold the same part of the model
   MeteredCommunicator* shard = nullptr;      // the ranks that hold one copy of the model
   MeteredCommunicator* replicate = nullptr;  // the ranks that hold the same shard
   MeteredCommunicator* reshard = nullptr;    // `reshard_to` neighbouring ranks of the shard group
+  MeteredCommunicator* tensor = nullptr;     // the ranks that divide the layers of this rank
+  // The ranks of the first and the last stage that hold the same part of a tied embedding; null in other stages, and
+  // where there is one stage.
+  MeteredCommunicator* tied = nullptr;
 };
 
 // `options` without name and members. `reshard_to` 0: the reshard group is the shard group; otherwise it must divide

@@ -8,9 +8,14 @@
 namespace trainyard {
 
 std::string OperationLog::Start(absl::string_view kind, const at::Tensor& tensor) {
+  if (!tensor.defined()) return Start(kind, "");
+  return Start(kind, absl::StrCat(tensor.numel(), " x ", TypeName(tensor.scalar_type())));
+}
+
+std::string OperationLog::Start(absl::string_view kind, absl::string_view details) {
   absl::MutexLock lock(&mu_);
   std::string name = absl::StrCat(kind, " ", ++progress_.num_started);
-  if (tensor.defined()) absl::StrAppend(&name, " (", tensor.numel(), " x ", TypeName(tensor.scalar_type()), ")");
+  if (!details.empty()) absl::StrAppend(&name, " (", details, ")");
   progress_.last_started = name;
   return name;
 }

@@ -20,6 +20,8 @@ class OperationLog {
  public:
   // Counts a new operation and returns its name: "all-reduce 17 (6553600 x fp32)", or "barrier 18" without a tensor.
   std::string Start(absl::string_view kind, const at::Tensor& tensor);
+  // The same with other details than those of a tensor: "packet 17 (chunk 1, micro-batch 3)".
+  std::string Start(absl::string_view kind, absl::string_view details);
   void WaitBegins(absl::string_view name);
   void WaitEnds();
   void Complete();

@@ -214,12 +214,13 @@ absl::StatusOr<const std::byte*> SharedSegment::LocationOf(int rank, uint32_t ti
   const Member::Location location = peer.locations[ticket % 2];
   if (location.buffer < 0) return nullptr;
   if (location.buffer >= kMaxBuffers)
-    return absl::InternalError(absl::StrCat("rank ", rank, " published an unknown buffer"));
+    return absl::InternalError(absl::StrCat("rank ", NameOf(rank), " published an unknown buffer"));
   peer_buffers_.resize(static_cast<size_t>(options_.world_size));
   std::shared_ptr<SharedBuffer>& buffer = peer_buffers_[static_cast<size_t>(rank)][location.buffer];
   if (buffer == nullptr) {
     const Member::Buffer& published = peer.buffers[location.buffer];
-    ASSIGN_OR_RETURN(buffer, SharedBuffer::Open(peer.pid.load(), published.fd, published.bytes), << "of rank " << rank);
+    ASSIGN_OR_RETURN(buffer, SharedBuffer::Open(peer.pid.load(), published.fd, published.bytes),
+                     << "of rank " << NameOf(rank));
   }
   return buffer->data() + location.offset;
 }
@@ -289,7 +290,7 @@ absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
 std::string SharedSegment::MissingRanks(Stage stage, uint32_t ticket) const {
   std::vector<int> missing;
   for (int rank = 0; rank < options_.world_size; ++rank) {
-    if (!HasReached(member(rank).stages[stage], ticket)) missing.push_back(rank);
+    if (rank != options_.rank && !HasReached(member(rank).stages[stage], ticket)) missing.push_back(NameOf(rank));
   }
   return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "));
 }
@@ -297,11 +298,13 @@ std::string SharedSegment::MissingRanks(Stage stage, uint32_t ticket) const {
 absl::Status SharedSegment::CheckPeers(int rank) const {
   if (is_broken_by_us_) return absl::AbortedError("the group was aborted");
   uint32_t broken_by = header_->broken_by.load(std::memory_order_seq_cst);
-  if (broken_by != 0) return absl::UnavailableError(absl::StrCat("rank ", broken_by - 1, " has left the group"));
+  if (broken_by != 0)
+    return absl::UnavailableError(
+        absl::StrCat("rank ", NameOf(static_cast<int>(broken_by) - 1), " has left the group"));
   if (static_cast<size_t>(rank) >= pidfds_.size() || pidfds_[rank] < 0) return absl::OkStatus();
   pollfd polled{.fd = pidfds_[rank], .events = POLLIN, .revents = 0};
   if (poll(&polled, 1, 0) <= 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("rank ", rank, " has exited"));
+  return absl::UnavailableError(absl::StrCat("rank ", NameOf(rank), " has exited"));
 }
 
 void SharedSegment::Break() {

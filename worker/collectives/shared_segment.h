@@ -35,6 +35,7 @@ struct SharedSegmentOptions {
   std::string prefix = "world/";   // prepended to every name in the store
   absl::Duration timeout = absl::Minutes(30);
   size_t piece_bytes = size_t{1} << 20;  // space per rank for one piece of a tensor; must be the same on every rank
+  std::vector<int> world_ranks = {};     // how error messages call the ranks; empty: by their numbers in the group
 };
 
 class SharedSegment {
@@ -90,6 +91,7 @@ class SharedSegment {
   struct Member;
 
   explicit SharedSegment(const SharedSegmentOptions& options) : options_(options), timeout_(options.timeout) {}
+  int NameOf(int rank) const { return options_.world_ranks.empty() ? rank : options_.world_ranks[rank]; }
   std::string MissingRanks(Stage stage, uint32_t ticket) const;
   absl::Status Make();
   absl::Status Open();

@@ -15,13 +15,13 @@
 
 namespace trainyard {
 
-// File descriptors of this process' TCP listeners. Other threads may open more at any time.
+// File descriptors of this process's TCP listeners. Other threads may open more at any time.
 absl::StatusOr<std::set<int>> TcpListeners();
 
 // The port to which a TCP socket is bound.
 absl::StatusOr<uint16_t> LocalPort(int fd);
 
-// A listening end of a group's TCP connections.
+// The address at which a member of a group accepts TCP connections.
 struct TcpEnd {
   std::string address;  // numeric
   uint16_t port = 0;
@@ -35,8 +35,9 @@ int BindClosedPort(const std::string& address);
 // The closed port of the host that `connection` leads to; 0 if that host is not among `peers`.
 uint16_t ClosedPortAcross(int connection, const std::vector<TcpEnd>& peers);
 
-// Duplicates the descriptors of all connections that were accepted at `own.port` or lead to one of `peers`. A duplicate
-// prevents its number from being reused for another socket after gloo has closed its own. The caller must close them.
+// Duplicates the descriptors of all connections that were accepted at `own.port` or lead to one of `peers`. After gloo
+// has closed its descriptor, whose number may then be reused, the duplicate still refers to the same connection. The
+// caller must close the duplicates.
 absl::StatusOr<std::vector<int>> DuplicateConnections(const TcpEnd& own, const std::vector<TcpEnd>& peers);
 
 }  // namespace trainyard

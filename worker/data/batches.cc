@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "common/hash.h"
 
 namespace trainyard {
 namespace {
@@ -105,6 +107,22 @@ Batch EvaluationData::At(int64_t batch) const {
   const int64_t first = batch * sequences_per_batch_;
   const int64_t count = std::min(sequences_per_batch_, num_sequences_ - first);
   return MakeBatch(DataPart::kEvaluation, *sources_[0].source, count, [&](int64_t i) { return SampleAt(first + i); });
+}
+
+std::string EvaluationData::ContentHash() const {
+  Hasher inputs, targets, starts;
+  const auto add = [](const at::Tensor& tensor, Hasher& hasher) {
+    if (!tensor.defined()) return;
+    const at::Tensor whole = tensor.contiguous();
+    hasher.Add({static_cast<const char*>(whole.const_data_ptr()), whole.nbytes()});
+  };
+  for (int64_t i = 0; i < num_batches_; ++i) {
+    const Batch batch = At(i);
+    add(batch.inputs, inputs);
+    add(batch.targets, targets);
+    add(batch.starts, starts);
+  }
+  return HashHex(absl::StrCat(inputs.Hex(), targets.Hex(), starts.Hex()));
 }
 
 }  // namespace trainyard

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "worker/data/blend.h"
@@ -78,9 +79,11 @@ class EvaluationData {
   int64_t num_batches() const { return num_batches_; }
   int64_t num_loss_tokens() const { return num_loss_tokens_; }  // of all batches
   Batch At(int64_t batch) const;
+  // A hash of all tokens and targets, the same however they are divided into batches. Reads all of them.
+  std::string ContentHash() const;
 
  private:
-  // Of the samples that the batches use.
+  // The sample that is number `sequence` of those that the batches use.
   SampleNumber SampleAt(int64_t sequence) const;
 
   std::vector<LimitedSource> sources_;

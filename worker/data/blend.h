@@ -1,11 +1,12 @@
 // The order in which a blend takes samples from its sources: each sample comes from the source that has the largest
 // deficit, as in Megatron-LM. The deficit of a source is its share of the samples so far, less the samples that were
-// taken from it; the first source wins a tie. So after any number of samples each source is less than one sample short
-// of its share.
+// taken from it; the first source wins a tie. So every source stays close to its share: with ten sources, none is more
+// than about two samples short.
 //
 // With shares that are multiples of 1 / n this order repeats after n samples: a source that had more than its share by
 // then would have been chosen with a negative deficit, although the deficits add up to zero. The shares are therefore
-// rounded to such multiples, and one period is stored: any position is found at once, in an endless order.
+// rounded to such multiples, and one period is stored, from which any position of the endless order is computed
+// directly.
 //
 // Immutable, so thread-safe.
 #pragma once

@@ -98,7 +98,8 @@ class Search {
     std::pair<dev_t, ino_t> identity;
   };
 
-  // `is_named`: by its own path. `may_name_table`: by it or by a pattern, and not only as a part of a folder.
+  // `is_named`: the options contain this path. `may_name_table`: they contain this path or a pattern that matches it,
+  // not only a folder that the file is in.
   void AddFile(const std::string& path, bool is_named, bool may_name_table) {
     if (!is_named && !absl::EndsWith(path, suffix_)) return;
     struct stat info;

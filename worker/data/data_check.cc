@@ -75,8 +75,8 @@ bool DataSizesMatch(const ManifestData& before, const std::vector<Corpus::File>&
 absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus::File>& files,
                            const CorpusFingerprint& now) {
   if (before.content_hash.empty() || before.content_hash == now.content_hash) return absl::OkStatus();
-  std::string text = absl::StrCat("train.data is not what the checkpoint was made with: there are ",
-                                  SizesText(now.num_files, now.num_bytes, now.content_hash), ", there were ",
+  std::string text = absl::StrCat("train.data is not what the checkpoint was made with: it has ",
+                                  SizesText(now.num_files, now.num_bytes, now.content_hash), " now, and had ",
                                   SizesText(before.num_files, before.num_bytes, before.content_hash));
   if (!before.list.empty()) {
     std::vector<std::string> differences = Differences(before, files, now);

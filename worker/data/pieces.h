@@ -33,13 +33,13 @@ struct DataProblem {
   int64_t file = 0;
   int64_t offset = 0;     // of the line's first byte
   std::string reason;     // "has no field 'text'; ..."
-  bool has_lines = true;  // of the file; otherwise the reason says where it is
+  bool has_lines = true;  // the file has lines, and a message names the line; false: `reason` says where the problem is
 };
 
 // "/data/a.jsonl: line 7: has no field 'text'; ...". Counts the lines before it, which reads the file up to there.
 std::string ProblemSentence(const Corpus& corpus, const DataProblem& problem);
 
-// A piece as the bytes of a chunk; with problems there are none.
+// The bytes of the chunk that a piece becomes; none if there are problems.
 struct TokenizedPiece {
   std::string chunk;
   std::vector<DataProblem> problems;  // the first kProblemsKept
@@ -54,9 +54,9 @@ TokenizedPiece TokenizeLines(const Corpus& corpus, const DataPiece& piece, const
 TokenizedPiece TokenizeText(const Corpus& corpus, const DataPiece& piece, const RecordRules& rules,
                             const TextEncoder& encoder);
 
-// Cuts files of tokens, which are checked in pieces. A piece begins with a token of any type.
+// Cuts files of tokens, which are checked in pieces. `piece_bytes` is a multiple of the size of every token type.
 std::vector<DataPiece> CutTokens(const Corpus& corpus, int64_t piece_bytes = kDataPieceBytes);
-// Checks that the tokens of a piece are in the vocabulary. There is no chunk.
+// Checks that the tokens of a piece are in the vocabulary. The result has no chunk.
 TokenizedPiece CheckTokens(const DataPiece& piece, const TokenChunk& file, int64_t token_bytes, int64_t vocabulary);
 
 // Returns the fields of the first line that is not empty. Possible errors: InvalidArgument, naming file and line.

@@ -19,34 +19,38 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kDepthMax = 64;
+constexpr size_t kObjectKeysMax = 1'000;  // of one object of a conversation
 constexpr size_t kKeysShown = 8;
 constexpr size_t kKeyBytes = 60;
 constexpr int64_t kIgnoredLabel = -100;  // the convention of PyTorch and transformers
-
-// The masks need a template that marks the replies by {% generation %}.
-constexpr char kMessagesReason[] =
-    R"(has the field 'messages'; chat templates are not applied here. Write the tokens instead:
-  import json, sys, transformers
-  tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
-  for line in sys.stdin:
-    chat = tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=True,
-                                         return_assistant_tokens_mask=True)
-    labels = [i if is_reply else -100 for i, is_reply in zip(chat["input_ids"], chat["assistant_masks"])]
-    print(json.dumps({"input_ids": chat["input_ids"], "labels": labels}))
-It marks the replies of templates with {% generation %}; with another template set the labels yourself)";
 
 absl::Status Reason(absl::string_view reason) { return absl::InvalidArgumentError(reason); }
 
 std::string Shown(absl::string_view name) { return EscapeText(name.substr(0, kKeyBytes)); }
 
-absl::StatusOr<Json> ParseRecord(absl::string_view line) {
+// `Object`: Json, or a type that keeps the order of keys.
+template <typename Object>
+absl::StatusOr<Object> ParseRecord(absl::string_view line) {
   if (line.size() > kJsonLineBytesMax) {
     return Reason(absl::StrCat("has ", line.size(), " bytes; at most ", kJsonLineBytesMax, " are accepted in a line"));
   }
   if (JsonNestsDeeperThan(line, kDepthMax))
     return Reason(absl::StrCat("is not usable JSON: nested more than ", kDepthMax, " deep"));
+  // A type that keeps the order of keys searches among them, so those beyond the limit are not stored.
+  std::vector<size_t> keys;  // of each object that is open
+  bool has_too_many = false;
+  const auto counts = [&](int /*depth*/, typename Object::parse_event_t event, Object& /*parsed*/) {
+    if (event == Object::parse_event_t::object_start) keys.push_back(0);
+    if (event == Object::parse_event_t::object_end) keys.pop_back();
+    if (event != Object::parse_event_t::key || ++keys.back() <= kObjectKeysMax) return true;
+    has_too_many = true;
+    return false;
+  };
   try {
-    Json json = Json::parse(line.begin(), line.end());
+    constexpr bool kKeepsOrder = std::is_same_v<Object, nlohmann::ordered_json>;
+    Object json =
+        kKeepsOrder ? Object::parse(line.begin(), line.end(), counts) : Object::parse(line.begin(), line.end());
+    if (has_too_many) return Reason(absl::StrCat("has an object with more than ", kObjectKeysMax, " keys"));
     if (json.is_object()) return json;
     return Reason(absl::StrCat("is not a JSON object but a ", json.type_name()));
   } catch (const Json::exception& error) {
@@ -162,19 +166,30 @@ absl::Status AddPair(const Json& json, const RecordRules& rules, const TextEncod
   return absl::OkStatus();
 }
 
+absl::Status AddChat(absl::string_view line, const RecordRules& rules, const TextEncoder& encoder,
+                     TokenChunkWriter& chunk) {
+  ASSIGN_OR_RETURN(const ChatTokens chat, TokenizeChatLine(line, rules, encoder));
+  const int64_t before = chunk.num_tokens();
+  chunk.AddDocument(chat.tokens, chat.is_reply);
+  chunk.CountRecord(chunk.num_tokens() == before);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string RecordRules::identity() const {
-  // As JSON, so that no two sets of names look the same.
+  // JSON separates the names unambiguously, so different rules have different identities.
   Json json = {{"text", fields.text},           {"prompt", fields.prompt}, {"response", fields.response},
                {"input_ids", fields.input_ids}, {"labels", fields.labels}, {"loss_on_prompt", loss_on_prompt}};
-  // Only if it is so, because other caches are those of versions without this.
+  // Only if they have an effect, here and below, so that caches of versions without these keys stay valid.
   if (chunk_kind() == ChunkKind::kStreamWithStarts) json["starts"] = true;
+  if (!fields.messages.empty()) json["messages"] = fields.messages;
+  if (chat != nullptr) json["chat"] = chat->identity();
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line) {
-  ASSIGN_OR_RETURN(const Json json, ParseRecord(line));
+  ASSIGN_OR_RETURN(const Json json, ParseRecord<Json>(line));
   std::vector<RecordFields> forms;
   if (json.contains("input_ids")) {
     forms.push_back({.input_ids = "input_ids", .labels = json.contains("labels") ? "labels" : ""});
@@ -183,21 +198,33 @@ absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line) {
   if (json.contains("prompt") && json.contains("response")) {
     forms.push_back({.prompt = "prompt", .response = "response"});
   }
+  if (forms.empty() && json.contains("messages")) forms.push_back({.messages = "messages"});
   if (forms.size() == 1) {
     forms[0].derived = true;
     return forms[0];
   }
-  if (forms.empty() && json.contains("messages")) {
-    return Reason(kMessagesReason);
-  }
   return Reason(absl::StrCat("has ", forms.empty() ? "none" : "several",
-                             " of the forms input_ids (and labels), text, prompt with response; its fields: ",
+                             " of the forms input_ids (and labels), text, prompt with response, messages; its fields: ",
                              KeysOf(json), "; name the fields to use in train.data.fields"));
+}
+
+absl::StatusOr<ChatTokens> TokenizeChatLine(absl::string_view line, const RecordRules& rules,
+                                            const TextEncoder& encoder) {
+  if (line.size() > kChatLineBytesMax) {
+    return Reason(absl::StrCat("has ", line.size(), " bytes; at most ", kChatLineBytesMax,
+                               " are accepted in a line with a conversation"));
+  }
+  // The keys of messages have an order, which templates may print.
+  ASSIGN_OR_RETURN(const nlohmann::ordered_json json, ParseRecord<nlohmann::ordered_json>(line));
+  ASSIGN_OR_RETURN(ChatTokens chat, TokenizeChat(json, rules.fields.messages, *rules.chat, encoder));
+  if (rules.loss_on_prompt) chat.is_reply.assign(chat.tokens.size(), true);
+  return chat;
 }
 
 absl::Status AddRecord(absl::string_view line, const RecordRules& rules, const TextEncoder* encoder,
                        TokenChunkWriter& chunk) {
-  ASSIGN_OR_RETURN(const Json json, ParseRecord(line));
+  if (!rules.fields.messages.empty()) return AddChat(line, rules, *encoder, chunk);
+  ASSIGN_OR_RETURN(const Json json, ParseRecord<Json>(line));
   if (!rules.fields.input_ids.empty()) return AddTokens(json, rules, chunk);
   return rules.fields.prompt.empty() ? AddText(json, rules, *encoder, chunk) : AddPair(json, rules, *encoder, chunk);
 }

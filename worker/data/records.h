@@ -4,6 +4,7 @@
 //   {"input_ids": [5, 6, 7]}                           the same, all with loss: one stream with all other lines
 //   {"text": "..."}                                    a document; all documents are one stream
 //   {"prompt": "...", "response": "..."}               a document with loss on the response
+//   {"messages": [{"role": "user", ...}, ...]}         a conversation with loss on the replies (chat_records.h)
 //
 // Prompt and response are tokenized separately, as they are when a trained model is sampled: the prompt is then given
 // as tokens, and the response begins with a token of its own.
@@ -11,11 +12,14 @@
 // Pure, and thread-safe.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "templates/chat_template.h"
+#include "worker/data/chat_records.h"
 #include "worker/data/text_encoder.h"
 #include "worker/data/token_chunk.h"
 
@@ -28,6 +32,7 @@ struct RecordFields {
   std::string response = {};
   std::string input_ids = {};
   std::string labels = {};
+  std::string messages = {};
   // They were derived from the first record, so that a later record of another form is an error.
   bool derived = false;
 
@@ -39,9 +44,10 @@ struct RecordRules {
   bool loss_on_prompt = false;  // prompts are trained on too
   int64_t vocabulary = 0;       // of the model: every token must be smaller
   bool separate_documents = false;
+  std::shared_ptr<const ChatTemplate> chat = {};  // with `messages`: the template of the tokenizer
 
   // Whether each line is a document of its own, with a mask; otherwise all lines are one stream.
-  bool has_documents() const { return !fields.prompt.empty() || !fields.labels.empty(); }
+  bool has_documents() const { return !fields.prompt.empty() || !fields.labels.empty() || !fields.messages.empty(); }
   ChunkKind chunk_kind() const {
     if (has_documents()) return ChunkKind::kDocuments;
     return separate_documents ? ChunkKind::kStreamWithStarts : ChunkKind::kStream;
@@ -53,6 +59,8 @@ struct RecordRules {
 
 // A longer line is refused, so that a file without line ends does not fill the memory.
 inline constexpr size_t kJsonLineBytesMax = size_t{64} << 20;
+// The same for a conversation, which is read more than once.
+inline constexpr size_t kChatLineBytesMax = size_t{16} << 20;
 
 // Returns the fields that the keys of this line stand for: those named in the comment above. Possible errors:
 // InvalidArgument if it is not a JSON object, or if its keys stand for none or for several forms.
@@ -62,6 +70,11 @@ absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line);
 // InvalidArgument, whose message is the reason ("is not JSON: column 5: ..."); the chunk is then unchanged.
 absl::Status AddRecord(absl::string_view line, const RecordRules& rules, const TextEncoder* encoder,
                        TokenChunkWriter& chunk);
+
+// The tokens of a line with a conversation, with which AddRecord adds it. REQUIRES: rules.chat is not null. Fails as
+// AddRecord does.
+absl::StatusOr<ChatTokens> TokenizeChatLine(absl::string_view line, const RecordRules& rules,
+                                            const TextEncoder& encoder);
 
 // The position of the first byte that is not UTF-8 (overlong forms and surrogates are not); npos: there is none.
 size_t FindInvalidUtf8(absl::string_view text);

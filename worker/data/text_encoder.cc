@@ -13,7 +13,10 @@ namespace {
 
 class ByteEncoder final : public TextEncoder {
  public:
-  absl::Status Append(absl::string_view text, bool /*begins*/, std::vector<int64_t>& tokens) const override {
+  absl::Status Append(absl::string_view text, bool begins, std::vector<int64_t>& tokens) const override {
+    return AppendPlain(text, begins, tokens);
+  }
+  absl::Status AppendPlain(absl::string_view text, bool /*begins*/, std::vector<int64_t>& tokens) const override {
     for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
     return absl::OkStatus();
   }
@@ -43,9 +46,15 @@ class FileEncoder final : public TextEncoder {
   }
 
   absl::Status Append(absl::string_view text, bool begins, std::vector<int64_t>& tokens) const override {
+    const size_t size = tokens.size();
+    if (begins) tokens.insert(tokens.end(), before_.begin(), before_.end());
+    absl::Status status = AppendPlain(text, begins, tokens);
+    if (!status.ok()) tokens.resize(size);
+    return status;
+  }
+  absl::Status AppendPlain(absl::string_view text, bool begins, std::vector<int64_t>& tokens) const override {
     std::vector<int32_t> ids;
     RETURN_IF_ERROR(tokenizer_->Append(text, {.continues = !begins}, ids));
-    if (begins) tokens.insert(tokens.end(), before_.begin(), before_.end());
     tokens.insert(tokens.end(), ids.begin(), ids.end());
     return absl::OkStatus();
   }

@@ -24,14 +24,17 @@ class TextEncoder {
   // Appends the tokens of `text`. `begins`: the text begins a document; otherwise it continues one. Possible errors:
   // InvalidArgument with the reason; ResourceExhausted: the text is too long.
   virtual absl::Status Append(absl::string_view text, bool begins, std::vector<int64_t>& tokens) const = 0;
+  // The same without what the template of the tokenizer puts before a text: the text already contains its special
+  // tokens.
+  virtual absl::Status AppendPlain(absl::string_view text, bool begins, std::vector<int64_t>& tokens) const = 0;
   // Appends what ends a document.
   virtual void End(std::vector<int64_t>& tokens) const = 0;
   // Whether there is a token that ends a document, so that documents can be joined.
   virtual bool has_end() const = 0;
   // A position after `from` where the text may be cut so that the tokens of its parts are those of the whole;
-  // text.size() if there is none. It depends on the characters next to it only. REQUIRES: valid UTF-8.
+  // text.size() if there is none. It depends only on the characters next to it. REQUIRES: valid UTF-8.
   virtual size_t NextCut(absl::string_view text, size_t from) const = 0;
-  // Every token is smaller.
+  // The number of tokens: every token is less than this.
   virtual int64_t vocabulary() const = 0;
   // What distinguishes this tokenizer from others: its kind and the hash of its file.
   virtual std::string identity() const = 0;

@@ -124,7 +124,7 @@ std::vector<std::string> TokenCacheRoots(const std::string& run_folder) {
 
 absl::Status MakeCacheRoot(const std::string& root) {
   RETURN_IF_ERROR(MakeFolders(root));
-  // Also of a file system that is mounted read-only, and of an owner that may do everything else.
+  // Unlike the mode of the folder, this also shows a file system that is mounted read-only, even to root.
   if (access(root.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
   return ErrnoStatus(errno, absl::StrCat("cannot write to ", root));
 }

@@ -21,8 +21,8 @@
 
 namespace trainyard {
 
-// The folders that may hold the caches of a run in `run_folder`, best first: next to it, with the user's number in its
-// name if that folder belongs to another user; and inside.
+// The folders that may hold the caches of a run in `run_folder`, best first: a folder next to it, whose name ends with
+// the user's number if the usual one belongs to another user; then one inside of it.
 std::vector<std::string> TokenCacheRoots(const std::string& run_folder);
 // Makes the folder, and checks that files can be made in it. Fails with the errors of the file system.
 absl::Status MakeCacheRoot(const std::string& root);
@@ -53,8 +53,8 @@ class TokenCacheFolder {
   std::string path_;
 };
 
-// Which content the files with an identity (Corpus::identity) have on a host, so that a restart need not read them.
-// Empty: not recorded.
+// The content hash that was recorded on `host` for the files with this identity (Corpus::identity), so that a restart
+// need not read them. Empty: none was recorded.
 std::string RecordedContent(const std::string& root, const std::string& host, const std::string& identity);
 absl::Status RecordContent(const std::string& root, const std::string& host, const std::string& identity,
                            const std::string& content_hash);

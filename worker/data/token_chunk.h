@@ -37,7 +37,7 @@ struct TokenChunkHeader {
   uint64_t num_tokens = 0;
   uint64_t num_documents = 0;      // of a stream with starts: that begin in this chunk
   uint64_t num_records = 0;        // lines or files that this chunk was made of
-  uint64_t num_empty_records = 0;  // of these, those without a token to predict, which were left out
+  uint64_t num_empty_records = 0;  // of these, those without a token to predict, which were skipped
   uint64_t vocabulary = 0;         // every token is smaller
 };
 
@@ -53,7 +53,7 @@ class TokenChunkWriter {
 
   // Appends to a stream. `begins`: the first token begins a document.
   void AddTokens(absl::Span<const int64_t> tokens, bool begins);
-  // Appends a document whose token i is a target if has_loss[i]; one without any target is left out. REQUIRES: a
+  // Appends a document whose token i is a target if has_loss[i]; one without any target is skipped. REQUIRES: a
   // chunk of documents; both have the same size.
   void AddDocument(absl::Span<const int64_t> tokens, const std::vector<bool>& has_loss);
   void CountRecord(bool is_empty);

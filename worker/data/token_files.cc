@@ -153,7 +153,7 @@ absl::StatusOr<TokenFile> ParseTokenIndex(absl::string_view index, int64_t bin_b
     }
     last = sequence;
     const uint64_t start = first_tokens[static_cast<size_t>(sequence)];
-    // Documents without a token do not exist, and the last boundary is the end.
+    // Skips documents without tokens, and the last boundary, which is the end of the last document.
     const bool is_new = file.starts.empty() || start > file.starts.back();
     if (is_new && start < static_cast<uint64_t>(file.num_tokens)) file.starts.push_back(start);
   }

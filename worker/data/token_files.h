@@ -3,7 +3,7 @@
 //   NAME.bin             of nanoGPT: 16-bit tokens, little-endian, without a header. Where documents begin is unknown.
 //   NAME.bin, NAME.idx   of Megatron-LM (megatron/core/datasets/indexed_dataset.py). The second file, little-endian:
 //                        "MMIDIDX\0\0" | u64 version 1 | u8 type of a token | u64 sequences | u64 documents + 1
-//                        | i32 tokens of each sequence | i64 byte of its first token in NAME.bin
+//                        | i32 tokens of each sequence | i64 byte offset of its first token in NAME.bin
 //                        | i64 number of the first sequence of each document, and the number of sequences
 //
 // Pure except for reading the .idx files.
@@ -23,23 +23,23 @@ namespace trainyard {
 struct TokenFile {
   TokenType type = TokenType::kUint16;
   int64_t num_tokens = 0;
-  bool has_documents = false;         // it is known where they begin
-  std::vector<uint64_t> starts = {};  // of documents: their first tokens
+  bool has_documents = false;         // whether the file says where documents begin
+  std::vector<uint64_t> starts = {};  // the position of the first token of each document
   std::string index_hash = {};        // of the .idx file; empty: there is none
 };
 
-// Only these files of folders and globs are read, because those next to them hold no tokens.
+// Of a folder or a glob, only files with this suffix are read, because the others (such as .idx) hold no tokens.
 inline constexpr char kTokenFileSuffix[] = ".bin";
 
 // Reads what is needed to find tokens and documents in every file of the corpus. Fails with InvalidArgument, which
-// shows the problems of up to ten files: a file of another program, one whose size does not fit, an .idx that is
-// damaged or describes another .bin.
+// shows the problems of up to ten files: a file of another program, one whose size is not a whole number of tokens, an
+// .idx that is damaged or describes another .bin.
 absl::StatusOr<std::vector<TokenFile>> OpenTokenFiles(const Corpus& corpus, const std::string& key);
 
 // Parses an .idx file. `bin_bytes`: the size of the .bin file. Fails with InvalidArgument; its message is the reason.
 absl::StatusOr<TokenFile> ParseTokenIndex(absl::string_view index, int64_t bin_bytes);
 
-// The tokens of file `file` as a chunk that is read in place. `with_starts`: it knows where documents begin.
+// The tokens of file `file` as a chunk that is read in place. `with_starts`: the chunk has the starts of documents.
 TokenChunk ChunkOf(const Corpus& corpus, size_t file, const TokenFile& tokens, bool with_starts);
 
 }  // namespace trainyard

@@ -79,7 +79,7 @@ absl::Status TokenSamples::Map(const std::string& path) {
   Mapping mapping{.data = data, .num_bytes = static_cast<size_t>(info.st_size)};
   absl::StatusOr<TokenChunk> chunk = TokenChunk::Parse({static_cast<const char*>(data), mapping.num_bytes});
   if (chunk.ok()) mapping.chunk = *chunk;
-  const std::string problem = Add(mapping);  // also of a damaged chunk, which is then unmapped
+  const std::string problem = Add(mapping);  // adds a damaged chunk too, so that the destructor unmaps it
   if (!chunk.ok()) return damaged(chunk.status().message());
   return problem.empty() ? absl::OkStatus() : damaged(problem);
 }

@@ -2,9 +2,9 @@
 //
 //   a stream    All tokens are one sequence. Sample i is the length + 1 tokens that start at i x length, as for bytes.
 //   documents   Each has a mask. Documents are packed whole, in order: a sample holds as many of the next documents as
-//               fit, and is padded at its end. A document of n tokens occupies n - 1 inputs; of a longer one the first
-//               length + 1 tokens are used. A document without a target, in what is left of it, is left out, so every
-//               sample has a target.
+//               fit, and is padded at its end. A document of n tokens occupies n - 1 inputs; a longer document is cut
+//               after its first length + 1 tokens. A document that has no target, or none that the cut has left, is
+//               skipped, so every sample has a target.
 //
 // A target is never a token of another document, except in a stream whose documents are not separate. The last share
 // of the tokens or documents is reserved for evaluation. The chunks are mapped: a rank reads only the pages of its
@@ -46,7 +46,7 @@ struct TokenSummary {
   int64_t num_records = 0;
   int64_t num_empty_records = 0;
   int64_t num_truncated = 0;     // documents that were cut
-  int64_t num_without_loss = 0;  // of these, those that are left out, because no target is left
+  int64_t num_without_loss = 0;  // of these, those that are skipped, because the cut has left no target
 
   TokenSummary& operator+=(const TokenSummary& other);
 };

@@ -71,6 +71,8 @@ const char* EventKindName(EventKind kind) {
       return "reduce";
     case EventKind::kStep:
       return "step";
+    case EventKind::kReceive:
+      return "receive";
   }
   return "";
 }

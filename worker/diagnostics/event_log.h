@@ -21,7 +21,7 @@
 
 namespace trainyard {
 
-enum class EventKind { kGather, kForward, kFree, kBackward, kReduce, kStep };
+enum class EventKind { kGather, kForward, kFree, kBackward, kReduce, kStep, kReceive };
 const char* EventKindName(EventKind kind);  // "gather"
 
 struct Event {

@@ -53,10 +53,11 @@ struct TrainConfig {
     bool separate_documents = false;         // no attention across documents
     // The names of the fields of a line of JSONL; all empty: decided by the first line.
     struct Fields {
-      std::string text = {}, prompt = {}, response = {}, input_ids = {}, labels = {}, label = {};
+      std::string text = {}, prompt = {}, response = {}, input_ids = {}, labels = {}, label = {}, messages = {};
     } fields = {};
     bool loss_on_prompts = false;     // train.data.loss is all
     std::string tokenizer_path = {};  // empty: one token per byte
+    std::string chat_template = {};   // the text of the template; empty: that of the tokenizer
     double validation = 0.05;
     bool joins_uneven = false;  // ranks that see different numbers of samples use the smallest
   } data;
@@ -117,6 +118,12 @@ struct TrainConfig {
     int64_t optimizer_tile_elements = defaults::kOptimizerTileElements;
     bool offload_optimizer = false;
     bool offload_parameters = false;
+    int tensor = 1;                 // ranks that share each layer
+    bool sequence = false;          // they also divide the activations outside of their products
+    int stages = 1;                 // of the pipeline
+    std::string schedule = "1f1b";  // a name of parallel.pipeline.schedule
+    int chunks_per_rank = 1;
+    std::vector<int> split = {};  // blocks of each chunk of the model, in order; empty: as equal as possible
   } parallel;
 
   bool reverse_micro_batches = false;  // each rank runs the micro-batches of a step in reverse order

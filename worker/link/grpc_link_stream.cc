@@ -1,5 +1,5 @@
-// The two threads of a GrpcLink: one opens the stream to the daemon, reopens it when it breaks, and reads it; one
-// writes what the loop has reported.
+// The two threads of a GrpcLink: one opens the stream to the daemon, reopens it when it breaks, and reads it; the other
+// writes what the training loop has reported.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,11 +14,12 @@
 namespace trainyard::grpc_link {
 namespace {
 
-// How long reports are gathered: a user does not notice the delay, while the step loop would notice more messages.
+// How long reports are collected before they are sent: a user does not notice the delay, but more frequent messages
+// would slow down training.
 constexpr absl::Duration kReportInterval = absl::Milliseconds(100);
 // A rank sends a report this often even if nothing has changed.
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(500);
-// The number of stored answers about saves; more than a coordinator sends in one message.
+// The maximum number of stored grants and refusals of saves; a coordinator sends fewer in one message.
 constexpr size_t kGrantsKept = 64;
 
 // Returns whether the daemon has decided that this process must not continue.

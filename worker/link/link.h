@@ -121,6 +121,7 @@ struct StepRecord {
   double exposed_communication_s = 0;
   uint64_t gradient_reductions = 0;  // operations for this rank's gradients: buckets or units, times rounds
   double optimizer_s = 0;
+  double model_wait_s = 0;  // mean over the ranks of the time for which they waited for ranks with other parts
   bool skipped = false;
   double epoch = 0;                    // epochs of the data that are used, this step included; 0: the data has no end
   double loss_scale = 0;               // 0: losses are not scaled

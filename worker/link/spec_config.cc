@@ -1,11 +1,13 @@
 #include "worker/link/spec_config.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "spec/job_layout.h"
 #include "spec/model_sizes.h"
 #include "trainyard/v1/job.pb.h"
 
@@ -161,9 +163,11 @@ absl::Status ReadData(const v1::Data& data, TrainConfig& out) {
                      .response = fields.response(),
                      .input_ids = fields.input_ids(),
                      .labels = fields.labels(),
-                     .label = fields.label()};
+                     .label = fields.label(),
+                     .messages = fields.messages()};
   out.data.loss_on_prompts = data.loss() == v1::DATA_LOSS_ALL;
   out.data.tokenizer_path = data.tokenizer_path();
+  out.data.chat_template = data.chat_template();
   out.data.tokens.assign(data.tokens().begin(), data.tokens().end());
   out.data.csv.assign(data.csv().begin(), data.csv().end());
   out.data.weights.assign(data.weights().begin(), data.weights().end());
@@ -248,6 +252,13 @@ TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
   out.offload_optimizer = parallel.offload().optimizer();
   out.offload_parameters = parallel.offload().parameters();
   if (parallel.recompute().has_every()) out.recompute_every = static_cast<int>(parallel.recompute().every());
+  const v1::Pipeline& pipeline = parallel.pipeline();
+  out.tensor = static_cast<int>(std::max(parallel.tensor(), 1u));
+  out.sequence = parallel.sequence();
+  out.stages = static_cast<int>(std::max(pipeline.stages(), 1u));
+  out.schedule = std::string(ScheduleName(KindOf(pipeline.schedule())));
+  out.chunks_per_rank = static_cast<int>(ChunksPerRank(pipeline));
+  out.split.assign(pipeline.split().begin(), pipeline.split().end());
   return out;
 }
 

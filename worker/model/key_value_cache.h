@@ -70,7 +70,7 @@ class CachedPass {
 
   // Adds the keys and values of the rows to the cache of a layer, and returns the attention of the queries, dense.
   // `q` is [1, rows, heads x depth], `k` and `v` are [1, rows, kv_heads x depth]; the last dimension of each is dense.
-  // `window`: a token attends to so many tokens, itself included; 0: to all.
+  // `window`: a token attends to this many tokens, itself included; 0: to all.
   at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads,
                     int64_t window) const;
 

@@ -86,12 +86,9 @@ class Mlp final : public Model {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> NewMlp(const ModelSizes& sizes, uint64_t seed, at::ScalarType type,
-                                              bool backed) {
+absl::StatusOr<std::unique_ptr<Model>> NewMlp(const ModelSizes& sizes, uint64_t seed, at::ScalarType type) {
   RETURN_IF_ERROR(CheckSizes(sizes));
-  auto model = std::make_unique<Mlp>(DescribeMlp(sizes), seed, type);
-  if (backed) model->Materialize();
-  return model;
+  return std::make_unique<Mlp>(DescribeMlp(sizes), seed, type);
 }
 
 }  // namespace trainyard

@@ -35,17 +35,54 @@ void Report(absl::string_view what, const std::vector<std::string>& found, std::
 
 }  // namespace
 
-void Model::AddParameters(const ModelDescription& description, at::ScalarType type) {
+void Model::AddParameters(const ModelDescription& description, const ModelPart& part, at::ScalarType type) {
+  description_ = description;
+  part_ = part;
+  PartDescription held = DescribePart(description, part);
   // Adapters are trained instead of the other parameters.
   const bool has_adapters = description.sizes.lora.rank > 0;
-  for (const ParameterDescription& parameter : description.parameters) {
+  for (const PartParameter& parameter : held.parameters) {
     parameters_.push_back({.name = parameter.name, .tensor = NewUnbacked(parameter.shape, type)});
     parameters_.back().tensor.requires_grad_(!has_adapters || IsAdapterName(parameter.name));
   }
-  for (const UnitDescription& unit : description.units) {
-    units_.push_back(
-        {.name = unit.name, .first_parameter = unit.first_parameter, .num_parameters = unit.num_parameters});
+  for (PartUnit& unit : held.units) {
+    units_.push_back({.name = std::move(unit.name),
+                      .first_parameter = unit.first_parameter,
+                      .num_parameters = unit.num_parameters,
+                      .number = unit.number});
   }
+  boxes_ = std::move(held.parameters);
+}
+
+Model::UnitRange Model::UnitsOfChunk(int chunk) const {
+  UnitRange range{.first = 1, .last = 1};
+  for (int c = 0; c <= chunk; ++c) {
+    range.first = range.last;
+    range.last += static_cast<int>(part_.chunks[static_cast<size_t>(c)].num_blocks);
+  }
+  return range;
+}
+
+std::vector<int> Model::IndexesInPart() const {
+  std::vector<int> indexes(description_.parameters.size(), -1);
+  for (size_t i = boxes_.size(); i-- > 0;) indexes[static_cast<size_t>(boxes_[i].number)] = static_cast<int>(i);
+  return indexes;
+}
+
+bool Model::IsWhole(int index) const {
+  if (boxes_.empty()) return true;
+  const PartParameter& box = boxes_[static_cast<size_t>(index)];
+  return box.shape == description_.parameters[static_cast<size_t>(box.number)].shape;
+}
+
+at::Tensor Model::RunChunk(int, const at::Tensor&, const MicroBatch& batch, UnitHooks& hooks) {
+  return LossSum(batch.inputs, batch.targets, hooks, batch.dropout, batch.starts);
+}
+
+std::vector<int64_t> Model::BoundaryShape(const MicroBatch& batch) const {
+  const int64_t sequences = batch.inputs.size(0), tokens = batch.inputs.size(1), width = description_.sizes.width;
+  if (!part_.divides_sequence) return {sequences, tokens, width};
+  return {ShareOfSequence(sequences * tokens, part_.tensor_size), width};
 }
 
 at::Tensor Model::Decode(const std::vector<SequenceTokens>&, KeyValueCache&) {
@@ -68,7 +105,16 @@ int64_t Model::num_elements() const {
 void Model::WriteInitialValues(int parameter, const at::Tensor& out) const {
   c10::NoGradGuard no_grad;
   const size_t i = static_cast<size_t>(parameter);
-  initial_ == nullptr ? static_cast<void>(out.copy_(parameters_[i].tensor)) : initial_(parameter, out);
+  if (initial_ == nullptr) {
+    out.copy_(parameters_[i].tensor);
+    return;
+  }
+  const int number = boxes_.empty() ? parameter : boxes_[i].number;
+  if (IsWhole(parameter)) return initial_(number, out);
+  // The values of a part are those of the whole parameter, whatever the layout.
+  const at::Tensor whole = at::empty(description_.parameters[static_cast<size_t>(number)].shape, out.options());
+  initial_(number, whole);
+  out.copy_(BoxOf(boxes_[i], whole));
 }
 
 void Model::Materialize() {
@@ -89,6 +135,13 @@ void Model::PlaceOn(at::Device device) {
   }
 }
 
+at::Tensor BoxOf(const PartParameter& box, at::Tensor whole) {
+  for (size_t d = 0; d < box.shape.size(); ++d) {
+    whole = whole.narrow(static_cast<int64_t>(d), box.start[d], box.shape[d]);
+  }
+  return whole;
+}
+
 at::Tensor PositionsInDocuments(const at::Tensor& starts) {
   return starts.defined() ? at::arange(starts.size(1), starts.options()) - starts : at::Tensor();
 }
@@ -104,30 +157,43 @@ at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type, at::Device de
 }
 
 absl::Status Freeze(const std::vector<std::string>& globs, Model& model) {
+  // The names of the whole model: every rank must decide alike, whatever its part.
+  std::vector<std::string> names;
+  for (const ParameterDescription& parameter : model.description().parameters) names.push_back(parameter.name);
+  for (size_t i = 0; names.empty() && i < model.parameters().size(); ++i) names.push_back(model.parameters()[i].name);
+  const bool has_adapters = model.description().sizes.lora.rank > 0;
+  std::vector<bool> frozen;
+  for (const std::string& name : names) frozen.push_back(has_adapters && !IsAdapterName(name));
   std::vector<std::string> unmatched;
   for (const std::string& glob : globs) {
-    bool matches = false;
+    const auto matches = [&glob](const std::string& name) { return fnmatch(glob.c_str(), name.c_str(), 0) == 0; };
+    if (std::none_of(names.begin(), names.end(), matches)) unmatched.push_back(absl::StrCat("'", glob, "'"));
+    for (size_t i = 0; i < names.size(); ++i) frozen[i] = frozen[i] || matches(names[i]);
     for (const NamedTensor& parameter : model.parameters()) {
-      if (fnmatch(glob.c_str(), parameter.name.c_str(), 0) != 0) continue;
-      matches = true;
-      at::Tensor(parameter.tensor).set_requires_grad(false);
+      if (matches(parameter.name)) at::Tensor(parameter.tensor).set_requires_grad(false);
     }
-    if (!matches) unmatched.push_back(absl::StrCat("'", glob, "'"));
   }
   std::vector<std::string> problems;
   Report("no parameter matches", unmatched, problems);
-  const bool all = std::none_of(model.parameters().begin(), model.parameters().end(),
-                                [](const NamedTensor& parameter) { return parameter.tensor.requires_grad(); });
-  if (all) problems.push_back(absl::StrCat("all ", model.parameters().size(), " parameters match"));
+  const bool all = std::find(frozen.begin(), frozen.end(), false) == frozen.end();
+  if (all) problems.push_back(absl::StrCat("all ", names.size(), " parameters match"));
   if (problems.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(absl::StrJoin(problems, "; "), "; names look like ", model.parameters().front().name, " and ",
-                   model.parameters().back().name, ", and at least one parameter must be left to train"));
+  return absl::InvalidArgumentError(absl::StrCat(absl::StrJoin(problems, "; "), "; names look like ", names.front(),
+                                                 " and ", names.back(),
+                                                 ", and at least one parameter must be left to train"));
 }
 
 absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model& model) {
-  absl::flat_hash_map<std::string, at::Tensor> expected;
-  for (const NamedTensor& parameter : model.parameters()) expected.emplace(parameter.name, parameter.tensor);
+  std::vector<std::string> names;
+  absl::flat_hash_map<std::string, std::vector<int64_t>> expected;  // shapes of the whole model
+  const auto expect = [&](const std::string& name, std::vector<int64_t> shape) {
+    names.push_back(name);
+    expected.emplace(name, std::move(shape));
+  };
+  for (const ParameterDescription& each : model.description().parameters) expect(each.name, each.shape);
+  for (size_t i = 0; model.description().parameters.empty() && i < model.parameters().size(); ++i) {
+    expect(model.parameters()[i].name, model.parameters()[i].tensor.sizes().vec());
+  }
 
   std::vector<std::string> unknown, duplicates, shapes, missing;
   absl::flat_hash_set<std::string> seen;
@@ -137,13 +203,13 @@ absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model
       unknown.push_back(value.name);
     } else if (!seen.insert(value.name).second) {
       duplicates.push_back(value.name);
-    } else if (value.tensor.sizes() != it->second.sizes()) {
+    } else if (value.tensor.sizes() != it->second) {
       shapes.push_back(absl::StrCat(value.name, " is ", ShapeText(value.tensor.sizes()), ", but the model has ",
-                                    ShapeText(it->second.sizes())));
+                                    ShapeText(it->second)));
     }
   }
-  for (const NamedTensor& parameter : model.parameters()) {
-    if (!seen.contains(parameter.name)) missing.push_back(parameter.name);
+  for (const std::string& name : names) {
+    if (!seen.contains(name)) missing.push_back(name);
   }
   std::vector<std::string> problems;
   Report("missing:", missing, problems);
@@ -160,10 +226,13 @@ absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model
 
 absl::Status LoadParameters(const std::vector<NamedTensor>& values, Model& model) {
   RETURN_IF_ERROR(CheckParameters(values, model));
-  absl::flat_hash_map<std::string, at::Tensor> expected;
-  for (const NamedTensor& parameter : model.parameters()) expected.emplace(parameter.name, parameter.tensor);
+  absl::flat_hash_map<std::string, at::Tensor> given;
+  for (const NamedTensor& value : values) given.emplace(value.name, value.tensor);
   c10::NoGradGuard no_grad;
-  for (const NamedTensor& value : values) expected.at(value.name).copy_(value.tensor);
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    const at::Tensor& whole = given.at(model.parameters()[i].name);
+    at::Tensor(model.parameters()[i].tensor).copy_(model.boxes().empty() ? whole : BoxOf(model.boxes()[i], whole));
+  }
   return absl::OkStatus();
 }
 

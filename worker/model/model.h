@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "models/model_description.h"
+#include "models/model_part.h"
 
 namespace trainyard {
 
@@ -42,6 +43,7 @@ struct Unit {
   std::string name;
   int first_parameter = 0;
   int num_parameters = 0;
+  int number = 0;  // in the whole model, where this one is a part
 };
 
 // The computation of a unit: its output for input `x`. It must return the same result when called again, and own
@@ -62,6 +64,10 @@ class GradientSink {
   // per pass.
   virtual Place Claim(int parameter) = 0;
   virtual void Done(int parameter) = 0;
+  // Whether the gradients of weights are computed later, because other stages of a pipeline wait for those of the
+  // inputs: the operation passes its product, which calls Claim and Done, to Defer.
+  virtual bool defers() const { return false; }
+  virtual void Defer(std::function<void()> /*product*/) {}
 };
 
 // The actions of a strategy around each unit. `unit` is an index into Model::units(); 0 is the root, which is in use
@@ -85,20 +91,32 @@ class NoUnitHooks final : public UnitHooks {
   at::Tensor RunUnit(int, const at::Tensor& x, const UnitBody& body) override { return body(x, nullptr); }
 };
 
-// The only inputs of randomness in a forward pass. The rank is not among them, so results do not depend on the layout.
+// The only inputs of randomness in a forward pass (ops/dropout.h). Neither the rank nor the size of micro-batches is
+// among them, so results do not depend on the layout.
 struct DropoutKey {
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint64_t micro_batch = 0;  // index within the step, across all ranks
+  uint64_t first_sample = 0;  // index within the step, across all ranks, of the first sequence of the pass
 };
 
-// Writes the initial values of one parameter, given by its index, to `out`, which has the parameter's shape and any
-// floating-point type and may be on any device.
+// The samples of one pass; see Model::LossSum.
+struct MicroBatch {
+  at::Tensor inputs = {};
+  at::Tensor targets = {};
+  at::Tensor starts = {};
+  std::optional<DropoutKey> dropout = {};
+};
+
+// Writes the initial values of one parameter, given by its index in the whole model, to `out`, which has the shape of
+// the whole parameter and any floating-point type and may be on any device.
 using InitialValues = std::function<void(int parameter, const at::Tensor& out)>;
 
 // A model is created without memory for its parameters (their data address is null): its user decides where they are
 // stored, and never needs the whole model to initialise them. Any access to the data of such a parameter fails
 // immediately.
+//
+// A model may be a part of one (models/model_part.h): it then has the parameters and units of that part, under the
+// names that they have in the whole model, and runs chunks instead of whole passes.
 class Model {
  public:
   virtual ~Model() = default;
@@ -115,6 +133,12 @@ class Model {
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   int64_t num_elements() const;
+  // By index of the parameter: which box of which parameter of the whole model it is.
+  const std::vector<PartParameter>& boxes() const { return boxes_; }
+  // Whether parameter `index` is the whole parameter.
+  bool IsWhole(int index) const;
+  const ModelDescription& description() const { return description_; }  // of the whole model
+  const ModelPart& part() const { return part_; }
 
   // The sum of the cross-entropies of all tokens of `inputs` and `targets` (int64, [sequences, tokens]), as a scalar of
   // the logits' type; in gradient mode backward can be run on it. It returns the sum and not the mean, so that the code
@@ -124,6 +148,16 @@ class Model {
   // tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary; 0 <= starts <= the token's position.
   virtual at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                              std::optional<DropoutKey> dropout, const at::Tensor& starts = {}) = 0;
+
+  // Runs chunk `chunk` of the part on a micro-batch. `boundary` is the output of the model's previous chunk, of shape
+  // BoundaryShape(batch), and undefined for the first one. Returns the input of the next chunk, or the loss as
+  // LossSum. A chunk without the head ignores the targets, one without the embedding ignores the inputs. Throws if
+  // the model cannot be divided.
+  virtual at::Tensor RunChunk(int chunk, const at::Tensor& boundary, const MicroBatch& batch, UnitHooks& hooks);
+
+  // The shape of what chunks pass on: [sequences, tokens, width], or, where tensor ranks divide the sequence, this
+  // rank's rows of it (ops/sequence_part.h): [share, width].
+  std::vector<int64_t> BoundaryShape(const MicroBatch& batch) const;
 
   // Scores of the next token after each position: [sequences, tokens, vocabulary], without dropout.
   virtual at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) = 0;
@@ -152,14 +186,32 @@ class Model {
   virtual int64_t vocabulary() const = 0;
 
  protected:
-  // Adds the parameters of a description, without memory, and its units.
-  void AddParameters(const ModelDescription& description, at::ScalarType type);
+  // Adds the parameters of a part of `description`, which get no memory yet, and its units.
+  void AddParameters(const ModelDescription& description, const ModelPart& part, at::ScalarType type);
+  void AddParameters(const ModelDescription& description, at::ScalarType type) {
+    AddParameters(description, WholeModel(description.sizes), type);
+  }
+
+  // The units of a chunk of the part.
+  struct UnitRange {
+    int first = 0;
+    int last = 0;  // exclusive
+  };
+  UnitRange UnitsOfChunk(int chunk) const;
+  // By index of a parameter in the whole model: the index of its first box here; -1: it is in another part.
+  std::vector<int> IndexesInPart() const;
 
   std::vector<Unit> units_;
   std::vector<NamedTensor> parameters_;  // leaf tensors; frozen ones require no gradient
-  InitialValues initial_;                // null: the parameters have memory
+  std::vector<PartParameter> boxes_;     // by index of the parameter; empty: all are whole
+  ModelDescription description_;
+  ModelPart part_;
+  InitialValues initial_;  // null: the parameters have memory
   std::optional<at::ScalarType> output_type_;
 };
+
+// The box of a parameter of the whole model, as a view.
+at::Tensor BoxOf(const PartParameter& box, at::Tensor whole);
 
 // The positions of tokens in documents with these starts (Model::LossSum); undefined if `starts` is.
 at::Tensor PositionsInDocuments(const at::Tensor& starts);

@@ -25,7 +25,7 @@ VectorCode BestVectorCode();
 // Whether TRAINYARD_CPU is set.
 bool CpuIsRestricted();
 
-// Whether the CPU has instructions that multiply bf16 (AVX512-BF16) and they may be used.
+// Whether the CPU has instructions that multiply bf16 (AVX512-BF16), and TRAINYARD_CPU does not forbid them.
 bool CpuMultipliesBfloat16();
 
 // Chooses the version of a function for this CPU, limited to `max_code`.

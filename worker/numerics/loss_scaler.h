@@ -12,7 +12,7 @@ struct LossScaleConfig {
   double initial = 65536;
   uint64_t window = 1000;   // good steps in a row before it doubles
   double backoff = 0.5;     // an overflow multiplies it by this
-  uint64_t hysteresis = 2;  // overflows since it last doubled that are required for a backoff; 1: each one
+  uint64_t hysteresis = 2;  // overflows since it last doubled that cause a backoff together; 1: each one does
   double min = 1;
   bool dynamic = true;  // false: always `initial`
 };
@@ -32,7 +32,8 @@ LossScale InitialLossScale(const LossScaleConfig& config);
 LossScale NextLossScale(const LossScale& now, const LossScaleConfig& config, bool overflow);
 
 // The factor with which backward is started instead of 1, for a loss that is a sum over `num_tokens`: `scale` divided
-// by the next power of two, so that gradients are about as large as those of a mean loss and the division is exact.
+// by the smallest power of two that is at least `num_tokens`, so that gradients are about as large as those of a mean
+// loss and the division is exact.
 double LossSeed(double scale, uint64_t num_tokens);
 
 }  // namespace trainyard

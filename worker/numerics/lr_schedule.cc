@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-// From 1 at the start of a decay, `progress` 0, to 0 at its end, `progress` 1.
+// Returns the factor of a decay: 1 at its start (`progress` 0), 0 at its end (`progress` 1).
 double DecayHeight(LrSchedule::Decay shape, double progress) {
   switch (shape) {
     case LrSchedule::Decay::kCosine:
@@ -20,13 +20,13 @@ double DecayHeight(LrSchedule::Decay shape, double progress) {
   return 1 - progress;
 }
 
-// How much of the steps from `first` to `last` is over at `step`, from 0 to 1. It stays 0 if there are no such steps.
+// Returns the share of the steps from `first` to `last` that are done at `step`, from 0 to 1; 0 if there are none.
 double Progress(uint64_t step, uint64_t first, uint64_t last) {
   if (step <= first || last <= first) return 0;
   return std::min(static_cast<double>(step - first) / static_cast<double>(last - first), 1.0);
 }
 
-// The height between min_ratio, at 0, and 1.
+// Maps `height`, from 0 to 1, to the range from min_ratio to 1.
 double AboveMinimum(const LrSchedule& schedule, double height) {
   return schedule.min_ratio + (1 - schedule.min_ratio) * height;
 }

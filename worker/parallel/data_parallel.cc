@@ -2,8 +2,10 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -14,6 +16,7 @@
 #include "worker/parallel/group_plan.h"
 #include "worker/parallel/parallel_parts.h"
 #include "worker/parallel/pass_plan.h"
+#include "worker/parallel/timed_wait.h"
 
 namespace trainyard {
 namespace {
@@ -28,6 +31,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
         loss_scaling_(update.loss_scale),
         precision_(PrecisionFor(model, options)),
         first_backward_(FirstBackwardUnit(model)),
+        gathers_once_(ShardingOf(options.strategy).parameters == Sharding::kSharded &&
+                      !(model.part().embeds && model.part().heads)),
         unit_runner_(std::move(runner)),
         parts_(std::make_unique<ParallelParts>(model, communicators_, options_, update, precision_,
                                                TrainedInReadyOrder(model))),
@@ -47,6 +52,13 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     for (const auto& group : parts_->groups) {
       if (options_.copies_initial_values) {
         RETURN_IF_ERROR(group->CopyFromRankZero(*communicators_.data));
+        // Drawn values may differ between kinds of CPUs.
+        if (communicators_.tensor != nullptr && group->is_replicated()) {
+          RETURN_IF_ERROR(group->CopyFromPeer(*communicators_.tensor));
+        }
+        if (communicators_.tied != nullptr && group->is_tied()) {
+          RETURN_IF_ERROR(group->CopyFromPeer(*communicators_.tied));
+        }
       }
       group->MoveParametersHere();
     }
@@ -60,12 +72,12 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   // --- What the model calls. ---
 
   void BeforeRoot() override {
-    if (groups_are_units()) ThrowUnlessOk(Advance({UnitAct::kForward, 0}));
+    if (plans_passes()) ThrowUnlessOk(Advance({UnitAct::kForward, 0}));
     root_event_ = BeginUnit(EventKind::kForward, 0);
   }
 
   at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
-    if (!groups_are_units()) return Compute(unit, x, body);
+    if (!plans_passes()) return Compute(unit, x, body);
     ThrowUnlessOk(Advance({UnitAct::kForward, unit}));
     const bool with_backward = !parts_->runner.evaluates() && unit >= first_backward_;
     at::Tensor in = x;
@@ -82,13 +94,21 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   at::Tensor AfterRoot(const at::Tensor& y) override {
     EndEvent(options_.events, root_event_);
-    if (groups_are_units() && parts_->runner.evaluates()) ThrowUnlessOk(parts_->runner.RunToEnd());
+    if (plans_passes() && parts_->runner.evaluates()) ThrowUnlessOk(parts_->runner.RunToEnd());
     return y;
   }
 
   GradientSink* sink() override { return this; }
 
   // --- What the loop calls. ---
+
+  absl::Status AwaitParameters() override {
+    RETURN_IF_ERROR(errors_.status());
+    RETURN_IF_ERROR(RecordError(parts_->updater.AwaitParameters()));
+    if (!gathers_once_ || are_gathered_) return absl::OkStatus();
+    are_gathered_ = true;
+    return RecordError(GatherAll());
+  }
 
   void BeginStep(uint64_t num_tokens) override {
     if (precision_.scaled) loss_seed_ = LossSeed(state_.loss_scale().scale, num_tokens);
@@ -100,18 +120,35 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   absl::Status Backward(const at::Tensor& loss, bool last) override {
-    RETURN_IF_ERROR(errors_.status());
-    BeginRound(last);
-    const int64_t event = BeginUnit(EventKind::kBackward, 0);
-    RETURN_IF_ERROR(CatchUnitErrors([&] {
+    return RunBackward(last, [&] {
       at::Tensor seed = loss_seed_ == 1 ? at::Tensor() : at::full({}, loss_seed_, loss.options().requires_grad(false));
       // A loss on a GPU has not been checked: if it is not finite, times 0 it is NaN, and so are its gradients.
       if (!loss.is_cpu()) seed = loss.detach().mul(0).add(loss_seed_);
       loss.backward(seed);
-      return at::Tensor();
-    }));
-    EndEvent(options_.events, event);
-    return EndRound(last);
+    });
+  }
+
+  absl::Status BackwardFrom(const torch::autograd::Edge& output, const at::Tensor& gradient, bool last) override {
+    return RunBackward(last, [&] {
+      if (!output.is_valid()) return;
+      torch::autograd::Engine::get_default_engine().execute({output}, {gradient}, /*keep_graph=*/false,
+                                                            /*create_graph=*/false, /*accumulate_grad=*/true);
+    });
+  }
+
+  void BeginDeferring() override { defers_ = true; }
+  DeferredProducts TakeDeferred() override {
+    defers_ = false;
+    return std::exchange(deferred_, {});
+  }
+  absl::Status RunDeferred(const DeferredProducts& products) override {
+    RETURN_IF_ERROR(errors_.status());
+    c10::NoGradGuard no_grad;
+    return CatchUnitErrors([&] {
+             for (const auto& product : products) product();
+             return at::Tensor();
+           })
+        .status();
   }
 
   absl::Status RunEmptyRound(bool with_backward, bool last) override {
@@ -127,16 +164,21 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   absl::Status FinishBackward() override {
     RETURN_IF_ERROR(errors_.status());
-    if (!groups_are_units()) {
+    if (!plans_passes()) {
       // Starts the reductions that no round has started, because this rank was dealt nothing or does not overlap.
       if (!in_last_round_) BeginRound(/*last=*/true);
-      RETURN_IF_ERROR(RecordError(parts_->reducer.StartAll()));
+      RETURN_IF_ERROR(RecordError(gathers_once_ ? ReduceAll() : parts_->reducer.StartAll()));
     }
-    return RecordError(parts_->reducer.Finish());
+    RETURN_IF_ERROR(RecordError(parts_->reducer.Finish()));
+    return RecordError(AgreeOnCopies());
   }
 
   absl::StatusOr<StepOutput> Step(const StepInput& input) override {
     RETURN_IF_ERROR(errors_.status());
+    if (are_gathered_) {
+      RETURN_IF_ERROR(RecordError(parts_->gatherer.FreeAll()));
+    }
+    are_gathered_ = false;
     const int64_t event = BeginEvent(options_.events, EventKind::kStep, "model");
     absl::StatusOr<StepOutput> output = parts_->updater.Step(input, loss_seed_, rejected_ && RejectsByFlag());
     RETURN_IF_ERROR(RecordError(output.status()));
@@ -150,7 +192,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
       state_.set_loss_scale(NextLossScale(scale, loss_scaling_, output->skipped));
     }
     loss_seed_ = 1;
-    const double waited_s = parts_->gatherer.waited_s() + parts_->reducer.waited_s() + parts_->updater.waited_s();
+    const double waited_s =
+        parts_->gatherer.waited_s() + parts_->reducer.waited_s() + parts_->updater.waited_s() + waited_for_copies_s_;
     output->exposed_comm_s = waited_s - waited_before_s_;
     waited_before_s_ = waited_s;
     return output;
@@ -168,6 +211,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return *std::move(place);
   }
   void Done(int parameter) override { ThrowUnlessOk(parts_->reducer.Done(parameter)); }
+  bool defers() const override { return defers_; }
+  void Defer(std::function<void()> product) override { deferred_.push_back(std::move(product)); }
 
   // --- What autograd calls. ---
 
@@ -198,7 +243,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
 
   // --- Passes and rounds. ---
 
-  bool groups_are_units() const { return parts_->groups_are_units; }
+  // Whether each pass gathers and frees units, as its plan says.
+  bool plans_passes() const { return parts_->groups_are_units && !gathers_once_; }
 
   absl::Status Advance(const UnitAction& computation) {
     RETURN_IF_ERROR(errors_.status());
@@ -210,15 +256,44 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return parts_->runner.RunUpToComputation();
   }
 
-  // Waits for the gathers that the previous step started.
-  absl::Status AwaitParameters() {
-    RETURN_IF_ERROR(errors_.status());
-    return RecordError(parts_->updater.AwaitParameters());
-  }
-
   absl::Status BeginPass(bool with_backward) {
     RETURN_IF_ERROR(AwaitParameters());
-    return groups_are_units() ? RecordError(parts_->runner.Begin(with_backward)) : absl::OkStatus();
+    return plans_passes() ? RecordError(parts_->runner.Begin(with_backward)) : absl::OkStatus();
+  }
+
+  absl::Status GatherAll() {
+    std::set<int> units;  // those with something to gather
+    for (const auto& group : parts_->groups) {
+      if (group->unit() >= 0) units.insert(group->unit());
+    }
+    for (const int unit : units) {
+      RETURN_IF_ERROR(parts_->gatherer.Start(unit));
+      RETURN_IF_ERROR(parts_->gatherer.Wait(unit));
+    }
+    return absl::OkStatus();
+  }
+
+  // Reduces one group after another, so that one slot is enough.
+  absl::Status ReduceAll() {
+    for (size_t g = 0; g < parts_->groups.size(); ++g) {
+      if (!parts_->groups[g]->trained()) continue;
+      RETURN_IF_ERROR(parts_->reducer.Start(static_cast<int>(g)));
+      RETURN_IF_ERROR(parts_->reducer.Settle(static_cast<int>(g)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RunBackward(bool last, absl::FunctionRef<void()> backward) {
+    RETURN_IF_ERROR(errors_.status());
+    last = last && !gathers_once_;
+    BeginRound(last);
+    const int64_t event = BeginUnit(EventKind::kBackward, 0);
+    RETURN_IF_ERROR(CatchUnitErrors([&] {
+      backward();
+      return at::Tensor();
+    }));
+    EndEvent(options_.events, event);
+    return EndRound(last);
   }
 
   void BeginRound(bool last) {
@@ -231,22 +306,48 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   absl::Status EndRound(bool last) {
-    if (groups_are_units()) {
+    if (plans_passes()) {
       RETURN_IF_ERROR(RecordError(parts_->runner.RunToEnd(/*waits=*/!last)));
     }
     if (!reduces_) return absl::OkStatus();
-    for (size_t i = 0; groups_are_units() && i < parts_->groups_without_unit.size(); ++i) {
+    for (size_t i = 0; plans_passes() && i < parts_->groups_without_unit.size(); ++i) {
       RETURN_IF_ERROR(RecordError(parts_->reducer.Start(parts_->groups_without_unit[i])));
     }
-    if (!groups_are_units() && (options_.overlap || !last)) {
+    if (!plans_passes() && (options_.overlap || !last)) {
       RETURN_IF_ERROR(RecordError(parts_->reducer.StartAll()));
     }
     return last ? absl::OkStatus() : RecordError(parts_->reducer.Finish());
   }
 
+  // Makes equal the gradients that several ranks hold for the same parameters, after the data ranks have added theirs:
+  // adds those of the two copies of a tied embedding, and those of tensor replicas that have a part of the sequence
+  // each. Without such parts they are equal, up to differences between devices, which must not add up over the steps.
+  absl::Status AgreeOnCopies() {
+    for (const auto& group : parts_->groups) {
+      if (!group->trained()) continue;
+      const at::Tensor& sum = group->gradient_sum(parts_->reducer.scatters());
+      if (communicators_.tied != nullptr && group->is_tied()) {
+        RETURN_IF_ERROR(WaitForCopies(*communicators_.tied->AllReduceSum(sum)))
+            << "while adding those of " << group->name();
+      }
+      if (communicators_.tensor == nullptr || !group->is_replicated()) continue;
+      if (model_.part().divides_sequence) {
+        RETURN_IF_ERROR(WaitForCopies(*communicators_.tensor->AllReduceSum(sum)))
+            << "while adding those of " << group->name();
+      } else {
+        RETURN_IF_ERROR(WaitForCopies(*communicators_.tensor->Broadcast(sum, /*root=*/0)))
+            << "while copying those of " << group->name();
+      }
+    }
+    return absl::OkStatus();
+  }
+  absl::Status WaitForCopies(Collective& operation) {
+    return TimedWait(operation, *options_.clock, waited_for_copies_s_);
+  }
+
   // Whether ranks agree on a rejection through the flag of Updater::Step. Otherwise every rank has the whole sum, which
   // the rejecting rank has made not finite.
-  bool RejectsByFlag() const { return parts_->reducer.scatters(); }
+  bool RejectsByFlag() const { return parts_->updater.agrees(); }
 
   absl::StatusOr<at::Tensor> CatchUnitErrors(absl::FunctionRef<at::Tensor()> run) {
     try {
@@ -266,15 +367,22 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   const LossScaleConfig loss_scaling_;
   const Precision precision_;
   const int first_backward_;
+  // Sharded parameters of a pipeline stage: the passes of its micro-batches alternate, so that all units stay gathered
+  // from the first pass of a step to its update.
+  const bool gathers_once_;
   const std::unique_ptr<UnitRunner> unit_runner_;
   const std::unique_ptr<ParallelParts> parts_;
   FirstError errors_;
   FlatState state_;
 
   bool reduces_ = false, in_last_round_ = false;
+  bool are_gathered_ = false;  // all units, where they are gathered once
+  bool defers_ = false;
+  DeferredProducts deferred_;
   bool rejected_ = false;
-  double loss_seed_ = 1;                       // of this step's backward
-  double waited_before_s_ = 0;                 // up to the previous step
+  double loss_seed_ = 1;        // of this step's backward
+  double waited_before_s_ = 0;  // up to the previous step
+  double waited_for_copies_s_ = 0;
   int64_t root_event_ = -1, unit_event_ = -1;  // of the computation under way
 };
 

@@ -25,8 +25,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,12 +51,25 @@ class DataParallel : public UnitHooks {
   // that is not known yet, any number of the same magnitude that is equal on every rank.
   virtual void BeginStep(uint64_t num_tokens) = 0;
 
+  // Waits for the gathers that the previous step started. Every pass does; a rank that runs none must call it, since
+  // its peers wait for it there.
+  virtual absl::Status AwaitParameters() = 0;
+
   // Runs a pass; `loss_sum` runs the model with this object as its hooks. Under grad mode Backward must follow, or the
   // pass has no effect. Fails with the errors of a Collective, and with FailedPrecondition if the model's units do not
   // run in the order of units().
   virtual absl::StatusOr<at::Tensor> Forward(absl::FunctionRef<at::Tensor()> loss_sum) = 0;
   // Adds gradients to those of earlier rounds. `last`: no other round follows in this step, on any rank.
   virtual absl::Status Backward(const at::Tensor& loss, bool last) = 0;
+  // The same for a part of the model that ends with another output than the loss: continues backward with the gradient
+  // of that output. An invalid edge: nothing of this rank or below it is trained.
+  virtual absl::Status BackwardFrom(const torch::autograd::Edge& output, const at::Tensor& gradient, bool last) = 0;
+  // From BeginDeferring until TakeDeferred, Backward and BackwardFrom only store the products that compute gradients of
+  // weights. RunDeferred runs them, in a later round of the same step.
+  using DeferredProducts = std::vector<std::function<void()>>;
+  virtual void BeginDeferring() = 0;
+  virtual DeferredProducts TakeDeferred() = 0;
+  virtual absl::Status RunDeferred(const DeferredProducts& products) = 0;
   // A round for which this rank has no micro-batch: it takes part in the collectives with gradients of zero.
   virtual absl::Status RunEmptyRound(bool with_backward, bool last) = 0;
 

@@ -47,6 +47,13 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
   }
   trained_ = std::any_of(parameters_.begin(), parameters_.end(),
                          [&](int parameter) { return model.parameters()[parameter].tensor.requires_grad(); });
+  const auto all_are = [&](bool PartParameter::*flag) {
+    return !model.boxes().empty() && std::all_of(parameters_.begin(), parameters_.end(), [&](int parameter) {
+      return model.boxes()[static_cast<size_t>(parameter)].*flag;
+    });
+  };
+  is_replicated_ = all_are(&PartParameter::replicated);
+  is_tied_ = all_are(&PartParameter::tied);
   auto decays = [&](int i) { return Decays(model.parameters()[parameters_[i]].tensor); };
   std::stable_partition(order.begin(), order.end(), decays);
   layout_ = MakeShardLayout(sizes, order, ShardsAnything(sharding) ? shard.world_size() : 1);
@@ -115,6 +122,38 @@ absl::Status FlatGroup::CopyFromRankZero(Communicator& data) {
   return absl::OkStatus();
 }
 
+absl::Status FlatGroup::CopyFromPeer(Communicator& peers) {
+  c10::NoGradGuard no_grad;
+  RETURN_IF_ERROR(peers.Broadcast(parameter_shard_, /*root=*/0)->Wait()) << "while copying " << name_;
+  if (whole_parameters_.defined() && !parameter_shard_.is_same(whole_parameters_)) {
+    RETURN_IF_ERROR(peers.Broadcast(whole_parameters_, /*root=*/0)->Wait()) << "while copying " << name_;
+  }
+  if (sharding_.parameters == Sharding::kSharded) CopyMastersToWeights();
+  return absl::OkStatus();
+}
+
+std::vector<at::Tensor> FlatGroup::CountedGradients(bool whole) const {
+  const ModelPart& part = model_.part();
+  const auto is_counted = [&](int i) {
+    if (model_.boxes().empty()) return true;
+    const PartParameter& box = model_.boxes()[static_cast<size_t>(parameters_[static_cast<size_t>(i)])];
+    return !(box.replicated && part.tensor_rank > 0) && !(box.tied && !part.embeds);
+  };
+  bool all = true;
+  for (size_t i = 0; i < parameters_.size(); ++i) all = all && is_counted(static_cast<int>(i));
+  // Without the padding at the end, which depends on the number of shards.
+  if (all) return {whole ? whole_gradients_.narrow(0, 0, layout_.used) : gradient_shard_};
+  std::vector<at::Tensor> counted;
+  for (const int i : layout_.order) {
+    if (whole && is_counted(i)) counted.push_back(whole_gradients_.narrow(0, layout_.offsets[i], layout_.sizes[i]));
+  }
+  if (whole) return counted;
+  for (const ShardPiece& piece : layout_.PiecesOf(rank_)) {
+    if (is_counted(piece.parameter)) counted.push_back(gradient_shard_.narrow(0, piece.offset, piece.range.count));
+  }
+  return counted;
+}
+
 void FlatGroup::MoveParametersHere() {
   c10::NoGradGuard no_grad;
   if (layout_.total == 0) return;
@@ -178,6 +217,22 @@ std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
   return ranges;
 }
 
+// The number of parameters()[i] in the whole model.
+int FlatGroup::NumberInModel(int i) const {
+  const int index = parameters_[static_cast<size_t>(i)];
+  return model_.boxes().empty() ? index : model_.boxes()[static_cast<size_t>(index)].number;
+}
+
+// The number, in the parameter of the whole model, of the first element of parameters()[i].
+int64_t FlatGroup::FirstElementInModel(int i) const {
+  if (model_.boxes().empty()) return 0;
+  const PartParameter& box = model_.boxes()[static_cast<size_t>(parameters_[static_cast<size_t>(i)])];
+  const std::vector<int64_t>& shape = model_.description().parameters[static_cast<size_t>(box.number)].shape;
+  int64_t first = 0;
+  for (size_t d = 0; d < shape.size(); ++d) first = first * shape[d] + box.start[d];
+  return first;
+}
+
 // The pieces of parameters in a range of this rank's shard.
 std::vector<AdamW::Span> FlatGroup::SpansIn(const ElementRange& range) const {
   std::vector<AdamW::Span> spans;
@@ -185,8 +240,8 @@ std::vector<AdamW::Span> FlatGroup::SpansIn(const ElementRange& range) const {
     if (piece.offset < range.first || piece.offset >= range.first + range.count) continue;
     spans.push_back({.offset = piece.offset - range.first,
                      .count = piece.range.count,
-                     .parameter = static_cast<uint64_t>(parameters_[piece.parameter]),
-                     .first_element = piece.range.first});
+                     .parameter = static_cast<uint64_t>(NumberInModel(piece.parameter)),
+                     .first_element = FirstElementInModel(piece.parameter) + piece.range.first});
   }
   return spans;
 }

@@ -84,6 +84,18 @@ class FlatGroup {
 
   // Returns parameter parameters()[i], in its own shape, from a flat buffer with the layout of this group.
   at::Tensor View(const at::Tensor& flat, size_t i) const;
+  // The parts of this rank's gradient that it counts in the norm of the model's gradient: not what a lower tensor rank
+  // or the first stage counts. `whole`: of whole_gradients(), otherwise of gradient_shard().
+  std::vector<at::Tensor> CountedGradients(bool whole) const;
+  // Whether all parameters are whole on each of several tensor ranks; whether the first and the last stage have a copy.
+  bool is_replicated() const { return is_replicated_; }
+  bool is_tied() const { return is_tied_; }
+  // The sum of the gradients after the reduction: of this rank's shard if reductions scatter, otherwise the whole.
+  const at::Tensor& gradient_sum(bool scatters) const {
+    return !scatters && whole_gradients_.defined() ? whole_gradients_ : gradient_shard_;
+  }
+  // Copies the values of rank 0 of `peers`, which has a group with an equal layout.
+  absl::Status CopyFromPeer(Communicator& peers);
   // Sets the gaps between the parameters to zero.
   void ZeroGaps(const at::Tensor& flat) const;
 
@@ -94,6 +106,8 @@ class FlatGroup {
   void Allocate(Communicator& shard, Ledger* ledger, Communicator* data);
   at::Tensor NewShardedParameter(int64_t offset, const at::Tensor& like) const;
   std::vector<AdamW::Span> SpansIn(const ElementRange& range) const;
+  int NumberInModel(int i) const;
+  int64_t FirstElementInModel(int i) const;
 
   const Model& model_;
   const std::string name_;
@@ -104,7 +118,7 @@ class FlatGroup {
   const int rank_;
   const int unit_;
   std::vector<int> parameters_;
-  bool trained_ = false;
+  bool trained_ = false, is_replicated_ = false, is_tied_ = false;
   ShardLayout layout_;
   int64_t num_decayed_ = 0;  // elements at the start of the whole
   std::vector<ElementRange> gaps_;

@@ -21,6 +21,21 @@ const std::string& FlatState::NameOf(const FlatGroup& group, int parameter) cons
   return model_.parameters()[group.parameters()[parameter]].name;
 }
 
+StateEntry FlatState::EntryOf(const FlatGroup& group, const Role& role, int parameter) const {
+  const int index = group.parameters()[parameter];
+  const NamedTensor& named = model_.parameters()[index];
+  StateEntry entry{.role = role.name,
+                   .name = named.name,
+                   .type = (group.*role.shard)().scalar_type(),
+                   .shape = named.tensor.sizes().vec(),
+                   .box = WholeBox(named.tensor.sizes().vec())};
+  if (model_.IsWhole(index)) return entry;
+  const PartParameter& part = model_.boxes()[index];
+  entry.shape = model_.description().parameters[part.number].shape;
+  entry.box = {.start = part.start, .size = part.shape};
+  return entry;
+}
+
 absl::Status FlatState::AwaitParameters() {
   RETURN_IF_ERROR(errors_.status());
   return errors_.Record(updater_.AwaitParameters());
@@ -42,12 +57,8 @@ std::vector<StateEntry> FlatState::Entries() const {
   for (const Role& role : kRoles) {
     for (const auto& group : groups_) {
       if (!Has(*group, role)) continue;
-      for (int parameter : group->parameters()) {
-        const NamedTensor& named = model_.parameters()[parameter];
-        entries.push_back({.role = role.name,
-                           .name = named.name,
-                           .type = (*group.*role.shard)().scalar_type(),
-                           .shape = named.tensor.sizes().vec()});
+      for (size_t i = 0; i < group->parameters().size(); ++i) {
+        entries.push_back(EntryOf(*group, role, static_cast<int>(i)));
       }
     }
   }
@@ -72,8 +83,7 @@ absl::Status FlatState::VisitRole(const Role& role, StateVisitor visit, absl::St
     ASSIGN_OR_RETURN(at::Tensor whole, Gather(*group, role));
     if (communicators_.data->rank() != 0) continue;
     for (size_t i = 0; visited.ok() && i < group->parameters().size(); ++i) {
-      const std::string& name = NameOf(*group, static_cast<int>(i));
-      visited = visit(role.name, {.name = name, .tensor = group->View(whole, i).cpu()});
+      visited = visit(EntryOf(*group, role, static_cast<int>(i)), group->View(whole, i).cpu());
     }
   }
   return absl::OkStatus();
@@ -93,48 +103,6 @@ absl::Status FlatState::VisitParameters(StateVisitor visit) {
   return visited;
 }
 
-// The part of this rank's shard of `group` that this rank must write: where other ranks hold the same shard, an equal
-// share of it. `witnessed`: the share that the next of these ranks must write.
-ElementRange FlatState::ShareOf(const FlatGroup& group, bool witnessed) const {
-  const ShardLayout& layout = group.layout();
-  const bool over_shards = layout.num_shards == communicators_.shard->world_size();
-  const Communicator& holders = over_shards ? *communicators_.replicate : *communicators_.data;
-  const int64_t ranks = holders.world_size();
-  const int64_t share = ((layout.shard + ranks - 1) / ranks + kAlignment - 1) / kAlignment * kAlignment;
-  if (witnessed && ranks == 1) return {};
-  const int64_t holder = (holders.rank() + (witnessed ? 1 : 0)) % ranks;
-  const int64_t first = std::min(share * holder, layout.shard);
-  return {.first = first, .count = std::min(share, layout.shard - first)};
-}
-
-absl::Status FlatState::VisitShares(bool witnessed, RangeVisitor visit) {
-  for (const Role& role : kRoles) {
-    for (const auto& group : groups_) {
-      if (!Has(*group, role)) continue;
-      const ElementRange share = ShareOf(*group, witnessed);
-      for (const ShardPiece& piece : group->layout().PiecesOf(group->rank())) {
-        const int64_t first = std::max(piece.offset, share.first);
-        const int64_t last = std::min(piece.offset + piece.range.count, share.first + share.count);
-        if (first >= last) continue;
-        RETURN_IF_ERROR(visit(role.name, NameOf(*group, piece.parameter), piece.range.first + first - piece.offset,
-                              (*group.*role.shard)().narrow(0, first, last - first)));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Gathers under way are not waited for: this rank's shards already have the values of the update.
-absl::Status FlatState::VisitOwn(RangeVisitor visit) {
-  RETURN_IF_ERROR(errors_.status());
-  return VisitShares(/*witnessed=*/false, visit);
-}
-
-absl::Status FlatState::VisitWitnessed(RangeVisitor visit) {
-  RETURN_IF_ERROR(errors_.status());
-  return VisitShares(/*witnessed=*/true, visit);
-}
-
 // Loads replicated parameters one after another, through memory in the masters' type where the weights have another
 // type. The gaps between them have been zero since the group was made.
 absl::Status FlatState::LoadWhole(FlatGroup& group, RangeSource source) {
@@ -145,7 +113,9 @@ absl::Status FlatState::LoadWhole(FlatGroup& group, RangeSource source) {
     const int64_t offset = layout.offsets[i], size = layout.sizes[i];
     at::Tensor weights = group.whole_parameters().narrow(0, offset, size);
     at::Tensor values = HoldsAll(group) ? weights : at::empty({size}, shard.options());
-    RETURN_IF_ERROR(source(kParameterRole, NameOf(group, i), 0, size, values));
+    if (size > 0) {
+      RETURN_IF_ERROR(source(EntryOf(group, kParameters, i), 0, size, values));
+    }
     if (HoldsAll(group)) continue;
     weights.copy_(values);
     const int64_t low = std::max(offset, begin), high = std::min(offset + size, end);
@@ -157,11 +127,10 @@ absl::Status FlatState::LoadWhole(FlatGroup& group, RangeSource source) {
 absl::Status FlatState::LoadRoles(RangeSource of_host_memory, bool parameters_only) {
   RETURN_IF_ERROR(AwaitParameters());
   c10::NoGradGuard no_grad;
-  auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
-                    const at::Tensor& out) -> absl::Status {
-    if (out.is_cpu()) return of_host_memory(role, name, first, count, out);
+  auto source = [&](const StateEntry& entry, int64_t first, int64_t count, const at::Tensor& out) -> absl::Status {
+    if (out.is_cpu()) return of_host_memory(entry, first, count, out);
     at::Tensor staged = at::empty(out.sizes(), out.options().device(at::kCPU));
-    RETURN_IF_ERROR(of_host_memory(role, name, first, count, staged));
+    RETURN_IF_ERROR(of_host_memory(entry, first, count, staged));
     out.copy_(staged);
     return absl::OkStatus();
   };
@@ -176,7 +145,7 @@ absl::Status FlatState::LoadRoles(RangeSource of_host_memory, bool parameters_on
       }
       for (const ShardPiece& piece : group->layout().PiecesOf(group->rank())) {
         at::Tensor out = (*group.*role.shard)().narrow(0, piece.offset, piece.range.count);
-        RETURN_IF_ERROR(source(role.name, NameOf(*group, piece.parameter), piece.range.first, piece.range.count, out));
+        RETURN_IF_ERROR(source(EntryOf(*group, role, piece.parameter), piece.range.first, piece.range.count, out));
       }
       if (parameters) group->CopyMastersToWeights();
     }

@@ -34,6 +34,7 @@ class FlatState final : public ParallelState {
         errors_(errors) {}
 
   std::vector<StateEntry> Entries() const override;
+  absl::StatusOr<std::vector<StateEntry>> PrepareSaves() override;
   absl::Status Visit(StateVisitor visit) override;
   absl::Status VisitParameters(StateVisitor visit) override;
   absl::Status VisitOwn(RangeVisitor visit) override;
@@ -61,15 +62,27 @@ class FlatState final : public ParallelState {
 
   static bool Has(const FlatGroup& group, const Role& role) { return (group.*role.shard)().defined(); }
   const std::string& NameOf(const FlatGroup& group, int parameter) const;
+  // `parameter` is an index into those of the group.
+  StateEntry EntryOf(const FlatGroup& group, const Role& role, int parameter) const;
+  // Whether each rank holds only a part of the model (stages or tensor ranks).
+  bool InParts() const;
+  // Whether this rank writes its copy of a parameter of the model, and others that have one do not.
+  bool Writes(int parameter) const;
+  ShardCut CutOf(const FlatGroup& group) const;
+  absl::Status AgreeOnCuts(Communicator& copies, bool PartParameter::*is_copied);
   // Waits for the gathers that the previous step started.
   absl::Status AwaitParameters();
   absl::StatusOr<at::Tensor> Gather(const FlatGroup& group, const Role& role);
   absl::Status VisitRole(const Role& role, StateVisitor visit, absl::Status& visited);
-  ElementRange ShareOf(const FlatGroup& group, bool witnessed) const;
-  absl::Status VisitShares(bool witnessed, RangeVisitor visit);
+  ElementRange ShareOf(const FlatGroup& group, bool next) const;
+  absl::Status VisitShare(const FlatGroup& group, const Role& role, const ElementRange& share, bool of_copies,
+                          RangeVisitor visit) const;
   absl::Status LoadRoles(RangeSource source, bool parameters_only);
   absl::Status LoadWhole(FlatGroup& group, RangeSource source);
   absl::StatusOr<std::vector<ParameterHash>> HashMasters();
+  struct Difference;
+  absl::Status CompareAmong(Communicator& copies, const std::vector<ParameterHash>& hashes,
+                            const std::vector<int>& parameters, Difference& first) const;
 
   const Model& model_;
   const FlatGroups& groups_;
@@ -78,6 +91,9 @@ class FlatState final : public ParallelState {
   Updater& updater_;
   FirstError& errors_;
   LossScale loss_scale_;
+  // By index of the parameter: the sorted bounds of the shards of all ranks that hold a copy of it, at which its ranges
+  // are cut. Empty: none.
+  std::vector<std::vector<int64_t>> cuts_;
 };
 
 }  // namespace trainyard

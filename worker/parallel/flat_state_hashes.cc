@@ -1,4 +1,4 @@
-// The replica checks of FlatState: hashes of parameters, and their comparison over all data ranks.
+// The replica checks of FlatState: hashes of parameters, and their comparison over all ranks that hold the same ones.
 #include "worker/parallel/flat_state.h"
 
 #include <ATen/ops/empty.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 
@@ -65,24 +66,43 @@ absl::StatusOr<std::vector<NamedHash>> FlatState::HashParameters() {
   ASSIGN_OR_RETURN(std::vector<ParameterHash> hashes, HashMasters());
   std::vector<NamedHash> named;
   for (size_t i = 0; i < hashes.size(); ++i) {
-    named.push_back(
-        {.name = model_.parameters()[i].name, .hash = absl::StrFormat("%016x%016x", hashes[i].high, hashes[i].low)});
+    std::string name = model_.parameters()[i].name;
+    if (!model_.IsWhole(static_cast<int>(i))) {
+      const PartParameter& part = model_.boxes()[i];
+      absl::StrAppend(&name, BoxText({.start = part.start, .size = part.shape},
+                                     model_.description().parameters[part.number].shape));
+    }
+    named.push_back({.name = std::move(name), .hash = absl::StrFormat("%016x%016x", hashes[i].high, hashes[i].low)});
   }
   return named;
 }
 
-absl::StatusOr<std::optional<ParameterDifference>> FlatState::CompareParameters() {
-  RETURN_IF_ERROR(AwaitParameters());
-  ASSIGN_OR_RETURN(std::vector<ParameterHash> hashes, HashMasters());
-  MixInWeights(groups_, hashes);
-  const int64_t count = static_cast<int64_t>(hashes.size());
-  const int ranks = communicators_.data->world_size();
+// The first parameter of the model that is not the same on all ranks that hold it, and whether it is this rank whose
+// values differ from those of most.
+struct FlatState::Difference {
+  int64_t parameter = -1;  // its number in the whole model; -1: none
+  bool is_own = false;
+
+  void Add(int64_t number, bool own) {
+    if (parameter >= 0 && parameter < number) return;
+    is_own = own || (parameter == number && is_own);
+    parameter = number;
+  }
+};
+
+// Compares these parameters of the model among ranks that should hold the same values.
+absl::Status FlatState::CompareAmong(Communicator& copies, const std::vector<ParameterHash>& hashes,
+                                     const std::vector<int>& parameters, Difference& first) const {
+  const int64_t count = static_cast<int64_t>(parameters.size());
+  const int ranks = copies.world_size();
+  if (count == 0) return absl::OkStatus();
   at::Tensor own = at::empty({count, 2}, at::kLong), all = at::empty({ranks, count, 2}, at::kLong);
   for (int64_t i = 0; i < count; ++i) {
-    own.mutable_data_ptr<int64_t>()[2 * i] = static_cast<int64_t>(hashes[i].low);
-    own.mutable_data_ptr<int64_t>()[2 * i + 1] = static_cast<int64_t>(hashes[i].high);
+    const ParameterHash& hash = hashes[parameters[i]];
+    own.mutable_data_ptr<int64_t>()[2 * i] = static_cast<int64_t>(hash.low);
+    own.mutable_data_ptr<int64_t>()[2 * i + 1] = static_cast<int64_t>(hash.high);
   }
-  RETURN_IF_ERROR(communicators_.data->AllGather(all, own)->Wait()) << "while comparing the parameters";
+  RETURN_IF_ERROR(copies.AllGather(all, own)->Wait()) << "while comparing the parameters";
   const int64_t* values = all.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     std::vector<ParameterHash> by_rank;
@@ -90,12 +110,53 @@ absl::StatusOr<std::optional<ParameterDifference>> FlatState::CompareParameters(
       const int64_t* hash = values + (rank * count + i) * 2;
       by_rank.push_back({.low = static_cast<uint64_t>(hash[0]), .high = static_cast<uint64_t>(hash[1])});
     }
-    std::vector<int> differing = DifferingRanks(by_rank);
-    if (!differing.empty()) {
-      return ParameterDifference{.name = model_.parameters()[i].name, .ranks = std::move(differing)};
-    }
+    const std::vector<int> differing = DifferingRanks(by_rank);
+    if (differing.empty()) continue;
+    const int number = model_.boxes().empty() ? parameters[i] : model_.boxes()[parameters[i]].number;
+    first.Add(number, std::find(differing.begin(), differing.end(), copies.rank()) != differing.end());
   }
-  return std::nullopt;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<ParameterDifference>> FlatState::CompareParameters() {
+  RETURN_IF_ERROR(AwaitParameters());
+  ASSIGN_OR_RETURN(std::vector<ParameterHash> hashes, HashMasters());
+  MixInWeights(groups_, hashes);
+  std::vector<int> all, replicated, tied;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const int parameter = static_cast<int>(i);
+    all.push_back(parameter);
+    if (model_.boxes().empty()) continue;
+    if (model_.boxes()[i].replicated) replicated.push_back(parameter);
+    if (model_.boxes()[i].tied) tied.push_back(parameter);
+  }
+  Difference first;
+  RETURN_IF_ERROR(CompareAmong(*communicators_.data, hashes, all, first));
+  if (communicators_.tensor != nullptr) {
+    RETURN_IF_ERROR(CompareAmong(*communicators_.tensor, hashes, replicated, first));
+  }
+  if (communicators_.tied != nullptr) {
+    RETURN_IF_ERROR(CompareAmong(*communicators_.tied, hashes, tied, first));
+  }
+  // Parts of the model may differ in different parameters; all ranks return the first one.
+  const int ranks = communicators_.job->world_size();
+  at::Tensor own = at::empty({2}, at::kLong), found = at::empty({ranks, 2}, at::kLong);
+  own.mutable_data_ptr<int64_t>()[0] = first.parameter;
+  own.mutable_data_ptr<int64_t>()[1] = first.is_own ? 1 : 0;
+  RETURN_IF_ERROR(communicators_.job->AllGather(found, own)->Wait()) << "while comparing the parameters";
+  const int64_t* values = found.const_data_ptr<int64_t>();
+  Difference of_job;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (values[2 * rank] >= 0) of_job.Add(values[2 * rank], false);
+  }
+  if (of_job.parameter < 0) return std::nullopt;
+  ParameterDifference difference;
+  difference.name = model_.boxes().empty() ? model_.parameters()[of_job.parameter].name
+                                           : model_.description().parameters[of_job.parameter].name;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (values[2 * rank] == of_job.parameter && values[2 * rank + 1] == 1) difference.ranks.push_back(rank);
+  }
+  return difference;
 }
 
 }  // namespace trainyard

@@ -8,7 +8,7 @@
 //   sharded, one shard      this rank's shard           nothing is sent
 //
 // Gradients in 16 bits are added up in fp32 (AccumulatorType); a copy in precision.reduce is sent, and the received sum
-// is cast back. Own memory of a group is allocated when it is first needed and never freed.
+// is cast back. A group's own memory is allocated when it is first needed and never freed.
 //
 // Belongs to the loop's thread.
 #pragma once
@@ -65,7 +65,7 @@ class GradientBuffers {
     int slot = -1;             // of what is sent; -1: none
     at::Tensor own = {};       // memory for whole gradients that stay for several rounds
     at::Tensor own_wire = {};  // memory for what is sent where no slot may be used
-    at::Tensor received = {};  // memory for this rank's sum where it cannot be received in its place
+    at::Tensor received = {};  // memory for this rank's sum if it must be cast, or added to the shard
     TrackedMemory own_use = {}, own_wire_use = {}, received_use = {};
   };
 

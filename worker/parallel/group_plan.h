@@ -1,8 +1,12 @@
 // Decides which parameters form a group, and how each group is sharded. Pure, except that it reads the model.
 //
 //   parameters replicated    the trained parameters form buckets, in the order in which their gradients become ready;
-//                            the frozen ones form one group, which is sent only once
-//   parameters sharded       each unit is one group; its frozen parameters are another one, gathered with it.
+//                            those of which every tensor rank has the whole have buckets of their own, and so has an
+//                            embedding of which two stages have a copy; the frozen ones form one group, which is sent
+//                            only once
+//   parameters sharded       each unit is one group; its frozen parameters are another one, gathered with it, and so is
+//                            an embedding of which two stages have a copy. What every tensor rank has whole is one
+//                            group for the whole model, treated as parameters below persist_elements.
 //                            Parameters below persist_elements form one group for the whole model, replicated, with
 //                            gradients and optimizer state sharded; the frozen ones of them form a group that is sent
 //                            only once

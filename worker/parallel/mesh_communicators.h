@@ -6,13 +6,17 @@
 
 namespace trainyard {
 
-// Never null but for `reshard`; a group of one rank has a communicator of one. Groups with the same members may be one
-// object, so that their operations have one order.
+// Never null except where a comment says so; a group of one rank has a communicator of one. Groups with the same
+// members may be one object, so that their operations have one order.
 struct MeshCommunicators {
   Communicator* job = nullptr;        // all ranks
   Communicator* data = nullptr;       // the data ranks that hold the same part of the model: dp_replicate x dp_shard
   Communicator* shard = nullptr;      // dp_shard
   Communicator* replicate = nullptr;  // dp_replicate
+  Communicator* tensor = nullptr;     // the ranks that divide the layers of this rank; null: there is no other
+  // The holders of the two copies of a tied embedding, the first stage first; null: this rank's stage has no copy, or
+  // the only one.
+  Communicator* tied = nullptr;
   // May be null: neighbours within the shard group, among which backward gathers the part of a unit that forward keeps.
   Communicator* reshard = nullptr;
 };
@@ -23,6 +27,8 @@ inline MeshCommunicators CommunicatorsOf(const MeshGroups& groups, bool reshards
           .data = groups.data,
           .shard = groups.shard,
           .replicate = groups.replicate,
+          .tensor = groups.tensor,
+          .tied = groups.tied,
           .reshard = reshards ? groups.reshard : nullptr};
 }
 

@@ -1,5 +1,7 @@
 #include "worker/parallel/pass_runner.h"
 
+#include <c10/util/Exception.h>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/parallel/group_plan.h"
@@ -14,7 +16,10 @@ bool Computes(const UnitAction& action) { return action.act == UnitAct::kForward
 std::vector<int> TrainedGroups(const Model& model, const FlatGroups& groups) {
   std::vector<int> trained(model.units().size(), -1);
   for (size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g]->trained() && groups[g]->unit() >= 0) trained[groups[g]->unit()] = static_cast<int>(g);
+    if (!groups[g]->trained() || groups[g]->unit() < 0 || groups[g]->is_tied()) continue;
+    int& group = trained[static_cast<size_t>(groups[g]->unit())];
+    TORCH_CHECK(group < 0, "unit ", groups[g]->unit(), " has two trained groups, and a plan reduces one");
+    group = static_cast<int>(g);
   }
   return trained;
 }

@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-// What the second run needs besides the input. `tape` is null if no outputs are stored.
+// What the second run needs in addition to the input. `tape` is null if no outputs are stored.
 struct FirstRun final : torch::CustomClassHolder {
   UnitBody body;
   std::unique_ptr<ProductTape> tape;

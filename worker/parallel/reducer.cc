@@ -35,7 +35,10 @@ Reducer::Reducer(const Model& model, const FlatGroups& groups, const MeshCommuni
       group_of_(model.parameters().size()),
       index_in_group_(model.parameters().size()),
       states_(groups.size()) {
-  while (!groups[first_trained_group_]->trained()) ++first_trained_group_;
+  const size_t num_groups = groups.size();
+  while (static_cast<size_t>(first_trained_group_) < num_groups && !groups[first_trained_group_]->trained()) {
+    ++first_trained_group_;
+  }
   for (size_t g = 0; g < groups.size(); ++g) {
     states_[g].written.resize(groups[g]->parameters().size());
     for (size_t i = 0; i < groups[g]->parameters().size(); ++i) {

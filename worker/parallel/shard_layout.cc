@@ -21,6 +21,17 @@ ShardLayout MakeShardLayout(const std::vector<int64_t>& sizes, const std::vector
   return layout;
 }
 
+std::vector<int64_t> BoundsWithin(const ShardCut& cut, int64_t offset, int64_t size) {
+  std::vector<int64_t> bounds;
+  for (int64_t shard = 0; shard < cut.num_shards; ++shard) {
+    for (int64_t at = 0; at < cut.shard; at += cut.share) {
+      const int64_t bound = shard * cut.shard + at - offset;
+      if (bound > 0 && bound < size) bounds.push_back(bound);
+    }
+  }
+  return bounds;
+}
+
 std::vector<ElementRange> ShardLayout::Gaps() const {
   std::vector<ElementRange> gaps;
   int64_t end = 0;

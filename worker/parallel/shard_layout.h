@@ -46,6 +46,15 @@ struct ShardLayout {
   std::vector<ShardPiece> PiecesOf(int rank) const;
 };
 
+// How the ranks that hold a flat buffer divide it: into shards, and each shard into shares of at most `share` elements.
+struct ShardCut {
+  int num_shards = 1;
+  int64_t shard = 0;
+  int64_t share = 0;
+};
+// The bounds of shares within a parameter of `size` elements that begins at `offset` of the buffer, in ascending order.
+std::vector<int64_t> BoundsWithin(const ShardCut& cut, int64_t offset, int64_t size);
+
 // `order` contains every parameter once. REQUIRES: num_shards >= 1; sizes >= 0.
 ShardLayout MakeShardLayout(const std::vector<int64_t>& sizes, const std::vector<int>& order, int num_shards);
 

@@ -18,7 +18,7 @@ struct UpdateOptions {
 
 struct StepInput {
   double lr = 0;
-  uint64_t num_tokens = 0;  // with loss, over all ranks: the divisor; 0: the step has no loss and no update
+  uint64_t num_tokens = 0;  // targets with a loss, over all ranks: the divisor; 0: the step has no update
 };
 
 struct StepOutput {

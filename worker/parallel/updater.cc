@@ -23,6 +23,7 @@ Updater::Updater(const FlatGroups& groups, const MeshCommunicators& communicator
       all_gather_(options.all_gather),
       gather_elements_(options.gather_bucket_elements),
       scatters_(scatters),
+      agrees_(scatters || communicators.job->world_size() > communicators.data->world_size()),
       events_(options.events),
       clock_(*options.clock) {
   std::vector<AdamW::Range> ranges;
@@ -31,7 +32,7 @@ Updater::Updater(const FlatGroups& groups, const MeshCommunicators& communicator
   }
   int64_t all_elements = 0;
   for (const AdamW::Range& range : ranges) all_elements += range.parameters.numel();
-  const FlatGroup& group = *groups[0];
+  const FlatGroup& group = *groups[0];  // a trained one, unless all are frozen
   const bool on_host = group.weights_on_host();
   const HostTensors host{.parameters = group.keeps_masters() ? options.offload.optimizer : on_host,
                          .moments = options.offload.optimizer,
@@ -47,7 +48,7 @@ absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bo
   ++num_steps_;
   StepOutput output;
   AgreedNorm agreed{.sum_of_squares = LocalSumOfSquares(), .rejected = rejected};
-  if (scatters_) {
+  if (agrees_) {
     ASSIGN_OR_RETURN(agreed, AgreeOnNorm(agreed));
   }
   // A step without loss has no gradient to learn from, so it must not decay the weights either. All ranks have the same
@@ -67,11 +68,10 @@ double Updater::LocalSumOfSquares() const {
   std::vector<at::Tensor> gradients;
   for (const auto& group : groups_) {
     if (!group->trained()) continue;
-    // Without the padding at the end, which depends on the number of shards.
     const bool whole = !scatters_ && group->whole_gradients().defined();
-    gradients.push_back(whole ? group->whole_gradients().narrow(0, 0, group->layout().used) : group->gradient_shard());
+    for (at::Tensor& counted : group->CountedGradients(whole)) gradients.push_back(std::move(counted));
   }
-  return SumOfSquares(gradients);
+  return gradients.empty() ? 0 : SumOfSquares(gradients);
 }
 
 absl::StatusOr<Updater::AgreedNorm> Updater::AgreeOnNorm(AgreedNorm own) {
@@ -79,7 +79,8 @@ absl::StatusOr<Updater::AgreedNorm> Updater::AgreeOnNorm(AgreedNorm own) {
   at::Tensor terms = at::zeros({3}, at::kDouble);
   double* values = terms.mutable_data_ptr<double>();
   // Counts every shard once: the ranks of other replicas hold the same values.
-  values[0] = is_rejected || communicators_.replicate->rank() != 0 ? 0 : own.sum_of_squares;
+  const Communicator& holders = scatters_ ? *communicators_.replicate : *communicators_.data;
+  values[0] = is_rejected || holders.rank() != 0 ? 0 : own.sum_of_squares;
   values[1] = is_rejected ? 1 : 0;
   values[2] = static_cast<double>(num_steps_);
   RETURN_IF_ERROR(TimedWait(*communicators_.job->AllReduceSum(terms), clock_, waited_s_)) << "while adding up the norm";

@@ -2,9 +2,9 @@
 // it is finite, clips, runs AdamW over this rank's shards, and, where parameters are replicated, gathers the updated
 // shards on every rank.
 //
-// Where each rank holds only a part of the gradient, the ranks of the job add up the sums of squares (in fp64) and
-// whether any part must be rejected. Where each rank holds the whole gradient, each decides from the same bits and
-// nothing is sent.
+// Where each rank holds only a part of the gradient, because strategy, stages or tensor ranks divide it, the ranks of
+// the job add up the sums of squares (in fp64) and whether any part must be rejected. Each element is counted once.
+// Where each rank holds the whole gradient, each decides from the same bits and nothing is sent.
 //
 // The gathers may still run when Step returns: call AwaitParameters before the parameters are read.
 //
@@ -37,6 +37,9 @@ class Updater {
   // Collective, and with Internal if the ranks are not in the same step.
   absl::StatusOr<StepOutput> Step(const StepInput& input, double seed, bool rejected);
 
+  // Whether the ranks add up their parts of the norm and their rejections.
+  bool agrees() const { return agrees_; }
+
   // Waits until all parameters have the values of the last step. Fails with the errors of a Collective.
   absl::Status AwaitParameters();
   double waited_s() const { return waited_s_; }
@@ -60,7 +63,7 @@ class Updater {
   const double clip_norm_;
   const bool overlap_, all_gather_;
   const int64_t gather_elements_;  // at a time
-  const bool scatters_;
+  const bool scatters_, agrees_;
   EventLog* const events_;
   Clock& clock_;
   std::unique_ptr<AdamW> optimizer_;

@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-// The loop waits while this many commits are queued or in progress.
+// The training loop waits while this many commits are queued or in progress.
 constexpr ptrdiff_t kCommitsMax = 2;
 
 }  // namespace
@@ -26,8 +26,8 @@ CommitThread::~CommitThread() {
 }
 
 void CommitThread::Serve(State& state) {
-  // Grants are requested before other tasks, so that no checkpoint is withdrawn before its grant was requested; if
-  // there is no answer, another task is done next.
+  // Grants are requested before other tasks are done, so that no checkpoint is withdrawn before its grant was
+  // requested. If a request gets no answer, the next task is done before the request is repeated.
   bool unanswered = false;
   while (true) {
     std::optional<State::Task> task;

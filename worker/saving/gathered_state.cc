@@ -61,7 +61,7 @@ struct Appender {
 std::vector<TensorHeader> CopyHeaders(const ParallelState& state, const std::string& copy_dtype) {
   std::vector<TensorHeader> copies;
   if (copy_dtype.empty()) return copies;
-  for (TensorHeader& header : StateHeaders(state)) {
+  for (TensorHeader& header : StateHeaders(state.Entries())) {
     if (header.role != kParameterRole) continue;
     header.role = kCopyRole;
     header.dtype = copy_dtype;
@@ -72,7 +72,8 @@ std::vector<TensorHeader> CopyHeaders(const ParallelState& state, const std::str
 
 int64_t GatheredBytes(const ParallelState& state, const WholeFiles& wanted) {
   uint64_t bytes = 0;
-  for (const TensorHeader& header : StateHeaders(state)) bytes += IsWanted(header, wanted) ? BytesOf(header) : 0;
+  for (const TensorHeader& header : StateHeaders(state.Entries()))
+    bytes += IsWanted(header, wanted) ? BytesOf(header) : 0;
   for (const TensorHeader& header : CopyHeaders(state, wanted.copy_dtype)) bytes += BytesOf(header);
   return static_cast<int64_t>(bytes);
 }
@@ -87,22 +88,23 @@ absl::Status GatheredState::AddTo(ParallelState& state, const WholeFiles& wanted
   SaveTask::File weights{.name = "model.safetensors"}, optimizer{.name = "optimizer.safetensors"};
   SaveTask::File copy{.name = wanted.copy_dtype == "BF16" ? "weights-bf16.safetensors" : "weights-fp16.safetensors",
                       .derived = true};
-  const std::vector<TensorHeader> headers = StateHeaders(state), copies = CopyHeaders(state, wanted.copy_dtype);
+  const std::vector<TensorHeader> headers = StateHeaders(state.Entries()),
+                                  copies = CopyHeaders(state, wanted.copy_dtype);
   absl::flat_hash_map<std::string, const TensorHeader*> known, known_copies;
   for (const TensorHeader& header : headers) known[ShardTensorName(header.role, header.name)] = &header;
   for (const TensorHeader& header : copies) known_copies[header.name] = &header;
   const int64_t bytes = GatheredBytes(state, wanted);
   if (writes) Reserve(bytes);
   Appender appender{.bytes = writes ? static_cast<char*>(bytes_.mutable_data_ptr()) : nullptr, .size = bytes};
-  auto add = [&](absl::string_view role, const NamedTensor& entry) -> absl::Status {
+  auto add = [&](const StateEntry& entry, const at::Tensor& values) -> absl::Status {
     if (!writes) return absl::OkStatus();
-    const TensorHeader& header = *known.at(ShardTensorName(role, entry.name));
-    const bool is_parameter = role == kParameterRole;
+    const TensorHeader& header = *known.at(ShardTensorName(entry.role, entry.name));
+    const bool is_parameter = entry.role == kParameterRole;
     if (IsWanted(header, wanted)) {
-      RETURN_IF_ERROR(appender.Add(header, entry.tensor, is_parameter ? weights : optimizer));
+      RETURN_IF_ERROR(appender.Add(header, values, is_parameter ? weights : optimizer));
     }
     if (!is_parameter || copies.empty()) return absl::OkStatus();
-    return appender.Add(*known_copies.at(entry.name), entry.tensor, copy);
+    return appender.Add(*known_copies.at(entry.name), values, copy);
   };
   RETURN_IF_ERROR(wanted.optimizer ? state.Visit(add) : state.VisitParameters(add));
   if (!writes) return absl::OkStatus();

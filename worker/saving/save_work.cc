@@ -84,9 +84,8 @@ void PlanCopies(SaveWork& work) {
     }
   }
   for (const SaveRange& range : work.task.witnessed) {
-    const TensorHeader& tensor = range.entry.tensor;
-    work.witnessed.push_back(EntryOf(tensor));
-    work.witnessed.back().pieces = CutIntoPieces(tensor, range.entry.first, range.entry.count);
+    work.witnessed.push_back(EntryOf(range.entry.tensor));
+    work.witnessed.back().pieces = CutIntoPieces(range.entry);
   }
   for (size_t i = 0; i < work.witnessed.size(); ++i) {
     const SaveRange& range = work.task.witnessed[i];
@@ -121,7 +120,7 @@ absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work) {
         index.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
       }
       ManifestTensor& entry = index.tensors.emplace_back(EntryOf(tensor));
-      entry.pieces = CutIntoPieces(tensor, range.entry.first, range.entry.count);
+      entry.pieces = CutIntoPieces(range.entry);
       uint64_t at = static_cast<uint64_t>(range.bytes - work.buffer->data());
       for (size_t i = 0; i < entry.pieces.size(); ++i) {
         ManifestPiece& piece = entry.pieces[i];

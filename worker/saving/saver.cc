@@ -220,7 +220,7 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
 }
 
 std::vector<TensorHeader> Saver::TensorsOfSave() const {
-  std::vector<TensorHeader> tensors = StateHeaders(deps_.state);
+  std::vector<TensorHeader> tensors = StateHeaders(tensors_);
   std::vector<TensorHeader> copies = CopyHeaders(deps_.state, config_.checkpoint_copy);
   std::move(copies.begin(), copies.end(), std::back_inserter(tensors));
   return tensors;

@@ -173,6 +173,7 @@ class Saver {
   SavePolicy policy_;
   SaveThread thread_;
   std::unique_ptr<CommitThread> commits_;  // rank 0
+  std::vector<StateEntry> tensors_;        // the whole tensors of the job
   std::unique_ptr<UnderWay> under_way_;    // null: none
   bool copies_ = true;                     // saves are copied, so that training continues while they are written
   bool shares_ = false;                    // the copies are in shared memory and outlive this process

@@ -19,7 +19,7 @@ struct Saver::StateBytes {
 
 absl::StatusOr<Saver::StateBytes> Saver::MeasureState() {
   StateBytes bytes;
-  RETURN_IF_ERROR(deps_.state.VisitOwn([&](auto, auto, auto, const at::Tensor& values) {
+  RETURN_IF_ERROR(deps_.state.VisitOwn([&](const StateEntry&, int64_t, const at::Tensor& values) {
     const uint64_t bytes_of_values = AlignedInSnapshot(static_cast<uint64_t>(values.nbytes()));
     bytes.own += bytes_of_values;
     if (values.is_cpu()) bytes.copied += bytes_of_values;
@@ -45,6 +45,7 @@ absl::StatusOr<int> Saver::CountRanks(bool lacks) {
 }
 
 absl::Status Saver::Prepare() {
+  ASSIGN_OR_RETURN(tensors_, deps_.state.PrepareSaves());
   if (config_.checkpoint_every == 0 && !config_.checkpoint_keep_best) return absl::OkStatus();
   ASSIGN_OR_RETURN(const StateBytes state, MeasureState());
   auto make_plan = [&] {

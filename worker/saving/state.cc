@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/safetensors.h"
@@ -43,21 +44,25 @@ const char* DtypeOf(at::ScalarType type) {
   return "";
 }
 
-std::vector<TensorHeader> StateHeaders(const ParallelState& state) {
+namespace {
+
+TensorHeader HeaderOf(const StateEntry& entry) {
+  return {.name = entry.name, .role = entry.role, .dtype = DtypeOf(entry.type), .shape = entry.shape};
+}
+
+}  // namespace
+
+std::vector<TensorHeader> StateHeaders(const std::vector<StateEntry>& entries) {
   std::vector<TensorHeader> headers;
-  for (const StateEntry& entry : state.Entries()) {
-    headers.push_back({.name = entry.name, .role = entry.role, .dtype = DtypeOf(entry.type), .shape = entry.shape});
+  absl::flat_hash_set<std::string> seen;
+  for (const StateEntry& entry : entries) {
+    if (seen.insert(ShardTensorName(entry.role, entry.name)).second) headers.push_back(HeaderOf(entry));
   }
   return headers;
 }
 
 absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& copies, SaveTask& task) {
   if (roles == StateRoles::kNone) return absl::OkStatus();
-  absl::flat_hash_map<std::string, TensorHeader> headers;
-  for (TensorHeader& header : StateHeaders(state)) {
-    std::string key = ShardTensorName(header.role, header.name);
-    headers.emplace(std::move(key), std::move(header));
-  }
   // Keeps the memory until everything is written, even if the strategy is destroyed.
   struct Owner {
     std::shared_ptr<const void> previous_owner;
@@ -70,19 +75,19 @@ absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& c
   std::vector<std::pair<std::vector<SaveRange>*, size_t>> without_bytes;
   SaveTask::File shard{.name = ShardName(task.rank)};
   auto add_to = [&](std::vector<SaveRange>& ranges) {
-    return
-        [&, into = &ranges](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
-          if (roles == StateRoles::kOptimizer && role == kParameterRole) return absl::OkStatus();
-          const bool is_stable = !values.is_cpu();
-          if (is_stable) without_bytes.emplace_back(into, into->size());
-          into->push_back({.entry = {.tensor = headers.at(ShardTensorName(role, name)),
-                                     .first = static_cast<uint64_t>(first),
-                                     .count = static_cast<uint64_t>(values.numel())},
-                           .bytes = is_stable ? nullptr : static_cast<const char*>(values.const_data_ptr()),
-                           .is_stable = is_stable});
-          (is_stable ? on_device : owner->tensors).push_back(values);
-          return absl::OkStatus();
-        };
+    return [&, into = &ranges](const StateEntry& entry, int64_t first, const at::Tensor& values) {
+      if (roles == StateRoles::kOptimizer && entry.role == kParameterRole) return absl::OkStatus();
+      const bool is_stable = !values.is_cpu();
+      if (is_stable) without_bytes.emplace_back(into, into->size());
+      into->push_back({.entry = {.tensor = HeaderOf(entry),
+                                 .box = entry.box,
+                                 .first = static_cast<uint64_t>(first),
+                                 .count = static_cast<uint64_t>(values.numel())},
+                       .bytes = is_stable ? nullptr : static_cast<const char*>(values.const_data_ptr()),
+                       .is_stable = is_stable});
+      (is_stable ? on_device : owner->tensors).push_back(values);
+      return absl::OkStatus();
+    };
   };
   RETURN_IF_ERROR(state.VisitOwn(add_to(shard.ranges)));
   RETURN_IF_ERROR(state.VisitWitnessed(add_to(task.witnessed)));
@@ -97,15 +102,13 @@ absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& c
 }
 
 absl::Status LoadTensors(const Checkpoint& checkpoint, ParallelState& state) {
-  absl::flat_hash_map<std::string, std::vector<int64_t>> shapes;
-  for (const StateEntry& entry : state.Entries()) shapes[entry.name] = entry.shape;
-  return state.Load([&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
-                        const at::Tensor& out) {
+  return state.Load([&](const StateEntry& entry, int64_t first, int64_t count, const at::Tensor& out) {
     absl::Span<char> bytes(static_cast<char*>(out.mutable_data_ptr()), out.nbytes());
-    absl::Status read = checkpoint.ReadRange(role, name, DtypeOf(out.scalar_type()), shapes[name], first, count, bytes);
-    if (role == kParameterRole || !absl::IsNotFound(read)) return read;
+    absl::Status read = checkpoint.ReadBoxRange(entry.role, entry.name, DtypeOf(out.scalar_type()), entry.shape,
+                                                entry.box, first, count, bytes);
+    if (entry.role == kParameterRole || !absl::IsNotFound(read)) return read;
     return absl::FailedPreconditionError(
-        absl::StrCat("train.freeze: ", name, " was frozen when ", checkpoint.path(),
+        absl::StrCat("train.freeze: ", entry.name, " was frozen when ", checkpoint.path(),
                      " was written, so there is no optimizer state to resume from; freeze it as before, or begin a "
                      "new job from its weights by train.model.init_from"));
   });
@@ -127,11 +130,17 @@ absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state) {
 
 namespace {
 
-// Checks that `values`, without memory, are those of the model, except that all adapters may be missing.
+// Checks that `values`, of which only names, types and shapes are read, are those of the model, except that all
+// adapters may be missing.
 absl::Status CheckInitialValues(const std::string& path, std::vector<NamedTensor> values, const Model& model) {
   const auto is_adapter = [](const NamedTensor& value) { return IsAdapterName(value.name); };
   const bool has_adapters = std::any_of(values.begin(), values.end(), is_adapter);
-  const bool needs_adapters = std::any_of(model.parameters().begin(), model.parameters().end(), is_adapter);
+  std::vector<NamedTensor> missing;  // adapters of the whole model; only names and shapes
+  for (const ParameterDescription& parameter : model.description().parameters) {
+    if (!IsAdapterName(parameter.name)) continue;
+    missing.push_back({parameter.name, NewUnbacked(parameter.shape, at::kFloat)});
+  }
+  const bool needs_adapters = !missing.empty();
   if (has_adapters && !needs_adapters) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.model.init_from: ", path,
@@ -139,7 +148,7 @@ absl::Status CheckInitialValues(const std::string& path, std::vector<NamedTensor
                      "and name the exported folder; or give the job the same train.lora"));
   }
   if (!has_adapters) {
-    std::copy_if(model.parameters().begin(), model.parameters().end(), std::back_inserter(values), is_adapter);
+    std::move(missing.begin(), missing.end(), std::back_inserter(values));
   }
   RETURN_IF_ERROR(CheckParameters(values, model)) << "train.model.init_from: " << path;
   return absl::OkStatus();
@@ -149,7 +158,7 @@ absl::Status CheckInitialValues(const std::string& path, std::vector<NamedTensor
 absl::Status InitializeFromCheckpoint(const std::string& path, const InitialValues& adapters, Model& model) {
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(path), << "train.model.init_from");
   const std::shared_ptr<Checkpoint> checkpoint = std::move(opened);
-  std::vector<NamedTensor> values;  // without memory
+  std::vector<NamedTensor> values;  // only names, types and shapes
   absl::flat_hash_map<std::string, const ManifestTensor*> tensors;
   for (const ManifestTensor& tensor : checkpoint->manifest().tensors) {
     if (tensor.role != kParameterRole) continue;
@@ -163,8 +172,9 @@ absl::Status InitializeFromCheckpoint(const std::string& path, const InitialValu
   }
   RETURN_IF_ERROR(CheckInitialValues(path, values, model));
   model.set_initial_values([checkpoint, tensors, adapters, &model](int parameter, const at::Tensor& out) {
-    if (!tensors.contains(model.parameters()[static_cast<size_t>(parameter)].name)) return adapters(parameter, out);
-    const ManifestTensor& tensor = *tensors.at(model.parameters()[static_cast<size_t>(parameter)].name);
+    if (!tensors.contains(model.description().parameters[static_cast<size_t>(parameter)].name))
+      return adapters(parameter, out);
+    const ManifestTensor& tensor = *tensors.at(model.description().parameters[static_cast<size_t>(parameter)].name);
     at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(FindType(tensor.dtype)->type));
     absl::Span<char> bytes(static_cast<char*>(value.mutable_data_ptr()), value.nbytes());
     absl::Status read = checkpoint->ReadTensor(kParameterRole, tensor.name, tensor.dtype, tensor.shape, bytes);
@@ -181,7 +191,7 @@ absl::Status InitializeFrom(const std::string& path, const InitialValues& adapte
   if (FileExists(JoinPath(path, kManifestName))) return InitializeFromCheckpoint(path, adapters, model);
   ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> opened, SafetensorsFile::Open(path), << "train.model.init_from");
   const std::shared_ptr<SafetensorsFile> file = std::move(opened);
-  std::vector<NamedTensor> values;  // without memory
+  std::vector<NamedTensor> values;  // only names, types and shapes
   for (const TensorInfo& info : file->tensors()) {
     if (absl::StartsWith(info.name, "optimizer.")) continue;
     const TypeName* type = FindType(info.dtype);
@@ -195,7 +205,7 @@ absl::Status InitializeFrom(const std::string& path, const InitialValues& adapte
   absl::flat_hash_map<std::string, at::ScalarType> types;
   for (const NamedTensor& value : values) types.emplace(value.name, value.tensor.scalar_type());
   model.set_initial_values([file, types, adapters, &model](int parameter, const at::Tensor& out) {
-    const std::string& name = model.parameters()[static_cast<size_t>(parameter)].name;
+    const std::string& name = model.description().parameters[static_cast<size_t>(parameter)].name;
     if (!types.contains(name)) return adapters(parameter, out);
     // Makes a copy, because a tensor may begin at any byte of the file.
     at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(types.at(name)));

@@ -1,6 +1,6 @@
 // Converts between the state of a strategy, of which a rank may hold only a part, and the bytes of a checkpoint, which
-// holds whole tensors: parameters and both AdamW moments, under the parameters' names. Every layout can therefore load
-// what any other layout wrote. Used by the loop's thread only.
+// holds pieces of whole tensors: parameters and both AdamW moments, under the parameters' names. Every layout can
+// therefore load what any other layout wrote. Used by the loop's thread only.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ namespace trainyard {
 // The name of a type in safetensors: "F32". Empty: it has none.
 const char* DtypeOf(at::ScalarType type);
 
-// Headers of the tensors of the state, in the order of StateEntries.
-std::vector<TensorHeader> StateHeaders(const ParallelState& state);
+// Headers of the whole tensors of entries of the state, each once, in their order.
+std::vector<TensorHeader> StateHeaders(const std::vector<StateEntry>& entries);
 
 enum class StateRoles { kAll, kOptimizer, kNone };
 // Local. Adds a file with this rank's ranges of the state, if it has any, and the ranges it must witness. On a CPU the

@@ -35,7 +35,6 @@
 namespace trainyard::shim {
 namespace {
 
-constexpr size_t kLaunchBytesMax = 1 << 20;
 constexpr size_t kReadBytesPerPoll = 1 << 20;
 // After the trainer's end: how long to wait for killed descendants, and for output that another process holds open.
 constexpr int kEndWaitMs = 2000;
@@ -106,6 +105,8 @@ Launch ParseLaunch(char* data, size_t size) {
     if (strcmp(name, kProgram) == 0) launch.program = value;
     if (strcmp(name, kArgument) == 0) launch.arguments[argument_count++] = value;
     if (strcmp(name, kVariable) == 0) launch.variables[variable_count++] = value;
+    if (strcmp(name, kWorkdir) == 0) launch.workdir = value;
+    if (strcmp(name, kCpus) == 0) launch.cpus = value;
     if (strcmp(name, kLogBytes) == 0) launch.log_bytes = strtoull(value, nullptr, 10);
   }
   if (launch.program == nullptr || launch.arguments[0] == nullptr || launch.log_bytes == 0) {
@@ -298,7 +299,9 @@ int Run(const Options& options) {
   if (trainer < 0) {
     static char message[4096];
     end.start_error = errno;
-    snprintf(message, sizeof message, "cannot start %s: %s: %s", launch.program, failed, strerror(end.start_error));
+    snprintf(message, sizeof message, "cannot start %s%s%s: %s: %s", launch.program,
+             launch.workdir == nullptr ? "" : " in ", launch.workdir == nullptr ? "" : launch.workdir, failed,
+             strerror(end.start_error));
     end.start_failure = message;
     WriteExit(exit_file, options.folder, end, &lines);
     return 1;

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +48,25 @@ void KillChildren() {
   closedir(proc);
 }
 
-// Runs in the child. Never returns; writes which call failed ('s': the setup, 'x': execve) and errno to `report`.
+// `numbers`: "0 2". Returns false with errno set.
+bool SetCpus(const char* numbers) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const char* at = numbers; *at != '\0';) {
+    char* end;
+    const unsigned long cpu = strtoul(at, &end, 10);
+    if (end == at || cpu >= CPU_SETSIZE) {
+      errno = EINVAL;
+      return false;
+    }
+    CPU_SET(cpu, &set);
+    at = *end == ' ' ? end + 1 : end;
+  }
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+// Runs in the child. Never returns; writes which call failed ('s': the setup, 'c': sched_setaffinity, 'd': chdir, 'x':
+// execve) and errno to `report`.
 [[noreturn]] void BecomeTrainer(const Launch& launch, int stdout_fd, int stderr_fd, int report, pid_t shim) {
   char failed = 's';
   setsid();
@@ -61,8 +80,10 @@ void KillChildren() {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    failed = 'x';
-    execve(launch.program, launch.arguments, launch.variables);
+    failed = 'c';
+    if (launch.cpus == nullptr || SetCpus(launch.cpus)) failed = 'd';
+    if (failed == 'd' && (launch.workdir == nullptr || chdir(launch.workdir) == 0)) failed = 'x';
+    if (failed == 'x') execve(launch.program, launch.arguments, launch.variables);
   }
   int error = errno;
   char message[1 + sizeof error];
@@ -123,7 +144,19 @@ pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const cha
   waitpid(pid, nullptr, 0);
   int error;
   memcpy(&error, message + 1, sizeof error);
-  *failed = message[0] == 'x' ? "execve" : "dup2";
+  switch (message[0]) {
+    case 'x':
+      *failed = "execve";
+      break;
+    case 'd':
+      *failed = "chdir to its working folder";
+      break;
+    case 'c':
+      *failed = "sched_setaffinity";
+      break;
+    default:
+      *failed = "dup2";
+  }
   errno = error;
   return -1;
 }

@@ -15,13 +15,14 @@ struct Launch {
   char** arguments = nullptr;  // ended by a null pointer
   char** variables = nullptr;
   uint64_t log_bytes = 0;
+  const char* workdir = nullptr;  // null: the shim's own working directory
+  const char* cpus = nullptr;     // "0 2"; null: those of the shim
 };
 
 // Field 22 of /proc/<pid>/stat; 0: no such process.
 uint64_t StartTime(pid_t pid);
 
-// Kills the processes whose group or session is that of `leader`, which may have exited, and that are not older than
-// it.
+// Kills the processes in the group or session of `leader` that are not older than it. `leader` may have exited.
 void KillSession(pid_t leader, uint64_t leader_start);
 
 // Starts the program as the leader of its own session, with its output going to the two descriptors; the kernel kills

@@ -14,8 +14,8 @@
 namespace trainyard {
 
 struct SamplingPolicy {
-  double temperature = 1;  // 0: always the token with the highest score, the first of several
-  int64_t top_k = 0;       // 0: all tokens; tokens with the score of the last of them are included
+  double temperature = 1;  // 0: always the token with the highest score, the first one in a tie
+  int64_t top_k = 0;       // 0: all tokens; tokens that tie with the last of the top k are included
   double top_p = 1;        // the most likely tokens that together have this probability, at least one; 1: all tokens
 };
 

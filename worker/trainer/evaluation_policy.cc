@@ -20,6 +20,13 @@ std::string EvaluationPolicy::Restore(const Restored& restored) {
         "the evaluation covers %s, and covered %s before the checkpoint: the search for the lowest loss begins again",
         Plural(settings_.tokens, "token"), Plural(restored.evaluation.tokens, "token"));
   }
+  if (restored.evaluation.data_hash != settings_.data_hash) {
+    return restored.evaluation.data_hash.empty()
+               ? "the checkpoint does not record which data its evaluations covered: the search for the lowest loss "
+                 "begins again"
+               : "the evaluation covers other data than before the checkpoint: the search for the lowest loss begins "
+                 "again";
+  }
   state_ = restored.evaluation;
   state_.loss.reset();
   if (!settings_.keep_best) state_.lowest_saved.reset();

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "checkpoint/manifest.h"
 
@@ -25,7 +26,8 @@ class EvaluationPolicy {
     double min_delta = 0;
     bool keep_best = false;
     uint64_t steps = 0;   // of the job
-    uint64_t tokens = 0;  // with loss, in one evaluation
+    uint64_t tokens = 0;  // targets with a loss in one evaluation
+    std::string data_hash = {};
   };
   // The checkpoint from which the run resumes.
   struct Restored {
@@ -33,10 +35,14 @@ class EvaluationPolicy {
     ManifestEvaluation evaluation = {};
     bool of_this_job = false;  // false: the user resumes another job's run
   };
-  explicit EvaluationPolicy(Settings settings) : settings_(settings) { state_.tokens = settings.tokens; }
+  explicit EvaluationPolicy(Settings settings) : settings_(std::move(settings)) {
+    state_.tokens = settings_.tokens;
+    state_.data_hash = settings_.data_hash;
+  }
 
   // Continues to count, and returns a line for the log, or nothing. A job that had ended early ends again if it was
-  // restarted, but counts from zero if the user resumed its run.
+  // restarted, but counts from zero if the user resumed its run. If the evaluations before covered other data,
+  // everything begins again.
   std::string Restore(const Restored& restored);
 
   // `counts` false: an evaluation outside the interval, after the last step. It does not count for patience, so that a
@@ -49,7 +55,7 @@ class EvaluationPolicy {
   bool MustSave() const { return must_save_; }
   // Why training ends, as a sentence; empty: it continues.
   std::string EndReason() const;
-  // For the checkpoint of `step`, which is that of the last evaluation or a later one.
+  // Returns the state for the checkpoint of `step`, which is the step of the last evaluation or a later one.
   ManifestEvaluation StateAt(uint64_t step) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// A text that is being continued, in the sequence of the cache with its index.
+// A text that is being continued. Its index in texts_ is that of its sequence in the cache.
 struct ActiveText {
   size_t prompt = 0;
   std::vector<int64_t> tokens;

@@ -17,7 +17,7 @@
 namespace trainyard {
 
 struct GenerateOptions {
-  int64_t tokens = 0;  // at most so many for each prompt
+  int64_t tokens = 0;  // at most this many for each prompt
   SamplingPolicy policy = {};
   uint64_t seed = 0;
   std::vector<int64_t> ends = {};  // tokens that end a text
@@ -26,7 +26,7 @@ struct GenerateOptions {
 
 enum class TextEnd { kEndToken, kLength, kInterrupted };
 
-// Receives the texts as they grow. Texts of one batch grow by turns.
+// Receives the texts as they grow. Texts of one batch grow in turns.
 class TextReceiver {
  public:
   virtual ~TextReceiver() = default;

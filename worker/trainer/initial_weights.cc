@@ -4,7 +4,9 @@
 #include <c10/util/Exception.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -12,8 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "checkpoint/adapter_files.h"
 #include "checkpoint/hugging_face_folder.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/manifest_file.h"
-#include "checkpoint/reader.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "models/adapter_config.h"
@@ -26,7 +28,7 @@
 namespace trainyard {
 namespace {
 
-// The context may be shorter than the model's, where no parameter depends on it; dropout is not of the model.
+// The context may be shorter than the model's if no parameter depends on it, and the dropout may differ.
 absl::Status CheckSameModel(const std::string& folder, const ModelSizes& sizes) {
   ASSIGN_OR_RETURN(ModelSizes found, ReadModelConfig(folder));
   found.dropout = sizes.dropout;
@@ -39,16 +41,38 @@ absl::Status CheckSameModel(const std::string& folder, const ModelSizes& sizes) 
       "; remove the sizes from train.model and name the folder in train.model.path"));
 }
 
-// Adapters may be trained with another dropout than that of the folder.
+// Whether the same projections have adapters with the targets `found` as in the job.
+bool SelectsSameProjections(const std::vector<std::string>& found, const ModelSizes& sizes) {
+  ModelSizes as_found = sizes;
+  as_found.lora.targets = found;
+  return DescribeModel(as_found).projections == DescribeModel(sizes).projections;
+}
+
+// The settings without which adapters that were trained with `found` do not compute the same in the job, each with both
+// values: "train.lora.alpha was 8 and is 16 in the job". Dropout changes only how adapters are trained.
+std::vector<std::string> OtherSettings(const LoraSettings& found, const ModelSizes& sizes) {
+  const LoraSettings& job = sizes.lora;
+  std::vector<std::string> texts;
+  const auto add = [&texts](absl::string_view key, const auto& before, const auto& now) {
+    texts.push_back(absl::StrCat("train.lora.", key, " was ", before, " and is ", now, " in the job"));
+  };
+  if (found.rank != job.rank) add("rank", found.rank, job.rank);
+  if (found.alpha != job.alpha) add("alpha", found.alpha, job.alpha);
+  if (!SelectsSameProjections(found.targets, sizes)) {
+    const auto list = [](const std::vector<std::string>& targets) {
+      return absl::StrCat("[", absl::StrJoin(targets, ", "), "]");
+    };
+    add("targets", list(found.targets), list(job.targets));
+  }
+  return texts;
+}
+
 absl::Status CheckSameAdapter(const std::string& folder, const ModelSizes& sizes) {
   ASSIGN_OR_RETURN(const std::string text, ReadAdapterConfigText(folder));
   ASSIGN_OR_RETURN(const LoraSettings found,
                    ParseAdapterConfig(text, JoinPath(folder, kAdapterConfigName), sizes.family));
   const LoraSettings& expected = sizes.lora;
-  ModelSizes as_found = sizes;
-  as_found.lora.targets = found.targets;
-  const bool same_targets = DescribeModel(as_found).projections == DescribeModel(sizes).projections;
-  if (found.rank == expected.rank && found.alpha == expected.alpha && same_targets) return absl::OkStatus();
+  if (OtherSettings(found, sizes).empty()) return absl::OkStatus();
   const auto text_of = [](const LoraSettings& lora) {
     return absl::StrCat("rank ", lora.rank, ", alpha ", lora.alpha, " and targets ", absl::StrJoin(lora.targets, ", "));
   };
@@ -60,7 +84,7 @@ absl::Status CheckSameAdapter(const std::string& folder, const ModelSizes& sizes
 // `what` are the weights in `folder`.
 absl::Status CheckSameFiles(const std::string& folder, const char* what, const std::string& identity,
                             Communicator& world) {
-  // No identity is empty, so there is one for each rank.
+  // No identity is empty, so none is skipped: all[i] is that of rank i.
   ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(identity, world),
                    << "while comparing the initial " << what);
   std::map<std::string, std::vector<size_t>> ranks;
@@ -125,22 +149,35 @@ InitialValues Combined(const ModelDescription& description, InitialValues adapte
       };
 }
 
-// Refuses a checkpoint with adapters in train.model.init_from together with those of train.lora.path.
-absl::Status CheckOneSourceOfAdapters(const TrainConfig& config) {
-  if (config.lora_path.empty() || !FileExists(JoinPath(config.init_from, kManifestName))) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(config.init_from));
-  const auto& tensors = checkpoint->manifest().tensors;
-  const bool has_adapters = std::any_of(tensors.begin(), tensors.end(),
+// Refuses a checkpoint with adapters in train.model.init_from together with those of train.lora.path, or with settings
+// with which its adapters would compute something else. Shapes are checked later.
+absl::Status CheckAdaptersOfCheckpoint(const TrainConfig& config, const SizesOfSpec& sizes_of_spec) {
+  if (config.model.lora.rank == 0 || !FileExists(JoinPath(config.init_from, kManifestName))) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string text, ReadManifestText(config.init_from));
+  ASSIGN_OR_RETURN(const Manifest manifest, ParseManifest(text), << config.init_from);
+  const bool has_adapters = std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
                                         [](const ManifestTensor& tensor) { return IsAdapterName(tensor.name); });
   if (!has_adapters) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(config.init_from, " has adapters, and train.lora.path names others; remove one of the two"));
+  if (!config.lora_path.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.init_from, " has adapters, and train.lora.path names others; remove one of the two"));
+  }
+  if (sizes_of_spec == nullptr || manifest.spec.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const ModelSizes found, sizes_of_spec(manifest.spec), << config.init_from);
+  if (found.family != config.model.family) return absl::OkStatus();  // a model of other tensors is refused later
+  const std::vector<std::string> others = OtherSettings(found.lora, config.model);
+  if (others.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the adapters in ", config.init_from, " were trained with other settings: ", absl::StrJoin(others, "; "),
+      ". Set the earlier values, or merge the adapters into the model by `trainctl checkpoint export` and name the "
+      "exported folder"));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order, Communicator& world,
-                                                                      Model& model) {
+absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order,
+                                                                      const SizesOfSpec& sizes_of_spec,
+                                                                      Communicator& world, Model& model) {
   const TrainConfig& config = order.config;
   const ModelDescription description = DescribeModel(config.model);
   const InitialValues drawn = DrawInitialValues(description, config.seed);
@@ -154,7 +191,7 @@ absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const Star
   }
   model.set_initial_values(Combined(description, adapters, drawn));
   if (!config.init_from.empty()) {
-    RETURN_IF_ERROR(CheckOneSourceOfAdapters(config)) << "train.model.init_from";
+    RETURN_IF_ERROR(CheckAdaptersOfCheckpoint(config, sizes_of_spec)) << "train.model.init_from";
     RETURN_IF_ERROR(InitializeFrom(config.init_from, adapters, model));
   }
   return nullptr;
@@ -165,19 +202,19 @@ absl::Status LoadInitialWeights(const ForeignWeights& weights, const Model& mode
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     if (IsAdapterName(model.parameters()[i].name)) adapters[model.parameters()[i].name] = static_cast<int>(i);
   }
-  return state.LoadParameters([&](absl::string_view, absl::string_view name, int64_t first, int64_t count,
-                                  const at::Tensor& out) -> absl::Status {
-    if (const auto adapter = adapters.find(name); adapter != adapters.end()) {
-      const at::Tensor whole =
-          at::empty(model.parameters()[static_cast<size_t>(adapter->second)].tensor.sizes(), out.options());
-      model.WriteInitialValues(adapter->second, whole);
-      out.copy_(whole.view(-1).narrow(0, first, count));
-      return absl::OkStatus();
-    }
-    return weights.ReadRange(std::string(name), static_cast<uint64_t>(first), static_cast<uint64_t>(count),
-                             DtypeOf(out.scalar_type()),
-                             absl::MakeSpan(static_cast<char*>(out.mutable_data_ptr()), out.nbytes()));
-  });
+  return state.LoadParameters(
+      [&](const StateEntry& entry, int64_t first, int64_t count, const at::Tensor& out) -> absl::Status {
+        if (const auto adapter = adapters.find(entry.name); adapter != adapters.end()) {
+          const at::Tensor whole =
+              at::empty(model.parameters()[static_cast<size_t>(adapter->second)].tensor.sizes(), out.options());
+          model.WriteInitialValues(adapter->second, whole);
+          out.copy_(whole.view(-1).narrow(0, first, count));
+          return absl::OkStatus();
+        }
+        return weights.ReadBoxRange(entry.name, entry.box, static_cast<uint64_t>(first), static_cast<uint64_t>(count),
+                                    DtypeOf(out.scalar_type()),
+                                    absl::MakeSpan(static_cast<char*>(out.mutable_data_ptr()), out.nbytes()));
+      });
 }
 
 }  // namespace trainyard

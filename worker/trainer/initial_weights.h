@@ -14,15 +14,18 @@
 #include "worker/link/config.h"
 #include "worker/model/model.h"
 #include "worker/parallel/parallel_state.h"
+#include "worker/trainer/sizes_of_spec.h"
 
 namespace trainyard {
 
 // Collective. Sets the initial values of `model`, which has no memory yet. If train.model.init_from is a folder of
 // transformers, only those of adapters are set, and the folder is returned; otherwise null. Fails with InvalidArgument
-// if the files are not of the model of the job, or if the ranks see different files, and with the errors of
-// ForeignWeights::Open, AdapterWeights::Open and InitializeFrom.
-absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order, Communicator& world,
-                                                                      Model& model);
+// if the files are not of the model of the job, if the ranks see different files, or if train.lora would use the
+// adapters of a checkpoint for another function; and with the errors of ForeignWeights::Open, AdapterWeights::Open and
+// InitializeFrom.
+absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order,
+                                                                      const SizesOfSpec& sizes_of_spec,
+                                                                      Communicator& world, Model& model);
 
 // Local. Overwrites the parameters of the state by the weights and the initial adapters of `model`. REQUIRES: no step
 // was made, so the moments are zero.

@@ -37,17 +37,6 @@ constexpr double kClearlyFaster = 1.05;
 constexpr absl::Duration kChildLimit = absl::Seconds(10);
 constexpr absl::Duration kLockWait = absl::Seconds(30);  // for another rank that measures
 
-absl::StatusOr<KernelSpeeds> ReadSpeeds(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 4096));
-  const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
-  KernelSpeeds speeds;
-  if (fields.size() == 2 && absl::SimpleAtod(fields[0], &speeds.with_lever) &&
-      absl::SimpleAtod(fields[1], &speeds.without) && speeds.with_lever > 0 && speeds.without > 0) {
-    return speeds;
-  }
-  return absl::InternalError(absl::StrCat(path, " does not hold two speeds"));
-}
-
 // The first processor: family, model, stepping, and flags.
 std::string CpuDescription() {
   std::ifstream file("/proc/cpuinfo");
@@ -93,9 +82,20 @@ bool LeverIsFaster(const KernelSpeeds& speeds, bool expected) {
                   : speeds.with_lever >= kClearlyFaster * speeds.without;
 }
 
+absl::StatusOr<KernelSpeeds> ReadKernelSpeeds(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 4096));
+  const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  KernelSpeeds speeds;
+  if (fields.size() == 2 && absl::SimpleAtod(fields[0], &speeds.with_lever) &&
+      absl::SimpleAtod(fields[1], &speeds.without) && speeds.with_lever > 0 && speeds.without > 0) {
+    return speeds;
+  }
+  return absl::InternalError(absl::StrCat(path, " does not hold two speeds"));
+}
+
 absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
                                            const std::function<absl::StatusOr<KernelSpeeds>()>& measure) {
-  if (absl::StatusOr<KernelSpeeds> stored = ReadSpeeds(path); stored.ok()) return stored;
+  if (absl::StatusOr<KernelSpeeds> stored = ReadKernelSpeeds(path); stored.ok()) return stored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   RETURN_IF_ERROR(MakeFolders(folder.parent_path().parent_path()));
   for (const std::string& missing : {folder.parent_path().string(), folder.string()}) {
@@ -103,7 +103,8 @@ absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
       return ErrnoStatus(errno, absl::StrCat("mkdir ", missing));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock, FileLock::Acquire(absl::StrCat(path, ".lock"), kLockWait));
-  if (absl::StatusOr<KernelSpeeds> stored = ReadSpeeds(path); stored.ok()) return stored;  // another rank was first
+  if (absl::StatusOr<KernelSpeeds> stored = ReadKernelSpeeds(path); stored.ok())
+    return stored;  // another rank was first
   ASSIGN_OR_RETURN(const KernelSpeeds speeds, measure());
   RETURN_IF_ERROR(WriteFileAtomically(path, absl::StrCat(speeds.with_lever, " ", speeds.without, "\n")));
   return speeds;

@@ -28,6 +28,9 @@ struct KernelSpeeds {
 // Pure. `expected`: the result if the two differ by less than 5 %, within the error of a timing.
 bool LeverIsFaster(const KernelSpeeds& speeds, bool expected);
 
+// Returns what is stored at `path`. Possible errors: NotFound: nothing is; Internal: it is damaged.
+absl::StatusOr<KernelSpeeds> ReadKernelSpeeds(const std::string& path);
+
 // Returns what is stored at `path`; else calls `measure` and stores its result there. Possible errors: those of the
 // file, of its lock and of `measure`.
 absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,

@@ -24,8 +24,11 @@
 #include "common/version.h"
 #include "worker/diagnostics/ledger.h"
 #include "worker/link/grpc_link.h"
+#include "worker/link/spec_config.h"
 #include "worker/numerics/cpu.h"
 #include "worker/numerics/mkl_lever.h"
+#include "worker/trainer/build_tokens.h"
+#include "worker/trainer/environment_report.h"
 #include "worker/trainer/kernel_choice.h"
 #include "worker/trainer/options.h"
 #include "worker/trainer/probe.h"
@@ -92,6 +95,22 @@ std::string ChooseKernels(MklLever choice) {
                          SetMklLever(lever ? MklLever::kOn : MklLever::kOff), speeds->with_lever, speeds->without);
 }
 
+// What ChooseKernels would decide for `auto`, without the measurement: its result decides for all later jobs on this
+// host, so only a job may make it.
+KernelDecision FindKernels() {
+  if (!MklLeverHasEffect()) {
+    const std::string sentence = SetMklLever(MklLever::kAuto);
+    return {.mkl_avx512 = MklLeverIsOn() ? "on" : "off", .sentence = sentence};
+  }
+  const absl::StatusOr<std::string> path = KernelSpeedsPath();
+  const absl::StatusOr<KernelSpeeds> speeds = path.ok() ? ReadKernelSpeeds(*path) : path.status();
+  if (!speeds.ok()) return {.mkl_avx512 = "not decided", .sentence = "the first job on this host measures both kinds"};
+  return {
+      .mkl_avx512 = LeverIsFaster(*speeds, BestVectorCode() == VectorCode::kAvx512) ? "on" : "off",
+      .sentence = absl::StrFormat("measured once on this CPU, one thread: %.0f GFLOP/s with the lever, %.0f without",
+                                  speeds->with_lever, speeds->without)};
+}
+
 // Called before the first tensor operation of the process.
 void SetUpEngine(const StartOrder& order, Link& link) {
   Ledger::ForProcess();  // accounts from now on
@@ -102,7 +121,12 @@ void SetUpEngine(const StartOrder& order, Link& link) {
   if (order.config.mkl_avx512 == TrainConfig::Switch::kAuto && order.local_rank == 0) {
     link.ReportFact(DecidedFact{{{"resources.mkl_avx512", MklLeverIsOn() ? "on" : "off", kernels}}});
   }
-  if (order.rank == 0) std::cout << "threads: " << order.threads << " a rank; " << kernels << std::endl;
+  if (order.rank == 0) std::cout << "threads: " << order.threads << " per rank; " << kernels << std::endl;
+}
+
+absl::StatusOr<ModelSizes> SizesFromSpec(absl::string_view spec_bytes) {
+  ASSIGN_OR_RETURN(const TrainConfig config, ModelConfigFromSpec(spec_bytes));
+  return config.model;
 }
 
 int RunTraining(const TrainerOptions& options) {
@@ -137,7 +161,8 @@ int RunTraining(const TrainerOptions& options) {
                                   loop_checks_signals = true;
                                   return must_leave.load();
                                 },
-                            .ledger = &Ledger::ForProcess()});
+                            .ledger = &Ledger::ForProcess(),
+                            .sizes_of_spec = SizesFromSpec});
   } else if (absl::IsDeadlineExceeded(order.status())) {
     std::cerr << order.status().message() << std::endl;
     code = kExitFailed;
@@ -191,6 +216,13 @@ int RunHostProbe(const ProbeOptions& options) {
   return ExitCodeOfOutput("probe");
 }
 
+int PrintEnvironment() {
+  at::set_num_threads(1);
+  const NcclVersion nccl = FindNccl();  // loads CUDA, which must come before the first tensor operation
+  std::cout << EnvironmentReport(nccl, FindKernels()) << std::endl;
+  return ExitCodeOfOutput("environment");
+}
+
 // Uses one thread, and prints only a number.
 int RunTimeProducts(const TrainerOptions& options) {
   constexpr int64_t kSize = 512;
@@ -203,10 +235,15 @@ int RunTimeProducts(const TrainerOptions& options) {
 
 int RunCommand(const TrainerOptions& options) {
   switch (options.command) {
+    case TrainerOptions::Command::kEnvironment:
+      return PrintEnvironment();
     case TrainerOptions::Command::kTimeProducts:
       return RunTimeProducts(options);
     case TrainerOptions::Command::kSample:
       return SampleTexts(options.sample);
+    case TrainerOptions::Command::kBuildTokens:
+      at::set_num_threads(1);  // it has threads of its own
+      return RunBuildTokens(options.build_tokens);
     case TrainerOptions::Command::kProbe:
       return RunHostProbe(options.probe);
     case TrainerOptions::Command::kTrain:

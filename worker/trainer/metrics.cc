@@ -40,6 +40,7 @@ std::string MetricsLine(const StepRecord& record) {
       ",\"grad_norm\":", Number(record.grad_norm), ",\"compute_s\":", Number(record.compute_s),
       ",\"exposed_communication_s\":", Number(record.exposed_communication_s),
       ",\"gradient_reductions\":", record.gradient_reductions, ",\"optimizer_s\":", Number(record.optimizer_s),
+      record.model_wait_s > 0 ? absl::StrCat(",\"model_wait_s\":", Number(record.model_wait_s)) : "",
       record.epoch > 0 ? absl::StrCat(",\"epoch\":", Number(record.epoch)) : "",
       record.skipped ? ",\"skipped\":true" : "",
       record.loss_scale > 0 ? absl::StrCat(",\"loss_scale\":", Number(record.loss_scale)) : "",

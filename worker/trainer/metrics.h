@@ -46,7 +46,7 @@ class MetricsFile {
   // The steps at the end of the file that belong to the epoch under way.
   struct StepsOfEpoch {
     std::vector<EpochStep> steps = {};
-    bool is_whole = false;  // it has all of them
+    bool is_whole = false;  // whether these are all steps of that epoch so far
   };
   // `epochs`: of the data, used at the end of the file. Reads at most the last kEpochBytes. A file that cannot be read
   // has no steps. Call it before lines are appended.

@@ -10,6 +10,7 @@
 #include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/data/byte_samples.h"
+#include "worker/data/chat_records.h"
 #include "worker/data/csv_samples.h"
 #include "worker/trainer/rank_data.h"
 
@@ -49,7 +50,30 @@ absl::Status OpenBytes(const StartOrder& order, CorpusOptions options, DataSet& 
   return absl::OkStatus();
 }
 
+// The chat template of the tokenizer, which converts messages to text.
+absl::Status OpenChat(const TrainConfig::Data& config, TokenPlan& plan) {
+  const std::string& tokenizer_path = config.tokenizer_path;
+  if (tokenizer_path.empty()) {
+    return absl::InvalidArgumentError(
+        "train.data.jsonl has messages, which only the chat template of a tokenizer converts to text; set "
+        "train.data.tokenizer_path to the folder of the tokenizer");
+  }
+  absl::StatusOr<std::unique_ptr<ChatTemplate>> chat = ChatTemplate::Open(tokenizer_path, config.chat_template);
+  if (!chat.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("train.data.jsonl has messages, but the chat template of ",
+                                                   tokenizer_path, " cannot be used: ", chat.status().message(), ". ",
+                                                   ChatExportAdvice()));
+  }
+  plan.rules.chat = *std::move(chat);
+  return absl::OkStatus();
+}
+
 absl::Status OpenEncoder(const TrainConfig& config, TokenPlan& plan) {
+  if (!config.data.chat_template.empty() && plan.rules.fields.messages.empty()) {
+    return absl::InvalidArgumentError(
+        "train.data.chat_template is given, but the first line of train.data.jsonl has no messages; name the field "
+        "with the messages in train.data.fields.messages, or remove the template");
+  }
   if (plan.in_place() || (plan.form == DataForm::kJsonl && !plan.rules.needs_encoder())) return absl::OkStatus();
   const std::string& path = config.data.tokenizer_path;
   if (path.empty()) {
@@ -57,6 +81,9 @@ absl::Status OpenEncoder(const TrainConfig& config, TokenPlan& plan) {
   } else {
     ASSIGN_OR_RETURN(plan.encoder, OpenTextEncoder(path),
                      << "train.data.tokenizer_path (train.data.tokenizer: bytes needs none)");
+  }
+  if (!plan.rules.fields.messages.empty()) {
+    RETURN_IF_ERROR(OpenChat(config.data, plan));
   }
   const TextEncoder& encoder = *plan.encoder;
   if (encoder.vocabulary() > config.model.vocabulary) {
@@ -78,7 +105,8 @@ RecordRules RulesOf(const TrainConfig& config) {
                      .prompt = fields.prompt,
                      .response = fields.response,
                      .input_ids = fields.input_ids,
-                     .labels = fields.labels},
+                     .labels = fields.labels,
+                     .messages = fields.messages},
           .loss_on_prompt = config.data.loss_on_prompts,
           .vocabulary = config.model.vocabulary,
           .separate_documents = config.data.separate_documents};
@@ -193,7 +221,7 @@ DataForm FormOf(const TrainConfig::Data& config) {
   return config.jsonl.empty() ? DataForm::kText : DataForm::kJsonl;
 }
 
-// Of the files of a folder that are read; empty: all.
+// Returns the suffix of the files of a folder that are read; empty: all files are read.
 const char* SuffixOf(DataForm form) {
   if (form == DataForm::kTokens) return kTokenFileSuffix;
   return form == DataForm::kCsv ? kCsvFileSuffix : "";
@@ -291,7 +319,7 @@ absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log
   if (!add(training)) return training;
   const bool is_tokenized = data.train.plan != nullptr;
   const bool has_held_out = order.config.evaluate_every > 0 && !order.config.data.held_out.empty();
-  // Without the rules of the training data only the paths can be checked; that of a failed plan would be wrong.
+  // Without the rules of the training data only the paths can be checked: the rules of a failed plan would be wrong.
   if (has_held_out && (training.ok() || !is_tokenized)) {
     absl::Status held_out = OpenHeldOut(order, data.train.plan.get(), data.held_out, log);
     if (held_out.ok() && training.ok()) held_out = CheckDisjoint(*data.train.corpus, *data.held_out.corpus);

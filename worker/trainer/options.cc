@@ -53,7 +53,8 @@ CLI::App* DeclareSample(CLI::App& app, SampleOptions& sample) {
   command->add_option("--top-k", sample.top_k, "Choose among the K most likely tokens only; 0: among all")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  command->add_option("--top-p", sample.top_p, "Choose among the most likely tokens with this probability in all")
+  command
+      ->add_option("--top-p", sample.top_p, "Choose among the most likely tokens that together have this probability")
       ->check(CLI::Range(1e-9, 1.0))
       ->capture_default_str();
   command->add_option("--seed", sample.seed, "Seed of the choices; the same seed gives the same text")
@@ -69,9 +70,20 @@ CLI::App* DeclareSample(CLI::App& app, SampleOptions& sample) {
       "--stream", [&sample] { sample.stream = true; }, "Print text as it is generated; the default on a terminal");
   command
       ->add_flag_callback(
-          "--no-stream", [&sample] { sample.stream = false; }, "Print text when it has ended")
+          "--no-stream", [&sample] { sample.stream = false; }, "Print each text once it is complete")
       ->excludes(stream);
   stream->excludes(json);
+  return command;
+}
+
+CLI::App* DeclareBuildTokens(CLI::App& app, BuildTokensOptions& options) {
+  CLI::App* command = app.add_subcommand(
+      "build-tokens", "Builds the token cache of a job, whose resolved JobSpec is read from standard input");
+  command->add_option("--host", options.host, "The name of this host in the cluster that runs the job")->required();
+  command->add_option("--threads", options.threads, "Number of threads; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->add_flag("--json", options.json, "One JSON object instead of text");
   return command;
 }
 
@@ -89,10 +101,17 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
   CLI::Option* probe_flag = DeclareProbe(app, options.probe);
   probe_flag->excludes(link);
 
+  app.add_flag("--environment", options.environment,
+               "Prints the versions of the libraries and the kernels that ranks on this host use, as one JSON object: "
+               "what `trainctl env` requests")
+      ->excludes(link)
+      ->excludes(probe_flag);
+
   // Used by kernel_choice.h, which starts this program once for each kind of kernels.
   app.add_flag("--time-products{plain},--time-products-with-lever{lever}", options.timed_products)->group("");
 
-  CLI::App* command = DeclareSample(app, options.sample);
+  const CLI::App* sample = DeclareSample(app, options.sample);
+  const CLI::App* build_tokens = DeclareBuildTokens(app, options.build_tokens);
 
   try {
     app.parse(argc, argv);
@@ -100,8 +119,10 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
     exit_code = app.exit(error) == 0 ? 0 : 2;
     return false;
   }
-  options.command = command->parsed()                 ? TrainerOptions::Command::kSample
+  options.command = sample->parsed()                  ? TrainerOptions::Command::kSample
+                    : build_tokens->parsed()          ? TrainerOptions::Command::kBuildTokens
                     : options.probe.is_requested      ? TrainerOptions::Command::kProbe
+                    : options.environment             ? TrainerOptions::Command::kEnvironment
                     : !options.timed_products.empty() ? TrainerOptions::Command::kTimeProducts
                                                       : TrainerOptions::Command::kTrain;
   if (options.command == TrainerOptions::Command::kTrain && (options.link.empty() || options.job.empty())) {

@@ -1,5 +1,5 @@
-// The command line of trainyard-trainer. A daemon starts it with --link; a user calls `sample`, mostly through
-// trainctl, or --probe to measure this host.
+// The command line of trainyard-trainer. A daemon starts it with --link; a user calls `sample` and
+// `build-tokens`, mostly through trainctl, or --probe to measure this host.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,15 @@ struct ProbeOptions {
   bool json = false;
 };
 
+// The job is read from standard input: the bytes of a resolved JobSpec.
+struct BuildTokensOptions {
+  std::string host;  // the name that the ranks of this machine have, under which the content of the files is recorded
+  int threads = 0;   // 0: one per core
+  bool json = false;
+};
+
 struct TrainerOptions {
-  enum class Command { kTrain, kSample, kProbe, kTimeProducts };
+  enum class Command { kTrain, kSample, kBuildTokens, kProbe, kTimeProducts, kEnvironment };
   Command command = Command::kTrain;
 
   std::string link;  // socket of the daemon
@@ -44,7 +51,9 @@ struct TrainerOptions {
   uint32_t rank = 0;
 
   SampleOptions sample;
+  BuildTokensOptions build_tokens;
   ProbeOptions probe;
+  bool environment = false;
   std::string timed_products;  // of kTimeProducts: "lever" or "plain", with or without the lever (kernel_choice.h)
 };
 

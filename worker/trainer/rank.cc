@@ -16,6 +16,7 @@
 #include "worker/parallel/parallelize.h"
 #include "worker/saving/state.h"
 #include "worker/trainer/initial_weights.h"
+#include "worker/trainer/rank_strategy.h"
 #include "worker/trainer/restore.h"
 #include "worker/trainer/run_folder.h"
 
@@ -37,13 +38,6 @@ absl::StatusOr<bool> MaySharedMemory(const StartOrder& order) {
         order.host, "; choose auto, or resources.hosts with a host that has enough free slots"));
   }
   return order.config.shared_memory != Switch::kOff;
-}
-
-absl::StatusOr<Mesh> MeshOf(const StartOrder& order) {
-  const TrainConfig::Parallel& parallel = order.config.parallel;
-  ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(parallel.strategy));
-  ASSIGN_OR_RETURN(MeshShape shape, DataMesh(strategy, order.world_size, parallel.shard, parallel.replicate));
-  return Mesh::Create(shape, order.world_size);
 }
 
 std::vector<CommunicatorProgress> ProgressOf(AbortSwitch& abort_switch) {
@@ -68,104 +62,13 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   options.device = GroupDeviceOf(rank.device, &link, options.timeout);
   ASSIGN_OR_RETURN(rank.groups, JoinMesh(mesh, order.config.parallel.reshard_to, options));
   for (const auto& group : rank.groups->owned) rank.abort_switch->Attach(group->name(), group.get());
+  ASSIGN_OR_RETURN(rank.channels, JoinPipeline(mesh, /*wraps=*/order.config.parallel.chunks_per_rank > 1, options));
+  for (const auto& channel : rank.channels.owned) rank.abort_switch->Attach(channel.get());
+  if (order.config.parallel.tensor > 1) {
+    rank.tensor_group = std::make_unique<CommunicatorTensorGroup>(*rank.groups->tensor, Clock::GetSteadyClock());
+  }
   link.OnAbort([abort_switch = rank.abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
   link.PollCommunicators([abort_switch = rank.abort_switch] { return ProgressOf(*abort_switch); });
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Precision> ParsePrecision(const TrainConfig& config) {
-  const TrainConfig::Precision& names = config.precision;
-  return trainyard::ParsePrecision(PrecisionNames{.param = names.param,
-                                                  .reduce = names.reduce,
-                                                  .output = names.output,
-                                                  .master = names.master,
-                                                  .state = names.state});
-}
-
-absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
-  const TrainConfig& config = order.config;
-  const TrainConfig::LossScale& scale = config.loss_scale;
-  const TrainConfig::Parallel& parallel = config.parallel;
-  // Decides the default of parallel.reduce_scatter, which is false for zero1 over sockets.
-  const bool uses_sockets =
-      order.local_world_size != order.world_size || config.shared_memory == TrainConfig::Switch::kOff;
-  ASSIGN_OR_RETURN(RecomputeMode recompute, RecomputeModeOf(parallel.recompute), << "parallel.recompute");
-  const UpdateOptions update{.optimizer = {.beta1 = config.optimizer.beta1,
-                                           .beta2 = config.optimizer.beta2,
-                                           .eps = config.optimizer.eps,
-                                           .weight_decay = config.optimizer.weight_decay,
-                                           .clip_value = config.optimizer.clip_value,
-                                           .seed = config.seed},
-                             .clip_norm = config.optimizer.clip_norm,
-                             .loss_scale = {.initial = scale.initial,
-                                            .window = scale.window,
-                                            .backoff = scale.backoff,
-                                            .hysteresis = scale.hysteresis,
-                                            .min = scale.min,
-                                            .dynamic = !scale.is_static},
-                             .tile_elements = parallel.optimizer_tile_elements};
-  const DataParallelOptions data{
-      .strategy = strategy,
-      .precision = precision,
-      .bucket_elements = parallel.bucket_elements,
-      .overlap = parallel.overlap,
-      .reduce_scatter = parallel.reduce_scatter.value_or(strategy != Strategy::kZero1 || !uses_sockets),
-      .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
-      .reshard_after_forward = parallel.reshard_after_forward,
-      .prefetch_elements = parallel.prefetch_elements,
-      .reuse_elements = parallel.reuse_elements,
-      .max_live_elements = parallel.max_live_elements,
-      .persist_elements = parallel.persist_elements,
-      .gather_bucket_elements = parallel.gather_bucket_elements,
-      .all_gather = parallel.all_gather,
-      .offload = {.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters}};
-  return ParallelOptions{
-      .recompute = {.mode = recompute, .every = parallel.recompute_every}, .data = data, .update = update};
-}
-
-// Checks the host memory for all ranks of this host, before any of them has allocated its part: Join returns only when
-// all have arrived. Frozen parameters have no moments; whole parameters are counted as if they were sharded.
-absl::Status CheckOffload(const StartOrder& order, const Model& model) {
-  const TrainConfig::Parallel& parallel = order.config.parallel;
-  ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
-  ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(parallel.strategy));
-  ASSIGN_OR_RETURN(Precision precision, ParsePrecision(order.config), << "train.precision");
-  const bool shards = ShardingOf(strategy).parameters == Sharding::kSharded;
-  auto size = [](at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); };
-  int64_t trained = 0;
-  for (const NamedTensor& parameter : model.parameters()) {
-    if (parameter.tensor.requires_grad()) trained += parameter.tensor.numel();
-  }
-  const int64_t ranks = mesh.Size(Axis::kShard), frozen = model.num_elements() - trained;
-  const Offload offload{.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters && shards};
-  const ElementSizes sizes{
-      .weight = size(precision.param), .master = size(precision.master), .moment = size(precision.state)};
-  const ElementSizes frozen_sizes{
-      .weight = sizes.weight, .master = precision.keeps_masters() ? sizes.master : 0, .moment = 0};
-  const int64_t bytes = HostBytes(offload, trained / ranks, sizes) + HostBytes(offload, frozen / ranks, frozen_sizes);
-  return bytes == 0 ? absl::OkStatus() : CheckHostMemory(bytes, order.local_world_size, AvailableHostBytes());
-}
-
-// `loads_state`: all parameters are loaded afterwards.
-absl::Status MakeParallel(const StartOrder& order, bool loads_state, Rank& rank) {
-  const TrainConfig& config = order.config;
-  ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(config.parallel.strategy));
-  ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
-  const int data_rank = mesh.DataRank(order.rank), num_data_ranks = mesh.num_data_ranks();
-  rank.deal = DealStep(config.batch_global, config.batch_micro, data_rank, num_data_ranks);
-  if (rank.inputs.evaluation != nullptr) {
-    rank.evaluation_deal = DealStep(rank.inputs.evaluation->num_batches(), /*micro=*/1, data_rank, num_data_ranks);
-  }
-  if (config.reverse_micro_batches) std::reverse(rank.deal.micro_batches.begin(), rank.deal.micro_batches.end());
-  const MeshCommunicators communicators = CommunicatorsOf(*rank.groups, config.parallel.reshard_to > 1);
-  ASSIGN_OR_RETURN(Precision precision, ParsePrecision(config), << "train.precision");
-  RETURN_IF_ERROR(CheckPrecision(rank.device, precision));
-  ASSIGN_OR_RETURN(ParallelOptions options, OptionsOf(order, strategy, precision));
-  if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
-  options.data.events = rank.events.get();
-  options.data.ledger = rank.ledger;
-  options.data.copies_initial_values = !loads_state;
-  ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, options));
   return absl::OkStatus();
 }
 
@@ -278,19 +181,18 @@ absl::StatusOr<RestorePoint> AcquireFolder(const StartOrder& order, FileSystem& 
   return point;
 }
 
-void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& device, const Model& model,
-              std::ostream& log) {
+void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& device, std::ostream& log) {
   const TrainConfig& config = order.config;
   log << absl::StrFormat("model: %s, %d layers, %d heads, width %d, context %d: %d parameters in %s",
                          FamilyName(config.model.family), config.model.layers, config.model.heads, config.model.width,
-                         config.model.context, model.num_elements(),
-                         ParsePrecision(config).value_or(Precision{}).ToString())
+                         config.model.context, CountParameters(config.model),
+                         PrecisionOf(config).value_or(Precision{}).ToString())
       << std::endl;
   if (config.model.lora.rank > 0) {
     const uint64_t adapters = CountAdapterParameters(config.model);
     log << absl::StrFormat("adapters: rank %d on %s; %d of the parameters (%.2f %%) are trained",
                            config.model.lora.rank, absl::StrJoin(config.model.lora.targets, ", "), adapters,
-                           100.0 * static_cast<double>(adapters) / static_cast<double>(model.num_elements()))
+                           100.0 * static_cast<double>(adapters) / static_cast<double>(CountParameters(config.model)))
         << std::endl;
   }
   if (device.cuda != nullptr) {
@@ -314,7 +216,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool
 }
 
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
-                                                  std::ostream& log, Ledger* ledger) {
+                                                  std::ostream& log, Ledger* ledger, const SizesOfSpec& sizes_of_spec) {
   auto rank = std::make_unique<Rank>();
   rank->ledger = ledger;
   ASSIGN_OR_RETURN(rank->device, ChooseDevice(order));
@@ -325,12 +227,14 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   if (order.rank == 0) {
     ASSIGN_OR_RETURN(point, AcquireFolder(order, file_system, *rank, choosing_time));
   }
-  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/false));
-  if (!rank->device.device.is_cpu()) rank->model->PlaceOn(rank->device.device);
-  RETURN_IF_ERROR(Freeze(order.config.freeze, *rank->model)) << "train.freeze";
+  // Refuses what cannot be trained before this rank waits for others.
+  ASSIGN_OR_RETURN(rank->model, MakePart(order, rank->device, /*tensor_group=*/nullptr));
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));
-  RETURN_IF_ERROR(TokenizeData(order, link, rank->world(), rank->inputs, log));
+  if (rank->tensor_group != nullptr) {
+    ASSIGN_OR_RETURN(rank->model, MakePart(order, rank->device, rank->tensor_group.get()));
+  }
+  RETURN_IF_ERROR(TokenizeData(order, {.link = &link}, rank->world(), rank->inputs, log));
   RETURN_IF_ERROR(AgreeOnData(order, rank->world(), rank->inputs, log));
   link.ReportProgress(Phase::kLoad, 0);
   const absl::Time agreement_began = clock.TimeNow();
@@ -338,12 +242,12 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   choosing_time += clock.TimeNow() - agreement_began;
   if (order.rank == 0) {
     ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
-    LogModel(order, mesh, rank->device, *rank->model, log);
+    LogModel(order, mesh, rank->device, log);
   }
   const absl::Time weights_began = clock.TimeNow();
   std::unique_ptr<ForeignWeights> weights;
   if (!announced.has_value()) {
-    ASSIGN_OR_RETURN(weights, PrepareInitialWeights(order, rank->world(), *rank->model));
+    ASSIGN_OR_RETURN(weights, PrepareInitialWeights(order, sizes_of_spec, rank->world(), *rank->model));
   }
   const absl::Duration opening_time = clock.TimeNow() - weights_began;
   RETURN_IF_ERROR(MakeParallel(order, /*loads_state=*/weights != nullptr || announced.has_value(), *rank));

@@ -13,16 +13,20 @@
 #include "worker/collectives/abort_switch.h"
 #include "worker/collectives/communicator.h"
 #include "worker/collectives/group.h"
+#include "worker/collectives/pipeline_channels.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/link/config.h"
 #include "worker/link/link.h"
 #include "worker/model/model.h"
+#include "worker/parallel/communicator_tensor_group.h"
 #include "worker/parallel/data_parallel.h"
 #include "worker/parallel/deal.h"
+#include "worker/parallel/pipeline_executor.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/evaluation_policy.h"
 #include "worker/trainer/rank_data.h"
 #include "worker/trainer/run_folder.h"
+#include "worker/trainer/sizes_of_spec.h"
 
 namespace trainyard {
 
@@ -36,15 +40,22 @@ struct Rank {
   std::unique_ptr<RunFolder> folder;  // rank 0
   RankData inputs;
   std::unique_ptr<MeshGroups> groups;
-  std::unique_ptr<Model> model;
-  std::unique_ptr<EventLog> events;  // null: not requested
+  OwnedPipelineChannels channels;
+  std::unique_ptr<CommunicatorTensorGroup> tensor_group;  // null: the layers are not divided
+  std::unique_ptr<Model> model;                           // this rank's part
+  std::unique_ptr<EventLog> events;                       // null: not requested
   std::unique_ptr<DataParallel> strategy;
-  Deal deal;             // of a step
-  Deal evaluation_deal;  // of an evaluation
+  std::unique_ptr<PipelineExecutor> executor;
+  bool reports_losses = false;  // of its data rank: true on one tensor rank of the last stage
+  Deal deal;                    // of a step
+  Deal evaluation_deal;         // of an evaluation
   Ledger* ledger = nullptr;
 
   Communicator& world() { return *groups->world; }
-  Communicator& data() { return *groups->data; }
+  // The time for which this rank has waited for the ranks that have other parts of the model.
+  double waited_for_model_s() const {
+    return executor->waited_s() + (tensor_group == nullptr ? 0 : tensor_group->waited_s());
+  }
 
   uint64_t restored_step = 0;     // 0: from the beginning
   uint64_t restored_samples = 0;  // consumed up to that step
@@ -52,11 +63,12 @@ struct Rank {
   std::optional<EvaluationPolicy::Restored> restored_evaluation;
 };
 
-// `log` gets a few lines on rank 0; `ledger`, if not null, accounts for all memory (not owned). Possible errors: those
-// of a refusal (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, DataLoss, Unimplemented,
-// ResourceExhausted), each naming key or path; those of a Collective.
+// `log` gets a few lines on rank 0; `ledger`, if not null, accounts for all memory (not owned); `sizes_of_spec` is as
+// in RunOptions. Possible errors: those of a refusal (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition,
+// DataLoss, Unimplemented, ResourceExhausted), each naming key or path; those of a Collective.
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
-                                                  std::ostream& log, Ledger* ledger = nullptr);
+                                                  std::ostream& log, Ledger* ledger = nullptr,
+                                                  const SizesOfSpec& sizes_of_spec = nullptr);
 
 // Returns the model of the configuration, with weights drawn from its seed. Also used for sampling.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool backed = true);

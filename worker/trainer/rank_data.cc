@@ -18,7 +18,7 @@ namespace {
 
 bool Evaluates(const TrainConfig& config) { return EvaluatesPart(config) || !config.data.held_out.empty(); }
 
-// The sources of a set, limited by the numbers at `max_samples` on.
+// The sources of a set, each limited to its number of samples in the array that begins at `max_samples`.
 std::vector<LimitedSource> Limited(const DataSet& set, const int64_t* max_samples) {
   std::vector<LimitedSource> sources;
   for (const std::unique_ptr<SampleSource>& source : set.sources) {
@@ -74,8 +74,8 @@ void LogEpochs(const TrainConfig& config, const RankData& data, std::ostream& lo
   }
 }
 
-// Collective. Every rank counts the targets of all ranks by its own samples. The sizes of the files decide how many
-// targets samples of separate documents of bytes have, so these sizes must be equal.
+// Collective. Every rank counts the targets of all ranks by its own samples. If documents are separate and made of
+// bytes, the number of targets in a sample depends on the sizes of the files, so these sizes must be equal.
 absl::Status CheckSameDocuments(const StartOrder& order, Communicator& world, const RankData& data) {
   const bool is_bytes = data.train.plan == nullptr && order.config.data.csv.empty();
   if (!order.config.data.separate_documents || !is_bytes) return absl::OkStatus();
@@ -145,6 +145,11 @@ absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData&
       log << "warning: train.data.uneven: the smallest number counts for all: " << counts << std::endl;
   }
   if (order.rank == 0) LogEpochs(order.config, data, log);
+  if (data.evaluation == nullptr) return absl::OkStatus();
+  // Ranks with other files, which `join` permits, must decide as rank 0 does.
+  const std::string hash = order.rank == 0 ? data.evaluation->ContentHash() : "";
+  ASSIGN_OR_RETURN(const std::vector<std::string> shared, ShareSentences(hash, world), << "while comparing the data");
+  data.evaluation_hash = shared.at(0);
   return absl::OkStatus();
 }
 

@@ -7,8 +7,10 @@
 // Used by the thread of the training loop.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,6 +40,15 @@ struct TokenPlan {
   bool in_place() const { return form == DataForm::kTokens; }
 };
 
+// The token cache of a set.
+struct TokenCacheUse {
+  std::string folder;      // empty: tokens are read in place
+  bool is_reused = false;  // it was complete before
+  int64_t num_chunks = 0;
+  int64_t num_tokens = 0;
+  int64_t num_samples = 0;
+};
+
 // Files that become samples by the same rules: the training data, or the held-out files. Members are destroyed from
 // last to first: each uses only those above it.
 struct DataSet {
@@ -46,6 +57,7 @@ struct DataSet {
   std::unique_ptr<Corpus> corpus;
   std::unique_ptr<TokenPlan> plan;                     // null: one token per byte, without a cache
   std::vector<std::unique_ptr<SampleSource>> sources;  // one for each group of the corpus
+  TokenCacheUse cache;                                 // with a plan, after TokenizeData
 
   // "train.data.text", or with several sources "train.data.text: /data/a".
   std::string NameOf(size_t source) const;
@@ -56,6 +68,7 @@ struct RankData {
   DataSet held_out;  // without a corpus: none
   std::unique_ptr<TrainingData> training;
   std::unique_ptr<EvaluationData> evaluation;  // null: the job does not evaluate
+  std::string evaluation_hash;                 // the same on all ranks
 };
 
 // Where documents begin if each file is one: the sizes of the files, in their order.
@@ -69,10 +82,19 @@ int64_t SampleLength(const TrainConfig& config);
 // Possible errors: InvalidArgument, naming the keys, the host and the problems.
 absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log);
 
+struct TokenizeOptions {
+  Link* link = nullptr;  // where the phase is reported; null: nowhere
+  // Pieces that are tokenized at the same time. Must be the same on all ranks.
+  int threads = 1;
+  // Called between pieces; true ends the build with Cancelled, and the chunks that exist stay. Null: never.
+  std::function<bool()> must_leave = nullptr;
+};
+
 // Collective. Reports its progress in the log of rank 0. Possible errors: InvalidArgument, the same on all ranks, which
 // lists lines that cannot be used, or says that the hosts have different files; the errors of the file system on the
 // ranks where they occur, and Aborted on the others; those of a Collective.
-absl::Status TokenizeData(const StartOrder& order, Link& link, Communicator& world, RankData& data, std::ostream& log);
+absl::Status TokenizeData(const StartOrder& order, const TokenizeOptions& options, Communicator& world, RankData& data,
+                          std::ostream& log);
 
 // Collective. Possible errors: InvalidArgument, the same on all ranks; those of a Collective.
 absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log);

@@ -1,4 +1,5 @@
 #include "worker/trainer/run.h"
+#include "models/model_description.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -28,8 +29,7 @@ void AwaitConfirmation(const RunOptions& options, uint64_t fact) {
 absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& rank, uint64_t& step,
                    uint64_t& finished_fact) {
   Link& link = options.link;
-  link.ReportFact(
-      ReadyFact{.first_step = rank.restored_step + 1, .parameters = static_cast<uint64_t>(rank.model->num_elements())});
+  link.ReportFact(ReadyFact{.first_step = rank.restored_step + 1, .parameters = CountParameters(order.config.model)});
   link.ReportProgress(Phase::kReady, rank.restored_step);
   RETURN_IF_ERROR(link.AwaitGo(options.must_leave));
 
@@ -97,7 +97,7 @@ TrainerExit RunRank(const StartOrder& order, const RunOptions& options) {
   if (order.config.probe.has_value()) return RunProbe(order, options);
   uint64_t step = 0;
   absl::StatusOr<std::unique_ptr<Rank>> rank =
-      PrepareRank(order, options.link, options.file_system, options.log, options.ledger);
+      PrepareRank(order, options.link, options.file_system, options.log, options.ledger, options.sizes_of_spec);
   if (!rank.ok()) return ReportFailure(rank.status(), step, options.link, options.log);
   uint64_t finished_fact = 0;
   absl::Status status = Train(order, options, **rank, step, finished_fact);

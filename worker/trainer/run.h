@@ -10,6 +10,7 @@
 #include "common/exit_codes.h"
 #include "worker/link/config.h"
 #include "worker/link/link.h"
+#include "worker/trainer/sizes_of_spec.h"
 
 namespace trainyard {
 
@@ -24,6 +25,7 @@ struct RunOptions {
   Ledger* ledger = nullptr;                            // of this process, if its memory is reported
   Clock& clock = Clock::GetSteadyClock();              // of saves
   std::function<void(absl::Duration)> wait = nullptr;  // waits between two tries of the last save; null: sleeps
+  SizesOfSpec sizes_of_spec = nullptr;                 // of checkpoints in train.model.init_from
 };
 
 // Does not close the link.

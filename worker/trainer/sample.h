@@ -1,4 +1,4 @@
-// trainyard-trainer sample: continues prompts with a model and prints the texts. The end of trainctl sample.
+// trainyard-trainer sample: continues prompts with a model and prints the texts. It carries out `trainctl sample`.
 #pragma once
 
 #include "worker/trainer/options.h"

@@ -77,7 +77,7 @@ absl::Status SampleOutput::End(size_t prompt, TextEnd end) {
     RETURN_IF_ERROR(Write(current_));
     ++current_;
   }
-  // What the next text has so far.
+  // Shows what the next text contains so far.
   return style_.stream && current_ < texts_.size() ? Write(current_) : absl::OkStatus();
 }
 

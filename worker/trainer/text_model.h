@@ -23,7 +23,7 @@ using ReadParameter = std::function<absl::Status(const NamedTensor& parameter)>;
 struct TextModel {
   std::string path = {};              // of the checkpoint or folder
   std::optional<uint64_t> step = {};  // of a checkpoint
-  std::unique_ptr<Model> model = {};  // without memory until LoadWeights
+  std::unique_ptr<Model> model = {};  // its parameters have no memory until LoadWeights
   ReadParameter read = {};            // null after LoadWeights
   std::unique_ptr<Tokenizer> tokenizer = {};
   std::unique_ptr<TextEncoder> encoder = {};

@@ -10,7 +10,7 @@ namespace trainyard {
 namespace {
 
 constexpr absl::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
-// Tokens that are not complete characters after so many more never will be.
+// Tokens that do not form complete characters after this many additions never will.
 constexpr int kTimesHeldBack = 16;
 
 // Whether the text may end within a character: with U+FFFD, which stands for missing bytes, or with the first bytes of
@@ -39,10 +39,11 @@ std::string TextStream::Decode(size_t first, size_t last) const {
   return tokenizer_.Decode(absl::MakeSpan(tokens_).subspan(first, last - first), /*skip_special=*/true);
 }
 
-// `text`: that of all tokens from context_.
+// `text`: the text of all tokens from context_ on.
 std::string TextStream::Release(const std::string& text) {
   const std::string before = Decode(context_, returned_);
-  // Otherwise the new tokens have changed the text before them, which only invalid bytes do.
+  // If `text` does not begin with `before`, the new tokens have changed the text before them, which happens only with
+  // invalid bytes.
   std::string released =
       absl::StartsWith(text, before) ? text.substr(before.size()) : Decode(returned_, tokens_.size());
   times_held_back_ = 0;

@@ -2,6 +2,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <future>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -27,8 +28,15 @@ constexpr size_t kOrderBytes = 32;
 
 class Tokenizing {
  public:
-  Tokenizing(const StartOrder& order, Communicator& world, DataSet& data, bool is_held_out, std::ostream& log)
-      : order_(order), world_(world), data_(data), plan_(*data.plan), is_held_out_(is_held_out), log_(log) {}
+  Tokenizing(const StartOrder& order, const TokenizeOptions& options, Communicator& world, DataSet& data,
+             bool is_held_out, std::ostream& log)
+      : order_(order),
+        options_(options),
+        world_(world),
+        data_(data),
+        plan_(*data.plan),
+        is_held_out_(is_held_out),
+        log_(log) {}
 
   absl::Status Run() {
     RETURN_IF_ERROR(AgreeOnRoot());
@@ -105,7 +113,7 @@ class Tokenizing {
     }
     RETURN_IF_ERROR(world_.MonitoredBarrier(kReadingLimit)) << "while the ranks read their data";
     RETURN_IF_ERROR(ShareFailure(made));
-    // No key is empty, so there is one for each rank.
+    // No key is empty, so none is skipped: all[i] is the key of rank i.
     ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(key, world_), << "while comparing the data");
     std::vector<size_t> others;
     members_ = member_ = 0;
@@ -115,7 +123,8 @@ class Tokenizing {
       if (all[rank] == key) ++members_;
     }
     const bool joins = order_.config.data.joins_uneven;
-    // Every rank counts the targets of all ranks by its own samples.
+    // Every rank computes the numbers of targets of all ranks from its own samples, so different files may join only if
+    // all samples have the same number of targets.
     const bool may_join = !plan_.rules.has_documents() && !plan_.rules.separate_documents;
     if (others.empty() || (joins && may_join)) return key;
     return absl::InvalidArgumentError(absl::StrCat(
@@ -128,7 +137,8 @@ class Tokenizing {
 
   // Collective: the largest number of rounds that any rank needs for its pieces.
   absl::StatusOr<size_t> AgreeOnRounds() {
-    const size_t own = (plan_.pieces.size() + members_ - 1) / members_;
+    const size_t per_round = members_ * PiecesPerRound();
+    const size_t own = (plan_.pieces.size() + per_round - 1) / per_round;
     ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(absl::StrCat(own), world_));
     size_t rounds = 0;
     for (const std::string& text : all) {
@@ -150,6 +160,45 @@ class Tokenizing {
                                          : TokenizeLines(*data_.corpus, piece, plan_.rules, plan_.encoder.get());
   }
 
+  size_t PiecesPerRound() const { return static_cast<size_t>(std::max(1, options_.threads)); }
+
+  struct Made {
+    TokenizedPiece piece;  // without its chunk, which has been written
+    absl::Status status;
+  };
+
+  Made Make(const TokenCacheFolder& folder, size_t piece) const {
+    Made made;
+    if (!plan_.in_place() && folder.HasChunk(piece)) return made;
+    made.piece = Tokenize(plan_.pieces[piece]);
+    if (made.piece.num_problems == 0 && !plan_.in_place()) made.status = folder.PublishChunk(piece, made.piece.chunk);
+    made.piece.chunk.clear();
+    return made;
+  }
+
+  // Tokenizes this rank's pieces of a round, each on its own thread if there are several.
+  absl::Status MakeRound(const TokenCacheFolder& folder, size_t round) {
+    if (options_.must_leave != nullptr && options_.must_leave()) {
+      return absl::CancelledError(absl::StrCat("interrupted; the chunks in ", folder.path(), " are kept"));
+    }
+    const std::launch policy = PiecesPerRound() == 1 ? std::launch::deferred : std::launch::async;
+    const size_t first = (round * members_ + member_) * PiecesPerRound();
+    std::vector<std::future<Made>> pieces;
+    for (size_t piece = first; piece < std::min(first + PiecesPerRound(), plan_.pieces.size()); ++piece) {
+      pieces.push_back(std::async(policy, [this, &folder, piece] { return Make(folder, piece); }));
+    }
+    absl::Status failure;
+    for (std::future<Made>& piece : pieces) {
+      Made made = piece.get();
+      num_problems_ += made.piece.num_problems;
+      for (DataProblem& problem : made.piece.problems) {
+        if (problems_.size() < kProblemsKept) problems_.push_back(std::move(problem));
+      }
+      failure.Update(made.status);
+    }
+    return failure;
+  }
+
   // Deals the pieces to the ranks in order. All of them are read even if lines cannot be used, so that all problems are
   // known.
   absl::Status Build(const TokenCacheFolder& folder) {
@@ -157,22 +206,12 @@ class Tokenizing {
     Clock& clock = Clock::GetSteadyClock();
     const absl::Time began = clock.TimeNow();
     absl::Time reported = began;
-    absl::Status failure;
     for (size_t round = 0; round < rounds; ++round) {
-      const size_t own = round * members_ + member_;
-      if (own < plan_.pieces.size() && (plan_.in_place() || !folder.HasChunk(own))) {
-        TokenizedPiece piece = Tokenize(plan_.pieces[own]);
-        num_problems_ += piece.num_problems;
-        for (DataProblem& problem : piece.problems) {
-          if (problems_.size() < kProblemsKept) problems_.push_back(std::move(problem));
-        }
-        if (piece.num_problems == 0 && !plan_.in_place()) failure = folder.PublishChunk(own, piece.chunk);
-      }
-      RETURN_IF_ERROR(ShareFailure(failure));
+      RETURN_IF_ERROR(ShareFailure(MakeRound(folder, round)));
       const absl::Time now = clock.TimeNow();
       if (order_.rank != 0 || now - reported < kProgressInterval) continue;
       reported = now;
-      LogProgress(std::min((round + 1) * members_, plan_.pieces.size()), now - began);
+      LogProgress(std::min((round + 1) * members_ * PiecesPerRound(), plan_.pieces.size()), now - began);
     }
     return ReportProblems();
   }
@@ -261,7 +300,7 @@ class Tokenizing {
           "not evaluate"));
     }
     RETURN_IF_ERROR(ShareFailure(failure));
-    if (order_.rank == 0) LogSamples(opened, folder.path(), is_reused);
+    Summarize(opened, folder.path(), is_reused);
     return absl::OkStatus();
   }
 
@@ -282,35 +321,46 @@ class Tokenizing {
     return options;
   }
 
-  void LogSamples(const std::vector<TokenSamples*>& opened, const std::string& path, bool is_reused) {
+  void Summarize(const std::vector<TokenSamples*>& opened, const std::string& path, bool is_reused) {
     TokenSummary summary;
     int64_t num_samples = 0;
     for (const TokenSamples* samples : opened) {
       summary += samples->summary();
       num_samples += samples->num_samples(is_held_out_ ? DataPart::kEvaluation : DataPart::kTraining);
     }
+    data_.cache = {.folder = plan_.in_place() ? "" : path,
+                   .is_reused = is_reused,
+                   .num_chunks = static_cast<int64_t>(NumChunks()),
+                   .num_tokens = summary.num_tokens,
+                   .num_samples = num_samples};
+    if (order_.rank == 0) LogSamples(summary);
+  }
+
+  void LogSamples(const TokenSummary& summary) {
     log_ << absl::StrFormat(
                 "%s: %d files, %.1f MB, %d tokens%s; ", is_held_out_ ? "held out" : "data",
                 data_.corpus->files().size(), static_cast<double>(data_.corpus->num_bytes()) / 1e6, summary.num_tokens,
                 summary.num_documents == 0
                     ? ""
                     : absl::StrCat(" in ", Plural(static_cast<uint64_t>(summary.num_documents), "document")))
-         << absl::StrFormat("%s%d samples of %d tokens", is_held_out_ ? "" : "an epoch is ", num_samples,
+         << absl::StrFormat("%s%d samples of %d tokens", is_held_out_ ? "" : "an epoch is ", data_.cache.num_samples,
                             SampleLength(order_.config))
          << std::endl;
-    if (!plan_.in_place()) log_ << "tokens: " << (is_reused ? "reused from " : "written to ") << path << std::endl;
+    if (!plan_.in_place())
+      log_ << "tokens: " << (data_.cache.is_reused ? "reused from " : "written to ") << data_.cache.folder << std::endl;
     if (summary.num_empty_records > 0) {
       log_ << "warning: " << summary.num_empty_records << " of " << summary.num_records
-           << " records have no token to train on and are left out" << std::endl;
+           << " records have no token to train on and are skipped" << std::endl;
     }
     if (summary.num_truncated > 0) {
       log_ << "warning: " << Plural(static_cast<uint64_t>(summary.num_truncated), "document is", "documents are")
            << " longer than a sample and cut; " << summary.num_without_loss
-           << " of them have no token to train on in what is left and are left out" << std::endl;
+           << " of them have no token to train on before the cut and are skipped" << std::endl;
     }
   }
 
   const StartOrder& order_;
+  const TokenizeOptions& options_;
   Communicator& world_;
   DataSet& data_;
   const TokenPlan& plan_;
@@ -324,14 +374,15 @@ class Tokenizing {
 
 }  // namespace
 
-absl::Status TokenizeData(const StartOrder& order, Link& link, Communicator& world, RankData& data, std::ostream& log) {
+absl::Status TokenizeData(const StartOrder& order, const TokenizeOptions& options, Communicator& world, RankData& data,
+                          std::ostream& log) {
   if (data.train.plan == nullptr) return absl::OkStatus();
-  link.ReportProgress(Phase::kTokenize, 0);
-  RETURN_IF_ERROR(Tokenizing(order, world, data.train, /*is_held_out=*/false, log).Run());
+  if (options.link != nullptr) options.link->ReportProgress(Phase::kTokenize, 0);
+  RETURN_IF_ERROR(Tokenizing(order, options, world, data.train, /*is_held_out=*/false, log).Run());
   if (data.held_out.plan != nullptr) {
-    RETURN_IF_ERROR(Tokenizing(order, world, data.held_out, /*is_held_out=*/true, log).Run());
+    RETURN_IF_ERROR(Tokenizing(order, options, world, data.held_out, /*is_held_out=*/true, log).Run());
   }
-  link.ReportProgress(Phase::kJoining, 0);
+  if (options.link != nullptr) options.link->ReportProgress(Phase::kJoining, 0);
   return absl::OkStatus();
 }
 

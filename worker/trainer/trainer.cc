@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -64,7 +65,8 @@ EvaluationPolicy::Settings EvaluationSettings(const TrainConfig& config, const R
           .min_delta = config.evaluate_min_delta,
           .keep_best = config.checkpoint_keep_best,
           .steps = config.steps,
-          .tokens = data.evaluation == nullptr ? 0 : static_cast<uint64_t>(data.evaluation->num_loss_tokens())};
+          .tokens = data.evaluation == nullptr ? 0 : static_cast<uint64_t>(data.evaluation->num_loss_tokens()),
+          .data_hash = data.evaluation_hash};
 }
 
 }  // namespace
@@ -102,7 +104,7 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
 
 absl::StatusOr<TrainResult> Trainer::Run() {
   if (order_.rank == 0) OpenMetrics();
-  // Peaks during the start are not those of training.
+  // The peaks so far belong to the start and not to training.
   if (rank_.ledger != nullptr) rank_.ledger->ResetPeaks();
   RETURN_IF_ERROR(saver_.Prepare());
   std::string ended_early = evaluations_.EndReason();  // not empty: this job had ended, and was restarted
@@ -161,8 +163,13 @@ absl::Status Trainer::MakeStep() {
   const Stopwatch whole;
   StepRecord record{.step = step_, .lr = LearningRateAt(LrScheduleFrom(config_), step_), .epoch = EpochsAfter(step_)};
   AgreementTerms terms;
+  const double waited_before_s = rank_.waited_for_model_s();
   RETURN_IF_ERROR(Compute(terms));
-  record.compute_s = whole.seconds();
+  // The time for which a rank waits for other stages and tensor ranks says nothing about its own speed.
+  const double waited_s = rank_.waited_for_model_s() - waited_before_s;
+  record.compute_s = whole.seconds() - waited_s;
+  work_.wait_s += waited_s;
+  terms.model_wait_s = waited_s;
   const Stopwatch reduce;
   RETURN_IF_ERROR(rank_.strategy->FinishBackward());
   work_.wait_s += reduce.seconds();
@@ -248,33 +255,28 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
   const uint64_t position = ConsumedSamples(step_ - 1);
   rank_.strategy->BeginStep(LossTokensOfStep());
   bad_micro_batch_.reset();
-  const size_t rounds = static_cast<size_t>(rank_.deal.num_rounds);
-  for (size_t i = 0; i < rounds; ++i) {
-    const bool last_round = i + 1 == rounds;
-    if (i >= rank_.deal.micro_batches.size()) {
-      RETURN_IF_ERROR(rank_.strategy->RunEmptyRound(/*with_backward=*/true, last_round));
-      continue;
-    }
-    const uint64_t index = static_cast<uint64_t>(rank_.deal.micro_batches[i]);
-    const Batch batch = OnDevice(
-        rank_.inputs.training->At(position + index * static_cast<uint64_t>(config_.batch_micro), config_.batch_micro));
-    std::optional<DropoutKey> dropout;
+  std::map<int64_t, int64_t> loss_tokens;  // by micro-batch
+  const auto batch_of = [&](int64_t index) {
+    const uint64_t first_sample = static_cast<uint64_t>(index * config_.batch_micro);  // of the step
+    Batch batch = OnDevice(rank_.inputs.training->At(position + first_sample, config_.batch_micro));
+    loss_tokens[index] = batch.loss_tokens;
+    MicroBatch micro_batch{
+        .inputs = std::move(batch.inputs), .targets = std::move(batch.targets), .starts = std::move(batch.starts)};
     if (config_.model.dropout > 0 || config_.model.lora.dropout > 0) {
-      dropout = DropoutKey{.seed = config_.seed, .step = step_, .micro_batch = index};
+      micro_batch.dropout = DropoutKey{.seed = config_.seed, .step = step_, .first_sample = first_sample};
     }
-    ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
-      return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout, batch.starts);
-    }));
-    // Does not wait for a GPU before all its work is queued: a loss that is not finite makes the gradients not finite
-    // anyway.
-    std::optional<double> value;
-    if (loss.is_cpu()) value = CheckLoss(loss, index);
-    RETURN_IF_ERROR(rank_.strategy->Backward(loss, last_round));
-    if (!value.has_value()) value = CheckLoss(loss, index);
-    terms.loss_sum += *value;
-    terms.tokens += static_cast<double>(batch.loss_tokens);
-  }
-  return absl::OkStatus();
+    return micro_batch;
+  };
+  // A loss on a GPU arrives only after backward was queued, which is early enough: if it is not finite, neither are the
+  // gradients.
+  const auto on_loss = [&](int64_t index, const at::Tensor& loss) {
+    const double value = CheckLoss(loss, static_cast<uint64_t>(index));
+    if (!rank_.reports_losses) return;
+    terms.loss_sum += value;
+    terms.tokens += static_cast<double>(loss_tokens[index]);
+  };
+  return rank_.executor->RunStep({.micro_batches = rank_.deal.micro_batches, .num_rounds = rank_.deal.num_rounds},
+                                 batch_of, on_loss);
 }
 
 double Trainer::CheckLoss(const at::Tensor& loss, uint64_t micro_batch) {
@@ -288,7 +290,7 @@ double Trainer::CheckLoss(const at::Tensor& loss, uint64_t micro_batch) {
 Batch Trainer::OnDevice(Batch batch) const {
   const at::Device device = rank_.device.device;
   if (device.is_cpu()) return batch;
-  // From pinned memory, so that the host continues while the device copies.
+  // Copies from pinned memory, so that the host continues while the device copies.
   const auto to_device = [device](const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     return tensor.pin_memory().to(device, /*non_blocking=*/true);
@@ -327,6 +329,7 @@ absl::Status Trainer::ReadAgreement() {
   RETURN_IF_ERROR(CheckFence());
   record_.loss = agreed.loss;
   record_.tokens = agreed.tokens;
+  record_.model_wait_s = sum.model_wait_s / order_.world_size;
   link_.ReportStep(record_);
   Write(MetricsLine(record_));
   if (std::string line = step_log_.Line(record_, SteadySeconds()); !line.empty()) log_ << line << std::endl;
@@ -343,20 +346,18 @@ absl::Status Trainer::Evaluate() {
   at::NoGradGuard no_grad;
   // Added up in the order of the batches, so that the sum does not depend on how they are dealt.
   at::Tensor losses = at::zeros({rank_.inputs.evaluation->num_batches()}, at::kDouble);
-  // Every rank makes the same number of rounds, whether or not it has a batch for each.
   const Deal& deal = rank_.evaluation_deal;
-  for (size_t round = 0; round < static_cast<size_t>(deal.num_rounds); ++round) {
-    if (round >= deal.micro_batches.size()) {
-      RETURN_IF_ERROR(rank_.strategy->RunEmptyRound(/*with_backward=*/false, /*last=*/false));
-      continue;
-    }
-    const Batch batch = OnDevice(rank_.inputs.evaluation->At(deal.micro_batches[round]));
-    ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
-      return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt, batch.starts);
-    }));
-    losses.mutable_data_ptr<double>()[deal.micro_batches[round]] = loss.item<double>();
-  }
-  RETURN_IF_ERROR(rank_.data().AllReduceSum(losses)->Wait());
+  const auto batch_of = [&](int64_t index) {
+    Batch batch = OnDevice(rank_.inputs.evaluation->At(index));
+    return MicroBatch{
+        .inputs = std::move(batch.inputs), .targets = std::move(batch.targets), .starts = std::move(batch.starts)};
+  };
+  const auto on_loss = [&](int64_t index, const at::Tensor& loss) {
+    if (rank_.reports_losses) losses.mutable_data_ptr<double>()[index] = loss.item<double>();
+  };
+  RETURN_IF_ERROR(rank_.executor->Evaluate({.micro_batches = deal.micro_batches, .num_rounds = deal.num_rounds},
+                                           batch_of, on_loss));
+  RETURN_IF_ERROR(rank_.world().AllReduceSum(losses)->Wait());
   const double* values = losses.const_data_ptr<double>();
   EvalRecord record{.step = step_, .tokens = static_cast<uint64_t>(rank_.inputs.evaluation->num_loss_tokens())};
   record.loss = std::accumulate(values, values + losses.numel(), 0.0) / static_cast<double>(record.tokens);
@@ -430,7 +431,8 @@ absl::Status Trainer::CheckFence() const {
   return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFence();
 }
 
-// The same for every rank: all ranks detect a folder that was claimed by another at the same time.
+// The same for a save. All ranks call it in the same step, so all of them detect that another job or a later generation
+// has claimed the run folder.
 absl::Status Trainer::CheckSaveFence() const {
   if (rank_.folder != nullptr) {
     RETURN_IF_ERROR(rank_.folder->CheckFence());

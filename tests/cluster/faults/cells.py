@@ -115,8 +115,8 @@ def _commit():
 
 
 def select(seed, count=CELLS_IN_A_SELECTION):
-    """Returns `count` cells, a different set for each seed: it takes the faults in turn, and for each fault its targets
-    in turn; phases are random."""
+    """Returns `count` cells, a different set for each seed. Takes the faults in turn, and for each fault its targets in
+    turn; phases are random."""
     draw = random.Random(seed)
     queues = []
     for fault in TARGETS:

@@ -30,7 +30,7 @@ class Pool:
 
 @pytest.fixture(scope="session", autouse=True)
 def follow_processes():
-    processes.start_following()
+    processes.start_reaper()
 
 
 @pytest.fixture(scope="session")

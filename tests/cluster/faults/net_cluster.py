@@ -25,7 +25,6 @@ import yaml
 
 import harness
 import network
-import processes
 
 PORT = 7070
 PROXY_PORT = 7999
@@ -50,7 +49,7 @@ class Watcher:
         self._changed = threading.Condition()
         self._ended = False
         self._log = log
-        self.popen = processes.start(command, stdout=subprocess.PIPE, stderr=log.open("wb"), stdin=subprocess.DEVNULL)
+        self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log.open("wb"), stdin=subprocess.DEVNULL)
         threading.Thread(target=self._read, name="watcher", daemon=True).start()
 
     def _read(self):
@@ -120,9 +119,9 @@ class NetCluster:
     def _start(self, host, name, command, **options):
         log = self.folder / f"{name}-{len(self.logs)}.log"
         with log.open("wb") as out:
-            popen = processes.start([*self.network.host(host).prefix, *map(str, command)], stdout=out,
-                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.folder,
-                                    start_new_session=True, **options)
+            popen = subprocess.Popen([*self.network.host(host).prefix, *map(str, command)], stdout=out,
+                                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.folder,
+                                     start_new_session=True, **options)
         program = harness.Program(popen, log)
         self.logs.append(log)
         return program

@@ -1,7 +1,7 @@
 """A small network of namespaces: hosts on one bridge, and faults of their links.
 
     network = Network("cell3", ["c", "a", "b"])     # 10.77.0.1, .2, .3
-    processes.start([*network.host("a").prefix, program, ...])
+    subprocess.Popen([*network.host("a").prefix, program, ...])
     network.host("b").link(up=False)
     network.close()
 

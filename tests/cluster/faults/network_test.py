@@ -11,7 +11,6 @@ import pytest
 
 import harness
 import network
-import processes
 
 PORT = 5000
 HERE = pathlib.Path(__file__).parent
@@ -90,7 +89,7 @@ class Pair:
     def start(self, host, name, *command):
         log = self._folder / f"{name}.log"
         with log.open("wb") as out:
-            self._popens.append(processes.start([*host.prefix, *map(str, command)], stdout=out, stderr=out))
+            self._popens.append(subprocess.Popen([*host.prefix, *map(str, command)], stdout=out, stderr=out))
         harness.wait_until(lambda: "listening" in log.read_text(), f"{name} listens", 10)
         return self._popens[-1]
 

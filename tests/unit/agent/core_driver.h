@@ -43,6 +43,7 @@ class CoreDriver {
         .incarnation = Incarnation(77),
         .slots = 2,
         .inventory = {},
+        .cpus = {0, 1, 2, 5},
         .cluster_id = std::move(cluster_id),
         .adopt_cluster = adopt_cluster,
         .outbox = ReadOutboxFile(disk_).value(),

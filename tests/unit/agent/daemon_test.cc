@@ -118,7 +118,7 @@ class DaemonTest : public ::testing::Test {
     daemon_ = nullptr;
     return code;
   }
-  // Starts two ranks and waits until both are ready and the store is sealed.
+  // Starts two ranks, waits until both are ready, and permits their first step.
   void StartTwoRanks(const std::string& name) {
     coordinator_->Desire({Desired(name, 0, 2), Desired(name, 1, 2)});
     ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return CountOf(seen, v1::Fact::kReady) == 2; }));

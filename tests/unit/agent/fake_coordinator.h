@@ -62,7 +62,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
 
   struct Seen {
     std::vector<v1::Hello> hellos;
-    std::vector<v1::Fact> facts;  // each sequence once
+    std::vector<v1::Fact> facts;  // each sequence number once
     std::vector<uint64_t> steps;
     std::vector<std::string> lines;  // of logs: "<generation>/<rank>:<text>", with ! instead of : for standard error
     std::set<std::string> logs_ended;

@@ -54,6 +54,34 @@ TEST_F(RankFolderTest, Launch_ReadsBackAsWritten) {
   EXPECT_EQ(launch->log_bytes, 7);
 }
 
+TEST_F(RankFolderTest, LinksAreThoseOfTrainersAndOfCommands_NotTheArgumentsOfACommand) {
+  const auto make = [this](uint32_t rank, std::vector<std::string> arguments, std::vector<std::string> variables) {
+    EXPECT_EQ(MakeRankFolder(JoinPath(ranks_, FolderName(Rank(rank))), {.program = "/bin/true",
+                                                                        .arguments = std::move(arguments),
+                                                                        .variables = std::move(variables),
+                                                                        .log_bytes = 1}),
+              absl::OkStatus());
+  };
+  make(0, {"trainer", "--link", "/run/trainer"}, {});
+  make(1, {"script", "--link", "/home/ada/key"}, {"TORCHELASTIC_ERROR_FILE=/e", "TRAINYARD_LINK=/run/command"});
+  make(2, {"script", "--link", "/home/ada/key"}, {"TORCHELASTIC_ERROR_FILE=/e"});
+
+  EXPECT_THAT(LinksOfTrainers(ranks_), ElementsAre("/run/command", "/run/trainer"));
+}
+
+TEST_F(RankFolderTest, TheGraceAndTheMemoryLimitOfACommand_AreInItsLaunch) {
+  LaunchRecord launch = {.program = "/t", .arguments = {"t"}, .variables = {}};
+  ASSERT_EQ(MakeRankFolder(JoinPath(ranks_, "without"), launch), absl::OkStatus());
+  launch.grace = absl::Milliseconds(1500);
+  launch.memory_bytes = 3 << 20;
+  ASSERT_EQ(MakeRankFolder(JoinPath(ranks_, "with"), launch), absl::OkStatus());
+
+  EXPECT_EQ(ReadLaunch(JoinPath(ranks_, "with"))->grace, absl::Milliseconds(1500));
+  EXPECT_EQ(ReadLaunch(JoinPath(ranks_, "with"))->memory_bytes, 3u << 20);
+  EXPECT_FALSE(ReadLaunch(JoinPath(ranks_, "without"))->grace.has_value());
+  EXPECT_EQ(ReadLaunch(JoinPath(ranks_, "without"))->memory_bytes, 0u);
+}
+
 TEST_F(RankFolderTest, LaunchWithAZeroByteInAField_IsRefusedAndLeavesNothing) {
   LaunchRecord launch = {
       .program = "/t", .arguments = {"/t"}, .variables = {std::string("A=b\0C=d", 7)}, .log_bytes = 1};

@@ -189,7 +189,8 @@ TEST_F(AdapterFilesTest, FolderWithoutWeights_IsRefusedWithTheRemedy) {
   const auto open = [&] {
     return std::string(AdapterWeights::Open(folder_ / "adapter", DescribeModel(kAdapted)).status().message());
   };
-  EXPECT_THAT(open(), HasSubstr("has no adapter_model.safetensors; save the adapter there by save_pretrained of PEFT"));
+  EXPECT_THAT(open(),
+              HasSubstr("has no adapter_model.safetensors; save the adapter there with save_pretrained of PEFT"));
   ASSERT_TRUE(WriteFileAtomically(folder_ / "adapter/adapter_model.bin", "x").ok());
 
   EXPECT_THAT(open(), HasSubstr("safe_serialization=True"));

@@ -211,6 +211,36 @@ TEST(CatalogTest, Best_IsOpenedByItsName) {
   EXPECT_THAT(skipped, IsEmpty());
 }
 
+// Writes a checkpoint of `generation`, whose evaluation had this loss on data with this hash.
+void WriteEvaluated(const TemporaryFolder& folder, uint64_t step, double loss, uint64_t generation,
+                    const std::string& data_hash) {
+  SmallState state(static_cast<float>(step));
+  Manifest manifest = SmallManifest(step);
+  manifest.generation = generation;
+  manifest.evaluation = {.loss = loss, .tokens = 100, .data_hash = data_hash};
+  ASSERT_TRUE(WriteCheckpoint(folder.path(), manifest, state.tensors(), FileSystem::Real()).ok());
+}
+
+TEST(CatalogTest, Best_ComparesOnlyLossesOfTheNewestData) {
+  TemporaryFolder folder;
+  WriteEvaluated(folder, 100, 0.5, 1, "");
+  WriteEvaluated(folder, 200, 1.0, 1, "old");
+  WriteEvaluated(folder, 300, 2.0, 2, "new");
+  WriteEvaluated(folder, 400, 2.5, 2, "new");
+
+  EXPECT_EQ(FindBest(folder.path())->value().step, 300u);
+}
+
+TEST(CatalogTest, Best_IgnoresTheCheckpointsOfAnAbandonedBranch) {
+  TemporaryFolder folder;
+  WriteEvaluated(folder, 100, 3.0, 1, "data");
+  WriteEvaluated(folder, 200, 2.5, 3, "data");
+  // Generation 3 continued from step 100 or before, so generation 2 is abandoned.
+  WriteEvaluated(folder, 300, 1.0, 2, "data");
+
+  EXPECT_EQ(FindBest(folder.path())->value().step, 200u);
+}
+
 TEST(CatalogTest, Best_WithoutAnEvaluation_IsNotFound) {
   TemporaryFolder folder;
   WriteStep(folder, 100);

@@ -9,10 +9,12 @@
 
 #include "absl/strings/str_replace.h"
 #include "checkpoint/dtype_convert.h"
+#include "checkpoint/foreign_weights.h"
 #include "checkpoint/model_export.h"
 #include "checkpoint/safetensors.h"
 #include "models/hugging_face_config.h"
 #include "models/model_description.h"
+#include "models/model_part.h"
 #include "tests/unit/checkpoint/testing.h"
 
 namespace trainyard {
@@ -28,7 +30,7 @@ class HuggingFaceFolderTest : public testing::Test {
   std::unique_ptr<Checkpoint> Saved() {
     std::vector<TensorBytes> tensors;
     for (const char* role : {"parameter", "exp_avg"}) {
-      for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
+      for (const auto& [name, shape, initial, use, split] : DescribeModel(kSizes).ParametersInExportOrder()) {
         std::vector<float>& values = values_.emplace_back(*CountElements(shape));
         for (float& value : values) value = next_++;
         tensors.push_back({.name = name,
@@ -74,7 +76,7 @@ TEST_F(HuggingFaceFolderTest, ExportThenImport_ReturnsTheWeightsWithZeroMoments)
   EXPECT_EQ(imported->path, folder_ / "again/step-00000000");
   auto after = Checkpoint::Open(imported->path);
   ASSERT_TRUE(after.ok()) << after.status();
-  for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
+  for (const auto& [name, shape, initial, use, split] : DescribeModel(kSizes).ParametersInExportOrder()) {
     const uint64_t bytes = *CountElements(shape) * 4;
     std::string expected(bytes, '\0'), found(bytes, '\0'), moment(bytes, 'x');
     ASSERT_TRUE(before->ReadTensor("parameter", name, "F32", shape, absl::MakeSpan(expected.data(), bytes)).ok());
@@ -85,6 +87,34 @@ TEST_F(HuggingFaceFolderTest, ExportThenImport_ReturnsTheWeightsWithZeroMoments)
   }
   EXPECT_TRUE(absl::IsAlreadyExists(Import(folder_ / "out", "again").status()));
   EXPECT_TRUE(absl::IsAlreadyExists(ExportModel(*before, kSizes, folder_ / "out", FileSystem::Real())));
+}
+
+// A tensor rank has three boxes of the fused matrix of queries, keys and values.
+TEST_F(HuggingFaceFolderTest, ATensorRank_ReadsAnyRangeOfItsBoxes) {
+  std::unique_ptr<Checkpoint> before = Saved();
+  ASSERT_TRUE(ExportModel(*before, kSizes, folder_ / "out", FileSystem::Real()).ok());
+  const ModelDescription model = DescribeModel(kSizes);
+  auto weights = ForeignWeights::Open(folder_ / "out", model);
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  for (int rank = 0; rank < 2; ++rank) {
+    auto part = PartOfRank(kSizes, {.tensor_rank = rank, .tensor_size = 2});
+    ASSERT_TRUE(part.ok()) << part.status();
+    for (const PartParameter& parameter : DescribePart(model, *part).parameters) {
+      const Box box{.start = parameter.start, .size = parameter.shape};
+      const uint64_t elements = static_cast<uint64_t>(CountIn(box)), first = elements / 3, count = elements / 2;
+      std::string expected(elements * 4, '\0'), found(count * 4, '\0');
+      ASSERT_TRUE(
+          before->ReadBox("parameter", parameter.name, box, absl::MakeSpan(expected.data(), expected.size())).ok());
+
+      absl::Status read = (*weights)->ReadBoxRange(parameter.name, box, first, count, "F32",
+                                                   absl::MakeSpan(found.data(), found.size()));
+
+      ASSERT_TRUE(read.ok()) << read;
+      EXPECT_EQ(found, expected.substr(first * 4, count * 4)) << parameter.name;
+      EXPECT_TRUE(absl::IsOutOfRange((*weights)->ReadBoxRange(parameter.name, box, elements - count + 1, count, "F32",
+                                                              absl::MakeSpan(found.data(), found.size()))));
+    }
+  }
 }
 
 TEST_F(HuggingFaceFolderTest, Export_WritesExactlyTheseBytes) {
@@ -156,7 +186,7 @@ TEST_F(HuggingFaceFolderTest, FailedExport_LeavesNothing) {
 
 TEST_F(HuggingFaceFolderTest, Import_OfOtherWeights_NamesEveryDifference) {
   std::vector<TensorInfo> infos;
-  for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
+  for (const auto& [name, shape, initial, use, split] : DescribeModel(kSizes).ParametersInExportOrder()) {
     if (name == "h.1.mlp.c_fc.bias" || name == "ln_f.weight") continue;
     infos.push_back({.name = name, .dtype = "F32", .shape = shape});
     if (name == "h.0.attn.c_attn.weight") infos.back().shape = {12, 4};
@@ -180,7 +210,7 @@ TEST_F(HuggingFaceFolderTest, Import_OfSixteenBits_WidensExactlyAndRefusesAnUnti
   for (const char* dtype : {"F16", "BF16"}) {
     std::vector<TensorInfo> infos;
     std::string data;
-    for (const auto& [name, shape, initial] : DescribeModel(kSizes).ParametersInExportOrder()) {
+    for (const auto& [name, shape, initial, use, split] : DescribeModel(kSizes).ParametersInExportOrder()) {
       infos.push_back({.name = "transformer." + name, .dtype = dtype, .shape = shape});
       data += std::string(*CountElements(shape) * 2, '\0');
     }

@@ -76,7 +76,7 @@ TEST(ManifestTest, Parse_OfTruncatedText_IsDataLoss) {
 }
 
 TEST(ManifestTest, Parse_LaterVersion_IsUnimplementedWithAdvice) {
-  std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 3", "\"version\": 4"}}));
+  std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 4", "\"version\": 5"}}));
 
   absl::Status status = ParseManifest(text).status();
 
@@ -92,7 +92,7 @@ TEST(ManifestTest, KeysOfVersionTwo_AreReadAndNotRequiredInVersionOne) {
 
   auto read = ParseManifest(ManifestText(manifest));
   auto version_one = ParseManifest(Rehash(absl::StrReplaceAll(
-      plain, {{"\"version\": 3", "\"version\": 1"}, {",\n  \"list\": []", ""}, {"\n \"nonfinite\": [],", ""}})));
+      plain, {{"\"version\": 4", "\"version\": 1"}, {",\n  \"list\": []", ""}, {"\n \"nonfinite\": [],", ""}})));
 
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(ManifestText(*read), ManifestText(manifest));
@@ -108,6 +108,7 @@ TEST(ManifestTest, Evaluation_IsReadFromVersionThreeOn) {
   const std::string plain = ManifestText(manifest);
   manifest.evaluation = {.loss = 2.25,
                          .tokens = 4096,
+                         .data_hash = std::string(32, 'c'),
                          .best_loss = 0.1,
                          .best_step = 80,
                          .without_improvement = 2,
@@ -117,7 +118,7 @@ TEST(ManifestTest, Evaluation_IsReadFromVersionThreeOn) {
   const std::string text = ManifestText(manifest);
 
   auto read = ParseManifest(text), short_one = ParseManifest(ManifestText(never_finite));
-  auto version_two = ParseManifest(Rehash(absl::StrReplaceAll(plain, {{"\"version\": 3", "\"version\": 2"}})));
+  auto version_two = ParseManifest(Rehash(absl::StrReplaceAll(plain, {{"\"version\": 4", "\"version\": 2"}})));
 
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->evaluation, manifest.evaluation);
@@ -126,8 +127,22 @@ TEST(ManifestTest, Evaluation_IsReadFromVersionThreeOn) {
   EXPECT_EQ(short_one->evaluation, never_finite.evaluation);
   ASSERT_TRUE(version_two.ok()) << version_two.status();
   EXPECT_FALSE(version_two->evaluation.has_value());
-  EXPECT_FALSE(ParseManifest(Rehash(absl::StrReplaceAll(text, {{"\"version\": 3", "\"version\": 2"}}))).ok());
+  EXPECT_FALSE(ParseManifest(Rehash(absl::StrReplaceAll(text, {{"\"version\": 4", "\"version\": 2"}}))).ok());
   EXPECT_FALSE(ParseManifest(Rehash(absl::StrReplaceAll(text, {{"\"best_step\"", "\"best\""}}))).ok());
+}
+
+TEST(ManifestTest, TheDataOfAnEvaluation_IsReadFromVersionFourOn) {
+  Manifest manifest = Sample();
+  manifest.evaluation = {.loss = 2.25, .tokens = 4096};
+  const auto as_version_three = [](const Manifest& of) {
+    return ParseManifest(Rehash(absl::StrReplaceAll(ManifestText(of), {{"\"version\": 4", "\"version\": 3"}})));
+  };
+
+  auto version_three = as_version_three(manifest);
+  ASSERT_TRUE(version_three.ok()) << version_three.status();
+  EXPECT_EQ(version_three->evaluation, manifest.evaluation);
+  manifest.evaluation->data_hash = std::string(32, 'c');
+  EXPECT_FALSE(as_version_three(manifest).ok());
 }
 
 TEST(ManifestTest, Parse_UnknownOrMissingKey_IsRefusedByName) {

@@ -52,7 +52,7 @@ class PartTest : public testing::Test {
       const Share next = ShareOf(tensor.bytes.size() / 4, (rank + 1) % world, world);
       if (next.count == 0) continue;
       ManifestTensor witnessed{.name = tensor.name, .role = tensor.role, .dtype = "F32", .shape = tensor.shape};
-      witnessed.pieces = CutIntoPieces(header, next.first, next.count, kPieceBytes);
+      witnessed.pieces = CutIntoPieces({.tensor = header, .first = next.first, .count = next.count}, kPieceBytes);
       for (ManifestPiece& piece : witnessed.pieces) {
         piece.hash =
             HashHex(tensor.bytes.substr(piece.first_element * 4, (piece.last_element - piece.first_element) * 4));

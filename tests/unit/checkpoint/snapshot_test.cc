@@ -44,7 +44,7 @@ class SnapshotTest : public testing::Test {
           .count = tensor.bytes.size() / 4};
       ManifestTensor& indexed = part.tensors.emplace_back();
       indexed = {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
-      indexed.pieces = CutIntoPieces(entry.tensor, 0, entry.count);
+      indexed.pieces = CutIntoPieces(entry);
       indexed.pieces[0].file = "shard-00001.safetensors";
       indexed.pieces[0].hash = HashEntry(entry, tensor.bytes).pieces.at(0);
       indexed.pieces[0].first_byte = at;

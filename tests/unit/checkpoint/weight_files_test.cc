@@ -122,7 +122,7 @@ TEST_F(WeightFilesTest, HostileIndex_IsRefusedWithEveryProblem) {
   EXPECT_THAT(refusal(R"({"a": "one.safetensors", "b": "one.safetensors"})"),
               HasSubstr("'b' is not in one.safetensors"));
   EXPECT_THAT(refusal(R"({"a": "one.safetensors", "b": "two.safetensors"})"), HasSubstr("'a' is in "));
-  EXPECT_THAT(refusal(R"({"a": "one.safetensors", "a": "two.safetensors"})"), HasSubstr("'a' is there twice"));
+  EXPECT_THAT(refusal(R"({"a": "one.safetensors", "a": "two.safetensors"})"), HasSubstr("'a' occurs twice"));
   EXPECT_THAT(refusal("{}"), HasSubstr("weight_map is empty"));
   EXPECT_THAT(refusal("[]"), HasSubstr("is not an index"));
   EXPECT_THAT(refusal(absl::StrCat("{\"a\": ", std::string(5000, '['), std::string(5000, ']'), "}")),
@@ -176,7 +176,7 @@ TEST_F(WeightFilesTest, OtherWeights_AreRefusedWithEveryDifference) {
   infos.push_back({.name = "layers.0.mlp.up_proj.weight", .dtype = "F32", .shape = {1}});
   WriteTensors(kWeightsName, infos);
   EXPECT_THAT(ForeignError(SmallLlama(true)),
-              HasSubstr("there with and without the prefix 'model.', so it is unknown which is meant: "
+              HasSubstr("present with and without the prefix 'model.', so it is unknown which is meant: "
                         "layers.0.mlp.up_proj.weight"));
 
   infos.pop_back();

@@ -52,6 +52,32 @@ TEST(ParityVariants, AreValidJobs_ThatDifferOnlyInLayout) {
   EXPECT_FALSE(variants[0].spec.diagnostics().reverse_micro_batches());
 }
 
+TEST(ParityVariants, DivideAModelThatPermitsIt_AndHaveTheJobsOwnLayout) {
+  v1::JobSpec job = Job();
+  job.mutable_train()->mutable_model()->set_layers(4);
+  job.mutable_train()->mutable_model()->set_heads(2);
+  job.mutable_train()->mutable_batch()->set_global_size(48);
+  job.mutable_resources()->set_ranks(4);
+  job.mutable_parallel()->mutable_pipeline()->set_stages(2);
+  job.mutable_parallel()->mutable_pipeline()->set_schedule(v1::PIPELINE_SCHEDULE_INTERLEAVED);
+
+  const std::vector<ParityVariant> variants = ParityVariants(job, {.steps = 20, .folder = "/runs"});
+
+  ASSERT_EQ(variants.size(), 14u);
+  EXPECT_EQ(ParitySlots(variants), 8u);
+  EXPECT_EQ(variants[0].spec.parallel().pipeline().stages(), 0u) << "one process has no stages";
+  EXPECT_EQ(variants[9].spec.parallel().tensor(), 2u);
+  EXPECT_EQ(variants[10].spec.parallel().tensor(), 2u);
+  EXPECT_TRUE(variants[10].spec.parallel().sequence());
+  EXPECT_EQ(variants[12].spec.resources().ranks(), 8u);
+  EXPECT_EQ(variants[13].spec.parallel().pipeline().schedule(), v1::PIPELINE_SCHEDULE_INTERLEAVED);
+  for (const ParityVariant& variant : variants) {
+    auto prepared = PrepareJob(variant.spec, {.job_id = "abcdefgh", .default_run_root = ""});
+    ASSERT_TRUE(prepared.ok()) << variant.name << ": " << prepared.status();
+    EXPECT_EQ(prepared->spec.train().batch().micro(), 3u) << "8 micro-batches in each of the job's two pipelines";
+  }
+}
+
 const std::vector<ParityResult> kResults = {
     {"one process", {4.0, 2.0}}, {"reversed", {4.0, 2.002}}, {"ddp", {4.0, 2.0}}, {"fsdp", {4.0, 1.9999}}};
 

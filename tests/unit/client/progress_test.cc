@@ -37,6 +37,8 @@ v1::Job TenSteps() {
   job.mutable_spec()->set_name("tiny");
   job.mutable_spec()->mutable_resources()->set_ranks(2);
   job.mutable_spec()->mutable_train()->set_steps(10);
+  job.mutable_spec()->mutable_train()->mutable_precision()->set_param(v1::PRECISION_FP32);
+  job.mutable_spec()->mutable_parallel()->set_data(v1::DATA_PARALLEL_ZERO1);
   job.mutable_spec()->mutable_checkpoint()->set_dir("/runs/tiny");
   return job;
 }
@@ -59,6 +61,7 @@ TEST(TextProgress, PrintsOneLinePerEvent) {
 
   EXPECT_EQ(out.text(),
             "job k3x7q2ab (tiny): 2 ranks, 10 steps, in /runs/tiny\n"
+            "  strategy: zero1 on 2 ranks, fp32, auto\n"
             "warning: careful\n"
             "running: all 2 ranks are ready\n"
             "step 1/10  loss 4.9000  lr 0.0e+00  2.00k tokens/s  ETA 4.5 s\n"

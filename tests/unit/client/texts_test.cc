@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_split.h"
 #include "client/byte_progress.h"
 #include "client/exit_code.h"
+#include "client/layout_view.h"
 #include "client/output.h"
 #include "client/plot.h"
 #include "client/status.h"
@@ -176,6 +178,12 @@ v1::Job SampleJob() {
   job.set_last_loss(3.25);
   job.mutable_spec()->set_name("tiny");
   job.mutable_spec()->mutable_train()->set_steps(100);
+  job.mutable_spec()->mutable_train()->mutable_precision()->set_param(v1::PRECISION_BF16);
+  job.mutable_spec()->mutable_parallel()->set_data(v1::DATA_PARALLEL_FSDP);
+  v1::ResolvedKey& device = *job.add_decisions();
+  device.set_key("resources.device");
+  device.set_value("cuda");
+  job.mutable_spec()->mutable_resources()->set_ranks(2);
   job.mutable_spec()->mutable_recovery()->set_max_restarts(10);
   job.mutable_spec()->mutable_checkpoint()->set_dir("/runs/tiny");
   for (uint32_t i = 0; i < 2; ++i) {
@@ -197,11 +205,99 @@ TEST(StatusText, ShowsTheJobAndEveryRank) {
             "  all 2 ranks are ready\n"
             "  step        40 of 100, loss 3.2500\n"
             "  generation  2, restarts 1 of 10\n"
+            "  strategy    fsdp on 2 ranks, bf16, cuda\n"
             "  run folder  /runs/tiny\n"
             "\n"
             "RANK  HOST  PHASE  FOR    LAST STEP  COMPUTE  WAITED  REPORT AGE  PID  WAITS IN  EXIT\n"
             "0     h1    train  0.0 s  40         -        -       0.2 s       100  -\n"
             "1     h1    train  0.0 s  39         -        -       0.2 s       101  -\n");
+}
+
+v1::JobSpec DividedSpec(uint32_t ranks, uint32_t stages, uint32_t tensor) {
+  v1::JobSpec spec;
+  v1::Train& train = *spec.mutable_train();
+  train.mutable_model()->set_layers(5);
+  train.mutable_model()->set_heads(4);
+  train.mutable_model()->set_width(16);
+  train.mutable_batch()->set_global_size(16);
+  train.mutable_batch()->set_micro(2);
+  spec.mutable_resources()->set_ranks(ranks);
+  spec.mutable_parallel()->set_tensor(tensor);
+  spec.mutable_parallel()->mutable_pipeline()->set_stages(stages);
+  return spec;
+}
+
+TEST(LayoutText, ShowsTheEffectiveBatch) {
+  const auto text = [](uint32_t ranks, uint32_t micro, uint32_t global) {
+    v1::JobSpec spec = DividedSpec(ranks, 1, 1);
+    spec.mutable_train()->mutable_batch()->set_micro(micro);
+    spec.mutable_train()->mutable_batch()->set_global_size(global);
+    return LayoutText(spec);
+  };
+  EXPECT_EQ(text(1, 4, 32), "micro x micro-batches x data ranks: 4 x 8 x 1 = 32 = global\n");
+  EXPECT_EQ(text(1, 4, 16), "micro x micro-batches x data ranks: 4 x 4 x 1 = 16 = global\n");
+  EXPECT_EQ(text(4, 4, 64), "micro x micro-batches x data ranks: 4 x 4 x 4 = 64 = global\n");
+  EXPECT_EQ(text(2, 4, 12), "micro x micro-batches x data ranks: 4 x 2 x 2 = 16, of which global fills 12\n");
+  EXPECT_EQ(LayoutText(v1::JobSpec()), "");
+}
+
+TEST(LayoutText, ShowsWhatEachStageHolds_AndItsRanks) {
+  EXPECT_EQ(LayoutText(DividedSpec(8, 2, 2)),
+            "stages 2 x data ranks 2 x tensor 2 = 8 ranks; 1f1b, 4 micro-batches, bubble 23.1 %\n"
+            "micro x micro-batches x data ranks: 2 x 4 x 2 = 16 = global\n"
+            "STAGE  HOLDS                  RANKS\n"
+            "0      embedding, blocks 0-2  0+1 | 2+3\n"
+            "1      blocks 3-4, head       4+5 | 6+7\n");
+  v1::JobSpec interleaved = DividedSpec(2, 2, 1);
+  interleaved.mutable_parallel()->mutable_pipeline()->set_schedule(v1::PIPELINE_SCHEDULE_INTERLEAVED);
+  interleaved.mutable_train()->mutable_batch()->set_global_size(8);
+  EXPECT_EQ(LayoutText(interleaved),
+            "stages 2 x data ranks 1 x tensor 1 = 2 ranks; interleaved, 4 micro-batches, bubble 16.7 %\n"
+            "micro x micro-batches x data ranks: 2 x 4 x 1 = 8 = global\n"
+            "STAGE  HOLDS                           RANKS\n"
+            "0      embedding, blocks 0-1, block 3  0\n"
+            "1      block 2, block 4, head          1\n");
+  EXPECT_EQ(LayoutText(DividedSpec(6, 1, 2)),
+            "stages 1 x data ranks 3 x tensor 2 = 6 ranks\n"
+            "micro x micro-batches x data ranks: 2 x 3 x 3 = 18, of which global fills 16\n"
+            "STAGE  HOLDS                        RANKS\n"
+            "0      embedding, blocks 0-4, head  0+1 | 2+3 | 4+5\n");
+}
+
+TEST(LayoutText, NamesADividedSequence) {
+  v1::JobSpec spec = DividedSpec(4, 2, 2);
+  spec.mutable_parallel()->set_sequence(true);
+
+  EXPECT_EQ(LayoutLine(spec).substr(0, LayoutLine(spec).rfind(',')),
+            "stages 2 x data ranks 1 x tensor 2 = 4 ranks; tensor ranks divide the sequence; 1f1b, 8 micro-batches");
+  EXPECT_EQ(LayoutJson(spec)["sequence"], true);
+  EXPECT_EQ(LayoutJson(DividedSpec(4, 2, 2))["sequence"], false);
+}
+
+TEST(LayoutJson, HasTheBlocksOfEachStage) {
+  const nlohmann::ordered_json json = LayoutJson(DividedSpec(4, 2, 1));
+
+  EXPECT_EQ(json["data_ranks"], 2);
+  EXPECT_EQ(json["micro_batches"], 4);
+  EXPECT_EQ(json["schedule"], "1f1b");
+  EXPECT_EQ(json["blocks"].dump(), "[[[0,3]],[[3,5]]]");
+  EXPECT_TRUE(LayoutJson(v1::JobSpec()).empty());
+}
+
+TEST(StatusText, ShowsStagesAndTensorRanks) {
+  v1::Job job = SampleJob();
+  const v1::JobSpec divided = DividedSpec(2, 2, 1);
+  *job.mutable_spec()->mutable_resources() = divided.resources();
+  *job.mutable_spec()->mutable_parallel() = divided.parallel();
+  *job.mutable_spec()->mutable_train() = divided.train();
+
+  const std::string text = StatusText(job);
+
+  EXPECT_NE(text.find("  layout      stages 2 x data ranks 1 x tensor 1 = 2 ranks; 1f1b, 8 micro-batches, bubble "),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("RANK  STAGE  HOST  PHASE"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n1     1      h1    train"), std::string::npos) << text;
 }
 
 TEST(StatusText, ShowsMemoryOfEachRank) {

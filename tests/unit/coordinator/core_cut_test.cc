@@ -1,5 +1,5 @@
-// A coordinator that is cut off receives nothing from any host: the last reports that it has are no reason to give up a
-// host.
+// A coordinator that is cut off receives nothing from any host, and must not give up a host because of the last reports
+// that it received.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/fake_host.h"

@@ -212,7 +212,7 @@ class Harness {
     EXPECT_EQ(refused.generation(), generation);
     return absl::Status(static_cast<absl::StatusCode>(refused.refused(0).code()), refused.refused(0).message());
   }
-  // All events that a watcher gets now if it resumes after this sequence or position.
+  // All events that a watcher gets now if it resumes after this sequence number or position.
   std::vector<EventPtr> WatchFrom(const std::string& job_id, uint64_t after) {
     return WatchFrom(job_id, WatchPosition{.sequence = after});
   }

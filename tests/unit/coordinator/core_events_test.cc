@@ -33,7 +33,7 @@ std::vector<uint64_t> OneTo(uint64_t last) {
   return steps;
 }
 
-TEST(CoreEvents, PublishedEvents_AreSentByTheNextCoordinator_WithTheSameSequences) {
+TEST(CoreEvents, PublishedEvents_AreSentByTheNextCoordinator_WithTheSameSequenceNumbers) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 4);

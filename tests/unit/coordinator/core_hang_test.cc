@@ -36,13 +36,16 @@ class CoreHangTest : public ::testing::Test {
     *report.mutable_key() = Key(kHungJob, harness_.Get(kHungJob).generation(), rank);
     report.set_phase(phase_);
     report.set_last_step(step_);
+    for (int i = 0; i < num_idle_groups_; ++i) report.add_communicators()->set_name(absl::StrCat("group ", i));
     v1::CommunicatorReport& world = *report.add_communicators();
-    world.set_name("world");
+    world.set_name(in_channel_ ? "activations 1->0" : "world");
     bool waits = rank != culprit_;
     world.set_started(step_ * 2 + (waits ? 1 : 0));
     world.set_completed(step_ * 2);
     world.set_last_started(absl::StrCat("all-reduce ", world.started(), " (8 x fp64)"));
     if (waits) world.set_waits_in(world.last_started());
+    if (waits && in_channel_)
+      world.set_waits_in(absl::StrCat("receive ", world.started(), " (chunk 0, micro-batch 2)"));
     report.add_phase_times()->set_phase("train");
     report.mutable_phase_times(0)->set_longest_s(0.1);
     if (save_s_ > 0) {
@@ -84,10 +87,12 @@ class CoreHangTest : public ::testing::Test {
   FakeHost host_{harness_, "w1", 4, 11};
   uint64_t step_ = 0;
   std::string phase_ = "train";
-  double save_s_ = 0;      // duration of a save
-  uint32_t culprit_ = 99;  // the rank for which the others wait; 99: none
-  uint32_t stopped_ = 99;  // the rank that is stopped; 99: none
-  uint32_t slow_ = 99;     // the rank that is slow; 99: none
+  int num_idle_groups_ = 0;  // communicators of each rank in which it does nothing
+  bool in_channel_ = false;  // the ranks wait in a channel
+  double save_s_ = 0;        // duration of a save
+  uint32_t culprit_ = 99;    // the rank for which the others wait; 99: none
+  uint32_t stopped_ = 99;    // the rank that is stopped; 99: none
+  uint32_t slow_ = 99;       // the rank that is slow; 99: none
   absl::Time stopped_at_;
 };
 
@@ -126,6 +131,20 @@ TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted
   host_.Apply();
   harness_.Advance(absl::Seconds(1));
   EXPECT_EQ(harness_.Get(kHungJob).generation(), 2u);
+}
+
+TEST_F(CoreHangTest, StoppedStageOfAPipeline_IsNamed_AlsoIfItsRanksHaveManyGroups) {
+  num_idle_groups_ = 12;
+  in_channel_ = true;
+  Begin();
+  Stop(1);
+
+  ReportFor(absl::Seconds(5));
+
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(harness_.Get(kHungJob).reason(),
+              HasSubstr("rank 1 on w1 is stopped (SIGSTOP, state T); rank 0 on w1 waits in receive 11 (chunk 0, "
+                        "micro-batch 2) of activations 1->0 in step 6"));
 }
 
 TEST_F(CoreHangTest, SuspectedRank_IsExaminedByItsDaemon_AndTheReasonContainsTheResult) {

@@ -261,7 +261,7 @@ TEST(CoreLifecycle, SlowLastReports_AreWaitedForBeforeTheEnd) {
   EXPECT_EQ(harness.CountSteps(kJob), 10u);
 }
 
-TEST(CoreLifecycle, Watch_ResumesBySequence_AndRefusesUnknownSequences) {
+TEST(CoreLifecycle, Watch_ResumesAfterASequenceNumber_AndRefusesUnknownOnes) {
   RunningJob running;
   auto& [harness, host] = running;
   host.Report(Key(kJob, 1, 0), 1, 6);

@@ -167,7 +167,7 @@ TEST(CoreUnknownJobs, DaemonOfAnEarlierVersion_ThatWouldEndThem_IsRefused) {
   ASSERT_TRUE(world.host.refused());
   EXPECT_TRUE(absl::IsUnavailable(world.host.refusal())) << world.host.refusal();
   EXPECT_THAT(std::string(world.host.refusal().message()),
-              HasSubstr("its daemon, of an earlier version, would end it"));
+              HasSubstr("its daemon, of an earlier version, would end the job"));
 }
 
 }  // namespace

@@ -421,7 +421,7 @@ TEST(CoreRestart, RestartedDaemonOfAHost_IsReportedToItsJobs) {
   one.host.sequence = 0;
   one.host.Attach();
 
-  EXPECT_THAT(one.harness.Decisions(kJob), Contains("adoption: a new daemon of host w1 adopted rank 0, 1").Times(1));
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains("adoption: a new daemon of host w1 adopted ranks 0, 1").Times(1));
   EXPECT_EQ(one.Get().generation(), 1u);
 }
 

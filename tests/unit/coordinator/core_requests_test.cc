@@ -66,7 +66,7 @@ TEST(CheckRequest, InvalidField_IsRefusedWithItsNameAndTheReason) {
   submit.set_job_id("UPPER CASE");
   submit.set_default_run_root("runs");
   EXPECT_EQ(RefusalOf(submit),
-            "job_id: 'UPPER CASE' must be 8 to 32 of a-z and 0-9, or empty\n"
+            "job_id: 'UPPER CASE' must be 8 to 32 characters of a-z and 0-9, or empty\n"
             "default_run_root: must be an absolute path, found 'runs'");
 }
 

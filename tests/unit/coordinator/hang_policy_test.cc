@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/policy/hang.h"
+#include "tests/unit/coordinator/hang_facts.h"
 
 namespace trainyard {
 namespace {
@@ -16,71 +17,18 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Act = HangDecision::Act;
 
-const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
-
-std::string Op(uint64_t number, const std::string& what = "8 x fp64") {
-  return absl::StrCat("all-reduce ", number, " (", what, ")");
-}
-
-// A group that made its last progress at kStart; every rank continues to report.
-class HangTest : public ::testing::Test {
- protected:
-  HangTest() { facts_.since = kStart; }
-
-  RankPosition& Add(Phase phase = Phase::kTrain) {
-    RankPosition position;
-    position.rank = static_cast<uint32_t>(facts_.ranks.size());
-    position.host = absl::StrCat("w", position.rank + 1);
-    position.phase = phase;
-    position.last_step = 36;
-    position.progress_at = kStart;
-    facts_.ranks.push_back(position);
-    return facts_.ranks.back();
-  }
-  // The rank is in operation `number` and has started `started` operations.
-  static void Wait(RankPosition& rank, uint64_t number, uint64_t started, const std::string& last = "") {
-    v1::CommunicatorReport& world = SetPosition(rank, started, last.empty() ? Op(started) : last);
-    world.set_waits_in(Op(number));
-    world.set_completed(number - 1);
-  }
-  // The rank computes; `started` is the number of the operation that it started last.
-  static v1::CommunicatorReport& SetPosition(RankPosition& rank, uint64_t started, const std::string& last = "") {
-    rank.communicators.assign(1, {});
-    rank.communicators[0].set_name("world");
-    rank.communicators[0].set_started(started);
-    rank.communicators[0].set_completed(started > 0 ? started - 1 : 0);
-    rank.communicators[0].set_last_started(last.empty() ? Op(started) : last);
-    return rank.communicators[0];
-  }
-  void Learned(Phase phase, double seconds, uint32_t doublings = 0) {
-    facts_.phases[phase] = {.learned_s = seconds, .doublings = doublings};
-  }
-  // Returns the decision after this time without progress, in which every rank that is not silent has reported.
-  HangDecision At(absl::Duration after) {
-    absl::Time now = kStart + after;
-    for (RankPosition& rank : facts_.ranks) {
-      if (rank.reachable) rank.seen_at = now;
-      bool reports = rank.reachable && !rank.silent && rank.process_state != "T";
-      rank.reported_at = reports ? now : kStart - absl::Milliseconds(300);
-    }
-    return DecideHang(now, facts_);
-  }
-
-  HangFacts facts_;
-};
-
 TEST_F(HangTest, RankThatHasNotEnteredTheOthersOperation_IsNamed) {
-  Add();
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 412, 412);
+  AddRank();
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 412, 412);
   SetPosition(facts_.ranks[1], 411);
-  Wait(facts_.ranks[2], 412, 412);
-  Learned(Phase::kTrain, 0.1);
+  WaitIn(facts_.ranks[2], 412, 412);
+  SetLearned(Phase::kTrain, 0.1);
 
-  EXPECT_EQ(At(absl::Seconds(2.9)).act, Act::kNone);
-  HangDecision early = At(absl::Seconds(3.1));
-  HangDecision decided = At(absl::Seconds(5.1));
+  EXPECT_EQ(DecideAfter(absl::Seconds(2.9)).act, Act::kNone);
+  HangDecision early = DecideAfter(absl::Seconds(3.1));
+  HangDecision decided = DecideAfter(absl::Seconds(5.1));
 
   EXPECT_EQ(early.act, Act::kExamine);
   EXPECT_THAT(early.culprits, ElementsAre(1));
@@ -96,53 +44,55 @@ TEST_F(HangTest, Examination_IsReported_ButDoesNotDecide) {
   v1::Examination seen;
   seen.set_state("R");
   seen.set_cpu_share(0.99);
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 9, 9);
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 9, 9);
   SetPosition(facts_.ranks[1], 8);
   facts_.ranks[1].examination = &seen;
-  Learned(Phase::kTrain, 0.1);
+  SetLearned(Phase::kTrain, 0.1);
 
-  EXPECT_EQ(At(absl::Seconds(4.9)).act, Act::kExamine);
-  EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("rank 1 on w2 is spinning (CPU share 0.99, state R) and has not"));
+  EXPECT_EQ(DecideAfter(absl::Seconds(4.9)).act, Act::kExamine);
+  EXPECT_THAT(DecideAfter(absl::Seconds(5)).reason,
+              HasSubstr("rank 1 on w2 is spinning (CPU share 0.99, state R) and has not"));
 
   seen.set_cpu_share(0.3);  // on a crowded host
-  EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("is spinning (CPU share 0.30, state R) and has not"));
+  EXPECT_THAT(DecideAfter(absl::Seconds(5)).reason, HasSubstr("is spinning (CPU share 0.30, state R) and has not"));
   seen.set_state("S");
-  EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("makes no progress (CPU share 0.30, state S) and has not"));
+  EXPECT_THAT(DecideAfter(absl::Seconds(5)).reason,
+              HasSubstr("makes no progress (CPU share 0.30, state S) and has not"));
   seen.set_cpu_share(0.01);
   seen.set_system_call("pause");
   seen.add_stack("__pause");
   seen.add_stack("main");
-  EXPECT_THAT(At(absl::Seconds(5)).reason,
+  EXPECT_THAT(DecideAfter(absl::Seconds(5)).reason,
               HasSubstr("is blocked in the system call pause (state S) [__pause < main] and has not entered"));
 }
 
 TEST_F(HangTest, Decision_WaitsForAnOutstandingExamination) {
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 9, 9);
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 9, 9);
   SetPosition(facts_.ranks[1], 8);
-  Learned(Phase::kTrain, 0.1);
+  SetLearned(Phase::kTrain, 0.1);
   facts_.examining = true;
 
-  EXPECT_EQ(At(absl::Seconds(5.5)).act, Act::kExamine);
+  EXPECT_EQ(DecideAfter(absl::Seconds(5.5)).act, Act::kExamine);
 
   facts_.examining = false;
-  EXPECT_EQ(At(absl::Seconds(5.6)).act, Act::kRestart);
+  EXPECT_EQ(DecideAfter(absl::Seconds(5.6)).act, Act::kRestart);
 }
 
 TEST_F(HangTest, StoppedRank_IsNamedAfterThreeSeconds_InAnyPhase) {
   for (Phase phase : {Phase::kTrain, Phase::kEvaluate, Phase::kSave, Phase::kFirstStep, Phase::kReady}) {
     facts_.ranks.clear();
-    Add(phase);
-    Add(phase);
-    Wait(facts_.ranks[0], 412, 412);
+    AddRank(phase);
+    AddRank(phase);
+    WaitIn(facts_.ranks[0], 412, 412);
     SetPosition(facts_.ranks[1], 411);
     facts_.ranks[1].process_state = "T";
 
-    HangDecision early = At(absl::Seconds(2.9));
-    HangDecision decided = At(absl::Seconds(3));
+    HangDecision early = DecideAfter(absl::Seconds(2.9));
+    HangDecision decided = DecideAfter(absl::Seconds(3));
 
     EXPECT_EQ(early.act, Act::kNone) << PhaseName(phase);
     EXPECT_EQ(decided.act, Act::kRestart) << PhaseName(phase);
@@ -153,38 +103,54 @@ TEST_F(HangTest, StoppedRank_IsNamedAfterThreeSeconds_InAnyPhase) {
   }
 }
 
+// `go` is late on a lossy network; a first step of the usual length says nothing about that.
+TEST_F(HangTest, RanksThatHaveNotReceivedGo_HaveTheTimeThatALossyNetworkNeeds) {
+  for (const bool other_waits : {false, true}) {
+    facts_.ranks.clear();
+    AddRank(Phase::kReady);
+    AddRank(other_waits ? Phase::kFirstStep : Phase::kReady);
+    if (other_waits) WaitIn(facts_.ranks[1], 1, 1);
+    SetLearned(Phase::kFirstStep, 0.7);
+
+    EXPECT_EQ(DecideAfter(absl::Seconds(29.9)).act, Act::kExamine) << other_waits;
+    EXPECT_EQ(DecideAfter(absl::Seconds(30)).act, Act::kRestart) << other_waits;
+  }
+  facts_.ranks[0].phase = Phase::kFirstStep;
+  EXPECT_EQ(DecideAfter(absl::Seconds(7.2)).act, Act::kRestart) << "it has received go";
+}
+
 TEST_F(HangTest, ProcessUnderADebugger_DoesNotCountAsStopped) {
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 412, 412);
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 412, 412);
   SetPosition(facts_.ranks[1], 411);
   facts_.ranks[1].process_state = "t";
-  Learned(Phase::kTrain, 10);
+  SetLearned(Phase::kTrain, 10);
 
-  EXPECT_EQ(At(absl::Seconds(4)).act, Act::kExamine);
-  EXPECT_EQ(At(absl::Seconds(19)).act, Act::kExamine);
+  EXPECT_EQ(DecideAfter(absl::Seconds(4)).act, Act::kExamine);
+  EXPECT_EQ(DecideAfter(absl::Seconds(19)).act, Act::kExamine);
 }
 
 TEST_F(HangTest, SilentRank_IsNamedAfterThreeSecondsWithoutReports) {
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 5, 5);
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 5, 5);
   SetPosition(facts_.ranks[1], 4);
   facts_.ranks[1].silent = true;
   facts_.ranks[1].process_state = "D";
 
-  HangDecision decided = At(absl::Seconds(3));
+  HangDecision decided = DecideAfter(absl::Seconds(3));
 
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 has sent no report for 3.0 s (state D)"));
 }
 
 TEST_F(HangTest, TrainerWithAClosedLink_DoesNotCountAsSilent) {
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 5, 5);
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 5, 5);
   SetPosition(facts_.ranks[1], 4);
-  Learned(Phase::kTrain, 0.1);
+  SetLearned(Phase::kTrain, 0.1);
   absl::Time now = kStart + absl::Seconds(8);
   facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
   facts_.ranks[1].reported_at = kStart - absl::Seconds(1);
@@ -200,18 +166,18 @@ TEST_F(HangTest, TrainerWithAClosedLink_DoesNotCountAsSilent) {
 
 // A host's lease grows because its messages arrive irregularly. When they stop, its last reports do not prove a stall.
 TEST_F(HangTest, LateMessages_ProveNoStall) {
-  Add();
-  Add();
+  AddRank();
+  AddRank();
   SetPosition(facts_.ranks[0], 4);
   SetPosition(facts_.ranks[1], 4);
-  Learned(Phase::kTrain, 2);
+  SetLearned(Phase::kTrain, 2);
   const absl::Time last_report = kStart + absl::Seconds(2);
   for (RankPosition& rank : facts_.ranks) rank.reported_at = rank.seen_at = last_report;
 
   EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
   // If the second host waits for the first and its messages still arrive, the decision is the same.
-  Wait(facts_.ranks[1], 5, 5);
+  WaitIn(facts_.ranks[1], 5, 5);
   facts_.ranks[1].reported_at = facts_.ranks[1].seen_at = kStart + absl::Seconds(8);
   EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
@@ -221,8 +187,8 @@ TEST_F(HangTest, LateMessages_ProveNoStall) {
 }
 
 TEST_F(HangTest, RanksThatHaveNotReportedToARestartedCoordinator_GetThirtySeconds) {
-  Add();
-  Add();
+  AddRank();
+  AddRank();
   for (RankPosition& rank : facts_.ranks) rank.progress_at = absl::InfinitePast();
   absl::Time now = kStart + absl::Seconds(29);
   facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
@@ -246,56 +212,56 @@ TEST_F(HangTest, SlowPhases_RaiseNoAlarmWithinTheirUsualTime) {
                         Case{Phase::kFirstStep, 30, absl::Seconds(94)}, Case{Phase::kTrain, 10, absl::Seconds(19)}}) {
     facts_.ranks.clear();
     facts_.phases.clear();
-    Add(c.phase);
-    Add();
+    AddRank(c.phase);
+    AddRank();
     SetPosition(facts_.ranks[0], 4);
-    Wait(facts_.ranks[1], 5, 5);
-    Learned(Phase::kTrain, 0.1);
-    Learned(c.phase, c.learned_s);
+    WaitIn(facts_.ranks[1], 5, 5);
+    SetLearned(Phase::kTrain, 0.1);
+    SetLearned(c.phase, c.learned_s);
 
-    EXPECT_EQ(At(c.quiet).act, Act::kExamine) << PhaseName(c.phase);
-    EXPECT_EQ(At(c.quiet + absl::Seconds(2)).act, Act::kRestart) << PhaseName(c.phase);
+    EXPECT_EQ(DecideAfter(c.quiet).act, Act::kExamine) << PhaseName(c.phase);
+    EXPECT_EQ(DecideAfter(c.quiet + absl::Seconds(2)).act, Act::kRestart) << PhaseName(c.phase);
   }
 }
 
 TEST_F(HangTest, StallInAPhaseOfUnknownLength_IsOnlyReported_AndNotWhileTheProcessUsesTheCpu) {
-  Add(Phase::kSave);
-  Add(Phase::kSave);
+  AddRank(Phase::kSave);
+  AddRank(Phase::kSave);
   SetPosition(facts_.ranks[0], 4);
-  Wait(facts_.ranks[1], 5, 5);
-  Learned(Phase::kTrain, 0.1);
+  WaitIn(facts_.ranks[1], 5, 5);
+  SetLearned(Phase::kTrain, 0.1);
 
-  EXPECT_EQ(At(absl::Seconds(119)).act, Act::kExamine);
-  HangDecision decided = At(absl::Seconds(120));
+  EXPECT_EQ(DecideAfter(absl::Seconds(119)).act, Act::kExamine);
+  HangDecision decided = DecideAfter(absl::Seconds(120));
   EXPECT_EQ(decided.act, Act::kNotify);
   EXPECT_FALSE(decided.learned);
   EXPECT_THAT(decided.reason, HasSubstr("the usual duration of save is not known yet"));
 
   facts_.ranks[0].busy_at = kStart + absl::Seconds(100);
-  EXPECT_EQ(At(absl::Seconds(219)).act, Act::kExamine);
-  EXPECT_EQ(At(absl::Seconds(220)).act, Act::kNotify);
+  EXPECT_EQ(DecideAfter(absl::Seconds(219)).act, Act::kExamine);
+  EXPECT_EQ(DecideAfter(absl::Seconds(220)).act, Act::kNotify);
 }
 
 TEST_F(HangTest, CpuUse_IsNoProgress_WhenPhaseTimesAreKnown) {
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 5, 5);
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 5, 5);
   SetPosition(facts_.ranks[1], 4);
-  Learned(Phase::kTrain, 0.1);
+  SetLearned(Phase::kTrain, 0.1);
   facts_.ranks[1].busy_at = kStart + absl::Seconds(6);
 
-  EXPECT_EQ(At(absl::Seconds(6)).act, Act::kRestart);
+  EXPECT_EQ(DecideAfter(absl::Seconds(6)).act, Act::kRestart);
 }
 
 TEST_F(HangTest, StoppedRankWithOnHangNotify_IsReported_ButNotRestarted) {
   facts_.restart = false;
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 5, 5);
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 5, 5);
   SetPosition(facts_.ranks[1], 4);
   facts_.ranks[1].process_state = "T";
 
-  EXPECT_EQ(At(absl::Seconds(3)).act, Act::kNotify);
+  EXPECT_EQ(DecideAfter(absl::Seconds(3)).act, Act::kNotify);
 }
 
 TEST_F(HangTest, RestartAfterAHang_DoublesTheLimit) {
@@ -308,13 +274,13 @@ TEST_F(HangTest, RestartAfterAHang_DoublesTheLimit) {
 }
 
 TEST_F(HangTest, SkippedCollective_NamesTheRankThatStartedFewer) {
-  for (int i = 0; i < 3; ++i) Add();
-  Wait(facts_.ranks[0], 411, 414);
-  Wait(facts_.ranks[1], 411, 413);  // its operation 411 is the one that follows the skipped one
-  Wait(facts_.ranks[2], 411, 414);
-  Learned(Phase::kTrain, 0.1);
+  for (int i = 0; i < 3; ++i) AddRank();
+  WaitIn(facts_.ranks[0], 411, 414);
+  WaitIn(facts_.ranks[1], 411, 413);  // its operation 411 is the one that follows the skipped one
+  WaitIn(facts_.ranks[2], 411, 414);
+  SetLearned(Phase::kTrain, 0.1);
 
-  HangDecision decided = At(absl::Seconds(6));
+  HangDecision decided = DecideAfter(absl::Seconds(6));
 
   EXPECT_THAT(decided.culprits, ElementsAre(1));
   EXPECT_THAT(decided.reason,
@@ -324,42 +290,44 @@ TEST_F(HangTest, SkippedCollective_NamesTheRankThatStartedFewer) {
 
 // A packet for rank 1 was lost: the rank is still in an operation that rank 0 has completed.
 TEST_F(HangTest, RankInAnOperationThatOthersCompleted_IsNotBlamed_AndTheNetworkGetsTime) {
-  for (int i = 0; i < 2; ++i) Add();
-  Wait(facts_.ranks[0], 61, 61);
-  Wait(facts_.ranks[1], 59, 60);
-  Learned(Phase::kTrain, 0.1);
+  for (int i = 0; i < 2; ++i) AddRank();
+  WaitIn(facts_.ranks[0], 61, 61);
+  WaitIn(facts_.ranks[1], 59, 60);
+  SetLearned(Phase::kTrain, 0.1);
 
-  EXPECT_EQ(At(absl::Seconds(29)).act, Act::kExamine);
-  HangDecision decided = At(absl::Seconds(31));
+  EXPECT_EQ(DecideAfter(absl::Seconds(29)).act, Act::kExamine);
+  HangDecision decided = DecideAfter(absl::Seconds(31));
 
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, IsEmpty());
-  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 waits in all-reduce 59 (8 x fp64) of step 37, which other "
-                                        "ranks have completed: data for it does not arrive over the network at w2"));
+  EXPECT_THAT(decided.reason,
+              HasSubstr("rank 1 on w2 waits in all-reduce 59 (8 x fp64) of 'world' in step 37, although "
+                        "the other ranks have done their part: data does not arrive over the network "
+                        "at w2"));
 }
 
 TEST_F(HangTest, OperationsStartedAhead_AreNotSkippedOnes) {
   // Rank 0 has started three buckets and waits for the first; rank 1 still computes and has started only the first.
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 10, 12);
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 10, 12);
   SetPosition(facts_.ranks[1], 10);
-  Learned(Phase::kTrain, 0.1);
+  SetLearned(Phase::kTrain, 0.1);
 
-  EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
+  EXPECT_THAT(DecideAfter(absl::Seconds(6)).culprits, ElementsAre(1));
 }
 
 TEST_F(HangTest, MismatchedOperation_BlamesTheMinority_AndRank0IsRightInATie) {
-  for (int i = 0; i < 3; ++i) Add();
-  Wait(facts_.ranks[0], 412, 412, Op(412, "4096 x fp32"));
-  Wait(facts_.ranks[1], 412, 412);
-  Wait(facts_.ranks[2], 412, 412);
-  Learned(Phase::kTrain, 0.1);
+  for (int i = 0; i < 3; ++i) AddRank();
+  WaitIn(facts_.ranks[0], 412, 412, Operation(412, "4096 x fp32"));
+  WaitIn(facts_.ranks[1], 412, 412);
+  WaitIn(facts_.ranks[2], 412, 412);
+  SetLearned(Phase::kTrain, 0.1);
 
-  EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(0));
+  EXPECT_THAT(DecideAfter(absl::Seconds(6)).culprits, ElementsAre(0));
 
   facts_.ranks.pop_back();
-  EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
+  EXPECT_THAT(DecideAfter(absl::Seconds(6)).culprits, ElementsAre(1));
 }
 
 // A mesh of 2 x 2. Ranks 0 and 1 wait in the world group for ranks 2 and 3. Rank 2 waits in the shard group of ranks 2
@@ -369,10 +337,10 @@ TEST_F(HangTest, SeveralGroups_NameTheRankAtTheEndOfTheChain) {
     v1::CommunicatorReport& report = rank.communicators.emplace_back();
     report.set_name(name);
     report.set_started(started);
-    report.set_last_started(Op(started, name));
-    if (waits) report.set_waits_in(Op(started, name));
+    report.set_last_started(Operation(started, name));
+    if (waits) report.set_waits_in(Operation(started, name));
   };
-  for (int i = 0; i < 4; ++i) Add();
+  for (int i = 0; i < 4; ++i) AddRank();
   std::vector<RankPosition>& ranks = facts_.ranks;
   position(ranks[0], "world", 5, true);
   position(ranks[0], "shard of ranks 0-1", 80, false);
@@ -384,91 +352,91 @@ TEST_F(HangTest, SeveralGroups_NameTheRankAtTheEndOfTheChain) {
   position(ranks[3], "world", 4, false);
   position(ranks[3], "shard of ranks 2-3", 79, false);
   position(ranks[3], "replicate of ranks 1-3 by 2", 9, true);
-  Learned(Phase::kTrain, 0.1);
+  SetLearned(Phase::kTrain, 0.1);
 
-  HangDecision decided = At(absl::Seconds(6));
+  HangDecision decided = DecideAfter(absl::Seconds(6));
 
   EXPECT_THAT(decided.culprits, ElementsAre(3));
   EXPECT_THAT(decided.reason, HasSubstr("in which 3 ranks wait"));
 }
 
 TEST_F(HangTest, RankInADebugger_IsNamed_ButNotRestarted) {
-  Wait(Add(), 412, 412);
-  Add().process_state = "t";
+  WaitIn(AddRank(), 412, 412);
+  AddRank().process_state = "t";
   facts_.ranks[1].silent = true;
-  Learned(Phase::kTrain, 0.1);
+  SetLearned(Phase::kTrain, 0.1);
 
-  HangDecision decided = At(absl::Seconds(6));
+  HangDecision decided = DecideAfter(absl::Seconds(6));
 
   EXPECT_EQ(decided.act, Act::kNotify);
   EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 is held by a debugger (state t)"));
 }
 
 TEST_F(HangTest, AllRanksInTheSameOperation_BlamesTheNetwork_AndNoRank) {
-  for (int i = 0; i < 2; ++i) Wait(Add(), 412, 412);
-  Learned(Phase::kTrain, 0.1);
+  for (int i = 0; i < 2; ++i) WaitIn(AddRank(), 412, 412);
+  SetLearned(Phase::kTrain, 0.1);
 
-  EXPECT_EQ(At(absl::Seconds(29)).act, Act::kExamine) << "a lossy network may still deliver the data";
-  HangDecision decided = At(absl::Seconds(31));
+  EXPECT_EQ(DecideAfter(absl::Seconds(29)).act, Act::kExamine) << "a lossy network may still deliver the data";
+  HangDecision decided = DecideAfter(absl::Seconds(31));
 
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, IsEmpty());
-  EXPECT_THAT(decided.reason, HasSubstr("all 2 ranks are inside all-reduce 412 (8 x fp64) of step 37, and none of "
+  EXPECT_THAT(decided.reason, HasSubstr("all 2 ranks are inside all-reduce 412 (8 x fp64) in step 37, and none of "
                                         "them is stopped: data between w1 and w2 does not arrive over the network"));
 }
 
 TEST_F(HangTest, WorldOfOne_NamesItsOnlyRank) {
-  SetPosition(Add(), 0);
-  Learned(Phase::kTrain, 0.1);
+  SetPosition(AddRank(), 0);
+  SetLearned(Phase::kTrain, 0.1);
 
-  HangDecision decided = At(absl::Seconds(6));
+  HangDecision decided = DecideAfter(absl::Seconds(6));
 
   EXPECT_THAT(decided.culprits, ElementsAre(0));
   EXPECT_THAT(decided.reason, HasSubstr("rank 0 on w1 makes no progress in step 37"));
 }
 
 TEST_F(HangTest, NoWaitingRank_NamesAllRanks) {
-  for (int i = 0; i < 2; ++i) SetPosition(Add(), 7);
-  Learned(Phase::kTrain, 0.1);
+  for (int i = 0; i < 2; ++i) SetPosition(AddRank(), 7);
+  SetLearned(Phase::kTrain, 0.1);
 
-  HangDecision decided = At(absl::Seconds(6));
+  HangDecision decided = DecideAfter(absl::Seconds(6));
 
   EXPECT_THAT(decided.culprits, ElementsAre(0, 1));
   EXPECT_THAT(decided.reason, HasSubstr("none of 2 ranks makes progress and none waits for another"));
 }
 
 TEST_F(HangTest, UnreachableHost_IsLeftToHostLoss_UnlessTheCulpritIsCertain) {
-  for (int i = 0; i < 3; ++i) Wait(Add(), 412, 412);
+  for (int i = 0; i < 3; ++i) WaitIn(AddRank(), 412, 412);
   facts_.ranks[2].reachable = false;
-  Learned(Phase::kTrain, 0.1);
+  SetLearned(Phase::kTrain, 0.1);
 
-  EXPECT_EQ(At(absl::Seconds(60)).act, Act::kNone);
+  EXPECT_EQ(DecideAfter(absl::Seconds(60)).act, Act::kNone);
 
   SetPosition(facts_.ranks[1], 411);
-  EXPECT_THAT(At(absl::Seconds(60)).culprits, ElementsAre(1));
+  EXPECT_THAT(DecideAfter(absl::Seconds(60)).culprits, ElementsAre(1));
 }
 
 // The time without progress starts again when a coordinator was restarted or a host has attached.
 TEST_F(HangTest, TimeWithoutProgress_CountsFromALaterStart) {
-  Add();
-  Add();
-  Wait(facts_.ranks[0], 5, 5);
+  AddRank();
+  AddRank();
+  WaitIn(facts_.ranks[0], 5, 5);
   SetPosition(facts_.ranks[1], 4);
-  Learned(Phase::kTrain, 0.1);
+  SetLearned(Phase::kTrain, 0.1);
   facts_.since = kStart + absl::Seconds(10);
 
-  EXPECT_EQ(At(absl::Seconds(12.9)).act, Act::kNone);
-  EXPECT_EQ(At(absl::Seconds(14.9)).act, Act::kExamine);
-  EXPECT_EQ(At(absl::Seconds(15)).act, Act::kRestart);
+  EXPECT_EQ(DecideAfter(absl::Seconds(12.9)).act, Act::kNone);
+  EXPECT_EQ(DecideAfter(absl::Seconds(14.9)).act, Act::kExamine);
+  EXPECT_EQ(DecideAfter(absl::Seconds(15)).act, Act::kRestart);
 }
 
 TEST_F(HangTest, EndedRank_BlocksNoRank) {
-  Add(Phase::kSave);
-  Add(Phase::kEnded).ended = true;
+  AddRank(Phase::kSave);
+  AddRank(Phase::kEnded).ended = true;
   SetPosition(facts_.ranks[0], 4);
-  Learned(Phase::kSave, 1);
+  SetLearned(Phase::kSave, 1);
 
-  HangDecision decided = At(absl::Seconds(20));
+  HangDecision decided = DecideAfter(absl::Seconds(20));
 
   EXPECT_THAT(decided.culprits, ElementsAre(0));
 }

@@ -164,14 +164,14 @@ RankReportsReceived ReportsOf(uint32_t rank, int steps) {
   return received;
 }
 
-TEST(EventQueue, FloodOfReports_IsLeftOutAndCounted_ExceptStepsOfRankZero) {
+TEST(EventQueue, FloodOfReports_IsDroppedAndCounted_ExceptStepsOfRankZero) {
   EventQueue queue(1'000, /*report_bytes=*/4'000);
   uint64_t posted = 0;
   while (queue.Post(ReportsOf(1, 0)) && posted < 10'000) ++posted;
-  EXPECT_EQ(posted, 10'000u) << "the sender of a report that is left out need not wait";
+  EXPECT_EQ(posted, 10'000u) << "the sender of a dropped report need not wait";
   EXPECT_LT(queue.size(), 200u);
-  EXPECT_EQ(queue.TakeShed(), (10'001u - queue.size()) * 10) << "every report that was left out is counted";
-  EXPECT_EQ(queue.TakeShed(), 0u);
+  EXPECT_EQ(queue.TakeDroppedReports(), (10'001u - queue.size()) * 10) << "every dropped report is counted";
+  EXPECT_EQ(queue.TakeDroppedReports(), 0u);
 
   // Rank 0's steps are accepted until the queue makes their sender wait.
   uint64_t kept = 0;
@@ -180,7 +180,7 @@ TEST(EventQueue, FloodOfReports_IsLeftOutAndCounted_ExceptStepsOfRankZero) {
   bool resumed = false;
   queue.WhenDrained([&] { resumed = true; });
   EXPECT_FALSE(resumed);
-  EXPECT_EQ(queue.TakeShed(), 0u);
+  EXPECT_EQ(queue.TakeDroppedReports(), 0u);
 
   uint64_t of_rank_zero = 0;
   while (queue.size() > 0) {
@@ -215,7 +215,7 @@ TEST(EventQueue, CrowdedQueue_AcceptsFacts_AndRefusesCallsOnlyWhenFull) {
   EventQueue queue(10);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.Post(DetachHost{SessionId(1)}));
 
-  EXPECT_TRUE(queue.Post(ReportsOf(3, 0))) << "the report is left out";
+  EXPECT_TRUE(queue.Post(ReportsOf(3, 0))) << "the report is dropped";
   EXPECT_EQ(queue.size(), 5u);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.TryPost(GetServerInfo{CallId(1)}));
   EXPECT_FALSE(queue.TryPost(GetServerInfo{CallId(1)}));

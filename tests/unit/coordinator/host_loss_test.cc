@@ -122,6 +122,25 @@ TEST(HostLoss, OtherExplanationsOfAStall_KeepTheHost) {
   }
 }
 
+// Stages of a pipeline wait in different channels: then none of their operations may have changed.
+TEST(HostLoss, StallOfAPipeline_LosesTheHost_OnceNoOperationChangesEither) {
+  Stalled stalled;  // the limit is 0.8 x 3 s + 2 x 0.5 s
+  stalled.peers[0].waits_in = "receive 17 (chunk 0, micro-batch 3)";
+  stalled.peers[1].waits_in = "all-reduce 18 (1 x fp64)";
+  stalled.peers[0].unchanged = absl::InfiniteDuration();
+  stalled.peers[1].unchanged = absl::Milliseconds(3399);
+  EXPECT_FALSE(stalled.Decide().lost);
+
+  stalled.peers[1].unchanged = absl::Milliseconds(3400);
+
+  EXPECT_TRUE(stalled.Decide().lost);
+  EXPECT_THAT(stalled.Decide().reason,
+              HasSubstr("every reachable rank waits, one in receive 17 (chunk 0, micro-batch 3), no step completed for "
+                        "3.4s (limit 3.4s)"));
+  stalled.peers[1].waits_in = "";
+  EXPECT_FALSE(stalled.Decide().lost) << "a peer computes";
+}
+
 TEST(HostLoss, PhaseBeyondItsLimit_NoLongerKeepsTheHost) {
   Stalled stalled;
   stalled.peers[0].phase_time = absl::Seconds(31);
@@ -167,6 +186,20 @@ TEST(HostLoss, FormingGroup_WaitsForTheHost_ForALimitedTime) {
   EXPECT_FALSE(stalled.Decide().lost);
   stalled.facts.since_progress = kFormingPatience;
   EXPECT_TRUE(stalled.Decide().lost);
+}
+
+TEST(HostLoss, HostOfACommand_IsLostAfterALimitedTime_ThoughNoRankReportsThatItWaits) {
+  Stalled stalled;
+  stalled.facts.is_command = true;
+  stalled.facts.learned_step = absl::ZeroDuration();
+  stalled.peers.clear();  // the ranks on reachable hosts have exited with 0
+  EXPECT_EQ(stalled.Decide().reason, "the ranks of its command may still run");
+  stalled.facts.silent_for = absl::Seconds(30);
+  EXPECT_EQ(stalled.Decide().reason,
+            "host w2 is lost: no contact for 30s, and the ranks of a command report no progress (limit 30s)");
+  EXPECT_TRUE(stalled.Decide().lost);
+  stalled.facts.reachable_ranks = 0;
+  EXPECT_FALSE(stalled.Decide().lost) << "nothing shows whether the host or the coordinator is cut off";
 }
 
 TEST(HostLoss, WithNoHostReachable_OnlyTheRuleAbandonDecides) {

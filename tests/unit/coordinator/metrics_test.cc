@@ -34,6 +34,15 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
+// Scrapes the metrics while the core handles rounds, which is when they are counted.
+std::vector<prometheus::MetricFamily> Scrape(CoordinatorMetrics& metrics, const Harness& harness) {
+  auto scraped = std::async(std::launch::async, [&] { return metrics.Collect(); });
+  while (scraped.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
+  }
+  return scraped.get();
+}
+
 TEST(Metrics, DocumentedMetrics_AreThoseThatTheCodeServes) {
   auto text = ReadFile("docs/metrics.md");
   ASSERT_TRUE(text.ok()) << text.status();
@@ -82,8 +91,33 @@ TEST(Metrics, JobSeries_NameTheJob_AndAreDroppedWhenItIsFinal) {
   metrics.ObserveEffect(JobPublished{job, event});
   metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
   EXPECT_NE(name, "");
-  EXPECT_EQ(JobsOfSeries(metrics), std::vector<std::string>(4 + 8, absl::StrCat(job.value(), "/", name)))
-      << "step, loss, speed, waiting, and the eight parts of its time";
+  EXPECT_EQ(JobsOfSeries(metrics), std::vector<std::string>(5 + 8, absl::StrCat(job.value(), "/", name)))
+      << "step, loss, speed, waiting, bubble, and the eight parts of its time";
+
+  metrics.ObserveEffect(JobEnded{job});
+  EXPECT_THAT(JobsOfSeries(metrics), IsEmpty());
+}
+
+TEST(Metrics, JobWithCommand_HasNoSeriesOfSteps_UntilItReportsOne) {
+  Harness harness;
+  const JobId job("job00000001");
+  v1::JobSpec spec = MakeSpec(1);
+  spec.clear_train();
+  spec.clear_parallel();
+  spec.clear_checkpoint();
+  spec.mutable_command()->add_argv("true");
+  spec.mutable_command()->set_workdir("/");
+  const absl::Status submitted = harness.Submit(spec, job.value()).status;
+  ASSERT_TRUE(submitted.ok()) << submitted;
+  CoordinatorMetrics metrics;
+  Scrape(metrics, harness);
+  EXPECT_EQ(JobsOfSeries(metrics).size(), 8) << "the eight parts of its time";
+
+  auto event = std::make_shared<v1::Event>();
+  event->mutable_step()->set_step(3);
+  metrics.ObserveEffect(JobPublished{job, event});
+  metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
+  EXPECT_EQ(JobsOfSeries(metrics).size(), 5 + 8);
 
   metrics.ObserveEffect(JobEnded{job});
   EXPECT_THAT(JobsOfSeries(metrics), IsEmpty());
@@ -103,19 +137,11 @@ TEST(Metrics, Totals_AreCountedForEachScrape) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   CoordinatorMetrics metrics;
-  auto scrape = [&] {
-    std::future<std::vector<prometheus::MetricFamily>> scraped =
-        std::async(std::launch::async, [&] { return metrics.Collect(); });
-    while (scraped.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
-    }
-    return HostsAttached(scraped.get());
-  };
-  EXPECT_EQ(scrape(), 0);
+  EXPECT_EQ(HostsAttached(Scrape(metrics, harness)), 0);
 
   host.Attach();
 
-  EXPECT_EQ(scrape(), 1) << "the totals are counted for this scrape, not before";
+  EXPECT_EQ(HostsAttached(Scrape(metrics, harness)), 1) << "the totals are counted for this scrape, not before";
 }
 
 TEST(Metrics, PortInUse_FailsTheStart_UnlessItIsTheDefault) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/policy/placement.h"
+#include "coordinator/policy/rank_assignment.h"
 
 namespace trainyard {
 namespace {
@@ -28,7 +29,7 @@ std::string Describe(const PlacementDecision& decision) {
 TEST(Placement, Probe_GetsOneRankOnEachHostThatItNames) {
   std::vector<HostSlots> hosts = {Slots("w1", 2, 2), Slots("w2", 2, 2), Slots("w3", 2, 0)};
   PlacementFacts facts{.ranks = 2, .needs_gpu = false, .hosts = hosts, .previous = {}};
-  facts.one_per_host = true;
+  facts.one_group_per_host = true;
   facts.allowed = {"w1", "w2"};
 
   EXPECT_EQ(Describe(DecidePlacement(facts)), "w1=1 w2=1 ");
@@ -69,6 +70,46 @@ TEST(Placement, IsAllOrNothing_InNameOrder_AndNamesWhatIsMissing) {
   }
 }
 
+TEST(Placement, ACommandWithRanksPerHost_GetsExactlySoManyOnEachHost) {
+  std::vector<HostSlots> hosts = {Slots("a", 8, 8), Slots("b", 3, 3), Slots("c", 2, 2)};
+  PlacementFacts facts{.ranks = 4, .group = 2, .one_group_per_host = true, .hosts = hosts};
+  EXPECT_EQ(Describe(DecidePlacement(facts)), "a=2 b=2 ");
+
+  facts.ranks = 8;
+  EXPECT_THAT(Describe(DecidePlacement(facts)), HasSubstr("waits for slots: 8 ranks, 2 on each host, requested, 6 of"));
+
+  facts.ranks = facts.group = 9;
+  EXPECT_THAT(Describe(DecidePlacement(facts)), HasSubstr("the largest host has 8 slots; attach hosts with 9 slots"));
+}
+
+TEST(Placement, AnElasticJob_GetsAsManyRanksAsFit_InWholeGroups) {
+  struct Case {
+    uint32_t min_ranks, free_on_b;
+    std::string expected;
+  };
+  const Case cases[] = {
+      {2, 2, "a=2 b=2 "},
+      {2, 1, "a=2 "},
+      {4, 1,
+       "waits for slots: at least 4 ranks, 2 on each host, requested, 2 of 4 slots free in whole groups on 2 "
+       "hosts (a, b)"},
+  };
+  for (const Case& c : cases) {
+    const std::vector<HostSlots> hosts = {Slots("a", 2, 2), Slots("b", 2, c.free_on_b)};
+    const PlacementFacts facts{
+        .ranks = 6, .min_ranks = c.min_ranks, .group = 2, .one_group_per_host = true, .hosts = hosts};
+    EXPECT_EQ(Describe(DecidePlacement(facts)), c.expected);
+  }
+  const std::vector<HostSlots> one = {Slots("a", 2, 2)};
+  EXPECT_EQ(DecidePlacement({.ranks = 6, .min_ranks = 1, .hosts = one}).reason, "2 of at most 6 ranks on a (2)");
+}
+
+TEST(RankAssignment, KeepsRanksOnTheirHosts_IfThereAreFewerOrMore) {
+  const HostName a("a"), b("b"), c("c");
+  EXPECT_THAT(AssignRanks({{a, 2}, {c, 2}}, {a, a, b, b, c, c}, 2), ::testing::ElementsAre(a, a, c, c));
+  EXPECT_THAT(AssignRanks({{a, 2}, {b, 2}}, {b, b}, 2), ::testing::ElementsAre(b, b, a, a));
+}
+
 TEST(Placement, JobOnGpus_NeedsAGpuPerRank_AndReportsIfThereAreTooFew) {
   const HostSlots hosts[] = {Slots("a", 4, 4, 0), Slots("b", 4, 4, 2)};
   EXPECT_EQ(Describe(DecidePlacement(
@@ -84,6 +125,37 @@ PlacementFacts Facts(uint32_t ranks, absl::Span<const HostSlots> hosts) {
   facts.ranks = ranks;
   facts.hosts = hosts;
   return facts;
+}
+
+TEST(Placement, RanksOfATensorGroup_AreOnOneHost) {
+  std::vector<HostSlots> hosts = {Slots("a", 3, 3), Slots("b", 3, 3), Slots("c", 1, 1)};
+  PlacementFacts facts = Facts(4, hosts);
+  facts.group = 2;
+  EXPECT_EQ(Describe(DecidePlacement(facts)), "a=2 b=2 ");
+  facts.previous = {HostName("b"), HostName("b"), HostName("a"), HostName("a")};
+  EXPECT_EQ(Describe(DecidePlacement(facts)), "a=2 b=2 ");
+
+  hosts[0].free = 1;
+  EXPECT_EQ(
+      Describe(DecidePlacement(facts)),
+      "waits for slots: 4 ranks in tensor groups of 2 requested, 2 of 7 slots free in whole groups on 3 hosts (a, "
+      "b, c)");
+  EXPECT_TRUE(CouldFit(facts));
+
+  facts.ranks = facts.group = 4;
+  facts.previous = {};
+  EXPECT_EQ(
+      Describe(DecidePlacement(facts)),
+      "waits for slots: 4 ranks in tensor groups of 4 requested, but the ranks of a tensor group share a host, and "
+      "the largest host has 3 slots; attach a host with 4 slots, or choose a smaller parallel.tensor");
+  EXPECT_FALSE(CouldFit(facts)) << "although the hosts have more than 4 slots together";
+}
+
+TEST(RankAssignment, KeepsTensorGroupsTogether_AndOnTheirHosts) {
+  const HostName a("a"), b("b"), c("c");
+
+  EXPECT_EQ(AssignRanks({{a, 2}, {b, 4}}, {}, 2), (std::vector<HostName>{a, a, b, b, b, b}));
+  EXPECT_EQ(AssignRanks({{a, 2}, {b, 2}}, {b, b, c, c}, 2), (std::vector<HostName>{b, b, a, a}));
 }
 
 TEST(Placement, UnusableHosts_AreSkippedAndNamed) {

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/policy/health.h"
 #include "coordinator/policy/lifecycle.h"
 #include "coordinator/policy/rank_assignment.h"
@@ -103,6 +104,21 @@ TEST(Recovery, Exit_IsAFailureWithItsCause_UnlessItWasExpected) {
                                  .exit = &exit});
     EXPECT_EQ(failure.has_value(), *c.expected != 0);
     EXPECT_THAT(failure.has_value() ? failure->text() : "", StartsWith(c.expected));
+  }
+}
+
+TEST(Recovery, ExitCodesOfACommand_HaveNoMeaning) {
+  for (const int code : {1, 2, 3, 127}) {
+    v1::TrainerExited exit;
+    exit.set_cause(v1::TrainerExited::CAUSE_EXIT);
+    exit.set_code(code);
+    exit.set_message("ValueError: no data");
+
+    const auto failure = ClassifyExit({.rank = 1, .host = "w1", .is_command = true, .exit = &exit});
+
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->kind(), v1::FailureRecord::KIND_EXIT);
+    EXPECT_EQ(failure->text(), absl::StrCat("rank 1 on w1 exited with code ", code, ": ValueError: no data"));
   }
 }
 

@@ -43,6 +43,22 @@ TEST(StragglerTest, SlowRank_IsNamedAfter30Seconds_AndItsEndIsReportedOnce) {
   EXPECT_FALSE(over[0].is_straggler);
 }
 
+TEST(StragglerTest, StagesOfAPipeline_AreNotComparedWithEachOther) {
+  auto ranks = Ranks({0.020, 0.021, 0.050, 0.100, 0.051});
+  for (uint64_t i = 2; i < 5; ++i) ranks[i].stage = 1;
+  auto one_per_stage = Ranks({0.020, 0.200});
+  one_per_stage[1].stage = 1;
+
+  FindStragglers(kTrainStart, ranks);
+  FindStragglers(kTrainStart, one_per_stage);
+  const auto changes = FindStragglers(kTrainStart + absl::Seconds(30), ranks);
+
+  ASSERT_THAT(changes, SizeIs(1));
+  EXPECT_EQ(changes[0].rank, 3u);
+  EXPECT_THAT(changes[0].text, HasSubstr("times the median of the other ranks of stage 1"));
+  EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(60), one_per_stage), IsEmpty());
+}
+
 TEST(StragglerTest, TemporarySlowness_IsNotReported) {
   auto ranks = Ranks({0.020, 0.040});
 
@@ -54,7 +70,7 @@ TEST(StragglerTest, TemporarySlowness_IsNotReported) {
   EXPECT_THAT(FindStragglers(kTrainStart + absl::Seconds(31), ranks), IsEmpty());
 }
 
-TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneIsNeverNamed) {
+TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndASingleRankIsNeverNamed) {
   auto two = Ranks({0.050, 0.020});
   auto one = Ranks({0.050});
   auto unknown = Ranks({0.050, 0});

@@ -96,7 +96,20 @@ TEST_F(BatchesTest, EvaluationUsesTheSamplesThatExist) {
   EXPECT_EQ(data.num_loss_tokens(), 50);
 }
 
-// Three texts of 30, 50 and 7 samples, which hold one byte each.
+TEST_F(BatchesTest, TheHashOfAnEvaluationIsThatOfItsSamples) {
+  auto corpus = Open(0.5, 10);
+  ByteSamples samples(*corpus, 10);
+  const std::string hash = EvaluationData(samples, 3, 4).ContentHash();
+
+  EXPECT_EQ(hash.size(), 32);
+  EXPECT_EQ(EvaluationData(samples, 6, 2).ContentHash(), hash) << "the batches are smaller";
+  EXPECT_NE(EvaluationData(samples, 2, 4).ContentHash(), hash) << "there are fewer samples";
+  auto other = Open(0.4, 10);
+  ByteSamples later(*other, 10);
+  EXPECT_NE(EvaluationData(later, 3, 4).ContentHash(), hash);
+}
+
+// Three texts of 30, 50 and 7 samples. The first byte of a sample identifies it, and the others identify its text.
 class BlendedBatchesTest : public testing::Test {
  protected:
   static constexpr int64_t kLength = 8;
@@ -132,7 +145,7 @@ Sample Row(const Batch& batch, int64_t row) {
 
 TEST_F(BlendedBatchesTest, TheOrderIsTheSameForAnyNumberOfRanks_AndAcrossAResume) {
   constexpr int64_t kGlobal = 14, kMicro = 2;
-  constexpr uint64_t kSteps = 20;  // 40 epochs of the smallest source
+  constexpr uint64_t kSteps = 20;  // 19 epochs of the smallest source
   // What the ranks read at each position, from step `first` on.
   const auto order_with = [&](int ranks, uint64_t first) {
     const TrainingData data = Blended({1, 2.5, 3.25});

@@ -9,7 +9,8 @@
 namespace trainyard {
 namespace {
 
-// The rule in its simplest form, for whole weights: the largest of weight x i - total x count, the first in a tie.
+// The rule in its simplest form, for integer weights: sample i comes from the source with the largest deficit, weight x
+// i - total x count, and from the first of them in a tie.
 std::vector<size_t> PlainOrder(const std::vector<int64_t>& weights, int64_t num_samples) {
   const int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
   std::vector<int64_t> counts(weights.size());
@@ -45,7 +46,7 @@ TEST(BlendTest, EachSampleComesFromTheSourceWithTheLargestDeficit) {
   }
 }
 
-TEST(BlendTest, NoSourceIsEverAWholeSampleShort_AndItsSamplesAreNumberedInOrder) {
+TEST(BlendTest, NoSourceIsTwoSamplesShort_AndItsSamplesAreNumberedInOrder) {
   const std::vector<double> weights = {0.37, 0.11, 1e-3, 2.5, 0, 0.6180339887};
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   const Blend blend(weights);
@@ -64,7 +65,7 @@ TEST(BlendTest, NoSourceIsEverAWholeSampleShort_AndItsSamplesAreNumberedInOrder)
   EXPECT_EQ(counts[4], 0u) << "weight 0";
 }
 
-TEST(BlendTest, AFarPosition_IsFoundAtOnce) {
+TEST(BlendTest, SampleAtAFarPosition_IsFound) {
   const Blend blend({0.7, 0.2, 0.1});
   const uint64_t far = uint64_t{1} << 60;
   const auto [source, number] = blend.At(far);
@@ -72,7 +73,7 @@ TEST(BlendTest, AFarPosition_IsFoundAtOnce) {
   EXPECT_NEAR(static_cast<double>(blend.CountOf(0, far)), 0.7 * static_cast<double>(far), 1e4);
 }
 
-TEST(BlendTest, VeryDifferentWeights_KeepEverySource) {
+TEST(BlendTest, VeryDifferentWeights_LeaveSamplesToEverySource) {
   EXPECT_GE(Blend({1e9, 1e-9}).CountOf(1, 1 << 20), 1u);
   EXPECT_EQ(Blend({0, 3}).At(5).source, 1u);
   EXPECT_EQ(Blend({5e-324, 0}).At(5).source, 0u) << "the smallest number above 0";

@@ -51,7 +51,7 @@ TEST(DataCheckTest, EveryKindOfDifference_IsReportedPerFile_ForAtMostThree) {
   Data before = NewData({{"/a", 10, "h1"}, {"/b", 20, "h2"}, {"/c", 30, "h3"}}, "x");
 
   EXPECT_THAT(MessageFor(before, NewData({{"/a", 10, "h1"}, {"/b", 20, "h9"}, {"/c", 30, "h3"}}, "y")),
-              HasSubstr("were 3 files of 60 bytes (content hash x): /b has the hash h9, had h2. Provide"));
+              HasSubstr("had 3 files of 60 bytes (content hash x): /b has the hash h9, had h2. Provide"));
   EXPECT_THAT(MessageFor(before, NewData({{"/a", 11, "h1"}, {"/d", 5, "h4"}}, "y")),
               HasSubstr(": /a has 11 bytes, had 10; /b is missing; /c is missing; and 1 more."));
   EXPECT_THAT(MessageFor(before, NewData({{"/b", 20, "h2"}, {"/a", 10, "h1"}, {"/c", 30, "h3"}}, "y")),
@@ -64,7 +64,7 @@ TEST(DataCheckTest, WithoutAList_BothTotalsAreReported) {
 
   const std::string message = MessageFor(before, NewData({{"/a", 12, "h2"}}, "y"));
 
-  EXPECT_THAT(message, HasSubstr("there are 1 file of 12 bytes (content hash y), there were 1 file of 10 bytes"));
+  EXPECT_THAT(message, HasSubstr("it has 1 file of 12 bytes (content hash y) now, and had 1 file of 10 bytes"));
   EXPECT_FALSE(absl::StrContains(message, "/a"));
 }
 

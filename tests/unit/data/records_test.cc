@@ -60,7 +60,7 @@ TEST(RecordsTest, LabelsOfMinus100_HaveNoLoss_AndTheFirstTokenIsNeverATarget) {
   EXPECT_THAT(content.mask, ElementsAre(0, 0, 1, 1));
 }
 
-TEST(RecordsTest, ADocumentWithoutATarget_IsLeftOutAndCounted) {
+TEST(RecordsTest, ADocumentWithoutATarget_IsSkippedAndCounted) {
   for (const char* line : {R"({"input_ids": [5, 6], "labels": [5, -100]})", R"({"input_ids": [5], "labels": [5]})",
                            R"({"input_ids": [], "labels": []})"}) {
     const Content content = Read(line, Labelled());
@@ -123,7 +123,8 @@ TEST(RecordsTest, TokensThatCannotBeUsed_AreNamed) {
   EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6], "labels": [5, -99]})", Labelled()), HasSubstr("or -100"));
 }
 
-// Otherwise one line without labels at the beginning would let all prompts be trained on.
+// The first record decides whether there are labels. If it lacks them, later labels must not be ignored silently:
+// the job would train on all prompts.
 TEST(RecordsTest, LabelsThatTheFirstRecordLacks_AreRefused_UnlessTheFieldsAreNamed) {
   RecordRules derived{.fields = *FieldsOfRecord(R"({"input_ids": [5]})"), .vocabulary = 99};
   RecordRules named{.fields = {.input_ids = "input_ids"}, .vocabulary = 99};
@@ -144,8 +145,7 @@ TEST(RecordsTest, TheFormOfALine_FollowsFromItsKeys) {
               HasSubstr("its fields: question; name the fields to use in train.data.fields"));
   EXPECT_THAT(std::string(FieldsOfRecord(R"({"text": "a", "input_ids": []})").status().message()),
               HasSubstr("has several of the forms"));
-  EXPECT_THAT(std::string(FieldsOfRecord(R"({"messages": []})").status().message()),
-              HasSubstr("tokenizer.apply_chat_template"));
+  EXPECT_EQ(FieldsOfRecord(R"({"messages": []})")->messages, "messages");
 }
 
 TEST(RecordsTest, InvalidUtf8_IsFoundAtItsFirstByte) {

@@ -103,7 +103,7 @@ TEST_F(TokenFilesTest, NanoGptAndMegatronFilesOfEveryType_AreOneStream) {
   std::vector<TokenChunk> chunks;
   for (size_t i = 0; i < 7; ++i) {
     EXPECT_EQ((*files)[i].has_documents, i < 6);
-    // A document without a token does not exist.
+    // A document without tokens is skipped.
     EXPECT_EQ((*files)[i].starts, i < 6 ? std::vector<uint64_t>({0, 7, 12}) : std::vector<uint64_t>());
     chunks.push_back(ChunkOf(*corpus_, i, (*files)[i], /*with_starts=*/i < 6));
   }

@@ -118,8 +118,8 @@ class FakeLink final : public Link {
 
   // Requests a save after this step was reported.
   void SaveAfterReportOf(uint64_t step) { save_after_report_of_ = step; }
-  // Answers for complete checkpoints; without it each is granted immediately. Called from the thread that waits, which
-  // it may block for up to the limit.
+  // Answers requests for a grant; by default each is granted immediately. Called on the thread that requests the grant,
+  // which it may block for up to `limit`.
   using AnswerGrant = std::function<absl::Status(uint64_t step, absl::string_view manifest_hash, absl::Duration limit)>;
   void set_answer_grant(AnswerGrant answer) { answer_grant_ = std::move(answer); }
 

@@ -161,6 +161,11 @@ TEST(SameComputationTest, EveryOtherChange_IsReported) {
     spec.mutable_train()->mutable_batch()->set_global_size(16);
     spec.mutable_train()->mutable_data()->set_text(0, "/moved");
     spec.mutable_parallel()->set_data(v1::DATA_PARALLEL_FSDP);
+    spec.mutable_parallel()->set_tensor(2);
+    spec.mutable_parallel()->mutable_pipeline()->set_stages(2);
+    spec.mutable_parallel()->mutable_pipeline()->set_schedule(v1::PIPELINE_SCHEDULE_INTERLEAVED);
+    spec.mutable_parallel()->mutable_pipeline()->set_chunks_per_rank(2);
+    spec.mutable_parallel()->mutable_pipeline()->add_split(1);
     spec.mutable_resources()->set_ranks(2);
     spec.mutable_checkpoint()->set_keep(9);
   });
@@ -169,9 +174,13 @@ TEST(SameComputationTest, EveryOtherChange_IsReported) {
 
   ASSERT_TRUE(changes.ok()) << changes.status();
   EXPECT_THAT(*changes,
-              UnorderedElementsAre(KeyChange{"train.steps", "100", "200"}, KeyChange{"train.batch.global", "8", "16"},
-                                   KeyChange{"train.data.text", "[/data]", "[/moved]"},
-                                   KeyChange{"parallel.data", "ddp", "fsdp"}, KeyChange{"resources.ranks", "1", "2"}));
+              UnorderedElementsAre(
+                  KeyChange{"train.steps", "100", "200"}, KeyChange{"train.batch.global", "8", "16"},
+                  KeyChange{"train.data.text", "[/data]", "[/moved]"}, KeyChange{"parallel.data", "ddp", "fsdp"},
+                  KeyChange{"parallel.tensor", "1", "2"}, KeyChange{"parallel.pipeline.stages", "1", "2"},
+                  KeyChange{"parallel.pipeline.schedule", "1f1b", "interleaved"},
+                  KeyChange{"parallel.pipeline.chunks_per_rank", "auto", "2"},
+                  KeyChange{"parallel.pipeline.split", "none", "[1]"}, KeyChange{"resources.ranks", "1", "2"}));
 }
 
 TEST(SameComputationTest, OlderOrImportedSpec_IsComparedByTheKeysItHas) {

@@ -127,7 +127,7 @@ TEST(DocumentAttention, OurKernelsMatchLibTorch) {
   const at::Tensor v = at::randn({rows, kPackedTokens, 2 * 10});
   const auto fused = [&](AttentionKernel kernel, at::ScalarType type) {
     at::Tensor leaf = Leaf(qkv.to(type));
-    return WithGradients(CausalAttentionBy(kernel, leaf, 4, 0, starts), weights, {leaf});
+    return WithGradients(CausalAttentionBy(kernel, leaf, 4, {}, starts), weights, {leaf});
   };
   const auto grouped = [&](AttentionKernel kernel, at::ScalarType type) {
     at::Tensor lq = Leaf(q.to(type)), lk = Leaf(k.to(type)), lv = Leaf(v.to(type));

@@ -1,4 +1,3 @@
-#include "worker/model/gpt2.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -8,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "worker/model/model_factory.h"
 
 namespace trainyard {
 namespace {
@@ -48,7 +48,7 @@ double Loss(Model& model, std::optional<DropoutKey> key) {
 }
 
 TEST(Gpt2, HasTheNamesAndShapesOfThePublishedModel) {
-  auto model = *NewGpt2(Small(), 1, at::kFloat);
+  auto model = *NewModel(Small(), 1, at::kFloat);
 
   std::vector<std::string> names;
   for (const NamedTensor& p : model->parameters()) names.push_back(absl::StrCat(p.name, " ", p.tensor.dim()));
@@ -62,7 +62,7 @@ TEST(Gpt2, HasTheNamesAndShapesOfThePublishedModel) {
 }
 
 TEST(Gpt2, UnitsCoverTheParametersInOrder) {
-  auto model = *NewGpt2(Small(), 1, at::kFloat);
+  auto model = *NewModel(Small(), 1, at::kFloat);
 
   int next = 0;
   std::vector<std::string> names;
@@ -76,7 +76,7 @@ TEST(Gpt2, UnitsCoverTheParametersInOrder) {
 }
 
 TEST(Gpt2, ForwardRunsTheUnitsBetweenTheTwoPartsOfTheRoot) {
-  auto model = *NewGpt2(Small(), 1, at::kFloat);
+  auto model = *NewModel(Small(), 1, at::kFloat);
   RecordingHooks hooks;
   auto [inputs, targets] = Sample();
   model->LossSum(inputs, targets, hooks, std::nullopt);
@@ -86,7 +86,7 @@ TEST(Gpt2, ForwardRunsTheUnitsBetweenTheTwoPartsOfTheRoot) {
 TEST(Gpt2, RerunOfAUnit_GivesTheSameResult_AlsoWithDropout) {
   ModelSizes config = Small();
   config.dropout = 0.3;
-  auto model = *NewGpt2(config, 1, at::kFloat);
+  auto model = *NewModel(config, 1, at::kFloat);
   RecordingHooks hooks;
   hooks.repeats = true;
   auto [inputs, targets] = Sample();
@@ -94,7 +94,7 @@ TEST(Gpt2, RerunOfAUnit_GivesTheSameResult_AlsoWithDropout) {
 }
 
 TEST(Gpt2, TargetOfMinusOne_IsIgnored) {
-  auto model = *NewGpt2(Small(), 1, at::kDouble);
+  auto model = *NewModel(Small(), 1, at::kDouble);
   c10::NoGradGuard no_grad;
   NoUnitHooks hooks;
   auto [inputs, targets] = Sample();
@@ -105,14 +105,14 @@ TEST(Gpt2, TargetOfMinusOne_IsIgnored) {
 }
 
 TEST(Gpt2, LabModel_HasTheSizeInItsName) {
-  auto model = *NewGpt2({.layers = 6, .heads = 6, .width = 384, .context = 256}, 1, at::kFloat);
+  auto model = *NewModel({.layers = 6, .heads = 6, .width = 384, .context = 256}, 1, at::kFloat);
   EXPECT_EQ(model->num_elements(), 10'844'160);
 }
 
 TEST(Gpt2, InitialWeightsDependOnTheSeedAlone) {
-  auto a = *NewGpt2(Small(), 1, at::kFloat), b = *NewGpt2(Small(), 1, at::kFloat),
-       other = *NewGpt2(Small(), 2, at::kFloat);
-  auto wide = *NewGpt2(Small(), 1, at::kDouble);
+  auto a = *NewModel(Small(), 1, at::kFloat), b = *NewModel(Small(), 1, at::kFloat),
+       other = *NewModel(Small(), 2, at::kFloat);
+  auto wide = *NewModel(Small(), 1, at::kDouble);
   for (size_t i = 0; i < a->parameters().size(); ++i) {
     at::Tensor weights = a->parameters()[i].tensor;
     EXPECT_TRUE(weights.equal(b->parameters()[i].tensor));
@@ -122,7 +122,7 @@ TEST(Gpt2, InitialWeightsDependOnTheSeedAlone) {
 }
 
 TEST(Gpt2, InitialMatricesHaveAStandardDeviationOf002) {
-  auto model = *NewGpt2({.layers = 1, .heads = 2, .width = 128, .context = 64}, 1, at::kFloat);
+  auto model = *NewModel({.layers = 1, .heads = 2, .width = 128, .context = 64}, 1, at::kFloat);
   for (const NamedTensor& p : model->parameters()) {
     if (p.tensor.dim() != 2) continue;
     EXPECT_NEAR(p.tensor.std().item<double>(), 0.02, 0.001) << p.name;
@@ -130,12 +130,12 @@ TEST(Gpt2, InitialMatricesHaveAStandardDeviationOf002) {
 }
 
 TEST(Gpt2, FreshModel_HasTheLossOfAUniformGuess) {
-  auto model = *NewGpt2(Small(), 1, at::kDouble);
+  auto model = *NewModel(Small(), 1, at::kDouble);
   EXPECT_NEAR(Loss(*model, std::nullopt) / (2 * kContext), std::log(32.0), 0.05);
 }
 
 TEST(Gpt2, Logits_DoNotDependOnLaterTokens) {
-  auto model = *NewGpt2(Small(), 1, at::kDouble);
+  auto model = *NewModel(Small(), 1, at::kDouble);
   c10::NoGradGuard no_grad;
   NoUnitHooks hooks;
   at::Tensor inputs = Sample().first, changed = inputs.clone();
@@ -153,20 +153,20 @@ TEST(Gpt2, Logits_DoNotDependOnLaterTokens) {
 TEST(Gpt2, DropoutDependsOnItsKeyAlone) {
   ModelSizes config = Small();
   config.dropout = 0.3;
-  auto model = *NewGpt2(config, 1, at::kDouble);
+  auto model = *NewModel(config, 1, at::kDouble);
 
-  double first = Loss(*model, DropoutKey{.seed = 1, .step = 2, .micro_batch = 3});
-  EXPECT_NE(Loss(*model, DropoutKey{.seed = 9, .step = 2, .micro_batch = 3}), first);
-  EXPECT_NE(Loss(*model, DropoutKey{.seed = 1, .step = 9, .micro_batch = 3}), first);
-  EXPECT_NE(Loss(*model, DropoutKey{.seed = 1, .step = 2, .micro_batch = 9}), first);
+  double first = Loss(*model, DropoutKey{.seed = 1, .step = 2, .first_sample = 3});
+  EXPECT_NE(Loss(*model, DropoutKey{.seed = 9, .step = 2, .first_sample = 3}), first);
+  EXPECT_NE(Loss(*model, DropoutKey{.seed = 1, .step = 9, .first_sample = 3}), first);
+  EXPECT_NE(Loss(*model, DropoutKey{.seed = 1, .step = 2, .first_sample = 9}), first);
   EXPECT_NE(Loss(*model, std::nullopt), first);
-  EXPECT_EQ(Loss(*model, DropoutKey{.seed = 1, .step = 2, .micro_batch = 3}), first);
+  EXPECT_EQ(Loss(*model, DropoutKey{.seed = 1, .step = 2, .first_sample = 3}), first);
 }
 
 TEST(Gpt2, LossOfALargeVocabulary_IsThatOfItsLogits) {
   ModelSizes sizes = Small();
   sizes.vocabulary = 9001;
-  auto model = *NewGpt2(sizes, 1, at::kDouble);
+  auto model = *NewModel(sizes, 1, at::kDouble);
   NoUnitHooks hooks;
   auto [inputs, targets] = Sample();
   c10::NoGradGuard no_grad;
@@ -178,20 +178,20 @@ TEST(Gpt2, LossOfALargeVocabulary_IsThatOfItsLogits) {
 TEST(Gpt2, InvalidSizes_AreRefusedWithTheNumbers) {
   ModelSizes odd = Small();
   odd.heads = 3;
-  auto model = NewGpt2(odd, 1, at::kFloat);
+  auto model = NewModel(odd, 1, at::kFloat);
   ASSERT_TRUE(absl::IsInvalidArgument(model.status()));
   EXPECT_THAT(model.status().message(), HasSubstr("16 / 3 leaves 1"));
 
   ModelSizes empty = Small();
   empty.layers = 0;
-  EXPECT_TRUE(absl::IsInvalidArgument(NewGpt2(empty, 1, at::kFloat).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(NewModel(empty, 1, at::kFloat).status()));
   ModelSizes all = Small();
   all.dropout = 1;
-  EXPECT_TRUE(absl::IsInvalidArgument(NewGpt2(all, 1, at::kFloat).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(NewModel(all, 1, at::kFloat).status()));
 }
 
 TEST(LoadParameters, ReportsAllProblems) {
-  auto model = *NewGpt2(Small(), 1, at::kFloat);
+  auto model = *NewModel(Small(), 1, at::kFloat);
   std::vector<NamedTensor> values = model->parameters();
   values[0].tensor = at::zeros({3, 3});
   values[1].name = "wpq.weight";

@@ -95,7 +95,7 @@ TEST(AdaptedLinear, MatchesTheMergedMatrix_AndWritesTheGradientsOfTheAdapterOnly
       adapter.b = {b2, 3};
       adapter.scale = 2.5;
 
-      const at::Tensor y = AdaptedLinear(x2, args, adapter, /*dropout_rate=*/0);
+      const at::Tensor y = AdaptedLinear(x2, args, adapter, /*dropout=*/{});
       const auto found = WithGradients(y, weights, {x2});
 
       const double tolerance = type == at::kDouble ? 1e-14 : type == at::kFloat ? 1e-6 : 3e-2;
@@ -114,7 +114,6 @@ TEST(AdaptedLinear, TapeReplaysAllProducts_WithTheSameBits) {
   const at::Tensor x = at::randn({5, 6}), w = at::randn({9, 6}), weights = at::randn({5, 9});
   at::Tensor a = Leaf(at::randn({2, 6})), b = Leaf(at::randn({9, 2}));
   const auto run = [&](ProductTape* tape) {
-    at::manual_seed(11);
     LinearArgs args;
     args.weight = {w, 0};
     args.transposed = true;
@@ -123,7 +122,7 @@ TEST(AdaptedLinear, TapeReplaysAllProducts_WithTheSameBits) {
     adapter.a = {a, 1};
     adapter.b = {b, 2};
     adapter.scale = 3;
-    return AdaptedLinear(x, args, adapter, /*dropout_rate=*/0.3);
+    return AdaptedLinear(x, args, adapter, {.rate = 0.3, .key = {.seed = 11}, .unit = 1});
   };
   const auto expected = WithGradients(run(nullptr), weights, {a, b});
   const at::Tensor grad_a = expected[1].clone(), grad_b = expected[2].clone();
@@ -204,12 +203,28 @@ TEST_P(AdaptedModel, DropoutOfAdaptersDependsOnTheKeyAlone) {
     return model->LossSum(in, out, hooks, key).item<double>();
   };
 
-  const double first = loss(DropoutKey{.seed = 1, .step = 1, .micro_batch = 0});
+  const double first = loss(DropoutKey{.seed = 1, .step = 1, .first_sample = 0});
 
-  EXPECT_EQ(loss(DropoutKey{.seed = 1, .step = 1, .micro_batch = 0}), first);
-  EXPECT_NE(loss(DropoutKey{.seed = 1, .step = 1, .micro_batch = 1}), first);
+  EXPECT_EQ(loss(DropoutKey{.seed = 1, .step = 1, .first_sample = 0}), first);
+  EXPECT_NE(loss(DropoutKey{.seed = 1, .step = 1, .first_sample = 1}), first);
   EXPECT_NE(loss(std::nullopt), first);
   EXPECT_EQ(loss(std::nullopt), loss(std::nullopt));
+}
+
+TEST_P(AdaptedModel, DropoutOfASequenceDoesNotDependOnTheOthersOfItsMicroBatch) {
+  ModelSizes sizes = GetParam();
+  sizes.lora.dropout = 0.5;
+  auto model = NewAdapted(sizes);
+  NoUnitHooks hooks;
+  auto [inputs, targets] = LoraSample();
+  const auto loss = [&, &in = inputs, &out = targets](int64_t first, int64_t count) {
+    return model->LossSum(in.narrow(0, first, count), out.narrow(0, first, count), hooks,
+                          DropoutKey{.seed = 1, .step = 1, .first_sample = static_cast<uint64_t>(first)});
+  };
+
+  const double alone = loss(0, 1).item<double>() + loss(1, 1).item<double>();
+
+  EXPECT_NEAR(loss(0, 2).item<double>(), alone, 1e-12 * alone);
 }
 
 TEST_P(AdaptedModel, ReadyOrderContainsEachParameterOnce) {

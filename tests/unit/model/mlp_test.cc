@@ -1,4 +1,3 @@
-#include "worker/model/mlp.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -11,6 +10,7 @@
 
 #include "models/model_description.h"
 #include "tests/unit/model/gradients.h"
+#include "worker/model/model_factory.h"
 
 namespace trainyard {
 namespace {
@@ -34,7 +34,7 @@ struct Rows {
 TEST(Mlp, HasTheLossAndTheGradientsOfTheSameLayersInLibTorch) {
   at::manual_seed(3);
   const Rows rows;
-  auto model = *NewMlp(kSizes, /*seed=*/1, at::kDouble, /*backed=*/true);
+  auto model = *NewModel(kSizes, /*seed=*/1, at::kDouble, /*backed=*/true);
   NoUnitHooks hooks;
 
   at::Tensor loss = model->LossSum(rows.Inputs(), rows.Targets(), hooks, std::nullopt);
@@ -56,7 +56,7 @@ TEST(Mlp, HasTheLossAndTheGradientsOfTheSameLayersInLibTorch) {
 }
 
 TEST(Mlp, HasAsManyParametersAsItsDescriptionCounts) {
-  auto model = *NewMlp(kSizes, /*seed=*/1, at::kFloat, /*backed=*/true);
+  auto model = *NewModel(kSizes, /*seed=*/1, at::kFloat, /*backed=*/true);
 
   EXPECT_EQ(model->num_elements(), 7 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3);
   EXPECT_EQ(CountParameters(kSizes), static_cast<uint64_t>(model->num_elements()));

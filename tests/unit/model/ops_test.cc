@@ -35,7 +35,7 @@ class AttentionTest : public OpsTest, public testing::WithParamInterface<std::tu
  protected:
   std::vector<at::Tensor> Run(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, const at::Tensor& weights) {
     at::Tensor leaf = Leaf(qkv);
-    return WithGradients(CausalAttentionBy(kernel, leaf, heads, 0), weights, {leaf});
+    return WithGradients(CausalAttentionBy(kernel, leaf, heads), weights, {leaf});
   }
 };
 
@@ -64,19 +64,19 @@ INSTANTIATE_TEST_SUITE_P(OddSizes, AttentionTest,
 
 TEST_F(OpsTest, Attention_IsTheSameWithAndWithoutGradients_AndForAnyNumberOfThreads) {
   at::Tensor qkv = at::randn({2, 70, 3 * 24});
-  at::Tensor with_gradients = CausalAttention(Leaf(qkv), 3, 0).detach();
+  at::Tensor with_gradients = CausalAttention(Leaf(qkv), 3).detach();
 
   c10::NoGradGuard no_grad;
-  EXPECT_TRUE(with_gradients.equal(CausalAttention(qkv, 3, 0)));
+  EXPECT_TRUE(with_gradients.equal(CausalAttention(qkv, 3)));
   at::set_num_threads(2);
-  EXPECT_TRUE(with_gradients.equal(CausalAttention(qkv, 3, 0)));
+  EXPECT_TRUE(with_gradients.equal(CausalAttention(qkv, 3)));
 }
 
 TEST_F(OpsTest, Attention_PropagatesNaNToLaterBlocksOnly) {
   at::Tensor qkv = at::randn({1, 70, 3 * 16});
   qkv[0][66].fill_(std::numeric_limits<float>::quiet_NaN());
 
-  at::Tensor out = CausalAttention(qkv, 1, 0)[0];
+  at::Tensor out = CausalAttention(qkv, 1)[0];
 
   EXPECT_TRUE(out.narrow(0, 0, 64).isfinite().all().item<bool>());
   EXPECT_TRUE(out.narrow(0, 66, 4).isnan().all().item<bool>());
@@ -84,8 +84,8 @@ TEST_F(OpsTest, Attention_PropagatesNaNToLaterBlocksOnly) {
 
 TEST_F(OpsTest, Attention_OfLargeScores_IsFinite) {
   at::Tensor qkv = at::randn({1, 40, 3 * 16}) * 300;
-  at::Tensor exact = CausalAttentionBy(AttentionKernel::kLibTorch, qkv.to(at::kDouble), 1, 0);
-  EXPECT_LT(RelativeDifference(CausalAttention(qkv, 1, 0), exact), 1e-3);
+  at::Tensor exact = CausalAttentionBy(AttentionKernel::kLibTorch, qkv.to(at::kDouble), 1);
+  EXPECT_LT(RelativeDifference(CausalAttention(qkv, 1), exact), 1e-3);
 }
 
 // The parameters are rows, inputs and outputs.

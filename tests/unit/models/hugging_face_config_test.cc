@@ -48,7 +48,7 @@ TEST(HuggingFaceConfig, EverySettingThatCannotBeTrainedIsRefused) {
   EXPECT_THAT(Refusal("model_type", "bloom"),
               AllOf(HasSubstr("x/config.json"),
                     HasSubstr("expected one of \"gpt2\", \"llama\", \"mistral\", \"qwen2\", found \"bloom\"")));
-  EXPECT_THAT(Refusal("model_type", "qwen3"), HasSubstr("(the nearest is \"qwen2\", but its graph may be another)"));
+  EXPECT_THAT(Refusal("model_type", "qwen3"), HasSubstr("(the nearest is \"qwen2\", but its architecture may differ)"));
   EXPECT_THAT(Refusal("tie_word_embeddings", false), HasSubstr("tie_word_embeddings: expected true, found false"));
   EXPECT_THAT(Refusal("n_inner", 99), HasSubstr("n_inner: expected 16, found 99"));
   EXPECT_THAT(Refusal("n_layer", "two"), HasSubstr("n_layer: expected a positive whole number, found \"two\""));

@@ -1,5 +1,6 @@
 // DDP with a communicator that only records its calls: the order of the buckets, and when each reduction is started.
 #include "worker/parallel/data_parallel.h"
+#include "worker/model/model_factory.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -9,7 +10,6 @@
 #include <map>
 
 #include "worker/collectives/single_communicator.h"
-#include "worker/model/gpt2.h"
 #include "worker/parallel/parallelize.h"
 
 namespace trainyard {
@@ -80,7 +80,7 @@ class DdpTest : public testing::Test {
   }
 
   std::unique_ptr<Model> model_ =
-      *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 1, at::kFloat);
+      *NewModel({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 1, at::kFloat);
   RecordingCommunicator communicator_;
   std::unique_ptr<Communicator> single_ = NewSingleCommunicator();
 };
@@ -150,9 +150,9 @@ TEST_F(DdpTest, ARestoredRunContinuesBitForBit) {
   std::map<std::pair<std::string, std::string>, at::Tensor> saved;
   std::vector<std::pair<std::string, std::string>> visited, listed;
   ASSERT_TRUE(strategy->state()
-                  .Visit([&](absl::string_view role, const NamedTensor& entry) {
-                    visited.emplace_back(role, entry.name);
-                    saved[visited.back()] = entry.tensor.detach().clone();
+                  .Visit([&](const StateEntry& entry, const at::Tensor& values) {
+                    visited.emplace_back(entry.role, entry.name);
+                    saved[visited.back()] = values.detach().clone();
                     return absl::OkStatus();
                   })
                   .ok());
@@ -162,11 +162,10 @@ TEST_F(DdpTest, ARestoredRunContinuesBitForBit) {
   std::vector<NamedHash> expected = *strategy->state().HashParameters();
   strategy.reset();
 
-  model_ = *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 99, at::kFloat);
+  model_ = *NewModel({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 99, at::kFloat);
   auto resumed = NewStrategy(true);
-  auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
-                    const at::Tensor& out) {
-    out.copy_(saved.at({std::string(role), std::string(name)}).view(-1).narrow(0, first, count));
+  auto source = [&](const StateEntry& entry, int64_t first, int64_t count, const at::Tensor& out) {
+    out.copy_(saved.at({entry.role, entry.name}).view(-1).narrow(0, first, count));
     return absl::OkStatus();
   };
   ASSERT_TRUE(resumed->state().Load(source).ok());
@@ -177,10 +176,18 @@ TEST_F(DdpTest, ARestoredRunContinuesBitForBit) {
 }
 
 TEST_F(DdpTest, AnUnsupportedMeshAxisIsRefused) {
-  Mesh mesh = *Mesh::Create({.tp = 2}, 2);
+  Mesh mesh = *Mesh::Create({.cp = 2}, 2);
   auto strategy = Parallelize(*model_, mesh, Communicators(), {});
   EXPECT_TRUE(absl::IsUnimplemented(strategy.status()));
-  EXPECT_THAT(strategy.status().message(), HasSubstr("tp is 2"));
+  EXPECT_THAT(strategy.status().message(), HasSubstr("cp is 2"));
+}
+
+TEST_F(DdpTest, AWholeModelIsRefusedWhereEachRankHasAPart) {
+  for (const MeshShape& shape : {MeshShape{.pp = 2}, MeshShape{.tp = 2}}) {
+    auto strategy = Parallelize(*model_, *Mesh::Create(shape, 2), Communicators(), {});
+    EXPECT_TRUE(absl::IsInvalidArgument(strategy.status()));
+    EXPECT_THAT(strategy.status().message(), HasSubstr("is not the part of a rank"));
+  }
 }
 
 TEST_F(DdpTest, AMeshOfAnotherSizeThanTheGroupIsRefused) {

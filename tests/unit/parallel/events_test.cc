@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "tests/unit/parallel/rank_threads.h"
 #include "worker/diagnostics/event_log.h"
-#include "worker/model/gpt2.h"
+#include "worker/model/model_factory.h"
 #include "worker/parallel/parallelize.h"
 
 namespace trainyard {
@@ -91,14 +91,13 @@ TEST(ThreeLayersExample, PartitionsThreeLayersOverThreeRanks) {
     ASSIGN_OR_RETURN(auto strategy,
                      Parallelize(model, rank.mesh, rank.communicators(), {.data = {.strategy = Strategy::kZero3}}));
     // A rank requests the ranges that it holds.
-    return strategy->state().Load(
-        [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count, const at::Tensor&) {
-          if (role == kParameterRole)
-            absl::StrAppend(&parameters[rank.rank], parameters[rank.rank].empty() ? "" : " ", name);
-          EXPECT_EQ(first, 0);
-          EXPECT_EQ(count, 16) << "a whole parameter";
-          return absl::OkStatus();
-        });
+    return strategy->state().Load([&](const StateEntry& entry, int64_t first, int64_t count, const at::Tensor&) {
+      if (entry.role == kParameterRole)
+        absl::StrAppend(&parameters[rank.rank], parameters[rank.rank].empty() ? "" : " ", entry.name);
+      EXPECT_EQ(first, 0);
+      EXPECT_EQ(count, 16) << "a whole parameter";
+      return absl::OkStatus();
+    });
   });
 
   EXPECT_THAT(parameters, ElementsAre("a0 b0 c0", "a1 b1 c1", "a2 b2 c2"));
@@ -133,7 +132,7 @@ TEST(ThreeLayersExample, PrefetchesTheNextLayer_AndHoldsAtMostTwo) {
 }
 
 std::unique_ptr<Model> NewSmallGpt() {
-  return *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 1, at::kFloat);
+  return *trainyard::NewModel({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 1, at::kFloat);
 }
 
 // Returns the events of rank 0 for steps of one micro-batch of a small GPT on two ranks.
@@ -205,13 +204,12 @@ std::vector<std::string> Differences(const DataParallelOptions& options, const M
     ASSIGN_OR_RETURN(auto before, strategy->state().CompareParameters());
     EXPECT_FALSE(before.has_value());
     auto original = NewSmallGpt();
-    auto source = [&](absl::string_view role, absl::string_view entry, int64_t first, int64_t count,
-                      const at::Tensor& out) {
+    auto source = [&](const StateEntry& entry, int64_t first, int64_t count, const at::Tensor& out) {
       for (const NamedTensor& parameter : original->parameters()) {
-        if (parameter.name != entry) continue;
-        role == kParameterRole ? out.copy_(parameter.tensor.view(-1).narrow(0, first, count)) : out.zero_();
+        if (parameter.name != entry.name) continue;
+        entry.role == kParameterRole ? out.copy_(parameter.tensor.view(-1).narrow(0, first, count)) : out.zero_();
       }
-      if (role == kParameterRole && entry == name && first == 0) out.narrow(0, 3, 1).add_(0.5);
+      if (entry.role == kParameterRole && entry.name == name && first == 0) out.narrow(0, 3, 1).add_(0.5);
       return absl::OkStatus();
     };
     if (rank.rank == changed_rank) {

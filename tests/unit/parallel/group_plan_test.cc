@@ -1,5 +1,6 @@
 // Which parameters form which group, how each group is sharded, and which part of it each rank holds, as golden text.
 #include "worker/parallel/group_plan.h"
+#include "worker/model/model_factory.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
-#include "worker/model/gpt2.h"
 #include "worker/parallel/shard_layout.h"
 
 namespace trainyard {
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, GoldenGroups,
 // Two blocks and a root. A job with the same options must form the same groups in every release: resumed runs and the
 // order of reductions depend on them.
 TEST_P(GoldenGroups, MatchTheGoldenText) {
-  const auto model = *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, 1, at::kFloat);
+  const auto model = *NewModel({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, 1, at::kFloat);
   ASSERT_TRUE(Freeze(GetParam().freeze, *model).ok());
   const std::string groups = Text(*model, PlanGroups(*model, GetParam().options, TrainedInReadyOrder(*model)));
   const std::string path = std::string("tests/golden/groups/") + GetParam().name + ".txt";

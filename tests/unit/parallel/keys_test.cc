@@ -15,7 +15,7 @@
 #include "tests/unit/parallel/rank_threads.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/diagnostics/ledger.h"
-#include "worker/model/gpt2.h"
+#include "worker/model/model_factory.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/parallelize.h"
 
@@ -50,7 +50,8 @@ struct Outcome {
 };
 
 std::unique_ptr<Model> NewModel(uint64_t seed = 1, bool backed = true) {
-  return *NewGpt2({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, at::kDouble, backed);
+  return *trainyard::NewModel({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, at::kDouble,
+                              backed);
 }
 
 std::pair<at::Tensor, at::Tensor> Samples(int step, int64_t first, int64_t count, bool ragged) {
@@ -127,8 +128,8 @@ Outcome Train(const Job& run) {
         }
         ASSIGN_OR_RETURN(auto difference, strategy->state().CompareParameters());
         EXPECT_FALSE(difference.has_value());
-        return strategy->state().Visit([&](absl::string_view role, const NamedTensor& entry) {
-          outcome.state[absl::StrCat(role, " ", entry.name)] = entry.tensor.detach().clone();
+        return strategy->state().Visit([&](const StateEntry& entry, const at::Tensor& values) {
+          outcome.state[absl::StrCat(entry.role, " ", entry.name)] = values.detach().clone();
           return absl::OkStatus();
         });
       },

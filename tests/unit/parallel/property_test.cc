@@ -288,19 +288,18 @@ absl::Status AddVisitedRanges(DataParallel& strategy, int rank, absl::Mutex& mu,
     numbers.num_visits[key] = at::zeros({elements}, at::kLong);
     numbers.num_witnessed[key] = at::zeros({elements}, at::kLong);
   }
-  RETURN_IF_ERROR(strategy.state().VisitWitnessed(
-      [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
-        numbers.num_witnessed.at(absl::StrCat(role, " ", name)).narrow(0, first, values.numel()).add_(1);
+  RETURN_IF_ERROR(
+      strategy.state().VisitWitnessed([&](const StateEntry& entry, int64_t first, const at::Tensor& values) {
+        numbers.num_witnessed.at(absl::StrCat(entry.role, " ", entry.name)).narrow(0, first, values.numel()).add_(1);
         return absl::OkStatus();
       }));
-  return strategy.state().VisitOwn(
-      [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
-        const std::string key = absl::StrCat(role, " ", name);
-        numbers.visited.at(key).narrow(0, first, values.numel()).copy_(values.detach());
-        numbers.num_visits.at(key).narrow(0, first, values.numel()).add_(1);
-        numbers.bytes[rank] += static_cast<int64_t>(values.nbytes());
-        return absl::OkStatus();
-      });
+  return strategy.state().VisitOwn([&](const StateEntry& entry, int64_t first, const at::Tensor& values) {
+    const std::string key = absl::StrCat(entry.role, " ", entry.name);
+    numbers.visited.at(key).narrow(0, first, values.numel()).copy_(values.detach());
+    numbers.num_visits.at(key).narrow(0, first, values.numel()).add_(1);
+    numbers.bytes[rank] += static_cast<int64_t>(values.nbytes());
+    return absl::OkStatus();
+  });
 }
 
 absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu, Numbers& numbers) {
@@ -335,9 +334,9 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, absl::Mutex& mu
   }
   ASSIGN_OR_RETURN(auto difference, strategy->state().CompareParameters());
   EXPECT_FALSE(difference.has_value());
-  RETURN_IF_ERROR(strategy->state().Visit([&](absl::string_view role, const NamedTensor& entry) {
-    if (role == kParameterRole) numbers.parameters[entry.name] = entry.tensor.detach().to(at::kDouble, false, true);
-    numbers.state[absl::StrCat(role, " ", entry.name)] = entry.tensor.detach().flatten().to(at::kDouble, false, true);
+  RETURN_IF_ERROR(strategy->state().Visit([&](const StateEntry& entry, const at::Tensor& values) {
+    if (entry.role == kParameterRole) numbers.parameters[entry.name] = values.detach().to(at::kDouble, false, true);
+    numbers.state[absl::StrCat(entry.role, " ", entry.name)] = values.detach().flatten().to(at::kDouble, false, true);
     return absl::OkStatus();
   }));
   return AddVisitedRanges(*strategy, rank.rank, mu, numbers);

@@ -14,7 +14,7 @@
 #include "tests/parity/stores.h"
 #include "worker/collectives/group.h"
 #include "worker/collectives/single_communicator.h"
-#include "worker/model/gpt2.h"
+#include "worker/model/model_factory.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/parallelize.h"
 
@@ -48,7 +48,7 @@ struct Outcome {
 };
 
 std::unique_ptr<Model> NewModel(uint64_t seed, at::ScalarType type = at::kDouble) {
-  return *NewGpt2({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, type);
+  return *trainyard::NewModel({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, type);
 }
 
 std::pair<at::Tensor, at::Tensor> MicroBatch(int64_t step, int64_t index) {
@@ -88,9 +88,8 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
   }
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, mesh, CommunicatorsOf(*groups), c.options));
   if (restored != nullptr) {
-    auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
-                      const at::Tensor& out) {
-      out.copy_(restored->at({std::string(role), std::string(name)}).view(-1).narrow(0, first, count));
+    auto source = [&](const StateEntry& entry, int64_t first, int64_t count, const at::Tensor& out) {
+      out.copy_(restored->at({entry.role, entry.name}).view(-1).narrow(0, first, count));
       return absl::OkStatus();
     };
     RETURN_IF_ERROR(strategy->state().Load(source));
@@ -132,8 +131,8 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
       outcome.evaluation += loss.item<double>();
     }
   }
-  RETURN_IF_ERROR(strategy->state().Visit([&](absl::string_view role, const NamedTensor& entry) {
-    outcome.state[{std::string(role), entry.name}] = entry.tensor.detach().clone();
+  RETURN_IF_ERROR(strategy->state().Visit([&](const StateEntry& entry, const at::Tensor& values) {
+    outcome.state[{entry.role, entry.name}] = values.detach().clone();
     return absl::OkStatus();
   }));
   ASSIGN_OR_RETURN(outcome.hashes, strategy->state().HashParameters());

@@ -1,6 +1,7 @@
 // Recomputed activations give the losses and gradients of stored ones, bit for bit, even if the model's operations use
 // different kernels with and without grad mode.
 #include "worker/parallel/recompute.h"
+#include "worker/model/model_factory.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -11,8 +12,6 @@
 
 #include <memory>
 #include <optional>
-
-#include "worker/model/gpt2.h"
 
 namespace trainyard {
 namespace {
@@ -53,8 +52,8 @@ struct Outcome {
 Outcome RunCase(const Case& c, std::optional<bool> trains_embedding = {}) {
   at::set_num_threads(c.threads);
   // The sizes leave remainders in vector code, and give several threads enough work.
-  auto model = *NewGpt2({.layers = 3, .heads = 3, .width = 57, .context = 65, .vocabulary = 67, .dropout = c.dropout},
-                        5, c.type);
+  auto model = *NewModel({.layers = 3, .heads = 3, .width = 57, .context = 65, .vocabulary = 67, .dropout = c.dropout},
+                         5, c.type);
   if (trains_embedding == false) {
     for (int i : {0, 1}) model->parameters()[i].tensor.requires_grad_(false);
   }
@@ -63,9 +62,9 @@ Outcome RunCase(const Case& c, std::optional<bool> trains_embedding = {}) {
   RecomputingHooks hooks(c.recompute);
   Outcome outcome;
   // Twice, so that the second micro-batch adds to the gradients.
-  for (uint64_t micro_batch : {0, 1}) {
+  for (uint64_t first_sample : {0, 3}) {
     at::Tensor loss = model->LossSum(tokens.narrow(1, 0, 65).contiguous(), tokens.narrow(1, 1, 65).contiguous(), hooks,
-                                     DropoutKey{.seed = 1, .step = 2, .micro_batch = micro_batch});
+                                     DropoutKey{.seed = 1, .step = 2, .first_sample = first_sample});
     outcome.loss += loss.item<double>();
     loss.backward();
   }
@@ -146,7 +145,7 @@ TEST(Recompute, AboveFrozenParameters_GivesTheSameGradients) {
 }
 
 TEST(Recompute, UnitsBelowBackward_RunOnce) {
-  auto model = *NewGpt2({.layers = 3, .heads = 1, .width = 8, .context = 8, .vocabulary = 16}, 5, at::kFloat);
+  auto model = *NewModel({.layers = 3, .heads = 1, .width = 8, .context = 8, .vocabulary = 16}, 5, at::kFloat);
   for (const NamedTensor& parameter : model->parameters()) {
     const bool below = parameter.name.starts_with("w") || parameter.name.starts_with("h.0.");
     if (below) at::Tensor(parameter.tensor).set_requires_grad(false);
@@ -161,7 +160,7 @@ TEST(Recompute, UnitsBelowBackward_RunOnce) {
 
 TEST(Recompute, WithoutGradModeRunsEachUnitOnce) {
   at::NoGradGuard no_grad;
-  auto model = *NewGpt2({.layers = 2, .heads = 1, .width = 8, .context = 8, .vocabulary = 16}, 5, at::kFloat);
+  auto model = *NewModel({.layers = 2, .heads = 1, .width = 8, .context = 8, .vocabulary = 16}, 5, at::kFloat);
   RecomputingHooks hooks({.mode = RecomputeMode::kBlocks});
   at::Tensor tokens = at::zeros({1, 8}, at::kLong);
 

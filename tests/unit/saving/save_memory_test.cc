@@ -233,7 +233,7 @@ TEST_F(SaveMemoryTest, ProcessKilledAtAnyTime_KeepsTheNewestWholeSnapshot) {
   }
 }
 
-TEST(SaveMemoryPlanTest, HalfOfTheMemoryMayHoldTwoCopiesOfAllRanksOrOne) {
+TEST(SaveMemoryPlanTest, AtMostHalfOfTheMemory_HoldsTwoCopiesOfAllRanks_OrOneCopy) {
   struct Row {
     const char* name;
     SaveMemoryFacts facts;

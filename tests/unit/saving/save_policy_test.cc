@@ -99,7 +99,8 @@ TEST(SavePolicyTest, SaveGivenUpByRankZero_FailsOnEveryRank) {
   EXPECT_EQ(policy.AtBoundary(16, false), Action::kBegin);
 }
 
-// The ranks computed these terms before they waited for the save that the sums are about, and then began the next.
+// The ranks computed the terms of step 20 before they waited for the save of step 10. The sums of these terms arrive
+// when the save of step 20 has already begun, and say nothing about it.
 TEST(SavePolicyTest, SumFromBeforeASaveBegan_IsIgnored) {
   SavePolicy policy(10, kWorld);
   policy.Began(10);

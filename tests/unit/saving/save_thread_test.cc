@@ -301,7 +301,7 @@ TEST_F(SaveTest, RefusedCheckpoint_IsRemovedAndReported) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SaveTest, CommitAfterANewerFence_NamesRemovesAndReportsNothing) {
+TEST_F(SaveTest, CommitAfterANewerFence_RenamesNothing_RemovesNothing_AndReportsNothing) {
   SmallState state(1);
   WriteAll(state, 5);
   absl::Notification requested, answer;
@@ -323,7 +323,7 @@ TEST_F(SaveTest, CommitAfterANewerFence_NamesRemovesAndReportsNothing) {
   EXPECT_THAT(link_.FactsOf<SaveFailedFact>(), IsEmpty());
 }
 
-TEST_F(SaveTest, MissingPart_FailsTheSaveByNameAndRemovesItsFolder) {
+TEST_F(SaveTest, MissingPart_FailsTheSaveWithItsNameAndRemovesTheFolder) {
   SmallState state(1);
   WriteAll(state, 5);
   std::filesystem::remove(JoinPath(Partial(5), PartName(1)));

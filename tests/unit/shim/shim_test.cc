@@ -154,10 +154,10 @@ TEST_F(ShimTest, Pids_NameShimAndTrainerEachInItsOwnSession) {
   EXPECT_EQ(pids.trainer.start, shim::StartTime(pids.trainer.pid));
   EXPECT_EQ(getsid(shim), shim);
   EXPECT_EQ(getsid(pids.trainer.pid), pids.trainer.pid);
-  EXPECT_TRUE(agent::HasLiveShim(folder_));
+  EXPECT_FALSE(agent::CloseUnlessShimRuns(folder_));
   kill(-pids.trainer.pid, SIGKILL);
   EXPECT_EQ(ExitOf(shim).signal(), SIGKILL);
-  EXPECT_FALSE(agent::HasLiveShim(folder_));
+  EXPECT_TRUE(agent::CloseUnlessShimRuns(folder_));
 }
 
 TEST_F(ShimTest, LaunchRecord_IsReadableByItsOwnerOnly) {
@@ -249,7 +249,7 @@ TEST_F(ShimTest, KilledShim_KillsItsTrainerToo) {
     }
     return IsGone(pids.trainer.pid);
   }));
-  EXPECT_FALSE(agent::HasLiveShim(folder_));
+  EXPECT_TRUE(agent::CloseUnlessShimRuns(folder_));
   EXPECT_EQ(agent::ReadExit(folder_)->cause(), v1::TrainerExited::CAUSE_LOST);
 }
 
@@ -314,7 +314,7 @@ TEST_F(ShimTest, FolderFoundWithoutAShim_StartsNoTrainerLater) {
       agent::MakeRankFolder(folder_, {.program = "/bin/true", .arguments = {"t"}, .variables = {}, .log_bytes = 65536}),
       absl::OkStatus());
 
-  EXPECT_FALSE(agent::HasLiveShim(folder_));
+  EXPECT_TRUE(agent::CloseUnlessShimRuns(folder_));
 
   EXPECT_EQ(Wait(StartShim()), 2);
   EXPECT_EQ(agent::ReadExit(folder_)->cause(), v1::TrainerExited::CAUSE_LOST);

@@ -87,7 +87,7 @@ const BadJob kTogether[] = {
      "longer "
      "sequences are not implemented; choose a length of at most 4"},
     {"path_without_config", "heads: 2", "heads: 2\n    path: /models/x",
-     "job.yaml:6:11: train.model.path: needs the text of its config.json in train.model.config: submit the job by "
+     "job.yaml:6:11: train.model.path: needs the text of its config.json in train.model.config: submit the job with "
      "trainctl, which reads the file, or give that key"},
     {"micro_not_dividing_global", "micro: 2", "micro: 3",
      "job.yaml:12:12: train.batch.micro: global 8 is not a multiple of micro 3: 3 x 2 = 6, 3 x 3 = 9; choose micro "
@@ -154,9 +154,31 @@ const BadJob kNamesAndLists[] = {
      "job.yaml:10:5: train.data.fields: has an empty name for text; expected the name of a field, or remove the key"},
     {"two_forms_of_records", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {text: a, input_ids: b}",
      "job.yaml:10:5: train.data.fields: names fields of several forms; choose text, or prompt and response, or "
-     "input_ids and labels"},
+     "input_ids and labels, or messages"},
     {"labels_without_tokens", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {labels: b}",
      "job.yaml:10:5: train.data.fields: names labels without input_ids; name both"},
+    {"messages_without_a_tokenizer", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {messages: turns}",
+     "job.yaml:10:24: train.data.fields.messages: needs a tokenizer with a chat template; set "
+     "train.data.tokenizer_path to its folder"},
+    {"chat_template_without_conversations", "text: [corpus]", "text: [corpus]\n    chat_template: '{{ messages }}'",
+     "job.yaml:10:20: train.data.chat_template: is given, but only train.data.jsonl has conversations; remove it"},
+    {"chat_template_of_other_fields", "text: [corpus]",
+     "jsonl: [a.jsonl]\n    fields: {text: a}\n    chat_template: '{{ messages }}'",
+     "job.yaml:11:20: train.data.chat_template: is given, but train.data.fields names no messages, which it would "
+     "convert; name them, or remove it"},
+    {"all_problems_of_a_chat_template", "text: [corpus]",
+     "jsonl: [a.jsonl]\n    fields: {messages: turns}\n    chat_template: \"a\\n{% fro m in messages %}\"",
+     "job.yaml:10:24: train.data.fields.messages: needs a tokenizer with a chat template; set "
+     "train.data.tokenizer_path to its folder\n"
+     "job.yaml:11:20: train.data.chat_template: is given without a tokenizer, whose special tokens it needs; set "
+     "train.data.tokenizer_path to its folder\n"
+     "job.yaml:11:20: train.data.chat_template: cannot be used: line 2: the statement {% fro %} is not expected here, "
+     "or not supported; supported are if, for, set, macro, with, filter, generation, raw, break and continue"},
+    {"chat_template_that_is_a_file", "text: [corpus]", "jsonl: [a.jsonl]\n    chat_template: chat.jinja",
+     "job.yaml:10:20: train.data.chat_template: is given without a tokenizer, whose special tokens it needs; set "
+     "train.data.tokenizer_path to its folder\n"
+     "job.yaml:10:20: train.data.chat_template: is no template, because it has no '{'; expected the text of a "
+     "template (trainctl reads it from a file)"},
     {"tokenizer_without_vocabulary", "text: [corpus]", "text: [corpus]\n    tokenizer_path: tokenizer.json",
      "job.yaml:3:3: train.model.vocabulary: is required with train.data.tokenizer_path; expected at least the number "
      "of its tokens"},
@@ -175,7 +197,7 @@ const BadJob kNamesAndLists[] = {
     {"dropout_of_one", "context: 8", "context: 8\n    dropout: 1",
      "job.yaml:8:14: train.model.dropout: must be from 0 to 0.9, found 1"},
     {"capital_in_name", "name: tiny", "name: Tiny",
-     "job.yaml:1:7: name: must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found 'Tiny'"},
+     "job.yaml:1:7: name: must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter; found 'Tiny'"},
     {"number_as_name", "name: tiny", "name: 5",
      "job.yaml:1:7: name: expected a string, found 5; put it in quotes if it is a string"},
     {"unknown_preset", "layers: 2", "layers: 2\n    preset: lab-10n",
@@ -198,12 +220,12 @@ const BadJob kFiles[] = {
     {"unclosed_list", "name: tiny", "name: [unclosed",
      "job.yaml:2:1: expected ',' or ']' in the list of line 1, found 'train:'"},
     {"unclosed_quote", "name: tiny", "name: 'tiny",
-     "job.yaml:1:7: a quote that opens here is not closed on this line; a value ends on the line where it begins"},
+     "job.yaml:1:7: a quote that opens here is not closed on this line; a value cannot continue on the next line"},
     {"quote_that_swallows_keys", "steps: 10\nresources:\n  ranks: 2",
      "steps: 10\n  freeze: [\"wpe\nresources:\n  ranks: 2\"]",
-     "job.yaml:14:12: a quote that opens here is not closed on this line; a value ends on the line where it begins"},
+     "job.yaml:14:12: a quote that opens here is not closed on this line; a value cannot continue on the next line"},
     {"value_over_two_lines", "name: tiny", "name: tiny\n  job",
-     "job.yaml:2:3: the line is indented by 2 spaces, where 0 are expected; a value ends on the line where it begins"},
+     "job.yaml:2:3: the line is indented by 2 spaces, where 0 are expected; a value cannot continue on the next line"},
     {"block_scalar", "name: tiny", "name: |\n  tiny",
      "job.yaml:1:7: values over several lines (| and >) are not supported; write the value on one line"},
     {"tab", "  steps: 10", "\tsteps: 10", "job.yaml:13:1: holds a tab; YAML is indented and separated by spaces"},
@@ -214,7 +236,7 @@ const BadJob kFiles[] = {
     {"second_colon", "name: tiny", "name: a: b",
      "job.yaml:1:8: there is a second ': ' on this line; put the value in quotes if it is a string"},
     {"wrong_dedent", "    heads: 2", "   heads: 2",
-     "job.yaml:5:4: the line is indented by 3 spaces, where 2 are expected; a value ends on the line where it begins"},
+     "job.yaml:5:4: the line is indented by 3 spaces, where 2 are expected; a value cannot continue on the next line"},
     {"tag", "name: tiny", "name: !!str tiny",
      "job.yaml:1:7: tags (!) are not supported; put the value in quotes if it is a string"},
     {"control_character", "name: tiny", "name: ti\x01ny",
@@ -232,8 +254,8 @@ INSTANTIATE_TEST_SUITE_P(Files, BadJobTest, testing::ValuesIn(kFiles), BadJobNam
 TEST(BadJobs, EmptyFile_ListsTheRequiredKeys) {
   EXPECT_EQ(Read("").Errors(),
             "job.yaml: name: is required; expected a string\n"
-            "job.yaml: train: is required; expected a map with keys of model, data, batch, steps and more (or "
-            "`probe`, to time hosts instead)");
+            "job.yaml: train: is required; expected a map with the keys model, data, batch, steps and more (or "
+            "`command`, to run a program, or `probe`, to time hosts instead)");
 }
 
 TEST(BadJobs, TrainAndProbeTogetherAreRefused) {
@@ -323,7 +345,7 @@ TEST(Warnings, ListKeysWithoutEffectAndIntervalsBeyondTheSteps) {
        "job.yaml:16:33: warning: diagnostics.hash_every_steps: has no effect: one rank has no other to compare its "
        "parameters with"},
       {"hashes after the last step", "  ranks: 2", "  ranks: 2\ndiagnostics: {events: true, hash_every_steps: 11}",
-       "job.yaml:16:47: warning: diagnostics.hash_every_steps: has no effect: is 11, beyond steps 10"},
+       "job.yaml:16:47: warning: diagnostics.hash_every_steps: has no effect: it is 11, beyond steps 10"},
       {"learning rate of zero", "  steps: 10", "  steps: 10\n  optimizer: {lr: 0}",
        "job.yaml:14:19: warning: train.optimizer.lr: is 0: the model learns nothing"},
   };

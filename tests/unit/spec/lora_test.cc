@@ -78,7 +78,7 @@ TEST(Lora, JobWithoutAdapters_HasNoSettingsOfThem) {
   EXPECT_EQ(job->spec.train().lora().targets_size(), 0);
 }
 
-TEST(Lora, KeysWithoutEffect_AreWarnedOf) {
+TEST(Lora, KeysWithoutEffect_CauseWarnings) {
   EXPECT_EQ(ReadLora("{alpha: 3, dropout: 0.1, targets: [c_attn]}").problems.Warnings().size(), 3u);
   EXPECT_THAT(ReadLora("{alpha: 3}").Warnings(),
               HasSubstr("train.lora.alpha: has no effect: train.lora.rank is 0, so there are no adapters"));
@@ -116,7 +116,7 @@ TEST(Lora, TooMuchToMatch_IsRefusedQuickly) {
   const std::vector<std::string> deep = {kWithWeights, "train.model.layers=1000"};
 
   EXPECT_THAT(ReadLora(absl::StrCat("{rank: 2, targets: [", absl::StrJoin(targets, ", "), "]}"), deep).Errors(),
-              HasSubstr("train.lora.targets: have globs of together "));
+              HasSubstr("train.lora.targets: have globs of "));
   EXPECT_THAT(ReadLora(absl::StrCat("{rank: 2, targets: ['", std::string(101, 'x'), "']}")).Errors(),
               HasSubstr("is 101 bytes long; a target may have at most 100"));
 }
@@ -146,7 +146,7 @@ TEST(LoraPath, ConfigDecidesTheSettings) {
   EXPECT_EQ(job->spec.train().lora().config(), kAdapterConfig);
 }
 
-// 7 projections of 40 blocks are more targets than a job may name.
+// PEFT may list each projection of each block. 7 projections of 40 blocks are more targets than a job may have.
 TEST(LoraPath, ListOfAllProjections_BecomesShort) {
   std::vector<std::string> names;
   for (int layer = 0; layer < 2; ++layer) {
@@ -172,7 +172,7 @@ TEST(LoraPath, EqualKeysAreAccepted_AndDropoutMayDiffer) {
   EXPECT_EQ(read.spec.train().lora().dropout(), 0);
 }
 
-TEST(LoraPath, OtherKeysAreRefused) {
+TEST(LoraPath, KeysThatContradictTheConfig_AreRefused) {
   const std::string errors =
       ReadWithAdapter("{path: adapter, rank: 8, alpha: 9, targets: [c_attn]}", std::string(kAdapterConfig)).Errors();
 

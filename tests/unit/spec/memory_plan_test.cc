@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "models/model_description.h"
 #include "spec/model_sizes.h"
 #include "spec/prepare.h"
@@ -42,7 +43,7 @@ TEST(PlanMemory, OfEachStrategy_DividesWhatItShards) {
   EXPECT_EQ(zero2.gradients, 2 * kAll);
   EXPECT_EQ(zero2.parameters, 4 * kAll);
   EXPECT_EQ(fsdp.parameters, 2 * kAll);
-  EXPECT_EQ(fsdp.gathered, 4 * (kRoot + 2 * kBlock) + 4 * (kRoot + kBlock));
+  EXPECT_EQ(fsdp.gathered, 4 * (kRoot + 2 * kBlock) + 4 * (kRoot + 2 * kBlock - kBlock / 2));
 }
 
 TEST(PlanMemory, In16Bits_CountsTheMasters) {
@@ -68,6 +69,106 @@ TEST(PlanMemory, OfOffloadedState_CountsItOnTheHost) {
 TEST(PlanMemory, WithRecompute_StoresTheInputsOfBlocksAndOneBlock) {
   EXPECT_EQ(Plan({"parallel.recompute=blocks"}).activations, 4u * 2 * 8 * (2 * 16 + 16 * 16 + 2 * 16));
   EXPECT_GT(Plan({"parallel.recompute=selective"}).activations, Plan({"parallel.recompute=blocks"}).activations);
+}
+
+// Per block of kGoodJob and token, 16 times the width. The inputs of the four projections are 16, 16, 16 and 64 wide,
+// their outputs 48, 16, 64 and 16.
+uint64_t ActivationsWithAdapters(const std::string& more, const std::string& recompute = "none") {
+  return Plan({absl::StrCat("train.lora={rank: 4, ", more, "}"), absl::StrCat("parallel.recompute=", recompute)})
+      .activations;
+}
+
+TEST(PlanMemory, OfAdapters_CountsWhatTheirProductsStore) {
+  const std::string all = "targets: [c_attn, attn.c_proj, c_fc, mlp.c_proj]";
+  constexpr uint64_t kToken = 4 * 2 * 8, kStored = 16 * 16 + 4 * 4, kHead = 2 * 16;
+  EXPECT_EQ(ActivationsWithAdapters(all), kToken * (2 * kStored + kHead));
+  EXPECT_EQ(ActivationsWithAdapters(all + ", dropout: 0.1"), kToken * (2 * (kStored + 3 * 16 + 64) + kHead));
+  EXPECT_EQ(ActivationsWithAdapters(all, "blocks"), kToken * (2 * 16 + kStored + 64 + kHead));
+  constexpr uint64_t kProducts = 8 * 16 + (48 + 16 + 64 + 16) + 4 * 4;
+  EXPECT_EQ(ActivationsWithAdapters(all, "selective"),
+            kToken * (2 * (16 + kProducts) + (kStored + 64 - kProducts) + kHead));
+  EXPECT_EQ(ActivationsWithAdapters("targets: ['h.1.*']"), kToken * (kStored + kHead)) << "block 0 stores nothing";
+}
+
+TEST(PlanMemory, OfBlocksBeforeTheFirstTrainedParameter_StoresNothing) {
+  constexpr uint64_t kToken = 4 * 2 * 8;
+  EXPECT_EQ(Plan({"train.freeze=[\"h.0.*\", wte.weight, wpe.weight]"}).activations, kToken * (16 * 16 + 2 * 16));
+  EXPECT_EQ(Plan({"train.freeze=[\"h.0.*\"]"}).activations, kToken * (2 * 16 * 16 + 2 * 16))
+      << "the embedding is trained";
+}
+
+TEST(PlanMemory, OfAdaptersWithFsdp_HoldsTheirGradientsInMemoryForTwoBlocks) {
+  const MemoryPlan plan = Plan({"train.lora={rank: 4, targets: [c_attn]}", "parallel.data=fsdp"});
+  constexpr uint64_t kAdapters = 4 * (16 + 48), kAdapted = kBlock + kAdapters;
+  EXPECT_EQ(plan.gathered, 4 * (kRoot + 2 * kAdapted) + 4 * (2 * kAdapted - kAdapters / 2));
+}
+
+TEST(PlanMemory, OfTensorRanks_DividesMatricesAndTheActivationsInsideBlocks) {
+  const MemoryPlan plan = Plan({"parallel.tensor=2"});
+  // Whole on each rank: two layer norms, the biases of the row products, the positions and the last norm.
+  constexpr uint64_t kWholeOfBlock = 4 * 16 + 2 * 16, kWholeOfRoot = 8 * 16 + 2 * 16;
+  constexpr uint64_t kHeld = kWholeOfRoot + 256 * 16 / 2 + 2 * (kWholeOfBlock + (kBlock - kWholeOfBlock) / 2);
+  EXPECT_EQ(plan.parameters, 4 * kHeld);
+  EXPECT_EQ(plan.gradients, 4 * kHeld);
+  EXPECT_EQ(plan.optimizer, 8 * kHeld);
+  EXPECT_EQ(plan.activations, 4u * 2 * 8 * (2 * (4 * 16 + 12 * 8) + 2 * 16));
+  EXPECT_EQ(plan.scores, 4u * 2 * 8 * 2 * 128);
+}
+
+TEST(PlanMemory, OfTensorRanksThatDivideTheSequence_DividesAllActivations) {
+  const MemoryPlan plan = Plan({"parallel={tensor: 2, sequence: true}"}), whole = Plan({"parallel.tensor=2"});
+  EXPECT_EQ(plan.parameters, whole.parameters);
+  EXPECT_EQ(plan.scores, whole.scores);
+  // Two blocks and the last norm; the head gathers its input.
+  EXPECT_EQ(plan.activations, 4u * 2 * 8 * (2 * 16 * 8 + 2 * 8 + 16));
+  const auto links = [](const char* sequence) {
+    return PlanMemoryOfStages(Resolved({absl::StrCat("parallel={tensor: 2, pipeline: 2, sequence: ", sequence, "}"),
+                                        "resources.ranks=4", "train.batch={global: 8, micro: 1}"}))[0]
+        .links;
+  };
+  EXPECT_EQ(links("true"), links("false") / 2);
+}
+
+TEST(PlanMemory, OfAPipeline_DividesParametersAndGradientsAmongStages) {
+  const std::vector<MemoryPlan> stages =
+      PlanMemoryOfStages(Resolved({"parallel.pipeline=2", "train.batch={global: 8, micro: 1}"}));
+  ASSERT_EQ(stages.size(), 2u);
+  // Both stages have the tied embedding; the positions are in the first one, the last norm in the second one.
+  EXPECT_EQ(stages[0].gradients, 4 * (256 * 16 + 8 * 16 + kBlock));
+  EXPECT_EQ(stages[1].gradients, 4 * (256 * 16 + 2 * 16 + kBlock));
+  EXPECT_EQ(stages[0].activations, 4u * 8 * (2 * 16 * 16)) << "two micro-batches in flight";
+  EXPECT_EQ(stages[1].activations, 4u * 8 * (16 * 16 + 2 * 16)) << "one in flight, with the last norm";
+  EXPECT_EQ(stages[0].scores, 0u);
+  EXPECT_EQ(stages[1].scores, 4u * 8 * 2 * 256);
+  EXPECT_EQ(stages[0].links, 4u * 2 * 8 * 16) << "two boundaries of gradients";
+}
+
+TEST(PlanMemory, OfGpipe_HoldsEveryMicroBatch) {
+  const std::vector<MemoryPlan> stages = PlanMemoryOfStages(
+      Resolved({"parallel.pipeline={stages: 2, schedule: gpipe}", "train.batch={global: 8, micro: 1}"}));
+  EXPECT_EQ(stages[0].activations, 4u * 8 * (8 * 16 * 16));
+}
+
+// A model for a card of 24 GB on four cards of 6 GB, and one of 45 GB on four cards of 40 GB.
+TEST(PlanMemory, OfFourStages_FitsOnFourCardsOfAQuarter) {
+  const auto plan = [](int ranks, const char* sizes, const char* state) {
+    return PlanMemory(Resolved({absl::StrCat("resources.ranks=", ranks), absl::StrCat("parallel.pipeline=", ranks),
+                                absl::StrCat("train.model={", sizes, ", context: 1024, family: llama, tied: false}"),
+                                "train.batch={global: 16, micro: 1}",
+                                absl::StrCat("train.precision={state: ", state, "}"), "parallel.recompute=blocks"}));
+  };
+  constexpr uint64_t kGb = 1'000'000'000;
+  constexpr char kSmall[] = "layers: 24, heads: 16, width: 2048", kLarge[] = "layers: 56, heads: 32, width: 4096";
+  const MemoryPlan one = plan(1, kSmall, "fp32"), quarter = plan(4, kSmall, "fp32");
+  EXPECT_GT(one.device_total(), 18 * kGb);
+  EXPECT_LT(one.device_total(), 24 * kGb);
+  EXPECT_LT(quarter.device_total(), 6 * kGb);
+
+  const MemoryPlan whole = plan(1, kLarge, "fp32"), barely = plan(4, kLarge, "bf16");
+  EXPECT_NEAR(static_cast<double>(whole.parameters), 45e9, 1e9);
+  EXPECT_GT(whole.parameters, 40 * kGb) << "one card does not even hold the weights";
+  EXPECT_LT(barely.device_total(), 40 * kGb);
+  EXPECT_GT(barely.device_total(), 32 * kGb) << "gradients and optimizer state need most of it";
 }
 
 TEST(PlanMemory, OfALargeVocabulary_IsBoundedByTheChunk) {

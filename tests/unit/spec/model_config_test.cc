@@ -94,7 +94,7 @@ TEST(ModelSizesOfJobs, KeysThatTheFamilyDecides_AreListed) {
   EXPECT_EQ(decisions["train.model.window"], "0");
 }
 
-TEST(ModelSizesOfJobs, KeysThatGpt2DoesNotHave_AreWarnedOfAndRemoved) {
+TEST(ModelSizesOfJobs, KeysThatGpt2DoesNotHave_CauseWarningsAndAreRemoved) {
   ReadJob read = Read(absl::StrReplaceAll(kGoodJob, {{"heads: 2", "heads: 2\n    kv_heads: 1\n    rope: {theta: 5}"}}));
 
   EXPECT_THAT(read.Warnings(), AllOf(HasSubstr("train.model.kv_heads: has no effect: the family gpt2"),
@@ -172,9 +172,8 @@ TEST(ModelConfig, ThatCannotBeTrained_IsOneProblem) {
   EXPECT_EQ(
       ReadWithConfig(WithSizes("    path: /m\n"), config.dump(2)).Errors(),
       "job.yaml:4:11: train.model.path: /m/config.json describes a model that cannot be trained here: model_type: "
-      "expected one of \"gpt2\", \"llama\", \"mistral\", \"qwen2\" (the nearest is \"llama\", but its graph may be "
-      "another), "
-      "found \"lama\"");
+      "expected one of \"gpt2\", \"llama\", \"mistral\", \"qwen2\" (the nearest is \"llama\", but its architecture "
+      "may differ), found \"lama\"");
   EXPECT_EQ(ReadWithConfig(WithSizes("    path: /m\n"), "[1").Errors(),
             "job.yaml:4:11: train.model.path: /m/config.json is not a JSON object");
   EXPECT_THAT(ReadWithConfig(WithSizes("    path: /m\n"), std::string(70000, ' ')).Errors(),

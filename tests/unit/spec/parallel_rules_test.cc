@@ -199,7 +199,7 @@ TEST(Precision, IsANameOrAMap) {
   EXPECT_EQ(Read(kGoodJob, {"train.precision=fp64"}).spec.train().precision().type(), v1::PRECISION_FP64);
   EXPECT_EQ(Read(wrong).Errors(),
             "job.yaml:14:14: train.precision: expected one of fp32, fp64, bf16, fp16 or auto, found 'fp63'; did you "
-            "mean 'fp64'?; or a map with keys of type, param, reduce, output, master, state");
+            "mean 'fp64'?; or a map with the keys type, param, reduce, output, master, state");
 }
 
 std::string Types(const std::string& precision) {

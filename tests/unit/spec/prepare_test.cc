@@ -117,7 +117,7 @@ TEST(Prepare, SpecFromTheApiIsCheckedLikeAFile) {
             "train.model.heads: must be from 1 to 1024, found 0\n"
             "train.optimizer.betas: expected a list of 2, each a number from 0 to 0.9999999, found a list of 1\n"
             "train.precision.type: expected one of fp32, fp64, bf16, fp16 or auto, found the unknown value 9\n"
-            "name: must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found ''\n"
+            "name: must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter; found ''\n"
             "checkpoint.dir: is required; expected a folder that all hosts of the job share");
 }
 
@@ -224,7 +224,7 @@ TEST(Digest, IsOfTheBytesAndStable) {
   ASSERT_TRUE(parsed.ParseFromString(job.bytes));
   EXPECT_EQ(SpecBytes(parsed), job.bytes);
   // If this value changes, coordinators and trainers of different builds refuse each other.
-  EXPECT_EQ(job.digest, "53eb8427f0941aa022fbbe14124a0d7f");
+  EXPECT_EQ(job.digest, "67d7d93eccb3ffdeffe16af06802c673");
 }
 
 TEST(Digest, DiffersWhereSpecsDiffer) {
@@ -341,6 +341,10 @@ TEST(StrategyJobs, AreValidWithoutAWarning) {
   }
   for (const char* name : {"bf16", "offload", "recompute"}) {
     EXPECT_EQ(Read(*ReadFile(std::string("configs/jobs/") + name + ".yaml")).Warnings(), "") << name;
+  }
+  for (const char* name : {"tensor", "pipeline", "2d", "3d", "3d-zero1"}) {
+    const ReadJob read = Read(*ReadFile(std::string("configs/jobs/") + name + ".yaml"));
+    EXPECT_EQ(read.Errors() + read.Warnings(), "") << name;
   }
   ReadJob fp16 = Read(*ReadFile("configs/jobs/fp16.yaml"));
   EXPECT_EQ(fp16.Errors(), "");

@@ -1,4 +1,4 @@
-// That ids are those of the Python library is tests/interop/tokenizers_test.py.
+// tests/interop/tokenizers_test.py checks that the ids are those of the Python library.
 #include "tokenizers/bpe_file.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ TEST(BpeFile, ThePairOfLowestRankIsMergedFirst) {
   EXPECT_THAT(*Encode(File(), " ac"), ElementsAre(6, 2));
 }
 
-TEST(BpeFile, LongWordsHaveTheTokensOfShortOnes) {
+TEST(BpeFile, LongWordsAreMergedLikeShortOnes) {
   std::string text;
   std::vector<int32_t> expected;
   for (int i = 0; i < 1000; ++i) {
@@ -100,7 +100,7 @@ TEST(BpeFile, TextThatIsNotUtf8IsRefusedWithItsPosition) {
   EXPECT_THAT(status.message(), HasSubstr("not valid UTF-8 at byte 2"));
 }
 
-TEST(BpeFile, WhatIsNotSupportedIsRefusedByNameAndAllOfItTogether) {
+TEST(BpeFile, AllUnsupportedPartsAreNamedInOneRefusal) {
   const std::string refusal = Refusal(File(R"("normalizer": {"type": "Nmt"}, "decoder": {"type": "CTC"},
       "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "UnicodeScripts"},
           {"type": "Split", "pattern": {"Regex": "\\p{Han}+"}}]})",

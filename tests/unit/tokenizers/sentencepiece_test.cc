@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/files.h"
+#include "common/hash.h"
 #include "tests/unit/temporary_folder.h"
 #include "tokenizers/open_tokenizer.h"
 #include "tokenizers/sentencepiece_loader.h"
@@ -158,7 +159,7 @@ TEST(SentencePieceModel, EveryProblemIsListed) {
 
   EXPECT_THAT(RefusalOfModel(file),
               AllOf(HasSubstr("piece 0 has no finite score"), HasSubstr("piece 1 has the type 9"),
-                    HasSubstr("piece 2 is empty"), HasSubstr("'a' is there twice"), HasSubstr("the kind 7"),
+                    HasSubstr("piece 2 is empty"), HasSubstr("'a' occurs twice"), HasSubstr("the kind 7"),
                     HasSubstr("0 pieces for unknown text"), HasSubstr("0 pieces for single bytes: expected 256")));
 }
 
@@ -188,6 +189,25 @@ TEST(OpenSentencePiece, AMissingOrForeignLibraryIsRefusedWithAdvice) {
               AllOf(HasSubstr("apt-get install libsentencepiece0"), HasSubstr("tokenizer.json")));
   EXPECT_THAT(std::string(OpenSentencePiece(DefaultSentencePiecePath(), 77).status().message()),
               HasSubstr("does not have interface 77"));
+}
+
+// A call that ends with one text.
+std::string LibraryOf(const SentencePieceApi& api) {
+  std::string path;
+  const auto take = [](void* to, const char* text, size_t size) { static_cast<std::string*>(to)->assign(text, size); };
+  api.library(take, take, &path);
+  return path;
+}
+
+TEST_F(SentencePiece, TheHashCoversTheLibrary) {
+  auto api = OpenSentencePiece();
+  ASSERT_TRUE(api.ok()) << api.status();
+  const std::string path = LibraryOf(**api);
+  auto library = ReadFile(path);
+  ASSERT_TRUE(library.ok()) << library.status();
+
+  EXPECT_THAT(path, HasSubstr("libsentencepiece.so"));
+  EXPECT_EQ((*Open(Model()))->hash(), HashHex(absl::StrCat(HashHex(Model()), " ", HashHex(*library))));
 }
 
 }  // namespace

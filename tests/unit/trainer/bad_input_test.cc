@@ -1,5 +1,5 @@
-// What ranks refuse or skip because of their input: a loss that is not finite on one rank only, and offloading more
-// than host memory can hold. Also how activations on a GPU are counted.
+// What ranks refuse or skip because of their input: a loss that is not finite on one rank only, also on the last stage
+// of a pipeline, and offloading more than host memory can hold. Also how activations on a GPU are counted.
 #include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,10 +11,13 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
+#include "worker/parallel/parallelize.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/rank.h"
+#include "worker/trainer/rank_strategy.h"
 #include "worker/trainer/run.h"
 #include "worker/trainer/trainer.h"
 
@@ -25,18 +28,25 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// The loss is NaN in the passes, counted from 0, for which `corrupts` returns true.
+// The loss is NaN in the passes, counted from 0, for which `corrupts` returns true. Their gradients stay finite, so
+// that other ranks learn of it only because this rank rejects the step.
 class CorruptModel final : public Model {
  public:
   CorruptModel(std::unique_ptr<Model> inner, std::function<bool(int pass)> corrupts)
       : inner_(std::move(inner)), corrupts_(std::move(corrupts)) {
     units_ = inner_->units();
     parameters_ = inner_->parameters();
+    boxes_ = inner_->boxes();
+    description_ = inner_->description();
+    part_ = inner_->part();
+  }
+  at::Tensor RunChunk(int chunk, const at::Tensor& boundary, const MicroBatch& batch, UnitHooks& hooks) override {
+    at::Tensor y = inner_->RunChunk(chunk, boundary, batch, hooks);
+    return corrupts_(pass_++) ? y + std::nan("") : y;
   }
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                      std::optional<DropoutKey> dropout, const at::Tensor& starts) override {
-    at::Tensor loss = inner_->LossSum(inputs, targets, hooks, dropout, starts);
-    return corrupts_(pass_++) ? loss * std::nan("") : loss;
+    return inner_->LossSum(inputs, targets, hooks, dropout, starts);
   }
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override { return inner_->Logits(inputs, hooks); }
   int64_t context() const override { return inner_->context(); }
@@ -46,6 +56,14 @@ class CorruptModel final : public Model {
   const std::unique_ptr<Model> inner_;
   const std::function<bool(int)> corrupts_;
   int pass_ = 0;
+};
+
+// What each rank of a job ended with.
+struct CorruptRun {
+  FakeStore store;
+  std::vector<std::unique_ptr<FakeLink>> links;
+  std::vector<std::ostringstream> logs;
+  std::vector<absl::Status> ends;
 };
 
 class BadInputTest : public SmallJobTest {
@@ -58,6 +76,68 @@ class BadInputTest : public SmallJobTest {
     order.config.parallel.strategy = strategy;
     return order;
   }
+
+  // Two stages; the job stops after three steps in a row without an update.
+  StartOrder PipelineOrder(const std::string& run, const char* strategy, int ranks, const char* schedule) {
+    StartOrder order = Order(run, strategy);
+    order.world_size = order.local_world_size = ranks;
+    order.config.nonfinite_limit = 3;
+    order.config.parallel.stages = 2;
+    order.config.parallel.schedule = schedule;
+    return order;
+  }
+
+  // Trains with threads as ranks; `corrupts` chooses the passes of `corrupt_rank` that CorruptModel changes.
+  static std::unique_ptr<CorruptRun> Run(const StartOrder& order, int corrupt_rank,
+                                         const std::function<bool(int pass)>& corrupts) {
+    auto run = std::make_unique<CorruptRun>();
+    const auto ranks = static_cast<size_t>(order.world_size);
+    run->logs.resize(ranks);
+    run->ends.resize(ranks);
+    for (size_t rank = 0; rank < ranks; ++rank) run->links.push_back(std::make_unique<FakeLink>(&run->store));
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        StartOrder own = order;
+        own.rank = static_cast<int>(rank);
+        auto made = PrepareRank(own, *run->links[rank], FileSystem::Real(), run->logs[rank]);
+        run->ends[rank] = made.status();
+        ASSERT_TRUE(made.ok()) << made.status();
+        if (own.rank == corrupt_rank) Corrupt(own, corrupts, **made);
+        Trainer trainer(own, **made, *run->links[rank], FileSystem::Real(), run->logs[rank], [] { return false; });
+        run->ends[rank] = trainer.Run().status();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return run;
+  }
+
+  static void Corrupt(const StartOrder& order, const std::function<bool(int pass)>& corrupts, Rank& rank) {
+    const TrainConfig::Parallel& parallel = order.config.parallel;
+    rank.model = std::make_unique<CorruptModel>(std::move(rank.model), corrupts);
+    rank.executor = NewExecutor(*MeshOf(order), order.rank, {.schedule = *ScheduleKindOf(parallel.schedule)},
+                                *rank.model, *rank.strategy, rank.channels.channels);
+  }
+
+  // Steps 3 to 5 have no update on any rank, and the rank whose loss is not finite reports the cause.
+  static void ExpectStopInStep5(const CorruptRun& run, int corrupt_rank, int micro_batch) {
+    for (size_t rank = 0; rank < run.ends.size(); ++rank) {
+      const absl::Status& end = run.ends[rank];
+      const std::string what = "train.nonfinite_limit: 3 steps in a row, the last of them 5, had no update: ";
+      if (static_cast<int>(rank) == corrupt_rank) {
+        EXPECT_EQ(end.code(), absl::StatusCode::kFailedPrecondition) << end;
+        EXPECT_THAT(std::string(end.message()), HasSubstr(absl::StrCat(what, "the loss of micro-batch ", micro_batch,
+                                                                       " on rank ", rank, " is not finite")));
+      } else {
+        EXPECT_EQ(end.code(), absl::StatusCode::kAborted) << end;
+        EXPECT_THAT(std::string(end.message()), HasSubstr(absl::StrCat(what, "another rank reports the cause")));
+      }
+    }
+    // The last step's report waits for the sums of the next step.
+    ASSERT_THAT(run.links[0]->steps(), SizeIs(4));
+    for (const StepRecord& step : run.links[0]->steps()) EXPECT_EQ(step.skipped, step.step >= 3) << step.step;
+    EXPECT_THAT(run.logs[0].str(), HasSubstr("step 3: a loss or gradient is not finite; every rank skips the update"));
+  }
 };
 
 // Affects rank 1's second micro-batch of three, which is number 3 of the step, from step 3 on.
@@ -65,36 +145,56 @@ TEST_F(BadInputTest, LossThatIsNotFiniteOnOneRank_SkipsTheUpdateOnAllRanksAndTha
   for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
     StartOrder order = Order(strategy, strategy);
     order.config.nonfinite_limit = 3;
-    FakeStore store;
-    std::vector<std::unique_ptr<FakeLink>> links;
-    std::vector<std::ostringstream> logs(2);
-    std::vector<absl::Status> ends(2);
-    for (int rank = 0; rank < 2; ++rank) links.push_back(std::make_unique<FakeLink>(&store));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 2; ++rank) {
-      threads.emplace_back([&, rank] {
-        StartOrder own = order;
-        own.rank = rank;
-        auto made = PrepareRank(own, *links[rank], FileSystem::Real(), logs[rank]);
-        ASSERT_TRUE(made.ok()) << made.status();
-        auto corrupts = [rank](int pass) { return rank == 1 && pass >= 6 && pass % 3 == 1; };
-        (*made)->model = std::make_unique<CorruptModel>(std::move((*made)->model), corrupts);
-        Trainer trainer(own, **made, *links[rank], FileSystem::Real(), logs[rank], [] { return false; });
-        ends[rank] = trainer.Run().status();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+
+    const auto run = Run(order, /*corrupt_rank=*/1, [](int pass) { return pass >= 6 && pass % 3 == 1; });
 
     SCOPED_TRACE(strategy);
-    EXPECT_EQ(ends[0].code(), absl::StatusCode::kAborted) << ends[0];
-    EXPECT_EQ(ends[1].code(), absl::StatusCode::kFailedPrecondition) << ends[1];
-    EXPECT_THAT(std::string(ends[1].message()),
-                HasSubstr("train.nonfinite_limit: 3 steps in a row, the last of them 5, had no update: the loss of "
-                          "micro-batch 3 on rank 1 is not finite"));
-    // The last step's report waits for the sums of the next step.
-    ASSERT_THAT(links[0]->steps(), SizeIs(4));
-    for (const StepRecord& step : links[0]->steps()) EXPECT_EQ(step.skipped, step.step >= 3) << step.step;
-    EXPECT_THAT(logs[0].str(), HasSubstr("step 3: a loss or gradient is not finite; every rank skips the update"));
+    ExpectStopInStep5(*run, /*corrupt_rank=*/1, /*micro_batch=*/3);
+  }
+}
+
+struct PipelineCell {
+  const char* strategy;
+  int ranks;         // of a pipeline of two stages
+  int corrupt_rank;  // on the last stage
+  int passes;        // of a rank in a step of six micro-batches
+  const char* schedule = "1f1b";
+};
+
+constexpr PipelineCell kPipelineCells[] = {
+    {"ddp", 2, 1, 6}, {"ddp", 2, 1, 6, "gpipe"}, {"ddp", 2, 1, 6, "zero_bubble"}, {"ddp", 4, 3, 3}, {"zero1", 4, 3, 3},
+};
+
+std::string NameOf(const PipelineCell& cell) { return absl::StrCat(cell.strategy, "_", cell.ranks, cell.schedule); }
+
+// Only a rank of the last stage sees the loss, that of the second of its micro-batches.
+TEST_F(BadInputTest, LossThatIsNotFiniteOnTheLastStage_StopsEveryStageInTheSameStep) {
+  for (const PipelineCell& cell : kPipelineCells) {
+    SCOPED_TRACE(NameOf(cell));
+    const StartOrder order = PipelineOrder(NameOf(cell), cell.strategy, cell.ranks, cell.schedule);
+    const auto corrupts = [&](int pass) { return pass >= 2 * cell.passes && pass % cell.passes == 1; };
+
+    const auto run = Run(order, cell.corrupt_rank, corrupts);
+
+    ExpectStopInStep5(*run, cell.corrupt_rank, /*micro_batch=*/cell.passes == 6 ? 1 : 3);
+  }
+}
+
+TEST_F(BadInputTest, LossThatIsNotFiniteOnTheLastStageInOneStep_SkipsOnlyThisUpdateOnEveryStage) {
+  for (const PipelineCell& cell : kPipelineCells) {
+    SCOPED_TRACE(NameOf(cell));
+    StartOrder order = PipelineOrder(NameOf(cell), cell.strategy, cell.ranks, cell.schedule);
+    order.config.steps = 6;
+    const auto corrupts = [&](int pass) { return pass == 2 * cell.passes + 1; };
+
+    const auto run = Run(order, cell.corrupt_rank, corrupts);
+
+    for (const absl::Status& end : run->ends) EXPECT_EQ(end, absl::OkStatus());
+    ASSERT_THAT(run->links[0]->steps(), SizeIs(6));
+    for (const StepRecord& step : run->links[0]->steps()) {
+      EXPECT_EQ(step.skipped, step.step == 3) << step.step;
+      EXPECT_EQ(std::isfinite(step.loss), step.step != 3) << step.step;
+    }
   }
 }
 
@@ -153,7 +253,7 @@ TEST(CheckPrecision, RefusesTypesThatTheGpuOrItsOptimizerDoesNotSupport) {
   EXPECT_EQ(CheckPrecision(RankDevice(), stochastic), absl::OkStatus()) << "a CPU supports it";
 }
 
-TEST(CountActivations, CountsTheGpuMemoryOfTensorsThatHasNoOtherKind) {
+TEST(CountActivations, CountsAsActivationsTheGpuMemoryThatNoOtherKindAccountsFor) {
   std::vector<KindUse> uses = {{MemoryKind::kParameters, 100, 120},
                                {MemoryKind::kActivations, 1, 2},
                                {MemoryKind::kHost, 1000, 1000},

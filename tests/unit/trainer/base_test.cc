@@ -64,7 +64,8 @@ TEST(AgreementTest, Terms_SurviveWritingAndReading) {
                              .saves_failed = 7,
                              .give_up = 8,
                              .save_request = 9,
-                             .commits_failed = 10};
+                             .commits_failed = 10,
+                             .model_wait_s = 11};
 
   const auto values = terms.ToArray();
 

@@ -207,5 +207,34 @@ TEST(EvaluationPolicy, RestoredRun_KnowsTheLowestLossThatIsSaved) {
   EXPECT_FALSE(without.StateAt(20).lowest_saved.has_value()) << "without keep_best that checkpoint may be removed";
 }
 
+TEST(EvaluationPolicy, AfterEvaluationsOfOtherData_TheSearchBeginsAgain) {
+  EvaluationPolicy::Settings settings = Patience(2);
+  settings.data_hash = "old";
+  EvaluationPolicy before(settings);
+  before.Observe(10, 1.0);
+  before.Observe(20, 2.0);
+  const ManifestEvaluation state = before.StateAt(20);
+  EvaluationPolicy same(settings), unrecorded(settings);
+  settings.data_hash = "new";
+  EvaluationPolicy other(settings);
+  ManifestEvaluation of_version_three = state;
+  of_version_three.data_hash.clear();
+
+  EXPECT_EQ(same.Restore({.step = 20, .evaluation = state, .of_this_job = true}), "");
+  EXPECT_THAT(other.Restore({.step = 20, .evaluation = state, .of_this_job = true}),
+              HasSubstr("other data than before the checkpoint"));
+  EXPECT_THAT(unrecorded.Restore({.step = 20, .evaluation = of_version_three, .of_this_job = true}),
+              HasSubstr("does not record which data"));
+
+  same.Observe(30, 1.5);
+  EXPECT_NE(same.EndReason(), "");
+  for (EvaluationPolicy* policy : {&other, &unrecorded}) {
+    policy->Observe(30, 1.5);
+    EXPECT_EQ(policy->EndReason(), "");
+    EXPECT_EQ(policy->StateAt(30).best_loss, 1.5);
+  }
+  EXPECT_EQ(other.StateAt(30).data_hash, "new");
+}
+
 }  // namespace
 }  // namespace trainyard

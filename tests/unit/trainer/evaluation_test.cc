@@ -91,6 +91,25 @@ TEST_F(EvaluationTest, RunThatIsInterrupted_EndsAfterTheSameStep) {
   ExpectEndAfter(*all, 6);
 }
 
+TEST_F(EvaluationTest, OtherHeldOutData_BeginTheSearchAgain) {
+  StartOrder order = Impatient("run", {"fsdp", 2});
+  const std::string held_out = folder_ / "held_out.txt";
+  order.config.data.held_out = {held_out};
+  ASSERT_TRUE(WriteFileAtomically(held_out, std::string(400, 'a')).ok());
+  order.config.steps = 3;
+  Run(order);
+  order.config.steps = 20;
+  order.generation = 2;
+  ASSERT_TRUE(WriteFileAtomically(held_out, std::string(400, 'b')).ok());
+
+  const auto all = Run(order);
+
+  EXPECT_THAT(all->logs[0].str(), HasSubstr("covers other data than before the checkpoint"));
+  // The evaluation after step 4 is the first one.
+  ExpectEndAfter(*all, 8);
+  EXPECT_EQ(FindBest(folder_ / "run")->value().step, 8u) << "losses of other data were compared";
+}
+
 TEST_F(EvaluationTest, JobThatHadEnded_MakesNoFurtherStepWhenItIsRestarted) {
   StartOrder order = Impatient("run", {"fsdp", 2});
   Run(order);

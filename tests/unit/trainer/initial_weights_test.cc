@@ -61,11 +61,14 @@ class InitialWeightsTest : public SmallJobTest {
 
   TrainerExit RunOne(const StartOrder& order, FakeLink& link) {
     std::ostringstream log;
-    return RunRank(order,
-                   {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
+    return RunRank(order, {.link = link,
+                           .file_system = FileSystem::Real(),
+                           .log = log,
+                           .must_leave = [] { return false; },
+                           .sizes_of_spec = sizes_of_spec_});
   }
 
-  std::unique_ptr<Checkpoint> LastOf(const std::string& run, uint64_t step) {
+  std::unique_ptr<Checkpoint> OpenCheckpoint(const std::string& run, uint64_t step) {
     auto opened = Checkpoint::Open(JoinPath(folder_ / run, StepFolderName(step)));
     EXPECT_TRUE(opened.ok()) << opened.status();
     return *std::move(opened);
@@ -77,22 +80,22 @@ class InitialWeightsTest : public SmallJobTest {
     StartOrder order = SmallOrder("base", 3);
     order.config.batch_global = order.config.batch_micro = 2;
     ASSERT_EQ(RunOne(order, link), kExitDone);
-    ASSERT_TRUE(ExportModel(*LastOf("base", 3), kGpt2, folder_ / "gpt2", FileSystem::Real()).ok());
+    ASSERT_TRUE(ExportModel(*OpenCheckpoint("base", 3), kGpt2, folder_ / "gpt2", FileSystem::Real()).ok());
   }
 
   std::string RefusalOf(const StartOrder& order) {
     FakeLink link;
-    EXPECT_EQ(RunOne(order, link), kExitRefused);
+    EXPECT_EQ(RunOne(order, link), kExitRefused) << "the job was not refused";
     return link.FactsOf<RefusedFact>().empty() ? "" : link.FactsOf<RefusedFact>()[0].message;
   }
 
   int num_runs_ = 0;
+  SizesOfSpec sizes_of_spec_ = nullptr;
 };
 
-// Without dropout, because ranks that are threads share one generator.
-const LoraSettings kLora{.rank = 2, .alpha = 8, .targets = {"c_attn", "mlp.c_proj"}};
+const LoraSettings kLora{.rank = 2, .alpha = 8, .dropout = 0.1, .targets = {"c_attn", "mlp.c_proj"}};
 
-// Under strategies that hold the parameters whole and as shards.
+// The strategies hold the parameters whole (ddp, zero1) and as shards (fsdp).
 TEST_F(InitialWeightsTest, FolderOfTransformers_BeginsLikeTheCheckpointThatItWasExportedFrom) {
   FakeLink first;
   StartOrder order = SmallOrder("first", 3);
@@ -128,7 +131,8 @@ TEST_F(InitialWeightsTest, FolderOfAnotherModel_IsRefusedWithBothModels) {
                     HasSubstr("but the job trains a GPT-2 of 2 layers")));
 }
 
-// Adapters are in no folder of transformers and in no checkpoint of a job without them, so they are drawn.
+// Neither a folder of transformers nor a checkpoint of a job without adapters contains any, so their initial values are
+// random.
 TEST_F(InitialWeightsTest, JobWithAdapters_BeginsAtTheLossOfTheModel_AndLearns) {
   TrainBase();
   const std::vector<double> without = LossesOfTwoRanks("ddp", folder_ / "gpt2");
@@ -140,7 +144,7 @@ TEST_F(InitialWeightsTest, JobWithAdapters_BeginsAtTheLossOfTheModel_AndLearns) 
     EXPECT_EQ(from_folder, from_checkpoint) << strategy;
     EXPECT_NEAR(from_folder[0], without[0], 1e-5) << strategy;
     EXPECT_NE(from_folder[3], without[3]) << strategy;
-    const auto checkpoint = LastOf(absl::StrCat("run-", num_runs_ - 1), 4);
+    const auto checkpoint = OpenCheckpoint(absl::StrCat("run-", num_runs_ - 1), 4);
     const auto is_moment_of_the_model = [](const ManifestTensor& tensor) {
       return tensor.role != kParameterRole && !IsAdapterName(tensor.name);
     };
@@ -149,12 +153,12 @@ TEST_F(InitialWeightsTest, JobWithAdapters_BeginsAtTheLossOfTheModel_AndLearns) 
   }
 }
 
-TEST_F(InitialWeightsTest, AdaptersOfPeft_ContinueWhereTheyWereExported) {
+TEST_F(InitialWeightsTest, ExportedAdapters_GiveTheLossesOfTheCheckpoint) {
   TrainBase();
   LossesOfTwoRanks("fsdp", folder_ / "gpt2", kLora);
   ModelSizes sizes = kGpt2;
   sizes.lora = kLora;
-  ASSERT_TRUE(ExportAdapter(*LastOf("run-0", 4), sizes, "", folder_ / "adapter", FileSystem::Real()).ok());
+  ASSERT_TRUE(ExportAdapter(*OpenCheckpoint("run-0", 4), sizes, "", folder_ / "adapter", FileSystem::Real()).ok());
 
   const std::vector<double> from_run = LossesOfTwoRanks("ddp", folder_ / "run-0/step-00000004", kLora);
 
@@ -182,13 +186,52 @@ TEST_F(InitialWeightsTest, FilesThatDoNotFitTheAdapters_AreRefused) {
 
   ModelSizes sizes = kGpt2;
   sizes.lora = kLora;
-  ASSERT_TRUE(ExportAdapter(*LastOf("run-0", 4), sizes, "", folder_ / "adapter", FileSystem::Real()).ok());
+  ASSERT_TRUE(ExportAdapter(*OpenCheckpoint("run-0", 4), sizes, "", folder_ / "adapter", FileSystem::Real()).ok());
   order.config.init_from = folder_ / "gpt2";
   order.config.lora_path = folder_ / "adapter";
   EXPECT_THAT(RefusalOf(order),
               AllOf(HasSubstr("adapter_config.json has rank 2, alpha 8 and targets c_attn, mlp.c_proj, but the job has "
                               "rank 3"),
                     HasSubstr("train.lora.path")));
+}
+
+// The factor alpha / rank belongs to the values of adapters, but no tensor of a checkpoint shows it.
+TEST_F(InitialWeightsTest, AdaptersOfACheckpoint_AreRefusedIfTheJobWouldComputeSomethingElseWithThem) {
+  TrainBase();
+  LossesOfTwoRanks("ddp", folder_ / "gpt2", kLora);
+  sizes_of_spec_ = [](absl::string_view spec) -> absl::StatusOr<ModelSizes> {
+    EXPECT_EQ(spec, "spec") << "not the spec of the job that wrote the checkpoint";
+    ModelSizes sizes = kGpt2;
+    sizes.lora = kLora;
+    return sizes;
+  };
+  StartOrder order = SmallOrder("refused", 1);
+  order.config.batch_global = order.config.batch_micro = 2;
+  order.config.init_from = folder_ / "run-0/step-00000004";
+  const auto refusal_with = [&](const LoraSettings& lora) {
+    order.config.model.lora = lora;
+    return RefusalOf(order);
+  };
+  LoraSettings lora = kLora;
+
+  lora.alpha = 16;
+  EXPECT_THAT(refusal_with(lora),
+              AllOf(HasSubstr("the adapters in "), HasSubstr("run-0/step-00000004 were trained with other settings: "),
+                    HasSubstr(": train.lora.alpha was 8 and is 16 in the job. Set the earlier values, or merge the "
+                              "adapters into the model by `trainctl checkpoint export` and name the exported folder; "
+                              "train.model.init_from")));
+  lora.rank = 3;
+  lora.targets = {"c_attn"};
+  EXPECT_THAT(refusal_with(lora), HasSubstr("train.lora.rank was 2 and is 3 in the job; train.lora.alpha was 8 and is "
+                                            "16 in the job; train.lora.targets was [c_attn, mlp.c_proj] and is "
+                                            "[c_attn] in the job"));
+
+  // Other names of the same projections, and another dropout.
+  order.config.model.lora = kLora;
+  order.config.model.lora.targets = {"attn.c_attn", "h.*.mlp.c_proj"};
+  order.config.model.lora.dropout = 0;
+  FakeLink link;
+  EXPECT_EQ(RunOne(order, link), kExitDone);
 }
 
 }  // namespace

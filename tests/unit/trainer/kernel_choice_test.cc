@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-TEST(LeverIsFaster, ChoosesTheExpectedUnlessTheOtherIsClearlyFaster) {
+TEST(LeverIsFaster, ReturnsTheExpectationUnlessTheOtherChoiceIsClearlyFaster) {
   EXPECT_TRUE(LeverIsFaster({.with_lever = 200, .without = 100}, /*expected=*/true));
   EXPECT_TRUE(LeverIsFaster({.with_lever = 100, .without = 104}, /*expected=*/true));
   EXPECT_FALSE(LeverIsFaster({.with_lever = 100, .without = 106}, /*expected=*/true));
@@ -36,7 +36,7 @@ class KernelSpeedsFile : public testing::Test {
   std::atomic<int> measured_ = 0;
 };
 
-TEST_F(KernelSpeedsFile, IsMeasuredOnceAndStoredForItsOwner) {
+TEST_F(KernelSpeedsFile, IsMeasuredOnceAndStoredInAPrivateFolder) {
   for (int i = 0; i < 2; ++i) {
     absl::StatusOr<KernelSpeeds> speeds = Get();
     ASSERT_TRUE(speeds.ok()) << speeds.status();
@@ -56,7 +56,7 @@ TEST_F(KernelSpeedsFile, RanksThatStartTogetherMeasureOnce) {
   EXPECT_EQ(measured_, 1);
 }
 
-TEST_F(KernelSpeedsFile, UnreadableFileIsMeasuredAgain) {
+TEST_F(KernelSpeedsFile, InvalidFileCausesANewMeasurement) {
   ASSERT_TRUE(Get().ok());
   for (const char* damaged : {"", "118", "fast slow", "0 5", "-1 nan"}) {
     ASSERT_TRUE(WriteFileAtomically(path_, damaged).ok());

@@ -86,9 +86,9 @@ class RestoreTest : public SmallJobTest {
 
   static State StateOf(Rank& rank) {
     State state;
-    absl::Status visited = rank.strategy->state().VisitOwn(
-        [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
-          state[absl::StrCat(role, " ", name, " ", first)] =
+    absl::Status visited =
+        rank.strategy->state().VisitOwn([&](const StateEntry& entry, int64_t first, const at::Tensor& values) {
+          state[absl::StrCat(entry.role, " ", entry.name, " ", first)] =
               HashHex({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
           return absl::OkStatus();
         });

@@ -39,11 +39,9 @@ class RunTest : public SmallJobTest {
     return RunRank(order, {.link = link, .file_system = disk, .log = log_, .must_leave = [leave] { return leave; }});
   }
 
-  // Runs both ranks of `order`, as threads. LibTorch's dropout draws from a generator of the whole process, so the
-  // model has none.
+  // Runs both ranks of `order`, as threads.
   static void RunTwo(StartOrder order, FakeLink (&links)[2]) {
     order.world_size = 2;
-    order.config.model.dropout = 0;
     std::ostringstream logs[2];
     TrainerExit codes[2];
     std::vector<std::thread> ranks;
@@ -355,7 +353,7 @@ TEST_F(RunTest, TwoRanks_ResumeFromAnImportedModelOfStepZeroIdentically) {
   EXPECT_LT(from_import[0], first.steps()[0].loss - 0.01);
 }
 
-TEST_F(RunTest, ResumeWithOtherData_IsRefusedByNameUnlessAllowed) {
+TEST_F(RunTest, ResumeWithOtherData_IsRefusedWithTheNameOfTheFileUnlessAllowed) {
   FakeLink trained;
   ASSERT_EQ(Run(Order("run", 2), trained), kExitDone);
   StartOrder order = Order("run", 3);
@@ -410,7 +408,6 @@ TEST_F(RunTest, StopWhoseSaveFails_IsCancelledOnEveryRank_ButNotANewerOneThatNee
       StartOrder order = Order("run", 50);
       order.rank = r;
       order.world_size = 2;
-      order.config.model.dropout = 0;
       FullDisk disk(1000);
       codes[r] =
           RunRank(order, {.link = links[r], .file_system = disk, .log = logs[r], .must_leave = [] { return false; }});
@@ -433,7 +430,7 @@ TEST_F(RunTest, StopWhoseSaveFails_IsCancelledOnEveryRank_ButNotANewerOneThatNee
   }
 }
 
-TEST_F(RunTest, MissingRecordedCheckpoint_DoesNotRefuseTheJob) {
+TEST_F(RunTest, MissingRecordedCheckpoint_IsNoReasonToRefuseTheJob) {
   FakeLink link;
   StartOrder order = Order("elsewhere", 5);
   order.generation = 2;
@@ -457,7 +454,6 @@ TEST_F(RunTest, Phases_AreReportedByEveryRankAndIncludeASaveThatRanksWaitFor) {
       StartOrder order = Order("run", 4);
       order.rank = r;
       order.world_size = 2;
-      order.config.model.dropout = 0;
       order.config.batch_global = 6;  // three micro-batches: two for rank 0, one for rank 1
       order.config.checkpoint_every = 2;
       order.config.evaluate_every = 3;

@@ -1,4 +1,4 @@
-// A small job on a text of the test, for whole runs of ranks without a daemon.
+// A small job that trains on a text that the fixture writes, for tests that run whole ranks without a daemon.
 #pragma once
 
 #include <ATen/Parallel.h>

@@ -27,7 +27,7 @@ using ::testing::SizeIs;
 
 class TokenizedDataTest : public StrategiesTest {
  protected:
-  // Documents of 2 to 30 tokens, most with few targets, so that no two micro-batches have as many.
+  // Documents of 2 to 30 tokens with random numbers of targets, so that micro-batches have different numbers of them.
   void WriteDocuments(const std::string& name, int count) {
     std::ofstream file(folder_ / name);
     uint64_t state = 11;
@@ -170,7 +170,7 @@ TEST_F(TokenizedDataTest, AResumedRun_TakesTheSameSamples_AndRefusesOtherRules) 
   }
 }
 
-// Regression: the same bytes in one file had the cache of two files, so that half of them were left out.
+// Regression: one file used the cache of two files with the same bytes, so that the job did not train on all of them.
 TEST_F(TokenizedDataTest, TheSameBytesInOtherFiles_HaveAnotherCache) {
   WriteDocuments("a.jsonl", 60);
   WriteDocuments("b.jsonl", 90);
@@ -295,7 +295,8 @@ TEST_F(TokenizedDataTest, HostsWithOtherFiles_AreRefused) {
   }
 }
 
-// A document longer than a sample whose targets are behind the cut would otherwise give steps without a divisor.
+// A document that is longer than a sample is cut, and may lose all of its targets. Without any target a step could not
+// divide its gradients by the number of targets.
 TEST_F(TokenizedDataTest, DataWithoutATarget_IsRefused) {
   std::ofstream file(folder_ / "data.jsonl");
   for (int i = 0; i < 20; ++i) {

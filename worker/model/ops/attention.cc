@@ -5,9 +5,12 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cmath>
 #include <optional>
 
 #include "worker/model/ops/attention_kernel.h"
@@ -29,12 +32,31 @@ std::optional<at::Tensor> MaskOf(const at::Tensor& starts) {
   return (columns >= starts.unsqueeze(1).unsqueeze(-1)).logical_and(columns <= positions.view({1, 1, -1, 1}));
 }
 
-at::Tensor RunLibTorchAttention(const at::Tensor& qkv, int64_t heads, double drop, const at::Tensor& starts) {
+// scaled_dot_product_attention would draw from a generator of the process. 16-bit products are computed in fp32, as it
+// does when it drops.
+at::Tensor MixWithDropout(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionDropout& drop,
+                          const at::Tensor& starts) {
+  const at::ScalarType type = at::isReducedFloatingType(q.scalar_type()) ? at::kFloat : q.scalar_type();
+  const int64_t tokens = q.size(2);
+  const double root_of_scale = std::pow(static_cast<double>(q.size(3)), -0.25);  // half on each side avoids overflow
+  at::Tensor scores = at::matmul(q.to(type) * root_of_scale, (k.to(type) * root_of_scale).transpose(-2, -1));
+  const at::Tensor ends = at::arange(tokens, scores.options().dtype(at::kLong)).view({-1, 1});
+  const at::Tensor hidden = starts.defined() ? MaskOf(starts)->logical_not() : ends.t() > ends;
+  const at::Tensor weights = at::softmax(scores.masked_fill_(hidden, -INFINITY), /*dim=*/-1);
+  const at::Tensor kept =
+      Drop(weights, drop.dropout, DropoutSite::kAttentionWeights, {.first = drop.first_head * tokens * tokens});
+  return at::matmul(kept, v.to(type)).to(q.scalar_type());
+}
+
+at::Tensor RunLibTorchAttention(const at::Tensor& qkv, int64_t heads, const AttentionDropout& drop,
+                                const at::Tensor& starts) {
   const int64_t sequences = qkv.size(0), tokens = qkv.size(1), width = qkv.size(2) / 3;
   // One unbind instead of three selects: its backward writes the three gradients next to each other in one pass.
   const std::vector<at::Tensor> parts = qkv.view({sequences, tokens, 3, heads, width / heads}).unbind(2);
   at::Tensor q = parts[0].transpose(1, 2), k = parts[1].transpose(1, 2), v = parts[2].transpose(1, 2);
-  at::Tensor mixed = at::scaled_dot_product_attention(q, k, v, MaskOf(starts), drop, /*is_causal=*/!starts.defined());
+  at::Tensor mixed = drop.dropout.rate > 0 ? MixWithDropout(q, k, v, drop, starts)
+                                           : at::scaled_dot_product_attention(q, k, v, MaskOf(starts), /*dropout_p=*/0,
+                                                                              /*is_causal=*/!starts.defined());
   return mixed.transpose(1, 2).reshape({sequences, tokens, width});
 }
 
@@ -222,14 +244,15 @@ at::Tensor RunLibTorchGroupedAttention(const at::Tensor& q, const at::Tensor& k,
 
 }  // namespace
 
-at::Tensor CausalAttentionBy(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, double drop,
+at::Tensor CausalAttentionBy(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, const AttentionDropout& drop,
                              const at::Tensor& starts) {
   if (kernel == AttentionKernel::kLibTorch) return RunLibTorchAttention(qkv, heads, drop, starts);
   return FusedAttentionFunction::apply(qkv.contiguous(), heads, Given(starts));
 }
 
-at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, double drop, const at::Tensor& starts) {
-  const bool use_own = drop == 0 && qkv.is_cpu() && HasGemm(qkv.scalar_type()) && qkv.numel() > 0;
+at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, const AttentionDropout& drop,
+                           const at::Tensor& starts) {
+  const bool use_own = drop.dropout.rate == 0 && qkv.is_cpu() && HasGemm(qkv.scalar_type()) && qkv.numel() > 0;
   return CausalAttentionBy(use_own ? AttentionKernel::kOwn : AttentionKernel::kLibTorch, qkv, heads, drop, starts);
 }
 

@@ -3,23 +3,31 @@
 // On a CPU, in fp32, and in bf16 on most CPUs (HasGemm), our own kernels are used. They process 64 rows of scores at a
 // time, which fit the first-level cache, skip the part right of the diagonal, and read queries, keys and values where
 // the projection has written them. Backward recomputes the scores and writes all three gradients where the projection's
-// backward reads them. All other cases, and all with dropout, use LibTorch.
+// backward reads them. All other cases use LibTorch; with dropout it holds the probabilities of all pairs of tokens.
 //
 // Documents in a sequence: `starts`, int64 [sequences, tokens], holds for each token the position of the first token
-// of its document, to which and to those after it the token attends. It is undefined if sequences are not divided.
-// LibTorch gets it as a mask of tokens x tokens elements per sequence.
+// of its document. The token attends to that token and those after it. `starts` is undefined if sequences are not
+// divided. LibTorch gets it as a mask of tokens x tokens elements per sequence.
 //
 // Thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include "worker/model/ops/dropout.h"
+
 namespace trainyard {
 
+// Dropout of the probabilities.
+struct AttentionDropout {
+  UnitDropout dropout = {};
+  int64_t first_head = 0;  // the number in the whole model of head 0 of this rank
+};
+
 // `qkv` is [sequences, tokens, 3 x width]: a token's queries, keys and values one after another, each ordered by heads.
-// Returns a dense tensor [sequences, tokens, width], which can be differentiated once. `drop`: the fraction of the
-// probabilities to drop, using the process's default generator. REQUIRES: heads divides width.
-at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, double drop, const at::Tensor& starts = {});
+// Returns a dense tensor [sequences, tokens, width], which can be differentiated once. REQUIRES: heads divides width.
+at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, const AttentionDropout& drop = {},
+                           const at::Tensor& starts = {});
 
 // Attention in which groups of heads / kv_heads heads of queries share one head of keys and values. `q` is [sequences,
 // tokens, heads x depth], `k` and `v` are [sequences, tokens, kv_heads x depth], each ordered by heads. Returns a dense
@@ -29,8 +37,8 @@ at::Tensor GroupedAttention(const at::Tensor& q, const at::Tensor& k, const at::
 
 // For tests.
 enum class AttentionKernel { kLibTorch, kOwn };
-at::Tensor CausalAttentionBy(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, double drop,
-                             const at::Tensor& starts = {});
+at::Tensor CausalAttentionBy(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads,
+                             const AttentionDropout& drop = {}, const at::Tensor& starts = {});
 at::Tensor GroupedAttentionBy(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               int64_t heads, int64_t kv_heads, const at::Tensor& starts = {});
 

@@ -3,16 +3,24 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/sum.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
 
 #include "worker/model/ops/few_rows.h"
 #include "worker/model/ops/products.h"
+#include "worker/model/ops/tensor_linear.h"
 #include "worker/numerics/gemm.h"
 
 namespace trainyard {
 namespace {
+
+// What a row product needs in addition to tensors; without a group it is the product of this rank alone.
+struct RowPass final : torch::CustomClassHolder {
+  TensorGroup* group = nullptr;
+  std::optional<SequencePart> part;
+};
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   using Context = torch::autograd::AutogradContext;
@@ -21,7 +29,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual,
                             const std::optional<at::Tensor>& stored, bool transposed, int64_t sink,
-                            int64_t weight_number, int64_t bias_number) {
+                            int64_t weight_number, int64_t bias_number, const c10::intrusive_ptr<RowPass>& pass) {
     context->save_for_backward({x, weight});
     context->saved_data["transposed"] = transposed;
     context->saved_data["has_bias"] = bias.has_value();
@@ -29,39 +37,38 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     context->saved_data["sink"] = sink;
     context->saved_data["weight"] = weight_number;
     context->saved_data["bias"] = bias_number;
+    if (pass->part.has_value()) context->saved_data["pass"] = c10::IValue::make_capsule(pass);
     if (stored.has_value()) return stored->detach();
-    return Product(x, weight, transposed, bias.value_or(at::Tensor()), residual.value_or(at::Tensor()));
+    const at::Tensor to_rows = bias.value_or(at::Tensor()), to_all = residual.value_or(at::Tensor());
+    if (pass->group == nullptr) return Product(x, weight, transposed, to_rows, to_all);
+    if (pass->part.has_value()) return ScatteredProduct(x, weight, transposed, to_rows, to_all, *pass->part);
+    return SummedProduct(x, weight, transposed, to_rows, to_all, *pass->group);
   }
 
   static torch::autograd::tensor_list backward(Context* context, torch::autograd::tensor_list gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
-    const at::Tensor grad = gradients[0].contiguous();
+    const at::Tensor own_grad = gradients[0].contiguous();
+    at::Tensor grad = own_grad;  // of all rows
+    if (const auto pass = context->saved_data.find("pass"); pass != context->saved_data.end()) {
+      grad = GatherRows(*c10::static_intrusive_pointer_cast<RowPass>(pass->second.toCapsule())->part, own_grad);
+    }
     auto* sink = reinterpret_cast<GradientSink*>(context->saved_data["sink"].toInt());
     const bool transposed = context->saved_data["transposed"].toBool();
-    torch::autograd::tensor_list result(9);
-    // The gradient of a transposed weight is grad^T x.
-    const at::Tensor &left = transposed ? grad : x, &right = transposed ? x : grad;
+    torch::autograd::tensor_list result(10);
     // The gradients of the parameters come first, so that their communication starts earlier.
     if (context->needs_input_grad(kWeight)) {
-      const int number = static_cast<int>(context->saved_data["weight"].toInt());
-      GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
-      if (place.tensor.defined()) {
-        WriteTransposedProduct(left, right, place.tensor, place.overwrites);
-        sink->Done(number);
-      } else {
-        result[kWeight] = at::empty(weight.sizes(), weight.options());
-        WriteTransposedProduct(left, right, result[kWeight], /*overwrites=*/true);
-      }
+      result[kWeight] = WeightGradientIntoSink(x, grad, weight, transposed, sink,
+                                               static_cast<int>(context->saved_data["weight"].toInt()));
     }
     // Autograd expects one gradient per tensor argument that was passed.
     const bool has_bias = context->saved_data["has_bias"].toBool(),
                has_residual = context->saved_data["has_residual"].toBool();
     if (has_bias && context->needs_input_grad(2)) {
-      result[kBias] = SumRowsIntoSink(grad, sink, static_cast<int>(context->saved_data["bias"].toInt()));
+      result[kBias] = SumRowsIntoSink(own_grad, sink, static_cast<int>(context->saved_data["bias"].toInt()));
     }
     if (context->needs_input_grad(kX)) result[kX] = Product(grad, weight, !transposed);
-    if (has_residual && context->needs_input_grad(has_bias ? 3 : 2)) result[kResidual] = grad;
+    if (has_residual && context->needs_input_grad(has_bias ? 3 : 2)) result[kResidual] = own_grad;
     return result;
   }
 };
@@ -110,11 +117,35 @@ at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int numbe
   return {};
 }
 
+at::Tensor WeightGradientIntoSink(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight,
+                                  bool transposed, GradientSink* sink, int number) {
+  const at::Tensor &left = transposed ? grad : x, &right = transposed ? x : grad;
+  if (sink != nullptr && sink->defers()) {
+    sink->Defer([left = left, right = right, sink, number] {
+      const GradientSink::Place place = sink->Claim(number);
+      TORCH_CHECK(place.tensor.defined(), "the sink has no place for a gradient that it deferred");
+      WriteTransposedProduct(left, right, place.tensor, place.overwrites);
+      sink->Done(number);
+    });
+    return {};
+  }
+  GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
+  if (place.tensor.defined()) {
+    WriteTransposedProduct(left, right, place.tensor, place.overwrites);
+    sink->Done(number);
+    return {};
+  }
+  at::Tensor gradient = at::empty(weight.sizes(), weight.options());
+  WriteTransposedProduct(left, right, gradient, /*overwrites=*/true);
+  return gradient;
+}
+
 at::Tensor Linear(const at::Tensor& x, const LinearArgs& args) {
   const at::Tensor& weight = args.weight.tensor;
   const auto matrix = [](const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); };
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(args.transposed ? 0 : 1);
+  if (args.part.has_value()) shape = {args.part->share(), shape.back()};
   if (args.few_rows && CanMultiplyFewRows(x)) {
     const at::Tensor residual = args.residual.defined() ? matrix(args.residual).contiguous() : at::Tensor();
     return MultiplyFewRows(matrix(x).contiguous(), weight, args.transposed, args.bias.tensor, residual).view(shape);
@@ -123,9 +154,13 @@ at::Tensor Linear(const at::Tensor& x, const LinearArgs& args) {
   const bool replays = args.tape != nullptr && args.tape->replays();
   const at::Tensor stored = replays ? args.tape->Next() : at::Tensor();
   const at::Tensor residual = args.residual.defined() ? matrix(args.residual).contiguous() : at::Tensor();
-  at::Tensor y = LinearFunction::apply(
-      matrix(x).contiguous(), weight, if_defined(args.bias.tensor), if_defined(residual), if_defined(stored),
-      args.transposed, reinterpret_cast<int64_t>(args.sink), int64_t{args.weight.number}, int64_t{args.bias.number});
+  const auto pass = c10::make_intrusive<RowPass>();
+  pass->group = args.group;
+  pass->part = args.part;
+  at::Tensor y =
+      LinearFunction::apply(matrix(x).contiguous(), weight, if_defined(args.bias.tensor), if_defined(residual),
+                            if_defined(stored), args.transposed, reinterpret_cast<int64_t>(args.sink),
+                            int64_t{args.weight.number}, int64_t{args.bias.number}, pass);
   if (args.tape != nullptr && !replays) args.tape->Keep(y);
   return y.view(shape);
 }

@@ -11,8 +11,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "worker/model/model.h"
+#include "worker/model/ops/sequence_part.h"
 #include "worker/model/product_tape.h"
+#include "worker/model/tensor_group.h"
 
 namespace trainyard {
 
@@ -30,10 +34,16 @@ struct LinearArgs {
   GradientSink* sink = nullptr;  // must outlive backward
   ProductTape* tape = nullptr;   // stores the result, or returns a stored one
   bool few_rows = false;         // decoding: ops/few_rows.h if it supports x; no gradient, no tape
+  // Not null: a row product (tensor_group.h). x and the weight are this rank's inputs; the result is the sum over the
+  // group, bias and residual are whole and are added once. It must outlive backward.
+  TensorGroup* group = nullptr;
+  // A row product of a part of the sequence: x has all rows, the result and the residual this rank's, [share, out].
+  // A column product (tensor_linear.h): x has this rank's rows, [share, in], and the result all of them.
+  std::optional<SequencePart> part = {};
 };
 
-// Returns [.., out], dense, which can be differentiated once. REQUIRES: all tensors have the same type; the weight is
-// dense.
+// Returns [.., out], or [share, out], dense, which can be differentiated once. REQUIRES: all tensors have the same
+// type; the weight is dense.
 at::Tensor Linear(const at::Tensor& x, const LinearArgs& args);
 
 // x w^T for a head that shares the embedding's matrix: x [rows, in], w [out, in]. Can be differentiated once. REQUIRES:
@@ -43,5 +53,10 @@ at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight, bool 
 // The gradient of a vector that was added to every row: the sum of `rows`. If `sink` accepts this gradient, it is
 // written there and an undefined tensor is returned. `number`: the index of the vector in the model's parameters.
 at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int number);
+
+// The gradient of `weight`, parameter `number`: x^T grad, or grad^T x if the weight is transposed. Returns it, or an
+// undefined tensor if it was written to the sink.
+at::Tensor WeightGradientIntoSink(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight,
+                                  bool transposed, GradientSink* sink, int number);
 
 }  // namespace trainyard

@@ -54,15 +54,21 @@ void Multiply(const RoundedProduct& product) {
 
 }  // namespace
 
-at::Tensor Product(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
-                   const at::Tensor& residual) {
+void WriteProduct(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
+                  const at::Tensor& residual, at::Tensor y) {
+  const bool in_place = residual.is_same(y);
   if (!IsOurs(x)) {
     const at::Tensor factor = transposed ? w.t() : w;
-    at::Tensor y = bias.defined() ? at::addmm(bias, x, factor) : at::mm(x, factor);
-    return residual.defined() ? y.add_(residual) : y;
+    if (in_place && !bias.defined()) {
+      y.addmm_(x, factor);
+      return;
+    }
+    const at::Tensor kept = in_place ? residual.clone() : residual;
+    bias.defined() ? at::addmm_out(y, bias, x, factor) : at::mm_out(y, x, factor);
+    if (kept.defined()) y.add_(kept);
+    return;
   }
   const int64_t out = w.size(transposed ? 0 : 1);
-  at::Tensor y = at::empty({x.size(0), out}, x.options());
   if (x.scalar_type() == at::kBFloat16) {
     using T = RoundedProduct::T;
     Multiply({.a = Ref<T>(x),
@@ -73,15 +79,21 @@ at::Tensor Product(const at::Tensor& x, const at::Tensor& w, bool transposed, co
               .bias = bias.defined() ? bias.const_data_ptr<T>() : nullptr,
               .residual = residual.defined() ? residual.const_data_ptr<T>() : nullptr,
               .to = y.mutable_data_ptr<T>()});
-    return y;
+    return;
   }
   if (residual.defined() && bias.defined()) {
     at::add_out(y, residual, bias);
-  } else if (residual.defined() || bias.defined()) {
+  } else if (!in_place && (residual.defined() || bias.defined())) {
     y.copy_(residual.defined() ? residual : bias.expand_as(y));
   }
   const float beta = residual.defined() || bias.defined() ? 1 : 0;
   Gemm(x.size(0), out, x.size(1), 1, Ref<float>(x), Ref<float>(w, transposed), beta, y.mutable_data_ptr<float>(), out);
+}
+
+at::Tensor Product(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
+                   const at::Tensor& residual) {
+  at::Tensor y = at::empty({x.size(0), w.size(transposed ? 0 : 1)}, x.options());
+  WriteProduct(x, w, transposed, bias, residual, y);
   return y;
 }
 

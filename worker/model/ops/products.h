@@ -13,6 +13,10 @@ namespace trainyard {
 at::Tensor Product(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias = {},
                    const at::Tensor& residual = {});
 
+// The same into `y`, which is dense, of x's type, and may be the residual; no other overlap is allowed.
+void WriteProduct(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
+                  const at::Tensor& residual, at::Tensor y);
+
 // Writes a^T b to `place`, or adds it if `overwrites` is false. `place` is dense and of any floating-point type.
 void WriteTransposedProduct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& place, bool overwrites);
 

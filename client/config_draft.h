@@ -1,0 +1,75 @@
+// The draft of a job that `trainctl config` asks about: what was given (--answers, --set), the answers so far, and
+// defaults for the rest. The draft is always complete, and is checked by the readers that `trainctl validate` uses.
+//
+//   Draft draft = MakeDraft(input, facts, answers);
+//   draft.questions   // those that are still to be asked, each with its default for these answers
+//
+// Reads the files that the job names, for the checks; no other effects. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "client/config_files.h"
+#include "common/problems.h"
+#include "trainyard/v1/job.pb.h"
+
+namespace trainyard::client {
+
+// What is known before the first question.
+struct ConfigFacts {
+  FoundFiles found;
+  uint32_t cores = 1;
+  uint32_t gpus = 0;
+  uint32_t gpu_compute_major = 0;
+  uint64_t memory_bytes = 0;      // of this machine; 0: unknown
+  bool elsewhere = false;         // the job runs on other machines, so its files need not be here
+  bool accelerate = false;        // the file is for Accelerate: only keys that it has
+  std::string working_directory;  // relative paths are resolved against it
+};
+
+// What the command line gives.
+struct ConfigInput {
+  std::string text;                    // of --answers: a job file that may be incomplete
+  std::string file_name;               // its name, for messages
+  std::vector<std::string> overrides;  // of --set
+};
+
+// The text of an answer by the id of its question.
+using ConfigAnswers = std::map<std::string, std::string>;
+
+// A question that concerns this draft.
+struct AskedQuestion {
+  std::string id;
+  std::vector<std::string> keys;  // of the job, which the answer sets
+  std::string text;               // one sentence
+  std::string help;               // what the answer changes, and which answers are possible
+  std::string suggestion;         // the answer that an empty line gives; empty: there is none
+};
+
+struct Draft {
+  v1::JobSpec spec;                             // as it is written: without sizes from a preset or a folder
+  std::vector<AskedQuestion> questions;         // in order, without those that the command line answers
+  std::vector<std::string> unanswered;          // ids of questions that have neither an answer nor a default
+  Problems problems;                            // of the whole job; files elsewhere cause warnings
+  std::map<std::string, std::string> comments;  // by key of the job
+};
+
+Draft MakeDraft(const ConfigInput& input, const ConfigFacts& facts, const ConfigAnswers& answers);
+
+// The id of the question of `draft` whose keys are nearest to the key of a problem; empty: none.
+std::string OwnerOf(const Draft& draft, absl::string_view key);
+
+// Splits a command line as a shell does, with quotes and backslashes, without expansions. Pure.
+// Possible errors: InvalidArgument: a quote is not closed.
+absl::StatusOr<std::vector<std::string>> SplitCommand(absl::string_view text);
+
+// Whether Accelerate's file has a key for this key of the job.
+bool AccelerateHasKey(absl::string_view key);
+
+}  // namespace trainyard::client

@@ -1,0 +1,29 @@
+// Files of `trainctl config`: looks for scripts, data and models near the user, and writes the result without replacing
+// a file that the user did not mean.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard::client {
+
+// Paths relative to the folder that was searched, sorted.
+struct FoundFiles {
+  std::vector<std::string> scripts;  // *.py
+  std::vector<std::string> data;     // *.txt, *.jsonl, *.csv, and *.bin below data/
+  std::vector<std::string> models;   // folders with config.json
+};
+
+// Searches `folder` and `folder`/data, two levels deep, without following links; stops after 10,000 entries. A file
+// system that does not answer blocks it, so `trainctl config` calls it in a process of its own.
+FoundFiles FindFiles(const std::string& folder);
+
+// Writes `text` to a new file, or with `replace` also over a file (of a link, the link itself is replaced). The file
+// appears with all of its text, or not at all. Possible errors: AlreadyExists: without `replace`, there is a file;
+// those of the system calls.
+absl::Status WriteNewFile(const std::string& path, absl::string_view text, bool replace);
+
+}  // namespace trainyard::client

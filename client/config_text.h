@@ -1,0 +1,20 @@
+// The text of the file that `trainctl config` writes, which is read again to prove that it means the draft. Pure.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/config_draft.h"
+
+namespace trainyard::client {
+
+// A job file with a comment above each key that a question set. Possible errors: Internal: the text does not give the
+// draft when it is read, which is a fault of this program.
+absl::StatusOr<std::string> JobFileText(const Draft& draft);
+
+// The same job as a file of Accelerate, of which load_config_from_file reads every key. The text is imported again, and
+// must give the same values of the keys that AccelerateHasKey names. Possible errors: InvalidArgument: a combination
+// that Accelerate cannot express; Internal: as above.
+absl::StatusOr<std::string> AccelerateText(const Draft& draft);
+
+}  // namespace trainyard::client

@@ -1,0 +1,77 @@
+// The flags of `trainctl launch`, which are torchrun's, and the job that they mean. Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "trainyard/v1/job.pb.h"
+
+namespace trainyard::client {
+
+// As given on the command line; the defaults are torchrun's.
+struct LaunchFlags {
+  std::string nnodes = "1:1";
+  std::string nproc_per_node = "1";
+  uint32_t max_restarts = 0;
+  bool standalone = false;
+  bool module = false;
+  bool no_python = false;
+  std::string role = "default";
+  std::string log_dir = {};
+  std::string redirects = "0";
+  std::string tee = "0";
+  std::string local_ranks_filter = {};
+  uint32_t node_rank = 0;
+  std::vector<std::string> without_effect = {};  // "--rdzv-backend": given flags that a coordinator makes superfluous
+  std::vector<std::string> env = {};             // NAME=value, for the script
+  std::vector<std::string> notes = {};           // sentences about them for the user
+  std::vector<std::string> program = {};         // the script, module or program, and its arguments
+};
+
+struct LaunchFacts {
+  bool on_cluster = false;   // a coordinator is given; false: private daemons on this machine
+  bool json = false;         // the output of the ranks is printed as JSON
+  uint32_t cores = 1;        // of this machine
+  uint32_t gpus = 0;         // of this machine
+  std::string workdir = {};  // the working directory
+  std::string python = "python3";
+};
+
+// Which output goes where: a set of streams for each rank of a host, or for all. Bit 1: stdout, bit 2: stderr.
+class StreamChoice {
+ public:
+  // "3", or "0:1,1:2". Possible errors: InvalidArgument: neither.
+  static absl::StatusOr<StreamChoice> Parse(const std::string& text);
+  bool Has(uint32_t local_rank, bool is_stderr) const;
+  bool any() const { return all_ != 0 || !by_rank_.empty(); }
+
+ private:
+  uint32_t all_ = 0;
+  std::map<uint32_t, uint32_t> by_rank_;
+};
+
+struct LaunchPlan {
+  v1::JobSpec spec;
+  uint32_t ranks_per_host = 1;
+  bool prefixes = false;  // each line begins with the role and the rank
+  std::string role;
+  std::string log_dir;                  // empty: the output is not written to files
+  StreamChoice redirects;               // to files instead of the terminal
+  StreamChoice tee;                     // to both
+  std::set<uint32_t> filter;            // the ranks of each host that the terminal shows; empty: all
+  std::vector<std::string> notes = {};  // sentences for the user: flags without effect
+};
+
+// The number of GPUs that a program with this value of CUDA_VISIBLE_DEVICES sees. As CUDA does, it stops at the first
+// name that is invalid, such as -1. Pure.
+uint32_t CountVisibleGpus(absl::string_view visible);
+
+// Possible errors: InvalidArgument: flags that are wrong or not supported; the message has a line for each.
+absl::StatusOr<LaunchPlan> PlanLaunch(const LaunchFlags& flags, const LaunchFacts& facts);
+
+}  // namespace trainyard::client

@@ -1,0 +1,114 @@
+"""The unary calls of the coordinator's API, shared by the clients with and without asyncio. Their `_unary` makes a
+call, or returns an awaitable that does."""
+
+import os
+import random
+import string
+
+from trainyard import _dial, errors, schema
+
+CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # The pings of a long watch detect a coordinator whose machine has disappeared.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_receive_message_length", 64 << 20),
+]
+CALL_TIMEOUT_S = 30.0
+UNANSWERED = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+
+
+def new_job_id():
+    """An id for Submit, so that a repeated call submits the job only once."""
+    return "".join(random.SystemRandom().choices(string.ascii_lowercase + string.digits, k=12))
+
+
+def method_of(name):
+    """The path of a method, and the classes of its request and response."""
+    method = schema.SERVICE.methods_by_name[name]
+    return (f"/{schema.SERVICE.full_name}/{name}", schema.message_of(method.input_type),
+            schema.message_of(method.output_type))
+
+
+class Calls:
+    def __init__(self, address=None, token_file=None, allow_plaintext=False, reconnect_s=60.0):
+        self._target = _dial.Target(address, token_file, allow_plaintext)
+        self._reconnect_s = reconnect_s
+        self._pid = os.getpid()
+
+    @property
+    def address(self):
+        return self._target.address
+
+    def _metadata(self):
+        if os.getpid() != self._pid:
+            raise errors.FailedPreconditionError(
+                "this client was made before this process was forked, and gRPC does not survive a fork: make a client "
+                "in the new process")
+        token = self._target.token()
+        return [("authorization", f"Bearer {token}")] if token else []
+
+    def _is_new_token(self, error, metadata):
+        """Whether a call was refused because the coordinator was restarted with a new token meanwhile."""
+        return error.code == "UNAUTHENTICATED" and self._metadata() != metadata
+
+    def submit(self, job, *, resume=False, allow_fresh_start=False, default_run_root=None, job_id=None):
+        """Submits a job, which is a schema.JobSpec or a dictionary with the keys of a job file, and returns a
+        SubmitResponse. `default_run_root`: the folder in which the run folder is made; by default ./trainyard-runs."""
+        spec = schema.job_spec(job) if isinstance(job, dict) else job
+        root = os.path.abspath("trainyard-runs" if default_run_root is None else default_run_root)
+        if spec.HasField("command") and not spec.command.workdir:
+            changed = type(spec)()
+            changed.CopyFrom(spec)
+            changed.command.workdir = os.getcwd()
+            spec = changed
+        return self._unary("Submit", {"spec": spec, "job_id": job_id or new_job_id(), "resume": resume,
+                                      "allow_fresh_start": allow_fresh_start, "default_run_root": root}, retry=True)
+
+    def get(self, job_id):
+        return self._unary("Get", {"job_id": job_id}, retry=True)
+
+    def list(self, page_size=0, page_token="", states=()):
+        """One page of jobs, newest first. `states`: names as "RUNNING"."""
+        numbers = [schema.STATES.index(state) for state in states]
+        return self._unary("List", {"page_size": page_size, "page_token": page_token, "states": numbers}, retry=True)
+
+    def find_jobs(self, text):
+        """The jobs that `text` may mean: an id, the beginning of an id, or a name."""
+        return self._unary("FindJobs", {"text": text}, retry=True)
+
+    def get_server_info(self):
+        return self._unary("GetServerInfo", {}, retry=True)
+
+    def list_hosts(self):
+        return self._unary("ListHosts", {}, retry=True)
+
+    def list_events(self, job_id="", after_sequence=0, limit=0, page_token=""):
+        """One page of the durable events of a job, or of the cluster."""
+        return self._unary("ListEvents", {"job_id": job_id, "after_sequence": after_sequence, "limit": limit,
+                                          "page_token": page_token}, retry=True)
+
+    def cancel(self, job_id, reason="", save=False):
+        return self._unary("Cancel", {"job_id": job_id, "reason": reason, "save": save})
+
+    def restart(self, job_id, reason="", now=False):
+        return self._unary("Restart", {"job_id": job_id, "reason": reason, "now": now})
+
+    def pause(self, job_id, reason="", now=False):
+        return self._unary("Pause", {"job_id": job_id, "reason": reason, "now": now})
+
+    def resume(self, job_id, reason="", from_start=False):
+        return self._unary("Resume", {"job_id": job_id, "reason": reason, "from_start": from_start})
+
+    def save(self, job_id, reason=""):
+        return self._unary("Save", {"job_id": job_id, "reason": reason})
+
+    def set_host(self, name, action, reason="", now=False):
+        """`action`: "cordon", "uncordon", "drain", "lost" or "forget"."""
+        actions = ("cordon", "uncordon", "drain", "lost", "forget")
+        if action not in actions:
+            raise errors.InvalidArgumentError(f"action: expected one of {', '.join(actions)}; found {action!r}")
+        return self._unary("SetHost", {"name": name, "action": actions.index(action) + 1, "reason": reason, "now": now})

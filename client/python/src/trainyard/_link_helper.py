@@ -1,0 +1,148 @@
+"""The process that sends the reports of a script to the daemon of its host, so that the script has neither gRPC nor a
+thread, both of which could break in processes that it forks. Started by _report.py, with the reports as lines of JSON
+on standard input. Ends when its input or its parent ends, or when the daemon does not know the rank any more.
+"""
+
+import collections
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+
+REPORTS_KEPT = 4096  # as many as a daemon stores
+SEND_INTERVAL_S = 0.25
+PARENT_CHECK_S = 0.5
+BACKOFF_MIN_S = 0.05
+BACKOFF_MAX_S = 1.0
+REFUSED_MAX = 30
+REPORTS_PER_MESSAGE = 256
+
+
+class Reports:
+    """What the script has reported, and what of it was sent on the present stream. Used by one thread at a time."""
+
+    def __init__(self):
+        self.steps = collections.deque(maxlen=REPORTS_KEPT)
+        self.evals = collections.deque(maxlen=REPORTS_KEPT)
+        self.last_step = 0
+        self.count = 0  # of all reports
+
+    def add(self, line):
+        report = json.loads(line)
+        kind = report.pop("kind")
+        self.count += 1
+        if kind == "step":
+            self.last_step = report["step"]
+            self.steps.append(report)
+        elif kind == "eval":
+            self.evals.append(report)
+        else:
+            self.last_step = report["step"]
+
+
+class Helper:
+    def __init__(self, schema, environment, parent):
+        self.schema = schema
+        self.environment = environment
+        self.parent = parent
+        self.lines = queue.Queue()
+        self.ended = False
+        self.reports = Reports()
+
+    def read(self, stream):
+        for line in stream:
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def take_lines(self, wait_s):
+        """Waits for a line, and takes all that there are."""
+        try:
+            line = self.lines.get(timeout=wait_s)
+            while True:
+                if line is None:
+                    self.ended = True
+                else:
+                    self.reports.add(line)
+                line = self.lines.get_nowait()
+        except queue.Empty:
+            pass
+        self.ended = self.ended or os.getppid() != self.parent
+
+    def key(self):
+        return self.schema.TrainerKey(job_id=self.environment["TRAINYARD_JOB_ID"],
+                                      generation=int(self.environment["TRAINYARD_GENERATION"]),
+                                      rank=int(self.environment["TRAINYARD_RANK"]))
+
+    def messages(self):
+        """The messages of one stream. Everything that is kept is sent again on a new stream, and the daemon drops what
+        it knows. The generator of a broken stream may take lines for another moment, so each has its own position."""
+        schema, reports = self.schema, self.reports
+        yield schema.TrainerMessage(register=schema.RegisterTrainer(
+            key=self.key(), token=self.environment["TRAINYARD_TOKEN"], pid=self.parent, version="python",
+            reconnect=True))
+        sent_step, sent_eval, sent_count = 0, 0, 0
+        while True:
+            self.take_lines(0 if self.ended or reports.count > sent_count else PARENT_CHECK_S)
+            if reports.count > sent_count:
+                sent_count = reports.count
+                steps = [one for one in list(reports.steps) if one["step"] > sent_step]
+                evals = [one for one in list(reports.evals) if one["step"] > sent_eval]
+                for at in range(0, max(len(steps), len(evals), 1), REPORTS_PER_MESSAGE):
+                    end = at + REPORTS_PER_MESSAGE
+                    yield schema.TrainerMessage(report=schema.RankReport(
+                        key=self.key(), phase="train", last_step=reports.last_step,
+                        steps=[schema.StepReport(**one) for one in steps[at:end]],
+                        evals=[schema.EvalReport(**one) for one in evals[at:end]]))
+                sent_step = steps[-1]["step"] if steps else sent_step
+                sent_eval = evals[-1]["step"] if evals else sent_eval
+                if not self.ended:
+                    time.sleep(SEND_INTERVAL_S)
+            elif self.ended:
+                return
+
+    def run(self):
+        import grpc
+        wait_s = BACKOFF_MIN_S
+        # Refusals in a row: another process has the link of this rank, or the daemon does not accept a report.
+        refused = 0
+        final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ABORTED)
+        # The daemon may not have noticed yet that the earlier connection of this rank has ended.
+        refusals = (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAUTHENTICATED)
+        while True:
+            channel = grpc.insecure_channel("unix:" + self.environment["TRAINYARD_LINK"],
+                                            options=[("grpc.enable_http_proxy", 0)])
+            call = channel.stream_stream("/trainyard.v1.TrainerLink/Connect",
+                                         request_serializer=self.schema.TrainerMessage.SerializeToString,
+                                         response_deserializer=lambda data: data)(self.messages())
+            began = time.monotonic()
+            try:
+                for _ in call:
+                    pass
+            except grpc.RpcError:
+                pass
+            channel.close()
+            refused = refused + 1 if call.code() in refusals else 0
+            if call.code() in final or refused == REFUSED_MAX or self.ended:
+                return
+            wait_s = BACKOFF_MIN_S if time.monotonic() - began > BACKOFF_MAX_S else min(2 * wait_s, BACKOFF_MAX_S)
+            time.sleep(wait_s)
+
+
+def main():
+    # A script that is asked to end may report until it has ended.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # The folder of this file would hide other modules of the same names.
+    sys.path[:] = json.loads(os.environ["TRAINYARD_HELPER_PATH"])
+    from trainyard import schema
+    helper = Helper(schema, os.environ, int(os.environ["TRAINYARD_HELPER_PARENT"]))
+    threading.Thread(target=helper.read, args=(sys.stdin.buffer,), daemon=True).start()
+    helper.run()
+    os._exit(0)  # the thread that reads may still wait
+
+
+if __name__ == "__main__":
+    main()

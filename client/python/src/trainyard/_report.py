@@ -1,0 +1,143 @@
+"""Reports the steps of a script to Trainyard: `trainyard.report(step, loss=0.5)`.
+
+Outside of a job with `command`, in processes that the script forks, and in ranks that a launcher inside the script has
+started, nothing is reported. A script never waits for Trainyard, except for at most two seconds at its end, and never
+fails because of it: what cannot be sent is dropped.
+"""
+
+import atexit
+import json
+import numbers
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import warnings
+
+_VARIABLES = ("TRAINYARD_LINK", "TRAINYARD_TOKEN", "TRAINYARD_JOB_ID", "TRAINYARD_GENERATION", "TRAINYARD_RANK")
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
+_END_WAIT_S = 2.0
+# A larger number, for example the time, would hide all steps that follow it.
+_STEP_MAX = 10**9
+
+
+def _warn(text):
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+
+def _number(name, value):
+    """A float of a number, or of a tensor or array with one element."""
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if type(value).__name__ == "DTensor":
+        raise TypeError(f"{name}: a DTensor would need a collective; pass a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected a number, found {type(value).__name__}") from None
+
+
+def _count(value):
+    return min(max(0, int(value)), 2**63)
+
+
+class _Channel:
+    def __init__(self):
+        self.pid = os.getpid()
+        self.rank = 0
+        self.last_step = 0
+        self.last_eval = 0
+        self.last_time = None
+        self.helper = None
+        if not all(os.environ.get(name) for name in _VARIABLES):
+            return
+        self.rank = int(os.environ["TRAINYARD_RANK"])
+        if os.environ.get("RANK") != os.environ["TRAINYARD_RANK"]:
+            return _warn("RANK is not the one that Trainyard has set, so another launcher runs inside of this job; "
+                         "this process reports nothing to Trainyard")
+        try:
+            self.helper = self._start()
+        except (OSError, ValueError) as error:
+            _warn(f"no progress is reported to Trainyard: the process that sends it cannot be started: {error}")
+            return
+        os.set_blocking(self.helper.stdin.fileno(), False)
+        atexit.register(self._end)
+
+    def _start(self):
+        if not sys.executable:
+            raise ValueError("sys.executable is empty")
+        environment = {name: os.environ[name] for name in _VARIABLES + _KEPT_VARIABLES if name in os.environ}
+        environment["TRAINYARD_HELPER_PATH"] = json.dumps([path or os.getcwd() for path in sys.path])
+        environment["TRAINYARD_HELPER_PARENT"] = str(os.getpid())
+        helper = pathlib.Path(__file__).with_name("_link_helper.py")
+        return subprocess.Popen([sys.executable, helper], env=environment, stdin=subprocess.PIPE, bufsize=0,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def send(self, report):
+        if self.helper is None or os.getpid() != self.pid:
+            return
+        try:
+            os.write(self.helper.stdin.fileno(), json.dumps(report).encode() + b"\n")
+        except BlockingIOError:
+            pass  # the helper is slow; the step is missing in the reports
+        except OSError:
+            self.helper = None
+            _warn("the process that sends progress to Trainyard has ended; no more is reported")
+
+    def _end(self):
+        if self.helper is None or os.getpid() != self.pid:
+            return
+        self.helper.stdin.close()
+        try:
+            self.helper.wait(_END_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self.helper.kill()
+
+
+_channel = None
+
+
+def _open():
+    global _channel
+    if _channel is None:
+        _channel = _Channel()
+    return _channel
+
+
+def _check_step(step, last, name):
+    if isinstance(step, bool) or not isinstance(step, numbers.Integral):
+        raise TypeError(f"step: expected a whole number, found {type(step).__name__}")
+    if not last < step <= _STEP_MAX:
+        _warn(f"{name}: steps must increase and be at most {_STEP_MAX}; step {step} after step {last} is not reported")
+        return False
+    return True
+
+
+def report(step, loss=None, tokens=None, lr=None, grad_norm=None):
+    """Reports that the optimizer step `step`, counted from 1 over the whole training, was made. Every rank may call it;
+    the values are those of rank 0. A tensor on a GPU makes the call wait for the GPU."""
+    channel = _open()
+    if not _check_step(step, channel.last_step, "report"):
+        return
+    steps, channel.last_step = step - channel.last_step, int(step)
+    now, before, channel.last_time = time.monotonic(), channel.last_time, time.monotonic()
+    if channel.helper is None or channel.rank != 0:
+        return channel.send({"kind": "progress", "step": int(step)})
+    message = {"kind": "step", "step": int(step), "step_s": (now - before) / steps if before is not None else 0.0}
+    for name, value in (("loss", loss), ("lr", lr), ("grad_norm", grad_norm)):
+        if value is not None:
+            message[name] = _number(name, value)
+    if tokens is not None:
+        message["tokens"] = _count(tokens)
+    channel.send(message)
+
+
+def report_eval(step, loss, tokens=0, seconds=0.0):
+    """Reports an evaluation after `step`. The values are those of rank 0."""
+    channel = _open()
+    if channel.rank != 0 or not _check_step(step, channel.last_eval, "report_eval"):
+        return
+    channel.last_eval = int(step)
+    channel.send({"kind": "eval", "step": int(step), "loss": _number("loss", loss), "tokens": _count(tokens),
+                  "seconds": _number("seconds", seconds)})

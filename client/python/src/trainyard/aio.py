@@ -1,0 +1,112 @@
+"""The client for asyncio: the calls of trainyard.Client as coroutines, `watch` and `logs` as asynchronous iterators."""
+
+import asyncio
+
+import grpc
+
+from trainyard import _calls, _events, errors, schema
+
+
+class AsyncClient(_calls.Calls):
+    def __init__(self, address=None, token_file=None, allow_plaintext=False, reconnect_s=60.0):
+        super().__init__(address, token_file, allow_plaintext, reconnect_s)
+        self._channel = None
+
+    async def close(self):
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await self.close()
+
+    def _open(self):
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
+        return self._channel
+
+    async def _convert(self, error, metadata):
+        converted = errors.from_rpc(error, self.address)
+        if converted.code in _calls.UNANSWERED:
+            await self.close()  # gRPC would connect again to any process that listens there then
+        elif self._is_new_token(converted, metadata):
+            converted = errors.UnavailableError(f"the coordinator at {self.address} was restarted with a new token")
+        return converted
+
+    async def _call_once(self, name, fields):
+        path, request, response = _calls.method_of(name)
+        metadata = self._metadata()
+        call = self._open().unary_unary(path, request_serializer=request.SerializeToString,
+                                        response_deserializer=response.FromString)
+        try:
+            return await call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
+        except grpc.RpcError as error:
+            raise await self._convert(error, metadata) from None
+
+    async def _unary(self, name, fields, retry=False):
+        retries = _events.Retry(self._reconnect_s if retry else 0.0)
+        while True:
+            try:
+                return await self._call_once(name, fields)
+            except (errors.UnavailableError, errors.DeadlineExceededError):
+                wait_s = retries.failed()
+                if wait_s is None:
+                    raise
+                await asyncio.sleep(wait_s)
+
+    async def _stream(self, name, fields):
+        path, request, response = _calls.method_of(name)
+        metadata = self._metadata()
+        call = self._open().unary_stream(path, request_serializer=request.SerializeToString,
+                                         response_deserializer=response.FromString)(request(**fields),
+                                                                                    metadata=metadata)
+        try:
+            async for message in call:
+                yield message
+        except grpc.RpcError as error:
+            raise await self._convert(error, metadata) from None
+        finally:
+            call.cancel()
+
+    async def watch(self, job_id, after_sequence=0):
+        """As Client.watch. Close the iterator (`aclose`) to end the call early."""
+        seen = _events.EventFilter()
+        seen.after_sequence = after_sequence
+        retries = _events.Retry(self._reconnect_s)
+        while True:
+            stream = self._stream("Watch", {"job_id": job_id, "after_sequence": seen.after_sequence,
+                                            "after_step": seen.after_step, "after_eval_step": seen.after_eval_step})
+            try:
+                async for event in stream:
+                    retries.answered()
+                    if not seen.is_new(event):
+                        continue
+                    yield event
+                    if schema.state_name(event.state.state) in schema.FINAL_STATES:
+                        return
+                wait_s = retries.next_wait()
+            except errors.OutOfRangeError:
+                if seen.after_sequence == 0:
+                    raise
+                seen.start_over()
+                wait_s = retries.next_wait()
+            except (errors.UnavailableError, errors.DeadlineExceededError):
+                wait_s = retries.failed()
+                if wait_s is None:
+                    raise
+            finally:
+                await stream.aclose()
+            await asyncio.sleep(wait_s)
+
+    async def logs(self, job_id, follow=False, ranks=(), tail_lines=0):
+        """As Client.logs."""
+        stream = self._stream("Logs", {"job_id": job_id, "follow": follow, "ranks": list(ranks),
+                                       "tail_lines": tail_lines})
+        try:
+            async for line in stream:
+                yield line
+        finally:
+            await stream.aclose()

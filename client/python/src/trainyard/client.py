@@ -1,0 +1,144 @@
+"""The client of the coordinator: `Client("127.0.0.1:7070").get_server_info()`.
+
+Calls that only read, and Submit, are repeated for `reconnect_s` seconds while no coordinator answers. Every other error
+is raised (trainyard.errors). Thread-safe, but not usable in a process that was forked after the client was made.
+"""
+
+import threading
+import time
+
+import grpc
+
+from trainyard import _calls, _events, errors, schema
+from trainyard.job import Job, JobTable
+
+
+class Client(_calls.Calls):
+    def __init__(self, address=None, token_file=None, allow_plaintext=False, reconnect_s=60.0):
+        """`address`: host:port or unix:PATH; by default the variable TRAINYARD_COORDINATOR. `token_file`: by default
+        the file that a coordinator of this user has written."""
+        super().__init__(address, token_file, allow_plaintext, reconnect_s)
+        self._lock = threading.Lock()
+        self._channel = None
+
+    def close(self):
+        with self._lock:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _open(self):
+        with self._lock:
+            if self._channel is None:
+                self._channel = grpc.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
+            return self._channel
+
+    def _convert(self, error, metadata):
+        """The error to raise; Unavailable if the call can be repeated."""
+        converted = errors.from_rpc(error, self.address)
+        if converted.code in _calls.UNANSWERED:
+            self.close()  # gRPC would connect again to any process that listens there then
+        elif self._is_new_token(converted, metadata):
+            converted = errors.UnavailableError(f"the coordinator at {self.address} was restarted with a new token")
+        return converted
+
+    def _call_once(self, name, fields):
+        path, request, response = _calls.method_of(name)
+        metadata = self._metadata()
+        call = self._open().unary_unary(path, request_serializer=request.SerializeToString,
+                                        response_deserializer=response.FromString)
+        try:
+            return call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
+        except grpc.RpcError as error:
+            raise self._convert(error, metadata) from None
+
+    def _unary(self, name, fields, retry=False):
+        retries = _events.Retry(self._reconnect_s if retry else 0.0)
+        while True:
+            try:
+                return self._call_once(name, fields)
+            except (errors.UnavailableError, errors.DeadlineExceededError):
+                wait_s = retries.failed()
+                if wait_s is None:
+                    raise
+                time.sleep(wait_s)
+
+    def _stream(self, name, fields):
+        path, request, response = _calls.method_of(name)
+        metadata = self._metadata()
+        call = self._open().unary_stream(path, request_serializer=request.SerializeToString,
+                                         response_deserializer=response.FromString)(request(**fields),
+                                                                                    metadata=metadata)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise self._convert(error, metadata) from None
+        finally:
+            call.cancel()
+
+    def watch(self, job_id, after_sequence=0):
+        """Yields the events of a job, each once and in order, until the job has ended; connects again after a loss.
+        Raises UnavailableError if no coordinator has answered for `reconnect_s` seconds."""
+        seen = _events.EventFilter()
+        seen.after_sequence = after_sequence
+        retries = _events.Retry(self._reconnect_s)
+        while True:
+            wait_s = None
+            try:
+                for event in self._stream("Watch", {"job_id": job_id, "after_sequence": seen.after_sequence,
+                                                    "after_step": seen.after_step,
+                                                    "after_eval_step": seen.after_eval_step}):
+                    retries.answered()
+                    if not seen.is_new(event):
+                        continue
+                    yield event
+                    if schema.state_name(event.state.state) in schema.FINAL_STATES:
+                        return
+                wait_s = retries.next_wait()
+            except errors.OutOfRangeError:
+                if seen.after_sequence == 0:
+                    raise
+                seen.start_over()
+                wait_s = retries.next_wait()
+            except (errors.UnavailableError, errors.DeadlineExceededError):
+                wait_s = retries.failed()
+                if wait_s is None:
+                    raise
+            time.sleep(wait_s)
+
+    def logs(self, job_id, follow=False, ranks=(), tail_lines=0):
+        """Yields the output lines of a job's ranks. Raises UnavailableError if the connection is lost."""
+        yield from self._stream("Logs", {"job_id": job_id, "follow": follow, "ranks": list(ranks),
+                                         "tail_lines": tail_lines})
+
+    def job(self, text):
+        """The job that `text` names: an id, the unique beginning of an id, or a unique name."""
+        found = self.find_jobs(text)
+        if len(found.jobs) == 1:
+            return Job(self, found.jobs[0].job_id)
+        if not found.jobs:
+            raise errors.NotFoundError(f"no job is named '{errors.plain_line(text)}'")
+        named = ", ".join(f"{job.job_id} ({errors.plain_line(job.name)}, {schema.state_name(job.state)})"
+                          for job in found.jobs)
+        raise errors.InvalidArgumentError(f"'{errors.plain_line(text)}' names {found.total} jobs: {named}; give an id")
+
+    def jobs(self, states=(), limit=100):
+        """A table of the newest jobs."""
+        rows, token = [], ""
+        while len(rows) < limit:
+            page = self.list(page_size=min(limit - len(rows), 1000), page_token=token, states=states)
+            rows.extend(page.jobs)
+            token = page.next_page_token
+            if not token:
+                break
+        return JobTable(rows)
+
+    def submit_job(self, job, **options):
+        """As submit, and returns a Job."""
+        return Job(self, self.submit(job, **options).job_id)

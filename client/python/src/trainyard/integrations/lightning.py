@@ -1,0 +1,92 @@
+"""For the Trainer of Lightning: reports its steps, and saves and ends training when the job is being ended.
+
+    path = "last.ckpt"
+    trainer = Trainer(..., callbacks=[StopOnRequest(path), ReportProgress()])
+    trainer.fit(model, data, ckpt_path=path if os.path.exists(path) else None)
+
+The Trainer then returns from fit() as after its last step, so scripts must exit without work that assumes the end of
+training; `stopped` says which it was. Works with the packages lightning and pytorch_lightning.
+"""
+
+try:
+    from lightning.pytorch.callbacks import Callback
+except ImportError:
+    try:
+        from pytorch_lightning.callbacks import Callback
+    except ImportError as error:
+        raise ImportError("trainyard.integrations.lightning needs Lightning: pip install lightning") from error
+
+from trainyard import report, report_eval, script
+
+
+class StopOnRequest(Callback):
+    """`save_to`: the checkpoint to write before training ends; None: none. `every_steps`: how often the ranks agree
+    whether to stop, which is a collective (trainyard.should_stop)."""
+
+    def __init__(self, save_to=None, every_steps=1):
+        if every_steps < 1:
+            raise ValueError(f"every_steps must be at least 1, found {every_steps}")
+        self._save_to = save_to
+        self._every_steps = every_steps
+        self._checked = 0
+        self.stopped = False
+
+    def setup(self, trainer, pl_module, stage):
+        script.stop_requested()  # from here on, SIGTERM does not end the process
+
+    def on_train_start(self, trainer, pl_module):
+        # Lightning has installed a handler that broadcasts within the handler, when other ranks may be in another
+        # collective, and then leaves fit() by an exception. It restores ours when fit() ends.
+        script.install_again()
+        self._checked = trainer.global_step
+        self.stopped = False
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_step - self._checked < self._every_steps:
+            return  # also within the accumulation of gradients, which a checkpoint does not contain
+        self._checked = trainer.global_step
+        if not self.stopped and script.should_stop():
+            self.stopped = True
+            if self._save_to is not None:
+                trainer.save_checkpoint(self._save_to)
+            trainer.should_stop = True
+
+
+class ReportProgress(Callback):
+    """Reports the loss of every optimizer step, which is the mean over its accumulated batches, and the evaluations.
+
+    `every_steps`: how often a step is reported; a loss on a GPU makes the call wait for the GPU. `eval_loss`: the name
+    under which the module logs the loss of its validation."""
+
+    def __init__(self, every_steps=1, eval_loss="val_loss"):
+        if every_steps < 1:
+            raise ValueError(f"every_steps must be at least 1, found {every_steps}")
+        self._every_steps = every_steps
+        self._eval_loss = eval_loss
+        self._step = 0
+        self._loss = None
+        self._lr = None
+
+    def on_train_start(self, trainer, pl_module):
+        self._step = trainer.global_step
+        self._loss = None
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        self._lr = optimizer.param_groups[0]["lr"]
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            # Lightning has divided the loss by the number of accumulated batches.
+            self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+        step = trainer.global_step
+        if step == self._step:
+            return
+        if step // self._every_steps != self._step // self._every_steps:
+            report(step, loss=self._loss, lr=self._lr)
+        self._step, self._loss = step, None
+
+    def on_validation_end(self, trainer, pl_module):
+        loss = trainer.callback_metrics.get(self._eval_loss)
+        if loss is not None and trainer.global_step > 0 and not trainer.sanity_checking:
+            report_eval(trainer.global_step, loss)

@@ -1,0 +1,42 @@
+"""For the Trainer of transformers: reports its steps, and saves and ends training when the job is being ended.
+
+    trainer = Trainer(..., callbacks=[StopOnRequest(), ReportProgress()])
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(output_dir))
+
+The Trainer then returns from train() as after its last step, so scripts must exit without work that assumes the end of
+training; `stopped` says which it was.
+"""
+
+from transformers import TrainerCallback
+
+from trainyard import report, report_eval, script
+
+
+class StopOnRequest(TrainerCallback):
+    """`every_steps`: how often the ranks agree whether to stop, which is a collective (trainyard.should_stop)."""
+
+    def __init__(self, every_steps=1):
+        if every_steps < 1:
+            raise ValueError(f"every_steps must be at least 1, found {every_steps}")
+        self._every_steps = every_steps
+        self.stopped = False
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        script.stop_requested()  # from here on, SIGTERM does not end the process
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step % self._every_steps == 0 and script.should_stop():
+            self.stopped = True
+            control.should_save = True
+            control.should_training_stop = True
+
+
+class ReportProgress(TrainerCallback):
+    """Reports what the Trainer logs (`logging_steps`) and its evaluations."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        logs = logs or {}
+        if "loss" in logs:
+            report(state.global_step, loss=logs["loss"], lr=logs.get("learning_rate"), grad_norm=logs.get("grad_norm"))
+        if "eval_loss" in logs:
+            report_eval(state.global_step, logs["eval_loss"], seconds=logs.get("eval_runtime", 0.0))

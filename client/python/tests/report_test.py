@@ -1,0 +1,161 @@
+"""Reports of a script, sent to a daemon that this test plays."""
+
+import concurrent.futures
+import os
+import queue
+import subprocess
+import sys
+import textwrap
+
+import grpc
+import pytest
+
+from trainyard import schema
+
+
+class Daemon(grpc.GenericRpcHandler):
+    """Accepts links at a socket and stores what they send."""
+
+    def __init__(self, path):
+        self.messages = queue.Queue()
+        self.refuse = None
+        self._refused = path.with_name("refused")
+        self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+        self._server.add_generic_rpc_handlers((self,))
+        self._server.add_insecure_port(f"unix:{path}")
+        self._server.start()
+
+    def service(self, details):
+        assert details.method == "/trainyard.v1.TrainerLink/Connect"
+        return grpc.stream_stream_rpc_method_handler(self.connect,
+                                                     request_deserializer=schema.TrainerMessage.FromString)
+
+    def connect(self, requests, context):
+        for message in requests:
+            self.messages.put(message)
+            if self.refuse is not None and message.WhichOneof("kind") == "report":
+                code, self.refuse = self.refuse, None
+                self._refused.touch()
+                context.abort(code, "refused")
+        yield from ()
+
+    def close(self):
+        self._server.stop(0).wait()
+
+    def received(self):
+        """The kinds of all messages, and the reports."""
+        messages = [self.messages.get() for _ in range(self.messages.qsize())]
+        return [message.WhichOneof("kind") for message in messages], [message.report for message in messages
+                                                                      if message.HasField("report")]
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    daemon = Daemon(tmp_path / "link")
+    yield daemon
+    daemon.close()
+
+
+def run(tmp_path, text, rank="0", **variables):
+    environment = {**os.environ, "TRAINYARD_LINK": str(tmp_path / "link"), "TRAINYARD_TOKEN": "t" * 20,
+                   "TRAINYARD_JOB_ID": "abcdefgh", "TRAINYARD_GENERATION": "2", "TRAINYARD_RANK": rank, "RANK": rank,
+                   **variables}
+    return subprocess.run([sys.executable, "-c", "import os, sys, time, trainyard\n" + textwrap.dedent(text)],
+                          env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_steps_and_evaluations_of_rank_zero_are_sent_before_the_script_ends(daemon, tmp_path):
+    done = run(tmp_path, """
+        for step in range(1, 301):
+            trainyard.report(step, loss=1 / step, tokens=10, lr=0.5)
+        trainyard.report_eval(300, float("nan"), seconds=2)
+        assert "grpc" not in sys.modules
+    """)
+
+    kinds, reports = daemon.received()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert kinds[0] == "register" and set(kinds[1:]) == {"report"}
+    steps = [step for report in reports for step in report.steps]
+    assert [step.step for step in steps] == list(range(1, 301))
+    assert (steps[1].loss, steps[1].tokens, steps[1].lr) == (0.5, 10, 0.5) and 0 < steps[1].step_s < 1
+    assert [(one.step, one.seconds) for report in reports for one in report.evals] == [(300, 2.0)]
+    assert (reports[-1].key.job_id, reports[-1].key.generation, reports[-1].last_step) == ("abcdefgh", 2, 300)
+
+
+def test_other_ranks_report_only_their_position(daemon, tmp_path):
+    done = run(tmp_path, "trainyard.report(7, loss=object())", rank="3")
+
+    _, reports = daemon.received()
+    assert done.returncode == 0, done.stderr
+    assert [(report.key.rank, report.last_step, len(report.steps)) for report in reports] == [(3, 7, 0)]
+
+
+def test_what_was_sent_on_a_broken_link_is_sent_again(daemon, tmp_path):
+    daemon.refuse = grpc.StatusCode.UNAVAILABLE
+
+    done = run(tmp_path, """
+        trainyard.report(1, loss=1)
+        while not os.path.exists(os.environ["TRAINYARD_LINK"].replace("link", "refused")): time.sleep(0.01)
+        trainyard.report(2, loss=2)
+    """)
+
+    kinds, reports = daemon.received()
+    assert done.returncode == 0, done.stderr
+    assert kinds.count("register") == 2
+    steps = [step.step for report in reports for step in report.steps]
+    assert steps[:2] == [1, 1] and steps[-1] == 2
+
+
+def test_a_link_that_is_refused_finally_ends_without_disturbing_the_script(daemon, tmp_path):
+    daemon.refuse = grpc.StatusCode.NOT_FOUND
+
+    done = run(tmp_path, """
+        trainyard.report(1, loss=1)
+        trainyard._report._channel.helper.wait()
+        trainyard.report(2)
+        print("end")
+    """)
+
+    assert done.stdout == "end\n" and "no more is reported" in done.stderr
+    assert daemon.received()[0].count("register") == 1
+
+
+@pytest.mark.parametrize("variables, warned", [
+    ({"TRAINYARD_LINK": ""}, ""), ({"RANK": "1"}, "another launcher"), ({"TRAINYARD_LINK": "/nowhere/link"}, ""),
+])
+def test_without_a_daemon_a_script_runs_as_ever(tmp_path, variables, warned):
+    done = run(tmp_path, "trainyard.report(1, loss=1.0); print('end')", **variables)
+
+    assert (done.returncode, done.stdout) == (0, "end\n")
+    assert warned in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_forked_process_reports_nothing_and_ends(daemon, tmp_path):
+    done = run(tmp_path, """
+        trainyard.report(1, loss=1)
+        if os.fork() == 0:
+            trainyard.report(2, loss=2)
+            sys.exit(0)
+        print(os.wait()[1])
+    """)
+
+    assert done.stdout == "0\n", done.stderr
+    assert [step.step for report in daemon.received()[1] for step in report.steps] == [1]
+
+
+def test_wrong_values_are_refused_and_steps_that_do_not_increase_are_left_out(daemon, tmp_path):
+    done = run(tmp_path, """
+        for wrong in (lambda: trainyard.report(1.5), lambda: trainyard.report(True),
+                      lambda: trainyard.report(1, loss="high")):
+            try:
+                wrong()
+            except TypeError as error:
+                print(error)
+        trainyard.report(5, loss=5)
+        trainyard.report(5, loss=6)
+        trainyard.report(10**13)
+    """)
+
+    assert done.stdout.count("expected a") == 3
+    assert "steps must increase" in done.stderr
+    assert [step.loss for report in daemon.received()[1] for step in report.steps] == [5]

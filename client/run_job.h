@@ -1,0 +1,30 @@
+// Runs one job and shows it until it ends: the common part of `run` and `launch`. Without a coordinator it starts
+// private daemons for the duration of the job; with one it submits and watches.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/commands.h"
+#include "client/job_input.h"
+#include "client/progress.h"
+
+namespace trainyard::client {
+
+struct RunJobOptions {
+  // Returns a job without errors. `on_this_machine`: its files must be here.
+  std::function<absl::StatusOr<LoadedJob>(bool on_this_machine)> load;
+  // Makes what shows the job; null: the text or the JSON of `run`.
+  std::function<std::unique_ptr<Progress>()> make_progress = nullptr;
+  bool resume = false;
+  bool allow_fresh_start = false;
+  bool json = false;
+  ReconnectOptions reconnect = {};
+};
+
+// Returns the exit code; all errors have been printed. REQUIRES: this process has one thread, and calls it once.
+int RunJob(const Globals& globals, const RunJobOptions& options);
+
+}  // namespace trainyard::client

@@ -1,0 +1,45 @@
+// The output of `trainctl schedule`: a drawing with its figures, a table of several schedules, or JSON. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "plan/schedule_simulation.h"
+
+namespace trainyard::client {
+
+// One schedule that was asked for. `status` says why there is none; otherwise the rest is set.
+struct ScheduleResult {
+  ScheduleKind kind = ScheduleKind::kGpipe;
+  PipelineShape shape;
+  absl::Status status;
+  PipelineSchedule schedule = {};
+  PipelineSimulation simulation = {};
+  // Results that divide one step in different ways, so that their times can be compared, have an overhead.
+  std::optional<double> overhead = {};  // the share of the time that ranks spend on it (schedule_costs.h)
+  int samples = 0;                      // of a micro-batch; 0: unknown
+};
+
+// "1f1b, 4 stages, 8 micro-batches: time 33, bubble 27.3 %, at most 4 micro-batches in flight".
+std::string ScheduleTitle(const ScheduleResult& result);
+
+// The title, the drawing, and the busy share and peak in flight of each rank. REQUIRES: result.status is OK.
+std::string ScheduleReport(const ScheduleResult& result, int columns);
+
+// A row for each result, and below them the reasons of those that have no schedule. The column IN FLIGHT counts
+// micro-batches of a whole stage, so that 4 of them in one of two chunks are 2. Results of one step also have their
+// overhead, and the table ends with FastestText.
+std::string ScheduleTable(const std::vector<ScheduleResult>& results, int columns);
+
+// Names the fastest of several results of one step, and why its schedule is slower with the smallest and with the
+// largest number of micro-batches; or says that numbers beyond these may be faster. Empty if their times cannot be
+// compared.
+std::string FastestText(const std::vector<ScheduleResult>& results);
+
+// {"schedules": [...], "fastest": {...}}; with `actions` each has its lists with times. "fastest" exists if FastestText
+// is not empty.
+std::string ScheduleJson(const std::vector<ScheduleResult>& results, bool actions);
+
+}  // namespace trainyard::client

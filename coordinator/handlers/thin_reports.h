@@ -1,0 +1,22 @@
+// The loss curve of a job, reduced to a number of points that a page can draw. Pure.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+#include "coordinator/core/effect.h"
+#include "trainyard/v1/service.pb.h"
+
+namespace trainyard {
+
+// Returns the indexes of at most `max` values, in order: the first, the last, and the lowest and highest of each of
+// equally long parts between them, so that peaks remain. Values that are not finite count as the highest.
+// REQUIRES: `max` is at least 4.
+std::vector<size_t> ThinCurve(const std::vector<double>& values, size_t max);
+
+// Returns at most `max` of the reports in order of their sequence numbers; at most a quarter of them are evaluations.
+// Steps have no parts of their time and no memory. REQUIRES: `max` is at least 16.
+v1::ListEventsResponse ThinReports(const std::deque<EventPtr>& reports, size_t max);
+
+}  // namespace trainyard

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Runs before a worker's container is stopped: moves the jobs of this host to other hosts, each after a save, and waits
+# until no rank is left. Kubernetes kills the container after terminationGracePeriodSeconds. A coordinator that does not
+# answer may be restarting at the same time, so the script asks TRAINYARD_DRAIN_TRIES times (300), once a second. Then
+# trainers end with the container, and jobs restart from their last checkpoint.
+# Environment: TRAINYARD_NAME, the name of this host; TRAINYARD_COORDINATOR; TRAINYARD_TOKEN_FILE.
+set -eu
+trainctl=${TRAINCTL:-/opt/trainyard/bin/trainctl}
+
+host() { "$trainctl" --allow-plaintext cluster --json | grep -F "\"name\":\"$TRAINYARD_NAME\","; }
+
+# An operator's cordon keeps its reason, so that allow-host.sh does not remove it.
+tries=${TRAINYARD_DRAIN_TRIES:-300}
+reason='pod is ending'
+failures=0
+until state=$(host); do
+  failures=$((failures + 1))
+  [ "$failures" -lt "$tries" ] || exit 1
+  sleep 1
+done
+case $state in
+  *'"cordoned":true'*)
+    reason=$(printf '%s\n' "$state" | sed -n 's/.*"cordon_reason":"\(drained: \)\{0,1\}\([^"\\]*\)".*/\2/p')
+    ;;
+esac
+"$trainctl" --allow-plaintext drain "$TRAINYARD_NAME" --reason "${reason:-cordoned by an operator}"
+failures=0
+while [ "$failures" -lt "$tries" ]; do
+  if state=$(host); then
+    failures=0
+    case $state in *'"jobs":[]'*) exit 0 ;; esac
+  else
+    failures=$((failures + 1))
+  fi
+  sleep 1
+done

@@ -1,0 +1,58 @@
+// Reads a configuration file of another program, in YAML or JSON: finds out whose it is, and reads its keys by the
+// rules (key_rule.h). Reports every key that no rule has, with the nearest one, and every value of a wrong form.
+//
+//   absl::optional<Dialect> dialect = DetectDialect(*root);   // none: a job file, or neither
+//   Reading reading = ReadKeys(*root, *dialect, "ds.json", &problems);
+//
+// JSON is read as the part of YAML that it is; numbers may have the form 5e8, and `true` may be in quotes. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "common/problems.h"
+#include "common/yaml_parser.h"
+#include "foreign/key_rule.h"
+
+namespace trainyard::foreign {
+
+// A key of the file with its value.
+struct Value {
+  const KeyRule* rule = nullptr;
+  std::string key;   // as in the file, dotted: "fsdp_config.fsdp_version"
+  std::string text;  // the value for people, on one line
+  Position position = {};
+  bool is_auto = false;
+  bool is_null = false;
+  bool is_path = false;  // the name of a file with a group of keys, instead of the group
+  bool is_off = false;   // a group that is empty, false, or has `enabled: false`
+  // The value by the form of its rule, if it has that form.
+  absl::optional<bool> flag = absl::nullopt;
+  absl::optional<double> number = absl::nullopt;
+  std::vector<std::string> items = {};  // of a list; or the words of a text that stands for a list
+
+  // Whether the value is one of `rule->inert`, null, or a group that is off.
+  bool IsInert() const;
+};
+
+struct Reading {
+  std::vector<Value> values;  // in the order of the file
+
+  // The value of a key of the tables that is given and not null; otherwise null.
+  const Value* Find(absl::string_view canonical_key) const;
+};
+
+// The document in `text`. JSON may contain tabs between its tokens. Null and an error in `problems` if it is neither.
+yaml::NodePtr ParseDocument(absl::string_view text, const std::string& file_name, Problems* problems);
+
+// Whose file this is; none if it is a job file, or neither.
+absl::optional<Dialect> DetectDialect(const yaml::Node& root);
+
+// Whether a key at the top is one of a job file.
+bool HasJobKeys(const yaml::Node& root);
+
+Reading ReadKeys(const yaml::Node& root, Dialect dialect, const std::string& file_name, Problems* problems);
+
+}  // namespace trainyard::foreign

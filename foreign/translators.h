@@ -1,0 +1,44 @@
+// The translators: each reads a group of keys of a foreign file and sets the keys of the job that they mean. Import.h
+// calls them in this order, because later ones need ranks and strategy. Pure.
+#pragma once
+
+#include "foreign/translation.h"
+
+namespace trainyard::foreign {
+
+// accelerate.cc: distributed_type, num_processes, device, precision, and the groups of Accelerate.
+void TranslateAccelerate(Translation* t);
+// fsdp.cc: fsdp_config of Accelerate and of TrainingArguments. `version`: the one that a file without it means;
+// `ranks_per_host`: the ranks that share a copy under HYBRID_SHARD, 0 if unknown.
+void TranslateFsdp(Translation* t, int version, uint64_t ranks_per_host);
+// trainer.cc: the keys of TrainingArguments, without its batch.
+void TranslateTrainer(Translation* t);
+
+// zero.cc: all keys of DeepSpeed except the batch, by the four translators that follow.
+void TranslateDeepSpeed(Translation* t);
+// zero.cc: zero_optimization, tensor_parallel and pipeline of DeepSpeed.
+void TranslateZero(Translation* t);
+// numbers.cc: fp16, bf16, optimizer and scheduler of DeepSpeed.
+void TranslatePrecision(Translation* t);
+void TranslateOptimizer(Translation* t);
+void TranslateSchedule(Translation* t);
+// numbers.cc: clipping and schedule of a file with an optimizer that names neither. Call it after the others.
+void SetTrainingDefaults(Translation* t);
+
+// batch.cc: the sizes of a batch, by the names that they have in this dialect ("": it has none). Checks that
+// train_batch = micro x accumulation x data ranks.
+struct BatchKeys {
+  const char* global;
+  const char* micro;
+  const char* accumulation;
+};
+void TranslateBatch(Translation* t, const BatchKeys& keys);
+
+// The ranks of the job so far, and those that process different micro-batches.
+uint64_t RanksOf(const Translation& t);
+uint64_t DataRanksOf(const Translation& t);
+
+// Sets `key` of the job to the value of `canonical_key`, if it is given: a flag, a number or a text.
+void SetSame(Translation* t, absl::string_view canonical_key, absl::string_view key);
+
+}  // namespace trainyard::foreign

@@ -1,0 +1,13 @@
+// The rules of `command`, which ValidateJob checks. Pure.
+#pragma once
+
+#include "common/problems.h"
+#include "trainyard/v1/job.pb.h"
+
+namespace trainyard {
+
+// Adds the problems of `command` that no single field has: the program, the folder, the form of the variables, the
+// numbers of ranks.
+void CheckCommandKeys(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
+
+}  // namespace trainyard

@@ -1,0 +1,73 @@
+"""Faults of ranks that have a part of the model: a pipeline stage, a tensor rank, or both.
+
+A killed or stopped rank restarts the group, and no loss changes.
+"""
+
+import os
+import signal
+
+import pytest
+
+import harness
+from hang_test import first_decision
+
+STEPS = {"train__steps": 150, "checkpoint__every_steps": 20, "train__evaluate": {"every_steps": 75, "batches": 2},
+         "train__batch": {"global": 8, "micro": 2}, "train__model__layers": 2}
+LAYOUTS = {
+    "pipeline": {"resources__ranks": 2, "parallel__pipeline__stages": 2},
+    "tensor": {"resources__ranks": 2, "parallel__tensor": 2},
+    "both": {"resources__ranks": 4, "parallel__pipeline__stages": 2, "parallel__tensor": 2, "parallel__data": "zero1"},
+}
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def layout(request, tmp_path_factory, stubs):
+    """The keys of a layout, and {step: loss} of its undisturbed run."""
+    keys = {**STEPS, **LAYOUTS[request.param]}
+    cluster = harness.Cluster(tmp_path_factory.mktemp("undisturbed"), stubs)
+    try:
+        cluster.start_coordinator()
+        cluster.start_worker("h1", slots=4)
+        job = cluster.submit(run_folder=cluster.folder / "run", **keys)
+        view = cluster.wait_for_end(job)
+        assert view.state_name == "SUCCEEDED", view.job.reason
+        return keys, harness.metrics_steps(cluster.folder / "run")
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def host(cluster):
+    cluster.start_coordinator()
+    cluster.start_worker("h1", slots=4)
+    return cluster
+
+
+def check_restarted_once(host, job, run_folder, expected):
+    view = host.wait_for_end(job)
+    assert view.state_name == "SUCCEEDED", view.job.reason
+    assert (view.job.restarts, view.job.generation) == (1, 2)
+    assert harness.metrics_steps(run_folder) == expected
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_restarts_the_group_and_changes_no_loss(host, tmp_path, layout, rank):
+    keys, expected = layout
+    job = host.submit(run_folder=tmp_path / "run", **keys)
+    view = host.wait_for_step(job, 30)
+
+    os.kill(view.pid_of(rank), signal.SIGKILL)
+
+    check_restarted_once(host, job, tmp_path / "run", expected)
+
+
+def test_a_stopped_rank_is_named_and_changes_no_loss(host, tmp_path, layout):
+    keys, expected = layout
+    job = host.submit(run_folder=tmp_path / "run", **keys)
+    view = host.wait_for_step(job, 30)
+
+    os.kill(view.pid_of(1), signal.SIGSTOP)
+    text = first_decision(host, job)
+
+    assert text.startswith("rank 1 on h1 is stopped (SIGSTOP, state T)"), text
+    check_restarted_once(host, job, tmp_path / "run", expected)

@@ -1,0 +1,100 @@
+"""The systemd units as systemd-analyze sees them, and the Slurm script with stand-ins for Slurm's commands that run the
+daemons on this host."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+import harness
+import manifests
+
+SYSTEMD = manifests.DEPLOY / "systemd"
+SBATCH = manifests.DEPLOY / "slurm" / "trainyard.sbatch"
+
+
+def run(*command, **options):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, **options)
+
+
+# The highest exposure that systemd-analyze may find, times ten. Trainers inherit the settings of the worker and need
+# devices and writable code.
+@pytest.mark.parametrize("unit, exposure", [("coordinator", 20), ("worker", 30)])
+def test_units_are_valid_and_hardened(tmp_path, unit, exposure):
+    name = f"trainyard-{unit}.service"
+    text = (SYSTEMD / name).read_text()
+    # The programs are not installed on this machine.
+    (tmp_path / name).write_text(text.replace("/opt/trainyard/bin", str(harness.BIN)))
+
+    verified = run("systemd-analyze", "verify", "--man=no", tmp_path / name)
+    rated = run("systemd-analyze", "security", "--offline=true", f"--threshold={exposure}", "--no-pager",
+                tmp_path / name)
+
+    assert verified.returncode == 0 and not verified.stderr, verified.stderr
+    assert rated.returncode == 0, rated.stdout[-300:]
+    (tmp_path / name).write_text(text.replace("\nUser=", "\nUsr="))
+    assert "Usr" in run("systemd-analyze", "verify", "--man=no", tmp_path / name).stderr
+
+
+def test_stopping_the_worker_unit_leaves_its_trainers_alone():
+    text = (SYSTEMD / "trainyard-worker.service").read_text()
+
+    assert "\nKillMode=process\n" in text and "--stop-trainers" not in text and "PrivateTmp" not in text
+
+
+def test_user_and_folders_of_the_units_are_declared():
+    user = re.search(r"^u (\w+) ", (SYSTEMD / "trainyard.sysusers").read_text(), re.M)[1]
+    for path in SYSTEMD.glob("*.service"):
+        assert f"\nUser={user}\n" in path.read_text()
+    users = run("systemd-sysusers", "--dry-run", SYSTEMD / "trainyard.sysusers")
+    folders = (SYSTEMD / "trainyard.tmpfiles").read_text()
+    assert users.returncode == 0, users.stderr
+    assert re.findall(r"^d (\S+)", folders, re.M) == ["/etc/trainyard", "/srv/trainyard"]
+
+
+@pytest.fixture
+def slurm(cluster):
+    """A folder with scontrol and srun for one node, and the environment of a batch script."""
+    folder = cluster.folder / "slurm"
+    folder.mkdir()
+    (folder / "scontrol").write_text('#!/bin/sh\n[ "$1 $2" = "show hostnames" ] && echo 127.0.0.1\n')
+    (folder / "srun").write_text('#!/bin/sh\n[ "$1" = --ntasks-per-node=1 ] || exit 3\nshift\nexec "$@"\n')
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n1",
+           "TRAINYARD_BIN": str(harness.BIN), "TRAINYARD_SHARED": str(cluster.folder / "shared"),
+           "TRAINYARD_PORT": str(harness.free_port()), "TRAINYARD_SLOTS": "2", "TMPDIR": str(cluster.folder)}
+    return cluster, env
+
+
+@pytest.mark.parametrize("steps, code", [(5, 0), (0, 2)])
+def test_the_slurm_script_runs_a_job_and_ends_everything(slurm, steps, code):
+    cluster, env = slurm
+    job = cluster.write_job()
+
+    done = run("bash", SBATCH, job, "--set", f"train.steps={steps}", env=env, cwd=cluster.folder)
+
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("SUCCEEDED" in done.stdout + done.stderr) == (code == 0), done.stdout + done.stderr
+    assert oct((cluster.folder / "shared").stat().st_mode)[-3:] == "700"
+    harness.assert_nothing_runs()
+
+
+def test_the_slurm_script_ends_when_the_daemons_do_not_start(slurm):
+    cluster, env = slurm
+    (cluster.folder / "slurm" / "srun").write_text("#!/bin/sh\nexit 7\n")
+
+    done = run("bash", SBATCH, cluster.write_job(), env=env, cwd=cluster.folder)
+
+    assert done.returncode == 1
+    assert "srun exited with 7" in done.stderr
+    harness.assert_nothing_runs()
+
+
+def test_the_slurm_script_refuses_wrong_usage(slurm):
+    _, env = slurm
+    del env["SLURM_JOB_ID"]
+
+    assert run("bash", SBATCH, env=env).returncode == 2
+    assert "sbatch" in run("bash", SBATCH, SBATCH, env=env).stderr

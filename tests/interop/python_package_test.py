@@ -1,0 +1,269 @@
+"""The Python package as a user installs it: its own tests, its examples on a cluster, and the real libraries."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+
+import harness
+import pytest
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "client" / "python"
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """A folder with the installed package. Installs from a copy, because the build writes into its source folder."""
+    folder = tmp_path_factory.mktemp("python-package")
+    for part in ("proto", "client/python"):
+        shutil.copytree(ROOT / part, folder / "checkout" / part, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
+                    "--disable-pip-version-check", "--target", folder / "site", folder / "checkout" / "client/python"],
+                   check=True, timeout=120)
+    return folder / "site"
+
+
+def python(installed, *arguments, cluster=None, expect=0):
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    if cluster is not None:
+        environment["TRAINYARD_COORDINATOR"] = cluster.coordinator.address
+    done = subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True,
+                          timeout=120, cwd=installed.parent, check=False)
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_tests_of_the_installed_package_pass(installed):
+    output = python(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir",
+                    PACKAGE / "tests", *sorted((PACKAGE / "tests").glob("*_test.py")))
+
+    assert " passed" in output and "skipped" not in output
+
+
+def test_the_examples_run(installed, one_host):
+    watched = python(installed, PACKAGE / "examples/submit_and_watch.py", one_host.text, cluster=one_host)
+    both = python(installed, PACKAGE / "examples/asyncio_watch.py", cluster=one_host)
+
+    lines = watched.splitlines()
+    assert [line.partition(":")[0] for line in lines[:10]] == [f"step {step}" for step in range(1, 11)]
+    assert lines[10] == "SUCCEEDED" and "from-python" in watched
+    assert sorted(both.splitlines()) == ["hello from one", "hello from two"]
+
+
+def test_a_watch_continues_after_the_coordinator_was_killed(installed, one_host):
+    job = one_host.submit(train__steps=600)
+    watch = one_host.start("watch", [sys.executable, "-c", textwrap.dedent(f"""
+        import trainyard
+        for event in trainyard.Client("{one_host.coordinator.address}").watch("{job}"):
+            if event.WhichOneof("kind") == "step":
+                print(event.step.step, flush=True)
+    """)], env={"PYTHONPATH": str(installed)})
+    harness.wait_until(lambda: "5\n" in watch.output(), "the watch shows steps")
+    port = int(one_host.coordinator.address.rpartition(":")[2])
+
+    one_host.coordinator.signal(signal.SIGKILL)
+    one_host.coordinator.wait()
+    one_host.start_coordinator(port=port)
+
+    assert watch.wait() == 0, watch.output()
+    assert watch.output().split() == [str(step) for step in range(1, 601)]
+
+
+def test_errors_have_the_class_and_the_message_of_the_coordinator(installed, one_host):
+    output = python(installed, "-c", textwrap.dedent("""
+        import trainyard
+        client = trainyard.Client()
+        for call in (lambda: client.submit({"name": "Bad Name", "command": {"argv": []}}),
+                     lambda: client.get("nothing1"), lambda: client.job("nothing1"),
+                     lambda: client.set_host("nowhere", "drain")):
+            try:
+                call()
+            except trainyard.TrainyardError as error:
+                print(type(error).__name__, str(error).replace("\\n", " "))
+        print(client.get_server_info().hosts, [host.name for host in client.list_hosts().hosts])
+        print(client.jobs()._repr_html_().startswith("<table>"))
+    """), cluster=one_host)
+
+    lines = output.splitlines()
+    assert lines[0].startswith("InvalidArgumentError") and "name" in lines[0] and "argv" in lines[0]
+    assert [line.split()[0] for line in lines[1:4]] == ["NotFoundError"] * 3
+    assert lines[4:] == ["1 ['h1']", "True"]
+
+
+def test_a_paused_script_saves_and_resumes_where_it_was(installed, one_host):
+    state = one_host.folder / "state"
+    document = {"name": "script", "resources": {"ranks": 1}, "command": {
+        "argv": [sys.executable, str(PACKAGE / "examples/stop_and_resume.py"), str(state), "400"],
+        "env": [f"PYTHONPATH={installed}"], "workdir": str(one_host.folder)}}
+    path = one_host.folder / "script.yaml"
+    path.write_text(yaml.safe_dump(document, width=10_000))
+    job = harness.events(one_host.trainctl("submit", path, "--json").stdout)[0]["id"]
+    harness.wait_until(lambda: "first step 1" in one_host.logs_of(job), "the script runs")
+
+    one_host.trainctl("pause", job)
+    one_host.wait_for_state(job, "PAUSED")
+    stopped = int(state.read_text())
+    one_host.trainctl("resume", job)
+
+    assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
+    assert 0 < stopped < 400 and state.read_text() == "400"
+    assert f"first step {stopped + 1}" in one_host.logs_of(job)
+
+
+@pytest.mark.parametrize("example, evaluates", [("accelerate_train.py", False), ("lightning_train.py", True)])
+def test_a_paused_script_of_a_library_saves_resumes_and_reports_every_step(installed, cluster, example, evaluates):
+    cluster.start_coordinator()
+    cluster.start_worker("h1", 2)
+    path = cluster.folder / "library.yaml"
+    path.write_text(yaml.safe_dump({"name": "library", "resources": {"ranks": 2}, "command": {
+        "argv": [sys.executable, str(PACKAGE / "examples" / example), str(cluster.folder / "saved"), "100"],
+        "env": [f"PYTHONPATH={installed}", "CUDA_VISIBLE_DEVICES="], "workdir": str(cluster.folder)}}, width=10_000))
+    job = harness.events(cluster.trainctl("submit", path, "--json").stdout)[0]["id"]
+    cluster.wait_for_step(job, 5)
+
+    cluster.trainctl("pause", job)
+    cluster.wait_for_state(job, "PAUSED")
+    assert (cluster.folder / "saved").exists() and cluster.get(job).job.last_step < 100
+    cluster.trainctl("resume", job)
+
+    view = cluster.wait_for_end(job)
+    assert (view.state_name, view.job.last_step, view.job.restarts) == ("SUCCEEDED", 100, 0), cluster.logs_of(job)
+    events = list(cluster.watch(job))
+    steps = [event.step for event in events if event.HasField("step")]
+    assert [step.step for step in steps] == list(range(1, 101))
+    assert steps[0].lr == 0.01 and steps[-1].loss < steps[0].loss
+    assert any(event.HasField("eval") for event in events) == evaluates
+
+
+REPORTING = """
+    import os, sys, time
+    import trainyard
+    for step in range(1, 41):
+        time.sleep(0.05)
+        trainyard.report(step, loss=1 / step, tokens=8)
+        if step == 10 and os.environ["RANK"] == "0":
+            while os.path.exists(sys.argv[1]): time.sleep(0.05)
+    if os.environ["RANK"] == "1":
+        import subprocess  # a child inherits the variables
+        subprocess.run([sys.executable, "-c", "import trainyard; trainyard.report(1000)"])
+"""
+
+
+def test_a_script_reports_its_steps_also_after_its_daemon_was_killed(installed, cluster):
+    script, barrier = cluster.folder / "reporting.py", cluster.folder / "barrier"
+    script.write_text(textwrap.dedent(REPORTING))
+    barrier.touch()
+    cluster.start_coordinator()
+    worker = cluster.start_worker("h1", 2)
+    path = cluster.folder / "reporting.yaml"
+    path.write_text(yaml.safe_dump({"name": "reporting", "resources": {"ranks": 2}, "command": {
+        "argv": [sys.executable, str(script), str(barrier)], "env": [f"PYTHONPATH={installed}"],
+        "workdir": str(cluster.folder)}}, width=10_000))
+    job = harness.events(cluster.trainctl("submit", path, "--json").stdout)[0]["id"]
+    cluster.wait_for_step(job, 10)
+
+    worker.signal(signal.SIGKILL)
+    worker.wait()
+    cluster.start("worker", [harness.BIN / "trainyard-worker", "--coordinator", cluster.coordinator.address,
+                             "--slots", "2", "--name", "h1", "--state", cluster.folder / "worker-h1"])
+    barrier.unlink()
+
+    view = cluster.wait_for_end(job)
+    assert (view.state_name, view.job.last_step, view.job.restarts) == ("SUCCEEDED", 40, 0)
+    steps = [event.step for event in cluster.watch(job) if event.HasField("step")]
+    assert [(step.step, step.loss, step.tokens) for step in steps] == [(n, 1 / n, 8) for n in range(1, 41)]
+    assert [rank.last_step for rank in view.job.ranks] == [40, 40]
+    assert "40, loss 0.0250" in cluster.trainctl("status", job).stdout
+    assert "step 1  loss 1.0000" in cluster.trainctl("watch", job).stdout
+
+
+RANK = """
+    import os, sys, time
+    import torch
+    import torch.distributed as distributed
+    import trainyard
+    distributed.init_process_group("gloo")
+    rank, step = distributed.get_rank(), 0
+    while not trainyard.should_stop():
+        step += 1
+        time.sleep(0.01)
+        if rank == 1 and step == 5:
+            os.kill(os.getpid(), 15)  # only one rank receives a signal
+    print("stopped after", step)
+    distributed.destroy_process_group()
+"""
+
+
+def test_ranks_agree_on_the_step_after_which_they_stop(installed, cluster):
+    script = cluster.folder / "rank.py"
+    script.write_text(textwrap.dedent(RANK))
+
+    done = cluster.run_trainctl("launch", "--nproc-per-node=2", "--no-python", "env", f"PYTHONPATH={installed}",
+                                sys.executable, script)
+
+    assert sorted(done.stdout.splitlines()) == ["[default0]:stopped after 5", "[default1]:stopped after 5"]
+
+
+TRAINER = """
+    import os, sys
+    import torch
+    from transformers import Trainer, TrainingArguments
+    from transformers.trainer_utils import get_last_checkpoint
+    from trainyard import script
+    from trainyard.integrations.transformers import ReportProgress, StopOnRequest
+    import trainyard.integrations.transformers as integration
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x, labels=None):
+            return {"loss": ((x * self.weight - labels) ** 2).mean()}
+
+    class StopAt(torch.utils.data.Dataset):
+        def __init__(self, item):
+            self.item, self.reads = item, 0
+
+        def __len__(self):
+            return 80
+
+        def __getitem__(self, i):
+            self.reads += 1
+            if self.reads == self.item:
+                os.kill(os.getpid(), 15)
+            return {"x": torch.tensor(float(i % 7)), "labels": torch.tensor(2.0 * (i % 7))}
+
+    def train(folder, stop_at):
+        script._received = False  # as in a new process
+        callback = StopOnRequest()
+        trainer = Trainer(Model(), TrainingArguments(folder, max_steps=10, per_device_train_batch_size=4, use_cpu=True,
+                                                     report_to=[], save_strategy="no", disable_tqdm=True,
+                                                     learning_rate=0.01, logging_steps=1),
+                          train_dataset=StopAt(stop_at), callbacks=[callback, ReportProgress()])
+        trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if os.path.isdir(folder) else None)
+        print("result", callback.stopped, trainer.state.global_step, float(trainer.model.weight))
+
+    reported = []
+    integration.report = lambda step, **values: reported.append((step, sorted(values)))
+    train(sys.argv[1] + "/a", 0)
+    assert reported == [(step, ["grad_norm", "loss", "lr"]) for step in range(1, 11)], reported
+    train(sys.argv[1] + "/b", 14)
+    train(sys.argv[1] + "/b", 0)
+"""
+
+
+def test_the_trainer_of_transformers_saves_on_request_and_resumes_with_the_same_result(installed, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(TRAINER))
+
+    output = python(installed, script, tmp_path)
+
+    undisturbed, stopped, resumed = (line.split()[1:] for line in output.splitlines() if line.startswith("result"))
+    assert stopped[0] == "True" and 3 <= int(stopped[1]) < 10  # data is read ahead of the step
+    assert undisturbed == resumed and undisturbed[:2] == ["False", "10"]

@@ -1,0 +1,173 @@
+// The flags of `trainctl launch`: the job that they mean, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "client/commands.h"
+#include "client/launch_flags.h"
+#include "client/launch_progress.h"
+
+namespace trainyard::client {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kScript[] = "runs/Train_GPT.py";
+
+LaunchFacts Here() { return {.on_cluster = false, .cores = 8, .gpus = 0, .workdir = "/home/ada"}; }
+LaunchFacts Cluster() { return {.on_cluster = true, .cores = 8, .gpus = 0, .workdir = "/home/ada"}; }
+
+std::string Refusal(const LaunchFlags& flags, const LaunchFacts& facts = Here()) {
+  const auto plan = PlanLaunch(flags, facts);
+  return plan.ok() ? "" : std::string(plan.status().message());
+}
+
+TEST(LaunchFlags, BecomeACommandJob) {
+  const auto plan = PlanLaunch({.nproc_per_node = "2", .max_restarts = 3, .program = {kScript, "--lr", "0.1"}}, Here());
+
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.name(), "train-gpt");
+  EXPECT_EQ(plan->spec.resources().ranks(), 2u);
+  EXPECT_EQ(plan->spec.recovery().max_restarts(), 3u);
+  EXPECT_EQ(plan->spec.command().workdir(), "/home/ada");
+  EXPECT_THAT(plan->spec.command().argv(), ElementsAre("python3", "-u", kScript, "--lr", "0.1"));
+  EXPECT_TRUE(plan->prefixes);
+  EXPECT_THAT(plan->notes, IsEmpty());
+}
+
+TEST(LaunchFlags, RunModules_OrProgramsWithoutPython) {
+  EXPECT_THAT(PlanLaunch({.module = true, .program = {"a.b", "x"}}, Here())->spec.command().argv(),
+              ElementsAre("python3", "-u", "-m", "a.b", "x"));
+  const auto plan = PlanLaunch({.no_python = true, .program = {"true"}}, Here());
+  EXPECT_THAT(plan->spec.command().argv(), ElementsAre("true"));
+  EXPECT_FALSE(plan->prefixes) << "one rank";
+}
+
+TEST(LaunchFlags, CountTheRanksOfThisMachine) {
+  const auto ranks = [](const char* nproc, uint32_t gpus) {
+    LaunchFacts facts = Here();
+    facts.gpus = gpus;
+    return PlanLaunch({.nproc_per_node = nproc, .program = {kScript}}, facts)->spec.resources().ranks();
+  };
+  EXPECT_EQ(ranks("cpu", 4), 8u);
+  EXPECT_EQ(ranks("gpu", 4), 4u);
+  EXPECT_EQ(ranks("auto", 4), 4u);
+  EXPECT_EQ(ranks("auto", 0), 8u);
+}
+
+TEST(LaunchFlags, SpanHostsOfACluster) {
+  const auto plan = PlanLaunch({.nnodes = "2:2", .nproc_per_node = "4", .program = {kScript}}, Cluster());
+
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.resources().ranks(), 8u);
+  EXPECT_EQ(plan->spec.command().ranks_per_host(), 4u);
+  EXPECT_FALSE(plan->spec.command().has_min_ranks());
+}
+
+TEST(LaunchFlags, MayHaveANumberOfHostsThatChanges) {
+  const auto plan = PlanLaunch({.nnodes = "1:3", .nproc_per_node = "2", .program = {kScript}}, Cluster());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.resources().ranks(), 6u);
+  EXPECT_EQ(plan->spec.command().min_ranks(), 2u);
+  EXPECT_THAT(plan->notes, ElementsAre(HasSubstr("without --max-restarts: the job fails when a host is lost")));
+
+  const auto here = PlanLaunch({.nnodes = "1:3", .nproc_per_node = "2", .program = {kScript}}, Here());
+  ASSERT_TRUE(here.ok()) << here.status();
+  EXPECT_EQ(here->spec.resources().ranks(), 2u);
+  EXPECT_FALSE(here->spec.command().has_min_ranks());
+  EXPECT_THAT(here->notes, ElementsAre(HasSubstr("the script runs on this machine only")));
+}
+
+TEST(LaunchFlags, AllProblemsAreReportedTogether) {
+  const std::string text = Refusal({.nnodes = "2:4",
+                                    .nproc_per_node = "many",
+                                    .module = true,
+                                    .no_python = true,
+                                    .redirects = "9",
+                                    .local_ranks_filter = "a",
+                                    .node_rank = 1,
+                                    .program = {"--nproc_per_nod"}});
+
+  for (const char* expected :
+       {"--nproc-per-node: expected a number", "--nnodes 2:4 needs a cluster", "--node-rank 1: launch runs once",
+        "--redirects: expected 0 (none)", "--local-ranks-filter: expected ranks", "unknown flag '--nproc_per_nod'",
+        "either --module or --no-python"}) {
+    EXPECT_THAT(text, HasSubstr(expected));
+  }
+}
+
+TEST(LaunchFlags, RefuseWhatCannotBe) {
+  EXPECT_THAT(Refusal({}), HasSubstr("no program: expected a script"));
+  EXPECT_THAT(Refusal({.nnodes = "0", .program = {kScript}}), HasSubstr("--nnodes: expected a number of hosts"));
+  EXPECT_THAT(Refusal({.nnodes = "3:2", .program = {kScript}}), HasSubstr("--nnodes: expected a number of hosts"));
+  EXPECT_THAT(Refusal({.nproc_per_node = "gpu", .program = {kScript}}), HasSubstr("this machine has no GPU"));
+  EXPECT_THAT(Refusal({.nproc_per_node = "auto", .program = {kScript}}, Cluster()), HasSubstr("give a number"));
+  EXPECT_THAT(Refusal({.nnodes = "2", .standalone = true, .program = {kScript}}, Cluster()),
+              HasSubstr("--standalone means one host"));
+}
+
+TEST(LaunchFlags, RefuseTheChoiceOfOutputWithJson) {
+  LaunchFacts facts = Here();
+  facts.json = true;
+  EXPECT_THAT(Refusal({.log_dir = "logs", .program = {kScript}}, facts), HasSubstr("have no effect with --json"));
+  EXPECT_THAT(Refusal({.tee = "3", .program = {kScript}}, facts), HasSubstr("have no effect with --json"));
+  EXPECT_EQ(Refusal({.program = {kScript}}, facts), "");
+}
+
+TEST(VisibleGpus, EndAtTheFirstInvalidName) {
+  EXPECT_EQ(CountVisibleGpus("0,1"), 2u);
+  EXPECT_EQ(CountVisibleGpus("GPU-1a2b, GPU-3c4d"), 2u);
+  EXPECT_EQ(CountVisibleGpus("0,-1,1"), 1u);
+  for (const char* none : {"", "-1", "NoDevFiles", "none"}) EXPECT_EQ(CountVisibleGpus(none), 0u) << none;
+}
+
+TEST(LaunchFlags, WithoutEffect_AreNamedOnce) {
+  const auto plan = PlanLaunch({.without_effect = {"--rdzv-backend", "--rdzv-endpoint"}, .program = {kScript}}, Here());
+
+  ASSERT_TRUE(plan.ok());
+  ASSERT_EQ(plan->notes.size(), 1u);
+  EXPECT_THAT(plan->notes[0], HasSubstr("--rdzv-backend, --rdzv-endpoint have no effect"));
+}
+
+TEST(StreamChoices, AreForAllRanks_OrForSome) {
+  const StreamChoice all = *StreamChoice::Parse("1");
+  EXPECT_TRUE(all.Has(5, /*is_stderr=*/false));
+  EXPECT_FALSE(all.Has(5, /*is_stderr=*/true));
+  const StreamChoice some = *StreamChoice::Parse("0:3,1:2");
+  EXPECT_TRUE(some.Has(0, false));
+  EXPECT_FALSE(some.Has(1, false));
+  EXPECT_TRUE(some.Has(1, true));
+  EXPECT_FALSE(some.Has(2, true));
+  EXPECT_FALSE(StreamChoice::Parse("0:4").ok());
+  EXPECT_FALSE(StreamChoice::Parse("").ok());
+}
+
+TEST(LaunchOutput, HasAFileForEachAttemptRankAndStream) {
+  v1::LogLine line;
+  line.set_rank(3);
+  line.set_generation(2);
+  EXPECT_EQ(OutputFile("/logs", "k3x7q2ab", line), "/logs/k3x7q2ab/attempt_1/3/stdout.log");
+  line.set_is_stderr(true);
+  EXPECT_EQ(OutputFile("/logs", "k3x7q2ab", line), "/logs/k3x7q2ab/attempt_1/3/stderr.log");
+}
+
+TEST(LaunchFlags, ASeparatorBeforeTheScript_IsDropped_AndThoseOfTheScriptStay) {
+  CLI::App app("", "trainctl");
+  Globals globals;
+  app.add_option("--coordinator", globals.coordinator);
+  Chosen chosen;
+  AddLaunch(app, globals, &chosen);
+  const auto without = [&app](std::vector<std::string> arguments) { return WithoutLaunchSeparator(app, arguments); };
+
+  EXPECT_THAT(without({"launch", "--", "a.py", "--", "x"}), ElementsAre("launch", "a.py", "--", "x"));
+  EXPECT_THAT(without({"--coordinator", "h:1", "launch", "--num_processes", "2", "-m", "--", "a"}),
+              ElementsAre("--coordinator", "h:1", "launch", "--num_processes", "2", "-m", "a"));
+  EXPECT_THAT(without({"launch", "a.py", "--", "x"}), ElementsAre("launch", "a.py", "--", "x"));
+  EXPECT_THAT(without({"run", "--", "job.yaml"}), ElementsAre("run", "--", "job.yaml"));
+}
+
+}  // namespace
+}  // namespace trainyard::client

@@ -1,0 +1,249 @@
+// Jobs with a command in the coordinator's core: fewer ranks after a lost host, growth, and the limit of time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/policy/elastic.h"
+#include "tests/unit/coordinator/fake_host.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::JobSpec CommandSpec(uint32_t ranks) {
+  v1::JobSpec spec;
+  spec.set_name("command");
+  spec.mutable_command()->add_argv("true");
+  spec.mutable_command()->set_workdir("/");
+  spec.mutable_resources()->set_ranks(ranks);
+  return spec;
+}
+
+// Two hosts with two slots each, and an elastic command of two to four ranks.
+struct ElasticJob {
+  explicit ElasticJob(bool both_hosts = true) : first(harness, "w1", 2, 11), second(harness, "w2", 2, 22) {
+    first.Attach();
+    if (both_hosts) second.Attach();
+    v1::JobSpec spec = CommandSpec(4);
+    spec.mutable_command()->set_ranks_per_host(2);
+    spec.mutable_command()->set_min_ranks(2);
+    harness.Submit(spec, kJob);
+    Run();
+  }
+  void Run() {
+    first.Apply();
+    if (!second.session.value()) return;
+    second.Apply();
+  }
+  v1::Job Get() { return harness.Get(kJob); }
+  int Ranks() { return Get().ranks_size(); }
+
+  Harness harness;
+  FakeHost first, second;
+};
+
+TEST(ElasticCommand, ContinuesWithFewerRanks_WhenAHostIsLost) {
+  ElasticJob job;
+  ASSERT_EQ(job.Get().state(), v1::JOB_STATE_RUNNING) << job.Get().reason();
+  ASSERT_EQ(job.Ranks(), 4);
+
+  job.second.Detach();
+  job.harness.Advance(absl::Seconds(40));
+  job.first.Apply();
+  job.harness.Advance(absl::Seconds(1));
+  job.first.Apply();
+
+  EXPECT_EQ(job.Get().state(), v1::JOB_STATE_RUNNING) << job.Get().reason();
+  EXPECT_EQ(job.Ranks(), 2);
+  EXPECT_EQ(job.Get().restarts(), 1u);
+}
+
+TEST(ElasticCommand, GrowsOnceTheSlotsHaveBeenFreeForLong_WithoutUsingARestart) {
+  ElasticJob job(/*both_hosts=*/false);
+  ASSERT_EQ(job.Ranks(), 2);
+  job.harness.Advance(absl::Seconds(100));
+
+  job.second.Attach();
+  job.harness.Advance(absl::Seconds(50));
+  EXPECT_EQ(job.Get().generation(), 1u);
+  job.harness.Advance(absl::Seconds(15));
+  EXPECT_EQ(job.Get().state(), v1::JOB_STATE_STOPPING);
+  EXPECT_THAT(job.Get().reason(), HasSubstr("grows from 2 to 4 ranks"));
+  job.Run();
+  job.Run();
+
+  EXPECT_EQ(job.Get().state(), v1::JOB_STATE_RUNNING) << job.Get().reason();
+  EXPECT_EQ(job.Ranks(), 4);
+  EXPECT_EQ(job.Get().restarts(), 0u);
+}
+
+TEST(ElasticCommand, KeepsItsSlots_WhileItEndsInOrderToGrow) {
+  ElasticJob job(/*both_hosts=*/false);
+  job.harness.Advance(absl::Seconds(100));
+  job.second.Attach();
+  job.harness.Advance(absl::Seconds(65));
+  ASSERT_EQ(job.Get().state(), v1::JOB_STATE_STOPPING);
+
+  // Its first rank has ended, the second has not, when another job is submitted.
+  job.first.Exit(Key(kJob, 1, 0), 0);
+  job.harness.Submit(CommandSpec(3), "other0000001");
+  EXPECT_EQ(job.harness.Get("other0000001").state(), v1::JOB_STATE_QUEUED);
+  job.Run();
+  job.Run();
+
+  EXPECT_EQ(job.Ranks(), 4);
+  EXPECT_EQ(job.harness.Get("other0000001").state(), v1::JOB_STATE_QUEUED);
+}
+
+TEST(ElasticCommand, DoesNotGrow_WhileAnotherJobWaits_OrOnAHostThatComesAndGoes) {
+  const GrowthFacts ready{.ranks = 2,
+                          .possible = 4,
+                          .running_for = absl::Seconds(60),
+                          .fit_for = absl::Seconds(60),
+                          .patience = absl::Seconds(60)};
+  EXPECT_TRUE(DecideGrowth(ready).grow);
+  GrowthFacts facts = ready;
+  facts.others_wait = true;
+  EXPECT_FALSE(DecideGrowth(facts).grow);
+  facts = ready;
+  facts.running_for = absl::Seconds(59);
+  EXPECT_FALSE(DecideGrowth(facts).grow);
+
+  ElasticJob job(/*both_hosts=*/false);
+  job.harness.Advance(absl::Seconds(100));
+  for (int i = 0; i < 3; ++i) {
+    job.second.Attach();
+    job.harness.Advance(absl::Seconds(40));
+    job.second.Detach();
+    job.harness.Advance(absl::Seconds(5));
+  }
+  EXPECT_EQ(job.Get().generation(), 1u);
+}
+
+TEST(ElasticCommand, GrowsAlthoughItReportsPhases) {
+  ElasticJob job(/*both_hosts=*/false);
+  job.second.Attach();
+  for (int i = 0; i < 13; ++i) {
+    job.first.ReportPosition(Key(kJob, 1, 0), i % 2 == 0 ? "evaluate" : "train", 1, "");
+    job.harness.Advance(absl::Seconds(5));
+  }
+
+  EXPECT_THAT(job.Get().reason(), HasSubstr("grows from 2 to 4 ranks"));
+}
+
+TEST(ElasticCommand, ShowsHowManyRanksItHas_AndRefusesToReadTheOutputOfOthers) {
+  ElasticJob job(/*both_hosts=*/false);
+  EXPECT_EQ(job.Get().current_ranks(), 2u);
+
+  v1::LogsRequest request;
+  request.set_job_id(kJob);
+  request.add_ranks(3);
+  job.harness.Handle(OpenLogs{ReaderId(1), request});
+
+  ASSERT_EQ(job.harness.ended_logs.count(ReaderId(1)), 1u);
+  EXPECT_THAT(job.harness.ended_logs.at(ReaderId(1)).message(),
+              HasSubstr("has no rank 3; its ranks are 0 to 1: it runs with 2 of at most 4"));
+}
+
+TEST(CommandCheck, AHostThatFailsIt_IsNotUsed_WhichUsesNoRestart) {
+  Harness harness;
+  FakeHost first(harness, "w1", 2, 11), second(harness, "w2", 2, 22);
+  first.Attach();
+  second.Attach();
+  v1::JobSpec spec = CommandSpec(2);
+  spec.mutable_command()->mutable_check()->add_argv("nvidia-smi");
+  spec.mutable_recovery()->set_max_restarts(0);
+  harness.Submit(spec, kJob);
+  const auto refuse = [&](FakeHost& host, uint64_t generation) {
+    for (uint32_t rank : {0, 1}) {
+      v1::Fact fact;
+      fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+      fact.mutable_exited()->set_message("the check of this host (command.check) exited with code 3");
+      fact.mutable_exited()->set_check_failed(true);
+      host.ReportFact(Key(kJob, generation, rank), fact);
+    }
+  };
+
+  refuse(first, 1);
+  second.Apply();
+  EXPECT_EQ(harness.Get(kJob).state(), v1::JOB_STATE_RUNNING) << harness.Get(kJob).reason();
+  EXPECT_EQ(harness.Get(kJob).restarts(), 0u);
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w2");
+
+  Harness other;
+  FakeHost only(other, "w1", 2, 11);
+  only.Attach();
+  other.Submit(spec, kJob);
+  v1::Fact fact;
+  fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+  fact.mutable_exited()->set_check_failed(true);
+  for (uint32_t rank : {0, 1}) only.ReportFact(Key(kJob, 1, rank), fact);
+  EXPECT_EQ(other.Get(kJob).state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(other.Get(kJob).reason(), HasSubstr("no other host can run the job"));
+}
+
+TEST(CommandCpus, AreCountedByPlacement) {
+  Harness harness;
+  FakeHost host(harness, "w1", 8, 11);  // with 4 cores
+  host.Attach();
+  v1::JobSpec spec = CommandSpec(1);
+  spec.mutable_command()->set_cpus(3);
+  harness.Submit(spec, kJob);
+  harness.Submit(spec, "other0000001");
+  harness.Submit(CommandSpec(4), "shares000001");
+  spec.mutable_command()->set_cpus(5);
+  harness.Submit(spec, "large0000001");
+  host.Apply();
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(harness.StateOf("shares000001"), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(harness.StateOf("other0000001"), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(harness.Get("other0000001").reason(), HasSubstr("1 rank with 3 CPUs each (command.cpus) requested"));
+  EXPECT_THAT(harness.Get("large0000001").reason(), HasSubstr("the largest host has 4 CPUs"));
+  host.Exit(Key(kJob, 1, 0), 0);
+  host.Apply();
+  EXPECT_EQ(harness.StateOf("other0000001"), v1::JOB_STATE_RUNNING);
+}
+
+TEST(CommandLimits, TheTimeLimit_EndsTheJob_AndIsNamed) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  v1::JobSpec spec = CommandSpec(2);
+  spec.mutable_command()->set_time_limit_s(60);
+  harness.Submit(spec, kJob);
+  host.Apply();
+  ASSERT_EQ(harness.Get(kJob).state(), v1::JOB_STATE_RUNNING);
+
+  harness.Advance(absl::Seconds(59));
+  EXPECT_EQ(harness.Get(kJob).state(), v1::JOB_STATE_RUNNING);
+  harness.Advance(absl::Seconds(2));
+  EXPECT_EQ(harness.Get(kJob).state(), v1::JOB_STATE_STOPPING);
+  host.Exit(Key(kJob, 1, 0), 0);
+  host.Exit(Key(kJob, 1, 1), 0);
+
+  EXPECT_EQ(harness.Get(kJob).state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(harness.Get(kJob).reason(), "the time limit of 60 s is used up (command.time_limit_s)");
+}
+
+TEST(CommandLimits, TheTimeLimit_EndsAJob_ThatWaitsForItsHostToReturn) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  v1::JobSpec spec = CommandSpec(2);
+  spec.mutable_command()->set_time_limit_s(60);
+  harness.Submit(spec, kJob);
+  host.Apply();
+  harness.Advance(absl::Seconds(50));
+  host.Exit(Key(kJob, 1, 0), 1);  // the coordinator kills the other rank, whose end the host cannot report
+  host.Detach();
+  ASSERT_EQ(harness.Get(kJob).state(), v1::JOB_STATE_RECOVERING) << harness.Get(kJob).reason();
+
+  harness.Advance(absl::Seconds(15));
+
+  EXPECT_EQ(harness.Get(kJob).state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(harness.Get(kJob).reason(), "the time limit of 60 s is used up (command.time_limit_s)");
+}
+
+}  // namespace
+}  // namespace trainyard

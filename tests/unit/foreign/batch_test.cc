@@ -1,0 +1,83 @@
+// Sizes of batches: train_batch_size = micro x accumulation x data ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/foreign/imported.h"
+
+namespace trainyard::foreign {
+namespace {
+
+// The sizes that a file with these three values gives on four ranks: "global 64 micro 4".
+std::string SizesOf(const std::string& values, std::vector<std::string> flags = {}) {
+  flags.push_back("resources.ranks=4");
+  const Imported imported = Import(absl::StrCat("{", values, "}"), RequiredFlagsAnd(flags));
+  if (!imported.Errors().empty()) return imported.Errors();
+  const v1::Batch& batch = imported.job.spec.train().batch();
+  return absl::StrCat("global ", batch.global_size(), " micro ", batch.micro());
+}
+
+TEST(BatchTest, EachSizeFollowsFromTheOthersAsInDeepSpeed) {
+  EXPECT_EQ(SizesOf(R"("train_batch_size": 64, "train_micro_batch_size_per_gpu": 4)"), "global 64 micro 4");
+  EXPECT_EQ(SizesOf(R"("train_batch_size": 64, "gradient_accumulation_steps": 2)"), "global 64 micro 8");
+  EXPECT_EQ(SizesOf(R"("train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4)"), "global 64 micro 4");
+  EXPECT_EQ(SizesOf(R"("train_micro_batch_size_per_gpu": 4)"), "global 16 micro 4");
+  EXPECT_EQ(SizesOf(R"("train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4)"),
+            "global 64 micro 4");
+}
+
+TEST(BatchTest, AWrongProductIsRefusedAndShown) {
+  EXPECT_EQ(SizesOf(R"("train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4)"),
+            "their.file:1:2: train_batch_size: the batch of a step is 32, but 64 = micro 4 x accumulation 4 x 4 data "
+            "ranks; correct one of the sizes, or resources.ranks");
+  EXPECT_EQ(SizesOf(R"("train_batch_size": 30, "train_micro_batch_size_per_gpu": 4)"),
+            "their.file:1:2: train_batch_size: the batch of a step is 30, but 16 = micro 4 x accumulation 1 x 4 data "
+            "ranks; correct one of the sizes, or resources.ranks");
+}
+
+TEST(BatchTest, SizesThatAreNotPositiveAreRefused) {
+  EXPECT_EQ(SizesOf(R"("train_batch_size": 0, "train_micro_batch_size_per_gpu": 4)"),
+            "their.file:1:2: train_batch_size: must be from 1 to 16777216, found 0");
+}
+
+TEST(BatchTest, DataRanksAreRanksWithoutThoseThatDivideTheModel) {
+  EXPECT_EQ(SizesOf(R"("train_micro_batch_size_per_gpu": 4, "tensor_parallel": {"autotp_size": 2})"),
+            "global 8 micro 4");
+}
+
+TEST(BatchTest, AutoIsResolvedFromFlagsAndPrinted) {
+  const std::string all_auto =
+      "{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\", "
+      "\"gradient_accumulation_steps\": \"auto\"}";
+
+  const Imported imported =
+      Import(all_auto, RequiredFlagsAnd({"resources.ranks=2", "train.batch.global=16", "train.batch.micro=2"}));
+
+  EXPECT_EQ(imported.Errors(), "");
+  EXPECT_THAT(imported.Notes(), testing::HasSubstr("gradient_accumulation_steps: auto is 4, from 16 = micro 2 x "
+                                                   "accumulation 4 x 2 data ranks"));
+}
+
+TEST(BatchTest, AutoWithoutFlagsIsAMissingKey) {
+  const Imported imported = Import(R"({"train_batch_size": "auto"})", RequiredFlags());
+
+  EXPECT_EQ(imported.job.missing, std::vector<std::string>{"train.batch"});
+  EXPECT_THAT(imported.Notes(), testing::HasSubstr("train_batch_size: the size of the batch is not known"));
+}
+
+TEST(BatchTest, AFlagReplacesTheBatchAndTheAccumulationFollows) {
+  const Imported imported =
+      Import(R"({"train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2})",
+             RequiredFlagsAnd({"resources.ranks=2", "train.batch.global=32"}));
+
+  EXPECT_EQ(imported.Errors(), "");
+  EXPECT_EQ(imported.job.spec.train().batch().global_size(), 32u);
+  EXPECT_EQ(imported.job.spec.train().batch().micro(), 4u);
+  EXPECT_THAT(
+      imported.Notes(),
+      testing::AllOf(testing::HasSubstr("--set train.batch.global=32 replaces 16, which train_batch_size asks for"),
+                     testing::HasSubstr("is 4 instead of 2, because of --set")));
+}
+
+}  // namespace
+}  // namespace trainyard::foreign

@@ -1,0 +1,75 @@
+// The loss of a vocabulary that tensor ranks divide.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/model_part.h"
+#include "tests/unit/model/gradients.h"
+#include "tests/unit/model/tensor_ranks.h"
+#include "worker/model/ops/vocabulary_parallel.h"
+
+namespace trainyard {
+namespace {
+
+// `weight` is parameter 0.
+VocabularyRows RowsFrom(int64_t first, const at::Tensor& weight, CountingGroup& group) {
+  return {.weight = {weight, 0}, .first = first, .group = &group};
+}
+
+TEST(VocabularyParallel, LossInPieces_IsThatOfAllScores_AndGoesToTheSink) {
+  const int64_t rows = 11, width = 6, vocabulary = 23;
+  at::manual_seed(1);
+  const at::Tensor x = at::randn({rows, width}, at::kDouble), weight = at::randn({vocabulary, width}, at::kDouble);
+  at::Tensor targets = at::randint(0, vocabulary, {rows}, at::kLong);
+  targets.narrow(0, 4, 2).fill_(-1);
+  const at::Tensor whole_x = Leaf(x), whole_weight = Leaf(weight);
+  const at::Tensor expected =
+      at::cross_entropy_loss(at::linear(whole_x, whole_weight), targets, {}, at::Reduction::Sum, -1);
+  (expected * 3).backward();
+
+  OnTensorRanks(3, [&](CountingGroup& group) {
+    const SplitRange range = RangeOfTensorRank(vocabulary, 1, group.rank(), group.size());
+    for (const bool keeps_scores : {false, true}) {
+      const at::Tensor own_x = Leaf(x), own = Leaf(weight.narrow(0, range.first, range.count));
+      const at::Tensor place = at::full_like(own.detach(), 2);
+      CollectingSink sink({place});
+      const VocabularyRows held = RowsFrom(range.first, own, group);
+
+      const at::Tensor loss = VocabularyLoss(own_x, held, targets, {}, keeps_scores, &sink, /*max_elements=*/30);
+      (loss * 3).backward();
+
+      EXPECT_LE(RelativeDifference(loss, expected), 1e-14);
+      EXPECT_LE(RelativeDifference(own_x.grad(), whole_x.grad()), 1e-13);
+      EXPECT_LE(RelativeDifference(place, whole_weight.grad().narrow(0, range.first, range.count)), 1e-13);
+      EXPECT_THAT(sink.done(), testing::ElementsAre(1));
+    }
+    EXPECT_EQ(group.gathers, 2);
+    EXPECT_EQ(group.sums, 2);
+  });
+}
+
+TEST(VocabularyParallel, LargeScores_DoNotOverflow) {
+  const at::Tensor x = at::ones({2, 1}, at::kFloat), weight = at::arange(8, at::kFloat).view({8, 1}) * 500;
+  const at::Tensor targets = at::arange(2, at::kLong) + 6;
+
+  OnTensorRanks(2, [&](CountingGroup& group) {
+    const at::Tensor own_x = Leaf(x), own = Leaf(weight.narrow(0, group.rank() * 4, 4));
+    const VocabularyRows held = RowsFrom(group.rank() * 4, own, group);
+
+    const at::Tensor loss = VocabularyLoss(own_x, held, targets, {}, /*keeps_scores=*/true);
+    loss.backward();
+
+    EXPECT_EQ(loss.item<float>(), 500);
+    EXPECT_TRUE(own_x.grad().isfinite().all().item<bool>());
+    EXPECT_TRUE(own.grad().isfinite().all().item<bool>());
+  });
+}
+
+}  // namespace
+}  // namespace trainyard

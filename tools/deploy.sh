@@ -1,0 +1,189 @@
+# Makes images and Debian packages of the programs in build/; sourced by ./dev.
+
+PROGRAMS=(trainctl trainyard-coordinator trainyard-worker trainyard-shim trainyard-trainer)
+IMAGES=(coordinator trainctl worker)
+
+project_version() { sed -n 's/^project(trainyard VERSION \([0-9.]*\).*/\1/p' "$ROOT/CMakeLists.txt"; }
+
+# Ends ./dev with the command that installs what is missing. Arguments: a verb, then PROGRAM:PACKAGE...
+require_programs() {
+  local verb=$1 pair missing=()
+  shift
+  for pair in "$@"; do
+    command -v "${pair%%:*}" >/dev/null || [[ -x /usr/sbin/${pair%%:*} ]] || missing+=("${pair#*:}")
+  done
+  ((${#missing[@]} == 0)) || die "$verb needs ${missing[*]}. Run this, then ./dev $verb again:" \
+    $'\n'"  sudo apt-get install --no-install-recommends ${missing[*]}"
+}
+
+# Runs a command as run_logged of tools/setup.sh does, with a log of its own. Arguments: log, label, command...
+run_step() {
+  local SETUP_LOG=$1
+  shift
+  run_logged "$@" || {
+    tail -n 20 "$SETUP_LOG" >&2
+    die "$1 failed; the lines above are the end of $SETUP_LOG."
+  }
+}
+
+# Builds the programs, unless --no-build was given. Arguments: that flag or nothing.
+build_programs() {
+  setup build
+  if [[ ! ${1:-} ]]; then
+    build release "${PROGRAMS[@]}"
+  else
+    local program
+    for program in "${PROGRAMS[@]}"; do
+      [[ -x build/bin/$program ]] || die "build/bin/$program is missing; leave out --no-build."
+    done
+  fi
+}
+
+# Fills a folder with what the Dockerfile reads when PROGRAMS=prebuilt.
+make_image_context() {
+  local context=$1 part
+  rm -rf "$context"
+  mkdir -p "$context/deploy"
+  cp -r deploy/image "$context/deploy/"
+  cp -r requirements configs LICENSE "$context/"
+  for part in coordinator trainctl worker libtorch; do
+    cmake --install build --strip --component "$part" --prefix "$context/programs/$part" >>"$IMAGE_LOG" ||
+      die "cmake --install --component $part failed; see $IMAGE_LOG."
+  done
+}
+
+image_buildah() { buildah --root "$STORAGE/images" --runroot "$STORAGE/run" "$@"; }
+
+# Makes localhost/trainyard-debian with debootstrap, unless an earlier call made it.
+make_image_base() {
+  local mirror=$1 root="$STORAGE/debian" container
+  image_buildah inspect --type image localhost/trainyard-debian >/dev/null 2>&1 && return
+  rm -rf "$root"
+  run_step "$IMAGE_LOG" "image: Debian 12 from $mirror" \
+    /usr/sbin/debootstrap --variant=minbase bookworm "$root" "$mirror"
+  if [[ $mirror == http://deb.debian.org/debian ]]; then
+    printf 'deb %s main\n' "$mirror bookworm" "$mirror bookworm-updates" \
+      "http://deb.debian.org/debian-security bookworm-security" >"$root/etc/apt/sources.list"
+  fi
+  container=$(image_buildah from scratch)
+  run_step "$IMAGE_LOG" "image: base" image_buildah add --quiet "$container" "$root" /
+  run_step "$IMAGE_LOG" "image: base" image_buildah commit --quiet --rm "$container" localhost/trainyard-debian
+  rm -rf "$root"
+}
+
+image_help() {
+  cat <<'TEXT'
+./dev image [TARGET...] [--base IMAGE|--mirror URL] [--from-source|--no-build] [--export FOLDER] [--storage FOLDER]
+./dev image --clean
+
+Builds the images of deploy/Dockerfile with buildah, which needs root but no daemon, and prints their sizes. Without
+TARGET: coordinator, trainctl and worker; worker-cuda is the fourth. They are in a storage of their own.
+
+  --base IMAGE      the Debian 12 image to build on; by default debootstrap makes one
+  --mirror URL      what debootstrap reads (http://deb.debian.org/debian)
+  --from-source     compile inside of the image, as `docker build` does; by default the programs in build/ are used
+  --no-build        use the programs in build/ as they are
+  --export FOLDER   write FOLDER/trainyard-TARGET.tar for `docker load` or `podman load`, and the bill of materials
+  --storage FOLDER  where images and temporary files are (build/image); needs 3 GB, with worker-cuda 20 GB
+  --clean           remove the storage
+TEXT
+}
+
+# Builds one image and prints its size. Arguments: target, context, base, PROGRAMS.
+build_image() {
+  local target=$1 context=$2 base=$3 programs=$4 revision mounted container
+  revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+  run_step "$IMAGE_LOG" "image: trainyard-$target" buildah --root "$STORAGE/images" --runroot "$STORAGE/run" bud \
+    --isolation chroot --format docker --layers --file deploy/Dockerfile --target "$target" \
+    --build-arg "DEBIAN=$base" --build-arg "PROGRAMS=$programs" --build-arg "VERSION=$(project_version)" \
+    --build-arg "REVISION=$revision" --tag "trainyard-$target" "$context"
+  container=$(image_buildah from "trainyard-$target")
+  mounted=$(image_buildah mount "$container")
+  printf 'image: trainyard-%s: %d MB unpacked\n' "$target" \
+    $(($(du --summarize --apparent-size --bytes "$mounted" | cut -f1) / 1000000))
+  if [[ $EXPORT ]]; then
+    cp "$mounted/usr/share/doc/trainyard/sbom.cdx.json" "$EXPORT/trainyard-$target.cdx.json"
+    rm -f "$EXPORT/trainyard-$target.tar"
+    run_step "$IMAGE_LOG" "image: export" buildah --root "$STORAGE/images" --runroot "$STORAGE/run" push --quiet \
+      "trainyard-$target" "docker-archive:$EXPORT/trainyard-$target.tar:trainyard-$target:latest"
+  fi
+  image_buildah rm "$container" >/dev/null
+}
+
+verb_image() {
+  local targets=() base='' mirror=http://deb.debian.org/debian programs=prebuilt no_build='' clean='' target
+  EXPORT='' STORAGE="$ROOT/build/image"
+  while (($#)); do
+    case $1 in
+      -h | --help) image_help; return ;;
+      --base) base=${2:-}; shift 2 || die_usage "--base needs the name of an image." ;;
+      --mirror) mirror=${2:-}; shift 2 || die_usage "--mirror needs a URL." ;;
+      --export) EXPORT=${2:-}; shift 2 || die_usage "--export needs a folder." ;;
+      --storage) STORAGE=$(realpath -m "${2:-}"); shift 2 || die_usage "--storage needs a folder." ;;
+      --from-source) programs=build; shift ;;
+      --no-build) no_build=--no-build; shift ;;
+      --clean) clean=--clean; shift ;;
+      coordinator | trainctl | worker | worker-cuda) targets+=("$1"); shift ;;
+      *) die_usage "image has no target or option '$1'; see ./dev image --help." ;;
+    esac
+  done
+  ((${#targets[@]})) || targets=("${IMAGES[@]}")
+  require_programs image buildah:buildah
+  ((EUID == 0)) || die "image must run as root, because buildah mounts file systems. Run it with sudo, or use" \
+    "docker build --file deploy/Dockerfile --target worker --tag trainyard-worker ."
+  if [[ $clean ]]; then
+    [[ -d $STORAGE/images ]] && image_buildah rmi --all --force >/dev/null
+    rm -rf "$STORAGE"
+    return
+  fi
+  [[ $base ]] || require_programs image debootstrap:debootstrap
+  mkdir -p "$STORAGE"
+  IMAGE_LOG="$STORAGE/log"
+  : >"$IMAGE_LOG"
+  local context=$ROOT
+  if [[ $programs == prebuilt ]]; then
+    [[ " ${targets[*]} " != *" worker-cuda "* ]] ||
+      [[ -e build/bin/libtrainyard_cuda.so ]] ||
+      die "worker-cuda needs build/bin/libtrainyard_cuda.so: ./dev setup full, then ./dev build; or give --from-source."
+    build_programs $no_build
+    context="$STORAGE/context"
+    make_image_context "$context"
+    [[ " ${targets[*]} " != *" worker-cuda "* ]] ||
+      cmake --install build --strip --component cuda --prefix "$context/programs/cuda" >>"$IMAGE_LOG"
+  fi
+  if [[ ! $base ]]; then
+    make_image_base "$mirror"
+    base=localhost/trainyard-debian
+  fi
+  [[ ! $EXPORT ]] || mkdir -p "$EXPORT"
+  for target in "${targets[@]}"; do build_image "$target" "$context" "$base" "$programs"; done
+  rm -rf "$STORAGE/context"
+}
+
+verb_package() {
+  local no_build='' output="$ROOT/build/packages"
+  while (($#)); do
+    case $1 in
+      -h | --help)
+        cat <<'TEXT'
+./dev package [--no-build] [--output FOLDER]
+
+Builds the programs and makes Debian 12 packages of them in build/packages: trainyard-coordinator, trainyard-worker,
+trainctl, and trainyard-libtorch-VERSION, which trainyard-worker needs. docs/operators.md explains their installation.
+
+  --no-build       use the programs in build/ as they are
+  --output FOLDER  where to write the packages
+TEXT
+        return ;;
+      --no-build) no_build=--no-build; shift ;;
+      --output) output=$(realpath -m "${2:-}"); shift 2 || die_usage "--output needs a folder." ;;
+      *) die_usage "package has no option '$1'; see ./dev package --help." ;;
+    esac
+  done
+  require_programs package dpkg-shlibdeps:dpkg-dev
+  build_programs $no_build
+  mkdir -p "$output"
+  run_step "$output/log" "package" cpack --config build/CPackConfig.cmake -G DEB -B "$output"
+  rm -rf "$output/_CPack_Packages"
+  find "$output" -name '*.deb' -newer "$output/log" -prune -o -name '*.deb' -printf '%f  %k KiB\n' | sort
+}

@@ -1,0 +1,23 @@
+// What a part of a model (models/model_part.h) can do. Failures are programming errors, thrown as those of LibTorch.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include "models/model_part.h"
+#include "worker/model/tensor_group.h"
+
+namespace trainyard {
+
+// For passes: a part that has boxes of the matrices needs the ranks that have the others.
+inline void CheckGroup(const ModelPart& part, const TensorGroup* group) {
+  TORCH_CHECK(part.tensor_size == 1 || group != nullptr, "tensor rank ", part.tensor_rank, " of ", part.tensor_size,
+              " has no group to exchange activations with; pass one to NewModelPart");
+}
+
+// For scores of tokens and generation.
+inline void CheckWhole(const ModelPart& part) {
+  TORCH_CHECK(part.tensor_size == 1 && part.embeds && part.heads,
+              "a model that is divided among ranks computes no scores of tokens; load the whole model");
+}
+
+}  // namespace trainyard

@@ -1,0 +1,30 @@
+// The answer to `trainyard-trainer --environment`, which `trainctl env` prints: the versions of the libraries that this
+// process has loaded, and the kernels that a rank on this host would use.
+#pragma once
+
+#include <string>
+
+namespace trainyard {
+
+struct NcclVersion {
+  std::string version;  // "2.28.9"; empty: not available
+  std::string note;     // why not
+};
+
+// Loads the GPU support, and NCCL with it. Call before the first tensor operation of the process.
+NcclVersion FindNccl();
+
+// The decision for resources.mkl_avx512: auto (kernel_choice.h).
+struct KernelDecision {
+  std::string mkl_avx512;  // "on", "off", "not decided"
+  std::string sentence;    // the reason
+};
+
+// One JSON object.
+std::string EnvironmentReport(const NcclVersion& nccl, const KernelDecision& kernels);
+
+// The rest of the line of at::show_config() after `prefix`, without what follows a comma, a bracket or `end`; empty if
+// there is no such line. Pure.
+std::string ConfigValue(const std::string& config, const std::string& prefix, const std::string& end = "");
+
+}  // namespace trainyard
