@@ -213,7 +213,7 @@ bool PrivateCluster::DaemonEnded() const {
 absl::Status PrivateCluster::Stop() {
   if (stopped_) return absl::OkStatus();
   stopped_ = true;
-  watcher_.reset();
+  StopWatching();
   CloseLifeline();
   if (WaitForDescendants(kStopWait)) return absl::OkStatus();
   // Each round may adopt new orphans, which are killed in the next.

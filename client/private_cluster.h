@@ -59,6 +59,8 @@ class PrivateCluster {
 
   // From now on, calls `on_death` with a sentence when a daemon ends on its own: on another thread, at most once.
   void WatchDaemons(std::function<void(const std::string&)> on_death);
+  // After this, `on_death` is not called any more.
+  void StopWatching() { watcher_.reset(); }
 
   // Stops everything and waits until all descendants have ended. Can be called again. Possible errors: Internal: a
   // process had to be killed, or could not be killed.

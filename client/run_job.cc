@@ -101,7 +101,18 @@ class JobRunner {
       ASSIGN_OR_RETURN(connection_, Connection::Open(globals_.target(), options_.reconnect.connect_wait()));
     }
     if (interrupts.interrupted()) return absl::CancelledError("interrupted before the job was submitted");
-    return Follow(request, interrupts);
+    ASSIGN_OR_RETURN(const int exit_code, Follow(request, interrupts));
+    StopCluster();
+    return exit_code;
+  }
+
+  void StopCluster() {
+    if (cluster_ == nullptr) return;
+    // Nothing reads from an idle connection, so gRPC would not notice that the coordinator closes it, and the
+    // coordinator would wait for it.
+    connection_.reset();
+    absl::Status stopped = cluster_->Stop();
+    if (!stopped.ok()) Say(stopped.message());
   }
 
   // Without a coordinator the only host is the private one, whose name is fixed.
@@ -253,11 +264,8 @@ class JobRunner {
       if (cluster_ != nullptr) cluster_->Stop().IgnoreError();
       return ended.status();
     }
-    int exit_code = session.Finish(*ended);
-    if (cluster_ != nullptr) {
-      absl::Status stopped = cluster_->Stop();
-      if (!stopped.ok()) Say(stopped.message());
-    }
+    const int exit_code = session.Finish(*ended);
+    if (cluster_ != nullptr) cluster_->StopWatching();  // before `session` is destroyed
     return exit_code;
   }
 
