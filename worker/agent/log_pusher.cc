@@ -23,6 +23,9 @@ constexpr size_t kRequestsMax = 64;
 constexpr size_t kReadBytes = 1 << 20;
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
+// Ranks that have written nothing for a while are looked at less often.
+constexpr absl::Duration kQuietAfter = absl::Seconds(1);
+constexpr absl::Duration kQuietPollInterval = absl::Milliseconds(250);
 constexpr absl::Duration kFolderPollInterval = absl::Milliseconds(500);
 
 // The output of one rank in one generation.
@@ -65,7 +68,7 @@ class LogPusher::Push {
   bool Send(const Source& source, bool is_stderr, const std::vector<std::string>& lines);
   bool Add(const TrainerId& id, bool is_stderr, const std::string& text);
   bool Flush();
-  // Waits for kPollInterval. Returns false if the request was withdrawn.
+  // Waits until the output should be looked at again. Returns false if the request was withdrawn.
   bool Pause();
 
   const LogPusher& owner_;
@@ -80,6 +83,7 @@ class LogPusher::Push {
   std::set<TrainerId> known_;
   v1::LogChunk chunk_;
   size_t chunk_bytes_ = 0;
+  absl::Time wrote_at_ = absl::Now();  // when output was found last
 
   absl::Mutex mu_;
   SteadyCondVar stop_requested_;
@@ -234,6 +238,7 @@ bool LogPusher::Push::Add(const TrainerId& id, bool is_stderr, const std::string
 
 bool LogPusher::Push::Flush() {
   if (chunk_.lines().empty() && chunk_.request_id().empty()) return true;
+  wrote_at_ = absl::Now();
   bool accepted = writer_->Write(chunk_);
   chunk_.Clear();  // only the first chunk names the request
   chunk_bytes_ = 0;
@@ -241,8 +246,9 @@ bool LogPusher::Push::Flush() {
 }
 
 bool LogPusher::Push::Pause() {
+  const bool is_quiet = absl::Now() - wrote_at_ > kQuietAfter;
   absl::MutexLock lock(&mu_);
-  return !stop_requested_.AwaitFor(&mu_, kPollInterval,
+  return !stop_requested_.AwaitFor(&mu_, is_quiet ? kQuietPollInterval : kPollInterval,
                                    [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; });
 }
 
