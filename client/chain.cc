@@ -34,6 +34,7 @@ EventDescription DescribeEvent(const v1::Event& event) {
     case v1::Event::kCheckpoint:
       return {"checkpoint", absl::StrCat("step ", event.checkpoint().step(), ", ", event.checkpoint().path())};
     case v1::Event::kStep:
+      if (!event.step().has_loss()) return {"step", absl::StrCat(event.step().step())};
       return {"step", absl::StrFormat("%d, loss %.4f", event.step().step(), event.step().loss())};
     case v1::Event::kEval:
       return {"evaluation", absl::StrFormat("step %d, loss %.4f", event.eval().step(), event.eval().loss())};

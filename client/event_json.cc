@@ -57,7 +57,7 @@ void AddKind(const v1::Event& event, Json* line) {
       const v1::StepReport& step = event.step();
       line->update({{"event", "step"},
                     {"step", step.step()},
-                    {"loss", step.loss()},
+                    {"loss", step.has_loss() ? Json(step.loss()) : Json()},
                     {"tokens_per_s", TokensPerSecond(step)},
                     {"tokens", step.tokens()},
                     {"step_s", step.step_s()},
@@ -185,7 +185,7 @@ std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code) {
                {"generation", job.generation()},
                {"tokens_per_s", stats.TokensPerSecond()},
                {"dir", job.spec().checkpoint().dir()}};
-  line["last_loss"] = stats.steps() > 0 ? Json(stats.last_loss()) : Json();
+  line["last_loss"] = stats.has_loss() ? Json(stats.last_loss()) : Json();
   line["eval_loss"] = stats.newest_eval().has_value() ? Json(stats.newest_eval()->loss()) : Json();
   const v1::CheckpointInfo* newest = NewestConfirmed(job);
   line["checkpoint"] = newest != nullptr ? Json(newest->path()) : Json();
@@ -219,7 +219,7 @@ std::string JobJson(const v1::Job& job) {
                {"unconfirmed", job.unconfirmed()},
                {"unreachable", job.unreachable()},
                {"last_step", job.last_step()},
-               {"last_loss", job.last_loss()},
+               {"last_loss", job.has_last_loss() ? Json(job.last_loss()) : Json()},
                {"steps", job.spec().train().steps()},
                {"dir", job.spec().checkpoint().dir()},
                {"spec_digest", job.spec_digest()},

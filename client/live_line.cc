@@ -36,7 +36,7 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
   enum Part { kStep, kLoss, kEta, kTokensPerSecond, kLearningRate, kParts };
   std::array<std::string, kParts> parts;
   parts[kStep] = absl::StrCat("step ", step.step(), steps_total > 0 ? absl::StrCat("/", steps_total) : "");
-  parts[kLoss] = absl::StrFormat("loss %.4f", step.loss());
+  parts[kLoss] = step.has_loss() ? absl::StrFormat("loss %.4f", step.loss()) : "";
   parts[kEta] = time_left.has_value() ? absl::StrCat("ETA ", DurationText(*time_left)) : "";
   parts[kTokensPerSecond] = absl::StrCat(Amount(stats.RecentTokensPerSecond()), " tokens/s");
   parts[kLearningRate] = absl::StrFormat("lr %.1e", step.lr());

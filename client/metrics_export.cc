@@ -118,11 +118,11 @@ struct PlotFigures {
       if (loss < lowest_eval) lowest_eval = loss, lowest_eval_step = record.step;
     } else {
       event.mutable_step()->set_step(record.step);
-      event.mutable_step()->set_loss(loss);
+      if (record.Has("loss")) event.mutable_step()->set_loss(loss);
       event.mutable_step()->set_step_s(record.Duration());
       const double tokens = record.ValueOf("tokens");
       if (tokens > 0 && tokens < kExactIntegerMax) event.mutable_step()->set_tokens(static_cast<uint64_t>(tokens));
-      if (!std::isfinite(loss)) ++nonfinite;
+      if (record.Has("loss") && !std::isfinite(loss)) ++nonfinite;
       if (loss < lowest_loss) lowest_loss = loss, lowest_step = record.step;
     }
     stats.Add(event);
@@ -134,12 +134,11 @@ std::string FiguresText(const PlotFigures& figures) {
   std::vector<std::vector<std::string>> rows;
   if (stats.steps() > 0) {
     rows.push_back({"  steps", absl::StrCat(stats.steps(), ", from ", stats.first_step(), " to ", stats.last_step())});
-    std::string loss = absl::StrFormat("%.4f at step %d, %.4f at step %d", stats.first_loss(), stats.first_step(),
-                                       stats.last_loss(), stats.last_step());
+    std::string loss = LossesText(stats);
     if (figures.lowest_step > 0) {
       absl::StrAppendFormat(&loss, ", lowest %.4f at step %d", figures.lowest_loss, figures.lowest_step);
     }
-    rows.push_back({"  loss", loss});
+    if (!loss.empty()) rows.push_back({"  loss", loss});
   }
   if (figures.nonfinite > 0) rows.push_back({"  not finite", Plural(figures.nonfinite, "loss", "losses")});
   if (stats.newest_eval().has_value()) {

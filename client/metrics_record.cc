@@ -38,9 +38,13 @@ double NumberAfter(absl::string_view line, absl::string_view key) {
 
 }  // namespace
 
-double MetricsRecord::ValueOf(absl::string_view name) const {
+bool MetricsRecord::Has(absl::string_view name) const {
   const size_t index = IndexOfMetric(name);
-  return index < values.size() && has[index] ? values[index] : std::numeric_limits<double>::quiet_NaN();
+  return index < values.size() && has[index];
+}
+
+double MetricsRecord::ValueOf(absl::string_view name) const {
+  return Has(name) ? values[IndexOfMetric(name)] : std::numeric_limits<double>::quiet_NaN();
 }
 
 double MetricsRecord::Duration() const {
@@ -80,7 +84,7 @@ absl::optional<MetricsRecord> RecordOfEvent(const v1::Event& event) {
   }
   const v1::StepReport& step = event.step();
   record.step = step.step();
-  SetMetric("loss", step.loss(), &record);
+  if (step.has_loss()) SetMetric("loss", step.loss(), &record);
   SetMetric("tokens", static_cast<double>(step.tokens()), &record);
   SetMetric("tokens_per_s", TokensPerSecond(step), &record);
   SetMetric("step_s", step.step_s(), &record);

@@ -43,6 +43,7 @@ struct MetricsRecord {
   uint64_t order() const { return 2 * step + (is_eval ? 1 : 0); }
   // The value with this name; not a number if there is none.
   double ValueOf(absl::string_view name) const;
+  bool Has(absl::string_view name) const;
   // The wall time of this step or evaluation in seconds.
   double Duration() const;
 };

@@ -186,8 +186,9 @@ bool LinePacer::ShouldPrint(uint64_t step, uint64_t steps_total, absl::Time time
 
 std::string StepLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats) {
   const std::string total = steps_total > 0 ? absl::StrCat("/", steps_total) : "";
-  std::string line = absl::StrFormat("step %d%s  loss %.4f  lr %.1e  %s tokens/s", step.step(), total, step.loss(),
-                                     step.lr(), Amount(stats.RecentTokensPerSecond()));
+  const std::string loss = step.has_loss() ? absl::StrFormat("  loss %.4f", step.loss()) : "";
+  std::string line = absl::StrFormat("step %d%s%s  lr %.1e  %s tokens/s", step.step(), total, loss, step.lr(),
+                                     Amount(stats.RecentTokensPerSecond()));
   absl::optional<absl::Duration> time_left = stats.TimeLeft(steps_total);
   if (time_left.has_value() && step.step() < steps_total) absl::StrAppend(&line, "  ETA ", DurationText(*time_left));
   return line;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_format.h"
+
 namespace trainyard::client {
 
 double TokensPerSecond(const v1::StepReport& step) {
@@ -20,11 +22,10 @@ void RunStats::Add(const v1::Event& event) {
     const v1::StepReport& step = event.step();
     if (steps_ == 0) {
       first_step_ = step.step();
-      first_loss_ = step.loss();
     }
     ++steps_;
     last_step_ = step.step();
-    last_loss_ = step.loss();
+    if (step.has_loss()) AddLoss(step);
     tokens_ += step.tokens();
     step_seconds_ += step.step_s();
     // The first step includes one-time costs, so the second step replaces it in the moving averages.
@@ -32,13 +33,25 @@ void RunStats::Add(const v1::Event& event) {
     const double weight = steps_ <= 2 ? 1 : kNewWeight;
     recent_step_seconds_ += weight * (step.step_s() - recent_step_seconds_);
     recent_step_tokens_ += weight * (static_cast<double>(step.tokens()) - recent_step_tokens_);
-    if (steps_ % curve_stride_ != 0 && steps_ != 1) return;
-    curve_.emplace_back(step.step(), step.loss());
-    if (curve_.size() < kCurvePoints) return;
-    for (size_t i = 0; 2 * i < curve_.size(); ++i) curve_[i] = curve_[2 * i];
-    curve_.resize((curve_.size() + 1) / 2);
-    curve_stride_ *= 2;
   }
+}
+
+void RunStats::AddLoss(const v1::StepReport& step) {
+  const std::pair<uint64_t, double> loss(step.step(), step.loss());
+  if (losses_++ == 0) first_loss_ = loss;
+  last_loss_ = loss;
+  if (losses_ % curve_stride_ != 0 && losses_ != 1) return;
+  curve_.push_back(loss);
+  if (curve_.size() < kCurvePoints) return;
+  for (size_t i = 0; 2 * i < curve_.size(); ++i) curve_[i] = curve_[2 * i];
+  curve_.resize((curve_.size() + 1) / 2);
+  curve_stride_ *= 2;
+}
+
+std::string LossesText(const RunStats& stats) {
+  if (!stats.has_loss()) return "";
+  return absl::StrFormat("%.4f at step %d, %.4f at step %d", stats.first_loss(), stats.first_loss_step(),
+                         stats.last_loss(), stats.last_loss_step());
 }
 
 double RunStats::TokensPerSecond() const {

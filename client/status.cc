@@ -83,11 +83,13 @@ std::string StatusText(const v1::Job& job, int columns) {
                    job.unreachable() ? ", none of its hosts can be reached" : "", "\n");
   if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), 2000), "\n");
   std::vector<std::vector<std::string>> job_rows;
+  // A script may report steps without losses.
+  const std::string loss =
+      job.last_step() > 0 && job.has_last_loss() ? absl::StrFormat(", loss %.4f", job.last_loss()) : "";
   if (job.spec().has_train()) {
-    std::string loss = job.last_step() > 0 ? absl::StrFormat(", loss %.4f", job.last_loss()) : "";
     job_rows.push_back({"  step", absl::StrCat(job.last_step(), " of ", job.spec().train().steps(), loss)});
   } else if (job.last_step() > 0) {
-    job_rows.push_back({"  step", absl::StrFormat("%d, loss %.4f", job.last_step(), job.last_loss())});
+    job_rows.push_back({"  step", absl::StrCat(job.last_step(), loss)});
   }
   std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", plus ", job.planned_restarts(), " requested") : "";
   job_rows.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",

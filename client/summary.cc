@@ -27,10 +27,9 @@ std::string StepsText(const v1::Job& job, const RunStats& stats) {
 }
 
 std::string LossText(const RunStats& stats) {
-  std::string text = absl::StrFormat("%.4f at step %d, %.4f at step %d", stats.first_loss(), stats.first_step(),
-                                     stats.last_loss(), stats.last_step());
+  std::string text = LossesText(stats);
   if (stats.newest_eval().has_value()) {
-    absl::StrAppendFormat(&text, "; evaluation %.4f at step %d", stats.newest_eval()->loss(),
+    absl::StrAppendFormat(&text, "%sevaluation %.4f at step %d", text.empty() ? "" : "; ", stats.newest_eval()->loss(),
                           stats.newest_eval()->step());
   }
   return text;
@@ -79,7 +78,7 @@ std::string Summary(const SummaryInput& input) {
   if (stats.steps() > 0) {
     rows.push_back({"  tokens/s", absl::StrCat(Amount(stats.TokensPerSecond()), " over ",
                                                Amount(static_cast<double>(stats.tokens())), " tokens")});
-    rows.push_back({"  loss", LossText(stats)});
+    if (const std::string text = LossText(stats); !text.empty()) rows.push_back({"  loss", text});
   }
   rows.push_back({"  restarts", absl::StrCat(job.restarts())});
   if (trains) rows.push_back({"  checkpoint", CheckpointText(job)});

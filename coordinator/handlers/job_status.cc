@@ -45,7 +45,8 @@ v1::Job MakeHead(const Job& job) {
   head.clear_checkpoints();
   head.clear_decisions();
   head.set_last_step(std::max(head.last_step(), job.published.step()));
-  head.set_last_loss(job.published.loss());
+  head.clear_last_loss();
+  if (job.published.has_loss()) head.set_last_loss(job.published.loss());
   head.set_unconfirmed(!job.current.unconfirmed.empty());
   head.set_events_dropped(job.record.events_dropped());
   head.set_current_ranks(static_cast<uint32_t>(job.ranks.size()));

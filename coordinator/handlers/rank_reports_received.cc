@@ -38,10 +38,15 @@ void PublishStep(Turn& turn, Job& job, const v1::StepReport& step) {
   bool is_new = step.step() > job.published.step();
   if (is_new) {
     job.published.set_step(step.step());
-    job.published.set_loss(step.loss());
-    job.published_changed = true;
     job.head().set_last_step(step.step());
-    job.head().set_last_loss(step.loss());
+    if (step.has_loss()) {
+      job.published.set_loss(step.loss());
+      job.head().set_last_loss(step.loss());
+    } else {
+      job.published.clear_loss();
+      job.head().clear_last_loss();
+    }
+    job.published_changed = true;
   }
   v1::Event event;
   *event.mutable_step() = step;

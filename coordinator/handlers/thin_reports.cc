@@ -22,7 +22,7 @@ void AddReport(const v1::Event& report, v1::ListEventsResponse& response) {
   }
   v1::StepReport& step = *event.mutable_step();
   step.set_step(report.step().step());
-  step.set_loss(report.step().loss());
+  if (report.step().has_loss()) step.set_loss(report.step().loss());
   step.set_tokens(report.step().tokens());
   step.set_step_s(report.step().step_s());
   step.set_skipped(report.step().skipped());
@@ -59,6 +59,8 @@ v1::ListEventsResponse ThinReports(const std::deque<EventPtr>& reports, size_t m
   for (size_t i = 0; i < reports.size(); ++i) {
     const bool is_step = reports[i]->has_step();
     if (!is_step && !reports[i]->has_eval()) continue;
+    // A script reported the step without a loss, so it is no point of the curve.
+    if (is_step && !reports[i]->step().has_loss()) continue;
     (is_step ? steps : evaluations).push_back(i);
     (is_step ? step_losses : evaluation_losses)
         .push_back(is_step ? reports[i]->step().loss() : reports[i]->eval().loss());

@@ -178,7 +178,6 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
 // A command may never report a step: a step of 0 that does not change would look like a job that hangs.
 void CoordinatorMetrics::AddStepGauges(JobSeries& series) {
   series.step = &gauges_[kStep.name]->Add(series.labels);
-  series.loss = &gauges_[kLoss.name]->Add(series.labels);
   series.tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(series.labels);
   series.exposed = &gauges_[kExposed.name]->Add(series.labels);
   series.bubble = &gauges_[kBubble.name]->Add(series.labels);
@@ -198,7 +197,8 @@ void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
     JobSeries& series = SeriesOf(job->second);
     if (series.step == nullptr) AddStepGauges(series);
     series.step->Set(static_cast<double>(step.step()));
-    series.loss->Set(step.loss());
+    if (step.has_loss() && series.loss == nullptr) series.loss = &gauges_[kLoss.name]->Add(series.labels);
+    if (step.has_loss()) series.loss->Set(step.loss());
     if (step.step_s() > 0) series.tokens_per_second->Set(static_cast<double>(step.tokens()) / step.step_s());
     series.exposed->Set(step.exposed_communication_s());
   }
@@ -235,7 +235,7 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
     if (it == jobs_.end()) return;
     if (it->second.step != nullptr) {
       gauges_[kStep.name]->Remove(it->second.step);
-      gauges_[kLoss.name]->Remove(it->second.loss);
+      if (it->second.loss != nullptr) gauges_[kLoss.name]->Remove(it->second.loss);
       gauges_[kTokensPerSecond.name]->Remove(it->second.tokens_per_second);
       gauges_[kExposed.name]->Remove(it->second.exposed);
       gauges_[kBubble.name]->Remove(it->second.bubble);

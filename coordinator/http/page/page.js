@@ -134,7 +134,7 @@ function showJobs() {
     {title: "Name", cell: (job) => job.spec?.name || job.job_id, link: (job) => `#/jobs/${job.job_id}`},
     {title: "State", cell: stateOf, kind: "time", tone: (job) => classOf(stateOf(job))},
     {title: "Step", cell: (job) => job.last_step, kind: "number"},
-    {title: "Loss", cell: (job) => Number(job.last_step) ? number(job.last_loss ?? 0) : "", kind: "number"},
+    {title: "Loss", cell: (job) => Number(job.last_step) ? number(job.last_loss) : "", kind: "number"},
     {title: "Ranks", cell: (job) => job.current_ranks ?? job.spec?.resources?.ranks, kind: "number minor"},
     {title: "Restarts", cell: (job) => job.restarts ?? 0, kind: "number minor"},
     {title: "Submitted", cell: (job) => time(job.submitted_unix_ms), kind: "time minor"},
@@ -275,7 +275,7 @@ function drawCurve(svg, list) {
     loss: Number((event.step || event.eval)?.loss ?? 0), evaluation: Boolean(event.eval)}));
   const finite = points.filter((point) => Number.isFinite(point.loss));
   if (finite.length === 0) {
-    svg.append(draw("text", {x: 60, y: 110}, "The coordinator holds no steps of this job."));
+    svg.append(draw("text", {x: 60, y: 110}, "The coordinator holds no losses of this job."));
     return 0;
   }
   let [low, high, first, last] = [Infinity, -Infinity, Infinity, -Infinity];
@@ -371,7 +371,7 @@ function fillFacts(facts, job) {
   const goodput = job.goodput?.total_s ? `${number(100 * (job.goodput.train_s || 0) / job.goodput.total_s, 3)} % training` : "";
   const rows = [["State", stateOf(job)], ["Reason", job.reason], ["Id", job.job_id], ["Generation", job.generation],
     ["Restarts", `${job.restarts || 0} after failures, ${job.planned_restarts || 0} on request`],
-    ["Newest step", job.last_step ? `${job.last_step}, loss ${number(job.last_loss ?? 0)}` : ""],
+    ["Newest step", job.last_step ? `${job.last_step}${job.last_loss === undefined ? "" : `, loss ${number(job.last_loss)}`}` : ""],
     ["Ranks", `${job.current_ranks || 0} of ${job.spec?.resources?.ranks || 0}`],
     ["Submitted", time(job.submitted_unix_ms)], ["Finished", time(job.finished_unix_ms)], ["Time", goodput]]
     .filter(([, value]) => value);

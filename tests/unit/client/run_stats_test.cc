@@ -18,6 +18,22 @@ TEST(RunStats, WithoutEvents_AreZero) {
   EXPECT_FALSE(stats.TimeLeft(10).has_value());
 }
 
+TEST(RunStats, StepsWithoutALoss_AreNoPointsOfTheCurve) {
+  RunStats stats;
+  v1::Event without = StepEvent(1, 5, 0, 1.0);
+  without.mutable_step()->clear_loss();
+  stats.Add(without);
+  EXPECT_FALSE(stats.has_loss());
+  EXPECT_EQ(LossesText(stats), "");
+  stats.Add(StepEvent(2, 6, 3.0, 1.0));
+  without.mutable_step()->set_step(7);
+  stats.Add(without);
+
+  EXPECT_EQ(stats.steps(), 3u);
+  EXPECT_EQ(LossesText(stats), "3.0000 at step 6, 3.0000 at step 6");
+  EXPECT_EQ(stats.curve().size(), 1u);
+}
+
 TEST(RunStats, SumsStepsAndKeepsTheNewestOtherEvents) {
   RunStats stats;
   stats.Add(StepEvent(1, 5, 4.0, 1.0));

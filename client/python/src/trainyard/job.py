@@ -18,7 +18,7 @@ def _ranks(job):
 
 
 def _row(job):
-    loss = f"{job.last_loss:.4f}" if job.last_step else ""
+    loss = f"{job.last_loss:.4f}" if job.HasField("last_loss") else ""
     return (job.job_id, job.spec.name, schema.state_name(job.state), str(job.last_step or ""), loss,
             _ranks(job), job.reason)
 
@@ -85,7 +85,7 @@ class Job:
         return self._client.save(self.id, **options)
 
     def steps(self):
-        """The steps that were made so far, as a list of Step."""
+        """The steps that were made so far, as a list of Step. The loss is None if a script reported none."""
         job = self.refresh()
         rows = []
         if not job.last_step:
@@ -94,7 +94,8 @@ class Job:
         for event in stream:
             if event.WhichOneof("kind") != "step":
                 continue
-            rows.append(Step(*(getattr(event.step, name) for name in Step._fields)))
+            row = Step(*(getattr(event.step, name) for name in Step._fields))
+            rows.append(row if event.step.HasField("loss") else row._replace(loss=None))
             if event.step.step >= job.last_step:
                 break
         stream.close()
@@ -106,7 +107,7 @@ class Job:
             from matplotlib import pyplot
         except ImportError:
             raise ImportError("plot() needs matplotlib: pip install matplotlib") from None
-        steps = self.steps()
+        steps = [row for row in self.steps() if row.loss is not None]
         axes = axes or pyplot.subplots()[1]
         axes.plot([row.step for row in steps], [row.loss for row in steps])
         axes.set_xlabel("step")

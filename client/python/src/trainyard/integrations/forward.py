@@ -46,6 +46,8 @@ def _values(event, is_command):
     values = {f"{prefix}/{name}": getattr(report, name) for name in names}
     if is_command:
         values = {name: value for name, value in values.items() if value or name.endswith("/loss")}
+    if kind == "step" and not report.HasField("loss"):
+        del values["train/loss"]
     return report.step, values
 
 
