@@ -271,6 +271,8 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   }
   // Held-out files replace the part of the training data that `validation` would reserve.
   if (trains && spec->train().data().held_out_size() > 0) spec->mutable_train()->mutable_data()->set_validation(0);
+  // Only the user knows whether a script that reports no step for long is at work.
+  if (runs_command && !spec->recovery().has_on_hang()) spec->mutable_recovery()->set_on_hang(v1::ON_HANG_NOTIFY);
   const std::string tokenizer_path = trains ? TokenizerPathOf(spec->train()) : "";
   ApplyDefaults(spec);
   // ApplyDefaults creates every map, also those of the other kind of job, which are removed.
@@ -297,6 +299,9 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   }
   resolver.ResolveDevice();
   if (trains) resolver.ResolveFolder(job_id, default_run_root);
+  if (runs_command && !spec->command().has_checkpoint_dir() && !default_run_root.empty()) {
+    spec->mutable_command()->set_checkpoint_dir(JoinPath(default_run_root, absl::StrCat(spec->name(), "-", job_id)));
+  }
   resolver.ListKeysLeftToHosts();
   return resolver.TakeDecisions();
 }

@@ -70,11 +70,11 @@ class Validator {
 
   // Warns of the keys of training that a command does not use.
   void CheckCommand() {
-    constexpr char kWhy[] = "a command neither reports steps nor saves through Trainyard";
-    if (spec_.has_checkpoint()) NoEffect("checkpoint", kWhy);
+    if (spec_.has_checkpoint()) {
+      NoEffect("checkpoint", "the program of a command decides when it saves; its folder is command.checkpoint_dir");
+    }
     if (spec_.has_parallel()) NoEffect("parallel", "the program of a command decides how it trains");
-    if (spec_.has_diagnostics()) NoEffect("diagnostics", kWhy);
-    if (spec_.recovery().has_on_hang()) NoEffect("recovery.on_hang", kWhy);
+    if (spec_.has_diagnostics()) NoEffect("diagnostics", "they are about our trainer, which a command does not run");
     if (spec_.resources().has_mkl_avx512())
       NoEffect("resources.mkl_avx512", "a command is given no settings of our trainer");
     if (spec_.command().has_grow_after_s() && !spec_.command().has_min_ranks()) {

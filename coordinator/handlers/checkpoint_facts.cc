@@ -89,6 +89,13 @@ uint64_t TrainedSince(const Job& job, uint64_t step) {
   return now_ms - std::min(now_ms, std::prev(after)->train_ms);
 }
 
+}  // namespace
+
+void CountSavedSteps(Turn& turn, Job& job, uint64_t step) {
+  AccountGoodput(turn, job);
+  StepsSaved(*job.record.mutable_goodput(), TrainedSince(job, step));
+}
+
 void RecordCheckpoint(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
   v1::Job& head = job.head();
   // A recorded checkpoint of a later step can only be of an earlier generation, and this group did not resume from it,
@@ -100,6 +107,8 @@ void RecordCheckpoint(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
   if (head.checkpoints_size() > limit) head.mutable_checkpoints()->DeleteSubrange(0, head.checkpoints_size() - limit);
   turn.Save(job);
 }
+
+namespace {
 
 void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   v1::Job& head = job.head();
@@ -128,8 +137,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   RecordCheckpoint(turn, job, info);
   // A stop waits only for the part of a save that stalls training; the rest runs while the job trains.
   job.longest_s = std::max(job.longest_s, saved.has_stall_s() ? saved.stall_s() : saved.seconds());
-  AccountGoodput(turn, job);
-  StepsSaved(*job.record.mutable_goodput(), TrainedSince(job, saved.step()));
+  CountSavedSteps(turn, job, saved.step());
   turn.Emit(SaveCounted{.failed = false, .seconds = saved.seconds()});
   v1::Event event;
   *event.mutable_checkpoint() = head.checkpoints(head.checkpoints_size() - 1);

@@ -22,6 +22,7 @@ constexpr size_t kExaminedBytes = 128;
 
 PhaseFacts FactsOf(const Job& job, const ReportedPhase& phase) {
   PhaseFacts facts;
+  facts.is_script = job.head().spec().has_command();
   if (const std::optional<Phase> known = phase.known()) {
     auto times = job.phase_times.find(*known);
     if (times != job.phase_times.end()) facts.learned_s = times->second.longest();
@@ -35,12 +36,18 @@ PhaseFacts FactsOf(const Job& job, const ReportedPhase& phase) {
   return facts;
 }
 
+bool HasReported(const Rank& rank) { return rank.position.reported_at != absl::InfinitePast(); }
+
 HangFacts GatherFacts(const Turn& turn, const Job& job) {
   HangFacts facts;
   facts.since = job.current.hang.since;
   facts.restart = job.head().spec().recovery().on_hang() != v1::ON_HANG_NOTIFY;
+  const bool is_script = job.head().spec().has_command();
   for (const Rank& rank : job.ranks) {
+    // A script need not report its steps on every rank.
+    if (is_script && !HasReported(rank)) continue;
     RankPosition position = rank.position;
+    position.is_script = is_script;
     position.rank = rank.record.rank();
     position.host = rank.record.host();
     auto host = turn.state.hosts.find(rank.host());
@@ -199,8 +206,10 @@ absl::Duration LearnedPhaseLimit(const Job& job, const ReportedPhase& phase) {
 
 void CheckHang(Turn& turn, Job& job) {
   HangWatch& watch = job.current.hang;
-  // The program of a command reports no progress.
-  const bool is_watched = job.state() == v1::JOB_STATE_RUNNING && !job.head().spec().has_command();
+  // A program that reports no steps is not watched.
+  const bool is_watched =
+      job.state() == v1::JOB_STATE_RUNNING &&
+      (!job.head().spec().has_command() || std::any_of(job.ranks.begin(), job.ranks.end(), HasReported));
   if (!is_watched || job.current.nothing_desired || job.held_at != 0) {
     watch.generation = 0;
     watch.stalled = false;

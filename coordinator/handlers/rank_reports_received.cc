@@ -11,6 +11,7 @@
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/rank_progress.h"
+#include "coordinator/handlers/script_reports.h"
 #include "coordinator/policy/goodput.h"
 
 namespace trainyard {
@@ -118,6 +119,7 @@ void ApplyReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report)
   }
   RecordPosition(turn, job, rank, report);
   RecordMemory(rank, report);
+  RecordScriptReport(turn, job, rank, report);
   rank.last_report = turn.now - absl::Seconds(std::max(0.0, report.age_s()));
   if (rank.record.rank() != 0) return;
   PublishInOrder(turn, job, report);

@@ -15,10 +15,16 @@ absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
   if (job.held_at != 0) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
   }
-  if (job.state() != v1::JOB_STATE_RUNNING || job.record.has_failure() || !job.head().spec().has_train()) {
+  const bool is_command = job.head().spec().has_command();
+  if (job.state() != v1::JOB_STATE_RUNNING || job.record.has_failure() || job.head().spec().has_probe()) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
                                                       job.head().reason(),
                                                       "): the job is not training, so there is nothing to save"));
+  }
+  if (is_command && !job.current.saves_on_request) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", job.id.value(), " runs a program whose rank 0 does not save on request: it has not called ",
+        "trainyard.should_save() (docs/python.md) since it was started"));
   }
   job.record.set_save_requests(job.record.save_requests() + 1);
   job.record.set_save_awaited(true);

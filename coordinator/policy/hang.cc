@@ -15,6 +15,8 @@ namespace {
 
 constexpr size_t kMaxPhaseTimes = 64;
 constexpr absl::Duration kMinLimit = absl::Seconds(5);
+constexpr absl::Duration kMinScriptLimit = absl::Seconds(60);
+constexpr int kScriptLimitFactor = 10;
 // The limit for a phase whose usual duration is not known yet.
 constexpr absl::Duration kUnlearnedLimit = absl::Seconds(120);
 constexpr uint32_t kMaxDoublings = 6;
@@ -110,7 +112,7 @@ class HangAnalysis {
   }
   bool IsSilent(const RankPosition& rank) const {
     absl::Duration since_report = TimeSinceReport(rank);
-    return rank.reachable && rank.seen_at > last_progress_ &&
+    return !rank.is_script && rank.reachable && rank.seen_at > last_progress_ &&
            ((rank.silent && since_report >= kHangExamineAfter) || since_report >= kLinkPatience);
   }
   bool IsStoppedOrSilent(const RankPosition& rank) const {
@@ -265,6 +267,7 @@ void PhaseTimes::Add(uint64_t step, double seconds) {
 absl::Duration HangLimit(const ReportedPhase& phase, const PhaseFacts& facts) {
   absl::Duration learned = absl::Seconds(facts.learned_s);
   absl::Duration limit = facts.learned_s <= 0     ? kUnlearnedLimit
+                         : facts.is_script        ? std::max(kMinScriptLimit, kScriptLimitFactor * learned)
                          : phase == Phase::kTrain ? std::max(kMinLimit, 2 * learned)
                                                   : 3 * learned + kMinLimit;
   return limit * (int64_t{1} << std::min(facts.doublings, kMaxDoublings));

@@ -46,6 +46,8 @@ class PhaseTimes {
 struct PhaseFacts {
   double learned_s = 0;    // the longest recent duration; 0: unknown
   uint32_t doublings = 0;  // of the limit: the number of hangs in this phase that led to a restart
+  // A script reports when it likes, and evaluates and saves between two reports, so its limits are far longer.
+  bool is_script = false;
 };
 
 // How long a group may make no progress while a rank is in this phase.
@@ -57,6 +59,8 @@ struct RankPosition {
   std::string host;
   bool reachable = true;  // whether its host is reachable
   bool ended = false;     // its process has exited or has nothing more to do
+  // Another process sends its reports (the Python package), so their absence proves nothing.
+  bool is_script = false;
 
   ReportedPhase phase;
   uint64_t last_step = 0;

@@ -115,6 +115,44 @@ def test_a_paused_script_saves_and_resumes_where_it_was(installed, one_host):
     assert f"first step {stopped + 1}" in one_host.logs_of(job)
 
 
+def submit_saving(installed, cluster, steps, **recovery):
+    path = cluster.folder / "saving.yaml"
+    path.write_text(yaml.safe_dump({"name": "saving", "resources": {"ranks": 1}, "recovery": recovery, "command": {
+        "argv": [sys.executable, str(PACKAGE / "examples/save_on_request.py"), str(steps)], "grace_s": 2,
+        "env": [f"PYTHONPATH={installed}"], "workdir": str(cluster.folder)}}, width=10_000))
+    job = harness.events(cluster.trainctl("submit", path, "--json").stdout)[0]["id"]
+    cluster.wait_for_step(job, 5)
+    # Reports may arrive before the fact that the process was started.
+    harness.wait_until(lambda: cluster.get(job).pid_of(0), "the process is known")
+    return job
+
+
+def test_a_script_saves_on_request_and_a_new_process_finds_its_newest_checkpoint(installed, one_host):
+    job = submit_saving(installed, one_host, 2000)
+
+    saved = one_host.trainctl("checkpoint", "now", job, "--wait").stdout
+    step = int(saved.split()[2].rstrip(":"))
+    assert f"saving-{job}/step-{step} (" in saved and step in [info.step for info in one_host.get(job).job.checkpoints]
+    assert f"step-{step}" in one_host.trainctl("checkpoint", "ls", job).stdout
+    os.kill(one_host.get(job).pid_of(0), signal.SIGKILL)
+    harness.wait_until(lambda: one_host.logs_of(job).count("first step") == 2, "the script runs again")
+    last = int(one_host.logs_of(job).rpartition("first step ")[2].split()[0])
+    assert last > step or last == step + 1
+    one_host.trainctl("cancel", job)
+    assert one_host.wait_for_end(job).state_name == "CANCELLED"
+
+
+def test_a_stopped_script_is_a_hang_and_is_restarted_if_the_job_says_so(installed, one_host):
+    job = submit_saving(installed, one_host, 2000, on_hang="restart")
+
+    os.kill(one_host.get(job).pid_of(0), signal.SIGSTOP)
+    harness.wait_until(lambda: one_host.get(job).job.generation == 2, "the script is started again")
+
+    assert "rank 0 on h1 is stopped (SIGSTOP, state T)" in one_host.trainctl("why", job).stdout
+    one_host.trainctl("cancel", job)
+    assert one_host.wait_for_end(job).state_name == "CANCELLED"
+
+
 @pytest.mark.parametrize("example, evaluates", [("accelerate_train.py", False), ("lightning_train.py", True)])
 def test_a_paused_script_of_a_library_saves_resumes_and_reports_every_step(installed, cluster, example, evaluates):
     cluster.start_coordinator()

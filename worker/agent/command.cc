@@ -61,6 +61,10 @@ void SetLinkVariables(const v1::DesiredTrainer& desired, const CommandOptions& o
   variables["TRAINYARD_JOB_ID"] = desired.key().job_id();
   variables["TRAINYARD_GENERATION"] = absl::StrCat(desired.key().generation());
   variables["TRAINYARD_RANK"] = absl::StrCat(desired.key().rank());
+  if (!desired.restart_from().path().empty()) {
+    variables["TRAINYARD_LAST_CHECKPOINT"] = desired.restart_from().path();
+    variables["TRAINYARD_LAST_CHECKPOINT_STEP"] = absl::StrCat(desired.restart_from().step());
+  }
 }
 
 Variables MakeVariables(const v1::DesiredTrainer& desired, const v1::JobSpec& spec, const CommandOptions& options) {
@@ -79,6 +83,9 @@ Variables MakeVariables(const v1::DesiredTrainer& desired, const v1::JobSpec& sp
   if (!options.is_check) SetRankVariables(desired, spec, options, variables);
   for (const std::string& variable : spec.command().env()) Assign(variable, variables);
   if (!options.is_check) SetLinkVariables(desired, options, variables);
+  if (!options.is_check && spec.command().has_checkpoint_dir()) {
+    variables["TRAINYARD_CHECKPOINT_DIR"] = spec.command().checkpoint_dir();
+  }
   return variables;
 }
 

@@ -19,6 +19,7 @@ class Daemon(grpc.GenericRpcHandler):
     def __init__(self, path):
         self.messages = queue.Queue()
         self.refuse = None
+        self.save_requests = 0
         self._refused = path.with_name("refused")
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
         self._server.add_generic_rpc_handlers((self,))
@@ -28,16 +29,18 @@ class Daemon(grpc.GenericRpcHandler):
     def service(self, details):
         assert details.method == "/trainyard.v1.TrainerLink/Connect"
         return grpc.stream_stream_rpc_method_handler(self.connect,
-                                                     request_deserializer=schema.TrainerMessage.FromString)
+                                                     request_deserializer=schema.TrainerMessage.FromString,
+                                                     response_serializer=schema.LinkMessage.SerializeToString)
 
     def connect(self, requests, context):
+        if self.save_requests:
+            yield schema.LinkMessage(save=schema.SaveTrainer(request=self.save_requests))
         for message in requests:
             self.messages.put(message)
             if self.refuse is not None and message.WhichOneof("kind") == "report":
                 code, self.refuse = self.refuse, None
                 self._refused.touch()
                 context.abort(code, "refused")
-        yield from ()
 
     def close(self):
         self._server.stop(0).wait()
@@ -56,12 +59,24 @@ def daemon(tmp_path):
     daemon.close()
 
 
-def run(tmp_path, text, rank="0", **variables):
+def run(tmp_path, text, rank="0", daemon=None, until=None, **variables):
+    """Runs a script. With `until`: creates the file "seen" once the daemon's reports satisfy it."""
     environment = {**os.environ, "TRAINYARD_LINK": str(tmp_path / "link"), "TRAINYARD_TOKEN": "t" * 20,
                    "TRAINYARD_JOB_ID": "abcdefgh", "TRAINYARD_GENERATION": "2", "TRAINYARD_RANK": rank, "RANK": rank,
                    **variables}
-    return subprocess.run([sys.executable, "-c", "import os, sys, time, trainyard\n" + textwrap.dedent(text)],
-                          env=environment, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", "import os, sys, time, trainyard\n" + textwrap.dedent(text)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if until is not None:
+        taken = []
+        while process.poll() is None:
+            taken.append(daemon.messages.get(timeout=60))
+            if until([message.report for message in taken if message.HasField("report")]):
+                break
+        (tmp_path / "seen").touch()
+        for message in taken:
+            daemon.messages.put(message)
+    output, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def test_steps_and_evaluations_of_rank_zero_are_sent_before_the_script_ends(daemon, tmp_path):
@@ -87,7 +102,7 @@ def test_other_ranks_report_only_their_position(daemon, tmp_path):
 
     _, reports = daemon.received()
     assert done.returncode == 0, done.stderr
-    assert [(report.key.rank, report.last_step, len(report.steps)) for report in reports] == [(3, 7, 0)]
+    assert {(report.key.rank, report.last_step, len(report.steps)) for report in reports} == {(3, 7, 0)}
 
 
 def test_what_was_sent_on_a_broken_link_is_sent_again(daemon, tmp_path):
@@ -159,3 +174,74 @@ def test_wrong_values_are_refused_and_steps_that_do_not_increase_are_left_out(da
     assert done.stdout.count("expected a") == 3
     assert "steps must increase" in done.stderr
     assert [step.loss for report in daemon.received()[1] for step in report.steps] == [5]
+
+
+def test_the_position_is_repeated_while_the_script_makes_no_progress(daemon, tmp_path):
+    done = run(tmp_path, """
+        trainyard.report(1, loss=1)
+        trainyard.report(2, loss=2)
+        while not os.path.exists(os.environ["TRAINYARD_LINK"].replace("link", "seen")): time.sleep(0.01)
+    """, daemon=daemon, until=lambda reports: len(reports) > 0 and reports[-1].phase_s > 1.5)
+
+    _, reports = daemon.received()
+    assert done.returncode == 0, done.stderr
+    assert {(report.phase, report.last_step) for report in reports} == {("train", 2)}
+    assert sum(time.longest_s for report in reports for time in report.phase_times) > 0
+
+
+def test_a_phase_is_reported_with_its_duration_which_counts_for_no_step(daemon, tmp_path):
+    done = run(tmp_path, """
+        trainyard.report(1, loss=1)
+        with trainyard.phase("evaluate"):
+            time.sleep(0.6)
+        trainyard.report(2, loss=2)
+    """)
+
+    _, reports = daemon.received()
+    assert done.returncode == 0, done.stderr
+    times = {time.phase: time.longest_s for report in reports for time in report.phase_times}
+    assert times["evaluate"] >= 0.6 and times["train"] < 0.5
+    assert reports[-1].phase == "train" and reports[-1].steps[-1].step_s < 0.5
+    assert "ValueError: phase: expected" in run(tmp_path, 'with trainyard.phase("rest"): pass').stderr
+
+
+def test_a_request_to_save_is_answered_by_a_checkpoint(daemon, tmp_path):
+    daemon.save_requests = 2
+
+    done = run(tmp_path, """
+        folder = trainyard.checkpoint_dir()
+        assert trainyard.last_checkpoint() is None
+        saves = 0
+        for step in range(1, 2000):
+            trainyard.report(step)
+            if trainyard.should_save():
+                saves += 1
+                (folder / "model").write_text("weights")
+                trainyard.saved(step, folder)
+            if saves and step > 5: break
+            time.sleep(0.01)
+        print("saves", saves, step, trainyard.should_save())
+    """, TRAINYARD_CHECKPOINT_DIR=str(tmp_path / "runs/a"))
+
+    _, reports = daemon.received()
+    assert done.stderr == "" and done.stdout.startswith("saves 1 ") and done.stdout.endswith("False\n")
+    assert any(report.saves_on_request for report in reports)
+    checkpoint = reports[-1].script_checkpoint
+    assert (checkpoint.path, checkpoint.size_bytes, checkpoint.save_request) == (str(tmp_path / "runs/a"), 7, 2)
+    assert 0 < checkpoint.step and not any(step.HasField("loss") for report in reports for step in report.steps)
+
+
+def test_without_trainyard_nothing_is_requested_and_checkpoints_have_a_folder(tmp_path):
+    done = run(tmp_path, f"""
+        os.chdir({str(tmp_path)!r})
+        assert not trainyard.should_save() and trainyard.last_checkpoint() is None
+        (trainyard.checkpoint_dir() / "model").write_text("weights")
+        trainyard.saved(1, "checkpoints/model")
+        try:
+            trainyard.saved(2, "checkpoints/missing")
+        except FileNotFoundError as error:
+            print(error.filename)
+    """, TRAINYARD_LINK="", TRAINYARD_RANK="")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/checkpoints/missing\n"

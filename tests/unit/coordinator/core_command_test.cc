@@ -2,13 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <optional>
+
 #include "coordinator/policy/elastic.h"
 #include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 v1::JobSpec CommandSpec(uint32_t ranks) {
   v1::JobSpec spec;
@@ -243,6 +249,178 @@ TEST(CommandLimits, TheTimeLimit_EndsAJob_ThatWaitsForItsHostToReturn) {
 
   EXPECT_EQ(harness.Get(kJob).state(), v1::JOB_STATE_FAILED);
   EXPECT_EQ(harness.Get(kJob).reason(), "the time limit of 60 s is used up (command.time_limit_s)");
+}
+
+// A script of two ranks whose Python package reports every second.
+struct Script {
+  explicit Script(v1::OnHang on_hang = v1::ON_HANG_UNSPECIFIED) : host(harness, "w1", 2, 11) {
+    host.Attach();
+    v1::JobSpec spec = CommandSpec(2);
+    if (on_hang != v1::ON_HANG_UNSPECIFIED) spec.mutable_recovery()->set_on_hang(on_hang);
+    harness.Submit(spec, kJob);
+    host.Apply();
+  }
+  // Reports of rank 0, with the duration of the step that has ended, and what `more` adds.
+  void Report(
+      const std::string& phase, uint64_t step, double step_s = 0,
+      const std::function<void(v1::RankReport&)>& more = [](v1::RankReport&) {}) {
+    RankReportsReceived received{host.session, {}};
+    v1::RankReport& report = *received.reports.add_reports();
+    *report.mutable_key() = Key(kJob, Get().generation(), 0);
+    report.set_phase(phase);
+    report.set_last_step(step);
+    if (step_s > 0) report.add_phase_times()->set_phase("train");
+    if (step_s > 0) report.mutable_phase_times(0)->set_longest_s(step_s);
+    more(report);
+    harness.Handle(std::move(received));
+  }
+  // The script makes no progress for this long, and its reports say so.
+  void Stall(const std::string& phase, uint64_t step, absl::Duration duration) {
+    for (absl::Duration at; at < duration; at += absl::Seconds(1)) {
+      harness.Advance(absl::Seconds(1));
+      Report(phase, step);
+    }
+  }
+  void MakeSteps(uint64_t steps) {
+    for (uint64_t step = 1; step <= steps; ++step) {
+      harness.Advance(absl::Seconds(2));
+      Report("train", step, 2);
+    }
+  }
+  absl::Status Save() {
+    CallId call(900 + ++saves);
+    v1::SaveRequest request;
+    request.set_job_id(kJob);
+    harness.Handle(SaveJob{call, request});
+    return harness.replies.at(call).status;
+  }
+  uint64_t RequestedSaves() { return host.desired().trainers(0).save_requests(); }
+  v1::Job Get() { return harness.Get(kJob); }
+  std::vector<std::string> Decisions() { return harness.Decisions(kJob); }
+
+  Harness harness;
+  FakeHost host;
+  uint64_t saves = 0;
+};
+
+TEST(ScriptHang, IsReported_AfterAMinuteOrTenSteps_AndRestartsOnlyOnRequest) {
+  Script left;
+  left.MakeSteps(3);
+  left.Stall("train", 3, absl::Seconds(58));
+  EXPECT_THAT(left.Decisions(), Not(Contains(HasSubstr("hang:"))));
+  left.Stall("train", 3, absl::Seconds(8));
+  EXPECT_THAT(left.Decisions(), Contains(AllOf(HasSubstr("hang: rank 0 on w1 makes no progress"),
+                                               HasSubstr("limit 60.0 s"), HasSubstr("the job is left running"))));
+  EXPECT_EQ(left.Get().state(), v1::JOB_STATE_RUNNING);
+  left.Report("train", 4);
+  left.harness.Advance(absl::Seconds(1));
+  EXPECT_THAT(left.Decisions(), Contains(HasSubstr("hang: the ranks continue")));
+
+  Script restarted(v1::ON_HANG_RESTART);
+  restarted.MakeSteps(3);
+  restarted.Stall("train", 3, absl::Seconds(66));
+  EXPECT_EQ(restarted.Get().state(), v1::JOB_STATE_RECOVERING) << restarted.Get().reason();
+  EXPECT_THAT(restarted.Get().reason(), HasSubstr("makes no progress"));
+}
+
+TEST(ScriptHang, IsNotConcludedFromMissingReports_NorInAPhaseOfUnknownLength) {
+  Script silent(v1::ON_HANG_RESTART);
+  silent.host.Report(Key(kJob, 1, 1), 1, 1);  // a rank that never reports again
+  silent.harness.Advance(absl::Seconds(600));
+  EXPECT_EQ(silent.Get().state(), v1::JOB_STATE_RUNNING) << silent.Get().reason();
+  EXPECT_THAT(silent.Decisions(), Not(Contains(HasSubstr("hang:"))));
+
+  Script evaluates(v1::ON_HANG_RESTART);
+  evaluates.MakeSteps(3);
+  evaluates.Stall("evaluate", 3, absl::Seconds(110));
+  EXPECT_THAT(evaluates.Decisions(), Not(Contains(HasSubstr("hang:"))));
+  evaluates.Stall("evaluate", 3, absl::Seconds(30));
+  EXPECT_THAT(evaluates.Decisions(), Contains(HasSubstr("the usual duration of evaluate is not known yet")));
+  EXPECT_EQ(evaluates.Get().state(), v1::JOB_STATE_RUNNING) << "a first evaluation may take any time";
+}
+
+TEST(ScriptHang, LongEvaluationsBetweenReports_RaiseTheLimit) {
+  Script script(v1::ON_HANG_RESTART);
+  script.harness.Advance(absl::Seconds(30));
+  script.Report("train", 1, 30);
+  script.Stall("train", 1, absl::Seconds(290));
+  EXPECT_EQ(script.Get().state(), v1::JOB_STATE_RUNNING) << script.Get().reason();
+  script.Stall("train", 1, absl::Seconds(20));
+  EXPECT_EQ(script.Get().state(), v1::JOB_STATE_RECOVERING);
+}
+
+TEST(ScriptSaves, AreRequestedOnlyIfTheScriptAnswers_AndRecorded) {
+  Script script;
+  script.Report("train", 1);
+  EXPECT_THAT(script.Save().message(), HasSubstr("it has not called trainyard.should_save()"));
+  EXPECT_EQ(script.RequestedSaves(), 0u);
+
+  script.Report("train", 2, 0, [](v1::RankReport& report) { report.set_saves_on_request(true); });
+  EXPECT_TRUE(script.Save().ok());
+  EXPECT_EQ(script.RequestedSaves(), 1u);
+  const auto saved = [](v1::RankReport& report) {
+    report.set_saves_on_request(true);
+    report.mutable_script_checkpoint()->set_step(3);
+    report.mutable_script_checkpoint()->set_path("/runs/x/step-3");
+    report.mutable_script_checkpoint()->set_size_bytes(70);
+    report.mutable_script_checkpoint()->set_save_request(1);
+  };
+  script.Report("train", 3, 0, saved);
+  script.Report("train", 4, 0, saved);  // every report repeats it
+  ASSERT_EQ(script.Get().checkpoints_size(), 1);
+  EXPECT_EQ(script.Get().checkpoints(0).step(), 3u);
+  EXPECT_EQ(script.Get().checkpoints(0).size_bytes(), 70u);
+
+  // A new process learns where the checkpoint is, and is not asked again.
+  script.host.Kill(Key(kJob, 1, 0), 9);
+  script.host.Apply();
+  script.harness.Advance(absl::Seconds(60));
+  script.host.Apply();
+  ASSERT_EQ(script.Get().generation(), 2u) << script.Get().reason();
+  EXPECT_EQ(script.host.desired().trainers(0).restart_from().path(), "/runs/x/step-3");
+  EXPECT_EQ(script.RequestedSaves(), 0u);
+  EXPECT_FALSE(script.Save().ok()) << "the new process has not called should_save yet";
+}
+
+TEST(ScriptSaves, ThatWereRequestedAndNotMade_AreRequestedFromTheNextGroup) {
+  Script script;
+  script.Report("train", 2, 0, [](v1::RankReport& report) { report.set_saves_on_request(true); });
+  ASSERT_TRUE(script.Save().ok());
+  script.host.Kill(Key(kJob, 1, 0), 9);
+  script.host.Apply();
+  script.harness.Advance(absl::Seconds(60));
+  script.host.Apply();
+
+  EXPECT_EQ(script.Get().generation(), 2u);
+  EXPECT_EQ(script.RequestedSaves(), 1u);
+}
+
+TEST(ScriptSaves, WithAnImpossibleStepOrPath_AreIgnored) {
+  Script script;
+  for (const auto& [step, path] : std::vector<std::pair<uint64_t, std::string>>{
+           {0, "/a"}, {1, ""}, {1, "relative"}, {1, "/" + std::string(5000, 'a')}, {~uint64_t{0}, "/a"}}) {
+    script.Report("train", 1, 0, [&step = step, &path = path](v1::RankReport& report) {
+      report.mutable_script_checkpoint()->set_step(step);
+      report.mutable_script_checkpoint()->set_path(path);
+    });
+  }
+
+  EXPECT_EQ(script.Get().checkpoints_size(), 0);
+}
+
+TEST(ScriptSteps, WithoutALoss_AreShownWithoutOne) {
+  Script script;
+  const auto step = [&script](uint64_t number, std::optional<double> loss) {
+    script.Report("train", number, 0, [&](v1::RankReport& report) {
+      report.add_steps()->set_step(number);
+      if (loss.has_value()) report.mutable_steps(0)->set_loss(*loss);
+    });
+  };
+  step(1, 0.0);
+  EXPECT_TRUE(script.Get().has_last_loss());
+  step(2, std::nullopt);
+  EXPECT_EQ(script.Get().last_step(), 2u);
+  EXPECT_FALSE(script.Get().has_last_loss());
 }
 
 }  // namespace

@@ -104,13 +104,26 @@ TEST(CommandJobs, NeedAProgram) {
 TEST(CommandJobs, WarnOfKeysWithoutEffect) {
   const std::string warnings = Read(absl::StrCat(kCommandJob,
                                                  "checkpoint: {keep: 1}\nparallel: {overlap: true}\n"
-                                                 "recovery: {on_hang: notify, max_restarts: 3}\n"))
+                                                 "diagnostics: {}\nrecovery: {max_restarts: 3}\n"))
                                    .Warnings();
 
   EXPECT_NE(warnings.find("checkpoint: has no effect"), std::string::npos) << warnings;
   EXPECT_NE(warnings.find("parallel: has no effect"), std::string::npos) << warnings;
-  EXPECT_NE(warnings.find("recovery.on_hang: has no effect"), std::string::npos) << warnings;
+  EXPECT_NE(warnings.find("its folder is command.checkpoint_dir"), std::string::npos) << warnings;
   EXPECT_EQ(warnings.find("max_restarts"), std::string::npos) << warnings;
+}
+
+TEST(CommandJobs, ReportHangs_AndHaveAFolderForCheckpoints) {
+  const auto resolve = [](const std::string& keys, const std::string& root) {
+    const ReadJob read = Read(absl::StrCat(kCommandJob, keys));
+    return PrepareJob(read.spec, {.job_id = "abcdefgh", .default_run_root = root})->spec;
+  };
+  EXPECT_EQ(resolve("", "").recovery().on_hang(), v1::ON_HANG_NOTIFY);
+  EXPECT_EQ(resolve("recovery: {on_hang: restart}\n", "").recovery().on_hang(), v1::ON_HANG_RESTART);
+  EXPECT_FALSE(resolve("", "").command().has_checkpoint_dir());
+  EXPECT_EQ(resolve("", "/runs").command().checkpoint_dir(), "/runs/c-abcdefgh");
+  EXPECT_EQ(Read("name: c\ncommand: {argv: [ls], checkpoint_dir: saved}\n").spec.command().checkpoint_dir(),
+            "/home/ada/saved");
 }
 
 }  // namespace

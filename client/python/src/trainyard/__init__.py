@@ -9,7 +9,8 @@ Importing the package loads neither gRPC nor the schema; both are loaded when a 
 """
 
 from trainyard.errors import TrainyardError  # noqa: F401
-from trainyard._report import report, report_eval  # noqa: F401
+from trainyard._report import phase, report, report_eval  # noqa: F401
+from trainyard.saving import checkpoint_dir, last_checkpoint, saved, should_save  # noqa: F401
 from trainyard.script import should_stop, stop_requested  # noqa: F401
 
 _LAZY = {"Client": "client", "AsyncClient": "aio", "Job": "job", "schema": None, "job_spec": "schema"}

@@ -1,6 +1,7 @@
 """The process that sends the reports of a script to the daemon of its host, so that the script has neither gRPC nor a
 thread, both of which could break in processes that it forks. Started by _report.py, with the reports as lines of JSON
-on standard input. Ends when its input or its parent ends, or when the daemon does not know the rank any more.
+on standard input, and the numbers of requests to save as lines on standard output. Ends when its input or its parent
+ends, or when the daemon does not know the rank any more.
 """
 
 import collections
@@ -15,6 +16,7 @@ import time
 REPORTS_KEPT = 4096  # as many as a daemon stores
 SEND_INTERVAL_S = 0.25
 PARENT_CHECK_S = 0.5
+HEARTBEAT_S = 1.0  # by which the coordinator knows that the rank makes no progress, and not that its reports are late
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 REFUSED_MAX = 30
@@ -29,18 +31,34 @@ class Reports:
         self.evals = collections.deque(maxlen=REPORTS_KEPT)
         self.last_step = 0
         self.count = 0  # of all reports
+        self.phase = ""  # before the first step or phase: nothing is known of the script's progress
+        self.phase_since = time.monotonic()
+        self.phase_times = {}  # the longest of each phase since the last message
+        self.saves_on_request = False
+        self.checkpoint = None
 
     def add(self, line):
         report = json.loads(line)
         kind = report.pop("kind")
         self.count += 1
-        if kind == "step":
+        if kind in ("step", "progress"):
             self.last_step = report["step"]
-            self.steps.append(report)
+            self.enter("train", report.pop("since_s"), "train")
+            if kind == "step":
+                self.steps.append(report)
         elif kind == "eval":
             self.evals.append(report)
-        else:
-            self.last_step = report["step"]
+        elif kind == "phase":
+            self.enter(report["phase"], report.get("seconds", 0), report.get("ended"))
+        elif kind == "accepts_saves":
+            self.saves_on_request = True
+        elif kind == "saved":
+            self.checkpoint = report
+
+    def enter(self, phase, seconds, ended):
+        self.phase, self.phase_since = phase, time.monotonic()
+        if seconds > 0:
+            self.phase_times[ended] = max(seconds, self.phase_times.get(ended, 0))
 
 
 class Helper:
@@ -76,6 +94,19 @@ class Helper:
                                       generation=int(self.environment["TRAINYARD_GENERATION"]),
                                       rank=int(self.environment["TRAINYARD_RANK"]))
 
+    def report(self, steps=(), evals=()):
+        schema, reports = self.schema, self.reports
+        times, reports.phase_times = reports.phase_times, {}
+        report = schema.RankReport(
+            key=self.key(), phase=reports.phase, last_step=reports.last_step,
+            phase_s=time.monotonic() - reports.phase_since if reports.phase else 0,
+            phase_times=[schema.PhaseTime(phase=phase, longest_s=seconds) for phase, seconds in times.items()],
+            saves_on_request=reports.saves_on_request,
+            steps=[schema.StepReport(**one) for one in steps], evals=[schema.EvalReport(**one) for one in evals])
+        if reports.checkpoint is not None:
+            report.script_checkpoint.CopyFrom(schema.ScriptCheckpoint(**reports.checkpoint))
+        return schema.TrainerMessage(report=report)
+
     def messages(self):
         """The messages of one stream. Everything that is kept is sent again on a new stream, and the daemon drops what
         it knows. The generator of a broken stream may take lines for another moment, so each has its own position."""
@@ -84,6 +115,7 @@ class Helper:
             key=self.key(), token=self.environment["TRAINYARD_TOKEN"], pid=self.parent, version="python",
             reconnect=True))
         sent_step, sent_eval, sent_count = 0, 0, 0
+        sent_at = time.monotonic()
         while True:
             self.take_lines(0 if self.ended or reports.count > sent_count else PARENT_CHECK_S)
             if reports.count > sent_count:
@@ -92,16 +124,25 @@ class Helper:
                 evals = [one for one in list(reports.evals) if one["step"] > sent_eval]
                 for at in range(0, max(len(steps), len(evals), 1), REPORTS_PER_MESSAGE):
                     end = at + REPORTS_PER_MESSAGE
-                    yield schema.TrainerMessage(report=schema.RankReport(
-                        key=self.key(), phase="train", last_step=reports.last_step,
-                        steps=[schema.StepReport(**one) for one in steps[at:end]],
-                        evals=[schema.EvalReport(**one) for one in evals[at:end]]))
+                    yield self.report(steps[at:end], evals[at:end])
+                sent_at = time.monotonic()
                 sent_step = steps[-1]["step"] if steps else sent_step
                 sent_eval = evals[-1]["step"] if evals else sent_eval
                 if not self.ended:
                     time.sleep(SEND_INTERVAL_S)
             elif self.ended:
                 return
+            elif reports.count > 0 and time.monotonic() - sent_at >= HEARTBEAT_S:
+                yield self.report()
+                sent_at = time.monotonic()
+
+    def pass_on(self, message):
+        """Gives the number of a request to save to the script, which reads when it likes and perhaps never."""
+        if message.HasField("save"):
+            try:
+                os.write(sys.stdout.fileno(), b"%d\n" % message.save.request)
+            except OSError:
+                pass
 
     def run(self):
         import grpc
@@ -116,11 +157,11 @@ class Helper:
                                             options=[("grpc.enable_http_proxy", 0)])
             call = channel.stream_stream("/trainyard.v1.TrainerLink/Connect",
                                          request_serializer=self.schema.TrainerMessage.SerializeToString,
-                                         response_deserializer=lambda data: data)(self.messages())
+                                         response_deserializer=self.schema.LinkMessage.FromString)(self.messages())
             began = time.monotonic()
             try:
-                for _ in call:
-                    pass
+                for message in call:
+                    self.pass_on(message)
             except grpc.RpcError:
                 pass
             channel.close()
@@ -135,6 +176,7 @@ def main():
     # A script that is asked to end may report until it has ended.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    os.set_blocking(sys.stdout.fileno(), False)
     # The folder of this file would hide other modules of the same names.
     sys.path[:] = json.loads(os.environ["TRAINYARD_HELPER_PATH"])
     from trainyard import schema

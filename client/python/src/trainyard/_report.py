@@ -1,4 +1,4 @@
-"""Reports the steps of a script to Trainyard: `trainyard.report(step, loss=0.5)`.
+"""Reports the steps of a script to Trainyard: `trainyard.report(step, loss=0.5)`, and receives requests to save.
 
 Outside of a job with `command`, in processes that the script forks, and in ranks that a launcher inside the script has
 started, nothing is reported. A script never waits for Trainyard, except for at most two seconds at its end, and never
@@ -6,10 +6,12 @@ fails because of it: what cannot be sent is dropped.
 """
 
 import atexit
+import contextlib
 import json
 import numbers
 import os
 import pathlib
+import select
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
 _END_WAIT_S = 2.0
 # A larger number, for example the time, would hide all steps that follow it.
 _STEP_MAX = 10**9
+_PHASES = ("load", "evaluate", "save")
 
 
 def _warn(text):
@@ -49,7 +52,12 @@ class _Channel:
         self.last_step = 0
         self.last_eval = 0
         self.last_time = None
+        self.last_saved = 0
+        self.phase = "train"
+        self.accepts_saves = False
         self.helper = None
+        self.save_request = 0  # the newest one
+        self.requests = b""    # an incomplete line of the helper
         if not all(os.environ.get(name) for name in _VARIABLES):
             return
         self.rank = int(os.environ["TRAINYARD_RANK"])
@@ -62,6 +70,7 @@ class _Channel:
             _warn(f"no progress is reported to Trainyard: the process that sends it cannot be started: {error}")
             return
         os.set_blocking(self.helper.stdin.fileno(), False)
+        os.set_blocking(self.helper.stdout.fileno(), False)
         atexit.register(self._end)
 
     def _start(self):
@@ -72,21 +81,44 @@ class _Channel:
         environment["TRAINYARD_HELPER_PARENT"] = str(os.getpid())
         helper = pathlib.Path(__file__).with_name("_link_helper.py")
         return subprocess.Popen([sys.executable, helper], env=environment, stdin=subprocess.PIPE, bufsize=0,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
-    def send(self, report):
-        if self.helper is None or os.getpid() != self.pid:
-            return
+    def is_open(self):
+        return self.helper is not None and os.getpid() == self.pid
+
+    def send(self, report, wait_s=0.0):
+        """Returns whether the helper has the report. If it is slow and `wait_s` has passed, the report is dropped."""
+        if not self.is_open():
+            return False
+        line = json.dumps(report, ensure_ascii=False).encode() + b"\n"
+        assert len(line) <= select.PIPE_BUF, "a longer line could be written in part"
         try:
-            os.write(self.helper.stdin.fileno(), json.dumps(report).encode() + b"\n")
+            if wait_s > 0:
+                select.select([], [self.helper.stdin], [], wait_s)
+            os.write(self.helper.stdin.fileno(), line)
+            return True
         except BlockingIOError:
-            pass  # the helper is slow; the step is missing in the reports
+            return False
         except OSError:
             self.helper = None
             _warn("the process that sends progress to Trainyard has ended; no more is reported")
+            return False
+
+    def newest_save_request(self):
+        """The number of the newest request to save that the helper has received. Does not wait."""
+        try:
+            while self.is_open():
+                data = os.read(self.helper.stdout.fileno(), 4096)
+                if not data:
+                    break
+                *lines, self.requests = (self.requests + data).split(b"\n")
+                self.save_request = max([self.save_request, *(int(line) for line in lines)])
+        except BlockingIOError:
+            pass
+        return self.save_request
 
     def _end(self):
-        if self.helper is None or os.getpid() != self.pid:
+        if not self.is_open():
             return
         self.helper.stdin.close()
         try:
@@ -122,9 +154,11 @@ def report(step, loss=None, tokens=None, lr=None, grad_norm=None):
         return
     steps, channel.last_step = step - channel.last_step, int(step)
     now, before, channel.last_time = time.monotonic(), channel.last_time, time.monotonic()
+    since = now - before if before is not None else 0.0
     if channel.helper is None or channel.rank != 0:
-        return channel.send({"kind": "progress", "step": int(step)})
-    message = {"kind": "step", "step": int(step), "step_s": (now - before) / steps if before is not None else 0.0}
+        channel.send({"kind": "progress", "step": int(step), "since_s": since})
+        return
+    message = {"kind": "step", "step": int(step), "step_s": since / steps, "since_s": since}
     for name, value in (("loss", loss), ("lr", lr), ("grad_norm", grad_norm)):
         if value is not None:
             message[name] = _number(name, value)
@@ -141,3 +175,27 @@ def report_eval(step, loss, tokens=0, seconds=0.0):
     channel.last_eval = int(step)
     channel.send({"kind": "eval", "step": int(step), "loss": _number("loss", loss), "tokens": _count(tokens),
                   "seconds": _number("seconds", seconds)})
+
+
+@contextlib.contextmanager
+def phase(name):
+    """Reports that this rank does something other than steps: "load", "evaluate" or "save".
+
+        with trainyard.phase("evaluate"):
+            ...
+
+    The time counts neither as a step nor for the limit after which the job is reported as hung."""
+    if name not in _PHASES:
+        raise ValueError(f"phase: expected {', '.join(map(repr, _PHASES))}, found {name!r}")
+    channel = _open()
+    before, channel.phase = channel.phase, name
+    began = time.monotonic()
+    channel.send({"kind": "phase", "phase": name})
+    try:
+        yield
+    finally:
+        channel.phase = before
+        now = time.monotonic()
+        channel.send({"kind": "phase", "phase": before, "ended": name, "seconds": now - began})
+        if channel.last_time is not None:
+            channel.last_time += now - began

@@ -53,15 +53,19 @@ def should_stop():
     of its loop, as it must call every collective. With GPUs the call waits for the GPU; calling it every ten steps is
     enough.
     """
+    return bool(largest_of_ranks(int(stop_requested())))
+
+
+def largest_of_ranks(value):
+    """The largest value of all ranks, by one all-reduce; without torch.distributed, the value of this rank."""
     import sys
-    requested = stop_requested()
     distributed = sys.modules.get("torch.distributed")  # a script that uses it has imported it
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return requested
+        return value
     if distributed.get_world_size() == 1:
-        return requested
+        return value
     import torch
     device = "cuda" if "gloo" not in distributed.get_backend() else "cpu"
-    flag = torch.tensor([int(requested)], device=device)
-    distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)
-    return bool(flag.item())
+    largest = torch.tensor([value], device=device)
+    distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
+    return largest.item()

@@ -1,15 +1,17 @@
 """For the Trainer of transformers: reports its steps, and saves and ends training when the job is being ended.
 
-    trainer = Trainer(..., callbacks=[StopOnRequest(), ReportProgress()])
+    trainer = Trainer(..., callbacks=[StopOnRequest(), SaveOnRequest(), ReportProgress()])
     trainer.train(resume_from_checkpoint=get_last_checkpoint(output_dir))
 
 The Trainer then returns from train() as after its last step, so scripts must exit without work that assumes the end of
 training; `stopped` says which it was.
 """
 
+import pathlib
+
 from transformers import TrainerCallback
 
-from trainyard import report, report_eval, script
+from trainyard import report, report_eval, saving, script
 
 
 class StopOnRequest(TrainerCallback):
@@ -29,6 +31,24 @@ class StopOnRequest(TrainerCallback):
             self.stopped = True
             control.should_save = True
             control.should_training_stop = True
+
+
+class SaveOnRequest(TrainerCallback):
+    """Saves when `trainctl checkpoint now` requests it, and reports all checkpoints of the Trainer. `every_steps`: how
+    often the ranks agree whether to save, which is a collective (trainyard.should_save)."""
+
+    def __init__(self, every_steps=1):
+        if every_steps < 1:
+            raise ValueError(f"every_steps must be at least 1, found {every_steps}")
+        self._every_steps = every_steps
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step % self._every_steps == 0 and saving.should_save():
+            control.should_save = True
+
+    def on_save(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            saving.saved(state.global_step, pathlib.Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 class ReportProgress(TrainerCallback):

@@ -1,0 +1,99 @@
+"""For training scripts: saves that an operator requests, and the checkpoints that the script has made.
+
+    resume_from = trainyard.last_checkpoint()
+    for step in range(first_step, steps):
+        train_one_step()
+        if trainyard.should_save():             # on every rank, at the same point of the loop
+            save_checkpoint(trainyard.checkpoint_dir() / f"step-{step}")
+            trainyard.saved(step, trainyard.checkpoint_dir() / f"step-{step}")
+
+Without Trainyard nothing is requested or reported, and the script runs as before.
+"""
+
+import os
+import pathlib
+
+from trainyard import _report, script
+
+_SEND_WAIT_S = 2.0
+_PATH_BYTES = 1800  # a report is one atomic write to a pipe
+_answered = 0  # the newest request to save for which should_save has returned True
+
+
+def checkpoint_dir(default="checkpoints"):
+    """The folder for the checkpoints of this job (`command.checkpoint_dir`), which is created: the same one after a
+    restart and on all ranks. Without Trainyard: `default`."""
+    path = pathlib.Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR") or default).absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def last_checkpoint():
+    """The path of the newest checkpoint of this job that was reported by `saved` when this process was started, or
+    None. It is complete, unlike a folder that an interrupted save has left."""
+    path = os.environ.get("TRAINYARD_LAST_CHECKPOINT")
+    return pathlib.Path(path) if path else None
+
+
+def should_save():
+    """Whether the ranks should save after this step, because `trainctl checkpoint now` or Job.save() requests it. True
+    once for each request.
+
+    Rank 0 receives the requests. Like should_stop, this is a collective if torch.distributed is initialised with
+    several ranks: every rank must call it at the same point of its loop."""
+    global _answered
+    newest = 0
+    if os.environ.get("TRAINYARD_RANK") == "0":
+        channel = _report._open()
+        if not channel.accepts_saves:
+            channel.accepts_saves = channel.send({"kind": "accepts_saves"})
+        newest = channel.newest_save_request()
+    newest = script.largest_of_ranks(newest)
+    if newest <= _answered:
+        return False
+    _answered = newest
+    return True
+
+
+def _write_to_disk(path):
+    """Writes the files of a checkpoint to the disk, and returns their size in bytes."""
+    if path.is_dir():
+        size = 0
+        for folder, _, names in os.walk(path):
+            size += sum(_sync(os.path.join(folder, name)) for name in names)
+            _sync(folder)
+    else:
+        size = _sync(path)
+    _sync(path.parent)
+    return size
+
+
+def _sync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def saved(step, path):
+    """Reports that the checkpoint of `step`, a file or folder, is complete: all ranks have written their parts. Writes
+    it to the disk (fsync) first, and raises OSError if that fails or nothing is there.
+
+    That of rank 0 is listed by `trainctl checkpoint ls`, answers a request to save, and is the last_checkpoint() of the
+    processes that are started later. Steps are counted as in `report`."""
+    path = pathlib.Path(path).absolute()
+    size = _write_to_disk(path)
+    if os.environ.get("TRAINYARD_RANK") != "0":
+        return
+    text = str(path)
+    if len(os.fsencode(path)) > _PATH_BYTES or not text.isprintable():
+        raise ValueError(f"saved: the path must be printable text of at most {_PATH_BYTES} bytes, found {text!r}")
+    channel = _report._open()
+    if not _report._check_step(step, channel.last_saved, "saved"):
+        return
+    channel.last_saved = int(step)
+    if channel.is_open() and not channel.send({"kind": "saved", "step": int(step), "path": text, "size_bytes": size,
+                                               "save_request": _answered}, wait_s=_SEND_WAIT_S):
+        _report._warn(f"the checkpoint of step {step} could not be reported to Trainyard")

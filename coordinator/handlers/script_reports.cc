@@ -1,0 +1,53 @@
+#include "coordinator/handlers/script_reports.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/limits.h"
+#include "coordinator/core/history.h"
+#include "coordinator/handlers/account_goodput.h"
+#include "coordinator/handlers/checkpoint_facts.h"
+
+namespace trainyard {
+namespace {
+
+constexpr uint64_t kScriptStepsMax = 1'000'000'000'000;  // as the maximum of train.steps
+
+bool IsPlausible(const v1::ScriptCheckpoint& checkpoint) {
+  const std::string& path = checkpoint.path();
+  return checkpoint.step() > 0 && checkpoint.step() <= kScriptStepsMax && !path.empty() && path[0] == '/' &&
+         path.size() <= limits::kPathBytes;
+}
+
+}  // namespace
+
+void RecordScriptReport(Turn& turn, Job& job, const Rank& rank, const v1::RankReport& report) {
+  if (!job.head().spec().has_command() || rank.record.rank() != 0) return;
+  job.current.saves_on_request = job.current.saves_on_request || report.saves_on_request();
+  if (!report.has_script_checkpoint() || !IsPlausible(report.script_checkpoint())) return;
+  const v1::ScriptCheckpoint& checkpoint = report.script_checkpoint();
+  if (job.record.save_awaited() && checkpoint.save_request() >= job.record.save_requests()) {
+    job.record.clear_save_awaited();
+    job.record.clear_save_asked_step();
+    turn.Save(job);
+  }
+  if (job.head().checkpoints_size() > 0) {
+    const v1::CheckpointInfo& newest = *job.head().checkpoints().rbegin();
+    if (newest.generation() == job.head().generation() && checkpoint.step() <= newest.step()) return;
+  }
+  v1::CheckpointInfo info;
+  info.set_step(checkpoint.step());
+  info.set_generation(job.head().generation());
+  info.set_path(checkpoint.path());
+  info.set_size_bytes(checkpoint.size_bytes());
+  info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
+  RecordCheckpoint(turn, job, info);
+  CountSavedSteps(turn, job, checkpoint.step());
+  v1::Event event;
+  *event.mutable_checkpoint() = std::move(info);
+  turn.Publish(job, std::move(event));
+}
+
+}  // namespace trainyard

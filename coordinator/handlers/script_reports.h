@@ -1,0 +1,12 @@
+// What a script reports in addition to its progress: that it saves on request, and its checkpoints. Every report of
+// rank 0 repeats both, so one that is lost does no harm. Used on the core's thread only.
+#pragma once
+
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+// Records what rank 0 of a job with `command` reports, and publishes a checkpoint that is new.
+void RecordScriptReport(Turn& turn, Job& job, const Rank& rank, const v1::RankReport& report);
+
+}  // namespace trainyard
