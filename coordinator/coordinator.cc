@@ -64,6 +64,8 @@ void RestrictToOwner(const std::string& folder) {
                folder, absl::StrFormat("%04o", info.st_mode & 07777));
 }
 
+constexpr absl::Duration kWebhookWait = absl::Seconds(5);
+
 void Log(const WriteLog& line) {
   switch (line.level) {
     case WriteLog::Level::kInfo:
@@ -108,7 +110,8 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
   CoreOptions core_options{.cluster_id = "",
                            .incarnation = RandomIncarnation(),
                            .lease = absl::Milliseconds(options.lease_ms),
-                           .finished_jobs = options.finished_jobs};
+                           .finished_jobs = options.finished_jobs,
+                           .webhooks = options.webhooks};
   ASSIGN_OR_RETURN(core_options.cluster_id, LoadOrCreateClusterId(*store_, snapshot));
   ASSIGN_OR_RETURN(auto core, Core::New(core_options, snapshot.records, clock.TimeNow()));
   queue_ = std::make_unique<EventQueue>(limits::kCoreQueueEvents);
@@ -121,6 +124,10 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
                        .state_token = JoinPath(options.state, "token"),
                        .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
       queue_.get(), &clock, [this](const char* method, absl::StatusCode code) { metrics_->CountRpc(method, code); });
+  webhooks_ = std::make_unique<WebhookSender>(clock, [this](WebhookDone done) {
+    metrics_->CountWebhook(done.problem.empty());
+    queue_->Post(std::move(done));
+  });
   loop_ = std::make_unique<CoreLoop>(CoreLoop::Options{
       .core = std::move(core),
       .revision = snapshot.revision,
@@ -183,6 +190,8 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
 }
 
 void Coordinator::Stop() {
+  // The private coordinator of a run ends with its job, so that no later one would deliver its webhook.
+  if (webhooks_ != nullptr) webhooks_->Stop(kWebhookWait);
   if (loop_ != nullptr) loop_->Stop();
   if (server_ != nullptr) server_->Stop();
   endpoint_.reset();
@@ -194,6 +203,7 @@ void Coordinator::Stop() {
 
 void Coordinator::Release(Effect effect) {
   if (const auto* line = std::get_if<WriteLog>(&effect)) return Log(*line);
+  if (auto* due = std::get_if<WebhookDue>(&effect)) return webhooks_->Add(std::move(*due));
   metrics_->ObserveEffect(effect);
   server_->Release(std::move(effect));
 }

@@ -19,6 +19,7 @@
 #include "coordinator/core/event_queue.h"
 #include "coordinator/http/metrics.h"
 #include "coordinator/http/status_page.h"
+#include "coordinator/http/webhook_sender.h"
 #include "coordinator/options.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/store.h"
@@ -64,6 +65,7 @@ class Coordinator final : private EffectSink {
   std::shared_ptr<CoordinatorMetrics> metrics_ = std::make_shared<CoordinatorMetrics>();
   std::unique_ptr<EventQueue> queue_;
   std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<WebhookSender> webhooks_;
   std::unique_ptr<CoreLoop> loop_;
   std::unique_ptr<MetricsEndpoint> endpoint_;
 };

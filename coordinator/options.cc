@@ -27,6 +27,7 @@ struct Flags {
   bool allow_plaintext = false;
   bool allow_local_users = false;
   bool no_page = false;
+  bool no_webhooks = false;
   bool version = false;
   bool print_lifecycle = false;
   bool print_events = false;
@@ -41,6 +42,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--metrics", flags.metrics,
                  "host:port of /metrics and of the status page (default 127.0.0.1:7071); empty: none");
   app.add_flag("--no-page", flags.no_page, "serve /metrics only, without the status page and its API");
+  app.add_flag("--no-webhooks", flags.no_webhooks, "refuse jobs with on_end.webhook");
   app.add_option("--config", flags.config, "configuration file in YAML; flags override it");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "serve plain text on an address other than loopback");
   app.add_flag("--allow-local-users", flags.allow_local_users, "let every user of this host call the API on loopback");
@@ -74,6 +76,7 @@ void ApplyFlags(const Flags& flags, v1::CoordinatorConfig& config, Problems& pro
   }
   if (flags.metrics) config.set_metrics(*flags.metrics);
   if (flags.allow_plaintext) config.set_allow_plaintext(true);
+  if (flags.no_webhooks) config.set_webhooks(false);
   if (flags.allow_local_users) config.set_allow_local_users(true);
   if (flags.token_file) config.set_token_file(AbsolutePath(*flags.token_file, WorkingDirectory()));
   if (flags.lease_ms) set("lease_ms", "--lease-ms", absl::StrCat(*flags.lease_ms));
@@ -101,6 +104,7 @@ CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags&
   options.metrics = config.metrics();
   options.metrics_may_use_free_port = !user_set_metrics;
   options.page = !flags.no_page;
+  options.webhooks = config.webhooks();
   options.allow_plaintext = config.allow_plaintext();
   options.allow_local_users = config.allow_local_users();
   options.token_file = config.token_file();

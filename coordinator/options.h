@@ -14,6 +14,7 @@ struct CoordinatorOptions {
   std::string metrics;                     // empty: none
   bool metrics_may_use_free_port = false;  // the port was not chosen by the user: if it is in use, a free one is used
   bool page = true;                        // serve the status page on the port of /metrics
+  bool webhooks = true;                    // accept jobs with on_end.webhook
   bool allow_plaintext = false;
   bool allow_local_users = false;
   std::string token_file = {};  // empty: a new token at each start

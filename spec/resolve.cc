@@ -278,6 +278,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   // ApplyDefaults creates every map, also those of the other kind of job, which are removed.
   if (!runs_command) spec->clear_command();
   if (trains || runs_command) spec->clear_probe();
+  if (!spec->on_end().has_webhook()) spec->clear_on_end();
   if (!trains) {
     spec->clear_train();
     spec->clear_parallel();

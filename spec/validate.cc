@@ -97,6 +97,20 @@ class Validator {
     }
   }
 
+  void CheckOnEnd() {
+    const std::string& url = spec_.on_end().webhook();
+    if (!spec_.on_end().has_webhook()) return;
+    const bool has_scheme = absl::StartsWith(url, "http://") || absl::StartsWith(url, "https://");
+    const size_t host = url.find("://") + 3;
+    const size_t path = std::min(url.find_first_of("/?#", has_scheme ? host : 0), url.size());
+    const bool is_plain = std::all_of(url.begin(), url.end(), [](char c) { return absl::ascii_isgraph(c); });
+    if (!has_scheme || path <= host || !is_plain) {
+      Error("on_end.webhook", "expected a URL like https://example.org/path, of visible ASCII characters");
+    } else if (url.find('@') < path) {
+      Error("on_end.webhook", "must not contain a user or password: everyone who may read the job can see it");
+    }
+  }
+
   void CheckModel() {
     const v1::Model& model = train_.model();
     CheckModelKeys(train_, positions_, &problems_);
@@ -328,6 +342,7 @@ void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* 
     validator.CheckProbe();
   }
   validator.CheckResources();
+  validator.CheckOnEnd();
 }
 
 }  // namespace trainyard

@@ -14,6 +14,7 @@
 #include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/slots.h"
+#include "coordinator/handlers/webhooks.h"
 
 namespace trainyard {
 namespace {
@@ -89,6 +90,7 @@ Output Core::Start(CoreTime time) {
   for (auto& [id, job] : state_.jobs) {
     AdoptJob(turn, job);
     if (!IsFinal(job.state())) turn.Touch(job);
+    ResumeWebhook(turn, job);
   }
   if (!state_.jobs.empty()) {
     turn.Info(absl::StrCat("adopted ", Plural(state_.jobs.size(), "job"), ", ", state_.active.size(),

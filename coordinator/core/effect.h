@@ -126,8 +126,15 @@ struct JobEnded {
   JobId job;
 };
 
-using Effect = std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues,
-                            WriteLog, JobPublished, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
+// The job has ended and has a webhook, which was not delivered yet. WebhookDone answers.
+struct WebhookDue {
+  std::string url;
+  v1::Job job;  // without ranks
+};
+
+using Effect =
+    std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues, WriteLog,
+                 JobPublished, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded, WebhookDue>;
 
 // A put, or a delete where there is no value.
 struct Record {

@@ -187,11 +187,19 @@ struct Tick {
   std::vector<Contact> contacts;
 };
 
+// ---- the sender of webhooks ----------------------------------------------------------------------------------------
+
+struct WebhookDone {
+  JobId job;
+  int attempts = 0;
+  std::string problem;  // why it is given up; empty: it was delivered
+};
+
 // event_table.cc lists the events in the same order.
 using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, CancelJob, RestartJob, PauseJob, ResumeJob, SaveJob,
                            SetHost, GetServerInfo, ListHosts, ListEvents, WatchJob, WatchClosed, OpenLogs, LogsClosed,
                            AttachHost, DetachHost, HostDraining, HostTrouble, RevisionApplied, HostFactsReceived,
-                           RankReportsReceived, HostValuesReceived, LogPushEnded, Tick>;
+                           RankReportsReceived, HostValuesReceived, LogPushEnded, WebhookDone, Tick>;
 
 // Returns the name of the event in metrics, such as "submit_job".
 const char* NameOf(const Event& event);

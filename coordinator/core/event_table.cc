@@ -12,6 +12,7 @@ namespace {
 
 constexpr char kClient[] = "client";
 constexpr char kDaemon[] = "daemon";
+constexpr char kSender[] = "webhook sender";
 constexpr char kTimer[] = "timer";
 
 template <typename E>
@@ -56,6 +57,7 @@ constexpr auto kTable = MakeTable(
         {"RankReportsReceived", "rank_reports", kDaemon, "Reports of ranks: phase, progress, steps, evaluations"}},
     Row<HostValuesReceived>{{"HostValuesReceived", "host_values", kDaemon, "Rendezvous values that ranks have put"}},
     Row<LogPushEnded>{{"LogPushEnded", "log_push_ended", kDaemon, "All output of one log request was sent"}},
+    Row<WebhookDone>{{"WebhookDone", "webhook_done", kSender, "The webhook of a job was delivered or given up"}},
     Row<Tick>{{"Tick", "tick", kTimer, "Ten times a second: leases, graces, hangs, lost hosts, forming groups"}});
 
 }  // namespace

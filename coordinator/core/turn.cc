@@ -14,6 +14,7 @@
 #include "coordinator/handlers/log_readers.h"
 #include "coordinator/handlers/place_jobs.h"
 #include "coordinator/handlers/prune_finished.h"
+#include "coordinator/handlers/webhooks.h"
 
 namespace trainyard {
 namespace {
@@ -56,7 +57,9 @@ void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
   EnterState(job, from);
   Save(job);
   Info(absl::StrCat("job ", job.id.value(), ": ", StateName(from), " -> ", StateName(*to), ": ", job.head().reason()));
-  if (IsFinal(*to)) Emit(JobEnded{job.id});
+  if (!IsFinal(*to)) return;
+  Emit(JobEnded{job.id});
+  RequestWebhook(*this, job);
 }
 
 void Turn::EnterState(Job& job, v1::JobState from) {

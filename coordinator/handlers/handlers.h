@@ -34,6 +34,7 @@ void Run(Turn& turn, DetachHost& event);
 void Run(Turn& turn, HostDraining& event);
 void Run(Turn& turn, HostTrouble& event);
 void Run(Turn& turn, RevisionApplied& event);
+void Run(Turn& turn, WebhookDone& event);
 void Run(Turn& turn, HostFactsReceived& event);
 void Run(Turn& turn, RankReportsReceived& event);
 void Run(Turn& turn, HostValuesReceived& event);

@@ -94,6 +94,14 @@ void Run(Turn& turn, SubmitJob& event) {
     turn.Emit(Reply{event.call, prepared.status(), {}});
     return;
   }
+  if (!prepared->spec.on_end().webhook().empty() && !state.options.webhooks) {
+    turn.Emit(
+        Reply{event.call,
+              absl::FailedPreconditionError("on_end.webhook: this coordinator sends no webhooks (--no-webhooks, or "
+                                            "webhooks: false in its configuration); remove the key"),
+              {}});
+    return;
+  }
   Job& job = state.jobs.emplace(id, MakeNewJob(turn, request, id, *std::move(prepared))).first->second;
   job.record.set_request_digest(std::move(request_digest));
   state.by_submission[job.record.submit_index()] = id;

@@ -93,6 +93,9 @@ constexpr MetricSpec kDurableBytes = {"trainyard_durable_event_bytes", MetricKin
                                       "Size of all jobs' durable events."};
 constexpr MetricSpec kForgotten = {"trainyard_jobs_forgotten_total", MetricKind::kCounter,
                                    "Finished jobs dropped from the history because of its limit."};
+constexpr MetricSpec kWebhooks = {"trainyard_webhooks_total", MetricKind::kCounter,
+                                  "Webhooks of ended jobs by result: delivered, or failed after all attempts.",
+                                  "result"};
 constexpr MetricSpec kLogDropped = {"trainyard_log_lines_dropped_total", MetricKind::kCounter,
                                     "Lines of the coordinator's log dropped because standard error was blocked."};
 constexpr MetricSpec kRpcs = {"trainyard_rpcs_total", MetricKind::kCounter, "Calls and streams ended, by their status.",
@@ -128,7 +131,7 @@ const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
       kExposed,       kBubble,         kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,
       kSavedBytes,    kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds,
       kRecords,       kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kReportsDropped,
-      kEventsDropped, kDurableBytes,   kForgotten,   kLogDropped,  kRpcs};
+      kEventsDropped, kDurableBytes,   kForgotten,   kLogDropped,  kRpcs,       kWebhooks};
   return *specs;
 }
 
@@ -152,6 +155,7 @@ CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus
   for (DroppedKind kind : {DroppedKind::kDurable, DroppedKind::kReport, DroppedKind::kCluster}) {
     counters_[kEventsDropped.name]->Add({{"kind", DroppedKindName(kind)}});
   }
+  for (const char* result : {"delivered", "failed"}) counters_[kWebhooks.name]->Add({{"result", result}});
   gauges_[kDurableBytes.name]->Add({});
   step_seconds_ = &histograms_[kStepSeconds.name]->Add({}, kStepBuckets);
   save_seconds_ = &histograms_[kSaveSeconds.name]->Add({}, kStepBuckets);
@@ -333,6 +337,10 @@ void CoordinatorMetrics::ObserveMemory(const Core& core) {
 
 void CoordinatorMetrics::CountRpc(const char* method, absl::StatusCode code) {
   counters_.at(kRpcs.name)->Add({{"method", method}, {"code", absl::StatusCodeToString(code)}}).Increment();
+}
+
+void CoordinatorMetrics::CountWebhook(bool delivered) {
+  counters_.at(kWebhooks.name)->Add({{"result", delivered ? "delivered" : "failed"}}).Increment();
 }
 
 }  // namespace trainyard

@@ -5,7 +5,7 @@
 // Totals are counted on request: a scrape waits for the loop's next round, which comes with the next event or tick. So
 // a scrape never shows older values, and costs nothing when there are no scrapes.
 //
-// Observe* are called on the loop's thread, CountRpc and Collect on any thread.
+// Observe* are called on the loop's thread, CountRpc, CountWebhook and Collect on any thread.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -41,6 +41,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   void ObserveEffect(const Effect& effect);
   void ObserveRound(const LoopRound& round, const Core& core, absl::Time now);
   void CountRpc(const char* method, absl::StatusCode code);
+  void CountWebhook(bool delivered);
 
  private:
   struct MemoryLabels {

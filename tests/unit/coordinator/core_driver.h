@@ -246,6 +246,7 @@ class Harness {
   std::map<SessionId, uint64_t> acks;
   std::map<SessionId, absl::Status> ended_sessions;
   std::map<CallId, Reply> replies;
+  std::vector<WebhookDue> webhooks;
   std::map<WatchId, WatchBatch> watched;
   std::map<WatchId, absl::Status> ended_watches;
   std::map<SessionId, std::vector<ValuePtr>> values;
@@ -309,6 +310,7 @@ class Harness {
   void On(FailureCounted&) {}
   void On(SaveCounted&) {}
   void On(JobEnded&) {}
+  void On(WebhookDue& due) { webhooks.push_back(std::move(due)); }
 
   absl::Duration lease_;
   uint64_t incarnation_ = 0;

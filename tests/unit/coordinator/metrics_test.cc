@@ -85,6 +85,7 @@ TEST(Metrics, JobSeries_NameTheJob_AndAreDroppedWhenItIsFinal) {
   CoordinatorMetrics metrics;
   auto event = std::make_shared<v1::Event>();
   event->mutable_step()->set_step(3);
+  event->mutable_step()->set_loss(2.5);
   event->mutable_step()->set_tokens(64);
   event->mutable_step()->set_step_s(0.5);
   event->mutable_step()->set_exposed_communication_s(0.125);
@@ -115,6 +116,10 @@ TEST(Metrics, JobWithCommand_HasNoSeriesOfSteps_UntilItReportsOne) {
 
   auto event = std::make_shared<v1::Event>();
   event->mutable_step()->set_step(3);
+  metrics.ObserveEffect(JobPublished{job, event});
+  metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
+  EXPECT_EQ(JobsOfSeries(metrics).size(), 4 + 8) << "a step without a loss";
+  event->mutable_step()->set_loss(2.5);
   metrics.ObserveEffect(JobPublished{job, event});
   metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
   EXPECT_EQ(JobsOfSeries(metrics).size(), 5 + 8);

@@ -126,5 +126,19 @@ TEST(CommandJobs, ReportHangs_AndHaveAFolderForCheckpoints) {
             "/home/ada/saved");
 }
 
+TEST(OnEnd, TakesAUrl_AndRefusesWhatIsNone) {
+  const auto errors = [](const std::string& url) {
+    return Read(absl::StrCat(kCommandJob, "on_end: {webhook: \"", url, "\"}\n")).Errors();
+  };
+  for (const char* url : {"https://example.org/a?b=c@d", "http://127.0.0.1:8080", "https://[::1]:80/#x"}) {
+    EXPECT_EQ(errors(url), "") << url;
+  }
+  for (const char* url :
+       {"", "ftp://a/b", "https://", "https:///a", "https://a b", "https://\u00e9.org", "example.org"}) {
+    EXPECT_NE(errors(url).find("on_end.webhook: expected a URL"), std::string::npos) << url << errors(url);
+  }
+  EXPECT_NE(errors("https://ada:secret@example.org/a").find("must not contain a user or password"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace trainyard

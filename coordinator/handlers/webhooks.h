@@ -1,0 +1,16 @@
+// The webhook of a job (on_end.webhook): due from the end of the job until it was delivered or given up, also by the
+// next coordinator. A delivery that the store does not know yet is repeated, so receivers may get it twice. Used on the
+// core's thread only.
+#pragma once
+
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+// Requests the delivery for a job that has just become final, if it has a webhook.
+void RequestWebhook(Turn& turn, Job& job);
+
+// Requests it again after a restart of the coordinator, if it is still due.
+void ResumeWebhook(Turn& turn, const Job& job);
+
+}  // namespace trainyard

@@ -1,0 +1,67 @@
+// Delivers webhooks (on_end.webhook): an HTTP POST with JSON when a job has ended. A thread of its own makes the
+// requests, one at a time, and repeats those that fail as policy/webhook.h decides. Thread-safe.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/steady_cond_var.h"
+#include "coordinator/core/effect.h"
+#include "coordinator/core/event.h"
+#include "coordinator/policy/webhook.h"
+
+namespace trainyard {
+
+// The body of the request: {"event": "job_ended", "job_id": ..., "name": ..., "state": "SUCCEEDED", "reason": ...,
+// "last_step": ..., "last_loss": number or null, "restarts": ..., "submitted_s": ..., "started_s": ..., "finished_s":
+// ...}. Times are seconds since 1970; 0: it did not start.
+std::string WebhookBody(const v1::Job& job);
+
+// Makes one request, which takes at most a few seconds. Servers of https are verified with the certificates of the
+// system; redirects are not followed.
+WebhookAnswer PostJson(const std::string& url, const std::string& body);
+
+class WebhookSender {
+ public:
+  using Deliver = std::function<WebhookAnswer(const std::string& url, const std::string& body)>;
+
+  // `done` is called on the thread of this object. `clock` must be steady.
+  WebhookSender(Clock& clock, std::function<void(WebhookDone)> done, Deliver deliver = PostJson);
+  ~WebhookSender() { Stop(absl::ZeroDuration()); }
+  WebhookSender(const WebhookSender&) = delete;
+  WebhookSender& operator=(const WebhookSender&) = delete;
+
+  void Add(WebhookDue due);
+  // Waits, at most for `limit`, until each webhook was tried once, then ends the thread. Can be called again. The next
+  // coordinator with this store delivers the others.
+  void Stop(absl::Duration limit);
+
+ private:
+  struct Pending {
+    WebhookDue due;
+    int attempts = 0;
+    absl::Time at;
+  };
+
+  void Run();
+  // Waits for the next webhook whose time has come. Returns false if the thread should end.
+  bool TakeNext(Pending* next);
+
+  Clock& clock_;
+  const std::function<void(WebhookDone)> done_;
+  const Deliver deliver_;
+  absl::Mutex mu_;
+  SteadyCondVar changed_;
+  std::vector<Pending> pending_ ABSL_GUARDED_BY(mu_);
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;  // last: it uses the other members
+};
+
+}  // namespace trainyard

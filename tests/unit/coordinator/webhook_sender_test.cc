@@ -1,0 +1,90 @@
+// The sender of webhooks, with a fake server.
+#include "coordinator/http/webhook_sender.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "absl/synchronization/notification.h"
+
+namespace trainyard {
+namespace {
+
+v1::Job EndedJob(const std::string& id) {
+  v1::Job job;
+  job.set_job_id(id);
+  job.mutable_spec()->set_name("small");
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_reason("rank 1 \"failed\"\xff");
+  job.set_last_step(7);
+  job.set_finished_unix_ms(1500);
+  return job;
+}
+
+TEST(WebhookBody, HasTheEndOfTheJob) {
+  v1::Job job = EndedJob("job23456");
+  auto body = nlohmann::json::parse(WebhookBody(job));
+  EXPECT_EQ(body["event"], "job_ended");
+  EXPECT_EQ(body["job_id"], "job23456");
+  EXPECT_EQ(body["state"], "FAILED");
+  EXPECT_EQ(body["last_step"], 7);
+  EXPECT_TRUE(body["last_loss"].is_null());
+  EXPECT_EQ(body["finished_s"], 1.5);
+  job.set_last_loss(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_TRUE(nlohmann::json::parse(WebhookBody(job))["last_loss"].is_null());
+}
+
+TEST(WebhookSender, RetriesWhatFailed_AndReportsTheEnd) {
+  absl::Notification all;
+  absl::Mutex mu;
+  std::vector<WebhookDone> done;
+  int attempts = 0;
+  WebhookSender sender(
+      Clock::GetSteadyClock(),
+      [&](WebhookDone one) {
+        absl::MutexLock lock(&mu);
+        done.push_back(std::move(one));
+        if (done.size() == 2) all.Notify();
+      },
+      [&](const std::string& url, const std::string&) -> WebhookAnswer {
+        if (url == "http://refuses/") return {.status = 404};
+        return {.status = ++attempts == 1 ? 503 : 200};
+      });
+
+  sender.Add({"http://recovers/", EndedJob("recovers")});
+  sender.Add({"http://refuses/", EndedJob("refuses1")});
+  all.WaitForNotification();
+
+  absl::MutexLock lock(&mu);
+  EXPECT_EQ(done[0].job.value(), "refuses1");
+  EXPECT_EQ(done[0].problem, "the server answered with status 404");
+  EXPECT_EQ(done[1].job.value(), "recovers");
+  EXPECT_EQ(done[1].attempts, 2);
+  EXPECT_EQ(done[1].problem, "");
+}
+
+TEST(WebhookSender, StopWaitsForFirstAttempts_ButNotForRetries) {
+  std::vector<std::string> tried;
+  WebhookSender sender(
+      Clock::GetSteadyClock(), [](const WebhookDone&) { FAIL(); },
+      [&](const std::string& url, const std::string&) -> WebhookAnswer {
+        tried.push_back(url);
+        return {.status = 500};
+      });
+  for (const char* url : {"http://a/", "http://b/", "http://c/"}) sender.Add({url, EndedJob("job23456")});
+
+  sender.Stop(absl::Seconds(30));
+
+  EXPECT_THAT(tried, testing::IsSupersetOf({"http://a/", "http://b/", "http://c/"}));
+}
+
+TEST(PostJson, SaysWhyThereIsNoAnswer) {
+  const WebhookAnswer answer = PostJson("http://127.0.0.1:1/hook?a=b", "{}");
+  EXPECT_EQ(answer.status, 0);
+  EXPECT_THAT(answer.problem, testing::HasSubstr("no answer"));
+}
+
+}  // namespace
+}  // namespace trainyard
