@@ -101,8 +101,10 @@ absl::Status Now(const Globals& globals, NowOptions options) {
 
 std::string JobCheckpointTable(const v1::Job& job, absl::Time now, int columns) {
   if (job.checkpoints().empty()) {
-    return absl::StrCat("job ", job.job_id(), " is ", StateName(job.state()),
-                        " and has saved nothing yet; its folder is ", job.spec().checkpoint().dir(), "\n");
+    const std::string& folder =
+        job.spec().has_command() ? job.spec().command().checkpoint_dir() : job.spec().checkpoint().dir();
+    return absl::StrCat("job ", job.job_id(), " is ", StateName(job.state()), " and has saved nothing yet",
+                        folder.empty() ? "" : absl::StrCat("; its folder is ", Printable(folder, kPathShown)), "\n");
   }
   std::vector<std::vector<std::string>> rows = {{"STEP", "GENERATION", "SIZE", "AGE", "STATE", "MANIFEST", "PATH"}};
   for (auto info = job.checkpoints().rbegin(); info != job.checkpoints().rend(); ++info) {
@@ -166,6 +168,8 @@ absl::Status ShowJobCheckpoint(const Globals& globals, const std::string& name, 
 
 AwaitedSave::Result AwaitedSave::Classify(const v1::Event& event) const {
   if (event.sequence() <= last_sequence_) return Result::kNone;
+  // A script may save for reasons of its own, and after a restart it makes earlier steps again.
+  if (is_command_) return event.has_checkpoint() && event.checkpoint().requested() ? Result::kSaved : Result::kNone;
   if (event.has_checkpoint() && event.checkpoint().step() >= step_at_request_) return Result::kSaved;
   const uint64_t failed = event.has_notice() ? event.notice().failed_save_step() : 0;
   return failed > 0 && failed >= step_at_request_ ? Result::kFailed : Result::kNone;

@@ -52,7 +52,9 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   trainer.set_data_address(host.inventory.data_address());
   if (rank.record.rank() == 0) {
     *trainer.mutable_grants() = job.record.grants();
-    trainer.set_save_requests(job.record.save_requests());
+    // A script may start a second process for the same rank, which must not answer again.
+    const bool is_due = !job.head().spec().has_command() || job.record.save_awaited();
+    if (is_due) trainer.set_save_requests(job.record.save_requests());
   }
   if (job.head().spec().has_command()) {
     trainer.set_group_rank(GroupRank(job, host));

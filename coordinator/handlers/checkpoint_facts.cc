@@ -20,6 +20,8 @@ namespace {
 
 // With checkpoint.keep 0 all checkpoints stay on disk; the record names this many of the newest.
 constexpr int kCheckpointsRecorded = 1'000;
+// A script may save at every step, and each record is written with its job.
+constexpr int kScriptCheckpointsRecorded = 20;
 // The number of changed keys that are published for a resumed job; the log of its trainers has all.
 constexpr int kChangesPublished = 32;
 
@@ -102,7 +104,7 @@ void RecordCheckpoint(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
   // so it is removed from the record.
   EraseFrom(head, FirstAt(head, info.step()));
   *head.add_checkpoints() = info;
-  uint32_t keep = head.spec().checkpoint().keep();
+  uint32_t keep = head.spec().has_command() ? kScriptCheckpointsRecorded : head.spec().checkpoint().keep();
   int limit = keep == 0 ? kCheckpointsRecorded : static_cast<int>(std::min<uint32_t>(keep, kCheckpointsRecorded));
   if (head.checkpoints_size() > limit) head.mutable_checkpoints()->DeleteSubrange(0, head.checkpoints_size() - limit);
   turn.Save(job);

@@ -36,7 +36,8 @@ PhaseFacts FactsOf(const Job& job, const ReportedPhase& phase) {
   return facts;
 }
 
-bool HasReported(const Rank& rank) { return rank.position.reported_at != absl::InfinitePast(); }
+// A script that has made no step yet may prepare for any time.
+bool HasReported(const Rank& rank) { return rank.position.last_step > 0; }
 
 HangFacts GatherFacts(const Turn& turn, const Job& job) {
   HangFacts facts;
@@ -125,7 +126,9 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   if (decision.act == HangDecision::Act::kNotify) {
     if (!watch.published.empty()) return;
     watch.published = decision.reason;
-    watch.published_is_learned = decision.learned;
+    // The pause of a script that continues is learned: it may evaluate between two reports each time.
+    const bool script_was_slow = job.head().spec().has_command() && !decision.phase.name().empty();
+    watch.published_is_learned = decision.learned && !script_was_slow;
     watch.stalled_since = decision.stalled_since;
     const char* why = decision.learned ? " (recovery.on_hang: notify)" : "";
     turn.Decide(job, DecisionRule::kHang, NoticeLevel::kWarning,
@@ -143,7 +146,8 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   if (!decision.culprits.empty()) failure.set_rank(decision.culprits.front());
   failure.set_text(decision.reason);
   ForgetExaminations(turn, job);
-  RequestExaminations(turn, job, decision.culprits, /*with_stack=*/true);
+  // The signal that requests a stack would end a program that does not handle it.
+  if (!job.head().spec().has_command()) RequestExaminations(turn, job, decision.culprits, /*with_stack=*/true);
   FailGeneration(turn, job, failure);
 }
 

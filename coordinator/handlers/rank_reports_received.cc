@@ -119,10 +119,10 @@ void ApplyReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report)
   }
   RecordPosition(turn, job, rank, report);
   RecordMemory(rank, report);
-  RecordScriptReport(turn, job, rank, report);
   rank.last_report = turn.now - absl::Seconds(std::max(0.0, report.age_s()));
   if (rank.record.rank() != 0) return;
   PublishInOrder(turn, job, report);
+  RecordScriptReport(turn, job, report);  // after the step that a checkpoint contains
   if (rank.exited() || rank.record.finished()) turn.StoreReports(job);
   if (report.dropped_steps() > 0) RecordDroppedReports(turn, job, rank, report.dropped_steps());
 }

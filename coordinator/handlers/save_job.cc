@@ -11,6 +11,8 @@
 namespace trainyard {
 namespace {
 
+constexpr absl::Duration kScriptReportAge = absl::Seconds(15);
+
 absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
   if (job.held_at != 0) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
@@ -23,8 +25,14 @@ absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
   }
   if (is_command && !job.current.saves_on_request) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "job ", job.id.value(), " runs a program whose rank 0 does not save on request: it has not called ",
-        "trainyard.should_save() (docs/python.md) since it was started"));
+        "job ", job.id.value(), ": rank 0 has not reported yet that it saves on request: its program does ",
+        "so when it calls trainyard.should_save() (docs/python.md)"));
+  }
+  const Rank& first = job.ranks.front();
+  if (is_command && (first.ended() || turn.now - first.last_report > kScriptReportAge)) {
+    return absl::UnavailableError(absl::StrCat("job ", job.id.value(), ": rank 0 ",
+                                               first.ended() ? "has ended" : "has not reported for some seconds",
+                                               ", so it would not answer a request to save"));
   }
   job.record.set_save_requests(job.record.save_requests() + 1);
   job.record.set_save_awaited(true);

@@ -6,7 +6,7 @@
 
 namespace trainyard {
 
-// Records what rank 0 of a job with `command` reports, and publishes a checkpoint that is new.
-void RecordScriptReport(Turn& turn, Job& job, const Rank& rank, const v1::RankReport& report);
+// Records a report of rank 0, if the job has a `command`, and publishes a checkpoint that is new or answers a request.
+void RecordScriptReport(Turn& turn, Job& job, const v1::RankReport& report);
 
 }  // namespace trainyard

@@ -17,6 +17,8 @@ constexpr size_t kMaxPhaseTimes = 64;
 constexpr absl::Duration kMinLimit = absl::Seconds(5);
 constexpr absl::Duration kMinScriptLimit = absl::Seconds(60);
 constexpr int kScriptLimitFactor = 10;
+// The reports of a script may end while its process continues, and its daemon then repeats the last one.
+constexpr absl::Duration kScriptReportAge = absl::Seconds(5);
 // The limit for a phase whose usual duration is not known yet.
 constexpr absl::Duration kUnlearnedLimit = absl::Seconds(120);
 constexpr uint32_t kMaxDoublings = 6;
@@ -105,7 +107,10 @@ class HangAnalysis {
   }
 
   // Returns whether the rank has reported since the stall began.
-  bool IsFresh(const RankPosition& rank) const { return rank.reachable && rank.reported_at > last_progress_; }
+  bool IsFresh(const RankPosition& rank) const {
+    if (rank.is_script && now_ - rank.reported_at > kScriptReportAge) return false;
+    return rank.reachable && rank.reported_at > last_progress_;
+  }
   // Returns the time since the rank's last report, but at most the time since the earliest start of a stall.
   absl::Duration TimeSinceReport(const RankPosition& rank) const {
     return now_ - std::max(rank.reported_at, facts_.since);

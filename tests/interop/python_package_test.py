@@ -128,7 +128,7 @@ def submit_saving(installed, cluster, steps, **recovery):
 
 
 def test_a_script_saves_on_request_and_a_new_process_finds_its_newest_checkpoint(installed, one_host):
-    job = submit_saving(installed, one_host, 2000)
+    job = submit_saving(installed, one_host, 1_000_000)
 
     saved = one_host.trainctl("checkpoint", "now", job, "--wait").stdout
     step = int(saved.split()[2].rstrip(":"))
@@ -143,7 +143,7 @@ def test_a_script_saves_on_request_and_a_new_process_finds_its_newest_checkpoint
 
 
 def test_a_stopped_script_is_a_hang_and_is_restarted_if_the_job_says_so(installed, one_host):
-    job = submit_saving(installed, one_host, 2000, on_hang="restart")
+    job = submit_saving(installed, one_host, 1_000_000, on_hang="restart")
 
     os.kill(one_host.get(job).pid_of(0), signal.SIGSTOP)
     harness.wait_until(lambda: one_host.get(job).job.generation == 2, "the script is started again")

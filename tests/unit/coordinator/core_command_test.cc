@@ -315,6 +315,12 @@ TEST(ScriptHang, IsReported_AfterAMinuteOrTenSteps_AndRestartsOnlyOnRequest) {
   left.Report("train", 4);
   left.harness.Advance(absl::Seconds(1));
   EXPECT_THAT(left.Decisions(), Contains(HasSubstr("hang: the ranks continue")));
+  // The pause is learned, so that it is reported once.
+  left.harness.Advance(absl::Seconds(1));
+  left.Report("train", 5, 68);
+  const size_t decisions = left.Decisions().size();
+  left.Stall("train", 5, absl::Seconds(120));
+  EXPECT_EQ(left.Decisions().size(), decisions);
 
   Script restarted(v1::ON_HANG_RESTART);
   restarted.MakeSteps(3);
@@ -325,8 +331,13 @@ TEST(ScriptHang, IsReported_AfterAMinuteOrTenSteps_AndRestartsOnlyOnRequest) {
 
 TEST(ScriptHang, IsNotConcludedFromMissingReports_NorInAPhaseOfUnknownLength) {
   Script silent(v1::ON_HANG_RESTART);
-  silent.host.Report(Key(kJob, 1, 1), 1, 1);  // a rank that never reports again
-  silent.harness.Advance(absl::Seconds(600));
+  silent.MakeSteps(2);
+  silent.Stall("train", 2, absl::Seconds(2));
+  // The process that reports has ended, and the daemon repeats its last report.
+  for (int second = 0; second < 600; ++second) {
+    silent.harness.Advance(absl::Seconds(1));
+    silent.Report("train", 2, 0, [&](v1::RankReport& report) { report.set_age_s(second + 1); });
+  }
   EXPECT_EQ(silent.Get().state(), v1::JOB_STATE_RUNNING) << silent.Get().reason();
   EXPECT_THAT(silent.Decisions(), Not(Contains(HasSubstr("hang:"))));
 
@@ -352,7 +363,7 @@ TEST(ScriptHang, LongEvaluationsBetweenReports_RaiseTheLimit) {
 TEST(ScriptSaves, AreRequestedOnlyIfTheScriptAnswers_AndRecorded) {
   Script script;
   script.Report("train", 1);
-  EXPECT_THAT(script.Save().message(), HasSubstr("it has not called trainyard.should_save()"));
+  EXPECT_THAT(script.Save().message(), HasSubstr("when it calls trainyard.should_save()"));
   EXPECT_EQ(script.RequestedSaves(), 0u);
 
   script.Report("train", 2, 0, [](v1::RankReport& report) { report.set_saves_on_request(true); });
@@ -370,6 +381,18 @@ TEST(ScriptSaves, AreRequestedOnlyIfTheScriptAnswers_AndRecorded) {
   ASSERT_EQ(script.Get().checkpoints_size(), 1);
   EXPECT_EQ(script.Get().checkpoints(0).step(), 3u);
   EXPECT_EQ(script.Get().checkpoints(0).size_bytes(), 70u);
+  EXPECT_EQ(script.RequestedSaves(), 0u) << "another process of this rank must not answer again";
+  // A request may be answered by a checkpoint that is known.
+  ASSERT_TRUE(script.Save().ok());
+  EXPECT_EQ(script.RequestedSaves(), 2u);
+  script.Report("train", 4, 0, [&saved](v1::RankReport& report) {
+    saved(report);
+    report.mutable_script_checkpoint()->set_save_request(2);
+  });
+  EXPECT_EQ(script.RequestedSaves(), 0u);
+  EXPECT_EQ(script.Get().checkpoints_size(), 1);
+  script.harness.Advance(absl::Seconds(20));
+  EXPECT_THAT(script.Save().message(), HasSubstr("has not reported for some seconds"));
 
   // A new process learns where the checkpoint is, and is not asked again.
   script.host.Kill(Key(kJob, 1, 0), 9);

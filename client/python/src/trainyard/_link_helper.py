@@ -43,7 +43,7 @@ class Reports:
         self.count += 1
         if kind in ("step", "progress"):
             self.last_step = report["step"]
-            self.enter("train", report.pop("since_s"), "train")
+            self.enter(report.pop("phase"), report.pop("since_s"), "train")
             if kind == "step":
                 self.steps.append(report)
         elif kind == "eval":

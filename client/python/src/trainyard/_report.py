@@ -53,7 +53,9 @@ class _Channel:
         self.last_eval = 0
         self.last_time = None
         self.last_saved = 0
-        self.phase = "train"
+        self.last_answer = 0  # the newest request to save that a reported checkpoint has answered
+        self.phases = []      # names, the innermost last
+        self.phase_began = 0.0  # the outermost
         self.accepts_saves = False
         self.helper = None
         self.save_request = 0  # the newest one
@@ -82,6 +84,10 @@ class _Channel:
         helper = pathlib.Path(__file__).with_name("_link_helper.py")
         return subprocess.Popen([sys.executable, helper], env=environment, stdin=subprocess.PIPE, bufsize=0,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    def phase(self):
+        """Before the first step nothing is known of the script's progress."""
+        return self.phases[-1] if self.phases else "train" if self.last_step else ""
 
     def is_open(self):
         return self.helper is not None and os.getpid() == self.pid
@@ -112,7 +118,8 @@ class _Channel:
                 if not data:
                     break
                 *lines, self.requests = (self.requests + data).split(b"\n")
-                self.save_request = max([self.save_request, *(int(line) for line in lines)])
+                # Code of the site may print when the helper is started.
+                self.save_request = max([self.save_request, *(int(line) for line in lines if line.isdigit())])
         except BlockingIOError:
             pass
         return self.save_request
@@ -154,11 +161,14 @@ def report(step, loss=None, tokens=None, lr=None, grad_norm=None):
         return
     steps, channel.last_step = step - channel.last_step, int(step)
     now, before, channel.last_time = time.monotonic(), channel.last_time, time.monotonic()
-    since = now - before if before is not None else 0.0
+    # The time in a phase is not that of the step.
+    until = max(before or 0.0, channel.phase_began) if channel.phases else now
+    since = until - before if before is not None else 0.0
+    message = {"kind": "progress", "step": int(step), "since_s": since, "phase": channel.phase()}
     if channel.helper is None or channel.rank != 0:
-        channel.send({"kind": "progress", "step": int(step), "since_s": since})
+        channel.send(message)
         return
-    message = {"kind": "step", "step": int(step), "step_s": since / steps, "since_s": since}
+    message.update(kind="step", step_s=since / steps)
     for name, value in (("loss", loss), ("lr", lr), ("grad_norm", grad_norm)):
         if value is not None:
             message[name] = _number(name, value)
@@ -188,14 +198,16 @@ def phase(name):
     if name not in _PHASES:
         raise ValueError(f"phase: expected {', '.join(map(repr, _PHASES))}, found {name!r}")
     channel = _open()
-    before, channel.phase = channel.phase, name
     began = time.monotonic()
+    if not channel.phases:
+        channel.phase_began = began
+    channel.phases.append(name)
     channel.send({"kind": "phase", "phase": name})
     try:
         yield
     finally:
-        channel.phase = before
+        channel.phases.pop()
         now = time.monotonic()
-        channel.send({"kind": "phase", "phase": before, "ended": name, "seconds": now - began})
-        if channel.last_time is not None:
-            channel.last_time += now - began
+        channel.send({"kind": "phase", "phase": channel.phase(), "ended": name, "seconds": now - began})
+        if not channel.phases and channel.last_time is not None:
+            channel.last_time += now - max(began, channel.last_time)

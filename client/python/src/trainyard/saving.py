@@ -17,12 +17,15 @@ from trainyard import _report, script
 
 _SEND_WAIT_S = 2.0
 _PATH_BYTES = 1800  # a report is one atomic write to a pipe
-_answered = 0  # the newest request to save for which should_save has returned True
+_answered = 0    # the newest request to save for which should_save has returned True
+_asked_step = 0  # the newest step that was reported at that time
 
 
 def checkpoint_dir(default="checkpoints"):
     """The folder for the checkpoints of this job (`command.checkpoint_dir`), which is created: the same one after a
     restart and on all ranks. Without Trainyard: `default`."""
+    if os.environ.get("TRAINYARD_LINK") and not os.environ.get("TRAINYARD_CHECKPOINT_DIR"):
+        _report._warn(f"the job has no command.checkpoint_dir; its checkpoints are in {default!r}, like those of others")
     path = pathlib.Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR") or default).absolute()
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -41,7 +44,7 @@ def should_save():
 
     Rank 0 receives the requests. Like should_stop, this is a collective if torch.distributed is initialised with
     several ranks: every rank must call it at the same point of its loop."""
-    global _answered
+    global _answered, _asked_step
     newest = 0
     if os.environ.get("TRAINYARD_RANK") == "0":
         channel = _report._open()
@@ -51,19 +54,23 @@ def should_save():
     newest = script.largest_of_ranks(newest)
     if newest <= _answered:
         return False
-    _answered = newest
+    _answered, _asked_step = newest, _report._open().last_step
     return True
 
 
 def _write_to_disk(path):
     """Writes the files of a checkpoint to the disk, and returns their size in bytes."""
-    if path.is_dir():
+    if not path.is_dir():
+        size = _sync(path)
+    else:
         size = 0
         for folder, _, names in os.walk(path):
-            size += sum(_sync(os.path.join(folder, name)) for name in names)
+            for name in names:
+                try:
+                    size += _sync(os.path.join(folder, name))
+                except FileNotFoundError:
+                    pass  # a temporary file
             _sync(folder)
-    else:
-        size = _sync(path)
     _sync(path.parent)
     return size
 
@@ -79,21 +86,32 @@ def _sync(path):
 
 def saved(step, path):
     """Reports that the checkpoint of `step`, a file or folder, is complete: all ranks have written their parts. Writes
-    it to the disk (fsync) first, and raises OSError if that fails or nothing is there.
+    it to the disk (fsync) first. On rank 0, raises OSError if that fails or nothing is there.
 
     That of rank 0 is listed by `trainctl checkpoint ls`, answers a request to save, and is the last_checkpoint() of the
     processes that are started later. Steps are counted as in `report`."""
     path = pathlib.Path(path).absolute()
-    size = _write_to_disk(path)
+    is_first = os.environ.get("TRAINYARD_RANK") in (None, "", "0")
+    with _report.phase("save"):
+        try:
+            size = _write_to_disk(path)
+        except FileNotFoundError:
+            if is_first:
+                raise
+            return
     if os.environ.get("TRAINYARD_RANK") != "0":
         return
     text = str(path)
     if len(os.fsencode(path)) > _PATH_BYTES or not text.isprintable():
         raise ValueError(f"saved: the path must be printable text of at most {_PATH_BYTES} bytes, found {text!r}")
     channel = _report._open()
-    if not _report._check_step(step, channel.last_saved, "saved"):
+    # A save that began before the request does not answer it.
+    answer = _answered if step >= _asked_step else channel.last_answer
+    last = channel.last_saved - 1 if answer > channel.last_answer else channel.last_saved
+    if not channel.is_open() or not _report._check_step(step, last, "saved"):
         return
-    channel.last_saved = int(step)
-    if channel.is_open() and not channel.send({"kind": "saved", "step": int(step), "path": text, "size_bytes": size,
-                                               "save_request": _answered}, wait_s=_SEND_WAIT_S):
+    if channel.send({"kind": "saved", "step": int(step), "path": text, "size_bytes": size, "save_request": answer},
+                    wait_s=_SEND_WAIT_S):
+        channel.last_saved, channel.last_answer = int(step), answer
+    else:
         _report._warn(f"the checkpoint of step {step} could not be reported to Trainyard")

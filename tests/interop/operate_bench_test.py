@@ -1,0 +1,129 @@
+"""`./dev bench operate`: each row measures what it names, and leaves no process."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import harness
+import pytest
+
+BENCH = harness.ROOT / "bench"
+sys.path.insert(0, str(BENCH))
+
+import operate
+import operate_browser
+import operate_clients
+import operate_rows
+import sides
+
+SMALL = ["--hosts", "4", "--scrapes", "2", "--watchers", "4", "--gets", "20", "--submissions", "20", "--loads", "1",
+         "--seconds", "4", "--minutes", "0.05", "--warm-steps", "10"]
+
+
+def options(*arguments):
+    return operate.read_arguments(operate.make_rows(), [*SMALL, *arguments])
+
+
+def processes_with(text):
+    """Command lines that contain it."""
+    lines = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().decode(errors="replace"))
+        except OSError:  # it has ended meanwhile
+            continue
+    return [line for line in lines if text in line]
+
+
+def test_figures_are_compared_with_their_bars():
+    row = operate.make_rows()[0]
+    figures = [operate_rows.Figure("rate", 1500, "/s", 1000, "higher"), operate_rows.Figure("time", 1.5, "s", 1),
+               operate_rows.Figure("slope", 3, "KiB/min", others={"steps": 7})]
+
+    results = operate.results_of(row, figures)
+    table = operate.table({"cpu": "x", "cores": 2, "commit": "y", "date": "z"}, results)
+
+    assert [result["meets_bar"] for result in results] == [True, False, None]
+    assert "≥ 1,000 /s | ok" in table and "≤ 1 s | MISSES BAR" in table and "none |  | steps 7" in table
+
+
+def test_a_step_counts_as_shown_when_it_or_a_later_one_is_shown():
+    reported = [(1, 10.0), (2, 11.0), (3, 12.0), (4, 13.0)]
+    shown = [(2, 11.5), (3, 12.25)]
+
+    assert operate_rows.delays_of(reported, shown) == [0.5, 0.25]
+    assert operate_rows.delays_of(reported, []) == []
+
+
+def test_slope_and_percentile_of_samples():
+    assert operate_rows.slope_per_min([(0, 100), (30, 110), (60, 120)]) == pytest.approx(20)
+    assert operate_rows.percentile(list(range(100)), 0.99) == 98
+    assert operate_rows.MEMORY_KINDS == len(operate_clients.MEMORY_KINDS)
+
+
+def test_wrong_usage_names_what_there_is(capsys):
+    for arguments, message in ((["scrape"], "unknown row: scrape; there are metrics, submit, page, rss"),
+                               (["--hosts", "0"], "--hosts is 0, must be 1 to 8000")):
+        with pytest.raises(SystemExit) as ended:
+            options(*arguments)
+
+        assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_simulated_hosts_run_jobs_whose_metrics_are_scraped():
+    median, longest = operate_rows.measure_metrics(options())
+
+    assert 0 < median.value <= longest.value < 10_000
+    assert longest.others["series"] > 100 and longest.others["bytes"] > 10_000
+
+
+def test_submissions_and_gets_are_measured_under_watchers():
+    rate, get = operate_rows.measure_submit(options())
+
+    assert rate.value > 1 and rate.others["jobs"] == 20
+    assert 0 < get.others["p50_ms"] <= get.value <= get.others["max_ms"] < 10_000
+
+
+def test_a_client_that_fails_ends_the_measurement():
+    folder, _ = operate_rows.schema()
+    client = operate_rows.Client("get", {"stubs": folder.name, "address": f"127.0.0.1:{harness.free_port()}",
+                                         "jobs": ["none"], "count": 1})
+
+    with pytest.raises(sides.MeasurementFailed, match="the process 'get' failed: UNAVAILABLE"):
+        client.next()
+    client.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_bench_leaves_no_process(tmp_path, number):
+    command = [sys.executable, BENCH / "operate.py", "metrics", *SMALL, "--scrapes", "10000"]
+    with subprocess.Popen(command, env=dict(os.environ, TMPDIR=str(tmp_path)), stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as bench:
+        # The coordinator, by its state folder, and the hosts, by the folder of their modules.
+        harness.wait_until(lambda: len(processes_with(f"{tmp_path}/trainyard-")) >= 2, "coordinator and hosts run")
+        bench.send_signal(number)
+        errors = bench.stderr.read()
+
+    assert bench.returncode == 130 and "bench: interrupted" in errors and "Traceback" not in errors
+    assert processes_with(f"{tmp_path}/trainyard-") == [] and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+def test_the_command_measures_memory_and_prints_json():
+    done = subprocess.run([sys.executable, BENCH / "operate.py", "rss", *SMALL, "--json"], capture_output=True,
+                          text=True, timeout=120, check=True)
+
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["row"] for row in rows] == ["rss", "rss"] and {row["unit"] for row in rows} == {"KiB/min"}
+    assert all(row["others"]["steps"] > 10 and row["others"]["last_mib"] > 1 for row in rows)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(operate_browser.find() is None, reason="there is no chromium")
+def test_the_page_shows_jobs_and_steps():
+    painted, delay = operate_rows.measure_page(options())
+
+    assert 0 < painted.others["first_contentful_paint_s"] <= painted.value < 60 and 0 < delay.value < 60
