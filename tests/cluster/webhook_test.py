@@ -1,4 +1,4 @@
-"""on_end.webhook: the coordinator reports the end of a job by an HTTP POST, also after a restart and in private runs."""
+"""on_end.webhook: the coordinator reports the end of a job by HTTP POST, also after a restart and for private runs."""
 
 import http.server
 import json

@@ -25,7 +25,7 @@ def checkpoint_dir(default="checkpoints"):
     """The folder for the checkpoints of this job (`command.checkpoint_dir`), which is created: the same one after a
     restart and on all ranks. Without Trainyard: `default`."""
     if os.environ.get("TRAINYARD_LINK") and not os.environ.get("TRAINYARD_CHECKPOINT_DIR"):
-        _report._warn(f"the job has no command.checkpoint_dir; its checkpoints are in {default!r}, like those of others")
+        _report._warn(f"the job has no command.checkpoint_dir; its checkpoints are in {default!r}, as all others")
     path = pathlib.Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR") or default).absolute()
     path.mkdir(parents=True, exist_ok=True)
     return path
