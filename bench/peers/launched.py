@@ -28,8 +28,9 @@ def hello():
     total = torch.tensor([dist.get_rank()])
     dist.all_reduce(total)
     if dist.get_rank() == 0:
-        print(f"sum {total.item()}")
+        print(f"sum {total.item()}", flush=True)
     dist.destroy_process_group()
+    os._exit(0)  # gloo sometimes aborts a process that exits after this
 
 
 def restart(folder):

@@ -14,6 +14,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "client" / "python"
+LEAVING = ROOT / "tests" / "interop" / "scripts" / "run_example.py"
 
 
 @pytest.fixture(scope="session")
@@ -159,7 +160,8 @@ def test_a_paused_script_of_a_library_saves_resumes_and_reports_every_step(insta
     cluster.start_worker("h1", 2)
     path = cluster.folder / "library.yaml"
     path.write_text(yaml.safe_dump({"name": "library", "resources": {"ranks": 2}, "command": {
-        "argv": [sys.executable, str(PACKAGE / "examples" / example), str(cluster.folder / "saved"), "100"],
+        "argv": [sys.executable, str(LEAVING), str(PACKAGE / "examples" / example), str(cluster.folder / "saved"),
+                 "100"],
         "env": [f"PYTHONPATH={installed}", "CUDA_VISIBLE_DEVICES="], "workdir": str(cluster.folder)}}, width=10_000))
     job = harness.events(cluster.trainctl("submit", path, "--json").stdout)[0]["id"]
     cluster.wait_for_step(job, 5)
@@ -232,8 +234,9 @@ RANK = """
         time.sleep(0.01)
         if rank == 1 and step == 5:
             os.kill(os.getpid(), 15)  # only one rank receives a signal
-    print("stopped after", step)
+    print("stopped after", step, flush=True)
     distributed.destroy_process_group()
+    os._exit(0)  # as in scripts/leave.py
 """
 
 

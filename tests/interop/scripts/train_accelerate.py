@@ -7,6 +7,8 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
+from leave import leave
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=4)
 arguments = parser.parse_args()
@@ -29,3 +31,4 @@ for step, (x, y) in zip(range(arguments.steps), loader):
     accelerator.print(f"step {step} loss {mean:.9f} of {accelerator.num_processes}", flush=True)
 accelerator.print(f"precision {accelerator.mixed_precision} debug {os.environ.get('ACCELERATE_DEBUG_MODE')}")
 accelerator.end_training()
+leave()

@@ -10,6 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from leave import leave
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--accumulate", type=int, default=2)
@@ -41,3 +43,4 @@ for epoch in range(args.epochs):
         if rank == 0:
             print(f"epoch {epoch} batch {i} loss {total.item() / dist.get_world_size():.9f}")
 dist.destroy_process_group()
+leave()

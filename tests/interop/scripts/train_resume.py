@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from leave import leave
+
 parser = argparse.ArgumentParser()
 parser.add_argument("snapshot", type=pathlib.Path)
 parser.add_argument("--epochs", type=int, default=4)
@@ -41,3 +43,4 @@ for epoch in range(first_epoch, args.epochs):
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, args.snapshot)
     dist.barrier()
 dist.destroy_process_group()
+leave()
