@@ -18,6 +18,7 @@ STARTED = time.perf_counter()
 import argparse
 import json
 import math
+import os
 
 import torch
 import torch.distributed as dist
@@ -191,6 +192,7 @@ def main():
         print(json.dumps(line), flush=True)
     if world > 1:
         dist.destroy_process_group()
+        os._exit(0)  # gloo sometimes aborts a process that exits after this
 
 
 if __name__ == "__main__":
