@@ -13,7 +13,6 @@ those that rank 0 sends and receives. Checks that both have the same parameters 
 import argparse
 import collections
 import json
-import os
 import time
 
 import torch
@@ -147,9 +146,8 @@ def main():
     if dist.get_rank() == 0:
         difference = (legacy_parameters - ddp_parameters).abs().max().item()
         assert difference < 1e-3, f"both must end with the same parameters, which differ by {difference}"
-        print(json.dumps({"legacy": legacy, "ddp": ddp, "largest_difference": difference}), flush=True)
+        print(json.dumps({"legacy": legacy, "ddp": ddp, "largest_difference": difference}))
     dist.destroy_process_group()
-    os._exit(0)  # gloo sometimes aborts a process that exits after this
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ STARTED = time.perf_counter()
 import argparse
 import json
 import math
-import os
 
 import torch
 import torch.distributed as dist
@@ -192,7 +191,6 @@ def main():
         print(json.dumps(line), flush=True)
     if world > 1:
         dist.destroy_process_group()
-        os._exit(0)  # gloo sometimes aborts a process that exits after this
 
 
 if __name__ == "__main__":

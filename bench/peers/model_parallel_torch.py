@@ -23,7 +23,6 @@ import argparse
 import dataclasses
 import json
 import math
-import os
 
 import gpt_torch
 import torch
@@ -240,7 +239,6 @@ def main():
         print(json.dumps(line), flush=True)
     if world > 1:
         dist.destroy_process_group()
-        os._exit(0)  # gloo sometimes aborts a process that exits after this
 
 
 if __name__ == "__main__":

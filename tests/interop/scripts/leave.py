@@ -1,10 +1,12 @@
 """The end of a script with gloo: torch 2.11 sometimes aborts a process that exits right after it has destroyed its
 group ("terminate called without an active exception"), whatever has started it."""
 
+import atexit
 import os
 import sys
 
 
 def leave():
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(0)

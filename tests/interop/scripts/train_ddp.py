@@ -42,5 +42,6 @@ for epoch in range(args.epochs):
         dist.all_reduce(total)
         if rank == 0:
             print(f"epoch {epoch} batch {i} loss {total.item() / dist.get_world_size():.9f}")
+dist.barrier()
 dist.destroy_process_group()
 leave()
