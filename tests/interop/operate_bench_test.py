@@ -97,15 +97,21 @@ def test_a_client_that_fails_ends_the_measurement():
     client.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_bench_leaves_no_process(tmp_path, number):
-    command = [sys.executable, BENCH / "operate.py", "metrics", *SMALL, "--scrapes", "10000"]
+    # SIGINT is ignored at first, as in a program that a shell has started in the background.
+    command = ["env", "--ignore-signal=INT", sys.executable, BENCH / "operate.py", "metrics", *SMALL, "--scrapes",
+               "10000"]
     with subprocess.Popen(command, env=dict(os.environ, TMPDIR=str(tmp_path)), stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE, text=True) as bench:
-        # The coordinator, by its state folder, and the hosts, by the folder of their modules.
-        harness.wait_until(lambda: len(processes_with(f"{tmp_path}/trainyard-")) >= 2, "coordinator and hosts run")
-        bench.send_signal(number)
-        errors = bench.stderr.read()
+        try:
+            # The coordinator, by its state folder, and the hosts, by the folder of their modules.
+            harness.wait_until(lambda: len(processes_with(f"{tmp_path}/trainyard-")) >= 2, "coordinator and hosts run")
+            bench.send_signal(number)
+            errors = bench.communicate(timeout=60)[1]
+        finally:
+            bench.kill()
 
     assert bench.returncode == 130 and "bench: interrupted" in errors and "Traceback" not in errors
     assert processes_with(f"{tmp_path}/trainyard-") == [] and list(tmp_path.iterdir()) == []
