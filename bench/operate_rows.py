@@ -69,7 +69,7 @@ def percentile(samples, share):
 
 @contextlib.contextmanager
 def interrupts_deferred():
-    """Signals take effect at the end of the block, so that each process that it starts is known to the stage by then."""
+    """Signals take effect at the end of the block, when each process that it starts is known to the stage."""
     arrived = []
     before = [(number, signal.signal(number, lambda *_: arrived.append(True))) for number in INTERRUPTS]
     try:
