@@ -1,0 +1,154 @@
+"""The commands of "A first cluster and its first job" in docs/operators.md, word for word, in three root file systems
+with network namespaces on one bridge. Not as in the guide: a bind mount is the shared file system; apt uses the network
+of this machine; `scp` copies from the root of the head; `systemctl` notes the unit, and the test runs its ExecStart."""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import harness
+import roots
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster" / "faults"))
+import network as networks
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+GUIDE = harness.ROOT / "docs" / "operators.md"
+STUBS = {"systemctl": '#!/bin/sh\necho "$*" >>/tmp/systemctl\n', "scp": '#!/bin/sh\ncp "/mnt/${1%%:*}${1#*:}" "$2"\n'}
+HOSTS = ("head", "worker-1", "worker-2")
+
+
+def blocks():
+    found = dict(re.findall(r"^<!-- guide: (\w+) -->\n```sh\n(.*?)^```$", GUIDE.read_text(), re.M | re.S))
+    assert set(found) == {"head", "worker", "job"}
+    return found
+
+
+class Page:
+    """A Chromium in the network of the head, where the guide's tunnel ends, controlled through a pipe."""
+
+    def __init__(self, prefix, folder):
+        read, self.requests = os.pipe()
+        self.answers, write = os.pipe()
+        self.buffer, self.last, self.session = b"", 0, None
+        self.process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash", *prefix, BROWSER, "--headless=new",
+             "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={folder}/browser"],
+            pass_fds=(read, write), stderr=subprocess.DEVNULL, start_new_session=True)
+        os.close(read)
+        os.close(write)
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+    def call(self, method, **parameters):
+        self.last += 1
+        request = {"id": self.last, "method": method, "params": parameters}
+        request |= {"sessionId": self.session} if self.session else {}
+        os.write(self.requests, json.dumps(request).encode() + b"\0")
+        while True:
+            while b"\0" not in self.buffer:
+                part = os.read(self.answers, 1 << 20)
+                assert part, "the browser has ended"
+                self.buffer += part
+            message, _, self.buffer = self.buffer.partition(b"\0")
+            answer = json.loads(message)
+            if answer.get("id") == self.last:
+                return answer["result"]
+
+    def evaluate(self, expression):
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+
+def make_roots(folder):
+    """{host: a bare Debian 12 with the stubs, and with the packages in /root}."""
+    made, base = folder / "packages", folder / "base"
+    roots.dev("package", "--no-build", "--output", made)
+    done = subprocess.run(["/usr/sbin/debootstrap", "--variant=minbase", "bookworm", base,
+                           "http://deb.debian.org/debian"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    for host in HOSTS:
+        root = folder / host
+        subprocess.run(["cp", "-a", base, root], check=True)
+        shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+        for name, text in STUBS.items():
+            (root / "usr/local/bin" / name).write_text(text)
+            (root / "usr/local/bin" / name).chmod(0o755)
+        for package in made.glob("*.deb"):
+            shutil.copy(package, root / "root")
+    return {host: folder / host for host in HOSTS}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="there is no chromium")
+def test_the_first_cluster_of_the_guide_runs_its_job_on_two_hosts_and_shows_the_loss_curve(cluster, tmp_path):
+    roots.require("debootstrap", "dpkg-shlibdeps", "ip", "nsenter")
+    commands = blocks()
+    folders = make_roots(tmp_path)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    network = networks.Network(f"guide{os.getpid()}", HOSTS)
+    page = None
+    environment = roots.environment(binds=[(shared, "/srv/trainyard"), (folders["head"], "/mnt/head")])
+    environment["PATH"] = "/usr/local/bin:" + environment["PATH"]
+
+    def shell(host, text, prefix=()):
+        done = subprocess.run([*prefix, *roots.command(folders[host], ["sh", "-exc", text])], text=True, timeout=600,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env={**environment, "DEBIAN_FRONTEND": "noninteractive"})
+        assert done.returncode == 0, done.stdout[-4000:]
+        return done.stdout
+
+    def start(host):
+        root = folders[host]
+        (unit,) = re.findall(r"^enable --now (\S+)$", (root / "tmp/systemctl").read_text(), re.M)
+        text = (root / f"lib/systemd/system/{unit}.service").read_text()
+        command = shlex.split(re.search(r"^ExecStart=(.*)$", text, re.M)[1])
+        user = shell(host, "echo $(id -u trainyard):$(id -g trainyard)").strip().splitlines()[-1]
+        state = root / command[command.index("--state") + 1].lstrip("/")
+        state.mkdir(parents=True, exist_ok=True)
+        for folder in (state.parent, state, shared):
+            os.chown(folder, *map(int, user.split(":")))
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', host]
+        return cluster.start(host, [*network.host(host).prefix, *named, *roots.command(root, command, user)],
+                             env=environment)
+
+    try:
+        shell("head", commands["head"])
+        programs = [start("head")]
+        for host in HOSTS[1:]:
+            shell(host, commands["worker"])
+            programs.append(start(host))
+        prefix = network.host("head").prefix
+        ask = "trainctl --coordinator 127.0.0.1:7070 --token-file /etc/trainyard/token cluster --json || true"
+
+        def attached():
+            assert all(program.alive() for program in programs), [program.output() for program in programs]
+            return shell("head", ask, prefix).count('"attached":true') == 2
+
+        harness.wait_until(attached, "both workers are attached", 60)
+        shown = shell("head", commands["job"], prefix)
+        assert "SUCCEEDED" in shown and "worker-1" in shown and "worker-2" in shown, shown
+        job = re.search(r"trainctl status (\S+)", shown)[1]
+
+        page = Page(prefix, tmp_path)
+        page.call("Page.navigate", url=f"http://localhost:7071/#/jobs/{job}")
+        harness.wait_until(lambda: page.evaluate("!document.getElementById('login').hidden"), "the page asks", 30)
+        token = (folders["head"] / "etc/trainyard/token").read_text().strip()
+        page.evaluate(f"document.getElementById('token').value = '{token}';"
+                      "document.getElementById('login').requestSubmit()")
+        curve = "(document.querySelector('path.curve') || document.body).getAttribute('d')"
+        harness.wait_until(lambda: "L" in (page.evaluate(curve) or ""), "the loss curve is drawn", 30)
+    finally:
+        if page:
+            os.killpg(page.process.pid, 9)
+            page.process.wait()
+        network.close()
+        for folder in (*folders.values(), tmp_path / "base", tmp_path / "packages"):
+            shutil.rmtree(folder, ignore_errors=True)
