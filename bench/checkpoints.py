@@ -231,10 +231,7 @@ def main():
                      f"--pairs must be 1 or more, --steps {2 * WARMUP_STEPS} or more")
     rows = [row for row in rows if not args.row or row.name in args.row]
 
-    environment = run.machine()
-    if environment["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
-              file=sys.stderr)
+    environment = run.machine_for_figures()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=args.folder) as folder:
         try:
             run.measure(rows, make_measures(folder, args.steps), args.pairs,

@@ -158,10 +158,7 @@ def read_arguments(rows):
 def main():
     rows = make_rows()
     options = read_arguments(rows)
-    environment = run.machine()
-    if environment["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
-              file=sys.stderr)
+    environment = run.machine_for_figures()
     results, failed = [], []
     for row in rows:
         if options.row and row.name not in options.row:

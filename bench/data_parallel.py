@@ -212,10 +212,7 @@ def main():
     rows = [row for row in rows if not requested or row.name in requested]
     table = TABLE if not requested or "table" in requested else []
 
-    environment = run.machine()
-    if environment["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
-              file=sys.stderr)
+    environment = run.machine_for_figures()
     def log(line):
         print(f"bench: {line}", file=sys.stderr, flush=True)
 

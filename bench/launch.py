@@ -154,18 +154,7 @@ def make_measures(folder):
 
 
 def main():
-    args, rows = run.parse_arguments("./dev bench launch", __doc__, make_rows())
-    facts = run.machine()
-    if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
-              file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        try:
-            run.measure(rows, make_measures(folder), args.pairs,
-                        lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
-        except sides.MeasurementFailed as failure:
-            sys.exit(f"bench: {failure}")
-    run.report(args, facts, rows)
+    run.run_pairs("./dev bench launch", __doc__, make_rows(), make_measures)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ opposite order in every round, and a figure is the median of the rounds' ratios.
 """
 
 import dataclasses
-import sys
-import tempfile
 
 import pipeline_idle
 import run
@@ -115,18 +113,7 @@ def make_measures(folder):
 
 
 def main():
-    args, rows = run.parse_arguments("./dev bench model-parallel", __doc__, make_rows())
-    environment = run.machine()
-    if environment["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
-              file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        try:
-            run.measure(rows, make_measures(folder), args.pairs,
-                        lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
-        except sides.MeasurementFailed as failure:
-            sys.exit(f"bench: {failure}")
-    run.report(args, environment, rows)
+    run.run_pairs("./dev bench model-parallel", __doc__, make_rows(), make_measures)
 
 
 if __name__ == "__main__":

@@ -120,10 +120,7 @@ def main():
     options = read_arguments(rows)
     for number in operate_rows.INTERRUPTS:  # a shell starts programs in the background with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
-    environment = run.machine()
-    if environment["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
-              file=sys.stderr)
+    environment = run.machine_for_figures()
     try:
         results, failed = measure(rows, options)
     except KeyboardInterrupt:

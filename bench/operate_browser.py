@@ -27,15 +27,17 @@ def find():
 class Browser:
     """One page of a browser of its own, after `attach`. `close` ends all of its processes."""
 
-    def __init__(self, program, folder):
+    def __init__(self, program, folder, prefix=()):
+        """`prefix`: a command that runs the browser, for example in another network namespace."""
         from_us, to_browser = os.pipe()
         self._answers, to_us = os.pipe()
         self._requests = to_browser
         # The browser reads descriptor 3 and writes descriptor 4, which the shell moves there.
-        shell = f'exec "$0" "$@" 3<&{from_us} 4>&{to_us}'
+        shell = f'exec "$@" 3<&{from_us} 4>&{to_us}'
         with open(f"{folder}/browser.log", "wb") as log:
             self._process = subprocess.Popen(
-                ["bash", "-c", shell, program, *FLAGS, f"--user-data-dir={folder}/browser", "about:blank"],
+                ["bash", "-c", shell, "bash", *prefix, program, *FLAGS, f"--user-data-dir={folder}/browser",
+                 "about:blank"],
                 pass_fds=(from_us, to_us), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         os.close(from_us)
         os.close(to_us)

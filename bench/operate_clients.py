@@ -173,13 +173,13 @@ async def watch(setting, schema):
             received[number] += 1
         raise ConnectionError(f"the coordinator has ended the stream of a watcher of job {job}")
 
-    async def tell():
+    async def report():
         while True:
             await asyncio.sleep(0.2)
             say(watching=sum(count > 0 for count in received), events=sum(received))
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(tell())
+        tasks.create_task(report())
         for number in range(len(received)):
             tasks.create_task(follow(number))
 
@@ -261,13 +261,13 @@ async def come_and_go(setting, schema):
             counts["scrapes"] += 1
             await asyncio.sleep(0.5)
 
-    async def tell():
+    async def report():
         while True:
             say(**counts)
             await asyncio.sleep(1)
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(tell())
+        tasks.create_task(report())
         for url in setting["urls"]:
             tasks.create_task(scrape_again(url))
         for _ in range(setting["watchers"]):

@@ -119,8 +119,8 @@ class Client:
         """The lines that have arrived since the last call."""
         return [self.next() for _ in range(self._lines.qsize())]
 
-    def tell(self):
-        """Sends a line: to begin, and the second time to stop."""
+    def send_line(self):
+        """The first line means begin, the second one stop."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
@@ -286,7 +286,7 @@ def measure_gets(stage, jobs, count):
     """The seconds of Get: `count` calls, one after the other."""
     client = stage.client("get", jobs=jobs, count=count)
     client.next()
-    client.tell()
+    client.send_line()
     return client.next()["seconds"]
 
 
@@ -299,9 +299,9 @@ def measure_submissions(stage, jobs, count):
     for client in (*submitters, reader):
         client.next()
     for client in (reader, *submitters):
-        client.tell()
+        client.send_line()
     done = [client.next() for client in submitters]
-    reader.tell()
+    reader.send_line()
     seconds = [one for line in done for one in line["seconds"]]
     took = max(line["ended"] for line in done) - min(line["began"] for line in done)
     return len(seconds) / took, seconds, reader.next()["seconds"]

@@ -117,6 +117,15 @@ def machine():
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
+def machine_for_figures():
+    """machine(), with a warning if something else runs."""
+    facts = machine()
+    if facts["load_before"] > 0.5:
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
+              file=sys.stderr)
+    return facts
+
+
 def number(value):
     if value is None:
         return "-"
@@ -169,13 +178,10 @@ def report(args, environment, rows):
         save(args.save, document, text)
 
 
-def main():
-    args, rows = parse_arguments("./dev bench", __doc__, make_rows())
-
-    environment = machine()
-    if environment["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {environment['load_before']:.1f}): the figures will be less reliable",
-              file=sys.stderr)
+def run_pairs(prog, description, rows, make_measures):
+    """The main function of a bench whose rows have pairs. `make_measures` takes a temporary folder."""
+    args, rows = parse_arguments(prog, description, rows)
+    environment = machine_for_figures()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         try:
             measure(rows, make_measures(folder), args.pairs,
@@ -183,6 +189,10 @@ def main():
         except sides.MeasurementFailed as failure:
             sys.exit(f"bench: {failure}")
     report(args, environment, rows)
+
+
+def main():
+    run_pairs("./dev bench", __doc__, make_rows(), make_measures)
 
 
 if __name__ == "__main__":

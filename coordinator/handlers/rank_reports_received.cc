@@ -21,8 +21,6 @@ constexpr int kMemoryKinds = 8;
 constexpr size_t kPhaseNameBytes = 32;
 constexpr size_t kStepMarks = 256;
 
-constexpr uint64_t kScriptStepsMax = 1'000'000'000'000;  // as the maximum of train.steps
-
 // The last step that the job can make. A script may make any number.
 uint64_t StepsMax(const Job& job) {
   const v1::JobSpec& spec = job.head().spec();

@@ -13,8 +13,6 @@
 namespace trainyard {
 namespace {
 
-constexpr uint64_t kScriptStepsMax = 1'000'000'000'000;  // as the maximum of train.steps
-
 bool IsPlausible(const v1::ScriptCheckpoint& checkpoint) {
   const std::string& path = checkpoint.path();
   return checkpoint.step() > 0 && checkpoint.step() <= kScriptStepsMax && !path.empty() && path[0] == '/' &&

@@ -2,7 +2,6 @@
 with network namespaces on one bridge. Not as in the guide: a bind mount is the shared file system; apt uses the network
 of this machine; `scp` copies from the root of the head; `systemctl` notes the unit, and the test runs its ExecStart."""
 
-import json
 import os
 import pathlib
 import re
@@ -16,10 +15,11 @@ import pytest
 import harness
 import roots
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster" / "faults"))
+sys.path[:0] = [str(pathlib.Path(__file__).parents[1] / "cluster" / "faults"), str(harness.ROOT / "bench")]
 import network as networks
+import operate_browser
 
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+BROWSER = operate_browser.find()
 GUIDE = harness.ROOT / "docs" / "operators.md"
 STUBS = {"systemctl": '#!/bin/sh\necho "$*" >>/tmp/systemctl\n', "scp": '#!/bin/sh\ncp "/mnt/${1%%:*}${1#*:}" "$2"\n'}
 HOSTS = ("head", "worker-1", "worker-2")
@@ -29,41 +29,6 @@ def blocks():
     found = dict(re.findall(r"^<!-- guide: (\w+) -->\n```sh\n(.*?)^```$", GUIDE.read_text(), re.M | re.S))
     assert set(found) == {"head", "worker", "job"}
     return found
-
-
-class Page:
-    """A Chromium in the network of the head, where the guide's tunnel ends, controlled through a pipe."""
-
-    def __init__(self, prefix, folder):
-        read, self.requests = os.pipe()
-        self.answers, write = os.pipe()
-        self.buffer, self.last, self.session = b"", 0, None
-        self.process = subprocess.Popen(
-            ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash", *prefix, BROWSER, "--headless=new",
-             "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={folder}/browser"],
-            pass_fds=(read, write), stderr=subprocess.DEVNULL, start_new_session=True)
-        os.close(read)
-        os.close(write)
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-
-    def call(self, method, **parameters):
-        self.last += 1
-        request = {"id": self.last, "method": method, "params": parameters}
-        request |= {"sessionId": self.session} if self.session else {}
-        os.write(self.requests, json.dumps(request).encode() + b"\0")
-        while True:
-            while b"\0" not in self.buffer:
-                part = os.read(self.answers, 1 << 20)
-                assert part, "the browser has ended"
-                self.buffer += part
-            message, _, self.buffer = self.buffer.partition(b"\0")
-            answer = json.loads(message)
-            if answer.get("id") == self.last:
-                return answer["result"]
-
-    def evaluate(self, expression):
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
 
 def make_roots(folder):
@@ -137,8 +102,10 @@ def test_the_first_cluster_of_the_guide_runs_its_job_on_two_hosts_and_shows_the_
         assert "SUCCEEDED" in shown and "worker-1" in shown and "worker-2" in shown, shown
         job = re.search(r"trainctl status (\S+)", shown)[1]
 
-        page = Page(prefix, tmp_path)
-        page.call("Page.navigate", url=f"http://localhost:7071/#/jobs/{job}")
+        # In the network of the head, where the guide's tunnel ends.
+        page = operate_browser.Browser(BROWSER, tmp_path, prefix)
+        page.attach()
+        page.open(f"http://localhost:7071/#/jobs/{job}")
         harness.wait_until(lambda: page.evaluate("!document.getElementById('login').hidden"), "the page asks", 30)
         token = (folders["head"] / "etc/trainyard/token").read_text().strip()
         page.evaluate(f"document.getElementById('token').value = '{token}';"
@@ -147,8 +114,7 @@ def test_the_first_cluster_of_the_guide_runs_its_job_on_two_hosts_and_shows_the_
         harness.wait_until(lambda: "L" in (page.evaluate(curve) or ""), "the loss curve is drawn", 30)
     finally:
         if page:
-            os.killpg(page.process.pid, 9)
-            page.process.wait()
+            page.close()
         network.close()
         for folder in (*folders.values(), tmp_path / "base", tmp_path / "packages"):
             shutil.rmtree(folder, ignore_errors=True)
