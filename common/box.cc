@@ -8,16 +8,16 @@
 namespace trainyard {
 namespace {
 
-// The index of the element of `tensor` at which an element of a box begins, both row-major.
+// The row-major index of the element at `position` in a tensor of this shape.
 int64_t IndexIn(const std::vector<int64_t>& shape, const std::vector<int64_t>& position) {
   int64_t index = 0;
   for (size_t d = 0; d < shape.size(); ++d) index = index * shape[d] + position[d];
   return index;
 }
 
-// In each dimension a range consists of the end of a row, whole rows, and the beginning of a row, each of which may be
-// missing. The recursion goes from the outermost dimension inwards: `at` holds the indices of the outer dimensions
-// within the box, and `first` counts from there.
+// Adds the boxes that make up elements [first, first + count) of one part of `of`: the part whose indices in the outer
+// dimensions are `at`. In the next dimension such a range consists of the end of a row, whole rows, and the beginning
+// of a row; each of the three may be missing. The function calls itself for the end and the beginning.
 void AddBoxes(const Box& of, std::vector<int64_t> at, int64_t first, int64_t count, std::vector<Box>& boxes) {
   if (count == 0) return;
   const size_t d = at.size(), dimensions = of.size.size();
@@ -54,14 +54,15 @@ void AddBoxes(const Box& of, std::vector<int64_t> at, int64_t first, int64_t cou
 
 int64_t EndOf(const Box& box, size_t dimension) { return box.start[dimension] + box.size[dimension]; }
 
-// A plane that divides boxes: those that begin before it in this dimension, and those that end after it.
+// A plane that divides boxes into two sets: the boxes that begin before it in this dimension, and those that end after
+// it. A box that the plane cuts is in both sets.
 struct Cut {
   size_t dimension = 0;
   int64_t at = 0;
-  size_t larger_side = 0;  // the number of boxes on that side
+  size_t larger_side = 0;  // the number of boxes in the larger set
 };
 
-// The plane whose larger side has the fewest boxes; a box may be on both sides.
+// The plane whose larger set has the fewest boxes.
 Cut BestCut(const std::vector<Box>& boxes) {
   Cut best{.larger_side = boxes.size()};
   for (size_t d = 0; d < boxes[0].size.size(); ++d) {
@@ -133,7 +134,8 @@ std::vector<Box> BoxesOfRange(const Box& box, int64_t first, int64_t count) {
 
 void ForEachRun(const std::vector<int64_t>& shape, const Box& box, int64_t first, int64_t count,
                 absl::FunctionRef<bool(int64_t at, int64_t length)> visit) {
-  // Dimensions [inner, end) of the box are whole, so it is consecutive from dimension inner - 1 on.
+  // The box covers dimensions [inner, end) of the tensor completely, so its elements with equal indices in the
+  // dimensions before inner - 1 are consecutive in the tensor.
   size_t inner = shape.size();
   while (inner > 0 && box.size[inner - 1] == shape[inner - 1]) --inner;
   int64_t run = 1;
@@ -151,8 +153,8 @@ void ForEachRun(const std::vector<int64_t>& shape, const Box& box, int64_t first
   }
 }
 
-// Two disjoint boxes have a plane between them, which has only one of them on each side. So if every plane has all
-// boxes on one of its sides, all of them intersect.
+// Between two disjoint boxes there is a plane that has only one of them on each side. So if every plane has all boxes
+// on one of its sides, every two boxes intersect.
 bool AnyIntersect(std::vector<Box> boxes, int64_t* num_visited) {
   int64_t visited = 0;
   std::erase_if(boxes, [](const Box& box) { return CountIn(box) == 0; });

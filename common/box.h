@@ -31,7 +31,7 @@ std::string BoxText(const Box& box, const std::vector<int64_t>& shape);
 
 // The number of elements.
 int64_t CountIn(const Box& box);
-// Whether the box has a place for each dimension and is within the tensor.
+// Whether the box has as many dimensions as the tensor and is within it.
 bool IsWithin(const Box& box, const std::vector<int64_t>& shape);
 // Whether two boxes of one tensor share an element.
 bool Intersect(const Box& a, const Box& b);

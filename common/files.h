@@ -17,8 +17,9 @@
 
 namespace trainyard {
 
-// The status of a failed system call, whose message is `what` and strerror(error). NotFound, PermissionDenied,
-// AlreadyExists and ResourceExhausted (disk full, quota) if errno is one of these; otherwise Unknown.
+// The status of a failed system call, whose message is `what` and strerror(error). The code is NotFound,
+// PermissionDenied, AlreadyExists, InvalidArgument (the name is too long) or ResourceExhausted (no space, quota,
+// descriptors, memory or processes are left) if `error` means one of these; otherwise Unknown.
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
 // Reads the whole file. Possible errors: NotFound; PermissionDenied; ResourceExhausted: it is larger than `max_bytes`.
@@ -64,7 +65,7 @@ class FileLock {
   static absl::StatusOr<std::unique_ptr<FileLock>> Acquire(const std::string& path, absl::Duration wait,
                                                            mode_t mode = kPrivateFileMode);
   // Acquires the lock even if another process holds it, by replacing the file with a new one. The holder does not
-  // notice. Only for locks whose holder is known by other means to have lost its right to it.
+  // notice. Use it only if other evidence shows that the holder has lost its right to the lock.
   static absl::StatusOr<std::unique_ptr<FileLock>> Seize(const std::string& path, mode_t mode = kPrivateFileMode);
   ~FileLock();
   FileLock(const FileLock&) = delete;

@@ -49,7 +49,7 @@ inline constexpr size_t kClusterEvents = 10'000;
 inline constexpr size_t kDurableTextBytes = 2 << 10;
 inline constexpr size_t kDurableEventBytes = 128 << 20;
 // Ids of jobs that were deleted from the history. A host that returns after a long absence may still run trainers of
-// these jobs; they are ended.
+// these jobs; the coordinator has them ended.
 inline constexpr size_t kJobsForgotten = 10'000;
 // Checkpoints that a restore rejected, newest first, as reported by a trainer. The log of rank 0 lists all of them.
 inline constexpr int kRejectedCheckpointsReported = 8;
@@ -87,7 +87,7 @@ inline constexpr absl::Duration kReconnectMin = absl::Milliseconds(50);
 inline constexpr absl::Duration kReconnectMax = absl::Seconds(1);
 // How long to retry a port or a state lock that is held: the previous process may be about to exit.
 inline constexpr absl::Duration kTakeOverWait = absl::Seconds(2);
-// From the request that a trainer stop to SIGKILL.
+// The time between the request that a trainer stop and SIGKILL.
 inline constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
 // The newest and the oldest protocol of the control streams that this version speaks. Two sides use the newest that
@@ -107,8 +107,8 @@ inline constexpr size_t kTokenizerPatternBytes = 16 << 10;
 // The steps and the heap of one search of a pattern in a text. A search that needs more fails.
 inline constexpr uint32_t kPatternSteps = 100'000'000;
 inline constexpr uint32_t kPatternHeapKiB = 1 << 20;
-// The size of a text, and the size of a part of it in which tokens could join everywhere, so that it must be tokenized
-// as a whole: this needs about 32 bytes of memory for each character.
+// The size of a text, and of a part of it that cannot be divided because tokens may cross every position in it. Such a
+// part is tokenized as a whole, which needs about 32 bytes of memory for each character.
 inline constexpr size_t kTokenizerTextBytes = 1 << 30;
 inline constexpr size_t kTokenizerWordBytes = 32 << 20;
 

@@ -71,7 +71,7 @@ absl::StatusOr<Listener> ListenOn(absl::string_view address, absl::Duration wait
         const absl::string_view given_host = address.substr(0, address.rfind(':'));
         return Listener{.fd = fd, .address = absl::StrCat(given_host, ":", PortOf(fd))};
       }
-      if (error != EADDRINUSE) error = errno;  // the most helpful of several
+      if (error != EADDRINUSE) error = errno;  // of several errors, EADDRINUSE helps the user most
     }
     if (error != EADDRINUSE || absl::Now() >= deadline) return ListenError(error, address);
   }

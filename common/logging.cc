@@ -20,8 +20,8 @@
 namespace trainyard {
 namespace {
 
+// How long FlushLogging waits, and how long a process that is killed by a fatal signal waits.
 const absl::Duration kFlushWait = absl::Seconds(1);
-// The same, when the process is killed by a fatal signal.
 constexpr int kFatalFlushMs = 500;
 
 // Never destroyed: its thread may be blocked in a write when the process ends, and other threads may log until then.
@@ -71,7 +71,7 @@ class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override { writer_.Push(Format(*formatter_, message)); }
-  void flush_() override {}  // the writer never waits for more
+  void flush_() override {}  // the writer's thread writes each line as soon as it can
 
  private:
   LogWriter& writer_;
@@ -94,7 +94,7 @@ void WaitForWriter(int signal) {
     const timespec pause = {.tv_sec = 0, .tv_nsec = 10'000'000};
     nanosleep(&pause, nullptr);
   }
-  raise(signal);  // with the default action again
+  raise(signal);  // SA_RESETHAND has restored the default action
 }
 
 [[noreturn]] void LogUncaught() {

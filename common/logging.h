@@ -1,7 +1,7 @@
 // Logging of the daemons through spdlog to standard error, as text or as one JSON object per line. A call formats its
 // line and queues it (log_writer.h), so no thread ever waits for the reader of standard error. A message may contain
-// text from outside; all lines are escaped here, so callers need not do so. Not for files that include torch, because
-// the wheel ships another version of fmt; those report through their link.
+// text from outside; all lines are escaped here, so callers need not do so. Files that include torch cannot use this
+// header, because the wheel of torch ships another version of fmt; they report through the link to the daemon.
 //
 //   InitLogging({.program = "coordinator", .json = false, .level = "info"});
 //   spdlog::info("job {}: {}", id, reason);

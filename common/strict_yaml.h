@@ -2,11 +2,11 @@
 // (proto/trainyard/v1/options.proto). Job files and the configuration files of the daemons share this reader, and the
 // schema is the only place that defines ranges and defaults.
 //
-// Keys are field names, enum values are names, a list of scalars is a list. A nested message is a map, or also a name
-// if its rule has a shorthand_key (the key that the name sets). A whole number may be written true or false if its rule
-// defines what these mean. All problems are collected: unknown keys (with the nearest valid one), duplicate keys, wrong
-// types, values out of range, unknown enum names. Anchors and aliases are allowed. Merge keys (`<<`), values over
-// several lines, several documents in a file and files above 1 MiB are not (see yaml_parser.h).
+// Keys are field names, enum values are names, a list of scalars is a list. A nested message is a map. If its rule has
+// a shorthand_key, a single name is accepted too, and becomes the value of that key. A whole number may be written true
+// or false if its rule defines what these mean. All problems are collected: unknown keys (with the nearest valid one),
+// duplicate keys, wrong types, values out of range, unknown enum names. Anchors and aliases are allowed. Merge keys
+// (`<<`), values over several lines, several documents in a file and files above 1 MiB are not (see yaml_parser.h).
 //
 //   WorkerConfig config;
 //   RETURN_IF_ERROR(ReadYamlFile(path, &config));   // flags override the file: set them on `config` here

@@ -1,4 +1,4 @@
-// The user that runs this program, and the folder for files that outlive its programs. Reads the environment, the
+// The user that runs this program, and the user's folder for files that outlive a program. Reads the environment, the
 // password database and the file system; changes nothing. Thread-safe.
 #pragma once
 
