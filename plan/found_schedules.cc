@@ -14,14 +14,14 @@ int InFlightLimit(const PipelineShape& shape, const SimulatedOptions& options) {
   return options.in_flight == 0 ? shape.stages : options.in_flight;
 }
 
-// The shortest schedule so far; of equally short ones, that with less in flight.
+// The shortest schedule so far; of equally short ones, the one with fewer micro-batches in flight.
 class Shortest {
  public:
   Shortest(const PipelineCosts& costs, int in_flight) : costs_(costs), in_flight_(in_flight) {}
 
   void Offer(PipelineSchedule schedule) {
     const auto simulation = Simulate(schedule, costs_);
-    if (!simulation.ok()) return;  // fewer slots than the candidate needs
+    if (!simulation.ok()) return;  // the candidate needs more slots than the links have
     const std::vector<int>& peaks = simulation->peak_in_flight;
     if (*std::max_element(peaks.begin(), peaks.end()) > in_flight_) return;
     const int sum = std::accumulate(peaks.begin(), peaks.end(), 0);

@@ -39,7 +39,7 @@ class ListScheduler {
         const int rank = *ranks.begin();
         ranks.erase(ranks.begin());
         while (ranks_[rank].free_at <= now_ && BeginOne(rank, &schedule.ranks[rank])) {
-          // It has freed a slot, with which a neighbour may begin an action at the same time.
+          // The action may have freed a slot of a link, so that a neighbour can begin an action at the same time.
           if (rank > 0) ranks.insert(rank - 1);
           if (!is_last(rank)) ranks.insert(rank + 1);
         }
@@ -51,7 +51,8 @@ class ListScheduler {
  private:
   struct Rank {
     double free_at = 0;
-    int forwards = 0, backwards = 0, weights = 0;  // that have begun; each is the next micro-batch of its kind
+    // The number of actions of each kind that have begun, which is also the micro-batch of the next one.
+    int forwards = 0, backwards = 0, weights = 0;
   };
 
   bool is_last(int rank) const { return rank == shape_.stages - 1; }

@@ -34,7 +34,7 @@ std::string DescribeDeadlock(const PipelineSchedule& schedule, const ScheduleGra
   };
   int rank = 0;
   while (run.position[rank] == static_cast<int>(schedule.ranks[rank].size())) ++rank;
-  // A rank that waits does so for one that waits too; following them must return to a rank seen before.
+  // Each waiting rank waits for another waiting rank, so following them leads back to a rank that was visited before.
   std::vector<int> visited;
   auto repeated = visited.end();
   for (; (repeated = std::find(visited.begin(), visited.end(), rank)) == visited.end();) {

@@ -42,8 +42,8 @@ struct ScheduleRun {
 // REQUIRES: `graph` is complete, and CheckCosts(costs) is OK.
 ScheduleRun RunSchedule(const PipelineSchedule& schedule, const ScheduleGraph& graph, const PipelineCosts& costs);
 
-// "rank 0 waits in F2 for room on its link to rank 1, ...": the ranks that wait for each other in a run that has not
-// finished.
+// "rank 0 waits in F2 for room to send to rank 1, which must begin F0 first; ...": the ranks that wait for each other
+// in a run that has not finished.
 std::string DescribeDeadlock(const PipelineSchedule& schedule, const ScheduleGraph& graph, const ScheduleRun& run);
 
 }  // namespace trainyard

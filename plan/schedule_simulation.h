@@ -18,7 +18,7 @@ struct PipelineSimulation {
   double total = 0;                             // until the last rank has finished
   double bubble = 0;                            // the share of `total` in which a rank computes nothing, averaged
   std::vector<double> busy;                     // of each rank: the sum of its durations
-  std::vector<int> peak_in_flight;              // of each rank: micro-batches times chunks whose activations it holds
+  std::vector<int> peak_in_flight;              // of each rank: forwards whose activations it holds at the same time
   std::vector<std::vector<ActionTimes>> times;  // of ranks[stage][i]
 };
 
