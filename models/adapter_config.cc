@@ -16,7 +16,7 @@ namespace trainyard {
 namespace {
 
 constexpr int64_t kRankMax = 65536;  // the limit of train.lora.rank
-// Values of keys that are missing.
+// The values that PEFT uses for missing keys.
 constexpr int64_t kPeftRank = 8;
 constexpr double kPeftAlpha = 8;
 
@@ -102,7 +102,7 @@ LoraSettings ReadSettings(ConfigReader& reader, ModelFamily family) {
                     .dropout = reader.ReadProbability("lora_dropout", 0),
                     .targets = ReadTargets(reader, family)};
   if (lora.rank > kRankMax) reader.AddProblem("r", absl::StrCat("at most ", kRankMax));
-  // The factor is alpha / sqrt(rank) then.
+  // With use_rslora PEFT's factor is alpha / sqrt(rank).
   if (reader.ReadFlag("use_rslora", false)) lora.alpha *= std::sqrt(static_cast<double>(lora.rank));
   CheckInitialisation(reader);
   CheckOtherKeys(reader);

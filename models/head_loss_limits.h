@@ -6,8 +6,8 @@
 
 namespace trainyard {
 
-// Models with at least this vocabulary do so. The rule depends on the vocabulary alone, so that every layout of a job
-// computes the same.
+// Models with at least this many tokens in their vocabulary do so. The rule depends on the vocabulary alone, so that
+// every layout of a job computes the same.
 inline constexpr int64_t kHeadLossVocabulary = 8192;
 // The most scores that are held at a time.
 inline constexpr int64_t kHeadLossElements = int64_t{1} << 22;

@@ -1,6 +1,6 @@
 // config.json and generation_config.json of a model folder, as the Python library transformers writes and reads them.
 // Pure: reading and writing the files is checkpoint/hugging_face_folder.h.
-// Which settings a family supports: gpt2_config.h, llama_config.h.
+// gpt2_config.h and llama_config.h say which settings a family supports.
 #pragma once
 
 #include <string>

@@ -81,7 +81,8 @@ int64_t ReadWindow(ModelFamily family, ConfigReader& reader) {
   return reader.ReadSize("sliding_window", given ? 0 : kWindow);
 }
 
-// Files from before grouped-query attention leave the key out.
+// Files from before grouped-query attention leave the key out. A Llama model then has as many heads of keys and values
+// as of queries; the other families have the defaults of transformers.
 int64_t ReadKvHeads(ModelFamily family, int64_t heads, ConfigReader& reader) {
   constexpr const char* kKey = "num_key_value_heads";
   if (reader.json().contains(kKey) || family == ModelFamily::kLlama) return reader.ReadSize(kKey, heads);

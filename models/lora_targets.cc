@@ -9,7 +9,7 @@
 namespace trainyard {
 namespace {
 
-// A block's projections as those of layer 0, or none if the sizes describe no model.
+// The description of the same model with one layer and without adapters.
 ModelDescription OneLayer(ModelSizes sizes) {
   sizes.lora = {};
   sizes.layers = 1;
@@ -89,7 +89,7 @@ std::vector<std::string> ShortTargets(const ModelSizes& sizes) {
   const ModelDescription layer = OneLayer(sizes);
   const TargetMatcher matcher(sizes.lora.targets, layer.hugging_face.prefix);
   const std::vector<std::string> ends = ProjectionNames(sizes);
-  std::vector<int64_t> blocks(ends.size());  // in which the projection of that end is a target
+  std::vector<int64_t> blocks(ends.size());  // for each end: the number of blocks in which that projection is a target
   size_t index = 0;
   ForProjections(sizes, layer, [&](const ProjectionDescription&, const std::string& name) {
     if (matcher.Matches(name)) ++blocks[index];

@@ -31,7 +31,7 @@ bool IsGlob(absl::string_view target);
 // the whole names of all projections if all of them have adapters.
 class TargetMatcher {
  public:
-  // `prefix`: what the names in transformers begin with, in addition to ours.
+  // A name in transformers is `prefix` followed by our name.
   TargetMatcher(const std::vector<std::string>& targets, std::string prefix);
 
   // Whether one of the targets matches the projection.

@@ -1,7 +1,8 @@
 // A classifier of numbers: linear layers with ReLU between them, as torch.nn.Sequential of Linear and ReLU.
 //
 // The sizes have these meanings: `context` is the number of features, `vocabulary` the number of classes, `layers` the
-// number of hidden layers, and `width` that of the outputs of each. Matrices are [out, in], as in PyTorch:
+// number of hidden layers, and `width` the number of outputs of each hidden layer. Matrices are [out, in], as in
+// PyTorch:
 //
 //   head.{weight [classes, width], bias}
 //   layers.0.{weight [width, features], bias}      layers.N.{weight [width, width], bias}

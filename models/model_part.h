@@ -32,7 +32,7 @@ struct ModelPart {
   bool heads = true;                    // the last chunk ends with the last norm, the head and the loss
   int tensor_rank = 0;
   int tensor_size = 1;
-  bool divides_sequence = false;  // tensor ranks divide the rows of the activations between their products
+  bool divides_sequence = false;  // tensor ranks divide the rows of the activations outside their matrix products
 
   bool operator==(const ModelPart&) const = default;
 };

@@ -53,8 +53,8 @@ struct ModelSizes {
   bool tied = true;        // the head's matrix is the token embedding
   AttentionBias attention_bias = AttentionBias::kNone;
   bool mlp_bias = false;
-  int64_t window =
-      0;  // Mistral and Qwen2 attend to at most this many tokens, so sequences must not be longer; 0: no limit
+  // Mistral and Qwen2 attend to at most this many tokens, so sequences must not be longer. 0: no limit.
+  int64_t window = 0;
   Rope rope = {};
 
   LoraSettings lora = {};

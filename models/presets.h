@@ -8,7 +8,7 @@ namespace trainyard {
 
 struct ModelPreset {
   const char* name;
-  ModelSizes sizes;  // for 256 tokens if the vocabulary depends on the tokenizer of the job
+  ModelSizes sizes;  // the vocabulary is 256 if it depends on the tokenizer of the job
 };
 
 absl::Span<const ModelPreset> ModelPresets();
