@@ -17,16 +17,17 @@ namespace trainyard {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
-  bool single_word = false;  // only where no character of a word is next to it
-  bool lstrip = false;       // with the spaces before it
-  bool rstrip = false;       // with the spaces after it
-  bool normalized = false;   // looked for in the normalized text
-  bool special = false;      // omitted from decoded text on request
+  bool single_word = false;  // it is found only where no character of a word is next to it
+  bool lstrip = false;       // the spaces before it become part of it
+  bool rstrip = false;       // the spaces after it become part of it
+  bool normalized = false;   // it is searched for in the normalized text
+  bool special = false;      // Decode leaves it out on request
 };
 
 class TokenFinder {
  public:
-  // Adds a token that is found as `text`; an empty one never is. If two tokens have the same text, the first is found.
+  // Adds a token that is found where `text` occurs; an empty `text` is never found. If two tokens have the same text,
+  // the first one is found.
   void Add(absl::string_view text, const AddedToken& token);
 
   // Calls `part` with each part of `text` in order: tokens (their id) and what is between them (-1, never empty).
@@ -35,7 +36,7 @@ class TokenFinder {
 
  private:
   struct Node {
-    int32_t token = -1;  // that ends here: index into tokens_
+    int32_t token = -1;  // the index in tokens_ of the token that ends here
   };
   // The longest token that begins at `at`; null: none. `size` is the size of its text.
   const AddedToken* LongestAt(absl::string_view text, size_t at, size_t& size) const;

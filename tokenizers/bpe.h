@@ -1,5 +1,6 @@
-// Byte pair encoding: the part of a tokenizer that turns a word into tokens. A word begins as its characters (or
-// bytes), and of all neighbours that a rule may merge the pair with the lowest rank is merged until there is none.
+// Byte pair encoding: the part of a tokenizer that turns a word into tokens. A word is first divided into its
+// characters (or bytes). Then, of all pairs of neighbours that have a merge rule, the pair with the lowest rank is
+// merged, until no pair has a rule.
 //
 // Immutable and thread-safe; the scratch memory belongs to one thread at a time.
 #pragma once
@@ -26,22 +27,22 @@ struct BpeParts {
   std::string subword_prefix, word_suffix;
   bool fuse_unknown = false;
   bool byte_fallback = false;
-  bool ignore_merges = false;  // a word that is a token is that token
+  bool ignore_merges = false;  // a word that is in the vocabulary becomes that token without merges
 };
 
 class Bpe {
  public:
-  // What encoding needs; kept between words, since it remembers words.
+  // The memory that encoding needs. It also caches the tokens of earlier words, so callers use it for many words.
   struct Scratch {
-    WordCache<30, 8> words;     // by their bytes
-    WordCache<60, 15> symbols;  // by the ids of their characters
+    WordCache<30, 8> words;     // the key is the bytes of a word
+    WordCache<60, 15> symbols;  // the key is the ids of the characters of a word
     std::vector<int32_t> ids;
     std::vector<int32_t> previous, next, made;
     std::vector<uint32_t> ranks;
     std::vector<uint64_t> heap;
     absl::Status status;  // the first error; the words after it are ignored
 
-    // Frees what an unusually large word left.
+    // Frees the memory that an unusually large word needed.
     void Trim() {
       if (ids.capacity() < size_t{1} << 20) return;
       ids = previous = next = made = std::vector<int32_t>();
@@ -53,15 +54,16 @@ class Bpe {
   Bpe(Bpe&&) = default;
   Bpe& operator=(Bpe&&) = default;
 
-  // Possible errors: InvalidArgument: a merge names a token that is not in the vocabulary, ids are negative or double.
+  // Possible errors: InvalidArgument: a merge names a token that is not in the vocabulary, or an id is negative or
+  // belongs to two tokens.
   static absl::StatusOr<Bpe> Make(const BpeParts& parts);
 
-  // Append the tokens of a word. Bytes: the characters of the word are the letters of its bytes (byte_letters.h).
+  // Append the tokens of a word. EncodeBytes takes the letters of its bytes (byte_letters.h) for its characters.
   // REQUIRES: word is not empty; for EncodeText it is valid UTF-8.
   void EncodeBytes(absl::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
   void EncodeText(absl::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
 
-  // Empty: there is no such id. -1: no such token.
+  // TokenOf returns an empty text if there is no such id; IdOf returns -1 if there is no such token.
   absl::string_view TokenOf(int32_t id) const;
   int32_t IdOf(absl::string_view token) const;
   size_t size() const { return ids_.size(); }
@@ -102,10 +104,10 @@ class Bpe {
   bool fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;
   std::vector<int32_t> byte_fallback_ids_;                  // of <0x00> to <0xFF>, -1 where there is none
   std::vector<int32_t> byte_ids_;                           // of the letters of all bytes; empty: not all are tokens
-  absl::flat_hash_map<std::string, int32_t> ids_of_bytes_;  // of tokens made of letters, if merges are ignored
+  absl::flat_hash_map<std::string, int32_t> ids_of_bytes_;  // by the bytes that a token stands for; for ignore_merges_
   std::vector<int32_t> characters_;                         // below U+10000; -1: not a token
-  // Pairs (character at the end of a left side, character at the beginning of a right side) of all merges. Between
-  // two neighbours that are not here no tokens ever join, so a word may be encoded in parts.
+  // For each merge, the last character of its left side and the first character of its right side. No merge crosses the
+  // boundary between two neighbours that are not such a pair, so a word may be encoded in two parts there.
   absl::flat_hash_set<uint64_t> joins_;
   bool joins_known_ = false;
 };

@@ -20,12 +20,12 @@
 
 namespace trainyard {
 
-// The content of a file, and what is around it in its folder.
+// The content of a tokenizer.json, and what the other files of its folder add.
 struct BpeTokenizerParts {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   TokenDecoder decoder;
-  std::vector<AddedToken> added;       // with the ids that they have
+  std::vector<AddedToken> added;       // with their final ids
   std::vector<int32_t> before, after;  // what the template puts around a text
   SpecialIds special;
   std::string hash;

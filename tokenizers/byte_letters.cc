@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-constexpr uint32_t kLetters = 256 + 68;  // 68 bytes do not print
+constexpr uint32_t kLetters = 256 + 68;  // 68 bytes are not printable
 
 struct Alphabet {
   std::array<std::string, 256> letters;

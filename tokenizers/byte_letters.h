@@ -1,5 +1,5 @@
-// The alphabet of byte-level BPE: a byte that prints is the character with its number, the others are the characters
-// from U+0100 on. Pure and thread-safe.
+// The alphabet of byte-level BPE: the letter of a printable byte is the character with the same number, and the other
+// bytes have the characters from U+0100 on. Pure and thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ namespace trainyard {
 
 class TokenDecoder {
  public:
-  // Reads one, or a sequence of them; null joins the tokens with spaces.
+  // Reads a decoder or a sequence of decoders. Null is a decoder that joins the tokens with spaces.
   static TokenDecoder Read(const JsonPart& json);
 
   std::string Decode(std::vector<std::string> tokens) const;

@@ -21,7 +21,7 @@ class JsonPart {
   bool is_null() const { return json_.is_null(); }
   bool Has(const char* key) const;
 
-  // A problem unless the value is of the kind; absent and null count as `otherwise`.
+  // Return the value of `key`, or `otherwise` if it is absent or null. A value of another type adds a problem.
   bool Bool(const char* key, bool otherwise) const;
   std::string String(const char* key, absl::string_view otherwise = "") const;
   int64_t Int(const char* key, int64_t otherwise) const;
@@ -29,12 +29,12 @@ class JsonPart {
   Pattern PatternAt(const char* key) const;
 
   JsonPart At(const char* key) const;
-  // The elements of an array; a problem unless it is one, or absent.
+  // The elements of an array. A value that is neither an array nor absent adds a problem.
   std::vector<JsonPart> Elements(const char* key) const;
   const nlohmann::json& json() const { return json_; }
 
   void Problem(absl::string_view what) const;
-  // `what`, such as "normalizer", is of a type that is not supported.
+  // Adds the problem that `what`, such as "normalizer", has a type that is not supported. `known`: those that are.
   void Unsupported(absl::string_view what, absl::string_view type, absl::string_view known) const;
 
  private:

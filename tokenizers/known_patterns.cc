@@ -40,8 +40,8 @@ class Cursor {
   uint16_t is_ = 0;
 };
 
-// The length of 's, 't, 're, 've, 'm, 'll or 'd at `at`, where an apostrophe is; 0: none is there. Ignoring case, the
-// long s is an s too.
+// The length of 's, 't, 're, 've, 'm, 'll or 'd at `at`, where an apostrophe is; 0 if it is none of these. If case is
+// ignored, the long s (U+017F) is an s too.
 size_t Contraction(absl::string_view text, size_t at, bool ignore_case) {
   const auto letter = [&](size_t index) {
     const char c = index < text.size() ? text[index] : '\0';
@@ -53,8 +53,8 @@ size_t Contraction(absl::string_view text, size_t at, bool ignore_case) {
   return ignore_case && text.substr(at + 1, 2) == "\xC5\xBF" ? 3 : 0;
 }
 
-// The end of `\s+(?!\S)|\s+` at a space: all spaces, but for the last one if something follows them and it is not the
-// only one.
+// The end of `\s+(?!\S)|\s+` at a space: the end of the run of spaces, without its last space if text follows and the
+// run has several.
 size_t SpacesEnd(absl::string_view text, Cursor cursor) {
   size_t before_last = cursor.at();
   const size_t begin = cursor.at();
@@ -84,7 +84,7 @@ size_t Gpt2End(absl::string_view text, size_t at, const uint16_t* classes) {
   return SpacesEnd(text, begin);
 }
 
-// `\s*[\r\n]+`: up to the last line end of the spaces here; their beginning if there is none.
+// The end of `\s*[\r\n]+`: after the last line end in the run of spaces here; the beginning of the run if it has none.
 size_t LineEndsEnd(Cursor cursor) {
   size_t end = cursor.at();
   while (cursor.Is(unicode::kSpace)) {

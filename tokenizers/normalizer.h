@@ -13,14 +13,14 @@ namespace trainyard {
 
 class Normalizer {
  public:
-  // Reads one, or a sequence of them; null is none.
+  // Reads a normalizer or a sequence of normalizers. Null is a normalizer that changes nothing.
   static Normalizer Read(const JsonPart& json);
 
   bool is_empty() const { return steps_.empty(); }
   // `continues`: the text continues another one, so nothing is put before it. REQUIRES: valid UTF-8.
   // Possible errors: those of Pattern::Parts.
   absl::StatusOr<std::string> Apply(absl::string_view text, bool continues) const;
-  // Whether two texts that meet after a newline may be normalized apart from each other.
+  // Whether a text may be cut after a newline and its parts normalized separately.
   bool WorksByLines() const;
 
  private:

@@ -22,7 +22,8 @@ unicode::Ranges Complement(const unicode::Ranges& ranges) {
   return out;
 }
 
-// As the inside of a class in brackets. Surrogates, which no text contains, are left out: PCRE2 refuses them.
+// The ranges as a class of PCRE2, without its brackets. Surrogates, which no text contains, are left out: PCRE2 refuses
+// them.
 std::string ClassText(const unicode::Ranges& ranges) {
   std::string out;
   const auto add = [&out](uint32_t first, uint32_t last) {
@@ -86,7 +87,7 @@ class Translator {
       return Refuse(absl::StrCat("the group ", rest_.substr(0, 4)));
     }
     if (absl::StartsWith(rest_, "(*")) return Refuse("a verb of PCRE2");
-    if (absl::StartsWith(rest_, "{,")) return Refuse("{,");  // Oniguruma repeats, PCRE2 takes the text
+    if (absl::StartsWith(rest_, "{,")) return Refuse("{,");  // a repetition in Oniguruma, plain text in PCRE2
     // In Oniguruma's syntax {1,3}+ is a repetition of a repetition.
     if (absl::StartsWith(rest_, "}+")) return Refuse("}+");
     if (c == '[') {

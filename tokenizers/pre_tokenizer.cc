@@ -123,7 +123,7 @@ absl::Status PreTokenizer::SplitByPattern(const Step& step, Piece piece, Pieces 
 void PreTokenizer::SplitByClass(const Step& step, uint16_t mask, Piece piece, Pieces next) {
   const uint16_t* const classes = unicode::Classes();
   const absl::string_view text = piece.text;
-  // Where a part ends: a match is one character, or a run of them if the behavior is contiguous.
+  // A match is one character of the class, or a run of them if the behavior is contiguous.
   size_t begin = 0, at = 0;
   bool is_match = false, follows_match = false;
   const auto emit = [&](size_t end) {
@@ -184,7 +184,7 @@ bool PreTokenizer::WorksByLines(bool within_words) const {
   for (const Step& step : steps_) {
     switch (step.kind) {
       case Kind::kByteLevel:
-        // A prefix before each piece would differ where an earlier step splits.
+        // After a step that splits, each piece gets a prefix, so a cut would add one where the whole text has none.
         if (step.add_prefix_space && &step != steps_.data()) return false;
         splits_lines = splits_lines || step.splits;
         break;

@@ -13,7 +13,7 @@ namespace trainyard {
 
 class PreTokenizer {
  public:
-  // Reads one, or a sequence of them; null is none.
+  // Reads a pre-tokenizer or a sequence of pre-tokenizers. Null is one that does not split.
   static PreTokenizer Read(const JsonPart& json);
 
   // Whether the model sees the bytes of words as letters (byte_letters.h).

@@ -20,7 +20,7 @@ using Problems = std::vector<std::string>;
 
 constexpr size_t kProblemsInFolder = 20;
 
-// The models that transformers converts without a change of ids.
+// Adds a problem for each property with which transformers would not convert the model, or would change its ids.
 void CheckModel(const SentencePieceModel& model, Problems& problems) {
   const auto expect = [&problems](bool is_so, const char* what) {
     if (!is_so) problems.push_back(absl::StrCat("the LlamaTokenizer of transformers expects a model ", what));
@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> OpenSentencePieceModel(a
         " with the tokenizer_config.json next to it: ", JoinFirst(problems, kProblemsInFolder, "; ", "; ", "problem"),
         "; let transformers write a tokenizer.json: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"));
   }
-  // All that is used of the configuration is in here.
+  // The hash covers everything that is used from the configuration.
   std::string described = absl::StrCat(HashHex(file), static_cast<int>(settings.prefix));
   for (const AddedToken& token : settings.added) {
     absl::StrAppend(&described, "\n", token.id, " ", token.single_word, token.lstrip, token.rstrip, token.normalized,

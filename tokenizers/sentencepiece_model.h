@@ -26,7 +26,7 @@ struct SentencePieceModel {
   bool byte_fallback = false;
   bool space_is_suffix = false;
   std::string normalization;    // nmt_nfkc, identity or another name
-  bool has_characters = false;  // a table of characters that are replaced
+  bool has_characters = false;  // it has a table of characters that are replaced
   bool adds_prefix = true;      // a space before every text
   bool removes_spaces = true;   // at the ends of a text, and double ones
   bool escapes_spaces = true;   // by U+2581
@@ -35,7 +35,7 @@ struct SentencePieceModel {
 // `name`: for messages. Possible errors: InvalidArgument: it is not such a file, with everything that is wrong.
 absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(absl::string_view file, absl::string_view name);
 
-// The file of the same model that puts no space before a text.
+// Returns the file of the same model with the setting that no space is put before a text.
 std::string WithoutPrefix(absl::string_view file);
 
 }  // namespace trainyard

@@ -62,7 +62,8 @@ void Decode(const void* model, const int32_t* ids, size_t count, SentencePieceTe
   if (Guarded(decode, error, to)) text(to, decoded.data(), decoded.size());
 }
 
-// The library has no function that returns its version. It defines the class, so its type information is there.
+// Reports the file of libsentencepiece, because that library has no function that returns its version. The file is the
+// one that contains the type information of the class.
 void Library(SentencePieceText* text, SentencePieceText* error, void* to) {
   Dl_info info = {};
   if (dladdr(&typeid(SentencePieceProcessor), &info) == 0 || info.dli_fname == nullptr) {

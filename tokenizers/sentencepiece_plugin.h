@@ -1,5 +1,5 @@
 // The interface of libtrainyard_sentencepiece.so, which wraps libsentencepiece. Debian's libsentencepiece contains and
-// exports a protobuf of another version than ours, so a program that links both ends with protobuf's check of versions.
+// exports a protobuf of another version than ours. Protobuf's check of versions would abort a program that links both.
 // sentencepiece_loader.h loads this library so that libsentencepiece sees its own protobuf, and other libraries see
 // none of it.
 //

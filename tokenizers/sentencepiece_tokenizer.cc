@@ -28,13 +28,13 @@ bool JoinsBeforeSpace(absl::string_view piece) {
   return absl::StrContains(piece, kSpacePiece) || absl::StrContains(piece, ' ');
 }
 
-// Whether the names are those of tables in which a space between two ASCII characters stands for itself.
+// Whether the model has a known table of characters, in which a space between two ASCII characters stays as it is.
 bool IsKnownNormalization(const SentencePieceModel& model) {
   constexpr absl::string_view kNames[] = {"nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf"};
   return std::find(std::begin(kNames), std::end(kNames), model.normalization) != std::end(kNames);
 }
 
-// What a call of the plugin left.
+// What a call of the plugin has returned.
 struct Result {
   std::vector<int32_t>* ids = nullptr;
   std::string text, error;
@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> SentencePieceTokenizer::
 bool SentencePieceTokenizer::SpacesMayBeCut() const {
   if (model_.kind != SentencePieceModel::Kind::kBpe || model_.space_is_suffix || !model_.escapes_spaces) return false;
   if (model_.has_characters && !IsKnownNormalization(model_)) return false;
-  // The space that begins a part would be removed as the first of a text.
+  // libsentencepiece would remove the space at the beginning of a part, as it does at the beginning of a text.
   if (model_.removes_spaces && !model_.adds_prefix) return false;
   // A space that is unknown would join other unknown characters.
   const auto space = ids_.find(kSpacePiece);

@@ -22,11 +22,8 @@ namespace trainyard {
 
 // What tokenizer_config.json says. Ids have been checked against the model.
 struct LlamaSettings {
-  enum class Prefix {
-    kNever,
-    kFirst,
-    kAlways
-  };  // a space before no part, the first or every part between added tokens
+  // Added tokens divide a text into parts. A space is put before none of them, before the first, or before each.
+  enum class Prefix { kNever, kFirst, kAlways };
   Prefix prefix = Prefix::kFirst;
   std::vector<AddedToken> added;       // including the control and the user-defined pieces of the model
   std::vector<int32_t> before, after;  // what the template puts around a text
@@ -80,7 +77,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   absl::flat_hash_map<int32_t, const AddedToken*> added_;
   bool cuts_at_spaces_ = false;
   const SentencePieceApi* api_ = nullptr;
-  Processor plain_ = Processor(nullptr, Closer{nullptr});           // as the file has it
+  Processor plain_ = Processor(nullptr, Closer{nullptr});           // the model as in the file
   Processor without_prefix_ = Processor(nullptr, Closer{nullptr});  // puts no space before a text
 };
 

@@ -48,8 +48,8 @@ class Tokenizer {
     return ids;
   }
 
-  // The text of tokens; ids that do not exist are skipped. Text whose end is missing ends with U+FFFD.
-  // `skip_special`: without special tokens.
+  // The text of tokens; ids that do not exist are skipped. If the last character is incomplete, the text ends with
+  // U+FFFD. `skip_special`: special tokens are left out.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special = false) const = 0;
 
   // The largest id plus 1: the least number of rows that the embedding of a model needs.

@@ -76,7 +76,7 @@ void FillNormalization(Tables& tables) {
     joins[one.second] = true;
   }
   for (uint32_t code = kVowels; code < kTrails + kNumTrails; ++code) joins[code] = true;
-  // A character with a decomposition may be left as it is by NFC, but not always, so it counts as changed.
+  // A character with a decomposition is inert only if it has two parts, whose composition is the character again.
   for (uint32_t code = 0; code < kCodes; ++code) {
     if (joins[code] || (tables.classes[code] & kMark) != 0) continue;
     const auto found = tables.canonical.find(code);
@@ -86,7 +86,7 @@ void FillNormalization(Tables& tables) {
       const uint32_t first = utf8::Next(found->second, at);
       if (at < found->second.size()) {
         const uint32_t second = utf8::Next(found->second, at);
-        // One step that leads back: not U+212B, nor U+01D5, whose first part is itself composed.
+        // This is not so for U+212B, nor for U+01D5, whose first part is itself composed.
         const auto composed = tables.compositions.find(uint64_t{first} << 32 | second);
         stays = at == found->second.size() && composed != tables.compositions.end() && composed->second == code;
       }
@@ -174,7 +174,7 @@ uint32_t ComposedOf(const Tables& tables, uint32_t first, uint32_t second) {
 void Compose(const Tables& tables, std::vector<uint32_t>& codes) {
   constexpr size_t kNone = ~size_t{0};
   size_t starter = kNone, size = 0;
-  uint8_t last_class = 0;  // of the marks since the starter that stayed
+  uint8_t last_class = 0;  // of the last character after the starter that was not composed with it
   for (const uint32_t code : codes) {
     const auto found = tables.combining.find(code);
     const uint8_t combining_class = found == tables.combining.end() ? 0 : found->second;
@@ -198,7 +198,7 @@ void AppendNormalized(const Tables& tables, Form form, absl::string_view text, s
   for (const uint32_t code : codes) utf8::Append(code, out);
 }
 
-// Most text is in NFC already: only the parts around other characters are worked on.
+// Most text is in NFC already, so only the parts around characters that are not inert are normalized.
 std::string Nfc(const Tables& tables, absl::string_view text) {
   std::string out;
   out.reserve(text.size());

@@ -17,10 +17,10 @@ enum Class : uint16_t {
   kLetter = 2,         // \p{L}
   kNumber = 4,         // \p{N}
   kNewline = 8,        // \r or \n
-  kWord = 16,          // \w where an added token must be a word, and of the pre-tokenizer Whitespace
+  kWord = 16,          // \w for AddedToken::single_word and for the pre-tokenizer Whitespace
   kPatternWord = 32,   // \w in a pattern
-  kNumeric = 64,       // of the pre-tokenizer Digits
-  kPunctuation = 128,  // of the pre-tokenizer Punctuation
+  kNumeric = 64,       // what the pre-tokenizer Digits splits
+  kPunctuation = 128,  // what the pre-tokenizer Punctuation splits
   kNfcInert = 256,     // NFC neither changes it nor joins it to what is before it
   kMark = 512,         // has a combining class other than 0
 };
@@ -34,7 +34,7 @@ using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;  // first and last of
 
 // The characters of one class.
 Ranges RangesOf(Class one);
-// Those of a general category (Lu) or of a group of them (L). Empty: there is no such category.
+// The characters of a general category (Lu) or of a group of categories (L). Empty: there is no such category.
 Ranges RangesOfCategory(absl::string_view name);
 
 enum class Form { kNfc, kNfd, kNfkc, kNfkd };

@@ -1,5 +1,5 @@
-// Reads a message in protobuf's wire format, field by field, without a schema. It ends at the first field that is not
-// valid. Views are into the message.
+// Reads a message in protobuf's wire format, field by field, without a schema. It stops at the first field that is not
+// valid. The views that it returns refer to the message.
 //
 //   WireReader reader(bytes);
 //   while (reader.Next()) if (reader.field() == 1) name = reader.bytes();
@@ -16,7 +16,7 @@ class WireReader {
  public:
   explicit WireReader(absl::string_view message) : rest_(message) {}
 
-  // Goes to the next field; false at the end of the message, and after an error.
+  // Reads the next field. Returns false at the end of the message, and after an error.
   bool Next();
   bool ok() const { return ok_; }
 

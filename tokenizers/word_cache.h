@@ -1,5 +1,5 @@
-// The tokens of words that were encoded before. A table of fixed size in which a word has one place: a new word
-// replaces the previous one there, so nothing is ever allocated or searched. Text repeats its words, so nearly all are
+// Caches the tokens of words that were encoded before. In this table of fixed size each word has one place, where a new
+// word replaces the previous one, so that nothing is allocated or searched. Text repeats its words, so nearly all are
 // found. Not thread-safe.
 #pragma once
 
