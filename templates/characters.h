@@ -1,4 +1,4 @@
-// Characters as Python has them. Pure and thread-safe.
+// Classes of characters as Python defines them. Pure and thread-safe.
 #pragma once
 
 #include <cstddef>

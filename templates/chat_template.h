@@ -26,7 +26,8 @@ struct Conversation {
 };
 
 // `messages`: a list of objects with a role; `tools`: a list of JSON schemas, or null. As in transformers, keys without
-// a value are left out, and a reasoning has all of its names. Possible errors: InvalidArgument.
+// a value are left out, and a message has its reasoning under each name that templates use. Possible errors:
+// InvalidArgument.
 absl::StatusOr<Conversation> ReadConversation(const nlohmann::ordered_json& messages,
                                               const nlohmann::ordered_json* tools);
 

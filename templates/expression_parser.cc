@@ -15,7 +15,7 @@ namespace {
 // Each level of brackets uses about a dozen frames of the stack.
 constexpr int kExpressionDepthMax = 32;
 constexpr size_t kTokenShown = 40;
-// A chain of operators or subscripts without brackets is a tree of this depth.
+// The limit on a chain of operators or subscripts without brackets, because it becomes a tree of that depth.
 constexpr int kChainMax = 100;
 
 std::string Described(const Token& token) {
@@ -164,7 +164,7 @@ absl::StatusOr<ExpressionParser::Node> ExpressionParser::Not() {
   Node outer = Make(ExpressionKind::kNot);
   while (tokens_.SkipIfName("not")) ++count;
   ASSIGN_OR_RETURN(Node node, Compare());
-  // Only whether it is negated matters, and that the result is true or false.
+  // Two negations change nothing except that the result is true or false, so at most two nodes are needed.
   for (int i = 0; i < (count == 0 ? 0 : 2 - count % 2); ++i) {
     Node negated = Make(ExpressionKind::kNot);
     negated->line = outer->line;
@@ -192,7 +192,7 @@ absl::StatusOr<ExpressionParser::Node> ExpressionParser::Compare() {
     compare->parts.push_back(std::move(operand));
   }
   if (!compare->operations.empty()) return compare;
-  // The parts are const; what was parsed first is still the only owner's.
+  // Parts are pointers to const. This one was made as a non-const node, and nothing else owns it.
   return Node(const_cast<Expression*>(compare->parts[0].release()));
 }
 
@@ -314,7 +314,7 @@ absl::StatusOr<ExpressionParser::Node> ExpressionParser::Constant() {
   const Token token = tokens_.current();
   tokens_.Skip();
   if (token.kind == TokenKind::kText) {
-    std::string text = token.text;  // neighbours are one text
+    std::string text = token.text;  // texts next to each other are one text
     for (; tokens_.current().kind == TokenKind::kText; tokens_.Skip()) text += tokens_.current().text;
     node->value = Value::Text(std::move(text));
     return node;

@@ -406,7 +406,7 @@ class FilterCall {
 
 absl::StatusOr<Value> ApplyFilter(const std::string& name, const Value& value, const CallArguments& arguments,
                                   Budget& budget) {
-  // The filter `map` applies another filter.
+  // Limits the depth, because the filter `map` applies another filter.
   absl::Status entered = budget.Enter();
   absl::StatusOr<Value> result =
       entered.ok() ? FilterCall(name, value, arguments, budget).Apply() : absl::StatusOr<Value>(entered);

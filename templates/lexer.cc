@@ -21,7 +21,7 @@ constexpr std::array<absl::string_view, 27> kOperators = {"//", "**", "==", "!="
 bool IsNameStart(char c) { return absl::ascii_isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool IsDigit(char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); }
 
-// One kind of line end, and without the last one.
+// The text with "\n" as its only line end, and without a line end at its end.
 std::string WithoutLastLineEnd(absl::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -66,7 +66,8 @@ class Lexer {
     starts_line_ = end > 0 && source_[end - 1] == '\n';
   }
 
-  // Skips what follows the end of a tag, whose sign is before it: all whitespace, or one line end.
+  // Skips what the end of a tag removes, which depends on the sign in the tag: all whitespace after '-', nothing after
+  // '+', otherwise one line end.
   void SkipAfterTag(char sign) {
     if (sign == '-') {
       SkipSpace();
@@ -100,7 +101,8 @@ class Lexer {
     return Inside(kind == '{');
   }
 
-  // Data before a tag with this sign. `strips`: the tag is alone on its line if only whitespace is before it.
+  // Adds the data before a tag with this sign. `strips`: without a sign, whitespace between the beginning of the line
+  // and the tag is removed.
   void AddData(absl::string_view text, char sign, bool strips) {
     if (sign == '-') {
       text = StripSpaceAfter(text);
@@ -238,7 +240,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // Reads the escape at `i`, and advances. As Python, an unknown one keeps its backslash.
+  // Reads the escape at `i`, and advances. As in Python, an unknown one keeps its backslash.
   bool Unescape(size_t& i, std::string& text) {
     constexpr absl::string_view kNames = "abfnrtv\\'\"", kMeanings = "\a\b\f\n\r\t\v\\'\"";
     const char c = source_[i + 1];

@@ -112,7 +112,7 @@ std::optional<int> OrderOf(const Value& left, const Value& right) {
     return left.number() < right.number() ? -1 : left.number() > right.number() ? 1 : 0;
   }
   if (!left.is(Kind::kText) || !right.is(Kind::kText)) return std::nullopt;
-  const int order = left.text().compare(right.text());  // that of UTF-8 is that of the characters
+  const int order = left.text().compare(right.text());  // UTF-8 has the same order as the characters
   return order < 0 ? -1 : order > 0 ? 1 : 0;
 }
 

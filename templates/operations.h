@@ -51,7 +51,8 @@ absl::StatusOr<Value> MakeItems(Kind kind, std::vector<Value> items, Budget& bud
 // str(value).
 absl::StatusOr<std::string> TextOf(const Value& value, Budget& budget);
 
-// Text methods that filters share, which spend what a search costs. `characters`: to remove; null: whitespace.
+// Functions of texts that methods and filters share. They count the cost of their searches. `characters`: those that
+// are removed; null: whitespace.
 enum class Side { kBoth, kBefore, kAfter };
 absl::StatusOr<std::string> Strip(absl::string_view text, const Value* characters, Side side, Budget& budget);
 // Counts the search of `part` in `text`.

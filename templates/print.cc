@@ -34,7 +34,7 @@ std::string FloatText(double value) {
   return text;
 }
 
-// One printing: both forms walk through lists and dictionaries.
+// Prints one value, as Python's str or as JSON.
 class Printer {
  public:
   Printer(const JsonStyle* json, Budget& budget, std::string& text) : json_(json), budget_(budget), text_(text) {}

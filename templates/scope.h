@@ -42,7 +42,7 @@ class Scope {
   std::vector<std::pair<std::string, Value>> names_;
 };
 
-// A loop, of which `loop` shows a part to the template.
+// The state of a loop. The template sees a part of it as the variable `loop`.
 struct Loop {
   std::vector<Value> items;
   std::function<absl::StatusOr<bool>(const Value&)> accepts;  // empty: every item

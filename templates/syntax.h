@@ -94,13 +94,13 @@ struct Statement {
   bool unpacks = false;  // the targets are a tuple
   std::vector<ExpressionPtr> expressions = {};
   Body body = {};
-  Body otherwise = {};  // of a loop without a round
+  Body otherwise = {};  // executed if a loop has no items
   Body branches = {};
 };
 
 struct Macro {
   const Statement* definition = nullptr;
-  void* scope = nullptr;  // of the interpreter, in which the macro was defined
+  void* scope = nullptr;  // the interpreter's scope in which the macro was defined
 };
 
 }  // namespace trainyard::templates

@@ -64,7 +64,7 @@ class Value {
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
   bool is_sequence() const { return kind_ >= Kind::kList && kind_ <= Kind::kGenerator; }
-  // Of None, a number, a text, and lists and dictionaries of them, which may be stored in another value.
+  // Whether the value may be stored in another one: None, a number, a text, or a list or dictionary of such values.
   bool is_data() const { return kind_ <= Kind::kDict; }
   bool is_number() const { return kind_ >= Kind::kBool && kind_ <= Kind::kFloat; }
   bool is_whole() const { return kind_ == Kind::kBool || kind_ == Kind::kInteger; }
