@@ -6,8 +6,8 @@
 
 namespace trainyard {
 
-// Adds the problems of `command` that no single field has: the program, the folder, the form of the variables, the
-// numbers of ranks.
+// Adds the problems of `command` that the rules of its fields (options.proto) do not find: those of the program, the
+// folder, the form of the variables and the numbers of ranks.
 void CheckCommandKeys(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
 }  // namespace trainyard

@@ -77,7 +77,7 @@ void CheckHeldOut(const v1::Train& train, const Positions& positions, Problems* 
   }
 }
 
-// A job has data in exactly one form, which is that of its model.
+// A job names data in exactly one form, and its model must be able to use that form.
 void CheckForms(const v1::Train& train, const Positions& positions, Problems* problems) {
   const v1::Data& data = train.data();
   std::vector<const char*> given;
@@ -157,7 +157,8 @@ void CheckChats(const v1::Train& train, const Positions& positions, Problems* pr
 std::string TokenizerPathOf(const v1::Train& train) {
   const v1::Data& data = train.data();
   if (data.has_tokenizer_path() || data.fields().has_input_ids()) return data.tokenizer_path();
-  // A model of a folder understands the tokens of that folder only; a job that uses bytes must say so.
+  // A model that is read from a folder understands only the tokens of the tokenizer in that folder, so this is the
+  // default. A job that uses bytes instead sets train.data.tokenizer.
   return data.has_tokenizer() ? "" : train.model().path();
 }
 

@@ -8,8 +8,8 @@
 
 namespace trainyard {
 
-// The file or folder of the tokenizer: that of the job, or else that of the folder of its model. Empty: one token per
-// byte, or lines that hold tokens. REQUIRES: no defaults have been filled in.
+// The file or folder of the tokenizer: the one that the job names, or else the folder of its model. Empty: each byte is
+// a token, or the data contains tokens. REQUIRES: no defaults have been filled in.
 std::string TokenizerPathOf(const v1::Train& train);
 
 void CheckDataSource(const v1::Train& train, const Positions& positions, Problems* problems);

@@ -13,8 +13,8 @@
 namespace trainyard {
 namespace {
 
-// The maximum total of bytes of globs, each counted once per parameter, so that a submit takes about a millisecond.
-// Beyond it only the ranks check, by the same rules.
+// The limit on the bytes of all globs times the parameters that each is compared with, so that the check of a submitted
+// job takes about a millisecond. Beyond it only the ranks check, by the same rules.
 constexpr uint64_t kWorkMax = 100'000;
 constexpr size_t kGlobBytesMax = 100;  // the longest name of a parameter has less than half of that
 

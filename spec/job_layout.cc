@@ -25,7 +25,8 @@ PipelineEstimate BoundsOf(ScheduleKind kind, const PipelineShape& shape) {
   for (int64_t stage = 0; stage < shape.stages; ++stage) {
     int64_t count = forwards;
     if (kind == ScheduleKind::kInterleaved) {
-      // The warm-up of rounds of less than twice the stages, and the forward after it.
+      // The forwards of the warm-up (InterleavedSchedule), and the one after it. A round has fewer than twice as many
+      // micro-batches as there are stages.
       count = (shape.chunks_per_rank - 1) * 2 * int64_t{shape.stages} + 2 * (idle - stage) + 1;
     } else if (kind == ScheduleKind::kOneForwardOneBackward) {
       count = shape.stages - stage;

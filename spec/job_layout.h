@@ -3,7 +3,7 @@
 //
 //   stages 2 x data ranks 2 x tensor 2 = 8 ranks:   stage 0:  0 1 | 2 3    stage 1:  4 5 | 6 7
 //
-// A pipeline is the ranks of all stages that have the same data rank: it processes the same micro-batches.
+// A pipeline consists of the ranks of all stages that have the same data rank; they process the same micro-batches.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,8 @@ struct PipelinePlan {
   PipelineShape shape;          // its micro-batches are those of the data rank that has the most
   std::vector<int64_t> blocks;  // of each model chunk
   double bubble = 0;            // the share of a step in which a rank has nothing to compute, averaged over the stages
-  std::vector<int> in_flight;   // of each stage: the most micro-batches, times chunks, whose activations it holds
+  // For each stage, the most activations that it holds at the same time, counted once for each micro-batch and chunk.
+  std::vector<int> in_flight;
 };
 // REQUIRES: `spec` trains and is resolved.
 PipelinePlan PlanPipeline(const v1::JobSpec& spec);

@@ -14,8 +14,8 @@
 namespace trainyard {
 namespace {
 
-// The maximum total of bytes of globs, each counted once per projection of the model, so that a submit takes a few
-// milliseconds.
+// The limit on the bytes of all globs times the projections of the model that each is compared with, so that the check
+// of a submitted job takes a few milliseconds.
 constexpr uint64_t kMatchBytesMax = 1'000'000;
 constexpr size_t kTargetBytesMax = 100;  // the longest name of a projection has less than half of that
 

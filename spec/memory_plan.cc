@@ -49,22 +49,22 @@ std::vector<UnitElements> CountUnits(const v1::Train& train, const PartDescripti
 
 uint64_t DividedUp(uint64_t size, uint64_t ranks) { return (size + ranks - 1) / ranks; }
 
-// Elements that a block stores per token on each tensor rank. The order is that of its computation: the input and its
-// norm, the attention's inputs and output, the middle of the residual stream and its norm, the inside of the MLP.
-// Tensor ranks divide the inputs and the output of attention and the inside of the MLP; with parallel.sequence also the
-// rest, of which each has the rows of its part.
+// The elements that a block stores per token on each tensor rank: its input and the norm of its input, the inputs and
+// the output of attention, the sum after attention and the norm of that sum, and the inside of the MLP. Tensor ranks
+// divide the inputs and the output of attention and the inside of the MLP. With parallel.sequence they also divide the
+// rest, so that each rank has the rows of its part.
 struct BlockElements {
   uint64_t input = 0;   // of a block: its width, or this rank's share of it
   uint64_t stored = 0;  // without recompute
-  // Of these, the outputs of matrix products, which selective recompute stores. Without the last one, which is the
-  // input of the next block.
+  // The outputs of matrix products among `stored`, which selective recompute keeps. The last product of the block is
+  // not counted, because it is part of the input of the next block.
   uint64_t products = 0;
-  uint64_t passing = 0;  // adapters: what backward of the block needs for a short time in addition
+  uint64_t passing = 0;  // with adapters: what the backward of the block needs in addition for a short time
 };
 
 BlockElements ElementsPerToken(const ModelSizes& sizes, uint64_t tensor, bool divides_sequence) {
   const uint64_t width = static_cast<uint64_t>(sizes.width), part = DividedUp(width, tensor);
-  // A layer of a classifier stores its input; the product is replaced by its ReLU, which is the next input.
+  // A layer of a classifier stores its input. ReLU overwrites the product, which then is the input of the next layer.
   if (sizes.family == ModelFamily::kMlp) return {.input = width, .stored = width, .products = 0};
   const uint64_t input = divides_sequence ? part : width;
   if (!IsLlamaGraph(sizes.family)) {
@@ -89,10 +89,10 @@ std::vector<BlockElements> ElementsOfBlocks(const ModelDescription& whole, uint6
     const uint64_t rank = static_cast<uint64_t>(sizes.lora.rank), in = static_cast<uint64_t>(projection.in);
     const bool drops = sizes.lora.dropout > 0;
     block.stored += rank + (drops ? in : 0);
-    // The products of the matrix, of A, and of B, which is added to the first.
+    // In addition to the product of the matrix, the product of A is stored, and that of B, which is added to the first.
     block.products += static_cast<uint64_t>(projection.out) + rank;
-    // The gradients of the input through the matrix and through the adapter, before they are added. With dropout, the
-    // dropped input has been released by then.
+    // The gradients of the input through the matrix and through the adapter are in memory together before they are
+    // added. With dropout, the second one has the place of the dropped input, which has been released by then.
     if (!drops) block.passing = std::max(block.passing, in);
   }
   return blocks;
@@ -104,14 +104,14 @@ uint64_t TokensOfMicroBatch(const v1::Train& train, const ModelSizes& sizes) {
   return uint64_t{train.batch().micro()} * length;
 }
 
-// Whether tensor ranks divide the rows between their products.
+// Whether tensor ranks divide the rows of the activations outside their matrix products.
 bool DividesSequence(const v1::JobSpec& spec) { return spec.parallel().sequence() && LayoutOf(spec).tensor > 1; }
 
-// A chunk of a stage, and the micro-batches in flight of the stage: each has passed one of its chunks.
+// One chunk of a stage, with the assumption that all activations that the stage has in flight are those of this chunk.
 struct StageBlocks {
   std::vector<BlockElements> stored;  // the blocks that store something for backward
   uint64_t in_flight = 1;
-  bool heads = true;  // the last norm, the head and the loss
+  bool heads = true;  // the stage has the last norm, the head and the loss
 };
 
 uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes, const StageBlocks& stage) {
@@ -122,7 +122,7 @@ uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes, const
   const bool is_selective = recompute.mode() == v1::RECOMPUTE_MODE_SELECTIVE;
   const bool recomputes = is_selective || recompute.mode() == v1::RECOMPUTE_MODE_BLOCKS;
   uint64_t elements = 0;
-  uint64_t again = 0;  // of the block that backward has computed again, which takes over the products that were stored
+  uint64_t again = 0;  // what the block that backward computes again needs in addition to the products it has stored
   for (size_t i = 0; i < stage.stored.size(); ++i) {
     const BlockElements& block = stage.stored[i];
     if (!recomputes || i % every != 0) {
@@ -137,14 +137,15 @@ uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes, const
   if (stage.heads) {
     const uint64_t input = ElementsPerToken(sizes, LayoutOf(spec).tensor, divides_sequence).input;
     elements += 2 * input * stage.in_flight;  // the last norm and its input
-    // The head gathers the last norm, while everything is stored.
+    // The head gathers the last norm while all activations are stored.
     if (divides_sequence) elements += static_cast<uint64_t>(sizes.width);
   }
   return elements * TokensOfMicroBatch(train, sizes) * BytesOf(train.precision().param());
 }
 
-// The number of blocks before the first one of which backward computes something: they store nothing. Later stages of
-// a pipeline are assumed to send gradients to all stages before them.
+// The number of blocks at the beginning of the model for which backward computes nothing, because no parameter is
+// trained there or before them. They store nothing. For models without a pipeline only: later stages of a pipeline are
+// assumed to send gradients to all stages before them.
 size_t CountForwardOnly(const v1::Train& train, const ModelDescription& whole, const PartDescription& part,
                         const std::vector<UnitElements>& units) {
   for (int i = 0; i < part.units[0].num_parameters; ++i) {
@@ -160,16 +161,17 @@ uint64_t PlanScores(const v1::Train& train, const ModelSizes& sizes, uint64_t te
   const uint64_t vocabulary = DividedUp(static_cast<uint64_t>(sizes.vocabulary), tensor);
   const uint64_t scores = TokensOfMicroBatch(train, sizes) * vocabulary;
   const uint64_t element = std::max(BytesOf(train.precision().param()), BytesOf(train.precision().output()));
-  // A large vocabulary is processed in chunks, which backward computes again. Otherwise the logarithms of the
-  // probabilities are stored until backward, which has one gradient at a time.
+  // The scores of a large vocabulary are computed in chunks, and computed again in backward. Otherwise the logarithms
+  // of the probabilities of each micro-batch in flight are stored until its backward, which needs memory for the
+  // gradient of one micro-batch.
   if (sizes.vocabulary >= kHeadLossVocabulary) {
     return 2 * std::min(static_cast<uint64_t>(kHeadLossElements), scores) * element;
   }
   return (in_flight + 1) * scores * element;
 }
 
-// Each link into a stage holds boundaries that it has not received yet: activations from the stage before it, and
-// gradients from the one after it. With several chunks the stages are a ring.
+// Each link into a stage holds packets that the stage has not received yet: activations from the stage before it, and
+// gradients from the stage after it. With several chunks per rank the stages form a ring.
 uint64_t PlanLinks(const v1::JobSpec& spec, const ModelSizes& sizes, const PipelineShape& shape, int stage) {
   if (shape.stages == 1) return 0;
   const bool is_ring = shape.chunks_per_rank > 1;
@@ -211,8 +213,9 @@ void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, 
   }
   plan.gradients = share(total.trained, shards_gradients) * sum;
   if (shards_gradients && shards_parameters) {
-    // The gradients of a block are in memory for the largest block, even if few of its parameters are trained. While
-    // those of one block are summed, the next ones are computed, and the sums of the first have no memory yet.
+    // The buffer for the gradients of a block has the size of the largest block, even if few of its parameters are
+    // trained. While the gradients of one block are reduced, those of the next block are computed. Memory for the sums
+    // of the first block is allocated only afterwards, so it is subtracted here.
     const uint64_t blocks = std::min<uint64_t>(2, trained_blocks);
     const uint64_t later = blocks == 2 ? share(largest.trained, true) : 0;
     plan.gathered += sum * (units[0].trained + blocks * largest.all - later);

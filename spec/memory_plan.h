@@ -20,8 +20,8 @@ struct MemoryPlan {
   uint64_t gradients = 0;    // the sums: this rank's shard, or all of them
   uint64_t optimizer = 0;    // moments, and masters if they are a second copy
   uint64_t activations = 0;  // stored for backward, for the micro-batches that are in flight at the same time
-  uint64_t scores = 0;       // the scores of the vocabulary and their gradient
-  uint64_t links = 0;        // boundaries of pipeline stages that were sent and not yet used
+  uint64_t scores = 0;       // the logits (a score for each token of the vocabulary) and their gradient
+  uint64_t links = 0;        // activations and gradients that were sent between pipeline stages and not yet used
   uint64_t host = 0;         // the part of the state that is offloaded; not included in the numbers above
 
   // What the rank needs on its device; on a CPU offloaded state is in the same memory.

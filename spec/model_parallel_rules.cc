@@ -234,7 +234,7 @@ class ModelParallelRules {
                          " that this program supports; choose a larger micro-batch"));
       return deal.rounds;
     }
-    // The other schedules take every number.
+    // The other schedules accept every number of micro-batches.
     if (kind_ != ScheduleKind::kInterleaved) return deal.rounds;
     std::vector<uint64_t> counts = {deal.rounds};
     if (deal.idle > 0 && deal.rounds > 1) counts.push_back(deal.rounds - 1);

@@ -8,11 +8,11 @@
 
 namespace trainyard {
 
-// Keys that are not given have the defaults of the family; the preset is not applied. Keys that the family does not
-// have are ignored.
+// Returns the sizes of a model. Keys that are not given have the defaults of the family; the preset is not applied.
+// Keys that the family does not have are ignored.
 ModelSizes SizesOfModel(const v1::Model& model);
 
-// With the adapters of `train.lora`, whose keys that are not given have their defaults.
+// Returns the sizes of a model with the adapters of `train.lora`, whose missing keys have their defaults.
 ModelSizes SizesOf(const v1::Train& train);
 
 // Sets every key that SizesOfModel reads for the family.

@@ -11,7 +11,7 @@
 
 namespace trainyard {
 
-// The state that a strategy shards over `shard` ranks; an unset strategy is ddp.
+// Which state a strategy shards over `shard` ranks. An unset strategy is ddp.
 bool ShardsParameters(v1::DataParallel strategy);
 bool ShardsGradients(v1::DataParallel strategy);
 bool ShardsOptimizerState(v1::DataParallel strategy);

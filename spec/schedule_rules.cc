@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMinRatio = 0.1;           // the default of formula trainyard
 constexpr uint64_t kTimescale = 10'000;     // without a warm-up, as in transformers
-constexpr uint64_t kStepsPerDecayStep = 5;  // the decay of wsd is one in this many steps
+constexpr uint64_t kStepsPerDecayStep = 5;  // the decay of kind wsd takes the last fifth of the steps
 
 constexpr char kRatioKey[] = "train.schedule.warmup_ratio";
 constexpr char kWarmupKey[] = "train.schedule.warmup_steps";
@@ -27,7 +27,7 @@ bool UsesMinRatio(v1::ScheduleKind kind) {
   return kind != v1::SCHEDULE_KIND_CONSTANT && kind != v1::SCHEDULE_KIND_INVERSE_SQRT;
 }
 
-// The same product and rounding as in transformers, so that both round alike.
+// Computes the same product with the same rounding as transformers, so that both give the same number of steps.
 uint64_t WarmupSteps(const v1::Train& train) {
   const v1::Schedule& schedule = train.schedule();
   if (!(schedule.warmup_ratio() > 0)) return schedule.warmup_steps();

@@ -9,9 +9,9 @@
 
 namespace trainyard {
 
-// REQUIRES: DropInvalid has removed values out of range from `spec`; the preset is applied, and defaults are not, so
-// that keys that were given can be distinguished. `positions` may be empty. Takes about a millisecond for any numbers,
-// because no loop is longer than the fields' limits allow.
+// REQUIRES: DropInvalid has removed values out of range from `spec`. The preset is applied. Defaults are not, so that
+// keys that were given differ from keys that were not. `positions` may be empty. Takes about a millisecond for any
+// numbers, because no loop is longer than the fields' limits allow.
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
 // Returns the number of elements of all parameters, without adapters; the tied head counts once. REQUIRES: sizes are
