@@ -91,8 +91,8 @@ uint32_t FloatOfF16(uint16_t bits) {
   return exponent == 31 ? sign | 0x7F800000u | fraction << 13 : sign | (exponent + 112) << 23 | fraction << 13;
 }
 
-// A fast path without a detour over double, because published weights usually need this conversion. Neither pointer
-// needs to be aligned.
+// Converts 16-bit values to float without going through double, because published weights usually need this conversion.
+// Neither pointer needs to be aligned.
 template <typename Widen>
 void WidenHalves(const char* from, uint64_t count, Widen widen, char* to) {
   for (uint64_t i = 0; i < count; ++i) {

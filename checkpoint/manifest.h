@@ -71,7 +71,7 @@ struct ManifestData {
 // What the evaluations up to the step have found. A resumed run continues from it.
 struct ManifestEvaluation {
   std::optional<double> loss = {};  // after this very step; none: it was not evaluated, or the loss is not finite
-  uint64_t tokens = 0;              // targets with a loss in one evaluation; it must be equal to compare losses
+  uint64_t tokens = 0;              // targets with a loss in one evaluation; losses are comparable only if it is equal
   std::string data_hash = {};       // of the data of an evaluation; losses on other data are not comparable
   // The loss of the newest evaluation that improved: it was lower than the previous value of best_loss by more than
   // train.evaluate.min_delta. None: no loss was finite.
@@ -99,7 +99,8 @@ struct Manifest {
   // generators is not stored.
   uint64_t seed = 0;
   uint64_t optimizer_updates = 0;
-  // The loss scaler of fp16: its scale, finite steps in a row, overflows until it backs off. Scale 0: no loss scaling.
+  // The loss scaler of fp16: its scale, the number of finite steps in a row, and the number of overflows until the
+  // scale is reduced. Scale 0: no loss scaling.
   struct LossScale {
     double scale = 0;
     uint64_t good_steps = 0;

@@ -3,7 +3,7 @@
 //
 // [Note: which partials are valid] Rank 0 of a host that is cut off may continue to write after the next generation has
 // claimed the folder. A partial that is complete at that moment is newer than anything the new generation has, so it
-// becomes a checkpoint. A partial that a fenced generation completes later is no longer part of the run's history.
+// becomes a checkpoint. A partial that an earlier generation completes later is not part of the run's history.
 // Therefore the folder records the generation up to which partials have been settled, and only partials of the same job
 // whose generation is not below the recorded one are valid. A partial that the coordinator has granted is always valid.
 #pragma once
@@ -42,8 +42,8 @@ std::string WhyNotValid(const Manifest& manifest, const std::string& manifest_ha
 
 // Makes each valid and undamaged partial a checkpoint, unless its step has an undamaged one already. Removes all other
 // partials and the temporary files of processes that no longer run. Returns a sentence for each partial. Removing is
-// best effort, because a fenced rank may still write; the sentences name what could not be removed. Fails if the folder
-// cannot be listed or a partial cannot be renamed.
+// best effort, because a rank of an earlier generation may still write; the sentences name what could not be removed.
+// Fails if the folder cannot be listed or a partial cannot be renamed.
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
                                                         FileSystem& file_system);
 
