@@ -30,7 +30,7 @@ class AccelerateTranslator {
     if (type_ == "DEEPSPEED") TranslatePlugin();
     if (type_ == "MEGATRON_LM") TranslateMegatron();
     TranslateParallelism();
-    // After the groups, which say more than the type.
+    // This comes after the groups, because they are more specific than the type.
     SetStrategy();
     if (type_ == "FSDP") TranslateFsdp(&t_, /*version=*/1, ranks_per_host_);
   }
@@ -96,7 +96,7 @@ class AccelerateTranslator {
     t_.Set(*precision, "train.precision.type", type == "no" ? "fp32" : type);
   }
 
-  // Accelerate ignores a group of another distributed_type in silence.
+  // Accelerate silently ignores a group of another distributed_type.
   void RefuseUnusedGroups() {
     struct Group {
       const char* name;

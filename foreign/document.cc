@@ -114,7 +114,7 @@ class Reader {
   }
 
   void ReportUnknown(const yaml::Node& key, const std::string& parent, const std::string& shown_parent) {
-    // Of a file of garbage only the first problems are shown, so the others need no help.
+    // Only the first problems of a file of garbage are shown, so the others need no help.
     if (problems_.error_count() >= Problems::kMax) return Error(key, "", "unknown key");
     const std::vector<std::string> valid = KeysIn(dialect_, parent);
     const std::string nearest =

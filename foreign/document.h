@@ -1,10 +1,11 @@
-// Reads a configuration file of another program, in YAML or JSON: finds out whose it is, and reads its keys by the
-// rules (key_rule.h). Reports every key that no rule has, with the nearest one, and every value of a wrong form.
+// Reads a configuration file of another program, in YAML or JSON: finds out which program it belongs to, and reads its
+// keys by the rules (key_rule.h). Reports every key without a rule, with the nearest known key, and every value of a
+// wrong form.
 //
 //   absl::optional<Dialect> dialect = DetectDialect(*root);   // none: a job file, or neither
 //   Reading reading = ReadKeys(*root, *dialect, "ds.json", &problems);
 //
-// JSON is read as the part of YAML that it is; numbers may have the form 5e8, and `true` may be in quotes. Pure.
+// JSON is read as YAML, which includes it; numbers may have the form 5e8, and `true` may be in quotes. Pure.
 #pragma once
 
 #include <string>
@@ -22,7 +23,7 @@ namespace trainyard::foreign {
 struct Value {
   const KeyRule* rule = nullptr;
   std::string key;   // as in the file, dotted: "fsdp_config.fsdp_version"
-  std::string text;  // the value for people, on one line
+  std::string text;  // the value as messages show it, on one line
   Position position = {};
   bool is_auto = false;
   bool is_null = false;
@@ -47,7 +48,7 @@ struct Reading {
 // The document in `text`. JSON may contain tabs between its tokens. Null and an error in `problems` if it is neither.
 yaml::NodePtr ParseDocument(absl::string_view text, const std::string& file_name, Problems* problems);
 
-// Whose file this is; none if it is a job file, or neither.
+// The program that the file belongs to; none if it is a job file, or of an unknown kind.
 absl::optional<Dialect> DetectDialect(const yaml::Node& root);
 
 // Whether a key at the top is one of a job file.

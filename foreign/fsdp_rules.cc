@@ -1,4 +1,4 @@
-// The keys of fsdp_config in Accelerate's files and in TrainingArguments, where their names begin with fsdp_ or not.
+// The keys of fsdp_config in Accelerate's files and in TrainingArguments, where their names may begin with fsdp_.
 #include "foreign/key_rule.h"
 
 namespace trainyard::foreign {

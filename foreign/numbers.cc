@@ -64,7 +64,7 @@ void SetLossScale(Translation* t) {
   SetSame(t, "fp16.min_loss_scale", "train.loss_scale.min");
 }
 
-// Sets a parameter of the optimizer, or what it is without a value.
+// Sets a parameter of the optimizer, or its default if the file does not have it.
 void SetParameter(Translation* t, const Value& group, const char* name, const char* by_auto, const char* by_default) {
   const Value* value = t->Find(absl::StrCat("optimizer.params.", name));
   const std::string job_key = absl::StrCat("train.optimizer.", name);

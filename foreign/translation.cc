@@ -120,7 +120,7 @@ void Translation::Set(const Value& from, absl::string_view key, absl::string_vie
   const auto [at, is_new] =
       assigned_.insert({std::string(key), {.value = std::string(yaml), .position = from.position, .from = from.key}});
   if (!is_new && !SameYaml(at->second.value, yaml)) {
-    if (HasFlag(key)) return;  // neither counts
+    if (HasFlag(key)) return;  // --set replaces both
     Error(from, absl::StrCat("asks for ", key, ": ", yaml, ", but ", at->second.from, " asks for ", at->second.value,
                              "; give one of the two, or --set ", key, "=VALUE"));
     return;
