@@ -1,4 +1,4 @@
-// Makes tensors from the samples of sources: in which order the samples are used, and which ones.
+// Makes batches of tensors from the samples of sources, and decides which samples are used and in which order.
 //
 // Neither class owns the sources; they must outlive it. Immutable, so thread-safe.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace trainyard {
 
-// int64, [sequences, tokens].
+// Tensors of int64 with the shape [sequences, tokens].
 struct Batch {
   at::Tensor inputs;
   at::Tensor targets;       // kNoTarget: no loss
@@ -24,8 +24,8 @@ struct Batch {
   int64_t loss_tokens = 0;  // the number of all other targets
 };
 
-// A source, of which the first `max_samples` samples of a part are used, so that ranks that see different numbers can
-// use the smallest.
+// A source, of which the first `max_samples` samples of a part are used. If the ranks see different numbers of samples,
+// all of them use the smallest number.
 struct LimitedSource {
   const SampleSource* source = nullptr;
   int64_t max_samples = INT64_MAX;
@@ -70,7 +70,7 @@ class TrainingData {
 // the number of ranks.
 class EvaluationData {
  public:
-  // There are fewer than `num_batches` if the parts do not hold enough samples; the last one may be short.
+  // There are fewer batches than `num_batches` if the parts do not hold enough samples; the last one may be short.
   EvaluationData(std::vector<LimitedSource> sources, int64_t num_batches, int64_t sequences_per_batch);
   EvaluationData(const SampleSource& source, int64_t num_batches, int64_t sequences_per_batch)
       : EvaluationData(std::vector<LimitedSource>{{.source = &source}}, num_batches, sequences_per_batch) {}

@@ -52,8 +52,8 @@ Blend::Blend(absl::Span<const double> weights) {
   shares_ = Round(shares, period);
   period = std::accumulate(shares_.begin(), shares_.end(), uint64_t{0});
 
-  // In integers: share x samples so far - period x samples taken. As in Megatron, the first sample counts as if one had
-  // been taken before it, so the largest share begins.
+  // The deficit in integers is share x samples so far - period x samples taken. As in Megatron-LM, the first sample is
+  // chosen by the deficits after one sample, so the largest share begins.
   std::vector<uint32_t> taken(shares_.size());
   order_.reserve(period);
   for (uint64_t i = 0; i < period; ++i) {
@@ -61,7 +61,7 @@ Blend::Blend(absl::Span<const double> weights) {
     size_t chosen = 0;
     int64_t largest_deficit = INT64_MIN;
     for (size_t k = 0; k < shares_.size(); ++k) {
-      if (shares_[k] == 0) continue;  // it would win a tie of deficits of 0
+      if (shares_[k] == 0) continue;  // a source without a share could win a tie of deficits of 0
       const int64_t deficit = shares_[k] * samples - static_cast<int64_t>(period) * taken[k];
       if (deficit > largest_deficit) chosen = k, largest_deficit = deficit;
     }

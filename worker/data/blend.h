@@ -3,10 +3,10 @@
 // taken from it; the first source wins a tie. So every source stays close to its share: with ten sources, none is more
 // than about two samples short.
 //
-// With shares that are multiples of 1 / n this order repeats after n samples: a source that had more than its share by
-// then would have been chosen with a negative deficit, although the deficits add up to zero. The shares are therefore
-// rounded to such multiples, and one period is stored, from which any position of the endless order is computed
-// directly.
+// If all shares are multiples of 1 / n, the order repeats after n samples, because by then each source has exactly its
+// share: a source with more would have been chosen while its deficit was negative, but the deficits add up to zero, so
+// the largest is never negative. The shares are therefore rounded to such multiples, and one period is stored, from
+// which any position of the endless order is computed directly.
 //
 // Immutable, so thread-safe.
 #pragma once

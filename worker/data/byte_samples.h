@@ -37,7 +37,7 @@ class ByteSamples final : public SampleSource {
   std::vector<int64_t> file_begins_;  // among the bytes of all groups; only for separate documents
 };
 
-// The number of samples of `length` + 1 tokens in a stream of tokens where neighbours share one token.
+// The number of samples of `length` + 1 tokens in a stream of tokens in which consecutive samples share one token.
 int64_t SamplesInStream(int64_t num_tokens, int64_t length);
 
 }  // namespace trainyard

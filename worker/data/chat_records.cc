@@ -19,10 +19,10 @@ using Span = std::pair<size_t, size_t>;  // bytes of the text
 
 constexpr char kAssistant[] = "assistant";
 constexpr size_t kDifferenceShown = 40;
-// How far from the end of a reply the ends of its token are searched.
+// How many characters before and after the end of a reply are searched for the ends of the token there.
 constexpr int kTokenCharactersMax = 64;
-// Limits of one conversation, which a hostile line reaches within seconds. Without {% generation %} it is rendered
-// twice for each reply.
+// Limits of one conversation, so that a hostile line fails within seconds. Without {% generation %} a conversation is
+// rendered twice for each reply.
 constexpr size_t kMessagesMax = 4'096;
 constexpr size_t kRenderingStepsMax = templates::Budget::kStepsMax;
 constexpr size_t kSearchBytesMax = size_t{64} << 20;  // tokenized to find the tokens where replies begin and end
@@ -106,7 +106,7 @@ class TokenPositions {
       ASSIGN_OR_RETURN(after, Before(high));
     }
     if (low == 0) before = 0;
-    // One token has both neighbours of the position.
+    // The position is inside of one token.
     if (before && after && *before + 1 == *after) return includes ? *after : *before;
     return absl::InvalidArgumentError(absl::StrCat("it is unknown which token has byte ", at,
                                                    " of the text, where a reply begins or ends: '",
@@ -116,7 +116,7 @@ class TokenPositions {
   // The number of tokens before `at`; nullopt: no token ends there.
   absl::StatusOr<std::optional<size_t>> Before(size_t at) {
     if (at == text_.size()) return std::optional<size_t>(tokens_.size());
-    // Most positions follow from the last one, which saves the tokens of the text before that.
+    // Most positions are after the last known one, so that only the text between the two is tokenized.
     for (const auto& [begin, count] : {known_, std::pair<size_t, size_t>(0, 0)}) {
       if (begin > at) continue;
       searched_ += at - begin;

@@ -1,9 +1,9 @@
 // Records with a conversation: {"messages": [{"role": "user", "content": "..."}, ...]}, maybe with "tools". The
 // tokenizer's chat template makes one text of it, which is a document with loss on what the assistant wrote.
 //
-// Which part that is, the template marks by {% generation %}. With another template the conversation is rendered up to
-// each reply (with the prompt for it) and after it; both must be the beginning of the text of the whole conversation,
-// and the reply is what is between them.
+// A template with {% generation %} marks that part. With any other template, the conversation is rendered once up to
+// each reply (with the prompt for it) and once including the reply. Both texts must be the beginning of the text of the
+// whole conversation, and the reply is what the second one adds to the first.
 //
 // Pure, and thread-safe.
 #pragma once
@@ -22,7 +22,7 @@ namespace trainyard {
 struct ChatTokens {
   std::string text = {};
   std::vector<int64_t> tokens = {};  // those of apply_chat_template
-  std::vector<bool> is_reply = {};   // of each token: it has a part of what the assistant wrote
+  std::vector<bool> is_reply = {};   // for each token: whether it contains a part of what the assistant wrote
 };
 
 // `record`: the object of a line; `field`: the name of its list of messages. Possible errors: InvalidArgument with the

@@ -73,8 +73,8 @@ class Corpus {
   // Copies bytes [start, start + out.size()). REQUIRES: they are within the corpus.
   void Read(int64_t start, absl::Span<uint8_t> out) const;
 
-  // For text that is tokenized: everything else that decides the tokens, such as the tokenizer's hash. It becomes a
-  // part of identity() and of the content hash. REQUIRES: called before any other thread uses this, and before
+  // Sets what decides the tokens of tokenized text in addition to the text, such as the tokenizer's hash. It becomes a
+  // part of identity() and of the content hash. REQUIRES: called before any other thread uses this object, and before
   // Fingerprint.
   void SetRules(absl::string_view rules);
   // The bytes of files()[file].

@@ -36,7 +36,7 @@ absl::StatusOr<Object> ParseRecord(absl::string_view line) {
   }
   if (JsonNestsDeeperThan(line, kDepthMax))
     return Reason(absl::StrCat("is not usable JSON: nested more than ", kDepthMax, " deep"));
-  // A type that keeps the order of keys searches among them, so those beyond the limit are not stored.
+  // A type that keeps the order of keys compares each new key with all others, so an object with too many is refused.
   std::vector<size_t> keys;  // of each object that is open
   bool has_too_many = false;
   const auto counts = [&](int /*depth*/, typename Object::parse_event_t event, Object& /*parsed*/) {
@@ -181,7 +181,7 @@ std::string RecordRules::identity() const {
   // JSON separates the names unambiguously, so different rules have different identities.
   Json json = {{"text", fields.text},           {"prompt", fields.prompt}, {"response", fields.response},
                {"input_ids", fields.input_ids}, {"labels", fields.labels}, {"loss_on_prompt", loss_on_prompt}};
-  // Only if they have an effect, here and below, so that caches of versions without these keys stay valid.
+  // This key and those below are added only if they have an effect, so that caches of earlier versions stay valid.
   if (chunk_kind() == ChunkKind::kStreamWithStarts) json["starts"] = true;
   if (!fields.messages.empty()) json["messages"] = fields.messages;
   if (chat != nullptr) json["chat"] = chat->identity();

@@ -1,7 +1,7 @@
 // Reads the lines of JSONL files, and says what is wrong with those that cannot be used.
 //
 //   {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}   tokens that another program made; -100: no loss
-//   {"input_ids": [5, 6, 7]}                           the same, all with loss: one stream with all other lines
+//   {"input_ids": [5, 6, 7]}                           tokens, all with loss; the lines together are one stream
 //   {"text": "..."}                                    a document; all documents are one stream
 //   {"prompt": "...", "response": "..."}               a document with loss on the response
 //   {"messages": [{"role": "user", ...}, ...]}         a conversation with loss on the replies (chat_records.h)
@@ -33,7 +33,7 @@ struct RecordFields {
   std::string input_ids = {};
   std::string labels = {};
   std::string messages = {};
-  // They were derived from the first record, so that a later record of another form is an error.
+  // True: the names were derived from the first record, so a later record of another form is an error.
   bool derived = false;
 
   friend bool operator==(const RecordFields&, const RecordFields&) = default;

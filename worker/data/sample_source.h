@@ -1,6 +1,6 @@
 // Where the tokens of samples come from. TrainingData and EvaluationData (batches.h) decide which samples are used and
-// in which order; a source knows what a sample contains. There are two: the bytes of text (byte_samples.h), and tokens
-// of the cache or of files (token_samples.h).
+// in which order; a source knows what a sample contains. There are three: the bytes of text (byte_samples.h), tokens of
+// the cache or of files (token_samples.h), and rows of CSV files (csv_samples.h).
 //
 // Immutable, so thread-safe.
 #pragma once
@@ -23,10 +23,10 @@ class SampleSource {
   // The number of tokens of a sample.
   virtual int64_t length() const = 0;
   virtual int64_t num_samples(DataPart part) const = 0;
-  // Whether documents are separate: attention does not cross them, and no target leads into another.
+  // Whether documents are separate: attention does not cross their ends, and no target is a token of another document.
   virtual bool separates_documents() const = 0;
   // Writes a sample: target i is the token that follows input i, or kNoTarget. If documents are separate, start i is
-  // the position where the document of input i begins; what follows the last one is a document without targets.
+  // the position where the document of input i begins; padding after the last document is a document without targets.
   // REQUIRES: the spans hold length() elements, `starts` none if documents are not separate, and the sample exists.
   virtual void Read(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets,
                     absl::Span<int64_t> starts) const = 0;
@@ -35,7 +35,7 @@ class SampleSource {
 };
 
 // For samples of a stream: writes the starts, given the positions after 0 at which documents begin, in ascending order,
-// and removes the targets that lead into them.
+// and removes the targets that are the first tokens of these documents.
 void SeparateDocuments(absl::Span<const int64_t> begins, absl::Span<int64_t> targets, absl::Span<int64_t> starts);
 
 }  // namespace trainyard

@@ -32,7 +32,8 @@ constexpr char kIndexName[] = "index.json";
 constexpr char kTemporaryPrefix[] = ".making-";
 constexpr uint64_t kIndexBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kNoteBytesMax = 4096;
-// A builder that starts in the moment between the creation of a temporary file and its lock removes the file.
+// How often a file is written: a builder that starts between the creation and the locking of a temporary file removes
+// it, and it must be written again.
 constexpr int kTries = 3;
 
 class Descriptor {
@@ -85,11 +86,12 @@ absl::Status WriteOnce(const std::string& folder, const std::string& path, absl:
   const Descriptor file(
       open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kPrivateFileMode));
   if (file.get() < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", temporary));
-  flock(file.get(), LOCK_EX | LOCK_NB);  // a file system without locks keeps the file; nothing else depends on it
+  flock(file.get(), LOCK_EX | LOCK_NB);  // on a file system without locks, abandoned files are not removed
   absl::Status status = WriteAll(file.get(), bytes, temporary);
   if (status.ok()) {
     bool named = !replaces && (link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
-    // Also on a file system without hard links: all writers have the same content, so replacing is harmless.
+    // The file is also renamed on a file system without hard links. All writers have the same content, so replacing the
+    // file of another one is harmless.
     if (!named) named = rename(temporary.c_str(), path.c_str()) == 0;
     if (!named) status = ErrnoStatus(errno, absl::StrCat("cannot name ", path));
   }

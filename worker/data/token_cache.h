@@ -41,9 +41,9 @@ class TokenCacheFolder {
   // Does nothing if the chunk exists. Possible errors: those of the file system (ResourceExhausted: the disk is full).
   absl::Status PublishChunk(size_t chunk, absl::string_view bytes) const;
 
-  // The sizes of all chunks, recorded when all exist. Unset: the cache is not complete. A damaged index counts as
-  // missing, and is replaced.
+  // Whether all chunks exist and have the sizes that the index records. A damaged index counts as missing.
   bool IsComplete(size_t num_chunks) const;
+  // Records the sizes of all chunks, which must exist. Replaces an index that exists.
   absl::Status PublishIndex(size_t num_chunks) const;
 
  private:

@@ -57,7 +57,7 @@ class TokenSamples final : public SampleSource {
   // is damaged; those of the file system.
   static absl::StatusOr<std::unique_ptr<TokenSamples>> Open(const TokenCacheFolder& folder, ChunkRange chunks,
                                                             const TokenSamplesOptions& options);
-  // Of a stream of chunks in memory that outlives the samples.
+  // Makes samples of chunks in memory, which must outlive the samples.
   static absl::StatusOr<std::unique_ptr<TokenSamples>> OfChunks(const std::vector<TokenChunk>& chunks,
                                                                 const TokenSamplesOptions& options);
   ~TokenSamples() override;
