@@ -123,7 +123,7 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
     const bool is_imported_dropout = !resolved && change.key == "train.model.dropout";
     // Parameters of GPT-2 depend on the context; for the Llama graph it only limits the length of sequences.
     const bool is_limit = change.key == "train.model.context" && IsLlamaGraph(SizesOfModel(now.train().model()).family);
-    // A file may move; whether its content is the same is known from the key of the tokens.
+    // The file of a tokenizer may move. Its hash is part of the hash of the data, which CheckSameData compares.
     const bool is_other_kind =
         change.key == "train.data.tokenizer_path" && (change.before == kUnset || change.now == kUnset);
     const Rule rule = is_other_kind                     ? Rule::kIsFunction

@@ -20,8 +20,9 @@ class SavePolicy {
   // `every_steps` 0: no save is ever due. `world_size`: the number of ranks that the sums are over.
   SavePolicy(uint64_t every_steps, int world_size) : every_steps_(every_steps), world_size_(world_size) {}
 
-  // Sums over the ranks, by reduction A, about the save that was under way when the ranks computed their terms;
-  // `given_up` and the counters come from rank 0 alone. Counters only grow; each new value acts once.
+  // Sums over the ranks about the save that was under way when the ranks computed their terms. They are a part of the
+  // sum that all ranks compute in every step (reduction A, worker/collectives/agreement.h). `given_up` and the counters
+  // come from rank 0 alone. Counters only grow; each new value acts once.
   struct Sums {
     // The step in which the ranks computed their terms: a sum from before the present save began is about an earlier
     // save.

@@ -1,7 +1,8 @@
 // A rank's side of saving. Begins saves at the steps that all ranks agree on (save_policy.h), has its part written in
-// the background (save_thread.h), shares the outcome with the other ranks by reduction A, and on rank 0 turns the parts
-// of all ranks into checkpoints (commit_thread.h). A save that fails is reported and retried while training continues.
-// README.md shows the states of a save and the threads.
+// the background (save_thread.h), shares the outcome with the other ranks by the sum of every step (reduction A,
+// worker/collectives/agreement.h), and on rank 0 turns the parts of all ranks into checkpoints (commit_thread.h). A
+// save that fails is reported and retried while training continues. README.md shows the states of a save and the
+// threads.
 //
 //   saver.Prepare();                    before the first step: allocates memory, if there is enough
 //   each step:
