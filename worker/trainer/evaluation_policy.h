@@ -5,9 +5,10 @@
 // An evaluation improves if its loss is finite and lower than that of the newest evaluation that improved, by more than
 // min_delta. A run ends after `patience` consecutive evaluations that do not improve.
 //
-// [Note: saves of the best step] A save of the best step may fail, or begin at a later step because another one is
-// under way. Therefore a loss is compared with the lowest one that a checkpoint holds, and that of the save that is
-// expected. `checkpoint/catalog.h` finds the best checkpoint among those that exist.
+// [Note: saves of the best step] A save of the best step may fail, or begin at a later step because another save is
+// under way. Therefore a loss is compared with the lowest loss that a checkpoint holds, and with the loss of the best
+// step whose save was requested and has not ended. `checkpoint/catalog.h` finds the best checkpoint among those that
+// exist.
 #pragma once
 
 #include <cstdint>
@@ -40,15 +41,16 @@ class EvaluationPolicy {
     state_.data_hash = settings_.data_hash;
   }
 
-  // Continues to count, and returns a line for the log, or nothing. A job that had ended early ends again if it was
-  // restarted, but counts from zero if the user resumed its run. If the evaluations before covered other data,
-  // everything begins again.
+  // Continues from the state of a checkpoint, and returns a line for the log, or nothing. A job that had ended early
+  // ends again if it was restarted, but counts from zero if the user resumed its run. If the earlier evaluations
+  // covered other data, the state is not used.
   std::string Restore(const Restored& restored);
 
-  // `counts` false: an evaluation outside the interval, after the last step. It does not count for patience, so that a
-  // run that is resumed with more steps decides as one that had them from the beginning.
+  // `counts` is false for the evaluation after the last step if the interval does not require one there. It does not
+  // count for patience, so that a run that is resumed with more steps decides as one that had them from the beginning.
   void Observe(uint64_t step, double loss, bool counts = true);
-  // `written`: the step of the last save that every rank has written, 0 for none. `failed_commits`: of this generation.
+  // `written`: the step of the last save that every rank has written, 0 for none. `failed_commits`: how many saves of
+  // this generation were written but did not become checkpoints.
   void NoteSaves(uint64_t written, uint64_t failed_commits);
 
   // Whether the step that was observed last must be saved.

@@ -1,6 +1,7 @@
-// Decides which of MKL's kernels are faster on this CPU, for a job whose resources.mkl_avx512 is auto. Measured once
-// for each user, CPU and version, and stored, so that all ranks and all later runs on a host decide identically and
-// compute the same numbers.
+// Decides which of MKL's kernels are faster on this CPU, for a job whose resources.mkl_avx512 is auto: those that MKL
+// chooses itself, or those that the lever (numerics/mkl_lever.h) makes it use. The speeds are measured once for each
+// user, CPU and version, and stored, so that all ranks and all later runs on a host decide identically and compute the
+// same numbers.
 //
 //   <user's state folder>/trainyard/kernels/<CPU and version>     "473.1 186.4": GFLOP/s with the lever, and without
 //
@@ -20,12 +21,12 @@
 
 namespace trainyard {
 
-// GFLOP/s of fp32 products.
+// GFLOP/s of fp32 matrix products.
 struct KernelSpeeds {
   double with_lever = 0, without = 0;
 };
 
-// Pure. `expected`: the result if the two differ by less than 5 %, within the error of a timing.
+// Pure. `expected`: the result if the two speeds differ by less than 5 %, which is within the error of a timing.
 bool LeverIsFaster(const KernelSpeeds& speeds, bool expected);
 
 // Returns what is stored at `path`. Possible errors: NotFound: nothing is; Internal: it is damaged.
@@ -36,8 +37,8 @@ absl::StatusOr<KernelSpeeds> ReadKernelSpeeds(const std::string& path);
 absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
                                            const std::function<absl::StatusOr<KernelSpeeds>()>& measure);
 
-// The path of that file, from the environment, the password database and /proc/cpuinfo. Possible errors: NotFound: this
-// user has no home folder.
+// Returns the path of the file with the stored speeds, from the environment, the password database and /proc/cpuinfo.
+// Possible errors: NotFound: this user has no home folder.
 absl::StatusOr<std::string> KernelSpeedsPath();
 
 // Runs this program with `argument` and reads the number that it prints. Possible errors: DeadlineExceeded,

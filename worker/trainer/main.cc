@@ -45,8 +45,8 @@ constexpr absl::Duration kStartLimit = absl::Minutes(1);
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
 
 std::atomic<bool> must_leave = false;
-// Set when the loop begins to check for signals. Before, while data are opened and peers awaited, a signal must end the
-// process.
+// Set when the loop begins to check for signals. Until then, while this rank opens its data and waits for its peers, a
+// signal must end the process.
 std::atomic<bool> loop_checks_signals = false;
 
 void WatchSignals() {

@@ -34,7 +34,7 @@ namespace trainyard {
 struct Rank {
   ~Rank() { abort_switch->Detach(); }
 
-  // the link's callback may outlive this object
+  // Shared with the link's callback, which may outlive this object.
   std::shared_ptr<AbortSwitch> abort_switch = std::make_shared<AbortSwitch>();
   RankDevice device;
   std::unique_ptr<RunFolder> folder;  // rank 0

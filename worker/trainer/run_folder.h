@@ -47,10 +47,10 @@ class RunFolder {
     // A checkpoint of this job is recorded, so this job owned the folder. Acquire fails if another job owns it now.
     bool owned_before = false;
   };
-  // Creates the folder if necessary and locks it; fences off earlier generations of this job immediately. Held until
-  // the result is destroyed or the process ends. Possible errors: Aborted: a later generation of this job has the
-  // folder. FailedPrecondition: another job trains into it for longer than `wait`. NotFound: `owned_before`,
-  // and another job has claimed the folder since; nothing is changed. PermissionDenied and others of the file system.
+  // Creates the folder if necessary and locks it; fences off earlier generations of this job immediately. The lock is
+  // held until the result is destroyed or the process ends. Possible errors: Aborted: a later generation of this job
+  // has the folder. FailedPrecondition: another job still holds the lock after `wait`. NotFound: `owned_before` is set,
+  // but another job has claimed the folder since; nothing is changed. PermissionDenied and others of the file system.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Acquire(const Options& options);
   // Removes what Acquire has created, if the folder was not claimed.
   ~RunFolder();
@@ -73,8 +73,8 @@ class RunFolder {
   absl::Status CheckFolderExists() const;
 
   // The generation up to which partial folders had been settled when this generation locked the folder; see [Note:
-  // which partials are valid] in checkpoint/settle.h. Not the replaced fence: its owner may have ended before it
-  // settled.
+  // which partials are valid] in checkpoint/settle.h. It may be older than the generation whose fence was found, which
+  // may have ended before it settled anything.
   const std::optional<JobGeneration>& settled() const { return found_.settled; }
   // Records durably that this generation has settled. Possible errors: those of CheckFence and of the file system.
   absl::Status MarkSettled() const;
@@ -102,8 +102,8 @@ class RunFolder {
   int64_t fence_time_ns_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// The same for ranks that do not hold the lock: checks whether a later generation of the job, or another job, has
-// fenced the folder. Possible errors: Aborted.
+// As RunFolder::CheckFence, for ranks that do not hold the lock: checks whether a later generation of the job, or
+// another job, has fenced the folder. Possible errors: Aborted.
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);
 
 // Possible errors: FailedPrecondition if the folder holds anything except what Acquire and trainctl create; the message

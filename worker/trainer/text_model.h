@@ -1,5 +1,5 @@
-// A model that generates text, with its tokenizer: that of a checkpoint, or of a folder that transformers wrote. Used
-// by one thread.
+// A model that generates text, with its tokenizer, from a checkpoint or from a folder that transformers wrote. Used by
+// one thread.
 #pragma once
 
 #include <cstdint>

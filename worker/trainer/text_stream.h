@@ -16,7 +16,7 @@ class TextStream {
   // The tokenizer must outlive the stream.
   explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  // Returns the text that is complete with these tokens; often it ends before the last of them, and is empty.
+  // Returns the text that these tokens complete. It may end before the last of them, and may be empty.
   std::string Add(absl::Span<const int64_t> tokens);
   // Returns the rest, which may be an incomplete character: U+FFFD, or for byte tokens its bytes.
   std::string Finish();

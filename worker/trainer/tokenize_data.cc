@@ -23,7 +23,7 @@ namespace {
 // The slowest rank may still be reading its files while the others wait for it.
 constexpr absl::Duration kReadingLimit = absl::Hours(12);
 constexpr absl::Duration kProgressInterval = absl::Seconds(5);
-// Before the sentence of a problem, so that the problems of all ranks can be sorted.
+// The length of the prefix (file and offset) that the ranks add to each problem, so that all problems can be sorted.
 constexpr size_t kOrderBytes = 32;
 
 class Tokenizing {
@@ -45,7 +45,7 @@ class Tokenizing {
     RETURN_IF_ERROR(ShareFailure(folder.status()));
     // Files that are read in place leave no chunks: the index then says that all tokens have been checked.
     const size_t num_chunks = NumChunks();
-    // Once per job: a restart trusts what was read before.
+    // The first generation alone checks the chunks; later ones trust them.
     if (order_.generation == 1) RemoveDamaged(*folder, num_chunks);
     ASSIGN_OR_RETURN(const double complete, Sum(folder->IsComplete(num_chunks) ? 1 : 0));
     const bool is_reused = complete == order_.world_size;

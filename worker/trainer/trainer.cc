@@ -209,7 +209,7 @@ absl::Status Trainer::MakeStep() {
 absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
   if (!output.skipped) num_skipped_ = 0;
   if (!output.skipped) return absl::OkStatus();
-  // A loss scale that is too high is lowered by such steps, so they say nothing about the losses.
+  // Skipped steps that lower the loss scale are normal: the scale was too high. They are not counted.
   const bool lowered_scale = rank_.strategy->state().loss_scale().scale < output.loss_scale;
   if (!lowered_scale) ++num_skipped_;
   if (order_.rank == 0) {

@@ -30,8 +30,8 @@ struct TrainResult {
   uint64_t step = 0;        // the last step that was made
   bool stopped = false;     // before the job's last step, on request
   double loss = 0;          // of that step; 0 if none was made
-  std::string unsaved;      // rank 0, after the job's last step: why no checkpoint holds it; empty: one does
-  std::string ended_early;  // why `step` is the last one although the job has more, a sentence; empty: it is not
+  std::string unsaved;      // rank 0: why no checkpoint holds the job's last step; empty if that was saved or not made
+  std::string ended_early;  // why training ended before the job's last step, a sentence; empty if it did not
 };
 
 // The time source of saves, which tests replace.
@@ -74,7 +74,8 @@ class Trainer {
 
   bool IsDue(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
-  // The divisor of the step under way: the tokens with loss in the samples of all ranks.
+  // The number of tokens with a loss in the samples of all ranks in the step under way, by which its gradients are
+  // divided.
   uint64_t LossTokensOfStep() const;
   // Continues metrics.jsonl and the sums of the epoch under way, on rank 0.
   void OpenMetrics();
@@ -106,7 +107,7 @@ class Trainer {
   bool unsaved_ = false;              // saving the last step has failed
   std::string why_unsaved_;           // rank 0: why the job's last step is not saved
   uint64_t last_cancelled_stop_ = 0;  // stop requests up to this number are cancelled: their save failed
-  // the stop that is cancelled if the save before it fails; 0: all ranks leave in any case
+  // The number of the stop request that is cancelled if the save before leaving fails; 0: all ranks leave in any case.
   uint64_t stop_needing_save_ = 0;
   WorkTotals work_;
   std::vector<MemoryUse> memory_;  // as reported last
