@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kBlock = 512;               // a block that is converted fits the first-level cache
+constexpr int64_t kBlock = 512;               // the converted copies of a block fit the first-level cache
 constexpr int64_t kGrain = int64_t{1} << 15;  // fewer elements are not worth another thread
 
 enum Stream : uint32_t { kMasterStream = 0, kExpAvgStream = 0x68bc21ebu, kExpAvgSqStream = 0x02e5be93u };

@@ -21,9 +21,9 @@ struct GradientScale {
   double norm = 0;   // of the mean gradient, before clipping
 };
 
-// The only place that divides: gradients are sums over all tokens of the step, and `num_tokens` counts them on all
-// ranks. `clip_norm` 0: no clipping. `seed`: the factor with which backward was started (loss_scaler.h), which the
-// gradients contain.
+// Gradients are divided here and nowhere else: they are sums over all tokens of the step, and `num_tokens` counts these
+// tokens on all ranks. `clip_norm` 0: no clipping. `seed`: the factor with which backward was started (loss_scaler.h),
+// which the gradients contain.
 GradientScale ComputeGradientScale(double sum_of_squares, uint64_t num_tokens, double clip_norm, double seed = 1);
 
 }  // namespace trainyard
