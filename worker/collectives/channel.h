@@ -15,8 +15,8 @@
 //   - Packets arrive in the order in which they were sent, with the same types, shapes and bits. Packets may be of any
 //     size, and empty.
 //   - Receive returns dense tensors of their own, never memory that the channel uses again: autograd may keep them.
-//   - A channel does not wait for collectives, nor they for it: a channel needs no common order with other operations,
-//     except on devices (NewChannel).
+//   - A channel does not wait for collectives, and collectives do not wait for a channel: a channel needs no common
+//     order with other operations, except on devices (NewChannel).
 //   - Packets that are still under way when the end of the sender is destroyed may be lost. Ranks meet in a barrier
 //     before they leave.
 //
@@ -104,7 +104,8 @@ struct ChannelOptions {
 // by (from, to): a rank waits for its peer. Ranks of one place use shared memory, other ranks gloo. With a device per
 // rank, tensors on the devices travel through a group of two ranks between them (GroupDevice::join) while their
 // descriptions take the host's path; ranks that share a device copy them through host memory. On devices, all channels
-// and collectives of a rank must be started in an order that fits the other ranks': a device runs them one by one.
+// and collectives of a rank must be started in an order that agrees with that of the other ranks, because a device runs
+// them one by one.
 // Possible errors: InvalidArgument for invalid ranks, also if `from` is `to`, since a rank needs no channel to itself;
 // those of NewGroup, with the channel's name.
 absl::StatusOr<std::unique_ptr<Channel>> NewChannel(const ChannelOptions& options);

@@ -119,7 +119,7 @@ struct GlooOptions {
 absl::StatusOr<std::unique_ptr<Communicator>> NewGlooCommunicator(const GlooOptions& options);
 
 // Runs each kind of operation once and checks the results, so that no connection or buffer is created during training.
-// Separate from construction so that the new communicator can be aborted during it.
+// It is separate from construction, so that the new communicator can be aborted during the warm-up.
 absl::Status WarmUp(Communicator& communicator);
 
 }  // namespace trainyard

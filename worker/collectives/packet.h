@@ -1,5 +1,6 @@
-// The bytes of a packet (channel.h): a description of the packet, one of each tensor, and their contents, each at a
-// multiple of 64 bytes. Both ranks run the same program on the same kind of machine, so the fields have its byte order.
+// The bytes of a packet (channel.h): a description of the packet, a description of each tensor, and the contents of the
+// tensors, each at a multiple of 64 bytes. Both ranks run the same program on the same kind of machine, so the fields
+// have the byte order of that machine.
 //
 // Stateless functions; any thread.
 #pragma once

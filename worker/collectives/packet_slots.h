@@ -41,7 +41,7 @@ class PacketSlots {
   virtual void Break(absl::string_view reason) = 0;
 };
 
-// In both, rank 0 sends and rank 1 receives.
+// In both implementations, rank 0 sends and rank 1 receives.
 
 // Slots in memory of the sender that the receiver maps: one copy into a slot and one out of it. Slots grow to the
 // largest packet.

@@ -31,7 +31,7 @@ class ChainSum {
   absl::Status Run(int64_t piece_elements) {
     SplitIntoPieces(piece_elements);
     StartReceives();
-    // The result returns to this place two iterations later for each place after it.
+    // The result of a piece returns to this place after two more iterations for each place behind this one.
     const size_t lag = 2 * static_cast<size_t>(last_place_ - place_);
     for (size_t step = 0; step < pieces_.size() + lag; ++step) {
       if (step < pieces_.size()) {

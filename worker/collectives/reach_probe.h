@@ -25,14 +25,15 @@ class ReachProbe {
   ReachProbe(const ReachProbe&) = delete;
   ReachProbe& operator=(const ReachProbe&) = delete;
 
-  // Sends one probe; at most kMaxOpen probes may be unanswered at a time.
+  // Sends one probe, or none if too many probes are still open.
   void Send();
   // Collects the answers that have arrived. A probe that was already open at the previous Poll counts as unanswered.
   void Poll();
   // Call when the connection is no longer in doubt.
   void Clear() { unanswered_ = 0; }
 
-  // Whether any probe was ever answered. Some networks drop packets that belong to no connection, so that none is.
+  // Whether any probe was ever answered. Some networks drop packets that belong to no connection, and with them every
+  // probe.
   bool answers() const { return answers_; }
   // The number of unanswered probes in a row.
   uint32_t unanswered() const { return unanswered_; }

@@ -4,7 +4,8 @@
 // [Note: silence] A slow peer is not a silent one. A process that computes, saves or is stopped for minutes reads
 // nothing, but its kernel still answers. So the group's own timeout may be long (GlooOptions::timeout), while a dead
 // host is detected quickly:
-//   - An idle connection is checked by keepalive probes: after 3 s, then every second; 14 in a row without an answer.
+//   - An idle connection is checked by keepalive probes, after 3 s and then every second. It counts as dead after 14
+//     probes in a row without an answer.
 //   - A connection with unacknowledged data is checked every second. It counts as dead after at least 5 resends, 12 s
 //     without any answer, and 12 unanswered probes (reach_probe.h). The resends alone are not enough, because their
 //     interval doubles each time: in a network that loses one packet in ten they would end a connection every few
@@ -35,7 +36,7 @@ namespace trainyard {
 // A connection to watch.
 struct WatchedConnection {
   int fd = -1;
-  uint16_t probe_port = 0;  // on the host at the other end; no process listens there. 0: it cannot be probed
+  uint16_t probe_port = 0;  // on the host at the other end; no process listens there. 0: the host cannot be probed
 };
 
 // The state of a connection, from the kernel and the probes.
@@ -49,7 +50,7 @@ struct ConnectionState {
 
 // Pure: whether the other end counts as dead.
 bool IsSilent(const ConnectionState& state);
-// Pure: whether it should be probed.
+// Pure: whether the other end should be probed.
 bool IsInDoubt(const ConnectionState& state);
 
 class SilenceWatch {
