@@ -11,7 +11,7 @@
 namespace trainyard::agent {
 namespace {
 
-// The interval at which trainers report, too.
+// Trainers report at the same interval.
 constexpr absl::Duration kSampleInterval = absl::Milliseconds(500);
 // Two intervals: a trainer whose link is open and that has not reported for this long counts as silent.
 constexpr absl::Duration kSilentAfter = absl::Seconds(1);

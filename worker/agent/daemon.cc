@@ -97,7 +97,7 @@ void Daemon::FindSnapshotFolder() {
   RemoveAbandonedSnapshots();
 }
 
-// Removes abandoned folders of other daemons in memory.
+// Removes the folders in memory that other daemons have left behind.
 void Daemon::RemoveAbandonedSnapshots() {
   snapshot_removal_->Post([options = SnapshotOptions(config_),
                            path = snapshots_ == nullptr ? "" : snapshots_->path()]() -> std::function<void()> {

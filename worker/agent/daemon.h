@@ -2,7 +2,7 @@
 // bounded queue, passes them to the core and carries out the effects in order; sessions, links and processes have
 // threads of their own, which only post events.
 //
-//   Daemon daemon(config, identity);
+//   Daemon daemon(config, Clock::GetSteadyClock());
 //   RETURN_IF_ERROR(daemon.Start());
 //   daemon.RequestLeave(...)   // from any thread
 //   int exit_code = daemon.AwaitEnd();

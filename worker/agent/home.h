@@ -69,7 +69,7 @@ class Home {
   std::optional<FileId> ranks_id_ ABSL_GUARDED_BY(mu_);
   std::optional<FileId> lock_id_ ABSL_GUARDED_BY(mu_);
   bool state_is_new_ ABSL_GUARDED_BY(mu_) = false;   // recreated, which was not reported yet
-  bool socket_is_new_ ABSL_GUARDED_BY(mu_) = false;  // the same
+  bool socket_is_new_ ABSL_GUARDED_BY(mu_) = false;  // recreated, which was not reported yet
 };
 
 }  // namespace trainyard::agent

@@ -21,7 +21,7 @@ std::string ThisHost();
 uint64_t DiskFreeBytes(const std::string& path);
 // The number of cores that this process may use: those of its affinity mask, limited by its cgroup.
 uint32_t UsableCores();
-// Of its affinity mask alone: their number, and the number of each.
+// How many cores the affinity mask of this process contains, and which ones, by their numbers.
 uint32_t CoresOfAffinity();
 std::vector<uint32_t> CpusOfAffinity();
 // CPU time that cgroups allow, in cores; infinite if they set no limit.
@@ -32,7 +32,8 @@ uint64_t UsableMemoryBytes();
 // The address from which this host would connect to `coordinator`: "127.0.0.1" if the coordinator is on loopback.
 // Blocks as long as the name server. Possible errors: NotFound: its name is not resolved, or no interface leads to it.
 absl::StatusOr<std::string> FindDataAddress(const std::string& coordinator);
-// The same, and "127.0.0.1" after an error: a host that reaches no other host can run jobs that need no other host.
+// As FindDataAddress, but returns "127.0.0.1" after an error: a host that reaches no other host can run jobs that need
+// no other host.
 std::string DataAddress(const std::string& coordinator);
 
 // The network interface that has this address; empty if none has.

@@ -4,7 +4,7 @@
 // A shim is followed through its rank folder and its pidfd, never as a child, so that a shim started by an earlier
 // incarnation of the daemon is followed in the same way as one started by this incarnation.
 //
-//   ProcessTable table(options, [&](Event event) { queue.Push(std::move(event)); });
+//   ProcessTable table(options, [&](Event event) { queue.Post(std::move(event)); });
 //   table.FindAll();      // before the coordinator is dialed: ProcessFound for each rank folder, then AllFound
 //   table.Start(start);   // ProcessStarted or ProcessEnded follow
 //
@@ -78,7 +78,7 @@ class ProcessTable {
     int pending_signal = 0;  // arrived before the trainer's pid was known
     bool pending_to_group = false;
     absl::Time since;               // when the shim was started or found
-    MemoryKills memory_kills = {};  // when its pids were first seen
+    MemoryKills memory_kills = {};  // the counters at the time when its pids were first seen
   };
   using Command = std::function<void()>;
 

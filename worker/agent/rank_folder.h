@@ -63,7 +63,7 @@ absl::Status WriteStartFailure(const std::string& folder, const absl::Status& wh
 
 // Records that the coordinator has this rank's exit.
 absl::Status MarkFolderReported(const std::string& folder);
-// Returns whether the coordinator has it.
+// Returns whether the coordinator has this rank's exit.
 bool IsFolderReported(const std::string& folder);
 
 // If no shim is running here, writes an exit record, so that none can start here later, and returns true, which is

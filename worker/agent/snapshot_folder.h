@@ -41,7 +41,7 @@ class SnapshotFolder {
 
   // Sets the jobs whose snapshots are kept from now on. Returns true if the caller must schedule a call of Sweep.
   bool SetJobs(std::set<std::string> jobs);
-  // Removes the snapshots of other jobs, as of the time of the removal. May take a while.
+  // Removes the snapshots of all jobs but those of the newest call of SetJobs. May take a while.
   void Sweep();
   // Removes everything, including the folder.
   void Remove();
