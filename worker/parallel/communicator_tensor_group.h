@@ -26,7 +26,7 @@ class CommunicatorTensorGroup final : public TensorGroup {
   void StartReduceScatter(const at::Tensor& out, const at::Tensor& in) override;
   void Wait() override;
 
-  // Seconds that the thread has spent in waits, the exchange included, since the group was made.
+  // Seconds that the thread has spent in Wait since the group was made, including the exchange of the data.
   double waited_s() const { return waited_s_; }
 
  private:

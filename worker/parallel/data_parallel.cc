@@ -122,7 +122,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   absl::Status Backward(const at::Tensor& loss, bool last) override {
     return RunBackward(last, [&] {
       at::Tensor seed = loss_seed_ == 1 ? at::Tensor() : at::full({}, loss_seed_, loss.options().requires_grad(false));
-      // A loss on a GPU has not been checked: if it is not finite, times 0 it is NaN, and so are its gradients.
+      // A loss on a GPU has not been checked yet. If it is not finite, the product with 0 is NaN, which makes the seed
+      // and all gradients NaN.
       if (!loss.is_cpu()) seed = loss.detach().mul(0).add(loss_seed_);
       loss.backward(seed);
     });
@@ -223,7 +224,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return absl::OkStatus();
   }
   absl::Status AfterBackward(int unit) override {
-    // Otherwise no gradient has reached the output of the unit: the plan has skipped it, or will.
+    // If the plan is not at the backward of this unit, no gradient has reached the output of the unit: the plan has
+    // skipped the unit, or will.
     if (!parts_->runner.IsAfter({UnitAct::kBackward, unit})) return absl::OkStatus();
     EndEvent(options_.events, unit_event_);
     return RunUpToComputation();
@@ -319,9 +321,11 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return last ? absl::OkStatus() : RecordError(parts_->reducer.Finish());
   }
 
-  // Makes equal the gradients that several ranks hold for the same parameters, after the data ranks have added theirs:
-  // adds those of the two copies of a tied embedding, and those of tensor replicas that have a part of the sequence
-  // each. Without such parts they are equal, up to differences between devices, which must not add up over the steps.
+  // Makes the gradients equal that several ranks hold for the same parameters, after the data ranks have added theirs.
+  // The gradients of the two copies of a tied embedding are added. So are those of parameters that every tensor rank
+  // has whole, if each tensor rank has only a part of the sequence. If each has the whole sequence, its gradients are
+  // already equal to those of the others, except for differences between devices; they are replaced by those of tensor
+  // rank 0, so that the differences do not add up over the steps.
   absl::Status AgreeOnCopies() {
     for (const auto& group : parts_->groups) {
       if (!group->trained()) continue;

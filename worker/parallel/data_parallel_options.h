@@ -1,5 +1,5 @@
-// How data parallelism is carried out. Except for the last three, the fields follow from the keys of `parallel` and
-// `train.precision` in a job file.
+// How data parallelism is carried out. The fields follow from the keys of `parallel` and `train.precision` in a job
+// file, except copies_initial_values, events, ledger and clock.
 #pragma once
 
 #include <cstdint>

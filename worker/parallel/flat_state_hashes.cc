@@ -33,8 +33,8 @@ void MixInWeights(const FlatGroups& groups, std::vector<ParameterHash>& hashes) 
   }
 }
 
-// Those of `hashes`, one per rank, that differ from the most frequent one; of equally frequent ones the first rank's
-// counts.
+// Returns the ranks whose hash differs from the most frequent one; if several hashes are equally frequent, from the one
+// of them that the lowest rank has. `hashes`: one per rank.
 std::vector<int> DifferingRanks(const std::vector<ParameterHash>& hashes) {
   auto count = [&](const ParameterHash& hash) { return std::count(hashes.begin(), hashes.end(), hash); };
   const ParameterHash& commonest =

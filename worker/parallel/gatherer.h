@@ -2,7 +2,8 @@
 // them again. A shard group of one rank already has the whole: its groups open onto the shard, and nothing is gathered.
 // Shards in host memory (offload.h) are copied to the device first; a part stored for backward is on the device.
 //
-// A unit is one group, or two where some of it is frozen; these are stored one after the other.
+// A unit consists of one group, or of several, which are stored one after the other: its frozen parameters and a tied
+// embedding have groups of their own (group_plan.h).
 //
 // Belongs to the loop's thread.
 #pragma once

@@ -83,7 +83,8 @@ class GroupPlanner {
   std::vector<GroupPlan> TakePlans() { return std::move(plans_); }
 
  private:
-  // Tensor ranks must divide what each of them has whole alike, and so must the two stages with a tied embedding.
+  // Parameters of different classes never share a group, so that all ranks with a copy of a parameter divide it in the
+  // same way (group_plan.h).
   struct Classes {
     std::vector<int> tied, replicated, others;
   };

@@ -1,15 +1,16 @@
 // Decides which parameters form a group, and how each group is sharded. Pure, except that it reads the model.
 //
 //   parameters replicated    the trained parameters form buckets, in the order in which their gradients become ready;
-//                            those of which every tensor rank has the whole have buckets of their own, and so has an
-//                            embedding of which two stages have a copy; the frozen ones form one group, which is sent
-//                            only once
-//   parameters sharded       each unit is one group; its frozen parameters are another one, gathered with it, and so is
-//                            an embedding of which two stages have a copy. What every tensor rank has whole is one
-//                            group for the whole model, treated as parameters below persist_elements.
+//                            the frozen ones form one group, which is copied from rank 0 once, at the beginning
+//   parameters sharded       each unit is one group; its frozen parameters are another one, gathered with it.
 //                            Parameters below persist_elements form one group for the whole model, replicated, with
-//                            gradients and optimizer state sharded; the frozen ones of them form a group that is sent
-//                            only once
+//                            gradients and optimizer state sharded; the frozen ones of them form a group that is copied
+//                            from rank 0 once, at the beginning
+//
+// Two kinds of parameters have groups of their own, so that all ranks with a copy divide it in the same way:
+//   - those that every tensor rank has whole. If parameters are sharded, they are treated as parameters below
+//     persist_elements.
+//   - an embedding of which two stages have a copy. If parameters are sharded, it is gathered with its unit.
 #pragma once
 
 #include <string>

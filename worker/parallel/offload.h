@@ -91,10 +91,11 @@ class TiledUpdate {
   std::thread copy_thread_;  // last: it uses the others
 };
 
-// The number of bytes of host memory for a rank's shard of `elements`.
+// The size of an element in bytes.
 struct ElementSizes {
   int64_t weight = 4, master = 4, moment = 4;
 };
+// Returns the number of bytes of host memory for a rank's shard of `elements`.
 int64_t HostBytes(const Offload& offload, int64_t elements, const ElementSizes& sizes);
 
 // Checks that all ranks of this host together have enough memory. Fails with FailedPrecondition, which shows the

@@ -28,7 +28,7 @@ struct ParallelParts {
 
   const bool groups_are_units;  // because parameters are sharded; passes then follow a plan
   const FlatGroups groups;
-  const std::vector<int> groups_without_unit;  // if groups_are_units: trained groups that belong to none
+  const std::vector<int> groups_without_unit;  // if groups_are_units: trained groups that belong to no unit
   const PassPlans plans;
   SlotPool pool;
   Gatherer gatherer;

@@ -57,9 +57,9 @@ class ParallelState {
 
   // All boxes of this rank's part, in the order of Visit: by role, then in the order in which the groups store them.
   virtual std::vector<StateEntry> Entries() const = 0;
-  // Collective, once before the first save; needs no communication where no model is a part. Returns the whole tensors
-  // of the job, of which other ranks may hold all boxes, and agrees with the ranks that hold copies of this rank's
-  // parameters on ranges that all of them visit, because the shards of their groups may have other bounds.
+  // Collective, once before the first save; needs no communication if every rank has the whole model. Returns the whole
+  // tensors of the job, also those of which this rank holds no box. Agrees with the ranks that hold copies of this
+  // rank's parameters on ranges that all of them visit, because the shards of their groups may have other bounds.
   virtual absl::StatusOr<std::vector<StateEntry>> PrepareSaves() = 0;
 
   // Collective. Passes each box of this rank's part to `visit` on data rank 0 (the other ranks only take part), with
@@ -75,7 +75,7 @@ class ParallelState {
   // views of the state: any thread may read them until the next Step or Load. The first error of `visit` is returned.
   virtual absl::Status VisitOwn(RangeVisitor visit) = 0;
   // Local. Passes ranges that this rank holds and another rank must write, so that a comparison finds ranks whose
-  // copies differ. Each is a range that VisitOwn passes there. There are none where nothing is held twice.
+  // copies differ. Each is a range that VisitOwn passes on that other rank. There are none where nothing is held twice.
   virtual absl::Status VisitWitnessed(RangeVisitor visit) = 0;
 
   // Local. Overwrites the whole state; requests the ranges that this rank holds. Returns the first error of `source`,

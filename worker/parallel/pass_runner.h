@@ -5,7 +5,8 @@
 //   runner.Advance({UnitAct::kForward, u})   runs the plan up to the computation of u, which the caller then runs
 //   runner.RunUpToComputation()              runs the actions that follow it
 //   ...
-//   runner.SetReducing(reduce)               valid after forward: it is the same in both plans with backward
+//   runner.SetReducing(reduce)               may be called until backward begins: the plans with and without
+//                                            reductions have the same forward
 //   runner.RunToEnd()
 //
 // Used only where parameters are sharded; otherwise there is no plan. Belongs to the loop's thread. Calls fail with the
@@ -53,7 +54,8 @@ class PassRunner {
   // Runs the plan up to the next computation, which must be `computation`. Backward may skip units that no gradient has
   // reached; they are freed in their turn. Fails with FailedPrecondition if another unit is next.
   absl::Status Advance(const UnitAction& computation);
-  // Does not free the root, which is in use to the end of a pass: its last norm and the head come after the last unit.
+  // Runs the plan up to the next computation, but does not free the root, which is in use to the end of a pass: its
+  // last norm and the head come after the last unit.
   absl::Status RunUpToComputation();
   // `waits` false: leaves the wait for the last reduction to FinishBackward.
   absl::Status RunToEnd(bool waits = true);

@@ -13,7 +13,7 @@
 
 namespace trainyard {
 
-// CheckSchedule proves that schedules end with these slots.
+// CheckSchedule (plan/schedule_check.h) proves that schedules finish with this number of slots.
 static_assert(static_cast<int>(kPacketSlots) == kSlotsPerLink);
 
 PipelineExecutor::PipelineExecutor(const PipelineOptions& options, Model& model, DataParallel& strategy,
@@ -44,7 +44,8 @@ absl::Status PipelineExecutor::RunStep(const PipelineWork& work, BatchOf batch_o
   ASSIGN_OR_RETURN(const std::vector<PipelineAction>* actions, ActionsFor(own));
   // With several chunks a rank has several last backward passes, so that reductions are started after all of them.
   const bool reduces_in_backward = options_.chunks_per_rank == 1;
-  // A pipeline whose data rank was dealt less has nothing to do in the last rounds, and its ranks reduce at the end.
+  // With several stages, a data rank that was dealt fewer micro-batches runs no empty rounds: its ranks reduce at the
+  // end.
   const int64_t empty_rounds = options_.stages == 1 ? work.num_rounds - own : 0;
   for (size_t i = 0; i < actions->size(); ++i) {
     const PipelineAction& action = (*actions)[i];

@@ -95,7 +95,7 @@ class PipelineExecutor {
   const PipelineChannels channels_;
   std::map<int, std::vector<PipelineAction>> actions_;  // by number of micro-batches
   std::map<std::pair<int, int>, Pass> passes_;          // by chunk and micro-batch
-  // Products of backward passes that were divided, by chunk and micro-batch.
+  // Products of backward passes that were divided into I and W, by chunk and micro-batch.
   std::map<std::pair<int, int>, DataParallel::DeferredProducts> deferred_;
   std::map<std::pair<int, int>, at::Tensor> local_;  // between chunks of this rank, by model chunk and micro-batch
 };

@@ -12,8 +12,8 @@
 // the pass plan prescribes. The sum of a reduce-scatter exists only after its wait, so Settle(u) starts the
 // all-reduce of u across replicas; Finish waits for these all-reduces after everything else.
 //
-// What is marked as written stays so until the group's reduction starts: a rank that calls RunEmptyRound in later
-// rounds keeps what it computed. Belongs to the loop's thread.
+// A gradient that was written in an earlier round of the step is kept until the group's reduction starts, also if this
+// rank calls RunEmptyRound in later rounds. Belongs to the loop's thread.
 #pragma once
 
 #include <memory>

@@ -19,7 +19,7 @@ absl::StatusOr<int> SlotPool::AcquireForGather(const Communicator* communicator)
   for (int i = 0; i < num_slots(); ++i) {
     Slot& slot = slots_[i];
     if (slot.held || slot.pending == nullptr || slot.communicator != communicator) continue;
-    slot.pending = nullptr;  // runs after it
+    slot.pending = nullptr;  // the gather runs after that operation
     return Claim(i, MemoryKind::kParameters);
   }
   return Acquire(MemoryKind::kParameters);
