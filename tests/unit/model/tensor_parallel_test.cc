@@ -192,7 +192,7 @@ TEST_P(TensorParallelSums, HasOneSumPerAttentionPerceptronAndDirection) {
   const int per_pass = 2 * static_cast<int>(GetParam().sizes.layers);
   const int again = GetParam().recompute == RecomputeMode::kBlocks ? per_pass : 0;
   for (const TensorOutcome& part : parts) {
-    // The embedding's and, backward, the head's.
+    // In addition to those of the layers, forward has the sum of the embedding and backward that of the head.
     EXPECT_EQ(part.sums, 2 * (per_pass + 1) + again);
     EXPECT_EQ(part.gathers, 1);
   }
@@ -209,8 +209,9 @@ TEST(SequenceParallelSums, ReducesAndScattersInsteadOfAdding_AndGathersInputsOfC
     for (const TensorOutcome& part : parts) {
       EXPECT_EQ(part.sums, 0);
       EXPECT_EQ(part.scatters, 2 * (per_pass + 1) + again);
-      // In backward the gradient of each row product and the input of each column product. The embedding's gradient;
-      // the head's input, in both directions; the statistics of the loss.
+      // Forward gathers the input of each column product; backward gathers it again, and the gradient of each row
+      // product. The other four are the gradient of the embedding, the input of the head in both directions, and the
+      // statistics of the loss.
       EXPECT_EQ(part.gathers, 3 * per_pass + again + 4);
     }
   }

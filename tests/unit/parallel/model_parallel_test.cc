@@ -430,8 +430,8 @@ std::vector<Layout> SequenceLayouts() {
 INSTANTIATE_TEST_SUITE_P(Sequences, ModelParallel, testing::ValuesIn(SequenceLayouts()),
                          [](const auto& info) { return NameOf(info.param); });
 
-// Proves that the comparisons above find gradients of norms, biases and positions that only have a rank's part of the
-// sequence.
+// Proves that the comparisons above find gradients of norms, biases and positions that cover only one rank's part of
+// the sequence.
 TEST(SequenceParallel, WithoutTheSumOverTensorRanks_GivesOtherNumbers) {
   for (const Family family : {Family::kTinyGpt2, Family::kTinyLlama}) {
     Layout layout{.shape = {.tp = 2}, .family = family, .sequence = true};
