@@ -40,11 +40,21 @@ def losses(done):
 
 
 @pytest.mark.slow
-def test_ddp_with_sampler_and_accumulation_has_the_losses_of_torchrun(tmp_path):
-    ours = losses(launch(tmp_path, RANKS, SCRIPTS / "train_ddp.py", "--epochs", "2"))
+@pytest.mark.parametrize("script, arguments, count", [
+    pytest.param("train_ddp.py", ["--epochs", 2], 8, id="ddp-sampler-accumulation"),
+    pytest.param("train_fsdp.py", ["--save", "saved"], 6, id="fsdp2"),
+    pytest.param("train_trainer.py", ["saved"], 6, id="transformers-trainer"),
+    pytest.param("train_elastic.py", ["saved"], 6, id="elastic", marks=pytest.mark.long),
+])
+def test_a_script_has_the_losses_of_torchrun(tmp_path, monkeypatch, script, arguments, count):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for folder in ("ours", "theirs"):
+        (tmp_path / folder).mkdir()
 
-    assert len(ours) == 8
-    assert ours == losses(torchrun(tmp_path, RANKS, SCRIPTS / "train_ddp.py", "--epochs", "2"))
+    ours = losses(launch(tmp_path / "ours", RANKS, SCRIPTS / script, *arguments))
+
+    assert len(ours) == count
+    assert ours == losses(torchrun(tmp_path / "theirs", RANKS, SCRIPTS / script, *arguments))
 
 
 @pytest.mark.slow

@@ -11,12 +11,13 @@ from leave import leave
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=4)
+parser.add_argument("--lr", type=float, default=1e-2)
 arguments = parser.parse_args()
 
 accelerator = Accelerator()
 set_seed(7)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
 inputs = torch.randn(64, 8)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8,
                                      shuffle=True)

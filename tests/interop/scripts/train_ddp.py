@@ -14,6 +14,7 @@ from leave import leave
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--accumulate", type=int, default=2)
 args = parser.parse_args()
 
@@ -26,7 +27,7 @@ data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
 sampler = DistributedSampler(data, seed=1)
 loader = DataLoader(data, batch_size=4, sampler=sampler)
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)
     for i, (x, y) in enumerate(loader):
