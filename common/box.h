@@ -36,8 +36,8 @@ bool IsWithin(const Box& box, const std::vector<int64_t>& shape);
 // Whether two boxes of one tensor share an element.
 bool Intersect(const Box& a, const Box& b);
 
-// The boxes that make up elements [first, first + count) of `box`, in row-major order, at most two for each dimension
-// but the last, and one more. REQUIRES: the range is within the box.
+// The boxes that make up elements [first, first + count) of `box`, in row-major order. There are at most
+// 2 x (dimensions - 1) + 1 of them. REQUIRES: the range is within the box.
 std::vector<Box> BoxesOfRange(const Box& box, int64_t first, int64_t count);
 
 // Calls `visit` for each run of elements [first, first + count) of `box` that are consecutive in a tensor of this

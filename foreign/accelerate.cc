@@ -30,7 +30,7 @@ class AccelerateTranslator {
     if (type_ == "DEEPSPEED") TranslatePlugin();
     if (type_ == "MEGATRON_LM") TranslateMegatron();
     TranslateParallelism();
-    // This comes after the groups, because they are more specific than the type.
+    // The groups are translated first, because they are more specific than the type.
     SetStrategy();
     if (type_ == "FSDP") TranslateFsdp(&t_, /*version=*/1, ranks_per_host_);
   }

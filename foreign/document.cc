@@ -114,7 +114,7 @@ class Reader {
   }
 
   void ReportUnknown(const yaml::Node& key, const std::string& parent, const std::string& shown_parent) {
-    // Only the first problems of a file of garbage are shown, so the others need no help.
+    // Only the first problems of a file are shown, so the search for the nearest key is skipped for the others.
     if (problems_.error_count() >= Problems::kMax) return Error(key, "", "unknown key");
     const std::vector<std::string> valid = KeysIn(dialect_, parent);
     const std::string nearest =
@@ -167,7 +167,8 @@ class Reader {
       case Form::kText:
         if (!node.IsScalar()) return false;
         value->flag = FlagOf(node.text);
-        // YAML 1.1 reads `no` as false, and PyYAML writes the text no in quotes.
+        // Python programs read an unquoted `no` as false (YAML 1.1), and PyYAML writes the word with quotes. So a false
+        // value is accepted for the word `no`.
         return rule.words.empty() || IsOneOf(node.text, rule.words) ||
                (value->flag == false && IsOneOf("no", rule.words));
       case Form::kList:
@@ -194,7 +195,8 @@ int CountKnown(const yaml::Node& root, Dialect dialect) {
   int count = 0;
   for (const auto& [key, value] : root.entries) {
     const KeyRule* rule = FindRule(dialect, CanonicalKey(parent, key->text));
-    // fp16 is a flag in two dialects and a group in DeepSpeed's.
+    // A key counts only if it is a group exactly where the rule wants one: fp16 is a group in DeepSpeed's files, but a
+    // flag in two other dialects.
     if (rule != nullptr && (rule->form == Form::kOpaque || (rule->form == Form::kMap) == value->IsMap())) ++count;
   }
   return count;
@@ -208,7 +210,7 @@ int CountJobKeys(const yaml::Node& root) {
   return count;
 }
 
-// JSON with its tabs between tokens as blanks, because YAML forbids tabs there.
+// Replaces the tabs between the tokens of a JSON text by blanks, because YAML forbids tabs there.
 std::string WithoutTabs(absl::string_view text) {
   std::string out(text);
   bool in_string = false;

@@ -29,7 +29,7 @@ struct Value {
   bool is_null = false;
   bool is_path = false;  // the name of a file with a group of keys, instead of the group
   bool is_off = false;   // a group that is empty, false, or has `enabled: false`
-  // The value by the form of its rule, if it has that form.
+  // The value, in the field that belongs to the form of its rule; none if the value does not have that form.
   absl::optional<bool> flag = absl::nullopt;
   absl::optional<double> number = absl::nullopt;
   std::vector<std::string> items = {};  // of a list; or the words of a text that stands for a list

@@ -30,7 +30,7 @@ std::string NameOf(absl::string_view file_name) {
   return name.empty() ? "imported" : name;
 }
 
-// The options that give a key of a job, or those of a group that it needs.
+// The options that give a key of a job, or, if the key is a group, the options that give what the group needs.
 std::string FlagsFor(absl::string_view key) {
   if (key == "train.model") return "--set train.model.preset=NAME, or train.model.path=FOLDER";
   if (key == "train.data") return "--set train.data.text=[FILE]";
@@ -80,8 +80,8 @@ class Importer {
     CompleteModel(file_, &flags_, &ignored, &positions);
   }
 
-  // The file that a key of this one names: DeepSpeed's in Accelerate's, and that of fsdp_config in TrainingArguments.
-  // Returns whether there is one.
+  // Reads the file that a key of this file names: in an Accelerate file a DeepSpeed file, in TrainingArguments the file
+  // of fsdp_config. Returns whether there is one.
   bool ReadReferenced(const Reading& reading, Reading* other) {
     const bool is_accelerate = job_.dialect == Dialect::kAccelerate;
     const Value* path = reading.Find(is_accelerate ? "deepspeed_config.deepspeed_config_file" : "fsdp_config");
@@ -126,7 +126,7 @@ class Importer {
     }
   }
 
-  // Sets the keys of the job. What a job file refuses is a problem of the foreign key.
+  // Sets the keys of the job. A value that a job file refuses is reported as a problem of the foreign key.
   void SetKeys(const Translation& translation) {
     job_.spec.mutable_train();
     if (!translation.HasFlag("name")) {

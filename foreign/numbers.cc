@@ -19,7 +19,7 @@ constexpr double kScalePowerMax = 99;    // 2 to the power of it is below the li
 constexpr double kDefaultWarmup = 1000;  // WarmupLR's
 constexpr double kDefaultPeak = 0.001;   // WarmupDecayLR's
 
-// The defaults of transformers, for auto.
+// The defaults of transformers, which the value auto stands for.
 constexpr char kAutoLr[] = "5e-5", kAutoBetas[] = "[0.9, 0.999]", kAutoEps[] = "1e-8", kAutoDecay[] = "0";
 
 // Sets precision from fp16.enabled and its like. Returns whether the group is in use.

@@ -15,8 +15,8 @@
 namespace trainyard::foreign {
 namespace {
 
-// A variable that Accelerate sets from a key of a group, and its value without the key. Lower: Accelerate writes the
-// value in lower case. An empty default: the variable is not set without the key.
+// An environment variable that Accelerate sets from a key of a group. `absent`: its value if the file does not have the
+// key; empty: it is then not set. `lower`: Accelerate writes the value in lower case.
 struct GroupVariable {
   const char* key;
   const char* variable;

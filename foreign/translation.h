@@ -1,5 +1,6 @@
 // Collects what the keys of a foreign file become: the values of a job's keys, each with the key that it comes from,
-// and what has no effect or is refused. The translators of groups of keys (translators.h) call it; import.h calls them.
+// and what has no effect or is refused. It is called by the translators of groups of keys (translators.h), and these
+// are called by import.cc.
 //
 // Values given with --set win over those of the file, and both are compared here, as are two keys of the file that set
 // the same key of the job: those must agree. Not thread-safe; no effects outside of the object.

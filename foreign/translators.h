@@ -1,4 +1,4 @@
-// The translators: each reads a group of keys of a foreign file and sets the keys of the job that they mean. Import.h
+// The translators: each reads a group of keys of a foreign file and sets the keys of the job that they mean. import.cc
 // calls them in this order, because later ones need ranks and strategy. Pure.
 #pragma once
 

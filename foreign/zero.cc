@@ -74,7 +74,7 @@ class ZeroTranslator {
     t_.Explain(value, is_other_stage ? absl::StrCat("no effect with stage ", stage_) : "the value asks for nothing");
   }
 
-  // Sets a key of stages 1 and 2, or of those and 0.
+  // Sets the keys that have an effect in stages 1 and 2; reduce_bucket_size also has one in stage 0.
   void SetBuckets() {
     struct Key {
       const char* name;
@@ -104,9 +104,9 @@ class ZeroTranslator {
     struct Key {
       const char* name;
       const char* job_key;
-      const char* rule;  // of auto
+      const char* rule;  // what transformers makes of auto, in words; the number is factor x width to the power
       double factor;
-      int power;  // of the width
+      int power;
     };
     constexpr char kPrefetch[] = "parallel.prefetch_elements", kPersist[] = "parallel.persist_elements";
     constexpr char kSquare[] = "0.9 x the square of the model's width", kTen[] = "10 x the model's width";
@@ -134,7 +134,7 @@ class ZeroTranslator {
     t_.Set(*group, "parallel.reshard_after_forward", yaml::NumberText(*group->number));
   }
 
-  // What transformers makes of auto. Without the sizes of the model the key of the job stays auto.
+  // Sets the number that transformers computes for auto. If the model's width is not known, the job's key stays auto.
   void SetByWidth(const Value& value, const char* job_key, const char* rule, double factor, int power) {
     const double width = t_.flags().train().model().width();
     if (width == 0) {

@@ -35,7 +35,9 @@ struct ScheduleRun {
   std::vector<double> start;  // of each action, with its input received
   std::vector<double> end;    // of its computation
   std::vector<double> sent;   // when the rank is free again
-  std::vector<int> position;  // of each rank in its list; the length of the list, or where it waits forever
+  // The position of each rank in its list at the end of the run: the length of the list, or the action in which the
+  // rank waits forever.
+  std::vector<int> position;
   bool finished = false;
 };
 

@@ -9,7 +9,7 @@ namespace trainyard::templates {
 
 bool IsFilter(absl::string_view name);
 bool IsTest(absl::string_view name);
-// Of a text, a dictionary or another value.
+// Whether a text, a dictionary or another value has a supported method of this name.
 bool IsMethod(absl::string_view name);
 // Whether jinja2 or transformers define a global name that is not supported here.
 bool IsUnsupportedGlobal(absl::string_view name);

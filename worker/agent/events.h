@@ -66,7 +66,7 @@ struct ProcessFound {
   TrainerId id;
   std::string token = {};
   int64_t pid = 0;  // 0: not known yet
-  // Of the program of a command: the time from SIGTERM to SIGKILL.
+  // For a trainer that is the program of a command: the time from SIGTERM to SIGKILL.
   std::optional<absl::Duration> command_grace = {};
   uint64_t memory_limit = 0;        // of a command, in bytes; 0: none
   std::vector<uint32_t> cpus = {};  // that a command has for itself

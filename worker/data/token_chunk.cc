@@ -115,7 +115,7 @@ absl::StatusOr<TokenChunk> TokenChunk::Parse(absl::string_view bytes) {
   if (header.kind > ChunkKind::kStreamWithStarts) return damaged("its kind is unknown");
   chunk.type_ = header.token_bytes == 2 ? TokenType::kUint16 : TokenType::kUint32;
   const bool has_mask = header.kind == ChunkKind::kDocuments;
-  // Before any product of the counts, so that none overflows.
+  // This check comes before any product of the counts, so that none overflows.
   if (header.num_tokens > bytes.size() || header.num_documents > bytes.size())
     return damaged("its counts are too large");
   const uint64_t documents = header.num_documents * (has_mask ? sizeof(TokenDocument) : sizeof(uint64_t));

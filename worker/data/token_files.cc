@@ -64,7 +64,7 @@ absl::StatusOr<IndexArrays> ArraysOf(absl::string_view index) {
   IndexArrays arrays{.num_sequences = ElementAt<uint64_t>(index.substr(18), 0),
                      .num_boundaries = ElementAt<uint64_t>(index.substr(26), 0)};
   const uint64_t sequences = arrays.num_sequences, boundaries = arrays.num_boundaries;
-  // Before any product, so that none overflows.
+  // If this is false, the product below may have overflowed.
   const bool fits = sequences <= index.size() && boundaries <= index.size();
   const uint64_t expected = kIndexHeaderBytes + 12 * sequences + 8 * boundaries;
   if (!fits || index.size() != expected) {

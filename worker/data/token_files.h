@@ -28,7 +28,7 @@ struct TokenFile {
   std::string index_hash = {};        // of the .idx file; empty: there is none
 };
 
-// Of a folder or a glob, only files with this suffix are read, because the others (such as .idx) hold no tokens.
+// In a folder or a glob, only files with this suffix are read, because the others (such as .idx) hold no tokens.
 inline constexpr char kTokenFileSuffix[] = ".bin";
 
 // Reads what is needed to find tokens and documents in every file of the corpus. Fails with InvalidArgument, which

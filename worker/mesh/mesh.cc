@@ -6,7 +6,7 @@
 namespace trainyard {
 namespace {
 
-// Slowest first: the order of the enum.
+// In the order of the enum: the slowest axis first.
 constexpr std::array<const char*, kNumAxes> kAxisNames = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
 
 }  // namespace
