@@ -42,7 +42,7 @@ std::vector<ModelParallelCell> CoverOf(const std::vector<ModelParallelCell>& cel
   return cover;
 }
 
-// Whether a strategy works on so many data ranks, and does anything there.
+// Whether a strategy can run on this number of data ranks, and differs from ddp there.
 bool IsValid(Strategy strategy, int data) {
   if (strategy == Strategy::kHsdp) return data == 4;
   return data > 1 || strategy == Strategy::kDdp;
@@ -150,7 +150,8 @@ std::vector<ModelParallelCell> AllModelParallelCells() {
       }
     }
   }
-  // A cover takes the first of several cells that add as much: those that are divided in both ways find more.
+  // Of several cells that add equally many combinations, a cover takes the first. Cells with both stages and tensor
+  // ranks find more errors, so they come first.
   std::stable_partition(cells.begin(), cells.end(),
                         [](const ModelParallelCell& cell) { return cell.stages > 1 && cell.tensor > 1; });
   return cells;

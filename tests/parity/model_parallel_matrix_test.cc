@@ -17,9 +17,9 @@
 namespace trainyard {
 namespace {
 
-// Late in a long run, the rounding of two orders of sums grows exponentially: with the fewest samples in a step from
-// 7e-16 after step 60 to 3e-13 after step 90 and 1e-10 after step 100, and in one layout whose micro-batches are
-// reversed just as fast.
+// Losses are compared strictly up to this step. Later, the rounding differences between two orders of sums grow
+// exponentially: in the cell with the fewest samples per step, from 7e-16 after step 60 to 3e-13 after step 90 and
+// 1e-10 after step 100. They grow equally fast in one layout that only reverses the order of its micro-batches.
 constexpr ptrdiff_t kSteadySteps = 90;
 
 class ModelParallelMatrix : public testing::TestWithParam<ModelParallelCell> {};
@@ -83,7 +83,8 @@ TEST(ModelParallelCells, EveryCoverContainsWhatItShould) {
   }
 }
 
-// The zero differences. Clipping is inactive, because the norm is a sum over all ranks, whose order the layout changes.
+// The following tests compare runs that must have the same bits. Clipping is inactive in them: the norm is a sum over
+// all ranks, and the layout changes the order of that sum.
 
 TrainingCase UnclippedCase(ModelFamily family, ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward) {
   return {.type = at::kFloat,

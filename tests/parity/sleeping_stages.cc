@@ -145,9 +145,9 @@ double MeasureBubble(const SleepingCase& each, int stages, int64_t forward_ms) {
   return 1 - static_cast<double>(busy) / static_cast<double>((end - start) * stages);
 }
 
-// In theory the bubble is (p - 1) / (m + p - 1), and with v chunks per rank (p - 1) / (v m + p - 1). Stages that take
-// turns would have 3/4. An exact measurement takes an idle machine and long sleeps, so the tolerance is small only if
-// TRAINYARD_ALL_CELLS is set.
+// In theory the bubble of p stages and m micro-batches is (p - 1) / (m + p - 1), and with v chunks per rank
+// (p - 1) / (v m + p - 1). If the four stages ran one at a time, it would be 3/4. An exact measurement takes an idle
+// machine and long sleeps, so the tolerance is small only if TRAINYARD_ALL_CELLS is set.
 TEST(SleepingStages, HaveTheBubbleOfTheSchedule) {
   const SleepingCase cases[] = {{ScheduleKind::kGpipe, 1, 8, 3.0 / 11},
                                 {ScheduleKind::kOneForwardOneBackward, 1, 8, 3.0 / 11},

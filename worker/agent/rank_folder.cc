@@ -256,7 +256,7 @@ std::set<std::string> LinksOfTrainers(const std::string& ranks) {
       if (absl::ConsumePrefix(&variable, kLinkAssignment)) links.insert(std::string(variable));
       is_command = is_command || absl::StartsWith(variable, kErrorFileAssignment);
     }
-    // The arguments of a command are the user's.
+    // The arguments of a command belong to the user, so the flag is not searched for among them.
     for (size_t i = 0; !is_command && i + 1 < launch->arguments.size(); ++i) {
       if (launch->arguments[i] == kLinkFlag) links.insert(launch->arguments[i + 1]);
     }

@@ -12,7 +12,8 @@ struct LossScaleConfig {
   double initial = 65536;
   uint64_t window = 1000;   // good steps in a row before it doubles
   double backoff = 0.5;     // an overflow multiplies it by this
-  // The scale is lowered by this overflow since it last doubled, and by each later one; 1: by every overflow.
+  // The first overflows since the scale last doubled do not lower it: only overflow number `hysteresis` and each later
+  // one do. 1: every overflow lowers it.
   uint64_t hysteresis = 2;
   double min = 1;
   bool dynamic = true;  // false: always `initial`

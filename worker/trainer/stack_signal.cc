@@ -15,7 +15,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kFramesMax = 34;
-// The handler itself and the frame through which the kernel returns.
+// The first frames of a stack: the handler itself, and the frame through which the kernel returns.
 constexpr int kOwnFrames = 2;
 constexpr size_t kNameBytes = 224;
 

@@ -315,7 +315,7 @@ TEST(ScriptHang, IsReported_AfterAMinuteOrTenSteps_AndRestartsOnlyOnRequest) {
   left.Report("train", 4);
   left.harness.Advance(absl::Seconds(1));
   EXPECT_THAT(left.Decisions(), Contains(HasSubstr("hang: the ranks continue")));
-  // The pause is learned, so that it is reported once.
+  // The coordinator has learned that the job makes such pauses, so it does not report the next one.
   left.harness.Advance(absl::Seconds(1));
   left.Report("train", 5, 68);
   const size_t decisions = left.Decisions().size();

@@ -1,4 +1,4 @@
-// The decision what follows an attempt to deliver a webhook.
+// What follows an attempt to deliver a webhook, as policy/webhook decides.
 #include "coordinator/policy/webhook.h"
 
 #include <gtest/gtest.h>

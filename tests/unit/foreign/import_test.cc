@@ -1,4 +1,4 @@
-// Whose a file is, what is refused and how, and the job file that an import writes.
+// Which program a file belongs to, what is refused with which message, and the job file that an import writes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

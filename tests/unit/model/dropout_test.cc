@@ -33,7 +33,7 @@ at::Tensor KeptOf(at::IntArrayRef sizes, const UnitDropout& dropout, DropoutSite
   return (Drop(at::ones(sizes, at::kDouble), dropout, site, slice) != 0).to(at::kDouble);
 }
 
-// The square of how many standard deviations `counts` of `trials` are off, summed.
+// The sum over all counts of the squared deviation from its expected value, in units of its standard deviation.
 double ChiSquare(const at::Tensor& counts, int64_t trials, double keep) {
   const double expected = static_cast<double>(trials) * keep;
   return ((counts - expected).square() / (expected * (1 - keep))).sum().item<double>();
@@ -117,7 +117,7 @@ TEST(Dropout, OfASlice_IsTheSliceOfTheWhole) {
       KeptOf({3, 9, 70}, DropoutOfRate(0.4), kSite, {.first = 30, .row_stride = 100}).equal(x.narrow(2, 30, 70)));
   EXPECT_TRUE(KeptOf({3, 5, 70}, DropoutOfRate(0.4), kSite, {.first = 430, .row_stride = 100})
                   .equal(x.narrow(1, 4, 5).narrow(2, 30, 70)));
-  // Rows of all samples, from 6 of the first one to 2 of the third one.
+  // The slice begins with row 6 of the first sample and ends with row 2 of the third one.
   const SampleSlice rows{.first = 600, .sample_size = 900};
   const at::Tensor expected = x.view({27, 100}).narrow(0, 6, 15);
   EXPECT_TRUE(KeptOf({15, 100}, DropoutOfRate(0.4), kSite, rows).equal(expected));
@@ -137,7 +137,7 @@ TEST(Dropout, BackwardIsTheProductWithTheScaledMask) {
 
     EXPECT_LT(RelativeDifference(found[0], x * mask), 1e-15);
     EXPECT_LT(RelativeDifference(found[1], weights * mask), 1e-15);
-    // Numerically, along a random direction.
+    // The derivative along a random direction, computed numerically.
     const at::Tensor direction = at::randn(x.sizes(), at::kDouble);
     const auto value = [&](const at::Tensor& at) {
       return (DropBy(kernel, at, DropoutOfRate(0.2), kSite, slice) * weights).sum();

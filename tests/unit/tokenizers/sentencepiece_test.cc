@@ -1,4 +1,4 @@
-// That ids are those of the Python library is tests/interop/sentencepiece_test.py.
+// tests/interop/sentencepiece_test.py checks that the ids are those of the Python library.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -163,7 +163,7 @@ TEST(SentencePieceModel, EveryProblemIsListed) {
                     HasSubstr("0 pieces for unknown text"), HasSubstr("0 pieces for single bytes: expected 256")));
 }
 
-// A trie of one block whose root leads to `root` and texts of `texts` bytes.
+// A table of characters: a trie of one block, whose root has the value `root`, and `texts` bytes of texts.
 std::string Characters(uint32_t root, size_t texts) {
   std::string table("\x00\x04\x00\x00", 4);
   for (int i = 0; i < 4; ++i) table += static_cast<char>(root >> (8 * i));
@@ -191,7 +191,7 @@ TEST(OpenSentencePiece, AMissingOrForeignLibraryIsRefusedWithAdvice) {
               HasSubstr("does not have interface 77"));
 }
 
-// A call that ends with one text.
+// Returns the path of the SentencePiece library that the plugin has loaded.
 std::string LibraryOf(const SentencePieceApi& api) {
   std::string path;
   const auto take = [](void* to, const char* text, size_t size) { static_cast<std::string*>(to)->assign(text, size); };
