@@ -63,7 +63,7 @@ bool Core::TakeCpus(Trainer& trainer) {
   return false;
 }
 
-// Returns whether the check has passed. Otherwise the rank waits for its end, or has been refused.
+// Returns whether the check has passed. If not, the rank waits for the end of the check, or has been refused.
 bool Core::PassCheck(Trainer& trainer) {
   const auto [at, is_new] = checks_.try_emplace(GroupOf(trainer.id));
   HostCheck& check = at->second;

@@ -133,7 +133,7 @@ class GlooReceiver final : public PacketSlots {
     slot.receive = peers_->ReceiveFrom(slot.message, kSendingEnd);
   }
 
-  // The slot of the newest message waits for another one.
+  // Posts another receive in the slot whose message was read, and moves on to the next slot.
   void PostNext() {
     Post(slots_[next_]);
     next_ = (next_ + 1) % kPacketSlots;

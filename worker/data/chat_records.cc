@@ -19,7 +19,8 @@ using Span = std::pair<size_t, size_t>;  // bytes of the text
 
 constexpr char kAssistant[] = "assistant";
 constexpr size_t kDifferenceShown = 40;
-// How many characters before and after the end of a reply are searched for the ends of the token there.
+// If a reply begins or ends within a token, the ends of the token are searched for among this many characters on each
+// side.
 constexpr int kTokenCharactersMax = 64;
 // Limits of one conversation, so that a hostile line fails within seconds. Without {% generation %} a conversation is
 // rendered twice for each reply.

@@ -203,7 +203,7 @@ TEST(ReshardAfterForward, ToN_GathersAgainAmongNRanks) {
   ExpectSame(Train(without_overlap), OnOneRank());
   ExpectSame(Train(across), OnOneRank());
   EXPECT_EQ(Count(after, "gather h.1"), Count(before, "gather h.1"));
-  // Two rounds a step; the last of the three blocks stays for its backward.
+  // A step has two rounds, in each of which two of the three blocks are gathered again: the last one stays gathered.
   EXPECT_EQ(CountOf(after.reshard, CollectiveKind::kAllGather).operations, uint64_t{2 * 2 * kSteps});
   EXPECT_LT(Gathers(after).operations, Gathers(before).operations);
 }
@@ -372,7 +372,7 @@ TEST(ModelWithoutMemory, WithEveryOtherKey_ChangesNoBit) {
   }
 }
 
-// fp64: trained parameters have a second copy and two moments; frozen parameters are on the device only.
+// In fp64 the host holds a copy and two moments of the trained parameters; frozen parameters are on the device only.
 TEST(Freeze, FrozenParametersTakeNoHostMemory) {
   Ledger& ledger = Ledger::ForProcess();
   auto bytes = [&](MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].bytes; };
