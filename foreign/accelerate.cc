@@ -133,7 +133,8 @@ class AccelerateTranslator {
     }
   }
 
-  // The plugin that Accelerate makes from deepspeed_config. A file that it names was read as DeepSpeed's.
+  // Translates deepspeed_config, from which Accelerate makes its DeepSpeed plugin. If it names a DeepSpeed file, the
+  // keys of that file were read before and are translated here too.
   void TranslatePlugin() {
     constexpr const char* kStages[] = {"ddp", "zero1", "zero2", "zero3"};
     TranslateDeepSpeed(&t_);

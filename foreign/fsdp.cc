@@ -10,7 +10,7 @@ namespace trainyard::foreign {
 namespace {
 
 struct Strategy {
-  const char* names;  // by name, and by number in FSDP 1
+  const char* names;  // the names of the strategy, and its number in FSDP 1
   const char* data;
   const char* reshard;
 };

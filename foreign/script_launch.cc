@@ -87,7 +87,7 @@ class ScriptLaunchReader {
     if (dialect == Dialect::kAccelerate) {
       ReadKeys(*root, *dialect, file_name_, &problems_);  // for unknown keys and values of a wrong form
       Collect(*root, "");
-      // The name that guides use for fsdp_offload_params.
+      // Some guides write cpu_offload for offload_params.
       if (Get("fsdp_config.offload_params").empty() && !Get("fsdp_config.cpu_offload").empty()) {
         values_["fsdp_config.offload_params"] = Get("fsdp_config.cpu_offload");
       }

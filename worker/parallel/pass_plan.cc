@@ -67,7 +67,7 @@ class PassPlanner {
 
   void Reshard(int unit) {
     Free(unit);
-    if (plan_.back() != UnitAction{UnitAct::kFree, unit}) return;  // it was empty
+    if (plan_.back() != UnitAction{UnitAct::kFree, unit}) return;  // the unit has no elements
     plan_.back().act = UnitAct::kReshard;
     has_part_[unit] = true;
   }

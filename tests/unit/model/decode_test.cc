@@ -52,7 +52,7 @@ std::vector<DecodedModel> DecodedModels() {
           {"qwen2", qwen}};
 }
 
-// Its weights are large, so that scores differ much between tokens.
+// Returns a model with large weights, so that scores differ much between tokens.
 std::unique_ptr<Model> NewDecodedModel(const ModelSizes& sizes, at::ScalarType type = at::kFloat) {
   auto model = NewModel(sizes, 7, type);
   EXPECT_TRUE(model.ok()) << model.status();
