@@ -40,7 +40,7 @@ class AdapterWeights {
   // REQUIRES: it is an adapter's parameter of the model.
   absl::Status Read(const std::string& parameter, absl::string_view dtype, absl::Span<char> out) const;
 
-  // As WeightFiles::Identity.
+  // The hash that WeightFiles::Identity computes over the adapters' files.
   std::string Identity() const { return files_->Identity(); }
 
  private:

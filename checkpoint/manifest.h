@@ -64,7 +64,7 @@ struct ManifestData {
   uint64_t num_bytes = 0;
   std::string files_hash;
   std::string content_hash;
-  // In the order in which they are read; empty if there are more than kDataFilesListed.
+  // The files in the order in which they are read; empty if there are more than kDataFilesListed.
   std::vector<ManifestDataFile> list = {};
 };
 

@@ -172,7 +172,7 @@ std::string SetText(const Scalar& scalar, const FieldDescriptor& field, Message*
   if (RuleOf(field).path()) {
     auto path = PathOfUser(text, scalar.working_directory);
     if (!path.ok()) return std::string(path.status().message());
-    // Otherwise CheckRules would blame the value for a problem with the name of the folder.
+    // Without this test CheckRules would blame the value for a problem with the name of the working directory.
     if (WhyNotPlainText(text).empty() && !WhyNotPlainText(*path).empty()) return FolderProblem(scalar);
     text = *std::move(path);
   }

@@ -19,7 +19,8 @@ struct KindStyle {
   const char* colour;
   const char* meaning;
 };
-// By PipelineAction::Kind. Readable with black text, and distinguishable without full colour vision.
+// The colour and the meaning of each PipelineAction::Kind. Black text is readable on all colours, and they can be
+// distinguished without full colour vision.
 constexpr std::array<KindStyle, 4> kStyles = {{{"#8ecae6", "F: forward"},
                                                {"#ffb703", "B: backward"},
                                                {"#fb8500", "I: gradients of inputs"},

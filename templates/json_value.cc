@@ -10,7 +10,7 @@
 namespace trainyard::templates {
 namespace {
 
-// From here on a number without a fraction may have been a whole number that lost digits.
+// A floating-point number of this size or above may have been a whole number that lost digits when it was parsed.
 constexpr double kExactMax = 9e15;
 
 }  // namespace

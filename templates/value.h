@@ -83,7 +83,7 @@ class Value {
 
   // How deep lists and dictionaries are nested: 0 for other values.
   int depth() const;
-  // As in Python; an object is true.
+  // Whether the value counts as true in Python. An object, such as a function or a namespace, is always true.
   bool truth() const;
   // The name of the type in messages: that of Python.
   absl::string_view type_name() const;

@@ -86,7 +86,8 @@ void FillNormalization(Tables& tables) {
       const uint32_t first = utf8::Next(found->second, at);
       if (at < found->second.size()) {
         const uint32_t second = utf8::Next(found->second, at);
-        // This is not so for U+212B, nor for U+01D5, whose first part is itself composed.
+        // The character stays if its two parts compose to it again. They do not for U+212B, nor for U+01D5, whose
+        // first part is itself composed.
         const auto composed = tables.compositions.find(uint64_t{first} << 32 | second);
         stays = at == found->second.size() && composed != tables.compositions.end() && composed->second == code;
       }

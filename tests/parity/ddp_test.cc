@@ -183,7 +183,7 @@ TEST(Dropout, DoesNotDependOnTheWorldSize) {
   EXPECT_NE(alone[0].losses, without_dropout[0].losses);
 }
 
-// Nor on the size of micro-batches.
+// The dropout of a sample does not depend on the size of micro-batches either.
 TEST(Dropout, OfEachSampleIsTheSameInMicroBatchesOfAnySize) {
   for (ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
     TrainingCase training{.type = at::kDouble, .steps = 10, .global = 12, .micro = 1, .family = family, .dropout = 0.2};

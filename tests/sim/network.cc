@@ -106,7 +106,7 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
   }
 }
 
-// Like rpc/attach_stream: only changes become events.
+// Only changes become events, as in rpc/attach_stream.
 void Network::HandleHeartbeat(const StreamPtr& stream, const v1::Heartbeat& beat) {
   if (beat.draining() != stream->draining) {
     stream->draining = beat.draining();

@@ -63,7 +63,7 @@ struct Fault {
 };
 
 inline constexpr double kMaxLoss = 0.4;
-// Of each data rank of a job with a divided model, in a step.
+// The number of micro-batches that each data rank of a job with a divided model runs in a step.
 inline constexpr int kMicroBatches = 4;
 
 enum class OperationKind {

@@ -72,13 +72,13 @@ Variables MakeVariables(const v1::DesiredTrainer& desired, const v1::JobSpec& sp
   for (const char* const* at = options.inherited; at != nullptr && *at != nullptr; ++at) {
     if (!absl::StartsWith(*at, kOwnPrefix)) Assign(*at, variables);
   }
-  // As torchrun: without a limit, each rank would start a thread for every core.
+  // torchrun sets the same default. Without it, each rank would start a thread for every core.
   if (desired.local_world_size() > 1) variables.try_emplace("OMP_NUM_THREADS", "1");
   if (spec.command().cpus() > 0) variables["OMP_NUM_THREADS"] = absl::StrCat(spec.command().cpus());
   if (const uint32_t threads = spec.resources().threads_per_rank(); threads > 0) {
     variables["OMP_NUM_THREADS"] = absl::StrCat(threads);
   }
-  // Otherwise Python delays output, because it writes to a pipe, and loses it when the process is killed.
+  // Without this variable Python delays its output, because it writes to a pipe, and loses it if it is killed.
   variables.try_emplace("PYTHONUNBUFFERED", "1");
   if (!options.is_check) SetRankVariables(desired, spec, options, variables);
   for (const std::string& variable : spec.command().env()) Assign(variable, variables);

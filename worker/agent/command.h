@@ -14,7 +14,7 @@ namespace trainyard::agent {
 // The variable with the daemon's socket, to which the program of a rank may report its progress.
 inline constexpr char kLinkVariable[] = "TRAINYARD_LINK";
 
-// In the rank folder; TORCHELASTIC_ERROR_FILE names it.
+// The name of the error file in the rank folder. Its path is in the variable TORCHELASTIC_ERROR_FILE.
 inline constexpr char kErrorFile[] = "error.json";
 
 struct CommandOptions {

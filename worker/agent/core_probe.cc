@@ -71,7 +71,7 @@ void Core::ApplyExaminations(const v1::DesiredState& desired) {
     wanted.insert(request.request_id());
     if (!examined_.insert(request.request_id()).second) continue;
     auto at = trainers_.find(FromProto(request.key()));
-    // Its exit will be reported soon and is more informative.
+    // A trainer that has ended is not examined: its exit will be reported soon and says more.
     if (at == trainers_.end() || at->second.process != Process::kRunning) continue;
     Emit(ExamineProcess{at->first, at->second.pid, request.request_id(), request.with_stack()});
   }

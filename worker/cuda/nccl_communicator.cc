@@ -171,7 +171,7 @@ class NcclCommunicator final : public C10dCommunicator {
         try {
           group->abort();
         } catch (const std::exception&) {
-          // It is already broken, which is the desired state.
+          // An abort fails if the group is already broken, which is the desired state.
         }
       });
     }

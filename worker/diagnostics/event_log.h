@@ -63,7 +63,7 @@ class EventLog {
   uint64_t num_dropped_ = 0;
 };
 
-// For callers whose log may be null.
+// BeginEvent and EndEvent are for callers whose log may be null.
 inline int64_t BeginEvent(EventLog* log, EventKind kind, absl::string_view unit) {
   return log == nullptr ? -1 : log->Begin(kind, unit);
 }

@@ -23,7 +23,7 @@ class ValueCalls {
   ValueCalls(v1::TrainerLink::Stub& stub, const v1::TrainerKey& key, std::string token)
       : stub_(stub), key_(key), token_(std::move(token)) {}
 
-  // As in KeyValueStore.
+  // Put and Get do what KeyValueStore specifies.
   absl::Status Put(absl::string_view name, absl::string_view value);
   absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout);
 

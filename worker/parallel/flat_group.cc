@@ -141,7 +141,7 @@ std::vector<at::Tensor> FlatGroup::CountedGradients(bool whole) const {
   };
   bool all = true;
   for (size_t i = 0; i < parameters_.size(); ++i) all = all && is_counted(static_cast<int>(i));
-  // Without the padding at the end, which depends on the number of shards.
+  // The padding at the end is left out, because its length depends on the number of shards.
   if (all) return {whole ? whole_gradients_.narrow(0, 0, layout_.used) : gradient_shard_};
   std::vector<at::Tensor> counted;
   for (const int i : layout_.order) {

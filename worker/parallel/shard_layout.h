@@ -42,7 +42,7 @@ struct ShardLayout {
 
   // Padding between and after parameters in the flat buffer, in ascending order; it must hold zeros.
   std::vector<ElementRange> Gaps() const;
-  // In the order of the flat buffer.
+  // The pieces that `rank` holds, in the order of the flat buffer.
   std::vector<ShardPiece> PiecesOf(int rank) const;
 };
 

@@ -102,7 +102,7 @@ class RunFolder {
   int64_t fence_time_ns_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// As RunFolder::CheckFence, for ranks that do not hold the lock: checks whether a later generation of the job, or
+// The check of RunFolder::CheckFence for ranks that do not hold the lock: whether a later generation of the job, or
 // another job, has fenced the folder. Possible errors: Aborted.
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);
 

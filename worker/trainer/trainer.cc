@@ -339,7 +339,7 @@ absl::Status Trainer::ReadAgreement() {
   return absl::OkStatus();
 }
 
-// Always evaluates the same batches, dealt to the ranks; draws no random numbers.
+// Evaluates the same batches each time, dealt to the ranks, and draws no random numbers.
 absl::Status Trainer::Evaluate() {
   link_.ReportProgress(Phase::kEvaluate, step_);
   const Stopwatch watch;

@@ -219,7 +219,7 @@ TEST(ConfigText, ReadsAsTheDraft_WhateverTheNamesOfFilesContain) {
 
   const absl::StatusOr<std::string> text = JobFileText(draft);
 
-  // Either the text gives these values when it is read, or it is not written.
+  // JobFileText reads its own text and compares the values. If they differ, it returns an error instead of the text.
   EXPECT_THAT(text.value_or(""), Not(HasSubstr("\ncommand:")));
   EXPECT_THAT(*JobFileText(MakeDraft(Set({"train.data.text=[a.txt]"}), Elsewhere(), {})),
               HasSubstr("  # The number of updates of the weights.\n  steps: 1000\n"));

@@ -90,7 +90,7 @@ TEST(ElasticCommand, KeepsItsSlots_WhileItEndsInOrderToGrow) {
   job.harness.Advance(absl::Seconds(65));
   ASSERT_EQ(job.Get().state(), v1::JOB_STATE_STOPPING);
 
-  // Its first rank has ended, the second has not, when another job is submitted.
+  // Another job is submitted when the first rank has ended and the second has not.
   job.first.Exit(Key(kJob, 1, 0), 0);
   job.harness.Submit(CommandSpec(3), "other0000001");
   EXPECT_EQ(job.harness.Get("other0000001").state(), v1::JOB_STATE_QUEUED);

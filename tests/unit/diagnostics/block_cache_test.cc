@@ -85,7 +85,7 @@ TEST(BlockCache, IsBounded_AndDropsTheLongestIdleBlocksFirst) {
   constexpr int64_t kPeakBytes = 64 * kMiB;
   void* oldest = cache.Allocate(kPeakBytes);
   cache.Free(oldest);
-  // Always new sizes, none of which fits an idle block.
+  // Each block has a new size, so that no idle block fits.
   for (int i = 1; i <= 60; ++i) {
     cache.Free(cache.Allocate(kMiB + i * 4096));
     const BlockCache::Counts counts = cache.counts();

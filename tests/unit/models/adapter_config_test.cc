@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// As PEFT writes it for a Llama.
+// The adapter_config.json that PEFT writes for a Llama.
 nlohmann::json PeftConfig() {
   return {{"alora_invocation_tokens", nullptr},
           {"alpha_pattern", nlohmann::json::object()},

@@ -69,7 +69,7 @@ TEST(LoraTargets, UnmatchedOnesAreFound) {
   EXPECT_THAT(UnmatchedTargets(Gpt2With(DefaultLoraTargets(ModelFamily::kGpt2))), IsEmpty());
 }
 
-// As PEFT writes the targets of "all-linear".
+// PEFT writes the targets of "all-linear" as whole names of every block.
 TEST(LoraTargets, WholeNamesOfEveryBlock_HaveAShortForm) {
   ModelSizes sizes = LlamaWith({});
   for (int64_t layer = 0; layer < sizes.layers; ++layer) {

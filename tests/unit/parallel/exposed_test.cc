@@ -147,7 +147,7 @@ TEST_P(ExposedCommunication, OverlapReducesTheTime_AndChangesNothingElse) {
 
   ASSERT_TRUE(without.ok()) << without.status();
   ASSERT_TRUE(with.ok()) << with.status();
-  // At least one operation per unit, none hidden by computation.
+  // Without overlap the rank waits for at least one operation per unit, because computation hides none.
   EXPECT_GE(without->exposed_s, kUnits * absl::ToDoubleSeconds(kOperationTime));
   EXPECT_LE(with->exposed_s, without->exposed_s - 2 * absl::ToDoubleSeconds(kOperationTime));
   EXPECT_EQ(with->norm, without->norm);

@@ -167,7 +167,8 @@ constexpr PipelineCell kPipelineCells[] = {
 
 std::string NameOf(const PipelineCell& cell) { return absl::StrCat(cell.strategy, "_", cell.ranks, cell.schedule); }
 
-// Only a rank of the last stage sees the loss, that of the second of its micro-batches.
+// From step 3 on, the loss of the second micro-batch of one rank of the last stage is not finite. Only that rank sees
+// it.
 TEST_F(BadInputTest, LossThatIsNotFiniteOnTheLastStage_StopsEveryStageInTheSameStep) {
   for (const PipelineCell& cell : kPipelineCells) {
     SCOPED_TRACE(NameOf(cell));
