@@ -15,8 +15,8 @@
 //   strategy.Step({...})                 divides once by the step's tokens, clips, updates; if the gradient of any
 //                                        rank is not finite, no rank updates anything
 //
-// An evaluation calls Forward under NoGradMode, or RunEmptyRound(/*with_backward=*/false, /*last=*/false), in the same
-// number of rounds on every rank.
+// An evaluation calls Forward with grad mode disabled, or RunEmptyRound(/*with_backward=*/false, /*last=*/false), in
+// the same number of rounds on every rank.
 //
 // After the first error every call returns that error: the generation is over.
 //
