@@ -30,7 +30,6 @@ std::vector<std::string> VariablesOf(const v1::DesiredTrainer& desired, std::vec
   return launch->variables;
 }
 
-// A daemon whose rank 0 of a command runs and has opened a link from process 70.
 TEST(CommandEnvironment, HasTheLinkOfTheDaemon_WhichTheJobCannotChange) {
   v1::JobSpec spec = CommandSpec();
   spec.mutable_command()->add_env("TRAINYARD_TOKEN=guess");

@@ -324,6 +324,7 @@ TEST(CommandCore, AProcessThatWasAskedToEnd_CountsAsStopped_HoweverItExits) {
   EXPECT_EQ(driver.LastFacts().back().exited().cause(), v1::TrainerExited::CAUSE_STOPPED);
 }
 
+// Starts rank 0 of a command, which opens a link from process 70.
 void StartReporting(CoreDriver& driver) {
   driver.Attach();
   driver.Handle(driver.State(1, {DesiredCommand(0)}));

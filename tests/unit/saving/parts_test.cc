@@ -287,7 +287,7 @@ absl::Status Spoil(absl::string_view name, ParallelState& state) {
   });
 }
 
-// What the save of a layout answers if a rank's copy of a parameter has changed, and what CompareParameters finds.
+// What the save of a layout returns if a rank's copy of a parameter has changed, and what CompareParameters finds.
 struct Found {
   absl::Status saved;
   std::vector<std::string> compared;
