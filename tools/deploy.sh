@@ -1,4 +1,4 @@
-# Makes images and Debian packages of the programs in build/; sourced by ./dev.
+# Makes images and Debian packages of the programs in build/, and the Helm chart; sourced by ./dev.
 
 PROGRAMS=(trainctl trainyard-coordinator trainyard-worker trainyard-shim trainyard-trainer)
 IMAGES=(coordinator trainctl worker)
@@ -186,4 +186,21 @@ TEXT
   run_step "$output/log" "package" cpack --config build/CPackConfig.cmake -G DEB -B "$output"
   rm -rf "$output/_CPack_Packages"
   find "$output" -name '*.deb' -newer "$output/log" -prune -o -name '*.deb' -printf '%f  %k KiB\n' | sort
+}
+
+verb_chart() {
+  if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+    cat <<'TEXT'
+./dev chart [--check] [--output FOLDER]
+
+The Helm chart in deploy/helm/trainyard is the source of the objects for Kubernetes. This renders the Kustomize base in
+deploy/kubernetes from it with Helm's own library, and runs Helm's checks with every file of values.
+
+  --check          write nothing; fail if the base differs from what the chart renders
+  --output FOLDER  also package the chart: FOLDER/trainyard-VERSION.tgz for `helm install`
+TEXT
+    return
+  fi
+  setup full
+  "$PYTHON" tools/chart.py "$@"
 }

@@ -100,15 +100,32 @@ def test_a_worker_waits_for_a_coordinator_that_restarts_before_it_ends(cluster):
     port = int(cluster.coordinator.address.rpartition(":")[2])
     cluster.coordinator.signal(signal.SIGKILL)
     cluster.coordinator.wait()
-    absent = run_hook(cluster, "drain-host.sh", "h1", TRAINYARD_DRAIN_TRIES="1")
+    # Its processes, as in a container: a trainer runs.
+    shim = cluster.folder / "proc" / "7" / "comm"
+    shim.parent.mkdir(parents=True)
+    shim.write_text("trainyard-shim\n")
+    proc = {"TRAINYARD_PROC": str(cluster.folder / "proc")}
+    absent = run_hook(cluster, "drain-host.sh", "h1", TRAINYARD_DRAIN_TRIES="1", **proc)
     assert absent.returncode == 1
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        hook = threads.submit(run_hook, cluster, "drain-host.sh", "h1")
+        hook = threads.submit(run_hook, cluster, "drain-host.sh", "h1", **proc)
         cluster.start_coordinator(port=port)
         stopped = hook.result()
 
     assert stopped.returncode == 0, stopped.stderr
     assert host_status(cluster, "h1")["cordoned"]
+
+
+def test_a_worker_without_ranks_does_not_wait_for_a_coordinator_that_was_removed(cluster):
+    cluster.start_coordinator()
+    cluster.coordinator.signal(signal.SIGKILL)
+    cluster.coordinator.wait()
+    (cluster.folder / "proc" / "1").mkdir(parents=True)
+    (cluster.folder / "proc" / "1" / "comm").write_text("trainyard-worke\n")
+
+    stopped = run_hook(cluster, "drain-host.sh", "h1", TRAINYARD_PROC=str(cluster.folder / "proc"))
+
+    assert stopped.returncode == 0, stopped.stderr
 
 
 def host_status(cluster, name):
@@ -138,6 +155,29 @@ def test_the_hooks_of_a_worker_move_its_jobs_and_keep_the_cordons_of_operators(c
         assert run_hook(cluster, hook, host).returncode == 0
     assert host_status(cluster, host)["cordon_reason"] == "drained: fan is loud"
     assert run_hook(cluster, "allow-host.sh", "h3").returncode == 0
+
+
+def test_before_a_release_is_removed_its_jobs_save_and_resume_after_a_new_installation(cluster):
+    cluster.start_coordinator()
+    for name in ("h1", "h2"):
+        cluster.start_worker(name, 1, "--metrics", "", "--health", "")
+    job = cluster.submit(train__steps=1_000_000, resources__ranks=2)
+    cluster.wait_for_step(job, 5)
+
+    drained = run_hook(cluster, "drain-all.sh", "")
+
+    assert drained.returncode == 0 and not drained.stderr, drained.stderr
+    assert all(host_status(cluster, name)["jobs"] == [] for name in ("h1", "h2"))
+    saved = cluster.get(job).job.checkpoints[-1].step
+    assert saved >= 5
+    for name in ("h1", "h2"):
+        assert run_hook(cluster, "allow-host.sh", name).returncode == 0
+    cluster.wait_for_step(job, saved + 1)
+
+    cluster.coordinator.signal(signal.SIGKILL)
+    cluster.coordinator.wait()
+    unanswered = run_hook(cluster, "drain-all.sh", "", TRAINYARD_DRAIN_TRIES="1")
+    assert unanswered.returncode == 0 and "does not answer" in unanswered.stderr
 
 
 def test_messages_in_the_guide_are_those_of_the_programs():

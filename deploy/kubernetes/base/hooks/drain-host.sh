@@ -1,12 +1,14 @@
 #!/bin/sh
 # Runs before a worker's container is stopped: moves the jobs of this host to other hosts, each after a save, and waits
 # until no rank is left. Kubernetes kills the container after terminationGracePeriodSeconds. A coordinator that does not
-# answer may be restarting at the same time, so the script asks TRAINYARD_DRAIN_TRIES times (300), once a second. Then
-# trainers end with the container, and jobs restart from their last checkpoint.
-# Environment: TRAINYARD_NAME, the name of this host; TRAINYARD_COORDINATOR; TRAINYARD_TOKEN_FILE.
+# answer may be restarting at the same time, so the script asks TRAINYARD_DRAIN_TRIES times (300), once a second, while
+# this host has ranks. Then trainers end with the container, and jobs restart from their last checkpoint.
+# Environment: TRAINYARD_NAME, the name of this host; TRAINYARD_COORDINATOR; TRAINYARD_TOKEN_FILE; TRAINYARD_PROC, where
+# the processes of this host are (/proc).
 set -eu
 trainctl=${TRAINCTL:-/opt/trainyard/bin/trainctl}
 
+has_ranks() { cat "${TRAINYARD_PROC:-/proc}"/[0-9]*/comm 2>/dev/null | grep -qx trainyard-shim; }
 host() { "$trainctl" --allow-plaintext cluster --json | grep -F "\"name\":\"$TRAINYARD_NAME\","; }
 
 # An operator's cordon keeps its reason, so that allow-host.sh does not remove it.
@@ -14,6 +16,7 @@ tries=${TRAINYARD_DRAIN_TRIES:-300}
 reason='pod is ending'
 failures=0
 until state=$(host); do
+  has_ranks || exit 0
   failures=$((failures + 1))
   [ "$failures" -lt "$tries" ] || exit 1
   sleep 1
