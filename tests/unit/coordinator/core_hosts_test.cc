@@ -203,6 +203,21 @@ TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
   EXPECT_THAT(harness.Decisions(kJob), Contains("operator: host w2 is drained: new disk"));
 }
 
+TEST(CoreHosts, DrainedHost_HasNoJobsOnceItsRanksHaveEnded_EvenIfTheJobMustWait) {
+  ServingHosts two;
+  auto& [harness, first, second] = two;
+  ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+
+  harness.SetHostState("w2", v1::SetHostRequest::ACTION_DRAIN);
+  EXPECT_THAT(harness.HostOf("w2").jobs(), ::testing::ElementsAre(kJob));
+  first.Save(Key(kJob, 1, 0), 4);
+  first.Finish(Key(kJob, 1, 0), 4, true);
+  second.Finish(Key(kJob, 1, 1), 4, true);
+
+  ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED) << "no other host has free slots";
+  EXPECT_THAT(harness.HostOf("w2").jobs(), ::testing::IsEmpty()) << "the hook before the end of a pod waits for this";
+}
+
 TEST(CoreHosts, CordonedHost_GetsNoNewJobs_AndIsNamedInTheReason_UntilItIsUncordoned) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
