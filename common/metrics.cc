@@ -3,10 +3,12 @@
 #include <prometheus/text_serializer.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "common/listen.h"
+#include "common/process_metrics.h"
 #include "common/scrape_server.h"
 
 namespace trainyard {
@@ -60,7 +62,12 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   }
   endpoint->address_ = listener->address;
   endpoint->server_ = std::make_unique<ScrapeServer>(
-      listener->fd, [source = std::move(source)] { return prometheus::TextSerializer().Serialize(source->Collect()); },
+      listener->fd,
+      [source = std::move(source)] {
+        std::vector<prometheus::MetricFamily> families = source->Collect();
+        for (prometheus::MetricFamily& family : CollectProcessMetrics()) families.push_back(std::move(family));
+        return prometheus::TextSerializer().Serialize(families);
+      },
       options.answer_other);
   return endpoint;
 }

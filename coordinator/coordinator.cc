@@ -116,13 +116,15 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
   ASSIGN_OR_RETURN(auto core, Core::New(core_options, snapshot.records, clock.TimeNow()));
   queue_ = std::make_unique<EventQueue>(limits::kCoreQueueEvents);
   server_ = std::make_unique<RpcServer>(
-      RpcServerOptions{.listen = options.listen,
-                       .allow_plaintext = options.allow_plaintext,
-                       .allow_local_users = options.allow_local_users,
-                       .token_file = options.token_file,
-                       .tokens = options.tokens,
-                       .state_token = JoinPath(options.state, "token"),
-                       .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
+      RpcServerOptions{
+          .listen = options.listen,
+          .allow_plaintext = options.allow_plaintext,
+          .allow_local_users = options.allow_local_users,
+          .token_file = options.token_file,
+          .tokens = options.tokens,
+          .state_token = JoinPath(options.state, "token"),
+          .warn = [](const std::string& text) { spdlog::warn("{}", text); },
+          .answered = [this](const char* method, absl::Duration duration) { metrics_->ObserveCall(method, duration); }},
       queue_.get(), &clock, [this](const char* method, absl::StatusCode code) { metrics_->CountRpc(method, code); });
   webhooks_ = std::make_unique<WebhookSender>(clock, [this](WebhookDone done) {
     metrics_->CountWebhook(done.problem.empty());

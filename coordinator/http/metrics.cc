@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/logging.h"
 #include "common/version.h"
 #include "coordinator/policy/goodput.h"
@@ -98,6 +99,8 @@ constexpr MetricSpec kWebhooks = {"trainyard_webhooks_total", MetricKind::kCount
                                   "result"};
 constexpr MetricSpec kLogDropped = {"trainyard_log_lines_dropped_total", MetricKind::kCounter,
                                     "Lines of the coordinator's log dropped because standard error was blocked."};
+constexpr MetricSpec kRpcSeconds = {"trainyard_rpc_seconds", MetricKind::kHistogram,
+                                    "Time from the arrival of a call with one answer until its answer.", "method"};
 constexpr MetricSpec kRpcs = {"trainyard_rpcs_total", MetricKind::kCounter, "Calls and streams ended, by their status.",
                               "method, code"};
 
@@ -126,16 +129,21 @@ const char* DroppedKindName(DroppedKind kind) {
 }  // namespace
 
 const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
-  static const auto* specs = new std::vector<MetricSpec>{
-      kBuild,         kJobs,           kHosts,       kSlots,       kStep,       kLoss,          kTokensPerSecond,
-      kExposed,       kBubble,         kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,
-      kSavedBytes,    kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds,
-      kRecords,       kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kReportsDropped,
-      kEventsDropped, kDurableBytes,   kForgotten,   kLogDropped,  kRpcs,       kWebhooks};
+  static const auto* specs = [] {
+    auto* specs = new std::vector<MetricSpec>{
+        kBuild,         kJobs,           kHosts,       kSlots,       kStep,       kLoss,          kTokensPerSecond,
+        kExposed,       kBubble,         kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,
+        kSavedBytes,    kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds,
+        kRecords,       kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kReportsDropped,
+        kEventsDropped, kDurableBytes,   kForgotten,   kLogDropped,  kRpcs,       kWebhooks,      kRpcSeconds};
+    specs->insert(specs->end(), RankMetricSpecs().begin(), RankMetricSpecs().end());
+    return specs;
+  }();
   return *specs;
 }
 
-CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus::Registry>()) {
+CoordinatorMetrics::CoordinatorMetrics()
+    : registry_(std::make_shared<prometheus::Registry>()), rank_metrics_(*registry_) {
   for (const MetricSpec& spec : CoordinatorMetricSpecs()) {
     if (spec.kind == MetricKind::kCounter) counters_[spec.name] = &CounterFamily(*registry_, spec);
     if (spec.kind == MetricKind::kGauge) gauges_[spec.name] = &GaugeFamily(*registry_, spec);
@@ -210,6 +218,7 @@ void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
 }
 
 void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
+  rank_metrics_.ObserveEffect(effect);
   if (const auto* published = std::get_if<JobPublished>(&effect)) {
     const v1::Event& event = *published->event;
     if (event.has_step()) ObserveStep(published->job, event.step());
@@ -276,6 +285,7 @@ void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, 
   ObserveTotals(core);
   ObserveGoodput(core, now);
   ObserveMemory(core);
+  rank_metrics_.ObserveTotals(core, now, Clock::GetRealClock().TimeNow());
   absl::MutexLock lock(&mu_);
   scrapes_answered_ = requested;
   counted_.SignalAll();
@@ -337,6 +347,10 @@ void CoordinatorMetrics::ObserveMemory(const Core& core) {
 
 void CoordinatorMetrics::CountRpc(const char* method, absl::StatusCode code) {
   counters_.at(kRpcs.name)->Add({{"method", method}, {"code", absl::StatusCodeToString(code)}}).Increment();
+}
+
+void CoordinatorMetrics::ObserveCall(const char* method, absl::Duration duration) {
+  histograms_.at(kRpcSeconds.name)->Add({{"method", method}}, kFastBuckets).Observe(absl::ToDoubleSeconds(duration));
 }
 
 void CoordinatorMetrics::CountWebhook(bool delivered) {

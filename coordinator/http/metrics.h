@@ -5,7 +5,8 @@
 // Totals are counted on request: a scrape waits for the loop's next round, which comes with the next event or tick. So
 // a scrape never shows older values, and costs nothing when there are no scrapes.
 //
-// Observe* are called on the loop's thread, CountRpc, CountWebhook and Collect on any thread.
+// Observe* are called on the loop's thread, except ObserveCall, which is called on any thread, like CountRpc,
+// CountWebhook and Collect.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -23,6 +24,7 @@
 #include "common/metrics.h"
 #include "common/steady_cond_var.h"
 #include "coordinator/core/core_loop.h"
+#include "coordinator/http/rank_metrics.h"
 
 namespace trainyard {
 
@@ -41,6 +43,8 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   void ObserveEffect(const Effect& effect);
   void ObserveRound(const LoopRound& round, const Core& core, absl::Time now);
   void CountRpc(const char* method, absl::StatusCode code);
+  // A call with one answer, from its arrival to its answer.
+  void ObserveCall(const char* method, absl::Duration duration);
   void CountWebhook(bool delivered);
 
  private:
@@ -93,6 +97,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   prometheus::Histogram* commit_seconds_;
   prometheus::Histogram* handle_seconds_;
   prometheus::Gauge* queue_length_;
+  RankMetrics rank_metrics_;
 
   mutable absl::Mutex mu_;
   mutable SteadyCondVar counted_;

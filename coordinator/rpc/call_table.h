@@ -30,6 +30,7 @@ class CallTable {
   template <typename Response, typename MakeEvent>
   grpc::ServerUnaryReactor* Start(const char* method, grpc::CallbackServerContext* context,
                                   const google::protobuf::Message& request, Response* response, MakeEvent make_event) {
+    const absl::Time began = context_.clock->TimeNow();
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     absl::Status allowed = context_.access->Check(*context);
     if (allowed.ok()) allowed = CheckRequest(request);
@@ -38,9 +39,9 @@ class CallTable {
       reactor->Finish(ToGrpcStatus(allowed));
       return reactor;
     }
-    Ask(make_event, [this, method, reactor, response](Reply& reply) {
+    Ask(make_event, [this, method, began, reactor, response](Reply& reply) {
       if (reply.status.ok()) *response = std::move(std::get<Response>(reply.response));
-      context_.Count(method, reply.status.code());
+      context_.CountAnswer(method, reply.status.code(), began);
       reactor->Finish(ToGrpcStatus(reply.status));
     });
     return reactor;

@@ -16,9 +16,17 @@ struct RpcContext {
   const Access* access = nullptr;
   // Reports the method ("Submit") and status code of an ended call or stream. Called from any thread; may be empty.
   std::function<void(const char* method, absl::StatusCode code)> count;
+  // Reports how long a call with one answer took. Called from any thread; may be empty.
+  std::function<void(const char* method, absl::Duration duration)> answered = nullptr;
 
   void Count(const char* method, absl::StatusCode code) const {
     if (count) count(method, code);
+  }
+
+  // Reports an answered call that arrived at `began`.
+  void CountAnswer(const char* method, absl::StatusCode code, absl::Time began) const {
+    Count(method, code);
+    if (answered) answered(method, clock->TimeNow() - began);
   }
 
   // Null: the caller is allowed. Otherwise a stream that refuses the call, to be returned instead of the real one.

@@ -51,7 +51,8 @@ absl::Status CheckListenAddress(const RpcServerOptions& options) {
 RpcServer::RpcServer(RpcServerOptions options, EventQueue* queue, Clock* clock,
                      std::function<void(const char*, absl::StatusCode)> count)
     : options_(std::move(options)),
-      context_{.queue = queue, .clock = clock, .access = &access_, .count = std::move(count)},
+      context_{
+          .queue = queue, .clock = clock, .access = &access_, .count = std::move(count), .answered = options_.answered},
       calls_(context_),
       jobs_(context_, calls_, bridge_),
       agents_(context_, bridge_) {}

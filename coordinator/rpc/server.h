@@ -43,7 +43,8 @@ struct RpcServerOptions {
   std::string token_file = {};
   std::string tokens = {};       // folder for the new token; empty: the user's
   std::string state_token = {};  // file for the new token if that folder cannot be used; empty: an error
-  std::function<void(const std::string&)> warn = nullptr;  // reports refused connections
+  std::function<void(const std::string&)> warn = nullptr;                               // reports refused connections
+  std::function<void(const char* method, absl::Duration duration)> answered = nullptr;  // see RpcContext
 };
 
 // Returns OK, or InvalidArgument if `listen` is neither host:port nor unix: with an absolute path, or if it is not a

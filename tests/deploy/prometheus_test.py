@@ -2,14 +2,19 @@
 server that has scraped a real run."""
 
 import json
+import math
 import os
+import pathlib
 import re
 import signal
+import time
 import urllib.request
+import xml.etree.ElementTree
 
 import pytest
 import yaml
 
+import draw_dashboard
 import harness
 import prometheus
 
@@ -88,6 +93,9 @@ def scraped_run(cluster):
         harness.wait_until(lambda: server.query("trainyard_failures_total > 0"), "the failure is counted")
         harness.wait_until(lambda: server.query(f'changes(trainyard_job_step{{job_id="{job}"}}[5s]) > 2'),
                            "the job makes steps again")
+        # Speeds of ranks are means over at least ten seconds.
+        seen = f'count(count_over_time(trainyard_rank_wait_share{{job_id="{job}"}}[20s]) >= 8) == 2'
+        harness.wait_until(lambda: server.query(seen), "the speed of both ranks is known", 60)
         yield server, job
 
 
@@ -109,6 +117,20 @@ def problems_of_queries(server, job, dashboard):
             yield f"{title}: {query} is not a number"
 
 
+def draw(server, job):
+    """Draws the dashboards. With TRAINYARD_PICTURES=docs/images, keeps the pictures there."""
+    variables = {"$job": job, "$__rate_interval": "4s"}
+    end = math.ceil(time.time())
+    for path in DASHBOARDS:
+        dashboard = json.loads(path.read_text())
+        picture = draw_dashboard.drawn(server, dashboard, variables, (end - 45, end, 1))
+        xml.etree.ElementTree.fromstring(picture)
+        assert "no data" not in picture, path.stem
+        assert picture.count("<path") > 2 * len(dashboard["panels"])
+        if folder := os.environ.get("TRAINYARD_PICTURES"):
+            (pathlib.Path(folder) / f"dashboard-{path.stem}.svg").write_text(picture)
+
+
 @pytest.mark.long
 def test_in_a_real_run_every_query_has_a_result_and_promtool_accepts_all_metrics(scraped_run):
     server, job = scraped_run
@@ -118,6 +140,7 @@ def test_in_a_real_run_every_query_has_a_result_and_promtool_accepts_all_metrics
                 for problem in problems_of_queries(server, job, json.loads(path.read_text()))]
 
     assert not problems, "\n".join(problems)
+    draw(server, job)
     assert list(problems_of_queries(server, "no-such-job", json.loads(DASHBOARDS[1].read_text())))
     for target in server.get("targets", state="active")["activeTargets"]:
         text = urllib.request.urlopen(target["scrapeUrl"], timeout=10).read().decode()
