@@ -39,6 +39,23 @@ install(CODE "
                     OUTPUT_VARIABLE script COMMAND_ERROR_IS_FATAL ANY)
     file(WRITE \"\$ENV{DESTDIR}/usr/share/\${file}\" \"\${script}\")
   endforeach()" COMPONENT trainctl-system EXCLUDE_FROM_ALL)
+# Manual pages, too: section 1 for trainctl and its verbs, 8 for the daemons.
+install(CODE "
+  set(pages \"\$ENV{DESTDIR}/usr/share/man/man1\")
+  file(MAKE_DIRECTORY \"\${pages}\")
+  execute_process(COMMAND ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/trainctl help --man-pages \"\${pages}\"
+                  COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB pages \"\${pages}/*.1\")
+  execute_process(COMMAND gzip -9n \${pages} COMMAND_ERROR_IS_FATAL ANY)" COMPONENT trainctl-system EXCLUDE_FROM_ALL)
+foreach(part coordinator worker)
+  install(CODE "
+    set(page \"\$ENV{DESTDIR}/usr/share/man/man8/trainyard-${part}.8\")
+    file(MAKE_DIRECTORY \"\$ENV{DESTDIR}/usr/share/man/man8\")
+    execute_process(COMMAND ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/trainyard-${part} --print-man OUTPUT_FILE \"\${page}\"
+                    COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND gzip -9n \"\${page}\" COMMAND_ERROR_IS_FATAL ANY)"
+          COMPONENT ${part}-system EXCLUDE_FROM_ALL)
+endforeach()
 # Debian policy: every package has its copyright.
 file(GLOB torch_licence ${wheels}/torch-*.dist-info/licenses/LICENSE)
 foreach(entry coordinator:trainyard-coordinator worker:trainyard-worker trainctl:trainctl libtorch:${libtorch_package})
@@ -77,7 +94,8 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 set(makes_users_and_folders "systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles")
 set(CPACK_DEBIAN_COORDINATOR_PACKAGE_NAME trainyard-coordinator)
-set(CPACK_DEBIAN_COORDINATOR_PACKAGE_RECOMMENDS "trainctl, systemd")
+# The certificates are for webhooks over https.
+set(CPACK_DEBIAN_COORDINATOR_PACKAGE_RECOMMENDS "trainctl, systemd, ca-certificates")
 set(CPACK_DEBIAN_COORDINATOR_PACKAGE_DEPENDS "${makes_users_and_folders}")
 set(CPACK_COMPONENT_COORDINATOR_DESCRIPTION
     "Coordinator of distributed training\n It accepts jobs, places their ranks on hosts and restarts them.")

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/files.h"
+#include "common/man_page.h"
 #include "common/problems.h"
 #include "common/status_macros.h"
 #include "common/strict_yaml.h"
@@ -31,6 +32,7 @@ struct Flags {
   bool version = false;
   bool print_lifecycle = false;
   bool print_events = false;
+  bool print_man = false;
   int lifeline_fd = -1;
   int ready_fd = -1;
 };
@@ -60,6 +62,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--version", flags.version, "print the version");
   app.add_flag("--print-lifecycle", flags.print_lifecycle, "print the table of job states of ARCHITECTURE.md");
   app.add_flag("--print-events", flags.print_events, "print the table of events of ARCHITECTURE.md");
+  app.add_flag("--print-man", flags.print_man, "print the manual page, for man -l -");
 }
 
 // Flags override the file; a flag is checked like the same key of a file, so both have the same ranges and values.
@@ -134,6 +137,10 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   if (flags.version) return CommandLine{.print = absl::StrCat("trainyard-coordinator ", kVersion, "\n"), .options = {}};
   if (flags.print_lifecycle) return CommandLine{.print = PrintLifecycle(), .options = {}};
   if (flags.print_events) return CommandLine{.print = PrintEvents(), .options = {}};
+  if (flags.print_man) {
+    ManPageOptions page{.name = app.get_name(), .section = 8, .see_also = {{"trainctl", 1}, {"trainyard-worker", 8}}};
+    return CommandLine{.print = ManPage(app, page), .options = {}};
+  }
 
   v1::CoordinatorConfig config;
   if (flags.config) {

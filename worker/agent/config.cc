@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "common/files.h"
 #include "common/limits.h"
+#include "common/man_page.h"
 #include "common/strict_yaml.h"
 #include "common/user_path.h"
 #include "common/version.h"
@@ -46,6 +47,7 @@ struct Flags {
   bool snapshots_given = false;
   std::vector<std::string> labels;
   bool allow_plaintext = false;
+  bool print_man = false;
 };
 
 void Declare(CLI::App& app, Flags& flags, Config& config) {
@@ -81,7 +83,13 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
       ->check(CLI::Range(3, 1 << 20));
   app.add_option("--log-format", flags.log_format, "text or json (default text)");
   app.add_option("--log-level", flags.log_level, "debug, info, warning, error (default info)");
+  app.add_flag("--print-man", flags.print_man, "print the manual page, for man -l -");
   app.set_version_flag("--version", absl::StrCat("trainyard-worker ", kVersion, " (torch ", kTorchVersion, ")"));
+}
+
+std::string OwnManPage(const CLI::App& app) {
+  return ManPage(app,
+                 {.name = app.get_name(), .section = 8, .see_also = {{"trainctl", 1}, {"trainyard-coordinator", 8}}});
 }
 
 // Overrides the file with the flags, value by value, with the same checks.
@@ -221,6 +229,10 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
     return config;
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see trainyard-worker --help)"));
+  }
+  if (flags.print_man) {
+    config.text_to_print = OwnManPage(app);
+    return config;
   }
 
   v1::WorkerConfig file;
