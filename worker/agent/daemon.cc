@@ -39,11 +39,13 @@ void WarnAboutSnapshots(const absl::Status& why) {
   spdlog::warn("snapshots: the trainers' copies for saves do not outlive them: {}", std::string(why.message()));
 }
 
-// Creates the folder if necessary, before a trainer is started. Returns its path; empty: there is none.
-std::string MakeSnapshotFolder(const std::shared_ptr<SnapshotFolder>& folder) {
+// Creates the folder if necessary, before a trainer is started. Returns its path; empty: there is none. `warned` is the
+// newest warning: the same one is not logged for each trainer.
+std::string MakeSnapshotFolder(const std::shared_ptr<SnapshotFolder>& folder, absl::Status* warned) {
   if (folder == nullptr) return "";
   absl::Status made = folder->Make();
-  if (!made.ok()) WarnAboutSnapshots(made);
+  if (!made.ok() && made != *warned) WarnAboutSnapshots(made);
+  *warned = made;
   return made.ok() ? folder->path() : "";
 }
 
@@ -176,15 +178,17 @@ absl::Status Daemon::Start() {
                                         [this](v1::AgentMessage message) { session_->Send(std::move(message)); });
   core_ = std::make_unique<Core>(std::move(options));
   processes_ = std::make_unique<ProcessTable>(
-      ProcessTableOptions{.ranks = home_->ranks(),
-                          .shim = JoinPath(config_.programs, "trainyard-shim"),
-                          .trainer = JoinPath(config_.programs, "trainyard-trainer"),
-                          .link = socket_,
-                          .check = [home = home_] { return home->Check(); },
-                          .snapshots = [folder = snapshots_] { return MakeSnapshotFolder(folder); },
-                          .lifeline_fd = config_.lifeline_fd,
-                          .log_bytes_per_rank = config_.log_bytes_per_rank,
-                          .on_pruned = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
+      ProcessTableOptions{
+          .ranks = home_->ranks(),
+          .shim = JoinPath(config_.programs, "trainyard-shim"),
+          .trainer = JoinPath(config_.programs, "trainyard-trainer"),
+          .link = socket_,
+          .check = [home = home_] { return home->Check(); },
+          .snapshots = [folder = snapshots_,
+                        warned = std::make_shared<absl::Status>()] { return MakeSnapshotFolder(folder, warned.get()); },
+          .lifeline_fd = config_.lifeline_fd,
+          .log_bytes_per_rank = config_.log_bytes_per_rank,
+          .on_pruned = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
       post);
   examiner_ =
       std::make_unique<ProcessExaminer>(post, [this](const ExamineProcess& request, ProcessExaminer::Pause pause) {

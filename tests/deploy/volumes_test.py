@@ -1,0 +1,231 @@
+"""Deployments with a fault: a full volume, a root that is read-only as in Kubernetes, no /dev/shm or a tiny one, a
+missing GPU, two coordinators on one volume. The real programs run in mount namespaces of their own."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import urllib.request
+
+import pytest
+
+import harness
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount file systems")
+
+
+def in_namespace(script):
+    """A command prefix that runs a program in a mount namespace of its own, after this shell script."""
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'set -e\n{script}\nexec "$@"', "sh"]
+
+
+def metric(cluster, name):
+    text = urllib.request.urlopen(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=10).read().decode()
+    return float(re.search(rf"^{name} (\S+)$", text, re.M)[1])
+
+
+def lines_with(program, text):
+    return [line for line in program.output().splitlines() if text in line]
+
+
+def test_a_coordinator_on_a_full_volume_refuses_changes_and_continues_when_there_is_space(cluster):
+    state = cluster.folder / "volume"
+    state.mkdir()
+    coordinator = cluster.start_coordinator(prefix=in_namespace(f"mount -t tmpfs -o size=4m tmpfs '{state}'"),
+                                            state=state / "coordinator")
+    cluster.start_worker("h1", 1, "--metrics", "", "--health", "")
+    job = cluster.submit(run_folder=cluster.folder / "run", train__steps=1_000_000, resources__ranks=1)
+    cluster.wait_for_step(job, 5)
+    filler = pathlib.Path(f"/proc/{coordinator.pid}/root{state}/filler")
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+
+    # The first change that finds no space waits for its commit, and later ones are refused.
+    waiting = cluster.start_trainctl("--coordinator", coordinator.address, "submit",
+                                     cluster.write_job("waiting.yaml", train__steps=2, resources__ranks=1))
+    harness.wait_until(lambda: metric(cluster, "trainyard_store_stalled") == 1, "the store refuses records")
+    refused = cluster.trainctl("submit", cluster.write_job(train__steps=2, resources__ranks=1), expect=None)
+    assert refused.returncode == 3 and "full" in refused.stderr, refused.stderr
+    assert job in cluster.trainctl("list").stdout, "reads are answered"
+    before = max(harness.metrics_steps(cluster.folder / "run"))
+    harness.wait_until(lambda: max(harness.metrics_steps(cluster.folder / "run")) > before + 50, "training continues")
+    assert 1 <= len(lines_with(coordinator, "No space left")) + len(lines_with(coordinator, "disk is full")) <= 3
+
+    filler.unlink()
+    harness.wait_until(lambda: metric(cluster, "trainyard_store_stalled") == 0, "the store accepts records again")
+    assert waiting.wait(30) == 0, waiting.output()
+    queued = cluster.submit(train__steps=2, resources__ranks=1)
+    cluster.trainctl("cancel", job)
+    assert cluster.wait_for_end(queued).state_name == "SUCCEEDED"
+    assert coordinator.alive()
+
+
+def test_a_daemon_on_a_full_volume_ends_no_training_and_reports_the_disk(cluster):
+    state = cluster.folder / "volume"
+    state.mkdir()
+    cluster.start_coordinator()
+    worker = cluster.start_worker("h1", 1, "--health", "", "--metrics", "",
+                                  prefix=in_namespace(f"mount -t tmpfs -o size=4m tmpfs '{state}'"),
+                                  state=state / "worker")
+    job = cluster.submit(train__steps=1_000_000, resources__ranks=1)
+    cluster.wait_for_step(job, 5)
+    filler = pathlib.Path(f"/proc/{worker.pid}/root{state}/filler")
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+
+    reached = cluster.get(job).job.last_step
+    cluster.wait_for_step(job, reached + 100)
+    notices = harness.wait_until(
+        lambda: [line for line in cluster.trainctl("events").stdout.splitlines() if "is full" in line],
+        "the full disk is reported")
+    filler.unlink()
+
+    assert "h1" in notices[0] and len(notices) == 1, notices
+    assert cluster.get(job).job.restarts == 0 and worker.alive()
+
+
+# The root as a container with readOnlyRootFilesystem has it: only volumes can be written.
+READ_ONLY_ROOT = """
+mount --bind '{folder}' '{folder}'
+mount -t tmpfs tmpfs /run
+mount -o remount,bind,ro /
+! touch /read-only 2>/dev/null
+"""
+
+
+def test_all_programs_run_with_a_read_only_root_and_writable_volumes(cluster):
+    prefix = in_namespace(READ_ONLY_ROOT.format(folder=cluster.folder))
+    token = cluster.folder / "token"
+    token.write_text("a-token-for-tests-0123456789\n")
+    token.chmod(0o600)
+    variables = ["env", "-u", "XDG_STATE_HOME", "-u", "XDG_RUNTIME_DIR", "HOME=/nonexistent",
+                 f"TMPDIR={cluster.folder}"]
+
+    port = harness.free_port()
+    address = f"127.0.0.1:{port}"
+    coordinator = cluster.start("coordinator", [
+        *prefix, *variables, harness.BIN / "trainyard-coordinator", "--listen", address, "--metrics", "", "--state",
+        cluster.folder / "coordinator", "--token-file", token])
+    worker = cluster.start("worker", [
+        *prefix, *variables, harness.BIN / "trainyard-worker", "--coordinator", address, "--slots", 2, "--name", "h1",
+        "--state", cluster.folder / "worker", "--token-file", token, "--metrics", "", "--health", ""])
+
+    def trainctl(*arguments, expect=0):
+        done = subprocess.run([*map(str, prefix), *variables, harness.BIN / "trainctl", "--coordinator", address,
+                               "--token-file", token, *map(str, arguments)], capture_output=True, text=True, timeout=60,
+                              cwd=cluster.folder)
+        assert expect is None or done.returncode == expect, done.stdout + done.stderr
+        return done.stdout
+
+    def attached():
+        assert coordinator.alive() and worker.alive(), coordinator.output() + worker.output()
+        return '"attached":true' in trainctl("cluster", "--json", expect=None)
+
+    harness.wait_until(attached, "the daemon is attached", 20)
+    job = cluster.write_job(train__steps=6, checkpoint__every_steps=2, checkpoint__dir=str(cluster.folder / "run"))
+    submitted = harness.events(trainctl("submit", job, "--json"))
+    identity = next(line["id"] for line in submitted if line.get("event") == "job")
+    assert "SUCCEEDED" in trainctl("watch", identity)
+    assert sorted(path.name for path in (cluster.folder / "run").glob("step-*"))[-1].endswith("6")
+    for program in (worker, coordinator):
+        program.signal(signal.SIGTERM)
+        assert program.wait(20) == 0, program.output()
+    assert not lines_with(coordinator, "Read-only") and not lines_with(worker, "Read-only"), worker.output()
+
+
+def test_a_coordinator_whose_volume_is_read_only_says_so(cluster):
+    state = cluster.folder / "volume"
+    state.mkdir()
+    program = cluster.start("coordinator", [
+        *in_namespace(f"mount --bind '{state}' '{state}'\nmount -o remount,bind,ro '{state}'"),
+        harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0", "--metrics", "", "--state", state / "here"])
+
+    assert program.wait(20) in (1, 2)
+    assert "Read-only file system" in program.output() and str(state) in program.output()
+
+
+# What a container runtime puts into /dev, without shm. Not by removing the folder, which all namespaces share.
+DEV = """
+mkdir -p '{folder}/dev'
+mount -t tmpfs tmpfs '{folder}/dev'
+for name in null zero full random urandom tty; do
+  touch '{folder}/dev/'$name
+  mount --bind /dev/$name '{folder}/dev/'$name
+done
+ln -s /proc/self/fd '{folder}/dev/fd'
+{shm}
+mount --rbind '{folder}/dev' /dev
+"""
+
+
+@pytest.mark.parametrize("shm, text", [
+    ("", "do not outlive them"),
+    ("mkdir '{folder}/dev/shm'\nmount -t tmpfs -o ro tmpfs '{folder}/dev/shm'", "do not outlive them"),
+    ("mkdir '{folder}/dev/shm'\nmount -t tmpfs -o size=64k tmpfs '{folder}/dev/shm'", "")],
+    ids=["absent", "read-only", "tiny"])
+def test_a_job_trains_and_saves_without_or_with_a_tiny_dev_shm(cluster, shm, text):
+    cluster.start_coordinator()
+    script = DEV.format(folder=cluster.folder, shm=shm.format(folder=cluster.folder))
+    worker = cluster.start_worker("h1", 2, "--metrics", "", "--health", "", prefix=in_namespace(script))
+    job = cluster.submit(run_folder=cluster.folder / "run", train__steps=10, checkpoint__every_steps=2)
+
+    view = cluster.wait_for_end(job)
+
+    assert view.state_name == "SUCCEEDED", view.job.reason
+    assert view.job.restarts == 0 and view.job.checkpoints[-1].step == 10
+    assert len(lines_with(worker, "snapshots: ")) <= 1 and text in worker.output()
+
+
+def test_a_job_for_gpus_is_not_started_on_hosts_without_them_and_says_why(cluster):
+    cluster.start_coordinator()
+    worker = cluster.start_worker("h1", "auto", "--metrics", "", "--health", "")
+    assert lines_with(worker, "no GPU: ")
+
+    submitted = cluster.trainctl("submit", cluster.write_job(resources__device="cuda", resources__ranks=1), "--json",
+                                 expect=None)
+
+    if submitted.returncode == 0:
+        job = next(line["id"] for line in harness.events(submitted.stdout) if line.get("event") == "job")
+        view = cluster.get(job)
+        assert view.state_name in ("QUEUED", "FAILED") and "GPU" in view.job.reason, view.job.reason
+    else:
+        assert submitted.returncode == 2 and "GPU" in submitted.stderr, submitted.stderr
+
+
+def test_a_second_coordinator_on_the_same_volume_is_refused_and_the_first_continues(cluster):
+    first = cluster.start_coordinator()
+    cluster.start_worker("h1", 1, "--metrics", "", "--health", "")
+    job = cluster.submit(train__steps=1_000_000, resources__ranks=1)
+    cluster.wait_for_step(job, 5)
+    command = [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0", "--metrics", "", "--state",
+               cluster.folder / "coordinator"]
+
+    second = cluster.start("coordinator", command)
+
+    assert second.wait(20) == 1, second.output()
+    assert "another coordinator uses this state folder" in second.output()
+    reached = cluster.get(job).job.last_step
+    cluster.wait_for_step(job, reached + 10)
+    assert first.alive()
+
+    # Through another mount of the same volume, as of another pod on the node.
+    other = cluster.folder / "other"
+    other.mkdir()
+    third = cluster.start("coordinator", [
+        *in_namespace(f"mount --bind '{cluster.folder}/coordinator' '{other}'"), *command[:-1], other])
+    assert third.wait(20) == 1 and "another coordinator uses this state folder" in third.output()
+
+    first.signal(signal.SIGKILL)
+    first.wait()
+    port = int(first.address.rpartition(":")[2])
+    cluster.start_coordinator(port=port)
+    cluster.wait_for_step(job, reached + 20)
