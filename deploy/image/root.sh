@@ -7,7 +7,7 @@ root=$1
 shift
 
 # Needed only by maintainer scripts, which do not run. dash depends on the last three.
-unneeded='debconf perl-base debianutils dpkg tar'
+unneeded='debconf perl-base openssl debianutils dpkg tar'
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/archives/partial" "$root/usr/lib" "$root/usr/lib64" "$root/usr/bin" "$root/usr/sbin" \
@@ -30,6 +30,13 @@ for archive in "$work"/archives/*.deb; do
   dpkg-deb --field "$archive" >"$root/var/lib/dpkg/status.d/$package"
 done
 ldconfig -r "$root"
+# What the maintainer script of ca-certificates makes: one file with all certificates.
+if [ -d "$root/usr/share/ca-certificates" ]; then
+  mkdir -p "$root/etc/ssl/certs"
+  find "$root/usr/share/ca-certificates" -name '*.crt' | LC_ALL=C sort | xargs cat \
+    >"$root/etc/ssl/certs/ca-certificates.crt"
+  rm -r "$root/usr/share/ca-certificates"
+fi
 
 cp /usr/lib/os-release "$root/usr/lib/os-release"
 ln -sf ../usr/lib/os-release "$root/etc/os-release"

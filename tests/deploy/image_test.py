@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 
@@ -178,10 +179,15 @@ def test_images_are_small_and_describe_themselves(storage):
         assert {path.name for path in (root / "var/lib/dpkg/status.d").iterdir()} <= listed
         assert not list(root.glob("usr/bin/apt*")) and not list(root.glob("usr/bin/dpkg*"))
         assert ("torch" in listed) == (image == "worker")
+        assert (root / "etc/ssl/certs/ca-certificates.crt").exists() == (image == "coordinator")
         for path in ("runs", "var/lib/trainyard"):
             assert (root / path).stat().st_uid == 1000, path
         assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
         print(f"trainyard-{image}: {unpacked_bytes(root) / 1e6:.0f} MB")
+    # Webhooks over https: where the coordinator looks, and as OpenSSL reads it.
+    sender = (harness.ROOT / "coordinator" / "http" / "webhook_sender.cc").read_text()
+    bundle = storage.mount("coordinator") / re.search(r'kCertificates\[\] = "/([^"]+)"', sender)[1]
+    assert len(ssl.create_default_context(cafile=bundle).get_ca_certs()) > 100
     assert unpacked_bytes(storage.mount("coordinator")) < 60e6
     assert unpacked_bytes(storage.mount("trainctl")) < 60e6
 
