@@ -53,7 +53,7 @@ def test_a_gap_in_a_series_is_a_gap_in_its_line_and_variables_are_replaced():
 
 
 def test_stacked_series_lie_on_top_of_each_other_and_a_stat_shows_the_newest_value():
-    answers = {"up": [({"job": "a"}, {100: 1, 101: 1, 102: 1, 103: 1}), ({"job": "b"}, {100: 2, 101: 2, 102: 2, 103: 2})],
+    answers = {"up": [({"job": name}, dict.fromkeys(range(100, 104), value)) for name, value in (("a", 1), ("b", 2))],
                "sum(up)": [({}, {100: 1, 102: 42})]}
 
     picture = drawn(answers, panel(unit="short", custom={"stacking": {"mode": "normal"}}),

@@ -31,7 +31,8 @@ def test_every_image_has_labels_the_version_another_user_and_an_init():
         assert image in manifests.entry_points()
     text = (manifests.DEPLOY / "Dockerfile").read_text()
     bases = re.findall(r"^FROM (?:--\S+ )?(\S+)", text, re.M)
-    assert set(bases) - set(manifests.stages()) == {"${DEBIAN}", "${PROGRAMS}", "${PROGRAMS}-cuda", "scratch"}
+    assert set(bases) - set(manifests.stages()) == {
+        "${DEBIAN}", "${PROGRAMS}", "${PROGRAMS}-control", "${PROGRAMS}-cuda", "scratch"}
     assert re.search(r"^ARG DEBIAN=docker\.io/library/debian:bookworm-\d{8}$", text, re.M)
 
 
