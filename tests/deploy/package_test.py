@@ -134,6 +134,15 @@ def start_unit(cluster, machine, unit, runs):
                          env=roots.environment(binds=[(runs, "/srv/trainyard")]))
 
 
+def check_completion_and_manual_pages(machine):
+    for script in ("bash-completion/completions/trainctl", "zsh/vendor-completions/_trainctl",
+                   "fish/vendor_completions.d/trainctl.fish"):
+        assert "trainctl" in machine.run("cat", f"/usr/share/{script}")
+    for page in ("man1/trainctl.1", "man1/trainctl-checkpoint-ls.1", "man8/trainyard-coordinator.8",
+                 "man8/trainyard-worker.8"):
+        assert ".SH NAME" in machine.run("gzip", "-cd", f"/usr/share/man/{page}.gz")
+
+
 @pytest.mark.long
 def test_packages_are_installed_run_a_job_and_are_upgraded_and_removed(cluster, machine, packages, tmp_path):
     assert len(packages) == len(PACKAGES)
@@ -149,7 +158,7 @@ def test_packages_are_installed_run_a_job_and_are_upgraded_and_removed(cluster, 
                            "trainyard-worker.service", expect=None)
     assert "trainyard" not in verified, verified
     assert machine.run("trainctl", "--version").startswith("trainctl ")
-    assert "trainctl" in machine.run("cat", "/usr/share/bash-completion/completions/trainctl")
+    check_completion_and_manual_pages(machine)
 
     runs = tmp_path / "runs"
     runs.mkdir()

@@ -94,6 +94,8 @@ containers:
     env:
       - {name: TRAINYARD_COORDINATOR, value: "{{ $root.Release.Name }}-coordinator:7070"}
       - {name: TRAINYARD_TOKEN_FILE, value: /etc/trainyard/secret/token}
+      - name: TRAINYARD_DRAIN_SECONDS
+        value: {{ $root.Values.workers.terminationGracePeriodSeconds | toString | toJson }}
     resources:
       requests: {cpu: 50m, memory: 64Mi}
       limits: {memory: 256Mi}
