@@ -17,13 +17,18 @@ struct CancelOptions {
   std::string job_id;
   std::string reason = "cancelled by trainctl cancel";
   bool save = false;
+  uint64_t if_version = 0;
   bool json = false;
 };
 
 absl::Status Cancel(const Globals& globals, const CancelOptions& options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, options.job_id));
-  ASSIGN_OR_RETURN(v1::Job job, CancelJob(*connection, id, options.reason, options.save));
+  v1::CancelRequest request;
+  ASSIGN_OR_RETURN(*request.mutable_job_id(), FindJob(*connection, options.job_id));
+  request.set_reason(options.reason);
+  request.set_save(options.save);
+  request.set_expected_version(options.if_version);
+  ASSIGN_OR_RETURN(v1::Job job, CancelJob(*connection, request));
   if (options.json) {
     PrintJson(JobJson(job));
   } else if (IsFinal(job.state())) {
@@ -43,6 +48,7 @@ void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_option("job", options->job_id, kJobHelp)->required();
   verb->add_option("--reason", options->reason, "Reason, recorded in the events");
   verb->add_flag("--save", options->save, "Save first; if that save fails, the job continues");
+  AddIfVersion(*verb, &options->if_version);
   AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->footer(
       "Without --save, steps since the last checkpoint are lost; with --save the job must be training. The run\n"

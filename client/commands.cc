@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl
 
 int ReportStatus(const absl::Status& status, bool json) {
   if (status.ok()) return kClientDone;
-  if (json) PrintJson(ErrorLine(status.message(), ExitCodeOf(status)));
+  if (json) PrintJson(ErrorLine(status, ExitCodeOf(status)));
   return Fail(status);
 }
 
@@ -37,6 +37,12 @@ void AddJson(CLI::App& verb, bool* json, const std::string& help) {
             *json = form == "json";
           })
       ->group("");
+}
+
+void AddIfVersion(CLI::App& verb, uint64_t* version) {
+  verb.add_option("--if-version", *version,
+                  "Only if this is still its resource_version, as status --json and cluster --json print it")
+      ->check(CLI::PositiveNumber);
 }
 
 absl::Duration ReconnectOptions::connect_wait() const {

@@ -76,6 +76,9 @@ inline constexpr char kJobHelp[] = "Job id, a unique prefix of it, or a unique j
 // exit code of `status`.
 int ReportStatus(const absl::Status& status, bool json);
 
+// --if-version: the resource_version that a job or host must still have.
+void AddIfVersion(CLI::App& verb, uint64_t* version);
+
 // --reconnect-for: how long a verb that follows something waits for a coordinator that does not answer. `given`: the
 // user set it; then it also applies to the first connection.
 struct ReconnectOptions {

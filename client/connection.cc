@@ -5,9 +5,11 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "client/output.h"
+#include "common/api_version.h"
 #include "common/limits.h"
 #include "common/network.h"
-#include "common/rpc_status.h"
+#include "common/rpc_answer.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -16,6 +18,8 @@ namespace {
 
 // Pause between attempts to connect to this machine, where a refusal is immediate.
 constexpr absl::Duration kRedialPause = absl::Milliseconds(20);
+
+const ProgramVersion kOurVersion{.program = "trainctl"};
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
@@ -49,6 +53,26 @@ absl::Status CheckTarget(const Target& target) {
 
 bool IsUnanswered(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+Connection::Connection(DialOptions options)
+    : options_(std::move(options)), on_difference_([](const std::string& text) { Say(text); }) {}
+
+void Connection::set_on_difference(OnDifference on_difference) {
+  absl::MutexLock lock(&mu_);
+  on_difference_ = std::move(on_difference);
+}
+
+absl::Status Connection::CheckServer(const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerInitialMetadata();
+  const auto header = metadata.find(kServerHeader);
+  if (header == metadata.end()) return absl::OkStatus();
+  const auto server = ParseVersion(absl::string_view(header->second.data(), header->second.size()));
+  if (!server.has_value()) return absl::OkStatus();
+  if (absl::Status compatible = CheckCompatible(kOurVersion, *server); !compatible.ok()) return compatible;
+  const std::string difference = DescribeDifference(kOurVersion, *server);
+  if (!difference.empty() && on_difference_) std::exchange(on_difference_, nullptr)(difference);
+  return absl::OkStatus();
 }
 
 absl::Status Connection::Dial() {
@@ -92,14 +116,16 @@ absl::StatusOr<Connection::Stub> Connection::Begin(grpc::ClientContext& context)
     RETURN_IF_ERROR(dialed);
   }
   dialed_.Authorize(context);
+  context.AddMetadata(kClientHeader, FormatVersion(kOurVersion));
   return stub_;
 }
 
-absl::Status Connection::ToStatus(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
+absl::Status Connection::ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {
   const std::string& address = options_.address;
   auto code = static_cast<absl::StatusCode>(status.error_code());
   absl::MutexLock lock(&mu_);
+  if (absl::Status compatible = CheckServer(context); !compatible.ok()) return compatible;
+  if (status.ok()) return absl::OkStatus();
   if (code == absl::StatusCode::kUnauthenticated && TokenHasChanged(options_, dialed_)) {
     stub_ = nullptr;
     return absl::UnavailableError(
@@ -107,8 +133,10 @@ absl::Status Connection::ToStatus(const grpc::Status& status) {
   }
   if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) stub_ = nullptr;
   if (code == absl::StatusCode::kUnavailable && !IsAnswered(status)) {
-    return absl::UnavailableError(
+    absl::Status answer = absl::UnavailableError(
         absl::StrCat("the coordinator at ", address, " does not answer: ", status.error_message()));
+    CopyDetails(status, &answer);
+    return answer;
   }
   if (code == absl::StatusCode::kDeadlineExceeded) {
     return absl::DeadlineExceededError(
@@ -121,7 +149,9 @@ absl::Status Connection::ToStatus(const grpc::Status& status) {
         absl::StrCat("the server at ", address,
                      " is not a Trainyard coordinator, or is an older version: it does not support this call", detail));
   }
-  return absl::Status(code, status.error_message());
+  absl::Status answer(code, status.error_message());
+  CopyDetails(status, &answer);
+  return answer;
 }
 
 }  // namespace trainyard::client

@@ -2,6 +2,7 @@
 // address.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,19 +47,26 @@ class Connection {
 
   const std::string& address() const { return options_.address; }
 
-  // Converts the status of a finished call; call it once after each call. Keeps the server's message, or names the
-  // address if the coordinator could not be reached. Also Unavailable if the coordinator was restarted with a new
-  // token.
-  absl::Status ToStatus(const grpc::Status& status);
+  // Converts the status of a finished call; call it once after each call. Keeps the server's message and details, or
+  // names the address if the coordinator could not be reached. Also Unavailable if the coordinator was restarted with a
+  // new token, and FailedPrecondition if it supports no version of the API that we support. The first answer of a
+  // coordinator of another version is reported once.
+  absl::Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
+
+  // Called with a sentence for the user, at most once. The default says it.
+  using OnDifference = std::function<void(const std::string& text)>;
+  void set_on_difference(OnDifference on_difference);
 
  private:
-  explicit Connection(DialOptions options) : options_(std::move(options)) {}
+  explicit Connection(DialOptions options);
   absl::Status Dial() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckServer(const grpc::ClientContext& context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const DialOptions options_;
   absl::Mutex mu_;
   CoordinatorChannel dialed_ ABSL_GUARDED_BY(mu_);
-  Stub stub_ ABSL_GUARDED_BY(mu_);  // null: not connected
+  Stub stub_ ABSL_GUARDED_BY(mu_);                   // null: not connected
+  OnDifference on_difference_ ABSL_GUARDED_BY(mu_);  // null: nothing is left to report
 };
 
 // How long a command waits for a coordinator that does not answer yet: as long as a daemon retries a port in use.

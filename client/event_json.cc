@@ -6,6 +6,7 @@
 #include "client/goodput_view.h"
 #include "client/job_calls.h"
 #include "client/layout_view.h"
+#include "common/error_details.h"
 #include "spec/job_layout.h"
 
 namespace trainyard::client {
@@ -173,6 +174,26 @@ std::string ErrorLine(absl::string_view text, int exit_code) {
   return Line({{"event", "error"}, {"text", std::string(text)}, {"exit_code", exit_code}});
 }
 
+std::string ErrorLine(const absl::Status& status, int exit_code) {
+  const absl::optional<google::rpc::ErrorInfo> info = ErrorInfoOf(status);
+  Json line = {{"event", "error"}, {"text", std::string(status.message())}, {"exit_code", exit_code}};
+  line["code"] = absl::StatusCodeToString(status.code());
+  if (info.has_value()) {
+    line["reason"] = info->reason();
+    line["metadata"] = Json::object();
+    for (const auto& [key, value] : info->metadata()) line["metadata"][key] = value;
+  }
+  const google::rpc::BadRequest invalid = BadRequestOf(status);
+  for (const auto& violation : invalid.field_violations()) {
+    line["fields"].push_back({{"field", violation.field()}, {"problem", violation.description()}});
+  }
+  if (const auto resource = ResourceInfoOf(status); resource.has_value()) {
+    line["resource"] = {{"type", resource->resource_type()}, {"name", resource->resource_name()}};
+  }
+  if (const auto delay = RetryDelayOf(status); delay.has_value()) line["retry_after_s"] = absl::ToDoubleSeconds(*delay);
+  return Line(line);
+}
+
 std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code) {
   Json line = {{"event", "done"},
                {"id", job.job_id()},
@@ -218,6 +239,7 @@ std::string JobJson(const v1::Job& job) {
                {"planned_restarts", job.planned_restarts()},
                {"unconfirmed", job.unconfirmed()},
                {"unreachable", job.unreachable()},
+               {"resource_version", job.resource_version()},
                {"last_step", job.last_step()},
                {"last_loss", job.has_last_loss() ? Json(job.last_loss()) : Json()},
                {"steps", job.spec().train().steps()},

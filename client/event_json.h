@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "client/run_stats.h"
 #include "trainyard/v1/service.pb.h"
 
@@ -23,6 +24,9 @@ std::string NoticeLine(absl::string_view level, absl::string_view text);
 
 // {"event":"error","text":"...","exit_code":2}: there is no job, or its events cannot be read any further.
 std::string ErrorLine(absl::string_view text, int exit_code);
+// The same with the details of a failed call, as far as it has them: "code":"NOT_FOUND","reason":"JOB_NOT_FOUND",
+// "metadata":{...},"fields":[{"field":"spec.name","problem":"..."}],"resource":{...},"retry_after_s":0.5.
+std::string ErrorLine(const absl::Status& status, int exit_code);
 
 // {"event":"done","id":"...","state":"SUCCEEDED","exit_code":0,...}
 std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code);

@@ -18,6 +18,7 @@ struct HostOptions {
   std::string reason;
   bool lost = false;
   bool now = false;
+  uint64_t if_version = 0;
   bool json = false;
 };
 
@@ -59,6 +60,7 @@ absl::Status Set(const Globals& globals, const HostOptions& options, v1::SetHost
   request.set_action(action);
   request.set_reason(options.reason);
   request.set_now(options.now);
+  request.set_expected_version(options.if_version);
   ASSIGN_OR_RETURN(v1::HostStatus host, SetHost(*connection, request));
   if (options.json) {
     PrintJson(HostJson(host));
@@ -74,6 +76,7 @@ CLI::App* AddHostVerb(CLI::App& app, const Globals& globals, Chosen* chosen, con
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("host", options->name, "Name of the host, as trainctl cluster shows it")->required();
   verb->add_option("--reason", options->reason, "Reason, recorded in the events");
+  AddIfVersion(*verb, &options->if_version);
   AddJson(*verb, &options->json, "Print the host as a JSON object");
   verb->callback([&globals, options, chosen, action] {
     *chosen = [&globals, options, action] {

@@ -105,6 +105,7 @@ std::string HostJson(const v1::HostStatus& host) {
                                  {"gpu_note", host.gpu_note()},
                                  {"labels", labels},
                                  {"version", host.version()},
+                                 {"resource_version", host.resource_version()},
                                  {"torch_version", host.torch_version()},
                                  {"kernel", host.kernel()},
                                  {"clock_offset_s", host.clock_offset_s()},

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/text.h"
+#include "common/error_details.h"
 #include "common/limits.h"
 
 namespace trainyard::client {
@@ -27,10 +28,10 @@ absl::StatusOr<Response> Call(Connection& connection, const Request& request, Me
     Response response;
     absl::StatusOr<Connection::Stub> stub = connection.Begin(context);
     absl::Status status = stub.status();
-    if (stub.ok()) status = connection.ToStatus(((**stub).*method)(&context, request, &response));
+    if (stub.ok()) status = connection.ToStatus(((**stub).*method)(&context, request, &response), context);
     if (status.ok()) return response;
     if (!absl::IsUnavailable(status) || i == kTries) return status;
-    absl::SleepFor(pause);
+    absl::SleepFor(std::max(pause, std::min(RetryDelayOf(status).value_or(pause), limits::kReconnectMax)));
     pause = std::min(pause * 2, limits::kReconnectMax);
   }
 }
@@ -51,13 +52,15 @@ absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& job_id
   return Call<v1::GetRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Get);
 }
 
-absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason,
-                                  bool save) {
+absl::StatusOr<v1::Job> CancelJob(Connection& connection, const v1::CancelRequest& request) {
+  return Call<v1::CancelRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Cancel);
+}
+
+absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason) {
   v1::CancelRequest request;
   request.set_job_id(job_id);
   request.set_reason(reason);
-  request.set_save(save);
-  return Call<v1::CancelRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Cancel);
+  return CancelJob(connection, request);
 }
 
 absl::StatusOr<v1::Job> RestartJob(Connection& connection, const v1::RestartRequest& request) {
@@ -77,7 +80,16 @@ absl::StatusOr<v1::Job> ResumeJob(Connection& connection, const v1::ResumeReques
 }
 
 absl::StatusOr<v1::ListHostsResponse> ListHosts(Connection& connection) {
-  return Call<v1::ListHostsRequest, v1::ListHostsResponse>(connection, {}, &v1::JobService::StubInterface::ListHosts);
+  v1::ListHostsResponse hosts;
+  v1::ListHostsRequest request;
+  do {
+    auto page = Call<v1::ListHostsRequest, v1::ListHostsResponse>(connection, request,
+                                                                  &v1::JobService::StubInterface::ListHosts);
+    if (!page.ok()) return page.status();
+    for (v1::HostStatus& host : *page->mutable_hosts()) *hosts.add_hosts() = std::move(host);
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  return hosts;
 }
 
 absl::StatusOr<v1::HostStatus> SetHost(Connection& connection, const v1::SetHostRequest& request) {

@@ -15,9 +15,8 @@ namespace trainyard::client {
 absl::StatusOr<v1::SubmitResponse> SubmitJob(Connection& connection, const v1::SubmitRequest& request);
 absl::StatusOr<v1::FindJobsResponse> FindJobs(Connection& connection, const v1::FindJobsRequest& request);
 absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& job_id);
-// `save`: saves at the next step first, and does not cancel if the save fails.
-absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason,
-                                  bool save = false);
+absl::StatusOr<v1::Job> CancelJob(Connection& connection, const v1::CancelRequest& request);
+absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason);
 absl::StatusOr<v1::Job> RestartJob(Connection& connection, const v1::RestartRequest& request);
 absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest& request);
 absl::StatusOr<v1::Job> SaveJob(Connection& connection, const v1::SaveRequest& request);
@@ -25,6 +24,7 @@ absl::StatusOr<v1::Job> ResumeJob(Connection& connection, const v1::ResumeReques
 // Reads all pages, newest job first, at most `max` jobs.
 absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std::vector<v1::JobState>& states,
                                               size_t max);
+// Reads all pages.
 absl::StatusOr<v1::ListHostsResponse> ListHosts(Connection& connection);
 absl::StatusOr<v1::HostStatus> SetHost(Connection& connection, const v1::SetHostRequest& request);
 // Reads all pages, oldest event first.

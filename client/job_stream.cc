@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/exit_code.h"
+#include "common/error_details.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -76,6 +77,7 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
   request.set_after_sequence(filter_.after_sequence());
   request.set_after_step(filter_.after_step());
   request.set_after_eval_step(filter_.after_eval_step());
+  request.set_allow_gap(std::exchange(allow_gap_, false));
   auto reader = stub->Watch(&context, request);
   v1::Event event;
   while (reader->Read(&event)) {
@@ -90,7 +92,7 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
   absl::MutexLock lock(&mu_);
   context_ = nullptr;
   if (stopped_) return absl::CancelledError("stopped");
-  return connection_.ToStatus(status);
+  return connection_.ToStatus(status, context);
 }
 
 absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const OnNotice& on_notice) {
@@ -114,6 +116,10 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
       if (!wait_before_retry.has_value()) return status;
       wait = *wait_before_retry;
     } else if (status.ok()) {
+      wait = retry.NextBackoff();
+    } else if (ReasonOf(status) == reasons::kVersionExpired) {
+      on_notice("some events of the job were deleted while the connection was lost, and are not shown");
+      allow_gap_ = true;
       wait = retry.NextBackoff();
     } else if (status.code() == absl::StatusCode::kOutOfRange && filter_.after_sequence() > 0) {
       filter_.StartOver();

@@ -69,6 +69,7 @@ class JobStream {
   const std::string job_id_;
   const RetryOptions options_;
   EventFilter filter_;
+  bool allow_gap_ = false;  // the next call accepts that events were deleted
 
   absl::Mutex mu_;
   SteadyCondVar stop_requested_;

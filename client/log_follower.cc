@@ -67,7 +67,7 @@ absl::Status LogFollower::Read(bool follow, const OnLine& on_line) {
   const grpc::Status status = reader->Finish();
   absl::MutexLock lock(&mu_);
   context_ = nullptr;
-  return connection_.ToStatus(status);
+  return connection_.ToStatus(status, context);
 }
 
 // After a lost connection: reads all stored output to find the position, then follows from there.

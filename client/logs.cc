@@ -70,7 +70,7 @@ absl::Status ReadLogs(Connection& connection, const LogsOptions& options, uint32
     if (OutputFailed()) context.TryCancel();
   }
   grpc::Status status = reader->Finish();
-  return OutputFailed() ? OutputStatus() : connection.ToStatus(status);
+  return OutputFailed() ? OutputStatus() : connection.ToStatus(status, context);
 }
 
 // After a lost connection: reads all stored output to find the position, then follows from there.

@@ -143,7 +143,7 @@ absl::StatusOr<std::unique_ptr<MetricsSource>> ReadReportsOfJob(Connection& conn
   }
   if (has_all) context.TryCancel();
   const grpc::Status status = reader->Finish();
-  if (!has_all && !paused && !status.ok()) return connection.ToStatus(status);
+  if (!has_all && !paused && !status.ok()) return connection.ToStatus(status, context);
   if (paused && job.last_step() > 0) {
     source->SetIncomplete(absl::StrCat("the coordinator sent no report of step ", job.last_step(), ", the last of ",
                                        JobTitle(job), ", within ", absl::FormatDuration(kPauseMax),

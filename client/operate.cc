@@ -19,6 +19,7 @@ struct Options {
   std::string reason;
   bool now = false;
   bool from_start = false;
+  uint64_t if_version = 0;
   bool json = false;
 };
 
@@ -28,6 +29,7 @@ absl::StatusOr<v1::Job> Restart(Connection& connection, const Options& options) 
   v1::RestartRequest request;
   request.set_job_id(options.job_id);
   request.set_reason(options.reason);
+  request.set_expected_version(options.if_version);
   request.set_now(options.now);
   return RestartJob(connection, request);
 }
@@ -36,6 +38,7 @@ absl::StatusOr<v1::Job> Pause(Connection& connection, const Options& options) {
   v1::PauseRequest request;
   request.set_job_id(options.job_id);
   request.set_reason(options.reason);
+  request.set_expected_version(options.if_version);
   request.set_now(options.now);
   return PauseJob(connection, request);
 }
@@ -44,6 +47,7 @@ absl::StatusOr<v1::Job> Resume(Connection& connection, const Options& options) {
   v1::ResumeRequest request;
   request.set_job_id(options.job_id);
   request.set_reason(options.reason);
+  request.set_expected_version(options.if_version);
   request.set_from_start(options.from_start);
   return ResumeJob(connection, request);
 }
@@ -68,6 +72,7 @@ CLI::App* AddJobVerb(CLI::App& app, const Globals& globals, Chosen* chosen, cons
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("job", options->job_id, kJobHelp)->required();
   verb->add_option("--reason", options->reason, "Reason, recorded in the events");
+  AddIfVersion(*verb, &options->if_version);
   AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->callback([&globals, options, chosen, operation] {
     *chosen = [&globals, options, operation] {

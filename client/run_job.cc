@@ -64,7 +64,7 @@ class JobRunner {
     }
     int code = interrupts.interrupted() ? kClientCancelled : ExitCodeOf(exit_code.status());
     if (options_.json) {
-      PrintJson(ErrorLine(exit_code.status().message(), code));
+      PrintJson(ErrorLine(exit_code.status(), code));
       PrintJson(DoneWithoutJobLine(job_id_, exit_code.status().message(), code));
     }
     Fail(exit_code.status());

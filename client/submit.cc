@@ -24,6 +24,7 @@ struct SubmitOptions {
   JobOptions job;
   bool resume = false;
   bool allow_fresh_start = false;
+  std::string job_id;
   bool json = false;
 };
 
@@ -57,14 +58,15 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   }
   v1::SubmitRequest request;
   *request.mutable_spec() = loaded.spec;
-  request.set_job_id(RandomId(8));
+  request.set_job_id(options.job_id.empty() ? RandomId(8) : options.job_id);
   request.set_default_run_root(DefaultRunRoot(WorkingDirectory()));
   request.set_resume(options.resume);
   request.set_allow_fresh_start(options.allow_fresh_start);
   std::string notice;
   absl::Status chosen = ChooseRunFolder(&request, /*on_this_machine=*/IsLocalAddress(globals.coordinator), &notice);
   if (!notice.empty()) SayUnprefixed(notice);
-  RETURN_IF_ERROR(chosen);
+  // A repeated submission finds the files of its own job.
+  if (!chosen.ok() && (options.job_id.empty() || !GetJob(*connection, options.job_id).ok())) return chosen;
   ASSIGN_OR_RETURN(v1::SubmitResponse accepted, SubmitJob(*connection, request));
   v1::Job job;
   job.set_job_id(accepted.job_id());
@@ -92,11 +94,14 @@ void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddAllowDataChange(*verb, &options->job);
   verb->add_flag("--resume", options->resume, "Resume from the newest checkpoint in the run folder");
   AddAllowFreshStart(*verb, &options->allow_fresh_start);
+  verb->add_option("--job-id", options->job_id,
+                   "Id of the job, 8 to 32 of a-z and 0-9: a repeated call submits the job only once");
   AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->footer(
       "Examples:\n"
       "  trainctl --coordinator 127.0.0.1:7070 submit configs/jobs/stdlib.yaml\n"
-      "  trainctl watch $(trainctl submit job.yaml --set resources.ranks=8)");
+      "  trainctl watch $(trainctl submit job.yaml --set resources.ranks=8)\n"
+      "  trainctl submit job.yaml --job-id nightly20261126");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = Submit(globals, *options);

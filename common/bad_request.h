@@ -4,12 +4,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/error_details.h"
 #include "common/problems.h"
 #include "google/protobuf/descriptor.h"
 
 namespace trainyard {
-
-inline constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
 
 // Returns problems.ToStatus() with the payload. Violations name fields as the API does, after `prefix`
 // ("spec.train.batch.global_size"); their descriptions name the YAML keys. The violations are limited to what fits into

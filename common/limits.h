@@ -49,8 +49,8 @@ inline constexpr size_t kClusterEvents = 10'000;
 inline constexpr size_t kDurableTextBytes = 2 << 10;
 inline constexpr size_t kDurableEventBytes = 128 << 20;
 // Ids of jobs that were deleted from the history. A host that returns after a long absence may still run trainers of
-// these jobs; the coordinator has them ended.
-inline constexpr size_t kJobsForgotten = 10'000;
+// these jobs; the coordinator has them ended. A call of Submit that is repeated late must not submit one of them again.
+inline constexpr size_t kJobsForgotten = 100'000;
 // Checkpoints that a restore rejected, newest first, as reported by a trainer. The log of rank 0 lists all of them.
 inline constexpr int kRejectedCheckpointsReported = 8;
 // The bytes of events in one response. The client library requests the rest automatically.

@@ -3,6 +3,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <algorithm>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,14 +17,15 @@ namespace trainyard {
 
 // Peers limit HTTP/2 headers to 8 KiB by default, and characters outside plain ASCII take three times their size there.
 // With details the message is sent a second time, as base64 within them.
+inline constexpr size_t kStatusBytes = 7'600;
 inline constexpr size_t kStatusMessageBytes = 5'000;
-inline constexpr size_t kDetailedMessageBytes = 2'000;
 
-// A serialized google.rpc.Status with only the code UNAVAILABLE. It marks an UNAVAILABLE that is a response of the
-// server (a host is not connected), so that clients can distinguish it from gRPC's own, which means that no server
-// responded.
-inline constexpr char kUnavailableDetails[] = "\x08\x0e";
-inline bool IsAnswered(const grpc::Status& status) { return !status.error_details().empty(); }
+// The size of the message that fits into the headers together with this many bytes of details.
+inline constexpr size_t MessageBytes(size_t details_bytes) {
+  if (details_bytes == 0) return kStatusMessageBytes;
+  const size_t used = details_bytes / 3 * 4 + 64;
+  return used >= kStatusBytes ? 0 : (kStatusBytes - used) * 3 / 7;
+}
 
 // The beginning of `message` that takes at most `bytes_max` bytes in a header, as UTF-8.
 inline std::string HeaderText(absl::string_view message, size_t bytes_max) {
@@ -40,7 +42,7 @@ inline std::string HeaderText(absl::string_view message, size_t bytes_max) {
   return text;
 }
 
-// Cuts the message to what fits into the headers of any client. Payloads (see bad_request.h) become the details of a
+// Cuts the message to what fits into the headers of any client. Payloads (see error_details.h) become the details of a
 // google.rpc.Status, which must contain code and message again.
 inline grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
@@ -50,8 +52,11 @@ inline grpc::Status ToGrpcStatus(const absl::Status& status) {
     any.set_type_url(std::string(type_url));
     any.set_value(std::string(payload));
   });
+  // In a fixed order, BadRequest first: programs may look at the first one only.
+  std::sort(detailed.mutable_details()->begin(), detailed.mutable_details()->end(),
+            [](const google::protobuf::Any& a, const google::protobuf::Any& b) { return a.type_url() < b.type_url(); });
   absl::string_view message = status.message();
-  std::string text = HeaderText(message, detailed.details().empty() ? kStatusMessageBytes : kDetailedMessageBytes);
+  std::string text = HeaderText(message, MessageBytes(detailed.ByteSizeLong()));
   if (text.size() < message.size()) {
     // Lists of problems have one per line, so cut at a line end if there is one.
     if (size_t line = text.rfind('\n'); line != std::string::npos && line > 0) text.resize(line);
@@ -64,11 +69,12 @@ inline grpc::Status ToGrpcStatus(const absl::Status& status) {
   return grpc::Status(code, text, detailed.SerializeAsString());
 }
 
-// Converts the status of a response: unlike UNAVAILABLE from a server that is shutting down, it satisfies IsAnswered.
-inline grpc::Status ToGrpcAnswer(const absl::Status& status) {
-  grpc::Status answer = ToGrpcStatus(status);
-  if (status.code() != absl::StatusCode::kUnavailable) return answer;
-  return grpc::Status(answer.error_code(), answer.error_message(), kUnavailableDetails);
+// Adds the details that a server sent to `status`.
+inline void CopyDetails(const grpc::Status& from, absl::Status* status) {
+  google::rpc::Status detailed;
+  if (from.error_details().empty() || !detailed.ParseFromString(from.error_details())) return;
+  for (const google::protobuf::Any& any : detailed.details())
+    status->SetPayload(any.type_url(), absl::Cord(any.value()));
 }
 
 // The message begins with `what`, if it is not empty.

@@ -139,6 +139,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
       .queue = queue_.get(),
       .sink = this,
       .contacts = [this] { return server_->TakeContacts(); },
+      .check_waiting = [this](CallId call) { return server_->CheckWaiting(call); },
       .observe =
           [this, &clock](const LoopRound& round, const Core& core) {
             metrics_->ObserveRound(round, core, clock.TimeNow());

@@ -10,7 +10,9 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 PROTO = pathlib.Path(__file__).resolve().parents[2] / "proto"
-FILES = ["trainyard/v1/service.proto", "trainyard/v1/trainer.proto"]  # its imports are included
+# Their imports are included.
+FILES = ["trainyard/v1/service.proto", "trainyard/v1/trainer.proto", "google/rpc/status.proto",
+         "google/rpc/error_details.proto"]
 
 
 class BuildWithSchema(build_py):

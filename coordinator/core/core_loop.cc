@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/error_details.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
 #include "coordinator/core/commits.h"
@@ -157,6 +158,10 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   }
   absl::Time begin = absl::Now();
   for (Event& event : batch) {
+    if (std::optional<Reply> answer = AnswerIfGivenUp(event)) {
+      unwritten.effects.push_back(*std::move(answer));
+      continue;
+    }
     round.events.push_back(NameOf(event));
 #ifdef TRAINYARD_CHECK_INVARIANTS
     Event copy = event;
@@ -177,6 +182,14 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   unwritten.commits = MakeCommits(std::exchange(unwritten.turns, {}));
   RETURN_IF_ERROR(Write(std::move(unwritten)));
   return handled;
+}
+
+std::optional<Reply> CoreLoop::AnswerIfGivenUp(const Event& event) const {
+  const std::optional<CallId> call = CallOf(event);
+  if (!call.has_value() || !options_.check_waiting) return std::nullopt;
+  absl::Status waiting = options_.check_waiting(*call);
+  if (waiting.ok()) return std::nullopt;
+  return Reply{*call, std::move(waiting), {}};
 }
 
 bool CoreLoop::MayHold(const Unwritten& unwritten) const {
@@ -261,14 +274,17 @@ absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
 }
 
 void CoreLoop::HandleStalled(Event event) {
-  if (IsRead(event)) {
+  if (std::optional<Reply> answer = AnswerIfGivenUp(event)) {
+    options_.sink->Release(*std::move(answer));
+  } else if (IsRead(event)) {
     Output output = options_.core->Handle(std::move(event), last_now_);
     for (Effect& effect : output.effects) options_.sink->Release(std::move(effect));
   } else if (std::optional<CallId> call = CallOf(event)) {
     options_.sink->Release(
         Reply{*call,
-              absl::UnavailableError("the coordinator cannot write to its store (is its disk full?), so nothing was "
-                                     "changed; free space, then try again"),
+              AddReason(absl::UnavailableError("the coordinator cannot write to its store (is its disk full?), so "
+                                               "nothing was changed; free space, then try again"),
+                        reasons::kStoreUnwritable),
               {}});
   } else {
     deferred_bytes_ += QueuedBytes(event);

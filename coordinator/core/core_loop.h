@@ -62,7 +62,10 @@ class CoreLoop {
     Clock* wall = nullptr;   // for the times that users read; null: `clock`
     EventQueue* queue = nullptr;
     EffectSink* sink = nullptr;
-    std::function<std::vector<Tick::Contact>()> contacts;        // sessions that sent anything since the last tick
+    std::function<std::vector<Tick::Contact>()> contacts;  // sessions that sent anything since the last tick
+    // Whether a call still waits for its answer; if not, it is answered with this error instead of being processed, so
+    // that a call that its caller has given up has no effect. Null: every call does.
+    std::function<absl::Status(CallId)> check_waiting = nullptr;
     std::function<void(const LoopRound&, const Core&)> observe;  // may be empty
     // Called with the reason when the store begins to refuse records, and with an empty text when it accepts them
     // again. May be empty.
@@ -102,6 +105,8 @@ class CoreLoop {
 
   void Loop();
   std::vector<Event> TakeBatch(absl::Time until);
+  // Returns the answer to a call that does not wait for one any more; none: the event must be processed.
+  std::optional<Reply> AnswerIfGivenUp(const Event& event) const;
   bool MayHold(const Unwritten& unwritten) const;
   absl::Status Write(Unwritten unwritten);
   void Release(Unwritten& written);

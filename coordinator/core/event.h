@@ -40,7 +40,7 @@ struct ListJobs {
 // Finds the job with the id `text`, or else the jobs whose id begins with it, or else those of that name.
 struct FindJobs {
   CallId call;
-  std::string text;
+  v1::FindJobsRequest request;
 };
 
 struct CancelJob {
@@ -48,6 +48,7 @@ struct CancelJob {
   JobId job;
   std::string reason;
   bool save = false;
+  uint64_t expected_version = 0;
 };
 
 struct RestartJob {
@@ -81,6 +82,7 @@ struct GetServerInfo {
 
 struct ListHosts {
   CallId call;
+  v1::ListHostsRequest request = {};
 };
 
 struct ListEvents {
@@ -104,7 +106,8 @@ struct WatchJob {
   WatchId watch;
   JobId job;
   WatchPosition position;
-  bool first = false;  // the stream has just been opened
+  bool first = false;      // the stream has just been opened
+  bool allow_gap = false;  // with `first`: events after the position may have been deleted
 };
 
 struct WatchClosed {

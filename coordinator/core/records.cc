@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/limits.h"
 #include "common/status_macros.h"
 #include "coordinator/policy/lifecycle.h"
 #include "coordinator/policy/recovery.h"
@@ -83,10 +84,9 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
     return absl::OkStatus();
   }
   Job& job = it->second;
-  for (uint64_t dropped : job.history.AddDurable(std::move(event))) {
-    state.orphans.push_back(EventKey(job.id, dropped));
-    job.record.set_events_dropped(job.record.events_dropped() + 1);
-  }
+  const std::vector<uint64_t> dropped = job.history.AddDurable(std::move(event));
+  for (uint64_t one : dropped) state.orphans.push_back(EventKey(job.id, one));
+  CountDeleted(job, dropped);
   return absl::OkStatus();
 }
 
@@ -104,6 +104,11 @@ void CountDroppedEvents(Job& job) {
   const auto& kept = job.history.durable();
   const bool cut = kept.empty() ? job.record.event_sequence() > 0 : kept.front()->sequence() > 1;
   if (cut && job.record.events_dropped() == 0) job.record.set_events_dropped(1);
+  // Nor did it record which ones. The first events are deleted last, so all deleted ones are probably before the first
+  // event after those.
+  if (job.record.events_dropped() == 0 || job.record.deleted_sequence() != 0 || kept.empty()) return;
+  const size_t first = std::min(limits::kDurableEventsFirst, kept.size() - 1);
+  job.record.set_deleted_sequence(kept[first]->sequence() - 1);
 }
 
 // Reports keep their sequence numbers, so that they stay before the events that were published after them.
@@ -244,6 +249,13 @@ std::string ForgottenKey(uint64_t number) {
 std::string HostKey(const HostName& host) { return absl::StrCat(kHostPrefix, host.value()); }
 
 Record MakeHostRecord(const Host& host) { return {HostKey(host.name), host.record.SerializeAsString()}; }
+
+void CountDeleted(Job& job, const std::vector<uint64_t>& sequences) {
+  job.record.set_events_dropped(job.record.events_dropped() + sequences.size());
+  for (uint64_t sequence : sequences) {
+    job.record.set_deleted_sequence(std::max(job.record.deleted_sequence(), sequence));
+  }
+}
 
 void IndexRanks(Job& job) {
   job.ranks_on.clear();

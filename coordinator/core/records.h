@@ -44,6 +44,9 @@ Record MakeReportPart(const Job& job, uint64_t part);
 // Possible errors: DataLoss: a record cannot be read, or records contradict each other; the message names the key.
 absl::Status LoadState(const std::vector<std::pair<std::string, std::string>>& records, absl::Time now, State& state);
 
+// Counts durable events of the job that are deleted, and records the greatest of their sequence numbers.
+void CountDeleted(Job& job, const std::vector<uint64_t>& sequences);
+
 // Rebuilds `ranks_on` and the local ranks from the hosts of the ranks.
 void IndexRanks(Job& job);
 

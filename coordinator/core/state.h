@@ -2,6 +2,7 @@
 // marked; the rest is soft and is rebuilt when daemons attach again and clients repeat their calls.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -190,6 +191,7 @@ struct Job {
   v1::Job& head() { return *record.mutable_job(); }
   const v1::Job& head() const { return record.job(); }
   Generation generation() const { return Generation(record.job().generation()); }
+  uint64_t version() const { return record.event_sequence(); }  // Job.resource_version
   // The number of ranks; of a job that tolerates any number of them, the largest one.
   uint32_t world_size() const { return record.job().spec().resources().ranks(); }
   // The smallest number of ranks that a generation may have.
@@ -239,6 +241,8 @@ struct Host {
   std::vector<std::pair<v1::TrainerKey, uint64_t>> unstarted_strays;
 
   bool attached() const { return session.value() != 0; }
+  // HostStatus.resource_version. A store of an earlier version has none.
+  uint64_t version() const { return std::max<uint64_t>(record.version(), 1); }
   Incarnation incarnation() const { return Incarnation(record.incarnation()); }
 };
 

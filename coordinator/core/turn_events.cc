@@ -82,7 +82,7 @@ void Turn::DropEvents(Job& job, const std::vector<uint64_t>& sequences) {
     // An event of this turn was not written yet.
     if (changes.events.erase(sequence) == 0) changes.dropped_events.push_back(sequence);
   }
-  job.record.set_events_dropped(job.record.events_dropped() + sequences.size());
+  CountDeleted(job, sequences);
   Save(job);
   Emit(EventsDropped{DroppedKind::kDurable, sequences.size()});
 }
@@ -167,6 +167,11 @@ void Turn::PublishClusterEvent(v1::Event event) {
   CutTexts(event);
   event.set_sequence(++state.cluster_sequence);
   event.set_time_unix_ms(absl::ToUnixMillis(wall));
+  if (auto host = state.hosts.find(HostName(event.host())); host != state.hosts.end()) {
+    // The time, so that neither an older copy of the store nor another host of this name uses a number again.
+    host->second.record.set_version(std::max(host->second.version() + 1, static_cast<uint64_t>(event.time_unix_ms())));
+    Save(host->second);
+  }
   auto shared = std::make_shared<const v1::Event>(std::move(event));
   cluster_records_.push_back({EventKey(JobId(), shared->sequence()), shared->SerializeAsString()});
   for (uint64_t dropped : state.cluster.AddDurable(std::move(shared))) {

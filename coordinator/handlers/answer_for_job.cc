@@ -9,11 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/error_details.h"
 #include "common/nearest_name.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/hold_jobs.h"
 #include "coordinator/handlers/job_status.h"
+#include "coordinator/policy/lifecycle.h"
 
 namespace trainyard {
 
@@ -21,38 +23,54 @@ std::string WithReason(absl::string_view what, const std::string& reason) {
   return reason.empty() ? std::string(what) : absl::StrCat(what, ": ", CutText(reason, 1024));
 }
 
+absl::Status CheckVersion(absl::string_view what, uint64_t version, uint64_t expected) {
+  if (expected == 0 || expected == version) return absl::OkStatus();
+  return AddReason(absl::AbortedError(absl::StrCat(what, " has version ", version, ", not ", expected,
+                                                   ": it has changed since it was read; read it again and decide "
+                                                   "anew")),
+                   reasons::kVersionMismatch);
+}
+
+absl::Status AboutJob(absl::Status status, const Job& job) {
+  if (status.ok()) return status;
+  status = AddMetadata(std::move(status), "job_id", job.id.value());
+  status = AddMetadata(std::move(status), "state", StateName(job.state()));
+  status = AddMetadata(std::move(status), "generation", absl::StrCat(job.head().generation()));
+  return AddMetadata(std::move(status), "resource_version", absl::StrCat(job.version()));
+}
+
 absl::Status NoSuchJob(const State& state, const std::string& job_id) {
+  const auto not_found = [&](const std::string& message) {
+    return AddMetadata(AddResource(AddReason(absl::NotFoundError(message), reasons::kJobNotFound), "job", job_id),
+                       "job_id", job_id);
+  };
+  const std::string name = job_id.substr(0, 64);
   if (std::vector<std::string> hosts = HostsWithUnknown(state, JobId(job_id)); !hosts.empty()) {
-    return absl::NotFoundError(absl::StrCat("job ", job_id, " runs on ", absl::StrJoin(hosts, ", "),
-                                            ", but this coordinator's store, restored from an older copy, does not "
-                                            "know it; wait for its end, or end it with `trainctl cancel ",
-                                            job_id, "`"));
+    return not_found(absl::StrCat("job ", job_id, " runs on ", absl::StrJoin(hosts, ", "),
+                                  ", but this coordinator's store, restored from an older copy, does not "
+                                  "know it; wait for its end, or end it with `trainctl cancel ",
+                                  job_id, "`"));
   }
   std::vector<std::string> ids;
   for (const auto& [id, job] : state.jobs) {
     if (job.head().spec().name() == job_id) {
-      return absl::NotFoundError(
-          absl::StrCat("no job ", job_id.substr(0, 64), "; job ", id.value(), " has that name: give its id instead"));
+      return not_found(absl::StrCat("no job ", name, "; job ", id.value(), " has that name: give its id instead"));
     }
     ids.push_back(id.value());
   }
-  std::string nearest = NearestName(job_id.substr(0, 64), ids);
-  return absl::NotFoundError(absl::StrCat("no job ", job_id.substr(0, 64),
-                                          nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+  std::string nearest = NearestName(name, ids);
+  return not_found(absl::StrCat("no job ", name, nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
-void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, absl::FunctionRef<absl::Status(Job&)> act) {
+void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, uint64_t expected_version,
+                  absl::FunctionRef<absl::Status(Job&)> act) {
   auto it = turn.state.jobs.find(JobId(job_id));
-  if (it == turn.state.jobs.end()) {
-    turn.Emit(Reply{call, NoSuchJob(turn.state, job_id), {}});
-    return;
-  }
-  absl::Status status = act(it->second);
-  if (status.ok()) {
-    turn.Emit(Reply{call, absl::OkStatus(), MakeJob(turn, it->second)});
-  } else {
-    turn.Emit(Reply{call, std::move(status), {}});
-  }
+  if (it == turn.state.jobs.end()) return turn.Emit(Reply{call, NoSuchJob(turn.state, job_id), {}});
+  Job& job = it->second;
+  absl::Status status = CheckVersion(absl::StrCat("job ", job_id), job.version(), expected_version);
+  if (status.ok()) status = act(job);
+  if (!status.ok()) return turn.Emit(Reply{call, AboutJob(std::move(status), job), {}});
+  turn.Emit(Reply{call, absl::OkStatus(), MakeJob(turn, job)});
 }
 
 }  // namespace trainyard

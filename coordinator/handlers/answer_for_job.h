@@ -1,6 +1,7 @@
 // Answers to the calls that act on one job.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -10,8 +11,20 @@
 
 namespace trainyard {
 
-// Answers `call` with the state of the job after `act`, or with the error of `act`; NotFound if there is no such job.
-void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, absl::FunctionRef<absl::Status(Job&)> act);
+// Answers `call` with the state of the job after `act`, or with the error of `act`. `Request` has a `job_id` and an
+// `expected_version`. NotFound if there is no such job; Aborted if it has another version.
+void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, uint64_t expected_version,
+                  absl::FunctionRef<absl::Status(Job&)> act);
+template <typename Request>
+void AnswerForJob(Turn& turn, CallId call, const Request& request, absl::FunctionRef<absl::Status(Job&)> act) {
+  AnswerForJob(turn, call, request.job_id(), request.expected_version(), act);
+}
+
+// Aborted if `expected` is neither 0 nor `version`, which is that of `what` ("job k3x7q2ab").
+absl::Status CheckVersion(absl::string_view what, uint64_t version, uint64_t expected);
+
+// Adds what is known of the job to an error about it: id, state, generation and version.
+absl::Status AboutJob(absl::Status status, const Job& job);
 
 // Returns NotFound; the message names a job that the caller may have meant.
 absl::Status NoSuchJob(const State& state, const std::string& job_id);

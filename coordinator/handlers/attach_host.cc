@@ -10,8 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/api_version.h"
 #include "common/limits.h"
 #include "common/plural.h"
+#include "common/version.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/avoid_hosts.h"
@@ -112,6 +114,7 @@ void Welcome(Turn& turn, const Host& host, uint32_t protocol) {
       static_cast<uint32_t>(absl::ToInt64Milliseconds(HeartbeatInterval(turn.state.options.lease))));
   welcome.set_protocol(std::min(protocol, limits::kProtocol));  // the newest that both support
   welcome.set_acked_fact(host.record.acked_fact());
+  welcome.set_version(kVersion);
   turn.Emit(std::move(effect));
 }
 
@@ -206,6 +209,15 @@ void PublishNewDaemon(Turn& turn, const Host& host) {
   }
 }
 
+// Once for each daemon process: its log has the same warning.
+void WarnOfVersion(Turn& turn, const Host& host) {
+  const std::string& version = host.inventory.version();
+  if (version.empty() || IsSameRelease(version, kVersion)) return;
+  turn.Warn(absl::StrCat("the daemon of host ", host.name.value(), " has version ", version.substr(0, 64),
+                         " and this coordinator version ", kVersion,
+                         ", which works; install the same version on all hosts when you can"));
+}
+
 }  // namespace
 
 void Run(Turn& turn, AttachHost& event) {
@@ -241,6 +253,7 @@ void Run(Turn& turn, AttachHost& event) {
   Welcome(turn, host, event.hello.protocol());
   Reconcile(turn, host, event.hello);
   if (!is_same_daemon) PublishNewDaemon(turn, host);
+  if (!is_same_daemon) WarnOfVersion(turn, host);
   if (!is_same_daemon) {
     for (auto& [id, job] : state.jobs) StopAvoiding(turn, job, name);
   }

@@ -83,6 +83,8 @@ absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
 // Cancels a job that is not recorded; it may run nevertheless.
 Reply CancelUnrecorded(Turn& turn, const CancelJob& event) {
   Reply reply{event.call, absl::OkStatus(), {}};
+  reply.status = CheckVersion(absl::StrCat("job ", event.job.value()), /*version=*/0, event.expected_version);
+  if (!reply.status.ok() && !HostsWithUnknown(turn.state, event.job).empty()) return reply;
   if (event.save && !HostsWithUnknown(turn.state, event.job).empty()) {
     reply.status = absl::FailedPreconditionError(
         absl::StrCat("this coordinator's store does not know job ", event.job.value(),
@@ -90,6 +92,7 @@ Reply CancelUnrecorded(Turn& turn, const CancelJob& event) {
     return reply;
   }
   if (auto job = CancelUnknown(turn, event.job, event.reason)) {
+    reply.status = absl::OkStatus();
     reply.response = *std::move(job);
   } else {
     reply.status = NoSuchJob(turn.state, event.job.value());
@@ -100,18 +103,14 @@ Reply CancelUnrecorded(Turn& turn, const CancelJob& event) {
 }  // namespace
 
 void Run(Turn& turn, CancelJob& event) {
-  auto it = turn.state.jobs.find(event.job);
-  if (it == turn.state.jobs.end()) return turn.Emit(CancelUnrecorded(turn, event));
-  Job& job = it->second;
-  if (event.save && !IsFinal(job.state())) {
-    absl::Status status = CancelWithSave(turn, job, event.reason);
-    return status.ok() ? turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)})
-                       : turn.Emit(Reply{event.call, std::move(status), {}});
-  }
-  // A job that is already being ended is left as it is; the answer has its state.
-  bool is_ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
-  if (!IsFinal(job.state()) && !is_ending) Cancel(turn, job, event.reason);
-  turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)});
+  if (!turn.state.jobs.contains(event.job)) return turn.Emit(CancelUnrecorded(turn, event));
+  AnswerForJob(turn, event.call, event.job.value(), event.expected_version, [&](Job& job) {
+    if (event.save && !IsFinal(job.state())) return CancelWithSave(turn, job, event.reason);
+    // A job that is already being ended is left as it is; the answer has its state.
+    bool is_ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
+    if (!IsFinal(job.state()) && !is_ending) Cancel(turn, job, event.reason);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace trainyard

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/error_details.h"
 #include "common/limits.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
@@ -31,10 +32,16 @@ bool IsHostName(absl::string_view name) {
 absl::Status CheckFields(const v1::Hello& hello) {
   const uint32_t oldest = hello.oldest_protocol() == 0 ? hello.protocol() : hello.oldest_protocol();
   if (hello.protocol() < limits::kOldestProtocol || oldest > limits::kProtocol || oldest > hello.protocol()) {
-    return absl::FailedPreconditionError(absl::StrCat("this daemon supports protocol ", oldest, " to ",
-                                                      hello.protocol(), ", the coordinator ", limits::kOldestProtocol,
-                                                      " to ", limits::kProtocol, "; install version ", kVersion,
-                                                      " of trainyard on the host"));
+    const std::string& version = hello.inventory().version();
+    const bool daemon_is_older = hello.protocol() < limits::kOldestProtocol;
+    return AddReason(absl::FailedPreconditionError(absl::StrCat(
+                         "the daemon of host ", hello.host().substr(0, 64), " has version ",
+                         version.empty() ? "unknown" : version.substr(0, 64), " and supports protocol ", oldest, " to ",
+                         hello.protocol(), "; the coordinator has version ", kVersion, " and supports ",
+                         limits::kOldestProtocol, " to ", limits::kProtocol, ": ",
+                         daemon_is_older ? absl::StrCat("install version ", kVersion, " of trainyard on the host")
+                                         : "upgrade the coordinator to the version of the daemon")),
+                     reasons::kIncompatibleVersion);
   }
   if (!IsHostName(hello.host())) {
     return absl::InvalidArgumentError(absl::StrCat("host name '", hello.host().substr(0, 64),

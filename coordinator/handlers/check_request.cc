@@ -30,6 +30,7 @@ struct Limit {
 };
 
 constexpr size_t kNameBytes = 64;  // of ids, of names of jobs, which users type instead of ids, and of page tokens
+constexpr size_t kHostTextBytes = 253;
 constexpr uint64_t kRanksMax = 65'536;
 // Leaves space for the folder of a job and the paths in it.
 constexpr size_t kRunRootBytes = limits::kPathBytes - 200;
@@ -39,10 +40,14 @@ constexpr Limit kLimits[] = {
     {.message = "SubmitRequest", .field = "default_run_root", .bytes_max = kRunRootBytes},
     {.message = "ListEventsRequest", .field = "job_id", .bytes_max = kNameBytes},
     {.message = "ListEventsRequest", .field = "limit", .value_max = kEventsPageMax},
+    {.message = "ListEventsRequest", .field = "page_size", .value_max = kEventsPageMax},
     {.message = "ListRequest", .field = "page_size", .value_max = kJobsPageMax},
+    {.message = "FindJobsRequest", .field = "page_size", .value_max = kJobsPageMax},
+    {.message = "ListHostsRequest", .field = "page_size", .value_max = kHostsPageMax},
+    {.message = "ListHostsRequest", .field = "page_token", .bytes_max = kHostTextBytes + kNameBytes},
     {.message = "ListRequest", .field = "states", .items_max = v1::JobState_ARRAYSIZE},
     {.message = "LogsRequest", .field = "ranks", .value_max = kRanksMax - 1, .items_max = kRanksMax},
-    {.message = "SetHostRequest", .field = "name", .required = true, .bytes_max = 253},
+    {.message = "SetHostRequest", .field = "name", .required = true, .bytes_max = kHostTextBytes},
     {.message = "SetHostRequest", .field = "action", .required = true},
     {.message = "FindJobsRequest", .field = "text", .required = true, .bytes_max = kNameBytes},
     {.message = "", .field = "job_id", .required = true, .bytes_max = kNameBytes},

@@ -10,8 +10,9 @@
 
 namespace trainyard {
 
-inline constexpr uint32_t kJobsPageMax = 1'000;     // of ListRequest.page_size
-inline constexpr uint32_t kEventsPageMax = 10'000;  // of ListEventsRequest.limit
+inline constexpr uint32_t kJobsPageMax = 1'000;     // of ListRequest.page_size and FindJobsRequest.page_size
+inline constexpr uint32_t kHostsPageMax = 1'000;    // of ListHostsRequest.page_size
+inline constexpr uint32_t kEventsPageMax = 10'000;  // of ListEventsRequest.limit and page_size
 
 // Possible errors: InvalidArgument: all problems, one per line, with google.rpc.BadRequest (see bad_request.h).
 absl::Status CheckRequest(const google::protobuf::Message& request);

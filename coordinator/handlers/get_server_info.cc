@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/api_version.h"
 #include "common/limits.h"
 #include "common/version.h"
 #include "coordinator/core/turn.h"
@@ -15,6 +16,9 @@ void Run(Turn& turn, GetServerInfo& event) {
   v1::ServerInfo info;
   info.set_version(kVersion);
   info.set_protocol(limits::kProtocol);
+  info.set_oldest_protocol(limits::kOldestProtocol);
+  info.set_api(kApi);
+  info.set_oldest_api(kOldestApi);
   info.set_cluster_id(turn.state.options.cluster_id);
   info.set_started_unix_ms(absl::ToUnixMillis(turn.state.started_at));
   for (const HostSlots& host : FreeSlots(turn.state)) {

@@ -52,6 +52,7 @@ v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host) {
   status.set_incarnation(host.record.incarnation());
   SetInventory(host, status);
   status.set_trouble(host.trouble);
+  status.set_resource_version(host.version());
   std::set<std::string> unknown;
   for (const v1::TrainerKey& key : host.unknown) unknown.insert(key.job_id());
   for (const std::string& id : unknown) status.add_unknown_jobs(id);

@@ -49,6 +49,8 @@ v1::Job MakeHead(const Job& job) {
   if (job.published.has_loss()) head.set_last_loss(job.published.loss());
   head.set_unconfirmed(!job.current.unconfirmed.empty());
   head.set_events_dropped(job.record.events_dropped());
+  head.set_resource_version(job.version());
+  head.set_last_eval_step(job.published.eval_step());
   head.set_current_ranks(static_cast<uint32_t>(job.ranks.size()));
   return head;
 }

@@ -10,22 +10,21 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "common/limits.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/answer_for_job.h"
 #include "coordinator/handlers/check_request.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/page.h"
 #include "coordinator/handlers/thin_reports.h"
 
 namespace trainyard {
 namespace {
 
 constexpr uint32_t kEventsDefault = 1'000;
-constexpr size_t kFieldBytes = 8;  // overhead of each event in the message
 constexpr char kEventsToken[] = "events";
 
 // Events with sequence numbers above `after`, up to `last`.
@@ -39,10 +38,9 @@ std::string MakeToken(const EventRange& range) { return absl::StrCat(kEventsToke
 absl::StatusOr<EventRange> ReadToken(const std::string& token) {
   std::vector<absl::string_view> parts = absl::StrSplit(token, '-');
   EventRange range;
-  if (parts.size() != 3 || parts[0] != kEventsToken || !absl::SimpleAtoi(parts[1], &range.after) ||
-      !absl::SimpleAtoi(parts[2], &range.last)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page_token '", token.substr(0, 64), "' is not valid; leave it empty for the first page"));
+  if (parts.size() != 3 || parts[0] != kEventsToken || !ReadPosition(parts[1], &range.after) ||
+      !ReadPosition(parts[2], &range.last)) {
+    return PageTokenError(token);
   }
   return range;
 }
@@ -70,10 +68,9 @@ absl::StatusOr<v1::ListEventsResponse> ReadPage(const History& history, uint64_t
   const auto max_events =
       static_cast<ptrdiff_t>(request.limit() == 0 ? kEventsDefault : std::min(request.limit(), kEventsPageMax));
   if (request.page_token().empty() && end - first > max_events) first = end - max_events;
-  size_t bytes = 0;
+  PageSpace space(request.page_size(), kEventsPageMax);
   for (; first < end; ++first) {
-    bytes += (*first)->ByteSizeLong() + kFieldBytes;
-    if (bytes > limits::kEventsPageBytes && response.events_size() > 0) {
+    if (!space.Take((*first)->ByteSizeLong())) {
       response.set_next_page_token(MakeToken({.after = (*std::prev(first))->sequence(), .last = range.last}));
       break;
     }
@@ -92,8 +89,7 @@ void Run(Turn& turn, ListEvents& event) {
   if (!request.job_id().empty()) {
     auto it = turn.state.jobs.find(JobId(request.job_id()));
     if (it == turn.state.jobs.end()) {
-      turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", request.job_id())), {}});
-      return;
+      return turn.Emit(Reply{event.call, NoSuchJob(turn.state, request.job_id()), {}});
     }
     history = &it->second.history;
     dropped = it->second.record.events_dropped();

@@ -3,20 +3,19 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/check_request.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/job_status.h"
+#include "coordinator/handlers/page.h"
 
 namespace trainyard {
 namespace {
 
 constexpr uint32_t kPageDefault = 100;
-constexpr char kJobsToken[] = "before-";
+constexpr char kJobsToken[] = "before-";  // and the submit index of the last job of the page
 
 }  // namespace
 
@@ -24,14 +23,10 @@ void Run(Turn& turn, ListJobs& event) {
   const v1::ListRequest& request = event.request;
   uint64_t before = turn.state.next_submit_index;
   absl::string_view token = request.page_token();
-  if (!token.empty() && (!absl::ConsumePrefix(&token, kJobsToken) || !absl::SimpleAtoi(token, &before))) {
-    turn.Emit(Reply{event.call,
-                    absl::InvalidArgumentError(absl::StrCat("page_token '", request.page_token().substr(0, 64),
-                                                            "' is not valid; leave it empty for the first page")),
-                    {}});
-    return;
+  if (!token.empty() && (!absl::ConsumePrefix(&token, kJobsToken) || !ReadPosition(token, &before))) {
+    return turn.Emit(Reply{event.call, PageTokenError(request.page_token()), {}});
   }
-  uint32_t size = request.page_size() == 0 ? kPageDefault : std::min(request.page_size(), kJobsPageMax);
+  PageSpace space(request.page_size(), kPageDefault);
   v1::ListResponse response;
   const auto& order = turn.state.by_submission;
   for (auto it = order.lower_bound(before); it != order.begin();) {
@@ -39,7 +34,7 @@ void Run(Turn& turn, ListJobs& event) {
     const Job& job = turn.state.jobs.at(it->second);
     const auto& states = request.states();
     if (!states.empty() && std::count(states.begin(), states.end(), job.state()) == 0) continue;
-    if (response.jobs_size() == static_cast<int>(size)) {
+    if (!space.Take(job.head().ByteSizeLong())) {
       // The page is full and there is more: the next one starts below the last job of this one.
       auto last = turn.state.jobs.find(JobId(response.jobs(response.jobs_size() - 1).job_id()));
       response.set_next_page_token(absl::StrCat(kJobsToken, last->second.record.submit_index()));

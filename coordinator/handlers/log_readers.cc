@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/error_details.h"
 #include "coordinator/core/turn.h"
 
 namespace trainyard {
@@ -29,8 +30,9 @@ std::set<HostName> HostsOfReader(const Job& job, const v1::LogsRequest& request)
 }  // namespace
 
 absl::Status NotAttached(absl::string_view host) {
-  return absl::UnavailableError(
+  absl::Status status = absl::UnavailableError(
       absl::StrCat("host ", host, " is not attached, and the output is stored there; try again when it is back"));
+  return AddMetadata(AddReason(std::move(status), reasons::kHostNotConnected), "host", host);
 }
 
 std::string RequestLogs(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids) {

@@ -5,7 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/answer_for_job.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/log_readers.h"
 
@@ -14,7 +16,7 @@ namespace {
 
 absl::Status CheckLogsRequest(const State& state, const v1::LogsRequest& request) {
   auto it = state.jobs.find(JobId(request.job_id()));
-  if (it == state.jobs.end()) return absl::NotFoundError(absl::StrCat("no job ", request.job_id()));
+  if (it == state.jobs.end()) return NoSuchJob(state, request.job_id());
   // A command with min_ranks may run with fewer. A reader that follows gets the output of a later, larger group, too.
   const Job& job = it->second;
   const bool may_grow = request.follow() && !IsFinal(job.state());
@@ -23,8 +25,9 @@ absl::Status CheckLogsRequest(const State& state, const v1::LogsRequest& request
     if (rank < ranks) continue;
     const std::string why =
         ranks < job.world_size() ? absl::StrCat(": it runs with ", ranks, " of at most ", job.world_size()) : "";
-    return absl::NotFoundError(
+    absl::Status status = absl::NotFoundError(
         absl::StrCat("job ", request.job_id(), " has no rank ", rank, "; its ranks are 0 to ", ranks - 1, why));
+    return AboutJob(AddResource(AddReason(std::move(status), reasons::kRankNotFound), "rank", absl::StrCat(rank)), job);
   }
   return absl::OkStatus();
 }

@@ -54,7 +54,7 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, PauseJob& event) {
-  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Pause(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Pause(turn, job, event.request); });
 }
 
 }  // namespace trainyard

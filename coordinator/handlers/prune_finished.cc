@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/limits.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
@@ -34,7 +36,11 @@ void PruneFinished(Turn& turn) {
     for (const auto& [reader_id, reader] : state.readers) {
       if (reader.request.job_id() == id.value()) readers.push_back(reader_id);
     }
-    for (ReaderId reader : readers) CloseLogReader(turn, reader, absl::NotFoundError("the job was forgotten"));
+    const absl::Status deleted =
+        AddResource(AddReason(absl::NotFoundError(absl::StrCat("job ", id.value(), " was deleted from the history")),
+                              reasons::kJobDeleted),
+                    "job", id.value());
+    for (ReaderId reader : readers) CloseLogReader(turn, reader, deleted);
     // The job's record is deleted first: if only a part of these deletions is committed, the next coordinator ignores
     // the remaining records, which belong to no job.
     turn.Delete(JobKey(id));

@@ -46,7 +46,7 @@ absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, RestartJob& event) {
-  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Restart(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Restart(turn, job, event.request); });
 }
 
 }  // namespace trainyard

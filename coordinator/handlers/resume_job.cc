@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/plural.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/answer_for_job.h"
@@ -35,9 +36,11 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
   // What a script has saved is not known here.
   const bool is_command = job.head().spec().has_command();
   if (!is_command && steps_made > job.record.restored_step() && !has_checkpoint && !request.from_start()) {
-    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", Plural(steps_made, "step"),
-                                                      " and no checkpoint holds them: resuming it makes "
-                                                      "them again; confirm that with --from-start, or cancel the job"));
+    return AddReason(
+        absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", Plural(steps_made, "step"),
+                                                   " and no checkpoint holds them: resuming it makes them again; "
+                                                   "confirm that with --from-start, or cancel the job")),
+        reasons::kUnsavedSteps);
   }
   turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, reason);
   StopAvoidingAll(turn, job);
@@ -48,7 +51,7 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, ResumeJob& event) {
-  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Resume(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Resume(turn, job, event.request); });
 }
 
 }  // namespace trainyard

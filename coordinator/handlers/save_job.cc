@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/answer_for_job.h"
 #include "coordinator/handlers/handlers.h"
@@ -30,9 +31,11 @@ absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
   }
   const Rank& first = job.ranks.front();
   if (is_command && (first.ended() || turn.now - first.last_report > kScriptReportAge)) {
-    return absl::UnavailableError(absl::StrCat("job ", job.id.value(), ": rank 0 ",
-                                               first.ended() ? "has ended" : "has not reported for some seconds",
-                                               ", so it would not answer a request to save"));
+    return AddReason(
+        absl::UnavailableError(absl::StrCat("job ", job.id.value(), ": rank 0 ",
+                                            first.ended() ? "has ended" : "has not reported for some seconds",
+                                            ", so it would not answer a request to save")),
+        reasons::kRankNotReporting);
   }
   job.record.set_save_requests(job.record.save_requests() + 1);
   job.record.set_save_awaited(true);
@@ -46,7 +49,7 @@ absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, SaveJob& event) {
-  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Save(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Save(turn, job, event.request); });
 }
 
 }  // namespace trainyard

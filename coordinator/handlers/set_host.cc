@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/error_details.h"
 #include "common/nearest_name.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/records.h"
@@ -25,9 +26,16 @@ absl::Status UnknownHost(const State& state, const std::string& name) {
   std::vector<std::string> names;
   for (const auto& [known, host] : state.hosts) names.push_back(known.value());
   std::string nearest = NearestName(name.substr(0, 253), names);
-  return absl::NotFoundError(
+  absl::Status status = absl::NotFoundError(
       absl::StrCat("no host ", name.substr(0, 253),
                    nearest.empty() ? "; trainctl cluster lists them" : absl::StrCat("; did you mean ", nearest, "?")));
+  return AddResource(AddReason(std::move(status), reasons::kHostNotFound), "host", name);
+}
+
+absl::Status AboutHost(absl::Status status, const Host& host) {
+  if (status.ok()) return status;
+  status = AddMetadata(std::move(status), "host", host.name.value());
+  return AddMetadata(std::move(status), "resource_version", absl::StrCat(host.version()));
 }
 
 void Cordon(Turn& turn, Host& host, const std::string& reason) {
@@ -94,8 +102,9 @@ absl::Status CheckForgettable(const State& state, const Host& host) {
                                     " there (drain it; with --lost if it will not come back)"));
   }
   if (problems.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("host ", host.name.value(), " cannot be forgotten: ", absl::StrJoin(problems, "; ")));
+  return AddReason(absl::FailedPreconditionError(absl::StrCat("host ", host.name.value(),
+                                                              " cannot be forgotten: ", absl::StrJoin(problems, "; "))),
+                   reasons::kHostInUse);
 }
 
 // Removes the host; only the records of its jobs and the events still name it.
@@ -112,10 +121,7 @@ void Forget(Turn& turn, const Host& host, const std::string& reason) {
   turn.state.hosts.erase(name);
 }
 
-absl::Status Set(Turn& turn, const v1::SetHostRequest& request) {
-  auto it = turn.state.hosts.find(HostName(request.name()));
-  if (it == turn.state.hosts.end()) return UnknownHost(turn.state, request.name());
-  Host& host = it->second;
+absl::Status Set(Turn& turn, Host& host, const v1::SetHostRequest& request) {
   const std::string& name = host.name.value();
   switch (request.action()) {
     case v1::SetHostRequest::ACTION_CORDON:
@@ -139,35 +145,29 @@ absl::Status Set(Turn& turn, const v1::SetHostRequest& request) {
       Lose(turn, host, request.reason());
       break;
     default:
-      return absl::InvalidArgumentError("action must be CORDON, UNCORDON, DRAIN, LOST or FORGET");
+      return InvalidFieldError("action", "action must be CORDON, UNCORDON, DRAIN, LOST or FORGET");
   }
   turn.ScheduleAll();
   return absl::OkStatus();
 }
 
-// Answers with the last status of the host.
-void ForgetHost(Turn& turn, const SetHost& event) {
-  Reply reply{event.call, absl::OkStatus(), {}};
-  auto it = turn.state.hosts.find(HostName(event.request.name()));
-  reply.status = it == turn.state.hosts.end() ? UnknownHost(turn.state, event.request.name())
-                                              : CheckForgettable(turn.state, it->second);
-  if (reply.status.ok()) {
-    reply.response = MakeHostStatus(turn, it->second);
-    Forget(turn, it->second, event.request.reason());
-  }
-  turn.Emit(std::move(reply));
-}
-
 }  // namespace
 
 void Run(Turn& turn, SetHost& event) {
-  if (event.request.action() == v1::SetHostRequest::ACTION_FORGET) return ForgetHost(turn, event);
-  if (absl::Status status = Set(turn, event.request); !status.ok()) {
-    turn.Emit(Reply{event.call, std::move(status), {}});
-    return;
+  const v1::SetHostRequest& request = event.request;
+  auto it = turn.state.hosts.find(HostName(request.name()));
+  if (it == turn.state.hosts.end()) {
+    return turn.Emit(Reply{event.call, UnknownHost(turn.state, request.name()), {}});
   }
-  const Host& host = turn.state.hosts.at(HostName(event.request.name()));
+  Host& host = it->second;
+  const bool forget = request.action() == v1::SetHostRequest::ACTION_FORGET;
+  absl::Status status =
+      CheckVersion(absl::StrCat("host ", host.name.value()), host.version(), request.expected_version());
+  if (status.ok()) status = forget ? CheckForgettable(turn.state, host) : Set(turn, host, request);
+  if (!status.ok()) return turn.Emit(Reply{event.call, AboutHost(std::move(status), host), {}});
+  // The answer to a forgotten host is its last status.
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeHostStatus(turn, host)});
+  if (forget) Forget(turn, host, request.reason());
 }
 
 }  // namespace trainyard

@@ -5,10 +5,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/hash.h"
 #include "common/limits.h"
 #include "common/plural.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/answer_for_job.h"
 #include "coordinator/handlers/check_request.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/policy/goodput.h"
@@ -17,19 +19,34 @@
 namespace trainyard {
 namespace {
 
+// Jobs take minutes or more.
+constexpr absl::Duration kTooManyJobsRetry = absl::Seconds(10);
+
 absl::Status CheckState(const State& state, const JobId& id) {
   for (const auto& [name, host] : state.hosts) {
     const auto is_its = [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); };
     if (std::any_of(host.unknown.begin(), host.unknown.end(), is_its) ||
         std::any_of(host.strays.begin(), host.strays.end(), is_its)) {
-      return absl::AlreadyExistsError(absl::StrCat("host ", name.value(), " runs trainers of a job ", id.value(),
-                                                   " that this coordinator does not know; choose another id, or none"));
+      return AddReason(
+          absl::AlreadyExistsError(absl::StrCat("host ", name.value(), " runs trainers of a job ", id.value(),
+                                                " that this coordinator does not know; choose another id, or none")),
+          reasons::kJobIdInUse);
     }
+  }
+  if (state.forgotten_ids.contains(id)) {
+    return AddReason(absl::AlreadyExistsError(absl::StrCat("job ", id.value(),
+                                                           " was submitted before and has been "
+                                                           "deleted from the history, so it is not submitted again; "
+                                                           "choose another id, or none")),
+                     reasons::kJobDeleted);
   }
   size_t unfinished = state.jobs.size() - state.finished.size();
   if (unfinished >= limits::kJobsUnfinished) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(Plural(unfinished, "job is", "jobs are"), " unfinished, the limit; wait, or cancel some"));
+    return AddRetry(AddReason(absl::ResourceExhaustedError(absl::StrCat(Plural(unfinished, "job is", "jobs are"),
+                                                                        " unfinished, the limit; wait, or cancel "
+                                                                        "some")),
+                              reasons::kTooManyJobs),
+                    kTooManyJobsRetry);
   }
   return absl::OkStatus();
 }
@@ -76,18 +93,16 @@ void Run(Turn& turn, SubmitJob& event) {
   std::string request_digest = HashHex(request.SerializeAsString());
   if (auto it = state.jobs.find(id); it != state.jobs.end()) {
     if (it->second.record.request_digest() == request_digest) {
-      turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(it->second)});
-    } else {
-      turn.Emit(Reply{event.call,
-                      absl::AlreadyExistsError(
-                          absl::StrCat("job_id ", id.value(), " names another job; choose another id, or none")),
-                      {}});
+      return turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(it->second)});
     }
-    return;
+    absl::Status status =
+        absl::AlreadyExistsError(absl::StrCat("job_id ", id.value(),
+                                              " was used for another request, which differs in "
+                                              "the job, its folder or its options; choose another id, or none"));
+    return turn.Emit(Reply{event.call, AboutJob(AddReason(std::move(status), reasons::kJobIdInUse), it->second), {}});
   }
   if (absl::Status status = CheckState(state, id); !status.ok()) {
-    turn.Emit(Reply{event.call, std::move(status), {}});
-    return;
+    return turn.Emit(Reply{event.call, AddMetadata(std::move(status), "job_id", id.value()), {}});
   }
   auto prepared = PrepareJob(request.spec(), {.job_id = id.value(), .default_run_root = request.default_run_root()});
   if (!prepared.ok()) {
@@ -95,12 +110,10 @@ void Run(Turn& turn, SubmitJob& event) {
     return;
   }
   if (!prepared->spec.on_end().webhook().empty() && !state.options.webhooks) {
-    turn.Emit(
-        Reply{event.call,
-              absl::FailedPreconditionError("on_end.webhook: this coordinator sends no webhooks (--no-webhooks, or "
-                                            "webhooks: false in its configuration); remove the key"),
-              {}});
-    return;
+    absl::Status status = absl::FailedPreconditionError(
+        "on_end.webhook: this coordinator sends no webhooks (--no-webhooks, or "
+        "webhooks: false in its configuration); remove the key");
+    return turn.Emit(Reply{event.call, AddReason(std::move(status), reasons::kWebhooksDisabled), {}});
   }
   Job& job = state.jobs.emplace(id, MakeNewJob(turn, request, id, *std::move(prepared))).first->second;
   job.record.set_request_digest(std::move(request_digest));

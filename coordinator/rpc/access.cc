@@ -22,11 +22,13 @@ absl::Status Access::Check(const grpc::CallbackServerContext& context) const {
 absl::Status Access::CheckHeader(absl::optional<absl::string_view> authorization) const {
   if (token_.empty()) return absl::OkStatus();
   if (!authorization.has_value()) {
-    return absl::UnauthenticatedError(absl::StrCat("the call has no token: ", instructions_));
+    return AddReason(absl::UnauthenticatedError(absl::StrCat("the call has no token: ", instructions_)),
+                     reasons::kTokenMissing);
   }
   const absl::string_view presented = BearerToken(*authorization);
   if (SameToken(presented, token_)) return absl::OkStatus();
-  return absl::UnauthenticatedError(absl::StrCat("the call has the wrong token: ", instructions_));
+  return AddReason(absl::UnauthenticatedError(absl::StrCat("the call has the wrong token: ", instructions_)),
+                   reasons::kTokenWrong);
 }
 
 }  // namespace trainyard

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
-#include "common/rpc_status.h"
+#include "common/rpc_answer.h"
 
 namespace trainyard {
 
@@ -42,7 +42,7 @@ absl::string_view BearerToken(absl::string_view authorization);
 template <typename Reactor>
 class RefusedStream final : public Reactor {
  public:
-  explicit RefusedStream(const absl::Status& status) { this->Finish(ToGrpcStatus(status)); }
+  explicit RefusedStream(const absl::Status& status) { this->Finish(ToGrpcAnswer(status)); }
   void OnDone() override { delete this; }
 };
 

@@ -5,6 +5,7 @@
 #include <grpcpp/server_context.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <string>
 #include <utility>
@@ -14,7 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
-#include "common/rpc_status.h"
+#include "common/rpc_answer.h"
 #include "coordinator/core/effect.h"
 #include "coordinator/handlers/check_request.h"
 #include "coordinator/rpc/context.h"
@@ -32,18 +33,19 @@ class CallTable {
                                   const google::protobuf::Message& request, Response* response, MakeEvent make_event) {
     const absl::Time began = context_.clock->TimeNow();
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    absl::Status allowed = context_.access->Check(*context);
+    absl::Status allowed = context_.Admit(*context);
     if (allowed.ok()) allowed = CheckRequest(request);
     if (!allowed.ok()) {
       context_.Count(method, allowed.code());
-      reactor->Finish(ToGrpcStatus(allowed));
+      reactor->Finish(ToGrpcAnswer(allowed));
       return reactor;
     }
-    Ask(make_event, [this, method, began, reactor, response](Reply& reply) {
+    const auto done = [this, method, began, reactor, response](Reply& reply) {
       if (reply.status.ok()) *response = std::move(std::get<Response>(reply.response));
       context_.CountAnswer(method, reply.status.code(), began);
-      reactor->Finish(ToGrpcStatus(reply.status));
-    });
+      reactor->Finish(ToGrpcAnswer(reply.status));
+    };
+    Add(make_event, {.done = done, .context = context});
     return reactor;
   }
 
@@ -51,12 +53,24 @@ class CallTable {
   // thread, or immediately if the event cannot be posted.
   template <typename MakeEvent>
   void Ask(MakeEvent make_event, std::function<void(Reply&)> done) {
-    CallId id(next_.fetch_add(1, std::memory_order_relaxed));
-    {
-      absl::MutexLock lock(&mu_);
-      calls_[id] = std::move(done);
+    Add(make_event, {.done = std::move(done)});
+  }
+
+  // Whether the call still waits for its answer. A call that does not must not take effect. Possible errors:
+  // DeadlineExceeded: its deadline has passed. Cancelled: its caller has cancelled it or gone away.
+  absl::Status CheckWaiting(CallId call) {
+    absl::MutexLock lock(&mu_);
+    const auto it = calls_.find(call);
+    if (it == calls_.end() || it->second.context == nullptr) return absl::OkStatus();
+    // Nothing ends the call while it is in the table, so its context is valid.
+    const grpc::CallbackServerContext& context = *it->second.context;
+    if (std::chrono::system_clock::now() >= context.deadline()) {
+      return absl::DeadlineExceededError("the deadline of the call passed before it was processed; nothing was done");
     }
-    if (!context_.queue->TryPost(make_event(id))) Finish({id, OverloadedStatus(), {}});
+    if (context.IsCancelled()) {
+      return absl::CancelledError("the call was cancelled before it was processed; nothing was done");
+    }
+    return absl::OkStatus();
   }
 
   void Finish(Reply reply) {
@@ -65,7 +79,7 @@ class CallTable {
       absl::MutexLock lock(&mu_);
       auto it = calls_.find(reply.call);
       if (it == calls_.end()) return;
-      done = std::move(it->second);
+      done = std::move(it->second.done);
       calls_.erase(it);
     }
     done(reply);
@@ -75,16 +89,31 @@ class CallTable {
     std::vector<CallId> ids;
     {
       absl::MutexLock lock(&mu_);
-      for (const auto& [id, done] : calls_) ids.push_back(id);
+      for (const auto& [id, call] : calls_) ids.push_back(id);
     }
     for (CallId id : ids) Finish({id, status, {}});
   }
 
  private:
+  struct Call {
+    std::function<void(Reply&)> done;
+    const grpc::CallbackServerContext* context = nullptr;  // null: it is not a call of gRPC
+  };
+
+  template <typename MakeEvent>
+  void Add(MakeEvent make_event, Call call) {
+    CallId id(next_.fetch_add(1, std::memory_order_relaxed));
+    {
+      absl::MutexLock lock(&mu_);
+      calls_[id] = std::move(call);
+    }
+    if (!context_.queue->TryPost(make_event(id))) Finish({id, OverloadedStatus(), {}});
+  }
+
   const RpcContext& context_;
   std::atomic<uint64_t> next_{1};
   absl::Mutex mu_;
-  absl::flat_hash_map<CallId, std::function<void(Reply&)>> calls_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<CallId, Call> calls_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace trainyard

@@ -4,7 +4,10 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/api_version.h"
 #include "common/clock.h"
+#include "common/error_details.h"
 #include "coordinator/core/event_queue.h"
 #include "coordinator/rpc/access.h"
 
@@ -29,21 +32,43 @@ struct RpcContext {
     if (answered) answered(method, clock->TimeNow() - began);
   }
 
+  // Checks every call before its request: whether the caller has access, and whether its version of the API is
+  // supported. Adds our version to the metadata of the answer.
+  absl::Status Admit(grpc::CallbackServerContext& call) const {
+    const ProgramVersion server{.program = "trainyard-coordinator"};
+    call.AddInitialMetadata(kServerHeader, FormatVersion(server));
+    if (absl::Status allowed = access->Check(call); !allowed.ok()) return allowed;
+    const auto header = call.client_metadata().find(kClientHeader);
+    if (header == call.client_metadata().end()) return absl::OkStatus();
+    const auto client = ParseVersion(absl::string_view(header->second.data(), header->second.size()));
+    // Other programs may send what they like.
+    return client.has_value() ? CheckCompatible(*client, server) : absl::OkStatus();
+  }
+
   // Null: the caller is allowed. Otherwise a stream that refuses the call, to be returned instead of the real one.
   template <typename Reactor>
-  Reactor* Refuse(const char* method, const grpc::CallbackServerContext& call) const {
-    absl::Status status = access->Check(call);
+  Reactor* Refuse(const char* method, grpc::CallbackServerContext& call) const {
+    absl::Status status = Admit(call);
     if (status.ok()) return nullptr;
     Count(method, status.code());
     return new RefusedStream<Reactor>(status);  // deletes itself in OnDone
   }
 };
 
+// The delays after which a client retries. A coordinator that shuts down is usually started again.
+inline constexpr absl::Duration kOverloadedRetry = absl::Milliseconds(500);
+inline constexpr absl::Duration kShutdownRetry = absl::Seconds(1);
+
 inline absl::Status OverloadedStatus() {
-  return absl::UnavailableError("the coordinator has too many requests waiting, or is shutting down; try again");
+  return AddRetry(AddReason(absl::UnavailableError("the coordinator has too many requests waiting, or is shutting "
+                                                   "down; try again"),
+                            reasons::kOverloaded),
+                  kOverloadedRetry);
 }
 inline absl::Status ShuttingDownStatus() {
-  return absl::UnavailableError("the coordinator is shutting down; try again");
+  return AddRetry(
+      AddReason(absl::UnavailableError("the coordinator is shutting down; try again"), reasons::kShuttingDown),
+      kShutdownRetry);
 }
 
 }  // namespace trainyard

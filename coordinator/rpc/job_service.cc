@@ -29,10 +29,12 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
         job_(request.job_id()),
         position_{
             .sequence = request.after_sequence(), .step = request.after_step(), .eval_step = request.after_eval_step()},
+        allow_gap_(request.allow_gap()),
         writer_(this) {}
 
   void Start(std::shared_ptr<WatchStream> self, const v1::WatchRequest& request) {
     registry_.Add(id_, std::move(self));
+    StartSendInitialMetadata();  // the client learns our version before the first event
     absl::Status status = CheckRequest(request);
     status.ok() ? RequestBatch(true) : End(status);
   }
@@ -56,7 +58,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
 
   void End(const absl::Status& status) {
     code_.store(status.code());
-    writer_.Abort(ToGrpcStatus(status));
+    writer_.Abort(ToGrpcAnswer(status));
   }
 
   void OnWriteDone(bool ok) override {
@@ -78,7 +80,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   // Counts as one unwritten event until the core has answered.
   void RequestBatch(bool first) {
     unwritten_.fetch_add(1);
-    if (!context_.queue->TryPost(WatchJob{id_, job_, position_, first})) End(OverloadedStatus());
+    if (!context_.queue->TryPost(WatchJob{id_, job_, position_, first, allow_gap_})) End(OverloadedStatus());
   }
   void Written() {
     if (unwritten_.fetch_sub(1) == 1 && !last_) RequestBatch(false);
@@ -89,6 +91,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   const WatchId id_;
   const JobId job_;
   WatchPosition position_;
+  const bool allow_gap_;
   std::atomic<size_t> unwritten_{0};
   std::atomic<bool> last_{false};
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
@@ -103,6 +106,7 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
 
   void Start(std::shared_ptr<LogsStream> self, const v1::LogsRequest& request) {
     registry_.Add(id_, std::move(self));
+    StartSendInitialMetadata();
     if (absl::Status status = CheckRequest(request); !status.ok()) return End(status);
     if (!context_.queue->TryPost(OpenLogs{id_, request})) End(OverloadedStatus());
   }
@@ -119,11 +123,6 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
   }
 
   void End(const absl::Status& status) {
-    code_.store(status.code());
-    writer_.End(ToGrpcStatus(status));
-  }
-  // Answers with the core's decision.
-  void Answer(const absl::Status& status) {
     code_.store(status.code());
     writer_.End(ToGrpcAnswer(status));
   }
@@ -189,14 +188,14 @@ grpc::ServerUnaryReactor* JobServiceImpl::List(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* JobServiceImpl::FindJobs(grpc::CallbackServerContext* context,
                                                    const v1::FindJobsRequest* request, v1::FindJobsResponse* response) {
   return calls_.Start("FindJobs", context, *request, response, [request](CallId call) {
-    return trainyard::FindJobs{call, request->text()};
+    return trainyard::FindJobs{call, *request};
   });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
                                                  v1::Job* response) {
   return calls_.Start("Cancel", context, *request, response, [request](CallId call) {
-    return CancelJob{call, JobId(request->job_id()), request->reason(), request->save()};
+    return CancelJob{call, JobId(request->job_id()), request->reason(), request->save(), request->expected_version()};
   });
 }
 
@@ -210,7 +209,9 @@ grpc::ServerUnaryReactor* JobServiceImpl::GetServerInfo(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* JobServiceImpl::ListHosts(grpc::CallbackServerContext* context,
                                                     const v1::ListHostsRequest* request,
                                                     v1::ListHostsResponse* response) {
-  return calls_.Start("ListHosts", context, *request, response, [](CallId call) { return trainyard::ListHosts{call}; });
+  return calls_.Start("ListHosts", context, *request, response, [request](CallId call) {
+    return trainyard::ListHosts{call, *request};
+  });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Restart(grpc::CallbackServerContext* context,
@@ -304,7 +305,7 @@ void JobServiceImpl::Release(LogsOpened opened) {
 void JobServiceImpl::Release(EndLogs end) {
   if (auto stream = readers_.Find(end.reader)) {
     bridge_.Close(stream);
-    stream->Answer(end.status);
+    stream->End(end.status);
   }
 }
 

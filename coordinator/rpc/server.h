@@ -83,6 +83,8 @@ class RpcServer final : public EffectSink {
   void Release(Effect effect) override;
   // See JobServiceImpl.
   void SetStalled(const std::string& why) { jobs_.SetStalled(why); }
+  // See CallTable.
+  absl::Status CheckWaiting(CallId call) { return calls_.CheckWaiting(call); }
   absl::Duration Flush() override { return agents_.Flush(); }
   std::vector<Tick::Contact> TakeContacts() { return agents_.TakeContacts(); }
 

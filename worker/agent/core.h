@@ -154,6 +154,8 @@ class Core {
   void ResendExits(uint64_t acked);
   void JoinCluster(const std::string& cluster_id);
   absl::Status CheckProtocol(const v1::Welcome& welcome) const;
+  // Warns once of a coordinator of another release.
+  void WarnOfVersion(const std::string& version);
   void StoreFactsWhenDue();
   void DetectHangingDisk();
   void SendReports(bool only_due);
@@ -260,6 +262,7 @@ class Core {
   std::string last_failure_;
   absl::Time name_taken_since_ = absl::InfiniteFuture();
   std::string cluster_id_;
+  std::string coordinator_version_;
   absl::Duration heartbeat_interval_;
   absl::Time heartbeat_at_ = absl::InfiniteFuture();
   bool desired_since_welcome_ = false;

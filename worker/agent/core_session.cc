@@ -3,8 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/api_version.h"
 #include "common/limits.h"
 #include "common/plain_text.h"
+#include "common/version.h"
 #include "worker/agent/core.h"
 #include "worker/agent/text.h"
 
@@ -88,6 +90,7 @@ void Core::On(Welcomed event) {
   heartbeat_at_ = trouble_.empty() ? now_ + heartbeat_interval_ : now_;
   JoinCluster(welcome.cluster_id());
   LogInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
+  WarnOfVersion(welcome.version());
   ResendExits(welcome.acked_fact());
   Acknowledge(welcome.acked_fact());
   // Steps are sent before facts, so that a job's last steps are known before its end.
@@ -117,9 +120,21 @@ void Core::JoinCluster(const std::string& cluster_id) {
 absl::Status Core::CheckProtocol(const v1::Welcome& welcome) const {
   uint32_t protocol = std::max(1u, welcome.protocol());
   if (protocol >= limits::kOldestProtocol && protocol <= limits::kProtocol) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the coordinator at ", options_.coordinator, " speaks protocol ",
-                                                    protocol, ", this daemon ", limits::kOldestProtocol, " to ",
-                                                    limits::kProtocol, "; install the coordinator's version here"));
+  const bool daemon_is_older = protocol > limits::kProtocol;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the coordinator at ", options_.coordinator, " has version ",
+      welcome.version().empty() ? "unknown" : welcome.version().substr(0, 64), " and uses protocol ", protocol,
+      "; this daemon has version ", kVersion, " and supports ", limits::kOldestProtocol, " to ", limits::kProtocol,
+      ": ", daemon_is_older ? "install the coordinator's version here" : "upgrade the coordinator"));
+}
+
+void Core::WarnOfVersion(const std::string& version) {
+  if (version.empty() || version == coordinator_version_) return;
+  coordinator_version_ = version;
+  if (IsSameRelease(version, kVersion)) return;
+  LogWarning(absl::StrCat("the coordinator at ", options_.coordinator, " has version ", version.substr(0, 64),
+                          " and this daemon version ", kVersion,
+                          ", which works; install the same version on all hosts when you can"));
 }
 
 void Core::StoreFactsWhenDue() {

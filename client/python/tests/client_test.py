@@ -170,7 +170,7 @@ def test_each_event_is_new_once_although_a_coordinator_numbers_again():
     assert not seen.is_new(event(6, notice=schema.Notice(text="b")))  # its sequence number is known
     assert not seen.is_new(event(7, step=step)) and not seen.is_new(event(8, notice=notice))
     assert seen.is_new(event(0, notice=notice))  # not stored
-    seen.start_over()
+    seen.start_over(errors.OutOfRangeError("the number is not known"))
     assert seen.is_new(event(1, notice=schema.Notice(text="c"))) and seen.after_step == 3
     assert seen.is_new(event(2, generation=1, checkpoint=schema.CheckpointInfo(step=2)))
     assert not seen.is_new(event(3, generation=1, checkpoint=schema.CheckpointInfo(step=2)))

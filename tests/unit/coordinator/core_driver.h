@@ -92,7 +92,9 @@ class Harness {
   }
   Reply Find(const std::string& text) {
     CallId call(++calls_);
-    Handle(FindJobs{call, text});
+    v1::FindJobsRequest request;
+    request.set_text(text);
+    Handle(FindJobs{call, request});
     return replies[call];
   }
   // The ids of the jobs that a text matches, in the order of the answer.

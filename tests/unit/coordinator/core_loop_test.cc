@@ -61,6 +61,7 @@ class CoreLoopTest : public testing::Test {
         .queue = &queue_,
         .sink = &sink_,
         .contacts = nullptr,
+        .check_waiting = [this](CallId call) { return given_up_.contains(call) ? given_up_[call] : absl::OkStatus(); },
         .observe = [this](const LoopRound& round, const Core&) { rounds_.push_back(round); },
         .stalled = [this](const std::string& why) { stalls_.push_back(why); },
         .check_store = [this] { return store_check_; },
@@ -89,12 +90,35 @@ class CoreLoopTest : public testing::Test {
   SimulatedClock clock_;
   RefusingStore store_;
   absl::Status store_check_;  // the result of checking the store's files
+  std::map<CallId, absl::Status> given_up_;
   Sink sink_;
   EventQueue queue_{100};
   std::vector<LoopRound> rounds_;
   std::vector<std::string> stalls_;  // as reported to watchers; "": no longer stalled
   std::unique_ptr<CoreLoop> loop_;
 };
+
+TEST_F(CoreLoopTest, CallWhoseDeadlineHasPassed_IsAnsweredAndHasNoEffect) {
+  for (bool full_disk : {false, true}) {
+    if (full_disk) {
+      store_.refusal = absl::ResourceExhaustedError("database or disk is full");
+      Submit(1);
+      ASSERT_TRUE(Round().ok());
+    }
+    const CallId late(full_disk ? 3 : 2);
+    given_up_[late] = absl::DeadlineExceededError("the deadline has passed");
+    v1::SubmitRequest request;
+    *request.mutable_spec() = MakeSpec(1);
+    request.set_job_id("job00000009");
+    request.set_default_run_root("/runs");
+    ASSERT_TRUE(queue_.TryPost(SubmitJob{late, request, JobId("fallback0001")}));
+    ASSERT_TRUE(queue_.TryPost(GetJob{CallId(10), JobId("job00000009")}));
+    ASSERT_TRUE(Round().ok());
+
+    EXPECT_TRUE(absl::IsDeadlineExceeded(sink_.replies.at(late).status));
+    EXPECT_TRUE(absl::IsNotFound(sink_.replies.at(CallId(10)).status));
+  }
+}
 
 TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_AndRecovers) {
   store_.refusal = absl::ResourceExhaustedError("database or disk is full");

@@ -189,6 +189,9 @@ class Fuzzer {
                                   "before-3",
                                   "before-",
                                   "events-1-18446744073709551615",
+                                  "found-2",
+                                  "unknown-a",
+                                  "after-w1",
                                   "lab-tiny",
                                   "lo",
                                   std::string(5'000, 'x'),
@@ -224,7 +227,7 @@ std::map<std::string, MakeEvent> Methods() {
   };
   methods["Cancel"] = [](const Message& request, uint64_t call) -> Event {
     const auto& cancel = static_cast<const v1::CancelRequest&>(request);
-    return CancelJob{CallId(call), JobId(cancel.job_id()), cancel.reason(), cancel.save()};
+    return CancelJob{CallId(call), JobId(cancel.job_id()), cancel.reason(), cancel.save(), cancel.expected_version()};
   };
   methods["Watch"] = [](const Message& request, uint64_t call) -> Event {
     const auto& watch = static_cast<const v1::WatchRequest&>(request);
@@ -232,16 +235,15 @@ std::map<std::string, MakeEvent> Methods() {
         WatchId(call),
         JobId(watch.job_id()),
         {.sequence = watch.after_sequence(), .step = watch.after_step(), .eval_step = watch.after_eval_step()},
-        true};
+        true,
+        watch.allow_gap()};
   };
   methods["Logs"] = [](const Message& request, uint64_t call) -> Event {
     return OpenLogs{ReaderId(call), static_cast<const v1::LogsRequest&>(request)};
   };
   methods["GetServerInfo"] = [](const Message&, uint64_t call) -> Event { return GetServerInfo{CallId(call)}; };
-  methods["ListHosts"] = [](const Message&, uint64_t call) -> Event { return ListHosts{CallId(call)}; };
-  methods["FindJobs"] = [](const Message& request, uint64_t call) -> Event {
-    return FindJobs{CallId(call), static_cast<const v1::FindJobsRequest&>(request).text()};
-  };
+  methods["ListHosts"] = PassRequest<ListHosts, v1::ListHostsRequest>();
+  methods["FindJobs"] = PassRequest<FindJobs, v1::FindJobsRequest>();
   methods["List"] = PassRequest<ListJobs, v1::ListRequest>();
   methods["Restart"] = PassRequest<RestartJob, v1::RestartRequest>();
   methods["Pause"] = PassRequest<PauseJob, v1::PauseRequest>();

@@ -32,12 +32,12 @@ TEST_F(RefusalTest, UnknownJob_IsNotFound_AndAStreamWithoutAHelloIsInvalid) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "no hello";
 }
 
-// The violations in the details of a refusal, by field.
+// The violations in the details of a refusal, by field. They are the first detail; the reason follows.
 std::map<std::string, std::string> ViolationsOf(const grpc::Status& status) {
   google::rpc::Status detailed;
   google::rpc::BadRequest details;
   std::map<std::string, std::string> violations;
-  if (!detailed.ParseFromString(status.error_details()) || detailed.details_size() != 1) return violations;
+  if (!detailed.ParseFromString(status.error_details()) || detailed.details_size() != 2) return violations;
   EXPECT_EQ(detailed.code(), static_cast<int>(status.error_code()));
   EXPECT_EQ(detailed.message(), status.error_message());
   EXPECT_TRUE(detailed.details(0).UnpackTo(&details));

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/limits.h"
-#include "common/rpc_status.h"
+#include "common/rpc_answer.h"
 #include "tests/unit/coordinator/rpc_fixture.h"
 
 namespace trainyard {

@@ -3,7 +3,9 @@ call, or returns an awaitable that does."""
 
 import os
 import random
+import re
 import string
+import warnings
 
 from trainyard import _dial, errors, schema
 
@@ -18,6 +20,11 @@ CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
 ]
 CALL_TIMEOUT_S = 30.0
+RETRY_WAIT_MAX_S = 2.0
+# The version of this package and the versions of the API that it supports, for the coordinator; it sends its own.
+VERSION = "0.1.0"
+CLIENT = f"trainyard-python/{VERSION} api=1-1"
+_SERVER = re.compile(r"([\w.+~-]+)/([\w.+~-]+) api=\d+-\d+")
 UNANSWERED = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
@@ -33,11 +40,22 @@ def method_of(name):
             schema.message_of(method.output_type))
 
 
+def retry_wait_s(wait_s, error):
+    """The time before the next try, which the coordinator may have asked to be longer."""
+    return max(wait_s, min(error.retry_after_s or 0.0, RETRY_WAIT_MAX_S))
+
+
+def watch_fields(job_id, seen):
+    return {"job_id": job_id, "after_sequence": seen.after_sequence, "after_step": seen.after_step,
+            "after_eval_step": seen.after_eval_step, "allow_gap": seen.take_allow_gap()}
+
+
 class Calls:
     def __init__(self, address=None, token_file=None, allow_plaintext=False, reconnect_s=60.0):
         self._target = _dial.Target(address, token_file, allow_plaintext)
         self._reconnect_s = reconnect_s
         self._pid = os.getpid()
+        self._compared = False  # with the version of the coordinator
 
     @property
     def address(self):
@@ -49,7 +67,17 @@ class Calls:
                 "this client was made before this process was forked, and gRPC does not survive a fork: make a client "
                 "in the new process")
         token = self._target.token()
-        return [("authorization", f"Bearer {token}")] if token else []
+        return [("trainyard-client", CLIENT), *([("authorization", f"Bearer {token}")] if token else [])]
+
+    def _check_server(self, initial_metadata):
+        """Warns once of a coordinator of another release. An incompatible one has refused the call."""
+        server = _SERVER.fullmatch(str(dict(initial_metadata or ()).get("trainyard-server", "")))
+        if self._compared or server is None:
+            return
+        self._compared = True
+        if server[2].split(".")[:2] != VERSION.split(".")[:2]:
+            warnings.warn(f"this package has version {VERSION} and {server[1]} version {server[2]}, which works; use "
+                          "the same version to have everything that the newer one supports", stacklevel=4)
 
     def _is_new_token(self, error, metadata):
         """Whether a call was refused because the coordinator was restarted with a new token meanwhile."""
@@ -76,39 +104,48 @@ class Calls:
         numbers = [schema.STATES.index(state) for state in states]
         return self._unary("List", {"page_size": page_size, "page_token": page_token, "states": numbers}, retry=True)
 
-    def find_jobs(self, text):
-        """The jobs that `text` may mean: an id, the beginning of an id, or a name."""
-        return self._unary("FindJobs", {"text": text}, retry=True)
+    def find_jobs(self, text, page_size=0, page_token=""):
+        """One page of the jobs that `text` may mean: an id, the beginning of an id, or a name."""
+        return self._unary("FindJobs", {"text": text, "page_size": page_size, "page_token": page_token}, retry=True)
 
     def get_server_info(self):
         return self._unary("GetServerInfo", {}, retry=True)
 
-    def list_hosts(self):
-        return self._unary("ListHosts", {}, retry=True)
+    def list_hosts(self, page_size=0, page_token=""):
+        """One page of hosts, by name."""
+        return self._unary("ListHosts", {"page_size": page_size, "page_token": page_token}, retry=True)
 
-    def list_events(self, job_id="", after_sequence=0, limit=0, page_token=""):
+    def list_events(self, job_id="", after_sequence=0, limit=0, page_token="", page_size=0):
         """One page of the durable events of a job, or of the cluster."""
         return self._unary("ListEvents", {"job_id": job_id, "after_sequence": after_sequence, "limit": limit,
-                                          "page_token": page_token}, retry=True)
+                                          "page_token": page_token, "page_size": page_size}, retry=True)
 
-    def cancel(self, job_id, reason="", save=False):
-        return self._unary("Cancel", {"job_id": job_id, "reason": reason, "save": save})
+    # The calls below change something. `expected_version`: the resource_version that the job or host must still have;
+    # if it has another one, nothing changes and AbortedError is raised. 0: any.
 
-    def restart(self, job_id, reason="", now=False):
-        return self._unary("Restart", {"job_id": job_id, "reason": reason, "now": now})
+    def cancel(self, job_id, reason="", save=False, expected_version=0):
+        return self._unary("Cancel", {"job_id": job_id, "reason": reason, "save": save,
+                                      "expected_version": expected_version})
 
-    def pause(self, job_id, reason="", now=False):
-        return self._unary("Pause", {"job_id": job_id, "reason": reason, "now": now})
+    def restart(self, job_id, reason="", now=False, expected_version=0):
+        return self._unary("Restart", {"job_id": job_id, "reason": reason, "now": now,
+                                       "expected_version": expected_version})
 
-    def resume(self, job_id, reason="", from_start=False):
-        return self._unary("Resume", {"job_id": job_id, "reason": reason, "from_start": from_start})
+    def pause(self, job_id, reason="", now=False, expected_version=0):
+        return self._unary("Pause", {"job_id": job_id, "reason": reason, "now": now,
+                                     "expected_version": expected_version})
 
-    def save(self, job_id, reason=""):
-        return self._unary("Save", {"job_id": job_id, "reason": reason})
+    def resume(self, job_id, reason="", from_start=False, expected_version=0):
+        return self._unary("Resume", {"job_id": job_id, "reason": reason, "from_start": from_start,
+                                      "expected_version": expected_version})
 
-    def set_host(self, name, action, reason="", now=False):
+    def save(self, job_id, reason="", expected_version=0):
+        return self._unary("Save", {"job_id": job_id, "reason": reason, "expected_version": expected_version})
+
+    def set_host(self, name, action, reason="", now=False, expected_version=0):
         """`action`: "cordon", "uncordon", "drain", "lost" or "forget"."""
         actions = ("cordon", "uncordon", "drain", "lost", "forget")
         if action not in actions:
             raise errors.InvalidArgumentError(f"action: expected one of {', '.join(actions)}; found {action!r}")
-        return self._unary("SetHost", {"name": name, "action": actions.index(action) + 1, "reason": reason, "now": now})
+        return self._unary("SetHost", {"name": name, "action": actions.index(action) + 1, "reason": reason, "now": now,
+                                       "expected_version": expected_version})

@@ -12,10 +12,12 @@ class EventFilter:
     sequence numbers. Steps, evaluations and checkpoints are therefore also identified by their step, and other events
     by their content."""
 
-    def __init__(self):
-        self.after_sequence = 0
-        self.after_step = 0
-        self.after_eval_step = 0
+    def __init__(self, after_sequence=0, after_step=0, after_eval_step=0):
+        self.after_sequence = after_sequence
+        self.after_step = after_step
+        self.after_eval_step = after_eval_step
+        self._allow_gap = False
+        self._has_events = False
         self._checkpoint = (0, 0)
         self._seen = set()
 
@@ -26,6 +28,7 @@ class EventFilter:
         if event.sequence <= self.after_sequence:
             return False
         self.after_sequence = event.sequence
+        self._has_events = True
         if kind == "step":
             newer, self.after_step = event.step.step > self.after_step, max(self.after_step, event.step.step)
             return newer
@@ -48,9 +51,21 @@ class EventFilter:
         self._seen.add(text)
         return True
 
-    def start_over(self):
-        """The coordinator does not know our sequence number: request all its events."""
-        self.after_sequence = 0
+    def start_over(self, error):
+        """The coordinator does not have all events after our sequence number. If some were deleted, request the rest;
+        if it does not know the number, request all its events."""
+        if not self._has_events:
+            raise error  # the caller has chosen the number
+        if error.reason == "VERSION_EXPIRED":
+            self._allow_gap = True
+        elif self.after_sequence == 0:
+            raise error
+        else:
+            self.after_sequence = 0
+
+    def take_allow_gap(self):
+        allow_gap, self._allow_gap = self._allow_gap, False
+        return allow_gap
 
 
 class Retry:

@@ -42,7 +42,10 @@ class AsyncClient(_calls.Calls):
         call = self._open().unary_unary(path, request_serializer=request.SerializeToString,
                                         response_deserializer=response.FromString)
         try:
-            return await call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
+            made = call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
+            answer = await made
+            self._check_server(await made.initial_metadata())
+            return answer
         except grpc.RpcError as error:
             raise await self._convert(error, metadata) from None
 
@@ -51,11 +54,33 @@ class AsyncClient(_calls.Calls):
         while True:
             try:
                 return await self._call_once(name, fields)
-            except (errors.UnavailableError, errors.DeadlineExceededError):
+            except (errors.UnavailableError, errors.DeadlineExceededError) as error:
                 wait_s = retries.failed()
                 if wait_s is None:
                     raise
-                await asyncio.sleep(wait_s)
+                await asyncio.sleep(_calls.retry_wait_s(wait_s, error))
+
+    async def _pages(self, call, attribute, **options):
+        token = ""
+        while True:
+            page = await call(page_token=token, **options)
+            for item in getattr(page, attribute):
+                yield item
+            token = page.next_page_token
+            if not token:
+                return
+
+    def iter_jobs(self, states=()):
+        """As Client.iter_jobs, as an asynchronous iterator."""
+        return self._pages(self.list, "jobs", page_size=1000, states=states)
+
+    def iter_hosts(self):
+        """As Client.iter_hosts, as an asynchronous iterator."""
+        return self._pages(self.list_hosts, "hosts")
+
+    def iter_events(self, job_id="", after_sequence=0, limit=0):
+        """As Client.iter_events, as an asynchronous iterator."""
+        return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
     async def _stream(self, name, fields):
         path, request, response = _calls.method_of(name)
@@ -71,14 +96,12 @@ class AsyncClient(_calls.Calls):
         finally:
             call.cancel()
 
-    async def watch(self, job_id, after_sequence=0):
+    async def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0):
         """As Client.watch. Close the iterator (`aclose`) to end the call early."""
-        seen = _events.EventFilter()
-        seen.after_sequence = after_sequence
+        seen = _events.EventFilter(after_sequence, after_step, after_eval_step)
         retries = _events.Retry(self._reconnect_s)
         while True:
-            stream = self._stream("Watch", {"job_id": job_id, "after_sequence": seen.after_sequence,
-                                            "after_step": seen.after_step, "after_eval_step": seen.after_eval_step})
+            stream = self._stream("Watch", _calls.watch_fields(job_id, seen))
             try:
                 async for event in stream:
                     retries.answered()
@@ -88,15 +111,14 @@ class AsyncClient(_calls.Calls):
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
                 wait_s = retries.next_wait()
-            except errors.OutOfRangeError:
-                if seen.after_sequence == 0:
-                    raise
-                seen.start_over()
+            except errors.OutOfRangeError as error:
+                seen.start_over(error)
                 wait_s = retries.next_wait()
-            except (errors.UnavailableError, errors.DeadlineExceededError):
+            except (errors.UnavailableError, errors.DeadlineExceededError) as error:
                 wait_s = retries.failed()
                 if wait_s is None:
                     raise
+                wait_s = _calls.retry_wait_s(wait_s, error)
             finally:
                 await stream.aclose()
             await asyncio.sleep(wait_s)

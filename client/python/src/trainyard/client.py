@@ -4,6 +4,7 @@ Calls that only read, and Submit, are repeated for `reconnect_s` seconds while n
 is raised (trainyard.errors). Thread-safe, but not usable in a process that was forked after the client was made.
 """
 
+import itertools
 import threading
 import time
 
@@ -54,7 +55,9 @@ class Client(_calls.Calls):
         call = self._open().unary_unary(path, request_serializer=request.SerializeToString,
                                         response_deserializer=response.FromString)
         try:
-            return call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
+            response, done = call.with_call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
+            self._check_server(done.initial_metadata())
+            return response
         except grpc.RpcError as error:
             raise self._convert(error, metadata) from None
 
@@ -63,11 +66,32 @@ class Client(_calls.Calls):
         while True:
             try:
                 return self._call_once(name, fields)
-            except (errors.UnavailableError, errors.DeadlineExceededError):
+            except (errors.UnavailableError, errors.DeadlineExceededError) as error:
                 wait_s = retries.failed()
                 if wait_s is None:
                     raise
-                time.sleep(wait_s)
+                time.sleep(_calls.retry_wait_s(wait_s, error))
+
+    def _pages(self, call, attribute, **options):
+        token = ""
+        while True:
+            page = call(page_token=token, **options)
+            yield from getattr(page, attribute)
+            token = page.next_page_token
+            if not token:
+                return
+
+    def iter_jobs(self, states=()):
+        """All jobs, newest first, by as many calls as needed."""
+        return self._pages(self.list, "jobs", page_size=1000, states=states)
+
+    def iter_hosts(self):
+        """All hosts, by name."""
+        return self._pages(self.list_hosts, "hosts")
+
+    def iter_events(self, job_id="", after_sequence=0, limit=0):
+        """The newest `limit` (0: 1000) durable events of a job, or of the cluster, oldest first."""
+        return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
     def _stream(self, name, fields):
         path, request, response = _calls.method_of(name)
@@ -82,18 +106,17 @@ class Client(_calls.Calls):
         finally:
             call.cancel()
 
-    def watch(self, job_id, after_sequence=0):
+    def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0):
         """Yields the events of a job, each once and in order, until the job has ended; connects again after a loss.
-        Raises UnavailableError if no coordinator has answered for `reconnect_s` seconds."""
-        seen = _events.EventFilter()
-        seen.after_sequence = after_sequence
+        To continue where `get` has ended, pass its resource_version, last_step and last_eval_step. Raises
+        UnavailableError if no coordinator has answered for `reconnect_s` seconds, and OutOfRangeError if
+        `after_sequence` has expired or is not known."""
+        seen = _events.EventFilter(after_sequence, after_step, after_eval_step)
         retries = _events.Retry(self._reconnect_s)
         while True:
             wait_s = None
             try:
-                for event in self._stream("Watch", {"job_id": job_id, "after_sequence": seen.after_sequence,
-                                                    "after_step": seen.after_step,
-                                                    "after_eval_step": seen.after_eval_step}):
+                for event in self._stream("Watch", _calls.watch_fields(job_id, seen)):
                     retries.answered()
                     if not seen.is_new(event):
                         continue
@@ -101,15 +124,14 @@ class Client(_calls.Calls):
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
                 wait_s = retries.next_wait()
-            except errors.OutOfRangeError:
-                if seen.after_sequence == 0:
-                    raise
-                seen.start_over()
+            except errors.OutOfRangeError as error:
+                seen.start_over(error)
                 wait_s = retries.next_wait()
-            except (errors.UnavailableError, errors.DeadlineExceededError):
+            except (errors.UnavailableError, errors.DeadlineExceededError) as error:
                 wait_s = retries.failed()
                 if wait_s is None:
                     raise
+                wait_s = _calls.retry_wait_s(wait_s, error)
             time.sleep(wait_s)
 
     def logs(self, job_id, follow=False, ranks=(), tail_lines=0):
@@ -130,14 +152,8 @@ class Client(_calls.Calls):
 
     def jobs(self, states=(), limit=100):
         """A table of the newest jobs."""
-        rows, token = [], ""
-        while len(rows) < limit:
-            page = self.list(page_size=min(limit - len(rows), 1000), page_token=token, states=states)
-            rows.extend(page.jobs)
-            token = page.next_page_token
-            if not token:
-                break
-        return JobTable(rows)
+        pages = self._pages(self.list, "jobs", page_size=max(1, min(limit, 1000)), states=states)
+        return JobTable(list(itertools.islice(pages, limit)))
 
     def submit_job(self, job, **options):
         """As submit, and returns a Job."""

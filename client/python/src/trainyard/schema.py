@@ -46,6 +46,11 @@ def __getattr__(name):
     return made
 
 
+def rpc_message(name):
+    """The class of a message of google.rpc, which the details of errors consist of."""
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"google.rpc.{name}"))
+
+
 def message_of(descriptor):
     return message_factory.GetMessageClass(descriptor)
 

@@ -1,0 +1,76 @@
+// Details of errors that programs can read: google.rpc messages as payloads of a status, which rpc_status.h sends as
+// the details of the gRPC status. They are made here only. Pure.
+//
+//   return AddReason(absl::FailedPreconditionError("this coordinator sends no webhooks"), reasons::kWebhooksDisabled);
+//
+// Each function returns the status with one detail more. docs/services.md lists the reasons for users of the API.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "google/rpc/error_details.pb.h"
+
+namespace trainyard {
+
+inline constexpr char kErrorDomain[] = "trainyard";
+inline constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
+inline constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
+inline constexpr char kResourceInfoUrl[] = "type.googleapis.com/google.rpc.ResourceInfo";
+inline constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+
+// The values of ErrorInfo.reason. Published: a reason never changes its meaning.
+namespace reasons {
+inline constexpr char kInvalidRequest[] = "INVALID_REQUEST";
+inline constexpr char kJobNotFound[] = "JOB_NOT_FOUND";
+inline constexpr char kHostNotFound[] = "HOST_NOT_FOUND";
+inline constexpr char kRankNotFound[] = "RANK_NOT_FOUND";
+inline constexpr char kJobIdInUse[] = "JOB_ID_IN_USE";
+inline constexpr char kJobDeleted[] = "JOB_DELETED";
+inline constexpr char kWrongState[] = "WRONG_STATE";
+inline constexpr char kHostInUse[] = "HOST_IN_USE";
+inline constexpr char kWebhooksDisabled[] = "WEBHOOKS_DISABLED";
+inline constexpr char kUnsavedSteps[] = "UNSAVED_STEPS";
+inline constexpr char kIncompatibleVersion[] = "INCOMPATIBLE_VERSION";
+inline constexpr char kVersionMismatch[] = "VERSION_MISMATCH";
+inline constexpr char kVersionExpired[] = "VERSION_EXPIRED";
+inline constexpr char kVersionUnknown[] = "VERSION_UNKNOWN";
+inline constexpr char kTooManyJobs[] = "TOO_MANY_JOBS";
+inline constexpr char kOverloaded[] = "OVERLOADED";
+inline constexpr char kShuttingDown[] = "SHUTTING_DOWN";
+inline constexpr char kStoreUnwritable[] = "STORE_UNWRITABLE";
+inline constexpr char kHostNotConnected[] = "HOST_NOT_CONNECTED";
+inline constexpr char kRankNotReporting[] = "RANK_NOT_REPORTING";
+inline constexpr char kTokenMissing[] = "TOKEN_MISSING";
+inline constexpr char kTokenWrong[] = "TOKEN_WRONG";
+inline constexpr char kDeadlineExceeded[] = "DEADLINE_EXCEEDED";
+inline constexpr char kCallCancelled[] = "CALL_CANCELLED";
+}  // namespace reasons
+
+// Sets the reason. An earlier one stays.
+absl::Status AddReason(absl::Status status, absl::string_view reason);
+// Adds a value to the metadata of the reason; a long value is cut. Values that do not fit are left out.
+absl::Status AddMetadata(absl::Status status, absl::string_view key, absl::string_view value);
+// Names what was not found: "job", "host" or "rank", and its name.
+absl::Status AddResource(absl::Status status, absl::string_view type, absl::string_view name);
+// The same call can succeed after `delay` although nobody changes anything.
+absl::Status AddRetry(absl::Status status, absl::Duration delay);
+// InvalidArgument with `message` and a violation of `field`.
+absl::Status InvalidFieldError(absl::string_view field, absl::string_view message);
+
+// Returns the status as the API answers it: with the reason of its code if it has none. OK, and errors of codes that no
+// reason belongs to, stay as they are.
+absl::Status CompleteDetails(absl::Status status);
+
+// What a caller reads. Empty or nullopt: the status has no such detail.
+absl::optional<google::rpc::ErrorInfo> ErrorInfoOf(const absl::Status& status);
+std::string ReasonOf(const absl::Status& status);
+google::rpc::BadRequest BadRequestOf(const absl::Status& status);
+absl::optional<google::rpc::ResourceInfo> ResourceInfoOf(const absl::Status& status);
+absl::optional<absl::Duration> RetryDelayOf(const absl::Status& status);
+
+}  // namespace trainyard

@@ -1,0 +1,24 @@
+// The statuses of failed calls of JobService: all have a reason that programs can read. Control tier. Header-only. Pure.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+#include "common/error_details.h"
+#include "common/rpc_status.h"
+
+namespace trainyard {
+
+// The status that the coordinator sends.
+inline grpc::Status ToGrpcAnswer(const absl::Status& status) { return ToGrpcStatus(CompleteDetails(status)); }
+
+// Whether an UNAVAILABLE is the answer of a coordinator (a host is not connected), which does not change by a retry
+// alone. gRPC's own, which means that no coordinator responded, has no details; a coordinator that is busy or shutting
+// down adds google.rpc.RetryInfo.
+inline bool IsAnswered(const grpc::Status& status) {
+  absl::Status details = absl::UnavailableError("");
+  CopyDetails(status, &details);
+  return !status.error_details().empty() && !RetryDelayOf(details).has_value();
+}
+
+}  // namespace trainyard
