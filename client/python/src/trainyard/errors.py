@@ -90,7 +90,7 @@ class _Details:
     def __init__(self, error):
         self.reason, self.metadata, self.violations = "", {}, {}
         self.resource = self.retry_after_s = None
-        for key, value in error.trailing_metadata() or ():
+        for key, value in getattr(error, "trailing_metadata", tuple)() or ():
             if key == "grpc-status-details-bin":
                 self._read(value)
 
