@@ -73,7 +73,8 @@ make_image_base() {
 
 image_help() {
   cat <<'TEXT'
-./dev image [TARGET...] [--base IMAGE|--mirror URL] [--from-source|--no-build] [--export FOLDER] [--storage FOLDER]
+./dev image [TARGET...] [--base IMAGE|--mirror URL] [--from-source [--ca FILE]|--no-build] [--export FOLDER]
+            [--storage FOLDER]
 ./dev image --clean
 
 Builds the images of deploy/Dockerfile with buildah, which needs root but no daemon, and prints their sizes. Without
@@ -82,6 +83,8 @@ TARGET: coordinator, trainctl and worker; worker-cuda is the fourth. They are in
   --base IMAGE      the Debian 12 image to build on; by default debootstrap makes one
   --mirror URL      what debootstrap reads (http://deb.debian.org/debian)
   --from-source     compile inside of the image, as `docker build` does; by default the programs in build/ are used
+  --ca FILE         trust these certificates (PEM) while compiling, for a proxy or package index of your own; images do
+                    not contain them
   --no-build        use the programs in build/ as they are
   --export FOLDER   write FOLDER/trainyard-TARGET.tar for `docker load` or `podman load`, and the bill of materials
   --storage FOLDER  where images and temporary files are (build/image); needs 3 GB, with worker-cuda 20 GB
@@ -96,7 +99,7 @@ build_image() {
   run_step "$IMAGE_LOG" "image: trainyard-$target" buildah --root "$STORAGE/images" --runroot "$STORAGE/run" bud \
     --isolation chroot --format docker --layers --file deploy/Dockerfile --target "$target" \
     --build-arg "DEBIAN=$base" --build-arg "PROGRAMS=$programs" --build-arg "VERSION=$(project_version)" \
-    --build-arg "REVISION=$revision" --tag "trainyard-$target" "$context"
+    --build-arg "REVISION=$revision" "${TRUSTED[@]}" --tag "trainyard-$target" "$context"
   container=$(image_buildah from "trainyard-$target")
   mounted=$(image_buildah mount "$container")
   printf 'image: trainyard-%s: %d MB unpacked\n' "$target" \
@@ -112,7 +115,7 @@ build_image() {
 
 verb_image() {
   local targets=() base='' mirror=http://deb.debian.org/debian programs=prebuilt no_build='' clean='' target
-  EXPORT='' STORAGE="$ROOT/build/image"
+  EXPORT='' STORAGE="$ROOT/build/image" TRUSTED=()
   while (($#)); do
     case $1 in
       -h | --help) image_help; return ;;
@@ -121,6 +124,11 @@ verb_image() {
       --export) EXPORT=${2:-}; shift 2 || die_usage "--export needs a folder." ;;
       --storage) STORAGE=$(realpath -m "${2:-}"); shift 2 || die_usage "--storage needs a folder." ;;
       --from-source) programs=build; shift ;;
+      --ca)
+        [[ -r ${2:-} ]] || die_usage "--ca needs a readable file of certificates."
+        # The place where update-ca-certificates of the stage that compiles looks.
+        TRUSTED=(--volume "$(realpath "$2"):/usr/local/share/ca-certificates/image.crt:ro")
+        shift 2 ;;
       --no-build) no_build=--no-build; shift ;;
       --clean) clean=--clean; shift ;;
       coordinator | trainctl | worker | worker-cuda) targets+=("$1"); shift ;;
