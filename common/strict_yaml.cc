@@ -132,7 +132,7 @@ class Reader {
     for (const yaml::NodePtr& item : node.items) {
       std::string problem =
           item->IsScalar() ? yaml::SetScalar(ToScalar(*item), field, message)
-                           : absl::StrCat("expected ", yaml::Expectation(field), ", found ", KindOf(*item), " in it");
+                           : absl::StrCat("expected ", yaml::Expectation(field), "; an element is ", KindOf(*item));
       if (!problem.empty()) Error(*item, path, problem);
     }
   }

@@ -18,7 +18,7 @@ constexpr KeyRule kAccelerateRules[] = {
     Sets("mixed_precision", Form::kText, "train.precision.type", "no is fp32", "no|fp16|bf16|fp8"),
     Sets("fp16", Form::kFlag, "train.precision.type", "the old form of mixed_precision"),
     Sets("use_cpu", Form::kFlag, "resources.device", "true: cpu"),
-    Sets("num_processes", Form::kWhole, "resources.ranks", "-1 is no number, as for Slurm"),
+    Sets("num_processes", Form::kWhole, "resources.ranks", "-1 leaves the number to --set resources.ranks"),
     None("num_machines", Form::kWhole, "the coordinator places the ranks on hosts with free slots", "1"),
     None("machine_rank", Form::kWhole, "one command starts the ranks of all hosts"),
     Refused("gpu_ids", Form::kText,

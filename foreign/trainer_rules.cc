@@ -25,7 +25,7 @@ constexpr KeyRule kTrainerRules[] = {
     Sets("weight_decay", Form::kNumber, "train.optimizer.weight_decay"),
     Sets("adam_epsilon", Form::kNumber, "train.optimizer.eps"),
     Sets("max_grad_norm", Form::kNumber, "train.optimizer.clip_norm"),
-    Sets("max_steps", Form::kWhole, "train.steps", "-1 is no number"),
+    Sets("max_steps", Form::kWhole, "train.steps", "-1 leaves the number to --set train.steps"),
     Sets("seed", Form::kWhole, "train.seed"),
     Sets("bf16", Form::kFlag, "train.precision.type"),
     Sets("fp16", Form::kFlag, "train.precision.type"),

@@ -3,7 +3,9 @@
 namespace trainyard {
 
 std::string WhyNotOnGpu(const v1::JobSpec& spec) {
-  if (spec.has_command()) return "the command chooses its device itself; cuda places it on hosts with GPUs";
+  if (spec.has_command()) {
+    return "the command chooses its device itself; resources.device cuda places it on hosts with GPUs";
+  }
   if (spec.has_probe()) return "a probe measures the CPU unless resources.device is cuda";
   if (spec.parallel().offload().optimizer() || spec.parallel().offload().parameters()) {
     return "parallel.offload is supported on CPUs only";

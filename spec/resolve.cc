@@ -141,7 +141,8 @@ class Resolver {
     }
     if (!lora.has_alpha()) {
       lora.set_alpha(settings.alpha);
-      AddDecision("train.lora.alpha", absl::StrCat(settings.alpha), "the rank, so that B A has the factor 1");
+      AddDecision("train.lora.alpha", absl::StrCat(settings.alpha),
+                  "equal to the rank, so that the product of the adapter's matrices has the factor 1");
     }
     if (lora.targets_size() > 0) return;
     for (const std::string& target : settings.targets) lora.add_targets(target);
@@ -271,11 +272,11 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   }
   // Held-out files replace the part of the training data that `validation` would reserve.
   if (trains && spec->train().data().held_out_size() > 0) spec->mutable_train()->mutable_data()->set_validation(0);
-  // Only the user knows whether a script that reports no step for long is at work.
+  // Only the user can know whether a script that reports no step for a long time is working or hangs.
   if (runs_command && !spec->recovery().has_on_hang()) spec->mutable_recovery()->set_on_hang(v1::ON_HANG_NOTIFY);
   const std::string tokenizer_path = trains ? TokenizerPathOf(spec->train()) : "";
   ApplyDefaults(spec);
-  // ApplyDefaults creates every map, also those of the other kind of job, which are removed.
+  // ApplyDefaults creates every map. Those of other kinds of job are removed here.
   if (!runs_command) spec->clear_command();
   if (trains || runs_command) spec->clear_probe();
   if (!spec->on_end().has_webhook()) spec->clear_on_end();

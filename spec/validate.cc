@@ -53,7 +53,7 @@ class Validator {
   // Returns whether the job trains. Otherwise it is a command or a probe, or invalid.
   bool CheckKind() {
     if (spec_.has_train() && spec_.has_probe()) {
-      Error("probe", "times hosts instead of training them; give either train or probe, not both");
+      Error("probe", "measures hosts instead of training a model; give either train or probe, not both");
     }
     if (spec_.has_command() && (spec_.has_train() || spec_.has_probe())) {
       Error("command", absl::StrCat("runs a program instead of our trainer; give either ",
@@ -62,7 +62,7 @@ class Validator {
     if (!spec_.has_train() && !spec_.has_probe() && !spec_.has_command()) {
       Error("train",
             "is required; expected a map with the keys model, data, batch, steps and more (or `command`, "
-            "to run a program, or `probe`, to time hosts instead)");
+            "to run a program, or `probe`, to measure hosts instead)");
     }
     if (spec_.has_command()) CheckCommandKeys(spec_, positions_, &problems_);
     return spec_.has_train();

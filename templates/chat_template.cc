@@ -113,7 +113,7 @@ absl::Status AddSpecialTokens(const fs::path& folder, const Json& config, const 
   return absl::OkStatus();
 }
 
-// A message without the keys that have no value, and with all names of its reasoning.
+// A message without the keys whose value is null, and with its reasoning under both names that templates read.
 Value NormalMessage(const Dict& message) {
   auto normal = std::make_shared<Dict>();
   const Value* reasoning = nullptr;
@@ -133,7 +133,7 @@ Value NormalMessage(const Dict& message) {
 
 absl::StatusOr<Conversation> ReadConversation(const Json& messages, const Json* tools) {
   if (!messages.is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat("is not a list of messages but a ", messages.type_name()));
+    return absl::InvalidArgumentError(absl::StrCat("is not a list of messages but of type ", messages.type_name()));
   }
   if (messages.empty()) return absl::InvalidArgumentError("is a list without messages");
   Conversation conversation;
@@ -141,7 +141,7 @@ absl::StatusOr<Conversation> ReadConversation(const Json& messages, const Json* 
     const std::string place = absl::StrCat("message ", conversation.messages.size());
     if (!message.is_object()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(place, " is not an object with a role but a ", message.type_name()));
+          absl::StrCat(place, " is not an object with a role but of type ", message.type_name()));
     }
     if (!message.contains("role") || !message["role"].is_string()) {
       return absl::InvalidArgumentError(absl::StrCat(place, " has no 'role', or one that is not text"));
@@ -191,8 +191,7 @@ absl::StatusOr<templates::Rendered> ChatTemplate::Render(const Conversation& con
   if (has_tool_template_ && !conversation.tools.is(Kind::kNone)) {
     return absl::InvalidArgumentError(
         "it has tools, for which the tokenizer has a template of its own, 'tool_use', which is not used here; write "
-        "that "
-        "to chat_template.jinja, in a folder with nothing but the files of the tokenizer");
+        "that template to chat_template.jinja in a folder with nothing but the files of the tokenizer");
   }
   templates::Context context = context_;
   context.emplace_back("messages", Value::List({conversation.messages.begin(),

@@ -267,7 +267,7 @@ class FilterCall {
     std::vector<Value> items;
     if (!value_.is(Kind::kUndefined) || name_ == "dictsort") {
       if (!value_.is(Kind::kDict))
-        return Unsuitable(absl::StrCat("'", name_, "' needs a dict, but has a ", value_.type_name()));
+        return Unsuitable(absl::StrCat("'", name_, "' needs a dict, but has a value of type ", value_.type_name()));
       for (const auto& [key, item] : value_.dict().pairs) items.push_back(Value::Tuple({key, item}));
     }
     if (name_ == "items") return MakeItems(Kind::kGenerator, std::move(items), budget_);

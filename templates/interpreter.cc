@@ -154,7 +154,8 @@ class Interpreter {
   absl::Status SetAttribute(Namespace& space, const std::string& name, const Value& value) {
     if (name[0] == '_') return absl::InvalidArgumentError(absl::StrCat("the attribute '", name, "' begins with _"));
     if (!value.is_data()) {
-      return absl::InvalidArgumentError(absl::StrCat("a ", value.type_name(), " in a namespace is not supported"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a value of type ", value.type_name(), " in a namespace is not supported"));
     }
     RETURN_IF_ERROR(budget_.Spend(1 + space.attributes.size()));
     space.Set(name, value);
@@ -333,7 +334,8 @@ class Interpreter {
     for (size_t i = 0; i < values.size(); i += 2) {
       const Value& key = values[i];
       if (!key.is_number() && !key.is(Kind::kNone) && !key.is(Kind::kText)) {
-        return absl::InvalidArgumentError(absl::StrCat("a ", key.type_name(), " as a key is not supported"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("a value of type ", key.type_name(), " as a key is not supported"));
       }
       dict->Set(key, values[i + 1]);
     }
@@ -377,7 +379,7 @@ class Interpreter {
     if (function.is(Kind::kFunction)) return CallFunction(function.function(), arguments);
     if (function.is(Kind::kUndefined))
       return absl::InvalidArgumentError(absl::StrCat("'", function.text(), "' is undefined"));
-    return absl::InvalidArgumentError(absl::StrCat("a ", function.type_name(), " cannot be called"));
+    return absl::InvalidArgumentError(absl::StrCat("a value of type ", function.type_name(), " cannot be called"));
   }
 
   absl::StatusOr<Value> CallMacro(const Macro& macro, const CallArguments& arguments) {
@@ -437,10 +439,9 @@ class Interpreter {
         break;
     }
     return absl::InvalidArgumentError(
-        "it prints the date of the day, on which training data must not depend; copy the template to "
-        "chat_template.jinja "
-        "next to the tokenizer, and fix the date there, such as {% set date_string = '26 Jul 2024' %} in its first "
-        "line");
+        "the template prints today's date, on which training data must not depend; copy the template to "
+        "chat_template.jinja next to the tokenizer, and set a fixed date in its first line, such as "
+        "{% set date_string = '26 Jul 2024' %}");
   }
 
   absl::StatusOr<Value> CallRange(const CallArguments& arguments) {

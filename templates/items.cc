@@ -55,7 +55,7 @@ bool HasPythonAttribute(const Value& value, absl::string_view name) {
 
 absl::Status NotAValue(const Value& value, absl::string_view name) {
   return absl::InvalidArgumentError(
-      absl::StrCat("'", name, "' of a ", value.type_name(), " is not supported other than as a call"));
+      absl::StrCat("'", name, "' of a value of type ", value.type_name(), " is not supported other than as a call"));
 }
 
 Value MissingOf(const Value& value, absl::string_view name) {
@@ -74,7 +74,8 @@ std::string Characters(const std::string& text, size_t begin, size_t end) {
 absl::StatusOr<std::optional<int64_t>> BoundOf(const Value* value) {
   if (value == nullptr || value->is(Kind::kNone)) return std::optional<int64_t>();
   if (value->is_whole()) return std::optional<int64_t>(value->integer());
-  return absl::InvalidArgumentError(absl::StrCat("a slice from or to a ", value->type_name(), " is not possible"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a slice from or to a value of type ", value->type_name(), " is not possible"));
 }
 
 }  // namespace
@@ -125,7 +126,8 @@ absl::StatusOr<Value> SliceOf(const Value& value, const Value* begin, const Valu
                               Budget& budget) {
   if (value.is(Kind::kUndefined)) return absl::InvalidArgumentError(absl::StrCat("'", value.text(), "' is undefined"));
   if (!value.is(Kind::kText) && !value.is(Kind::kList) && !value.is(Kind::kTuple)) {
-    return absl::InvalidArgumentError(absl::StrCat("a slice of a ", value.type_name(), " is not supported"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a slice of a value of type ", value.type_name(), " is not supported"));
   }
   ASSIGN_OR_RETURN(const std::optional<int64_t> first, BoundOf(begin));
   ASSIGN_OR_RETURN(const std::optional<int64_t> last, BoundOf(end));

@@ -54,7 +54,7 @@ class TextMethod {
   absl::StatusOr<std::string> OneText() {
     ASSIGN_OR_RETURN(const auto bound, Bind({"text"}, 1));
     if (bound[0]->is(Kind::kText)) return bound[0]->text();
-    return Bad(absl::StrCat("'", name_, "' needs a text, but its argument is a ", bound[0]->type_name()));
+    return Bad(absl::StrCat("'", name_, "' needs a text, but its argument is a value of type ", bound[0]->type_name()));
   }
 
   absl::StatusOr<Value> CallStrip() {
@@ -244,7 +244,7 @@ class TextMethod {
     std::string joined;
     for (size_t i = 0; i < items.size(); ++i) {
       if (!items[i].is(Kind::kText))
-        return Bad(absl::StrCat("'join' needs texts, but an item is a ", items[i].type_name()));
+        return Bad(absl::StrCat("'join' needs texts, but an item is a value of type ", items[i].type_name()));
       if (i > 0) joined += text_;
       joined += items[i].text();
       RETURN_IF_ERROR(budget_.Make(text_.size() + items[i].text().size()));
@@ -298,7 +298,8 @@ absl::StatusOr<Value> CallMethod(const Value& value, const std::string& name, co
     if (name == "index") return Bad("'index' does not find the value");
     return Value::Integer(count);
   }
-  return Bad(absl::StrCat("a ", value.type_name(), " has no method '", name, "', or it is not supported"));
+  return Bad(
+      absl::StrCat("a value of type ", value.type_name(), " has no method '", name, "', or it is not supported"));
 }
 
 absl::Status SpendSearch(absl::string_view text, absl::string_view part, Budget& budget) {

@@ -169,7 +169,9 @@ absl::StatusOr<Value> MakeText(std::string text, Budget& budget) {
 absl::StatusOr<Value> MakeItems(Kind kind, std::vector<Value> items, Budget& budget) {
   RETURN_IF_ERROR(budget.Make(items.size() * sizeof(Value)));
   for (const Value& item : items) {
-    if (!item.is_data()) return Refuse(absl::StrCat("a ", item.type_name(), " in a list is not supported"));
+    if (!item.is_data()) {
+      return Refuse(absl::StrCat("a value of type ", item.type_name(), " in a list is not supported"));
+    }
     if (item.depth() >= kValueDepthMax)
       return Refuse(absl::StrCat("lists are nested more than ", kValueDepthMax, " deep"));
   }
@@ -270,7 +272,7 @@ absl::StatusOr<std::vector<Value>> ItemsOf(const Value& value, Budget& budget) {
       }
       return items;
     default:
-      return Refuse(absl::StrCat("a ", value.type_name(), " has no items"));
+      return Refuse(absl::StrCat("a value of type ", value.type_name(), " has no items"));
   }
 }
 
@@ -280,7 +282,7 @@ absl::StatusOr<size_t> LengthOf(const Value& value, Budget& budget) {
   if (value.is(Kind::kText)) return CountCharacters(value.text());
   if (value.is(Kind::kDict)) return value.dict().pairs.size();
   if (value.is_sequence() && !value.is(Kind::kGenerator)) return value.items().size();
-  return Refuse(absl::StrCat("a ", value.type_name(), " has no length"));
+  return Refuse(absl::StrCat("a value of type ", value.type_name(), " has no length"));
 }
 
 }  // namespace trainyard::templates

@@ -17,7 +17,7 @@ namespace {
 
 absl::Status Unprintable(const Value& value) {
   return absl::InvalidArgumentError(
-      absl::StrCat("a ", value.type_name(), " is printed, whose text is not the same in every run"));
+      absl::StrCat("a value of type ", value.type_name(), " is printed, whose text is not the same in every run"));
 }
 
 // repr of a float: the shortest digits that give the same number, with an exponent below 1e-4 and from 1e16.
@@ -75,7 +75,7 @@ class Printer {
         break;
       default:
         if (json_ == nullptr) return Unprintable(value);
-        return absl::InvalidArgumentError(absl::StrCat("a ", value.type_name(), " has no form in JSON"));
+        return absl::InvalidArgumentError(absl::StrCat("a value of type ", value.type_name(), " has no form in JSON"));
     }
     return budget_.Make(value.depth() == 0 ? text_.size() - before : 1);
   }

@@ -100,7 +100,8 @@ void Bpe::PrepareJoins(const BpeParts& parts) {
     if (const uint32_t code = FirstCharacter(token); code < kBasicPlane) characters_[code] = id;
   }
   if (!subword_prefix_.empty() || !word_suffix_.empty()) return;
-  // A longer token made with such a symbol does not begin or end with the characters of its text.
+  // The token of a byte (<0x0A>) and the unknown token are one symbol each. The first and the last character in the
+  // text of a longer token that was merged from them do not say which symbol is at its end.
   const auto hides_symbol = [this](const std::string& token) {
     return (byte_fallback_ && token.size() > 6 && absl::StrContains(token, "<0x")) ||
            (!unknown_.empty() && token.size() > unknown_.size() && absl::StrContains(token, unknown_));
@@ -141,7 +142,7 @@ bool Bpe::NothingJoinsAfter(uint32_t code) const {
   std::vector<int32_t> symbols = {IdOfCharacter(code)};
   if (symbols[0] < 0) {
     symbols.clear();
-    // An unknown character may be fused with its neighbours, or wait for them.
+    // The token of an unknown character may be fused with that of the next one, or be appended only after it.
     if (!byte_fallback_ || !ByteTokens(text, symbols)) return false;
   }
   if (byte_fallback_ && std::count(byte_fallback_ids_.begin(), byte_fallback_ids_.end(), -1) > 0) return false;
@@ -219,7 +220,8 @@ bool Bpe::ByteTokens(absl::string_view text, std::vector<int32_t>& ids) const {
 void Bpe::Symbolize(absl::string_view word, Scratch& scratch) const {
   scratch.ids.clear();
   const bool decorated = !subword_prefix_.empty() || !word_suffix_.empty();
-  // As in the library, an unknown character waits for the next known one, but not for one that falls back to bytes.
+  // As in the library, the unknown token is appended when the next known character or the end of the word is reached;
+  // the tokens of a character that falls back to bytes may come before it.
   bool unknown_waits = false;
   std::string text;
   for (size_t at = 0; at < word.size();) {
@@ -242,7 +244,8 @@ void Bpe::Symbolize(absl::string_view word, Scratch& scratch) const {
     if (unknown_id_ < 0) {
       scratch.status =
           absl::InvalidArgumentError(absl::StrCat("the text has a character that is not in the vocabulary (", symbol,
-                                                  "), nor is the token of unknown characters, '", unknown_, "'"));
+                                                  "), and neither is the token for unknown characters, '", unknown_,
+                                                  "'"));
       return;
     }
     if (unknown_waits && !fuse_unknown_) scratch.ids.push_back(unknown_id_);

@@ -142,7 +142,7 @@ class Translator {
     }
     const unicode::Ranges ranges = unicode::RangesOfCategory(name);
     if (ranges.empty()) {
-      return Refuse(absl::StrCat("\\p{", name, "}: only general categories, such as L or Nd, are known"));
+      return Refuse(absl::StrCat("\\p{", name, "} instead of a general category, such as L or Nd"));
     }
     Class(negated ? Complement(ranges) : ranges, close + 1);
   }

@@ -52,7 +52,7 @@ absl::StatusOr<Object> ParseRecord(absl::string_view line) {
         kKeepsOrder ? Object::parse(line.begin(), line.end(), counts) : Object::parse(line.begin(), line.end());
     if (has_too_many) return Reason(absl::StrCat("has an object with more than ", kObjectKeysMax, " keys"));
     if (json.is_object()) return json;
-    return Reason(absl::StrCat("is not a JSON object but a ", json.type_name()));
+    return Reason(absl::StrCat("is not a JSON object but of type ", json.type_name()));
   } catch (const Json::exception& error) {
     // "[json.exception...] parse error at line 1, column 5: syntax error while parsing ... - reason; last read: '...'".
     absl::string_view what = error.what();
@@ -77,7 +77,7 @@ absl::StatusOr<const Json*> FieldOf(const Json& json, const std::string& name) {
 absl::StatusOr<absl::string_view> TextOf(const Json& json, const std::string& name) {
   ASSIGN_OR_RETURN(const Json* value, FieldOf(json, name));
   if (value->is_string()) return absl::string_view(value->get_ref<const std::string&>());
-  return Reason(absl::StrCat("field '", Shown(name), "' is not text but a ", value->type_name()));
+  return Reason(absl::StrCat("field '", Shown(name), "' is not text but of type ", value->type_name()));
 }
 
 // The integers of a list; each must be from 0 to vocabulary - 1, or kIgnoredLabel if that is allowed.
@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<int64_t>> TokensOf(const Json& json, const std::strin
                                               bool may_ignore) {
   ASSIGN_OR_RETURN(const Json* value, FieldOf(json, name));
   if (!value->is_array()) {
-    return Reason(absl::StrCat("field '", Shown(name), "' is not a list of tokens but a ", value->type_name()));
+    return Reason(absl::StrCat("field '", Shown(name), "' is not a list of tokens but of type ", value->type_name()));
   }
   std::vector<int64_t> tokens;
   tokens.reserve(value->size());
@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<int64_t>> TokensOf(const Json& json, const std::strin
                           : may_ignore && element.is_number_integer() && element.get<int64_t>() == kIgnoredLabel;
     if (!fits) {
       return Reason(absl::StrCat("field '", Shown(name), "': element ", tokens.size(), " is ",
-                                 element.is_number() ? element.dump() : absl::StrCat("a ", element.type_name()),
+                                 element.is_number() ? element.dump() : absl::StrCat("of type ", element.type_name()),
                                  "; expected a whole number from 0 to ", vocabulary - 1, " (train.model.vocabulary is ",
                                  vocabulary, ")", may_ignore ? ", or -100" : ""));
     }

@@ -83,7 +83,7 @@ Saver::~Saver() = default;
 // nothing.
 std::string Saver::RecordDataIdentity(const ManifestData& data) const {
   if (!deps_.corpus.IsUntouched()) {
-    return "warning: files of train.data.text were changed during training; the job continues with the new content";
+    return "warning: files of train.data were changed during training; the job continues with the new content";
   }
   if (!deps_.check_fence().ok()) return "";
   const absl::Status noted = RecordData(config_.checkpoint_dir, data.content_hash, deps_.corpus.identity());

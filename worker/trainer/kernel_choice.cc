@@ -37,7 +37,7 @@ constexpr double kClearlyFaster = 1.05;
 constexpr absl::Duration kChildLimit = absl::Seconds(10);
 constexpr absl::Duration kLockWait = absl::Seconds(30);  // for another rank that measures
 
-// The first processor: family, model, stepping, and flags.
+// Describes the first processor: vendor, family, model, stepping, and flags.
 std::string CpuDescription() {
   std::ifstream file("/proc/cpuinfo");
   std::string description;
@@ -65,11 +65,13 @@ absl::StatusOr<std::string> ReadAll(int fd, absl::Time deadline) {
     pollfd polled{.fd = fd, .events = POLLIN, .revents = 0};
     const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
     if (left_ms <= 0) return absl::DeadlineExceededError("it did not end in time");
-    if (poll(&polled, 1, static_cast<int>(left_ms)) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+    if (poll(&polled, 1, static_cast<int>(left_ms)) < 0 && errno != EINTR) {
+      return ErrnoStatus(errno, "cannot wait for its output");
+    }
     if (polled.revents == 0) continue;
     char bytes[256];
     const ssize_t size = read(fd, bytes, sizeof bytes);
-    if (size < 0 && errno != EINTR) return ErrnoStatus(errno, "read");
+    if (size < 0 && errno != EINTR) return ErrnoStatus(errno, "cannot read its output");
     if (size == 0) return text;
     if (size > 0) text.append(bytes, static_cast<size_t>(size));
   }
@@ -99,8 +101,9 @@ absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   RETURN_IF_ERROR(MakeFolders(folder.parent_path().parent_path()));
   for (const std::string& missing : {folder.parent_path().string(), folder.string()}) {
-    if (mkdir(missing.c_str(), 0700) != 0 && errno != EEXIST)
-      return ErrnoStatus(errno, absl::StrCat("mkdir ", missing));
+    if (mkdir(missing.c_str(), 0700) != 0 && errno != EEXIST) {
+      return ErrnoStatus(errno, absl::StrCat("cannot create ", missing));
+    }
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock, FileLock::Acquire(absl::StrCat(path, ".lock"), kLockWait));
   if (absl::StatusOr<KernelSpeeds> stored = ReadKernelSpeeds(path); stored.ok())
@@ -128,7 +131,7 @@ absl::StatusOr<std::string> KernelSpeedsPath() {
 
 absl::StatusOr<double> ReadNumberFromChild(const std::string& argument) {
   Pipe pipe;
-  if (pipe2(pipe.ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
+  if (pipe2(pipe.ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot create a pipe");
   std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string(), argument};
   char* argv[] = {command[0].data(), command[1].data(), nullptr};
   posix_spawn_file_actions_t actions;
@@ -137,7 +140,7 @@ absl::StatusOr<double> ReadNumberFromChild(const std::string& argument) {
   pid_t pid = 0;
   const int error = posix_spawn(&pid, command[0].c_str(), &actions, nullptr, argv, environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return ErrnoStatus(error, absl::StrCat("start ", command[0]));
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", command[0]));
   close(std::exchange(pipe.ends[1], -1));
   const absl::StatusOr<std::string> output = ReadAll(pipe.ends[0], absl::Now() + kChildLimit);
   if (!output.ok()) kill(pid, SIGKILL);

@@ -30,12 +30,12 @@ absl::StatusOr<std::string> PromptOf(absl::string_view line) {
   }
   if (!json.is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("is not a JSON object but a ", json.type_name(), "; expected {\"prompt\": \"...\"}"));
+        absl::StrCat("is not a JSON object but of type ", json.type_name(), "; expected {\"prompt\": \"...\"}"));
   }
   const auto found = json.find("prompt");
   if (found == json.end()) return absl::InvalidArgumentError("has no field 'prompt'");
   if (!found->is_string()) {
-    return absl::InvalidArgumentError(absl::StrCat("'prompt' is not a text but a ", found->type_name()));
+    return absl::InvalidArgumentError(absl::StrCat("'prompt' is not a text but of type ", found->type_name()));
   }
   if (found->get_ref<const std::string&>().empty()) return absl::InvalidArgumentError("'prompt' is empty");
   return found->get<std::string>();

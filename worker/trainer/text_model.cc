@@ -156,7 +156,7 @@ absl::StatusOr<std::vector<int64_t>> TokensOfPrompt(const std::string& prompt, c
   const auto unknown = std::find_if(tokens.begin(), tokens.end(), [&](int64_t token) { return token >= vocabulary; });
   if (unknown == tokens.end()) return tokens;
   return absl::InvalidArgumentError(absl::StrCat("the prompt has token ", *unknown, ", but the model's vocabulary is ",
-                                                 vocabulary, "; its tokenizer is not this one"));
+                                                 vocabulary, "; the model was trained with another tokenizer"));
 }
 
 }  // namespace trainyard

@@ -65,7 +65,7 @@ TEST_F(ChatRecordsTest, ATemplateThatChangesEarlierMessagesIsRefusedWithoutMarks
 TEST_F(ChatRecordsTest, WhatTheTemplateOrTheRecordDoesWrongIsNamed) {
   EXPECT_THAT(Shown("{{ raise_exception('no system') }}"),
               HasSubstr("line 1: the template refuses the conversation: no system"));
-  EXPECT_THAT(Shown("x", R"({"messages": "text"})"), HasSubstr("is not a list of messages but a string"));
+  EXPECT_THAT(Shown("x", R"({"messages": "text"})"), HasSubstr("is not a list of messages but of type string"));
   EXPECT_THAT(Shown("x", R"({"messages": [{"role": "user"}], "tools": 1})"), HasSubstr("its tools are not a list"));
 }
 

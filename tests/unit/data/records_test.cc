@@ -96,11 +96,11 @@ TEST(RecordsTest, Text_EndsWithTheTokenThatEndsADocument) {
 
 TEST(RecordsTest, ALineThatCannotBeUsed_IsRefusedWithItsReason) {
   EXPECT_THAT(ReasonOf("{\"prompt\": \"a\"", Pairs()), HasSubstr("is not JSON: column 15: syntax error"));
-  EXPECT_THAT(ReasonOf("[1]", Pairs()), HasSubstr("is not a JSON object but a array"));
+  EXPECT_THAT(ReasonOf("[1]", Pairs()), HasSubstr("is not a JSON object but of type array"));
   EXPECT_THAT(ReasonOf(R"({"prompt": "a", "answer": "b"})", Pairs()),
               HasSubstr("has no field 'response'; its fields: answer, prompt"));
   EXPECT_THAT(ReasonOf(R"({"prompt": "a", "response": 5})", Pairs()),
-              HasSubstr("field 'response' is not text but a number"));
+              HasSubstr("field 'response' is not text but of type number"));
   EXPECT_THAT(ReasonOf("{\"prompt\": \"\xff\", \"response\": \"b\"}", Pairs()), HasSubstr("ill-formed UTF-8 byte"));
   EXPECT_THAT(ReasonOf(R"({"prompt": "\ud800", "response": "b"})", Pairs()), HasSubstr("surrogate"));
   EXPECT_THAT(ReasonOf(std::string("{\"prompt\": \"\0\"}", 15), Pairs()), HasSubstr("is not JSON: column"));
@@ -116,7 +116,7 @@ TEST(RecordsTest, TokensThatCannotBeUsed_AreNamed) {
   EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 1.5], "labels": [5, 6]})", Labelled()), HasSubstr("element 1 is 1.5"));
   EXPECT_THAT(ReasonOf(R"({"input_ids": [99999999999999999999], "labels": [1]})", Labelled()), HasSubstr("element 0"));
   EXPECT_THAT(ReasonOf(R"({"input_ids": "5 6", "labels": [5, 6]})", Labelled()),
-              HasSubstr("field 'input_ids' is not a list of tokens but a string"));
+              HasSubstr("field 'input_ids' is not a list of tokens but of type string"));
   EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6], "labels": [5]})", Labelled()), HasSubstr("'labels' has 1 elements"));
   EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6], "labels": [5, 7]})", Labelled()),
               HasSubstr("element 1 of 'labels' is 7, but that of 'input_ids' is 6"));

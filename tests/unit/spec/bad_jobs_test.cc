@@ -255,12 +255,12 @@ TEST(BadJobs, EmptyFile_ListsTheRequiredKeys) {
   EXPECT_EQ(Read("").Errors(),
             "job.yaml: name: is required; expected a string\n"
             "job.yaml: train: is required; expected a map with the keys model, data, batch, steps and more (or "
-            "`command`, to run a program, or `probe`, to time hosts instead)");
+            "`command`, to run a program, or `probe`, to measure hosts instead)");
 }
 
 TEST(BadJobs, TrainAndProbeTogetherAreRefused) {
   EXPECT_EQ(Read(absl::StrCat(kGoodJob, "probe: {matmul_size: 64}\n")).Errors(),
-            "job.yaml:16:1: probe: times hosts instead of training them; give either train or probe, not both");
+            "job.yaml:16:1: probe: measures hosts instead of training a model; give either train or probe, not both");
 }
 
 TEST(BadJobs, ProbeNeedsARankOnEveryNamedHost) {

@@ -77,7 +77,7 @@ TEST_F(ChatTemplateTest, WhatCannotBeUsedIsNamed) {
 TEST_F(ChatTemplateTest, TheDateOfTheDayIsRefused) {
   Write("chat_template.jinja", "{{ strftime_now('%d %b %Y') }}");
 
-  EXPECT_THAT(std::string((*Open())->Render({}, 0, false).status().message()), HasSubstr("the date of the day"));
+  EXPECT_THAT(std::string((*Open())->Render({}, 0, false).status().message()), HasSubstr("today's date"));
 }
 
 TEST_F(ChatTemplateTest, OtherTemplatesAndSpecialTokensHaveOtherIdentities) {

@@ -46,9 +46,9 @@ TEST(Prompts, AllBadLinesAreReported_WithFileAndLine) {
   const std::string message(problems.ToStatus().message());
   EXPECT_EQ(problems.error_count(), 5);
   EXPECT_THAT(message, HasSubstr("p.jsonl:2:1: is not JSON"));
-  EXPECT_THAT(message, HasSubstr("p.jsonl:3:1: is not a JSON object but a array"));
+  EXPECT_THAT(message, HasSubstr("p.jsonl:3:1: is not a JSON object but of type array"));
   EXPECT_THAT(message, HasSubstr("p.jsonl:4:1: has no field 'prompt'"));
-  EXPECT_THAT(message, HasSubstr("p.jsonl:5:1: 'prompt' is not a text but a number"));
+  EXPECT_THAT(message, HasSubstr("p.jsonl:5:1: 'prompt' is not a text but of type number"));
   EXPECT_THAT(message, HasSubstr("p.jsonl:6:1: 'prompt' is empty"));
   EXPECT_THAT(message, Not(HasSubstr("p.jsonl:1:")));
 }

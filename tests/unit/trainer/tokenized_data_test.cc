@@ -140,7 +140,7 @@ TEST_F(TokenizedDataTest, LinesThatCannotBeUsed_AreListedForAllRanksTogether) {
     last = message;
     for (int64_t i = 1; i <= 10; ++i) {
       EXPECT_THAT(message, HasSubstr(absl::StrCat(folder_ / "data.jsonl", ": line ", i * (lines / 14),
-                                                  ": field 'input_ids': element 1 is a string")));
+                                                  ": field 'input_ids': element 1 is of type string")));
     }
     EXPECT_THAT(message, HasSubstr("and 4 more problems"));
   }
