@@ -53,6 +53,19 @@ void SetRankVariables(const v1::DesiredTrainer& desired, const v1::JobSpec& spec
   set("TORCHELASTIC_ERROR_FILE", options.error_file);
 }
 
+// Without these, gloo uses the interface of the host's name, which is often the loopback interface.
+void SetInterface(const v1::DesiredTrainer& desired, const v1::JobSpec& spec, const std::string& interface,
+                  Variables& variables) {
+  if (interface.empty() || desired.group_world_size() < 2) return;
+  const bool is_chosen = !spec.network().interface().empty();
+  for (const char* name : {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
+    if (is_chosen) variables[name] = interface;
+    variables.try_emplace(name, interface);
+  }
+  // NCCL finds the fastest interfaces itself.
+  if (is_chosen) variables["NCCL_SOCKET_IFNAME"] = interface;
+}
+
 // The client of the link is the Python package (client/python).
 void SetLinkVariables(const v1::DesiredTrainer& desired, const CommandOptions& options, Variables& variables) {
   if (options.link.empty()) return;
@@ -80,7 +93,10 @@ Variables MakeVariables(const v1::DesiredTrainer& desired, const v1::JobSpec& sp
   }
   // Without this variable Python delays its output, because it writes to a pipe, and loses it if it is killed.
   variables.try_emplace("PYTHONUNBUFFERED", "1");
-  if (!options.is_check) SetRankVariables(desired, spec, options, variables);
+  if (!options.is_check) {
+    SetRankVariables(desired, spec, options, variables);
+    SetInterface(desired, spec, options.interface, variables);
+  }
   for (const std::string& variable : spec.command().env()) Assign(variable, variables);
   if (!options.is_check) SetLinkVariables(desired, options, variables);
   if (!options.is_check && spec.command().has_checkpoint_dir()) {

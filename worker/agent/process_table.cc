@@ -26,6 +26,7 @@
 #include "common/plain_text.h"
 #include "worker/agent/command.h"
 #include "worker/agent/environment.h"
+#include "worker/agent/inventory.h"
 #include "worker/agent/stack_request.h"
 #include "worker/shim/process.h"
 
@@ -184,6 +185,7 @@ absl::StatusOr<LaunchRecord> ProcessTable::MakeLaunch(const StartProcess& start,
   if (is_check || !start.master.empty()) {
     return CommandLaunch(desired, {.is_check = is_check,
                                    .master = start.master,
+                                   .interface = InterfaceOf(desired.data_address()),
                                    .cpus = start.cpus,
                                    .error_file = JoinPath(folder, kErrorFile),
                                    .link = options_.link,

@@ -92,9 +92,9 @@ class Watcher:
 
 
 class NetCluster:
-    def __init__(self, folder, name, small_disks=(), delayed=None):
-        """`small_disks`: those of "c", "a", "b" whose state is on a disk of a few MB. `delayed`: the traffic that goes
-        through proxies that can delay it: None, "control" or "all"."""
+    def __init__(self, folder, name, small_disks=(), delayed=None, slots=1):
+        """`slots`: of each daemon. `small_disks`: those of "c", "a", "b" whose state is on a disk of a few MB. `delayed`:
+        the traffic that goes through proxies that can delay it: None, "control" or "all"."""
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.run_folder = self.folder / "run"
@@ -104,6 +104,7 @@ class NetCluster:
         self.proxies = []
         self.watcher = None
         self.job = None
+        self._slots = slots
         self._small_disks = small_disks
         self._delayed = delayed
         self._mounts = []
@@ -144,8 +145,20 @@ class NetCluster:
                        "--allow-plaintext", "--state", self.state_of("c")]
         else:
             command = [harness.BIN / "trainyard-worker", "--coordinator", f"{self.network.host('c').address}:{PORT}",
-                       "--allow-plaintext", "--slots", 1, "--name", name, "--state", self.state_of(name)]
+                       "--allow-plaintext", "--slots", self._slots, "--name", name, "--state", self.state_of(name)]
         self.programs[name] = self._start(name, name, command)
+
+    def kill_host(self, name, cut_first=False):
+        """Ends all processes of the host at once, and its network. `cut_first`: as in a power failure, no peer is
+        notified of the end of its connections."""
+        host = self.network.host(name)
+        if cut_first:
+            host.link(up=False)
+        for pid in host.pids():
+            os.kill(pid, signal.SIGKILL)
+        self.programs[name].popen.wait(10)
+        if not cut_first:
+            host.link(up=False)
 
     def state_of(self, name):
         return self.folder / f"state-{name}"
@@ -189,6 +202,9 @@ class NetCluster:
         assert expect is None or done.returncode == expect, (
             f"trainctl {arguments}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done
+
+    def start_trainctl(self, *arguments):
+        return self._start("c", arguments[0], self._trainctl_command(*arguments))
 
     def submit(self, document):
         """Submits the job into this cluster's run folder and starts its watcher."""

@@ -81,6 +81,26 @@ TEST(CommandEnvironment, HasTheVariablesOfTorchrun) {
   EXPECT_THAT(variables, Not(Contains("RANK=9")));
 }
 
+TEST(CommandEnvironment, RanksOnSeveralHosts_UseTheInterfaceOfTheDataAddress_UnlessTheUserHasChosenOne) {
+  const auto variables = [](const v1::DesiredTrainer& desired, const std::vector<const char*>& inherited) {
+    std::vector<const char*> environment = inherited;
+    environment.push_back(nullptr);
+    return CommandLaunch(desired, {.master = "h:1", .interface = "eth3", .inherited = environment.data()})->variables;
+  };
+  v1::JobSpec spec = CommandSpec();
+  v1::DesiredTrainer desired = DesiredCommand(1, spec);
+  EXPECT_THAT(variables(desired, {}), Not(Contains(HasSubstr("SOCKET_IFNAME")))) << "all ranks are on one host";
+
+  desired.set_group_world_size(2);
+  EXPECT_THAT(variables(desired, {}), Contains("GLOO_SOCKET_IFNAME=eth3"));
+  EXPECT_THAT(variables(desired, {}), Not(Contains(HasSubstr("NCCL_SOCKET_IFNAME"))));
+  EXPECT_THAT(variables(desired, {"GLOO_SOCKET_IFNAME=ib0"}), Contains("GLOO_SOCKET_IFNAME=ib0"));
+
+  spec.mutable_network()->set_interface("eth3");
+  desired.set_spec(spec.SerializeAsString());
+  EXPECT_THAT(variables(desired, {"NCCL_SOCKET_IFNAME=ib0"}), Contains("NCCL_SOCKET_IFNAME=eth3"));
+}
+
 TEST(CommandEnvironment, ThreadsAreThoseOfTheJob_ThenOfTheDaemon_ThenOneIfRanksShareTheHost) {
   v1::DesiredTrainer alone = DesiredCommand(0);
   alone.set_local_world_size(1);
