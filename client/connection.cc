@@ -19,9 +19,12 @@ namespace {
 // Pause between attempts to connect to this machine, where a refusal is immediate.
 constexpr absl::Duration kRedialPause = absl::Milliseconds(20);
 
+// The window of a stream on this machine.
+constexpr int kReadAheadBytes = 1 << 20;
+
 const ProgramVersion kOurVersion{.program = "trainctl"};
 
-grpc::ChannelArguments Arguments() {
+grpc::ChannelArguments Arguments(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
@@ -30,6 +33,11 @@ grpc::ChannelArguments Arguments() {
   // The keepalive pings of a long Watch detect a coordinator whose machine has disappeared.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  // Pings that measure the connection would be sent with each message, and wake both ends.
+  if (IsLocalAddress(address)) {
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);
+  }
   arguments.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
   return arguments;
 }
@@ -76,7 +84,7 @@ absl::Status Connection::CheckServer(const grpc::ClientContext& context) {
 }
 
 absl::Status Connection::Dial() {
-  absl::StatusOr<CoordinatorChannel> dialed = DialCoordinator(options_, Arguments());
+  absl::StatusOr<CoordinatorChannel> dialed = DialCoordinator(options_, Arguments(options_.address));
   RETURN_IF_ERROR(dialed.status());
   dialed_ = *std::move(dialed);
   stub_ = v1::JobService::NewStub(dialed_.channel);

@@ -118,6 +118,8 @@ class Core {
 
     LinkId link;                     // 0: none
     int64_t link_pid = 0;            // the process that opened the newest link
+    bool is_stopped = false;         // whether its process was stopped (SIGSTOP) when it was sampled last
+    absl::Time observed_at;          // when the daemon last reported for it
     absl::Time last_message_at;      // when the last message came on this link, or when it was opened
     bool has_spec = false;           // the trainer has received its spec
     bool go_sent = false;            // on this link

@@ -15,6 +15,9 @@ namespace {
 constexpr absl::Duration kSampleInterval = absl::Milliseconds(500);
 // Two intervals: a trainer whose link is open and that has not reported for this long counts as silent.
 constexpr absl::Duration kSilentAfter = absl::Seconds(1);
+// The interval of the daemon's own reports about the program of a command that has reported nothing: nothing is decided
+// by them.
+constexpr absl::Duration kObservedInterval = absl::Seconds(4);
 
 }  // namespace
 
@@ -37,6 +40,8 @@ void Core::SampleWhenDue() {
   if (sample.processes.empty()) return;
   Emit(std::move(sample));
   sample_at_ = now_ + kSampleInterval;
+  // One wake-up serves both.
+  if (heartbeat_at_ > now_ + kSampleInterval / 2) sample_at_ = std::min(sample_at_, heartbeat_at_);
   WakeBy(sample_at_);
 }
 
@@ -52,7 +57,13 @@ void Core::On(ProcessesSampled event) {
     bool silent = !trainer.command_grace.has_value() && trainer.link != LinkId() &&
                   now_ - trainer.last_message_at >= kSilentAfter;
     bool cannot_report = silent || trainer.link == LinkId();
-    if (cannot_report) trainer.reports.RepeatLast(ToProto(trainer.id), silent, now_);
+    if (!cannot_report) continue;
+    const bool was_stopped = std::exchange(trainer.is_stopped, sample.state == "T" || sample.state == "t");
+    const bool never_reported = trainer.command_grace.has_value() && trainer.link_pid == 0;
+    const bool is_known = trainer.is_stopped == was_stopped && now_ - trainer.observed_at < kObservedInterval;
+    if (never_reported && is_known) continue;
+    trainer.observed_at = now_;
+    trainer.reports.RepeatLast(ToProto(trainer.id), silent, now_);
   }
 }
 

@@ -28,6 +28,8 @@ constexpr char kMasterValue[] = "command/master";
 constexpr int kTokenLength = 32;
 constexpr int kOutboxIdLength = 16;
 constexpr absl::Duration kCheckInterval = absl::Seconds(1);
+// A check that is due this soon is made now, so that the daemon need not wake up for it alone.
+constexpr absl::Duration kCheckEarly = absl::Milliseconds(250);
 // A check of the state folder usually takes microseconds; after this time it counts as hanging.
 constexpr absl::Duration kCheckPatience = absl::Seconds(10);
 
@@ -284,7 +286,7 @@ void Daemon::CheckDisk() {
 // Runs once a second, on a thread that may hang if the disk does: a check that does not return is reported as trouble.
 void Daemon::CheckHome() {
   const absl::Time now = clock_.TimeNow();
-  if (now < check_home_at_) return;
+  if (now < check_home_at_ - kCheckEarly) return;
   check_home_at_ = now + kCheckInterval;
   if (checking_since_ == absl::InfiniteFuture()) {
     checking_since_ = now;

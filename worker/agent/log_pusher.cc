@@ -1,5 +1,4 @@
 #include "worker/agent/log_pusher.h"
-#include "common/steady_cond_var.h"
 
 #include <algorithm>
 #include <deque>
@@ -8,9 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/files.h"
 #include "common/limits.h"
+#include "common/steady_cond_var.h"
 #include "trainyard/v1/agent.grpc.pb.h"
 #include "worker/agent/log_file.h"
 #include "worker/agent/rank_folder.h"
@@ -22,11 +22,16 @@ namespace {
 constexpr size_t kRequestsMax = 64;
 constexpr size_t kReadBytes = 1 << 20;
 constexpr size_t kChunkBytes = 256 << 10;
+// Lines that are written within this time are sent together.
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
-// Ranks that have written nothing for a while are looked at less often.
+// FolderWatch notifies of new output. In case a notification is lost, the files are looked at nevertheless.
+constexpr absl::Duration kWatchedPollInterval = absl::Seconds(1);
+// Without notifications, ranks that have written nothing for a while are looked at less often.
 constexpr absl::Duration kQuietAfter = absl::Seconds(1);
 constexpr absl::Duration kQuietPollInterval = absl::Milliseconds(250);
 constexpr absl::Duration kFolderPollInterval = absl::Milliseconds(500);
+
+absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
 
 // The output of one rank in one generation.
 struct Source {
@@ -41,17 +46,23 @@ struct Source {
 
 class LogPusher::Push {
  public:
-  Push(const LogPusher& owner, v1::LogRequest request, const CoordinatorChannel& coordinator)
+  Push(LogPusher& owner, v1::LogRequest request, const CoordinatorChannel& coordinator)
       : owner_(owner), request_(std::move(request)), stub_(v1::AgentService::NewStub(coordinator.channel)) {
     coordinator.Authorize(context_);
+    output_ = owner_.watch_.Subscribe([this] { NoteChange(has_output_); });
+    folders_ = owner_.watch_.Subscribe([this] { NoteChange(has_folders_); });
     thread_ = std::thread([this] { Run(); });
   }
-  ~Push() { thread_.join(); }
+  ~Push() {
+    thread_.join();
+    owner_.watch_.Unsubscribe(output_);
+    owner_.watch_.Unsubscribe(folders_);
+  }
 
   void Stop() {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    stop_requested_.SignalAll();
+    changed_.SignalAll();
   }
   void Cancel() {
     Stop();
@@ -60,6 +71,7 @@ class LogPusher::Push {
 
  private:
   void Run();
+  void NoteChange(bool& what);
   void FindSources();
   // These return false if the coordinator accepts no more output.
   bool SendStoredOutput();
@@ -71,7 +83,7 @@ class LogPusher::Push {
   // Waits until the output should be looked at again. Returns false if the request was withdrawn.
   bool Pause();
 
-  const LogPusher& owner_;
+  LogPusher& owner_;
   const v1::LogRequest request_;
   const std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::ClientContext context_;
@@ -83,11 +95,19 @@ class LogPusher::Push {
   std::set<TrainerId> known_;
   v1::LogChunk chunk_;
   size_t chunk_bytes_ = 0;
-  absl::Time wrote_at_ = absl::Now();  // when output was found last
+  absl::Time wrote_at_ = Now();   // when output was found last
+  absl::Time looked_at_ = Now();  // when output was looked for last
+  absl::Time find_sources_at_ = Now();
+  bool is_watched_ = false;  // whether every new output is notified
+
+  uint64_t output_ = 0;  // the subscriptions of output, and of new rank folders
+  uint64_t folders_ = 0;
 
   absl::Mutex mu_;
-  SteadyCondVar stop_requested_;
+  SteadyCondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool has_output_ = false;  // guarded by mu_, as the next one
+  bool has_folders_ = false;
   std::thread thread_;  // last: it uses the other members
 };
 
@@ -123,6 +143,7 @@ void LogPusher::Remove(const std::string& request_id) {
 void LogPusher::Push::Run() {
   chunk_.set_request_id(request_.request_id());
   writer_ = stub_->PushLogs(&context_, &response_);
+  is_watched_ = request_.follow() && owner_.watch_.Watch(folders_, owner_.ranks_);
   FindSources();
   bool accepted = SendStoredOutput();
   if (accepted && request_.follow()) accepted = Follow();
@@ -133,7 +154,14 @@ void LogPusher::Push::Run() {
   owner_.post_(LogsEnded{request_.request_id()});
 }
 
+void LogPusher::Push::NoteChange(bool& what) {
+  absl::MutexLock lock(&mu_);
+  what = true;
+  changed_.SignalAll();
+}
+
 void LogPusher::Push::FindSources() {
+  find_sources_at_ = Now() + (is_watched_ ? kWatchedPollInterval : kFolderPollInterval);
   std::vector<TrainerId> found;
   for (const TrainerId& id : ListRankFolders(owner_.ranks_)) {
     bool is_requested =
@@ -143,6 +171,8 @@ void LogPusher::Push::FindSources() {
   std::sort(found.begin(), found.end());
   for (const TrainerId& id : found) {
     std::string folder = JoinPath(owner_.ranks_, FolderName(id));
+    // Before its output is read, so that none is missed. A rank that has ended writes nothing more.
+    if (is_watched_ && !ReadExit(folder).ok()) is_watched_ = owner_.watch_.Watch(output_, folder);
     sources_.push_back(
         {id, folder, LogFile(JoinPath(folder, shim::kStdoutFile)), LogFile(JoinPath(folder, shim::kStderrFile))});
   }
@@ -206,13 +236,10 @@ bool LogPusher::Push::SendStoredOutput() {
 // Continues until the request is withdrawn or no longer follows: only the coordinator knows whether a rank that has
 // ended will be started again.
 bool LogPusher::Push::Follow() {
-  absl::Time find_sources_at = absl::Now() + kFolderPollInterval;
   for (bool wanted = true; wanted;) {
     wanted = Pause();
-    if (absl::Now() >= find_sources_at || !wanted) {
-      FindSources();
-      find_sources_at = absl::Now() + kFolderPollInterval;
-    }
+    looked_at_ = Now();
+    if (looked_at_ >= find_sources_at_ || !wanted) FindSources();
     for (Source& source : sources_) {
       if (!source.ended && !SendNewLines(source)) return false;
     }
@@ -238,7 +265,7 @@ bool LogPusher::Push::Add(const TrainerId& id, bool is_stderr, const std::string
 
 bool LogPusher::Push::Flush() {
   if (chunk_.lines().empty() && chunk_.request_id().empty()) return true;
-  wrote_at_ = absl::Now();
+  wrote_at_ = Now();
   bool accepted = writer_->Write(chunk_);
   chunk_.Clear();  // only the first chunk names the request
   chunk_bytes_ = 0;
@@ -246,10 +273,17 @@ bool LogPusher::Push::Flush() {
 }
 
 bool LogPusher::Push::Pause() {
-  const bool is_quiet = absl::Now() - wrote_at_ > kQuietAfter;
+  const bool is_quiet = Now() - wrote_at_ > kQuietAfter;
+  const absl::Duration longest = is_watched_ ? kWatchedPollInterval : is_quiet ? kQuietPollInterval : kPollInterval;
   absl::MutexLock lock(&mu_);
-  return !stop_requested_.AwaitFor(&mu_, is_quiet ? kQuietPollInterval : kPollInterval,
-                                   [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; });
+  const auto changed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || has_output_ || has_folders_; };
+  const auto stopping = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; };
+  changed_.AwaitFor(&mu_, longest, changed);
+  const absl::Duration early = looked_at_ + kPollInterval - Now();
+  if (early > absl::ZeroDuration()) changed_.AwaitFor(&mu_, early, stopping);
+  if (std::exchange(has_folders_, false)) find_sources_at_ = absl::InfinitePast();
+  has_output_ = false;
+  return !stopping_;
 }
 
 }  // namespace trainyard::agent

@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/dial.h"
 #include "worker/agent/events.h"
+#include "worker/agent/folder_watch.h"
 
 namespace trainyard::agent {
 
@@ -43,6 +44,7 @@ class LogPusher {
 
   const std::string ranks_;
   const Post post_;
+  FolderWatch watch_;
 
   absl::Mutex mu_;
   std::map<std::string, std::unique_ptr<Push>> pushes_ ABSL_GUARDED_BY(mu_);
