@@ -33,16 +33,20 @@ LogFile::LogFile(LogFile&& other) noexcept
       partial_line_(std::move(other.partial_line_)) {}
 
 // Opens the file with the output after that of the open one. Returns false if there is none (yet).
-bool LogFile::OpenNext() {
+bool LogFile::OpenNext(std::vector<std::string>* lines) {
   std::string rotated = absl::StrCat(path_, shim::kRotatedSuffix);
   ino_t rotated_inode = InodeOf(rotated);
   ino_t current_inode = InodeOf(path_);
   // If there was one rotation since the open file was the current one, the current file follows. If there were more,
-  // the rotated file follows; output between them may be lost.
+  // the rotated file follows, and what was between them is lost.
   bool open_rotated = rotated_inode != 0 && rotated_inode != inode_ && (fd_ < 0 || current_inode != inode_);
   if (!open_rotated && (current_inode == 0 || current_inode == inode_)) return false;
   int fd = open(open_rotated ? rotated.c_str() : path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
+  if (open_rotated && fd_ >= 0) {
+    Finish(lines);
+    lines->push_back(kMissingOutput);
+  }
   struct stat st;
   fstat(fd, &st);
   // As long as the old file is open its inode number cannot be reused.
@@ -69,7 +73,7 @@ bool LogFile::Read(size_t bytes_max, std::vector<std::string>* lines) {
       rotated = true;
       continue;
     }
-    if (!OpenNext()) break;
+    if (!OpenNext(lines)) break;
     rotated = false;
   }
   return bytes_read > 0;

@@ -10,6 +10,10 @@
 
 namespace trainyard::agent {
 
+// The line in place of output that was removed before it was read.
+inline constexpr char kMissingOutput[] =
+    "[trainyard: output is missing here, because it was written faster than it was read]";
+
 class LogFile {
  public:
   // `path` is that of the current file; the rotated file is next to it.
@@ -20,13 +24,14 @@ class LogFile {
   LogFile& operator=(const LogFile&) = delete;
 
   // Appends lines, without their line ends, until there are no more or about `bytes_max` were read. A line longer than
-  // limits::kLogLineBytes is returned in pieces. Returns whether anything was read.
+  // limits::kLogLineBytes is returned in pieces. Returns whether anything was read. Output that is replaced before it is
+  // read is lost; kMissingOutput is in its place.
   bool Read(size_t bytes_max, std::vector<std::string>* lines);
   // Appends the last line if it has no line end. Call it when no more output follows.
   void Finish(std::vector<std::string>* lines);
 
  private:
-  bool OpenNext();
+  bool OpenNext(std::vector<std::string>* lines);
   void AddLines(const char* data, size_t size, std::vector<std::string>* lines);
 
   std::string path_;

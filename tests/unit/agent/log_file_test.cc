@@ -92,6 +92,21 @@ TEST_F(LogFileTest, RotationWhileReading_LosesNothing) {
   EXPECT_EQ(lines, expected);
 }
 
+TEST_F(LogFileTest, OutputThatIsReplacedBeforeItIsRead_IsNamedAsMissing) {
+  LogFile file(path_);
+  Append("a\nb");
+  EXPECT_THAT(ReadAll(file), ElementsAre("a"));
+  Append(" is read\n");
+  Rotate();
+  Append("is lost\n");
+  Rotate();
+  Append("c\n");
+  Rotate();
+  Append("d\n");
+
+  EXPECT_THAT(ReadAll(file), ElementsAre("b is read", kMissingOutput, "c", "d"));
+}
+
 TEST_F(LogFileTest, LineBeyondTheLimit_IsReturnedInPieces) {
   Append(std::string(limits::kLogLineBytes * 2 + 5, 'x') + "\n" + std::string(limits::kLogLineBytes, 'y') + "\n");
   LogFile file(path_);
