@@ -56,7 +56,8 @@ bool EventQueue::DropReports(RankReportsReceived& received) {
   int kept = 0;
   for (int i = 0; i < reports->size(); ++i) {
     const v1::RankReport& report = reports->Get(i);
-    if (report.key().rank() != 0 || (report.steps().empty() && report.evals().empty())) continue;
+    const bool must_arrive = !report.steps().empty() || !report.evals().empty() || report.has_script_checkpoint();
+    if (report.key().rank() != 0 || !must_arrive) continue;
     if (kept != i) reports->SwapElements(kept, i);
     ++kept;
   }

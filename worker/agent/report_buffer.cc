@@ -12,6 +12,8 @@ namespace {
 constexpr absl::Duration kStepsInterval = absl::Milliseconds(50);
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
 constexpr int kPhasesMax = 8;
+// As many as the coordinator records.
+constexpr size_t kCheckpointsMax = 20;
 
 // Keeps the longest duration of each phase, so that none is lost when reports are rare.
 void MergePhaseTime(const v1::PhaseTime& time, v1::RankReport& into) {
@@ -44,12 +46,42 @@ void ReportBuffer::Add(const v1::RankReport& report, absl::Time now) {
   }
   for (const v1::StepReport& step : report.steps()) unreported_dropped_ += steps_.Add(step);
   for (const v1::EvalReport& eval : report.evals()) evals_.Add(eval);
+  if (report.has_script_checkpoint()) AddCheckpoint(report.script_checkpoint());
   v1::RankReport before = std::exchange(newest_, report);
   for (const v1::PhaseTime& time : before.phase_times()) MergePhaseTime(time, newest_);
   newest_.clear_steps();
   newest_.clear_evals();
+  if (!checkpoints_.empty()) *newest_.mutable_script_checkpoint() = checkpoints_.back();
   newest_at_ = now;
   newest_is_unsent_ = true;
+}
+
+void ReportBuffer::AddCheckpoint(const v1::ScriptCheckpoint& checkpoint) {
+  if (!checkpoints_.empty()) {
+    const v1::ScriptCheckpoint& last = checkpoints_.back();
+    const bool answers = checkpoint.step() == last.step() && checkpoint.save_request() > last.save_request();
+    if (checkpoint.step() <= last.step() && !answers) return;
+  }
+  checkpoints_.push_back(checkpoint);
+  if (checkpoints_.size() <= kCheckpointsMax) return;
+  checkpoints_.pop_front();
+  if (unsent_checkpoints_ > 0) --unsent_checkpoints_;
+}
+
+// Every report contains the newest checkpoint. If there are older ones that were not sent, each gets a report of its own
+// after those of the steps, because the coordinator expects checkpoints in order.
+void ReportBuffer::TakeCheckpoints(std::vector<v1::RankReport>& reports) {
+  const size_t first = std::exchange(unsent_checkpoints_, checkpoints_.size());
+  if (checkpoints_.size() - first < 2) return;
+  for (v1::RankReport& report : reports) report.clear_script_checkpoint();
+  v1::RankReport bare = reports.back();
+  bare.clear_steps();
+  bare.clear_evals();
+  bare.clear_dropped_steps();
+  bare.clear_phase_times();
+  for (size_t i = first; i < checkpoints_.size(); ++i) {
+    *reports.emplace_back(bare).mutable_script_checkpoint() = checkpoints_[i];
+  }
 }
 
 void ReportBuffer::SetProcess(std::string state, double cpu_s) {
@@ -92,6 +124,7 @@ std::vector<v1::RankReport> ReportBuffer::TakeUnsent(absl::Time now) {
       *report.add_evals() = evals_.items[evals_.unsent++];
     }
   } while (steps_.unsent < steps_.items.size() || evals_.unsent < evals_.items.size());
+  TakeCheckpoints(reports);
   newest_is_unsent_ = false;
   sent_at_ = now;
   return reports;
@@ -100,6 +133,7 @@ std::vector<v1::RankReport> ReportBuffer::TakeUnsent(absl::Time now) {
 void ReportBuffer::Rewind() {
   steps_.unsent = 0;
   evals_.unsent = 0;
+  unsent_checkpoints_ = 0;
   newest_is_unsent_ = newest_at_ != absl::Time();
   sent_at_ = absl::InfinitePast();
 }

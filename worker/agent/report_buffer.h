@@ -2,6 +2,8 @@
 // evaluations are each reported once, so the last 4,096 are stored and sent again on every new stream (the coordinator
 // drops duplicates). For other ranks the newest report is enough, about twice a second.
 //
+// A script reports the checkpoints that it has made; the last 20 are stored, too.
+//
 // The first report after a pause is sent immediately, so that a first step is visible immediately; later ones are
 // gathered, so that a job of a thousand steps a second does not cost a message for each.
 //
@@ -33,7 +35,7 @@ class ReportBuffer {
   absl::Time due() const;
 
   // Returns all reports that were not sent yet on this stream, oldest first; one of them carries the number of dropped
-  // steps. At most limits::kReportsPerMessage steps in a report.
+  // steps. At most limits::kReportsPerMessage steps in a report, and one checkpoint of a script, after its steps.
   std::vector<v1::RankReport> TakeUnsent(absl::Time now);
 
   // There is a new stream: everything stored must be sent.
@@ -50,6 +52,9 @@ class ReportBuffer {
     uint64_t Add(const Report& report);
   };
 
+  void AddCheckpoint(const v1::ScriptCheckpoint& checkpoint);
+  void TakeCheckpoints(std::vector<v1::RankReport>& reports);
+
   v1::RankReport newest_;  // without steps and evaluations; its phase times are those not reported yet
   std::string process_state_;
   double process_cpu_s_ = 0;
@@ -58,6 +63,8 @@ class ReportBuffer {
   absl::Time sent_at_ = absl::InfinitePast();
   Queue<v1::StepReport> steps_;
   Queue<v1::EvalReport> evals_;
+  std::deque<v1::ScriptCheckpoint> checkpoints_;
+  size_t unsent_checkpoints_ = 0;    // index of the first one not sent on this stream
   uint64_t trainer_dropped_ = 0;     // the trainer's own count since it started
   uint64_t unreported_dropped_ = 0;  // by the trainer or here, since the last report of dropped steps
 };

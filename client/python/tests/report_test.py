@@ -255,6 +255,21 @@ def test_a_save_that_began_before_a_request_does_not_answer_it(daemon, tmp_path)
     assert (reports[-1].script_checkpoint.step, reports[-1].script_checkpoint.save_request) == (10, 0)
 
 
+def test_each_of_several_checkpoints_within_a_moment_is_reported_in_order(daemon, tmp_path):
+    done = run(tmp_path, """
+        folder = trainyard.checkpoint_dir()
+        for step in range(1, 31):
+            trainyard.report(step)
+            trainyard.saved(step, folder)
+    """, TRAINYARD_CHECKPOINT_DIR=str(tmp_path / "runs/a"))
+
+    _, reports = daemon.received()
+    assert (done.returncode, done.stderr) == (0, "")
+    steps = [report.script_checkpoint.step for report in reports if report.HasField("script_checkpoint")]
+    assert steps == sorted(steps)
+    assert set(range(11, 31)) <= set(steps), "the newest 20 are kept"
+
+
 def test_a_request_to_save_is_answered_by_a_checkpoint(daemon, tmp_path):
     daemon.save_requests = 2
 

@@ -65,6 +65,53 @@ TEST(ReportBuffer, ReportsWithoutSteps_AreThinnedToTheNewest) {
   EXPECT_DOUBLE_EQ(reports[0].age_s(), 0.5);
 }
 
+std::vector<uint64_t> CheckpointsOf(const std::vector<v1::RankReport>& reports) {
+  std::vector<uint64_t> steps;
+  for (const v1::RankReport& report : reports) {
+    if (report.has_script_checkpoint()) steps.push_back(report.script_checkpoint().step());
+  }
+  return steps;
+}
+
+void Save(ReportBuffer& buffer, uint64_t step, uint64_t save_request = 0) {
+  v1::RankReport report = Steps(step, step);
+  report.mutable_script_checkpoint()->set_step(step);
+  report.mutable_script_checkpoint()->set_save_request(save_request);
+  buffer.Add(report, kStart);
+}
+
+TEST(ReportBuffer, EachCheckpointOfAScript_IsSentInOrderAfterTheSteps_AndAgainOnANewStream) {
+  ReportBuffer buffer;
+  Save(buffer, 1);
+  EXPECT_THAT(CheckpointsOf(buffer.TakeUnsent(kStart)), ::testing::ElementsAre(1));
+  for (uint64_t step : {2, 3, 4}) Save(buffer, step);
+
+  std::vector<v1::RankReport> reports = buffer.TakeUnsent(kStart + absl::Seconds(1));
+  EXPECT_THAT(CheckpointsOf(reports), ::testing::ElementsAre(2, 3, 4));
+  EXPECT_THAT(StepsOf(reports), ::testing::ElementsAre(2, 3, 4));
+  EXPECT_FALSE(reports.front().has_script_checkpoint());
+
+  // The same checkpoint answers a later request; an older one changes nothing.
+  Save(buffer, 4, /*save_request=*/1);
+  Save(buffer, 3);
+  reports = buffer.TakeUnsent(kStart + absl::Seconds(2));
+  EXPECT_EQ(reports.back().script_checkpoint().step(), 4);
+
+  buffer.Rewind();
+  EXPECT_THAT(CheckpointsOf(buffer.TakeUnsent(kStart + absl::Seconds(3))), ::testing::ElementsAre(1, 2, 3, 4, 4));
+}
+
+TEST(ReportBuffer, StoresTheNewestTwentyCheckpoints) {
+  ReportBuffer buffer;
+  for (uint64_t step = 1; step <= 30; ++step) Save(buffer, step);
+
+  const std::vector<uint64_t> sent = CheckpointsOf(buffer.TakeUnsent(kStart));
+
+  ASSERT_THAT(sent, SizeIs(20));
+  EXPECT_EQ(sent.front(), 11);
+  EXPECT_EQ(sent.back(), 30);
+}
+
 TEST(ReportBuffer, NewStream_SendsAllStoredReportsInMessagesOfLimitedSize) {
   ReportBuffer buffer;
   for (uint64_t step = 1; step <= 1000; ++step) buffer.Add(Steps(step, step), kStart);

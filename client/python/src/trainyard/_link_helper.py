@@ -21,6 +21,7 @@ BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 REFUSED_MAX = 30
 REPORTS_PER_MESSAGE = 256
+CHECKPOINTS_KEPT = 20  # as many as the coordinator records
 
 
 class Reports:
@@ -35,7 +36,8 @@ class Reports:
         self.phase_since = time.monotonic()
         self.phase_times = {}  # the longest of each phase since the last message
         self.saves_on_request = False
-        self.checkpoint = None
+        self.checkpoints = collections.deque(maxlen=CHECKPOINTS_KEPT)  # with their numbers
+        self.saves = 0
 
     def add(self, line):
         report = json.loads(line)
@@ -53,7 +55,8 @@ class Reports:
         elif kind == "accepts_saves":
             self.saves_on_request = True
         elif kind == "saved":
-            self.checkpoint = report
+            self.saves += 1
+            self.checkpoints.append((self.saves, report))
 
     def enter(self, phase, seconds, ended):
         self.phase, self.phase_since = phase, time.monotonic()
@@ -94,7 +97,8 @@ class Helper:
                                       generation=int(self.environment["TRAINYARD_GENERATION"]),
                                       rank=int(self.environment["TRAINYARD_RANK"]))
 
-    def report(self, steps=(), evals=()):
+    def report(self, steps=(), evals=(), checkpoint=None):
+        """`checkpoint`: an older one than the newest, which every report contains."""
         schema, reports = self.schema, self.reports
         times, reports.phase_times = reports.phase_times, {}
         report = schema.RankReport(
@@ -103,8 +107,10 @@ class Helper:
             phase_times=[schema.PhaseTime(phase=phase, longest_s=seconds) for phase, seconds in times.items()],
             saves_on_request=reports.saves_on_request,
             steps=[schema.StepReport(**one) for one in steps], evals=[schema.EvalReport(**one) for one in evals])
-        if reports.checkpoint is not None:
-            report.script_checkpoint.CopyFrom(schema.ScriptCheckpoint(**reports.checkpoint))
+        if checkpoint is None and reports.checkpoints:
+            checkpoint = reports.checkpoints[-1][1]
+        if checkpoint is not None:
+            report.script_checkpoint.CopyFrom(schema.ScriptCheckpoint(**checkpoint))
         return schema.TrainerMessage(report=report)
 
     def messages(self):
@@ -114,7 +120,7 @@ class Helper:
         yield schema.TrainerMessage(register=schema.RegisterTrainer(
             key=self.key(), token=self.environment["TRAINYARD_TOKEN"], pid=self.parent, version="python",
             reconnect=True))
-        sent_step, sent_eval, sent_count = 0, 0, 0
+        sent_step, sent_eval, sent_count, sent_save = 0, 0, 0, 0
         sent_at = time.monotonic()
         while True:
             self.take_lines(0 if self.ended or reports.count > sent_count else PARENT_CHECK_S)
@@ -122,6 +128,10 @@ class Helper:
                 sent_count = reports.count
                 steps = [one for one in list(reports.steps) if one["step"] > sent_step]
                 evals = [one for one in list(reports.evals) if one["step"] > sent_eval]
+                # The daemon passes the steps on before the checkpoints.
+                for _, checkpoint in [one for one in list(reports.checkpoints)[:-1] if one[0] > sent_save]:
+                    yield self.report(checkpoint=checkpoint)
+                sent_save = reports.saves
                 for at in range(0, max(len(steps), len(evals), 1), REPORTS_PER_MESSAGE):
                     end = at + REPORTS_PER_MESSAGE
                     yield self.report(steps[at:end], evals[at:end])
