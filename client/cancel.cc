@@ -33,6 +33,9 @@ absl::Status Cancel(const Globals& globals, const CancelOptions& options) {
     PrintJson(JobJson(job));
   } else if (IsFinal(job.state())) {
     Print(absl::StrCat(JobTitle(job), " is ", StateName(job.state()), "\n"));
+  } else if (options.save && job.state() == v1::JOB_STATE_RUNNING) {
+    Print(absl::StrCat(JobTitle(job), " is cancelled when its script has saved; trainctl watch ", job.job_id(),
+                       " shows its end\n"));
   } else {
     Print(absl::StrCat(JobTitle(job), " is stopping; trainctl watch ", job.job_id(), " shows its end\n"));
   }
@@ -47,13 +50,14 @@ void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen) {
       app.add_subcommand("cancel", "Cancel a job at its next step; without --save, steps since its last save are lost");
   verb->add_option("job", options->job_id, kJobHelp)->required();
   verb->add_option("--reason", options->reason, "Reason, recorded in the events");
-  verb->add_flag("--save", options->save, "Save first; if that save fails, the job continues");
+  verb->add_flag("--save", options->save,
+                 "Save first; if that save fails, the job continues. A script continues until it has saved");
   AddIfVersion(*verb, &options->if_version);
   AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->footer(
-      "Without --save, steps since the last checkpoint are lost; with --save the job must be training. The run\n"
-      "folder and its checkpoints are kept in both cases. Returns once the request is stored. Cancelling a job\n"
-      "that has ended is not an error.\n\n"
+      "Without --save, steps since the last checkpoint are lost; with --save the job must be training, and a\n"
+      "script must save on request (docs/python.md). The run folder and its checkpoints are kept in both cases.\n"
+      "Returns once the request is stored. Cancelling a job that has ended is not an error.\n\n"
       "Examples:\n  trainctl cancel k3x7q2ab\n  trainctl cancel k3x7q2ab --save");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {

@@ -1,6 +1,8 @@
 // CancelJob: records the request, then asks the ranks to stop at the next step, or ends them immediately if they make
-// no steps. With a save, the job stops as for a pause and continues if the save fails. Answers before the ranks have
-// ended.
+// no steps. With a save, the job stops as for a pause and continues if the save fails; a script continues until it has
+// saved. Answers before the ranks have ended.
+#include "coordinator/handlers/cancel_job.h"
+
 #include <string>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/hold_jobs.h"
 #include "coordinator/handlers/job_status.h"
+#include "coordinator/handlers/save_job.h"
 
 namespace trainyard {
 namespace {
@@ -29,10 +32,13 @@ std::string CancelText(absl::string_view what, const std::string& given) {
   return WithReason(what, std::string(absl::StripAsciiWhitespace(reason)));
 }
 
+}  // namespace
+
 void Cancel(Turn& turn, Job& job, const std::string& reason) {
   ReleaseHeld(turn, job);
   bool is_training = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_cancelled(true);
+  job.record.clear_cancel_when_saved();
   job.record.set_cancel_reason(CutText(reason, 1024));
   std::string text = CancelText("cancelled", reason);
   turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, text);
@@ -56,8 +62,23 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
   turn.Touch(job);
 }
 
+namespace {
+
+// A script saves when it finds the request, and is ended after that.
+absl::Status CancelWhenSaved(Turn& turn, Job& job, const std::string& reason) {
+  if (job.record.cancel_when_saved()) return absl::OkStatus();
+  constexpr char kWhat[] = "the job will be cancelled when its script has saved";
+  if (absl::Status status = RequestSave(turn, job, WithReason(kWhat, reason)); !status.ok()) return status;
+  job.record.set_cancel_when_saved(true);
+  job.record.set_cancel_reason(CutText(reason, 1024));
+  turn.SetReason(job, kWhat);
+  turn.Save(job);
+  return absl::OkStatus();
+}
+
 // REQUIRES: the job has not ended.
 absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
+  if (job.head().spec().has_command()) return CancelWhenSaved(turn, job, reason);
   const bool is_training =
       job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure() && job.head().spec().has_train();
   const bool is_stopping_at_step =

@@ -8,13 +8,16 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/answer_for_job.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/save_job.h"
 
 namespace trainyard {
 namespace {
 
 constexpr absl::Duration kScriptReportAge = absl::Seconds(15);
 
-absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
+}  // namespace
+
+absl::Status RequestSave(Turn& turn, Job& job, const std::string& reason) {
   if (job.held_at != 0) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
   }
@@ -40,16 +43,15 @@ absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
   job.record.set_save_requests(job.record.save_requests() + 1);
   job.record.set_save_awaited(true);
   job.record.set_save_asked_step(std::max(job.published.step(), job.head().last_step()));
-  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, WithReason("a save was requested", request.reason()));
+  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, WithReason("a save was requested", reason));
   turn.Save(job);
   turn.Push(job.ranks.front().host());
   return absl::OkStatus();
 }
 
-}  // namespace
-
 void Run(Turn& turn, SaveJob& event) {
-  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Save(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request,
+               [&](Job& job) { return RequestSave(turn, job, event.request.reason()); });
 }
 
 }  // namespace trainyard

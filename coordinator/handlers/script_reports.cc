@@ -1,5 +1,6 @@
 #include "coordinator/handlers/script_reports.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "common/limits.h"
 #include "coordinator/core/history.h"
 #include "coordinator/handlers/account_goodput.h"
+#include "coordinator/handlers/cancel_job.h"
 #include "coordinator/handlers/checkpoint_facts.h"
 
 namespace trainyard {
@@ -53,6 +55,7 @@ void RecordScriptReport(Turn& turn, Job& job, const v1::RankReport& report) {
   v1::Event event;
   *event.mutable_checkpoint() = std::move(info);
   turn.Publish(job, std::move(event));
+  if (answers && job.record.cancel_when_saved()) Cancel(turn, job, std::string(job.record.cancel_reason()));
 }
 
 }  // namespace trainyard

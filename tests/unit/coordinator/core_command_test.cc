@@ -294,6 +294,11 @@ struct Script {
     harness.Handle(SaveJob{call, request});
     return harness.replies.at(call).status;
   }
+  absl::Status CancelWithSave() {
+    CallId call(900 + ++saves);
+    harness.Handle(CancelJob{call, JobId(kJob), "enough", /*save=*/true});
+    return harness.replies.at(call).status;
+  }
   uint64_t RequestedSaves() { return host.desired().trainers(0).save_requests(); }
   v1::Job Get() { return harness.Get(kJob); }
   std::vector<std::string> Decisions() { return harness.Decisions(kJob); }
@@ -416,6 +421,41 @@ TEST(ScriptSaves, ThatWereRequestedAndNotMade_AreRequestedFromTheNextGroup) {
 
   EXPECT_EQ(script.Get().generation(), 2u);
   EXPECT_EQ(script.RequestedSaves(), 1u);
+}
+
+TEST(ScriptSaves, ACancellationWithASave_WaitsForTheSave_AlsoOfTheNextGroup) {
+  Script script;
+  const auto saved = [](uint64_t request) {
+    return [request](v1::RankReport& report) {
+      report.set_saves_on_request(true);
+      report.mutable_script_checkpoint()->set_step(9);
+      report.mutable_script_checkpoint()->set_path("/runs/x/step-9");
+      report.mutable_script_checkpoint()->set_save_request(request);
+    };
+  };
+  EXPECT_THAT(script.CancelWithSave().message(), HasSubstr("when it calls trainyard.should_save()"));
+  script.Report("train", 2, 0, [](v1::RankReport& report) { report.set_saves_on_request(true); });
+
+  ASSERT_TRUE(script.CancelWithSave().ok());
+  ASSERT_TRUE(script.CancelWithSave().ok()) << "asked twice";
+  EXPECT_EQ(script.RequestedSaves(), 1u);
+  EXPECT_EQ(script.Get().state(), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(script.Get().reason(), HasSubstr("cancelled when its script has saved"));
+  script.Report("train", 9, 0, saved(0));  // a save of its own does not answer
+  EXPECT_EQ(script.Get().state(), v1::JOB_STATE_RUNNING);
+
+  script.host.Kill(Key(kJob, 1, 0), 9);
+  script.host.Apply();
+  script.harness.Advance(absl::Seconds(60));
+  script.host.Apply();
+  ASSERT_EQ(script.Get().generation(), 2u);
+  script.Report("train", 10, 0, saved(script.RequestedSaves()));
+
+  EXPECT_NE(script.Get().state(), v1::JOB_STATE_RUNNING);
+  script.host.Apply();
+  script.harness.Advance(absl::Seconds(1));
+  EXPECT_EQ(script.Get().state(), v1::JOB_STATE_CANCELLED) << script.Get().reason();
+  EXPECT_THAT(script.Get().reason(), HasSubstr("enough"));
 }
 
 TEST(ScriptSaves, WithAnImpossibleStepOrPath_AreIgnored) {
