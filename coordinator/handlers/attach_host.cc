@@ -146,7 +146,8 @@ void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, boo
   rank.record.clear_gone();
   rank.record.set_started(true);
   rank.record.set_pid(running.pid());
-  MarkCommandReady(it->second, rank);
+  // The process of a command may still wait for the address of rank 0.
+  if (running.pid() != 0) MarkCommandReady(it->second, rank);
   turn.SaveRank(it->second, rank.record.rank());
 }
 
