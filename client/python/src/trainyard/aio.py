@@ -110,6 +110,8 @@ class AsyncClient(_calls.Calls):
                     yield event
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
+                if schema.state_name((await self.get(job_id)).state) in schema.FINAL_STATES:
+                    return
                 wait_s = retries.next_wait()
             except errors.OutOfRangeError as error:
                 seen.start_over(error)

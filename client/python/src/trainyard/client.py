@@ -123,6 +123,9 @@ class Client(_calls.Calls):
                     yield event
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
+                # Without a new event: the caller's position was at the end of a job that has ended.
+                if schema.state_name(self.get(job_id).state) in schema.FINAL_STATES:
+                    return
                 wait_s = retries.next_wait()
             except errors.OutOfRangeError as error:
                 seen.start_over(error)
