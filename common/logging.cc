@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <atomic>
@@ -14,8 +15,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/escape.h"
 #include "common/log_writer.h"
+#include "common/status_macros.h"
 
 namespace trainyard {
 namespace {
@@ -48,13 +51,37 @@ class EscapedText final : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<EscapedText>(); }
 };
 
-std::unique_ptr<spdlog::formatter> MakeFormatter(bool json) {
+// %& in a pattern: the priority by which the journal of systemd shows and filters lines.
+class Priority final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    const absl::string_view text = message.level >= spdlog::level::critical ? "<2>"
+                                   : message.level == spdlog::level::err    ? "<3>"
+                                   : message.level == spdlog::level::warn   ? "<4>"
+                                   : message.level == spdlog::level::info   ? "<6>"
+                                                                            : "<7>";
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<Priority>(); }
+};
+
+// Whether the descriptor is the stream to the journal that systemd has opened for this program.
+bool IsJournal(int fd) {
+  const char* stream = getenv("JOURNAL_STREAM");
+  struct stat info;
+  return stream != nullptr && fstat(fd, &info) == 0 && absl::StrCat(info.st_dev, ":", info.st_ino) == stream;
+}
+
+std::unique_ptr<spdlog::formatter> MakeFormatter(const LoggingOptions& options) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  if (json) {
+  const bool journal = options.file.path.empty() && IsJournal(options.fd);
+  const std::string begin = journal ? "%&" : "";
+  formatter->add_flag<Priority>('&');
+  if (options.json) {
     formatter->add_flag<JsonText>('*').set_pattern(
-        R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","program":"%n","pid":%P,"message":%*})");
+        begin + R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","program":"%n","pid":%P,"message":%*})");
   } else {
-    formatter->add_flag<EscapedText>('*').set_pattern("%Y-%m-%d %H:%M:%S.%e %L %n[%P] %*");
+    formatter->add_flag<EscapedText>('*').set_pattern(begin + (journal ? "%*" : "%Y-%m-%d %H:%M:%S.%e %L %n[%P] %*"));
   }
   return formatter;
 }
@@ -77,14 +104,21 @@ class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
   LogWriter& writer_;
 };
 
-LogWriter* NewWriter(const LoggingOptions& options) {
-  std::shared_ptr<spdlog::formatter> formatter = MakeFormatter(options.json);
-  return new LogWriter({.fd = options.fd, .format_dropped = [formatter, program = options.program](uint64_t lines) {
-                          const std::string text =
-                              absl::StrCat(lines, lines == 1 ? " line of this log is" : " lines of this log are",
-                                           " missing here: standard error did not accept them in time");
-                          return Format(*formatter, spdlog::details::log_msg(program, spdlog::level::warn, text));
-                        }});
+// The file of the newest writer; null: standard error. Never destroyed, as the writer.
+std::atomic<LogFile*> open_file{nullptr};
+
+LogWriter* NewWriter(const LoggingOptions& options, LogFile* file) {
+  std::shared_ptr<spdlog::formatter> formatter = MakeFormatter(options);
+  const char* const place =
+      file == nullptr ? "standard error did not accept them in time" : "they could not be written to the file";
+  LogWriter::Options writer_options{
+      .fd = options.fd, .format_dropped = [formatter, place, program = options.program](uint64_t lines) {
+        const std::string text = absl::StrCat(lines, lines == 1 ? " line of this log is" : " lines of this log are",
+                                              " missing here: ", place);
+        return Format(*formatter, spdlog::details::log_msg(program, spdlog::level::warn, text));
+      }};
+  if (file != nullptr) writer_options.write = [file](const std::string& line) { return file->Write(line); };
+  return new LogWriter(std::move(writer_options));
 }
 
 // Calls only functions that are safe in a signal handler. The writer's thread continues during the wait.
@@ -122,15 +156,41 @@ void FlushAtEnd() {
 #endif
 }
 
-}  // namespace
-
-void InitLogging(const LoggingOptions& options) {
+void Init(const LoggingOptions& options, LogFile* file) {
   if (writer == nullptr) FlushAtEnd();
-  writer = NewWriter(options);
+  open_file = file;
+  writer = NewWriter(options, file);
   auto logger = std::make_shared<spdlog::logger>(options.program, std::make_shared<QueueSink>(*writer));
-  logger->set_formatter(MakeFormatter(options.json));
+  logger->set_formatter(MakeFormatter(options));
   logger->set_level(spdlog::level::from_str(options.level));
   spdlog::set_default_logger(logger);
+}
+
+}  // namespace
+
+void InitLogging(const LoggingOptions& options) { Init(options, nullptr); }
+
+absl::Status OpenLog(const LoggingOptions& options) {
+  if (options.file.path.empty()) {
+    Init(options, nullptr);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<LogFile> file, LogFile::Open(options.file));
+  Init(options, file.release());
+  return absl::OkStatus();
+}
+
+void ReloadLog(const absl::StatusOr<std::string>& level) {
+  LogFile* file = open_file;
+  if (file != nullptr) file->RequestReopen();
+  if (!level.ok()) {
+    return spdlog::warn("SIGHUP: the level of the log stays, because the configuration cannot be read: {}",
+                        std::string(level.status().message()));
+  }
+  // Logged in any case, so that an operator sees that the signal has arrived.
+  spdlog::set_level(spdlog::level::info);
+  spdlog::info("SIGHUP: the level of the log is {}{}", *level, file != nullptr ? "; its file was opened again" : "");
+  spdlog::set_level(spdlog::level::from_str(*level));
 }
 
 bool FlushLogging() {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -28,12 +29,14 @@
 namespace trainyard {
 namespace {
 
-// Blocks the signals in every thread; they are read from a descriptor, so no signal handler ever runs.
-int BlockSignals() {
+// Blocks the signals in every thread; they are read from a descriptor, so no signal handler ever runs. SIGHUP reloads
+// the settings of the log, unless it means that the terminal was closed.
+int BlockSignals(bool with_hangup) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  if (with_hangup) sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   return signalfd(-1, &signals, SFD_CLOEXEC);
@@ -53,8 +56,9 @@ void WriteReady(int fd, const Coordinator& coordinator) {
 // that a watcher that just lost its connection can come back.
 constexpr int kIdleSeconds = 10;
 
-// Returns the exit code.
-int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator& coordinator) {
+// Returns the exit code. `reload` handles SIGHUP.
+int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator& coordinator,
+               const std::function<void()>& reload) {
   pollfd polled[] = {{signal_fd, POLLIN, 0}, {failed_fd, POLLIN, 0}, {lifeline_fd, POLLIN, 0}};
   bool is_released = false;
   int idle_seconds = 0;
@@ -71,6 +75,10 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator&
     if (polled[0].revents != 0) {
       signalfd_siginfo info;
       ssize_t size = read(signal_fd, &info, sizeof info);
+      if (size == sizeof info && info.ssi_signo == SIGHUP) {
+        reload();
+        continue;
+      }
       spdlog::info("signal {}: exiting; jobs continue", size == sizeof info ? static_cast<int>(info.ssi_signo) : 0);
       return 0;
     }
@@ -100,8 +108,8 @@ void RaiseDescriptors() {
       limit.rlim_cur, connections, limits::kHosts);
 }
 
-int Run(const CoordinatorOptions& options) {
-  int signal_fd = BlockSignals();
+int Run(const CoordinatorOptions& options, const std::function<void()>& reload) {
+  int signal_fd = BlockSignals(/*with_hangup=*/options.lifeline_fd < 0 && isatty(STDERR_FILENO) == 0);
   int failed_fd = eventfd(0, EFD_CLOEXEC);
   auto coordinator = Coordinator::Start(options, Clock::GetSteadyClock(), [failed_fd](const absl::Status& status) {
     spdlog::error("the store accepts no more writes: {}; exiting; jobs continue", std::string(status.message()));
@@ -112,7 +120,7 @@ int Run(const CoordinatorOptions& options) {
     return absl::IsInvalidArgument(coordinator.status()) ? kClientBadInput : kClientFailed;
   }
   WriteReady(options.ready_fd, **coordinator);
-  int code = WaitForEnd(signal_fd, options.lifeline_fd, failed_fd, **coordinator);
+  int code = WaitForEnd(signal_fd, options.lifeline_fd, failed_fd, **coordinator, reload);
   (*coordinator)->Stop();
   return code;
 }
@@ -137,9 +145,16 @@ int main(int argc, char** argv) {
     return 0;
   }
   const trainyard::CoordinatorOptions& options = command_line->options;
-  trainyard::InitLogging({.program = "coordinator", .json = options.log_json, .level = options.log_level});
+  umask(077);  // all files of a coordinator are readable only by its owner
+  if (absl::Status opened = trainyard::OpenLog(options.logging); !opened.ok()) {
+    std::fprintf(stderr, "trainyard-coordinator: log.file: %s\n", trainyard::EscapeLines(opened.message()).c_str());
+    return trainyard::kClientBadInput;
+  }
   trainyard::RouteRpcLogs();
   trainyard::RaiseDescriptors();
-  umask(077);  // all files of a coordinator are readable only by its owner
-  return trainyard::Run(options);
+  return trainyard::Run(options, [argc, argv] {
+    auto again = trainyard::ReadCommandLine(argc, argv);
+    if (!again.ok()) return trainyard::ReloadLog(again.status());
+    trainyard::ReloadLog(again->options.logging.level);
+  });
 }

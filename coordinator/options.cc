@@ -23,7 +23,7 @@ namespace trainyard {
 namespace {
 
 struct Flags {
-  std::optional<std::string> listen, state, metrics, config, token_file, log_format, log_level;
+  std::optional<std::string> listen, state, metrics, config, token_file, log_format, log_level, log_file;
   std::optional<uint32_t> lease_ms;
   bool allow_plaintext = false;
   bool allow_local_users = false;
@@ -54,6 +54,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "at each start, which programs of this user find)");
   app.add_option("--log-format", flags.log_format, "text or json (default text)");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error (default info)");
+  app.add_option("--log-file", flags.log_file,
+                 "file to append the log to, which is renamed at 64 MiB (default standard error)");
   app.add_option("--lease-ms", flags.lease_ms,
                  "milliseconds without contact after which a host is unreachable (default 3000)");
   app.add_option("--lifeline-fd", flags.lifeline_fd, "exit when the other end of this pipe is closed");
@@ -84,6 +86,7 @@ void ApplyFlags(const Flags& flags, v1::CoordinatorConfig& config, Problems& pro
   if (flags.token_file) config.set_token_file(AbsolutePath(*flags.token_file, WorkingDirectory()));
   if (flags.lease_ms) set("lease_ms", "--lease-ms", absl::StrCat(*flags.lease_ms));
   if (flags.log_format) set("log.format", "--log-format", *flags.log_format);
+  if (flags.log_file) config.mutable_log()->set_file(AbsolutePath(*flags.log_file, WorkingDirectory()));
   if (flags.log_level) set("log.level", "--log-level", *flags.log_level);
 }
 
@@ -113,8 +116,11 @@ CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags&
   options.token_file = config.token_file();
   options.lease_ms = config.lease_ms();
   options.finished_jobs = config.finished_jobs();
-  options.log_json = config.log().format() == v1::LOG_FORMAT_JSON;
-  options.log_level = EnumName(*v1::LogLevel_descriptor()->FindValueByNumber(config.log().level()));
+  const v1::Log& log = config.log();
+  options.logging = {.program = "coordinator",
+                     .json = log.format() == v1::LOG_FORMAT_JSON,
+                     .level = EnumName(*v1::LogLevel_descriptor()->FindValueByNumber(log.level())),
+                     .file = {.path = log.file(), .max_bytes = log.max_bytes(), .max_files = log.max_files()}};
   options.lifeline_fd = flags.lifeline_fd;
   options.ready_fd = flags.ready_fd;
   return options;

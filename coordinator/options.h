@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/logging.h"
 
 namespace trainyard {
 
@@ -21,8 +22,7 @@ struct CoordinatorOptions {
   std::string tokens = {};      // folder for the new token; empty: the user's
   uint32_t lease_ms = 0;
   uint32_t finished_jobs = 0;
-  bool log_json = false;
-  std::string log_level;
+  LoggingOptions logging;
   int lifeline_fd = -1;  // the coordinator exits when the other end is closed
   int ready_fd = -1;     // receives the addresses once the API is served
 };

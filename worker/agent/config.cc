@@ -39,6 +39,7 @@ struct Flags {
   std::string state;
   std::string log_format;
   std::string log_level;
+  std::string log_file;
   std::string metrics;
   std::string health;
   bool metrics_given = false;  // also if its value is empty, which means none
@@ -83,6 +84,8 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
       ->check(CLI::Range(3, 1 << 20));
   app.add_option("--log-format", flags.log_format, "text or json (default text)");
   app.add_option("--log-level", flags.log_level, "debug, info, warning, error (default info)");
+  app.add_option("--log-file", flags.log_file,
+                 "file to append the log to, which is renamed at 64 MiB (default standard error)");
   app.add_flag("--print-man", flags.print_man, "print the manual page, for man -l -");
   app.set_version_flag("--version", absl::StrCat("trainyard-worker ", kVersion, " (torch ", kTorchVersion, ")"));
 }
@@ -118,6 +121,7 @@ void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems
   set("slots", "--slots", flags.slots);
   set("log.format", "--log-format", flags.log_format);
   set("log.level", "--log-level", flags.log_level);
+  if (!flags.log_file.empty()) config->mutable_log()->set_file(AbsolutePath(flags.log_file, WorkingDirectory()));
 }
 
 void CheckCoordinator(const v1::WorkerConfig& config, std::vector<std::string>* problems) {
@@ -258,9 +262,11 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   config.state = place.path;
   config.own_root = place.own_root;
   config.log_bytes_per_rank = file.log_bytes_per_rank();
+  const v1::Log& log = file.log();
   config.logging = {.program = "worker",
-                    .json = file.log().format() == v1::LOG_FORMAT_JSON,
-                    .level = EnumName(*v1::LogLevel_descriptor()->FindValueByNumber(file.log().level()))};
+                    .json = log.format() == v1::LOG_FORMAT_JSON,
+                    .level = EnumName(*v1::LogLevel_descriptor()->FindValueByNumber(log.level())),
+                    .file = {.path = log.file(), .max_bytes = log.max_bytes(), .max_files = log.max_files()}};
   config.programs = BinaryFolder();
   CheckCoordinator(file, &problems);
   config.metrics = file.metrics();

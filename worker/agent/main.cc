@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "absl/synchronization/mutex.h"
@@ -27,13 +28,14 @@ namespace trainyard::agent {
 namespace {
 
 // Returns a descriptor from which SIGTERM and SIGINT are read. Every thread blocks them, and SIGCHLD, which the process
-// table reads.
-int BlockSignals() {
+// table reads. SIGHUP reloads the settings of the log, unless it means that the terminal was closed.
+int BlockSignals(bool with_hangup) {
   sigset_t handled;
   sigemptyset(&handled);
   sigaddset(&handled, SIGTERM);
   sigaddset(&handled, SIGINT);
   sigaddset(&handled, SIGCHLD);
+  if (with_hangup) sigaddset(&handled, SIGHUP);
   sigprocmask(SIG_BLOCK, &handled, nullptr);
   signal(SIGPIPE, SIG_IGN);
   sigdelset(&handled, SIGCHLD);
@@ -53,10 +55,11 @@ void ReportReady(int fd, const Daemon& daemon) {
   close(fd);
 }
 
-// Reads a signal and requests the daemon to leave.
-void HandleSignal(int signals, const Config& config, Daemon& daemon) {
+// Reads a signal and requests the daemon to leave. `reload` handles SIGHUP.
+void HandleSignal(int signals, const Config& config, Daemon& daemon, const std::function<void()>& reload) {
   struct signalfd_siginfo info;
   if (read(signals, &info, sizeof info) != sizeof info) return;
+  if (info.ssi_signo == SIGHUP) return reload();
   spdlog::info("{}: leaving; trainers {}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
                config.stop_trainers ? "are stopped" : "continue");
   daemon.RequestLeave(config.stop_trainers ? Leaving::kStopTrainers : Leaving::kKeepTrainers);
@@ -81,9 +84,16 @@ int Run(int argc, char** argv) {
     fputs(config->text_to_print.c_str(), stdout);
     return 0;
   }
-  InitLogging(config->logging);
+  if (absl::Status opened = OpenLog(config->logging); !opened.ok()) {
+    fprintf(stderr, "trainyard-worker: log.file: %s\n", EscapeLines(opened.message()).c_str());
+    return 2;
+  }
   RouteRpcLogs();
-  int signals = BlockSignals();
+  int signals = BlockSignals(/*with_hangup=*/config->lifeline_fd < 0 && isatty(STDERR_FILENO) == 0);
+  const auto reload = [argc, argv] {
+    absl::StatusOr<Config> again = ReadConfig(argc, argv);
+    ReloadLog(again.ok() ? absl::StatusOr<std::string>(again->logging.level) : again.status());
+  };
   // If a shim is killed, this process becomes the parent of its trainer and reaps it.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   for (int fd : {config->lifeline_fd, config->ready_fd}) {
@@ -98,7 +108,7 @@ int Run(int argc, char** argv) {
   }
   if (config->ready_fd >= 0) ReportReady(config->ready_fd, daemon);
   PollThread watcher(
-      {{.fd = signals, .on_ready = [&] { return HandleSignal(signals, *config, daemon), true; }},
+      {{.fd = signals, .on_ready = [&] { return HandleSignal(signals, *config, daemon, reload), true; }},
        {.fd = config->lifeline_fd, .on_ready = [&] { return HandleLifeline(config->lifeline_fd, daemon), false; }}});
   return daemon.AwaitEnd();
 }

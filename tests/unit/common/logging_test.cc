@@ -8,9 +8,11 @@
 #include <grpc/support/log.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,15 +24,19 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "common/files.h"
 #include "common/log_rate_limiter.h"
 #include "common/log_writer.h"
 #include "common/rpc_logging.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kLong = absl::Seconds(30);
 
@@ -169,6 +175,52 @@ TEST(Logging, JsonLines_AreValidFromEveryLibrary) {
   }
   EXPECT_THAT(messages, ElementsAre("warning a \"quoted\"\x1b\n\xef\xbf\xbd line",
                                     "error gRPC chttp2_transport.cc:7: GOAWAY 11", HasSubstr("invalid UTF-8")));
+}
+
+TEST(Logging, LinesForTheJournal_HaveAPriorityAndNoTime) {
+  Pipe pipe;
+  struct stat info;
+  ASSERT_EQ(fstat(pipe.in(), &info), 0);
+  setenv("JOURNAL_STREAM", absl::StrCat(info.st_dev, ":", info.st_ino).c_str(), 1);
+  InitLogging({.program = "test", .level = "debug", .fd = pipe.in()});
+  spdlog::debug("d");
+  spdlog::info("<0>i\n<0>x");
+  spdlog::warn("w");
+  spdlog::error("e");
+  EXPECT_EQ(pipe.ReadLines(4), "<7>d\n<6><0>i\\x0a<0>x\n<4>w\n<3>e\n");
+
+  InitLogging({.program = "test", .json = true, .fd = pipe.in()});
+  spdlog::warn("w");
+  EXPECT_THAT(pipe.ReadLines(1), StartsWith("<4>{\"time\":"));
+  setenv("JOURNAL_STREAM", "1:1", 1);
+  InitLogging({.program = "test", .fd = pipe.in()});
+  spdlog::warn("w");
+  EXPECT_THAT(pipe.ReadLines(1), HasSubstr(" W test["));
+  unsetenv("JOURNAL_STREAM");
+}
+
+TEST(Logging, FileIsRotated_AndReloadingOpensItAgainAndChangesTheLevel) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "daemon.log";
+  ASSERT_TRUE(
+      OpenLog({.program = "test", .level = "warning", .file = {.path = path, .max_bytes = 100, .max_files = 1}}).ok());
+  spdlog::warn("the first line of this log");
+  spdlog::warn("the second line, for which the file has no space");
+  ASSERT_TRUE(FlushLogging());
+  EXPECT_THAT(*ReadFile(path + ".1"), HasSubstr("the first line"));
+  spdlog::info("not logged");
+  ASSERT_EQ(std::rename(path.c_str(), (path + ".moved").c_str()), 0);
+  ReloadLog(std::string("info"));
+  spdlog::info("logged");
+  ASSERT_TRUE(FlushLogging());
+  const std::string text = *ReadFile(path + ".1") + *ReadFile(path);
+  EXPECT_THAT(text, HasSubstr("SIGHUP: the level of the log is info; its file was opened again"));
+  EXPECT_THAT(text, HasSubstr("] logged"));
+  EXPECT_THAT(text, Not(HasSubstr("not logged")));
+  ReloadLog(absl::InvalidArgumentError("line 3: unknown key"));
+  ASSERT_TRUE(FlushLogging());
+  EXPECT_THAT(*ReadFile(path), HasSubstr("line 3: unknown key"));
+  EXPECT_FALSE(OpenLog({.program = "test", .file = {.path = folder.path()}}).ok());
 }
 
 // Runs a process that logs to `pipe` and then calls `end`. Returns its exit status.

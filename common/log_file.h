@@ -1,0 +1,53 @@
+// The file that a daemon logs to: lines are appended, and when it would exceed its limit, FILE becomes FILE.1, FILE.1
+// becomes FILE.2 and so on, and the oldest is removed. Another program may rename FILE (logrotate) and then request that
+// it is opened again.
+//
+//   ASSIGN_OR_RETURN(auto file, LogFile::Open({.path = "/var/log/trainyard.log", .max_bytes = 64 << 20, .max_files = 4}));
+//   file->Write("a line\n");
+//
+// Write is called by one thread; RequestReopen by any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace trainyard {
+
+class LogFile {
+ public:
+  struct Options {
+    std::string path;
+    uint64_t max_bytes = 0;  // 0: the file is never renamed here
+    uint32_t max_files = 1;  // the number of old files
+  };
+
+  // Opens the file, or creates it, readable by its owner and group. Possible errors: NotFound: its folder does not exist.
+  // PermissionDenied. FailedPrecondition: it is not a regular file.
+  static absl::StatusOr<std::unique_ptr<LogFile>> Open(Options options);
+  ~LogFile();
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
+
+  // Appends a line. Returns false if it could not be written completely. If the file cannot be renamed or opened again,
+  // writes to the one that is open.
+  bool Write(const std::string& line);
+
+  // The next Write opens the file by its path.
+  void RequestReopen() { reopen_ = true; }
+
+ private:
+  explicit LogFile(Options options) : options_(std::move(options)) {}
+  absl::Status OpenPath();
+  void Rotate();
+
+  const Options options_;
+  std::atomic<bool> reopen_{false};
+  int fd_ = -1;
+  uint64_t size_ = 0;
+};
+
+}  // namespace trainyard
