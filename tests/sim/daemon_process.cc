@@ -1,6 +1,7 @@
 #include "tests/sim/daemon_process.h"
 
 #include <csignal>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,9 @@
 
 namespace trainyard::sim {
 namespace {
+
+// As in worker/agent/daemon.cc.
+constexpr char kMasterValue[] = "command/master";
 
 agent::CoreOptions MakeOptions(World& world, const Machine& machine, Incarnation incarnation) {
   agent::CoreOptions options;
@@ -38,8 +42,11 @@ void DaemonProcess::Start() {
   const uint64_t incarnation = incarnation_;
   std::vector<agent::Event> found;
   for (const auto& [id, folder] : machine_.folders) {
-    found.push_back(
-        agent::ProcessFound{.id = id, .token = folder.token, .pid = folder.pid, .reported = folder.reported});
+    found.push_back(agent::ProcessFound{.id = id,
+                                        .token = folder.token,
+                                        .pid = folder.pid,
+                                        .command_grace = folder.command_grace,
+                                        .reported = folder.reported});
     if (!folder.reported && folder.exited.has_value()) found.push_back(agent::ProcessEnded{id, *folder.exited});
   }
   found.push_back(agent::AllFound{});
@@ -56,6 +63,7 @@ void DaemonProcess::Crash() {
   }
   core_.reset();
   values_.clear();
+  awaiting_master_.clear();
   if (storing_.has_value()) WriteOutbox(*std::exchange(storing_, std::nullopt), world_.random.Unit());
 
   for (auto& [link, pipe] : std::exchange(pipes_, {})) {
@@ -191,6 +199,9 @@ void DaemonProcess::Do(agent::SampleProcesses& effect) {
   agent::ProcessesSampled sampled;
   for (const agent::SampleProcesses::Process& process : effect.processes) {
     Trainer* trainer = machine_.Find(process.id);
+    if (const Script* script = machine_.FindScript(process.id); script != nullptr) {
+      sampled.samples.push_back({.id = process.id, .state = script->frozen() ? "T" : "S", .cpu_s = 0});
+    }
     if (trainer == nullptr) continue;
     const bool forged = world_.mutation == Mutation::kForgeStopped && process.id.rank == 0;
     sampled.samples.push_back(
@@ -206,6 +217,8 @@ void DaemonProcess::Do(agent::ExamineProcess& effect) {
     v1::Examination examination;
     examination.set_request_id(effect.request_id);
     if (trainer != nullptr) examination.set_state(trainer->frozen() ? "T" : "S");
+    const Script* script = machine_.FindScript(effect.id);
+    if (script != nullptr) examination.set_state(script->frozen() ? "T" : "S");
     Post(incarnation, agent::ProcessExamined{effect.id, examination});
   });
 }
@@ -252,6 +265,35 @@ void DaemonProcess::Do(agent::SendToCoordinator& effect) {
 
 void DaemonProcess::Do(agent::AdmitTrainer& effect) { values_.try_emplace(agent::GroupOf(effect.id)); }
 
+// The daemon of rank 0 chooses an address, unless an earlier incarnation has.
+void DaemonProcess::Do(agent::FindMaster& effect) {
+  const GroupId group = agent::GroupOf(effect.id);
+  Values& values = values_[group];
+  awaiting_master_.insert(effect.id);
+  if (effect.id.rank == 0 && !values.sealed && !values.known.contains(kMasterValue)) {
+    const std::string address = absl::StrCat(effect.data_address, ":", 20'000 + world_.random.Below(10'000));
+    values.puts[kMasterValue] = address;
+    SendPuts(group, {{kMasterValue, address}});
+  }
+  PostMaster(group);
+}
+
+void DaemonProcess::PostMaster(const GroupId& group) {
+  const auto values = values_.find(group);
+  if (values == values_.end()) return;
+  const auto master = values->second.known.find(kMasterValue);
+  if (master == values->second.known.end()) return;
+  for (auto at = awaiting_master_.begin(); at != awaiting_master_.end();) {
+    const TrainerId id = *at;
+    const bool is_its = agent::GroupOf(id) == group;
+    at = is_its ? awaiting_master_.erase(at) : std::next(at);
+    if (!is_its) continue;
+    world_.engine.After(absl::ZeroDuration(), [this, id, incarnation = incarnation_, address = master->second] {
+      Post(incarnation, agent::MasterKnown{id, address});
+    });
+  }
+}
+
 void DaemonProcess::Do(agent::SealGroup& effect) {
   auto at = values_.find(effect.group);
   if (at == values_.end()) return;
@@ -259,7 +301,10 @@ void DaemonProcess::Do(agent::SealGroup& effect) {
   at->second.puts.clear();
 }
 
-void DaemonProcess::Do(agent::EndGroup& effect) { values_.erase(effect.group); }
+void DaemonProcess::Do(agent::EndGroup& effect) {
+  values_.erase(effect.group);
+  std::erase_if(awaiting_master_, [&](const TrainerId& id) { return agent::GroupOf(id) == effect.group; });
+}
 
 void DaemonProcess::TakeValues(uint64_t incarnation, const v1::StoreValues& values) {
   if (incarnation != incarnation_ || !alive()) return;
@@ -268,6 +313,7 @@ void DaemonProcess::TakeValues(uint64_t incarnation, const v1::StoreValues& valu
   auto at = values_.find(group);
   if (at == values_.end() || !list.ParseFromString(values.values())) return;
   for (const v1::StoreValue& value : list.values()) at->second.known[value.name()] = value.value();
+  PostMaster(group);
   auto trainers = machine_.trainers();
   for (auto& [id, trainer] : trainers) {
     if (agent::GroupOf(id) == group) trainer->JoinWhenPossible();

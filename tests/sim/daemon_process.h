@@ -66,6 +66,8 @@ class DaemonProcess {
 
   void WakeLater();
   void SendPuts(const GroupId& group, const std::map<std::string, std::string>& puts);
+  // Starts the ranks of a script that wait for the address of rank 0.
+  void PostMaster(const GroupId& group);
   void WriteOutbox(const agent::StoreFacts& store, double part);
 
   void Do(agent::Dial& effect);
@@ -81,6 +83,7 @@ class DaemonProcess {
   void Do(agent::SignalProcess& effect);
   void Do(agent::MarkReported& effect);
   void Do(agent::AdmitTrainer& effect);
+  void Do(agent::FindMaster& effect);
   void Do(agent::SealGroup& effect);
   void Do(agent::EndGroup& effect);
   void Do(agent::RememberCluster& effect);
@@ -99,6 +102,7 @@ class DaemonProcess {
   std::unique_ptr<agent::Core> core_;
   std::map<agent::LinkId, PipePtr> pipes_;
   std::map<GroupId, Values> values_;
+  std::set<TrainerId> awaiting_master_;       // ranks of scripts
   std::optional<agent::StoreFacts> storing_;  // the write in progress; a crash leaves only a part of it on disk
 };
 

@@ -152,7 +152,19 @@ std::shared_ptr<Trainer> World::PickTrainer(const Fault& fault) {
   return std::next(trainers.begin(), static_cast<ptrdiff_t>(fault.salt % trainers.size()))->second;
 }
 
+std::shared_ptr<Script> World::PickScript(const Fault& fault) {
+  Machine& machine = *machines_[fault.host % machines_.size()];
+  auto& scripts = machine.scripts();
+  const bool hits_script = !scripts.empty() && (machine.trainers().empty() || fault.salt / 8 % 2 == 0);
+  if (!hits_script) return nullptr;
+  return std::next(scripts.begin(), static_cast<ptrdiff_t>(fault.salt / 16 % scripts.size()))->second;
+}
+
 void World::CrashTrainer(const Fault& fault) {
+  if (std::shared_ptr<Script> script = PickScript(fault); script != nullptr) {
+    judge.NoteHarm(agent::GroupOf(script->id()), "a rank crashed");
+    return fault.salt % 2 == 0 ? script->Signal(SIGSEGV) : script->Exit(1);
+  }
   std::shared_ptr<Trainer> trainer = PickTrainer(fault);
   if (trainer == nullptr) return;
   judge.NoteHarm(agent::GroupOf(trainer->id()), "a rank crashed");
@@ -164,6 +176,13 @@ void World::CrashTrainer(const Fault& fault) {
 }
 
 void World::FreezeTrainer(const Fault& fault) {
+  if (std::shared_ptr<Script> script = PickScript(fault); script != nullptr) {
+    script->Freeze();
+    engine.After(fault.lasts, [weak = std::weak_ptr<Script>(script)] {
+      if (auto frozen = weak.lock()) frozen->Thaw();
+    });
+    return;
+  }
   std::shared_ptr<Trainer> trainer = PickTrainer(fault);
   if (trainer == nullptr) return;
   trainer->Freeze();
@@ -252,6 +271,7 @@ void World::LeaveOutOperation(const Fault& fault) {
 
 void World::StopHost(const Fault& fault, Machine& machine) {
   for (auto& [id, trainer] : machine.trainers()) judge.NoteHarm(agent::GroupOf(id), "its host was ordered to stop");
+  for (auto& [id, script] : machine.scripts()) judge.NoteHarm(agent::GroupOf(id), "its host was ordered to stop");
   machine.daemon().Terminate(/*stop_trainers=*/true, fault.lasts);
 }
 
@@ -272,6 +292,7 @@ void World::Heal() {
 
 void World::UnblockJobs() {
   CheckBounds();
+  CheckGrowth();
   operators.ResumeAndUncordon();
   engine.After(absl::Seconds(1), [this] { UnblockJobs(); });
 }

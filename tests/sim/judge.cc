@@ -104,6 +104,8 @@ void Judge::CheckGivenUp(const TrainerId& id, const v1::RankRecord& record) {
   if (record.rank() == 0 && lost) NoteLostReports(id.job);
   if (!absl::StrContains(record.gone(), kLost) || !given_up_.insert(id).second || !last_contact) return;
   absl::Duration silent = engine_.now() - last_contact(record.host());
+  // No rank of a script reports whether it waits for the host, so that a long silence alone decides.
+  if (scripts_.contains(id.job) && silent >= kMinForming) NoteHarm(agent::GroupOf(id), "its host was silent for long");
   if (silent >= kMinSilence) return;
   ReportViolation(invariant::kContact,
                   absl::StrCat(agent::Describe(id), ": ", record.gone(), "; but the last contact was ",
@@ -154,12 +156,17 @@ void Judge::CheckStateChange(const Job& job) {
                                                       " to ", now.generation));
   }
   bool ran = before.state == v1::JOB_STATE_RUNNING;
+  const bool is_script = scripts_.contains(job.id);
+  if (is_script && ran && now.state != before.state) {
+    CheckScriptEnd(job, before.state, engine_.now() - before.running_since);
+  }
+  const bool grows = growths_.contains(job.id) && growths_.at(job.id).first == before.generation;
   bool continues = now.generation == before.generation &&
                    (now.state == v1::JOB_STATE_RUNNING || now.state == v1::JOB_STATE_SUCCEEDED);
   GroupId group{job.id, Generation(before.generation)};
   // A group that waits for `go`, which does not arrive, loses nothing by being formed again.
   bool waited = !began_.contains(group) && engine_.now() - before.running_since >= kMinForming;
-  if (ran && !continues && !waited && !harmed_.contains(group) && !harmed_jobs_.contains(job.id)) {
+  if (ran && !continues && !waited && !grows && !harmed_.contains(group) && !harmed_jobs_.contains(job.id)) {
     ReportViolation(invariant::kContact,
                     absl::StrCat(job.id.value(), " generation ", before.generation,
                                  " was RUNNING, nothing happened to "
@@ -181,6 +188,10 @@ void Judge::CheckStateChange(const Job& job) {
 }
 
 void Judge::CheckSuccess(const Job& job) {
+  if (scripts_.contains(job.id)) {
+    if (scripts_done_.contains(job.id)) return;
+    return ReportViolation(invariant::kSaved, absl::StrCat(Name(job), " has SUCCEEDED, but its work is not done"));
+  }
   const auto& checkpoints = folder_of(job.id).checkpoints;
   auto last = checkpoints.find(job.head().spec().train().steps());
   if (last != checkpoints.end() && last->second.complete) return;
@@ -231,6 +242,7 @@ void Judge::CheckJob(const Job& job) {
                                  " reports and ", job.waiting_watchers.size(), " watchers"));
   }
   CheckStateChange(job);
+  if (scripts_.contains(job.id)) CheckScript(job);
   CheckHang(job);
 }
 
@@ -249,6 +261,7 @@ void Judge::AfterLoad(const Core& core) {
   // Forgets the states that the previous incarnation had not stored: no watcher received them. The changes of stored
   // states were checked when they happened.
   std::erase_if(known_states_, [&](const auto& entry) { return !core.state().jobs.contains(entry.first); });
+  growths_.clear();  // the end of a group may not have been stored
   for (const auto& [id, job] : core.state().jobs) {
     KnownState& known = known_states_[id];
     if (known.generation != job.head().generation() || known.state != job.state()) {

@@ -16,6 +16,7 @@
 #include "coordinator/core/core.h"
 #include "spec/job_layout.h"
 #include "tests/sim/engine.h"
+#include "tests/sim/scenario.h"
 #include "tests/sim/storage.h"
 #include "worker/agent/trainer_id.h"
 
@@ -54,10 +55,15 @@ inline constexpr char kSaved[] = "success-is-saved";
 inline constexpr char kTensorHost[] = "tensor-groups-share-a-host";
 // a restart because of a hang names a rank that was faulty; a stopped part of a model is named in time
 inline constexpr char kBlame[] = "hangs-name-their-cause";
-inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,    kFenced,     kSentOnce,   kContact,
-                                       kProgress,      kReasons,  kBounded,    kConsistent, kTrueFacts,  kSlots,
-                                       kRestartPoint,  kOutcome,  kGrantsKept, kWholeSaves, kFencedSave, kOneContent,
-                                       kNoLeak,        kOneJob,   kSaved,      kBlame,      kTensorHost};
+// the number of ranks of an elastic job is within its limits, and the same for all of them
+inline constexpr char kElasticSize[] = "elastic-size-holds";
+// an elastic job gets more ranks when there have been slots for them for long enough, not before, and for no restart
+inline constexpr char kGrowth[] = "elastic-jobs-grow-in-time";
+inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce,   kDurable,      kFenced,      kSentOnce,
+                                       kContact,       kProgress,   kReasons,      kBounded,     kConsistent,
+                                       kTrueFacts,     kSlots,      kRestartPoint, kOutcome,     kGrantsKept,
+                                       kWholeSaves,    kFencedSave, kOneContent,   kNoLeak,      kOneJob,
+                                       kSaved,         kBlame,      kTensorHost,   kElasticSize, kGrowth};
 }  // namespace invariant
 
 struct Violation {
@@ -109,6 +115,12 @@ class Judge {
   void CheckBlamed(const TrainerId& id, absl::Duration limit);
   // Records the layout with which the job was submitted.
   void SetLayout(const JobId& job, const JobLayout& layout) { layouts_[job] = layout; }
+  // The job is a script, with these limits.
+  void SetScript(const JobId& job, const JobPlan& plan) { scripts_[job] = plan; }
+  // A process of a script was started as one of so many ranks.
+  void ScriptStarted(int64_t pid, uint32_t world_size);
+  // The script has done all its work.
+  void ScriptIsDone(const JobId& job) { scripts_done_.insert(job); }
   // A watcher was sent this state of the job.
   void StateSent(const JobId& job, uint64_t generation, v1::JobState state);
   void SubmissionAnswered(const JobId& job) { submitted_.insert(job); }
@@ -158,6 +170,9 @@ class Judge {
   void CheckStateChange(const Job& job);
   void CheckSuccess(const Job& job);
   void CheckHang(const Job& job);
+  void CheckScript(const Job& job);
+  void CheckScriptEnd(const Job& job, v1::JobState before, absl::Duration ran);
+  void CheckSize(const JobId& job, size_t ranks, absl::string_view what);
   void CheckTensorGroup(const TrainerId& id, const std::string& host);
 
   struct KnownState {
@@ -189,6 +204,12 @@ class Judge {
   std::map<JobId, KnownState> published_;
   Grants granted_;
   std::map<JobId, JobLayout> layouts_;
+  std::map<JobId, JobPlan> scripts_;
+  std::set<JobId> scripts_done_;
+  std::map<GroupId, uint32_t> world_sizes_;                            // of scripts
+  std::map<std::pair<GroupId, std::string>, uint32_t> ranks_on_host_;  // of scripts
+  std::map<JobId, std::pair<uint64_t, uint32_t>>
+      growths_;  // the generation that grew last, and the restarts until then
   std::map<std::pair<GroupId, uint64_t>, std::string> tensor_hosts_;  // by the number of the tensor group
 };
 

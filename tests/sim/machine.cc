@@ -17,6 +17,11 @@ Trainer* Machine::Find(const TrainerId& id) {
   return at == trainers_.end() ? nullptr : at->second.get();
 }
 
+Script* Machine::FindScript(const TrainerId& id) {
+  auto at = scripts_.find(id);
+  return at == scripts_.end() ? nullptr : at->second.get();
+}
+
 void Machine::ReportStartFailure(uint64_t incarnation, const TrainerId& id, const std::string& why) {
   v1::TrainerExited exited;
   exited.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
@@ -36,26 +41,41 @@ void Machine::Launch(uint64_t incarnation, const v1::DesiredTrainer& desired, co
     return ReportStartFailure(incarnation, id, "No space left on device");
   }
   folders[id] = {.token = token, .pid = 0, .exited = std::nullopt, .reported = false};
+  if (const JobPlan& plan = world_.PlanOf(id.job); plan.is_script()) folders[id].command_grace = plan.grace;
   world_.engine.After(world_.random.Between(absl::Milliseconds(1), absl::Milliseconds(8)), [this, id, desired, token] {
     if (!up_) return;
     int64_t pid = world_.NewPid();
     folders[id].pid = pid;
     world_.judge.Started(id, name_, pid);
-    auto trainer = std::make_shared<Trainer>(world_, *this, id, token, pid, desired.world_size());
-    trainers_[id] = trainer;
-    if (trainers_.size() > plan_.slots) {
-      world_.judge.ReportViolation(invariant::kSlots, absl::StrCat(name_, " has ", plan_.slots, " slots and runs ",
-                                                                   trainers_.size(), " trainers"));
-    }
-    daemon_->Post(daemon_->incarnation(), agent::ProcessStarted{id, pid});
-    if (auto pending = pending_signals_.find(id); pending != pending_signals_.end()) {
-      return Signal(id, pending->second);
-    }
-    trainer->Boot();
+    StartProcess(id, pid, desired, token);
   });
 }
 
+void Machine::StartProcess(const TrainerId& id, int64_t pid, const v1::DesiredTrainer& desired,
+                           const std::string& token) {
+  const JobPlan& plan = world_.PlanOf(id.job);
+  if (plan.is_script()) {
+    world_.judge.ScriptStarted(pid, desired.world_size());
+    scripts_[id] = std::make_shared<Script>(world_, *this, id, pid, desired.world_size(), plan);
+  } else {
+    trainers_[id] = std::make_shared<Trainer>(world_, *this, id, token, pid, desired.world_size());
+  }
+  if (const size_t running = trainers_.size() + scripts_.size(); running > plan_.slots) {
+    world_.judge.ReportViolation(invariant::kSlots,
+                                 absl::StrCat(name_, " has ", plan_.slots, " slots and runs ", running, " trainers"));
+  }
+  daemon_->Post(daemon_->incarnation(), agent::ProcessStarted{id, pid});
+  if (auto pending = pending_signals_.find(id); pending != pending_signals_.end()) return Signal(id, pending->second);
+  if (Script* script = FindScript(id); script != nullptr) script->Boot();
+  if (Trainer* trainer = Find(id); trainer != nullptr) trainer->Boot();
+}
+
 void Machine::Signal(const TrainerId& id, int signal) {
+  if (const auto script = scripts_.find(id); script != scripts_.end()) {
+    world_.judge.Trace(absl::StrCat(name_, ": signal ", signal, " to ", agent::Describe(id)));
+    const std::shared_ptr<Script> signalled = script->second;
+    return signalled->Signal(signal);
+  }
   auto at = trainers_.find(id);
   if (at == trainers_.end()) {
     auto folder = folders.find(id);
@@ -69,6 +89,7 @@ void Machine::Signal(const TrainerId& id, int signal) {
 
 void Machine::Ended(const TrainerId& id, const v1::TrainerExited& exited) {
   trainers_.erase(id);
+  scripts_.erase(id);
   world_.engine.After(world_.random.Between(absl::Microseconds(200), absl::Milliseconds(5)), [this, id, exited] {
     if (!up_) return;
     folders[id].exited = exited;
@@ -90,6 +111,10 @@ void Machine::Kill() {
     world_.judge.NoteHarm(agent::GroupOf(id), "its host died");
     world_.judge.NoteLostReports(id.job);
     trainer->Disconnect();
+  }
+  for (auto& [id, script] : std::exchange(scripts_, {})) {
+    world_.judge.NoteHarm(agent::GroupOf(id), "its host died");
+    script->Disconnect();
   }
 }
 
@@ -116,6 +141,7 @@ void Machine::CutControl() {
 void Machine::CutData() {
   ++cuts_data_;
   for (auto& [id, trainer] : trainers_) world_.judge.NoteHarm(agent::GroupOf(id), "its host was cut off");
+  for (auto& [id, script] : scripts_) world_.judge.NoteHarm(agent::GroupOf(id), "its host was cut off");
 }
 
 void Machine::HealControl() {

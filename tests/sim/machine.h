@@ -8,6 +8,7 @@
 
 #include "tests/sim/daemon_process.h"
 #include "tests/sim/scenario.h"
+#include "tests/sim/script.h"
 #include "tests/sim/trainer.h"
 
 namespace trainyard::sim {
@@ -18,6 +19,7 @@ struct RankFolder {
   int64_t pid = 0;
   std::optional<v1::TrainerExited> exited;
   bool reported = false;
+  std::optional<absl::Duration> command_grace = {};  // of a script
 };
 
 class Machine {
@@ -34,8 +36,9 @@ class Machine {
   // ---- called by the daemon ----
   void Launch(uint64_t incarnation, const v1::DesiredTrainer& desired, const std::string& token);
   void Signal(const TrainerId& id, int signal);
-  bool Runs(const TrainerId& id) const { return trainers_.contains(id); }
+  bool Runs(const TrainerId& id) const { return trainers_.contains(id) || scripts_.contains(id); }
   Trainer* Find(const TrainerId& id);
+  Script* FindScript(const TrainerId& id);
 
   // ---- called by a trainer's process; its shim records how it ended ----
   void Ended(const TrainerId& id, const v1::TrainerExited& exited);
@@ -50,6 +53,7 @@ class Machine {
   void SetPacketLoss(double share) { packet_loss_ = share; }
   double packet_loss() const { return packet_loss_; }  // the share of packets that are lost
   std::map<TrainerId, std::shared_ptr<Trainer>>& trainers() { return trainers_; }
+  std::map<TrainerId, std::shared_ptr<Script>>& scripts() { return scripts_; }
 
   std::optional<Fault> save_fault;  // strikes when a trainer here reaches a point of a save
   uint64_t save_points = 0;         // the number of such points before it strikes
@@ -62,6 +66,7 @@ class Machine {
   int write_faults = 0;  // active faults that make its trainers' writes into run folders fail
 
  private:
+  void StartProcess(const TrainerId& id, int64_t pid, const v1::DesiredTrainer& desired, const std::string& token);
   void ReportStartFailure(uint64_t incarnation, const TrainerId& id, const std::string& why);
 
   World& world_;
@@ -73,6 +78,7 @@ class Machine {
   double packet_loss_ = 0;
   std::unique_ptr<DaemonProcess> daemon_;
   std::map<TrainerId, std::shared_ptr<Trainer>> trainers_;  // running
+  std::map<TrainerId, std::shared_ptr<Script>> scripts_;    // running
   std::map<TrainerId, int> pending_signals_;                // for shims that have not started their trainer yet
 };
 

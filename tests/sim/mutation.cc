@@ -41,6 +41,9 @@ constexpr Row kRows[] = {
     {"forge-stopped", "hangs-name-their-cause"},
     {"ignore-hangs", "hangs-name-their-cause"},
     {"forget-tensor", "tensor-groups-share-a-host"},
+    {"forget-min-ranks", "elastic-size-holds"},
+    {"grow-at-once", "elastic-jobs-grow-in-time"},
+    {"never-grow", "elastic-jobs-grow-in-time"},
 };
 
 }  // namespace

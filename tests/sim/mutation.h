@@ -37,7 +37,10 @@ enum class Mutation {
   kForgeStopped,       // a rank that is not stopped is reported as stopped
   kIgnoreHangs,        // a hang is only logged
   kForgetTensor,       // a job is placed as if it had no tensor groups
-  kLast = kForgetTensor,
+  kForgetMinRanks,     // an elastic job is placed as if it worked with any number of ranks
+  kGrowAtOnce,         // an elastic job gets more ranks without waiting
+  kNeverGrow,          // an elastic job never gets more ranks
+  kLast = kNeverGrow,
 };
 
 // "drop-record"

@@ -15,6 +15,18 @@ namespace {
 constexpr absl::Duration kRetry = absl::Milliseconds(500);
 constexpr int kWatchersPerJob = 2;
 
+void FillCommand(const JobPlan& plan, Mutation mutation, v1::Command& command) {
+  command.add_argv("python3");
+  command.add_argv("train.py");
+  command.set_workdir("/home/user");
+  command.set_min_ranks(mutation == Mutation::kForgetMinRanks ? std::max(1u, plan.ranks_per_host) : plan.min_ranks);
+  if (plan.ranks_per_host > 0) command.set_ranks_per_host(plan.ranks_per_host);
+  command.set_grace_s(absl::ToDoubleSeconds(plan.grace));
+  command.set_grow_after_s(absl::ToDoubleSeconds(plan.grow_after));
+  if (mutation == Mutation::kGrowAtOnce) command.set_grow_after_s(0);
+  if (mutation == Mutation::kNeverGrow) command.set_grow_after_s(1e6);
+}
+
 v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume, Mutation mutation) {
   v1::SubmitRequest request;
   request.set_resume(resume);
@@ -22,6 +34,12 @@ v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume, Mutation mutatio
   request.set_default_run_root("/runs");
   v1::JobSpec& spec = *request.mutable_spec();
   spec.set_name("sim");
+  spec.mutable_resources()->set_ranks(plan.ranks);
+  spec.mutable_recovery()->set_max_restarts(plan.max_restarts);
+  if (plan.is_script()) {
+    FillCommand(plan, mutation, *spec.mutable_command());
+    return request;
+  }
   v1::Train& train = *spec.mutable_train();
   train.mutable_model()->set_layers(plan.stages);
   train.mutable_model()->set_heads(plan.tensor);
@@ -32,9 +50,7 @@ v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume, Mutation mutatio
   if (plan.stages > 1) spec.mutable_parallel()->mutable_pipeline()->set_stages(plan.stages);
   if (plan.tensor > 1 && mutation != Mutation::kForgetTensor) spec.mutable_parallel()->set_tensor(plan.tensor);
   train.set_steps(plan.steps);
-  spec.mutable_resources()->set_ranks(plan.ranks);
   spec.mutable_resources()->set_device(v1::DEVICE_CPU);
-  spec.mutable_recovery()->set_max_restarts(plan.max_restarts);
   if (mutation == Mutation::kIgnoreHangs) spec.mutable_recovery()->set_on_hang(v1::ON_HANG_NOTIFY);
   spec.mutable_checkpoint()->set_keep(2);
   return request;
@@ -96,7 +112,8 @@ void JobWatcher::HandleBatch(const WatchBatch& batch) {
   if (batch.last) {
     done_ = true;
     world_.operators.WatcherDone();
-    if (state_ == v1::JOB_STATE_SUCCEEDED && steps_ != plan_.steps && !world_.judge.HasLostReports(job_)) {
+    if (!plan_.is_script() && state_ == v1::JOB_STATE_SUCCEEDED && steps_ != plan_.steps &&
+        !world_.judge.HasLostReports(job_)) {
       world_.judge.ReportViolation(invariant::kSentOnce, absl::StrCat(job_.value(), " SUCCEEDED after ", plan_.steps,
                                                                       " steps, and a watcher was sent ", steps_));
     }

@@ -109,6 +109,42 @@ void DivideModels(Scenario& scenario) {
   }
 }
 
+// The largest number of ranks that the hosts hold at a time.
+uint32_t LargestGroup(const Scenario& scenario, uint32_t ranks_per_host) {
+  uint32_t ranks = 0;
+  for (const HostPlan& host : scenario.hosts) {
+    if (ranks_per_host == 0) ranks += host.slots;
+    if (ranks_per_host > 0 && host.slots >= ranks_per_host) ranks += ranks_per_host;
+  }
+  return ranks;
+}
+
+// Adds scripts that work with different numbers of ranks to some worlds. Drawn from a separate sequence, so that all
+// other choices are unchanged.
+void AddScripts(Scenario& scenario) {
+  Random random(scenario.seed, "scripts");
+  for (uint64_t i = random.Chance(0.35) ? random.Between(1, 2) : 0; i > 0; --i) {
+    JobPlan job;
+    job.number = scenario.jobs.back().number + 1;
+    job.at = DrawTime(random, absl::ZeroDuration(), absl::Seconds(20));
+    const uint32_t per_host = random.Chance(0.3) ? static_cast<uint32_t>(random.Between(1, 2)) : 0;
+    const uint32_t unit = std::max(1u, per_host);
+    const uint32_t largest = LargestGroup(scenario, per_host);
+    if (largest < unit) continue;
+    job.ranks_per_host = per_host;
+    job.ranks = static_cast<uint32_t>(random.Between(1, std::min(largest, 6u) / unit)) * unit;
+    job.min_ranks = static_cast<uint32_t>(random.Between(1, job.ranks / unit)) * unit;
+    job.steps = static_cast<uint32_t>(random.Between(10, 250));
+    job.step_time = DrawTime(random, absl::Milliseconds(200), absl::Seconds(1));
+    job.save_every = random.Chance(0.8) ? static_cast<uint32_t>(random.Between(1, 10)) : 0;
+    job.max_restarts = random.Chance(0.1) ? static_cast<uint32_t>(random.Between(0, 2)) : 1'000;
+    job.grow_after = DrawTime(random, absl::Seconds(1), absl::Seconds(15));
+    job.grace = DrawTime(random, absl::Milliseconds(200), absl::Seconds(6));
+    job.ignores_stop = random.Chance(0.2);
+    scenario.jobs.push_back(job);
+  }
+}
+
 }  // namespace
 
 const char* NameOf(FaultKind kind) {
@@ -168,6 +204,7 @@ Scenario DrawScenario(uint64_t seed) {
          .host = static_cast<uint32_t>(random.Below(scenario.hosts.size())),
          .now = random.Chance(0.3)});
   }
+  AddScripts(scenario);
   std::sort(scenario.faults.begin(), scenario.faults.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
   return scenario;
 }

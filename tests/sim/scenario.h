@@ -107,6 +107,15 @@ struct JobPlan {
   uint32_t stages = 1;     // parallel.pipeline.stages
   uint32_t tensor = 1;     // parallel.tensor
 
+  // For a job with `command`, whose script works with any number of ranks from this one to `ranks`; 0: a job of our
+  // trainers. `steps` are units of work, and `save_every` is how many of them the script stores at a time.
+  uint32_t min_ranks = 0;
+  uint32_t ranks_per_host = 0;                      // command.ranks_per_host; 0: not given
+  absl::Duration grow_after = absl::Seconds(5);     // command.grow_after_s
+  absl::Duration grace = absl::Milliseconds(1500);  // command.grace_s
+  bool ignores_stop = false;                        // its processes ignore SIGTERM
+
+  bool is_script() const { return min_ranks > 0; }
   bool divides_model() const { return stages > 1 || tensor > 1; }
 };
 

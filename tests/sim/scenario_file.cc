@@ -112,6 +112,13 @@ void ReadJob(Line& line, Scenario& scenario) {
   line.Read("folder-of", job.folder_of);
   line.Read("stages", job.stages);
   line.Read("tensor", job.tensor);
+  line.Read("min-ranks", job.min_ranks);
+  line.Read("per-host", job.ranks_per_host);
+  line.Read("grow-after", job.grow_after);
+  line.Read("grace", job.grace);
+  uint32_t ignores_stop = 0;
+  line.Read("ignores-stop", ignores_stop);
+  job.ignores_stop = ignores_stop > 0;
 }
 
 void ReadOperation(Line& line, Scenario& scenario) {
@@ -196,6 +203,12 @@ absl::Status CheckScenarioFile(const ScenarioFile& scenario_file) {
   for (const JobPlan& job : scenario.jobs) {
     if (job.step_time <= absl::ZeroDuration() || job.number == 0 || job.ranks == 0) {
       return absl::InvalidArgumentError(absl::StrCat("job ", job.number, " needs a number, ranks and a step time"));
+    }
+    if (job.min_ranks > job.ranks || (job.is_script() && (job.divides_model() || job.folder_of > 0))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("job ", job.number,
+                       " is a script: its min-ranks is at most its ranks, it has neither stages nor "
+                       "tensor, and no folder of another job"));
     }
     const uint64_t copy = uint64_t{job.stages} * job.tensor;
     if (copy == 0 || job.ranks % copy != 0) {
@@ -289,11 +302,16 @@ std::string FormatScenarioFile(const ScenarioFile& scenario_file) {
                           host.clock_drift);
   }
   for (const JobPlan& job : scenario.jobs) {
+    const std::string script = job.is_script()
+                                   ? absl::StrCat(" min-ranks=", job.min_ranks, " per-host=", job.ranks_per_host,
+                                                  " grow-after=", time(job.grow_after), " grace=", time(job.grace),
+                                                  " ignores-stop=", job.ignores_stop ? 1 : 0)
+                                   : "";
     absl::StrAppend(&text, "job ", job.number, " at=", time(job.at), " ranks=", job.ranks, " steps=", job.steps,
                     " step=", time(job.step_time), " save=", job.save_every, " evaluate=", job.evaluate_every,
                     " restarts=", job.max_restarts, job.folder_of > 0 ? absl::StrCat(" folder-of=", job.folder_of) : "",
                     job.stages > 1 ? absl::StrCat(" stages=", job.stages) : "",
-                    job.tensor > 1 ? absl::StrCat(" tensor=", job.tensor) : "", "\n");
+                    job.tensor > 1 ? absl::StrCat(" tensor=", job.tensor) : "", script, "\n");
   }
   WriteOperationsAndFaults(scenario, text);
   WriteExpectations(scenario_file, text);

@@ -7,6 +7,7 @@
 //   host slots=2 offset=-3.5s drift=0.0005
 //   job 1 at=2s ranks=3 steps=38 step=640ms save=11 evaluate=0 restarts=1000
 //   job 2 at=2s ranks=8 steps=38 step=640ms stages=2 tensor=2    a divided model, in two copies
+//   job 3 at=2s ranks=4 steps=90 step=640ms min-ranks=2 per-host=2 grow-after=5s grace=1s ignores-stop=1    a script
 //   operation drain at=10s host=0 now
 //   fault cut-control host=0 at=17.6s lasts=20s salt=3
 //   fault cut-control host=0 when=running:2 job=1 at=0s lasts=20s     `at` counts from the state of that generation

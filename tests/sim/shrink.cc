@@ -69,9 +69,10 @@ class Shrinker {
     }
     for (size_t i = 0; i < best_.jobs.size(); ++i) {
       Scenario fewer_ranks = best_;
-      const uint32_t copy = fewer_ranks.jobs[i].stages * fewer_ranks.jobs[i].tensor;
-      if (fewer_ranks.jobs[i].ranks > copy) {
-        fewer_ranks.jobs[i].ranks -= copy;
+      JobPlan& job = fewer_ranks.jobs[i];
+      const uint32_t unit = job.is_script() ? std::max(1u, job.ranks_per_host) : job.stages * job.tensor;
+      if (job.ranks > std::max(unit, job.min_ranks)) {
+        job.ranks -= unit;
         any |= Try(std::move(fewer_ranks));
       }
     }

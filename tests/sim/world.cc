@@ -17,6 +17,9 @@ namespace {
 constexpr absl::Duration kSettleLimit = absl::Seconds(900);
 // The limit of one host's unacknowledged facts in a world of this size: a burst of its ranks' reports, with a margin.
 constexpr size_t kFactsInFlight = 60;
+// The longest time, beyond command.grow_after_s, until a job has the ranks for which there are slots: it covers the
+// attachment of hosts that come back, hosts that are avoided for a while, and the end of the smaller group.
+constexpr absl::Duration kGrowthLimit = absl::Seconds(60);
 constexpr uint64_t kActionsMax = 3'000'000;
 constexpr uint64_t kActionsPerHost = 20'000;
 
@@ -36,7 +39,13 @@ World::World(const Scenario& plan, const WorldOptions& options)
     machines_.push_back(std::make_unique<Machine>(*this, absl::StrCat("w", i), plan.hosts[i]));
     machines_.back()->SetPacketLoss(plan.loss);
   }
-  for (const JobPlan& job : plan.jobs) judge.SetLayout(IdOf(job), LayoutOf(job));
+  for (const JobPlan& job : plan.jobs) {
+    if (job.is_script()) {
+      judge.SetScript(IdOf(job), job);
+    } else {
+      judge.SetLayout(IdOf(job), LayoutOf(job));
+    }
+  }
   storage.DropLocks();
   for (const JobPlan& job : plan.jobs) {
     if (job.folder_of == 0) continue;
@@ -146,12 +155,20 @@ void World::HandlePublished(const JobId& job, const v1::Event& event) {
   }
 }
 
+const JobPlan& World::PlanOf(const JobId& job) const {
+  return *std::find_if(scenario.jobs.begin(), scenario.jobs.end(),
+                       [&](const JobPlan& plan) { return IdOf(plan) == job; });
+}
+
 std::shared_ptr<Group> World::GroupFor(const GroupId& id, uint32_t ranks) {
   auto [at, is_new] = groups_.try_emplace(id);
-  if (!is_new) return at->second;
-  auto plan = std::find_if(scenario.jobs.begin(), scenario.jobs.end(),
-                           [&](const JobPlan& job) { return IdOf(job) == id.first; });
-  at->second = std::make_shared<Group>(*this, id, ranks, *plan);
+  if (is_new) at->second = std::make_shared<Group>(*this, id, ranks, PlanOf(id.first));
+  return at->second;
+}
+
+std::shared_ptr<ScriptGroup> World::ScriptGroupFor(const GroupId& id, uint32_t ranks) {
+  auto [at, is_new] = script_groups_.try_emplace(id);
+  if (is_new) at->second = std::make_shared<ScriptGroup>(*this, id, ranks, PlanOf(id.first));
   return at->second;
 }
 
@@ -232,6 +249,37 @@ void World::RecordGrants(v1::DesiredState& desired) {
       if (!grant.refused()) judge.Granted(JobId(trainer.key().job_id()), grant);
     }
   }
+}
+
+uint32_t World::MostRanks(const JobPlan& plan) const {
+  uint32_t ranks = 0;
+  for (const auto& machine : machines_) {
+    const uint32_t slots = machine->plan().slots;
+    if (plan.ranks_per_host == 0) ranks += slots;
+    if (plan.ranks_per_host > 0 && slots >= plan.ranks_per_host) ranks += plan.ranks_per_host;
+  }
+  return std::min(ranks, plan.ranks);
+}
+
+void World::CheckGrowth() {
+  if (!healed_ || !coordinator.alive() || judge.violation().has_value()) return;
+  const State& state = coordinator.core().state();
+  const Job* alone = nullptr;
+  size_t unfinished = scenario.jobs.size() - state.jobs.size();  // not submitted yet
+  for (const auto& [id, job] : state.jobs) {
+    if (IsFinal(job.state())) continue;
+    ++unfinished;
+    alone = &job;
+  }
+  const bool can_grow = unfinished == 1 && PlanOf(alone->id).is_script() && alone->state() == v1::JOB_STATE_RUNNING &&
+                        alone->ranks.size() < MostRanks(PlanOf(alone->id));
+  if (!can_grow) return too_few_since_.clear();
+  const auto [since, is_new] = too_few_since_.try_emplace(alone->id, engine.now());
+  const absl::Duration limit = PlanOf(alone->id).grow_after + kGrowthLimit;
+  if (engine.now() - since->second <= limit) return;
+  judge.ReportViolation(invariant::kGrowth,
+                        absl::StrCat(alone->id.value(), " runs ", alone->ranks.size(), " ranks, and there have been ",
+                                     "slots for ", MostRanks(PlanOf(alone->id)), " for ", absl::FormatDuration(limit)));
 }
 
 void World::CheckBounds() {

@@ -24,6 +24,7 @@
 #include "tests/sim/network.h"
 #include "tests/sim/operators.h"
 #include "tests/sim/scenario.h"
+#include "tests/sim/script.h"
 #include "tests/sim/stale.h"
 #include "tests/sim/storage.h"
 
@@ -75,7 +76,9 @@ class World {
   absl::Time LocalTime(const Machine& machine) const;
   absl::Time RealTime(const Machine& machine, absl::Time local) const;
   int64_t NewPid() { return ++last_pid_; }
+  const JobPlan& PlanOf(const JobId& job) const;
   std::shared_ptr<Group> GroupFor(const GroupId& id, uint32_t ranks);
+  std::shared_ptr<ScriptGroup> ScriptGroupFor(const GroupId& id, uint32_t ranks);
   void CountRound(size_t events) {
     ++rounds_;
     events_ += events;
@@ -109,6 +112,7 @@ class World {
   CoordinatorProcess coordinator;
   Operators operators;
   uint64_t daemon_events = 0;
+  std::map<JobId, uint64_t> script_progress;  // the units of work that each script has stored
 
  private:
   // faults.cc
@@ -116,6 +120,8 @@ class World {
   void End(const Fault& fault);
   void BeginAtHost(const Fault& fault, Machine& machine);
   std::shared_ptr<Trainer> PickTrainer(const Fault& fault);
+  // The script that the fault hits; null: it hits a trainer, if there is one.
+  std::shared_ptr<Script> PickScript(const Fault& fault);
   void CrashTrainer(const Fault& fault);
   void FreezeTrainer(const Fault& fault);
   void SlowTrainer(const Fault& fault);
@@ -130,10 +136,15 @@ class World {
   void UnblockJobs();
   bool Settled() const;
   void CheckBounds();
+  // After the faults, an elastic job that runs alone must get the ranks for which there are slots.
+  void CheckGrowth();
+  uint32_t MostRanks(const JobPlan& plan) const;
 
   const WorldOptions options_;
   std::vector<std::unique_ptr<Machine>> machines_;
   std::map<GroupId, std::shared_ptr<Group>> groups_;
+  std::map<GroupId, std::shared_ptr<ScriptGroup>> script_groups_;
+  std::map<JobId, absl::Time> too_few_since_;  // elastic jobs that could have more ranks
   std::map<std::pair<const Machine*, const Machine*>, int> data_cuts_;
   std::vector<std::string> logged_;
   Decisions decisions_;
