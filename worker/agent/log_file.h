@@ -24,8 +24,8 @@ class LogFile {
   LogFile& operator=(const LogFile&) = delete;
 
   // Appends lines, without their line ends, until there are no more or about `bytes_max` were read. A line longer than
-  // limits::kLogLineBytes is returned in pieces. Returns whether anything was read. Output that is replaced before it is
-  // read is lost; kMissingOutput is in its place.
+  // limits::kLogLineBytes is returned in pieces. Returns whether anything was read. Output that is replaced before it
+  // is read is lost; kMissingOutput is in its place.
   bool Read(size_t bytes_max, std::vector<std::string>* lines);
   // Appends the last line if it has no line end. Call it when no more output follows.
   void Finish(std::vector<std::string>* lines);

@@ -68,8 +68,8 @@ void ReportBuffer::AddCheckpoint(const v1::ScriptCheckpoint& checkpoint) {
   if (unsent_checkpoints_ > 0) --unsent_checkpoints_;
 }
 
-// Every report contains the newest checkpoint. If there are older ones that were not sent, each gets a report of its own
-// after those of the steps, because the coordinator expects checkpoints in order.
+// Every report contains the newest checkpoint. If there are older ones that were not sent, each gets a report of its
+// own after those of the steps, because the coordinator expects checkpoints in order.
 void ReportBuffer::TakeCheckpoints(std::vector<v1::RankReport>& reports) {
   const size_t first = std::exchange(unsent_checkpoints_, checkpoints_.size());
   if (checkpoints_.size() - first < 2) return;
