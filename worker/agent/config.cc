@@ -95,6 +95,24 @@ std::string OwnManPage(const CLI::App& app) {
                  {.name = app.get_name(), .section = 8, .see_also = {{"trainctl", 1}, {"trainyard-coordinator", 8}}});
 }
 
+// Sets the text to print if the command line asks only for that.
+absl::Status Parse(CLI::App& app, int argc, const char* const* argv, Flags& flags, Config* config) {
+  try {
+    app.parse(argc, argv);
+    flags.metrics_given = app.count("--metrics") > 0;
+    flags.health_given = app.count("--health") > 0;
+    flags.snapshots_given = app.count("--snapshots") > 0;
+  } catch (const CLI::CallForVersion& version) {
+    config->text_to_print = absl::StrCat(version.what(), "\n");
+  } catch (const CLI::CallForHelp&) {
+    config->text_to_print = app.help();
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see trainyard-worker --help)"));
+  }
+  if (flags.print_man) config->text_to_print = OwnManPage(app);
+  return absl::OkStatus();
+}
+
 // Overrides the file with the flags, value by value, with the same checks.
 void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems) {
   auto set = [&](const char* key, const char* flag, const std::string& value) {
@@ -227,24 +245,8 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   Flags flags;
   CLI::App app("The worker daemon of Trainyard: runs the trainers of one host.", "trainyard-worker");
   Declare(app, flags, config);
-  try {
-    app.parse(argc, argv);
-    flags.metrics_given = app.count("--metrics") > 0;
-    flags.health_given = app.count("--health") > 0;
-    flags.snapshots_given = app.count("--snapshots") > 0;
-  } catch (const CLI::CallForVersion& version) {
-    config.text_to_print = absl::StrCat(version.what(), "\n");
-    return config;
-  } catch (const CLI::CallForHelp&) {
-    config.text_to_print = app.help();
-    return config;
-  } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see trainyard-worker --help)"));
-  }
-  if (flags.print_man) {
-    config.text_to_print = OwnManPage(app);
-    return config;
-  }
+  if (absl::Status parsed = Parse(app, argc, argv, flags, &config); !parsed.ok()) return parsed;
+  if (!config.text_to_print.empty()) return config;
 
   v1::WorkerConfig file;
   std::vector<std::string> problems;
