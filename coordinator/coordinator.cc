@@ -38,8 +38,8 @@ absl::StatusOr<std::string> LoadOrCreateClusterId(Store& store, Snapshot& snapsh
   return record.cluster_id();
 }
 
-// Fails for a worker daemon's state folder: both programs would acquire each other's lock and delete each other's
-// files.
+// Fails for a worker daemon's state folder: if both programs used one folder, each would acquire the lock of the other
+// and delete its files.
 absl::Status CheckNoWorkerState(const std::string& folder) {
   for (const char* name : {"ranks", "outbox", "cluster"}) {
     if (!FileExists(JoinPath(folder, name))) continue;
@@ -193,7 +193,8 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
 }
 
 void Coordinator::Stop() {
-  // The private coordinator of a run ends with its job, so that no later one would deliver its webhook.
+  // The private coordinator of `trainctl run` exits with its job, and no later coordinator would deliver a webhook that
+  // still waits.
   if (webhooks_ != nullptr) webhooks_->Stop(kWebhookWait);
   if (loop_ != nullptr) loop_->Stop();
   if (server_ != nullptr) server_->Stop();

@@ -59,7 +59,7 @@ class Coordinator final : private EffectSink {
   std::string store_path_;
   std::atomic<size_t> jobs_unfinished_{1};  // until the first round has set it
   std::atomic<bool> backed_up_{false};      // true: the backup was written, or must not be written
-  std::atomic<bool> serves_{false};         // the API is served; before, the page cannot check its callers
+  std::atomic<bool> serves_{false};         // the API is served; until then, the page cannot check its callers
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<CoordinatorMetrics> metrics_ = std::make_shared<CoordinatorMetrics>();

@@ -248,7 +248,8 @@ void CoreLoop::Stall(Unwritten unwritten, const absl::Status& status) {
 }
 
 absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
-  // `until` may be an overdue tick; there is none before the store accepts records again.
+  // `until` may be the time of an overdue tick, which must not shorten the wait: no tick is handled until the store
+  // accepts records again.
   const absl::Time now = options_.clock->TimeNow();
   absl::Duration wait = (until > now ? std::min(until, retry_at_) : retry_at_) - now;
   std::vector<Event> batch;

@@ -52,7 +52,8 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   trainer.set_data_address(host.inventory.data_address());
   if (rank.record.rank() == 0) {
     *trainer.mutable_grants() = job.record.grants();
-    // A script may start a second process for the same rank, which must not answer again.
+    // A script may start a second process for the same rank, which must not receive a request that the first one has
+    // answered.
     const bool is_due = !job.head().spec().has_command() || job.record.save_awaited();
     if (is_due) trainer.set_save_requests(job.record.save_requests());
   }
@@ -133,7 +134,8 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   for (const v1::TrainerKey& key : host.unknown) unknown.insert(key.job_id());
   for (const std::string& id : unknown) desired.add_unknown_jobs(id);
   for (const auto& [id, reader] : state.readers) {
-    // Once the job has ended there is nothing to follow: the daemon sends the rest and ends its push.
+    // Once the job has ended there is nothing to follow: without the request, the daemon sends the rest and ends its
+    // push.
     if (reader.close_at != absl::InfiniteFuture()) continue;
     for (const auto& [request_id, name] : reader.open) {
       const Job& job = state.jobs.at(JobId(reader.request.job_id()));

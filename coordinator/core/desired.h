@@ -19,8 +19,8 @@ uint32_t ThreadsPerRank(const Job& job, const Host& host, uint32_t local_world_s
 // Returns the desired state with the host's current revision.
 v1::CoordinatorMessage MakeDesired(const State& state, const Host& host);
 
-// Sets Rank::removed_at_revision of the ranks that left the desired state with the host's current revision: once the
-// host has applied it, their trainers are gone or being ended.
+// Sets Rank::removed_at_revision to the host's current revision for each rank that has left the desired state: once the
+// host has applied that revision, the trainer of the rank is gone or being ended.
 void MarkRemoved(State& state, const Host& host);
 
 }  // namespace trainyard

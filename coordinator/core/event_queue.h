@@ -22,8 +22,8 @@
 
 namespace trainyard {
 
-// Returns the size that an event counts towards the limits in bytes. It is 0 for all events except facts and reports,
-// and for those until the queue has accepted them.
+// Returns the size that an event counts towards the limits in bytes: 0 for events other than facts and reports, and for
+// a fact or report that the queue has not accepted yet.
 size_t QueuedBytes(const Event& event);
 
 class EventQueue {

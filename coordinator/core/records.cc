@@ -43,8 +43,8 @@ absl::Status LoadRankPart(const std::string& key, const std::string& value, Stat
     return Unreadable(key);
   }
   auto it = state.jobs.find(JobId(parts[1]));
-  // Left by a commit whose second half was lost: the job's record does not name this generation, so the part is
-  // ignored.
+  // This part was left by a commit whose second half was lost: the job's record does not name this generation, so the
+  // part is ignored.
   if (it == state.jobs.end() || it->second.head().generation() != generation) {
     state.orphans.push_back(key);
     return absl::OkStatus();

@@ -119,8 +119,8 @@ struct StepMark {
 struct GenerationState {
   bool nothing_desired = true;                            // its trainers are not in any desired state
   bool stop = false;                                      // its trainers are asked to stop at the next step
-  absl::Time drop_at = absl::InfiniteFuture();            // when the trainers leave the desired state: a grace ends
-  absl::Time drop_by = absl::InfiniteFuture();            // the latest time for that, even during a save
+  absl::Time drop_at = absl::InfiniteFuture();            // a grace ends, and trainers leave the desired state
+  absl::Time drop_by = absl::InfiniteFuture();            // the latest time for drop_at, even during a save
   absl::Time finished_at = absl::InfiniteFuture();        // when the last rank reported that all steps are made
   absl::Time unreachable_since = absl::InfiniteFuture();  // since when none of its hosts can be reached
   absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
@@ -151,8 +151,8 @@ struct Job {
 
   // Soft, and not specific to a generation.
   absl::Time restart_at = absl::InfinitePast();  // not placed again before this
-  double longest_s = 0;                          // longest step, evaluation or save: how long a stop may take
-  std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while it is unreachable
+  double longest_s = 0;                          // the longest step, evaluation or save, for which a stop may wait
+  std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while no host of it can be reached
   bool abandon_refused = false;  // it was published that the job is not given up: no other host has that checkpoint
   uint64_t reports_dropped = 0;  // step reports whose loss was not published yet
   absl::Time drops_since = absl::InfiniteFuture();  // when the first loss of a minute was published; infinite: none
@@ -259,7 +259,7 @@ struct LogReader {
 struct State {
   CoreOptions options;
   absl::Time started_at;
-  absl::Duration away;  // how much less time has passed for the core than by the steady clock
+  absl::Duration away;  // by how much the core's time is behind the steady clock
 
   std::map<JobId, Job> jobs;
   std::map<uint64_t, JobId> by_submission;  // submit index → job

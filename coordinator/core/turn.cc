@@ -45,7 +45,7 @@ void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
   v1::JobState from = job.state();
   std::optional<v1::JobState> to = NextState(from, event);
   if (!to.has_value()) {
-    // A bug: the table is the authority, so the job keeps its state and the log names the attempt.
+    // This is a bug. The lifecycle table is the authority, so the job keeps its state and the log names the attempt.
     Emit(WriteLog{WriteLog::Level::kError, absl::StrCat("job ", job.id.value(), ": ", EventName(event), " in state ",
                                                         StateName(from), " is not in the lifecycle's table")});
     return;

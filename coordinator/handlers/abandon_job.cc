@@ -19,7 +19,7 @@ namespace {
 
 // A host that has not answered by then counts as one without the checkpoint.
 constexpr absl::Duration kAnswerWait = absl::Seconds(5);
-// A host without the checkpoint may have it later.
+// The interval of queries to a host without the checkpoint, which may have it later.
 constexpr absl::Duration kQueryInterval = absl::Minutes(1);
 constexpr size_t kNoteBytes = 128;
 constexpr size_t kMaxHostsNamed = 3;
@@ -39,8 +39,8 @@ bool NeedsQuery(const Turn& turn, const PathQuery& query, const std::string& pat
   return !(query.answer.has_value() && query.answer->there()) && turn.now - query.requested_at >= kQueryInterval;
 }
 
-// Returns the newest recorded checkpoint. A granted one may not be renamed yet, so without a recorded one the query
-// is for the run folder.
+// Returns the newest recorded checkpoint. A granted checkpoint may not have its final name yet, so without a recorded
+// one the query names the run folder.
 v1::CheckpointInfo NewestOf(const Job& job) {
   const v1::Job& head = job.head();
   if (head.checkpoints_size() > 0) return head.checkpoints(head.checkpoints_size() - 1);

@@ -36,7 +36,7 @@ PhaseFacts FactsOf(const Job& job, const ReportedPhase& phase) {
   return facts;
 }
 
-// A script that has made no step yet may prepare for any time.
+// A script that has made no step yet may still prepare, for which there is no time limit.
 bool HasReported(const Rank& rank) { return rank.position.last_step > 0; }
 
 HangFacts GatherFacts(const Turn& turn, const Job& job) {
@@ -126,7 +126,7 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   if (decision.act == HangDecision::Act::kNotify) {
     if (!watch.published.empty()) return;
     watch.published = decision.reason;
-    // The pause of a script that continues is learned: it may evaluate between two reports each time.
+    // If a script was only slow, the length of its pause is learned: it may evaluate between two reports every time.
     const bool script_was_slow = job.head().spec().has_command() && !decision.phase.name().empty();
     watch.published_is_learned = decision.learned && !script_was_slow;
     watch.stalled_since = decision.stalled_since;

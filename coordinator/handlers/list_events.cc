@@ -84,7 +84,7 @@ absl::StatusOr<v1::ListEventsResponse> ReadPage(const History& history, uint64_t
 void Run(Turn& turn, ListEvents& event) {
   const v1::ListEventsRequest& request = event.request;
   const History* history = &turn.state.cluster;
-  // The cluster's events are numbered without a gap.
+  // The cluster's events are numbered without gaps, so the number of dropped events is the difference.
   uint64_t dropped = turn.state.cluster_sequence - std::min(turn.state.cluster_sequence, history->durable().size());
   if (!request.job_id().empty()) {
     auto it = turn.state.jobs.find(JobId(request.job_id()));

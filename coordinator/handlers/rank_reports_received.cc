@@ -30,7 +30,7 @@ uint64_t StepsMax(const Job& job) {
 // A restart makes some steps again under the same numbers, and a daemon that attached again sends some again. Reports
 // that an earlier coordinator published fill the history, but do not count as new: each watcher knows its position.
 void PublishStep(Turn& turn, Job& job, const v1::StepReport& step) {
-  // A number that the job cannot have reached would hide every step after it.
+  // A repeated step is ignored, and so is a number that the job cannot reach, because it would hide every later step.
   if (step.step() <= job.reported_step || step.step() > StepsMax(job)) return;
   job.reported_step = step.step();
   job.longest_s = std::max(job.longest_s, step.step_s());
@@ -93,7 +93,8 @@ absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankRepor
   return std::max(rank.step_at, now - absl::Seconds(ago));
 }
 
-// A checkpoint of this step may be reported much later. If there are too many marks, every second one is removed.
+// Keeps a mark of the step, because its checkpoint may be reported much later. If there are too many marks, removes
+// every second one.
 void MarkStep(Job& job, uint64_t step) {
   job.current.step_marks.push_back({.step = step, .train_ms = job.record.goodput().train_ms()});
   if (job.current.step_marks.size() <= kStepMarks) return;

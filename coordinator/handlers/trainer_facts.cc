@@ -50,7 +50,8 @@ void Registered(Turn& turn, Job& job, Rank& rank, const v1::TrainerRegistered& r
 }
 
 void Ready(Turn& turn, Job& job, Rank& rank, const v1::TrainerReady& ready) {
-  // No rank is ready without the right digest; the daemon always reports `registered` first.
+  // A rank that is not registered has not proved that its configuration is the job's; its daemon reports `registered`
+  // first.
   if (!rank.record.registered() || rank.record.ready()) return;
   rank.record.set_ready(true);
   rank.record.set_first_step(ready.first_step());

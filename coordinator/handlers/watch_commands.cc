@@ -14,8 +14,8 @@
 namespace trainyard {
 namespace {
 
-// The time since the job was first placed, without the time in which it was queued or paused. From the ledger, which is
-// durable and does not depend on the wall clock.
+// The time since the job was first placed, without the time in which it was queued or paused. It comes from the ledger,
+// which is durable and does not depend on the wall clock.
 absl::Duration UsedTime(const Turn& turn, const Job& job) {
   const v1::GoodputRecord ledger = AccountedTo(job, turn.steady);
   const uint64_t total_ms = ledger.start_ms() + ledger.train_ms() + ledger.save_ms() + ledger.lost_ms() +

@@ -1,6 +1,6 @@
-// The webhook of a job (on_end.webhook): due from the end of the job until it was delivered or given up, also by the
-// next coordinator. A delivery that the store does not know yet is repeated, so receivers may get it twice. Used on the
-// core's thread only.
+// The webhook of a job (on_end.webhook). It is due from the end of the job until this coordinator or a later one has
+// delivered it or given it up. A delivery that the store does not know yet is repeated, so receivers may get it twice.
+// Used on the core's thread only.
 #pragma once
 
 #include "coordinator/core/turn.h"

@@ -1,5 +1,6 @@
-// HTTP/1.1 requests and responses of the status page. Pure. Only what the page needs: no bodies of requests, no
-// percent-encoding (paths and parameters of the API consist of letters, digits and -_.), one response per connection.
+// HTTP/1.1 requests and responses of the status page. Pure. Supports only what the page needs: no bodies of requests,
+// no percent-encoding (paths and parameters of the API consist of letters, digits and -_.), one response per
+// connection.
 #pragma once
 
 #include <map>
@@ -32,8 +33,8 @@ struct HttpResponse {
 // occurs twice, or a header that decides about access occurs twice.
 absl::StatusOr<HttpRequest> ParseHttpRequest(absl::string_view text);
 
-// The response as it is sent, with the headers that all responses of the page have: no caching, no framing, no other
-// origin, no content that the page did not load itself.
+// The response as it is sent, with the headers that all responses of the page have. They forbid caching, framing, use
+// by other origins, and content from elsewhere.
 std::string SerializeHttpResponse(const HttpResponse& response, bool with_body);
 
 // The HTTP status code for a status of the API.

@@ -58,7 +58,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   };
   struct JobSeries {
     prometheus::Labels labels;  // common labels of the series
-    // Null, as the next four: the job has not reported a step, and may never do so.
+    // This gauge and the next four are null until the job has reported a step, which it may never do.
     prometheus::Gauge* step = nullptr;
     prometheus::Gauge* loss = nullptr;
     prometheus::Gauge* tokens_per_second = nullptr;

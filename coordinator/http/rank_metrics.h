@@ -22,7 +22,7 @@ const std::vector<MetricSpec>& RankMetricSpecs();
 class RankMetrics {
  public:
   static constexpr size_t kRankSeries = 4096;
-  static constexpr size_t kRanksPerJob = 256;  // at most; at least kRanksPerJobMin
+  static constexpr size_t kRanksPerJob = 256;  // upper limit; kRanksPerJobMin is the lower one
   static constexpr size_t kRanksPerJobMin = 8;
 
   explicit RankMetrics(prometheus::Registry& registry);

@@ -31,8 +31,8 @@ const v1::CommunicatorReport* FindCommunicator(const RankPosition& rank, const s
   return nullptr;
 }
 
-// Of the communicators in which a rank waits: those of which some ranks have started fewer operations than others, with
-// these ranks. They have left out an operation or not reached it yet.
+// Returns, for each communicator in which a rank waits, the ranks that have started fewer operations of it than others.
+// They have left out an operation or have not reached it yet.
 RanksByName FindBehind(const Ranks& fresh) {
   std::map<std::string, uint64_t> newest;
   for (const RankPosition* rank : fresh) newest[Waiting(*rank)->name()];
@@ -52,7 +52,7 @@ RanksByName FindBehind(const Ranks& fresh) {
   return behind;
 }
 
-// What holds up the ranks that wait for no other rank.
+// The ranks that wait for no other rank, by what holds them up.
 struct Ends {
   Ranks wrong;         // have left out an operation
   Ranks undelivered;   // wait in an operation that others have completed
@@ -126,7 +126,7 @@ void BlameMinority(const Ranks& members, Blame& blame) {
             [](const RankPosition* a, const RankPosition* b) { return a->rank < b->rank; });
 }
 
-// Each rank waits for one that waits for another rank: they run operations in orders that do not fit.
+// Describes ranks each of which waits for one that waits, too: they run their operations in different orders.
 std::string DescribeMutualWait(const Ranks& fresh) {
   std::vector<std::string> waits;
   for (const RankPosition* rank : fresh) {
@@ -147,7 +147,8 @@ std::string DescribeUndelivered(const Ranks& ranks) {
                       first.host);
 }
 
-// The members of a communicator, who all wait in it. `of_all`: they are all ranks.
+// Describes a communicator, all members of which (`ranks`) wait in it. `of_all`: its members are all ranks of the
+// group.
 std::string DescribeInside(const Ranks& ranks, const std::string& name, bool of_all) {
   const v1::CommunicatorReport& report = *Waiting(*ranks.front());
   const bool is_channel = IsChannelWait(report.waits_in());

@@ -9,27 +9,27 @@
 
 namespace trainyard {
 
-// The ranks that the others wait for, and the operation.
+// The ranks that the others wait for (`culprits`), and the operation in which these others wait (`waiting`).
 struct Blame {
   std::vector<const RankPosition*> culprits;
-  bool stopped_or_silent = false;  // all culprits are
-  bool certain = false;            // holds, no matter what unreachable ranks would report
+  bool stopped_or_silent = false;  // every culprit is stopped or silent
+  bool certain = false;            // the result holds, no matter what unreachable ranks would report
   std::vector<const RankPosition*> waiting;
-  const RankPosition* first_waiting = nullptr;  // one that waits for a culprit directly; null: none
-  std::string operation;                        // the one that it has entered
-  std::string mismatch;                         // the one that the culprits have entered instead; empty: none
+  const RankPosition* first_waiting = nullptr;  // a rank that waits for a culprit directly; null: none
+  std::string operation;                        // the operation that the waiting ranks have entered
+  std::string mismatch;                         // the operation that the culprits have entered instead; empty: none
   std::string text;                             // the complete description; empty: policy/hang composes one
 };
 
 // The communicator in which the rank waits; null: it waits for no other rank.
 const v1::CommunicatorReport* Waiting(const RankPosition& rank);
 
-// Sets the newest operation in which a rank of `waiting` waits for a culprit. In a pipeline, other ranks wait for these
-// ranks.
+// Sets `operation` to the newest one in which a rank of `waiting` waits for a culprit directly, and `first_waiting` to
+// this rank. In a pipeline, other ranks wait for such ranks.
 void FindOperation(Blame& blame);
 
-// Every one of these ranks waits for others, and `blame` has these ranks in `waiting`. Follows the waits to the ranks
-// at their ends, and finds out what holds those up:
+// REQUIRES: every rank of `fresh` waits for others, and `blame.waiting` has the same ranks. Follows the waits to the
+// ranks at their ends, and finds out what holds those up:
 // - A rank that has started fewer operations of its communicator than the others has left one out: a culprit.
 // - A rank that waits in an operation that others have completed, or in which all members of its communicator wait,
 //   has done its part: data does not arrive over the network. It is no culprit, and `text` names these members.

@@ -39,7 +39,8 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
     if (peer.waits_in.empty()) return Kept("its peers do not wait for it");
     if (!is_pipeline && peer.waits_in != operation) return Kept("its peers do not wait for it");
     if (is_pipeline) unchanged = std::min(unchanged, peer.unchanged);
-    // The usual duration of a first step is often unknown; a wrong decision then costs only a new forming of the group.
+    // The usual duration of a first step is often unknown. Before `go`, a wrong decision costs only a new forming of
+    // the group.
     bool ignores_limit = !facts.received_go && peer.phase_limit == absl::InfiniteDuration();
     const absl::Duration known_time = std::max(absl::ZeroDuration(), peer.phase_time - unreported);
     if (!ignores_limit && known_time < peer.phase_limit) return Kept("a rank's phase has not reached its limit");

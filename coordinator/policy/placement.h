@@ -29,7 +29,7 @@ struct HostSlots {
   uint32_t free = 0;
   uint32_t gpus = 0;
   uint32_t cores = 0;
-  uint32_t free_cores = 0;  // that no rank with command.cpus uses
+  uint32_t free_cores = 0;  // cores that no rank with command.cpus uses
   std::string switch_name;  // labels of the host; empty: none
   std::string rack;
   std::string unusable;   // why no new job may be placed there: "cordoned: disk"; empty: it may be used

@@ -7,7 +7,7 @@ namespace trainyard {
 std::vector<HostName> AssignRanks(const RanksByHost& ranks_by_host, const std::vector<HostName>& previous,
                                   uint32_t group) {
   size_t groups = 0;
-  std::map<HostName, uint32_t> unassigned;  // groups
+  std::map<HostName, uint32_t> unassigned;  // in groups of ranks
   for (const auto& [host, count] : ranks_by_host) groups += unassigned[host] = count / group;
   std::vector<HostName> hosts(groups);
   for (size_t i = 0; i < groups && i * group < previous.size(); ++i) {
