@@ -65,7 +65,7 @@ absl::StatusOr<pid_t> StartProgram(std::vector<std::string> command, const Outpu
   absl::Cleanup destroy_attributes = [&attributes] { posix_spawnattr_destroy(&attributes); };
   sigset_t defaults;
   sigemptyset(&defaults);
-  sigaddset(&defaults, SIGPIPE);  // trainctl ignores it
+  sigaddset(&defaults, SIGPIPE);  // trainctl ignores SIGPIPE, but the program must not
   posix_spawnattr_setsigdefault(&attributes, &defaults);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF);
   pid_t pid = 0;

@@ -43,7 +43,7 @@ struct ConfigOptions {
   bool json = false;
 };
 
-// For a process that is killed if a file system hangs.
+// Prints the files that were found. Runs in a process of its own, which is killed if a file system hangs.
 absl::Status PrintFoundFiles(const std::string& part) {
   if (part != "files") return absl::InvalidArgumentError(absl::StrCat("--part: expected files, not ", part));
   const FoundFiles found = FindFiles(".");
@@ -52,7 +52,8 @@ absl::Status PrintFoundFiles(const std::string& part) {
   return absl::OkStatus();
 }
 
-// The object that another call of trainctl prints; null if it failed, so that its facts are unknown.
+// Returns the object that another process of trainctl prints; null if that process failed, so that its facts are
+// unknown.
 Json PartOf(const std::vector<std::string>& arguments, absl::Duration limit) {
   std::vector<std::string> command = {JoinPath(BinaryFolder(), "trainctl")};
   command.insert(command.end(), arguments.begin(), arguments.end());
@@ -101,7 +102,7 @@ absl::StatusOr<ConfigInput> ReadConfigInput(const ConfigOptions& options) {
   return input;
 }
 
-// Without a person to ask: defaults, or what is missing.
+// Makes the draft without asking. Fails with the open questions: with `yes` those without a default, otherwise all.
 absl::StatusOr<Draft> DraftWithDefaults(const ConfigInput& input, const ConfigFacts& facts, bool yes) {
   Draft draft = MakeDraft(input, facts, {});
   RETURN_IF_ERROR(draft.problems.ToStatus());
@@ -127,7 +128,7 @@ absl::StatusOr<Draft> Ask(const ConfigInput& input, const ConfigFacts& facts, co
   const LineReader read_line = [&lines](const std::string& prompt) { return lines.Read(prompt); };
   const LineShower show = [](absl::string_view text) { SayUnprefixed(text); };
   if (options.output != kStandardOutput && !options.force && FileExists(options.output)) {
-    // Asked first, so that no answers are lost.
+    // This question comes first, so that no answers are lost.
     ASSIGN_OR_RETURN(*replace, AskYesOrNo(absl::StrCat(options.output, " exists. Replace it?"), read_line, show));
     if (!*replace) {
       return absl::AlreadyExistsError(absl::StrCat(options.output, " exists; give another name with -o"));

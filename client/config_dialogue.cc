@@ -45,7 +45,8 @@ class Dialogue {
     return nullptr;
   }
 
-  // Shows the errors of keys that the command line gives. Answers may resolve them: each default is an answer, too.
+  // Shows errors that belong to no question, because the command line gives their keys. Later answers may still resolve
+  // them.
   void ShowUnowned() const {
     for (const Problem& problem : draft_.problems.Errors()) {
       if (OwnerOf(draft_, problem.path).empty()) show_(ErrorLine(problem));
@@ -101,9 +102,9 @@ class Dialogue {
       const std::string owner = OwnerOf(next, problem.path);
       const bool is_own = owner == id;
       const bool is_earlier = passed_.count(owner) > 0;
-      // A default of a later question may be wrong for this answer; that question is still to come.
+      // The default of a later question may conflict with this answer, but that question will still be asked.
       const bool is_later = !owner.empty() && !is_own && !is_earlier;
-      // An answer that stays lets the user proceed to the other question of a problem that concerns two.
+      // If a problem concerns two questions, repeating the answer to one of them lets the user proceed to the other.
       const bool stays = is_own && had_answer && answer == old_answer;
       if (is_later || ((stays || owner.empty()) && known.count(problem.Message()) > 0)) continue;
       show_(ErrorLine(problem));

@@ -19,7 +19,7 @@
 namespace trainyard::client {
 namespace {
 
-// The keys for which Accelerate's file has one.
+// The keys of a job that have a counterpart in Accelerate's file.
 constexpr absl::string_view kAccelerateKeys[] = {
     "resources.ranks",        "resources.device",           "parallel.data",
     "train.precision.type",   "parallel.offload.optimizer", "parallel.offload.parameters",
@@ -171,7 +171,7 @@ std::string OwnerOf(const Draft& draft, absl::string_view key) {
     if (question.keys.empty() && key == question.id) return question.id;
     for (const std::string& own : question.keys) {
       const size_t common = CommonParts(own, key);
-      // `train` alone says nothing; `name` is a whole key.
+      // Sharing only `train` proves nothing, but a key of a single part, such as `name`, may be equal as a whole.
       if (common > most && (common > 1 || own == key)) {
         most = common;
         owner = question.id;

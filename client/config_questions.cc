@@ -84,7 +84,7 @@ absl::string_view KindOfData(absl::string_view path) {
   return absl::EndsWith(path, ".csv") ? "csv" : "text";
 }
 
-// The files of the kind that comes first: the kinds cannot be mixed.
+// Suggests the files of the first kind that was found, because files of different kinds cannot be mixed.
 std::string SuggestedData(const Context& c) {
   std::vector<std::string> same;
   for (absl::string_view kind : {"jsonl", "text", "tokens", "csv"}) {
@@ -120,7 +120,7 @@ absl::StatusOr<YamlSettings> DeviceSettings(const std::string& answer, const Con
   if (answer != "gpu" && answer != "cuda") {
     return absl::InvalidArgumentError(absl::StrCat("expected cpu or gpu, found ", answer));
   }
-  // Accelerate's types FSDP and DEEPSPEED, and NO, do not name a device other than the CPU.
+  // Only Accelerate's type MULTI_GPU, which is ddp on several ranks, names GPUs; FSDP, DEEPSPEED and NO do not.
   const bool names_gpus = Ranks(c) > 1 && c.spec.parallel().data() == v1::DATA_PARALLEL_DDP;
   return YamlSettings{{"resources.device", names_gpus ? "cuda" : "auto"}};
 }

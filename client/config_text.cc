@@ -36,7 +36,7 @@ std::string KeyOfLine(absl::string_view line, std::vector<std::string>* parents)
   return absl::StrJoin(*parents, ".");
 }
 
-// The keys of Accelerate's file, and those of the jobs that imports make, in one form.
+// The keys that a file of Accelerate has, in a form in which the draft and a job from an import can be compared.
 std::string ComparedKeys(const v1::JobSpec& spec) {
   v1::JobSpec compared;
   const v1::Parallel& parallel = spec.parallel();
@@ -69,7 +69,7 @@ absl::StatusOr<std::string> TypeOf(const v1::JobSpec& spec) {
       "resources.device: auto has no key in a file of Accelerate with several ranks and ddp; choose cpu or gpu");
 }
 
-// What the six keys cannot say together.
+// Fails for combinations of values that the keys of Accelerate's file cannot express.
 absl::Status CheckExpressible(const v1::JobSpec& spec) {
   const v1::Parallel& parallel = spec.parallel();
   const v1::DataParallel data = parallel.data();

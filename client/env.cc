@@ -25,7 +25,7 @@ struct EnvOptions {
 
 std::string EnvLine(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// For a process that may be killed if a library hangs.
+// Prints one part of the facts. Runs in a process of its own, which is killed if a library hangs.
 absl::Status PrintPart(const Globals& globals, const std::string& part) {
   ASSIGN_OR_RETURN(const Json json, ReadHostPart(part, globals.coordinator));
   PrintRaw(absl::StrCat(EnvLine(json), "\n"));

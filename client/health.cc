@@ -1,5 +1,5 @@
-// trainctl health: asks the gRPC health service of a coordinator or a worker daemon, like the probes of Kubernetes. For
-// health checks of containers, whose images contain no other gRPC client. The calls need no token.
+// trainctl health: asks the gRPC health service of a coordinator or a worker daemon, like the probes of Kubernetes. The
+// health checks of containers use it, because the images contain no other gRPC client. The calls need no token.
 #include <google/protobuf/empty.pb.h>
 #include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/generic/generic_stub.h>

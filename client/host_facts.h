@@ -46,8 +46,8 @@ struct HostFacts {
   nlohmann::ordered_json python;   // executable, version, packages
 
   std::vector<agent::NetworkInterface> interfaces;
-  std::string data_address;   // which the daemon would choose; empty: it could not be determined
-  std::string address_error;  // why not
+  std::string data_address;   // the one that the daemon would choose; empty: it could not be determined
+  std::string address_error;  // why it could not be determined
   std::string data_interface;
 
   ProcessLimit open_files, locked_memory, processes;

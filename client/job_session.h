@@ -70,7 +70,7 @@ class JobSession {
   absl::Mutex mu_;  // is held during writes to standard output, which may block
   std::unique_ptr<Progress> progress_ ABSL_GUARDED_BY(mu_);
   bool done_ ABSL_GUARDED_BY(mu_) = false;  // the summary was printed
-  bool output_failed_ = false;              // and was reported; used only by the thread in Follow
+  bool output_failed_ = false;              // a failed write was reported; used only by the thread in Follow
 
   absl::Mutex cancel_mu_;  // is never held during writes, so that Cancel and Abort do not block
   std::string abort_reason_ ABSL_GUARDED_BY(cancel_mu_);

@@ -97,7 +97,7 @@ int Launch(const Globals& given, LaunchOptions& options) {
   return RunJob(globals, options.run);
 }
 
-// Flags whose purpose the coordinator serves: accepted, and named once.
+// Adds flags for what the coordinator does anyway. They are accepted, and a note names those that were given.
 void AddFlagsWithoutEffect(CLI::App& verb, const std::shared_ptr<LaunchOptions>& options) {
   struct Flag {
     const char* names;

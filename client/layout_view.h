@@ -18,7 +18,7 @@ std::string StrategyLine(const v1::Job& job);
 // is resolved.
 std::string LayoutLine(const v1::JobSpec& spec);
 
-// That line, the arithmetic of the batch, and a table of the stages with their blocks and ranks, in which tensor ranks
+// LayoutLine, the arithmetic of the batch, and a table of the stages with their blocks and ranks, in which tensor ranks
 // are joined by '+' and data ranks separated by '|'. Without stages and tensor ranks only the arithmetic of the batch;
 // empty for jobs without training.
 std::string LayoutText(const v1::JobSpec& spec);

@@ -72,7 +72,7 @@ absl::StatusOr<std::string> LineInput::Read(absl::string_view prompt) {
     char bytes[4096];
     const ssize_t count = read(STDIN_FILENO, bytes, sizeof bytes);
     if (count == 0) return absl::OutOfRangeError("the input has ended");
-    // A terminal that was closed.
+    // The terminal was closed.
     if (count < 0 && errno != EINTR) return absl::OutOfRangeError("the input cannot be read");
     if (count > 0) buffer_.append(bytes, static_cast<size_t>(count));
   }

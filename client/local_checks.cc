@@ -174,7 +174,7 @@ void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Position
   v1::JobSpec resolved = spec;
   resolved.mutable_resources()->set_ranks(static_cast<uint32_t>(ranks));
   *resolved.mutable_train()->mutable_precision() = ResolvedPrecision(spec.train().precision());
-  // Counts only what exists all the time: a job may need less memory than planned for what exists only during a step.
+  // Counts only what exists all the time; for what exists only during a step, the plan may be higher than the need.
   double bytes = 0;
   for (const MemoryPlan& plan : PlanMemoryOfStages(resolved)) {
     bytes += static_cast<double>(LayoutOf(resolved).stage_ranks()) *

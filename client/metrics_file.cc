@@ -111,7 +111,7 @@ class MetricsFileSource final : public MetricsSource {
   std::string WhyMissing() const override { return "the file has no lines for them"; }
 
   // Calls `use` with the number of each whole line, from 0, without its line feed. A line that is too long is passed as
-  // an empty text. A last line without a line feed is being written. `hash` becomes that of all lines.
+  // an empty text. A last line without a line feed is being written. Sets `hash` to the hash of all lines.
   template <typename UseLine>
   absl::Status ForEachLine(uint64_t* hash, const UseLine& use) {
     std::string buffer;

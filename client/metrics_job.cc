@@ -136,7 +136,7 @@ absl::StatusOr<std::unique_ptr<MetricsSource>> ReadReportsOfJob(Connection& conn
     while (!has_all && reader->Read(&event)) {
       pause.Received();
       source->Add(event);
-      // What happens from now on is not part of the answer.
+      // Steps that the job has made since the request are not part of the answer.
       has_all = !IsFinal(job.state()) && event.has_step() && event.step().step() >= job.last_step();
     }
     paused = pause.Cancelled();

@@ -6,7 +6,7 @@
 namespace trainyard::client {
 
 absl::Status MetricsSource::ForEach(const Use& use) {
-  const MetricsTotals before = totals_;  // of opening the source
+  const MetricsTotals before = totals_;  // what opening the source has counted
   const absl::Status status = ReadAll([&](const MetricsRecord& record) {
     if (record.is_eval) {
       ++totals_.evals;

@@ -304,7 +304,7 @@ class JobRunner {
     return kClientDone;
   }
 
-  // It has a copy of the user's environment, so it remains only while a user needs the output in it.
+  // The folder has a copy of the user's environment, so it remains only while a user needs the output in it.
   void RemoveTemporaryFolder() {
     std::error_code error;
     if (!temporary_folder_.empty() && !keep_temporary_folder_) std::filesystem::remove_all(temporary_folder_, error);

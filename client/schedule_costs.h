@@ -23,20 +23,21 @@ struct MeasuredStage {
 // Parses M:FORWARD:BACKWARD or M:FORWARD:BACKWARD:LINK. Possible errors: InvalidArgument, which quotes `text`.
 absl::StatusOr<MeasuredStage> ParseMeasured(absl::string_view text);
 
-// All in one unit. Each list has one entry, for a stage, or one for each model chunk; empty: not given.
+// All durations have one unit. A list has one entry, for a stage, or one for each model chunk; empty: not given.
 struct ScheduleDurations {
-  // Of a micro-batch, or with `samples` of one sample. A single duration is divided among the chunks of a stage.
-  std::vector<double> forward = {};   // 1
-  std::vector<double> backward = {};  // 2
-  std::optional<double> link = {};    // 0
+  // These are of a micro-batch, or with `samples` of one sample. A single duration is divided among the chunks of a
+  // stage.
+  std::vector<double> forward = {};   // default: 1
+  std::vector<double> backward = {};  // default: 2
+  std::optional<double> link = {};    // default: 0
   double weight_share = 0.5;          // of a backward, in schedules that divide it
 
   // The samples of a step in one pipeline, which its micro-batches share.
   std::optional<int> samples = {};
   // What each action adds to the duration of its samples, in every chunk.
-  std::vector<double> fixed_forward = {};   // 0
-  std::vector<double> fixed_backward = {};  // 0
-  std::optional<double> fixed_link = {};    // 0
+  std::vector<double> fixed_forward = {};   // default: 0
+  std::vector<double> fixed_backward = {};  // default: 0
+  std::optional<double> fixed_link = {};    // default: 0
 
   std::vector<MeasuredStage> measured = {};
 

@@ -41,11 +41,11 @@ struct TokenizeOptions {
   std::vector<std::string> files;
   bool show = false;
   bool json = false;
-  // Of --chats.
+  // Used with --chats.
   bool chats = false;
   std::string chat_template;
   std::string messages = "messages";
-  // Of --build.
+  // Used with --build.
   JobOptions job;
   uint32_t threads = 0;
 };

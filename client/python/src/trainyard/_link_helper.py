@@ -16,7 +16,7 @@ import time
 REPORTS_KEPT = 4096  # as many as a daemon stores
 SEND_INTERVAL_S = 0.25
 PARENT_CHECK_S = 0.5
-HEARTBEAT_S = 1.0  # by which the coordinator knows that the rank makes no progress, and not that its reports are late
+HEARTBEAT_S = 1.0  # shows the coordinator that the rank makes no progress, rather than that its reports are late
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 REFUSED_MAX = 30

@@ -30,7 +30,7 @@ def _warn(text):
 
 
 def _number(name, value):
-    """A float of a number, or of a tensor or array with one element."""
+    """Converts a number, or a tensor or array with one element, to a float."""
     if isinstance(value, numbers.Real):
         return float(value)
     if type(value).__name__ == "DTensor":

@@ -88,8 +88,8 @@ def saved(step, path):
     """Reports that the checkpoint of `step`, a file or folder, is complete: all ranks have written their parts. Writes
     it to the disk (fsync) first. On rank 0, raises OSError if that fails or nothing is there.
 
-    That of rank 0 is listed by `trainctl checkpoint ls`, answers a request to save, and is the last_checkpoint() of the
-    processes that are started later. Steps are counted as in `report`."""
+    The checkpoint that rank 0 reports is listed by `trainctl checkpoint ls`, answers a request to save, and is the
+    last_checkpoint() of the processes that are started later. Steps are counted as in `report`."""
     path = pathlib.Path(path).absolute()
     is_first = os.environ.get("TRAINYARD_RANK") in (None, "", "0")
     with _report.phase("save"):
