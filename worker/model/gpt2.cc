@@ -184,7 +184,7 @@ class Gpt2 final : public Model {
                 slice);
   }
 
-  // The rows of wpe for the tokens, which may lack the first dimension.
+  // The rows of wpe for the tokens, without a dimension for the sequences if the positions of all are the same.
   at::Tensor Positions(const at::Tensor& inputs, const Gpt2Pass& pass) const {
     if (!pass.part.has_value() && !pass.starts.defined()) return wpe_.tensor.narrow(0, 0, inputs.size(1));
     at::Tensor positions = pass.starts.defined() ? PositionsInDocuments(pass.starts)
@@ -241,8 +241,8 @@ class Gpt2 final : public Model {
                          DropoutSite::kMlpOutput);
   }
 
-  // Attention over the normalised input, before its last projection. `args` are those of another product of the block;
-  // weight and bias are replaced.
+  // Attention over the normalised input, before its last projection. `args`: the arguments of another product of the
+  // block, of which weight and bias are replaced.
   at::Tensor Mix(const Block& block, const at::Tensor& x, const LinearArgs& args, const at::Tensor& starts,
                  const Gpt2Dropout& dropout, const CachedLayer& cached) const {
     std::vector<LinearArgs> projections;
@@ -269,7 +269,8 @@ class Gpt2 final : public Model {
     return cached.pass->Attend(cached.number, parts[0], parts[1], parts[2], sizes_.heads, /*window=*/0);
   }
 
-  // `args` are those of another product of the block; the weight and what depends on it are replaced.
+  // Adds a projection of x. `args`: the arguments of another product of the block; the weight and what depends on it
+  // are replaced.
   at::Tensor AddProjection(const at::Tensor& residual, const at::Tensor& x, const Gpt2Projection& projection,
                            LinearArgs args, const Gpt2Dropout& dropout, DropoutSite site) const {
     args.weight = projection.weight;

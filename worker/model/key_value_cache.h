@@ -92,7 +92,7 @@ class CachedPass {
   at::Tensor tokens_, positions_;
 };
 
-// A layer of a pass; without a pass, none: a forward pass without a cache.
+// One layer of a pass over a cache; without `pass`, the forward pass uses no cache.
 struct CachedLayer {
   const CachedPass* pass = nullptr;
   int64_t number = 0;

@@ -278,7 +278,7 @@ class Llama final : public Model {
 
   const ModelSizes sizes_;
   TensorGroup* const tensor_group_;         // null: this rank has the matrices whole
-  NumberedTensor embedding_, norm_, head_;  // the head is undefined if it is tied; all, if another part has them
+  NumberedTensor embedding_, norm_, head_;  // undefined: head_ if it is tied, and those of another part
   std::vector<LlamaBlock> blocks_;
   RotaryTable table_;
   at::ScalarType table_type_ = at::kFloat;  // of the activations that it is made for

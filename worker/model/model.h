@@ -43,7 +43,7 @@ struct Unit {
   std::string name;
   int first_parameter = 0;
   int num_parameters = 0;
-  int number = 0;  // in the whole model, where this one is a part
+  int number = 0;  // in the whole model, of which this model may be a part
 };
 
 // The computation of a unit: its output for input `x`. It must return the same result when called again, and own

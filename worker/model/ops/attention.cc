@@ -32,8 +32,8 @@ std::optional<at::Tensor> MaskOf(const at::Tensor& starts) {
   return (columns >= starts.unsqueeze(1).unsqueeze(-1)).logical_and(columns <= positions.view({1, 1, -1, 1}));
 }
 
-// scaled_dot_product_attention would draw from a generator of the process. 16-bit products are computed in fp32, as it
-// does when it drops.
+// This is our own code, because scaled_dot_product_attention would draw from a generator of the process. As in that
+// function with dropout, 16-bit products are computed in fp32.
 at::Tensor MixWithDropout(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionDropout& drop,
                           const at::Tensor& starts) {
   const at::ScalarType type = at::isReducedFloatingType(q.scalar_type()) ? at::kFloat : q.scalar_type();
@@ -73,7 +73,7 @@ struct Layout {
   at::Tensor starts = {};  // dense
 
   int64_t out_row() const { return heads * depth; }
-  // For the sequence after `tokens_before` tokens of others.
+  // The shape of the sequence that begins after `tokens_before` tokens of other sequences.
   AttentionShape shape(int64_t group, int64_t tokens_before) const {
     return {.tokens = tokens,
             .depth = depth,
@@ -155,7 +155,7 @@ void Backward(const Layout& layout, const Factors& in, const at::Tensor& out, co
   });
 }
 
-// `qkv` is one tensor.
+// The layout of queries, keys and values that are parts of one tensor.
 Layout FusedLayout(const at::Tensor& qkv, int64_t heads, const at::Tensor& starts) {
   const int64_t row = qkv.size(2);
   return {.sequences = qkv.size(0),

@@ -50,7 +50,7 @@ TRAINYARD_INLINE float Exponentials(float* scores, int64_t valid, int64_t size, 
   Floats sum{};
   for (int64_t i = 0; i < end; i += kLanes) {
     const Floats score = LoadLanes(scores + i), exponent = score - shift;
-    // Not a maximum, which would replace NaN by the lowest exponent.
+    // This is a comparison and not a maximum, which would replace NaN by the lowest exponent.
     const Floats e = ExpLanes(exponent < lowest ? lowest : exponent);
     const Floats kept = score == masked ? Floats{} : e;
     StoreLanes(kept, scores + i);
@@ -114,7 +114,7 @@ TRAINYARD_INLINE const c10::BFloat16* AsType(const float* scores, c10::BFloat16*
   return copy;
 }
 
-// Scores of a block of rows: of `columns` tokens from `low` on, which is the first one that any of the rows attends to.
+// The columns of the scores of a block of rows: `count` tokens from `low` on, the first one that any row attends to.
 struct Columns {
   TRAINYARD_INLINE Columns(const AttentionShape& s, int64_t first, int64_t rows)
       : low(s.starts == nullptr ? 0 : s.starts[first]), count(first + rows - low), stride(RoundUp(count)) {}
@@ -286,7 +286,7 @@ void RunBest(const AttentionShape& shape, const Head& head, void* scratch) {
 
 int64_t AttentionScratchBytes(const AttentionShape& shape) {
   const int64_t scores = kRows * RoundUp(shape.tokens), depth = RoundUp(shape.depth);
-  return 12 * scores + 4 * (kRows + 2 * RoundUp(shape.tokens)) * depth;  // two of scores in fp32, and two in bf16
+  return 12 * scores + 4 * (kRows + 2 * RoundUp(shape.tokens)) * depth;  // score buffers: two in fp32 and two in bf16
 }
 
 void RunAttention(const AttentionShape& shape, const AttentionForward& head, void* scratch) {

@@ -13,7 +13,7 @@
 namespace trainyard {
 
 struct CachedQuery {
-  // Heads one after another; of keys and values: those of the first token that the query sees.
+  // The heads follow one another. `keys` and `values` begin at the first token that the query sees.
   const void *q = nullptr, *keys = nullptr, *values = nullptr;
   void* out = nullptr;
   int64_t num_keys = 0;

@@ -29,7 +29,7 @@ struct DropoutMask {
   SampleSlice slice = {};
   DropoutKernel kernel = DropoutKernel::kOwn;
 
-  // Of element 0 of row `b` of the tensor.
+  // The counter of element 0 of row `b` of the tensor.
   PhiloxCounter CounterOf(int64_t b) const {
     PhiloxCounter of_sample = counter;
     of_sample[1] |= static_cast<uint32_t>(first_sample + b) << 8;
@@ -57,8 +57,8 @@ DropoutMask MakeMask(const UnitDropout& dropout, DropoutSite site, const SampleS
           .kernel = kernel};
 }
 
-// The elements of a tensor: samples of `rows` rows. Elements that follow one another through the samples are `samples`
-// whole samples, of which the tensor has those from `skipped` on.
+// How the elements of a tensor are divided into samples of `rows` rows. With SampleSlice::sample_size, the tensor has
+// the elements from `skipped` on of `samples` whole samples, each of one row.
 struct SampleRows {
   int64_t samples = 0, rows = 0, columns = 0, stride = 0;
   int64_t first = 0, skipped = 0;

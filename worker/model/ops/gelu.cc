@@ -102,7 +102,7 @@ struct GeluFunction : torch::autograd::Function<GeluFunction> {
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
                                                torch::autograd::tensor_list gradients) {
-    // In place: no other tensor shares the slope, and a graph is run backward once.
+    // The product is computed in place: no other tensor shares the slope, and a graph is run backward once.
     torch::autograd::tensor_list result(4);
     result[0] = context->get_saved_variables()[0].mul_(gradients[0]);
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) {

@@ -21,7 +21,7 @@ constexpr int64_t kGrain = 32;
 
 int64_t RowsOf(const at::Tensor& x) { return x.numel() / x.size(-1); }
 
-// `statistics` [2, rows] undefined: not needed.
+// `statistics` is [2, rows], or undefined if they are not needed.
 at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps,
                    const at::Tensor& statistics) {
   at::Tensor y = at::empty_like(x);

@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kRows = 256;  // of 16-bit results at a time
+constexpr int64_t kRows = 256;  // rows of a 16-bit result that are computed at a time
 
 bool IsOurs(const at::Tensor& x) { return x.is_cpu() && HasGemm(x.scalar_type()); }
 

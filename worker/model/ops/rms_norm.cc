@@ -27,7 +27,7 @@ at::Tensor RmsNormByLibTorch(const at::Tensor& x, const at::Tensor& weight, doub
   return (wide * inverse).to(x.scalar_type()) * weight;
 }
 
-// `inverse_rms` [rows] undefined: not needed.
+// `inverse_rms` is [rows], or undefined if it is not needed.
 at::Tensor RunForward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& inverse_rms) {
   at::Tensor y = at::empty_like(x);
   const RmsNormForward pass{.type = x.scalar_type(),

@@ -40,10 +40,10 @@ struct SequencePart {
   int64_t held() const { return std::clamp<int64_t>(rows() - first(), 0, share()); }  // rows that are no padding
 };
 
-// That of a micro-batch; none if `part` does not divide the sequence. `inputs`: [sequences, tokens].
+// This rank's part of a micro-batch; none if `part` does not divide the sequence. `inputs`: [sequences, tokens].
 std::optional<SequencePart> SequencePartOf(const ModelPart& part, TensorGroup* group, const at::Tensor& inputs);
 
-// The elements of the whole micro-batch that this rank's rows of `columns` elements are.
+// Says which elements of the whole micro-batch this rank's rows are, with `columns` elements in each row.
 SampleSlice SliceOf(const SequencePart& part, int64_t columns);
 
 // A tensor for the rows of all ranks, [padded_rows, columns], whose padding is 0.

@@ -17,7 +17,7 @@ namespace {
 struct ColumnPass final : torch::CustomClassHolder {
   std::vector<LinearArgs> projections;  // without tensors
   std::vector<bool> has_bias;
-  std::vector<at::Tensor> stored;  // results of the first run; empty: they are computed. Forward takes them
+  std::vector<at::Tensor> stored;  // results of the first run, which forward takes; empty: it computes them
   TensorGroup* group = nullptr;
 
   const std::optional<SequencePart>& part() const { return projections.front().part; }
@@ -75,7 +75,7 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
     }
     StoreGradients(*context, *pass, x, saved, gradients, result);
     if (result[0].defined()) pass->group->Wait();
-    result.emplace_back();  // of the pass
+    result.emplace_back();  // the pass has no gradient
     return result;
   }
 

@@ -76,8 +76,8 @@ struct LossPass final : torch::CustomClassHolder {
   std::optional<SequencePart> part = {};
   bool keeps = false;
 
-  // From forward: for each row the logarithm of the sum of exponentials. If the scores are kept, they are those of
-  // all rows as exponentials, and `factors` are what turns them into probabilities.
+  // Set by forward. `log_sums` has for each row the logarithm of the sum of exponentials. If scores are kept, those of
+  // all rows are in `exponentials`, as exponentials, and multiplying them by `factors` gives probabilities.
   at::Tensor log_sums = {}, exponentials = {}, factors = {};
 
   at::Tensor ScoresOf(const at::Tensor& x, const at::Tensor& weight) const {
@@ -91,8 +91,8 @@ struct LossPass final : torch::CustomClassHolder {
   }
 };
 
-// Fills `statistics`, [3, rows], which are of this rank's scores of each row: the highest, the sum of the exponentials
-// of their distances from it, and that of the target, or 0 if another rank has it.
+// Fills `statistics`, [3, rows], from this rank's scores of each row: the highest score, the sum of the exponentials of
+// the differences from it, and the score of the target, or 0 if another rank has the target.
 void Measure(LossPass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& statistics) {
   pass.ForPieces([&](int64_t first, int64_t count) {
     const at::Tensor scores = pass.ScoresOf(x.narrow(0, first, count), weight);
@@ -102,7 +102,7 @@ void Measure(LossPass& pass, const at::Tensor& x, const at::Tensor& weight, cons
     of_rows.select(0, 2).copy_(
         scores.gather(1, numbers.clamp_min(0).unsqueeze(1)).squeeze(1).masked_fill_(numbers.lt(0), 0));
     of_rows.select(0, 1).copy_(scores.sub_(highest.unsqueeze(1)).exp_().sum(1));
-    if (pass.keeps) pass.exponentials = scores;  // of the only piece
+    if (pass.keeps) pass.exponentials = scores;  // there is only one piece
   });
 }
 
@@ -164,14 +164,15 @@ struct VocabularyLossFunction : torch::autograd::Function<VocabularyLossFunction
     return result;
   }
 
-  // Returns what has the sum of the gradient of x, or this rank's part of it, after the group's Wait.
+  // Returns the tensor that has the sum of the gradient of x, or this rank's part of it, after the group's Wait.
   static at::Tensor StartSumOf(const LossPass& pass, const at::Tensor& grad_x) {
     if (pass.part.has_value()) return StartScatterRows(*pass.part, grad_x);
     pass.group->StartSum(grad_x);
     return grad_x;
   }
 
-  // The gradient of the scores of the rows from `first` on, whose losses have these weights, in x's type.
+  // The gradient of the scores of the rows from `first` on, in x's type. `weights_of_rows`: the weight of each row's
+  // loss.
   static at::Tensor GradientOfScores(LossPass& pass, const at::Tensor& x, const at::Tensor& weight,
                                      const at::Tensor& weights_of_rows, int64_t first) {
     const int64_t count = x.size(0);
