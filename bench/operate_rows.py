@@ -39,7 +39,7 @@ LIMIT_S = 120
 RUNNING_JOBS = 200      # of `metrics`
 PAGE_JOBS = 1000
 PAGE_RUNNING = 100      # of PAGE_JOBS; they make steps, so that the list changes all the time
-PAGE_INTERVAL_S = 0.83  # between steps: not the second in which the page asks
+PAGE_INTERVAL_S = 0.83  # between steps; not a second, the interval at which the page asks
 WATCHED_JOBS = 20
 SUBMITTERS = 2          # processes
 IN_FLIGHT = 16          # submissions of each at the same time
@@ -264,7 +264,7 @@ def measure_metrics(options):
         scrapes = []
         for _ in range(options.scrapes):
             scrapes.append(stage.scrape())
-            time.sleep(0.37)  # at any time of the second in which the hosts report
+            time.sleep(0.37)  # so that scrapes fall into all parts of the second between reports
         resident = resident_kib(stage.coordinator.pid)
     seconds, first, texts = zip(*scrapes)
     text = texts[-1]

@@ -75,7 +75,7 @@ def train(seconds, folder):
 
 def leave_together(folder):
     """gloo aborts a process whose peer closes its connections, and sometimes one that destroys its group. Each rank
-    therefore ends without that, when both are done."""
+    therefore exits without destroying its group, once all ranks are done."""
     (folder / f"done-{rank()}").touch()
     while len(list(folder.glob("done-*"))) < int(os.environ["WORLD_SIZE"]):
         time.sleep(0.01)

@@ -7,7 +7,7 @@ import signal
 import harness
 
 TOKENS = list(range(60)) * 50
-PIECE = 16 << 20  # of the data, about; each becomes a chunk
+PIECE = 16 << 20  # the approximate size of a piece of the data; each piece becomes a chunk
 
 
 def write_data(path, pieces=0):

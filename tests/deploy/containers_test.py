@@ -100,7 +100,7 @@ def test_a_worker_waits_for_a_coordinator_that_restarts_before_it_ends(cluster):
     port = int(cluster.coordinator.address.rpartition(":")[2])
     cluster.coordinator.signal(signal.SIGKILL)
     cluster.coordinator.wait()
-    # Its processes, as in a container: a trainer runs.
+    # Stands for /proc of a container in which a trainer runs.
     shim = cluster.folder / "proc" / "7" / "comm"
     shim.parent.mkdir(parents=True)
     shim.write_text("trainyard-shim\n")

@@ -41,7 +41,7 @@ def command(root, arguments, user="0:0"):
 
 
 def environment(binds=(), **variables):
-    """Of a command in a root. `binds`: [(folder of this host, folder in the root)]."""
+    """The environment of a command in a root. `binds`: [(folder of this host, folder in the root)]."""
     return {"PATH": "/opt/trainyard/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8",
             "BINDS": " ".join(f"{outside}:{inside}" for outside, inside in binds), **variables}
 

@@ -403,7 +403,7 @@ def theirs(template, variables):
 def check(ours, template, variables, must_render=True):
     expected, got = theirs(template, variables), ours(template, variables)
     if "error" in got:
-        # More is refused than by jinja2, but what both render is equal.
+        # Our execution refuses more than jinja2 does, but what both render is equal.
         assert "error" in expected or not must_render, f"{template!r}: {got['error']}; expected {expected['text']!r}"
         return False
     assert "error" not in expected, f"{template!r}: {expected['error']}, but rendered {got['text']!r}"

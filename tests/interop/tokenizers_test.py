@@ -56,7 +56,7 @@ def split_by(pattern, normalizer=None, ignore_merges=False):
 def byte_fallback(pre_tokenizer=None, normalizer=None, scheme="first"):
     """Llama-2's and Mistral's kinds: characters, and bytes for those that are not in the vocabulary."""
     made = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    # The library learns words, since it has to count something; they are not split afterwards.
+    # Training needs words to count. This pre-tokenizer, which makes them, is replaced afterwards.
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     bytes_of = [f"<0x{byte:02X}>" for byte in range(256)]
     train(made, special=["<unk>", "<s>", "</s>", *bytes_of], limit_alphabet=60)

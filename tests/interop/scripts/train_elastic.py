@@ -1,6 +1,6 @@
-"""Tolerates another number of ranks: the samples of a step are dealt to the ranks that there are, and each life resumes
-from the last save. With --lose-at, the last rank waits before that epoch in a life that began from scratch, until its
-host is lost; the other ranks wait for it in the backward pass."""
+"""Tolerates another number of ranks: the samples of a step are divided among the ranks that there are, and each start
+resumes from the last save. With --lose-at, the last rank of the first start waits before that epoch, until its host is
+lost; the other ranks wait for it in the backward pass."""
 
 import argparse
 import os

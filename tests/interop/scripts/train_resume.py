@@ -1,5 +1,5 @@
 """Saves after each epoch and resumes from the last save, as scripts for torchrun --max-restarts do. With --die-at,
-rank 1 is killed in its first life."""
+rank 1 is killed after its first start."""
 
 import argparse
 import os

@@ -64,7 +64,7 @@ TEST(ConfigDraft, AsksAboutAModelIfThereIsNoScript) {
 
   EXPECT_TRUE(draft.problems.ok()) << draft.problems.ToStatus();
   EXPECT_THAT(draft.unanswered, IsEmpty());
-  // What the command line gives also says that a model is trained.
+  // The keys that the command line gives already say that a model is trained.
   EXPECT_THAT(IdsOf(draft), Not(Contains("kind")));
   EXPECT_THAT(IdsOf(draft), Not(Contains("data")));
   EXPECT_EQ(draft.spec.train().model().preset(), "lab-tiny");
@@ -182,7 +182,7 @@ TEST(ConfigDialogue, AProblemOfAnEarlierAnswer_ReturnsToItsQuestion) {
   std::ofstream(path) << std::string(700, 'x');
   ConfigFacts here = Elsewhere();
   here.elsewhere = false;
-  // The text has enough for training, but its twentieth has no sequence for an evaluation.
+  // The text suffices for training, but the twentieth of it that is held out has no sequence for an evaluation.
   User user{{path, "9", "1", "", "", "", "1", ""}};
   const ConfigInput input = Set({"train.model.preset=lab-tiny", "parallel.data=ddp"});
 

@@ -118,7 +118,7 @@ TEST(MetricsFiles, AFileThatChangesWhileItIsReadIsRefused) {
 }
 
 TEST(EventFiles, HaveTheChecksumsOfTfRecord) {
-  EXPECT_EQ(MaskedCrc32c("123456789"), 0xC78AB0E5u);  // of the CRC 0xE3069283 in RFC 3720
+  EXPECT_EQ(MaskedCrc32c("123456789"), 0xC78AB0E5u);  // the masked form of 0xE3069283, the CRC of this text in RFC 3720
   EXPECT_EQ(TfRecord("ab").size(), 8u + 4 + 2 + 4);
 }
 
