@@ -105,7 +105,7 @@ void ReadLimits(const HostPlaces& places, HostFacts* facts) {
   facts->core_pattern = ReadText(absl::StrCat(places.proc, "/sys/kernel/core_pattern"), kLineFileBytes);
 }
 
-// The file that `accelerate config` writes, by the variables that Accelerate reads.
+// The path of the file that `accelerate config` writes, from the variables that Accelerate reads.
 std::string AccelerateConfigPath() {
   const auto variable = [](const char* name) {
     const char* value = getenv(name);
@@ -119,7 +119,7 @@ std::string AccelerateConfigPath() {
   return JoinPath(base, "accelerate/default_config.yaml");
 }
 
-// A home folder can be on a file server that does not answer.
+// Runs in a process of its own, because a home folder can be on a file server that does not answer.
 Json ReadFolders() {
   Json folders = Json::object();
   const auto add = [&folders](const char* name, const std::string& path) {

@@ -57,7 +57,7 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, output, 1);
   posix_spawn_file_actions_adddup2(&actions, output, 2);
-  // Duplicate them to high numbers first, so that no dup2 overwrites the source of another.
+  // The descriptors are duplicated to high numbers first, so that no dup2 overwrites the source of another.
   std::vector<int> duplicates;
   absl::Cleanup close_duplicates = [&duplicates] {
     for (int fd : duplicates) close(fd);

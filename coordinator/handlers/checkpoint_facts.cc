@@ -147,7 +147,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   if (retried) PublishLastSaveSuccess(turn, job);
 }
 
-// The files of the save are gone, so no generation may look for them.
+// Removes the grants of a save whose files are gone, so that no generation looks for them.
 void ForgetSave(Turn& turn, Job& job, const Rank& rank, uint64_t step) {
   if (rank.record.rank() != 0) return;
   ForgetGrants(job.head().generation(), step, *job.record.mutable_grants());

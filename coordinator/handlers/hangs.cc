@@ -108,8 +108,8 @@ void EndStall(Turn& turn, Job& job) {
               absl::StrCat("the ranks continue after ",
                            absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
                            "; the reported stall: ", watch.published));
-  // The duration of a phase that only took longer than expected is learned; that of a phase in which a process was
-  // stopped is not.
+  // A stall that a learned time or a stopped process has proved is not learned as the duration of its phase. Without
+  // such a proof the phase may only have taken long, so its duration is learned.
   if (watch.published_is_learned) job.unlearned_until = turn.now;
   watch.published.clear();
 }

@@ -73,7 +73,7 @@ class Gpt2 final : public Model {
     for (size_t unit = 1; unit < units_.size(); ++unit) {
       next = units_[unit].first_parameter;
       Block& block = blocks_.emplace_back();
-      // In the order of their numbers.
+      // The parameters are taken in the order of their numbers.
       block.ln_1 = NextPair(next);
       block.c_attn = NextProjections(next);
       block.attn_proj = {NextPair(next)};
@@ -308,7 +308,7 @@ class Gpt2 final : public Model {
 
   const ModelSizes sizes_;
   TensorGroup* const tensor_group_;  // null: this rank has the matrices whole
-  const int64_t local_heads_;        // those of this tensor rank
+  const int64_t local_heads_;        // the heads of this tensor rank
   NumberedTensor wte_, wpe_;         // undefined: another part has it
   Pair ln_f_;
   std::vector<Block> blocks_;

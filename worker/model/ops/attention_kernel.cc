@@ -29,7 +29,7 @@ struct Scratch {
         values(keys + product),
         a16(reinterpret_cast<c10::BFloat16*>(values + product)),
         b16(a16 + scores) {}
-  const int64_t scores, block, product;  // elements
+  const int64_t scores, block, product;  // numbers of elements
   float *const a, *const b;              // scores: probabilities, and their gradients
   float* const rows;                     // a product for kRows tokens
   float *const keys, *const values;      // sums over all blocks of rows
@@ -175,7 +175,7 @@ struct QueryHead {
   // fp32 sums of the gradients of keys and values, which all heads of the group add to.
   float *sum_k, *sum_v;
   int64_t sum_row;
-  bool overwrites;  // the sums: this is the group's first head
+  bool overwrites;  // whether the sums are overwritten: for the group's first head
 };
 
 template <typename T>

@@ -81,7 +81,7 @@ SampleRows SampleRowsOf(const at::Tensor& x, const SampleSlice& slice) {
                   .columns = columns,
                   .stride = slice.row_stride == 0 ? columns : slice.row_stride,
                   .first = slice.first};
-  if (rows.stride == columns) {  // rows that follow one another are one
+  if (rows.stride == columns) {  // adjacent rows count as one
     rows.columns = rows.stride = rows.sample_size();
     rows.rows = 1;
   }
@@ -96,7 +96,7 @@ void DropOnCpu(const DropoutMask& mask, const SampleRows& rows, const at::Tensor
     DropoutRun run{.type = x.scalar_type(), .key = mask.key, .keep_below = mask.keep_below(), .scale = mask.scale()};
     for (int64_t i = begin; i < end; i += run.size) {
       const int64_t in_samples = rows.skipped + i;
-      const int64_t element = in_samples % rows.sample_size();  // of its sample
+      const int64_t element = in_samples % rows.sample_size();  // its number in its sample
       run.x = from + i * bytes;
       run.y = to + i * bytes;
       run.size = std::min(end - i, rows.columns - element % rows.columns);
@@ -107,7 +107,7 @@ void DropOnCpu(const DropoutMask& mask, const SampleRows& rows, const at::Tensor
   });
 }
 
-// Numbers of 32 bits in tensors of int64, whose products with a constant would overflow.
+// A product of 32-bit numbers in two halves, because the whole product would overflow the int64 of the tensors.
 struct WideProduct {
   at::Tensor low, high;  // 32 bits each
 };

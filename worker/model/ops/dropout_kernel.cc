@@ -55,7 +55,7 @@ struct Fp16 {
   static TRAINYARD_INLINE uint16_t Write(float value) { return NearestHalf(value); }
 };
 
-// A product with 0, and not 0 itself, so that a dropped NaN stays one.
+// Multiplies dropped elements by 0 instead of setting them to 0, so that a NaN stays NaN.
 template <typename Type>
 TRAINYARD_INLINE void DropElements(const DropoutRun& run, const uint32_t* bits, int64_t first, int64_t size) {
   using Memory = typename Type::Memory;

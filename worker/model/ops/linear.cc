@@ -49,7 +49,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     const auto saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
     const at::Tensor own_grad = gradients[0].contiguous();
-    at::Tensor grad = own_grad;  // of all rows
+    at::Tensor grad = own_grad;  // the gradient of all rows
     if (const auto pass = context->saved_data.find("pass"); pass != context->saved_data.end()) {
       grad = GatherRows(*c10::static_intrusive_pointer_cast<RowPass>(pass->second.toCapsule())->part, own_grad);
     }

@@ -109,7 +109,7 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
   }
 };
 
-// Writes x w to `y`, in which the rows `own` also get bias and residual. `residual`: of these rows.
+// Writes x w to `y`, in which the rows `own` also get bias and residual. `residual` has only these rows.
 void WriteProductOfRank(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
                         const at::Tensor& residual, const SplitRange& own, const at::Tensor& y) {
   const auto multiply = [&](int64_t first, int64_t count, bool adds) {

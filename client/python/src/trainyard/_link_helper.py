@@ -157,7 +157,7 @@ class Helper:
     def run(self):
         import grpc
         wait_s = BACKOFF_MIN_S
-        # Refusals in a row: another process has the link of this rank, or the daemon does not accept a report.
+        # Counts refusals in a row, because another process has the link of this rank or a report is not accepted.
         refused = 0
         final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ABORTED)
         # The daemon may not have noticed yet that the earlier connection of this rank has ended.

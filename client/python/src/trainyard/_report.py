@@ -55,7 +55,7 @@ class _Channel:
         self.last_saved = 0
         self.last_answer = 0  # the newest request to save that a reported checkpoint has answered
         self.phases = []      # names, the innermost last
-        self.phase_began = 0.0  # the outermost
+        self.phase_began = 0.0  # when the outermost phase began
         self.accepts_saves = False
         self.helper = None
         self.save_request = 0  # the newest one
@@ -86,7 +86,7 @@ class _Channel:
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def phase(self):
-        """Before the first step nothing is known of the script's progress."""
+        """The phase to report: empty before the first step, when nothing is known of the script's progress."""
         return self.phases[-1] if self.phases else "train" if self.last_step else ""
 
     def is_open(self):

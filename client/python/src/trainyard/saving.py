@@ -18,7 +18,7 @@ from trainyard import _report, script
 _SEND_WAIT_S = 2.0
 _PATH_BYTES = 1800  # a report is one atomic write to a pipe
 _answered = 0    # the newest request to save for which should_save has returned True
-_asked_step = 0  # the newest step that was reported at that time
+_asked_step = 0  # the newest step that had been reported when it did
 
 
 def checkpoint_dir(default="checkpoints"):
