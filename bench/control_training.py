@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 sys.path.insert(0, str(ROOT / "tests" / "cluster" / "faults"))
 
 WARM_STEPS = 5
-# Without the ports for metrics and health, which are not needed here.
+# The ports for metrics and health are not needed here.
 QUIET = ("--metrics", "", "--health", "")
 # Prefixes of the names of the trainer's link threads: its own and those of gRPC.
 LINK_THREADS = ("link", "grpc", "default-executo", "resolver-execut", "event_engine", "nexting_thread", "timer")

@@ -20,7 +20,7 @@ namespace trainyard::client {
 namespace {
 
 constexpr int kEntriesMax = 10000;
-constexpr size_t kFoundMax = 100;  // of each kind
+constexpr size_t kFoundMax = 100;  // limit for each kind of file
 constexpr int kLevels = 2;
 constexpr mode_t kTextMode = 0644;
 

@@ -32,7 +32,7 @@ struct ConfigQuestion {
   absl::StatusOr<YamlSettings> (*settings)(const std::string& answer, const QuestionContext& context);
 };
 
-// In the order in which they are asked.
+// The questions in the order in which they are asked.
 const std::vector<ConfigQuestion>& ConfigQuestions();
 
 // The first question: "script" or "model".

@@ -24,8 +24,8 @@
 namespace trainyard::client {
 namespace {
 
-// In seconds. Clocks are used only for displayed timestamps, but logs of hosts whose clocks differ by more are hard to
-// compare.
+// The largest difference of clocks that is no problem, in seconds. Clocks are used only for displayed timestamps, but
+// logs of hosts whose clocks differ by more are hard to compare.
 constexpr double kSkewMax = 0.5;
 constexpr uint64_t kDiskMin = uint64_t{1} << 30;    // less free space is a problem
 constexpr uint64_t kDiskNote = uint64_t{10} << 30;  // less free space is reported as a note

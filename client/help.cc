@@ -53,7 +53,7 @@ absl::Status Help(const CLI::App& app, const HelpOptions& options) {
     PrintRaw(ManPage(*command, ManPageOf(name)));
     return absl::OkStatus();
   }
-  // Not App::help, which would describe the parsed verb: `help` itself.
+  // App::help would describe the parsed verb, which is `help` itself.
   Print(command->get_formatter()->make_help(command, name, CLI::AppFormatMode::Normal));
   return absl::OkStatus();
 }

@@ -157,7 +157,7 @@ absl::Status WriteImported(const ImportOptions& options, const JobInput& input, 
     for (const std::string& note : imported.job.notes) SayUnprefixed(note);
     for (const Problem& warning : imported.problems.Warnings()) SayUnprefixed(warning.ToString());
   }
-  // Also for a file with refused keys, so that the user sees which are not.
+  // A file with refused keys is explained, too, so that the user sees which keys are not refused.
   if (options.explain && !options.json) PrintExplanation(imported.job);
   if (options.json) PrintImportJson(imported, text);
   RETURN_IF_ERROR(ProblemsStatus(input, imported.problems));

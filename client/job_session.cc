@@ -120,7 +120,7 @@ int JobSession::Finish(const v1::Job& job) {
 void JobSession::Cancel(const std::string& reason) {
   absl::MutexLock lock(&cancel_mu_);
   if (canceller_.joinable()) return;
-  // On a thread of its own: while standard output is stalled, printing blocks, and the cancellation must not.
+  // The announcement has a thread of its own, because printing blocks while standard output is stalled.
   announcer_ = std::thread([this, reason] { AnnounceCancel(reason); });
   canceller_ = std::thread([this, reason] {
     auto job = CancelJob(connection_, job_.job_id(), reason);
@@ -138,7 +138,7 @@ void JobSession::AnnounceCancel(const std::string& reason) {
       absl::StrCat("cancelling job ", job_.job_id(), " (", reason, "); a second interrupt kills it immediately");
   absl::MutexLock lock(&mu_);
   if (done_) return;
-  // On standard error where standard output belongs to the ranks.
+  // Where standard output belongs to the ranks, the announcement goes to standard error.
   if (options_.make_progress != nullptr) return progress_->Message(text);
   progress_->Notice("info", text);
 }

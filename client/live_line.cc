@@ -32,7 +32,7 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
       step.step() < steps_total ? stats.TimeLeft(steps_total) : absl::nullopt;
   // The number of steps that a script will make is not known.
   const std::string percent = steps_total > 0 ? absl::StrFormat("%3d %%", static_cast<int>(share * 100)) : "";
-  // From the most to the least important: if the line is too long, the last parts are dropped first.
+  // The parts from the most to the least important: if the line is too long, the last ones are dropped first.
   enum Part { kStep, kLoss, kEta, kTokensPerSecond, kLearningRate, kParts };
   std::array<std::string, kParts> parts;
   parts[kStep] = absl::StrCat("step ", step.step(), steps_total > 0 ? absl::StrCat("/", steps_total) : "");

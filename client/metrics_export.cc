@@ -30,7 +30,7 @@ constexpr size_t kRunNameBytes = 500;
 constexpr int kPlotColumnsMax = 160;
 constexpr int kPlotRows = 16;
 constexpr char kEventFilePrefix[] = "events.out.tfevents.";
-// In the folder of a run: where its records came from. TensorBoard ignores the file.
+// A file in the folder of a run that says where its records came from. TensorBoard ignores it.
 constexpr char kOriginFile[] = "trainyard-origin";
 constexpr uint64_t kOriginBytes = 8192;
 

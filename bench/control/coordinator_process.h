@@ -28,7 +28,7 @@ class CoordinatorProcess {
   void Kill();
 
   const std::string& address() const { return address_; }
-  // Of the running process: user and system time since its start; resident memory in bytes.
+  // CPU time (user and system) of the running process since its start, and its resident memory in bytes.
   absl::Duration cpu_time() const;
   int64_t resident_bytes() const;
 

@@ -30,7 +30,7 @@
 
 namespace trainyard {
 
-// Where effects go. Called on the loop's thread; must not wait for anything.
+// The receiver of effects. Called on the loop's thread; must not wait for anything.
 class EffectSink {
  public:
   virtual ~EffectSink() = default;

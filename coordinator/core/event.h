@@ -183,7 +183,7 @@ struct Tick {
   struct Contact {
     SessionId session;
     absl::Time time;
-    // From the newest heartbeat since the last tick, if it contained them.
+    // These two are from the newest heartbeat since the last tick, if it contained them.
     std::optional<absl::Duration> clock_offset = std::nullopt;  // its clock minus ours, including the message's delay
     std::optional<uint64_t> disk_free_bytes = std::nullopt;
   };

@@ -15,7 +15,7 @@ struct EventRow {
   const char* meaning;  // a sentence without its full stop
 };
 
-// In the order of the variant Event.
+// The rows, in the order of the variant Event.
 absl::Span<const EventRow> EventTable();
 
 // The table in Markdown, for ARCHITECTURE.md.

@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kCommunicators = 16;  // of a rank: its groups and channels
+constexpr size_t kCommunicators = 16;  // limit for the groups and channels of a rank
 constexpr size_t kTextBytes = 128;
 constexpr size_t kPhaseTimes = 16;
 constexpr size_t kPhaseBytes = 32;

@@ -43,7 +43,7 @@ class GaugeSet {
  private:
   struct Series {
     prometheus::Gauge* gauge = nullptr;
-    uint64_t scrape = 0;  // in which it was set
+    uint64_t scrape = 0;  // the scrape in which it was last set
   };
   uint64_t scrape_ = 0;
   std::map<std::pair<Family*, prometheus::Labels>, Series> series_;

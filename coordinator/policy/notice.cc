@@ -6,7 +6,7 @@
 namespace trainyard {
 namespace {
 
-// In the order of the enums. Notice.rule in service.proto lists the rules, too.
+// The names are in the order of the enums. Notice.rule in service.proto lists the rules, too.
 constexpr const char* kLevels[] = {"info", "warning", "error"};
 constexpr const char* kRules[] = {"",          "placement", "restart", "give_up",  "host_lost",  "abandon", "hang",
                                   "straggler", "network",   "disk",    "adoption", "checkpoint", "resume",  "operator"};

@@ -19,7 +19,7 @@ namespace trainyard {
 
 class AttachStream;
 
-// For Attach, which writes values that were encoded once for all hosts.
+// The base class, whose method Attach writes bytes: values are encoded once for all hosts.
 using AgentServiceBase = v1::AgentService::WithRawCallbackMethod_Attach<
     v1::AgentService::WithCallbackMethod_PushLogs<v1::AgentService::Service>>;
 

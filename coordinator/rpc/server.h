@@ -35,8 +35,7 @@ namespace trainyard {
 struct RpcServerOptions {
   std::string listen;            // host:port (port 0: any free port) or unix:PATH
   bool allow_plaintext = false;  // allows addresses other than loopback
-  // On this machine: allows every user. Otherwise callers present a token (common/tokens.h) or connect to a Unix
-  // socket.
+  // Allows every user of this machine. Otherwise callers present a token (common/tokens.h) or connect to a Unix socket.
   bool allow_local_users = false;
   // The file with the token that callers must present, on any address; created if it does not exist. Empty: a new token
   // at each start.

@@ -102,7 +102,7 @@ def test_the_first_cluster_of_the_guide_runs_its_job_on_two_hosts_and_shows_the_
         assert "SUCCEEDED" in shown and "worker-1" in shown and "worker-2" in shown, shown
         job = re.search(r"trainctl status (\S+)", shown)[1]
 
-        # In the network of the head, where the guide's tunnel ends.
+        # The browser runs in the network of the head, where the guide's tunnel ends.
         page = operate_browser.Browser(BROWSER, tmp_path, prefix)
         page.attach()
         page.open(f"http://localhost:7071/#/jobs/{job}")

@@ -98,7 +98,7 @@ def test_links_in_the_documents_point_to_existing_files():
 # Where a path in a document may begin, in addition to the folder of the document, and how its name may be shortened.
 BASES = (".", "coordinator", "worker", "tests")
 SUFFIXES = ("", ".h", ".cc", ".proto", ".py", ".md", ".sh")
-# Not files of the checkout: absolute paths, folders in a run folder, and a header of Abseil.
+# These are not files of the checkout: absolute paths, folders in a run folder, and a header of Abseil.
 FOREIGN = re.compile(r"/|step-N|absl/")
 
 

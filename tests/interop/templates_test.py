@@ -27,7 +27,8 @@ CONVERSATIONS = [
 TOOLS = [None, [{"type": "function", "function": {"name": "get", "description": "d", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]]
 
-# In the styles of ChatML and Qwen2, Llama-3 with tools, Llama-2, Mistral, Gemma, Phi-3, Zephyr and DeepSpeed-Chat.
+# Templates in the styles of ChatML and Qwen2, Llama-3 with tools, Llama-2, Mistral, Gemma, Phi-3, Zephyr and
+# DeepSpeed-Chat.
 STYLES = {
     "chatml": """{% for message in messages %}
 {%- if loop.first and message['role'] != 'system' %}<|im_start|>system\nYou help.<|im_end|>\n{% endif %}

@@ -51,7 +51,7 @@ class KeyValueCache {
   friend class CachedPass;
   const CacheShape shape_;
   const int64_t positions_;
-  // Of each layer: [sequences, positions, kv_heads x depth], the layout in which projections write a token.
+  // For each layer: [sequences, positions, kv_heads x depth], the layout in which projections write a token.
   std::vector<at::Tensor> keys_, values_;
   std::vector<int64_t> lengths_;
 };

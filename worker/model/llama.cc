@@ -281,7 +281,7 @@ class Llama final : public Model {
   NumberedTensor embedding_, norm_, head_;  // undefined: head_ if it is tied, and those of another part
   std::vector<LlamaBlock> blocks_;
   RotaryTable table_;
-  at::ScalarType table_type_ = at::kFloat;  // of the activations that it is made for
+  at::ScalarType table_type_ = at::kFloat;  // the type of the activations for which it was made
 };
 
 }  // namespace

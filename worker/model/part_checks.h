@@ -8,13 +8,13 @@
 
 namespace trainyard {
 
-// For passes: a part that has boxes of the matrices needs the ranks that have the others.
+// Passes of a part that has boxes of the matrices need the ranks that have the other boxes.
 inline void CheckGroup(const ModelPart& part, const TensorGroup* group) {
   TORCH_CHECK(part.tensor_size == 1 || group != nullptr, "tensor rank ", part.tensor_rank, " of ", part.tensor_size,
               " has no group to exchange activations with; pass one to NewModelPart");
 }
 
-// For scores of tokens and generation.
+// Scores of tokens and generation need the whole model.
 inline void CheckWhole(const ModelPart& part) {
   TORCH_CHECK(part.tensor_size == 1 && part.embeds && part.heads,
               "a model that is divided among ranks computes no scores of tokens; load the whole model");

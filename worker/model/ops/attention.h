@@ -35,7 +35,7 @@ at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, const Attention
 at::Tensor GroupedAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads,
                             int64_t kv_heads, const at::Tensor& starts = {});
 
-// For tests.
+// These functions let tests choose the kernel.
 enum class AttentionKernel { kLibTorch, kOwn };
 at::Tensor CausalAttentionBy(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads,
                              const AttentionDropout& drop = {}, const at::Tensor& starts = {});

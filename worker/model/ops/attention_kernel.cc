@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kRows = 64;  // of scores per block
+constexpr int64_t kRows = 64;  // rows of scores that are computed at a time
 constexpr float kMinExponent = -87.0f;
 
 constexpr int64_t RoundUp(int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
@@ -262,7 +262,7 @@ TRAINYARD_INLINE void RunEither(const AttentionShape& shape, const Head& head, v
   }
 }
 
-// The same function for three kinds of CPU.
+// The same function, compiled for three kinds of CPU.
 template <typename Head>
 TRAINYARD_AVX512 void RunAvx512(const AttentionShape& shape, const Head& head, void* scratch) {
   RunEither(shape, head, scratch);

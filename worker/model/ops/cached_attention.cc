@@ -80,7 +80,7 @@ TRAINYARD_INLINE void AttendEither(const CachedGroup& group) {
   group.attention->type == at::kFloat ? AttendGroup<float>(group) : AttendGroup<uint16_t>(group);
 }
 
-// The same loop for three kinds of CPU.
+// The same loop, compiled for three kinds of CPU.
 TRAINYARD_AVX512 void AttendAvx512(const CachedGroup& group) { AttendEither(group); }
 TRAINYARD_AVX2 void AttendAvx2(const CachedGroup& group) { AttendEither(group); }
 void AttendAny(const CachedGroup& group) { AttendEither(group); }

@@ -60,7 +60,7 @@ struct SampleSlice {
 // 2^40.
 at::Tensor Drop(const at::Tensor& x, const UnitDropout& dropout, DropoutSite site, const SampleSlice& slice = {});
 
-// For tests: `kLibTorch` on a CPU.
+// This function lets tests choose the kernel, such as `kLibTorch` on a CPU.
 enum class DropoutKernel { kLibTorch, kOwn };
 at::Tensor DropBy(DropoutKernel kernel, const at::Tensor& x, const UnitDropout& dropout, DropoutSite site,
                   const SampleSlice& slice = {});

@@ -100,7 +100,7 @@ TRAINYARD_INLINE void RunAll(const DropoutRun& run) {
   }
 }
 
-// The same loops for three kinds of CPU.
+// The same loops, compiled for three kinds of CPU.
 TRAINYARD_AVX512 void DropAvx512(const DropoutRun& run) { RunAll(run); }
 TRAINYARD_AVX2 void DropAvx2(const DropoutRun& run) { RunAll(run); }
 void DropAny(const DropoutRun& run) { RunAll(run); }

@@ -139,7 +139,7 @@ TRAINYARD_INLINE void FewRowsEither(const FewRowsPass& pass, int64_t first, int6
   }
 }
 
-// The same loops for three kinds of CPU.
+// The same loops, compiled for three kinds of CPU.
 TRAINYARD_AVX512 void FewRowsAvx512(const FewRowsPass& pass, int64_t first, int64_t last, float* sums) {
   FewRowsEither(pass, first, last, sums);
 }

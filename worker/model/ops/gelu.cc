@@ -68,7 +68,7 @@ TRAINYARD_INLINE void Either(const GeluPass& pass, int64_t first, int64_t last) 
   pass.type == at::kFloat ? Rows<float>(pass, first, last) : Rows<uint16_t>(pass, first, last);
 }
 
-// The same loop for three kinds of CPU.
+// The same loop, compiled for three kinds of CPU.
 TRAINYARD_AVX512 void RunAvx512(const GeluPass& pass, int64_t first, int64_t last) { Either(pass, first, last); }
 TRAINYARD_AVX2 void RunAvx2(const GeluPass& pass, int64_t first, int64_t last) { Either(pass, first, last); }
 void RunAny(const GeluPass& pass, int64_t first, int64_t last) { Either(pass, first, last); }

@@ -98,7 +98,7 @@ TRAINYARD_INLINE void Either(const Pass& pass, int64_t first, int64_t last) {
   pass.type == at::kFloat ? Rows<float>(pass, first, last) : Rows<uint16_t>(pass, first, last);
 }
 
-// The same loops for three kinds of CPU.
+// The same loops, compiled for three kinds of CPU.
 template <typename Pass>
 TRAINYARD_AVX512 void RunAvx512(const Pass& pass, int64_t first, int64_t last) {
   Either(pass, first, last);

@@ -62,7 +62,7 @@ TRAINYARD_INLINE void RotaryEither(const RotaryPass& pass, int64_t first, int64_
   pass.type == at::kFloat ? RotaryRows<float>(pass, first, last) : RotaryRows<uint16_t>(pass, first, last);
 }
 
-// The same loop for three kinds of CPU.
+// The same loop, compiled for three kinds of CPU.
 TRAINYARD_AVX512 void RotaryAvx512(const RotaryPass& pass, int64_t first, int64_t last) {
   RotaryEither(pass, first, last);
 }

@@ -30,7 +30,7 @@ TRAINYARD_INLINE void Rows(const RoundingPass& pass) {
   }
 }
 
-// The same loop for three kinds of CPU.
+// The same loop, compiled for three kinds of CPU.
 TRAINYARD_AVX512 void RowsAvx512(const RoundingPass& pass) { Rows(pass); }
 TRAINYARD_AVX2 void RowsAvx2(const RoundingPass& pass) { Rows(pass); }
 void RowsAny(const RoundingPass& pass) { Rows(pass); }

@@ -53,7 +53,7 @@ TRAINYARD_INLINE void SwiGluEither(const SwiGluPass& pass, int64_t first, int64_
   pass.type == at::kFloat ? SwiGluElements<float>(pass, first, last) : SwiGluElements<uint16_t>(pass, first, last);
 }
 
-// The same loop for three kinds of CPU.
+// The same loop, compiled for three kinds of CPU.
 TRAINYARD_AVX512 void SwiGluAvx512(const SwiGluPass& pass, int64_t first, int64_t last) {
   SwiGluEither(pass, first, last);
 }

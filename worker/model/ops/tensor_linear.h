@@ -1,8 +1,8 @@
 // The two products into which tensor ranks divide a pair of projections (tensor_group.h): a column product, whose
 // outputs are divided, then a row product, whose inputs are. Each needs one sum over the group, however many
 // projections have the same x: a column product sums the gradient of x, a row product its result. With sequence
-// parallelism (sequence_part.h) each of the two is reduced and scattered, and gathered in the other direction. Backward
-// of a column product gathers x once more, so that forward stores this rank's rows only.
+// parallelism (sequence_part.h) each of these sums becomes a reduce-scatter, and the other direction an all-gather.
+// Backward of a column product gathers x once more, so that forward stores this rank's rows only.
 //
 // The row product is Linear with a group (linear.h).
 //
@@ -28,7 +28,7 @@ std::vector<at::Tensor> ColumnLinear(const at::Tensor& x, const std::vector<Line
 // bits.
 at::Tensor SummedProduct(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
                          const at::Tensor& residual, TensorGroup& group);
-// This rank's rows of the same: x has all rows, the residual and the result this rank's.
+// This rank's rows of the same sum: x has all rows, the residual and the result have only this rank's rows.
 at::Tensor ScatteredProduct(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
                             const at::Tensor& residual, const SequencePart& part);
 

@@ -19,7 +19,8 @@ struct VocabularyRows {
   NumberedTensor weight;  // [rows held, width]; at least one row
   int64_t first = 0;      // the number of the first one
   TensorGroup* group = nullptr;
-  // Of the activations: the embedding scatters its sum, and the loss gathers its x, [share, width].
+  // Set if ranks divide the rows of activations: the embedding scatters its sum, and the loss gathers its x, [share,
+  // width].
   std::optional<SequencePart> part = {};
 };
 
