@@ -124,7 +124,7 @@ struct GenerationState {
   absl::Time finished_at = absl::InfiniteFuture();        // when the last rank reported that all steps are made
   absl::Time unreachable_since = absl::InfiniteFuture();  // since when none of its hosts can be reached
   absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
-  absl::Time running_since = absl::InfiniteFuture();   // as far as this coordinator has seen; infinite: it does not run
+  absl::Time running_since = absl::InfiniteFuture();   // when it was seen to begin to run; infinite: it does not run
   absl::Time reports_until = absl::InfiniteFuture();   // until when step reports in transit are awaited
   absl::Time more_fit_since = absl::InfiniteFuture();  // since when slots for more ranks of a command are free
   std::set<HostName> unconfirmed;                      // hosts of a job from the store that have not attached yet
