@@ -130,7 +130,7 @@ class Planner {
     if (min_hosts > 1 && !facts_.on_cluster) {
       Problem(absl::StrCat("--nnodes ", flags_.nnodes,
                            " needs a cluster: start trainyard-coordinator on one host and "
-                           "trainyard-worker on each, and give --coordinator HOST:PORT (README, \"Clusters\")"));
+                           "trainyard-worker on each, and give --coordinator HOST:PORT (README, \"A tour by hand\")"));
     }
     if (flags_.node_rank > 0) {
       Problem(absl::StrCat("--node-rank ", flags_.node_rank,

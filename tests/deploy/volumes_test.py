@@ -45,7 +45,8 @@ def test_a_coordinator_on_a_full_volume_refuses_changes_and_continues_when_there
         except OSError:
             pass
 
-    # The first change that finds no space waits for its commit, and later ones are refused.
+    # The first change that finds no space waits for its commit, and later ones are refused. A report of the running
+    # job may be the first change, in which case this submission is refused, too.
     waiting = cluster.start_trainctl("--coordinator", coordinator.address, "submit",
                                      cluster.write_job("waiting.yaml", train__steps=2, resources__ranks=1))
     harness.wait_until(lambda: metric(cluster, "trainyard_store_stalled") == 1, "the store refuses records")
@@ -58,7 +59,8 @@ def test_a_coordinator_on_a_full_volume_refuses_changes_and_continues_when_there
 
     filler.unlink()
     harness.wait_until(lambda: metric(cluster, "trainyard_store_stalled") == 0, "the store accepts records again")
-    assert waiting.wait(30) == 0, waiting.output()
+    code = waiting.wait(30)
+    assert code == 0 or (code == 3 and "full" in waiting.output()), waiting.output()
     queued = cluster.submit(train__steps=2, resources__ranks=1)
     cluster.trainctl("cancel", job)
     assert cluster.wait_for_end(queued).state_name == "SUCCEEDED"
