@@ -126,11 +126,16 @@ Reply CancelUnrecorded(Turn& turn, const CancelJob& event) {
 void Run(Turn& turn, CancelJob& event) {
   if (!turn.state.jobs.contains(event.job)) return turn.Emit(CancelUnrecorded(turn, event));
   AnswerForJob(turn, event.call, event.job.value(), event.expected_version, [&](Job& job) {
-    if (event.save && !IsFinal(job.state())) return CancelWithSave(turn, job, event.reason);
+    if (event.save && !IsFinal(job.state())) {
+      return Recorded(turn, job, "cancel", event.by, CancelWithSave(turn, job, event.reason));
+    }
     // A job that is already being ended is left as it is; the answer has its state.
     bool is_ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
-    if (!IsFinal(job.state()) && !is_ending) Cancel(turn, job, event.reason);
-    return absl::OkStatus();
+    if (IsFinal(job.state()) || is_ending) return absl::OkStatus();
+    // Recorded first, because the job may be final after it.
+    absl::Status recorded = Recorded(turn, job, "cancel", event.by, absl::OkStatus());
+    Cancel(turn, job, event.reason);
+    return recorded;
   });
 }
 
