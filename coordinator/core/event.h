@@ -71,6 +71,16 @@ struct ResumeJob {
   v1::ResumeRequest request;
 };
 
+struct SetPriority {
+  CallId call;
+  v1::SetPriorityRequest request;
+};
+
+struct GetQueue {
+  CallId call;
+  v1::GetQueueRequest request;
+};
+
 struct SetHost {
   CallId call;
   v1::SetHostRequest request;
@@ -200,7 +210,7 @@ struct WebhookDone {
 
 // event_table.cc lists the events in the same order.
 using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, CancelJob, RestartJob, PauseJob, ResumeJob, SaveJob,
-                           SetHost, GetServerInfo, ListHosts, ListEvents, WatchJob, WatchClosed, OpenLogs, LogsClosed,
+                           SetPriority, GetQueue, SetHost, GetServerInfo, ListHosts, ListEvents, WatchJob, WatchClosed, OpenLogs, LogsClosed,
                            AttachHost, DetachHost, HostDraining, HostTrouble, RevisionApplied, HostFactsReceived,
                            RankReportsReceived, HostValuesReceived, LogPushEnded, WebhookDone, Tick>;
 

@@ -34,6 +34,7 @@ void Run(Turn& turn, ListJobs& event) {
     const Job& job = turn.state.jobs.at(it->second);
     const auto& states = request.states();
     if (!states.empty() && std::count(states.begin(), states.end(), job.state()) == 0) continue;
+    if (!request.namespace_().empty() && job.namespace_name() != request.namespace_()) continue;
     if (!space.Take(job.head().ByteSizeLong())) {
       // The page is full and there is more: the next one starts below the last job of this one.
       auto last = turn.state.jobs.find(JobId(response.jobs(response.jobs_size() - 1).job_id()));
