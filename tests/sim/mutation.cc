@@ -41,6 +41,11 @@ constexpr Row kRows[] = {
     {"forge-stopped", "hangs-name-their-cause"},
     {"ignore-hangs", "hangs-name-their-cause"},
     {"forget-tensor", "tensor-groups-share-a-host"},
+    {"ignore-quotas", "quotas-hold"},
+    {"preempt-equal", "preemption-is-deserved"},
+    {"overtake-all", "nobody-is-overtaken-for-ever"},
+    {"preempt-none", "priorities-are-served"},
+    {"resume-paused", "paused-until-resumed"},
 };
 
 }  // namespace

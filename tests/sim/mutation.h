@@ -37,7 +37,12 @@ enum class Mutation {
   kForgeStopped,       // a rank that is not stopped is reported as stopped
   kIgnoreHangs,        // a hang is only logged
   kForgetTensor,       // a job is placed as if it had no tensor groups
-  kLast = kForgetTensor,
+  kIgnoreQuotas,       // the coordinator has no quotas
+  kPreemptEqual,       // jobs are preempted for jobs of the same priority
+  kOvertakeAll,        // a waiting job is overtaken for ever
+  kPreemptNone,        // no job is preempted although the configuration permits it
+  kResumePaused,       // a paused job is resumed without a request
+  kLast = kResumePaused,
 };
 
 // "drop-record"

@@ -37,6 +37,7 @@ World::World(const Scenario& plan, const WorldOptions& options)
     machines_.back()->SetPacketLoss(plan.loss);
   }
   for (const JobPlan& job : plan.jobs) judge.SetLayout(IdOf(job), LayoutOf(job));
+  judge.SetQueue(scenario);
   storage.DropLocks();
   for (const JobPlan& job : plan.jobs) {
     if (job.folder_of == 0) continue;
