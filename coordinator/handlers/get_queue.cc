@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -16,6 +15,7 @@
 #include "coordinator/handlers/check_request.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/job_time.h"
+#include "coordinator/handlers/page.h"
 #include "coordinator/handlers/queue_facts.h"
 #include "coordinator/handlers/queue_totals.h"
 #include "coordinator/handlers/slots.h"
@@ -162,12 +162,8 @@ void Run(Turn& turn, GetQueue& event) {
   const v1::GetQueueRequest& request = event.request;
   uint64_t after = 0;
   absl::string_view token = request.page_token();
-  if (!token.empty() && (!absl::ConsumePrefix(&token, kQueueToken) || !absl::SimpleAtoi(token, &after))) {
-    turn.Emit(Reply{event.call,
-                    absl::InvalidArgumentError(absl::StrCat("page_token '", request.page_token().substr(0, 64),
-                                                            "' is not valid; leave it empty for the first page")),
-                    {}});
-    return;
+  if (!token.empty() && (!absl::ConsumePrefix(&token, kQueueToken) || !ReadPosition(token, &after))) {
+    return turn.Emit(Reply{event.call, PageTokenError(request.page_token()), {}});
   }
   const size_t size = request.page_size() == 0 ? kQueuePageDefault : std::min(request.page_size(), kJobsPageMax);
   std::vector<v1::QueuedJob> entries = MakeEntries(turn, request.namespace_());

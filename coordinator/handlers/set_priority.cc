@@ -29,7 +29,7 @@ absl::Status Set(Turn& turn, Job& job, const v1::SetPriorityRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, SetPriority& event) {
-  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Set(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Set(turn, job, event.request); });
 }
 
 }  // namespace trainyard
