@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "worker/numerics/cpu.h"
-#include "worker/numerics/sixteen_bit.h"
+#include "worker/numerics/element_bits.h"
+#include "worker/numerics/own_gemm.h"
 
 // Weak symbols, because a LibTorch that was built with another library than MKL does not have them. This is the Fortran
 // interface, which reads matrices by columns: a row-major matrix is transposed there, so the two factors are swapped.
@@ -48,7 +49,7 @@ void Call(Function* function, int64_t m, int64_t n, int64_t k, float alpha, cons
            &row_a, &beta, c, &row_c);
 }
 
-// [Note: widened products] Without 16-bit instructions a bf16 product is computed as an fp32 product of the same
+// [Note: widened products] Without 16-bit instructions a 16-bit product is computed as an fp32 product of the same
 // numbers, which fp32 represents exactly. The factors are widened one tile at a time, into memory that each thread
 // keeps: a tile of `b` stays in the second-level cache while all of `a` passes. Widening costs one pass over a tile for
 // kRows or kColumns multiplications of each of its numbers, which is a few percent.
@@ -69,21 +70,42 @@ struct Part {
   int64_t first_row, rows, first_column, columns;
 };
 
-// Copies a part as fp32 into `tile`, with the layout that it has in memory.
-MatrixRef<float> Widen(const MatrixRef<c10::BFloat16>& matrix, Part part, float* tile) {
-  if (matrix.transposed) part = {part.first_column, part.columns, part.first_row, part.rows};
-  const uint16_t* from =
-      reinterpret_cast<const uint16_t*>(matrix.data) + part.first_row * matrix.row + part.first_column;
-  for (int64_t i = 0; i < part.rows; ++i) {
-    for (int64_t j = 0; j < part.columns; ++j) {
-      tile[i * part.columns + j] = Bfloat16ToFloat(from[i * matrix.row + j]);
-    }
+template <typename T>
+TRAINYARD_INLINE void WidenRows(const T* from, int64_t from_row, int64_t rows, int64_t columns, float* tile) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto* line = BitsOf(from + i * from_row);
+    float* to = tile + i * columns;
+    int64_t j = 0;
+    for (; j + kLanes <= columns; j += kLanes) StoreLanes(LoadLanes(line + j), to + j);
+    for (; j < columns; ++j) to[j] = ToFloat(line[j]);
   }
+}
+// The same loop for three kinds of CPU.
+template <typename T>
+TRAINYARD_AVX512 void WidenRowsAvx512(const T* from, int64_t from_row, int64_t rows, int64_t columns, float* tile) {
+  WidenRows(from, from_row, rows, columns, tile);
+}
+template <typename T>
+TRAINYARD_AVX2 void WidenRowsAvx2(const T* from, int64_t from_row, int64_t rows, int64_t columns, float* tile) {
+  WidenRows(from, from_row, rows, columns, tile);
+}
+template <typename T>
+void WidenRowsAny(const T* from, int64_t from_row, int64_t rows, int64_t columns, float* tile) {
+  WidenRows(from, from_row, rows, columns, tile);
+}
+
+// Copies a part as fp32 into `tile`, with the layout that it has in memory.
+template <typename T>
+MatrixRef<float> Widen(const MatrixRef<T>& matrix, Part part, float* tile) {
+  static const auto widen_rows = ForCpu(WidenRowsAvx512<T>, WidenRowsAvx2<T>, WidenRowsAny<T>);
+  if (matrix.transposed) part = {part.first_column, part.columns, part.first_row, part.rows};
+  widen_rows(matrix.data + part.first_row * matrix.row + part.first_column, matrix.row, part.rows, part.columns, tile);
   return {tile, part.columns, matrix.transposed};
 }
 
-void WidenedGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::BFloat16>& a,
-                 const MatrixRef<c10::BFloat16>& b, float beta, float* c, int64_t ldc) {
+template <typename T>
+void WidenedGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<T>& a, const MatrixRef<T>& b, float beta,
+                 float* c, int64_t ldc) {
   const Tiles& tiles = Tiles::ForThread();
   for (int64_t first_depth = 0; first_depth < k; first_depth += kDepth) {
     const int64_t depth = std::min(kDepth, k - first_depth);
@@ -102,24 +124,48 @@ void WidenedGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c
 
 }  // namespace
 
+bool MklMultiplies(at::ScalarType type) {
+  if (type == at::kBFloat16) return ChosenBfloat16Products() != Bfloat16Products::kLibTorch;
+  return (type == at::kFloat || type == at::kHalf) && sgemm_ != nullptr;
+}
+
 bool HasGemm(at::ScalarType type) {
-  if (type == at::kFloat) return sgemm_ != nullptr;
-  return type == at::kBFloat16 && ChosenBfloat16Products() != Bfloat16Products::kLibTorch;
+  if (ProductPlanInUse().in_memory == ProductPath::kOwn) {
+    return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+  }
+  return MklMultiplies(type);
 }
 
 bool IsSlowInLibTorch(at::ScalarType type) {
+  if (type == at::kHalf) return true;
   return type == at::kBFloat16 && ChosenBfloat16Products() == Bfloat16Products::kWidened;
 }
 
-void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<float>& a, const MatrixRef<float>& b,
-          float beta, float* c, int64_t ldc) {
+void MklGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<float>& a, const MatrixRef<float>& b,
+             float beta, float* c, int64_t ldc) {
   Call(sgemm_, m, n, k, alpha, a, b, beta, c, ldc);
 }
 
-void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::BFloat16>& a,
-          const MatrixRef<c10::BFloat16>& b, float beta, float* c, int64_t ldc) {
+void MklGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::BFloat16>& a,
+             const MatrixRef<c10::BFloat16>& b, float beta, float* c, int64_t ldc) {
   if (ChosenBfloat16Products() == Bfloat16Products::kWidened) return WidenedGemm(m, n, k, alpha, a, b, beta, c, ldc);
   Call(gemm_bf16bf16f32_, m, n, k, alpha, a, b, beta, c, ldc);
 }
+
+void MklGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::Half>& a,
+             const MatrixRef<c10::Half>& b, float beta, float* c, int64_t ldc) {
+  WidenedGemm(m, n, k, alpha, a, b, beta, c, ldc);
+}
+
+#define TRAINYARD_GEMM(T)                                                                                         \
+  void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<T>& a, const MatrixRef<T>& b, float beta, \
+            float* c, int64_t ldc) {                                                                              \
+    if (ProductPlanInUse().in_memory == ProductPath::kOwn) return OwnGemm(m, n, k, alpha, a, b, beta, c, ldc);     \
+    MklGemm(m, n, k, alpha, a, b, beta, c, ldc);                                                                  \
+  }
+TRAINYARD_GEMM(float)
+TRAINYARD_GEMM(c10::BFloat16)
+TRAINYARD_GEMM(c10::Half)
+#undef TRAINYARD_GEMM
 
 }  // namespace trainyard

@@ -19,6 +19,7 @@
 #include "worker/model/ops/gelu.h"
 #include "worker/model/ops/layer_norm.h"
 #include "worker/model/ops/linear.h"
+#include "worker/model/ops/products.h"
 #include "worker/numerics/gemm.h"
 
 namespace trainyard {
@@ -27,7 +28,10 @@ namespace {
 class OpsTest : public testing::Test {
  protected:
   OpsTest() { at::manual_seed(7); }
-  ~OpsTest() override { at::set_num_threads(1); }
+  ~OpsTest() override {
+    at::set_num_threads(1);
+    UseProductPlan({});
+  }
 };
 
 // The parameters are sequences, tokens, heads, and the width of a head.
@@ -45,14 +49,17 @@ TEST_P(AttentionTest, MatchesLibTorch) {
              weights = at::randn({sequences, tokens, heads * depth});
   const auto exact = Run(AttentionKernel::kLibTorch, qkv.to(at::kDouble), heads, weights);
 
-  for (int threads : {1, 2}) {
-    at::set_num_threads(threads);
-    const auto own = Run(AttentionKernel::kOwn, qkv, heads, weights);
-    const auto own16 = Run(AttentionKernel::kOwn, qkv.to(at::kBFloat16), heads, weights);
-    for (size_t i = 0; i < exact.size(); ++i) {
-      EXPECT_LT(RelativeDifference(own[i], exact[i]), 3e-6) << "tensor " << i << ", " << threads << " threads";
-      EXPECT_LT(RelativeDifference(own16[i], exact[i]), 3e-2)
-          << "tensor " << i << " in bf16, " << threads << " threads";
+  for (const ProductPath path : {ProductPath::kMkl, ProductPath::kOwn}) {
+    UseProductPlan(UniformPlan(path, /*lever=*/false));
+    for (int threads : {1, 2}) {
+      at::set_num_threads(threads);
+      for (const auto& [type, tolerance] : {std::pair{at::kFloat, 3e-6}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}}) {
+        const auto own = Run(AttentionKernel::kOwn, qkv.to(type), heads, weights);
+        for (size_t i = 0; i < exact.size(); ++i) {
+          EXPECT_LT(RelativeDifference(own[i], exact[i]), tolerance)
+              << "tensor " << i << " in " << type << ", " << threads << " threads, " << PathName(path);
+        }
+      }
     }
   }
 }
@@ -102,10 +109,13 @@ TEST_P(LinearTest, MatchesLibTorch_WithAndWithoutASink) {
   };
   const auto exact = run(at::kDouble, nullptr);
 
-  for (int threads : {1, 2}) {
+  for (const auto& [path, threads] : {std::pair{ProductPath::kMkl, 1}, {ProductPath::kMkl, 2}, {ProductPath::kOneDnn, 1},
+                                      {ProductPath::kOwn, 1}, {ProductPath::kOwn, 2}}) {
+    UseProductPlan(UniformPlan(path, /*lever=*/false));
     at::set_num_threads(threads);
-    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-      const double tolerance = type == at::kFloat ? 3e-6 : 3e-2;
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      SCOPED_TRACE(PathName(path));
+      const double tolerance = type == at::kFloat ? 3e-6 : type == at::kHalf ? 4e-3 : 3e-2;
       CollectingSink collector({at::zeros({in, out}), at::zeros({out})});
       const auto own = run(type, nullptr), with_sink = run(type, &collector);
       CollectingSink twice({at::full({in, out}, 5.0), at::full({out}, 5.0)});
@@ -147,11 +157,30 @@ TEST_F(OpsTest, Head_MatchesLibTorch) {
     at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type));
     return WithGradients(TransposedLinear(lx, lw), weights, {lx, lw});
   };
-  const auto exact = run(at::kDouble), single = run(at::kFloat), half = run(at::kBFloat16);
+  const auto exact = run(at::kDouble);
 
-  for (size_t i = 0; i < exact.size(); ++i) {
-    EXPECT_LT(RelativeDifference(single[i], exact[i]), 3e-6) << "tensor " << i;
-    EXPECT_LT(RelativeDifference(half[i], exact[i]), 3e-2) << "tensor " << i;
+  for (const ProductPath path : {ProductPath::kMkl, ProductPath::kOneDnn, ProductPath::kOwn}) {
+    UseProductPlan(UniformPlan(path, /*lever=*/false));
+    for (const auto& [type, tolerance] : {std::pair{at::kFloat, 3e-6}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}}) {
+      const auto found = run(type);
+      for (size_t i = 0; i < exact.size(); ++i) {
+        EXPECT_LT(RelativeDifference(found[i], exact[i]), tolerance)
+            << "tensor " << i << " in " << type << ", " << PathName(path);
+      }
+    }
+  }
+}
+
+// A CPU without 16-bit instructions multiplies 16-bit factors as fp32, and rounds each result once.
+TEST_F(OpsTest, OwnSixteenBitProduct_IsTheRoundedProductOfTheSameNumbers) {
+  UseProductPlan(UniformPlan(ProductPath::kOwn, /*lever=*/false));
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = at::randn({90, 600}).to(type), w = at::randn({600, 50}).to(type), r = at::randn({90, 50}).to(type);
+
+    const at::Tensor rounded = Product(x, w, /*transposed=*/false, /*bias=*/{}, r);
+
+    const at::Tensor wide = Product(x.to(at::kFloat), w.to(at::kFloat), /*transposed=*/false, /*bias=*/{}, r.to(at::kFloat));
+    EXPECT_TRUE(rounded.equal(wide.to(type))) << type;
   }
 }
 

@@ -73,7 +73,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   }
 };
 
-// x w^T for a type in which LibTorch is slow. Gradients go through autograd.
+// x w^T by our own code, or for a type in which LibTorch is slow. Gradients go through autograd.
 struct TransposedFunction : torch::autograd::Function<TransposedFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
     context->save_for_backward({x, weight});
@@ -100,7 +100,9 @@ at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight, bool 
   if (few_rows && CanMultiplyFewRows(x)) {
     return MultiplyFewRows(x.contiguous(), weight, /*transposed=*/true, /*bias=*/{}, /*residual=*/{});
   }
-  if (!x.is_cpu() || !HasGemm(x.scalar_type()) || !IsSlowInLibTorch(x.scalar_type())) return at::matmul(x, weight.t());
+  const bool is_slow = x.is_cpu() && MklMultiplies(x.scalar_type()) && IsSlowInLibTorch(x.scalar_type());
+  const ProductKey key{.layout = ProductLayout::kTransposed, .depth = weight.size(1), .columns = weight.size(0)};
+  if (!is_slow && !IsOwnProduct(x, key)) return at::matmul(x, weight.t());
   return TransposedFunction::apply(x.contiguous(), weight);
 }
 

@@ -1,19 +1,17 @@
 #include "worker/model/ops/rounding.h"
 
-#include "worker/numerics/vector_loops.h"
+#include "worker/numerics/element_bits.h"
 
 namespace trainyard {
 namespace {
 
-TRAINYARD_INLINE const uint16_t* Bits(const c10::BFloat16* of) { return reinterpret_cast<const uint16_t*>(of); }
-
-TRAINYARD_INLINE void Rows(const RoundingPass& pass) {
+template <typename T>
+TRAINYARD_INLINE void Rows(const RoundingPass<T>& pass) {
   for (int64_t row = 0; row < pass.rows; ++row) {
-    const int64_t start = row * pass.columns;
-    const float* sums = pass.sums + start;
-    const uint16_t* bias = Bits(pass.bias);
-    const uint16_t* residual = pass.residual == nullptr ? nullptr : Bits(pass.residual) + start;
-    uint16_t* to = reinterpret_cast<uint16_t*>(pass.to) + start;
+    const float* sums = pass.sums + row * pass.sums_row;
+    const auto* bias = BitsOf(pass.bias);
+    const auto* residual = pass.residual == nullptr ? nullptr : BitsOf(pass.residual) + row * pass.to_row;
+    auto* to = BitsOf(pass.to) + row * pass.to_row;
     int64_t i = 0;
     for (; i + kLanes <= pass.columns; i += kLanes) {
       Floats sum = LoadLanes(sums + i);
@@ -23,23 +21,36 @@ TRAINYARD_INLINE void Rows(const RoundingPass& pass) {
     }
     for (; i < pass.columns; ++i) {
       float sum = sums[i];
-      if (bias != nullptr) sum += Bfloat16ToFloat(bias[i]);
-      if (residual != nullptr) sum += Bfloat16ToFloat(residual[i]);
-      to[i] = NearestBfloat16(sum);
+      if (bias != nullptr) sum += ToFloat(bias[i]);
+      if (residual != nullptr) sum += ToFloat(residual[i]);
+      StoreNearest(sum, to + i);
     }
   }
 }
 
 // The same loop for three kinds of CPU.
-TRAINYARD_AVX512 void RowsAvx512(const RoundingPass& pass) { Rows(pass); }
-TRAINYARD_AVX2 void RowsAvx2(const RoundingPass& pass) { Rows(pass); }
-void RowsAny(const RoundingPass& pass) { Rows(pass); }
+template <typename T>
+TRAINYARD_AVX512 void RowsAvx512(const RoundingPass<T>& pass) {
+  Rows(pass);
+}
+template <typename T>
+TRAINYARD_AVX2 void RowsAvx2(const RoundingPass<T>& pass) {
+  Rows(pass);
+}
+template <typename T>
+void RowsAny(const RoundingPass<T>& pass) {
+  Rows(pass);
+}
 
 }  // namespace
 
-void RoundRows(const RoundingPass& pass) {
-  static const auto run = ForCpu(RowsAvx512, RowsAvx2, RowsAny);
+template <typename T>
+void RoundRows(const RoundingPass<T>& pass) {
+  static const auto run = ForCpu(RowsAvx512<T>, RowsAvx2<T>, RowsAny<T>);
   run(pass);
 }
+template void RoundRows<float>(const RoundingPass<float>&);
+template void RoundRows<c10::BFloat16>(const RoundingPass<c10::BFloat16>&);
+template void RoundRows<c10::Half>(const RoundingPass<c10::Half>&);
 
 }  // namespace trainyard
