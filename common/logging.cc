@@ -105,9 +105,9 @@ class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 // The file of the newest writer; null: standard error. Never destroyed, as the writer.
-std::atomic<LogFile*> open_file{nullptr};
+std::atomic<RotatedLog*> open_file{nullptr};
 
-LogWriter* NewWriter(const LoggingOptions& options, LogFile* file) {
+LogWriter* NewWriter(const LoggingOptions& options, RotatedLog* file) {
   std::shared_ptr<spdlog::formatter> formatter = MakeFormatter(options);
   const char* const place =
       file == nullptr ? "standard error did not accept them in time" : "they could not be written to the file";
@@ -156,7 +156,7 @@ void FlushAtEnd() {
 #endif
 }
 
-void Init(const LoggingOptions& options, LogFile* file) {
+void Init(const LoggingOptions& options, RotatedLog* file) {
   if (writer == nullptr) FlushAtEnd();
   open_file = file;
   writer = NewWriter(options, file);
@@ -175,13 +175,13 @@ absl::Status OpenLog(const LoggingOptions& options) {
     Init(options, nullptr);
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<LogFile> file, LogFile::Open(options.file));
+  ASSIGN_OR_RETURN(std::unique_ptr<RotatedLog> file, RotatedLog::Open(options.file));
   Init(options, file.release());
   return absl::OkStatus();
 }
 
 void ReloadLog(const absl::StatusOr<std::string>& level) {
-  LogFile* file = open_file;
+  RotatedLog* file = open_file;
   if (file != nullptr) file->RequestReopen();
   if (!level.ok()) {
     return spdlog::warn("SIGHUP: the level of the log stays, because the configuration cannot be read: {}",

@@ -2,8 +2,8 @@
 // formats its line and queues it (log_writer.h), so no thread ever waits for the reader of standard error. If standard
 // error is the journal of systemd, each line begins with its priority ("<4>"), and text has no time, which the journal
 // adds. A message may contain text from outside; all lines are escaped here, so callers need not do so. Files that
-// include torch cannot use this header, because the wheel of torch ships another version of fmt; they report through the
-// link to the daemon.
+// include torch cannot use this header, because the wheel of torch ships another version of fmt; they report through
+// the link to the daemon.
 //
 //   InitLogging({.program = "coordinator", .json = false, .level = "info"});
 //   spdlog::info("job {}: {}", id, reason);
@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/log_file.h"
+#include "common/rotated_log.h"
 
 namespace trainyard {
 
@@ -29,13 +29,13 @@ struct LoggingOptions {
   bool json = false;
   std::string level = "info";  // debug, info, warning, error
   int fd = STDERR_FILENO;
-  LogFile::Options file = {};  // with a path: lines are written there instead of to `fd`
+  RotatedLog::Options file = {};  // with a path: lines are written there instead of to `fd`
 };
 
-// Call once, before starting any thread that logs. Tests call it again to log to another descriptor. REQUIRES: `file` has
-// no path.
+// Call once, before starting any thread that logs. Tests call it again to log to another descriptor. REQUIRES: `file`
+// has no path.
 void InitLogging(const LoggingOptions& options);
-// The same, with a file. Possible errors: those of LogFile::Open.
+// The same, with a file. Possible errors: those of RotatedLog::Open.
 absl::Status OpenLog(const LoggingOptions& options);
 
 // Opens the file again by its path, if lines are written to one, and changes the level: what a daemon does on SIGHUP.

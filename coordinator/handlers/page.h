@@ -1,5 +1,5 @@
-// Pages of the lists of the API. A page ends when it has enough items or bytes. A token is the position of the next page
-// in the order of the list, so items that are added or removed meanwhile neither hide nor repeat others. Pure.
+// Pages of the lists of the API. A page ends when it has enough items or bytes. A token is the position of the next
+// page in the order of the list, so items that are added or removed meanwhile neither hide nor repeat others. Pure.
 #pragma once
 
 #include <cstddef>

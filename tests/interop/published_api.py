@@ -4,8 +4,8 @@
     python tests/interop/published_api.py --record   records the API as it is now (docs/checklists/rpc.md says when)
 
 One line for each message, field, enum value and method of all our protos, with everything that other programs rely on:
-number, type, label, JSON name, options (ranges and defaults of job files), and a hash of the words of its comment, which
-defines its meaning. The reasons of errors have a line each, too.
+number, type, label, JSON name, options (ranges and defaults of job files), and a hash of the words of its comment,
+which defines its meaning. The reasons of errors have a line each, too.
 """
 
 import hashlib
@@ -53,8 +53,8 @@ def _knows(pool):
 
 
 class Table:
-    """`lines`: {"field trainyard.v1.Job.state": {"number": "3", ..., "meaning": "1a2b3c4d"}}. `reserved`: {"trainyard.v1.Job":
-    (ranges of numbers, names)}."""
+    """`lines`: {"field trainyard.v1.Job.state": {"number": "3", ..., "meaning": "1a2b3c4d"}}.
+    `reserved`: {"trainyard.v1.Job": (ranges of numbers, names)}."""
 
     def __init__(self, files, reasons=()):
         self.lines, self.reserved = {}, {}
@@ -134,8 +134,8 @@ def problems(recorded, table):
         changed = [f"{key} was {facts.get(key, 'not set')} and is {now.get(key, 'not set')}"
                    for key in sorted(facts.keys() | now.keys()) if key != "meaning" and facts.get(key) != now.get(key)]
         if changed:
-            found.append(f"{name}: {', '.join(changed)}. Programs that know the old form misread it: leave it as it was, "
-                         "and add a new one")
+            found.append(f"{name}: {', '.join(changed)}. Programs that know the old form misread it: leave it as it "
+                         "was, and add a new one")
         elif facts.get("meaning") != now.get("meaning"):
             found.append(f"{name}: the words of its comment have changed. If it still means the same, record that with "
                          f"`{COMMAND}`; if it means something else, leave it as it was, and add a new one")
@@ -150,8 +150,8 @@ def _removed(name, facts, table):
         number = int(facts["number"])
         if last in names and any(start <= number < end for start, end in ranges):
             return
-        yield (f"{name} was removed: add `reserved {number};` and `reserved \"{last}\";` to {scope}, so that neither is "
-               "used again")
+        yield (f"{name} was removed: add `reserved {number};` and `reserved \"{last}\";` to {scope}, so that neither "
+               "is used again")
     elif kind in ("field", "value") and f"message {scope}" not in table.lines:
         return  # the line of the message reports it
     else:

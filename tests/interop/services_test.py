@@ -1,4 +1,4 @@
-"""docs/services.md is true: its shell commands and the Python example run on a cluster, and its table has every reason."""
+"""docs/services.md is true: its shell commands and the Python example run, and its table has every reason."""
 
 import os
 import re

@@ -191,6 +191,13 @@ void CheckDescriptor(const char* flag, int fd, std::vector<std::string>* problem
   if (fd >= 0 && fcntl(fd, F_GETFD) < 0) problems->push_back(absl::StrCat(flag, ": descriptor ", fd, " is not open"));
 }
 
+LoggingOptions LoggingOf(const v1::Log& log) {
+  return {.program = "worker",
+          .json = log.format() == v1::LOG_FORMAT_JSON,
+          .level = EnumName(*v1::LogLevel_descriptor()->FindValueByNumber(log.level())),
+          .file = {.path = log.file(), .max_bytes = log.max_bytes(), .max_files = log.max_files()}};
+}
+
 absl::Status ToStatus(const std::vector<std::string>& problems) {
   return problems.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
@@ -262,11 +269,7 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   config.state = place.path;
   config.own_root = place.own_root;
   config.log_bytes_per_rank = file.log_bytes_per_rank();
-  const v1::Log& log = file.log();
-  config.logging = {.program = "worker",
-                    .json = log.format() == v1::LOG_FORMAT_JSON,
-                    .level = EnumName(*v1::LogLevel_descriptor()->FindValueByNumber(log.level())),
-                    .file = {.path = log.file(), .max_bytes = log.max_bytes(), .max_files = log.max_files()}};
+  config.logging = LoggingOf(file.log());
   config.programs = BinaryFolder();
   CheckCoordinator(file, &problems);
   config.metrics = file.metrics();

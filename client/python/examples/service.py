@@ -1,4 +1,6 @@
-"""A service submits jobs safely and reacts to errors by their reasons: python3 service.py  (needs TRAINYARD_COORDINATOR)"""
+"""A service submits jobs safely and reacts to errors by their reasons: python3 service.py
+
+Needs the variable TRAINYARD_COORDINATOR."""
 
 import warnings
 
@@ -30,7 +32,7 @@ def main():
             pass  # a program of yours does something with each
         print(schema.state_name(client.get(first.job_id).state))
 
-        # A change that is made only if nobody else has changed the job since it was read.
+        # A change that is made only if the job has not changed since it was read.
         try:
             client.pause(first.job_id, expected_version=seen.resource_version)
         except errors.AbortedError as error:

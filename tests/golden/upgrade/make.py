@@ -3,9 +3,9 @@
 
     TRAINYARD_BIN=/path/to/the/release/bin .deps/python/bin/python tests/golden/upgrade/make.py
 
-Run it once for each release, with the programs of that release, and commit the folder. It holds a coordinator's state with
-jobs in several states, a daemon's state with facts that no coordinator has acknowledged, and run folders with checkpoints.
-The records contain absolute paths, so everything is made at FOLDER, and the test puts it there again.
+Run it once for each release, with the programs of that release, and commit the folder. It holds a coordinator's state
+with jobs in several states, a daemon's state with facts that no coordinator has acknowledged, and run folders with
+checkpoints. The records contain absolute paths, so everything is made at FOLDER, and the test puts it there again.
 """
 
 import os

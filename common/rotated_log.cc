@@ -1,4 +1,4 @@
-#include "common/log_file.h"
+#include "common/rotated_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,17 +14,17 @@
 
 namespace trainyard {
 
-absl::StatusOr<std::unique_ptr<LogFile>> LogFile::Open(Options options) {
-  auto file = std::unique_ptr<LogFile>(new LogFile(std::move(options)));
+absl::StatusOr<std::unique_ptr<RotatedLog>> RotatedLog::Open(Options options) {
+  auto file = std::unique_ptr<RotatedLog>(new RotatedLog(std::move(options)));
   RETURN_IF_ERROR(file->OpenPath());
   return file;
 }
 
-LogFile::~LogFile() {
+RotatedLog::~RotatedLog() {
   if (fd_ >= 0) close(fd_);
 }
 
-absl::Status LogFile::OpenPath() {
+absl::Status RotatedLog::OpenPath() {
   const std::string& path = options_.path;
   // Not blocking, so that a pipe without a reader is an error instead of a wait.
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0640);
@@ -40,7 +40,7 @@ absl::Status LogFile::OpenPath() {
   return absl::OkStatus();
 }
 
-void LogFile::Rotate() {
+void RotatedLog::Rotate() {
   const auto name = [this](uint32_t number) {
     return number == 0 ? options_.path : absl::StrCat(options_.path, ".", number);
   };
@@ -52,7 +52,7 @@ void LogFile::Rotate() {
   if (absl::Status opened = OpenPath(); !opened.ok()) size_ = 0;  // tried again after as many bytes
 }
 
-bool LogFile::Write(const std::string& line) {
+bool RotatedLog::Write(const std::string& line) {
   if (reopen_.exchange(false)) OpenPath().IgnoreError();
   if (options_.max_bytes > 0 && size_ > 0 && size_ + line.size() > options_.max_bytes) Rotate();
   size_t written = 0;

@@ -1,5 +1,5 @@
 // The log file of a daemon: rotation, reopening, and what happens when the file cannot be written or renamed.
-#include "common/log_file.h"
+#include "common/rotated_log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,10 +16,10 @@
 namespace trainyard {
 namespace {
 
-class LogFileTest : public testing::Test {
+class RotatedLogTest : public testing::Test {
  protected:
-  std::unique_ptr<LogFile> Open(uint64_t max_bytes, uint32_t max_files) {
-    auto file = LogFile::Open({.path = path_, .max_bytes = max_bytes, .max_files = max_files});
+  std::unique_ptr<RotatedLog> Open(uint64_t max_bytes, uint32_t max_files) {
+    auto file = RotatedLog::Open({.path = path_, .max_bytes = max_bytes, .max_files = max_files});
     EXPECT_TRUE(file.ok()) << file.status();
     return *std::move(file);
   }
@@ -31,7 +31,7 @@ class LogFileTest : public testing::Test {
   const std::string path_ = folder_.path() + "/daemon.log";
 };
 
-TEST_F(LogFileTest, FullFile_IsRenamed_AndTheOldestIsRemoved) {
+TEST_F(RotatedLogTest, FullFile_IsRenamed_AndTheOldestIsRemoved) {
   auto file = Open(/*max_bytes=*/10, /*max_files=*/2);
   for (const char* line : {"line 1\n", "line 2\n", "line 3\n", "line 4\n"}) EXPECT_TRUE(file->Write(line));
 
@@ -41,7 +41,7 @@ TEST_F(LogFileTest, FullFile_IsRenamed_AndTheOldestIsRemoved) {
   EXPECT_EQ(Content(".3"), "(none)");
 }
 
-TEST_F(LogFileTest, ReopenedProgram_AppendsAndKeepsTheLimit) {
+TEST_F(RotatedLogTest, ReopenedProgram_AppendsAndKeepsTheLimit) {
   ASSERT_TRUE(Open(20, 1)->Write("earlier\n"));
   auto file = Open(20, 1);
   EXPECT_TRUE(file->Write("later\n"));
@@ -51,13 +51,13 @@ TEST_F(LogFileTest, ReopenedProgram_AppendsAndKeepsTheLimit) {
   EXPECT_EQ(Content(".1"), "earlier\nlater\n");
 }
 
-TEST_F(LogFileTest, LineLongerThanTheLimit_IsWrittenAlone) {
+TEST_F(RotatedLogTest, LineLongerThanTheLimit_IsWrittenAlone) {
   auto file = Open(4, 1);
   EXPECT_TRUE(file->Write("a long line\n"));
   EXPECT_EQ(Content(), "a long line\n");
 }
 
-TEST_F(LogFileTest, RenamedByAnotherProgram_IsFollowedUntilTheRequestToReopen) {
+TEST_F(RotatedLogTest, RenamedByAnotherProgram_IsFollowedUntilTheRequestToReopen) {
   auto file = Open(0, 1);
   EXPECT_TRUE(file->Write("a\n"));
   ASSERT_EQ(std::rename(path_.c_str(), (path_ + ".old").c_str()), 0);
@@ -68,7 +68,7 @@ TEST_F(LogFileTest, RenamedByAnotherProgram_IsFollowedUntilTheRequestToReopen) {
   EXPECT_EQ(Content(), "c\n");
 }
 
-TEST_F(LogFileTest, FileThatCannotBeRenamed_Grows) {
+TEST_F(RotatedLogTest, FileThatCannotBeRenamed_Grows) {
   auto file = Open(4, 1);
   EXPECT_TRUE(file->Write("a\n"));
   ASSERT_EQ(mkdir((path_ + ".1").c_str(), 0700), 0);
@@ -77,13 +77,13 @@ TEST_F(LogFileTest, FileThatCannotBeRenamed_Grows) {
   EXPECT_EQ(Content(), "a\nlonger\n");
 }
 
-TEST_F(LogFileTest, WhatIsNoFile_IsRefused) {
+TEST_F(RotatedLogTest, WhatIsNoFile_IsRefused) {
   for (const std::string& path : {folder_.path(), std::string("/dev/null"), folder_.path() + "/none/x.log"}) {
-    EXPECT_FALSE(LogFile::Open({.path = path}).ok()) << path;
+    EXPECT_FALSE(RotatedLog::Open({.path = path}).ok()) << path;
   }
 }
 
-TEST_F(LogFileTest, FullDevice_LosesTheLine) {
+TEST_F(RotatedLogTest, FullDevice_LosesTheLine) {
   auto file = Open(0, 1);
   rlimit before;
   getrlimit(RLIMIT_FSIZE, &before);

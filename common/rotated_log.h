@@ -1,8 +1,8 @@
 // The file that a daemon logs to: lines are appended, and when it would exceed its limit, FILE becomes FILE.1, FILE.1
-// becomes FILE.2 and so on, and the oldest is removed. Another program may rename FILE (logrotate) and then request that
-// it is opened again.
+// becomes FILE.2 and so on, and the oldest is removed. Another program may rename FILE (logrotate) and then request
+// that it is opened again.
 //
-//   ASSIGN_OR_RETURN(auto file, LogFile::Open({.path = "/var/log/trainyard.log", .max_bytes = 64 << 20, .max_files = 4}));
+//   ASSIGN_OR_RETURN(auto file, RotatedLog::Open({.path = "/var/log/x.log", .max_bytes = 64 << 20, .max_files = 4}));
 //   file->Write("a line\n");
 //
 // Write is called by one thread; RequestReopen by any.
@@ -17,7 +17,7 @@
 
 namespace trainyard {
 
-class LogFile {
+class RotatedLog {
  public:
   struct Options {
     std::string path;
@@ -25,12 +25,12 @@ class LogFile {
     uint32_t max_files = 1;  // the number of old files
   };
 
-  // Opens the file, or creates it, readable by its owner and group. Possible errors: NotFound: its folder does not exist.
-  // PermissionDenied. FailedPrecondition: it is not a regular file.
-  static absl::StatusOr<std::unique_ptr<LogFile>> Open(Options options);
-  ~LogFile();
-  LogFile(const LogFile&) = delete;
-  LogFile& operator=(const LogFile&) = delete;
+  // Opens the file, or creates it, readable by its owner and group. Possible errors: NotFound: its folder does not
+  // exist. PermissionDenied. FailedPrecondition: it is not a regular file.
+  static absl::StatusOr<std::unique_ptr<RotatedLog>> Open(Options options);
+  ~RotatedLog();
+  RotatedLog(const RotatedLog&) = delete;
+  RotatedLog& operator=(const RotatedLog&) = delete;
 
   // Appends a line. Returns false if it could not be written completely. If the file cannot be renamed or opened again,
   // writes to the one that is open.
@@ -40,7 +40,7 @@ class LogFile {
   void RequestReopen() { reopen_ = true; }
 
  private:
-  explicit LogFile(Options options) : options_(std::move(options)) {}
+  explicit RotatedLog(Options options) : options_(std::move(options)) {}
   absl::Status OpenPath();
   void Rotate();
 
