@@ -92,21 +92,9 @@ void ScriptGroup::Leave(Script* script, bool noticed) {
 
 Script::Script(World& world, Machine& machine, const agent::TrainerId& id, int64_t pid, uint32_t ranks,
                const JobPlan& plan)
-    : world_(world),
-      machine_(machine),
-      id_(id),
-      pid_(pid),
+    : RankProcess(world, machine, id, pid),
       ignores_stop_(plan.ignores_stop),
       group_(world.ScriptGroupFor(agent::GroupOf(id), ranks)) {}
-
-void Script::Do(std::function<void()> action) {
-  if (ended_) return;
-  if (frozen_) {
-    deferred_.push_back(std::move(action));
-  } else {
-    action();
-  }
-}
 
 void Script::Boot() {
   world_.engine.After(world_.random.Between(absl::Milliseconds(50), absl::Seconds(2)),
@@ -139,9 +127,7 @@ void Script::Signal(int signal) {
 void Script::End(v1::TrainerExited exited) {
   if (ended_) return;
   auto self = shared_from_this();
-  ended_ = true;
-  deferred_.clear();
-  world_.judge.Truth(pid_).ended = true;
+  SetEnded();
   world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " ends, code ", exited.code(),
                                   " signal ", exited.signal()));
   group_->Leave(this, /*noticed=*/!machine_.data_cut());
@@ -149,24 +135,8 @@ void Script::End(v1::TrainerExited exited) {
 }
 
 void Script::Disconnect() {
-  ended_ = true;
-  deferred_.clear();
-  world_.judge.Truth(pid_).ended = true;
+  SetEnded();
   group_->Leave(this, /*noticed=*/false);
-}
-
-void Script::Freeze() {
-  if (ended_) return;
-  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " is stopped"));
-  world_.judge.NoteHarm(agent::GroupOf(id_), "a rank was stopped");
-  frozen_ = true;
-}
-
-void Script::Thaw() {
-  if (ended_ || !frozen_) return;
-  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " continues"));
-  frozen_ = false;
-  for (auto& action : std::exchange(deferred_, {})) Do(std::move(action));
 }
 
 }  // namespace trainyard::sim

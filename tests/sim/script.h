@@ -4,19 +4,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
-#include <vector>
 
+#include "tests/sim/rank_process.h"
 #include "tests/sim/scenario.h"
 #include "trainyard/v1/trainer.pb.h"
 #include "worker/agent/trainer_id.h"
 
 namespace trainyard::sim {
 
-class World;
-class Machine;
 class Script;
 
 // The ranks of one generation. When one ends early, the others fail, as they do in a broken collective.
@@ -48,35 +45,21 @@ class ScriptGroup : public std::enable_shared_from_this<ScriptGroup> {
   absl::Time blocked_since_ = absl::InfiniteFuture();
 };
 
-class Script : public std::enable_shared_from_this<Script> {
+class Script : public RankProcess, public std::enable_shared_from_this<Script> {
  public:
   Script(World& world, Machine& machine, const agent::TrainerId& id, int64_t pid, uint32_t ranks, const JobPlan& plan);
 
   void Boot();
   void Signal(int signal);
-  void Freeze();
-  void Thaw();
   void Disconnect();  // its host has died: no process records how the script ended
   void Exit(int code);
   void ExitLater(int code, absl::Duration shortest, absl::Duration longest);
 
-  const agent::TrainerId& id() const { return id_; }
-  Machine& machine() { return machine_; }
-  bool frozen() const { return frozen_; }
-
  private:
-  void Do(std::function<void()> action);
   void End(v1::TrainerExited exited);
 
-  World& world_;
-  Machine& machine_;
-  const agent::TrainerId id_;
-  const int64_t pid_;
   const bool ignores_stop_;
   std::shared_ptr<ScriptGroup> group_;
-  bool ended_ = false;
-  bool frozen_ = false;
-  std::vector<std::function<void()>> deferred_;
 };
 
 }  // namespace trainyard::sim

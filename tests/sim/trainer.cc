@@ -19,23 +19,11 @@ constexpr absl::Duration kDoneWait = absl::Minutes(10);
 
 Trainer::Trainer(World& world, Machine& machine, const TrainerId& id, std::string token, int64_t pid,
                  uint32_t world_size)
-    : world_(world),
-      machine_(machine),
-      id_(id),
+    : RankProcess(world, machine, id, pid),
       token_(std::move(token)),
-      pid_(pid),
       world_size_(world_size),
       group_(world.GroupFor(agent::GroupOf(id), world_size)),
       phase_since_(world.engine.now()) {}
-
-void Trainer::Do(std::function<void()> action) {
-  if (ended_) return;
-  if (frozen_) {
-    deferred_.push_back(std::move(action));
-  } else {
-    action();
-  }
-}
 
 void Trainer::Boot() {
   group_->Enter(this);
@@ -322,9 +310,7 @@ void Trainer::Leave() {
 void Trainer::End(v1::TrainerExited exited) {
   if (ended_) return;
   auto self = shared_from_this();
-  ended_ = true;
-  deferred_.clear();
-  world_.judge.Truth(pid_).ended = true;
+  SetEnded();
   world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " ends, code ", exited.code(),
                                   " signal ", exited.signal()));
   if (pipe_ != nullptr) {
@@ -340,10 +326,8 @@ void Trainer::End(v1::TrainerExited exited) {
 }
 
 void Trainer::Disconnect() {
-  ended_ = true;
-  deferred_.clear();
+  SetEnded();
   pipe_ = nullptr;
-  world_.judge.Truth(pid_).ended = true;
   group_->Leave(this, false);
 }
 
@@ -357,17 +341,8 @@ void Trainer::Slow(double times, absl::Duration lasts) {
 
 void Trainer::Freeze() {
   if (ended_) return;
-  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " is stopped"));
-  world_.judge.NoteHarm(agent::GroupOf(id_), "a rank was stopped");
+  RankProcess::Freeze();
   world_.judge.NoteFaulty(id_);
-  frozen_ = true;
-}
-
-void Trainer::Thaw() {
-  if (ended_ || !frozen_) return;
-  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " continues"));
-  frozen_ = false;
-  for (auto& action : std::exchange(deferred_, {})) Do(std::move(action));
 }
 
 }  // namespace trainyard::sim

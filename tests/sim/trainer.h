@@ -4,13 +4,13 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "tests/sim/daemon_process.h"
+#include "tests/sim/rank_process.h"
 #include "tests/sim/storage.h"
 #include "trainyard/v1/trainer.pb.h"
 
@@ -18,14 +18,13 @@ namespace trainyard::sim {
 
 class Group;
 
-class Trainer : public std::enable_shared_from_this<Trainer> {
+class Trainer : public RankProcess, public std::enable_shared_from_this<Trainer> {
  public:
   Trainer(World& world, Machine& machine, const TrainerId& id, std::string token, int64_t pid, uint32_t world_size);
 
   void Boot();
   void Signal(int signal);
   void Freeze();
-  void Thaw();
   void Slow(double times, absl::Duration lasts);
   void Disconnect();  // its host has died: no process records how the trainer ended
 
@@ -35,11 +34,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void JoinWhenPossible();
 
   // ---- called by its group ----
-  // Runs the action now, or when the trainer is no longer frozen; never if it has ended.
-  void Do(std::function<void()> action);
   Group& group() { return *group_; }
-  bool alive() const { return !ended_; }
-  bool frozen() const { return frozen_; }
   bool has_go() const { return go_; }
   bool joined() const { return stage_ >= Stage::kReady; }
   double cpu_s() const { return static_cast<double>(last_step_); }
@@ -47,8 +42,6 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool stop_requested() const { return stop_; }
   // For rank 0: the save before the stop has failed. Returns true if the stop is cancelled.
   bool CancelStop(uint64_t step);
-  Machine& machine() { return machine_; }
-  const TrainerId& id() const { return id_; }
   uint64_t first_step() const { return first_step_; }
   void StepMade(uint64_t step, absl::Duration took, absl::Duration computed);
   void Evaluated(uint64_t step);
@@ -115,17 +108,11 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void End(v1::TrainerExited exited);
   void Acknowledged(uint64_t sequence);
 
-  World& world_;
-  Machine& machine_;
-  const TrainerId id_;
   const std::string token_;
-  const int64_t pid_;
   const uint32_t world_size_;
   std::shared_ptr<Group> group_;
 
   Stage stage_ = Stage::kBooting;
-  bool ended_ = false;
-  bool frozen_ = false;
   bool go_ = false;
   bool stop_ = false;
   uint64_t stop_request_ = 0;
@@ -140,7 +127,6 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   uint64_t abandoned_ = 0;            // the newest save that failed
   double slowness_ = 1;               // its computation takes this many times as long as normal
   double compute_s_ = 0;              // total
-  std::vector<std::function<void()>> deferred_;
   PipePtr pipe_;
   std::optional<v1::DesiredTrainer> order_;
   uint64_t first_step_ = 1;
