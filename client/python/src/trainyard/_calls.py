@@ -40,6 +40,21 @@ def method_of(name):
             schema.message_of(method.output_type))
 
 
+def unary(channel, name):
+    """The callable of a unary method on a channel, and the class of its request."""
+    path, request, response = method_of(name)
+    return channel.unary_unary(path, request_serializer=request.SerializeToString,
+                               response_deserializer=response.FromString), request
+
+
+def stream(channel, name, fields, metadata):
+    """Begins a call whose answer is a stream of messages."""
+    path, request, response = method_of(name)
+    begin = channel.unary_stream(path, request_serializer=request.SerializeToString,
+                                 response_deserializer=response.FromString)
+    return begin(request(**fields), metadata=metadata)
+
+
 def retry_wait_s(wait_s, error):
     """The time before the next try, which the coordinator may have asked to be longer."""
     return max(wait_s, min(error.retry_after_s or 0.0, RETRY_WAIT_MAX_S))

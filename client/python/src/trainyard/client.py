@@ -50,10 +50,8 @@ class Client(_calls.Calls):
         return converted
 
     def _call_once(self, name, fields):
-        path, request, response = _calls.method_of(name)
         metadata = self._metadata()
-        call = self._open().unary_unary(path, request_serializer=request.SerializeToString,
-                                        response_deserializer=response.FromString)
+        call, request = _calls.unary(self._open(), name)
         try:
             response, done = call.with_call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
             self._check_server(done.initial_metadata())
@@ -94,11 +92,8 @@ class Client(_calls.Calls):
         return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
     def _stream(self, name, fields):
-        path, request, response = _calls.method_of(name)
         metadata = self._metadata()
-        call = self._open().unary_stream(path, request_serializer=request.SerializeToString,
-                                         response_deserializer=response.FromString)(request(**fields),
-                                                                                    metadata=metadata)
+        call = _calls.stream(self._open(), name, fields, metadata)
         try:
             yield from call
         except grpc.RpcError as error:
