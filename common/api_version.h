@@ -1,4 +1,4 @@
-// How programs tell each other which version they are and which versions of the API they support: one header in the
+// How programs exchange their versions and the versions of the API that they support: one header in the
 // metadata of calls, in both directions. A pair without a common version is refused with a sentence that names both and
 // what to upgrade. A program that sends no header is accepted: it is not part of Trainyard. Pure.
 //

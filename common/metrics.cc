@@ -37,6 +37,11 @@ prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry&
   return prometheus::BuildHistogram().Name(spec.name).Help(spec.help).Register(registry);
 }
 
+prometheus::Labels LabelsWith(prometheus::Labels labels, const prometheus::Labels& more) {
+  labels.insert(more.begin(), more.end());
+  return labels;
+}
+
 MetricsEndpoint::~MetricsEndpoint() = default;
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(

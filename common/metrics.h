@@ -43,6 +43,9 @@ prometheus::Family<prometheus::Counter>& CounterFamily(prometheus::Registry& reg
 prometheus::Family<prometheus::Gauge>& GaugeFamily(prometheus::Registry& registry, const MetricSpec& spec);
 prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry& registry, const MetricSpec& spec);
 
+// The labels and more of them.
+prometheus::Labels LabelsWith(prometheus::Labels labels, const prometheus::Labels& more);
+
 struct MetricsEndpointOptions {
   std::string address;  // host:port; port 0: any free port
   // The user did not choose the port: if it is in use, a free one is used, and `warning()` explains it.

@@ -109,11 +109,6 @@ const Buckets kStepBuckets = {1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25,
 
 std::string Lower(absl::string_view text) { return absl::AsciiStrToLower(text); }
 
-prometheus::Labels With(prometheus::Labels labels, const prometheus::Labels& more) {
-  labels.insert(more.begin(), more.end());
-  return labels;
-}
-
 const char* DroppedKindName(DroppedKind kind) {
   switch (kind) {
     case DroppedKind::kDurable:
@@ -182,7 +177,8 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
     series.bubble->Set(PlanPipeline(job.head().spec()).bubble);
   }
   for (GoodputPart part : kGoodputParts) {
-    series.goodput.push_back(&gauges_[kGoodput.name]->Add(With(series.labels, {{"part", GoodputPartName(part)}})));
+    series.goodput.push_back(
+        &gauges_[kGoodput.name]->Add(LabelsWith(series.labels, {{"part", GoodputPartName(part)}})));
   }
   return series;
 }
@@ -334,7 +330,7 @@ void CoordinatorMetrics::ObserveMemory(const Core& core) {
         for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
           prometheus::Gauge*& gauge = series.memory[{metric, rank, use.kind()}];
           if (gauge == nullptr) {
-            gauge = &gauges_[metric]->Add(With(
+            gauge = &gauges_[metric]->Add(LabelsWith(
                 series.labels,
                 {{"rank", absl::StrCat(rank)}, {"stage", absl::StrCat(layout.StageOf(rank))}, {"kind", use.kind()}}));
           }

@@ -16,8 +16,7 @@ using Buckets = prometheus::Histogram::BucketBoundaries;
 
 constexpr MetricSpec kCompute = {"trainyard_rank_compute_seconds", MetricKind::kGauge,
                                  "Computing time of a rank per step, mean of about 30 s. The steps of all ranks take "
-                                 "equally long, because they wait "
-                                 "for the slowest one.",
+                                 "equally long, because they wait for the slowest one.",
                                  "job_id, job_name, rank, stage"};
 constexpr MetricSpec kWait = {"trainyard_rank_wait_share", MetricKind::kGauge,
                               "Share of waiting for other ranks in the time of a rank, mean of about 30 s.",
@@ -34,8 +33,8 @@ constexpr MetricSpec kStragglers = {"trainyard_job_stragglers", MetricKind::kGau
                                     "job_id, job_name"};
 constexpr MetricSpec kSaved = {"trainyard_job_saved_timestamp_seconds", MetricKind::kGauge,
                                "Unix time of the newest checkpoint of an unfinished job, or of its first start if it "
-                               "has none; a failure loses the "
-                               "steps since then. Only of jobs that save before their end.",
+                               "has none; a failure loses the steps since then. Only of jobs that save before their "
+                               "end.",
                                "job_id, job_name"};
 constexpr MetricSpec kContact = {"trainyard_host_contact_timestamp_seconds", MetricKind::kGauge,
                                  "Unix time of the newest message from a host that has attached to this coordinator.",
@@ -54,11 +53,6 @@ constexpr MetricSpec kDecisions = {"trainyard_decisions_total", MetricKind::kCou
 const Buckets kRecoveryBuckets = {0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600};
 constexpr v1::JobState kMeasuredStates[] = {v1::JOB_STATE_QUEUED, v1::JOB_STATE_PLACED, v1::JOB_STATE_STARTING,
                                             v1::JOB_STATE_RECOVERING, v1::JOB_STATE_STOPPING};
-
-prometheus::Labels LabelsWith(prometheus::Labels labels, const prometheus::Labels& more) {
-  labels.insert(more.begin(), more.end());
-  return labels;
-}
 
 // The newest rule; notice.cc checks that each rule has a name.
 constexpr DecisionRule kLastRule = DecisionRule::kOperator;
