@@ -62,10 +62,12 @@ def steps_of(lines):
     return {line["step"]: line["loss"] for line in lines if line.get("event", "step") == "step" and "loss" in line}
 
 
-def metrics_steps(run_folder):
-    """{step: loss} of a run's metrics.jsonl; fails if a step occurs twice."""
+def metrics_steps(run_folder, running=False):
+    """{step: loss} of a run's metrics.jsonl; fails if a step occurs twice. `running`: the last line may be unfinished,
+    and is then left out."""
     losses = {}
-    for line in (pathlib.Path(run_folder) / "metrics.jsonl").read_text().splitlines():
+    text = (pathlib.Path(run_folder) / "metrics.jsonl").read_text()
+    for line in text[:text.rfind("\n") + 1 if running else None].splitlines():
         record = json.loads(line)
         if record.get("event", "step") != "step" or "loss" not in record:
             continue

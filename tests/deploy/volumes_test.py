@@ -37,6 +37,17 @@ def fill_volume(program, folder):
     return filler
 
 
+def wait_until_nothing_is_stored(cluster):
+    """Returns when ten scrapes in a row, each after another round of the coordinator's loop, show no new record."""
+    records = []
+
+    def is_quiet():
+        records.append(metric(cluster, "trainyard_store_records_total"))
+        return len(records) >= 10 and len(set(records[-10:])) == 1
+
+    harness.wait_until(is_quiet, "the coordinator stores nothing")
+
+
 def lines_with(program, text):
     return [line for line in program.output().splitlines() if text in line]
 
@@ -51,6 +62,7 @@ def test_a_coordinator_on_a_full_volume_refuses_changes_and_continues_when_there
     cluster.wait_for_step(job, 5)
     # While the daemon is stopped, its job causes no change in the store.
     worker.signal(signal.SIGSTOP)
+    wait_until_nothing_is_stored(cluster)
     filler = fill_volume(coordinator, state)
 
     # The first change that finds no space waits for its commit, and later ones are refused.
@@ -61,8 +73,9 @@ def test_a_coordinator_on_a_full_volume_refuses_changes_and_continues_when_there
     refused = cluster.trainctl("submit", cluster.write_job(train__steps=2, resources__ranks=1), expect=None)
     assert refused.returncode == 3 and "full" in refused.stderr, refused.stderr
     assert job in cluster.trainctl("list").stdout, "reads are answered"
-    before = max(harness.metrics_steps(cluster.folder / "run"))
-    harness.wait_until(lambda: max(harness.metrics_steps(cluster.folder / "run")) > before + 50, "training continues")
+    run = cluster.folder / "run"
+    before = max(harness.metrics_steps(run, running=True))
+    harness.wait_until(lambda: max(harness.metrics_steps(run, running=True)) > before + 50, "training continues")
     assert 1 <= len(lines_with(coordinator, "No space left")) + len(lines_with(coordinator, "disk is full")) <= 3
 
     filler.unlink()
