@@ -96,9 +96,6 @@ void CheckConfig(const v1::CoordinatorConfig& config, Problems& problems) {
   }
   absl::Status listen = CheckListenAddress({.listen = config.listen(), .allow_plaintext = config.allow_plaintext()});
   if (!listen.ok()) problems.AddError({}, "", std::string(listen.message()));
-  if (config.has_viewer_token_file()) {
-    problems.AddError({}, "", "viewer_token_file is not supported yet: remove the key; there are no viewers yet");
-  }
   if (config.allow_local_users() && config.has_token_file()) {
     problems.AddError(
         {}, "",

@@ -2,20 +2,16 @@
 
 import copy
 import json
-import re
 import subprocess
 import tarfile
 
-import kubernetes_validate
 import pytest
 import yaml
 
 import charts
-import harness
 import manifests
 import prometheus
 
-VERSION = re.search(r"project\(trainyard VERSION ([\d.]+)", (harness.ROOT / "CMakeLists.txt").read_text())[1]
 # What the objects of a release have in addition to those of Kustomize: their paths, with * for any name.
 ONLY_HELM = ("metadata.labels.app.kubernetes.io/instance", "metadata.labels.app.kubernetes.io/managed-by",
              "metadata.labels.app.kubernetes.io/version", "metadata.labels.helm.sh/chart",
@@ -46,13 +42,13 @@ def test_templates_and_kustomize_base_agree_and_helm_finds_no_problem(tmp_path):
     done = charts.chart_tool("--check", "--output", tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    with tarfile.open(tmp_path / f"trainyard-{VERSION}.tgz") as archive:
+    with tarfile.open(tmp_path / f"trainyard-{manifests.VERSION}.tgz") as archive:
         names = {name.removeprefix("trainyard/") for name in archive.getnames()}
         hook = archive.extractfile("trainyard/hooks/drain-host.sh").read()
     assert {"values.yaml", "values.schema.json", "values-gpu.yaml", "alerts.yaml", "dashboards/job.json"} <= names
     assert hook == (charts.CHART / "hooks" / "drain-host.sh").read_bytes()
     chart = charts.values("Chart.yaml")
-    assert chart["version"] == chart["appVersion"] == VERSION
+    assert chart["version"] == chart["appVersion"] == manifests.VERSION
 
 
 @pytest.mark.parametrize("overlay, values", [("cpu", {}), ("gpu", charts.values("values-gpu.yaml"))])
@@ -69,11 +65,6 @@ def test_a_release_has_the_objects_of_the_overlay(overlay, values):
         unused -= added
         assert {path: value for path, value in ours.items() if path not in added} == by_kustomize[name], name
     assert not unused
-
-
-def validate(item):
-    for version in ("1.37", "1.31"):
-        kubernetes_validate.validate(item, version, strict=True)
 
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -168,7 +159,7 @@ def test_each_value_changes_what_it_names_and_keeps_the_objects_valid():
         assert any(key[0] == end or key[2].endswith(end) for key in changed), f"{path} changes only {changed}"
         for item in different:
             if item in new and not item["apiVersion"].startswith("monitoring."):
-                kubernetes_validate.validate(item, "1.37", strict=True)
+                manifests.validate(item, manifests.KUBERNETES_VERSIONS[:1])
 
 
 def test_two_releases_in_a_namespace_do_not_select_the_pods_of_each_other():
@@ -203,7 +194,7 @@ def selectors_of(item, path=""):
 
 
 @pytest.mark.parametrize("path, value", [
-    ("workers.slots", 0), ("workers.slots", "many"), ("workers.kind", "Deployment"), ("workers.replicas", -1),
+    ("workers.slots", 0), ("workers.slots", 1025), ("workers.slots", "many"), ("workers.kind", "Deployment"), ("workers.replicas", -1),
     ("workers.gpus.count", "8"), ("workers.sharedMemory", "2 GB"), ("coordinator.storage.accessModes", []),
     ("images.worker.digest", "sha256:1"), ("images.worker.tagg", "1"), ("tokenSecret", ""), ("replicas", 2),
     ("coordinator.extraArgs", "--log-level debug"), ("workers.extraVolumes", [{"emptyDir": {}}])])
@@ -233,7 +224,7 @@ def test_the_pods_of_helm_test_and_helm_uninstall_are_valid_and_may_connect():
     assert {(item["kind"], item["metadata"]["annotations"]["helm.sh/hook"]) for item in hooks} == {
         ("Pod", "test"), ("Job", "pre-delete")}
     for item in hooks:
-        validate(item)
+        manifests.validate(item)
         pod = item["spec"].get("template", item)
         assert pod["metadata"]["labels"]["trainyard-client"] == "true"
         (container,) = pod["spec"]["containers"]

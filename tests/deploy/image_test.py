@@ -17,7 +17,6 @@ import manifests
 import roots
 
 SBOM = manifests.DEPLOY / "image" / "sbom.py"
-VERSION = re.search(r"project\(trainyard VERSION ([\d.]+)", (harness.ROOT / "CMakeLists.txt").read_text())[1]
 IMAGES = ("coordinator", "trainctl", "worker")
 
 
@@ -26,7 +25,7 @@ def test_every_image_has_labels_the_version_another_user_and_an_init():
         labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', manifests.instruction(image, "LABEL")))
         assert labels["title"] == f"trainyard-{image}" and labels["licenses"] == "Apache-2.0"
         assert labels["version"] == "${VERSION}" and labels["revision"] == "${REVISION}"
-        assert ("ARG", f"VERSION={VERSION}") in manifests.stages()[image]
+        assert ("ARG", f"VERSION={manifests.VERSION}") in manifests.stages()[image]
         assert manifests.instruction(image, "USER") == "1000:1000"
         assert image in manifests.entry_points()
     text = (manifests.DEPLOY / "Dockerfile").read_text()
@@ -57,7 +56,7 @@ def small_root(folder):
 
 
 def sbom(*arguments):
-    return subprocess.run([sys.executable, SBOM, "--name", "trainyard-worker", "--version", VERSION, *arguments],
+    return subprocess.run([sys.executable, SBOM, "--name", "trainyard-worker", "--version", manifests.VERSION, *arguments],
                           capture_output=True, text=True, timeout=60)
 
 
@@ -173,7 +172,7 @@ def test_images_are_small_and_describe_themselves(storage):
     for image in IMAGES:
         config, root = storage.config(image), storage.mount(image)
         assert config["User"] == "1000:1000"
-        assert config["Labels"]["org.opencontainers.image.version"] == VERSION
+        assert config["Labels"]["org.opencontainers.image.version"] == manifests.VERSION
         assert len(config["Labels"]["org.opencontainers.image.revision"]) == 40
         bill = json.loads((root / "usr/share/doc/trainyard/sbom.cdx.json").read_text())
         listed = {component["name"] for component in bill["components"]}

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 
+import kubernetes_validate
 import yaml
 
 import harness
@@ -13,6 +14,15 @@ import harness
 DEPLOY = harness.ROOT / "deploy"
 KUBECTL = harness.ROOT / ".deps" / "python" / "bin" / "kubectl"
 OVERLAYS = ("cpu", "gpu")
+VERSION = re.search(r"project\(trainyard VERSION ([\d.]+)", (harness.ROOT / "CMakeLists.txt").read_text())[1]
+# The newest version and the oldest that has all fields in use.
+KUBERNETES_VERSIONS = ("1.37", "1.31")
+
+
+def validate(item, versions=KUBERNETES_VERSIONS):
+    """Raises kubernetes_validate.ValidationError unless the object follows the schemas strictly."""
+    for version in versions:
+        kubernetes_validate.validate(item, version, strict=True)
 
 
 @functools.cache

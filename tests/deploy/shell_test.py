@@ -76,7 +76,7 @@ def shell(request, tmp_path):
 @pytest.mark.parametrize("typed, completed", [
     ("trainctl va\t", "validate"), ("trainctl checkpoint ver\t", "checkpoint verify"),
     ("trainctl --coordinator h:1 run --resu\t", "--coordinator h:1 run --resume"),
-    # Files, where no verb or option is expected.
+    # Files are completed where no verb or option is expected.
     ("trainctl validate compl\t", "validate completion")])
 def test_a_shell_completes_verbs_and_options(shell, typed, completed):
     shell.type(typed)

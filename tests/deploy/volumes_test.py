@@ -169,7 +169,7 @@ def test_a_coordinator_whose_volume_is_read_only_says_so(cluster):
     assert "Read-only file system" in program.output() and str(state) in program.output()
 
 
-# What a container runtime puts into /dev, without shm. Not by removing the folder, which all namespaces share.
+# What a container runtime puts into /dev, without shm. The folder is not removed, because all namespaces share it.
 DEV = """
 mkdir -p '{folder}/dev'
 mount -t tmpfs tmpfs '{folder}/dev'
@@ -233,7 +233,7 @@ def test_a_second_coordinator_on_the_same_volume_is_refused_and_the_first_contin
     cluster.wait_for_step(job, reached + 10)
     assert first.alive()
 
-    # Through another mount of the same volume, as of another pod on the node.
+    # The third coordinator uses another mount of the same volume, as another pod on the node would.
     other = cluster.folder / "other"
     other.mkdir()
     third = cluster.start("coordinator", [

@@ -1,4 +1,4 @@
-"""What earlier releases left on disk (tests/golden/upgrade, made by make.py there) opens with today's programs: jobs
+"""What an earlier state of 0.1.0 left on disk (tests/golden/upgrade, made by make.py there) opens with today's programs: jobs
 are visible, a paused job resumes, facts that were not acknowledged are delivered, checkpoints are verified, sampled and
 resumed from."""
 
