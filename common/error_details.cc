@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/str_cat.h"
+#include "common/plain_text.h"
 
 namespace trainyard {
 namespace {
@@ -44,13 +44,6 @@ const char* DefaultReason(absl::StatusCode code) {
   }
 }
 
-// The beginning of `text`, whole characters only.
-std::string Cut(absl::string_view text, size_t bytes_max) {
-  if (text.size() <= bytes_max) return std::string(text);
-  while (bytes_max > 0 && (static_cast<unsigned char>(text[bytes_max]) & 0xC0) == 0x80) --bytes_max;
-  return std::string(text.substr(0, bytes_max));
-}
-
 }  // namespace
 
 absl::optional<google::rpc::ErrorInfo> ErrorInfoOf(const absl::Status& status) {
@@ -89,14 +82,14 @@ absl::Status AddMetadata(absl::Status status, absl::string_view key, absl::strin
   size_t bytes = key.size() + std::min(value.size(), kValueBytesMax);
   for (const auto& [known, text] : info.metadata()) bytes += known.size() + text.size();
   if (bytes > kMetadataBytesMax) return status;
-  (*info.mutable_metadata())[std::string(key)] = Cut(value, kValueBytesMax);
+  (*info.mutable_metadata())[std::string(key)] = ValidUtf8(value, kValueBytesMax);
   return Add(std::move(status), kErrorInfoUrl, info);
 }
 
 absl::Status AddResource(absl::Status status, absl::string_view type, absl::string_view name) {
   google::rpc::ResourceInfo resource;
   resource.set_resource_type(std::string(type));
-  resource.set_resource_name(Cut(name, 2 * kValueBytesMax));
+  resource.set_resource_name(ValidUtf8(name, 2 * kValueBytesMax));
   return Add(std::move(status), kResourceInfoUrl, resource);
 }
 
@@ -112,7 +105,7 @@ absl::Status InvalidFieldError(absl::string_view field, absl::string_view messag
   google::rpc::BadRequest details;
   google::rpc::BadRequest::FieldViolation& violation = *details.add_field_violations();
   violation.set_field(std::string(field));
-  violation.set_description(Cut(message, 400));
+  violation.set_description(ValidUtf8(message, 400));
   return Add(absl::InvalidArgumentError(message), kBadRequestUrl, details);
 }
 
