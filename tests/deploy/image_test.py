@@ -56,8 +56,8 @@ def small_root(folder):
 
 
 def sbom(*arguments):
-    return subprocess.run([sys.executable, SBOM, "--name", "trainyard-worker", "--version", manifests.VERSION, *arguments],
-                          capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, SBOM, "--name", "trainyard-worker", "--version", manifests.VERSION,
+                           *arguments], capture_output=True, text=True, timeout=60)
 
 
 def test_the_bill_of_materials_lists_packages_and_pinned_wheels(tmp_path):

@@ -1,6 +1,6 @@
-"""What an earlier state of 0.1.0 left on disk (tests/golden/upgrade, made by make.py there) opens with today's programs: jobs
-are visible, a paused job resumes, facts that were not acknowledged are delivered, checkpoints are verified, sampled and
-resumed from."""
+"""What an earlier state of 0.1.0 left on disk (tests/golden/upgrade, made by make.py there) opens with today's
+programs: jobs are visible, a paused job resumes, facts that were not acknowledged are delivered, checkpoints are
+verified, sampled and resumed from."""
 
 import fcntl
 import pathlib
