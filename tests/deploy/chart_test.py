@@ -194,7 +194,8 @@ def selectors_of(item, path=""):
 
 
 @pytest.mark.parametrize("path, value", [
-    ("workers.slots", 0), ("workers.slots", 1025), ("workers.slots", "many"), ("workers.kind", "Deployment"), ("workers.replicas", -1),
+    ("workers.slots", 0), ("workers.slots", 1025), ("workers.slots", "many"), ("workers.kind", "Deployment"),
+    ("workers.replicas", -1),
     ("workers.gpus.count", "8"), ("workers.sharedMemory", "2 GB"), ("coordinator.storage.accessModes", []),
     ("images.worker.digest", "sha256:1"), ("images.worker.tagg", "1"), ("tokenSecret", ""), ("replicas", 2),
     ("coordinator.extraArgs", "--log-level debug"), ("workers.extraVolumes", [{"emptyDir": {}}])])
