@@ -43,7 +43,7 @@ void AvoidFailedHost(Turn& turn, Job& job) {
   avoided.set_times(avoided.times() + 1);
   avoided.set_last_resort(failure.kind() == v1::FailureRecord::KIND_NO_ROOM);
   absl::Duration time = std::min(kMinAvoidTime * (1 << std::min(avoided.times() - 1, 10u)), kMaxAvoidTime);
-  // A host that lacks a program or a network interface, or that command.check has refused, is the same later, so only a
+  // Time does not help a host that lacks a program or a network interface, or that command.check has refused, so only a
   // new daemon or an operator ends the avoidance.
   const bool lasts = failure.kind() == v1::FailureRecord::KIND_START || failure.kind() == v1::FailureRecord::KIND_CHECK;
   if (lasts) time = absl::InfiniteDuration();

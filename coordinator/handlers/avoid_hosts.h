@@ -1,7 +1,7 @@
-// Hosts that could not run a job although nothing is wrong with the job (JobRecord.avoided): its recorded checkpoint is
-// not there (a folder that is not shared), a trainer cannot be started there, the disk was full. The job waits or is
-// placed elsewhere; the hosts are tried again after some time, when a new daemon attaches, or when an operator requests
-// it.
+// Hosts that could not run a job although nothing is wrong with the job (JobRecord.avoided): the host does not have the
+// job's recorded checkpoint (its folder is not shared), could not start a trainer, or had a full disk. The job waits or
+// is placed elsewhere. Such a host is tried again after some time, when a new daemon attaches, or when an operator
+// requests that.
 #pragma once
 
 #include <map>

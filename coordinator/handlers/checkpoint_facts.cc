@@ -22,7 +22,7 @@ namespace {
 constexpr int kCheckpointsRecorded = 1'000;
 // A script may save at every step, and each record is written with its job.
 constexpr int kScriptCheckpointsRecorded = 20;
-// The number of changed keys that are published for a resumed job; the log of its trainers has all.
+// The number of changed keys that are published for a resumed job; the log of its trainers has all of them.
 constexpr int kChangesPublished = 32;
 
 void EraseFrom(v1::Job& head, int first) {
@@ -59,7 +59,7 @@ void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady
   turn.Push(rank.host());
 }
 
-// Returns why the reported save cannot be true; empty: it can.
+// Returns why the report of a save must be wrong; empty: nothing contradicts it.
 std::string FindContradiction(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointSaved& saved) {
   if (saved.path().size() > limits::kPathBytes || saved.manifest_hash().size() > kManifestHashBytes) {
     return "its path or hash is too long";
@@ -253,7 +253,7 @@ void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   PublishMissingReports(turn, job, restored.step());
   job.record.set_restored_step(restored.step());
-  // A job that resumes from another job's checkpoint counts those steps as made, though they were not reported here.
+  // The steps up to the checkpoint count as made, even if another job made them and this one has no report of them.
   job.head().set_last_step(std::max(job.head().last_step(), restored.step()));
   turn.Save(job);
   for (int i = 0; i < std::min(restored.passed_over_size(), limits::kRejectedCheckpointsReported); ++i) {

@@ -28,7 +28,8 @@ void PublishDroppedReports(Turn& turn, Job& job) {
     turn.Notice(
         job, NoticeLevel::kWarning,
         absl::StrCat(Plural(job.reports_dropped, "more step report was", "more step reports were"), " dropped in the ",
-                     absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))), " since then"));
+                     absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))),
+                     " since the previous notice"));
   }
   // While reports keep being dropped, this is published once per interval.
   job.drops_since = job.reports_dropped > 0 ? turn.now : absl::InfiniteFuture();

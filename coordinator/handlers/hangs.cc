@@ -68,7 +68,7 @@ HangFacts GatherFacts(const Turn& turn, const Job& job) {
   return facts;
 }
 
-// Requests a stack only if the process will be ended anyway, because reading the stack interrupts it.
+// `with_stack`: only for processes that will be ended anyway, because reading the stack interrupts them.
 void RequestExaminations(Turn& turn, Job& job, const std::vector<uint32_t>& culprits, bool with_stack) {
   constexpr size_t kMaxExamined = 4;
   for (size_t i = 0; i < culprits.size() && i < kMaxExamined; ++i) {
@@ -152,7 +152,7 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
 }
 
 // Returns how long a group may make no progress while the last save is tried again: the longest pause between two tries
-// and the time limit of a save.
+// plus the time limit of a save.
 absl::Duration LastSaveLimit(const Job& job) {
   return absl::Seconds(30) + absl::Seconds(job.head().spec().checkpoint().timeout_s());
 }

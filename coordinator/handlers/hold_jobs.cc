@@ -57,7 +57,7 @@ void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running
   job.held_at = running.key().generation();
   std::string text = absl::StrCat("host ", host.name.value(), " runs generation ", job.held_at,
                                   " of the job, and this coordinator's store knows ", job.head().generation(),
-                                  ": it was restored from an older copy. The job is left alone: start "
+                                  ": the store was restored from an older copy. The job is left alone: start "
                                   "the coordinator with the newer store, wait for the job's end, or cancel it");
   turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kError, text);
   turn.SetReason(job, std::move(text));
@@ -107,7 +107,7 @@ void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key) {
   turn.DecideCluster(
       host.name, DecisionRule::kAdoption, NoticeLevel::kError,
       absl::StrCat("host ", host.name.value(), " runs job ", key.job_id(),
-                   ", which this coordinator's store does not know: it was restored from an older copy. "
+                   ", which this coordinator's store does not know: the store was restored from an older copy. "
                    "The job is left alone: start the coordinator with the newer store, wait for the job's "
                    "end, or end it with `trainctl cancel ",
                    key.job_id(), "`"));

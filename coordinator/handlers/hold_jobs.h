@@ -1,6 +1,6 @@
-// Trainers that run although the store does not know them, because it was restored from an older copy: those of later
-// generations of its jobs, and those of jobs it does not know. They are left alone, since ending them would lose steps
-// that were already reported; what follows once they have ended is decided here.
+// Trainers that the store does not know, because the store was restored from an older copy: those of later generations
+// of its jobs, and those of jobs that it does not have. They are left alone, since ending them would lose steps that
+// were already reported. The functions below decide what follows once they have ended.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ void ResumeHeld(Turn& turn, Job& job);
 // Ends the trainers of that generation after all, because an operator requested it.
 void ReleaseHeld(Turn& turn, Job& job);
 
-// Whether the trainer's job is not recorded, and was not removed from the history either: the store is older than it.
+// Whether the trainer's job is neither recorded nor removed from the history: the store is older than the job.
 bool IsUnknown(const State& state, const v1::TrainerKey& key);
 // Leaves the trainer alone, because its job is not recorded at all, and publishes that.
 void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key);

@@ -17,7 +17,8 @@ namespace {
 absl::Status CheckLogsRequest(const State& state, const v1::LogsRequest& request) {
   auto it = state.jobs.find(JobId(request.job_id()));
   if (it == state.jobs.end()) return NoSuchJob(state, request.job_id());
-  // A command with min_ranks may run with fewer. A reader that follows gets the output of a later, larger group, too.
+  // A command with min_ranks may run with fewer ranks than world_size(). A reader that follows the output also gets the
+  // output of a later, larger group.
   const Job& job = it->second;
   const bool may_grow = request.follow() && !IsFinal(job.state());
   const size_t ranks = job.ranks.empty() || may_grow ? job.world_size() : job.ranks.size();

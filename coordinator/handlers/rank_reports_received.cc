@@ -1,5 +1,5 @@
-// RankReportsReceived: soft reports of ranks. Records the progress of each rank, and publishes the steps and
-// evaluations of rank 0 once and in order.
+// RankReportsReceived: reports of ranks, which may be lost or repeated. Records the progress of each rank, and
+// publishes the steps and evaluations of rank 0 once and in order.
 #include <algorithm>
 #include <utility>
 
@@ -28,7 +28,7 @@ uint64_t StepsMax(const Job& job) {
 }
 
 // A restart makes some steps again under the same numbers, and a daemon that attached again sends some again. Reports
-// that an earlier coordinator published fill the history, but do not count as new: each watcher knows its position.
+// that an earlier coordinator published are added to the history, but are not published as new: watchers have them.
 void PublishStep(Turn& turn, Job& job, const v1::StepReport& step) {
   // A repeated step is ignored, and so is a number that the job cannot reach, because it would hide every later step.
   if (step.step() <= job.reported_step || step.step() > StepsMax(job)) return;

@@ -154,7 +154,8 @@ void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
       RankExited(turn, job, rank, fact.exited());
       break;
     default:
-      turn.Warn(absl::StrCat("a fact of an unknown kind from ", rank.record.host(), "; is its daemon newer?"));
+      turn.Warn(absl::StrCat("a fact of an unknown kind from ", rank.record.host(),
+                             " is ignored; its daemon may be newer than the coordinator"));
       return;
   }
   turn.SaveRank(job, rank.record.rank());

@@ -1,4 +1,4 @@
-// The facts about a trainer of the current generation: started, registered, ready, finished, refused, broken, exited.
+// The facts about a trainer of the current generation, except those about checkpoints (checkpoint_facts.h).
 // Each fact may arrive twice (a daemon that lost its stream, a trainer that lost its daemon); the second changes
 // nothing.
 #pragma once

@@ -13,7 +13,7 @@ namespace trainyard {
 
 struct GrowthFacts {
   uint32_t ranks = 0;                                 // of the running group
-  uint32_t possible = 0;                              // ranks of a new group, for which the slots of this one are free
+  uint32_t possible = 0;                              // ranks of a new group, if this one ended and freed its slots
   absl::Duration running_for = absl::ZeroDuration();  // since the group formed
   absl::Duration fit_for = absl::ZeroDuration();      // for how long more ranks have fitted without interruption
   absl::Duration patience = absl::ZeroDuration();     // command.grow_after_s

@@ -67,10 +67,10 @@ struct RecoveryDecision {
   std::string reason;    // "...; restarting from step 100 (restart 1 of 10)"
 };
 
-// Decides to restart, or to give up with the cause as the reason. A failure that is specific to a host leads to a
-// restart on other hosts: a permanent failure to start, if the job fits without that host, and a missing checkpoint in
-// any case, which is not counted. The first failure restarts immediately; later ones without progress in between wait
-// 250 ms, doubled up to 10 s, so that a job that cannot start does not overload its host.
+// Decides to restart, or to give up with the cause as the reason. If a trainer cannot be started on a host, the job is
+// restarted on other hosts, provided that it fits there. If a host lacks the checkpoint, the job is restarted on other
+// hosts in any case, and the restart is not counted. The first failure restarts immediately; later ones without
+// progress in between wait 250 ms, doubled up to 10 s, so that a job that cannot start does not overload its host.
 RecoveryDecision DecideRecovery(const RecoveryFacts& facts);
 
 }  // namespace trainyard
