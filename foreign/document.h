@@ -2,7 +2,7 @@
 // keys by the rules (key_rule.h). Reports every key without a rule, with the nearest known key, and every value of a
 // wrong form.
 //
-//   absl::optional<Dialect> dialect = DetectDialect(*root);   // none: a job file, or neither
+//   absl::optional<Dialect> dialect = DetectDialect(*root);   // none: a job file, or an unknown kind
 //   Reading reading = ReadKeys(*root, *dialect, "ds.json", &problems);
 //
 // JSON is read as YAML, which includes it; numbers may have the form 5e8, and `true` may be in quotes. Pure.
@@ -41,11 +41,11 @@ struct Value {
 struct Reading {
   std::vector<Value> values;  // in the order of the file
 
-  // The value of a key of the tables that is given and not null; otherwise null.
+  // Returns the value of this key of the tables; null: it is not given, or its value is null.
   const Value* Find(absl::string_view canonical_key) const;
 };
 
-// The document in `text`. JSON may contain tabs between its tokens. Null and an error in `problems` if it is neither.
+// Parses YAML or JSON; JSON may contain tabs between its tokens. Null, with an error in `problems`: `text` is neither.
 yaml::NodePtr ParseDocument(absl::string_view text, const std::string& file_name, Problems* problems);
 
 // The program that the file belongs to; none if it is a job file, or of an unknown kind.

@@ -39,7 +39,7 @@ struct KeyRule {
   Effect effect = Effect::kNone;
   absl::string_view target = "";  // kSets: the keys of the job that it sets, separated by blanks
   absl::string_view note = "";    // a sentence or clause for people
-  // kNone and kRefused: the values, separated by |, that ask for nothing. Other values cause a warning (kNone; not if
+  // kNone and kRefused: the values, separated by |, that change nothing. Other values cause a warning (kNone; not if
   // this is empty) or an error (kRefused).
   absl::string_view inert = "";
   absl::string_view words = "";  // the values that a text may have, separated by |; empty: any

@@ -15,7 +15,7 @@ namespace trainyard::foreign {
 namespace {
 
 constexpr char kTypeKey[] = "train.precision.type";
-constexpr double kScalePowerMax = 99;    // 2 to the power of it is below the limit of train.loss_scale.initial
+constexpr double kScalePowerMax = 99;    // 2 to this power is below the limit of train.loss_scale.initial
 constexpr double kDefaultWarmup = 1000;  // WarmupLR's
 constexpr double kDefaultPeak = 0.001;   // WarmupDecayLR's
 

@@ -44,7 +44,7 @@ void SetByFlag(Translation* t, const char* key, const char* job_key, const char*
   if (*yaml != '\0') {
     t->Set(*value, job_key, yaml);
   } else {
-    t->Explain(*value, "the value asks for nothing");
+    t->Explain(*value, "the value changes nothing");
   }
 }
 

@@ -63,11 +63,11 @@ void Translation::Judge(const Value& value) {
   const KeyRule& rule = *value.rule;
   const std::string note(rule.note);
   if (value.is_null) {
-    if (rule.effect != Effect::kNone) outcomes_.back().note = "the value asks for nothing";
+    if (rule.effect != Effect::kNone) outcomes_.back().note = "the value changes nothing";
     outcomes_.back().effect = Effect::kNone;
   } else if (rule.effect == Effect::kRefused && value.IsInert()) {
     outcomes_.back().effect = Effect::kNone;
-    outcomes_.back().note = "the value asks for nothing special";
+    outcomes_.back().note = "the value changes nothing";
   } else if (rule.effect == Effect::kRefused) {
     refused_.back() = true;
     problems_.Add({.is_warning = false,
@@ -84,7 +84,7 @@ KeyOutcome& Translation::OutcomeOf(const Value& value) {
     const Value& each = reading_.values[i];
     if (each.key == value.key && each.position.file == value.position.file) return outcomes_[i];
   }
-  return outcomes_.emplace_back();  // a value that was not read; none exists
+  return outcomes_.emplace_back();  // never reached: each value comes from reading_
 }
 
 const Value* Translation::Find(absl::string_view canonical_key) const {

@@ -58,7 +58,7 @@ class Translation {
   void SetDefault(const Value& from, absl::string_view key, absl::string_view yaml, absl::string_view why);
   // Explains `from` to the user, for example why it has no effect in this file.
   void Explain(const Value& from, absl::string_view text);
-  // The same, and shows it in every use: what "auto" became, for example.
+  // The same, and adds it to notes(), which every command that reads the file prints: what "auto" became, for example.
   void Announce(const Value& from, absl::string_view text);
   void Warn(const Value& from, absl::string_view text);
   void Error(const Value& from, absl::string_view text);

@@ -71,7 +71,7 @@ class ZeroTranslator {
   }
 
   void ExplainStage(const Value& value, bool is_other_stage) {
-    t_.Explain(value, is_other_stage ? absl::StrCat("no effect with stage ", stage_) : "the value asks for nothing");
+    t_.Explain(value, is_other_stage ? absl::StrCat("no effect with stage ", stage_) : "the value changes nothing");
   }
 
   // Sets the keys that have an effect in stages 1 and 2; reduce_bucket_size also has one in stage 0.

@@ -1,6 +1,6 @@
 // What a model consists of, as plain values: its parameters, the units they belong to, their initial values and their
-// names in files. The only place that defines this for a family: the engine builds its tensors from it, job files check
-// `train.freeze` against it, checkpoints are exported and imported by it.
+// names in files. No other place defines this for a family: the engine builds its tensors from the description, the
+// check of `train.freeze` uses it, and so do the export and import of checkpoints.
 //
 //   ModelDescription model = DescribeModel({.layers = 2, .heads = 2, .width = 16, .context = 8});
 //   model.parameters[0].name;          // "wte.weight"

@@ -62,8 +62,8 @@ struct ModelSizes {
   bool operator==(const ModelSizes&) const = default;
 };
 
-// The sizes that a Llama, Mistral or Qwen2 model has unless its job file says otherwise, completed from layers, heads,
-// width, context and vocabulary, and from those of the other fields that are not 0. REQUIRES: heads >= 1.
+// Returns `sizes` of a Llama, Mistral or Qwen2 model with each field that is 0 set to the default of job files, which
+// may depend on the other fields. Layers, heads, width, context and vocabulary have no default. REQUIRES: heads >= 1.
 ModelSizes CompleteLlamaSizes(ModelSizes sizes);
 
 // The largest number of tokens in a sequence: the context, or the sliding window if that is shorter.

@@ -18,8 +18,8 @@ struct ListPolicy {
   std::vector<int> in_flight;
 };
 
-// An action begins only if its link has room for its output, so the schedule never waits for room in a run with
-// `costs`, and finishes whatever the durations are. Forwards and backwards keep the order of the micro-batches.
+// An action begins only if its link has a slot for its output, so no send waits for a slot in a run with `costs`, and
+// the schedule finishes whatever the durations are. Forwards and backwards keep the order of the micro-batches.
 // REQUIRES: one chunk per rank, two stages or more, CheckCosts(costs) is OK, an entry of 1 or more in `in_flight` for
 // each rank.
 PipelineSchedule ListSchedule(const PipelineShape& shape, const PipelineCosts& costs, const ListPolicy& policy);

@@ -36,7 +36,7 @@ std::string NoRoundsMessage(const PipelineShape& shape, const InterleavedRounds&
   const std::string reason =
       rounds.per_round == 0
           ? absl::StrCat(", and ", shape.micro_batches, " is not a multiple of ", rounds.rounds)
-          : absl::StrCat(" of ", rounds.per_round, " micro-batches, and the links have room for rounds of at most ",
+          : absl::StrCat(" of ", rounds.per_round, " micro-batches, and the links have slots for rounds of at most ",
                          shape.stages + kSlotsPerLink - 1);
   return absl::StrCat("schedule interleaved cannot take ", shape.micro_batches, " micro-batches on ", shape.stages,
                       " stages: ", shape.micro_batches, " / ", shape.stages, " gives ", rounds.rounds, " rounds",

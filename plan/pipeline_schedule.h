@@ -105,7 +105,7 @@ struct SimulatedOptions {
 // One stage with one chunk has the list F0 B0 F1 B1 ... for every kind, so that a loop over the list needs no other
 // case. The result passes CheckSchedule with kSlotsPerLink slots; those of kZeroBubble and kSimulated need no more than
 // `options.costs.slots_per_link`. kInterleaved takes every multiple of the stages, and other numbers of micro-batches
-// as torch.distributed.pipelining does, if its links have room.
+// as torch.distributed.pipelining does, if its links have enough slots.
 // Possible errors: InvalidArgument, which lists every problem: a size that is not positive or exceeds its limit,
 // several chunks per rank for a kind that has one (all but interleaved), one for interleaved, a number of micro-batches
 // that interleaved cannot divide into rounds (the message names the nearest that it can), costs as in CheckCosts.

@@ -8,7 +8,7 @@
 namespace trainyard {
 namespace {
 
-// What a rank that has not finished waits for: the start of an action (for room) or its end (for its output).
+// What a rank that has not finished waits for: the start of an action (for a free slot) or its end (for its output).
 struct Wait {
   int action = -1;  // the number of the action that waits
   int other = -1;   // the number of the action that it waits for
@@ -46,7 +46,7 @@ std::string DescribeDeadlock(const PipelineSchedule& schedule, const ScheduleGra
     const Wait wait = WaitOf(graph, run, *member);
     const int other = graph.rank[wait.other];
     clauses.push_back(wait.for_room ? absl::StrCat("rank ", *member, " waits in ", text(wait.action),
-                                                   " for room to send to rank ", other, ", which must begin ",
+                                                   " for a free slot to send to rank ", other, ", which must begin ",
                                                    text(wait.other), " first")
                                     : absl::StrCat("rank ", *member, " waits in ", text(wait.action), " for ",
                                                    text(wait.other), " of rank ", other));

@@ -20,7 +20,7 @@ struct ScheduleGraph {
   std::vector<int> rank;        // of each action
   std::vector<int> input;       // the action of the neighbouring model chunk whose output this action needs
   std::vector<bool> receives;   // that output arrives on a link
-  std::vector<int> frees_slot;  // the action that must have begun before this action's packet has room
+  std::vector<int> frees_slot;  // the action that must have begun before this action's packet has a slot
 };
 
 // Problems of the lists themselves: sizes, unknown, missing and duplicate actions, a backward before its forward, W
@@ -44,8 +44,8 @@ struct ScheduleRun {
 // REQUIRES: `graph` is complete, and CheckCosts(costs) is OK.
 ScheduleRun RunSchedule(const PipelineSchedule& schedule, const ScheduleGraph& graph, const PipelineCosts& costs);
 
-// "rank 0 waits in F2 for room to send to rank 1, which must begin F0 first; ...": the ranks that wait for each other
-// in a run that has not finished.
+// "rank 0 waits in F2 for a free slot to send to rank 1, which must begin F0 first; ...": the ranks that wait for each
+// other in a run that has not finished.
 std::string DescribeDeadlock(const PipelineSchedule& schedule, const ScheduleGraph& graph, const ScheduleRun& run);
 
 }  // namespace trainyard

@@ -10,7 +10,7 @@ namespace trainyard {
 
 struct ActionTimes {
   double start = 0;  // with its input received
-  double end = 0;    // of the computation; a send may wait for room after that
+  double end = 0;    // of the computation; a send may wait for a free slot after that
 };
 
 // Times are in the unit of the costs and begin at 0.

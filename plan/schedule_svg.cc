@@ -91,7 +91,7 @@ absl::StatusOr<std::string> ScheduleSvg(const PipelineSchedule& schedule, const 
   }
   const double scale = PixelsPerTime(simulation);
   const double rows = kRowHeight * static_cast<double>(schedule.ranks.size());
-  // Short schedules still have room for the title and the legend.
+  // The drawing of a short schedule is still wide enough for the title and the legend.
   const double drawing =
       std::max({simulation.total * scale, 420.0, kCharacterWidth * static_cast<double>(title.size())});
   const double width = 2 * kMargin + kNameWidth + drawing, height = kTitleHeight + rows + 40;

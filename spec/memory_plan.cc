@@ -92,7 +92,7 @@ std::vector<BlockElements> ElementsOfBlocks(const ModelDescription& whole, uint6
     // In addition to the product of the matrix, the product of A is stored, and that of B, which is added to the first.
     block.products += static_cast<uint64_t>(projection.out) + rank;
     // The gradients of the input through the matrix and through the adapter are in memory together before they are
-    // added. With dropout, the second one has the place of the dropped input, which has been released by then.
+    // added. With dropout, the second one reuses the memory of the dropped input, which has been released by then.
     if (!drops) block.passing = std::max(block.passing, in);
   }
   return blocks;

@@ -20,7 +20,7 @@ std::vector<std::string> PresetNames() {
 
 void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* problems) {
   if (spec->train().model().family() == v1::MODEL_FAMILY_MLP && positions.count("train.model.heads") == 0) {
-    spec->mutable_train()->mutable_model()->set_heads(1);  // required of the other families; here it has no meaning
+    spec->mutable_train()->mutable_model()->set_heads(1);  // required for the other families; here it has no meaning
   }
   if (!spec->train().model().has_preset()) return;
   if (!WhyNotPlainText(spec->train().model().preset()).empty()) return;  // DropInvalid reports it

@@ -48,7 +48,7 @@ VALID = {  # the fields of a request that is not refused for its form, and names
     "Logs": NO_JOB, "GetServerInfo": {}, "Restart": NO_JOB, "Pause": NO_JOB, "Save": NO_JOB, "Resume": NO_JOB,
     "ListHosts": {}, "SetHost": {"name": "nosuchhost", "action": 1}, "ListEvents": NO_JOB,
 }
-INVALID = {  # and the field that is wrong
+INVALID = {  # the fields of an invalid request, and the one that is wrong
     "Submit": ({"job_id": "UPPER"}, "job_id"), "Get": ({}, "job_id"), "List": ({"page_size": 1001}, "page_size"),
     "Watch": ({}, "job_id"), "Cancel": ({}, "job_id"), "FindJobs": ({}, "text"), "Logs": ({}, "job_id"),
     "Restart": ({}, "job_id"), "Pause": ({}, "job_id"), "Save": ({}, "job_id"), "Resume": ({}, "job_id"),

@@ -52,7 +52,7 @@ def test_a_job_finds_the_tokens_that_were_built_before(cluster):
     root = pathlib.Path(made["folder"]).parent
     assert root == cluster.folder / "runs" / ".trainyard-tokens"
     assert [path for path in root.iterdir() if path.is_dir()] == [pathlib.Path(made["folder"])]
-    # It did not read the files either to find out which content they have.
+    # The job did not read the data files again to compute their hash: it used the recorded one.
     assert len([path for path in root.iterdir() if path.name.startswith("files-")]) == 1
 
 

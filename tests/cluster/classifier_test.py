@@ -88,7 +88,7 @@ def test_losses_of_a_classifier_are_those_of_pytorch(cluster, tmp_path, layout):
     assert list(ours.values()) == pytest.approx(theirs, rel=1e-5)
 
 
-def test_what_needs_text_refuses_a_classifier(cluster, tmp_path):
+def test_sample_and_export_refuse_a_classifier(cluster, tmp_path):
     write_csv(tmp_path / "rows.csv", *make_rows())
     done = run(cluster, classifier_job(tmp_path, checkpoint__dir=str(tmp_path / "run"), train__steps=2))
     assert done.returncode == 0, done.stderr

@@ -208,7 +208,7 @@ def test_a_job_spans_hosts_with_one_address_of_rank_zero(cluster):
         f"group {group} of 2 local {local}" for group in (0, 1) for local in (0, 1))
 
 
-def test_launch_puts_exactly_so_many_ranks_on_each_host(cluster):
+def test_launch_puts_exactly_nproc_per_node_ranks_on_each_host(cluster):
     cluster.start_coordinator()
     for name in ("w1", "w2"):
         cluster.start_worker(name, 4)

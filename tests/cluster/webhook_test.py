@@ -76,7 +76,7 @@ def test_a_webhook_that_was_not_delivered_is_delivered_by_the_next_coordinator(r
     assert {body["job_id"] for _, _, body in receiver.received} == {job}
 
 
-def test_the_private_coordinator_of_a_run_delivers_it_before_it_ends(receiver, cluster):
+def test_the_private_coordinator_of_a_run_delivers_the_webhook_before_it_exits(receiver, cluster):
     cluster.run_trainctl("run", job_file(cluster.folder, receiver.url))
 
     assert [body["state"] for _, _, body in receiver.received] == ["SUCCEEDED"]

@@ -91,7 +91,7 @@ def run_hook(cluster, name, host, **variables):
     return subprocess.run(["sh", HOOKS / name], env=env, capture_output=True, text=True, timeout=60)
 
 
-def test_a_worker_waits_for_a_coordinator_that_restarts_before_it_ends(cluster):
+def test_a_worker_that_ends_waits_for_a_coordinator_that_restarts(cluster):
     cluster.start_coordinator()
     cluster.start_worker("h1", 2, "--metrics", "", "--health", "")
     port = int(cluster.coordinator.address.rpartition(":")[2])

@@ -1,6 +1,6 @@
 """The commands of "A first cluster and its first job" in docs/operators.md, word for word, in three root file systems
 with network namespaces on one bridge. Not as in the guide: a bind mount is the shared file system; apt uses the network
-of this machine; `scp` copies from the root of the head; `systemctl` notes the unit, and the test runs its ExecStart."""
+of this machine; `scp` copies from the root of the head; `systemctl` records the unit, whose ExecStart the test runs."""
 
 import os
 import pathlib
@@ -106,7 +106,7 @@ def test_the_first_cluster_of_the_guide_runs_its_job_on_two_hosts_and_shows_the_
         page = operate_browser.Browser(BROWSER, tmp_path, prefix)
         page.attach()
         page.open(f"http://localhost:7071/#/jobs/{job}")
-        harness.wait_until(lambda: page.evaluate("!document.getElementById('login').hidden"), "the page asks", 30)
+        harness.wait_until(lambda: page.evaluate("!document.getElementById('login').hidden"), "the login form", 30)
         token = (folders["head"] / "etc/trainyard/token").read_text().strip()
         page.evaluate(f"document.getElementById('token').value = '{token}';"
                       "document.getElementById('login').requestSubmit()")

@@ -144,7 +144,7 @@ def test_manual_pages_can_be_found_by_whatis_and_copied_from(tmp_path):
         found = subprocess.run(["lexgrog", path], capture_output=True, text=True, timeout=30)
         assert found.returncode == 0 and f'"{name[:-2]} - ' in found.stdout, found.stdout + found.stderr
     example = rendered(pages["trainctl-completion.1"])
-    # Quotes and hyphens as a shell needs them, not as typographers do.
+    # The page has the quotes and hyphens that a shell needs, not typographic ones.
     assert "source <(trainctl completion bash)" in example
     assert "trainctl completion fish > ~/.config/fish/completions/trainctl.fish" in example
     assert all(page.isascii() for page in pages.values())

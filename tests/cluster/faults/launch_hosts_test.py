@@ -15,7 +15,7 @@ import net_cluster
 SCRIPTS = pathlib.Path(__file__).parents[2] / "interop" / "scripts"
 EPOCHS = 6
 LOSE_AT = 3
-# The programs of a host are killed, which its peers notice; or the host vanishes, which only time shows.
+# In seconds. Peers notice at once that the programs of a host were killed, but only after a while that its link is cut.
 END_S = 120
 
 
@@ -89,7 +89,7 @@ def test_an_elastic_script_continues_when_a_host_dies(hosts):
     launch = launch_and_lose(hosts, "b", cut_first=False)
 
     check_continued(hosts, launch, "b")
-    # Two hosts are required now, and one is left: the script waits, and says for what.
+    # Two hosts are required now, and one is left: the job waits.
     waiting = hosts.start_trainctl("launch", "--nnodes=2", "--nproc-per-node=1", "--no-python", "true")
     harness.wait_until(lambda: "queued" in waiting.output(), "the job waits")
     assert waiting.alive()
@@ -100,8 +100,8 @@ def test_an_elastic_script_continues_when_a_host_dies(hosts):
 
 @pytest.mark.long
 @pytest.mark.parametrize("host", ["a", "b"])
-def test_an_elastic_script_continues_when_a_host_vanishes(hosts, host):
-    """Nothing ends the connections of its peers, so only the time without contact shows it. Host a may run rank 0."""
+def test_an_elastic_script_continues_when_the_link_of_a_host_is_cut(hosts, host):
+    """The connections of its peers stay open, so only the time without contact shows the loss. Rank 0 may be on a."""
     launch = launch_and_lose(hosts, host, cut_first=True)
 
     check_continued(hosts, launch, host)

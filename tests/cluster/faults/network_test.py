@@ -125,7 +125,7 @@ def test_two_networks_with_the_same_addresses_are_separate(pair):
     assert pair.echo_s() is not None
 
 
-def test_a_dropped_port_is_unreachable_until_healed_and_other_ports_are_not_affected(pair):
+def test_a_dropped_port_is_unreachable_until_the_fault_ends_and_other_ports_are_not_affected(pair):
     pair.b.drop_port(PORT + 1)
     assert pair.echo_s() is not None
     pair.b.drop_port(PORT)

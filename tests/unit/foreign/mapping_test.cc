@@ -103,8 +103,7 @@ const Mapping kZeroMappings[] = {
      "parallel.reshard_after_forward=2"},
     {R"({ZERO {"stage": 3, "mics_shard_size": 2}})", "zero_optimization.mics_shard_size",
      "parallel.data=hsdp parallel.shard=2"},
-    {R"({ZERO {"stage": 3, "mics_shard_size": -1}})", "zero_optimization.mics_shard_size",
-     "the value asks for nothing"},
+    {R"({ZERO {"stage": 3, "mics_shard_size": -1}})", "zero_optimization.mics_shard_size", "the value changes nothing"},
     {R"({"tensor_parallel": {"autotp_size": 2}})", "tensor_parallel.autotp_size", "parallel.tensor=2"},
     {R"({"train_batch_size": 8, "pipeline": {"stages": 2}})", "pipeline.stages", "parallel.pipeline.stages=2"},
 };

@@ -119,7 +119,7 @@ TEST(Generators, InterleavedNamesTheNearestNumbersOfMicroBatchesThatItAccepts) {
       "of 2; use 8 or 10 micro-batches");
   EXPECT_EQ(RefusalOf(ScheduleKind::kInterleaved, {.stages = 5, .chunks_per_rank = 2, .micro_batches = 14}),
             "schedule interleaved cannot take 14 micro-batches on 5 stages: 14 / 5 gives 2 rounds of 7 micro-batches, "
-            "and the links have room for rounds of at most 6; use 12 or 15 micro-batches");
+            "and the links have slots for rounds of at most 6; use 12 or 15 micro-batches");
 }
 
 TEST(Generators, AllProblemsOfAShapeAreReportedTogether) {

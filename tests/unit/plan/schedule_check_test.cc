@@ -92,8 +92,9 @@ TEST(CheckSchedule, ADeadlockForLackOfRoomDependsOnTheSlots) {
 
   EXPECT_THAT(
       Refusal(schedule, 2),
-      HasSubstr("deadlock with 2 slots per link: rank 0 waits in F0.5 for room to send to rank 1, which must "
-                "begin F0.3 first; rank 1 waits in F0.2 for room to send to rank 0, which must begin F1.0 first"));
+      HasSubstr(
+          "deadlock with 2 slots per link: rank 0 waits in F0.5 for a free slot to send to rank 1, which must "
+          "begin F0.3 first; rank 1 waits in F0.2 for a free slot to send to rank 0, which must begin F1.0 first"));
   EXPECT_TRUE(CheckSchedule(schedule, 4).ok()) << CheckSchedule(schedule, 4);
 }
 
