@@ -1,5 +1,5 @@
 // Keeps the goodput ledger of a job up to date. The ledger divides the time of the ranks into parts such as training
-// and saving (policy/goodput). Before that part changes, all time up to now is added to the current part.
+// and saving (policy/goodput). Before the current part changes, all time up to now is added to it.
 #pragma once
 
 #include "coordinator/core/turn.h"

@@ -81,8 +81,8 @@ void ClearSaveRequest(Job& job, uint64_t saved_step) {
   job.record.clear_save_asked_step();
 }
 
-// Returns the training time since this step, which a checkpoint of the step does not contain. A save is reported later
-// than the step that it contains, possibly by many steps.
+// Returns the training time since this step, which a checkpoint of the step does not contain. A save may be
+// reported many steps after the step that it contains.
 uint64_t TrainedSince(const Job& job, uint64_t step) {
   auto after = std::upper_bound(job.current.step_marks.begin(), job.current.step_marks.end(), step,
                                 [](uint64_t of, const StepMark& mark) { return of < mark.step; });

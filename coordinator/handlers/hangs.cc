@@ -75,7 +75,7 @@ void RequestExaminations(Turn& turn, Job& job, const std::vector<uint32_t>& culp
     Rank& rank = job.ranks[culprits[i]];
     auto host = turn.state.hosts.find(rank.host());
     const bool can_answer = host != turn.state.hosts.end() && host->second.attached() && host->second.reachable;
-    // A stopped process cannot report its stack, and its state is explanation enough.
+    // A stopped process cannot report its stack, and its state explains the hang.
     const bool stack_is_available = can_answer && !rank.ended() && rank.position.process_state != "T";
     if (rank.examination.has_value() || (with_stack && !stack_is_available)) continue;
     rank.examination = ExaminationCall{
@@ -108,8 +108,8 @@ void EndStall(Turn& turn, Job& job) {
               absl::StrCat("the ranks continue after ",
                            absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
                            "; the reported stall: ", watch.published));
-  // A stall that a learned time or a stopped process has proved is not learned as the duration of its phase. Without
-  // such a proof the phase may only have taken long, so its duration is learned.
+  // If a learned time or a stopped process has proved a stall, its duration is not learned as that of the phase.
+  // Without such a proof the phase may only have taken long, so its duration is learned.
   if (watch.published_is_learned) job.unlearned_until = turn.now;
   watch.published.clear();
 }

@@ -73,7 +73,7 @@ absl::Status CheckIsCurrent(const State& state, const Host& host, const v1::Fact
 }
 
 void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
-  // Facts of a generation or job that the store does not know are not recorded; its checkpoints are in the run folder.
+  // Facts of a generation or job that the store does not know are not recorded; the checkpoints are in the run folder.
   if (ApplyToHeld(turn, host, fact)) return;
   ForgetStray(turn, host, fact);
   if (absl::Status status = CheckIsCurrent(turn.state, host, fact); !status.ok()) {

@@ -27,8 +27,8 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
     if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();
   }
   peer.unchanged = turn.now - rank.position.progress_at;
-  // In the phase `train`, the time since the last completed step is compared instead. A phase without a learned
-  // duration proves nothing.
+  // The phase `train` has no limit here: the time since the last completed step is limited instead. A phase without a
+  // learned duration proves nothing.
   peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.position.phase_s);
   peer.phase_limit = rank.phase == Phase::kTrain ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase);
   return peer;

@@ -1,4 +1,5 @@
-// What time alone decides about the running program of a command: its time limit, and growth to more ranks.
+// Decisions about the running program of a command that depend on time alone: its time limit, and growth to more
+// ranks.
 #pragma once
 
 #include "coordinator/core/turn.h"

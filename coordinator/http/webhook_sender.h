@@ -20,7 +20,7 @@ namespace trainyard {
 
 // The body of the request: {"event": "job_ended", "job_id": ..., "name": ..., "state": "SUCCEEDED", "reason": ...,
 // "last_step": ..., "last_loss": number or null, "restarts": ..., "submitted_s": ..., "started_s": ..., "finished_s":
-// ...}. Times are seconds since 1970; 0: it did not start.
+// ...}. Times are seconds since 1970; started_s is 0 if the job did not start.
 std::string WebhookBody(const v1::Job& job);
 
 // Makes one request, which takes at most a few seconds. Servers of https are verified with the certificates of the

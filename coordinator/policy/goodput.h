@@ -30,8 +30,9 @@ GoodputPart CurrentPart(const GoodputFacts& facts);
 
 // Returns the ledger of a job that is submitted at `now_ms`.
 v1::GoodputRecord BeginGoodput(int64_t now_ms);
-// Accounts for all time up to `now_ms`, the newest span as `part`. If the clock is behind the ledger (it was set back
-// while no coordinator ran), no time is added, and the ledger's begin moves back by the difference.
+// Accounts for all time up to `now_ms`, and counts the time since the last call as `part`. If the clock is behind the
+// ledger (it was set back while no coordinator ran), no time is added, and the ledger's begin moves back by the
+// difference.
 void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord& ledger);
 // REQUIRES for the next three functions: all time up to now is accounted for.
 // Called when rank 0 has reported a completed step.

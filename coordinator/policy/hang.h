@@ -5,9 +5,10 @@
 // current phase of its ranks has ever taken. The culprit is derived from the communicators: each numbers its operations
 // in the same order on all ranks, so the others wait for the rank that has not entered their operation. A channel
 // numbers its packets at both ends: a receiver waits for a sender that has sent fewer packets, and a sender that waits
-// for room waits for a receiver that has received fewer. Other differences between the two ends are normal. The state
-// of a process (stopped, spinning, blocked in a system call) is part of the reason, but does not affect the decision,
-// with two exceptions to which no limit applies: a stopped process, and a process that no longer sends reports.
+// for a free slot waits for a receiver that has received fewer. Other differences between the two ends are normal. The
+// state of a process (stopped, spinning, blocked in a system call) is part of the reason, but does not affect the
+// decision, with two exceptions to which no limit applies: a stopped process, and a process that no longer sends
+// reports.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,7 @@ class PhaseTimes {
 struct PhaseFacts {
   double learned_s = 0;    // the longest recent duration; 0: unknown
   uint32_t doublings = 0;  // of the limit: the number of hangs in this phase that led to a restart
-  // A script reports when it likes, and evaluates and saves between two reports, so its limits are far longer.
+  // A script decides when it reports, and evaluates and saves between two reports, so its limits are far longer.
   bool is_script = false;
 };
 

@@ -25,7 +25,7 @@ struct Blame {
 const v1::CommunicatorReport* Waiting(const RankPosition& rank);
 
 // Sets `operation` to the newest one in which a rank of `waiting` waits for a culprit directly, and `first_waiting` to
-// this rank. In a pipeline, other ranks wait for such ranks.
+// this rank. In a pipeline, other ranks wait for such ranks, and so only indirectly for a culprit.
 void FindOperation(Blame& blame);
 
 // REQUIRES: every rank of `fresh` waits for others, and `blame.waiting` has the same ranks. Follows the waits to the
@@ -37,7 +37,7 @@ void FindOperation(Blame& blame);
 // If the waits have no end, the ranks wait for each other, which `text` says.
 void BlameByOperations(const std::vector<const RankPosition*>& fresh, Blame& blame);
 
-// " waits in " or, for room in a channel, " waits for ".
+// Returns " waits in " or, if the rank waits for a free slot of a channel, " waits for ".
 const char* WaitVerb(const v1::CommunicatorReport& communicator);
 // "ranks 0 on w1, 2 on w3"
 std::string RankList(const std::vector<const RankPosition*>& ranks);

@@ -1,6 +1,6 @@
 """Draws a dashboard of deploy/grafana as SVG: each panel at its place, with the series that a Prometheus server returns
-for its queries. This made the pictures in docs/images, not Grafana, which Debian does not package: queries, titles,
-units, legends and places are those of the file, and the look is not Grafana's."""
+for its queries. This program made the pictures in docs/images, because Debian does not package Grafana. Queries,
+titles, units, legends and places are those of the file; the look is not that of Grafana."""
 
 import html
 import math

@@ -2,7 +2,7 @@
 # Runs before a worker's container is stopped: moves the jobs of this host to other hosts, each after a save, and waits
 # until no rank is left. Kubernetes kills the container after terminationGracePeriodSeconds. A coordinator that does not
 # answer may be restarting at the same time, so the script asks TRAINYARD_DRAIN_TRIES times (300), once a second, while
-# this host has ranks. Then trainers end with the container, and jobs restart from their last checkpoint.
+# this host has ranks. After the last try, trainers end with the container, and jobs restart from their last checkpoint.
 # Environment: TRAINYARD_NAME, the name of this host; TRAINYARD_COORDINATOR; TRAINYARD_TOKEN_FILE; TRAINYARD_PROC, where
 # the processes of this host are (/proc).
 set -eu
