@@ -93,7 +93,7 @@ def test_every_method_answers_every_kind_of_error_with_details(cluster, stubs):
             "BadRequest"].field_violations] == ["page_token"], name
 
 
-def test_errors_about_a_job_name_its_state_and_version(cluster, stubs):
+def test_errors_about_a_job_contain_its_state_and_version(cluster, stubs):
     cluster.start_coordinator()
     job = cluster.submit()
     version = cluster.get(job).job.resource_version
@@ -141,7 +141,7 @@ def test_a_call_that_its_caller_gave_up_has_no_effect(one_host, stubs):
     assert (view.state_name, view.job.resource_version) == ("RUNNING", version)
 
 
-def test_streams_end_when_their_reader_goes_away(one_host, stubs):
+def test_streams_end_when_their_reader_disconnects(one_host, stubs):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 2)
 

@@ -109,7 +109,7 @@ def test_ctrl_c_and_the_end_of_the_input_write_nothing(tmp_path, key, code):
     assert not list(tmp_path.iterdir())
 
 
-def test_sigterm_ends_it_too(tmp_path):
+def test_sigterm_ends_the_dialogue(tmp_path):
     terminal = Terminal(tmp_path)
     terminal.wait_for_prompt()
     os.kill(terminal.pid, signal.SIGTERM)

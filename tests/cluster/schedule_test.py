@@ -125,7 +125,7 @@ def test_a_number_that_does_not_divide_the_samples_has_no_schedule():
     assert "use 6 or 9" in refused("--samples", 36, "--micro-batches", 7)
 
 
-def test_durations_of_stages_and_links_count():
+def test_durations_of_stages_and_links_change_the_schedule():
     done = schedule("--stages", 2, "--micro-batches", 1, "--forward", "1,3", "--backward", 5, "--link", 0.5, "--json")
 
     (made,) = json.loads(done.stdout)["schedules"]

@@ -18,7 +18,7 @@ def write_lines(path, records):
     return str(path)
 
 
-def test_chats_train_as_the_tokens_and_labels_of_transformers(cluster, tmp_path):
+def test_chats_train_like_the_tokens_and_labels_of_transformers(cluster, tmp_path):
     torch.manual_seed(5)
     tokenizer = train_tokenizer()
     tokenizer.chat_template = MARKED
