@@ -270,6 +270,16 @@ inline v1::TrainerKey Key(const std::string& job, uint64_t generation, uint32_t 
   return key;
 }
 
+// A job of a program that always succeeds.
+inline v1::JobSpec CommandSpec(uint32_t ranks) {
+  v1::JobSpec spec;
+  spec.set_name("command");
+  spec.mutable_command()->add_argv("true");
+  spec.mutable_command()->set_workdir("/");
+  spec.mutable_resources()->set_ranks(ranks);
+  return spec;
+}
+
 // Brings a job whose ranks are all on this host to RUNNING.
 inline void BringToRunning(Harness& harness, FakeHost& host, const std::string& job, uint64_t first_step = 1) {
   host.Apply();
