@@ -35,6 +35,9 @@ std::string CancelText(absl::string_view what, const std::string& given) {
 }  // namespace
 
 void Cancel(Turn& turn, Job& job, const std::string& reason) {
+  const bool is_ending =
+      job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
+  if (is_ending) return;
   ReleaseHeld(turn, job);
   bool is_training = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_cancelled(true);
@@ -103,22 +106,18 @@ absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
 
 // Cancels a job that is not recorded; it may run nevertheless.
 Reply CancelUnrecorded(Turn& turn, const CancelJob& event) {
-  Reply reply{event.call, absl::OkStatus(), {}};
-  reply.status = CheckVersion(absl::StrCat("job ", event.job.value()), /*version=*/0, event.expected_version);
-  if (!reply.status.ok() && !HostsWithUnknown(turn.state, event.job).empty()) return reply;
-  if (event.save && !HostsWithUnknown(turn.state, event.job).empty()) {
-    reply.status = absl::FailedPreconditionError(
-        absl::StrCat("this coordinator's store does not know job ", event.job.value(),
-                     ", so it cannot request a save; cancel the job without --save, or wait for its end"));
-    return reply;
+  const std::string& id = event.job.value();
+  if (HostsWithUnknown(turn.state, event.job).empty()) return {event.call, NoSuchJob(turn.state, id), {}};
+  absl::Status version = CheckVersion(absl::StrCat("job ", id), /*version=*/0, event.expected_version);
+  if (!version.ok()) return {event.call, std::move(version), {}};
+  if (event.save) {
+    return {event.call,
+            absl::FailedPreconditionError(
+                absl::StrCat("this coordinator's store does not know job ", id,
+                             ", so it cannot request a save; cancel the job without --save, or wait for its end")),
+            {}};
   }
-  if (auto job = CancelUnknown(turn, event.job, event.reason)) {
-    reply.status = absl::OkStatus();
-    reply.response = *std::move(job);
-  } else {
-    reply.status = NoSuchJob(turn.state, event.job.value());
-  }
-  return reply;
+  return {event.call, absl::OkStatus(), *CancelUnknown(turn, event.job, event.reason)};
 }
 
 }  // namespace
@@ -127,9 +126,7 @@ void Run(Turn& turn, CancelJob& event) {
   if (!turn.state.jobs.contains(event.job)) return turn.Emit(CancelUnrecorded(turn, event));
   AnswerForJob(turn, event.call, event.job.value(), event.expected_version, [&](Job& job) {
     if (event.save && !IsFinal(job.state())) return CancelWithSave(turn, job, event.reason);
-    // A job that is already being ended is left as it is; the answer has its state.
-    bool is_ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
-    if (!IsFinal(job.state()) && !is_ending) Cancel(turn, job, event.reason);
+    if (!IsFinal(job.state())) Cancel(turn, job, event.reason);
     return absl::OkStatus();
   });
 }
