@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -70,7 +71,8 @@ void AddStat(std::vector<prometheus::MetricFamily>* families) {
   };
   const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
   Add(kCpu, (number(kUserTicks) + number(kSystemTicks)) / ticks, families);
-  if (absl::optional<double> boot = BootSeconds()) Add(kStart, *boot + number(kStartTicks) / ticks, families);
+  static const absl::optional<double> boot = BootSeconds();
+  if (boot.has_value()) Add(kStart, *boot + number(kStartTicks) / ticks, families);
   Add(kResident, number(kResidentPages) * static_cast<double>(sysconf(_SC_PAGESIZE)), families);
   Add(kVirtual, number(kVirtualBytes), families);
   Add(kThreads, number(kThreadCount), families);

@@ -25,7 +25,7 @@ class RotatedLog {
     uint32_t max_files = 1;  // the number of old files
   };
 
-  // Opens the file, or creates it, readable by its owner and group. Possible errors: NotFound: its folder does not
+  // Opens the file, or creates it with mode 0640 minus the umask. Possible errors: NotFound: its folder does not
   // exist. PermissionDenied. FailedPrecondition: it is not a regular file.
   static absl::StatusOr<std::unique_ptr<RotatedLog>> Open(Options options);
   ~RotatedLog();

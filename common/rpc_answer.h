@@ -1,5 +1,5 @@
-// The statuses of failed calls of JobService: all have a reason that programs can read. Control tier. Header-only.
-// Pure.
+// The statuses of failed calls of JobService, with a reason that programs can read where one applies. Control tier.
+// Header-only. Pure.
 #pragma once
 
 #include <grpcpp/support/status.h>

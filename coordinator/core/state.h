@@ -124,10 +124,10 @@ struct GenerationState {
   absl::Time finished_at = absl::InfiniteFuture();        // when the last rank reported that all steps are made
   absl::Time unreachable_since = absl::InfiniteFuture();  // since when none of its hosts can be reached
   absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
-  absl::Time running_since = absl::InfiniteFuture();   // when it was seen to begin to run; infinite: it does not run
-  absl::Time reports_until = absl::InfiniteFuture();   // until when step reports in transit are awaited
-  absl::Time more_fit_since = absl::InfiniteFuture();  // since when slots for more ranks of a command are free
-  std::set<HostName> unconfirmed;                      // hosts of a job from the store that have not attached yet
+  absl::Time running_since = absl::InfiniteFuture();      // when it was seen to begin to run; infinite: it does not run
+  absl::Time reports_until = absl::InfiniteFuture();      // until when step reports in transit are awaited
+  absl::Time more_fit_since = absl::InfiniteFuture();     // since when slots for more ranks of a command are free
+  std::set<HostName> unconfirmed;                         // hosts of a job from the store that have not attached yet
   ValueStore store;
   std::deque<StepMark> step_marks;  // of the newest steps, by step
   HangWatch hang;
@@ -142,6 +142,12 @@ struct Job {
   v1::JobRecord record;
   std::vector<Rank> ranks;
   std::map<HostName, std::vector<uint32_t>> ranks_on;  // an index of `ranks` by host
+  // Whether ranks there have not ended. A job that waits for slots still has the ranks of its last group.
+  bool HasRanksLeftOn(const HostName& host) const {
+    const auto on = ranks_on.find(host);
+    return on != ranks_on.end() &&
+           std::any_of(on->second.begin(), on->second.end(), [this](uint32_t rank) { return !ranks[rank].ended(); });
+  }
 
   // Durable, written about once a second (PublishedRecord): the newest published reports.
   v1::PublishedRecord published;

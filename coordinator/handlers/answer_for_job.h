@@ -11,10 +11,11 @@
 
 namespace trainyard {
 
-// Answers `call` with the state of the job after `act`, or with the error of `act`. `Request` has a `job_id` and an
-// `expected_version`. NotFound if there is no such job; Aborted if it has another version.
+// Answers `call` with the state of the job after `act`, or with the error of `act`: NotFound if there is no such job;
+// Aborted if `expected_version` is neither 0 nor its version.
 void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, uint64_t expected_version,
                   absl::FunctionRef<absl::Status(Job&)> act);
+// The same for a request with a `job_id` and an `expected_version`.
 template <typename Request>
 void AnswerForJob(Turn& turn, CallId call, const Request& request, absl::FunctionRef<absl::Status(Job&)> act) {
   AnswerForJob(turn, call, request.job_id(), request.expected_version(), act);

@@ -253,9 +253,9 @@ void Run(Turn& turn, AttachHost& event) {
   }
   Welcome(turn, host, event.hello.protocol());
   Reconcile(turn, host, event.hello);
-  if (!is_same_daemon) PublishNewDaemon(turn, host);
-  if (!is_same_daemon) WarnOfVersion(turn, host);
   if (!is_same_daemon) {
+    PublishNewDaemon(turn, host);
+    WarnOfVersion(turn, host);
     for (auto& [id, job] : state.jobs) StopAvoiding(turn, job, name);
   }
   for (const JobId& id : host.jobs) RestartStallTimer(turn, state.jobs.at(id));

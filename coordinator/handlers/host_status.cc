@@ -24,13 +24,6 @@ void SetInventory(const Host& host, v1::HostStatus& status) {
   *status.mutable_labels() = inventory.labels();
 }
 
-// Whether ranks of the job on this host have not ended. A job that waits for slots still has its last group.
-bool HasRanksLeft(const Job& job, const HostName& host) {
-  auto ranks = job.ranks_on.find(host);
-  return ranks != job.ranks_on.end() && std::any_of(ranks->second.begin(), ranks->second.end(),
-                                                    [&](uint32_t rank) { return !job.ranks[rank].ended(); });
-}
-
 }  // namespace
 
 v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host) {
@@ -45,7 +38,7 @@ v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host) {
   status.set_draining(host.draining);
   status.set_slots(host.slots);
   for (const JobId& job : host.jobs) {
-    if (HasRanksLeft(turn.state.jobs.at(job), host.name)) status.add_jobs(job.value());
+    if (turn.state.jobs.at(job).HasRanksLeftOn(host.name)) status.add_jobs(job.value());
   }
   status.set_clock_offset_s(absl::ToDoubleSeconds(host.clock_offset));
   status.set_disk_free_bytes(host.disk_free_bytes);

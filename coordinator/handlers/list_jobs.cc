@@ -28,19 +28,21 @@ void Run(Turn& turn, ListJobs& event) {
   }
   PageSpace space(request.page_size(), kPageDefault);
   v1::ListResponse response;
+  uint64_t last = before;  // the number of the last job of the page
   const auto& order = turn.state.by_submission;
   for (auto it = order.lower_bound(before); it != order.begin();) {
     --it;
     const Job& job = turn.state.jobs.at(it->second);
     const auto& states = request.states();
     if (!states.empty() && std::count(states.begin(), states.end(), job.state()) == 0) continue;
-    if (!space.Take(job.head().ByteSizeLong())) {
+    v1::Job head = MakeHead(job);
+    if (!space.Take(head.ByteSizeLong())) {
       // The page is full and there is more: the next one starts below the last job of this one.
-      auto last = turn.state.jobs.find(JobId(response.jobs(response.jobs_size() - 1).job_id()));
-      response.set_next_page_token(absl::StrCat(kJobsToken, last->second.record.submit_index()));
+      response.set_next_page_token(absl::StrCat(kJobsToken, last));
       break;
     }
-    *response.add_jobs() = MakeHead(job);
+    *response.add_jobs() = std::move(head);
+    last = it->first;
   }
   turn.Emit(Reply{event.call, absl::OkStatus(), std::move(response)});
 }

@@ -49,12 +49,7 @@ std::vector<JobId> JobsOn(const State& state, const Host& host) {
   std::vector<JobId> jobs;
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
-    auto host_ranks = job.ranks_on.find(host.name);
-    if (!HasTrainers(job.state()) || job.held_at != 0 || host_ranks == job.ranks_on.end()) continue;
-    if (std::any_of(host_ranks->second.begin(), host_ranks->second.end(),
-                    [&](uint32_t rank) { return !job.ranks[rank].ended(); })) {
-      jobs.push_back(id);
-    }
+    if (HasTrainers(job.state()) && job.held_at == 0 && job.HasRanksLeftOn(host.name)) jobs.push_back(id);
   }
   return jobs;
 }

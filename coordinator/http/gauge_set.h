@@ -11,8 +11,8 @@
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
 
+#include <cstdint>
 #include <map>
-#include <utility>
 
 namespace trainyard {
 
@@ -23,20 +23,19 @@ class GaugeSet {
   void Begin() { ++scrape_; }
 
   void Set(Family& family, const prometheus::Labels& labels, double value) {
-    Series& series = series_[{&family, labels}];
+    Series& series = series_[&family][labels];
     if (series.gauge == nullptr) series.gauge = &family.Add(labels);
     series.scrape = scrape_;
     series.gauge->Set(value);
   }
 
   void End() {
-    for (auto it = series_.begin(); it != series_.end();) {
-      if (it->second.scrape == scrape_) {
-        ++it;
-        continue;
-      }
-      it->first.first->Remove(it->second.gauge);
-      it = series_.erase(it);
+    for (auto& [family, all] : series_) {
+      std::erase_if(all, [this, family = family](const auto& one) {
+        const bool is_over = one.second.scrape != scrape_;
+        if (is_over) family->Remove(one.second.gauge);
+        return is_over;
+      });
     }
   }
 
@@ -46,7 +45,7 @@ class GaugeSet {
     uint64_t scrape = 0;  // the scrape in which it was last set
   };
   uint64_t scrape_ = 0;
-  std::map<std::pair<Family*, prometheus::Labels>, Series> series_;
+  std::map<Family*, std::map<prometheus::Labels, Series>> series_;
 };
 
 }  // namespace trainyard

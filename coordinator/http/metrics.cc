@@ -21,7 +21,6 @@ using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // The loop has a round with every tick, ten times per second.
 constexpr absl::Duration kScrapeWait = absl::Seconds(1);
-constexpr size_t kRanksShown = 256;  // per job; each rank has a dozen series
 
 constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
                                "Always 1; the version is in the label.", "version"};
@@ -97,8 +96,9 @@ constexpr MetricSpec kForgotten = {"trainyard_jobs_forgotten_total", MetricKind:
 constexpr MetricSpec kWebhooks = {"trainyard_webhooks_total", MetricKind::kCounter,
                                   "Webhooks of ended jobs by result: delivered, or failed after all attempts.",
                                   "result"};
-constexpr MetricSpec kLogDropped = {"trainyard_log_lines_dropped_total", MetricKind::kCounter,
-                                    "Lines of the coordinator's log dropped because standard error was blocked."};
+constexpr MetricSpec kLogDropped = {
+    "trainyard_log_lines_dropped_total", MetricKind::kCounter,
+    "Lines of the coordinator's log dropped because they could not be written in time."};
 constexpr MetricSpec kRpcSeconds = {"trainyard_rpc_seconds", MetricKind::kHistogram,
                                     "Time from the arrival of a call with one answer until its answer.", "method"};
 constexpr MetricSpec kRpcs = {"trainyard_rpcs_total", MetricKind::kCounter, "Calls and streams ended, by their status.",
@@ -324,8 +324,9 @@ void CoordinatorMetrics::ObserveMemory(const Core& core) {
   for (const auto& [id, job] : core.state().jobs) {
     if (IsFinal(job.state())) continue;
     JobSeries& series = SeriesOf(job);
+    if (job.ranks.empty()) continue;
     const JobLayout layout = LayoutOf(job.head().spec());
-    for (size_t rank = 0; rank < std::min(job.ranks.size(), kRanksShown); ++rank) {
+    for (size_t rank = 0; rank < std::min(job.ranks.size(), RankMetrics::kRanksPerJob); ++rank) {
       for (const v1::MemoryUse& use : job.ranks[rank].memory) {
         for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
           prometheus::Gauge*& gauge = series.memory[{metric, rank, use.kind()}];

@@ -101,8 +101,6 @@ void RankMetrics::ObserveEffect(const Effect& effect) {
     if (!event.has_notice()) return;
     auto decision = decisions_.find(event.notice().rule());
     if (decision != decisions_.end()) decision->second->Increment();
-  } else if (const auto* ended = std::get_if<JobEnded>(&effect)) {
-    times_.erase(ended->job);
   }
 }
 
@@ -127,12 +125,12 @@ void RankMetrics::ObserveState(const JobId& job, const v1::Event& event) {
 
 void RankMetrics::ObserveTotals(const Core& core, absl::Time now, absl::Time wall) {
   current_.Begin();
-  omitted_ = 0;
+  size_t omitted = 0;
   size_t jobs_with_ranks = 0;
   for (const auto& [id, job] : core.state().jobs) jobs_with_ranks += IsFinal(job.state()) || job.ranks.empty() ? 0 : 1;
   const size_t share = kRankSeries / std::max<size_t>(jobs_with_ranks, 1);
   for (const auto& [id, job] : core.state().jobs) {
-    if (!IsFinal(job.state())) ObserveJob(job, std::clamp(share, kRanksPerJobMin, kRanksPerJob));
+    if (!IsFinal(job.state())) omitted += ObserveJob(job, std::clamp(share, kRanksPerJobMin, kRanksPerJob));
   }
   for (const auto& [name, host] : core.state().hosts) {
     if (host.attached_at == absl::InfinitePast()) continue;
@@ -140,11 +138,11 @@ void RankMetrics::ObserveTotals(const Core& core, absl::Time now, absl::Time wal
     current_.Set(*gauges_[kContact.name], {{"host", name.value()}},
                  UnixSeconds(wall - std::max(age, absl::Duration())));
   }
-  current_.Set(*gauges_[kOmitted.name], {}, static_cast<double>(omitted_));
+  current_.Set(*gauges_[kOmitted.name], {}, static_cast<double>(omitted));
   current_.End();
 }
 
-void RankMetrics::ObserveJob(const Job& job, size_t ranks_shown) {
+size_t RankMetrics::ObserveJob(const Job& job, size_t ranks_shown) {
   const prometheus::Labels labels = {{"job_id", job.id.value()}, {"job_name", job.head().spec().name()}};
   size_t stragglers = 0;
   std::map<std::string, size_t> phases;
@@ -158,17 +156,19 @@ void RankMetrics::ObserveJob(const Job& job, size_t ranks_shown) {
   }
   if (!job.ranks.empty()) current_.Set(*gauges_[kStragglers.name], labels, static_cast<double>(stragglers));
   if (absl::optional<double> saved = SavedSeconds(job.head())) current_.Set(*gauges_[kSaved.name], labels, *saved);
-  ObserveRanks(job, labels, ranks_shown);
+  return ObserveRanks(job, labels, ranks_shown);
 }
 
-void RankMetrics::ObserveRanks(const Job& job, const prometheus::Labels& labels, size_t ranks_shown) {
+size_t RankMetrics::ObserveRanks(const Job& job, const prometheus::Labels& labels, size_t ranks_shown) {
+  if (job.ranks.empty()) return 0;
+  size_t omitted = 0;
   const JobLayout layout = LayoutOf(job.head().spec());
   for (size_t i = 0; i < job.ranks.size(); ++i) {
     const Rank& rank = job.ranks[i];
     const double compute_s = rank.compute_window.StepSeconds();
     if (compute_s <= 0) continue;
     if (i >= ranks_shown) {
-      ++omitted_;
+      ++omitted;
       continue;
     }
     const prometheus::Labels of_rank =
@@ -176,6 +176,7 @@ void RankMetrics::ObserveRanks(const Job& job, const prometheus::Labels& labels,
     current_.Set(*gauges_[kCompute.name], of_rank, compute_s);
     current_.Set(*gauges_[kWait.name], of_rank, rank.compute_window.WaitShare());
   }
+  return omitted;
 }
 
 }  // namespace trainyard

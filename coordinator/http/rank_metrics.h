@@ -40,15 +40,15 @@ class RankMetrics {
   };
 
   void ObserveState(const JobId& job, const v1::Event& event);
-  void ObserveJob(const Job& job, size_t ranks_shown);
-  void ObserveRanks(const Job& job, const prometheus::Labels& labels, size_t ranks_shown);
+  // These two return the number of ranks without series of their own.
+  size_t ObserveJob(const Job& job, size_t ranks_shown);
+  size_t ObserveRanks(const Job& job, const prometheus::Labels& labels, size_t ranks_shown);
 
   std::map<std::string, GaugeSet::Family*> gauges_;
   std::map<std::string, prometheus::Counter*> decisions_;         // by rule
   std::map<v1::JobState, prometheus::Histogram*> state_seconds_;  // of the states that are measured
   prometheus::Histogram* recovery_seconds_;
   GaugeSet current_;
-  size_t omitted_ = 0;  // ranks without series of their own in this scrape
   std::map<JobId, JobTimes> times_;
 };
 

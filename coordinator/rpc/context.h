@@ -35,8 +35,9 @@ struct RpcContext {
   // Checks every call before its request: whether the caller has access, and whether its version of the API is
   // supported. Adds our version to the metadata of the answer.
   absl::Status Admit(grpc::CallbackServerContext& call) const {
-    const ProgramVersion server{.program = "trainyard-coordinator"};
-    call.AddInitialMetadata(kServerHeader, FormatVersion(server));
+    static const auto& server = *new ProgramVersion{.program = "trainyard-coordinator"};
+    static const auto& server_header = *new std::string(FormatVersion(server));
+    call.AddInitialMetadata(kServerHeader, server_header);
     if (absl::Status allowed = access->Check(call); !allowed.ok()) return allowed;
     const auto header = call.client_metadata().find(kClientHeader);
     if (header == call.client_metadata().end()) return absl::OkStatus();

@@ -45,7 +45,7 @@ constexpr MetricSpec kFolderBytes = {"trainyard_worker_rank_folder_bytes", kGaug
 constexpr MetricSpec kFolderBytesLimit = {"trainyard_worker_rank_folder_bytes_limit", kGauge,
                                           "Above this size, folders of ended ranks are removed, oldest first."};
 constexpr MetricSpec kLogDropped = {"trainyard_worker_log_lines_dropped_total", kCounter,
-                                    "Lines of the daemon's log dropped because standard error was blocked."};
+                                    "Lines of the daemon's log dropped because they could not be written in time."};
 constexpr MetricSpec kLogBytesLimit = {"trainyard_worker_log_bytes_per_rank_limit", kGauge,
                                        "Limit for the stored output of one trainer."};
 

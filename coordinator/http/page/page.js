@@ -177,7 +177,8 @@ function showHosts() {
   ]);
   show("Hosts", "#/hosts", ["hosts"], [make("h1", {}, "Hosts"), count, table.node], ([list]) => {
     table.update(list?.hosts || [], (host) => host.name);
-    setText(count, `${(list?.hosts || []).length} hosts.`);
+    const more = list?.next_page_token ? " More hosts are not shown; trainctl cluster shows all." : "";
+    setText(count, `${(list?.hosts || []).length} hosts.${more}`);
   });
 }
 
