@@ -12,6 +12,7 @@ import pytest
 import harness
 import faulty_trainers
 import memory_cgroup
+import mounts
 
 LONG = harness.LONG_JOB
 
@@ -136,19 +137,6 @@ def test_a_trainer_killed_for_its_memory_is_reported_with_the_limit(small_memory
                      r"\(cgroup \S+, limit 1024 MiB: oom_kill 0 to 1\)", report), report
 
 
-def mount_prefix(mount):
-    """A command prefix that runs a program in its own mount namespace after the shell command `mount`."""
-    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
-    prefix = [*unshare, "sh", "-c", f'{mount} && exec "$@"', "sh"]
-    if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
-        pytest.skip("cannot create a mount namespace on this machine")
-    return prefix
-
-
-def tmpfs(mount_point, size):
-    return f"mount -t tmpfs -o size={size} tmpfs '{mount_point}'"
-
-
 def start_on_a_full_disk(cluster, tmp_path):
     """Starts a coordinator and a daemon with two slots; returns the small disk of the daemon and the file whose removal
     frees space.
@@ -156,7 +144,7 @@ def start_on_a_full_disk(cluster, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     cluster.start_coordinator()
-    worker = cluster.start_worker("h1", slots=2, prefix=mount_prefix(tmpfs(disk, "8m")))
+    worker = cluster.start_worker("h1", slots=2, prefix=mounts.in_namespace(mounts.tmpfs(disk, "8m")))
     filler = pathlib.Path(f"/proc/{worker.pid}/root{disk}/filler")
     filler.write_bytes(bytes((8 << 20) - (64 << 10)))
     return disk, filler
@@ -209,19 +197,6 @@ def test_a_last_save_on_a_disk_that_stays_full_fails_the_job_and_names_the_disk(
     cluster.trainctl("watch", job, expect=1)
 
 
-def fill(folder):
-    """Fills the disk of `folder` completely; returns the file whose removal frees the space."""
-    filler = folder / "filler"
-    with open(filler, "wb") as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while True:
-                    os.write(file.fileno(), bytes(size))
-            except OSError:
-                pass
-    return filler
-
-
 def test_a_pause_with_a_failed_save_keeps_training_and_a_later_pause_succeeds(cluster, tmp_path):
     disk, filler = start_on_a_full_disk(cluster, tmp_path)
     job = cluster.submit(run_folder=disk / "run", train__steps=1_000_000)
@@ -250,7 +225,7 @@ def test_a_job_waits_with_the_reason_if_the_only_host_does_not_share_the_run_fol
     cluster.start_coordinator()
     for name in ("h1", "h2"):
         cluster.start_worker(name, 2, "--metrics", "", "--health", "",
-                             prefix=mount_prefix(f"mount --bind '{tmp_path}/of-{name}' '{runs}'"))
+                             prefix=mounts.in_namespace(f"mount --bind '{tmp_path}/of-{name}' '{runs}'"))
     job = cluster.submit(run_folder=runs / "a", train__steps=400, train__model={"layers": 2, "heads": 2, "width": 64,
                                                                                "context": 64})
     cluster.wait_for_step(job, 10)
@@ -273,9 +248,10 @@ def start_run_on_a_small_disk(cluster, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     job = cluster.write_job(train__steps=1_000_000, resources__ranks=1, checkpoint__dir=str(disk / "run"))
-    run = cluster.start("trainctl", [*mount_prefix(tmpfs(disk, "8m")), harness.BIN / "trainctl", "run", job, "--json"])
+    prefix = mounts.in_namespace(mounts.tmpfs(disk, "8m"))
+    run = cluster.start("trainctl", [*prefix, harness.BIN / "trainctl", "run", job, "--json"])
     harness.wait_until(lambda: '"event":"step"' in run.output().replace(" ", ""), "the job trains")
-    filler = fill(pathlib.Path(f"/proc/{run.pid}/root{disk}"))
+    filler = mounts.fill(run, disk)
     harness.wait_until(lambda: "cannot write to its store" in run.output(), "the output says why it makes no progress",
                        30)
     return run, filler
@@ -309,8 +285,8 @@ def test_a_full_disk_at_the_start_of_a_rank_moves_the_job_to_another_host(cluste
     disk.mkdir()
     cluster.start_coordinator()
     full = cluster.start_worker("h1", 2, "--metrics", "", "--health", "", state=disk / "state",
-                                prefix=mount_prefix(tmpfs(disk, "4m")))
-    fill(pathlib.Path(f"/proc/{full.pid}/root{disk}"))
+                                prefix=mounts.in_namespace(mounts.tmpfs(disk, "4m")))
+    mounts.fill(full, disk)
     cluster.start_worker("h2", 2, "--metrics", "", "--health", "")
 
     view = cluster.wait_for_end(cluster.submit(train__steps=5))

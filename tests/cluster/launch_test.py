@@ -4,6 +4,7 @@ import fcntl
 import os
 import shlex
 import signal
+import socket
 import struct
 import subprocess
 import termios
@@ -270,10 +271,36 @@ def test_ranks_that_need_several_hosts_are_refused_without_a_coordinator(cluster
     assert "4 ranks need 2 hosts, but without --coordinator" in done.stderr, done.stderr
 
 
+def test_a_port_that_another_program_has_taken_is_another_one_after_the_restart(cluster):
+    script = write_script(cluster, """
+        import os, pathlib, socket, time
+        port = int(os.environ["MASTER_PORT"])
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            pathlib.Path("chosen.tmp").write_text(str(port))
+            os.rename("chosen.tmp", "chosen")
+            while not pathlib.Path("taken").exists():
+                time.sleep(0.05)
+        with socket.create_server(("", port)):
+            print("listens", port != int(pathlib.Path("chosen").read_text()))
+    """)
+    launch = cluster.start("launch", [harness.BIN / "trainctl", "launch", "--max-restarts=1", script])
+    harness.wait_until(lambda: (cluster.folder / "chosen").exists(), "rank 0 has its port")
+
+    with socket.create_server(("", int((cluster.folder / "chosen").read_text()))):
+        (cluster.folder / "taken").touch()
+        assert launch.wait(60) == 0, launch.output()
+
+    assert "Address already in use" in launch.output()
+    assert "listens True" in launch.output()
+
+
 def test_limits_of_time_and_memory_end_a_command_and_are_named(cluster):
     cluster.start_coordinator()
     cluster.start_worker("w1", 1)
-    slow = submit(cluster, write_command(cluster, "sleep", "100", resources__ranks=1, command__time_limit_s=0.5))
+    module = cluster.folder / "never_imported.py"
+    module.write_text("import threading\nthreading.Event().wait()\n")
+    slow = submit(cluster, write_command(cluster, "python3", "-c", "import never_imported", resources__ranks=1,
+                                         command__time_limit_s=0.5))
     assert (view := cluster.wait_for_end(slow)).state_name == "FAILED"
     assert view.job.reason == "the time limit of 0.5 s is used up (command.time_limit_s)"
 

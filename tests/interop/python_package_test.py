@@ -56,6 +56,12 @@ def test_the_examples_run(installed, one_host):
     assert sorted(both.splitlines()) == ["hello from one", "hello from two"]
 
 
+def test_the_example_of_a_service_runs(installed, one_host):
+    assert python(installed, PACKAGE / "examples/service.py", cluster=one_host).splitlines() == [
+        "submitted once: True", "JOB_ID_IN_USE serviceorder17", "INVALID_REQUEST ['spec.name']", "SUCCEEDED",
+        "VERSION_MISMATCH True", "['serviceorder17']", "['h1']"]
+
+
 def test_a_watch_continues_after_the_coordinator_was_killed(installed, one_host):
     job = one_host.submit(train__steps=600)
     watch = one_host.start("watch", [sys.executable, "-c", textwrap.dedent(f"""
