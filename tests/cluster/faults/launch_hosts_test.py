@@ -54,8 +54,10 @@ def launch_and_lose(cluster, host, cut_first):
     """Starts the elastic script on both hosts, kills one while the last rank waits, and returns the launch."""
     launch = cluster.start_trainctl("launch", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1",
                                     SCRIPTS / "train_elastic.py", "saved", "--epochs", EPOCHS, "--lose-at", LOSE_AT)
-    harness.wait_until(lambda: (cluster.folder / "saved" / "waits").exists() or not launch.alive(),
-                       "the script has made its first epochs")
+    # Output that is not shown yet would be lost with its host.
+    harness.wait_until(lambda: (cluster.folder / "saved" / "waits").exists()
+                       and f"epoch {LOSE_AT - 1} " in launch.output() or not launch.alive(),
+                       "the script has made its first epochs, and their losses are shown")
     assert launch.alive(), launch.output()
     cluster.kill_host(host, cut_first)
     return launch
