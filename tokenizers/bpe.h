@@ -19,7 +19,7 @@
 
 namespace trainyard {
 
-// The model of a tokenizer.json, as it stands there.
+// The values of the object "model" of a tokenizer.json.
 struct BpeParts {
   std::vector<std::pair<std::string, int32_t>> vocabulary;
   std::vector<std::pair<std::string, std::string>> merges;  // by rank
@@ -58,7 +58,7 @@ class Bpe {
   // belongs to two tokens.
   static absl::StatusOr<Bpe> Make(const BpeParts& parts);
 
-  // Append the tokens of a word. EncodeBytes takes the letters of its bytes (byte_letters.h) for its characters.
+  // Append the tokens of a word. For EncodeBytes, its characters are the letters of its bytes (byte_letters.h).
   // REQUIRES: word is not empty; for EncodeText it is valid UTF-8.
   void EncodeBytes(absl::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
   void EncodeText(absl::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;

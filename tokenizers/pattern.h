@@ -18,7 +18,7 @@ namespace trainyard {
 
 class Pattern {
  public:
-  // Possible errors: InvalidArgument: the pattern is not one, or not supported; the message names the part.
+  // Possible errors: InvalidArgument: `expression` is invalid or not supported; the message names the part.
   static absl::StatusOr<Pattern> Regex(absl::string_view expression);
   // Finds the text itself.
   static Pattern Literal(absl::string_view text);

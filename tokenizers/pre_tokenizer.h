@@ -1,4 +1,4 @@
-// The pre-tokenizer of a tokenizer.json: splits a text into words, which no token crosses. Immutable and thread-safe.
+// The pre-tokenizer of a tokenizer.json: splits a text into words; no token spans two. Immutable, thread-safe.
 #pragma once
 
 #include <string>

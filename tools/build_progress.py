@@ -52,7 +52,7 @@ def expected_seconds(description, log):
 
 
 def describe(description):
-    """'Building CXX object client/CMakeFiles/client.dir/Unity/unity_3_cxx.cxx.o' -> 'compiled client'."""
+    """'Building CXX object client/CMakeFiles/client.dir/Unity/unity_3_cxx.cxx.o' -> 'compiled a part of client'."""
     found = re.search(r"CMakeFiles/([^/]+)\.dir/", description)
     if description.startswith("Building") and found:
         if description.endswith(".gch"):

@@ -5,7 +5,7 @@ IMAGES=(coordinator trainctl worker)
 
 project_version() { sed -n 's/^project(trainyard VERSION \([0-9.]*\).*/\1/p' "$ROOT/CMakeLists.txt"; }
 
-# Ends ./dev with the command that installs what is missing. Arguments: a verb, then PROGRAM:PACKAGE...
+# If a program is missing, ends ./dev with a message that says how to install it. Arguments: a verb, PROGRAM:PACKAGE...
 require_programs() {
   local verb=$1 pair missing=()
   shift
@@ -78,7 +78,7 @@ image_help() {
 ./dev image --clean
 
 Builds the images of deploy/Dockerfile with buildah, which needs root but no daemon, and prints their sizes. Without
-TARGET: coordinator, trainctl and worker; worker-cuda is the fourth. They are in a storage of their own.
+TARGET: coordinator, trainctl and worker; worker-cuda is the fourth. The images have a storage of their own (--storage).
 
   --base IMAGE      the Debian 12 image to build on; by default debootstrap makes one
   --mirror URL      what debootstrap reads (http://deb.debian.org/debian)
@@ -126,7 +126,7 @@ verb_image() {
       --from-source) programs=build; shift ;;
       --ca)
         [[ -r ${2:-} ]] || die_usage "--ca needs a readable file of certificates."
-        # The place where update-ca-certificates of the stage that compiles looks.
+        # In the stage that compiles, update-ca-certificates reads the certificates in this folder.
         TRUSTED=(--volume "$(realpath "$2"):/usr/local/share/ca-certificates/image.crt:ro")
         shift 2 ;;
       --no-build) no_build=--no-build; shift ;;

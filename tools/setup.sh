@@ -134,7 +134,7 @@ unpack_programs() {
   mkdir -p "$DEPS/tmp"
   (
     cd "$DEPS/tmp" || exit
-    # An image without package lists; apt-get download would find nothing.
+    # In an image without package lists, apt-get download would find nothing.
     if ((EUID == 0)) && [[ -z $(find /var/lib/apt/lists -name '*_Packages*' -print -quit 2>/dev/null) ]]; then
       run_logged "setup: package lists" apt-get -o APT::Update::Error-Mode=any update
     fi

@@ -44,7 +44,7 @@ struct CoreOptions {
   Incarnation incarnation;
   uint32_t slots = 1;
   v1::Inventory inventory;
-  std::vector<uint32_t> cpus = {};  // the numbers of those that this daemon may use
+  std::vector<uint32_t> cpus = {};  // the numbers of the CPUs that this daemon may use
   std::string data_interface = {};  // the interface of the inventory's data address; empty: not known
   std::string cluster_id;           // of the coordinator that this daemon knew last; empty: none
   // Lets the coordinator of another cluster use this host; the trainers that run here are then ended.

@@ -15,8 +15,8 @@ namespace {
 constexpr absl::Duration kSampleInterval = absl::Milliseconds(500);
 // Two intervals: a trainer whose link is open and that has not reported for this long counts as silent.
 constexpr absl::Duration kSilentAfter = absl::Seconds(1);
-// The interval of the daemon's own reports about the program of a command that has reported nothing: nothing is decided
-// by them.
+// The interval of the daemon's own reports about the program of a command that has reported nothing. They may be
+// rare, because no decision depends on them.
 constexpr absl::Duration kObservedInterval = absl::Seconds(4);
 
 }  // namespace

@@ -151,7 +151,7 @@ void Core::On(ProcessEnded event) {
   // A trainer may have ended on its own before the signal reached it; then its own cause is the true one.
   bool left_on_request = trainer.asked_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
                          event.exited.code() == kExitAborted;
-  // A command exits as it likes when it receives SIGTERM.
+  // A command may exit with any code when it receives SIGTERM.
   if (trainer.command_grace.has_value()) left_on_request = trainer.asked_to_abort;
   bool by_daemon = left_on_request || (trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL &&
                                        event.exited.signal() == SIGKILL);

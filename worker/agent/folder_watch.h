@@ -5,7 +5,7 @@
 //   if (!watch.Watch(subscriber, folder)) ...   // look at the folder from time to time
 //   watch.Unsubscribe(subscriber);
 //
-// A change may be notified late or together with others, but is notified after it has happened. Thread-safe.
+// The call may come late, and one call may stand for several changes; it never comes before the change. Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -174,7 +174,7 @@ TEST_F(BlendedBatchesTest, TheOrderIsTheSameForAnyNumberOfRanks_AndAcrossAResume
   }
 }
 
-TEST_F(BlendedBatchesTest, EachSourceIsShuffledAndRunThroughOnItsOwn) {
+TEST_F(BlendedBatchesTest, EachSourceHasItsOwnOrderAndItsOwnEpochs) {
   const std::vector<double> weights = {1, 2, 1};
   const TrainingData data = Blended(weights);
   const Batch batch = data.At(0, 400);

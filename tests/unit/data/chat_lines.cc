@@ -1,5 +1,5 @@
 // Tokenizes conversations for tests/interop/chat_test.py. The argument is the folder of a tokenizer; each line of
-// standard input is a record with "messages", and each line of the output
+// standard input is a record with "messages", and each line of the output is
 //
 //   {"ids": [...], "mask": [0, 1, ...]} or {"error": "..."}
 #include <iostream>

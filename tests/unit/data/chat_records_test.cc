@@ -48,7 +48,7 @@ TEST_F(ChatRecordsTest, MarkedTextHasALoss) {
       "<u>a<a>BC.<u>d<a>E.");
 }
 
-TEST_F(ChatRecordsTest, WithoutMarksARepliesIsWhatFollowsItsPrompt) {
+TEST_F(ChatRecordsTest, WithoutMarksAReplyIsWhatFollowsItsPrompt) {
   EXPECT_EQ(Shown("{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}x{% endfor %}"
                   "{% if add_generation_prompt %}<a>{% endif %}"),
             "<u>ax<a>BCX<u>dx<a>EX");

@@ -28,7 +28,7 @@ TEST(DialectTest, IsKnownByTheKeys) {
   EXPECT_EQ(DialectOf("{not: [closed"), absl::nullopt);
 }
 
-TEST(DialectTest, AFileThatIsNeitherIsExplained) {
+TEST(DialectTest, AFileOfAnUnknownKindIsExplained) {
   EXPECT_THAT(WhyNeither("colour: blue\n"),
               testing::AllOf(HasSubstr("neither a job file"), HasSubstr("Accelerate"), HasSubstr("DeepSpeed")));
   EXPECT_EQ(WhyNeither("name: tiny\n"), "");
@@ -111,7 +111,7 @@ TEST(ImportTest, AClassOfAnotherFamilyIsRefusedWithTheRightOne) {
               HasSubstr("the classes are GPT2Block, LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer"));
 }
 
-TEST(ImportTest, FlagsWinOverTheFileAndThatIsSaid) {
+TEST(ImportTest, FlagsReplaceValuesOfTheFileAndANoteSaysSo) {
   const Imported imported = Import(kZero2, RequiredFlagsAnd({"parallel.data=zero3"}));
 
   EXPECT_EQ(imported.Errors(), "");
@@ -120,7 +120,7 @@ TEST(ImportTest, FlagsWinOverTheFileAndThatIsSaid) {
               HasSubstr("--set parallel.data=zero3 replaces zero2, which zero_optimization.stage asks for"));
 }
 
-TEST(ImportTest, AKeyThatIsNotInUseIsAWarningAndNotIgnoredInSilence) {
+TEST(ImportTest, AnOptimizerWithoutATypeIsAnErrorAndEmptySectionsAreAccepted) {
   const Imported imported = Import(
       R"({"train_batch_size": 8, "optimizer": {"params": {"lr": 1}}, "scheduler": {"params": {"cos_min_ratio": 1}}})",
       RequiredFlags());

@@ -12,7 +12,7 @@ namespace trainyard::foreign {
 namespace {
 
 struct Mapping {
-  const char* file;    // the text of the file, with "..." for what its dialect requires
+  const char* file;    // the text of the file, with the abbreviations that the test below expands
   const char* key;     // a key of it
   const char* became;  // Imported::Became
 };

@@ -37,7 +37,7 @@ TEST(ScriptLaunch, OfAccelerate_HasCountsAndVariables) {
   EXPECT_THAT(launch.notes, IsEmpty());
 }
 
-TEST(ScriptLaunch, FlagsWin_AndItIsSaid) {
+TEST(ScriptLaunch, FlagsReplaceValuesOfTheFile_AndANoteSaysSo) {
   Problems problems;
 
   const ScriptLaunch launch =
@@ -49,7 +49,7 @@ TEST(ScriptLaunch, FlagsWin_AndItIsSaid) {
   EXPECT_THAT(launch.notes, Contains("--mixed_precision no replaces mixed_precision: bf16 of /home/ada/a.yaml"));
 }
 
-TEST(ScriptLaunch, RankAndAddressOfAHost_HaveNoEffect_AndItIsSaid) {
+TEST(ScriptLaunch, RankAndAddressOfAHost_HaveNoEffect_AndANoteSaysSo) {
   Problems problems;
 
   const ScriptLaunch launch = ReadScriptLaunch(

@@ -187,7 +187,7 @@ TEST(Decode, SlidingWindow_LimitsWhatATokenSees) {
   }
 }
 
-TEST(Decode, ClearedSequence_BeginsAgain_AndASequenceWithoutRoomIsRefused) {
+TEST(Decode, ClearedSequence_BeginsAgain_AndTokensBeyondTheCacheAreRefused) {
   auto model = NewDecodedModel(LlamaSizes(4, 2, 6));
   KeyValueCache cache = NewCache(*model, 2, 8);
   const std::vector<int64_t> eight = TokensOf(8, 1), five = TokensOf(5, 2);

@@ -44,7 +44,7 @@ struct ModelCase {
 
 class DocumentsTest : public testing::TestWithParam<ModelCase> {};
 
-// A model with its parameters' gradients.
+// A loss, and the gradients of the model's parameters.
 struct Computed {
   double loss = 0;
   std::vector<at::Tensor> gradients = {};

@@ -33,7 +33,7 @@ at::Tensor KeptOf(at::IntArrayRef sizes, const UnitDropout& dropout, DropoutSite
   return (Drop(at::ones(sizes, at::kDouble), dropout, site, slice) != 0).to(at::kDouble);
 }
 
-// The sum over all counts of the squared deviation from its expected value, in units of its standard deviation.
+// The sum over all counts of (count - expected value)^2 / variance.
 double ChiSquare(const at::Tensor& counts, int64_t trials, double keep) {
   const double expected = static_cast<double>(trials) * keep;
   return ((counts - expected).square() / (expected * (1 - keep))).sum().item<double>();
@@ -43,7 +43,7 @@ std::array<uint32_t, 4> WordsOf(const PhiloxBits& bits, size_t lane) {
   return {bits[lane], bits[16 + lane], bits[32 + lane], bits[48 + lane]};
 }
 
-// The vectors of philox4x32-10 in kat_vectors of Random123, the library of the paper's authors.
+// The known answers of philox4x32-10 in the file kat_vectors of Random123, the library of the authors of Philox.
 TEST(Philox, HasThePublishedResults) {
   PhiloxBits bits;
 

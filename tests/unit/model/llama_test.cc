@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kTokens = 8;
 
-// Heads of keys for groups of heads, and a head width that is not width / heads.
+// Two heads share each head of keys and values, and the width of a head is not width / heads.
 ModelSizes SmallLlama(bool tied = false) {
   return CompleteLlamaSizes({.family = ModelFamily::kLlama,
                              .layers = 2,

@@ -1,5 +1,5 @@
-// Models whose matrices are divided among tensor ranks, with threads as ranks over shared memory: the loss and every
-// gradient of the whole model, the same bits in every replica, and one sum per attention, perceptron and direction.
+// Models whose matrices are divided among tensor ranks, which are threads here. They must have the loss and gradients
+// of the whole model, the same bits in every replica, and one sum for each attention and perceptron in each direction.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
@@ -60,7 +60,7 @@ class RunnerHooks final : public UnitHooks {
   GradientSink* sink_ = nullptr;
 };
 
-// The same on every thread.
+// Returns the batch, which is the same on every thread.
 trainyard::MicroBatch BatchOf(const TensorCase& c) {
   const at::Tensor numbers = at::arange(kSequences * (kPositions + 1), at::kLong).view({kSequences, kPositions + 1});
   const at::Tensor tokens = (numbers * numbers * 7 + numbers * 3).remainder(c.sizes.vocabulary);
@@ -75,7 +75,7 @@ trainyard::MicroBatch BatchOf(const TensorCase& c) {
   return batch;
 }
 
-// Biases and norms that are not trivial.
+// Returns parameters whose biases are not 0 and whose norms are not 1.
 std::vector<NamedTensor> ValuesOf(const TensorCase& c) {
   const std::unique_ptr<Model> model = *NewModel(c.sizes, 1, at::kDouble);
   std::vector<NamedTensor> values;
@@ -129,7 +129,7 @@ std::vector<TensorOutcome> RunParts(const TensorCase& c) {
   return outcomes;
 }
 
-// With sequence parallelism the gradient of what every rank has whole is the sum over the ranks.
+// With sequence parallelism, the gradient of a parameter that every rank has whole is the sum over the ranks.
 void AddGradientsOfReplicas(std::vector<TensorOutcome>& parts) {
   for (size_t i = 0; i < parts[0].boxes.size(); ++i) {
     if (!parts[0].boxes[i].replicated || !parts[0].gradients[i].defined()) continue;

@@ -1,4 +1,4 @@
-// Threads as the ranks of a tensor group over shared memory, whose operations are counted.
+// Runs the ranks of a tensor group as threads, over shared memory, and counts the operations of the group.
 #pragma once
 
 #include <ATen/Parallel.h>

@@ -1,5 +1,5 @@
 // The time that a rank waits for communication, on a clock that only computation and waiting advance. With overlap the
-// rank waits for what computation does not hide, without it for everything; the numbers are the same.
+// rank waits only while no computation hides the communication, without it for all of it; the results are the same.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>

@@ -60,7 +60,7 @@ class FlatGroupTest : public testing::Test {
   std::unique_ptr<Communicator> single_ = NewSingleCommunicator();
   Matrices model_;
   at::Tensor x_;
-  std::vector<at::Tensor> gradients_;  // with memory that stays open
+  std::vector<at::Tensor> gradients_;  // computed before the group closes the memory
   std::unique_ptr<FlatGroup> group_;
 };
 
@@ -125,7 +125,7 @@ class RecordingEvents final : public BackwardEvents {
 };
 
 struct Chain {
-  // Two units of one matrix each; the second also uses a parameter that its output does not depend on through x.
+  // Two units of one matrix each; the second one also adds a row of a third matrix, which does not depend on x.
   explicit Chain(BackwardEvents& events) : events_(events) {
     for (int i = 0; i < 3; ++i) {
       w.push_back(at::randn({3, 3}).requires_grad_(true));

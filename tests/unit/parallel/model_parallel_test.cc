@@ -1,5 +1,5 @@
-// Pipelines, tensor parallelism and both with every strategy of data parallelism, with threads as ranks: the losses,
-// norms and parameters of one rank that does all the work.
+// Pipelines, tensor parallelism and both, with every strategy of data parallelism and threads as ranks: the losses,
+// norms and parameters must be those of one rank that does all the work.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -129,8 +129,8 @@ struct OneRank {
   std::unique_ptr<PipelineExecutor> executor;
 };
 
-// Gives wrong initial values to what another rank has too: they must be replaced by those of the first tensor rank and
-// the first stage.
+// Gives wrong initial values to parameters that another rank has too: the strategy must replace them by the values of
+// the first tensor rank and the first stage.
 void SpoilCopies(uint64_t seed, Model& model) {
   std::set<int> spoilt;
   for (const PartParameter& box : model.boxes()) {

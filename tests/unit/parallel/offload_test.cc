@@ -1,5 +1,5 @@
-// Optimizer state in host memory is updated tile by tile, with device memory for two tiles, to the same bits as by a
-// plain update. Jobs that need too much host memory are refused.
+// Optimizer state in host memory is updated tile by tile, with device memory for two tiles, and has the same bits
+// as after a plain update. Jobs that need too much host memory are refused.
 #include "worker/parallel/offload.h"
 
 #include <ATen/core/Tensor.h>

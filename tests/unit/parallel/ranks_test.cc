@@ -1,5 +1,5 @@
-// Every strategy with threads as ranks, over shared memory: the numbers of one rank that does all the work, the planned
-// memory and collectives, and state that every layout can load from every other.
+// Every strategy with threads as ranks, over shared memory: the results must be those of one rank that does all work,
+// the memory and the collectives those of the plan, and every layout must load the state of every other layout.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -76,7 +76,7 @@ TEST(CheckSchedule, RanksThatWaitForEachOthersOutputAreNamed) {
             "rank 1: F0 F1 B0 B1\n");
 }
 
-TEST(CheckSchedule, ADeadlockForLackOfRoomDependsOnTheSlots) {
+TEST(CheckSchedule, ADeadlockForLackOfFreeSlotsDependsOnTheirNumber) {
   // All chunks breadth first: rank 1 sends 8 activations back to rank 0, which receives none of them before its second
   // chunk.
   const PipelineShape shape{.stages = 2, .chunks_per_rank = 2, .micro_batches = 8};

@@ -1,5 +1,5 @@
-// CheckSchedule against an executor of its own: random changes to schedules are accepted if and only if an execution
-// with bounded queues reaches the end with every rule kept.
+// Compares CheckSchedule with an executor written for this test: CheckSchedule must accept a randomly changed schedule
+// if and only if its execution with bounded queues reaches the end and keeps every rule.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ class FakeExecutor {
   using Cell = std::pair<int, int>;  // model chunk, micro-batch
   struct Rank {
     size_t position = 0;
-    bool computed = false;  // the action at `position`, whose packet waits for room
+    bool computed = false;  // the action at `position`, whose packet waits for a free slot
   };
 
   bool Step(int rank) {

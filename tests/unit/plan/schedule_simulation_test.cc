@@ -98,13 +98,13 @@ TEST(Simulate, ActionsHaveTheirTimes) {
   EXPECT_THAT(simulation->busy, ElementsAre(6, 8));
 }
 
-TEST(Simulate, ASendWaitsForRoom) {
+TEST(Simulate, ASendWaitsForAFreeSlot) {
   auto schedule = MakeSchedule(ScheduleKind::kGpipe, {.stages = 2, .micro_batches = 4});
 
   auto simulation = Simulate(*schedule, {.forward = {1, 10}, .slots_per_link = 1});
 
   ASSERT_TRUE(simulation.ok()) << simulation.status();
-  // The packet of F1 has room when rank 1 begins F0, that of F2 when it begins F1.
+  // The slot is free for the packet of F1 when rank 1 begins F0, and for that of F2 when rank 1 begins F1.
   EXPECT_EQ(simulation->times[0][2].start, 2);
   EXPECT_EQ(simulation->times[0][3].start, 11);
 }

@@ -80,7 +80,7 @@ class InterferingDisk final : public ForwardingDisk {
   int refused_renames = 0;
 };
 
-TEST_F(LastSaveTest, FullDisk_RetriesUntilThereIsRoomAndReportsEachFailure) {
+TEST_F(LastSaveTest, FullDisk_RetriesUntilThereIsSpaceAndReportsEachFailure) {
   FakeLink link;
   FullDisk disk(1000);
 

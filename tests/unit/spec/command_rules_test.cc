@@ -126,7 +126,7 @@ TEST(CommandJobs, ReportHangs_AndHaveAFolderForCheckpoints) {
             "/home/ada/saved");
 }
 
-TEST(OnEnd, TakesAUrl_AndRefusesWhatIsNone) {
+TEST(OnEnd, AcceptsAUrl_AndRefusesOtherText) {
   const auto errors = [](const std::string& url) {
     return Read(absl::StrCat(kCommandJob, "on_end: {webhook: \"", url, "\"}\n")).Errors();
   };

@@ -71,8 +71,8 @@ TEST(PlanMemory, WithRecompute_StoresTheInputsOfBlocksAndOneBlock) {
   EXPECT_GT(Plan({"parallel.recompute=selective"}).activations, Plan({"parallel.recompute=blocks"}).activations);
 }
 
-// Per block of kGoodJob and token, 16 times the width. The inputs of the four projections are 16, 16, 16 and 64 wide,
-// their outputs 48, 16, 64 and 16.
+// Without adapters, a block stores 16 times the width for each token. In kGoodJob the inputs of the four projections
+// are 16, 16, 16 and 64 wide, their outputs 48, 16, 64 and 16.
 uint64_t ActivationsWithAdapters(const std::string& more, const std::string& recompute = "none") {
   return Plan({absl::StrCat("train.lora={rank: 4, ", more, "}"), absl::StrCat("parallel.recompute=", recompute)})
       .activations;
@@ -150,7 +150,7 @@ TEST(PlanMemory, OfGpipe_HoldsEveryMicroBatch) {
 }
 
 // A model for a card of 24 GB on four cards of 6 GB, and one of 45 GB on four cards of 40 GB.
-TEST(PlanMemory, OfFourStages_FitsOnFourCardsOfAQuarter) {
+TEST(PlanMemory, OfFourStages_FitsOnFourCardsWithAQuarterOfTheMemory) {
   const auto plan = [](int ranks, const char* sizes, const char* state) {
     return PlanMemory(Resolved({absl::StrCat("resources.ranks=", ranks), absl::StrCat("parallel.pipeline=", ranks),
                                 absl::StrCat("train.model={", sizes, ", context: 1024, family: llama, tied: false}"),

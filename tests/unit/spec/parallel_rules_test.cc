@@ -276,7 +276,7 @@ TEST(Deal, CountsRoundsAndIdleRanks) {
 TEST(AutoMicro, IsTheLargestWithTheSmallestIdleShare) {
   EXPECT_EQ(AutoMicro(8, 2), 4u);   // 2 micro-batches of 4
   EXPECT_EQ(AutoMicro(8, 1), 8u);   // 1 micro-batch of 8
-  EXPECT_EQ(AutoMicro(8, 3), 1u);   // 1 of 9 places is idle; with micro 2, 2 of 6 would be
+  EXPECT_EQ(AutoMicro(8, 3), 1u);   // 1 of 9 places (ranks x rounds) is idle; with micro 2, 2 of 6 would be
   EXPECT_EQ(AutoMicro(24, 5), 1u);  // 1 of 25 places is idle; with micro 2, 3 of 15 would be
   EXPECT_EQ(AutoMicro(2, 3), 1u);
 }

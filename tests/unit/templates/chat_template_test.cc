@@ -45,7 +45,7 @@ TEST_F(ChatTemplateTest, ConversationsAreRenderedWithTheSpecialTokensOfTheFolder
   EXPECT_EQ((*chat)->Render(*conversation, 1, true)->text, "<s><user>a</s><assistant>");
 }
 
-TEST_F(ChatTemplateTest, AFileOfItsOwnComesBeforeTheConfiguration) {
+TEST_F(ChatTemplateTest, TheTemplateFileReplacesTheTemplateOfTheConfiguration) {
   Write("tokenizer_config.json", R"({"chat_template": "old"})");
   Write("chat_template.jinja", "new");
   const auto chat = Open();

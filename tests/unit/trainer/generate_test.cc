@@ -105,7 +105,7 @@ TEST(Generate, DrawnTokens_DependOnThePromptAndTheSeedAlone) {
   }
 }
 
-TEST(Generate, EndToken_EndsItsTextAndMakesRoomForTheNext) {
+TEST(Generate, EndToken_EndsItsTextAndTheNextPromptTakesItsPlace) {
   auto model = NewGeneratingModel(ModelFamily::kLlama, 64);
   GenerateOptions options{.tokens = 20, .policy = {.temperature = 0}, .batch = 2};
   const Texts whole = GenerateAll(*model, FivePrompts(), options);

@@ -131,8 +131,8 @@ TEST_F(InitialWeightsTest, FolderOfAnotherModel_IsRefusedWithBothModels) {
                     HasSubstr("but the job trains a GPT-2 of 2 layers")));
 }
 
-// Neither a folder of transformers nor a checkpoint of a job without adapters contains any, so their initial values are
-// random.
+// Neither a folder of transformers nor a checkpoint of a job without adapters contains adapters, so the adapters have
+// random initial values.
 TEST_F(InitialWeightsTest, JobWithAdapters_BeginsAtTheLossOfTheModel_AndLearns) {
   TrainBase();
   const std::vector<double> without = LossesOfTwoRanks("ddp", folder_ / "gpt2");
