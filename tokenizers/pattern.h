@@ -1,6 +1,6 @@
 // A regular expression of a tokenizer.json, with the meaning that the Python library `tokenizers` gives it: its syntax
-// is Oniguruma's and its classes are those of unicode.h. The patterns of well-known models are matched by hand
-// (known_patterns.h), the others by PCRE2. Immutable and thread-safe.
+// is Oniguruma's and its classes are those of unicode.h. Hand-written code matches the patterns of well-known
+// models (known_patterns.h), PCRE2 the others. Immutable and thread-safe.
 //
 // What PCRE2 would read in another way is refused: anchors, back references, scripts, nested classes.
 #pragma once
@@ -20,7 +20,7 @@ class Pattern {
  public:
   // Possible errors: InvalidArgument: `expression` is invalid or not supported; the message names the part.
   static absl::StatusOr<Pattern> Regex(absl::string_view expression);
-  // Finds the text itself.
+  // Returns a pattern that matches `text` literally.
   static Pattern Literal(absl::string_view text);
 
   // kNone: not one of the known patterns.

@@ -208,7 +208,7 @@ absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(absl::string_view file
   if (problems.empty()) return model;
   return absl::InvalidArgumentError(absl::StrCat(name, " is a SentencePiece model that cannot be used: ",
                                                  JoinFirst(problems, kProblemsShown, "; ", "; ", "problem"),
-                                                 "; copy it again from where it came"));
+                                                 "; copy it again from its source"));
 }
 
 // If a message has a field twice, protobuf uses the later value, and merges values that are messages themselves.

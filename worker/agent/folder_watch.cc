@@ -15,7 +15,7 @@ namespace trainyard::agent {
 namespace {
 
 constexpr uint32_t kChanges = IN_CREATE | IN_MODIFY | IN_MOVED_TO | IN_ONLYDIR;
-// While a file is written all the time, changes are notified at this interval.
+// While a file is written all the time, subscribers are called at this interval.
 constexpr absl::Duration kBusyInterval = absl::Milliseconds(20);
 
 }  // namespace

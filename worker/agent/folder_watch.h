@@ -31,7 +31,7 @@ class FolderWatch {
 
   // `on_change` is called from the thread of this class and must not call it.
   uint64_t Subscribe(OnChange on_change);
-  // Returns false if changes in the folder cannot be notified, because it does not exist or a limit of the kernel is
+  // Returns false if changes in the folder cannot be detected, because it does not exist or a limit of the kernel is
   // reached. A folder that is removed later is forgotten.
   bool Watch(uint64_t subscriber, const std::string& folder);
   // After this call, `on_change` is not called any more.

@@ -1,4 +1,4 @@
-// The folder of the token cache and the format of its chunks: builders at the same time, crashes and damaged files.
+// The folder of the token cache and the format of its chunks: simultaneous builders, crashes and damaged files.
 #include "worker/data/token_cache.h"
 
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ TEST_F(TokenCacheTest, SeveralBuilders_PublishEachChunkOnce) {
   for (size_t chunk = 0; chunk < 20; ++chunk) EXPECT_EQ(fs::file_size(cache.ChunkPath(chunk)), 1000 + chunk);
 }
 
-TEST_F(TokenCacheTest, ACacheThatMissesAChunk_OrHasACutOne_IsNotComplete) {
+TEST_F(TokenCacheTest, ACacheThatLacksAChunk_OrHasATruncatedOne_IsNotComplete) {
   const TokenCacheFolder cache = *TokenCacheFolder::Make(folder_);
   for (size_t chunk = 0; chunk < 3; ++chunk) ASSERT_TRUE(cache.PublishChunk(chunk, "12345678").ok());
   EXPECT_FALSE(cache.IsComplete(3)) << "without an index";

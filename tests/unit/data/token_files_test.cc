@@ -1,4 +1,4 @@
-// Files of tokens of other programs, written here by the definitions of their formats.
+// Files of tokens of other programs, which this test writes according to the definitions of their formats.
 #include "worker/data/token_files.h"
 
 #include <gmock/gmock.h>

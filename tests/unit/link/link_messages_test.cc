@@ -88,7 +88,7 @@ std::string RefusalOf(const std::string& before, const std::string& now, bool al
       CompareComputation({.before = before, .now = now, .allow_data_change = allow_data_change}).status().message());
 }
 
-TEST(SameComputationTest, ChangeOfTheFunction_IsRefusedByKey) {
+TEST(SameComputationTest, ChangeOfTheModelOrOfFrozenParameters_IsRefusedByKey) {
   const std::string before = Resolved();
   const std::string heads = Resolved([](v1::JobSpec& spec) {
     spec.mutable_train()->mutable_model()->set_heads(8);

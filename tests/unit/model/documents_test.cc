@@ -16,7 +16,8 @@
 namespace trainyard {
 namespace {
 
-// Lengths of documents around the 64 rows of a block, for each sequence; all have the same sum.
+// Lengths of the documents of each sequence, around the 64 rows that the attention kernel computes at a time. All
+// sequences have the same length.
 const std::vector<std::vector<int64_t>> kPackings = {{1, 63, 64, 3, 65, 4}, {200}, {130, 1, 1, 68}, {64, 64, 64, 8}};
 constexpr int64_t kPackedTokens = 200;
 

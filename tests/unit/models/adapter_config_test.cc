@@ -73,7 +73,7 @@ TEST(AdapterConfig, MissingKeysHaveTheValuesOfPeft) {
   EXPECT_EQ(qwen2->targets, (std::vector<std::string>{"q_proj", "v_proj"}));
 }
 
-TEST(AdapterConfig, RankStabilised_HasAnEqualFactor) {
+TEST(AdapterConfig, RankStabilised_BecomesAnAlphaWithTheSameFactor) {
   nlohmann::json config = PeftConfig();
   config["use_rslora"] = true;
 

@@ -1,5 +1,5 @@
-// The effect of each key of `parallel` and of `train.freeze` on communication, memory and order, and that none of them
-// changes the numbers.
+// The effect of each key of `parallel` and of `train.freeze` on communication, memory and order. None of them may
+// change losses, norms or parameters.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>

@@ -377,7 +377,7 @@ void Check(const Draw& draw) {
   ExpectVisitedOnce(draw, found);
   ASSERT_EQ(found.parameters.size(), expected.parameters.size());
   for (const auto& [name, tensor] : expected.parameters) {
-    // AdamW normalises a gradient that is mostly rounding error to a full step too, so with lower precision an element
+    // AdamW makes a full step even from a gradient that is mostly rounding error, so with lower precision an element
     // may differ by a few times the learning rate (1e-2) per step.
     const double limit = draw.type == at::kDouble ? 1e-6 : 2.5e-2 * kTrainedSteps;
     EXPECT_LE((found.parameters.at(name) - tensor).abs().max().item<double>(), limit) << name;

@@ -28,7 +28,7 @@ struct Packet {
 };
 
 // Executes the lists with one queue of `slots` packets per (sender, receiver, direction), in steps of ranks in random
-// order. It knows nothing of graphs.
+// order. Unlike CheckSchedule, it uses no graph.
 class FakeExecutor {
  public:
   FakeExecutor(const PipelineSchedule& schedule, size_t slots, std::mt19937* random)
@@ -227,7 +227,7 @@ TEST(CheckScheduleProperty, AcceptsExactlyTheSchedulesThatAnExecutionFinishes) {
   EXPECT_GT(deadlocks, 100);
 }
 
-TEST(FoundSchedulesProperty, FinishWithinTheirMemoryForAnyCosts) {
+TEST(ListSchedulesProperty, FinishWithinTheirMemoryForAnyCosts) {
   std::mt19937 random(91);
   // Durations of very different sizes, among them 0.
   const auto durations = [&](int count, bool may_be_zero) {

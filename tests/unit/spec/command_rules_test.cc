@@ -32,7 +32,7 @@ TEST(CommandJobs, WorkInTheFolderOfTheSubmitter_UnlessTheyNameAnother) {
   EXPECT_EQ(Read("name: c\ncommand: {argv: [ls]}\n").spec.command().workdir(), "/home/ada");
 }
 
-TEST(CommandJobs, OtherPrograms_MustNameTheFolder) {
+TEST(CommandJobs, ClientsOtherThanTrainctl_MustNameTheFolder) {
   v1::JobSpec spec;
   spec.set_name("c");
   spec.mutable_command()->add_argv("ls");

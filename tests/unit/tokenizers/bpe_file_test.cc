@@ -52,7 +52,7 @@ TEST(BpeFile, LongWordsAreMergedLikeShortOnes) {
   EXPECT_EQ(*Encode(File(), text), expected);
 }
 
-TEST(BpeFile, AnUnknownCharacterIsDroppedOrTheUnknownToken) {
+TEST(BpeFile, AnUnknownCharacterIsDroppedOrBecomesTheUnknownToken) {
   EXPECT_THAT(*Encode(File(), "axb"), ElementsAre(3));
   EXPECT_THAT(*Encode(File("", R"("unk_token": "c")"), "xxb"), ElementsAre(2, 2, 1));
   EXPECT_THAT(*Encode(File("", R"("unk_token": "c", "fuse_unk": true)"), "xxb"), ElementsAre(2, 1));

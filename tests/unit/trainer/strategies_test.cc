@@ -150,7 +150,7 @@ TEST_F(StrategiesTest, RequestedSave_IsMadeByAllRanksAndCanInitializeAModel) {
 }
 
 // A corrupt replica must not become part of a checkpoint.
-TEST_F(StrategiesTest, ReplicasThatDiffer_FailTheSaveByName) {
+TEST_F(StrategiesTest, ReplicasThatDiffer_FailTheSave_AndTheMessageNamesTheRank) {
   StartOrder order = Order("run", {"ddp", 3}, 6);
   order.config.checkpoint_every = 4;
   order.config.checkpoint_last_save_retry_s = 0;
@@ -229,7 +229,7 @@ TEST_F(StrategiesTest, EventsOfEachRank_AreWrittenAsATrace) {
 
 // A rank's memory is corrupted between two comparisons: every rank ends at the next one, and none
 // saves a corrupt parameter.
-TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJobByName) {
+TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJob_AndTheMessageNamesThem) {
   StartOrder order = Order("run", {"ddp", 3}, 6);
   order.config.hash_every_steps = 2;
   order.config.checkpoint_every = 4;
