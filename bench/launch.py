@@ -25,7 +25,7 @@ POLL_S = 0.01
 
 
 def environment():
-    """`trainctl launch` takes python3 from PATH: the one that has torch."""
+    """Puts the Python that has torch first in PATH, because `trainctl launch` takes python3 from there."""
     path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     return dict(os.environ, PATH=path, OMP_NUM_THREADS="1")
 

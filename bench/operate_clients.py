@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The processes with which `./dev bench operate` loads a coordinator: simulated hosts, watchers, submitters, readers.
 
-Each role is a process of its own, because one Python interpreter would itself be the limit: its lock is shared by
-everything in it. A role prints lines of JSON, and ends when its standard input is closed, so that it cannot outlive the
-bench, however that ends.
+Each role is a process of its own, because the lock of a single Python interpreter would limit the load. A role prints
+lines of JSON, and ends when its standard input is closed, so that it cannot outlive the bench, even if the bench is
+killed.
 
     operate_clients.py ROLE '{"stubs": FOLDER, "address": "127.0.0.1:PORT", ...}'
 """
@@ -214,8 +214,8 @@ async def submit(setting, schema):
 
 
 async def get(setting, schema):
-    """Gets jobs, one call after the other, and says the seconds of each: `count` calls, or if that is 0 until it is
-    sent a second line."""
+    """Gets jobs, one call after the other, and says the seconds of each: `count` calls, or, if `count` is 0, calls
+    until the bench sends a second line."""
     stub = schema["service_grpc"].JobServiceStub(dial(setting["address"]))
     requests = [schema["service"].GetRequest(job_id=job) for job in setting["jobs"]]
     await stub.Get(requests[0], timeout=CALL_LIMIT_S)
@@ -231,7 +231,7 @@ async def get(setting, schema):
 
 async def come_and_go(setting, schema):
     """Watchers that open, read for a while and leave, and scrapes, until the end; says their numbers. A watcher
-    continues where the previous one has left, but every tenth one reads the whole history."""
+    continues after the newest step that its predecessor read, but every tenth one reads the whole history."""
     counts = {"watches": 0, "scrapes": 0}
 
     async def watch_again():

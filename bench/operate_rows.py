@@ -1,7 +1,7 @@
 """The measurements of `./dev bench operate`. Each returns its figures; operate.py compares them with the bars.
 
-A coordinator is real; hosts, watchers and submitters are processes of operate_clients.py, except in `rss`, where daemon
-and trainers are real, too.
+The coordinator is real; hosts, watchers and submitters are processes of operate_clients.py, except in `rss`, where
+daemon and trainers are real, too.
 """
 
 import contextlib
@@ -136,7 +136,7 @@ class Client:
 
 @functools.cache
 def schema():
-    """The folder of the generated modules, which the clients import, too, and the modules."""
+    """Returns the folder of the generated modules, from which the clients import them, too, and the modules."""
     folder = tempfile.TemporaryDirectory(prefix="trainyard-stubs-")
     return folder, stubs.make(folder.name)
 
@@ -423,7 +423,7 @@ def sample_memory(stage, visitors, pids, minutes):
 
 
 def measure_rss(options):
-    """The samples begin when the coordinator's history of the job's steps is full: until then it must grow."""
+    """The samples begin when the coordinator's history of the job's steps is full: until then its memory grows."""
     with Stage() as stage:
         port = harness.free_port()
         with interrupts_deferred():

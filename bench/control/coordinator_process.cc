@@ -26,7 +26,7 @@ absl::Status CoordinatorProcess::Start() {
   std::string state = absl::StrCat(folder_, "/coordinator");
   std::string log = absl::StrCat(folder_, "/coordinator.log");
   int ready[2];
-  if (pipe2(ready, O_CLOEXEC) != 0) return absl::UnavailableError("no pipe");
+  if (pipe2(ready, O_CLOEXEC) != 0) return absl::UnavailableError("cannot create a pipe");
   std::string ready_fd = absl::StrCat(ready[1]);
   const char* arguments[] = {program_.c_str(), "--listen", listen.c_str(), "--state",        state.c_str(),
                              "--metrics",      "",         "--ready-fd",   ready_fd.c_str(), "--allow-local-users",
