@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<AdapterWeights>> AdapterWeights::Open(const std::
   ASSIGN_OR_RETURN(adapter->files_, WeightFiles::Open(path));
   std::vector<WeightInfo> infos;
   for (const auto& [name, weight] : adapter->files_->weights()) {
-    // Other names are unexpected under their whole name.
+    // A name without the prefix stays whole, so that CheckWeights reports it as unexpected under its whole name.
     absl::string_view own = name;
     if (absl::ConsumePrefix(&own, kPrefix)) absl::ConsumePrefix(&own, model.hugging_face.prefix);
     if (!adapter->by_name_.emplace(std::string(own), &weight).second) {

@@ -73,14 +73,14 @@ absl::StatusOr<std::optional<StepFolder>> FindBest(const std::string& run_folder
 // Possible errors: NotFound: no checkpoint there was evaluated; those of FindBest.
 absl::StatusOr<std::string> ResolveBest(const std::string& path);
 
-// Opens the checkpoint at the path that ResolveBest returns for `given`, or the one that FindCheckpoint finds if it is
-// a run folder; adds to `skipped` why newer ones were not used, a sentence each. Fails with NotFound if there is none,
-// with DataLoss if none is good.
+// Opens the checkpoint at the path that ResolveBest returns for `given`; if that path is a run folder, the checkpoint
+// that FindCheckpoint finds there. Adds to `skipped` why newer ones were not used, a sentence each. Fails with NotFound
+// if there is no checkpoint, and with DataLoss if none can be used.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,
                                                                    std::vector<std::string>& skipped);
 
-// Removes a checkpoint, or the remains of one. Renames it first, so that a crash in the middle leaves a partial and not
-// a checkpoint that looks damaged. Fails with Unavailable if a process reads it, and with errors of the file system.
+// Removes a checkpoint, or the remains of one. Renames it first, so that a crash in the middle leaves a partial folder
+// and no damaged checkpoint. Fails with Unavailable if a process reads it, and with errors of the file system.
 absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system);
 
 struct Retention {

@@ -57,7 +57,7 @@ class FaultPoints {
   FaultPoints(std::vector<FaultRule> rules, uint64_t rank, uint64_t generation, FaultEffects effects);
 
   // Applies the rules for this point. Fails with ResourceExhausted, Unknown or PermissionDenied if a rule requires it,
-  // with the message "cannot <what>"; `what` is, for example, "create /run/step".
+  // with a message that contains "cannot <what>"; `what` is, for example, "create /run/step".
   absl::Status Pass(absl::string_view point, absl::string_view what);
 
  private:

@@ -44,7 +44,7 @@ class KernelFile final : public WritableFile {
   }
 
  private:
-  // A later fsync does not report an error again that this call has reported.
+  // A later fsync does not report again what this call has reported, so the caller must treat the error as final.
   absl::Status SyncRange(uint64_t first, uint64_t last, unsigned flags) {
     if (first == last) return absl::OkStatus();  // a length of 0 would mean the whole file
     const off_t at = static_cast<off_t>(first), bytes = static_cast<off_t>(last - first);

@@ -34,7 +34,7 @@ class ForeignWeights {
   // and without its prefix, or if a head that should be tied differs from the embedding.
   static absl::StatusOr<std::unique_ptr<ForeignWeights>> Open(const std::string& path, const ModelDescription& model);
 
-  // The type in which training holds these values exactly: F64 if the embedding has that, else F32.
+  // The type in which training holds these values exactly: F64 if the embedding is F64, else F32.
   const std::string& dtype() const { return dtype_; }
   // Writes elements [first, first + count) of a parameter to `out`, in type `dtype`. Fails with the errors of
   // WeightFiles::ReadRange. REQUIRES: it is a parameter of the model.

@@ -43,7 +43,7 @@ constexpr uint64_t kCopiedBytesMax = 256 << 20;
 constexpr char kReadme[] =
     "A GPT-2 model in the form of the Python library transformers.\n\n"
     "Its vocabulary is the 256 values of a byte: token 65 is the byte 65, \"A\". There are no special tokens: neither\n"
-    "beginning nor end of a text nor padding. tokenizer.json says just that, so text of any kind is encoded and\n"
+    "beginning nor end of a text nor padding. tokenizer.json describes this, so any text is encoded and\n"
     "decoded without loss; a token is one byte of UTF-8, not one character.\n";
 
 absl::Status WriteText(const std::string& path, absl::string_view text, FileSystem& file_system) {
