@@ -84,7 +84,7 @@ absl::Status ReadSome(OutputPipe* pipe) {
   return absl::ResourceExhaustedError("it wrote more than 1 MiB");
 }
 
-// Does not reap it.
+// Returns whether the process has exited, without reaping it.
 bool HasExited(pid_t pid) {
   siginfo_t info = {};
   return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;

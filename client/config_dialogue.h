@@ -11,8 +11,8 @@
 
 namespace trainyard::client {
 
-// A line of the user without its end. Possible errors: OutOfRange: the input has ended; Cancelled: Ctrl-C;
-// InvalidArgument: no line of text, with a sentence for the user.
+// Reads the line that the user types, without its line feed. Possible errors: OutOfRange: the input has ended;
+// Cancelled: Ctrl-C; InvalidArgument: the line is not valid text; the message is a sentence for the user.
 using LineReader = std::function<absl::StatusOr<std::string>(const std::string& prompt)>;
 // Shows lines to the user.
 using LineShower = std::function<void(absl::string_view text)>;

@@ -68,7 +68,7 @@ class DraftMaker {
     }
     const v1::DataParallel data = draft_.spec.parallel().data();
     if (data == v1::DATA_PARALLEL_HSDP) {
-      draft_.problems.AddError(given_, "parallel.data", "hsdp is not written for Accelerate; choose fsdp or zero3");
+      draft_.problems.AddError(given_, "parallel.data", "Accelerate's file cannot describe hsdp; choose fsdp or zero3");
     }
   }
 
@@ -171,7 +171,7 @@ std::string OwnerOf(const Draft& draft, absl::string_view key) {
     if (question.keys.empty() && key == question.id) return question.id;
     for (const std::string& own : question.keys) {
       const size_t common = CommonParts(own, key);
-      // Sharing only `train` proves nothing, but a key of a single part, such as `name`, may be equal as a whole.
+      // Keys that share only their first part, such as `train`, count as unrelated, unless they are equal (`name`).
       if (common > most && (common > 1 || own == key)) {
         most = common;
         owner = question.id;

@@ -28,7 +28,7 @@ struct ConfigQuestion {
   const char* help;
   bool (*applies)(const QuestionContext& context);
   std::string (*suggest)(const QuestionContext& context);
-  // The keys that the answer sets. Possible errors: InvalidArgument: no answer to this question.
+  // The keys that the answer sets. Possible errors: InvalidArgument: the text does not answer this question.
   absl::StatusOr<YamlSettings> (*settings)(const std::string& answer, const QuestionContext& context);
 };
 

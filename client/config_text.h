@@ -1,4 +1,4 @@
-// The text of the file that `trainctl config` writes, which is read again to prove that it means the draft. Pure.
+// The text of the file that `trainctl config` writes, which is read again to check that it describes the draft. Pure.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace trainyard::client {
 
-// A job file with a comment above each key that a question set. Possible errors: Internal: the text does not give the
-// draft when it is read, which is a fault of this program.
+// A job file with a comment above each key that a question set. Possible errors: Internal: reading the text gives
+// another job than the draft, which is a bug in this program.
 absl::StatusOr<std::string> JobFileText(const Draft& draft);
 
 // The same job as a file of Accelerate, of which load_config_from_file reads every key. The text is imported again, and

@@ -53,7 +53,7 @@ class Connection {
   // coordinator of another version is reported once.
   absl::Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 
-  // Called with a sentence for the user, at most once. The default says it.
+  // Called with a sentence for the user, at most once. The default prints it to standard error.
   using OnDifference = std::function<void(const std::string& text)>;
   void set_on_difference(OnDifference on_difference);
 

@@ -1,8 +1,8 @@
-// Event files of TensorBoard, of scalars only: records of TFRecord (length, its checksum, data, its checksum), each
+// Event files of TensorBoard, with scalars only: records of TFRecord (length, its checksum, data, its checksum), each
 // with a message Event (tensorboard/compat/proto/event.proto), of which only the fields that are needed are encoded
 // here.
 //
-//   ASSIGN_OR_RETURN(auto file, EventFileWriter::Create(folder, name, start));
+//   ASSIGN_OR_RETURN(auto file, EventFileWriter::Create(path, start));
 //   RETURN_IF_ERROR(file->Add(time, 17, {{"train/loss", 3.2}}));
 //   RETURN_IF_ERROR(file->Commit());   // without it, the file does not appear
 //

@@ -194,7 +194,7 @@ std::vector<std::pair<std::string, std::string>> RelevantVariables(const char* c
       matters = matters || absl::StartsWith(name, prefix);
     }
     if (!matters) continue;
-    // A URL with a user also has a password.
+    // A URL that contains a user name usually contains a password, too.
     bool is_secret = absl::StrContains(pair.second, "://") && absl::StrContains(pair.second, "@");
     for (absl::string_view part : {"TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "_KEY"}) {
       is_secret = is_secret || (absl::StrContains(name, part) && !absl::EndsWith(name, "_FILE"));

@@ -9,7 +9,7 @@
 namespace trainyard::client {
 namespace {
 
-// Flags of Accelerate that ask for something else than a launch here.
+// Flags of Accelerate that request something that `trainctl launch` does not do.
 struct RefusedFlag {
   const char* names;
   const char* why;

@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<MetricsSource>> OpenRun(const std::string& path) 
 }
 
 // The id of the job that used the run folder on this machine last; empty: unknown. A folder elsewhere may have the
-// same path, and a later job may have resumed in it. The trainer writes its job into the fence.
+// same path, and a later job may have resumed in it. The trainer writes the id of its job to the file .fence.
 std::string OwnerOf(const std::string& folder) {
   if (folder.empty()) return "";
   const absl::StatusOr<std::string> fence = ReadRegularFile(JoinPath(folder, ".fence"), kFenceBytes);
@@ -88,7 +88,7 @@ absl::Status WriteTensorBoard(MetricsSource& source, const std::string& folder) 
   if (source.totals().steps + source.totals().evals == 0) return absl::OkStatus();
   if (source.computes_times()) {
     SayUnprefixed(
-        "metrics.jsonl has no times: those of the events are counted from its creation, by the durations of steps");
+        "metrics.jsonl has no times: those of the events are computed from its creation time and the step durations");
   }
   Print(absl::StrCat("wrote ", file.path, "\nShow it: tensorboard --logdir ", ShellWord(folder), "\n"));
   if (file.was_replaced) {

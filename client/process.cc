@@ -123,7 +123,7 @@ absl::Status BecomeTrainer(const std::vector<std::string>& arguments) {
   execv(program.c_str(), argv.data());
   if (errno == ENOENT) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this computes with ", program,
+        absl::StrCat("this command needs ", program,
                      ", which is not installed; use a host that has the package trainyard-worker, or the image of the "
                      "worker instead of that of trainctl"));
   }

@@ -36,8 +36,8 @@ bool WaitForDescendants(absl::Duration wait);
 void KillChildren();
 
 // Replaces this process by trainyard-trainer, which has the code of the ranks, and returns only if that fails. Possible
-// errors: FailedPrecondition: it is not in the folder of this program, as where only trainctl is installed; those of
-// execve.
+// errors: FailedPrecondition: it is not in the folder of this program, for example because only trainctl is
+// installed; those of execve.
 absl::Status BecomeTrainer(const std::vector<std::string>& arguments);
 
 // Formats a status of waitpid: "exit code 1", "killed by signal 9 (Killed)".

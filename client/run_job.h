@@ -16,7 +16,7 @@ namespace trainyard::client {
 struct RunJobOptions {
   // Returns a job without errors. `on_this_machine`: its files must be here.
   std::function<absl::StatusOr<LoadedJob>(bool on_this_machine)> load;
-  // Makes what shows the job; null: the text or the JSON of `run`.
+  // Creates the object that shows the job; null: the text or the JSON of `run`.
   std::function<std::unique_ptr<Progress>()> make_progress = nullptr;
   bool resume = false;
   bool allow_fresh_start = false;

@@ -113,7 +113,7 @@ std::vector<ScheduleKind> CheckOptions(const ScheduleOptions& options, Refusals*
   if (!options.svg.empty() && (kinds.size() > 1 || options.micro_batches.size() > 1)) {
     refusals->Add("--svg draws one schedule; name one --schedule and one number of --micro-batches");
   }
-  // Replacing a folder is impossible, and replacing a device or a link would surprise.
+  // Replacing a folder is impossible, and users do not expect that a device or a link is replaced.
   if (struct stat st; lstat(options.svg.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
     refusals->Add(absl::StrCat("--svg: ", options.svg,
                                " exists and is not a regular file; name a new file, or a file to replace"));

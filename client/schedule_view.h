@@ -10,7 +10,7 @@
 
 namespace trainyard::client {
 
-// One schedule that was asked for. `status` says why there is none; otherwise the rest is set.
+// One requested schedule. If there is none, `status` says why; otherwise it is OK, and the other fields are set.
 struct ScheduleResult {
   ScheduleKind kind = ScheduleKind::kGpipe;
   PipelineShape shape;

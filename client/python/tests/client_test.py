@@ -162,7 +162,7 @@ def event(sequence, **kind):
     return schema.Event(sequence=sequence, **kind)
 
 
-def test_each_event_is_new_once_although_a_coordinator_numbers_again():
+def test_each_event_is_new_once_even_if_a_coordinator_reuses_numbers():
     seen = _events.EventFilter()
     step, notice = schema.StepReport(step=3), schema.Notice(text="a")
 

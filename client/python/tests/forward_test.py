@@ -78,7 +78,7 @@ def test_steps_that_a_restart_repeats_keep_their_numbers_in_wandb(wandb):
     assert [(values["step"], values["train/loss"]) for values in wandb.logged] == 2 * [(1, 2.0), (2, 1.0)]
 
 
-def test_of_a_command_only_reported_values_are_written_and_no_environment(wandb):
+def test_for_a_command_only_reported_values_are_written_and_no_environment_variables(wandb):
     forward.to_wandb(Job([step(1, loss=2.0)], command=True))
 
     assert wandb.logged == [{"step": 1, "train/loss": 2.0}]
@@ -86,7 +86,7 @@ def test_of_a_command_only_reported_values_are_written_and_no_environment(wandb)
 
 
 @pytest.mark.parametrize("events, state", [([RuntimeError("lost")], "SUCCEEDED"), ([], "FAILED")])
-def test_a_run_of_wandb_is_failed_with_its_job_or_the_connection(wandb, events, state):
+def test_a_wandb_run_is_marked_as_failed_if_the_job_or_the_connection_fails(wandb, events, state):
     job = Job(events, state)
     if events:
         with pytest.raises(RuntimeError):

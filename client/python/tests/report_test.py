@@ -121,7 +121,7 @@ def test_what_was_sent_on_a_broken_link_is_sent_again(daemon, tmp_path):
     assert steps[:2] == [1, 1] and steps[-1] == 2
 
 
-def test_a_link_that_is_refused_finally_ends_without_disturbing_the_script(daemon, tmp_path):
+def test_a_permanently_refused_link_ends_without_disturbing_the_script(daemon, tmp_path):
     daemon.refuse = grpc.StatusCode.NOT_FOUND
 
     done = run(tmp_path, """
@@ -138,7 +138,7 @@ def test_a_link_that_is_refused_finally_ends_without_disturbing_the_script(daemo
 @pytest.mark.parametrize("variables, warned", [
     ({"TRAINYARD_LINK": ""}, ""), ({"RANK": "1"}, "another launcher"), ({"TRAINYARD_LINK": "/nowhere/link"}, ""),
 ])
-def test_without_a_daemon_a_script_runs_as_ever(tmp_path, variables, warned):
+def test_without_a_daemon_a_script_runs_unchanged(tmp_path, variables, warned):
     done = run(tmp_path, "trainyard.report(1, loss=1.0); print('end')", **variables)
 
     assert (done.returncode, done.stdout) == (0, "end\n")

@@ -25,7 +25,7 @@ CHECKPOINTS_KEPT = 20  # as many as the coordinator records
 
 
 class Reports:
-    """What the script has reported, and what of it was sent on the present stream. Used by one thread at a time."""
+    """The newest reports of the script. Used by one thread at a time."""
 
     def __init__(self):
         self.steps = collections.deque(maxlen=REPORTS_KEPT)
@@ -147,7 +147,7 @@ class Helper:
                 sent_at = time.monotonic()
 
     def pass_on(self, message):
-        """Gives the number of a request to save to the script, which reads when it likes and perhaps never."""
+        """Writes the number of a request to save for the script, which may read it later or never."""
         if message.HasField("save"):
             try:
                 os.write(sys.stdout.fileno(), b"%d\n" % message.save.request)
@@ -157,7 +157,7 @@ class Helper:
     def run(self):
         import grpc
         wait_s = BACKOFF_MIN_S
-        # Counts refusals in a row, because another process has the link of this rank or a report is not accepted.
+        # The number of consecutive refusals: another process has the link of this rank, or a report is not accepted.
         refused = 0
         final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ABORTED)
         # The daemon may not have noticed yet that the earlier connection of this rank has ended.

@@ -118,7 +118,7 @@ class _Channel:
                 if not data:
                     break
                 *lines, self.requests = (self.requests + data).split(b"\n")
-                # Code of the site may print when the helper is started.
+                # The module sitecustomize may print to standard output when Python starts the helper.
                 self.save_request = max([self.save_request, *(int(line) for line in lines if line.isdigit())])
         except BlockingIOError:
             pass
@@ -161,7 +161,7 @@ def report(step, loss=None, tokens=None, lr=None, grad_norm=None):
         return
     steps, channel.last_step = step - channel.last_step, int(step)
     now, before, channel.last_time = time.monotonic(), channel.last_time, time.monotonic()
-    # The time in a phase is not that of the step.
+    # The time in a phase does not count as time of the step.
     until = max(before or 0.0, channel.phase_began) if channel.phases else now
     since = until - before if before is not None else 0.0
     message = {"kind": "progress", "step": int(step), "since_s": since, "phase": channel.phase()}

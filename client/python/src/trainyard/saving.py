@@ -18,14 +18,15 @@ from trainyard import _report, script
 _SEND_WAIT_S = 2.0
 _PATH_BYTES = 1800  # a report is one atomic write to a pipe
 _answered = 0    # the newest request to save for which should_save has returned True
-_asked_step = 0  # the newest step that had been reported when it did
+_asked_step = 0  # the newest step that had been reported at that time
 
 
 def checkpoint_dir(default="checkpoints"):
     """The folder for the checkpoints of this job (`command.checkpoint_dir`), which is created: the same one after a
     restart and on all ranks. Without Trainyard: `default`."""
     if os.environ.get("TRAINYARD_LINK") and not os.environ.get("TRAINYARD_CHECKPOINT_DIR"):
-        _report._warn(f"the job has no command.checkpoint_dir; its checkpoints are in {default!r}, as all others")
+        _report._warn(f"the job has no command.checkpoint_dir; its checkpoints are in {default!r}, which "
+                      "other jobs may use, too")
     path = pathlib.Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR") or default).absolute()
     path.mkdir(parents=True, exist_ok=True)
     return path
