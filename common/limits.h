@@ -35,10 +35,10 @@ inline constexpr size_t kReportBytesQueued = 32 << 20;
 // Facts waiting for the core. Beyond this limit the daemons' streams are not read and facts wait in their outboxes.
 inline constexpr size_t kFactBytesQueued = 32 << 20;
 
-// Durable events. A job has at most `kDurableEvents`, of which the first `kDurableEventsFirst` are never deleted; the
+// Durable events. A job has at most `kDurableEvents`, of which the first `kDurableEventsFirst` are deleted last; the
 // cluster has at most `kClusterEvents`. `kDurableTextBytes` limits the text of one event, and `kDurableEventBytes` the
-// events of all jobs together: beyond it, repeated events are deleted first, then those of finished jobs beyond
-// `kDurableEventsOfFinished`, oldest jobs first.
+// events of all jobs together: beyond it, saves and notices without a decision are deleted first, then other events of
+// finished jobs beyond `kDurableEventsOfFinished`, oldest jobs first.
 // A job has some dozens of events, so a thousand finished jobs stay far below the limit. Deleted events are counted
 // (JobRecord.events_dropped).
 inline constexpr size_t kDurableEvents = 2'000;
@@ -102,7 +102,7 @@ static_assert(kOldestProtocol <= kProtocol);
 inline constexpr uint64_t kTokenizerFileBytes = 128 << 20;
 inline constexpr size_t kAddedTokens = 1 << 20;
 inline constexpr size_t kAddedTokenBytes = 1 << 10;
-inline constexpr size_t kTokenizerSteps = 64;  // of a Sequence, nested ones included
+inline constexpr size_t kTokenizerSteps = 64;  // of a Sequence in tokenizer.json, with nested ones
 inline constexpr size_t kTokenizerPatternBytes = 16 << 10;
 // The steps and the heap of one search of a pattern in a text. A search that needs more fails.
 inline constexpr uint32_t kPatternSteps = 100'000'000;

@@ -104,7 +104,7 @@ class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
   LogWriter& writer_;
 };
 
-// The file of the newest writer; null: standard error. Never destroyed, as the writer.
+// The file of the newest writer; null: standard error. Never destroyed, like the writer.
 std::atomic<RotatedLog*> open_file{nullptr};
 
 LogWriter* NewWriter(const LoggingOptions& options, RotatedLog* file) {

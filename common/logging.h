@@ -39,7 +39,7 @@ void InitLogging(const LoggingOptions& options);
 absl::Status OpenLog(const LoggingOptions& options);
 
 // Opens the file again by its path, if lines are written to one, and changes the level: what a daemon does on SIGHUP.
-// Logs that, or why the configuration cannot be read. Thread-safe.
+// Logs the new level, or why the configuration cannot be read. Thread-safe.
 void ReloadLog(const absl::StatusOr<std::string>& level);
 
 // Waits until all lines logged so far are written. Returns false after a second, if nothing reads standard error.

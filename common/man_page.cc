@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-// Text as roff shows it unchanged: programs and options are copied from the page to a terminal.
+// Escapes text so that roff shows it unchanged: users copy commands and options from the page to a terminal.
 std::string Escaped(absl::string_view text) {
   return absl::StrReplaceAll(
       text, {{"\\", "\\e"}, {"-", "\\-"}, {"'", "\\(aq"}, {"`", "\\(ga"}, {"^", "\\(ha"}, {"~", "\\(ti"}});

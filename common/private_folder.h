@@ -23,7 +23,7 @@ struct FileId {
 std::optional<FileId> IdOf(const std::string& path);
 
 // Checks that `path` is a folder, not a symbolic link, that belongs to this user and is closed to all others.
-// Possible errors: NotFound: nothing is there. FailedPrecondition: something else is; the message says what.
+// Possible errors: NotFound: nothing is there. FailedPrecondition: something else is there; the message says what.
 absl::Status CheckPrivateFolder(const std::string& path);
 
 // Makes the folder with mode 0700 unless it exists; its parent must exist. Possible errors: those of

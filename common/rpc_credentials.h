@@ -1,5 +1,5 @@
 // The credentials of every gRPC channel and server of ours. All connections are plain text: TCP connections on this
-// machine are checked by user (dial.h), calls carry a token (tokens.h). TLS belongs here. Control tier.
+// machine are checked by user (dial.h), calls carry a token (tokens.h). TLS would be added here. Control tier.
 #pragma once
 
 #include <grpcpp/security/credentials.h>

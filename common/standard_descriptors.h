@@ -1,5 +1,5 @@
 // Opens descriptors 0 to 2 of a program that was started with some of them closed. Otherwise the first files that it
-// opens would get these numbers: a daemon whose lock file became descriptor 2 wrote its log into it.
+// opens would get these numbers: a daemon whose lock file became descriptor 2 wrote its log into that file.
 //
 //   #include "common/standard_descriptors.h"   in the file with a program's main, and nowhere else
 //

@@ -63,8 +63,8 @@ class CoreLoop {
     EventQueue* queue = nullptr;
     EffectSink* sink = nullptr;
     std::function<std::vector<Tick::Contact>()> contacts;  // sessions that sent anything since the last tick
-    // Whether a call still waits for its answer; if not, it is answered with this error instead of being processed, so
-    // that a call that its caller has given up has no effect. Null: every call does.
+    // Returns OK if the caller still waits for the answer. Otherwise the call is answered with the returned error and
+    // not processed, so that a call that its caller has given up has no effect. Null: all calls are processed.
     std::function<absl::Status(CallId)> check_waiting = nullptr;
     std::function<void(const LoopRound&, const Core&)> observe;  // may be empty
     // Called with the reason when the store begins to refuse records, and with an empty text when it accepts them
@@ -105,7 +105,7 @@ class CoreLoop {
 
   void Loop();
   std::vector<Event> TakeBatch(absl::Time until);
-  // Returns the answer to a call that does not wait for one any more; none: the event must be processed.
+  // Returns the answer to a call whose caller no longer waits for it; none: the event must be processed.
   std::optional<Reply> AnswerIfGivenUp(const Event& event) const;
   bool MayHold(const Unwritten& unwritten) const;
   absl::Status Write(Unwritten unwritten);
