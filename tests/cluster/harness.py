@@ -58,6 +58,11 @@ def events(text):
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
+def job_id_of(text):
+    """The id of the job in the --json output of `trainctl submit` or `run`."""
+    return next(line["id"] for line in events(text) if line.get("event") == "job")
+
+
 def steps_of(lines):
     return {line["step"]: line["loss"] for line in lines if line.get("event", "step") == "step" and "loss" in line}
 
@@ -235,8 +240,11 @@ class Cluster:
         if run_folder:
             keys["checkpoint__dir"] = str(run_folder)
         path = self.write_job(f"job-{time.monotonic_ns()}.yaml", **keys)
-        lines = events(self.trainctl("submit", path, "--json", *flags).stdout)
-        return next(line["id"] for line in lines if line.get("event") == "job")
+        return self.submit_file(path, *flags)
+
+    def submit_file(self, path, *flags):
+        """Submits the job of this file and returns its id."""
+        return job_id_of(self.trainctl("submit", path, "--json", *flags).stdout)
 
     def get(self, job_id):
         job = self.jobs.Get(self.stubs.service.GetRequest(job_id=job_id), timeout=5)

@@ -29,10 +29,6 @@ def write_command(cluster, *argv, name="command", **keys):
     return path
 
 
-def submit(cluster, path):
-    return harness.events(cluster.trainctl("submit", path, "--json").stdout)[0]["id"]
-
-
 def lines_of(cluster, job_id):
     return cluster.trainctl("logs", job_id, "--all-ranks").stdout.splitlines()
 
@@ -195,7 +191,7 @@ def test_a_job_spans_hosts_with_one_address_of_rank_zero(cluster):
     cluster.start_coordinator()
     for name in ("w1", "w2"):
         cluster.start_worker(name, 2)
-    job = submit(cluster, write_command(
+    job = cluster.submit_file(write_command(
         cluster, "sh", "-c",
         "echo group $GROUP_RANK of $GROUP_WORLD_SIZE local $LOCAL_RANK at $MASTER_ADDR:$MASTER_PORT",
         resources__ranks=4))
@@ -237,8 +233,8 @@ def test_an_elastic_script_continues_with_fewer_ranks_and_grows_again(cluster):
             step += 1
             time.sleep(0.05)
     """)
-    job = submit(cluster, write_command(cluster, "python3", str(script), command__min_ranks=1,
-                                        command__ranks_per_host=1, command__grow_after_s=1))
+    job = cluster.submit_file(write_command(cluster, "python3", str(script), command__min_ranks=1,
+                                                     command__ranks_per_host=1, command__grow_after_s=1))
     saved = cluster.folder / "saved"
 
     def worlds():
@@ -299,12 +295,12 @@ def test_limits_of_time_and_memory_end_a_command_and_are_named(cluster):
     cluster.start_worker("w1", 1)
     module = cluster.folder / "never_imported.py"
     module.write_text("import threading\nthreading.Event().wait()\n")
-    slow = submit(cluster, write_command(cluster, "python3", "-c", "import never_imported", resources__ranks=1,
-                                         command__time_limit_s=0.5))
+    slow = cluster.submit_file(write_command(cluster, "python3", "-c", "import never_imported", resources__ranks=1,
+                                                      command__time_limit_s=0.5))
     assert (view := cluster.wait_for_end(slow)).state_name == "FAILED"
     assert view.job.reason == "the time limit of 0.5 s is used up (command.time_limit_s)"
 
-    large = submit(cluster, write_command(
+    large = cluster.submit_file(write_command(
         cluster, "python3", "-c", "import time; data = bytearray(200_000_000); time.sleep(100)", resources__ranks=1,
         recovery__max_restarts=0, command__memory_bytes=100_000_000))
     assert (view := cluster.wait_for_end(large)).state_name == "FAILED"
@@ -315,7 +311,7 @@ def test_a_command_survives_its_daemons_and_restarts_when_a_rank_is_killed(clust
     cluster.start_coordinator()
     worker = cluster.start_worker("w1", 2)
     release = cluster.folder / "release"
-    job = submit(cluster, write_command(
+    job = cluster.submit_file(write_command(
         cluster, "sh", "-c", f"echo start; while ! test -e {release}; do sleep 0.1; done; exit 0"))
     pids = [cluster.wait_for_state(job, "RUNNING").pid_of(rank) for rank in (0, 1)]
     coordinator = cluster.coordinator
@@ -340,8 +336,8 @@ def test_a_host_whose_check_fails_is_not_used_and_uses_no_restart(cluster):
     for host in ("h1", "h2"):
         cluster.start_worker(host, 2, prefix=["env", f"WHO={host}"])
     check = 'echo "checking $RANK"; test "$WHO" = h2 || { echo no driver; exit 3; }'
-    job = submit(cluster, write_command(cluster, "sh", "-c", "echo on $WHO", recovery__max_restarts=0,
-                                        command__check={"argv": ["sh", "-c", check]}))
+    job = cluster.submit_file(write_command(cluster, "sh", "-c", "echo on $WHO", recovery__max_restarts=0,
+                                                     command__check={"argv": ["sh", "-c", check]}))
 
     view = cluster.wait_for_end(job)
 
@@ -358,7 +354,7 @@ def test_a_job_fails_when_the_check_of_every_host_fails_or_does_not_end(cluster)
     cluster.start_coordinator()
     cluster.start_worker("h1", 2)
     check = {"argv": ["sleep", "600"], "time_limit_s": 0.2}
-    job = submit(cluster, write_command(cluster, "true", command__check=check))
+    job = cluster.submit_file(write_command(cluster, "true", command__check=check))
 
     view = cluster.wait_for_end(job)
 

@@ -48,8 +48,7 @@ def job_file(folder, url, program="true", ranks=1):
 
 def test_the_end_of_a_job_is_delivered_once_the_server_accepts_it(receiver, one_host):
     receiver.answers.append(503)
-    job = one_host.trainctl("submit", job_file(one_host.folder, receiver.url, "exit 3"), "--json").stdout
-    job = harness.events(job)[0]["id"]
+    job = one_host.submit_file(job_file(one_host.folder, receiver.url, "exit 3"))
     one_host.wait_for_end(job)
 
     harness.wait_until(lambda: len(receiver.received) == 2, "the second attempt")
@@ -63,7 +62,7 @@ def test_the_end_of_a_job_is_delivered_once_the_server_accepts_it(receiver, one_
 
 def test_a_webhook_that_was_not_delivered_is_delivered_by_the_next_coordinator(receiver, one_host):
     receiver.answers += [503] * 2
-    job = harness.events(one_host.trainctl("submit", job_file(one_host.folder, receiver.url), "--json").stdout)[0]["id"]
+    job = one_host.submit_file(job_file(one_host.folder, receiver.url))
     harness.wait_until(lambda: receiver.received, "the first attempt")
 
     port = int(one_host.coordinator.address.rpartition(":")[2])

@@ -217,8 +217,8 @@ def test_the_images_run_a_job_and_report_their_health(cluster, storage):
                 run_check(storage, "worker", f"127.0.0.1:{health}").returncode == 0)
 
     harness.wait_until(healthy, "both images are healthy", 30)
-    submitted = trainctl(storage, "trainctl", address, "submit", "/runs/job.yaml", "--json", runs=runs)
-    identity = next(line["id"] for line in harness.events(submitted) if line.get("event") == "job")
+    identity = harness.job_id_of(
+        trainctl(storage, "trainctl", address, "submit", "/runs/job.yaml", "--json", runs=runs))
     assert "SUCCEEDED" in trainctl(storage, "trainctl", address, "watch", identity, runs=runs)
     text = trainctl(storage, "worker", address, "sample", "/runs/small", "--prompt", "the", "--tokens", "5", runs=runs)
     assert text.startswith("the")

@@ -67,7 +67,7 @@ def test_a_new_token_takes_effect_with_restarts_and_trainers_continue(cluster):
 
     coordinator, daemon = start(), start_daemon()
     harness.wait_until(lambda: cluster.trainctl(*named, "cluster", "--json", expect=None).stdout, "the host attaches")
-    job = harness.events(cluster.trainctl(*named, "submit", cluster.write_job(**FOREVER), "--json").stdout)[-1]["id"]
+    job = harness.job_id_of(cluster.trainctl(*named, "submit", cluster.write_job(**FOREVER), "--json").stdout)
     harness.wait_until(lambda: "RUNNING" in status(job), "the job runs")
     before = set(harness.trainers())
 

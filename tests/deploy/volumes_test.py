@@ -132,8 +132,7 @@ def test_all_programs_run_with_a_read_only_root_and_writable_volumes(cluster):
 
     harness.wait_until(attached, "the daemon is attached", 20)
     job = cluster.write_job(train__steps=6, checkpoint__every_steps=2, checkpoint__dir=str(cluster.folder / "run"))
-    submitted = harness.events(trainctl("submit", job, "--json"))
-    identity = next(line["id"] for line in submitted if line.get("event") == "job")
+    identity = harness.job_id_of(trainctl("submit", job, "--json"))
     assert "SUCCEEDED" in trainctl("watch", identity)
     assert sorted(path.name for path in (cluster.folder / "run").glob("step-*"))[-1].endswith("6")
     for program in (worker, coordinator):

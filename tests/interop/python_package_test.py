@@ -109,7 +109,7 @@ def test_a_paused_script_saves_and_resumes_where_it_was(installed, one_host):
         "env": [f"PYTHONPATH={installed}"], "workdir": str(one_host.folder)}}
     path = one_host.folder / "script.yaml"
     path.write_text(yaml.safe_dump(document, width=10_000))
-    job = harness.events(one_host.trainctl("submit", path, "--json").stdout)[0]["id"]
+    job = one_host.submit_file(path)
     harness.wait_until(lambda: "first step 1" in one_host.logs_of(job), "the script runs")
 
     one_host.trainctl("pause", job)
@@ -127,7 +127,7 @@ def submit_saving(installed, cluster, steps, **recovery):
     path.write_text(yaml.safe_dump({"name": "saving", "resources": {"ranks": 1}, "recovery": recovery, "command": {
         "argv": [sys.executable, str(PACKAGE / "examples/save_on_request.py"), str(steps)], "grace_s": 2,
         "env": [f"PYTHONPATH={installed}"], "workdir": str(cluster.folder)}}, width=10_000))
-    job = harness.events(cluster.trainctl("submit", path, "--json").stdout)[0]["id"]
+    job = cluster.submit_file(path)
     cluster.wait_for_step(job, 5)
     # Reports may arrive before the fact that the process was started.
     harness.wait_until(lambda: cluster.get(job).pid_of(0), "the process is known")
@@ -169,7 +169,7 @@ def test_a_paused_script_of_a_library_saves_resumes_and_reports_every_step(insta
         "argv": [sys.executable, str(LEAVING), str(PACKAGE / "examples" / example), str(cluster.folder / "saved"),
                  "100"],
         "env": [f"PYTHONPATH={installed}", "CUDA_VISIBLE_DEVICES="], "workdir": str(cluster.folder)}}, width=10_000))
-    job = harness.events(cluster.trainctl("submit", path, "--json").stdout)[0]["id"]
+    job = cluster.submit_file(path)
     cluster.wait_for_step(job, 5)
 
     cluster.trainctl("pause", job)
@@ -210,7 +210,7 @@ def test_a_script_reports_its_steps_also_after_its_daemon_was_killed(installed, 
     path.write_text(yaml.safe_dump({"name": "reporting", "resources": {"ranks": 2}, "command": {
         "argv": [sys.executable, str(script), str(barrier)], "env": [f"PYTHONPATH={installed}"],
         "workdir": str(cluster.folder)}}, width=10_000))
-    job = harness.events(cluster.trainctl("submit", path, "--json").stdout)[0]["id"]
+    job = cluster.submit_file(path)
     cluster.wait_for_step(job, 10)
 
     worker.signal(signal.SIGKILL)

@@ -211,8 +211,7 @@ class NetCluster:
         document = {**document, "checkpoint": {**document.get("checkpoint", {}), "dir": str(self.run_folder)}}
         path = self.folder / "job.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False))
-        lines = harness.events(self.trainctl("submit", path, "--json").stdout)
-        self.job = next(line["id"] for line in lines if line.get("event") == "job")
+        self.job = harness.job_id_of(self.trainctl("submit", path, "--json").stdout)
         self.steps = document["train"]["steps"]
         self.watcher = Watcher(self._trainctl_command("watch", self.job, "--json"), self.folder / "watch.log")
         return self.job

@@ -32,8 +32,7 @@ KEPT = ("coordinator", "worker-h1", "runs", "text.txt")
 def run_job(cluster, job_id, **keys):
     path = cluster.write_job(f"{job_id}.yaml", name=job_id[:-4], checkpoint__dir=str(FOLDER / "runs" / job_id),
                              resources__ranks=keys.pop("ranks", 1), **keys)
-    lines = harness.events(cluster.trainctl("submit", path, "--json").stdout)
-    return next(line["id"] for line in lines if line.get("event") == "job")
+    return cluster.submit_file(path)
 
 
 def make(cluster):
