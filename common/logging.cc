@@ -184,7 +184,7 @@ void ReloadLog(const absl::StatusOr<std::string>& level) {
   RotatedLog* file = open_file;
   if (file != nullptr) file->RequestReopen();
   if (!level.ok()) {
-    return spdlog::warn("SIGHUP: the level of the log stays, because the configuration cannot be read: {}",
+    return spdlog::warn("SIGHUP: the level of the log is unchanged, because the configuration cannot be read: {}",
                         std::string(level.status().message()));
   }
   // Logged in any case, so that an operator sees that the signal has arrived.

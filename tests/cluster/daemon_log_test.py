@@ -23,7 +23,7 @@ def test_sighup_reopens_the_file_and_reads_the_level_again(cluster):
 
     config.write_text("log: {levle: debug}\n")
     cluster.coordinator.signal(signal.SIGHUP)
-    harness.wait_until(lambda: "the level of the log stays" in log.read_text() and "levle" in log.read_text(),
+    harness.wait_until(lambda: "the level of the log is unchanged" in log.read_text() and "levle" in log.read_text(),
                        "the problem is logged", 10)
     worker.signal(signal.SIGHUP)
     harness.wait_until(lambda: "SIGHUP: the level of the log is info" in worker.output(), "the daemon reads it too", 10)
