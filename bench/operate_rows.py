@@ -142,8 +142,8 @@ def schema():
 
 
 class Stage:
-    """A coordinator with its clients. Leaving it ends every process, whatever has happened; a second Ctrl-C does not
-    interrupt that."""
+    """A coordinator with its clients. Its exit ends every process, also after errors and interrupts; a second Ctrl-C
+    does not interrupt the exit."""
 
     def __enter__(self):
         processes.start_reaper()

@@ -160,7 +160,7 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
 
 
 def run_torch(program, world, shape, folder, tuned, **options):
-    """One run of a program of PEERS that prints the line of gpt_torch.py, under torchrun if `world` is above 1.
+    """One run of a program of PEERS that prints a line such as gpt_torch.py's, under torchrun if `world` is above 1.
     `options`: further options of the program; True for those without a value."""
     python = pathlib.Path(sys.executable)
     launcher = [python] if world == 1 else [python.with_name("torchrun"), "--nproc-per-node", world]

@@ -37,7 +37,7 @@ absl::StatusOr<SavedCheckpoint> WriteImportedCheckpoint(const std::string& run_f
   manifest.nonfinite.clear();
   RETURN_IF_ERROR(file_system.RemoveAll(partial));
   RETURN_IF_ERROR(file_system.MakeFolder(partial));
-  // If a checkpoint of this step exists, PublishFolder exchanges the two folders, and this removes the old one.
+  // If a checkpoint of this step exists, PublishFolder exchanges the two folders, and this cleanup removes the old one.
   absl::Cleanup remove_partial = [&] { file_system.RemoveAll(partial).IgnoreError(); };
 
   RETURN_IF_ERROR(WriteShard(partial, tensors, stream, manifest, file_system));

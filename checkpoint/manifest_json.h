@@ -25,7 +25,7 @@ std::string HashInText(absl::string_view text);
 absl::StatusOr<Json> ParseWithHash(absl::string_view text, absl::string_view document);
 
 // Reads keys of one object, records the first problem, and at the end checks that every key was read. `json` must
-// outlive it.
+// outlive the reader.
 class ObjectReader {
  public:
   // Every problem begins with `where`: "manifest: tensor".

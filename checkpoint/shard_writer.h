@@ -73,7 +73,7 @@ struct EntryHashes {
   std::vector<std::string> pieces = {};  // the hash of each piece
   bool nonfinite = false;
 };
-// Hashes an entry before it is written, so that Append need not.
+// Hashes an entry before it is written, so that Append need not hash it.
 EntryHashes HashEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes = kPieceBytes);
 
 struct ShardOptions {

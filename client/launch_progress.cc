@@ -17,7 +17,7 @@
 namespace trainyard::client {
 namespace {
 
-// Files of ranks that are open at a time; more are opened and closed for each line.
+// The number of files of ranks that are open at a time. Before another one is opened, all of them are closed.
 constexpr size_t kOpenFilesMax = 256;
 
 class LaunchProgress final : public Progress {

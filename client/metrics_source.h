@@ -39,8 +39,8 @@ class MetricsSource {
   explicit MetricsSource(std::string name, std::string place) : name_(std::move(name)), place_(std::move(place)) {}
   virtual ~MetricsSource() = default;
 
-  // Calls `use` for every record, in order, each with a time. Possible errors: those of reading; Aborted: the file was
-  // truncated meanwhile.
+  // Calls `use` for every record, in order, each with a time. Possible errors: those of reading; Aborted: the file has
+  // changed meanwhile.
   absl::Status ForEach(const Use& use);
 
   const std::string& name() const { return name_; }    // of the run or job

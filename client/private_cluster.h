@@ -2,8 +2,8 @@
 // Programs, protocol and job file are the same as on a shared cluster; the only difference is that trainctl starts the
 // daemons.
 //
-// Only the user who started them can reach them: the coordinator listens on a Unix socket in a folder of mode 0700, and
-// no daemon opens a port.
+// Only the user who started the daemons can reach them: the coordinator listens on a Unix socket in a folder of mode
+// 0700, and no daemon opens a port.
 //
 // Each daemon runs in its own session and holds the reading end of a pipe, the lifeline; only this process holds the
 // writing end. When the writing end is closed, by Stop or because this process ends in any way, daemons and shims stop

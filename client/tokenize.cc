@@ -54,7 +54,7 @@ struct FileTokens {
   std::string file;
   uint64_t bytes = 0;
   uint64_t tokens = 0;
-  std::vector<int32_t> ids;  // kept to be shown only
+  std::vector<int32_t> ids;  // empty unless they are shown
 };
 
 double BytesPerToken(const FileTokens& counted) {

@@ -169,7 +169,7 @@ absl::Status CheckPeer(const Peer& peer, const std::optional<uid_t>& owner) {
       ", so nothing was sent there. If that is the coordinator, name a token file of that user (token_file)"));
 }
 
-// For callers PermissionDenied means an untrusted peer, so problems with the token file get another code.
+// Callers treat PermissionDenied as an untrusted peer, so problems with the token file become InvalidArgument.
 absl::Status TokenProblem(const absl::Status& status) {
   return absl::IsPermissionDenied(status) ? absl::InvalidArgumentError(status.message()) : status;
 }

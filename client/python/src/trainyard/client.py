@@ -103,7 +103,7 @@ class Client(_calls.Calls):
 
     def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0):
         """Yields the events of a job, each once and in order, until the job has ended; connects again after a loss.
-        To continue where `get` has ended, pass its resource_version, last_step and last_eval_step. Raises
+        To continue from the result of `get`, pass its resource_version, last_step and last_eval_step. Raises
         UnavailableError if no coordinator has answered for `reconnect_s` seconds, and OutOfRangeError if
         `after_sequence` has expired or is not known."""
         seen = _events.EventFilter(after_sequence, after_step, after_eval_step)
@@ -118,7 +118,7 @@ class Client(_calls.Calls):
                     yield event
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
-                # Without a new event: the caller's position was at the end of a job that has ended.
+                # If no event was new, the caller's position was at the end of a job that has ended.
                 if schema.state_name(self.get(job_id).state) in schema.FINAL_STATES:
                     return
                 wait_s = retries.next_wait()
