@@ -25,7 +25,7 @@ std::string LayoutText(const v1::JobSpec& spec);
 
 // {"stages":2,"data_ranks":2,"tensor":2,"sequence":false,"schedule":"1f1b","chunks_per_rank":1,"micro_batches":8,
 // "bubble_share":0.11,"blocks":[[[0,4]],[[4,8]]]}: of each stage, the ranges of blocks of its chunks. An empty object
-// for a probe.
+// for jobs without training.
 nlohmann::ordered_json LayoutJson(const v1::JobSpec& spec);
 
 }  // namespace trainyard::client

@@ -31,7 +31,7 @@ absl::Status CheckRunFolder(const std::string& path, bool resume);
 // of its name; then calls CheckRunFolder. Describes the choice, or a fresh start, in `notice`. `on_this_machine`: the
 // job's hosts see the same files as this process, so a folder without a checkpoint cannot be resumed. Possible errors:
 // those of CheckRunFolder; FailedPrecondition: there is nothing to resume and a fresh start is not allowed;
-// InvalidArgument: the job to resume is a probe.
+// InvalidArgument: the job to resume is a probe or a command.
 absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* notice);
 
 // Checks that `path` contains a checkpoint. Possible errors: FailedPrecondition: it does not; the message suggests a

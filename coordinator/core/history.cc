@@ -15,8 +15,7 @@ std::deque<EventPtr>::const_iterator FirstAfter(const std::deque<EventPtr>& even
                           [](uint64_t after, const EventPtr& event) { return after < event->sequence(); });
 }
 
-// A step is published once by its number: after a restart of the coordinator it arrives again with a new sequence
-// number.
+// A step is identified by its number: after a restart of the coordinator it arrives again with a new sequence number.
 bool IsSeen(const v1::Event& event, const WatchPosition& position) {
   if (event.has_step()) return event.step().step() <= position.step;
   if (event.has_eval()) return event.eval().step() <= position.eval_step;
