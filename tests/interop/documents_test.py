@@ -16,8 +16,9 @@ README_PORT = 7070
 
 
 def readme_script():
-    """Returns one bash script of the README's marked blocks, in order. A block marked `background` would run in
-    another terminal: it keeps running, and the next block starts when the coordinator's port accepts connections."""
+    """Returns one bash script of the README's marked blocks, in order. A user runs a block marked
+    `background` in another terminal. The script runs it in parallel with the next block, which starts when the
+    coordinator's port accepts connections."""
     parts = ["set -euo pipefail", "trap 'kill $(jobs -p)' EXIT"]
     for background, body in BLOCK.findall((harness.ROOT / "README.md").read_text()):
         if background:
@@ -116,7 +117,7 @@ def names_a_file(document, path):
     return any(next(folder.glob(path.rstrip("/") + suffix), None) for folder in folders for suffix in SUFFIXES)
 
 
-def test_paths_in_the_architecture_and_the_rooms_exist():
+def test_paths_in_the_architecture_and_the_readmes_of_folders_exist():
     rooms = [path for pattern in ("*/README.md", "*/*/README.md") for path in harness.ROOT.glob(pattern)
              if not path.relative_to(harness.ROOT).parts[0].startswith((".", "build", "shared"))]
     assert len(rooms) > 15

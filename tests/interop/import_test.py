@@ -118,7 +118,7 @@ def check_nothing_is_ignored(document, result):
     for key in keys_of(document):
         row = outcomes.get(key)
         if row is None:
-            # An error names the key, or the group that is unknown or no group.
+            # An error names the key, or its group if that is unknown or not a map.
             is_named = any(part in errors for part in key.split("."))
             assert not result["valid"] and is_named, f"{key} was ignored: {result}"
         else:
@@ -219,7 +219,7 @@ def test_the_written_job_validates_and_one_with_missing_keys_does_not(tmp_path):
     assert again.returncode == 2 and "exists already" in again.stderr
 
 
-def test_a_file_that_is_neither_names_both(tmp_path):
+def test_a_file_of_an_unknown_format_is_refused_with_the_names_of_the_known_ones(tmp_path):
     path = tmp_path / "other.yaml"
     path.write_text("colour: blue\n")
 

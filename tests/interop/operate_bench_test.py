@@ -28,12 +28,12 @@ def options(*arguments):
 
 
 def processes_with(text):
-    """Command lines that contain it."""
+    """Command lines that contain the text."""
     lines = []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
             lines.append(path.read_bytes().decode(errors="replace"))
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended
             continue
     return [line for line in lines if text in line]
 
@@ -64,7 +64,7 @@ def test_slope_and_percentile_of_samples():
     assert operate_rows.MEMORY_KINDS == len(operate_clients.MEMORY_KINDS)
 
 
-def test_wrong_usage_names_what_there_is(capsys):
+def test_wrong_usage_is_refused_with_the_valid_values(capsys):
     for arguments, message in ((["scrape"], "unknown row: scrape; there are metrics, submit, page, rss"),
                                (["--hosts", "0"], "--hosts is 0, must be 1 to 8000")):
         with pytest.raises(SystemExit) as ended:

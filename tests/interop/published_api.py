@@ -104,7 +104,7 @@ class Table:
 
 
 def _options(described):
-    """In one line, and without blanks: they separate the facts."""
+    """The options in one line, without blanks, because blanks separate the facts."""
     text = text_format.MessageToString(described.options, as_one_line=True)
     return re.sub(r"\s+", "_", re.sub(r"\[[\w.]*\.(\w+)\]", r"\1", text)).strip("_")
 

@@ -25,7 +25,7 @@ enum State {
   RUNNING = 1;  // it runs
 }
 """
-CHANGES = [  # the change, and what is reported; none: it is allowed
+CHANGES = [  # the old text, the new text, and the report (None: the change is allowed)
     ("string id = 1;", "string id = 9;", "number was 1 and is 9"),
     ("string id = 1;", "bytes id = 1;", "type was string and is bytes"),
     ("string id = 1;", 'string id = 1 [json_name = "name"];', "json was id and is name"),

@@ -1,4 +1,4 @@
-"""The documents that are written from the programs are up to date, and messages in the documents are real ones."""
+"""The documents that tools/reference.py writes are up to date, and programs print the messages that documents quote."""
 
 import re
 import subprocess

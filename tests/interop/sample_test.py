@@ -143,11 +143,11 @@ def test_what_cannot_be_sampled_is_refused_with_all_its_problems(llama, tmp_path
 
 
 def endless(folder, *options):
-    """The arguments of a text without an end token, for which no test waits."""
+    """The command for a text that is so long that the test must end the process."""
     return [TRAINCTL, "sample", folder, "--tokenizer", "bytes", "--tokens", "1000000", *options]
 
 
-def test_ctrl_c_ends_a_text_with_what_there_is(llama):
+def test_ctrl_c_ends_the_command_after_the_text_so_far(llama):
     with subprocess.Popen(endless(llama, "--stream", "--prompt", "What is"), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as process:
         first = process.stdout.read(40)
@@ -175,7 +175,7 @@ def test_ctrl_c_ends_json_with_the_texts_that_have_begun(llama, tmp_path):
                                                                  PROMPTS[:len(texts)]]
 
 
-def test_a_closed_pipe_ends_it_quietly(llama):
+def test_a_closed_pipe_ends_the_command_without_a_message(llama):
     with subprocess.Popen(endless(llama, "--stream"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.read(10)
         process.stdout.close()

@@ -106,7 +106,7 @@ def test_a_cut_off_model_is_refused(model, tmp_path):
     assert done.returncode != 0 and "damaged or cut off" in done.stderr
 
 
-def test_a_reader_that_closes_the_pipe_ends_it(tmp_path):
+def test_a_reader_that_closes_the_pipe_ends_the_command(tmp_path):
     path = write(tmp_path, "a" * 60_000)
     read, written = os.pipe()
     os.close(read)
@@ -119,7 +119,7 @@ def test_a_reader_that_closes_the_pipe_ends_it(tmp_path):
     assert done.stderr == "trainctl: standard output cannot be written: Broken pipe\n"
 
 
-def test_an_interrupt_ends_it(tmp_path):
+def test_an_interrupt_ends_the_command(tmp_path):
     """The text is a pipe that nothing is written to, so that the interrupt finds the program at work."""
     os.mkfifo(tmp_path / "pipe")
     process = subprocess.Popen([harness.BIN / "trainctl", "tokenize", tmp_path / "pipe"], stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What an earlier state of 0.1.0 left on disk (tests/golden/upgrade, made by make.py there) opens with today's
+"""What an earlier build of 0.1.0 left on disk (tests/golden/upgrade, made by make.py there) opens with today's
 programs: jobs are visible, a paused job resumes, facts that were not acknowledged are delivered, checkpoints are
 verified, sampled and resumed from."""
 
@@ -13,7 +13,7 @@ import processes
 import pytest
 
 RELEASES = sorted(path for path in (harness.ROOT / "tests" / "golden" / "upgrade").iterdir() if path.is_dir())
-FOLDER = pathlib.Path("/tmp/trainyard-upgrade-fixture")  # where make.py made them: the records contain absolute paths
+FOLDER = pathlib.Path("/tmp/trainyard-upgrade-fixture")  # where make.py ran, because the records contain absolute paths
 STATES = {"succeeded": "SUCCEEDED", "failed": "FAILED", "paused": "PAUSED", "queued": "QUEUED",
           "cancelled": "CANCELLED"}
 
@@ -30,7 +30,7 @@ def upgraded(request, stubs):
     words = (FOLDER / "text.txt").read_bytes()
     processes.start_reaper()
     cluster = harness.Cluster(FOLDER, stubs)
-    assert (FOLDER / "text.txt").read_bytes() == words, "the harness makes another text now: keep the recorded one"
+    assert (FOLDER / "text.txt").read_bytes() == words, "harness.Cluster has replaced the recorded text.txt"
     jobs = dict(line.split() for line in (request.param / "jobs.txt").read_text().splitlines())
     try:
         yield cluster, jobs

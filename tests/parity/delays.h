@@ -72,7 +72,7 @@ class DelayedGroups {
     OperationDelay& delay_;
   };
 
-  // Groups that are one object stay one object: by that a strategy recognises that their operations have one order.
+  // One communicator stays one object, because a strategy then knows that its operations have one order.
   Communicator* Delayed(Communicator* inner) {
     if (inner == nullptr || delay_.delay.count() == 0) return inner;
     for (const auto& made : made_) {

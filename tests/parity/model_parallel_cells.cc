@@ -61,7 +61,7 @@ void AddEnds(ModelParallelCell cell, std::vector<ModelParallelCell>& cells) {
   }
 }
 
-// All variations of a layout that do not change it.
+// Adds the cells for all values of the properties that do not belong to the layout.
 void AddVariations(ModelParallelCell cell, std::vector<ModelParallelCell>& cells) {
   for (ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kQwen2}) {
     for (CellMicroBatches micro_batches : kMicroBatchDeals) {

@@ -64,7 +64,7 @@ TEST_P(ModelParallelMatrix, MatchesTheOracle) {
   BoxesOf(ranks);  // expects that copies are equal
 }
 
-TEST(ModelParallelCells, EveryCoverContainsWhatItShould) {
+TEST(ModelParallelCells, PairsContainEveryScheduleWithEveryStrategy_AndValuesEverySchedule) {
   const std::vector<ModelParallelCell> all = AllModelParallelCells(), pairs = PairwiseCover(all),
                                        values = ValueCover(all);
 
@@ -157,7 +157,7 @@ TEST(Pipeline, OverSockets_HasTheBitsOfSharedMemory) {
 }
 
 // A checkpoint does not depend on whether tensor ranks divide the sequence.
-TEST(SequenceParallel, ResumesFromRunsWithoutIt_AndTheyFromIt) {
+TEST(SequenceParallel, RunsWithAndWithoutIt_ResumeFromEachOther) {
   TrainingCase whole = UnclippedCase(ModelFamily::kGpt2);
   whole.type = at::kDouble;
   whole.clip_norm = 0.5;

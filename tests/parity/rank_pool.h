@@ -45,7 +45,7 @@ using PoolMain = std::function<absl::StatusOr<std::string>(const PoolRank& rank,
 void RunAsPoolRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, PoolMain>>& mains);
 
 struct PoolCase {
-  MeshShape mesh;  // the product of its axes, which has no cp, is the number of ranks
+  MeshShape mesh;  // without cp; the product of the other axes is the number of ranks
   PoolTransport transport = PoolTransport::kSharedMemory;
   std::string main;
   std::string arguments;

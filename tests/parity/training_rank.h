@@ -1,4 +1,4 @@
-// What one rank of a parity test trains with, made like the trainer's (worker/trainer/rank.cc): its part of the model,
+// The objects with which one rank of a parity test trains, made as in worker/trainer/rank.cc: its part of the model,
 // the communicators and channels, the strategy and the executor.
 //
 // Belongs to the thread that trains.
@@ -28,13 +28,13 @@ struct TrainingRank {
   std::unique_ptr<Model> model;
   std::unique_ptr<DataParallel> strategy;
   std::unique_ptr<PipelineExecutor> executor;
-  bool reports_losses = false;  // one rank of each data rank does
+  bool reports_losses = false;  // of the ranks with the same data rank, one does
 };
 
 // The seed of initial values, dropout and the order of samples.
 inline constexpr uint64_t kTrainingSeed = 20;
 
-// Adapters alone cannot lower the loss of a model whose frozen head has small values. REQUIRES: the model has memory.
+// Enlarges frozen weights: adapters cannot lower the loss if the head is small. REQUIRES: the model has memory.
 void EnlargeFrozen(const TrainingCase& training, Model& model);
 
 // Collective. Possible errors: those of JoinPipeline, PartOfRank and Parallelize.
