@@ -61,7 +61,7 @@ void Judge::CheckScript(const Job& job) {
       absl::StrCat(NameOfGroup(job), " has grown, which was counted as a restart: ", job.head().restarts()));
 }
 
-// A generation of a script that ran is being ended after this time: it may grow then.
+// Called when the coordinator ends a generation that ran for this time. Growth is a valid reason only after grow_after.
 void Judge::CheckScriptEnd(const Job& job, v1::JobState before, absl::Duration ran) {
   constexpr absl::Duration kClockError = absl::Milliseconds(300);
   if (before != v1::JOB_STATE_RUNNING || !absl::StartsWith(job.head().reason(), kGrows)) return;

@@ -103,7 +103,7 @@ int Write(const Shrunk& shrunk, const Options& options) {
 int Explain(const Scenario& scenario, const Violation& violation, const Options& options) {
   std::printf("\nseed %llu breaks '%s': %s\n", static_cast<unsigned long long>(scenario.seed),
               violation.invariant.c_str(), violation.text.c_str());
-  std::printf("repeat it: ./dev sim %llu\nkeep it: ./dev sim --shrink %llu\n",
+  std::printf("repeat it: ./dev sim %llu\nadd it to the regressions: ./dev sim --shrink %llu\n",
               static_cast<unsigned long long>(scenario.seed), static_cast<unsigned long long>(scenario.seed));
   if (!options.shrink) return 1;
   Shrunk shrunk = Shrink(scenario, {.mutation = options.mutation});
@@ -158,7 +158,7 @@ int RunLossy(const Options& options) {
   LossyReport report = RunLossyMinutes(options.first, absl::Minutes(static_cast<int64_t>(options.lossy_minutes)));
   std::printf("%s\n", Describe(report).c_str());
   if (report.failed.has_value())
-    std::printf("\nthe first of them:\n%s\n", FormatScenarioFile({.scenario = *report.failed}).c_str());
+    std::printf("\nthe first scenario with a problem:\n%s\n", FormatScenarioFile({.scenario = *report.failed}).c_str());
   return report.problems.empty() ? 0 : 1;
 }
 

@@ -1,5 +1,5 @@
-// The process of a rank: what trainers and scripts have in common. It can be stopped, and what happens to it meanwhile
-// follows when it continues.
+// The process of a rank: what trainers and scripts have in common. It can be stopped; actions
+// that become due meanwhile run when it continues.
 #pragma once
 
 #include <cstdint>
