@@ -104,7 +104,7 @@ TEST(CommandCore, AnAdoptedCommandThatIsNotDesired_GetsItsGrace) {
   EXPECT_EQ(driver.All<SignalProcess>().back().signal, SIGKILL);
 }
 
-TEST(CommandCore, KillsARankThatUsesTooMuchMemory_AndSaysSo) {
+TEST(CommandCore, KillsARankThatUsesTooMuchMemory_AndReportsTheLimit) {
   CoreDriver driver;
   driver.Attach();
   v1::JobSpec spec = CommandSpec();

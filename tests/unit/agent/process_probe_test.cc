@@ -128,7 +128,7 @@ TEST(ProcessExaminer, SpinningProcess_UsesItsCore) {
   EXPECT_EQ(examination.system_call(), "");
 }
 
-TEST(ProcessExaminer, WaitingProcess_UsesNoneAndItsSystemCallIsNamedIfReadable) {
+TEST(ProcessExaminer, WaitingProcess_UsesNoCpu_AndItsSystemCallIsNamedIfReadable) {
   Child child(/*spins=*/false);
 
   // The child may not have reached its wait yet.
@@ -147,7 +147,7 @@ TEST(ProcessExaminer, ExitedProcess_IsReportedAsSuch) {
   EXPECT_EQ(examination.stack_note(), "the process has exited");
 }
 
-TEST(ProcessExaminer, WithAStack_ReportsTheProcesssOwnStackElseTheKernelsWithTheReason) {
+TEST(ProcessExaminer, WithAStack_ReportsTheStackOfTheProcess_OrThatOfTheKernelWithTheReason) {
   Child child(/*spins=*/false);
   auto examine = [&](StackAnswer answer) {
     absl::Notification done;

@@ -257,7 +257,7 @@ TEST_F(BoxesTest, BadRequests_AreRefused) {
               HasSubstr("cannot read 2 elements, beginning with element 34, of the box at [0, 4] of size [7, 5]"));
   EXPECT_TRUE(absl::IsInvalidArgument(read({.start = {0, 5}, .size = {7, 5}}, 0, 2)));
   EXPECT_TRUE(absl::IsInvalidArgument(read({.start = {0}, .size = {7}}, 0, 2)));
-  EXPECT_TRUE(absl::IsInvalidArgument(read({.start = {0, 0}, .size = {7, 9}}, 0, 3))) << "the buffer has room for 2";
+  EXPECT_TRUE(absl::IsInvalidArgument(read({.start = {0, 0}, .size = {7, 9}}, 0, 3))) << "the buffer holds only 2";
   EXPECT_TRUE(absl::IsInvalidArgument(read({.start = {0, 0}, .size = {7, 9}}, -1, 2)));
 }
 

@@ -196,7 +196,7 @@ TEST_F(SettleTest, PartialThatCannotBeRemoved_IsReported) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SettleTest, Sweep_LeavesItsOwnGenerationAlone) {
+TEST_F(SettleTest, Sweep_RemovesNoPartialOfItsOwnGeneration) {
   Partial(100, 3);
   Partial(200, 2);
   Checkpoint(50);

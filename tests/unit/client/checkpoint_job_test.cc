@@ -1,4 +1,4 @@
-// What trainctl prints about a job's saves, and what ends its wait for one.
+// What trainctl prints about the saves of a job, and which events end its wait for a requested save.
 #include "client/checkpoint_job.h"
 
 #include <gmock/gmock.h>

@@ -95,7 +95,7 @@ TEST(ConfigDraft, AScriptBecomesACommand) {
   EXPECT_EQ(draft.questions[1].suggestion, "train.py");
 }
 
-TEST(ConfigDraft, FilesThatAreMissingElsewhere_AreWarnings_AndErrorsHere) {
+TEST(ConfigDraft, MissingFiles_AreErrors_OrWarningsIfTheJobRunsElsewhere) {
   ConfigFacts here = Elsewhere();
   here.elsewhere = false;
   const ConfigInput input = Set({"train.data.text=[/no/such/file.txt]"});
@@ -196,7 +196,7 @@ TEST(ConfigDialogue, AProblemOfAnEarlierAnswer_ReturnsToItsQuestion) {
   EXPECT_EQ(user.prompts[8], "How many steps? [9] ");
 }
 
-TEST(ConfigDialogue, WhatNoAnswerCanCorrect_EndsItBeforeTheFirstQuestion) {
+TEST(ConfigDialogue, AProblemThatNoAnswerCanCorrect_EndsTheDialogueBeforeTheFirstQuestion) {
   User user{{""}};
 
   const absl::StatusOr<Draft> draft = user.Answer(Set({"train.seed=abc"}), Elsewhere());

@@ -67,7 +67,7 @@ TEST(LaunchFlags, SpanHostsOfACluster) {
   EXPECT_FALSE(plan->spec.command().has_min_ranks());
 }
 
-TEST(LaunchFlags, MayHaveANumberOfHostsThatChanges) {
+TEST(LaunchFlags, AllowARangeOfHosts) {
   const auto plan = PlanLaunch({.nnodes = "1:3", .nproc_per_node = "2", .program = {kScript}}, Cluster());
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->spec.resources().ranks(), 6u);
@@ -99,7 +99,7 @@ TEST(LaunchFlags, AllProblemsAreReportedTogether) {
   }
 }
 
-TEST(LaunchFlags, RefuseWhatCannotBe) {
+TEST(LaunchFlags, RefuseInvalidValuesAndCombinations) {
   EXPECT_THAT(Refusal({}), HasSubstr("no program: expected a script"));
   EXPECT_THAT(Refusal({.nnodes = "0", .program = {kScript}}), HasSubstr("--nnodes: expected a number of hosts"));
   EXPECT_THAT(Refusal({.nnodes = "3:2", .program = {kScript}}), HasSubstr("--nnodes: expected a number of hosts"));

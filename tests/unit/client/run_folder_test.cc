@@ -49,7 +49,7 @@ TEST_F(RunFolderTest, NewestRun_MatchesTheExactName) {
   EXPECT_EQ(NewestRun(root_ + "/none", "tiny"), "");
 }
 
-TEST_F(RunFolderTest, FolderWithOnlyFilesOfEveryRun_CountsAsEmpty) {
+TEST_F(RunFolderTest, FolderWithOnlyTheFilesThatEveryRunHas_CountsAsEmpty) {
   std::string folder = Run("a", ".lock", 1);
   fs::create_directories(folder + "/.trainyard/k3x7q2ab");
   EXPECT_TRUE(*RunFolderIsEmpty(folder));

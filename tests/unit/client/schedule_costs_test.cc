@@ -88,7 +88,7 @@ TEST(CostsOfStep, EveryChunkHasTheFixedDuration) {
   EXPECT_EQ(step->overhead, 4 * 4 * 0.5);
 }
 
-TEST(CostsOfStep, MeasuredDurationsAreThoseOfTheirNumber) {
+TEST(CostsOfStep, MeasuredDurationsAreThoseForTheNumberOfMicroBatches) {
   const ScheduleDurations durations{.measured = {{4, 10, 20}, {8, 6, 12, 0.5}}};
 
   const auto step = CostsOfStep(durations, {.stages = 2, .micro_batches = 8});
@@ -174,7 +174,7 @@ TEST(FastestText, SaysThatNumbersBeyondTheComparedOnesMayBeFaster) {
   EXPECT_THAT(FastestText(ResultsOf(durations, {16, 32})), HasSubstr("No smaller number was compared"));
   const std::string free = FastestText(ResultsOf({.samples = 32}, {1, 32}));
   EXPECT_THAT(free, AllOf(HasSubstr("Fastest: 1f1b with 32 micro-batches"), Not(HasSubstr("No larger"))))
-      << "a micro-batch has a sample";
+      << "a micro-batch has at least one sample";
 }
 
 TEST(FastestText, ComparesSchedulesOfOneStep_AndPrefersLessMemory) {

@@ -93,10 +93,10 @@ TEST_P(Channels, TensorsMayBeChangedAfterSend_AndReceivedOnesAreNeverUsedAgain) 
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(kept[static_cast<size_t>(i)].eq(i).all().item<bool>()) << i;
 }
 
-TEST_P(Channels, Send_IsTwoPacketsAhead_AndWaitsForRoomForTheThird) {
+TEST_P(Channels, Send_IsTwoPacketsAhead_AndWaitsForAFreeSlotForTheThird) {
   Ends ends = Join();
   at::Tensor large = at::full({100'000}, 1.0f);  // requires larger slots than a new channel has
-  // The receiver does nothing, so these return only if they need nothing of it.
+  // The receiver does nothing, so these calls return only if they do not wait for it.
   ASSERT_EQ(ends.sender->Send({.micro_batch = 0}, {large}), absl::OkStatus());
   ASSERT_EQ(ends.sender->Send({.micro_batch = 1}, {large}), absl::OkStatus());
   EXPECT_EQ(ends.sender->progress().num_completed, 2u);

@@ -353,7 +353,7 @@ TEST(AbortSwitch, Attach_AfterAbort_AbortsTheCommunicator) {
   EXPECT_TRUE(abort_switch.Progress().empty());
 }
 
-// One thread plays both ranks, which works only because neither call waits.
+// One thread makes the calls of both ranks, which works only because none of them waits.
 TEST(SharedMemory, Progress_AdvancesOperationsWithoutWaiting) {
   MemoryStore store;
   std::vector<std::unique_ptr<Communicator>> ranks(2);

@@ -1,4 +1,4 @@
-// Boxes of tensors: ranges within them, and whether any of many share an element.
+// Boxes of tensors: ranges within them, and whether any two of many boxes share an element.
 #include "common/box.h"
 
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(Box, BoxesAndRunsOfAnyRange_ContainTheElementsOfTheRange) {
   }
 }
 
-TEST(Box, ForEachRun_StopsWhenTheVisitorSaysSo) {
+TEST(Box, ForEachRun_StopsWhenTheVisitorReturnsFalse) {
   int runs = 0;
 
   ForEachRun({4, 6}, {.start = {0, 2}, .size = {4, 3}}, 0, 12, [&](int64_t, int64_t) { return ++runs < 2; });
@@ -116,7 +116,7 @@ TEST(AnyIntersect, OfRandomBoxes_AgreesWithAComparisonOfAllPairs) {
   EXPECT_LT(found, 4500);
 }
 
-// Every plane crosses one of the boxes.
+// No straight line divides these boxes into two sets without crossing a box.
 TEST(AnyIntersect, OfAPinwheel_IsFalse) {
   std::vector<Box> pinwheel = {{.start = {0, 0}, .size = {1, 2}},
                                {.start = {0, 2}, .size = {2, 1}},

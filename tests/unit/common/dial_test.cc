@@ -133,7 +133,7 @@ TEST_F(DialTest, ListenerOfAnotherUser_GetsNoToken_AndIsNotTrusted) {
   if (geteuid() != 0) return;  // only root can start a process of another user
   ListeningProcess listener(kStranger);
 
-  EXPECT_TRUE(Dial({.address = listener.address()}).ok()) << "without a token there is nothing to lose";
+  EXPECT_TRUE(Dial({.address = listener.address()}).ok()) << "without a token, nothing secret is sent";
   absl::Status requiring_trust = Dial({.address = listener.address(), .requires_trusted_peer = true}).status();
   ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "0123456789abcdef"), absl::OkStatus());
   absl::Status with_token = Dial({.address = listener.address()}).status();

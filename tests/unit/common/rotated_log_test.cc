@@ -41,7 +41,7 @@ TEST_F(RotatedLogTest, FullFile_IsRenamed_AndTheOldestIsRemoved) {
   EXPECT_EQ(Content(".3"), "(none)");
 }
 
-TEST_F(RotatedLogTest, ReopenedProgram_AppendsAndKeepsTheLimit) {
+TEST_F(RotatedLogTest, FileOpenedAgain_IsAppendedTo_AndKeepsTheLimit) {
   ASSERT_TRUE(Open(20, 1)->Write("earlier\n"));
   auto file = Open(20, 1);
   EXPECT_TRUE(file->Write("later\n"));
@@ -57,7 +57,7 @@ TEST_F(RotatedLogTest, LineLongerThanTheLimit_IsWrittenAlone) {
   EXPECT_EQ(Content(), "a long line\n");
 }
 
-TEST_F(RotatedLogTest, RenamedByAnotherProgram_IsFollowedUntilTheRequestToReopen) {
+TEST_F(RotatedLogTest, FileRenamedByAnotherProgram_IsWrittenUntilTheRequestToReopen) {
   auto file = Open(0, 1);
   EXPECT_TRUE(file->Write("a\n"));
   ASSERT_EQ(std::rename(path_.c_str(), (path_ + ".old").c_str()), 0);
@@ -77,7 +77,7 @@ TEST_F(RotatedLogTest, FileThatCannotBeRenamed_Grows) {
   EXPECT_EQ(Content(), "a\nlonger\n");
 }
 
-TEST_F(RotatedLogTest, WhatIsNoFile_IsRefused) {
+TEST_F(RotatedLogTest, PathThatCannotBeALogFile_IsRefused) {
   for (const std::string& path : {folder_.path(), std::string("/dev/null"), folder_.path() + "/none/x.log"}) {
     EXPECT_FALSE(RotatedLog::Open({.path = path}).ok()) << path;
   }

@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 
 std::string IdOf(int number) { return absl::StrCat("job", absl::Dec(number, absl::kZeroPad8)); }
 
-// Calls that a Harness does not have.
+// The calls of the API for which Harness has no function.
 class Caller {
  public:
   explicit Caller(Harness& harness) : harness_(harness) {}

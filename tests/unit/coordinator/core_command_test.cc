@@ -1,4 +1,4 @@
-// Jobs with a command in the coordinator's core: fewer ranks after a lost host, growth, and the limit of time.
+// Jobs with a command in the coordinator's core: fewer ranks after a lost host, growth, and the time limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Properties of elastic commands in the coordinator's core: whatever hosts join, are lost and are cordoned, a restart
 // for growth starts a larger group and uses no restart, no group has fewer ranks than command.min_ranks or more than
-// resources.ranks, and once the hosts stay, the group reaches its largest size and stays, too.
+// resources.ranks, and once the hosts no longer change, the group reaches its largest size and keeps it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -203,7 +203,7 @@ TEST(CoreLifecycle, CancelAfterTheLastStep_LeavesTheJobSucceeded) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
 }
 
-TEST(CoreLifecycle, JobThatEndsEarly_SucceedsAndSaysWhy) {
+TEST(CoreLifecycle, JobThatEndsEarly_SucceedsWithTheReason) {
   const std::string why = "stopped after step 6 of 10: the evaluation loss has not fallen for 3 evaluations";
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);

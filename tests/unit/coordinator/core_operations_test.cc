@@ -58,7 +58,7 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeContinuesFromTheS
 
 // Regression: protobuf writes text that was cut inside a character, but refuses to read it, so the whole store could
 // not be read.
-TEST(CoreOperations, LongReasonInAnyScript_IsReadByTheNextCoordinator) {
+TEST(CoreOperations, LongReasonOfCharactersOfSeveralBytes_IsReadByTheNextCoordinator) {
   std::string reason = "x";
   for (int i = 0; i < 1'000; ++i) reason += "ж";
   OperatedHost one;

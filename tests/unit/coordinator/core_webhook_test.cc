@@ -54,7 +54,7 @@ TEST(CoreWebhook, ThatIsGivenUp_IsNotRepeated_AndUnknownJobsAreIgnored) {
   EXPECT_THAT(one.harness.webhooks, SizeIs(0));
 }
 
-TEST(CoreWebhook, OfACancelledJob_SaysSo) {
+TEST(CoreWebhook, OfACancelledJob_ContainsItsState) {
   Harness harness;
   v1::JobSpec spec = MakeSpec(2);
   spec.mutable_on_end()->set_webhook(kUrl);

@@ -110,7 +110,7 @@ TEST_F(PipelineHangTest, StageThatComputesForever_IsNamed_AfterTheLimit) {
   EXPECT_EQ(DecideAfter(absl::Seconds(5)).act, Act::kRestart);
 }
 
-TEST_F(PipelineHangTest, SenderThatIsTwoPacketsAhead_WaitsForRoom_AndTheReceiverIsNamed) {
+TEST_F(PipelineHangTest, SenderThatIsTwoPacketsAhead_WaitsForAFreeSlot_AndTheReceiverIsNamed) {
   facts_.ranks.pop_back();
   WaitsForRoom(0, Activations(0), 19);
   Channel(1, Activations(0), 16);

@@ -103,7 +103,7 @@ TEST_F(HangTest, StoppedRank_IsNamedAfterThreeSeconds_InAnyPhase) {
   }
 }
 
-// `go` is late on a lossy network; a first step of the usual length says nothing about that.
+// `go` may be late on a lossy network, so the usual length of a first step is not the limit.
 TEST_F(HangTest, RanksThatHaveNotReceivedGo_HaveTheTimeThatALossyNetworkNeeds) {
   for (const bool other_waits : {false, true}) {
     facts_.ranks.clear();
@@ -395,7 +395,7 @@ TEST_F(HangTest, WorldOfOne_NamesItsOnlyRank) {
   EXPECT_THAT(decided.reason, HasSubstr("rank 0 on w1 makes no progress in step 37"));
 }
 
-TEST_F(HangTest, NoWaitingRank_NamesAllRanks) {
+TEST_F(HangTest, WithoutAWaitingRank_AllRanksAreNamed) {
   for (int i = 0; i < 2; ++i) SetPosition(AddRank(), 7);
   SetLearned(Phase::kTrain, 0.1);
 
