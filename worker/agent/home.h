@@ -29,7 +29,7 @@ class Home {
  public:
   struct Options {
     std::string state;
-    // A folder that contains `state`, inside a folder that all users share; this user must own it. Empty: none.
+    // A folder that this user must own: it contains `state` and is in a folder that all users share. Empty: none.
     std::string own_root = {};
     SocketPlaces sockets = SocketPlacesOfThisUser();
   };
@@ -68,8 +68,8 @@ class Home {
   std::optional<FileId> state_id_ ABSL_GUARDED_BY(mu_);
   std::optional<FileId> ranks_id_ ABSL_GUARDED_BY(mu_);
   std::optional<FileId> lock_id_ ABSL_GUARDED_BY(mu_);
-  bool state_is_new_ ABSL_GUARDED_BY(mu_) = false;   // recreated, which was not reported yet
-  bool socket_is_new_ ABSL_GUARDED_BY(mu_) = false;  // recreated, which was not reported yet
+  bool state_is_new_ ABSL_GUARDED_BY(mu_) = false;   // recreated, but not reported yet
+  bool socket_is_new_ ABSL_GUARDED_BY(mu_) = false;  // recreated, but not reported yet
 };
 
 }  // namespace trainyard::agent

@@ -32,7 +32,7 @@ LogFile::LogFile(LogFile&& other) noexcept
       inode_(other.inode_),
       partial_line_(std::move(other.partial_line_)) {}
 
-// Opens the file with the output after that of the open one. Returns false if there is none (yet).
+// Opens the file whose output follows that of the open file. Returns false if there is no such file (yet).
 bool LogFile::OpenNext(std::vector<std::string>* lines) {
   std::string rotated = absl::StrCat(path_, shim::kRotatedSuffix);
   ino_t rotated_inode = InodeOf(rotated);

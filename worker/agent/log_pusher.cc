@@ -98,7 +98,7 @@ class LogPusher::Push {
   absl::Time wrote_at_ = Now();   // when output was found last
   absl::Time looked_at_ = Now();  // when output was looked for last
   absl::Time find_sources_at_ = Now();
-  bool is_watched_ = false;  // whether every new output is notified
+  bool is_watched_ = false;  // whether FolderWatch notifies of all new output
 
   uint64_t output_ = 0;  // the subscriptions of output, and of new rank folders
   uint64_t folders_ = 0;
@@ -106,7 +106,7 @@ class LogPusher::Push {
   absl::Mutex mu_;
   SteadyCondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool has_output_ = false;  // guarded by mu_, as the next one
+  bool has_output_ = false;  // guarded by mu_, and so is has_folders_
   bool has_folders_ = false;
   std::thread thread_;  // last: it uses the other members
 };
@@ -171,7 +171,7 @@ void LogPusher::Push::FindSources() {
   std::sort(found.begin(), found.end());
   for (const TrainerId& id : found) {
     std::string folder = JoinPath(owner_.ranks_, FolderName(id));
-    // Before its output is read, so that none is missed. A rank that has ended writes nothing more.
+    // Watches the folder before its output is read, so that none is missed. A rank that has ended writes nothing more.
     if (is_watched_ && !ReadExit(folder).ok()) is_watched_ = owner_.watch_.Watch(output_, folder);
     sources_.push_back(
         {id, folder, LogFile(JoinPath(folder, shim::kStdoutFile)), LogFile(JoinPath(folder, shim::kStderrFile))});

@@ -30,7 +30,7 @@ StackAnswer RequestStack(pid_t pid, const std::string& folder, absl::Duration li
     return {.frames = {}, .note = "the process is stopped and cannot answer"};
   const std::string file = JoinPath(folder, kStackFile);
   unlink(file.c_str());
-  // tgkill sends it to the main thread; kill would choose any thread that does not block the signal.
+  // tgkill sends the signal to the main thread; kill would choose any thread that does not block the signal.
   if (syscall(SYS_tgkill, pid, pid, SIGQUIT) != 0) {
     return {.frames = {}, .note = absl::StrCat("cannot signal the process: ", strerror(errno))};
   }

@@ -42,7 +42,7 @@ void TaskThread::Run(State& state) {
     state.mu.Unlock();
     std::function<void()> done = task();
     state.mu.Lock();
-    // Called with the mutex held: the destructor waits for it, and the objects that `done` uses outlive this one.
+    // Called with the mutex held, so the destructor waits for `done`, and what `done` uses outlives the TaskThread.
     if (!state.stopping && done) done();
   }
   state.ended = true;

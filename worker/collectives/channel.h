@@ -6,9 +6,8 @@
 //   channel->Send({.chunk = 0, .micro_batch = 3}, {hidden});                        // on rank 0
 //   ASSIGN_OR_RETURN(auto tensors, channel->Receive({.chunk = 0, .micro_batch = 3}));   // on rank 1
 //
-// A channel has two slots. Send copies its tensors into a free slot and returns: it waits for room only, that is, until
-// packet n - 2 has been received, and never for anything else that the peer's program does. So two packets may be under
-// way, and packets move while both ranks compute. Each packet states for which model chunk and micro-batch it is, and
+// A channel has two slots. Send copies its tensors into a free slot and returns: packet n waits only until packet n - 2
+// has been received, and never for anything else that the peer's program does. So two packets may be under way, and packets move while both ranks compute. Each packet states for which model chunk and micro-batch it is, and
 // Receive compares this with what the schedule of its own rank expects.
 //
 // Guarantees:
@@ -102,8 +101,8 @@ struct ChannelOptions {
 
 // Returns when both ranks have joined. A rank must create its channels in the order that all ranks share, for example
 // by (from, to): a rank waits for its peer. Ranks of one place use shared memory, other ranks gloo. With a device per
-// rank, tensors on the devices travel through a group of two ranks between them (GroupDevice::join) while their
-// descriptions take the host's path; ranks that share a device copy them through host memory. On devices, all channels
+// rank, tensors travel from device to device through a group of the two ranks (GroupDevice::join), and their
+// descriptions by the host's path; ranks that share a device copy them through host memory. On devices, all channels
 // and collectives of a rank must be started in an order that agrees with that of the other ranks, because a device runs
 // them one by one.
 // Possible errors: InvalidArgument for invalid ranks, also if `from` is `to`, since a rank needs no channel to itself;

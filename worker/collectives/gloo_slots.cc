@@ -93,9 +93,9 @@ class GlooReceiver final : public PacketSlots {
   }
 
   absl::StatusOr<std::byte*> AwaitRoom(uint64_t, size_t) override {
-    return absl::InternalError("the receiving end has no room");
+    return absl::InternalError("the receiving end sends no packets");
   }
-  absl::Status Publish(uint64_t, size_t) override { return absl::InternalError("the receiving end has no room"); }
+  absl::Status Publish(uint64_t, size_t) override { return absl::InternalError("the receiving end sends no packets"); }
 
   absl::StatusOr<const std::byte*> AwaitPacket(uint64_t) override {
     while (true) {

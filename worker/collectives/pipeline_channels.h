@@ -1,5 +1,5 @@
 // The channels of one rank to its neighbours in a pipeline: the ranks of the previous and the next stage with the same
-// data rank and tensor rank. With several chunks per rank the last stage is the previous one of the first.
+// data rank and tensor rank. With several chunks per rank, the last stage comes before the first.
 #pragma once
 
 #include <memory>

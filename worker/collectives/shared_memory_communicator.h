@@ -1,9 +1,9 @@
 // Collective operations among the ranks of one host through shared memory (shared_segment.h): no copy through the
-// kernel, and waits of microseconds where sockets need hundreds. Sums are made in rank order, so that the same ranks
-// give the same bits in every operation.
+// kernel, and waits of a few microseconds, compared with hundreds over sockets. Sums are made in rank order, so that
+// the same ranks give the same bits in every operation.
 //
 // The rank's own thread runs an operation when it is waited for, together with all operations that were started before
-// it. A background thread, as sockets use, would only take the core from the backward pass.
+// it. A background thread, as sockets use, would only take CPU time from the backward pass.
 #pragma once
 
 #include <memory>

@@ -35,7 +35,7 @@ struct SharedSegmentOptions {
   std::string prefix = "world/";   // prepended to every name in the store
   absl::Duration timeout = absl::Minutes(30);
   size_t piece_bytes = size_t{1} << 20;  // space per rank for one piece of a tensor; must be the same on every rank
-  std::vector<int> world_ranks = {};     // how error messages call the ranks; empty: by their numbers in the group
+  std::vector<int> world_ranks = {};     // the numbers of the ranks in error messages; empty: those in the group
 };
 
 class SharedSegment {

@@ -86,7 +86,7 @@ class CsvReader {
     if (options_.label.empty()) return;
     const auto found = std::find(names.begin(), names.end(), options_.label);
     if (found == names.end()) {
-      return AddProblem(absl::StrCat("has no column '", options_.label, "' (train.data.fields.label), but ",
+      return AddProblem(absl::StrCat("has no column '", options_.label, "' (train.data.fields.label); its columns: ",
                                      EscapeText(absl::StrJoin(names, ", ").substr(0, 200))));
     }
     label_column_ = static_cast<size_t>(found - names.begin());

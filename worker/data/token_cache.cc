@@ -32,8 +32,8 @@ constexpr char kIndexName[] = "index.json";
 constexpr char kTemporaryPrefix[] = ".making-";
 constexpr uint64_t kIndexBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kNoteBytesMax = 4096;
-// How often a file is written: a builder that starts between the creation and the locking of a temporary file removes
-// it, and it must be written again.
+// The number of attempts to write a file: a builder that starts between the creation and the locking of a temporary
+// file removes that file, which must then be written again.
 constexpr int kTries = 3;
 
 class Descriptor {
@@ -91,7 +91,7 @@ absl::Status WriteOnce(const std::string& folder, const std::string& path, absl:
   if (status.ok()) {
     bool named = !replaces && (link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
     // The file is also renamed on a file system without hard links. All writers have the same content, so replacing the
-    // file of another one is harmless.
+    // file of another writer is harmless.
     if (!named) named = rename(temporary.c_str(), path.c_str()) == 0;
     if (!named) status = ErrnoStatus(errno, absl::StrCat("cannot name ", path));
   }

@@ -9,7 +9,7 @@
 
 namespace trainyard {
 
-// A seed that depends on both numbers, each bit on all their bits.
+// A seed of which each bit depends on all bits of both numbers.
 uint64_t CombineSeeds(uint64_t a, uint64_t b);
 
 // Draws each parameter of `model` as its description says. The values depend only on `seed`, the number of the

@@ -60,12 +60,12 @@ class KeyValueCache {
 // of the second, and so on. For the implementations of Model::Decode.
 class CachedPass {
  public:
-  // REQUIRES: no sequence is named twice; each has at least one new token and room for all of them.
+  // REQUIRES: no sequence is named twice; each has at least one new token and enough free positions.
   CachedPass(const std::vector<SequenceTokens>& added, KeyValueCache& cache);
 
   const at::Tensor& tokens() const { return tokens_; }        // int64, [1, rows]
   const at::Tensor& positions() const { return positions_; }  // int64, [rows]
-  // Whether each sequence has one new token. Only then the results of a row do not depend on the others.
+  // Whether each sequence has one new token. Only then is the result of a row independent of the other rows.
   bool is_single() const { return rows_ == static_cast<int64_t>(spans_.size()); }
 
   // Adds the keys and values of the rows to the cache of a layer, and returns the attention of the queries, dense.

@@ -115,8 +115,8 @@ using InitialValues = std::function<void(int parameter, const at::Tensor& out)>;
 // stored, and never needs the whole model to initialise them. Any access to the data of such a parameter fails
 // immediately.
 //
-// A model may be a part of one (models/model_part.h): it then has the parameters and units of that part, under the
-// names that they have in the whole model, and runs chunks instead of whole passes.
+// A model may be a part of a whole one (models/model_part.h): it then has the parameters and units of that part, under
+// the names that they have in the whole model, and runs chunks instead of whole passes.
 class Model {
  public:
   virtual ~Model() = default;
@@ -165,7 +165,7 @@ class Model {
   // Adds tokens to sequences of the cache (key_value_cache.h) and returns the scores of the token after the last of
   // each: [added, vocabulary], without a gradient. If each sequence gets one token, its scores do not depend on the
   // other sequences. Throws if the model cannot generate text. REQUIRES: no sequence is named twice; each gets a token;
-  // the cache was made for this model and has room, but at most context() positions; 0 <= tokens < vocabulary.
+  // the cache was made for this model, has enough free positions, and has at most context(); 0 <= tokens < vocabulary.
   virtual at::Tensor Decode(const std::vector<SequenceTokens>& added, KeyValueCache& cache);
   virtual CacheShape cache_shape() const;
 

@@ -321,7 +321,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return last ? absl::OkStatus() : RecordError(parts_->reducer.Finish());
   }
 
-  // Makes the gradients equal that several ranks hold for the same parameters, after the data ranks have added theirs.
+  // Where several ranks hold gradients of the same parameters, makes them equal after the data ranks have added theirs.
   // The gradients of the two copies of a tied embedding are added. So are those of parameters that every tensor rank
   // has whole, if each tensor rank has only a part of the sequence. If each has the whole sequence, its gradients are
   // already equal to those of the others, except for differences between devices; they are replaced by those of tensor

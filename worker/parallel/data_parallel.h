@@ -51,8 +51,8 @@ class DataParallel : public UnitHooks {
   // that is not known yet, any number of the same magnitude that is equal on every rank.
   virtual void BeginStep(uint64_t num_tokens) = 0;
 
-  // Waits for the gathers that the previous step started. Every pass does; a rank that runs none must call it, since
-  // its peers wait for it there.
+  // Waits for the gathers that the previous step started. Every pass calls it; a rank that runs no pass
+  // must call it too, because the gathers of its peers wait for this rank.
   virtual absl::Status AwaitParameters() = 0;
 
   // Runs a pass; `loss_sum` runs the model with this object as its hooks. Under grad mode Backward must follow, or the

@@ -84,10 +84,10 @@ class FlatGroup {
 
   // Returns parameter parameters()[i], in its own shape, from a flat buffer with the layout of this group.
   at::Tensor View(const at::Tensor& flat, size_t i) const;
-  // The parts of this rank's gradient that it counts in the norm of the model's gradient: not what a lower tensor rank
-  // or the first stage counts. `whole`: of whole_gradients(), otherwise of gradient_shard().
+  // The parts of this rank's gradient that it counts in the norm of the model's gradient: no copies that a lower
+  // tensor rank or the first stage counts. `whole`: of whole_gradients(), otherwise of gradient_shard().
   std::vector<at::Tensor> CountedGradients(bool whole) const;
-  // Whether all parameters are whole on each of several tensor ranks; whether the first and the last stage have a copy.
+  // Whether each of several tensor ranks has all parameters whole; whether the first and the last stage have a copy.
   bool is_replicated() const { return is_replicated_; }
   bool is_tied() const { return is_tied_; }
   // The sum of the gradients after the reduction: of this rank's shard if reductions scatter, otherwise the whole.

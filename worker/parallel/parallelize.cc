@@ -18,7 +18,7 @@ absl::Status CheckAxes(const Model& model, const Mesh& mesh) {
   const bool has_all_stages = part.embeds && part.heads;
   if (part.tensor_size != mesh.Size(Axis::kTensor) || has_all_stages != (mesh.Size(Axis::kPipeline) == 1)) {
     return absl::InvalidArgumentError(absl::StrCat("the model is not the part of a rank in the mesh ", mesh.ToString(),
-                                                   ": make it with the part of the rank"));
+                                                   ": create it by DivideModel with this mesh"));
   }
   return absl::OkStatus();
 }
@@ -35,7 +35,7 @@ absl::Status CheckCommunicators(const Mesh& mesh, const MeshCommunicators& commu
                            Side{"dp_replicate", mesh.Size(Axis::kReplicate), *communicators.replicate}}) {
     if (side.ranks == side.communicator.world_size()) continue;
     return absl::InvalidArgumentError(absl::StrCat("the mesh holds ", side.ranks, " ranks in ", side.name,
-                                                   ", its communicator ", side.communicator.world_size()));
+                                                   ", but its communicator has ", side.communicator.world_size()));
   }
   return absl::OkStatus();
 }

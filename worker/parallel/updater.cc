@@ -85,8 +85,8 @@ absl::StatusOr<Updater::AgreedNorm> Updater::AgreeOnNorm(AgreedNorm own) {
   values[2] = static_cast<double>(num_steps_);
   RETURN_IF_ERROR(TimedWait(*communicators_.job->AllReduceSum(terms), clock_, waited_s_)) << "while adding up the norm";
   if (values[2] != static_cast<double>(num_steps_) * communicators_.job->world_size()) {
-    return absl::InternalError(absl::StrCat("the ranks are not in the same step: this one is in its step ", num_steps_,
-                                            ", the sum over all is ", values[2]));
+    return absl::InternalError(absl::StrCat("the ranks are not in the same step: this rank is in its step ", num_steps_,
+                                            ", but the steps of all ranks add up to ", values[2]));
   }
   return AgreedNorm{.sum_of_squares = values[0], .rejected = values[1] > 0};
 }

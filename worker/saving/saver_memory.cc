@@ -56,7 +56,7 @@ absl::Status Saver::Prepare() {
   };
   SaveMemoryPlan plan = make_plan();
   if (!plan.shared && !deps_.order.snapshot_folder.empty()) {
-    // Memory for the snapshots of this generation is worth more than the snapshots of older generations.
+    // Removes the snapshots of older generations, so that there may be enough memory for those of this generation.
     RemoveOlderSnapshots(deps_.order.snapshot_folder, deps_.order.job_id, deps_.order.generation);
     plan = make_plan();
   }

@@ -110,7 +110,7 @@ Launch ParseLaunch(char* data, size_t size) {
     if (strcmp(name, kLogBytes) == 0) launch.log_bytes = strtoull(value, nullptr, 10);
   }
   if (launch.program == nullptr || launch.arguments[0] == nullptr || launch.log_bytes == 0) {
-    ExitWithError(kLaunchFile, "names no program, no argument or no log_bytes");
+    ExitWithError(kLaunchFile, "lacks the program, an argument or log_bytes");
   }
   return launch;
 }

@@ -56,8 +56,8 @@ void KeepMostLikely(double top_p, std::vector<Candidate>& candidates) {
   candidates.erase(candidates.begin(), heap_end);
 }
 
-// Draws a candidate with a probability proportional to its weight. Not by std::discrete_distribution, whose draws
-// differ between implementations.
+// Draws a candidate with a probability proportional to its weight. Does not use std::discrete_distribution, whose
+// draws differ between implementations.
 int64_t Draw(const std::vector<Candidate>& candidates, double uniform) {
   double remaining = uniform * TotalWeight(candidates);
   int64_t chosen = -1;

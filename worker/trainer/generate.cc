@@ -100,7 +100,7 @@ class Generator {
     return absl::OkStatus();
   }
 
-  // Returns the scores after the last tokens of a text, as many as the cache has room for.
+  // Returns the scores after the last tokens of a text, as many as fit into the cache.
   at::Tensor ReadAgain(size_t text) {
     const std::vector<int64_t>& tokens = texts_[text]->tokens;
     const size_t count = std::min(tokens.size(), static_cast<size_t>(cache_.positions()));
@@ -109,7 +109,7 @@ class Generator {
     return model_.Decode({{.sequence = sequence, .tokens = absl::MakeConstSpan(tokens).last(count)}}, cache_)[0];
   }
 
-  // Chooses the next token of a text; ends the text if it was the last.
+  // Chooses the next token of a text; ends the text if that token was the last.
   absl::Status Continue(size_t index, const at::Tensor& scores) {
     ActiveText& text = *texts_[index];
     ASSIGN_OR_RETURN(const int64_t token, ChooseFrom(scores, options_.policy, text.random));

@@ -174,8 +174,8 @@ absl::Status CutIntoPieces(DataSet& set) {
   return absl::OkStatus();
 }
 
-// For files that are tokenized: everything about them that one host can check alone. The plan is that of the held-out
-// files too.
+// Opens files that are tokenized, and checks everything about them that one host can check alone. The held-out files
+// use the same plan.
 absl::Status OpenTokenized(const TrainConfig& config, const CorpusOptions& options, DataForm form, DataSet& set) {
   ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));
   set.plan = std::make_unique<TokenPlan>();

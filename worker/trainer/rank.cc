@@ -171,7 +171,7 @@ absl::StatusOr<RestorePoint> AcquireFolder(const StartOrder& order, FileSystem& 
   ASSIGN_OR_RETURN(RestorePoint point, ChooseRestorePoint(order, locked, file_system));
   choosing_time += Clock::GetSteadyClock().TimeNow() - began;
   if (point.checkpoint != nullptr) {
-    // Before the other ranks see the checkpoint: the key that differs says more than their errors about shapes would.
+    // Compares before the other ranks see the checkpoint: the differing key helps more than their errors about shapes.
     std::vector<KeyChange> changes;
     RETURN_IF_ERROR(CompareSpec(order, *point.checkpoint, changes));
   }

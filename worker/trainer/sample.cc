@@ -29,7 +29,7 @@ constexpr int64_t kSharedElements = 100'000'000;
 
 std::atomic<bool> interrupted = false;
 
-// The first Ctrl-C ends the texts where they are, the second one the process. A closed pipe ends the process without a
+// The first Ctrl-C ends the texts where they are; a second one ends the process. A closed pipe ends it without a
 // message, as it does for other programs that write text; trainctl, which started this program, ignores the signal.
 void HandleSampleSignals() {
   struct sigaction action = {};

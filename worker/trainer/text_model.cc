@@ -26,7 +26,7 @@ namespace {
 
 constexpr char kBytes[] = "bytes";
 constexpr char kOtherTokenizer[] =
-    "--tokenizer PATH names another tokenizer, --tokenizer bytes that of one token per byte";
+    "--tokenizer PATH selects another tokenizer, --tokenizer bytes uses one token per byte";
 constexpr char kGenerationConfigName[] = "generation_config.json";
 constexpr uint64_t kGenerationConfigBytesMax = 1 << 20;
 

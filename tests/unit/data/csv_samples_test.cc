@@ -80,7 +80,7 @@ TEST_F(CsvSamplesTest, AllBadRows_AreListedWithTheirLines) {
 TEST_F(CsvSamplesTest, FilesThatAreNotCsv_OrLackTheLabel_AreRefused) {
   EXPECT_THAT(ErrorOf("1,2,0\n1,\"2,0\n"), HasSubstr("rows.csv:2: is not CSV: "));
   EXPECT_THAT(ErrorOf("a,b,c\n1,2,0\n", {.label = "kind"}),
-              HasSubstr("rows.csv:1: has no column 'kind' (train.data.fields.label), but a, b, c"));
+              HasSubstr("rows.csv:1: has no column 'kind' (train.data.fields.label); its columns: a, b, c"));
   EXPECT_THAT(ErrorOf("a,b\n1,2,0\n"), HasSubstr("rows.csv:1: has 2 columns; expected 3"));
   EXPECT_THAT(ErrorOf("1,2,0\n", {.label = "kind"}), HasSubstr("rows.csv:1: has no names of columns"));
   EXPECT_THAT(ErrorOf("a,b,c\n"), HasSubstr("has 0 rows"));

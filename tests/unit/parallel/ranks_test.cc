@@ -448,7 +448,7 @@ TEST(Strategies, AMeshOfAnotherSizeThanTheCommunicatorIsRefused) {
   std::unique_ptr<Model> model = NewModel(1);
   const MeshCommunicators communicators{single.get(), single.get(), single.get(), single.get()};
   EXPECT_THAT(Parallelize(*model, *Mesh::Create({.dp_shard = 2}, 2), communicators, {}).status().message(),
-              HasSubstr("the mesh holds 2 ranks in the job, its communicator 1"));
+              HasSubstr("the mesh holds 2 ranks in the job, but its communicator has 1"));
 }
 
 // A model that runs its units in a different order than it lists them.

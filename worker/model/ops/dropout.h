@@ -1,6 +1,6 @@
 // Dropout whose mask depends on what an element is, and not on where or when it is computed: it is a function of
 // (seed, step, sample, unit, site, position in the sample). So micro-batches of another size, a rank with a part of the
-// heads, tokens or columns, a recomputed unit and any number of threads give an element the same fate. No mask is
+// heads, tokens or columns, a recomputed unit and any number of threads drop the same elements. No mask is
 // stored: backward computes it again. Philox4x32-10 encrypts these numbers (dropout_kernel.h), all of which fit its
 // key and counter, so no two elements of a run use the same random bits.
 //

@@ -37,7 +37,7 @@ struct SequencePart {
   int64_t share() const { return ShareOfSequence(rows(), group->size()); }  // rows of each rank
   int64_t padded_rows() const { return share() * group->size(); }
   int64_t first() const { return group->rank() * share(); }
-  int64_t held() const { return std::clamp<int64_t>(rows() - first(), 0, share()); }  // rows that are no padding
+  int64_t held() const { return std::clamp<int64_t>(rows() - first(), 0, share()); }  // rows that are not padding
 };
 
 // This rank's part of a micro-batch; none if `part` does not divide the sequence. `inputs`: [sequences, tokens].
