@@ -53,7 +53,7 @@ def loss_of(model, tokenizer):
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_prompts_and_responses_through_the_tokenizer_of_the_folder(cluster, tmp_path, family):
+def test_prompts_and_responses_are_trained_with_the_tokenizer_of_the_folder(cluster, tmp_path, family):
     torch.manual_seed(5)
     torch.set_num_threads(1)
     tokenizer = train_tokenizer()

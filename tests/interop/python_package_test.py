@@ -149,7 +149,7 @@ def test_a_script_saves_on_request_and_a_new_process_finds_its_newest_checkpoint
     assert one_host.wait_for_end(job).state_name == "CANCELLED"
 
 
-def test_a_stopped_script_is_a_hang_and_is_restarted_if_the_job_says_so(installed, one_host):
+def test_a_stopped_script_is_a_hang_and_is_restarted_if_the_job_requests_it(installed, one_host):
     job = submit_saving(installed, one_host, 1_000_000, on_hang="restart")
 
     os.kill(one_host.get(job).pid_of(0), signal.SIGSTOP)

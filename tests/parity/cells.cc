@@ -23,7 +23,7 @@ constexpr NamedStrategy kStrategies[] = {
 };
 
 // Two properties of a cell with their values: property, value, property, value. A property is an index into `values`
-// of ValuesOf; the first is the smaller one.
+// of ValuesOf; the first has the smaller index.
 using Pair = std::array<int, 4>;
 
 CellValues ValuesOf(const Cell& cell) {

@@ -32,7 +32,7 @@ class ModelParallel {
   // Whether the rank has not run all of its list.
   bool IsRunning(uint32_t rank) const;
   absl::Duration ComputeTime(uint32_t rank) const { return actors_[rank].computed; }
-  // The channels and sums of the rank, and the one in which it waits.
+  // Adds to `report` the channels and sums of the rank, and the one in which the rank waits.
   void Report(uint32_t rank, v1::RankReport& report) const;
   // A fault: the rank leaves out an operation that another rank waits for, after this many others.
   void LeaveOutOperation(uint32_t rank, uint64_t after) { actors_[rank].leaves_out_in = after + 1; }

@@ -84,8 +84,9 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
   CoordinatorProcess& coordinator = world_.coordinator;
   const uint64_t incarnation = stream->coordinator_incarnation;
   coordinator.RecordContact(incarnation, stream->session);
-  // A message of a stream that the daemon has given up does not show that the daemon is in contact now. Nor does a
-  // hello: the coordinator attaches the host only later, when it takes the hello from its queue of events.
+  // A message of a stream that the daemon has given up does not show that the daemon is in contact now. A hello
+  // does not show it either: the coordinator attaches the host only later, when it takes the hello from its queue of
+  // events.
   if (!stream->over_at_daemon && !message.has_hello()) last_contacts_[stream->machine->name()] = world_.engine.now();
   switch (message.kind_case()) {
     case v1::AgentMessage::kHello:

@@ -70,7 +70,7 @@ void ScriptGroup::Work() {
   world_.engine.After(plan_.step_time, [self = shared_from_this()] { self->Work(); });
 }
 
-// All work is done: each rank exits with 0, one before the other.
+// All work is done: each rank exits with 0, at a time of its own.
 void ScriptGroup::Finish() {
   over_ = true;
   world_.judge.ScriptIsDone(id_.first);

@@ -174,7 +174,7 @@ TEST_F(ProbeTest, Path_IsCheckedOnceAndItsAnswerReportedAsLongAsRequested) {
   driver_.Handle(checked);
   EXPECT_EQ(reported(), 1);
   driver_.Run(absl::Seconds(3));
-  EXPECT_GT(reported(), 1) << "the first may have been lost";
+  EXPECT_GT(reported(), 1) << "the first report may have been lost";
   driver_.Handle(desired_state(4, false));
   driver_.ForgetEffects();
   driver_.Run(absl::Seconds(3));

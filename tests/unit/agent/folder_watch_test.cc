@@ -85,7 +85,7 @@ TEST_F(FolderWatching, DoesNotNotifyOtherFolders_NorAfterUnsubscribe) {
   EXPECT_EQ(count, 0);
 }
 
-TEST_F(FolderWatching, AMissingFolderCannotBeWatched_AndARemovedOneCanWhenItIsThereAgain) {
+TEST_F(FolderWatching, AMissingFolderCannotBeWatched_AndARemovedOneCanOnceItIsRecreated) {
   std::atomic<int> count = 0;
   const uint64_t subscriber = watch_.Subscribe([&count] { ++count; });
   EXPECT_FALSE(watch_.Watch(subscriber, root_.path() + "/none"));

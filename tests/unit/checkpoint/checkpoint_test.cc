@@ -254,7 +254,7 @@ TEST(CheckpointTest, Write_FromAStream_AcceptsOnlyTheAnnouncedTensors) {
 
   EXPECT_TRUE(absl::IsInternal(write({four}).status())) << "a is twice as long";
   EXPECT_TRUE(absl::IsInternal(write({eight}).status())) << "b is missing";
-  EXPECT_TRUE(absl::IsInternal(write({eight, four, four}).status())) << "one too many";
+  EXPECT_TRUE(absl::IsInternal(write({eight, four, four}).status())) << "one tensor too many";
   EXPECT_TRUE(Names(folder.path()).empty());
   auto saved = write({eight, four});
   ASSERT_TRUE(saved.ok()) << saved.status();

@@ -75,7 +75,8 @@ TEST_F(InventoryTest, Remove_NeverRemovesTheLastGoodCheckpoint) {
   EXPECT_TRUE(absl::IsFailedPrecondition(refused));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("step-00000200 is the last good checkpoint"));
   EXPECT_EQ(Names().size(), 3u);
-  EXPECT_TRUE(Remove({"step-00000100", "step-00000300"}).ok()) << "one is damaged, the other is not the last";
+  EXPECT_TRUE(Remove({"step-00000100", "step-00000300"}).ok())
+      << "step 300 is damaged, and step 100 is not the last good checkpoint";
   EXPECT_FALSE(Remove({"step-00000200"}).ok());
 }
 

@@ -192,7 +192,7 @@ TEST(ConfigDialogue, AProblemOfAnEarlierAnswer_ReturnsToItsQuestion) {
   EXPECT_THAT(user.shown, HasSubstr("train.data.validation: leaves 35 of 700 bytes"));
   ASSERT_EQ(user.prompts.size(), 9u) << user.shown;
   EXPECT_EQ(user.prompts[7], absl::StrCat("Which data? [", path, "] "));
-  // The answer may stay, because another one to the question about evaluations resolves the problem, too.
+  // The user may keep the answer: another answer to the question about evaluations resolves the problem, too.
   EXPECT_EQ(user.prompts[8], "How many steps? [9] ");
 }
 

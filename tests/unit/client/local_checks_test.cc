@@ -138,7 +138,7 @@ TEST_F(LocalChecksTest, FolderOfAdapters_MustHaveWeights) {
     CheckInitialWeights(spec_, {}, &problems);
     return std::string(problems.ToStatus().message());
   };
-  EXPECT_EQ(errors(), "") << "reading adapter_config.json reports that";
+  EXPECT_EQ(errors(), "") << "the reader of adapter_config.json reports that it is missing";
   Write("adapter_config.json", "{}");
 
   EXPECT_EQ(errors(), absl::StrCat("train.lora.path: ", folder_, " has no adapter_model.safetensors"));

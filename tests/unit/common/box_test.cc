@@ -59,7 +59,7 @@ TEST(Box, BoxesAndRunsOfAnyRange_ContainTheElementsOfTheRange) {
     }
     int64_t previous_end = -1;
     ForEachRun(shape, box, first, count, [&](int64_t at, int64_t length) {
-      EXPECT_NE(at, previous_end) << "two runs could be one";
+      EXPECT_NE(at, previous_end) << "two adjacent runs must be one run";
       previous_end = at + length;
       for (int64_t i = 0; i < length; ++i) of_runs.push_back(at + i);
       return true;

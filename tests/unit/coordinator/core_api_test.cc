@@ -254,7 +254,7 @@ TEST_F(CoreApi, ConditionalCall_WithAnotherVersion_ChangesNothing) {
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_CANCELLED);
 }
 
-TEST_F(CoreApi, VersionOfAHost_GrowsWithItsEvents_AndIsNotThatOfAnEarlierHostOfTheName) {
+TEST_F(CoreApi, VersionOfAHost_GrowsWithItsEvents_AndIsNotUsedAgainForALaterHostOfTheName) {
   FakeHost host(harness_, "w1", 1, 11);
   host.Attach();
   const uint64_t attached = harness_.HostOf("w1").resource_version();

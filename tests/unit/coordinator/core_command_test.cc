@@ -136,7 +136,7 @@ TEST(ElasticCommand, ShowsHowManyRanksItHas_AndRefusesToReadTheOutputOfOthers) {
               HasSubstr("has no rank 3; its ranks are 0 to 1: it runs with 2 of at most 4"));
 }
 
-TEST(CommandCheck, AHostThatFailsIt_IsNotUsed_WhichUsesNoRestart) {
+TEST(CommandCheck, AHostThatFailsTheCheck_IsNotUsed_AndTheJobUsesNoRestart) {
   Harness harness;
   FakeHost first(harness, "w1", 2, 11), second(harness, "w2", 2, 22);
   first.Attach();

@@ -361,7 +361,7 @@ TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenContinues) {
   EXPECT_TRUE(one.host.desired().trainers(0).go());
   EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), one.host.sequence);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
-  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "also 1 to 5, published before the restart";
+  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "including steps 1 to 5, which were published before the restart";
   size_t counted = 0;
   for (const JobPublished& publication : one.harness.published) counted += publication.event->has_step() ? 1 : 0;
   EXPECT_EQ(counted, 10u) << "metrics count each step once";
@@ -395,7 +395,7 @@ TEST(CoreRestart, NothingIsStarted_UntilEveryHostHasAttached) {
   EXPECT_EQ(second.desired().trainers_size(), 1);
 }
 
-TEST(CoreRestart, DaemonThatReturnsWithoutATrainer_HasLostIt) {
+TEST(CoreRestart, DaemonThatReturnsWithoutATrainer_HasLostTheTrainer) {
   RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Detach();

@@ -66,7 +66,7 @@ TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnowsTheGrant) {
   EXPECT_THAT(one.Grants(), Not(Contains(HasSubstr("c")))) << "only rank 0 requests grants";
 
   one.host.Save(Key(kJob, 1, 0), 6);
-  ASSERT_EQ(one.Get().checkpoints_size(), 1) << "the earlier granted one has no name, and is not the newest";
+  ASSERT_EQ(one.Get().checkpoints_size(), 1) << "the checkpoint of step 5 was not renamed, and is not the newest";
   EXPECT_FALSE(one.Get().checkpoints(0).unconfirmed());
 }
 

@@ -206,7 +206,7 @@ TEST(EventQueue, FloodOfFacts_LosesNone_ButStopsReading) {
   EXPECT_EQ(queue.Take(absl::ZeroDuration(), 1).size(), 1u);
   EXPECT_FALSE(resumed) << "more than half of the bytes still wait";
   std::vector<Event> rest = queue.Take(absl::ZeroDuration(), 1'000);
-  EXPECT_EQ(rest.size(), 3u) << "also the event that exceeded the limit";
+  EXPECT_EQ(rest.size(), 3u) << "including the event that exceeded the limit";
   EXPECT_GT(QueuedBytes(rest.front()), 3'000u);
   EXPECT_TRUE(resumed);
 }

@@ -61,8 +61,9 @@ TEST(Lifecycle, TableIsClosed_DeterministicAndReachable) {
   std::set<std::pair<int, int>> seen;
   std::set<v1::JobState> reached = {v1::JOB_STATE_QUEUED};
   for (const Transition& transition : LifecycleTable()) {
-    EXPECT_TRUE(seen.insert({transition.from, static_cast<int>(transition.event)}).second) << "twice in the table";
-    EXPECT_FALSE(IsFinal(transition.from)) << "nothing leads out of a final state";
+    EXPECT_TRUE(seen.insert({transition.from, static_cast<int>(transition.event)}).second)
+        << "the transition is twice in the table";
+    EXPECT_FALSE(IsFinal(transition.from)) << "a final state has no transitions";
     reached.insert(transition.to);
   }
   EXPECT_EQ(reached.size(), 10u) << "every state is reached";

@@ -53,7 +53,7 @@ TEST_F(SavesPolicy, OlderStep_IsRefusedOnlyIfThisGenerationRecordedANewerOne) {
   v1::CheckpointInfo& old = *head_.add_checkpoints();
   old.set_step(80);
   old.set_generation(1);
-  EXPECT_FALSE(Decide(40, "a").refused()) << "generation 1 was ahead, but this one does not resume from it";
+  EXPECT_FALSE(Decide(40, "a").refused()) << "generation 1 was ahead, but generation 2 does not resume from its save";
   v1::CheckpointInfo& recorded = *head_.add_checkpoints();
   recorded.set_step(90);
   recorded.set_generation(2);
