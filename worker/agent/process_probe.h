@@ -44,8 +44,8 @@ std::vector<std::string> ParseKernelStack(absl::string_view text, size_t limit);
 // Returns what can be seen immediately; the caller adds the CPU share.
 v1::Examination InspectProcess(pid_t pid);
 
-// Examines processes, one after another, on a thread of its own: measuring the CPU share takes a while, and so may a
-// stack.
+// Examines processes, one after another, on a thread of its own, because measuring the CPU share and requesting a stack
+// take a while.
 // Thread-safe. `post` is called from that thread.
 class ProcessExaminer {
  public:

@@ -30,7 +30,7 @@ class SnapshotFolder {
  public:
   // Adopts the folder of an earlier incarnation of the daemon, if there is one, but creates none: Make does that before
   // the first trainer is started. Possible errors: FailedPrecondition: the root is not in memory, or what is at the
-  // path is not ours; Unavailable: another daemon holds it; others of the system.
+  // path is not this user's; Unavailable: another daemon holds it; other errors of the system.
   static absl::StatusOr<std::shared_ptr<SnapshotFolder>> Find(const SnapshotFolderOptions& options);
   SnapshotFolder(const SnapshotFolder&) = delete;
   SnapshotFolder& operator=(const SnapshotFolder&) = delete;

@@ -141,7 +141,7 @@ ValueCache::WaitId ValueCache::Get(const GroupId& group, const std::string& name
     } else if (at->second.sealed) {
       answer = Sealed(name);
     } else if (waits_.size() >= kWaitsMax) {
-      answer = absl::ResourceExhaustedError(absl::StrCat("already ", kWaitsMax, " calls wait for values, the maximum"));
+      answer = absl::ResourceExhaustedError(absl::StrCat("at most ", kWaitsMax, " calls may wait for values"));
     } else {
       WaitId wait(++last_wait_);
       waits_[wait] = {group, name, deadline, std::move(done)};

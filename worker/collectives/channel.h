@@ -7,8 +7,9 @@
 //   ASSIGN_OR_RETURN(auto tensors, channel->Receive({.chunk = 0, .micro_batch = 3}));   // on rank 1
 //
 // A channel has two slots. Send copies its tensors into a free slot and returns: packet n waits only until packet n - 2
-// has been received, and never for anything else that the peer's program does. So two packets may be under way, and packets move while both ranks compute. Each packet states for which model chunk and micro-batch it is, and
-// Receive compares this with what the schedule of its own rank expects.
+// has been received, and never for anything else that the peer's program does. So two packets may be under way, and
+// packets move while both ranks compute. Each packet states for which model chunk and micro-batch it is, and Receive
+// compares this with what the schedule of its own rank expects.
 //
 // Guarantees:
 //   - Packets arrive in the order in which they were sent, with the same types, shapes and bits. Packets may be of any

@@ -13,10 +13,10 @@ namespace trainyard {
 
 class PeerCommunicator : public virtual Communicator {
  public:
-  // Messages from one member to another arrive in the order in which they were sent; the receiver's tensor must be at
-  // least as large as the message, whose size it does not learn. Sends and receives complete independently, in any
-  // order, and do not wait for operations that were started earlier. The tensor must not be touched from the start
-  // until the wait has returned.
+  // Messages from one member to another arrive in the order in which they were sent. The receiver's tensor must be at
+  // least as large as the message; the receiver does not learn the message's size. Sends and receives complete
+  // independently, in any order, and do not wait for operations that were started earlier. The tensor must not be
+  // touched from the start until the wait has returned.
   virtual std::unique_ptr<Collective> SendTo(const at::Tensor& tensor, int peer) = 0;
   virtual std::unique_ptr<Collective> ReceiveFrom(const at::Tensor& tensor, int peer) = 0;
 };

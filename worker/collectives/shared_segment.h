@@ -63,9 +63,9 @@ class SharedSegment {
 
   // Memory of this rank that the peers can read in place; null if it cannot be allocated or kMaxBuffers were created.
   std::shared_ptr<SharedBuffer> NewBuffer(size_t bytes);
-  // Publishes that this rank's input for piece `ticket` is at `data`, inside one of its existing buffers; otherwise
-  // (`data` is null or in no buffer, and the result is false) that it is in InputSpace. The peers see this once this
-  // rank has signalled kArrived.
+  // Publishes where this rank's input for piece `ticket` is: at `data`, if that is inside one of its existing buffers;
+  // otherwise, or if `data` is null, in InputSpace, and the result is false. The peers see the location once this rank
+  // has signalled kArrived.
   bool SetLocation(uint32_t ticket, const void* data, size_t bytes);
   // The location that a peer has published; null: its InputSpace. Possible errors: Unavailable if the peer has exited.
   absl::StatusOr<const std::byte*> LocationOf(int rank, uint32_t ticket);

@@ -71,7 +71,7 @@ class ParallelState {
 
   // Local. Passes the ranges of the state that this rank must write. Over all ranks of the job every element of every
   // tensor is visited once. What several data ranks hold is divided among them; what several tensor ranks hold is
-  // written by those of tensor rank 0, and what the first and the last stage hold by those of the first. The values are
+  // written by tensor rank 0, and what the first and the last stage both hold is written by the first. The values are
   // views of the state: any thread may read them until the next Step or Load. The first error of `visit` is returned.
   virtual absl::Status VisitOwn(RangeVisitor visit) = 0;
   // Local. Passes ranges that this rank holds and another rank must write, so that a comparison finds ranks whose

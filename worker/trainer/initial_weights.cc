@@ -48,8 +48,8 @@ bool SelectsSameProjections(const std::vector<std::string>& found, const ModelSi
   return DescribeModel(as_found).projections == DescribeModel(sizes).projections;
 }
 
-// The settings without which adapters that were trained with `found` do not compute the same in the job, each with both
-// values: "train.lora.alpha was 8 and is 16 in the job". Dropout changes only how adapters are trained.
+// The settings of the job with which adapters that were trained with `found` would compute something else, each with
+// both values: "train.lora.alpha was 8 and is 16 in the job". Dropout changes only how adapters are trained.
 std::vector<std::string> OtherSettings(const LoraSettings& found, const ModelSizes& sizes) {
   const LoraSettings& job = sizes.lora;
   std::vector<std::string> texts;
