@@ -9,7 +9,7 @@ namespace trainyard {
 namespace {
 
 VectorCode CodeOfCpu() {
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   return avx512 ? VectorCode::kAvx512 : avx2 ? VectorCode::kAvx2 : VectorCode::kAny;

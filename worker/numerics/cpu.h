@@ -19,7 +19,7 @@ namespace trainyard {
 
 enum class VectorCode { kAny, kAvx2, kAvx512 };
 
-// kAvx512: F, DQ, BW and VL; kAvx2: with FMA. Any other value of TRAINYARD_CPU ends the process.
+// kAvx512: F, DQ, BW and VL; kAvx2: with FMA and F16C. Any other value of TRAINYARD_CPU ends the process.
 VectorCode BestVectorCode();
 
 // Whether TRAINYARD_CPU is set.

@@ -9,6 +9,7 @@
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <cstdint>
 
@@ -16,8 +17,9 @@ namespace trainyard {
 
 // Whether Gemm supports matrices of `type` and is fast. fp32: if LibTorch contains MKL. bf16: through MKL's own product
 // if the CPU has instructions for it and MKL uses them (numerics/mkl_lever.h); through [Note: widened products] if the
-// CPU has no AVX-512; not on CPUs in between, for which LibTorch uses oneDNN. Constant in a process. It depends on the
-// CPU's features and not on timings, so that two runs give the same numbers.
+// CPU has no AVX-512; not on CPUs in between, for which LibTorch uses oneDNN. fp16: through [Note: widened products] if
+// the CPU has no AVX-512; on other CPUs LibTorch uses oneDNN. Constant in a process. It depends on the CPU's features
+// and not on timings, so that two runs give the same numbers.
 bool HasGemm(at::ScalarType type);
 
 // Whether LibTorch's own products of this type are too slow to be an alternative when HasGemm is true: without oneDNN
@@ -37,5 +39,7 @@ void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<float>& 
           float beta, float* c, int64_t ldc);
 void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::BFloat16>& a,
           const MatrixRef<c10::BFloat16>& b, float beta, float* c, int64_t ldc);
+void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::Half>& a, const MatrixRef<c10::Half>& b,
+          float beta, float* c, int64_t ldc);
 
 }  // namespace trainyard

@@ -37,6 +37,11 @@ inline __attribute__((always_inline)) uint16_t NearestHalf(float value) {
   return c10::detail::fp16_ieee_from_fp32_value(value);
 }
 
+// fp16, as a bit pattern. Bit patterns without a type of their own are bf16.
+struct HalfBits {
+  uint16_t bits;
+};
+
 // 32 pseudo-random bits that depend only on (key, element).
 inline __attribute__((always_inline)) uint32_t HashElement(uint32_t key, uint32_t element) {
   uint32_t x = element * 0x9e3779b1u ^ key;  // then the finalizer of MurmurHash3

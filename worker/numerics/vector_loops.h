@@ -14,7 +14,7 @@
 
 #define TRAINYARD_INLINE inline __attribute__((always_inline))
 #define TRAINYARD_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512")))
-#define TRAINYARD_AVX2 __attribute__((target("avx2,fma")))
+#define TRAINYARD_AVX2 __attribute__((target("avx2,fma,f16c")))
 
 namespace trainyard {
 
@@ -42,6 +42,29 @@ TRAINYARD_INLINE void StoreLanes(Floats lanes, uint16_t* to) {
   const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Words kept = (bits & 0x7fffffffu) > 0x7f800000u ? Words{} + 0x7fc0u : rounded;  // NaN stays NaN
   const Halves halves = __builtin_convertvector(kept, Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+// fp16. Exact: the exponent is changed by a product with a power of two, which also normalises small numbers.
+TRAINYARD_INLINE Floats LoadLanes(const HalfBits* from) {
+  Halves bits;
+  std::memcpy(&bits, from, sizeof bits);
+  const Words wide = __builtin_convertvector(bits, Words);
+  const Words sign = (wide & 0x8000u) << 16, shifted = (wide & 0x7fffu) << 13;
+  const Words scaled = std::bit_cast<Words>(std::bit_cast<Floats>(shifted) * 0x1p112f);
+  const Words special = (wide & 0x7c00u) == 0x7c00u ? Words{} + 0x7f800000u : Words{};  // infinite, or not a number
+  return std::bit_cast<Floats>(sign | scaled | special);
+}
+// Rounds to nearest, ties to even; beyond the range of fp16: to infinity. The sum with a power of two that depends on
+// the exponent leaves exactly the bits that fp16 has.
+TRAINYARD_INLINE void StoreLanes(Floats lanes, HalfBits* to) {
+  const Words bits = std::bit_cast<Words>(lanes), magnitude = bits & 0x7fffffffu;
+  const Floats scaled = std::bit_cast<Floats>(magnitude) * 0x1p112f * 0x1p-110f;
+  const Words exponent = (magnitude << 1) & 0xff000000u;
+  const Words smallest = exponent < 0x71000000u ? Words{} + 0x71000000u : exponent;
+  const Words sum = std::bit_cast<Words>(std::bit_cast<Floats>((smallest >> 1) + 0x07800000u) + scaled);
+  const Words rounded = ((sum >> 13) & 0x7c00u) + (sum & 0x0fffu);
+  const Words kept = magnitude > 0x7f800000u ? Words{} + 0x7e00u : rounded;  // NaN stays NaN
+  const Halves halves = __builtin_convertvector(kept | ((bits >> 16) & 0x8000u), Halves);
   std::memcpy(to, &halves, sizeof halves);
 }
 TRAINYARD_INLINE Floats AllLanes(float value) { return Floats{} + value; }

@@ -19,6 +19,7 @@
 #include "worker/model/ops/gelu.h"
 #include "worker/model/ops/layer_norm.h"
 #include "worker/model/ops/linear.h"
+#include "worker/model/ops/products.h"
 #include "worker/numerics/gemm.h"
 
 namespace trainyard {
@@ -29,6 +30,9 @@ class OpsTest : public testing::Test {
   OpsTest() { at::manual_seed(7); }
   ~OpsTest() override { at::set_num_threads(1); }
 };
+
+constexpr std::pair<at::ScalarType, double> kTolerances[] = {
+    {at::kFloat, 3e-6}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}};
 
 // The parameters are sequences, tokens, heads, and the width of a head.
 class AttentionTest : public OpsTest, public testing::WithParamInterface<std::tuple<int, int, int, int>> {
@@ -47,12 +51,12 @@ TEST_P(AttentionTest, MatchesLibTorch) {
 
   for (int threads : {1, 2}) {
     at::set_num_threads(threads);
-    const auto own = Run(AttentionKernel::kOwn, qkv, heads, weights);
-    const auto own16 = Run(AttentionKernel::kOwn, qkv.to(at::kBFloat16), heads, weights);
-    for (size_t i = 0; i < exact.size(); ++i) {
-      EXPECT_LT(RelativeDifference(own[i], exact[i]), 3e-6) << "tensor " << i << ", " << threads << " threads";
-      EXPECT_LT(RelativeDifference(own16[i], exact[i]), 3e-2)
-          << "tensor " << i << " in bf16, " << threads << " threads";
+    for (const auto& [type, tolerance] : kTolerances) {
+      const auto own = Run(AttentionKernel::kOwn, qkv.to(type), heads, weights);
+      for (size_t i = 0; i < exact.size(); ++i) {
+        EXPECT_LT(RelativeDifference(own[i], exact[i]), tolerance)
+            << "tensor " << i << " in " << type << ", " << threads << " threads";
+      }
     }
   }
 }
@@ -104,8 +108,7 @@ TEST_P(LinearTest, MatchesLibTorch_WithAndWithoutASink) {
 
   for (int threads : {1, 2}) {
     at::set_num_threads(threads);
-    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-      const double tolerance = type == at::kFloat ? 3e-6 : 3e-2;
+    for (const auto& [type, tolerance] : kTolerances) {
       CollectingSink collector({at::zeros({in, out}), at::zeros({out})});
       const auto own = run(type, nullptr), with_sink = run(type, &collector);
       CollectingSink twice({at::full({in, out}, 5.0), at::full({out}, 5.0)});
@@ -147,11 +150,30 @@ TEST_F(OpsTest, Head_MatchesLibTorch) {
     at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type));
     return WithGradients(TransposedLinear(lx, lw), weights, {lx, lw});
   };
-  const auto exact = run(at::kDouble), single = run(at::kFloat), half = run(at::kBFloat16);
+  const auto exact = run(at::kDouble);
 
-  for (size_t i = 0; i < exact.size(); ++i) {
-    EXPECT_LT(RelativeDifference(single[i], exact[i]), 3e-6) << "tensor " << i;
-    EXPECT_LT(RelativeDifference(half[i], exact[i]), 3e-2) << "tensor " << i;
+  for (const auto& [type, tolerance] : kTolerances) {
+    const auto found = run(type);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      EXPECT_LT(RelativeDifference(found[i], exact[i]), tolerance) << "tensor " << i << " in " << type;
+    }
+  }
+}
+
+// A CPU without 16-bit instructions multiplies 16-bit factors as fp32, and rounds each result once.
+TEST_F(OpsTest, WidenedProduct_IsTheProductOfTheSameNumbersRoundedOnce) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    if (!IsSlowInLibTorch(type)) continue;  // it is not widened
+    const at::Tensor x = at::randn({90, 600}).to(type), w = at::randn({600, 50}).to(type);
+    const at::Tensor residual = at::randn({90, 50}).to(type), bias = at::randn({50}).to(type);
+    const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+
+    const at::Tensor rounded = Product(x, w, /*transposed=*/false, bias, residual);
+
+    const at::Tensor exact = at::matmul(wide(x), wide(w)) + wide(bias) + wide(residual);
+    const double half_a_step = type == at::kHalf ? 0x1p-11 : 0x1p-8;
+    const at::Tensor error = (wide(rounded) - exact).abs() - exact.abs() * half_a_step;
+    EXPECT_LT(error.max().item<double>(), 1e-4) << type;  // what the fp32 sums add to one rounding
   }
 }
 

@@ -1,5 +1,5 @@
 // Compares the products of Gemm with LibTorch's in fp64, for every layout of the factors. The tests also run as on CPUs
-// with fewer features (tests/CMakeLists.txt), where Gemm converts bf16 to fp32 one tile at a time.
+// with fewer features (tests/CMakeLists.txt), where Gemm converts 16-bit factors to fp32 one tile at a time.
 #include "worker/numerics/gemm.h"
 
 #include <ATen/Context.h>
@@ -39,12 +39,13 @@ void ExpectProducts(at::ScalarType type, const Sizes& size, double tolerance) {
   }
 }
 
-TEST(Gemm, MultipliesBothTypesInEveryLayout) {
+TEST(Gemm, MultipliesEveryTypeInEveryLayout) {
   at::manual_seed(3);
   // Smaller than a tile of widened factors, and larger than one in each direction.
   for (const Sizes& size : {Sizes{1, 1, 1}, Sizes{3, 5, 7}, Sizes{70, 1100, 300}, Sizes{600, 40, 520}}) {
     ExpectProducts<float>(at::kFloat, size, 3e-4);
     ExpectProducts<c10::BFloat16>(at::kBFloat16, size, 3e-4);
+    ExpectProducts<c10::Half>(at::kHalf, size, 3e-4);
   }
 }
 
@@ -58,11 +59,13 @@ TEST(Gemm, BetaZero_DoesNotReadTheOldResult) {
 }
 
 // LibTorch's own 16-bit products allocate memory from the system at every call if the CPU has no AVX-512.
-TEST(HasGemm, IsTrueForBfloat16OnACpuWithoutAvx512) {
+TEST(HasGemm, IsTrueForSixteenBitTypesOnACpuWithoutAvx512) {
   const bool lacks_avx512 = BestVectorCode() != VectorCode::kAvx512;
 
   EXPECT_EQ(IsSlowInLibTorch(at::kBFloat16), lacks_avx512);
   EXPECT_TRUE(HasGemm(at::kBFloat16) || !lacks_avx512);
+  EXPECT_EQ(IsSlowInLibTorch(at::kHalf), lacks_avx512);
+  EXPECT_EQ(HasGemm(at::kHalf), lacks_avx512);
   EXPECT_FALSE(IsSlowInLibTorch(at::kFloat));
 }
 

@@ -1,7 +1,7 @@
 // Causal self-attention with the softmax of scores x 1 / sqrt(width of a head).
 //
-// On a CPU, in fp32, and in bf16 on most CPUs (HasGemm), our own kernels are used. They process 64 rows of scores at a
-// time, which fit the first-level cache, skip the part right of the diagonal, and read queries, keys and values where
+// On a CPU, in fp32, and in bf16 or fp16 on many (HasGemm), our own kernels are used. They process 64 rows of scores at
+// a time, which fit the first-level cache, skip the part right of the diagonal, and read queries, keys and values where
 // the projection has written them. Backward recomputes the scores and writes all three gradients where the projection's
 // backward reads them. All other cases use LibTorch; with dropout it holds the probabilities of all pairs of tokens.
 //

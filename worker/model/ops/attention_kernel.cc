@@ -4,8 +4,8 @@
 #include <cmath>
 #include <type_traits>
 
+#include "worker/numerics/element_bits.h"
 #include "worker/numerics/gemm.h"
-#include "worker/numerics/vector_loops.h"
 
 namespace trainyard {
 namespace {
@@ -15,7 +15,7 @@ constexpr float kMinExponent = -87.0f;
 
 constexpr int64_t RoundUp(int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
 
-// Working memory. For bf16 it also holds the probabilities and their gradients in 16 bits, and the 32-bit
+// Working memory. For 16-bit types it also holds the probabilities and their gradients in 16 bits, and the 32-bit
 // result of a product before it is rounded.
 struct Scratch {
   TRAINYARD_INLINE Scratch(const AttentionShape& shape, void* memory)
@@ -27,20 +27,14 @@ struct Scratch {
         rows(b + scores),
         keys(rows + block),
         values(keys + product),
-        a16(reinterpret_cast<c10::BFloat16*>(values + product)),
+        a16(reinterpret_cast<uint16_t*>(values + product)),
         b16(a16 + scores) {}
   const int64_t scores, block, product;  // numbers of elements
   float *const a, *const b;              // scores: probabilities, and their gradients
   float* const rows;                     // a product for kRows tokens
   float *const keys, *const values;      // sums over all blocks of rows
-  c10::BFloat16 *const a16, *const b16;  // 16-bit copies of a and b
+  uint16_t *const a16, *const b16;       // 16-bit copies of a and b
 };
-
-template <typename T>
-TRAINYARD_INLINE uint16_t* Bits(T* of) {
-  return reinterpret_cast<uint16_t*>(of);
-}
-TRAINYARD_INLINE const uint16_t* Bits(const c10::BFloat16* of) { return reinterpret_cast<const uint16_t*>(of); }
 
 // Writes e^(score - shift) for the first `valid` of `size` scores and 0 for the others. Returns their sum.
 TRAINYARD_INLINE float Exponentials(float* scores, int64_t valid, int64_t size, float shift) {
@@ -74,21 +68,14 @@ TRAINYARD_INLINE float Softmax(float* scores, int64_t valid, int64_t size) {
   return highest + std::log(sum);
 }
 
-TRAINYARD_INLINE float Dot(const float* x, const float* y, int64_t size) {
-  Floats lanes{};
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) lanes += LoadLanes(x + i) * LoadLanes(y + i);
-  float sum = SumAcrossLanes(lanes);
-  for (; i < size; ++i) sum += x[i] * y[i];
-  return sum;
-}
-TRAINYARD_INLINE float Dot(const c10::BFloat16* x, const c10::BFloat16* y, int64_t size) {
-  const uint16_t *a = Bits(x), *b = Bits(y);
+template <typename T>
+TRAINYARD_INLINE float Dot(const T* x, const T* y, int64_t size) {
+  const auto *a = BitsOf(x), *b = BitsOf(y);
   Floats lanes{};
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) lanes += LoadLanes(a + i) * LoadLanes(b + i);
   float sum = SumAcrossLanes(lanes);
-  for (; i < size; ++i) sum += Bfloat16ToFloat(a[i]) * Bfloat16ToFloat(b[i]);
+  for (; i < size; ++i) sum += ToFloat(a[i]) * ToFloat(b[i]);
   return sum;
 }
 
@@ -101,17 +88,21 @@ TRAINYARD_INLINE void SoftmaxBackward(const float* probabilities, float* gradien
 }
 
 // Stores rows of a product in the result's type.
-TRAINYARD_INLINE void Store(const float* from, int64_t from_row, int64_t rows, int64_t depth, c10::BFloat16* to,
-                            int64_t to_row) {
-  for (int64_t i = 0; i < rows; ++i) ToBfloat16(from + i * from_row, Bits(to) + i * to_row, depth);
+template <typename T>
+TRAINYARD_INLINE void Store(const float* from, int64_t from_row, int64_t rows, int64_t depth, T* to, int64_t to_row) {
+  for (int64_t i = 0; i < rows; ++i) RoundLine(from + i * from_row, BitsOf(to) + i * to_row, depth);
 }
 
-// Returns `size` scores in the type of the next product; for bf16 in `copy`.
-TRAINYARD_INLINE const float* AsType(const float* scores, c10::BFloat16*, int64_t, const float*) { return scores; }
-TRAINYARD_INLINE const c10::BFloat16* AsType(const float* scores, c10::BFloat16* copy, int64_t size,
-                                             const c10::BFloat16*) {
-  ToBfloat16(scores, Bits(copy), size);
-  return copy;
+// Returns `size` scores as elements of T; for 16-bit types in `copy`.
+template <typename T>
+TRAINYARD_INLINE const T* AsType(const float* scores, uint16_t* copy, int64_t size) {
+  if constexpr (std::is_same_v<T, float>) {
+    return scores;
+  } else {
+    T* const rounded = reinterpret_cast<T*>(copy);
+    RoundLine(scores, BitsOf(rounded), size);
+    return rounded;
+  }
 }
 
 // The columns of the scores of a block of rows: `count` tokens from `low` on, the first one that any row attends to.
@@ -154,7 +145,7 @@ TRAINYARD_INLINE void Forward(const AttentionShape& s, const AttentionForward& g
         float* scores = scratch.a + i * stride;
         log_sums[first + i] = Softmax(scores, MaskDocuments(s, first + i, columns.low, scores), stride);
       }
-      const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, q);
+      const T* probabilities = AsType<T>(scratch.a, scratch.a16, rows * stride);
       T* out_rows = out + first * s.out_row;
       if constexpr (std::is_same_v<T, float>) {
         Gemm(rows, s.depth, columns.count, 1, {probabilities, stride}, {values, s.key_row}, 0, out_rows, s.out_row);
@@ -209,8 +200,8 @@ TRAINYARD_INLINE void BackwardOfHead(const AttentionShape& s, const QueryHead<T>
       const float mean = Dot(head.out + (first + i) * s.out_row, grad_rows + i * s.out_row, s.depth);
       SoftmaxBackward(probabilities, gradients, count, mean, scale);
     }
-    const T* probabilities = AsType(scratch.a, scratch.a16, rows * stride, head.q);
-    const T* gradients = AsType(scratch.b, scratch.b16, rows * stride, head.q);
+    const T* probabilities = AsType<T>(scratch.a, scratch.a16, rows * stride);
+    const T* gradients = AsType<T>(scratch.b, scratch.b16, rows * stride);
     T* grad_q = head.grad_q + first * s.query_row;
     if constexpr (kInPlace) {
       Gemm(rows, s.depth, count, 1, {gradients, stride}, {keys, s.key_row}, 0, grad_q, s.query_row);
@@ -255,11 +246,14 @@ TRAINYARD_INLINE void Backward(const AttentionShape& s, const AttentionBackward&
 
 template <typename Head>
 TRAINYARD_INLINE void RunEither(const AttentionShape& shape, const Head& head, void* scratch) {
-  if constexpr (std::is_same_v<Head, AttentionForward>) {
-    head.type == at::kFloat ? Forward<float>(shape, head, scratch) : Forward<c10::BFloat16>(shape, head, scratch);
-  } else {
-    head.type == at::kFloat ? Backward<float>(shape, head, scratch) : Backward<c10::BFloat16>(shape, head, scratch);
-  }
+  const auto run = [&]<typename T>(T) __attribute__((always_inline)) {
+    if constexpr (std::is_same_v<Head, AttentionForward>) {
+      Forward<T>(shape, head, scratch);
+    } else {
+      Backward<T>(shape, head, scratch);
+    }
+  };
+  head.type == at::kFloat ? run(float()) : head.type == at::kHalf ? run(c10::Half()) : run(c10::BFloat16());
 }
 
 // The same function, compiled for three kinds of CPU.

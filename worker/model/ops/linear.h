@@ -1,7 +1,7 @@
 // x w + b for every token: x [.., in], w [in, out] as in GPT-2's files, b [out]. Or x w^T + b, with w [out, in] as in
 // the files of Llama.
 //
-// On a CPU, in fp32, and in bf16 on most CPUs (HasGemm), MKL's routines run on the tensors' own memory
+// On a CPU, in fp32, and in bf16 or fp16 on many (HasGemm), MKL's routines run on the tensors' own memory
 // (numerics/gemm.h). 16-bit products are summed in fp32 and rounded once, with bias and residual already added, a few
 // rows at a time so that the sums stay in cache. Gradients of parameters are written in fp32 directly into the
 // strategy's flat gradients (GradientSink). All other cases use LibTorch.

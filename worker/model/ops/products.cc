@@ -7,6 +7,7 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "worker/model/ops/rounding.h"
 #include "worker/numerics/gemm.h"
@@ -23,9 +24,22 @@ MatrixRef<T> Ref(const at::Tensor& matrix, bool transposed = false) {
   return {matrix.const_data_ptr<T>(), matrix.size(1), transposed};
 }
 
+template <typename T>
+const T* DataOf(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<T>() : nullptr;
+}
+
+// Calls `run` with a null pointer to the element type, which IsOurs.
+template <typename Run>
+void ForType(at::ScalarType type, const Run& run) {
+  if (type == at::kFloat) return run(static_cast<float*>(nullptr));
+  if (type == at::kBFloat16) return run(static_cast<c10::BFloat16*>(nullptr));
+  run(static_cast<c10::Half*>(nullptr));
+}
+
 // A 16-bit product, [rows, columns], with the terms to add to it.
+template <typename T>
 struct RoundedProduct {
-  using T = c10::BFloat16;
   MatrixRef<T> a, b;
   int64_t rows, depth, columns;
   const T* bias = nullptr;      // [columns]; null: none
@@ -33,61 +47,64 @@ struct RoundedProduct {
   T* to = nullptr;              // [rows, columns]; may be the residual
 };
 
-void Multiply(const RoundedProduct& product) {
+template <typename T>
+void Multiply(const RoundedProduct<T>& product) {
   const int64_t blocks = (product.rows + kRows - 1) / kRows;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     at::Tensor sums = at::empty({std::min(kRows, product.rows), product.columns}, at::kFloat);
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kRows, rows = std::min(kRows, product.rows - first);
-      MatrixRef<RoundedProduct::T> a = product.a;
+      MatrixRef<T> a = product.a;
       a.data += a.transposed ? first : first * a.row;
       Gemm(rows, product.columns, product.depth, 1, a, product.b, 0, sums.mutable_data_ptr<float>(), product.columns);
-      RoundRows({.sums = sums.const_data_ptr<float>(),
-                 .bias = product.bias,
-                 .residual = product.residual == nullptr ? nullptr : product.residual + first * product.columns,
-                 .to = product.to + first * product.columns,
-                 .rows = rows,
-                 .columns = product.columns});
+      RoundRows<T>({.sums = sums.const_data_ptr<float>(),
+                    .bias = product.bias,
+                    .residual = product.residual == nullptr ? nullptr : product.residual + first * product.columns,
+                    .to = product.to + first * product.columns,
+                    .rows = rows,
+                    .columns = product.columns});
     }
   });
+}
+
+void WriteProductByLibTorch(const at::Tensor& x, const at::Tensor& factor, const at::Tensor& bias,
+                            const at::Tensor& residual, at::Tensor& y) {
+  const bool in_place = residual.is_same(y);
+  if (in_place && !bias.defined()) {
+    y.addmm_(x, factor);
+    return;
+  }
+  const at::Tensor kept = in_place ? residual.clone() : residual;
+  bias.defined() ? at::addmm_out(y, bias, x, factor) : at::mm_out(y, x, factor);
+  if (kept.defined()) y.add_(kept);
 }
 
 }  // namespace
 
 void WriteProduct(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
                   const at::Tensor& residual, at::Tensor y) {
-  const bool in_place = residual.is_same(y);
-  if (!IsOurs(x)) {
-    const at::Tensor factor = transposed ? w.t() : w;
-    if (in_place && !bias.defined()) {
-      y.addmm_(x, factor);
-      return;
-    }
-    const at::Tensor kept = in_place ? residual.clone() : residual;
-    bias.defined() ? at::addmm_out(y, bias, x, factor) : at::mm_out(y, x, factor);
-    if (kept.defined()) y.add_(kept);
-    return;
-  }
+  if (!IsOurs(x)) return WriteProductByLibTorch(x, transposed ? w.t() : w, bias, residual, y);
   const int64_t out = w.size(transposed ? 0 : 1);
-  if (x.scalar_type() == at::kBFloat16) {
-    using T = RoundedProduct::T;
-    Multiply({.a = Ref<T>(x),
-              .b = Ref<T>(w, transposed),
-              .rows = x.size(0),
-              .depth = x.size(1),
-              .columns = out,
-              .bias = bias.defined() ? bias.const_data_ptr<T>() : nullptr,
-              .residual = residual.defined() ? residual.const_data_ptr<T>() : nullptr,
-              .to = y.mutable_data_ptr<T>()});
-    return;
-  }
-  if (residual.defined() && bias.defined()) {
-    at::add_out(y, residual, bias);
-  } else if (!in_place && (residual.defined() || bias.defined())) {
-    y.copy_(residual.defined() ? residual : bias.expand_as(y));
-  }
-  const float beta = residual.defined() || bias.defined() ? 1 : 0;
-  Gemm(x.size(0), out, x.size(1), 1, Ref<float>(x), Ref<float>(w, transposed), beta, y.mutable_data_ptr<float>(), out);
+  ForType(x.scalar_type(), [&]<typename T>(T*) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (residual.defined() && bias.defined()) {
+        at::add_out(y, residual, bias);
+      } else if (!residual.is_same(y) && (residual.defined() || bias.defined())) {
+        y.copy_(residual.defined() ? residual : bias.expand_as(y));
+      }
+      const float beta = residual.defined() || bias.defined() ? 1 : 0;
+      Gemm(x.size(0), out, x.size(1), 1, Ref<T>(x), Ref<T>(w, transposed), beta, y.mutable_data_ptr<T>(), out);
+    } else {
+      Multiply<T>({.a = Ref<T>(x),
+                   .b = Ref<T>(w, transposed),
+                   .rows = x.size(0),
+                   .depth = x.size(1),
+                   .columns = out,
+                   .bias = DataOf<T>(bias),
+                   .residual = DataOf<T>(residual),
+                   .to = y.mutable_data_ptr<T>()});
+    }
+  });
 }
 
 at::Tensor Product(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
@@ -98,35 +115,33 @@ at::Tensor Product(const at::Tensor& x, const at::Tensor& w, bool transposed, co
 }
 
 void WriteTransposedProduct(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& place, bool overwrites) {
-  if (!x.is_cpu() && place.scalar_type() == x.scalar_type()) {
+  const bool same_type = place.scalar_type() == x.scalar_type();
+  if (!x.is_cpu() && same_type) {
     at::Tensor to = place;
     overwrites ? at::mm_out(to, x.t(), grad) : to.addmm_(x.t(), grad);
     return;
   }
-  const int64_t in = x.size(1), out = grad.size(1);
-  if (IsOurs(x) && IsSlowInLibTorch(x.scalar_type()) && place.scalar_type() == x.scalar_type()) {
-    using T = RoundedProduct::T;
-    T* to = place.mutable_data_ptr<T>();
-    return Multiply({.a = Ref<T>(x, /*transposed=*/true),
-                     .b = Ref<T>(grad),
-                     .rows = in,
-                     .depth = x.size(0),
-                     .columns = out,
-                     .residual = overwrites ? nullptr : to,
-                     .to = to});
-  }
-  if (!IsOurs(x) || place.scalar_type() != at::kFloat) {
+  const bool rounds = same_type && IsSlowInLibTorch(x.scalar_type());
+  if (!IsOurs(x) || (place.scalar_type() != at::kFloat && !rounds)) {
     at::Tensor gradient = at::mm(x.t(), grad);
     overwrites ? place.copy_(gradient) : place.add_(gradient);
     return;
   }
-  float* to = place.mutable_data_ptr<float>();
-  if (x.scalar_type() == at::kFloat) {
-    Gemm(in, out, x.size(0), 1, Ref<float>(x, true), Ref<float>(grad), overwrites ? 0 : 1, to, out);
-  } else {
-    using T = c10::BFloat16;
-    Gemm(in, out, x.size(0), 1, Ref<T>(x, true), Ref<T>(grad), overwrites ? 0 : 1, to, out);
-  }
+  const int64_t in = x.size(1), out = grad.size(1);
+  ForType(x.scalar_type(), [&]<typename T>(T*) {
+    const MatrixRef<T> a = Ref<T>(x, /*transposed=*/true), b = Ref<T>(grad);
+    if (!rounds) return Gemm(in, out, x.size(0), 1, a, b, overwrites ? 0 : 1, place.mutable_data_ptr<float>(), out);
+    if constexpr (!std::is_same_v<T, float>) {
+      T* to = place.mutable_data_ptr<T>();
+      Multiply<T>({.a = a,
+                   .b = b,
+                   .rows = in,
+                   .depth = x.size(0),
+                   .columns = out,
+                   .residual = overwrites ? nullptr : to,
+                   .to = to});
+    }
+  });
 }
 
 }  // namespace trainyard

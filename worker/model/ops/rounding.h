@@ -1,19 +1,23 @@
-// Adds bias and residual to fp32 sums, then rounds once to bf16.
+// Adds bias and residual to fp32 sums, then rounds once to bf16 or fp16.
 #pragma once
 
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <cstdint>
 
 namespace trainyard {
 
+template <typename T>
 struct RoundingPass {
-  const float* sums = nullptr;              // [rows, columns]
-  const c10::BFloat16* bias = nullptr;      // [columns]; null: none
-  const c10::BFloat16* residual = nullptr;  // [rows, columns]; null: none
-  c10::BFloat16* to = nullptr;              // [rows, columns]
+  const float* sums = nullptr;  // [rows, columns]
+  const T* bias = nullptr;      // [columns]; null: none
+  const T* residual = nullptr;  // [rows, columns]; null: none
+  T* to = nullptr;              // [rows, columns]
   int64_t rows = 0, columns = 0;
 };
-void RoundRows(const RoundingPass& pass);
+// T: c10::BFloat16, c10::Half.
+template <typename T>
+void RoundRows(const RoundingPass<T>& pass);
 
 }  // namespace trainyard
