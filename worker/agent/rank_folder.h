@@ -66,7 +66,7 @@ absl::Status MarkFolderReported(const std::string& folder);
 // Returns whether the coordinator has this rank's exit.
 bool IsFolderReported(const std::string& folder);
 
-// If no shim is running here, writes an exit record, so that none can start here later, and returns true, which is
+// If no shim is running here, writes an exit record, so that no shim can start here later, and returns true, which is
 // final. A shim holds the lock of the launch record as long as it runs.
 bool CloseUnlessShimRuns(const std::string& folder);
 

@@ -19,7 +19,7 @@
 namespace trainyard::agent {
 
 struct SnapshotFolderOptions {
-  std::string root;             // folder in memory in which daemons create theirs; empty: none
+  std::string root;             // folder in memory in which daemons create their snapshot folders; empty: none
   std::string state;            // state folder of the daemon
   bool is_private = false;      // the daemon was started for one run: no later incarnation needs its snapshots
   bool may_be_on_disk = false;  // for tests on machines without a file system in memory

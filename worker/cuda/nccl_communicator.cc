@@ -160,7 +160,7 @@ class NcclCommunicator final : public C10dCommunicator {
   }
 
   // [Note: threads of aborts] An abort of one communicator waits until its kernels have ended. They may wait for
-  // kernels of other communicators on the device, and those for peers. So each communicator is aborted on a thread of
+  // kernels of other communicators on the device, which wait for peers. So each communicator is aborted on a thread of
   // its own, and Abort returns immediately; a caller that aborts several of them in sequence is never blocked by the
   // first.
   absl::Status Break(absl::Status status) override {

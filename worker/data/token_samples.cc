@@ -115,9 +115,10 @@ absl::Status TokenSamples::Divide() {
         options_.name, ": every document is one token, so with separate_documents there is nothing to predict"));
   }
   const auto text = [&](int64_t count) {
-    return has_documents_ ? absl::StrCat(Plural(static_cast<uint64_t>(count), "document"), " with a target, ",
-                                         summary_.num_without_loss, " of all documents lost theirs by truncation")
-                          : Plural(static_cast<uint64_t>(count), "token");
+    if (!has_documents_) return Plural(static_cast<uint64_t>(count), "token");
+    return absl::StrCat(Plural(static_cast<uint64_t>(count), "document"),
+                        " with a target (truncation has removed all targets of ", summary_.num_without_loss,
+                        " documents)");
   };
   if (options_.trains && num_samples(DataPart::kTraining) == 0) {
     return TooShort(options_, "the part for training", text(train),

@@ -34,7 +34,7 @@ struct MeshShape {
 class Mesh {
  public:
   // Fails with InvalidArgument if a side is not positive or the product of the sides is not `world_size`; the message
-  // shows the product.
+  // shows the sides.
   static absl::StatusOr<Mesh> Create(const MeshShape& shape, int world_size);
 
   int world_size() const { return world_size_; }

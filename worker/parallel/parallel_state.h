@@ -26,7 +26,7 @@ namespace trainyard {
 // A box of a tensor of the state.
 struct StateEntry {
   std::string role;
-  std::string name;  // of the parameter; several boxes of it may be here
+  std::string name;  // of the parameter, of which a rank may have several boxes
   at::ScalarType type = at::kFloat;
   std::vector<int64_t> shape;  // of the whole tensor
   Box box;

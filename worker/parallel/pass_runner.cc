@@ -18,7 +18,7 @@ std::vector<int> TrainedGroups(const Model& model, const FlatGroups& groups) {
   for (size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g]->trained() || groups[g]->unit() < 0 || groups[g]->is_tied()) continue;
     int& group = trained[static_cast<size_t>(groups[g]->unit())];
-    TORCH_CHECK(group < 0, "unit ", groups[g]->unit(), " has two trained groups, and a plan reduces one");
+    TORCH_CHECK(group < 0, "unit ", groups[g]->unit(), " has two trained groups, but a plan reduces only one");
     group = static_cast<int>(g);
   }
   return trained;

@@ -104,8 +104,8 @@ class Saver {
   };
   struct LastSave {
     bool saved = false;  // the same on all ranks
-    // On rank 0, why the state is not saved although the time for tries is over. Empty: it is saved, or the ranks leave
-    // for another reason.
+    // On rank 0: why the state is still not saved when the time for retries is over. Empty: it is saved, or the ranks
+    // leave for another reason.
     std::string unsaved = {};
   };
   // Collective. Saves the state after the job's last step, and returns when the checkpoint is named. If that fails, all

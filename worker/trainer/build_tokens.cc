@@ -54,8 +54,8 @@ absl::StatusOr<StartOrder> ReadOrder(const BuildTokensOptions& options) {
   return order;
 }
 
-// Where the cache must be. A job that cannot write next to its run folder has its cache inside, which a job that has no
-// folder yet would not find.
+// Checks that the cache can be next to the run folder. A job that cannot write there has its cache inside the run
+// folder, where other runs do not find it.
 absl::Status CheckRoot(const StartOrder& order) {
   const absl::Status made = MakeCacheRoot(TokenCacheRoots(order.config.checkpoint_dir)[0]);
   if (made.ok()) return made;

@@ -36,7 +36,7 @@ struct ProbeOptions {
 
 // The job is read from standard input: the bytes of a resolved JobSpec.
 struct BuildTokensOptions {
-  std::string host;  // the name that the ranks of this machine have, under which the content of the files is recorded
+  std::string host;  // the name of this host in the cluster, under which the content of the files is recorded
   int threads = 0;   // 0: one per core
   bool json = false;
 };

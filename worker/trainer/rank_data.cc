@@ -138,11 +138,11 @@ absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData&
     const std::string counts = absl::StrJoin(texts, "; ");
     if (!order.config.data.joins_uneven) {
       return absl::InvalidArgumentError(
-          absl::StrCat("train.data.uneven is refuse, and the ranks do not see the same number of ", counts,
+          absl::StrCat("train.data.uneven is 'refuse', but the ranks do not see the same number of ", counts,
                        "; give all hosts the same files, or choose join to use the smallest number everywhere"));
     }
     if (order.rank == 0)
-      log << "warning: train.data.uneven: the smallest number counts for all: " << counts << std::endl;
+      log << "warning: train.data.uneven: all ranks use the smallest number: " << counts << std::endl;
   }
   if (order.rank == 0) LogEpochs(order.config, data, log);
   if (data.evaluation == nullptr) return absl::OkStatus();

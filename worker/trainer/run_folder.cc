@@ -26,7 +26,8 @@ constexpr char kSettledName[] = ".settled";
 // Names the holder of the lock that has not claimed the folder yet; removed with the lock.
 constexpr char kClaimName[] = ".claim";
 constexpr uint64_t kFenceBytesMax = 4096;
-constexpr char kWatchName[] = "watch";  // written by a trainctl that exited before its job: how to follow the job again
+// Written by a trainctl that exits before the job ends: how to follow the job again.
+constexpr char kWatchName[] = "watch";
 constexpr size_t kNamesShown = 3;
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
 

@@ -59,8 +59,8 @@ absl::Status AddTokenizer(const std::string& path, const std::string& config, Te
   return absl::OkStatus();
 }
 
-// Fails with FailedPrecondition if the checkpoint has parameters that the model lacks, without which it is another
-// model.
+// Fails with FailedPrecondition if the checkpoint has parameters that the model lacks: without them the model would
+// compute something else.
 absl::Status CheckNothingIsLeftOut(const Checkpoint& checkpoint, const Model& model) {
   std::set<absl::string_view> known;
   for (const NamedTensor& parameter : model.parameters()) known.insert(parameter.name);

@@ -46,8 +46,8 @@ class Trainer {
   Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
           std::function<bool()> must_leave, SaveTime time = {});
 
-  // Makes every step from the restore point to the last. Possible errors: those of a Collective; ResourceExhausted and
-  // others if metrics.jsonl cannot be opened.
+  // Makes every step from the restore point to the last. Possible errors: those of a Collective; Aborted if the run
+  // folder has another owner; FailedPrecondition if losses stay not finite, or if parameters differ between ranks.
   absl::StatusOr<TrainResult> Run();
 
   Saver& saver() { return saver_; }

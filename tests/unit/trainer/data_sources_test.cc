@@ -181,7 +181,7 @@ TEST_F(DataSourcesTest, RanksWithOtherFiles_JoinWithAsManySamplesAsAllHave_IfTha
 
   const auto joined = run("joined", false);
   EXPECT_THAT(joined->links[0]->steps(), SizeIs(2));
-  EXPECT_THAT(joined->logs[0].str(), HasSubstr("train.data.uneven: the smallest number counts for all"));
+  EXPECT_THAT(joined->logs[0].str(), HasSubstr("train.data.uneven: all ranks use the smallest number"));
   EXPECT_THAT(RefusalOf(*run("separate", true)), HasSubstr("it does not work with prompts, labels or"));
 }
 

@@ -381,7 +381,7 @@ TEST_F(StrategiesTest, UnevenData_IsRefusedWithBothNumbersOrJoined) {
   for (int step = 0; step < 3; ++step) {
     EXPECT_EQ(joined->links[0]->steps()[step].loss, even->links[0]->steps()[step].loss);
   }
-  EXPECT_THAT(joined->logs[0].str(), testing::HasSubstr("the smallest number counts for all"));
+  EXPECT_THAT(joined->logs[0].str(), testing::HasSubstr("all ranks use the smallest number"));
 }
 
 TEST_F(StrategiesTest, SizesThatDoNotFitTheRanks_AreRefusedByEach) {

@@ -306,7 +306,8 @@ TEST_F(TokenizedDataTest, DataWithoutATarget_IsRefused) {
 
   const auto ranks = Run(JsonlOrder("run", {"ddp", 1}, 2), FileSystem::Real(), kExitRefused);
 
-  EXPECT_THAT(ranks->links[0]->FactsOf<RefusedFact>()[0].message, HasSubstr("20 of all documents lost theirs"));
+  EXPECT_THAT(ranks->links[0]->FactsOf<RefusedFact>()[0].message,
+              HasSubstr("truncation has removed all targets of 20 documents"));
   EXPECT_THAT(ranks->logs[0].str(), Not(HasSubstr("step 1")));
 }
 

@@ -11,7 +11,7 @@ namespace trainyard {
 namespace {
 
 constexpr float kMinScore = -87.0f;                 // relative to the highest; smaller exponentials are 0 in fp32
-constexpr int64_t kCachedGrain = int64_t{1} << 15;  // fewer numbers of keys are not worth another thread
+constexpr int64_t kCachedGrain = int64_t{1} << 15;  // fewer products with keys are not worth another thread
 
 // One head of keys and the heads of queries that use it.
 struct CachedGroup {

@@ -51,7 +51,7 @@ inline UnitDropout DropoutOf(const std::optional<DropoutKey>& key, int unit, dou
 struct SampleSlice {
   int64_t first = 0;
   int64_t row_stride = 0;   // 0: the number of columns
-  int64_t sample_size = 0;  // elements of a whole sample; 0: the tensor has equal parts of each
+  int64_t sample_size = 0;  // elements of a whole sample; 0: the tensor has an equal part of each sample
 };
 
 // Returns `x` if the rate is 0, and otherwise a dense tensor in which dropped elements are multiplied by 0, others by
