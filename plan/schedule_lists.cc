@@ -50,8 +50,9 @@ class ListChecker {
         Add("rank ", rank, " has an action of kind ", static_cast<int>(action.kind), "; expected F, B, I or W");
       } else if (action.chunk < 0 || action.chunk >= shape_.chunks_per_rank || action.micro_batch < 0 ||
                  action.micro_batch >= shape_.micro_batches) {
-        Add("rank ", rank, " has ", text, ", which does not exist: there are ", Plural(shape_.chunks_per_rank, "chunk"),
-            " and ", Plural(shape_.micro_batches, "micro-batch", "micro-batches"), " of each rank, counted from 0");
+        Add("rank ", rank, " has ", text, ", which does not exist: each rank has ",
+            Plural(shape_.chunks_per_rank, "chunk"), " and ",
+            Plural(shape_.micro_batches, "micro-batch", "micro-batches"), ", counted from 0");
       } else {
         CheckAction(rank, action, text, &seen[Index(action.chunk, action.micro_batch)]);
       }

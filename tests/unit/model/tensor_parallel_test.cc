@@ -166,7 +166,7 @@ TEST_P(TensorParallel, LossAndGradients_AreThoseOfTheWholeModel) {
       const double scale = expected.abs().max().to(at::kDouble).item<double>();
       EXPECT_GT(scale, 0) << box.name;
       const at::Tensor difference = (part.gradients[i] - BoxIn(expected, box)).abs().max().to(at::kDouble);
-      EXPECT_LE(difference.item<double>(), GetParam().tolerance * scale) << box.name << " of part";
+      EXPECT_LE(difference.item<double>(), GetParam().tolerance * scale) << box.name;
     }
   }
 }

@@ -32,7 +32,7 @@ TEST(CheckSchedule, MissingDuplicateAndUnknownActionsAreReportedTogetherWithTheL
             "the pipeline schedule cannot run:\n"
             "rank 0 lacks B1\n"
             "rank 1 has F1 more than once\n"
-            "rank 1 has B7, which does not exist: there are 1 chunk and 2 micro-batches of each rank, counted from 0\n"
+            "rank 1 has B7, which does not exist: each rank has 1 chunk and 2 micro-batches, counted from 0\n"
             "rank 0: F0 F1 B0\n"
             "rank 1: F0 B0 F1 B1 F1 B7\n");
 }
