@@ -153,7 +153,7 @@ def measure_stopped(options, who):
         finally:
             cluster.close()
     if last - first < 2:
-        raise MeasurementFailed(f"{last - first} steps were done while the {who} was stopped")
+        raise MeasurementFailed(f"only {last - first} steps were done while the {who} was stopped")
     median_step = statistics.median(steps[WARM_STEPS:first] + steps[last:])
     return {"ratio": max(steps[first:last]) / median_step, "median_step_s": median_step, "steps": last - first,
             "longest_undisturbed_step_s": max(steps[WARM_STEPS:first] + steps[last:]),

@@ -71,7 +71,8 @@ def load_ours(folder):
         logs = "".join(path.read_text() for path in pathlib.Path(run_folder).rglob("*.log"))
         found = LOADED.search(logs)
         if done.returncode != 0 or found is None:
-            raise sides.MeasurementFailed(f"trainctl run ended with {done.returncode}:\n{done.stderr[-2000:]}")
+            problem = f"ended with {done.returncode}" if done.returncode != 0 else "logged no time of the load"
+            raise sides.MeasurementFailed(f"trainctl run {problem}:\n{done.stderr[-2000:]}")
     return float(found.group(1))
 
 

@@ -75,15 +75,15 @@ def read_arguments(rows, arguments=None):
     parser.epilog = "\n".join(["rows, with their approximate duration on two cores:", *(
         f"  {row.name:<10} {row.duration_s:>4} s  {row.what}" for row in rows)])
     for name, kind, default, what in (
-            ("hosts", int, 1024, "simulated hosts of the row metrics"),
-            ("scrapes", int, 20, "scrapes of the row metrics"),
-            ("watchers", int, 200, "watchers of the row submit"),
-            ("gets", int, 2000, "calls of Get of the row submit"),
-            ("submissions", int, 4000, "jobs that the row submit submits; at most 9,900"),
-            ("loads", int, 5, "times that the row page opens the page"),
-            ("seconds", float, 30, "time in which the row page observes steps"),
-            ("minutes", float, 10, "time in which the row rss samples memory"),
-            ("warm-steps", int, 70_000, "steps before that, which fill the coordinator's history")):
+            ("hosts", int, 1024, "row metrics: simulated hosts"),
+            ("scrapes", int, 20, "row metrics: scrapes"),
+            ("watchers", int, 200, "row submit: watchers"),
+            ("gets", int, 2000, "row submit: calls of Get"),
+            ("submissions", int, 4000, "row submit: jobs, at most 9,900"),
+            ("loads", int, 5, "row page: times that the page is opened"),
+            ("seconds", float, 30, "row page: seconds in which steps are observed"),
+            ("minutes", float, 10, "row rss: minutes in which memory is sampled"),
+            ("warm-steps", int, 70_000, "row rss: steps before the samples, which fill the coordinator's history")):
         parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{what} (default {default:,})")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")

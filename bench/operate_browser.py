@@ -25,14 +25,14 @@ def find():
 
 
 class Browser:
-    """One page of a browser of its own, after `attach`. `close` ends all of its processes."""
+    """A browser with one page, which `attach` opens. `close` ends all of its processes."""
 
     def __init__(self, program, folder, prefix=()):
         """`prefix`: a command that runs the browser, for example in another network namespace."""
         from_us, to_browser = os.pipe()
         self._answers, to_us = os.pipe()
         self._requests = to_browser
-        # The browser reads descriptor 3 and writes descriptor 4, which the shell moves there.
+        # The browser reads descriptor 3 and writes 4; the shell moves our pipes to these numbers.
         shell = f'exec "$@" 3<&{from_us} 4>&{to_us}'
         with open(f"{folder}/browser.log", "wb") as log:
             self._process = subprocess.Popen(

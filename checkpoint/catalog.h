@@ -5,7 +5,7 @@
 // which a run leaves when it resumes from an older one, are not counted: they are replaced when the run reaches their
 // steps again. A checkpoint beyond `keep` is retained if its step is protected (the loop protects the step that was
 // last confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a process reads it,
-// if it is the newest whose values are all finite, and, with `keep_best`, if it is the best of those counted.
+// if it is the newest whose values are all finite, and, with `keep_best`, if it is the best up to the one just saved.
 //
 // The best checkpoint is the one whose manifest has the lowest `evaluation.loss`; of two equal ones it is the older. A
 // checkpoint with values that are not finite is never the best.

@@ -1,4 +1,4 @@
-// Shell completion scripts for trainctl's verbs and options; elsewhere shells complete file names. Generated from the
+// Shell completion scripts for trainctl's verbs and options; all other words are file names. Generated from the
 // declared command line, so they are always up to date. Pure.
 #pragma once
 

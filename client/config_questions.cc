@@ -127,7 +127,7 @@ absl::StatusOr<YamlSettings> DeviceSettings(const std::string& answer, const Con
 
 absl::StatusOr<YamlSettings> StrategySettings(const std::string& answer, const Context& c) {
   if (c.facts.accelerate && answer == "hsdp") {
-    return absl::InvalidArgumentError("hsdp needs keys that this file for Accelerate does not get; choose fsdp");
+    return absl::InvalidArgumentError("trainctl config writes no keys of Accelerate for hsdp; choose fsdp");
   }
   return YamlSettings{{"parallel.data", answer}};
 }
@@ -234,8 +234,8 @@ std::vector<ConfigQuestion> QuestionsAboutTheProgram() {
       {"ranks",
        {"resources.ranks"},
        "How many ranks?",
-       "A rank is one process, with one GPU if there are any. All ranks train one model together. On this machine the "
-       "number is at most that of the GPUs; on CPUs, a few that share the cores.",
+       "A rank is one process, with one GPU if there are any. All ranks train one model together. This machine "
+       "can have one rank for each GPU; without GPUs, choose a few, which share the cores.",
        [](const Context&) { return true; },
        SuggestedRanks,
        [](const std::string& answer, const Context&) { return Plain("resources.ranks", answer); }},
@@ -271,7 +271,7 @@ std::vector<ConfigQuestion> QuestionsAboutTraining() {
       {"precision",
        {"train.precision"},
        "Which number type: fp32, bf16 or fp16?",
-       "bf16 and fp16 halve memory and communication, and need GPUs that compute in them to be faster.",
+       "bf16 and fp16 halve memory and communication; they save time only on processors that support them.",
        DecidesStrategy,
        SuggestedPrecision,
        [](const std::string& answer, const Context&) { return Plain("train.precision.type", answer); }},
@@ -292,7 +292,7 @@ std::vector<ConfigQuestion> QuestionsAboutTraining() {
       {"evaluate",
        {"train.evaluate.every_steps"},
        "An evaluation after how many steps (0: never)?",
-       "The loss on a twentieth of the data that is never trained on.",
+       "The loss is that of a twentieth of the data, which is kept out of training.",
        IsModel,
        [](const Context&) { return std::string("0"); },
        [](const std::string& answer, const Context&) { return Plain("train.evaluate.every_steps", answer); }},
@@ -304,7 +304,7 @@ std::vector<ConfigQuestion> FurtherQuestions() {
   return {
       {"offload",
        {"parallel.offload"},
-       "Keep what is divided in the memory of the host (yes or no)?",
+       "Keep the divided state in the memory of the host (yes or no)?",
        "It needs less GPU memory, and each step takes longer.",
        OffersOffload,
        [](const Context&) { return std::string("no"); },

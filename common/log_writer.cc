@@ -38,7 +38,7 @@ LogWriter::~LogWriter() {
 
 void LogWriter::Push(std::string line) {
   absl::MutexLock lock(&mu_);
-  // After a dropped line shorter lines are dropped too, so that the line with the count is written where the gap is.
+  // Once a line is dropped, shorter ones that would fit are too, so that the line with the count is at the gap.
   if (missing_ > 0 || bytes_ + line.size() > options_.queue_bytes) {
     ++missing_;
     ++dropped_;
@@ -58,7 +58,7 @@ bool LogWriter::Flush(absl::Duration limit) {
 
 void LogWriter::Loop() {
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !lines_.empty() || stopping_; };
-  uint64_t unreported = 0;  // lines lost so far that no line in the log mentions
+  uint64_t unreported = 0;  // lost lines that the log does not mention yet
   const auto report_dropped = [&] {
     if (unreported > 0 && Write(options_.format_dropped(unreported))) unreported = 0;
     return unreported == 0;

@@ -8,8 +8,8 @@
 
 namespace trainyard {
 
-// Whether `host` (no port, no brackets) can only be this machine. Names may also start with "127."; an address contains
-// only digits and points.
+// Whether `host` (no port, no brackets) can only be this machine. "127.a" may be the name of another host, so
+// only digits and points make an address.
 bool IsLoopbackHost(absl::string_view host);
 
 struct HostPort {

@@ -35,12 +35,12 @@ std::string NoRoundsMessage(const PipelineShape& shape, const InterleavedRounds&
   while (!RoundsOf(above).valid()) ++above.micro_batches;
   const std::string reason =
       rounds.per_round == 0
-          ? absl::StrCat(", and ", shape.micro_batches, " is not a multiple of ", rounds.rounds)
+          ? absl::StrCat(", which do not divide ", shape.micro_batches)
           : absl::StrCat(" of ", rounds.per_round, " micro-batches, and the links have slots for rounds of at most ",
                          shape.stages + kSlotsPerLink - 1);
   return absl::StrCat("schedule interleaved cannot take ", shape.micro_batches, " micro-batches on ", shape.stages,
-                      " stages: ", shape.micro_batches, " / ", shape.stages, " gives ", rounds.rounds, " rounds",
-                      reason, "; use ", below.micro_batches, " or ", above.micro_batches, " micro-batches");
+                      " stages: ", shape.micro_batches, " / ", shape.stages, ", rounded down, gives ", rounds.rounds,
+                      " rounds", reason, "; use ", below.micro_batches, " or ", above.micro_batches, " micro-batches");
 }
 
 void CheckChunks(ScheduleKind kind, const PipelineShape& shape, std::vector<std::string>* problems) {

@@ -2,7 +2,7 @@
 """The scripts of `./dev bench launch`, which torchrun and `trainctl launch` start unchanged.
 
     launched.py hello                  initialises gloo, and rank 0 prints the sum of the ranks
-    launched.py restart FOLDER         rank 1 kills itself with SIGKILL; writes when, and when each rank runs again
+    launched.py restart FOLDER         rank 1 kills itself; files contain when, and when each rank runs again
     launched.py train SECONDS FOLDER   trains a small model with DistributedDataParallel, with a line of output per 50
                                        steps
 """
@@ -74,8 +74,8 @@ def train(seconds, folder):
 
 
 def leave_together(folder):
-    """gloo aborts a process whose peer closes its connections, and sometimes one that destroys its group. Each rank
-    therefore exits without destroying its group, once all ranks are done."""
+    """gloo aborts a process whose peer closes its connections, and sometimes a process that destroys its group. So each
+    rank exits without destroying its group, once all ranks are done."""
     (folder / f"done-{rank()}").touch()
     while len(list(folder.glob("done-*"))) < int(os.environ["WORLD_SIZE"]):
         time.sleep(0.01)

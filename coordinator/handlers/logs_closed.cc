@@ -1,4 +1,4 @@
-// LogsClosed: a reader of output has disconnected, so its requests leave the desired state of the hosts.
+// LogsClosed: a reader of output has disconnected, so its requests are removed from the desired state of the hosts.
 #include "absl/status/status.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/handlers.h"

@@ -126,7 +126,7 @@ void BlameMinority(const Ranks& members, Blame& blame) {
             [](const RankPosition* a, const RankPosition* b) { return a->rank < b->rank; });
 }
 
-// Describes ranks each of which waits for one that waits, too: they run their operations in different orders.
+// Describes ranks that wait for each other in a cycle: they run their operations in different orders.
 std::string DescribeMutualWait(const Ranks& fresh) {
   std::vector<std::string> waits;
   for (const RankPosition* rank : fresh) {

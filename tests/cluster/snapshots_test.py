@@ -127,5 +127,5 @@ def test_a_job_runs_without_a_snapshot_folder_in_shared_memory(cluster, tmp_path
     job = cluster.submit(run_folder=tmp_path / "run", resources__ranks=2, train__steps=10, checkpoint__every_steps=5)
 
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
-    assert "do not outlive them: /proc is not on a file system in memory" in without_memory.output()
+    assert "are lost when their trainer ends: /proc is not on a file system in memory" in without_memory.output()
     assert harness.memory_folders(cluster.folder) == []

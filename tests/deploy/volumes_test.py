@@ -167,8 +167,8 @@ mount --rbind '{folder}/dev' /dev
 
 
 @pytest.mark.parametrize("shm, text", [
-    ("", "do not outlive them"),
-    ("mkdir '{folder}/dev/shm'\nmount -t tmpfs -o ro tmpfs '{folder}/dev/shm'", "do not outlive them"),
+    ("", "are lost when their trainer ends"),
+    ("mkdir '{folder}/dev/shm'\nmount -t tmpfs -o ro tmpfs '{folder}/dev/shm'", "are lost when their trainer ends"),
     ("mkdir '{folder}/dev/shm'\nmount -t tmpfs -o size=64k tmpfs '{folder}/dev/shm'", "")],
     ids=["absent", "read-only", "tiny"])
 def test_a_job_trains_and_saves_without_or_with_a_tiny_dev_shm(cluster, shm, text):

@@ -38,7 +38,7 @@ SnapshotFolderOptions SnapshotOptions(const Config& config) {
 }
 
 void WarnAboutSnapshots(const absl::Status& why) {
-  spdlog::warn("snapshots: the trainers' copies for saves do not outlive them: {}", std::string(why.message()));
+  spdlog::warn("snapshots: copies for saves are lost when their trainer ends: {}", std::string(why.message()));
 }
 
 // Creates the folder if necessary, before a trainer is started. Returns its path; empty: there is none. `warned` is the
@@ -72,8 +72,8 @@ Daemon::Daemon(Config config, Clock& clock)
     : config_(std::move(config)), clock_(clock), metrics_(config_.log_bytes_per_rank) {}
 
 Daemon::~Daemon() {
-  // The parts that still post events or call other parts are stopped first. Detach ends the waits for the coordinator,
-  // whose callbacks use the links, so it comes before the end of the links.
+  // The parts that still post events or call other parts are stopped first. Detach ends the waits for the coordinator.
+  // Their callbacks use the links, so the links are stopped after it.
   home_checks_.reset();
   if (relay_ != nullptr) relay_->Detach();
   session_.reset();
@@ -283,7 +283,7 @@ void Daemon::CheckDisk() {
   if (!accepted) disk_check_->under_way = false;
 }
 
-// Runs once a second, on a thread that may hang if the disk does: a check that does not return is reported as trouble.
+// Starts a check once a second on another thread, which may hang with the disk; a hang is reported as trouble.
 void Daemon::CheckHome() {
   const absl::Time now = clock_.TimeNow();
   if (now < check_home_at_ - kCheckEarly) return;

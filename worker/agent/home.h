@@ -39,8 +39,8 @@ class Home {
   static absl::StatusOr<std::shared_ptr<Home>> Acquire(const Options& options);
 
   // Checks everything and recreates what has disappeared. The state folder is recreated only on the file system that it
-  // was on, or on one that has been a daemon's state folder before: a folder must not hide a disk that is temporarily
-  // unmounted.
+  // was on, or where the lock file of a daemon already is: a new folder must not take the place of a disk that is
+  // temporarily unmounted.
   HomeChecked Inspect();
   // Does the same before a trainer is started; the next Inspect reports what was recreated. Possible errors:
   // Unavailable: no trainer can be started now; the message says why.

@@ -63,7 +63,7 @@ std::string CudaNote(const std::string& binaries) {
   int (*init)(unsigned) = nullptr;
   int (*version_of)(int*) = nullptr;
   if (!Load(driver, "cuInit", &init) || !Load(driver, "cuDriverGetVersion", &version_of)) {
-    return absl::StrCat(kDriver, " lacks a function this version needs");
+    return absl::StrCat(kDriver, " lacks a function that Trainyard needs");
   }
   int version = 0;
   if (version_of(&version) == kSuccess && version / 1000 < kCudaMajor) {
@@ -108,7 +108,7 @@ void AddGpus(v1::Inventory* inventory) {
   absl::Cleanup close = [library] { dlclose(library); };
   Nvml nvml;
   if (!LoadAll(library, &nvml)) {
-    inventory->set_gpu_note(absl::StrCat(kLibrary, " lacks a function this version needs"));
+    inventory->set_gpu_note(absl::StrCat(kLibrary, " lacks a function that Trainyard needs"));
     return;
   }
   if (int error = nvml.init(); error != kSuccess) {

@@ -91,8 +91,8 @@ class FlatState final : public ParallelState {
   Updater& updater_;
   FirstError& errors_;
   LossScale loss_scale_;
-  // By index of the parameter: the sorted bounds of the shards of all ranks that hold a copy of it, at which its ranges
-  // are cut. Empty: none.
+  // For each parameter, the sorted offsets at which its ranges are cut: the bounds of the shards of all its copies. An
+  // empty list: its ranges are not cut.
   std::vector<std::vector<int64_t>> cuts_;
 };
 

@@ -66,8 +66,8 @@ absl::StatusOr<std::unique_ptr<DataParallel>> Parallelize(Model& model, const Me
   RETURN_IF_ERROR(CheckAxes(model, mesh));
   RETURN_IF_ERROR(CheckCommunicators(mesh, communicators));
   RETURN_IF_ERROR(CheckStrategy(mesh, options.data.strategy));
-  // Data parallelism comes last, around the whole computation of a unit, so that a unit is gathered once for both
-  // halves of a backward that recomputes it.
+  // Data parallelism comes last, around the whole computation of a unit, so that a unit is gathered once for
+  // its recomputed forward and its backward.
   std::unique_ptr<UnitRunner> runner = ApplyRecompute(options.recompute, FirstBackwardUnit(model));
   return ApplyDataParallel(model, communicators, options.data, options.update, std::move(runner));
 }

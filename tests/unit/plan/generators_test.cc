@@ -115,10 +115,11 @@ TEST(Generators, AListScheduleRunsWithOneSlotPerLinkAndUnequalCosts) {
 TEST(Generators, InterleavedNamesTheNearestNumbersOfMicroBatchesThatItAccepts) {
   EXPECT_EQ(
       RefusalOf(ScheduleKind::kInterleaved, {.stages = 4, .chunks_per_rank = 2, .micro_batches = 9}),
-      "schedule interleaved cannot take 9 micro-batches on 4 stages: 9 / 4 gives 2 rounds, and 9 is not a multiple "
-      "of 2; use 8 or 10 micro-batches");
+      "schedule interleaved cannot take 9 micro-batches on 4 stages: 9 / 4, rounded down, gives 2 rounds, which do "
+      "not divide 9; use 8 or 10 micro-batches");
   EXPECT_EQ(RefusalOf(ScheduleKind::kInterleaved, {.stages = 5, .chunks_per_rank = 2, .micro_batches = 14}),
-            "schedule interleaved cannot take 14 micro-batches on 5 stages: 14 / 5 gives 2 rounds of 7 micro-batches, "
+            "schedule interleaved cannot take 14 micro-batches on 5 stages: 14 / 5, rounded down, gives 2 rounds of 7 "
+            "micro-batches, "
             "and the links have slots for rounds of at most 6; use 12 or 15 micro-batches");
 }
 

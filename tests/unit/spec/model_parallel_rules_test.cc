@@ -142,7 +142,8 @@ const ModelParallelRow kRefusedSchedules[] = {
      4,
      "pipeline: {stages: 4, schedule: interleaved}",
      "job.yaml:12:12: train.batch.micro: gives each pipeline 23 micro-batches (2 x 23 x 1 = 46), but the schedule "
-     "interleaved cannot take 23 micro-batches on 4 stages: 23 / 4 gives 5 rounds, and 23 is not a multiple of 5; use "
+     "interleaved cannot take 23 micro-batches on 4 stages: 23 / 4, rounded down, gives 5 rounds, which do not divide "
+     "23; use "
      "20 or 24 micro-batches",
      {"train.batch.global=46"}},
     {"micro_that_does_not_divide",
