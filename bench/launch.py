@@ -44,7 +44,7 @@ def failed(command, status, output):
 
 
 def run_command(command, folder, expected=""):
-    """Runs it to its end and returns the seconds."""
+    """Runs a command to its end and returns the seconds that it took."""
     began = time.monotonic()
     done = subprocess.run([str(part) for part in command], env=environment(), capture_output=True, text=True,
                           cwd=folder, timeout=LIMIT_S, stdin=subprocess.DEVNULL)

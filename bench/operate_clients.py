@@ -64,7 +64,7 @@ class Host:
         self.send(hello=schema.Hello(protocol=PROTOCOL, host=self.name, incarnation=random.getrandbits(60) + 1,
                                      slots=setting["slots"], cluster_id=setting["cluster_id"], inventory=inventory,
                                      time_unix_ms=int(time.time() * 1000)))
-        self.channel = dial(setting["address"])  # kept: a channel that is collected closes its streams
+        self.channel = dial(setting["address"])  # kept: a garbage-collected channel closes its streams
         async for message in setting["service"](self.channel).Attach(self.messages()):
             if message.HasField("welcome"):
                 self.attached = True
@@ -137,7 +137,7 @@ class Host:
 
 
 async def simulate_hosts(setting, schema):
-    """Attaches `hosts` hosts, says so, and lets them report until the end."""
+    """Attaches `hosts` hosts, prints their number, and lets them report until the end."""
     attached = 0
 
     def welcomed():
@@ -162,7 +162,7 @@ async def simulate_hosts(setting, schema):
 
 
 async def watch(setting, schema):
-    """`watchers` watchers with a connection each, spread over the jobs; says how many events they have received."""
+    """`watchers` watchers with a connection each, spread over the jobs; prints how many events they have received."""
     received = [0] * setting["watchers"]
     channels = [dial(setting["address"]) for _ in received]
 
@@ -191,7 +191,7 @@ async def until_begin():
 
 
 async def submit(setting, schema):
-    """Submits `count` jobs, `in_flight` at a time, and says when it began and ended, and the seconds of each call."""
+    """Submits `count` jobs, `in_flight` at a time, and prints when it began and ended, and the seconds of each call."""
     channel = dial(setting["address"])
     stub = schema["service_grpc"].JobServiceStub(channel)
     names = iter(range(setting["count"]))
@@ -214,7 +214,7 @@ async def submit(setting, schema):
 
 
 async def get(setting, schema):
-    """Gets jobs, one call after the other, and says the seconds of each: `count` calls, or, if `count` is 0, calls
+    """Gets jobs, one call after the other, and prints the seconds of each: `count` calls, or, if `count` is 0, calls
     until the bench sends a second line."""
     stub = schema["service_grpc"].JobServiceStub(dial(setting["address"]))
     requests = [schema["service"].GetRequest(job_id=job) for job in setting["jobs"]]
@@ -230,7 +230,7 @@ async def get(setting, schema):
 
 
 async def come_and_go(setting, schema):
-    """Watchers that open, read for a while and leave, and scrapes, until the end; says their numbers. A watcher
+    """Watchers that open, read for a while and leave, and scrapes, until the end; prints their numbers. A watcher
     continues after the newest step that its predecessor read, but every tenth one reads the whole history."""
     counts = {"watches": 0, "scrapes": 0}
 
@@ -307,7 +307,7 @@ async def run(role, setting):
 
 
 def first_of(error):
-    """The error inside of a group of errors."""
+    """The description of the first error in a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.RpcError) else \

@@ -69,7 +69,7 @@ def percentile(samples, share):
 
 @contextlib.contextmanager
 def interrupts_deferred():
-    """Signals take effect at the end of the block, when each process that it starts is known to the stage."""
+    """Signals take effect at the end of the block, when the stage knows each process that the block starts."""
     arrived = []
     before = [(number, signal.signal(number, lambda *_: arrived.append(True))) for number in INTERRUPTS]
     try:
@@ -82,11 +82,11 @@ def interrupts_deferred():
 
 
 class Client:
-    """A process of operate_clients.py. A thread reads its lines, so that it never waits for the bench."""
+    """A process of operate_clients.py. A thread reads its lines, so that the process never waits for the bench."""
 
     def __init__(self, role, setting):
         command = [sys.executable, str(CLIENTS), role, json.dumps(setting)]
-        # In a session of its own, so that Ctrl-C reaches only the bench, which then closes its input.
+        # In a session of its own, so that Ctrl-C reaches only the bench, which then closes the input of the process.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                          start_new_session=True)
         self._role, self._lines = role, queue.Queue()
@@ -257,7 +257,7 @@ def measure_metrics(options):
         stage.hosts(options.hosts, slots=1)
         stage.submit(jobs, ranks)
         stage.wait_for_running(jobs)
-        # Every rank has reported its memory: its series are most of the answer.
+        # Waits until every rank has reported its memory, because those series are most of the answer.
         expected = MEMORY_KINDS * jobs * ranks
         harness.wait_until(lambda: stage.scrape()[2].count(MEMORY_SERIES) == expected,
                            "the memory of every rank is shown", LIMIT_S)

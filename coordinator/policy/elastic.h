@@ -1,7 +1,7 @@
 // Decides when a running command that tolerates any number of ranks (command.min_ranks) is started again with more of
 // them. Pure. A restart costs the work since the program's own last save, and hosts that join and leave again would
 // repeat that cost, so the group grows only after the slots have been free for command.grow_after_s without
-// interruption. It shrinks, and also grows, whenever it is started again for another reason.
+// interruption. When it is started again for another reason, it may also shrink or grow.
 #pragma once
 
 #include <cstdint>

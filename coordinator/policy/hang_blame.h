@@ -1,5 +1,5 @@
-// Finds the ranks for which the others of a stalled group wait, from the operations that all have reported: a part of
-// policy/hang. Pure.
+// Finds the ranks for which the others of a stalled group wait, from the operations that all ranks have reported. Part
+// of policy/hang. Pure.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // Sends new values of a generation's store to its hosts: values that were written within a short time are encoded once,
-// and all hosts' streams write the same bytes. The time is proportional to the cost of sending.
+// and all hosts' streams write the same bytes. The length of that time is proportional to the cost of sending.
 //
 // Not thread-safe: used only on the loop's thread.
 #pragma once

@@ -163,9 +163,9 @@ class Model {
   virtual at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) = 0;
 
   // Adds tokens to sequences of the cache (key_value_cache.h) and returns the scores of the token after the last of
-  // each: [added, vocabulary], without a gradient. If each sequence gets one token, its scores do not depend on the
-  // other sequences. Throws if the model cannot generate text. REQUIRES: no sequence is named twice; each gets a token;
-  // the cache was made for this model, has enough free positions, and has at most context(); 0 <= tokens < vocabulary.
+  // each sequence: [added, vocabulary], without a gradient. If each sequence gets one token, its scores depend on no
+  // other sequence. Throws if the model cannot generate text. REQUIRES: no sequence is named twice; each gets a token; the
+  // cache was made for this model, has at most context() positions, and enough free ones; 0 <= tokens < vocabulary.
   virtual at::Tensor Decode(const std::vector<SequenceTokens>& added, KeyValueCache& cache);
   virtual CacheShape cache_shape() const;
 

@@ -4,8 +4,8 @@
 // stored: backward computes it again. Philox4x32-10 encrypts these numbers (dropout_kernel.h), all of which fit its
 // key and counter, so no two elements of a run use the same random bits.
 //
-// On a CPU, vectorised loops; on other devices, integer operations of LibTorch with the same bits, which are slower
-// than LibTorch's own dropout.
+// On a CPU it uses vectorised loops; on other devices it uses integer operations of LibTorch, which give the same bits
+// and are slower than LibTorch's own dropout.
 //
 // Thread-safe. Errors are thrown.
 #pragma once

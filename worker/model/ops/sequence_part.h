@@ -8,8 +8,8 @@
 // If the ranks do not divide the number of rows, the last ones have rows of padding: their values are finite and
 // nothing reads them, their gradients are 0.
 //
-// The parameters of what lies between (norms, biases of row products, positions) get a gradient from the own rows only,
-// so their gradients must be added over the group (DataParallel). Source: Korthikanti et al., "Reducing activation
+// On each rank the parameters of what lies between (norms, biases of row products, positions) get a gradient from the
+// rank's own rows only, so their gradients must be added over the group (DataParallel). Source: Korthikanti et al., "Reducing activation
 // recomputation in large transformer models", arXiv:2205.05198, section 4.2; there each rank has positions of every
 // sequence, here rows of the micro-batch, which need not be reordered.
 //
