@@ -13,7 +13,7 @@
 
 namespace trainyard {
 
-// The suffix of the temporary name of the old `to` on a file system without atomic exchange (RenameOrExchange).
+// Without atomic exchange, RenameOrExchange appends this suffix to the name of the previous `to` for a moment.
 inline constexpr char kReplacedSuffix[] = ".replaced";
 
 // A new file, written from its start. The destructor closes it; bytes that were not synced may be lost in a power cut.
@@ -24,7 +24,7 @@ class WritableFile {
   // Starts to write bytes [first, last), which were appended before, to the disk, without waiting. Only Sync makes them
   // durable, and it then finishes sooner. Does nothing if the file system does not support this.
   virtual absl::Status StartWriteBack(uint64_t first, uint64_t last) = 0;
-  // Waits until those bytes have been written. Fails with the error of the disk.
+  // Waits until bytes [first, last), passed to StartWriteBack before, are written. Fails with the error of the disk.
   virtual absl::Status AwaitWriteBack(uint64_t first, uint64_t last) = 0;
   virtual absl::Status Sync() = 0;
 };

@@ -71,14 +71,14 @@ struct ManifestData {
 // What the evaluations up to the step have found. A resumed run continues from it.
 struct ManifestEvaluation {
   std::optional<double> loss = {};  // after this very step; none: it was not evaluated, or the loss is not finite
-  uint64_t tokens = 0;              // targets with a loss in one evaluation; losses are comparable only if it is equal
+  uint64_t tokens = 0;              // targets with a loss in one evaluation; with other counts, losses are not comparable
   std::string data_hash = {};       // of the data of an evaluation; losses on other data are not comparable
   // The loss of the newest evaluation that improved: it was lower than the previous value of best_loss by more than
   // train.evaluate.min_delta. None: no loss was finite.
   std::optional<double> best_loss = {};
   uint64_t best_step = 0;
   uint64_t without_improvement = 0;  // the number of evaluations since
-  // With checkpoint.keep_best: the lowest loss of a step that this checkpoint or an older one of the run holds.
+  // With checkpoint.keep_best: the lowest loss of this checkpoint and of the older checkpoints of the run.
   std::optional<double> lowest_saved = {};
   bool operator==(const ManifestEvaluation&) const = default;
 };

@@ -1,7 +1,7 @@
 // Rewrites a checkpoint in another layout: as the shards of any number of ranks or with whole tensors, and with weights
 // in another type. Runs offline and without torch, with one piece in memory at a time (one tensor for whole tensors).
-// Any layout loads any checkpoint, so this is only for users: to pass weights on in one file, to store the 64 files of
-// a run in 4, or to resume with other types.
+// A job can load a checkpoint of any layout, so only users need this: to pass weights on in one file, to store the 64
+// files of a run in 4, or to resume with other types.
 #pragma once
 
 #include <cstdint>

@@ -68,7 +68,7 @@ std::string WhyNotPublished(const std::string& partial, const std::string& name,
   }
   std::string reason = WhyNotValid(*verified->manifest, verified->manifest_hash, options);
   if (!reason.empty()) return reason;
-  // The hashes are verified last, because most partials are rejected before.
+  // The hashes are verified last, because the cheaper checks above reject most partials.
   verified = VerifyCheckpoint(partial, {});
   if (IsUndamaged(verified, parsed->step)) return "";
   return absl::StrCat("is damaged: ", verified.ok() && !verified->problems.empty()

@@ -178,7 +178,7 @@ absl::Status ShardWriter::Append(absl::string_view bytes, const EntryHashes* has
   ManifestTensor entry{.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
   entry.pieces = CutIntoPieces(entries_[i], options_.piece_bytes);
   if (hashes != nullptr && hashes->pieces.size() != entry.pieces.size()) {
-    return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' was hashed in other pieces"));
+    return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' was not hashed in the pieces to write"));
   }
   uint64_t at = infos_[i].begin;
   for (size_t p = 0; p < entry.pieces.size(); ++p) {

@@ -149,7 +149,7 @@ absl::Status CheckPeer(const Peer& peer, const std::optional<uid_t>& owner) {
   if (peer.users.empty() && !owner.has_value()) {
     return absl::PermissionDeniedError(absl::StrCat(
         "the kernel does not report which user listens at ", peer.address,
-        ", so nothing was sent there. If it is the coordinator, name the file with its token (token_file)"));
+        ", so nothing was sent there. If the coordinator listens there, name the file with its token (token_file)"));
   }
   auto is_trusted = [&](uid_t user) {
     if (user == geteuid() || user == 0) return true;

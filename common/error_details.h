@@ -51,7 +51,7 @@ inline constexpr char kDeadlineExceeded[] = "DEADLINE_EXCEEDED";
 inline constexpr char kCallCancelled[] = "CALL_CANCELLED";
 }  // namespace reasons
 
-// Sets the reason. An earlier one stays.
+// Sets the reason, unless the status already has one.
 absl::Status AddReason(absl::Status status, absl::string_view reason);
 // Adds a value to the metadata of the reason; a long value is cut. Values that do not fit are left out.
 absl::Status AddMetadata(absl::Status status, absl::string_view key, absl::string_view value);

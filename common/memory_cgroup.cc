@@ -42,8 +42,8 @@ Mount FindMount(absl::string_view mountinfo, bool version_2) {
   return {};
 }
 
-// The number in the first of the files `names` of a cgroup that contains one. None if no file does, or it contains
-// "max".
+// Reads the files `names` of a cgroup in order, and returns the first number. None if no file contains a number; a file
+// without a limit contains "max".
 std::optional<uint64_t> ReadNumber(const std::string& cgroup, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const std::string text = ReadOrEmpty(JoinPath(cgroup, name));

@@ -63,8 +63,8 @@ std::vector<std::string> ProblemsOfExport(const ModelSizes& sizes) {
     expected = "none or all";
   }
   if (!valid) {
-    problems.push_back(absl::StrCat("attention_bias must be ", expected, ", because the family has no other; found ",
-                                    AttentionBiasName(sizes.attention_bias)));
+    problems.push_back(absl::StrCat("attention_bias must be ", expected, ", because the family has no other kind",
+                                    "; found ", AttentionBiasName(sizes.attention_bias)));
   }
   if (sizes.mlp_bias && !is_llama) problems.push_back("mlp_bias must be false, because only llama can have it");
   if (sizes.window != 0 && is_llama) problems.push_back("window must be 0, because llama has no sliding window");

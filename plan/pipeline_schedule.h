@@ -102,7 +102,7 @@ struct SimulatedOptions {
   int in_flight = 0;
 };
 
-// One stage with one chunk has the list F0 B0 F1 B1 ... for every kind, so that a loop over the list needs no other
+// One stage with one chunk has the list F0 B0 F1 B1 ... for every kind, so that a loop over the list needs no special
 // case. The result passes CheckSchedule with kSlotsPerLink slots; those of kZeroBubble and kSimulated need no more than
 // `options.costs.slots_per_link`. kInterleaved takes every multiple of the stages, and other numbers of micro-batches
 // as torch.distributed.pipelining does, if its links have enough slots.

@@ -141,7 +141,7 @@ void CheckChats(const v1::Train& train, const Positions& positions, Problems* pr
   if (!has_jsonl) {
     add("is given, but only train.data.jsonl has conversations; remove it");
   } else if (fields.ByteSizeLong() > 0 && !fields.has_messages()) {
-    add("is given, but train.data.fields names no messages, which it would convert; name them, or remove it");
+    add("is given, but train.data.fields names no messages for it to convert; set fields.messages, or remove it");
   } else if (!has_tokenizer) {
     add("is given without a tokenizer, whose special tokens it needs; set train.data.tokenizer_path to its folder");
   }

@@ -70,7 +70,7 @@ void ReadChatTemplate(const JobFile& file, v1::JobSpec* spec, Problems* problems
   }
   problems->AddError(
       *positions, kKey,
-      absl::StrCat("is no template, because it has no '{', and no file with one: ", text.status().message()));
+      absl::StrCat("is no template, because it has no '{', and not the path of a template: ", text.status().message()));
   spec->mutable_train()->mutable_data()->clear_chat_template();
 }
 

@@ -89,10 +89,10 @@ std::vector<BlockElements> ElementsOfBlocks(const ModelDescription& whole, uint6
     const uint64_t rank = static_cast<uint64_t>(sizes.lora.rank), in = static_cast<uint64_t>(projection.in);
     const bool drops = sizes.lora.dropout > 0;
     block.stored += rank + (drops ? in : 0);
-    // In addition to the product of the matrix, the product of A is stored, and that of B, which is added to the first.
+    // The product of A is stored in addition, and so is that of B, which is added to the product of the matrix.
     block.products += static_cast<uint64_t>(projection.out) + rank;
     // The gradients of the input through the matrix and through the adapter are in memory together before they are
-    // added. With dropout, the second one reuses the memory of the dropped input, which has been released by then.
+    // added. With dropout, the one through the adapter reuses the memory of the dropped input, which is free by then.
     if (!drops) block.passing = std::max(block.passing, in);
   }
   return blocks;
@@ -122,7 +122,7 @@ uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes, const
   const bool is_selective = recompute.mode() == v1::RECOMPUTE_MODE_SELECTIVE;
   const bool recomputes = is_selective || recompute.mode() == v1::RECOMPUTE_MODE_BLOCKS;
   uint64_t elements = 0;
-  uint64_t again = 0;  // what the block that backward computes again needs in addition to the products it has stored
+  uint64_t again = 0;  // what a block needs while backward computes it again, in addition to its stored products
   for (size_t i = 0; i < stage.stored.size(); ++i) {
     const BlockElements& block = stage.stored[i];
     if (!recomputes || i % every != 0) {

@@ -154,7 +154,7 @@ class Resolver {
     v1::Train& train = *spec_.mutable_train();
     if (train.batch().has_length()) return;
     const int64_t length = DecidedLength(train), context = train.model().context();
-    if (length == context) return;  // which is what an unset key means, as in jobs of earlier versions
+    if (length == context) return;  // an unset key means the context, as in jobs of earlier versions
     train.mutable_batch()->set_length(static_cast<uint32_t>(length));
     AddDecision("train.batch.length", absl::StrCat(length),
                 absl::StrCat("shorter than the context of ", context, ", which few hosts have memory for"));

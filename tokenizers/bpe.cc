@@ -100,8 +100,8 @@ void Bpe::PrepareJoins(const BpeParts& parts) {
     if (const uint32_t code = FirstCharacter(token); code < kBasicPlane) characters_[code] = id;
   }
   if (!subword_prefix_.empty() || !word_suffix_.empty()) return;
-  // The token of a byte (<0x0A>) and the unknown token are one symbol each. The first and the last character in the
-  // text of a longer token that was merged from them do not say which symbol is at its end.
+  // The token of a byte (<0x0A>) and the unknown token are one symbol each. If a longer token was merged from them, the
+  // first and the last character of its text do not show with which symbols it begins and ends.
   const auto hides_symbol = [this](const std::string& token) {
     return (byte_fallback_ && token.size() > 6 && absl::StrContains(token, "<0x")) ||
            (!unknown_.empty() && token.size() > unknown_.size() && absl::StrContains(token, unknown_));

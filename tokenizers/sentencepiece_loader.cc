@@ -59,7 +59,7 @@ absl::StatusOr<const SentencePieceApi*> OpenSentencePiece(const std::string& pat
                                                       function == nullptr
                                                           ? " is not the SentencePiece library of Trainyard"
                                                           : absl::StrCat(" does not have interface ", interface),
-                                                      ": build both from the same tree (./dev build)"));
+                                                      ": build it and this program from the same tree (./dev build)"));
   }
   return api;
 }

@@ -332,15 +332,15 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
       const at::Tensor& sum = group->gradient_sum(parts_->reducer.scatters());
       if (communicators_.tied != nullptr && group->is_tied()) {
         RETURN_IF_ERROR(WaitForCopies(*communicators_.tied->AllReduceSum(sum)))
-            << "while adding those of " << group->name();
+            << "while adding the gradients of " << group->name();
       }
       if (communicators_.tensor == nullptr || !group->is_replicated()) continue;
       if (model_.part().divides_sequence) {
         RETURN_IF_ERROR(WaitForCopies(*communicators_.tensor->AllReduceSum(sum)))
-            << "while adding those of " << group->name();
+            << "while adding the gradients of " << group->name();
       } else {
         RETURN_IF_ERROR(WaitForCopies(*communicators_.tensor->Broadcast(sum, /*root=*/0)))
-            << "while copying those of " << group->name();
+            << "while copying the gradients of " << group->name();
       }
     }
     return absl::OkStatus();

@@ -9,7 +9,7 @@
 //   NewExecutor   pipeline: the order of the passes, and what they send   (pipeline_executor.h)
 //
 // A technique that a job does not use changes nothing: a mesh without the axes pp and tp has the whole model as its
-// only part, and its schedule is forward, backward for one micro-batch after another.
+// only part, and its schedule runs forward and backward of one micro-batch after another.
 #pragma once
 
 #include <cstdint>

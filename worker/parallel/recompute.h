@@ -1,7 +1,7 @@
 // Activations that backward computes again instead of storing them between forward and backward.
 //
 //   none       stores all activations
-//   blocks     stores only the input of every Nth unit; backward runs the unit again, then backward through that run
+//   blocks     stores only the input of every Nth unit; backward runs the unit again, then computes its gradients
 //   selective  the same, but also stores the outputs of the unit's matrix products (model/product_tape.h)
 //
 // The first run makes no graph. The second run uses the same kernels and draws the same random numbers, because the

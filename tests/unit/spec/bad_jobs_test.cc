@@ -76,8 +76,8 @@ const BadJob kTogether[] = {
     {"dropout_of_llama", "heads: 2", "family: mistral\n    heads: 2\n    dropout: 0.1",
      "job.yaml:7:14: train.model.dropout: must be 0, because mistral has no dropout; found 0.1"},
     {"biases_of_qwen2", "heads: 2", "family: qwen2\n    heads: 2\n    attention_bias: none",
-     "job.yaml:3:3: train.model: a qwen2 model: attention_bias must be qkv, because the family has no other; found "
-     "none"},
+     "job.yaml:3:3: train.model: a qwen2 model: attention_bias must be qkv, because the family has no other kind; "
+     "found none"},
     {"linear_rope_without_factor", "heads: 2", "family: llama\n    heads: 2\n    rope: {scaling: linear}",
      "job.yaml:7:5: train.model.rope.factor: is required by rope.scaling linear; expected a number of at least 1"},
     {"length_beyond_the_context", "micro: 2", "micro: 2\n    length: 9",
@@ -164,8 +164,8 @@ const BadJob kNamesAndLists[] = {
      "job.yaml:10:20: train.data.chat_template: is given, but only train.data.jsonl has conversations; remove it"},
     {"chat_template_of_other_fields", "text: [corpus]",
      "jsonl: [a.jsonl]\n    fields: {text: a}\n    chat_template: '{{ messages }}'",
-     "job.yaml:11:20: train.data.chat_template: is given, but train.data.fields names no messages, which it would "
-     "convert; name them, or remove it"},
+     "job.yaml:11:20: train.data.chat_template: is given, but train.data.fields names no messages for it to "
+     "convert; set fields.messages, or remove it"},
     {"all_problems_of_a_chat_template", "text: [corpus]",
      "jsonl: [a.jsonl]\n    fields: {messages: turns}\n    chat_template: \"a\\n{% fro m in messages %}\"",
      "job.yaml:10:24: train.data.fields.messages: needs a tokenizer with a chat template; set "
