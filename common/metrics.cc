@@ -5,13 +5,69 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "common/limits.h"
 #include "common/listen.h"
 #include "common/process_metrics.h"
-#include "common/scrape_server.h"
 
 namespace trainyard {
+namespace {
+
+constexpr char kPath[] = "/metrics";
+// The type that Prometheus requests.
+constexpr char kType[] = "text/plain; version=0.0.4; charset=utf-8";
+
+// Collects the metrics once for all requests that have arrived before. Thread-safe.
+class Scraper {
+ public:
+  explicit Scraper(std::shared_ptr<prometheus::Collectable> source) : source_(std::move(source)) {}
+
+  std::string Scrape(absl::Time arrival) {
+    absl::MutexLock lock(&mu_);
+    if (arrival > begun_) {
+      begun_ = HttpNow();
+      std::vector<prometheus::MetricFamily> families = source_->Collect();
+      for (prometheus::MetricFamily& family : CollectProcessMetrics()) families.push_back(std::move(family));
+      text_ = prometheus::TextSerializer().Serialize(families);
+    }
+    return text_;
+  }
+
+ private:
+  const std::shared_ptr<prometheus::Collectable> source_;
+  absl::Mutex mu_;
+  absl::Time begun_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // when the text was collected
+  std::string text_ ABSL_GUARDED_BY(mu_);
+};
+
+HttpResponse AnswerScrape(const HttpRequest& request, Scraper& scraper) {
+  if (request.method != "GET" && request.method != "HEAD") return HttpText(405, "use GET\n", "Allow: GET, HEAD\r\n");
+  return {.code = 200, .type = kType, .body = scraper.Scrape(request.arrival)};
+}
+
+// The options of a server that answers /metrics, and everything else as `options` do.
+HttpServerOptions AddMetrics(HttpServerOptions options, std::shared_ptr<Scraper> scraper) {
+  options.admit = [admit = options.admit](const HttpRequest& head) -> absl::optional<HttpResponse> {
+    if (head.path == kPath && head.content_length == 0) return absl::nullopt;
+    return admit ? admit(head) : absl::nullopt;
+  };
+  options.handle = [handle = options.handle, scraper = std::move(scraper)](HttpRequest request,
+                                                                           std::shared_ptr<HttpExchange> exchange) {
+    if (request.path == kPath) return exchange->Respond(AnswerScrape(request, *scraper));
+    if (handle) return handle(std::move(request), std::move(exchange));
+    if (request.method != "GET" && request.method != "HEAD") {
+      return exchange->Respond(HttpText(405, "use GET\n", "Allow: GET, HEAD\r\n"));
+    }
+    exchange->Respond(HttpText(404, absl::StrCat("the metrics are at ", kPath, "\n")));
+  };
+  return options;
+}
+
+}  // namespace
 
 const char* MetricKindName(MetricKind kind) {
   switch (kind) {
@@ -66,14 +122,8 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
     return absl::Status(listener.status().code(), absl::StrCat("metrics: ", listener.status().message()));
   }
   endpoint->address_ = listener->address;
-  endpoint->server_ = std::make_unique<ScrapeServer>(
-      listener->fd,
-      [source = std::move(source)] {
-        std::vector<prometheus::MetricFamily> families = source->Collect();
-        for (prometheus::MetricFamily& family : CollectProcessMetrics()) families.push_back(std::move(family));
-        return prometheus::TextSerializer().Serialize(families);
-      },
-      options.answer_other);
+  endpoint->server_ = std::make_unique<HttpServer>(
+      listener->fd, AddMetrics(options.http, std::make_shared<Scraper>(std::move(source))));
   return endpoint;
 }
 

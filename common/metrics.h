@@ -16,16 +16,14 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/http_server.h"
 
 namespace trainyard {
-
-class ScrapeServer;
 
 enum class MetricKind { kCounter, kGauge, kHistogram };
 
@@ -50,11 +48,12 @@ struct MetricsEndpointOptions {
   std::string address;  // host:port; port 0: any free port
   // The user did not choose the port: if it is in use, a free one is used, and `warning()` explains it.
   bool may_use_free_port = false;
-  // Answers requests for other paths on the same port; see ScrapeServer. Empty: there are none.
-  std::function<std::string(const std::string& request)> answer_other = nullptr;
+  // Handles requests for other paths on the same port; the options of their server. Requests for /metrics need no
+  // admission and have no body. `http.handle` may be empty: there are no other paths.
+  HttpServerOptions http = {};
 };
 
-// Serves GET /metrics until destroyed. See scrape_server.h for its limits on clients.
+// Serves GET /metrics until destroyed. See http_server.h for its limits on clients.
 class MetricsEndpoint {
  public:
   // Possible errors: those of ListenOn (listen.h).
@@ -72,7 +71,7 @@ class MetricsEndpoint {
  private:
   MetricsEndpoint() = default;
 
-  std::unique_ptr<ScrapeServer> server_;
+  std::unique_ptr<HttpServer> server_;
   std::string address_;
   std::string warning_;
 };

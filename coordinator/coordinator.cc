@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/http_limits.h"
 #include "common/ids.h"
 #include "common/limits.h"
 #include "common/logging.h"
@@ -121,6 +122,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
           .allow_plaintext = options.allow_plaintext,
           .allow_local_users = options.allow_local_users,
           .token_file = options.token_file,
+          .viewer_token_file = options.viewer_token_file,
           .tokens = options.tokens,
           .state_token = JoinPath(options.state, "token"),
           .warn = [](const std::string& text) { spdlog::warn("{}", text); },
@@ -156,34 +158,53 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
   return absl::OkStatus();
 }
 
-StatusPage Coordinator::MakePage(const std::string& address) {
-  const absl::optional<HostPort> split = SplitHostPort(address, /*port_min=*/0);
+void Coordinator::MakeFront(const CoordinatorOptions& options) {
+  const absl::optional<HostPort> split = SplitHostPort(options.metrics, /*port_min=*/0);
   const bool loopback = split.has_value() && IsLoopbackHost(split->host);
-  return StatusPage(
-      {.loopback = loopback,
-       .check = [this, loopback](absl::optional<absl::string_view> authorization) -> absl::Status {
-         if (!serves_) return absl::UnavailableError("the coordinator is starting; try again");
-         return server_->CheckPageCaller(authorization, loopback);
-       },
-       .ask = [this](const std::function<Event(CallId)>& make_event) { return server_->AskCore(make_event); },
-       .count = [this](const char* method, absl::StatusCode code) { metrics_->CountRpc(method, code); }});
+  const auto count = [this](const char* method, absl::StatusCode code) { metrics_->CountRpc(method, code); };
+  const auto ask = [this](const std::function<Event(CallId)>& make_event) { return server_->AskCore(make_event); };
+  page_ = std::make_unique<StatusPage>(StatusPage::Options{.ask = ask, .count = count});
+  feed_ = std::make_unique<PageFeed>(ask);
+  front_ = std::make_unique<HttpFront>(
+      HttpFrontOptions{
+          .loopback = loopback,
+          .allow_plaintext = options.allow_plaintext,
+          .role_of = [this, loopback](absl::optional<absl::string_view> authorization) -> absl::StatusOr<Role> {
+            if (!serves_) return absl::UnavailableError("the coordinator is starting; try again");
+            return server_->RoleOfHttpCaller(authorization, loopback);
+          },
+          .is_open = [this] { return server_->is_open(); },
+          .count = count},
+      page_.get(), &gateway_, feed_.get());
+}
+
+absl::Status Coordinator::ServeHttp(const CoordinatorOptions& options) {
+  MetricsEndpointOptions endpoint{.address = options.metrics, .may_use_free_port = options.metrics_may_use_free_port};
+  endpoint.http.observer = metrics_->MakeHttpObserver();
+  if (options.page) {
+    MakeFront(options);
+    endpoint.http.headers = kHttpFrontHeaders;
+    endpoint.http.body_bytes_max = limits::kHttpBodyBytes;
+    endpoint.http.admit = [this](const HttpRequest& head) { return front_->Admit(head); };
+    endpoint.http.handle = [this](const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) {
+      front_->Handle(request, exchange);
+    };
+  }
+  ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(endpoint, metrics_));
+  if (!endpoint_->warning().empty()) spdlog::warn("{}", endpoint_->warning());
+  spdlog::info("metrics on http://{}/metrics", endpoint_->address());
+  if (options.page) spdlog::info("status page on http://{}/", endpoint_->address());
+  return absl::OkStatus();
 }
 
 absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
   // Both ports are bound before the loop starts, so that a coordinator that fails here has acknowledged nothing.
   if (!options.metrics.empty()) {
-    MetricsEndpointOptions endpoint{.address = options.metrics, .may_use_free_port = options.metrics_may_use_free_port};
-    if (options.page) {
-      endpoint.answer_other = [page = MakePage(options.metrics)](const std::string& request) {
-        return page.Answer(request);
-      };
-    }
-    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(endpoint, metrics_));
-    if (!endpoint_->warning().empty()) spdlog::warn("{}", endpoint_->warning());
-    spdlog::info("metrics on http://{}/metrics", endpoint_->address());
-    if (options.page) spdlog::info("status page on http://{}/", endpoint_->address());
+    RETURN_IF_ERROR(ServeHttp(options));
   }
   RETURN_IF_ERROR(server_->Start());
+  gateway_.Start(server_->MakeInProcessChannel(),
+                 [this](const Caller& caller, grpc::ClientContext& context) { server_->Vouch(caller, context); });
   loop_->Start();
   serves_ = true;
   RETURN_IF_ERROR(WriteFileAtomically(JoinPath(options.state, "endpoint"), absl::StrCat(server_->address(), "\n")));
@@ -193,12 +214,15 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
 }
 
 void Coordinator::Stop() {
+  // The HTTP port comes first, because it uses all of the others.
+  endpoint_.reset();
+  gateway_.Stop();
+  if (feed_ != nullptr) feed_->Stop();
   // The private coordinator of `trainctl run` exits with its job, and no later coordinator would deliver a webhook that
   // still waits.
   if (webhooks_ != nullptr) webhooks_->Stop(kWebhookWait);
   if (loop_ != nullptr) loop_->Stop();
   if (server_ != nullptr) server_->Stop();
-  endpoint_.reset();
   if (store_ == nullptr || backed_up_.exchange(true)) return;
   if (absl::Status status = BackUpSqliteStore(store_path_); !status.ok()) {
     spdlog::warn("{}; the previous backup remains", std::string(status.message()));
@@ -208,6 +232,10 @@ void Coordinator::Stop() {
 void Coordinator::Release(Effect effect) {
   if (const auto* line = std::get_if<WriteLog>(&effect)) return Log(*line);
   if (auto* due = std::get_if<WebhookDue>(&effect)) return webhooks_->Add(std::move(*due));
+  if (feed_ != nullptr) {
+    if (const auto* published = std::get_if<JobPublished>(&effect)) feed_->MarkJob(published->job);
+    if (const auto* forgotten = std::get_if<JobForgotten>(&effect)) feed_->MarkJob(forgotten->job);
+  }
   metrics_->ObserveEffect(effect);
   server_->Release(std::move(effect));
 }

@@ -17,7 +17,10 @@
 #include "common/files.h"
 #include "coordinator/core/core_loop.h"
 #include "coordinator/core/event_queue.h"
+#include "coordinator/http/http_front.h"
+#include "coordinator/http/json_gateway.h"
 #include "coordinator/http/metrics.h"
+#include "coordinator/http/page_feed.h"
 #include "coordinator/http/status_page.h"
 #include "coordinator/http/webhook_sender.h"
 #include "coordinator/options.h"
@@ -52,14 +55,15 @@ class Coordinator final : private EffectSink {
   absl::Status OpenStore(const CoordinatorOptions& options);
   absl::Status StartLoop(const CoordinatorOptions& options, Clock& clock, std::function<void(absl::Status)> failed);
   absl::Status Serve(const CoordinatorOptions& options);
-  StatusPage MakePage(const std::string& address);
+  void MakeFront(const CoordinatorOptions& options);
+  absl::Status ServeHttp(const CoordinatorOptions& options);
   void Release(Effect effect) override;
   absl::Duration Flush() override { return server_->Flush(); }
 
   std::string store_path_;
   std::atomic<size_t> jobs_unfinished_{1};  // until the first round has set it
   std::atomic<bool> backed_up_{false};      // true: the backup was written, or must not be written
-  std::atomic<bool> serves_{false};         // the API is served; until then, the page cannot check its callers
+  std::atomic<bool> serves_{false};         // the API is served; until then, the HTTP port cannot check its callers
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<CoordinatorMetrics> metrics_ = std::make_shared<CoordinatorMetrics>();
@@ -67,6 +71,10 @@ class Coordinator final : private EffectSink {
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<WebhookSender> webhooks_;
   std::unique_ptr<CoreLoop> loop_;
+  JsonGateway gateway_;
+  std::unique_ptr<PageFeed> feed_;
+  std::unique_ptr<StatusPage> page_;
+  std::unique_ptr<HttpFront> front_;
   std::unique_ptr<MetricsEndpoint> endpoint_;
 };
 

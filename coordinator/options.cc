@@ -23,7 +23,8 @@ namespace trainyard {
 namespace {
 
 struct Flags {
-  std::optional<std::string> listen, state, metrics, config, token_file, log_format, log_level, log_file;
+  std::optional<std::string> listen, state, metrics, config, token_file, viewer_token_file, log_format, log_level,
+      log_file;
   std::optional<uint32_t> lease_ms;
   bool allow_plaintext = false;
   bool allow_local_users = false;
@@ -41,9 +42,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listen,
                  "host:port of the gRPC API (port 0: any free port) or unix:PATH (default 127.0.0.1:7070)");
   app.add_option("--state", flags.state, "folder of the store (required, here or in --config)");
-  app.add_option("--metrics", flags.metrics,
-                 "host:port of /metrics and of the status page (default 127.0.0.1:7071); empty: none");
-  app.add_flag("--no-page", flags.no_page, "serve /metrics only, without the status page and its API");
+  app.add_option(
+      "--metrics", flags.metrics,
+      "host:port of /metrics, of the status page and of the API in JSON (default 127.0.0.1:7071); empty: none");
+  app.add_flag("--no-page", flags.no_page, "serve /metrics only, without the status page and the API in JSON");
   app.add_flag("--no-webhooks", flags.no_webhooks, "refuse jobs with on_end.webhook");
   app.add_option("--config", flags.config, "configuration file in YAML; flags override it");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "serve plain text on an address other than loopback");
@@ -52,6 +54,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "--token-file", flags.token_file,
       "file with the token that calls must carry; created if it does not exist (default on loopback: a new token "
       "at each start, which programs of this user find)");
+  app.add_option("--viewer-token-file", flags.viewer_token_file,
+                 "file with a second token, whose callers may only read, without the specs of jobs; created if it does "
+                 "not exist (default: there are no viewers)");
   app.add_option("--log-format", flags.log_format, "text or json (default text)");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error (default info)");
   app.add_option("--log-file", flags.log_file,
@@ -84,6 +89,9 @@ void ApplyFlags(const Flags& flags, v1::CoordinatorConfig& config, Problems& pro
   if (flags.no_webhooks) config.set_webhooks(false);
   if (flags.allow_local_users) config.set_allow_local_users(true);
   if (flags.token_file) config.set_token_file(AbsolutePath(*flags.token_file, WorkingDirectory()));
+  if (flags.viewer_token_file) {
+    config.set_viewer_token_file(AbsolutePath(*flags.viewer_token_file, WorkingDirectory()));
+  }
   if (flags.lease_ms) set("lease_ms", "--lease-ms", absl::StrCat(*flags.lease_ms));
   if (flags.log_format) set("log.format", "--log-format", *flags.log_format);
   if (flags.log_file) config.mutable_log()->set_file(AbsolutePath(*flags.log_file, WorkingDirectory()));
@@ -114,6 +122,7 @@ CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags&
   options.allow_plaintext = config.allow_plaintext();
   options.allow_local_users = config.allow_local_users();
   options.token_file = config.token_file();
+  options.viewer_token_file = config.viewer_token_file();
   options.lease_ms = config.lease_ms();
   options.finished_jobs = config.finished_jobs();
   const v1::Log& log = config.log();

@@ -18,8 +18,9 @@ struct CoordinatorOptions {
   bool webhooks = true;                    // accept jobs with on_end.webhook
   bool allow_plaintext = false;
   bool allow_local_users = false;
-  std::string token_file = {};  // empty: a new token at each start
-  std::string tokens = {};      // folder for the new token; empty: the user's
+  std::string token_file = {};         // empty: a new token at each start
+  std::string viewer_token_file = {};  // empty: there are no viewers
+  std::string tokens = {};             // folder for the new token; empty: the user's
   uint32_t lease_ms = 0;
   uint32_t finished_jobs = 0;
   LoggingOptions logging;

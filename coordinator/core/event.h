@@ -19,6 +19,8 @@ using WatchId = NumberId<struct WatchIdTag>;      // a stream of events to a wat
 using SessionId = NumberId<struct SessionIdTag>;  // one stream of a daemon
 using ReaderId = NumberId<struct ReaderIdTag>;    // a reader of the output of ranks
 
+// Events that change something contain `by`: who requested it, for the notice that records it. Empty: no record.
+
 // ---- clients -------------------------------------------------------------------------------------------------------
 
 struct SubmitJob {
@@ -35,6 +37,8 @@ struct GetJob {
 struct ListJobs {
   CallId call;
   v1::ListRequest request;
+  bool brief = false;            // without specs, except name and number of ranks
+  std::vector<JobId> only = {};  // not empty: these jobs, without pages; unknown ones are left out
 };
 
 // Finds the job with the id `text`, or else the jobs whose id begins with it, or else those of that name.
@@ -49,31 +53,37 @@ struct CancelJob {
   std::string reason;
   bool save = false;
   uint64_t expected_version = 0;
+  std::string by = {};
 };
 
 struct RestartJob {
   CallId call;
   v1::RestartRequest request;
+  std::string by = {};
 };
 
 struct PauseJob {
   CallId call;
   v1::PauseRequest request;
+  std::string by = {};
 };
 
 struct SaveJob {
   CallId call;
   v1::SaveRequest request;
+  std::string by = {};
 };
 
 struct ResumeJob {
   CallId call;
   v1::ResumeRequest request;
+  std::string by = {};
 };
 
 struct SetHost {
   CallId call;
   v1::SetHostRequest request;
+  std::string by = {};
 };
 
 struct GetServerInfo {

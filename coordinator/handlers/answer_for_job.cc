@@ -39,6 +39,13 @@ absl::Status AboutJob(absl::Status status, const Job& job) {
   return AddMetadata(std::move(status), "resource_version", absl::StrCat(job.version()));
 }
 
+absl::Status Recorded(Turn& turn, Job& job, absl::string_view what, const std::string& by, absl::Status status) {
+  if (status.ok() && !by.empty()) {
+    turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, absl::StrCat(what, " requested by ", by));
+  }
+  return status;
+}
+
 absl::Status NoSuchJob(const State& state, const std::string& job_id) {
   const auto not_found = [&](const std::string& message) {
     return AddMetadata(AddResource(AddReason(absl::NotFoundError(message), reasons::kJobNotFound), "job", job_id),

@@ -27,6 +27,10 @@ absl::Status CheckVersion(absl::string_view what, uint64_t version, uint64_t exp
 // Adds what is known of the job to an error about it: id, state, generation and version.
 absl::Status AboutJob(absl::Status status, const Job& job);
 
+// Returns `status`. If it is OK, records who has requested the action, as a notice of the job: "pause requested by the
+// operator at 127.0.0.1:5012 with trainctl/0.1.0". Does not if `by` is empty.
+absl::Status Recorded(Turn& turn, Job& job, absl::string_view what, const std::string& by, absl::Status status);
+
 // Returns NotFound; the message names a job that the caller may have meant.
 absl::Status NoSuchJob(const State& state, const std::string& job_id);
 

@@ -32,12 +32,15 @@ std::string CancelText(absl::string_view what, const std::string& given) {
   return WithReason(what, std::string(absl::StripAsciiWhitespace(reason)));
 }
 
+// Whether the job's ranks are being ended and its final state is already decided.
+bool IsEnding(const Job& job) {
+  return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
+}
+
 }  // namespace
 
 void Cancel(Turn& turn, Job& job, const std::string& reason) {
-  const bool is_ending =
-      job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
-  if (is_ending) return;
+  if (IsEnding(job)) return;
   ReleaseHeld(turn, job);
   bool is_training = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_cancelled(true);
@@ -125,9 +128,15 @@ Reply CancelUnrecorded(Turn& turn, const CancelJob& event) {
 void Run(Turn& turn, CancelJob& event) {
   if (!turn.state.jobs.contains(event.job)) return turn.Emit(CancelUnrecorded(turn, event));
   AnswerForJob(turn, event.call, event.job.value(), event.expected_version, [&](Job& job) {
-    if (event.save && !IsFinal(job.state())) return CancelWithSave(turn, job, event.reason);
-    if (!IsFinal(job.state())) Cancel(turn, job, event.reason);
-    return absl::OkStatus();
+    if (event.save && !IsFinal(job.state())) {
+      return Recorded(turn, job, "cancel", event.by, CancelWithSave(turn, job, event.reason));
+    }
+    // A job that is already being ended is left as it is; the answer has its state.
+    if (IsFinal(job.state()) || IsEnding(job)) return absl::OkStatus();
+    // Recorded first, because the job may be final after it.
+    absl::Status recorded = Recorded(turn, job, "cancel", event.by, absl::OkStatus());
+    Cancel(turn, job, event.reason);
+    return recorded;
   });
 }
 

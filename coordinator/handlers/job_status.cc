@@ -38,12 +38,8 @@ v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) 
   return status;
 }
 
-}  // namespace
-
-v1::Job MakeHead(const Job& job) {
-  v1::Job head = job.head();
-  head.clear_checkpoints();
-  head.clear_decisions();
+// What differs from the recorded head.
+void SetCurrent(const Job& job, v1::Job& head) {
   head.set_last_step(std::max(head.last_step(), job.published.step()));
   head.clear_last_loss();
   if (job.published.has_loss()) head.set_last_loss(job.published.loss());
@@ -52,7 +48,37 @@ v1::Job MakeHead(const Job& job) {
   head.set_resource_version(job.version());
   head.set_last_eval_step(job.published.eval_step());
   head.set_current_ranks(static_cast<uint32_t>(job.ranks.size()));
+}
+
+}  // namespace
+
+v1::Job MakeHead(const Job& job) {
+  v1::Job head = job.head();
+  head.clear_checkpoints();
+  head.clear_decisions();
+  SetCurrent(job, head);
   return head;
+}
+
+v1::Job MakeBrief(const Job& job) {
+  const v1::Job& recorded = job.head();
+  v1::Job brief;
+  brief.set_job_id(recorded.job_id());
+  brief.mutable_spec()->set_name(recorded.spec().name());
+  brief.mutable_spec()->mutable_resources()->set_ranks(recorded.spec().resources().ranks());
+  brief.set_state(recorded.state());
+  brief.set_reason(recorded.reason());
+  brief.set_generation(recorded.generation());
+  brief.set_restarts(recorded.restarts());
+  brief.set_planned_restarts(recorded.planned_restarts());
+  brief.set_submitted_unix_ms(recorded.submitted_unix_ms());
+  brief.set_started_unix_ms(recorded.started_unix_ms());
+  brief.set_finished_unix_ms(recorded.finished_unix_ms());
+  brief.set_last_step(recorded.last_step());
+  brief.set_unreachable(recorded.unreachable());
+  brief.set_learned_step_s(recorded.learned_step_s());
+  SetCurrent(job, brief);
+  return brief;
 }
 
 v1::Job MakeJob(const Turn& turn, const Job& job) {

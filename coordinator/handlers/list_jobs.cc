@@ -17,9 +17,20 @@ namespace {
 constexpr uint32_t kPageDefault = 100;
 constexpr char kJobsToken[] = "before-";  // and the submit index of the last job of the page
 
+v1::ListResponse ListOnly(const Turn& turn, const ListJobs& event) {
+  v1::ListResponse response;
+  for (const JobId& id : event.only) {
+    const auto job = turn.state.jobs.find(id);
+    if (job == turn.state.jobs.end()) continue;
+    *response.add_jobs() = event.brief ? MakeBrief(job->second) : MakeHead(job->second);
+  }
+  return response;
+}
+
 }  // namespace
 
 void Run(Turn& turn, ListJobs& event) {
+  if (!event.only.empty()) return turn.Emit(Reply{event.call, absl::OkStatus(), ListOnly(turn, event)});
   const v1::ListRequest& request = event.request;
   uint64_t before = turn.state.next_submit_index;
   absl::string_view token = request.page_token();
@@ -35,13 +46,13 @@ void Run(Turn& turn, ListJobs& event) {
     const Job& job = turn.state.jobs.at(it->second);
     const auto& states = request.states();
     if (!states.empty() && std::count(states.begin(), states.end(), job.state()) == 0) continue;
-    v1::Job head = MakeHead(job);
-    if (!space.Take(head.ByteSizeLong())) {
+    v1::Job entry = event.brief ? MakeBrief(job) : MakeHead(job);
+    if (!space.Take(entry.ByteSizeLong())) {
       // The page is full and there is more: the next one starts below the last job of this one.
       response.set_next_page_token(absl::StrCat(kJobsToken, last));
       break;
     }
-    *response.add_jobs() = std::move(head);
+    *response.add_jobs() = std::move(entry);
     last = it->first;
   }
   turn.Emit(Reply{event.call, absl::OkStatus(), std::move(response)});

@@ -54,7 +54,8 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, PauseJob& event) {
-  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Pause(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request,
+               [&](Job& job) { return Recorded(turn, job, "pause", event.by, Pause(turn, job, event.request)); });
 }
 
 }  // namespace trainyard

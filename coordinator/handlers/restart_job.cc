@@ -46,7 +46,8 @@ absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, RestartJob& event) {
-  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Restart(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request,
+               [&](Job& job) { return Recorded(turn, job, "restart", event.by, Restart(turn, job, event.request)); });
 }
 
 }  // namespace trainyard

@@ -51,7 +51,8 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, ResumeJob& event) {
-  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Resume(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request,
+               [&](Job& job) { return Recorded(turn, job, "resume", event.by, Resume(turn, job, event.request)); });
 }
 
 }  // namespace trainyard

@@ -50,8 +50,9 @@ absl::Status RequestSave(Turn& turn, Job& job, const std::string& reason) {
 }
 
 void Run(Turn& turn, SaveJob& event) {
-  AnswerForJob(turn, event.call, event.request,
-               [&](Job& job) { return RequestSave(turn, job, event.request.reason()); });
+  AnswerForJob(turn, event.call, event.request, [&](Job& job) {
+    return Recorded(turn, job, "save", event.by, RequestSave(turn, job, event.request.reason()));
+  });
 }
 
 }  // namespace trainyard

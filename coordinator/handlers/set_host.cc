@@ -5,8 +5,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/error_details.h"
 #include "common/nearest_name.h"
 #include "coordinator/core/history.h"
@@ -146,6 +149,16 @@ absl::Status Set(Turn& turn, Host& host, const v1::SetHostRequest& request) {
   return absl::OkStatus();
 }
 
+// Records who has requested what, as an event of the cluster.
+void RecordAction(Turn& turn, const SetHost& event) {
+  if (event.by.empty()) return;
+  absl::string_view action = v1::SetHostRequest::Action_Name(event.request.action());
+  absl::ConsumePrefix(&action, "ACTION_");
+  turn.DecideCluster(
+      HostName(event.request.name()), DecisionRule::kOperator, NoticeLevel::kInfo,
+      absl::StrCat(absl::AsciiStrToLower(action), " of host ", event.request.name(), " requested by ", event.by));
+}
+
 }  // namespace
 
 void Run(Turn& turn, SetHost& event) {
@@ -160,6 +173,7 @@ void Run(Turn& turn, SetHost& event) {
       CheckVersion(absl::StrCat("host ", host.name.value()), host.version(), request.expected_version());
   if (status.ok()) status = forget ? CheckForgettable(turn.state, host) : Set(turn, host, request);
   if (!status.ok()) return turn.Emit(Reply{event.call, AboutHost(std::move(status), host), {}});
+  RecordAction(turn, event);
   // The answer to a forgotten host is its last status.
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeHostStatus(turn, host)});
   if (forget) Forget(turn, host, request.reason());

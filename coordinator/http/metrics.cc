@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/logging.h"
@@ -21,6 +22,7 @@ using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // The loop has a round with every tick, ten times per second.
 constexpr absl::Duration kScrapeWait = absl::Seconds(1);
+constexpr absl::Duration kRefusedLogPeriod = absl::Minutes(10);
 
 constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
                                "Always 1; the version is in the label.", "version"};
@@ -104,6 +106,16 @@ constexpr MetricSpec kRpcSeconds = {"trainyard_rpc_seconds", MetricKind::kHistog
 constexpr MetricSpec kRpcs = {"trainyard_rpcs_total", MetricKind::kCounter, "Calls and streams ended, by their status.",
                               "method, code"};
 
+constexpr MetricSpec kHttpResponses = {"trainyard_http_responses_total", MetricKind::kCounter,
+                                       "Responses of this port by their HTTP code; a stream counts when it begins.",
+                                       "code"};
+constexpr MetricSpec kHttpRefused = {"trainyard_http_refused_total", MetricKind::kCounter,
+                                     "Requests and connections to this port that were refused or ended because of a "
+                                     "limit or an error in HTTP, by reason.",
+                                     "reason"};
+constexpr MetricSpec kHttpStreams = {"trainyard_http_streams", MetricKind::kGauge,
+                                     "Open streams of events, watched jobs and logs on this port."};
+
 const Buckets kFastBuckets = {1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1, 5};
 const Buckets kStepBuckets = {1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
 
@@ -130,7 +142,8 @@ const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
         kExposed,       kBubble,         kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,
         kSavedBytes,    kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds,
         kRecords,       kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kReportsDropped,
-        kEventsDropped, kDurableBytes,   kForgotten,   kLogDropped,  kRpcs,       kWebhooks,      kRpcSeconds};
+        kEventsDropped, kDurableBytes,   kForgotten,   kLogDropped,  kRpcs,       kWebhooks,      kRpcSeconds,
+        kHttpResponses, kHttpRefused,    kHttpStreams};
     specs->insert(specs->end(), RankMetricSpecs().begin(), RankMetricSpecs().end());
     return specs;
   }();
@@ -160,6 +173,7 @@ CoordinatorMetrics::CoordinatorMetrics()
   }
   for (const char* result : {"delivered", "failed"}) counters_[kWebhooks.name]->Add({{"result", result}});
   gauges_[kDurableBytes.name]->Add({});
+  http_streams_ = &gauges_[kHttpStreams.name]->Add({});
   step_seconds_ = &histograms_[kStepSeconds.name]->Add({}, kStepBuckets);
   save_seconds_ = &histograms_[kSaveSeconds.name]->Add({}, kStepBuckets);
   commit_seconds_ = &histograms_[kCommitSeconds.name]->Add({}, kFastBuckets);
@@ -348,6 +362,28 @@ void CoordinatorMetrics::CountRpc(const char* method, absl::StatusCode code) {
 
 void CoordinatorMetrics::ObserveCall(const char* method, absl::Duration duration) {
   histograms_.at(kRpcSeconds.name)->Add({{"method", method}}, kFastBuckets).Observe(absl::ToDoubleSeconds(duration));
+}
+
+HttpObserver CoordinatorMetrics::MakeHttpObserver() {
+  return {.responded =
+              [this](int code) {
+                counters_.at(kHttpResponses.name)->Add({{"code", absl::StrCat(code)}}).Increment();
+              },
+          .refused =
+              [this](const char* reason, const std::string& peer) {
+                counters_.at(kHttpRefused.name)->Add({{"reason", reason}}).Increment();
+                LogRefused(reason, peer);
+              },
+          .streams = [this](size_t open) { http_streams_->Set(static_cast<double>(open)); }};
+}
+
+// Strangers can cause these lines: one for each reason in a while.
+void CoordinatorMetrics::LogRefused(const char* reason, const std::string& peer) {
+  absl::MutexLock lock(&refused_mu_);
+  const auto suppressed = refused_.try_emplace(reason, kRefusedLogPeriod).first->second.Allow(absl::Now());
+  if (!suppressed.has_value()) return;
+  spdlog::warn("HTTP: refused {} ({}); {} more since the last such line; {} counts all of them",
+               peer.empty() ? "a client" : peer, reason, *suppressed, kHttpRefused.name);
 }
 
 void CoordinatorMetrics::CountWebhook(bool delivered) {

@@ -21,6 +21,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "common/http_exchange.h"
+#include "common/log_rate_limiter.h"
 #include "common/metrics.h"
 #include "common/steady_cond_var.h"
 #include "coordinator/core/core_loop.h"
@@ -46,6 +48,8 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   // A call with one answer, from its arrival to its answer.
   void ObserveCall(const char* method, absl::Duration duration);
   void CountWebhook(bool delivered);
+  // Counts what the HTTP port reports, and logs refusals from time to time. REQUIRES: this object outlives the port.
+  HttpObserver MakeHttpObserver();
 
  private:
   struct MemoryLabels {
@@ -75,6 +79,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   void ObserveTotals(const Core& core);
   void ObserveGoodput(const Core& core, absl::Time now);
   void ObserveMemory(const Core& core);
+  void LogRefused(const char* reason, const std::string& peer);
 
   std::shared_ptr<prometheus::Registry> registry_;
   std::map<std::string, prometheus::Family<prometheus::Counter>*> counters_;
@@ -98,6 +103,10 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   prometheus::Histogram* handle_seconds_;
   prometheus::Gauge* queue_length_;
   RankMetrics rank_metrics_;
+  prometheus::Gauge* http_streams_;
+
+  absl::Mutex refused_mu_;
+  std::map<std::string, LogRateLimiter> refused_ ABSL_GUARDED_BY(refused_mu_);
 
   mutable absl::Mutex mu_;
   mutable SteadyCondVar counted_;

@@ -1,34 +1,62 @@
 #include "coordinator/http/status_page.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/hash.h"
-#include "common/network.h"
 #include "common/status_macros.h"
 #include "coordinator/handlers/check_request.h"
+#include "coordinator/http/api_status.h"
+#include "coordinator/rpc/access.h"
 #include "trainyard/v1/service.pb.h"
 
 namespace trainyard {
 
 // Made by cmake/EmbedText.cmake.
 extern const char kTextOfPageHtml[];
-extern const char kTextOfPageJs[];
 extern const char kTextOfPageCss[];
+extern const char kTextOfPageJs[];
+extern const char kTextOfElementsJs[];
+extern const char kTextOfStreamJs[];
+extern const char kTextOfChartsJs[];
+extern const char kTextOfActionsJs[];
+extern const char kTextOfListsJs[];
+extern const char kTextOfLogsJs[];
+extern const char kTextOfJobJs[];
 
 namespace {
 
-constexpr char kApiPrefix[] = "/api/v1/";
+struct File {
+  const char* path;
+  const char* type;
+  const char* text;
+};
+
+constexpr char kScript[] = "text/javascript; charset=utf-8";
+constexpr File kFiles[] = {{"/", "text/html; charset=utf-8", kTextOfPageHtml},
+                           {"/page.css", "text/css; charset=utf-8", kTextOfPageCss},
+                           {"/page.js", kScript, kTextOfPageJs},
+                           {"/elements.js", kScript, kTextOfElementsJs},
+                           {"/stream.js", kScript, kTextOfStreamJs},
+                           {"/charts.js", kScript, kTextOfChartsJs},
+                           {"/actions.js", kScript, kTextOfActionsJs},
+                           {"/lists.js", kScript, kTextOfListsJs},
+                           {"/logs.js", kScript, kTextOfLogsJs},
+                           {"/job.js", kScript, kTextOfJobJs}};
+
+const File* FindFile(const std::string& path) {
+  const auto* found =
+      std::find_if(std::begin(kFiles), std::end(kFiles), [&](const File& file) { return file.path == path; });
+  return found == std::end(kFiles) ? nullptr : found;
+}
+
 constexpr size_t kJobIdMax = 64;
 
 // What a path of the API means: the method that counts it, and the question to the core.
@@ -37,43 +65,9 @@ struct Question {
   std::function<Event(CallId)> make_event;
 };
 
-HttpResponse ErrorResponse(int code, const absl::Status& status) {
-  HttpResponse response{.code = code};
-  response.body =
-      nlohmann::json({{"code", absl::StatusCodeToString(status.code())}, {"message", std::string(status.message())}})
-          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-      "\n";
-  if (code == 401) response.headers = "WWW-Authenticate: Bearer\r\n";
-  if (code == 503) response.headers = "Retry-After: 1\r\n";
-  return response;
-}
-
-HttpResponse ErrorResponse(const absl::Status& status) { return ErrorResponse(HttpCodeOf(status.code()), status); }
-
-bool NamesThisMachine(absl::optional<absl::string_view> host) {
-  if (!host.has_value()) return false;
-  absl::string_view name = *host;
-  if (absl::optional<HostPort> split = SplitHostPort(name)) name = split->host;
-  if (absl::StartsWith(name, "[") && absl::EndsWith(name, "]")) name = name.substr(1, name.size() - 2);
-  return IsLoopbackHost(absl::AsciiStrToLower(name));
-}
-
-// Only these parts of a spec are shown.
-void ReduceSpec(v1::Job& job) {
-  v1::JobSpec reduced;
-  reduced.set_name(job.spec().name());
-  reduced.mutable_resources()->set_ranks(job.spec().resources().ranks());
-  *job.mutable_spec() = std::move(reduced);
-  job.clear_decisions();
-}
-
 absl::StatusOr<std::string> ToJson(Reply reply) {
-  if (auto* list = std::get_if<v1::ListResponse>(&reply.response)) {
-    for (v1::Job& job : *list->mutable_jobs()) ReduceSpec(job);
-  }
-  if (auto* job = std::get_if<v1::Job>(&reply.response)) ReduceSpec(*job);
-  const google::protobuf::Message* message = std::visit(
-      [](const auto& response) -> const google::protobuf::Message* {
+  google::protobuf::Message* message = std::visit(
+      [](auto& response) -> google::protobuf::Message* {
         if constexpr (std::is_same_v<std::decay_t<decltype(response)>, std::monostate>) {
           return nullptr;
         } else {
@@ -82,13 +76,8 @@ absl::StatusOr<std::string> ToJson(Reply reply) {
       },
       reply.response);
   if (message == nullptr) return absl::InternalError("the core has answered without a message");
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  std::string json;
-  if (auto status = google::protobuf::util::MessageToJsonString(*message, &json, options); !status.ok()) {
-    return absl::InternalError(absl::StrCat("the answer cannot be written as JSON: ", status.ToString()));
-  }
-  return json;
+  HideSpecs(*message);
+  return MessageJson(*message);
 }
 
 absl::Status CheckParameters(const HttpRequest& request, const std::vector<std::string>& allowed) {
@@ -117,7 +106,7 @@ absl::StatusOr<Question> AskForJobs(const HttpRequest& request) {
   const auto token = request.parameters.find("page_token");
   if (token != request.parameters.end()) list.set_page_token(token->second);
   RETURN_IF_ERROR(CheckRequest(list));
-  return Question{"page_jobs", [list](CallId call) { return ListJobs{call, list}; }};
+  return Question{"page_jobs", [list](CallId call) { return ListJobs{call, list, /*brief=*/true}; }};
 }
 
 absl::StatusOr<Question> AskForJob(const std::vector<absl::string_view>& path) {
@@ -134,7 +123,7 @@ absl::StatusOr<Question> AskForJob(const std::vector<absl::string_view>& path) {
   if (path.size() == 3 && path[2] == "steps") {
     return Question{"page_steps", [list](CallId call) { return ListEvents{call, list, kPagePoints}; }};
   }
-  return absl::NotFoundError("of a job there are /events and /steps");
+  return absl::NotFoundError("of a job there are /events, /steps and /watch");
 }
 
 absl::StatusOr<Question> ToQuestion(const HttpRequest& request) {
@@ -150,47 +139,33 @@ absl::StatusOr<Question> ToQuestion(const HttpRequest& request) {
   if (path.size() == 1 && path[0] == "events") {
     return Question{"page_events", [](CallId call) { return ListEvents{call, {}}; }};
   }
-  return absl::NotFoundError("there are info, jobs, hosts and events here");
+  return absl::NotFoundError("there are info, whoami, jobs, hosts, events, watch, JobService and openapi.json here");
 }
 
 }  // namespace
 
-std::string StatusPage::Answer(const std::string& request) const {
-  const absl::StatusOr<HttpRequest> parsed = ParseHttpRequest(request);
-  if (!parsed.ok()) return SerializeHttpResponse(ErrorResponse(parsed.status()), /*with_body=*/true);
-  return SerializeHttpResponse(Respond(*parsed), /*with_body=*/!parsed->is_head);
-}
+bool StatusPage::IsFile(const std::string& path) { return FindFile(path) != nullptr; }
 
 HttpResponse StatusPage::Respond(const HttpRequest& request) const {
-  if (options_.loopback && !NamesThisMachine(request.header("host"))) {
-    return ErrorResponse(421, absl::PermissionDeniedError("this port answers requests for localhost only; the header "
-                                                          "Host names another machine"));
-  }
-  if (absl::StartsWith(request.path, kApiPrefix)) return RespondWithData(request);
-  if (request.path == "/") return {.type = "text/html", .body = kTextOfPageHtml};
-  if (request.path == "/page.js") return {.type = "text/javascript", .body = kTextOfPageJs};
-  if (request.path == "/page.css") return {.type = "text/css", .body = kTextOfPageCss};
-  return ErrorResponse(absl::NotFoundError("the status page is at /, the metrics are at /metrics"));
+  if (const File* file = FindFile(request.path)) return {.code = 200, .type = file->type, .body = file->text};
+  return RespondWithData(request);
 }
 
 HttpResponse StatusPage::RespondWithData(const HttpRequest& request) const {
-  // The caller is checked first, so that others learn nothing, not even which jobs there are.
-  if (absl::Status allowed = options_.check(request.header("authorization")); !allowed.ok()) {
-    options_.count("page", allowed.code());
-    return ErrorResponse(allowed);
-  }
   const absl::StatusOr<Question> question = ToQuestion(request);
   if (!question.ok()) {
     options_.count("page", question.status().code());
-    return ErrorResponse(question.status());
+    return StatusResponse(question.status());
   }
   absl::StatusOr<Reply> reply = options_.ask(question->make_event);
   const absl::StatusOr<std::string> json = reply.ok() ? ToJson(*std::move(reply)) : reply.status();
   options_.count(question->method, json.status().code());
-  if (!json.ok()) return ErrorResponse(json.status());
+  if (!json.ok()) return StatusResponse(json.status());
   const std::string tag = absl::StrCat("\"", HashHex(*json), "\"");
-  if (request.header("if-none-match") == tag) return {.code = 304, .headers = absl::StrCat("ETag: ", tag, "\r\n")};
-  return {.body = *json, .headers = absl::StrCat("ETag: ", tag, "\r\n")};
+  if (request.header("if-none-match") == tag) {
+    return {.code = 304, .type = "", .headers = absl::StrCat("ETag: ", tag, "\r\n")};
+  }
+  return {.code = 200, .type = kJsonType, .body = *json, .headers = absl::StrCat("ETag: ", tag, "\r\n")};
 }
 
 }  // namespace trainyard

@@ -1,7 +1,7 @@
-// The status page, read-only, on the port of /metrics, and the JSON that it shows. The JSON is that of the messages of
-// service.proto, from the same questions to the core as the calls of JobService:
+// The files of the status page, and the data that it shows as JSON. The data are messages of service.proto, from the
+// same questions to the core as the calls of JobService. HttpFront has checked the caller.
 //
-//   /  /page.js  /page.css             the page (coordinator/http/page), which contains no data
+//   /  /page.css  /page.js ...         the page (coordinator/http/page), which contains no data
 //   /api/v1/info                       ServerInfo
 //   /api/v1/jobs                       ListResponse; parameters page_size (1000), page_token
 //   /api/v1/jobs/ID                    Job
@@ -11,47 +11,41 @@
 //   /api/v1/events                     ListEventsResponse of the cluster
 //
 // Specs of jobs are reduced to name and number of ranks, because commands and environments may contain secrets. Data
-// has an ETag; the page asks again each second, and 304 answers that nothing has changed. (There is no stream of
-// events: the server ends each response within seconds, so that slow readers hold no connection.)
+// has an ETag: 304 answers that nothing has changed.
 //
-// Access: data requires what the gRPC API requires (RpcServer::CheckPageCaller), the token in the header
-// Authorization, never in an address. On a loopback port, Host must name this machine, so that no page of another site
-// can read data through a name that it controls (DNS rebinding).
-//
-// Thread-safe if the functions of the options are. Answer waits for the core, at most RpcServer::kAskWait.
+// Thread-safe if the functions of the options are. Respond waits for the core, at most RpcServer::kAskWait.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
+#include "common/http_message.h"
 #include "coordinator/core/effect.h"
 #include "coordinator/core/event.h"
-#include "coordinator/http/http_message.h"
 
 namespace trainyard {
 
+inline constexpr char kApiPrefix[] = "/api/v1/";
 inline constexpr size_t kPagePoints = 2'000;  // of a loss curve
 
 class StatusPage {
  public:
   struct Options {
-    bool loopback = true;  // only this host can reach the port
-    std::function<absl::Status(absl::optional<absl::string_view> authorization)> check;
     std::function<absl::StatusOr<Reply>(const std::function<Event(CallId)>& make_event)> ask;
     std::function<void(const char* method, absl::StatusCode code)> count;  // answers with data
   };
 
   explicit StatusPage(Options options) : options_(std::move(options)) {}
 
-  // The whole response to the text of a request.
-  std::string Answer(const std::string& request) const;
+  // Whether the path is that of a file, which every caller may read.
+  static bool IsFile(const std::string& path);
+
+  HttpResponse Respond(const HttpRequest& request) const;
 
  private:
-  HttpResponse Respond(const HttpRequest& request) const;
   HttpResponse RespondWithData(const HttpRequest& request) const;
 
   Options options_;

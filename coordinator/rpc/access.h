@@ -1,42 +1,75 @@
-// Decides who may call: every handler checks this first. There is one rule for all calls so far: a caller must present
-// the token. Immutable after the server has been started, and therefore thread-safe.
+// Decides who may call what: every handler checks this first. A caller presents the token of operators, who may do
+// everything, or that of viewers, who may only read and see no specs of jobs. Without tokens, every caller that reaches
+// the server is an operator. Immutable after the server has been started, and therefore thread-safe.
+//
+// The coordinator's own HTTP port calls the services within the process (http/json_gateway.h). It has checked its
+// caller with RoleOf, proves its identity with a secret that only this process knows, and states the role and the
+// address of that caller.
 #pragma once
 
+#include <google/protobuf/message.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/server_context.h>
 
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "common/rpc_answer.h"
 
 namespace trainyard {
 
+enum class Role { kViewer, kOperator };
+
+// What a method does, and so which callers it requires. A daemon acts with the token of operators.
+enum class Need { kRead, kOperate, kAgent };
+
+// By the schema: a method of JobService with NO_SIDE_EFFECTS reads; every other one operates.
+Need NeedOfJobMethod(absl::string_view method);
+
+struct Caller {
+  Role role = Role::kOperator;
+  std::string by;  // "the operator at 127.0.0.1:5012 with trainctl/0.1.0"; only for Need::kOperate
+};
+
 class Access {
  public:
   // Allows all callers that reach the server.
   Access() = default;
-  // Allows callers that present `token`. `instructions` explain to other callers how to get access; they do not contain
-  // the token.
-  Access(std::string token, std::string instructions)
-      : token_(std::move(token)), instructions_(std::move(instructions)) {}
+  // Allows operators that present `token`, and viewers that present `viewer_token`, if it is not empty. `instructions`
+  // explain to other callers how to get access; they do not contain a token.
+  Access(std::string token, std::string instructions, std::string viewer_token = "")
+      : token_(std::move(token)), viewer_token_(std::move(viewer_token)), instructions_(std::move(instructions)) {}
 
-  // Possible errors: Unauthenticated if no token or a different one was presented.
-  absl::Status Check(const grpc::CallbackServerContext& context) const;
-  // The same, for the value of an `authorization` header. None: there is no such header.
-  absl::Status CheckHeader(absl::optional<absl::string_view> authorization) const;
+  // Possible errors: Unauthenticated: no token or an unknown one was presented. PermissionDenied: the call requires an
+  // operator.
+  absl::StatusOr<Caller> Check(const grpc::CallbackServerContext& context, Need need) const;
+  // The role of a caller, by the value of its `authorization` header. None: there is no such header.
+  absl::StatusOr<Role> RoleOf(absl::optional<absl::string_view> authorization) const;
   // Whether every caller that reaches the server is allowed.
   bool is_open() const { return token_.empty(); }
 
+  // The secret of the HTTP port.
+  void set_bridge_secret(std::string secret) { bridge_secret_ = std::move(secret); }
+  // Marks a call of the HTTP port on behalf of `caller`.
+  void Vouch(const Caller& caller, grpc::ClientContext& context) const;
+
  private:
   std::string token_;  // empty: all callers are allowed
+  std::string viewer_token_;
+  std::string bridge_secret_;
   std::string instructions_;
 };
 
 // The token in "Bearer TOKEN"; empty if there is none. Pure.
 absl::string_view BearerToken(absl::string_view authorization);
+
+// Reduces every spec in the message to the name and the number of ranks, and removes decisions about it: commands,
+// environments and addresses of webhooks may contain secrets. Pure.
+void HideSpecs(google::protobuf::Message& message);
 
 // Ends a stream that is not allowed. Deletes itself when gRPC is done with it.
 template <typename Reactor>

@@ -80,7 +80,7 @@ AgentServiceImpl::~AgentServiceImpl() = default;
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AgentServiceImpl::Attach(
     grpc::CallbackServerContext* context) {
   using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-  if (auto* refused = context_.Refuse<Reactor>("Attach", *context)) return refused;
+  if (auto* refused = context_.Refuse<Reactor>("Attach", *context, Need::kAgent)) return refused;
   auto stream = std::make_shared<AttachStream>(context_, sessions_, context->peer());
   AttachStream* reactor = stream.get();
   reactor->Start(std::move(stream));
@@ -89,7 +89,9 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AgentServiceImpl::A
 
 grpc::ServerReadReactor<v1::LogChunk>* AgentServiceImpl::PushLogs(grpc::CallbackServerContext* context,
                                                                   v1::PushLogsResponse*) {
-  if (auto* refused = context_.Refuse<grpc::ServerReadReactor<v1::LogChunk>>("PushLogs", *context)) return refused;
+  if (auto* refused = context_.Refuse<grpc::ServerReadReactor<v1::LogChunk>>("PushLogs", *context, Need::kAgent)) {
+    return refused;
+  }
   auto stream = std::make_shared<PushLogsStream>(context_, bridge_);
   PushLogsStream* reactor = stream.get();
   reactor->Start();

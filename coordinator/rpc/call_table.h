@@ -33,19 +33,25 @@ class CallTable {
                                   const google::protobuf::Message& request, Response* response, MakeEvent make_event) {
     const absl::Time began = context_.clock->TimeNow();
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    absl::Status allowed = context_.Admit(*context);
-    if (allowed.ok()) allowed = CheckRequest(request);
+    absl::StatusOr<Caller> caller = context_.Admit(*context, NeedOfJobMethod(method));
+    const absl::Status allowed = caller.ok() ? CheckRequest(request) : caller.status();
     if (!allowed.ok()) {
       context_.Count(method, allowed.code());
       reactor->Finish(ToGrpcAnswer(allowed));
       return reactor;
     }
-    const auto done = [this, method, began, reactor, response](Reply& reply) {
+    const auto done = [this, method, began, reactor, response, role = caller->role](Reply& reply) {
       if (reply.status.ok()) *response = std::move(std::get<Response>(reply.response));
+      if (reply.status.ok() && role == Role::kViewer) HideSpecs(*response);
       context_.CountAnswer(method, reply.status.code(), began);
       reactor->Finish(ToGrpcAnswer(reply.status));
     };
-    Add(make_event, {.done = done, .context = context});
+    const auto make_event_by = [&](CallId call) {
+      auto event = make_event(call);
+      if constexpr (requires { event.by; }) event.by = std::move(caller->by);
+      return event;
+    };
+    Add(make_event_by, {.done = done, .context = context});
     return reactor;
   }
 

@@ -34,22 +34,24 @@ struct RpcContext {
 
   // Checks every call before its request: whether the caller has access, and whether its version of the API is
   // supported. Adds our version to the metadata of the answer.
-  absl::Status Admit(grpc::CallbackServerContext& call) const {
+  absl::StatusOr<Caller> Admit(grpc::CallbackServerContext& call, Need need) const {
     static const auto& server = *new ProgramVersion{.program = "trainyard-coordinator"};
     static const auto& server_header = *new std::string(FormatVersion(server));
     call.AddInitialMetadata(kServerHeader, server_header);
-    if (absl::Status allowed = access->Check(call); !allowed.ok()) return allowed;
+    absl::StatusOr<Caller> caller = access->Check(call, need);
+    if (!caller.ok()) return caller;
     const auto header = call.client_metadata().find(kClientHeader);
-    if (header == call.client_metadata().end()) return absl::OkStatus();
+    if (header == call.client_metadata().end()) return caller;
     const auto client = ParseVersion(absl::string_view(header->second.data(), header->second.size()));
     // Other programs may send what they like.
-    return client.has_value() ? CheckCompatible(*client, server) : absl::OkStatus();
+    const absl::Status compatible = client.has_value() ? CheckCompatible(*client, server) : absl::OkStatus();
+    return compatible.ok() ? caller : compatible;
   }
 
   // Null: the caller is allowed. Otherwise a stream that refuses the call, to be returned instead of the real one.
   template <typename Reactor>
-  Reactor* Refuse(const char* method, grpc::CallbackServerContext& call) const {
-    absl::Status status = Admit(call);
+  Reactor* Refuse(const char* method, grpc::CallbackServerContext& call, Need need) const {
+    const absl::Status status = Admit(call, need).status();
     if (status.ok()) return nullptr;
     Count(method, status.code());
     return new RefusedStream<Reactor>(status);  // deletes itself in OnDone

@@ -257,7 +257,10 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListEvents(grpc::CallbackServerContext
 
 grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerContext* context,
                                                            const v1::WatchRequest* request) {
-  if (auto* refused = context_.Refuse<grpc::ServerWriteReactor<v1::Event>>("Watch", *context)) return refused;
+  if (auto* refused =
+          context_.Refuse<grpc::ServerWriteReactor<v1::Event>>("Watch", *context, NeedOfJobMethod("Watch"))) {
+    return refused;
+  }
   auto stream = std::make_shared<WatchStream>(context_, watches_, *request);
   WatchStream* reactor = stream.get();
   absl::MutexLock lock(&stalled_mu_);
@@ -268,7 +271,10 @@ grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerC
 
 grpc::ServerWriteReactor<v1::LogLine>* JobServiceImpl::Logs(grpc::CallbackServerContext* context,
                                                             const v1::LogsRequest* request) {
-  if (auto* refused = context_.Refuse<grpc::ServerWriteReactor<v1::LogLine>>("Logs", *context)) return refused;
+  if (auto* refused =
+          context_.Refuse<grpc::ServerWriteReactor<v1::LogLine>>("Logs", *context, NeedOfJobMethod("Logs"))) {
+    return refused;
+  }
   auto stream = std::make_shared<LogsStream>(context_, readers_, bridge_);
   LogsStream* reactor = stream.get();
   reactor->Start(std::move(stream), *request);

@@ -64,6 +64,7 @@ absl::Status RpcServer::Start() {
   RETURN_IF_ERROR(Listen());
   // Connections are accepted only later (Serve), so a client that is connected reads the token after it was written.
   RETURN_IF_ERROR(SetAccess());
+  access_.set_bridge_secret(GenerateToken());
   return Serve();
 }
 
@@ -95,11 +96,16 @@ absl::Status RpcServer::SetAccess() {
   if (!options_.token_file.empty()) {
     ASSIGN_OR_RETURN(NamedToken named, ReadOrMakeNamedToken(options_.token_file));
     callers_ = absl::StrCat("callers with the token in ", options_.token_file);
-    access_ = Access(
+    return SetTokens(
         named.token,
         "this coordinator answers only callers that have its token; name the file that holds it: for trainctl with "
         "--token-file or TRAINYARD_TOKEN_FILE, for a worker daemon with token_file");
-    return absl::OkStatus();
+  }
+  const bool is_open =
+      !IsLocalAddress(address_) || options_.allow_local_users || SplitUnixAddress(address_).has_value();
+  if (is_open && !options_.viewer_token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "viewer_token_file has no effect where callers need no token: set token_file, too, for operators");
   }
   if (!IsLocalAddress(address_)) {
     callers_ = "everybody who reaches the port (set token_file to require a token)";
@@ -116,10 +122,24 @@ absl::Status RpcServer::SetAccess() {
   std::string path;
   RETURN_IF_ERROR(WriteOwnToken(token, &path));
   absl::StrAppend(&callers_, ", by the token in ", path);
-  access_ =
-      Access(token, absl::StrCat("this coordinator answers programs of user ", user, ", which find its token in ", path,
-                                 " automatically. Other users need a copy of that file, named with --token-file ",
-                                 "(TRAINYARD_TOKEN_FILE), or a coordinator started with --allow-local-users"));
+  return SetTokens(token,
+                   absl::StrCat("this coordinator answers programs of user ", user, ", which find its token in ", path,
+                                " automatically. Other users need a copy of that file, named with --token-file ",
+                                "(TRAINYARD_TOKEN_FILE), or a coordinator started with --allow-local-users"));
+}
+
+absl::Status RpcServer::SetTokens(const std::string& token, std::string instructions) {
+  std::string viewer_token;
+  if (!options_.viewer_token_file.empty()) {
+    ASSIGN_OR_RETURN(NamedToken named, ReadOrMakeNamedToken(options_.viewer_token_file), << "the token of viewers");
+    if (SameToken(named.token, token)) {
+      return absl::InvalidArgumentError(absl::StrCat("the token of viewers in ", options_.viewer_token_file,
+                                                     " is that of operators: each needs its own"));
+    }
+    viewer_token = std::move(named.token);
+    absl::StrAppend(&callers_, "; viewers with the token in ", options_.viewer_token_file);
+  }
+  access_ = Access(token, std::move(instructions), std::move(viewer_token));
   return absl::OkStatus();
 }
 
@@ -186,8 +206,9 @@ absl::Status RpcServer::Serve() {
   return absl::OkStatus();
 }
 
-absl::Status RpcServer::CheckPageCaller(absl::optional<absl::string_view> authorization, bool only_this_host) const {
-  if (!access_.is_open()) return access_.CheckHeader(authorization);
+absl::StatusOr<Role> RpcServer::RoleOfHttpCaller(absl::optional<absl::string_view> authorization,
+                                                 bool only_this_host) const {
+  if (!access_.is_open()) return access_.RoleOf(authorization);
   if (SplitUnixAddress(address_).has_value()) {
     return absl::PermissionDeniedError(
         "the API listens on a Unix socket, which only its user can open, and the port of this page can be reached by "
@@ -198,7 +219,14 @@ absl::Status RpcServer::CheckPageCaller(absl::optional<absl::string_view> author
         "the API answers only programs of its host, and the port of this page can be reached from other hosts: start "
         "the coordinator with --token-file, or with --metrics and a loopback address");
   }
-  return absl::OkStatus();
+  return Role::kViewer;
+}
+
+std::shared_ptr<grpc::Channel> RpcServer::MakeInProcessChannel() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
+  arguments.SetMaxSendMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
+  return server_->InProcessChannel(arguments);
 }
 
 absl::StatusOr<Reply> RpcServer::AskCore(const std::function<Event(CallId)>& make_event) {

@@ -8,6 +8,7 @@
 // Start and Stop must be called on one thread, Release on the loop's thread; everything else runs on gRPC's threads.
 #pragma once
 
+#include <grpcpp/channel.h>
 #include <grpcpp/server.h>
 
 #include <functional>
@@ -40,8 +41,9 @@ struct RpcServerOptions {
   // The file with the token that callers must present, on any address; created if it does not exist. Empty: a new token
   // at each start.
   std::string token_file = {};
-  std::string tokens = {};       // folder for the new token; empty: the user's
-  std::string state_token = {};  // file for the new token if that folder cannot be used; empty: an error
+  std::string viewer_token_file = {};  // the same for viewers; empty: there are none
+  std::string tokens = {};             // folder for the new token; empty: the user's
+  std::string state_token = {};        // file for the new token if that folder cannot be used; empty: an error
   std::function<void(const std::string&)> warn = nullptr;                               // reports refused connections
   std::function<void(const char* method, absl::Duration duration)> answered = nullptr;  // see RpcContext
 };
@@ -65,11 +67,17 @@ class RpcServer final : public EffectSink {
   // Describes who may call. REQUIRES: started.
   const std::string& callers() const { return callers_; }
 
-  // Whether a caller of the status page, with this `authorization` header, may read what the API shows. At least as
-  // strict as the API. `only_this_host`: the page's port can be reached from this host only. Possible errors:
-  // Unauthenticated; PermissionDenied if the page can be reached by more callers than an API without a token.
+  // The role of a caller of the HTTP port with this `authorization` header. At least as strict as the API. A caller
+  // without a token is a viewer at most, because nothing shows that its request is not one of another web site that its
+  // browser shows. `only_this_host`: the port can be reached from this host only. Possible errors: Unauthenticated;
+  // PermissionDenied if the port can be reached by more callers than an API without a token.
   // REQUIRES: started.
-  absl::Status CheckPageCaller(absl::optional<absl::string_view> authorization, bool only_this_host) const;
+  absl::StatusOr<Role> RoleOfHttpCaller(absl::optional<absl::string_view> authorization, bool only_this_host) const;
+  // Whether callers of the HTTP port need no token. REQUIRES: started.
+  bool is_open() const { return access_.is_open(); }
+  // A channel to this server within the process, and the mark of a call on it. REQUIRES: started.
+  std::shared_ptr<grpc::Channel> MakeInProcessChannel();
+  void Vouch(const Caller& caller, grpc::ClientContext& context) const { access_.Vouch(caller, context); }
   // Asks the core and waits for its reply, for at most kAskWait. Thread-safe; must not be called on the loop's thread.
   // Possible errors: those of the call; Unavailable if there is no reply in time.
   static constexpr absl::Duration kAskWait = absl::Seconds(1);
@@ -90,6 +98,7 @@ class RpcServer final : public EffectSink {
  private:
   absl::Status Listen();
   absl::Status SetAccess();
+  absl::Status SetTokens(const std::string& token, std::string instructions);
   absl::Status WriteOwnToken(const std::string& token, std::string* path);
   void RemoveOwnToken();
   absl::Status Serve();

@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -11,6 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/handlers/thin_reports.h"
+#include "coordinator/http/api_status.h"
+#include "coordinator/http/http_front.h"
+#include "coordinator/http/openapi.h"
 
 namespace trainyard {
 namespace {
@@ -76,32 +82,73 @@ TEST(ThinReports, StepsAndEvaluations_StayInOrderAndBelowTheLimit) {
   EXPECT_LE(evaluations, static_cast<int>(kPagePoints) / 4);
 }
 
+// What the socket of a client would receive.
+std::string SentBy(HttpExchange& exchange) {
+  int fds[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  std::string text;
+  std::array<char, 4096> buffer;
+  while (true) {
+    const HttpExchange::Progress progress = exchange.SendTo(fds[0]);
+    ssize_t n = 0;
+    while ((n = recv(fds[1], buffer.data(), buffer.size(), MSG_DONTWAIT)) > 0) text.append(buffer.data(), size_t(n));
+    if (progress != HttpExchange::Progress::kBlocked) break;
+  }
+  close(fds[0]);
+  close(fds[1]);
+  return text;
+}
+
 class StatusPageTest : public testing::Test {
  protected:
-  StatusPage MakePage(bool loopback = true) {
-    return StatusPage({.loopback = loopback,
-                       .check =
-                           [this](absl::optional<absl::string_view> authorization) {
-                             if (!requires_token_ || authorization == "Bearer right") return absl::OkStatus();
-                             return absl::UnauthenticatedError("no token");
-                           },
-                       .ask = [this](const std::function<Event(CallId)>& make_event) -> absl::StatusOr<Reply> {
-                         asked_.push_back(NameOf(make_event(CallId(1))));
-                         if (!answer_.status.ok()) return answer_.status;
-                         return answer_;
-                       },
-                       .count =
-                           [this](const char* method, absl::StatusCode code) {
-                             counted_.push_back(absl::StrCat(method, " ", absl::StatusCodeToString(code)));
-                           }});
+  std::string Answer(const std::string& text, bool loopback = true) {
+    const auto ask = [this](const std::function<Event(CallId)>& make_event) -> absl::StatusOr<Reply> {
+      asked_.push_back(NameOf(make_event(CallId(1))));
+      if (!answer_.status.ok()) return answer_.status;
+      return answer_;
+    };
+    const auto count = [this](const char* method, absl::StatusCode code) {
+      counted_.push_back(absl::StrCat(method, " ", absl::StatusCodeToString(code)));
+    };
+    const StatusPage page({.ask = ask, .count = count});
+    const auto role_of = [this](absl::optional<absl::string_view> authorization) -> absl::StatusOr<Role> {
+      if (!requires_token_) return Role::kViewer;
+      if (authorization == "Bearer right") return Role::kOperator;
+      if (authorization == "Bearer viewer") return Role::kViewer;
+      return absl::UnauthenticatedError("no token");
+    };
+    JsonGateway gateway;  // not started: calls are answered with 503
+    PageFeed feed([](const std::function<Event(CallId)>&) { return absl::UnavailableError("no core"); });
+    const HttpFront front({.loopback = loopback,
+                           .allow_plaintext = allow_plaintext_,
+                           .role_of = role_of,
+                           .is_open = [this] { return !requires_token_; },
+                           .count = count},
+                          &page, &gateway, &feed);
+    absl::StatusOr<HttpRequest> request = ParseHttpHead(text);
+    if (!request.ok()) return absl::StrCat("HTTP/1.1 400 ", request.status().message());
+    const auto shared = std::make_shared<HttpShared>(kHttpFrontHeaders, HttpObserver());
+    const auto exchange = std::make_shared<HttpExchange>(shared, *request);
+    if (const auto refusal = front.Admit(*request)) {
+      exchange->Respond(*refusal);
+    } else {
+      front.Handle(*request, exchange);
+    }
+    return SentBy(*exchange);
   }
   std::string Get(const std::string& target, const std::string& headers = "",
                   const std::string& host = "localhost:7071") {
-    return MakePage().Answer(absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: ", host, "\r\n", headers, "\r\n"));
+    return Answer(absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: ", host, "\r\n", headers, "\r\n"));
+  }
+  std::string Call(const std::string& method, const std::string& headers, bool loopback = true) {
+    return Answer(absl::StrCat("POST /api/v1/JobService/", method, " HTTP/1.1\r\nHost: localhost:7071\r\n",
+                               "Content-Type: application/json\r\n", headers, "\r\n"),
+                  loopback);
   }
   static std::string BodyOf(const std::string& response) { return response.substr(response.find("\r\n\r\n") + 4); }
 
   bool requires_token_ = false;
+  bool allow_plaintext_ = false;
   Reply answer_{CallId(1), absl::OkStatus(), v1::Job()};
   std::vector<std::string> asked_, counted_;
 };
@@ -113,13 +160,17 @@ TEST_F(StatusPageTest, Page_IsServedWithoutAToken_AndLoadsNothingFromElsewhere) 
 
   EXPECT_THAT(page, AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Content-Type: text/html; charset=utf-8\r\n"),
                           HasSubstr("default-src 'none'"), HasSubstr("frame-ancestors 'none'"),
-                          HasSubstr("X-Content-Type-Options: nosniff\r\n"), HasSubstr("Cache-Control: no-store\r\n"),
-                          Not(HasSubstr("unsafe")), HasSubstr("</html>")));
+                          HasSubstr("X-Content-Type-Options: nosniff\r\n"),
+                          HasSubstr("Cache-Control: no-store, no-transform\r\n"), Not(HasSubstr("unsafe")),
+                          HasSubstr("</html>")));
   EXPECT_THAT(BodyOf(page), AllOf(Not(HasSubstr("http:")), Not(HasSubstr("https:")), Not(HasSubstr(" style="))));
-  const std::string script = Get("/page.js");
-  EXPECT_THAT(script, HasSubstr("Content-Type: text/javascript"));
-  EXPECT_THAT(BodyOf(script),
-              AllOf(Not(HasSubstr("innerHTML")), Not(HasSubstr("document.write")), Not(HasSubstr("eval("))));
+  for (const char* name : {"page", "elements", "stream", "charts", "actions", "lists", "logs", "job"}) {
+    const std::string script = Get(absl::StrCat("/", name, ".js"));
+    EXPECT_THAT(script, HasSubstr("Content-Type: text/javascript")) << name;
+    EXPECT_THAT(BodyOf(script), AllOf(Not(HasSubstr("innerHTML")), Not(HasSubstr("document.write")),
+                                      Not(HasSubstr("eval(")), Not(HasSubstr("localStorage"))))
+        << name;
+  }
   EXPECT_THAT(Get("/page.css"),
               AllOf(HasSubstr("prefers-color-scheme: dark"), HasSubstr("[hidden] { display: none !important; }")));
   EXPECT_THAT(asked_, SizeIs(0));
@@ -151,9 +202,8 @@ TEST_F(StatusPageTest, OnLoopback_HostMustNameThisMachine) {
     EXPECT_THAT(Get("/", "", host), StartsWith("HTTP/1.1 421 ")) << host;
     EXPECT_THAT(Get("/api/v1/jobs/abc", "", host), StartsWith("HTTP/1.1 421 ")) << host;
   }
-  EXPECT_THAT(MakePage().Answer("GET / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 421 "));
-  EXPECT_THAT(MakePage(/*loopback=*/false).Answer("GET / HTTP/1.1\r\nHost: head:7071\r\n\r\n"),
-              StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Answer("GET / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 421 "));
+  EXPECT_THAT(Answer("GET / HTTP/1.1\r\nHost: head:7071\r\n\r\n", /*loopback=*/false), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(asked_, SizeIs(0));
 }
 
@@ -213,8 +263,81 @@ TEST_F(StatusPageTest, WhatItDoesNotKnow_IsRefused) {
   }
   EXPECT_THAT(Get("/", "Authorization: a\r\nAuthorization: b\r\n"), StartsWith("HTTP/1.1 400 "));
   EXPECT_THAT(Get("/", "no header\r\n"), StartsWith("HTTP/1.1 400 "));
-  EXPECT_THAT(MakePage().Answer("POST / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Answer("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(Get("/api/v1/JobService/Get"), AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: POST\r\n")));
   EXPECT_THAT(asked_, SizeIs(0));
+}
+
+TEST_F(StatusPageTest, RequestsOfOtherSites_AreRefused) {
+  EXPECT_THAT(Get("/api/v1/jobs/abc", "Origin: http://localhost:7071\r\nSec-Fetch-Site: same-origin\r\n"),
+              StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Get("/api/v1/jobs/abc", "Sec-Fetch-Site: none\r\n"), StartsWith("HTTP/1.1 200 "));
+  for (const char* header : {"Origin: http://evil.example", "Origin: null", "Origin: http://localhost:8080",
+                             "Origin: ", "Origin: http://localhost:7071.evil.example", "Sec-Fetch-Site: cross-site",
+                             "Sec-Fetch-Site: same-site"}) {
+    const std::string answer = Get("/api/v1/jobs/abc", absl::StrCat(header, "\r\n"));
+    EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 403 "), Not(HasSubstr("Access-Control")))) << header;
+  }
+}
+
+TEST_F(StatusPageTest, Changes_RequireTheTokenOfOperators_AndJson) {
+  const std::string right = "Authorization: Bearer right\r\n", viewer = "Authorization: Bearer viewer\r\n";
+  EXPECT_THAT(Call("Cancel", ""), AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("--token-file")))
+      << "without a token nothing shows that the request is not made by another web site";
+  EXPECT_THAT(Call("Get", ""), StartsWith("HTTP/1.1 503 ")) << "it would be read";
+
+  requires_token_ = true;
+  EXPECT_THAT(Call("Cancel", ""), StartsWith("HTTP/1.1 401 "));
+  EXPECT_THAT(Call("Cancel", viewer), AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("viewers")));
+  EXPECT_THAT(Call("Get", viewer), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(Call("Cancel", right), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(Call("Cancel", right, /*loopback=*/false),
+              AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("--allow-plaintext")));
+  allow_plaintext_ = true;
+  EXPECT_THAT(Call("Cancel", right, /*loopback=*/false), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(Call("Cancel", right + "Trainyard-User: \"quoted\"\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Call("NoSuchMethod", right), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Answer(absl::StrCat("POST /api/v1/JobService/Get HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                                  "text/plain\r\n",
+                                  right, "\r\n")),
+              StartsWith("HTTP/1.1 415 "));
+  EXPECT_THAT(BodyOf(Get("/api/v1/whoami", right)), HasSubstr("\"may_operate\":true"));
+  EXPECT_THAT(BodyOf(Get("/api/v1/whoami", viewer)), AllOf(HasSubstr("\"may_operate\":false"), HasSubstr("viewer")));
+}
+
+TEST(EventId, IsThePositionOfAReader) {
+  const auto position = ParseEventId("12.3.0");
+  ASSERT_TRUE(position.ok());
+  EXPECT_EQ(position->sequence, 12u);
+  EXPECT_EQ(position->step, 3u);
+  EXPECT_EQ(EventId(*position), "12.3.0");
+  for (const char* id : {"", "1", "1.2", "1.2.3.4", "1.2.x", "1.2.-3", "1..3", "99999999999999999999.0.0"}) {
+    EXPECT_FALSE(ParseEventId(id).ok()) << id;
+  }
+}
+
+TEST(OpenApi, DescribesEveryMethod) {
+  const auto document = nlohmann::json::parse(OpenApiJson());
+  const auto* service = v1::Job::descriptor()->file()->FindServiceByName("JobService");
+  EXPECT_EQ(document["paths"].size(), static_cast<size_t>(service->method_count()));
+  const auto& schemas = document["components"]["schemas"];
+  EXPECT_EQ(schemas["trainyard.v1.Job"]["properties"]["last_step"]["type"], "string") << "64 bits";
+  EXPECT_EQ(schemas["trainyard.v1.LogLine"]["properties"]["text"]["format"], "byte");
+  // Every reference has a schema.
+  const std::string text = document.dump();
+  const std::string prefix = "\"#/components/schemas/";
+  for (size_t at = text.find(prefix); at != std::string::npos; at = text.find(prefix, at + 1)) {
+    const size_t begin = at + prefix.size();
+    EXPECT_TRUE(schemas.contains(text.substr(begin, text.find('"', begin) - begin))) << text.substr(begin, 60);
+  }
+}
+
+TEST(GrpcTimeout, IsReadAsGrpcDefinesIt) {
+  EXPECT_EQ(*ParseGrpcTimeout("2500m"), absl::Milliseconds(2500));
+  EXPECT_EQ(*ParseGrpcTimeout("1H"), absl::Hours(1));
+  for (const char* text : {"", "1", "S", "1s", "-1S", "123456789S", "1.5S", " 1S"}) {
+    EXPECT_FALSE(ParseGrpcTimeout(text).ok()) << text;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,129 @@
+// One HTTP request and its answer, which may come later and from any thread: a complete response, or a stream that ends
+// when the handler ends it. Thread-safe.
+//
+//   exchange->Respond({.body = "{}"});
+//
+//   if (!exchange->Begin({.type = "text/event-stream"}, ": alive\n\n")) return;   // refused: too many streams
+//   exchange->OnChange([...] { there is room again, or exchange->IsClosed() });
+//   exchange->Write("data: 1\n\n");
+//   exchange->End();
+//
+// A stream holds at most kHttpStreamBytes that its reader has not received, plus one text: a handler must write no more
+// while IsFull.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/http_message.h"
+
+namespace trainyard {
+
+// The time of arrivals and deadlines: that of the steady clock.
+absl::Time HttpNow();
+
+// What a server reports about its clients. Any function may be empty. Called on any thread.
+struct HttpObserver {
+  std::function<void(int code)> responded = nullptr;  // a response or a stream began
+  // A request or a connection was refused or ended early: the reason as a label of a metric, and the client's address.
+  std::function<void(const char* reason, const std::string& peer)> refused = nullptr;
+  std::function<void(size_t open)> streams = nullptr;  // the number of open streams has changed
+};
+
+// What the exchanges share with their server, and what outlives it.
+class HttpShared {
+ public:
+  HttpShared(std::string headers, HttpObserver observer);
+  ~HttpShared();
+  HttpShared(const HttpShared&) = delete;
+  HttpShared& operator=(const HttpShared&) = delete;
+
+  void Wake() const;
+  int wake_fd() const { return wake_fd_; }
+  const std::string& headers() const { return headers_; }
+  void Responded(int code) const;
+  void Refused(const char* reason, const std::string& peer) const;
+  // Returns false if there are too many streams.
+  bool AddStream();
+  void RemoveStream();
+
+ private:
+  const int wake_fd_;
+  const std::string headers_;
+  const HttpObserver observer_;
+  std::atomic<size_t> streams_{0};
+};
+
+class HttpExchange {
+ public:
+  HttpExchange(std::shared_ptr<HttpShared> shared, const HttpRequest& head);
+  ~HttpExchange();
+  HttpExchange(const HttpExchange&) = delete;
+  HttpExchange& operator=(const HttpExchange&) = delete;
+
+  // ---- for handlers. After the first response, or when the client has gone, these have no effect.
+
+  void Respond(const HttpResponse& response);
+  // Begins a stream with the code, type and headers of `head`. `heartbeat` is written when nothing else was written for
+  // some time; empty: nothing is. Returns false, after a response with 503, if there are too many streams.
+  bool Begin(const HttpResponse& head, std::string heartbeat = "");
+  void Write(std::string text);
+  // Several streams may share a text.
+  void Write(const std::shared_ptr<const std::string>& text);
+  void End();
+  bool IsFull() const;
+  bool HasBegun() const;
+  // The client has gone, or the server has ended the exchange.
+  bool IsClosed() const;
+  // `changed` is called when a full stream has room again, and once when the exchange is closed (at once, if it is). It
+  // runs on the server's thread and must not wait.
+  void OnChange(std::function<void()> changed);
+
+  // ---- for the server
+
+  enum class Progress { kNothingToSend, kBlocked, kDone, kGone };
+  // Sends what the socket accepts.
+  Progress SendTo(int fd);
+  // When to call Tick again.
+  absl::Time wake_at() const;
+  // Writes a heartbeat if it is due. Returns false if the reader is too slow.
+  bool Tick(absl::Time now);
+  bool is_stream() const;
+  void Close();
+
+ private:
+  using Text = std::shared_ptr<const std::string>;
+
+  void Push(Text text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PushChunk(const Text& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Drop(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::function<void()> ListenerIfRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::shared_ptr<HttpShared> shared_;
+  const bool with_body_;
+  const bool chunked_;
+  mutable absl::Mutex mu_;
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;
+  bool streams_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // nothing follows what is queued
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool was_full_ ABSL_GUARDED_BY(mu_) = false;
+  std::string heartbeat_ ABSL_GUARDED_BY(mu_);
+  std::deque<Text> texts_ ABSL_GUARDED_BY(mu_);  // not sent yet
+  size_t sent_ ABSL_GUARDED_BY(mu_) = 0;         // of the first text
+  size_t unsent_ ABSL_GUARDED_BY(mu_) = 0;       // bytes of all texts
+  absl::Time first_since_ ABSL_GUARDED_BY(mu_);  // since when the first text waits
+  absl::Time written_ ABSL_GUARDED_BY(mu_);      // when something was queued last
+  std::function<void()> changed_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace trainyard

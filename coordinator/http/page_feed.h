@@ -1,0 +1,88 @@
+// The data of the status page as streams of events. Each topic (the jobs, the hosts, the events of the cluster, the
+// totals, one job) is computed once for all of its readers, on a separate thread, and only while it has readers. Lists
+// send everything once, then only the entries that have changed; a reader that is slow gets the newest state of each
+// entry later. Thread-safe.
+//
+//   event: info    data: ServerInfo
+//   event: jobs    data: {"reset": true, "items": [Job, ...]}   then   {"items": [Job], "gone": ["JOB_ID"]}
+//   event: hosts, event: events    in the same form, of HostStatus and Event
+//   event: job     data: Job
+//
+// Jobs have reduced specs (access.h, HideSpecs).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/http_exchange.h"
+#include "common/steady_cond_var.h"
+#include "coordinator/core/effect.h"
+#include "coordinator/core/event.h"
+
+namespace trainyard {
+
+inline constexpr size_t kFeedJobs = 1'000;  // the newest jobs
+inline constexpr size_t kFeedEvents = 500;  // the newest events of the cluster
+
+class PageFeed {
+ public:
+  using Ask = std::function<absl::StatusOr<Reply>(const std::function<Event(CallId)>& make_event)>;
+  // The JSON of each entry of a list by its key. A topic that is no list has one entry with the key "".
+  using Entries = std::map<std::string, std::string>;
+
+  explicit PageFeed(Ask ask);
+  ~PageFeed() { Stop(); }
+  PageFeed(const PageFeed&) = delete;
+  PageFeed& operator=(const PageFeed&) = delete;
+
+  // Adds a reader, whose stream has begun, of "jobs", "hosts", "events" or "job/ID"; lists come with the totals.
+  void Subscribe(const std::string& topic, const std::shared_ptr<HttpExchange>& exchange);
+  // The job has changed. Cheap; called on the loop's thread.
+  void MarkJob(const JobId& job);
+  void Stop();
+
+ private:
+  struct Reader {
+    std::shared_ptr<HttpExchange> exchange;
+    bool has_all = false;               // it has received the whole topic
+    std::set<std::string> behind = {};  // entries that have changed since its last text
+  };
+  struct Topic {
+    Entries entries = {};
+    bool known = false;                         // `entries` was read
+    absl::Time read_at = absl::InfinitePast();  // all of it
+    std::vector<Reader> readers = {};
+  };
+
+  void Run();
+  void TakeWork();
+  void Update(const std::string& name, Topic& topic);
+  bool ReadAll(const std::string& name, Topic& topic, std::set<std::string>& changed);
+  void ReadMarked(Topic& topic, std::set<std::string>& changed);
+  void Replace(Entries entries, Topic& topic, std::set<std::string>& changed) const;
+  void Send(const std::string& name, Topic& topic, const std::set<std::string>& changed) const;
+
+  const Ask ask_;
+  // Used by the thread alone.
+  std::map<std::string, Topic> topics_;
+  std::set<JobId> marked_;
+
+  absl::Mutex mu_;
+  SteadyCondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool has_readers_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::pair<std::string, Reader>> new_readers_ ABSL_GUARDED_BY(mu_);
+  std::set<JobId> new_marks_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace trainyard
