@@ -1,10 +1,14 @@
 """The status page of a real coordinator: its data, who may read it, and requests that are not welcome."""
 
+import base64
 import http.client
 import json
+import os
+import pathlib
 import socket
 
 import harness
+import http_client
 import tokens
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e \"'&"
@@ -113,3 +117,109 @@ def test_no_page_serves_the_metrics_only(cluster):
 
     assert ask(cluster, "/")[0] == 404 and ask(cluster, "/api/v1/jobs", token)[0] == 404
     assert ask(cluster, "/metrics")[0] == 200
+
+
+def metric(cluster, name, **labels):
+    """The value of a series; 0 if it does not exist."""
+    wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    line = f"{name}{{{wanted}}}" if wanted else name
+    found = [text for text in ask(cluster, "/metrics")[2].splitlines() if text.startswith(f"{line} ")]
+    return float(found[0].split()[-1]) if found else 0.0
+
+
+def test_garbage_and_slow_clients_are_counted_logged_once_and_delay_nobody(cluster):
+    cluster.start_coordinator()
+
+    def open_with(text):
+        connection = socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=20)
+        connection.sendall(text)
+        return connection
+
+    head = b"POST /api/v1/JobService/Get HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    token = tokens.read(cluster.coordinator.address).encode()
+    slow = [open_with(b"GET / HTTP/1.1\r\nX-Slow: ") for _ in range(20)]
+    slow_body = open_with(head + b"Authorization: Bearer " + token + b"\r\nContent-Length: 10\r\n\r\n{")
+    answers = {}
+    for name, text in {"tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)) + b"\r\n\r\n",
+                       "chunked": head + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}   \r\n0\r\n\r\n",
+                       "two lengths": head + b"Content-Length: 2\r\nContent-Length: 40\r\n\r\n{}",
+                       "no token": head + b"Content-Length: 4000000\r\n\r\n" + b"x" * 100_000,
+                       "long": b"GET / HTTP/1.1\r\nX: " + b"x" * 9_000}.items():
+        answers[name] = open_with(text).makefile("rb").read()
+    for _ in range(30):
+        open_with(b"\0\0\0\r\n\r\n").close()
+
+    assert answers["tls"].startswith(b"HTTP/1.1 400 ") and answers["two lengths"].startswith(b"HTTP/1.1 400 ")
+    assert answers["chunked"].startswith(b"HTTP/1.1 411 ") and answers["no token"].startswith(b"HTTP/1.1 401 ")
+    assert answers["long"].startswith(b"HTTP/1.1 431 ")
+    # The slow ones are still connected, and others are answered.
+    assert ask(cluster, "/")[0] == 200 and metric(cluster, "trainyard_http_refused_total", reason="malformed") >= 32
+    assert slow_body.makefile("rb").read().startswith(b"HTTP/1.1 408 "), "5 s are enough for ten bytes"
+    assert [connection.recv(1) for connection in slow] == [b""] * 20
+    assert metric(cluster, "trainyard_http_refused_total", reason="slow_head") == 20
+    assert metric(cluster, "trainyard_http_refused_total", reason="slow_body") == 1
+    log = cluster.coordinator.output()
+    assert log.count("(malformed)") == 1 and log.count("(slow_head)") == 1, "each reason is logged once"
+
+
+def resident_bytes(pid):
+    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_reader_that_does_not_read_costs_a_bounded_amount_and_stops_nobody(cluster):
+    cluster.start_coordinator("--allow-local-users")
+    first = cluster.submit()
+    request = cluster.stubs.service.SubmitRequest(spec=cluster.get(first).job.spec)
+    for index in range(300):
+        request.spec.name = f"job-{index}-" + "x" * 50
+        request.spec.checkpoint.dir = f"{cluster.folder}/runs/{index}"
+        cluster.jobs.Submit(request, timeout=10)
+    rss = resident_bytes(cluster.coordinator.pid)
+    stuck = []
+    for _ in range(40):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", cluster.metrics_port))
+        connection.sendall(b"GET /api/v1/watch/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        stuck.append(connection)
+    harness.wait_until(lambda: metric(cluster, "trainyard_http_streams") == 40, "all readers have their stream")
+    reader = http_client.Events(cluster, "/api/v1/watch/jobs", token="")
+    seen = iter(reader)
+    assert next(data for name, data, _ in seen if name == "jobs")["reset"]
+    for index in range(50):
+        cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=first, reason="x" * 1000), timeout=5)
+        request.spec.name = f"late-{index}"
+        request.spec.checkpoint.dir = f"{cluster.folder}/runs/late-{index}"
+        cluster.jobs.Submit(request, timeout=10)
+    names = set()
+    for name, data, _ in seen:
+        names |= {job["spec"]["name"] for job in data.get("items", [])} if name == "jobs" else set()
+        if "late-49" in names:
+            break
+    assert {f"late-{index}" for index in range(50)} <= names, "a reader that reads gets every change"
+    assert resident_bytes(cluster.coordinator.pid) - rss < 100 << 20
+    for connection in stuck:
+        connection.close()
+    reader.close()
+    harness.wait_until(lambda: metric(cluster, "trainyard_http_streams") == 0, "streams of gone readers are closed")
+
+
+def test_hostile_output_and_reasons_arrive_as_text(cluster):
+    cluster.start_coordinator()
+    cluster.start_worker("h1", slots=1)
+    hostile = b"\x1b]0;pwned\x07\x1b[2J</script><img src=x onerror=alert(1)>\xff\xfe\r\n"
+    script = cluster.folder / "print.sh"
+    script.write_bytes(b"printf '%b' '" + b"".join(b"\\0%03o" % byte for byte in hostile) + b"'")
+    spec = cluster.stubs.job.JobSpec(
+        name="hostile", command={"argv": ["sh", str(script)], "workdir": "/tmp"}, resources={"ranks": 1})
+    job = cluster.jobs.Submit(cluster.stubs.service.SubmitRequest(spec=spec), timeout=5).job_id
+    cluster.wait_for_end(job)
+
+    (line,) = http_client.lines(cluster, "Logs", {"job_id": job})
+    waiting = cluster.submit(resources__ranks=4)
+    cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=waiting, reason="<b>bold</b>"), timeout=5)
+    answer = http_client.get(cluster, f"/api/v1/jobs/{waiting}")
+
+    assert base64.b64decode(line["result"]["text"]) == hostile[:-1]
+    assert "<b>bold</b>" in answer.json["reason"] and "<b>" not in answer.body, "even if it were taken for markup"
+    assert answer.headers["Content-Type"].startswith("application/json")
