@@ -138,6 +138,17 @@ def test_bodies_that_are_no_requests_and_deadlines(lasting):
     assert http_client.get(lasting, "/api/v1/openapi.json", token="").status == 401
 
 
+@pytest.mark.parametrize("body", [
+    b"[" * 4_000_000, b'{"spec":' * 400_000, b'{"spec": {"name": "x\xff"}}', b'{"spec": {"name": "x\\ud800"}}',
+    b"null", b"{} {}", b'{"job_id": 1e400}',
+], ids=["deep list", "deep object", "not UTF-8", "half of a surrogate pair", "null", "two bodies", "large number"])
+def test_a_hostile_body_is_refused_with_its_reason(lasting, body):
+    refused = http_client.post(lasting, "Submit", body)
+
+    assert refused.status == 400 and "the body is no SubmitRequest in JSON" in refused.json["message"]
+    assert lasting.coordinator.alive() and http_client.post(lasting, "List", {}).status == 200
+
+
 def test_watch_and_logs_are_lines_of_json(cluster):
     start_with_lasting_token(cluster)
     cluster.start_worker("h1", slots=2)

@@ -204,6 +204,21 @@ def test_a_reader_that_does_not_read_costs_a_bounded_amount_and_stops_nobody(clu
     harness.wait_until(lambda: metric(cluster, "trainyard_http_streams") == 0, "streams of gone readers are closed")
 
 
+def test_connections_and_streams_beyond_the_limits_leave_the_api_and_the_metrics_available(cluster):
+    cluster.start_coordinator()
+    idle = [socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=10) for _ in range(300)]
+    assert ask(cluster, "/metrics")[0] == 200 and cluster.get(cluster.submit()).state_name == "QUEUED"
+    for connection in idle:
+        connection.close()
+
+    streams = [http_client.Events(cluster, "/api/v1/watch/jobs") for _ in range(100)]
+
+    assert [stream.response.status for stream in streams] == [200] * 96 + [503] * 4
+    assert ask(cluster, "/metrics")[0] == 200 and http_client.post(cluster, "List", {}).status == 200
+    for stream in streams:
+        stream.close()
+
+
 def test_hostile_output_and_reasons_arrive_as_text(cluster):
     cluster.start_coordinator()
     cluster.start_worker("h1", slots=1)
