@@ -1,8 +1,8 @@
 // Publishes or removes what a run folder contains in addition to checkpoints when a generation claims it: partial
 // folders, temporary files and folders that were being removed. The caller is rank 0, which holds the folder's lock.
 //
-// [Note: which partials are valid] If the host of rank 0 is cut off, rank 0 may still write after the next generation
-// has claimed the folder. A partial that is complete at that moment is newer than all that the new generation has, so it
+// [Note: which partials are valid] If rank 0's host is cut off, rank 0 may still write after the next generation has
+// claimed the folder. A partial that is complete at that moment is newer than anything the new generation has, so it
 // becomes a checkpoint. A partial that an earlier generation completes later is not part of the run's history.
 // Therefore the folder records the generation up to which partials have been settled, and only partials of the same job
 // whose generation is not below the recorded one are valid. A partial that the coordinator has granted is always valid.
