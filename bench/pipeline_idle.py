@@ -66,7 +66,7 @@ def read(run_folder, stages, first_step, micro_batches):
 
 
 def simulated_share(idle, schedule, micro_batches):
-    """The idle share that `trainctl schedule` gives for these durations on the assumption that transfers take no time."""
+    """The idle share that `trainctl schedule` gives for these durations if transfers take no time."""
     def joined(durations):
         return ",".join(map(str, durations))
 

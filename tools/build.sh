@@ -19,7 +19,7 @@ build_folder() {
   esac
 }
 
-# Arguments: a preset, and targets. Configures first if the folder is not configured, or for a checkout at another path.
+# Arguments: a preset, and targets. Configures first if the folder is not configured, or is configured for another path.
 build() {
   local preset=$1 folder targets=()
   folder=$(build_folder "$preset")

@@ -46,7 +46,7 @@ def ranges(codes):
 
 
 def literal(text):
-    """A C++ string literal; each byte that does not print has three octal digits, so nothing can run into it."""
+    """A C++ string literal; each byte that does not print has three octal digits, so no next digit belongs to it."""
     return '"' + "".join(chr(b) if 32 < b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode()) + '"'
 
 

@@ -164,8 +164,8 @@ class Model {
 
   // Adds tokens to sequences of the cache (key_value_cache.h) and returns the scores of the token after the last of
   // each sequence: [added, vocabulary], without a gradient. If each sequence gets one token, its scores depend on no
-  // other sequence. Throws if the model cannot generate text. REQUIRES: no sequence is named twice; each gets a token; the
-  // cache was made for this model, has at most context() positions, and enough free ones; 0 <= tokens < vocabulary.
+  // other sequence. Throws if the model cannot generate text. REQUIRES: no sequence is named twice; each gets a token;
+  // the cache is for this model, has at most context() positions, and enough free ones; 0 <= tokens < vocabulary.
   virtual at::Tensor Decode(const std::vector<SequenceTokens>& added, KeyValueCache& cache);
   virtual CacheShape cache_shape() const;
 

@@ -9,9 +9,9 @@
 // nothing reads them, their gradients are 0.
 //
 // On each rank the parameters of what lies between (norms, biases of row products, positions) get a gradient from the
-// rank's own rows only, so their gradients must be added over the group (DataParallel). Source: Korthikanti et al., "Reducing activation
-// recomputation in large transformer models", arXiv:2205.05198, section 4.2; there each rank has positions of every
-// sequence, here rows of the micro-batch, which need not be reordered.
+// rank's own rows only, so their gradients must be added over the group (DataParallel). Source: Korthikanti et al.,
+// "Reducing activation recomputation in large transformer models", arXiv:2205.05198, section 4.2; there each rank has
+// positions of every sequence, here rows of the micro-batch, which need not be reordered.
 //
 // All ranks of the group call these functions in the same order. Errors are those of the group, thrown.
 #pragma once

@@ -8,7 +8,7 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* Labels of an object. Arguments: as above. Names of pods and labels have a length limit, so the release has one. */}}
+{{/* Labels of an object. Arguments: as above. The length of names of pods and of labels is limited, so that of the name of the release is, too. */}}
 {{- define "trainyard.labels" -}}
 {{- $root := index . 0 -}}
 {{- if gt (len $root.Release.Name) 40 }}

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs before a worker daemon starts: removes the cordon that drain-host.sh left when the previous pod of this name
-# ended. A cordon with another reason is that of an operator, and remains. Waits for the coordinator.
+# ended. A cordon with another reason was set by an operator, and remains. Waits for the coordinator.
 # Environment: as for drain-host.sh.
 set -eu
 trainctl=${TRAINCTL:-/opt/trainyard/bin/trainctl}
