@@ -170,7 +170,8 @@ void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) 
               [&globals](const ConvertOptions& given) { return ExportFolderOrJob(globals, given); });
   verb->add_option(
           "folder", options->from,
-          "Checkpoint, or run folder or job (its newest good checkpoint), or RUN/best (its lowest\nevaluation loss)")
+          "A checkpoint; a run folder or a job, for its newest good checkpoint; or RUN/best, for its checkpoint\n"
+          "with the lowest evaluation loss")
       ->required();
   verb->add_option("out", options->to, "Folder to create")->required();
   verb->add_option("--step", options->step, "In a run folder: the checkpoint of this step")->type_name("N");

@@ -117,7 +117,7 @@ void AddCheckpointReshard(CLI::App& app, const Globals& globals, Chosen* chosen)
   });
   verb->footer(
       "Verifies every byte when reading and again after writing; one piece is in memory at a time. To resume\n"
-      "with another number of ranks you do not need this: any layout loads any checkpoint.\n\n"
+      "with another number of ranks you do not need this: jobs of any layout load checkpoints of any layout.\n\n"
       "Examples:\n  trainctl checkpoint reshard RUN 100 --ranks 2 --out RUN-2\n"
       "  trainctl checkpoint reshard RUN 100 --format full --dtype bf16 --out WHOLE");
 }

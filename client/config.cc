@@ -197,11 +197,12 @@ void AddConfig(CLI::App& app, const Globals& globals, Chosen* chosen) {
       ->type_name("FILE");
   verb->add_option("--answers", options->answers, "A job file with a part of the keys; only the others are asked about")
       ->type_name("FILE");
-  verb->add_option("--set", options->overrides, "Set a key of the job, which is not asked about (may be repeated)")
+  verb->add_option("--set", options->overrides, "Set a key of the job, so that it is not asked about (may be repeated)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   verb->add_flag("-y,--yes,--non-interactive", options->yes, "Take the defaults instead of asking");
-  verb->add_flag("--force", options->force, "Replace FILE if it exists (of a link, the link itself)");
+  verb->add_flag("--force", options->force,
+                 "Replace FILE if it exists; if it is a link, replace the link and not its target");
   verb->add_flag(
       "--elsewhere", options->elsewhere,
       "The job runs on other machines: files that are missing here cause warnings. Implied by --coordinator");

@@ -46,7 +46,7 @@ using ConfigAnswers = std::map<std::string, std::string>;
 // A question that concerns this draft.
 struct AskedQuestion {
   std::string id;
-  std::vector<std::string> keys;  // of the job, which the answer sets
+  std::vector<std::string> keys;  // keys of the job that the answer sets
   std::string text;               // one sentence
   std::string help;               // what the answer changes, and which answers are possible
   std::string suggestion;         // the answer that an empty line gives; empty: there is none

@@ -1,5 +1,5 @@
-// Files of `trainctl config`: looks for scripts, data and models near the user, and writes the result without replacing
-// a file that the user did not mean.
+// Files of `trainctl config`: looks for scripts, data and models near the user, and writes the result. Replaces an
+// existing file only on request.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct FoundFiles {
 // system that does not answer blocks it, so `trainctl config` calls it in a process of its own.
 FoundFiles FindFiles(const std::string& folder);
 
-// Writes `text` to a new file, or with `replace` also over a file (of a link, the link itself is replaced). The file
+// Writes `text` to a new file, or with `replace` also over a file (over a link, not over its target). The file
 // appears with all of its text, or not at all. Possible errors: AlreadyExists: without `replace`, there is a file;
 // those of the system calls.
 absl::Status WriteNewFile(const std::string& path, absl::string_view text, bool replace);

@@ -57,8 +57,8 @@ absl::StatusOr<std::string> TypeOf(const v1::JobSpec& spec) {
   const bool is_cuda = spec.resources().device() == v1::DEVICE_CUDA;
   if (data != v1::DATA_PARALLEL_DDP && is_cuda) {
     return absl::InvalidArgumentError(
-        "resources.device: cuda has no key in a file of Accelerate with this strategy, which uses GPUs if there are "
-        "any; use auto or cpu");
+        "resources.device: with this strategy, a file of Accelerate cannot require cuda, because Accelerate then uses "
+        "GPUs if there are any; use auto or cpu");
   }
   if (data == v1::DATA_PARALLEL_FSDP) return std::string("FSDP");
   if (data != v1::DATA_PARALLEL_DDP) return std::string("DEEPSPEED");
@@ -66,7 +66,7 @@ absl::StatusOr<std::string> TypeOf(const v1::JobSpec& spec) {
   if (is_cuda) return std::string("MULTI_GPU");
   if (spec.resources().device() == v1::DEVICE_CPU) return std::string("MULTI_CPU");
   return absl::InvalidArgumentError(
-      "resources.device: auto has no key in a file of Accelerate with several ranks and ddp; choose cpu or gpu");
+      "resources.device: a file of Accelerate cannot describe auto with several ranks and ddp; choose cpu or cuda");
 }
 
 // Fails for combinations of values that the keys of Accelerate's file cannot express.

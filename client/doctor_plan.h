@@ -20,7 +20,7 @@ using ProbePair = std::vector<std::string>;
 
 struct ProbeResult {
   ProbePair hosts;
-  std::string error;           // why there are no results; empty: there are
+  std::string error;           // why the probe failed; empty: it succeeded
   std::vector<double> gflops;  // in the order of `hosts`
   double latency_s = 0;        // of an 8-byte all-reduce, by the slower rank; 0: probed alone
   double bytes_per_s = 0;      // of the larger all-reduce, by the slower rank

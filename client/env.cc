@@ -68,7 +68,7 @@ void AddEnv(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddJson(*verb, &options->json, "One JSON object; what is not known is null");
   verb->add_option("--part", options->part)->group("");
   verb->footer(
-      "Asks trainyard-trainer for the matrix kernels that a rank would use, and the GPU libraries in a process of its\n"
+      "Asks trainyard-trainer for the matrix kernels that a rank would use; asks GPU libraries in a process of its\n"
       "own, so that none of them can block this command. With --coordinator also lists the hosts of the cluster, and\n"
       "chooses the network interface as a worker daemon of that coordinator would. Warnings do not change the exit\n"
       "code. Values of variables that may be secrets are not shown.\n\n"

@@ -62,14 +62,14 @@ void WarnAboutPrograms(const HostFacts& facts, std::vector<std::string>* warning
   }
   if (const std::string error = TextOf(facts.gpu, "error"); !error.empty()) {
     warnings->push_back(absl::StrCat("the GPU libraries did not answer: ", error,
-                                     ". Check the driver with nvidia-smi; a worker daemon would wait for it as well"));
+                                     ". Check the driver with nvidia-smi: a daemon would wait for the driver, too"));
   }
   if (const std::string note = TextOf(facts.gpu, "cuda_note"); CountGpus(facts) > 0 && !note.empty()) {
     warnings->push_back(absl::StrCat("trainers compute on the CPU although there are GPUs: ", note));
   }
   if (facts.data_address.empty()) {
     warnings->push_back(absl::StrCat(
-        "the address of this host for other hosts is not known: ", Printable(facts.address_error, kCellBytes),
+        "it is not known at which address other hosts reach this host: ", Printable(facts.address_error, kCellBytes),
         ". A worker daemon would announce 127.0.0.1. Check the name of the coordinator and the name server, "
         "or give the coordinator's address as a number"));
   }
@@ -93,7 +93,7 @@ void WarnAboutLimits(const HostFacts& facts, std::vector<std::string>* warnings)
   }
   if (CountGpus(facts) > 0 && facts.locked_memory.soft < kLockedMemoryMin) {
     warnings->push_back(absl::StrCat("programs of this shell may lock only ", BytesText(facts.locked_memory.soft),
-                                     " of memory (memlock), which RDMA networks need: ulimit -l unlimited, "
+                                     " of memory (memlock); RDMA networks need more: ulimit -l unlimited, "
                                      "or --ulimit memlock=-1 for a container"));
   }
   if (facts.cgroup_cores > 0 && facts.cgroup_cores < facts.cores_affinity) {

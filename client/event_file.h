@@ -25,7 +25,7 @@ namespace trainyard::client {
 // CRC-32C (Castagnoli) as TFRecord stores it: rotated and with a constant added.
 uint32_t MaskedCrc32c(absl::string_view data);
 
-// One record of a file with `data`.
+// `data` as a record of such a file.
 std::string TfRecord(absl::string_view data);
 
 using Scalars = std::vector<std::pair<std::string, double>>;  // by tag

@@ -124,7 +124,7 @@ void AddHealth(CLI::App& app, const Globals& globals, Chosen* chosen) {
       ->type_name("HOST:PORT");
   verb->add_option("--service", options->service,
                    "Check this service: trainyard.v1.JobService of a coordinator, or trainyard.v1.AgentService of a "
-                   "daemon, which serves while it is attached; default: the whole server")
+                   "daemon, which serves while the daemon is attached; default: the whole server")
       ->type_name("NAME");
   verb->add_option("--timeout", options->timeout_s, "Seconds to wait for the answer")
       ->capture_default_str()

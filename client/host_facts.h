@@ -35,7 +35,7 @@ struct HostFacts {
   uint32_t cores_online = 0, cores_affinity = 0, cores_usable = 0;
   double cgroup_cores = 0;  // 0: no quota
   uint32_t numa_nodes = 0;
-  std::vector<std::string> vector_units;  // names of /proc/cpuinfo, widest last
+  std::vector<std::string> vector_units;  // as in /proc/cpuinfo, widest last
 
   uint64_t memory_bytes = 0, memory_available_bytes = 0;
   uint64_t memory_cgroup_bytes = 0;  // the limit; 0: none

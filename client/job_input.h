@@ -33,7 +33,7 @@ absl::StatusOr<LoadedJob> LoadJob(const JobInput& input, bool on_this_machine);
 // The text of the input's file, with the same errors.
 absl::StatusOr<std::string> ReadJobText(const JobInput& input);
 
-// `text` with what the readers of job files need. REQUIRES: `text` outlives the result.
+// Combines `text` with what else the readers of job files need. REQUIRES: `text` outlives the result.
 JobFile JobFileOf(const JobInput& input, absl::string_view text);
 
 // Reads a file that a foreign file names.

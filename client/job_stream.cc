@@ -111,7 +111,7 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
     if (answered || status.ok()) retry.Answered();
     absl::Duration wait;
     if (IsUnanswered(status)) {
-      if (!retry.is_unanswered()) on_notice(absl::StrCat(status.message(), "; the job continues, trying again"));
+      if (!retry.is_unanswered()) on_notice(absl::StrCat(status.message(), "; the job continues; trying again"));
       absl::optional<absl::Duration> wait_before_retry = retry.Failed(absl::Now());
       if (!wait_before_retry.has_value()) return status;
       wait = *wait_before_retry;

@@ -33,7 +33,7 @@ void AddCounts(CLI::App& verb, const std::shared_ptr<AccelerateFlags>& options) 
         options->flags.num_processes = count;
         options->any = true;
       },
-      "Accelerate's flag: the ranks of all hosts");
+      "Accelerate's flag: the number of ranks on all hosts together");
   verb.add_option_function<int64_t>(
       "--num_machines,--num-machines",
       [options](int64_t count) {
@@ -76,14 +76,14 @@ void AddAccelerateFlags(CLI::App& verb, const std::shared_ptr<AccelerateFlags>& 
   AddText(
       verb, options, "--config_file,--config-file", &options->config_file,
       "Accelerate's YAML or DeepSpeed's JSON: number of ranks, and the variables that Accelerate sets for a script. "
-      "Flags win over it");
+      "Flags override it");
   AddCounts(verb, options);
   AddText(verb, options, "--mixed_precision,--mixed-precision", &flags.mixed_precision, "no, fp16 or bf16");
   AddText(verb, options, "--dynamo_backend,--dynamo-backend", &flags.dynamo_backend,
-          "For torch.compile in the script: no, inductor and so on");
+          "The backend of torch.compile in the script: no, inductor and so on");
   AddText(verb, options, "--gpu_ids,--gpu-ids", &flags.gpu_ids, "CUDA_VISIBLE_DEVICES, or all");
   AddSwitch(verb, options, "--multi_gpu,--multi-gpu", &flags.multi_gpu, "As distributed_type: MULTI_GPU");
-  AddSwitch(verb, options, "--cpu", &flags.cpu, "The script uses CPUs, also if there are GPUs");
+  AddSwitch(verb, options, "--cpu", &flags.cpu, "The script uses CPUs, even if there are GPUs");
   AddSwitch(verb, options, "--debug", &flags.debug, "Accelerate checks the shapes of its collectives");
   for (const char* names : {"--main_process_ip,--main-process-ip", "--main_process_port,--main-process-port"}) {
     const std::string name = FirstName(names);

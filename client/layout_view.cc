@@ -101,7 +101,7 @@ std::string LayoutText(const v1::JobSpec& spec) {
   const bool is_even = batch.micro() * rounds * layout.data_ranks() == batch.global_size();
   const std::string product =
       absl::StrCat("micro x micro-batches x data ranks: ", BatchProduct(batch.micro(), rounds, layout.data_ranks()),
-                   is_even ? " = global" : absl::StrCat(", of which global fills ", batch.global_size()), "\n");
+                   is_even ? " = global" : absl::StrCat(", of which global uses ", batch.global_size()), "\n");
   if (!layout.divides_model()) return product;
   std::vector<std::vector<std::string>> rows = {{"STAGE", "HOLDS", "RANKS"}};
   for (int stage = 0; stage < std::min(plan.shape.stages, kStagesListed); ++stage) {

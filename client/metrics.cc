@@ -87,12 +87,11 @@ absl::Status WriteTensorBoard(MetricsSource& source, const std::string& folder) 
   ASSIGN_OR_RETURN(const EventFile file, WriteEventFile(source, folder));
   if (source.totals().steps + source.totals().evals == 0) return absl::OkStatus();
   if (source.computes_times()) {
-    SayUnprefixed(
-        "metrics.jsonl has no times: those of the events are computed from its creation time and the step durations");
+    SayUnprefixed("metrics.jsonl has no times: event times are computed from its creation time and the step durations");
   }
   Print(absl::StrCat("wrote ", file.path, "\nShow it: tensorboard --logdir ", ShellWord(folder), "\n"));
   if (file.was_replaced) {
-    SayUnprefixed("the file of an earlier export was replaced; restart a TensorBoard that still shows that one");
+    SayUnprefixed("the file of an earlier export was replaced; restart TensorBoard if it still shows that file");
   }
   if (file.has_others) {
     SayUnprefixed("the folder has other event files, which TensorBoard shows as parts of the same run");
@@ -132,7 +131,7 @@ void AddMetrics(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::Option* plot = verb->add_flag("--plot", options->plot, "Draw the loss; the default");
   CLI::Option* csv = verb->add_flag("--csv", options->csv, "A header, and one row per step and evaluation");
   CLI::Option* tensorboard = verb->add_option("--tensorboard", options->tensorboard,
-                                              "Write an event file of TensorBoard into a folder of the run in DIR")
+                                              "Write an event file of TensorBoard into DIR/<name of the run>")
                                  ->type_name("DIR");
   AddJson(*verb, &options->json, "One JSON object per step and evaluation, with the keys of metrics.jsonl");
   CLI::Option* json = verb->get_option("--json");
@@ -141,7 +140,7 @@ void AddMetrics(CLI::App& app, const Globals& globals, Chosen* chosen) {
   tensorboard->excludes(json);
   verb->footer(
       "The run folder has all steps. A job whose folder is not on this machine is read from the coordinator, which\n"
-      "keeps the newest 65536 reports in memory; what is missing is said on standard error (with --json: in lines\n"
+      "keeps the newest 65536 reports in memory; messages on standard error say what is missing (with --json: lines\n"
       "with \"event\":\"notice\"). Of steps that a restart repeated, the later generation counts. Losses that are\n"
       "not finite are nan in CSV and null in JSON. Times in event files are computed from the durations of steps.\n\n"
       "Examples:\n"

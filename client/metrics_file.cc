@@ -27,7 +27,7 @@ constexpr size_t kSegmentsMax = 1'000'000;
 struct Segment {
   uint64_t first_line = 0;
   uint64_t first_step = 0;
-  uint64_t limit = UINT64_MAX;  // the first step of all later segments: steps from here on are repeated there
+  uint64_t limit = UINT64_MAX;  // lowest first step of the later segments, which repeat this step and those after it
 };
 
 class MetricsFileSource final : public MetricsSource {
@@ -98,10 +98,10 @@ class MetricsFileSource final : public MetricsSource {
 
   absl::Status Changed() const {
     return absl::AbortedError(
-        absl::StrCat(path_, " was changed while it was read, as a run that resumes does; run the command again"));
+        absl::StrCat(path_, " was changed while it was read, perhaps by a run that resumed; run the command again"));
   }
 
-  // When the file was created, which a later export finds unchanged; `otherwise` if the file system does not know.
+  // When the file was created: the same time in every export. `otherwise` if the file system does not know it.
   absl::Time BirthOf(absl::Time otherwise) const {
     struct statx info = {};
     if (statx(fd_, "", AT_EMPTY_PATH, STATX_BTIME, &info) != 0 || (info.stx_mask & STATX_BTIME) == 0) return otherwise;
@@ -111,7 +111,7 @@ class MetricsFileSource final : public MetricsSource {
   std::string WhyMissing() const override { return "the file has no lines for them"; }
 
   // Calls `use` with the number of each whole line, from 0, without its line feed. A line that is too long is passed as
-  // an empty text. A last line without a line feed is being written. Sets `hash` to the hash of all lines.
+  // an empty text. An unfinished last line is ignored. Sets `hash` to the hash of all lines.
   template <typename UseLine>
   absl::Status ForEachLine(uint64_t* hash, const UseLine& use) {
     std::string buffer;

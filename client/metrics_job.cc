@@ -18,7 +18,7 @@
 namespace trainyard::client {
 namespace {
 
-// The events of the past arrive without a pause; a job that makes no steps now sends no more.
+// Past events arrive without a pause. After them, nothing arrives while the job makes no steps.
 constexpr absl::Duration kPauseMax = absl::Seconds(15);
 constexpr size_t kPlaceBytes = 500;
 
@@ -106,8 +106,8 @@ class JobMetricsSource final : public MetricsSource {
                                            "/metrics.jsonl has all steps: run this command on the machine with that "
                                            "folder")
                             : absl::StrCat("On this machine ", folder_, " belongs to job ", folder_owner_,
-                                           " now; metrics.jsonl in the run folder of the machine where this job ran "
-                                           "has all steps"));
+                                           " now; metrics.jsonl in the run folder on the machine where the requested "
+                                           "job ran has all steps"));
   }
 
   const std::string folder_;

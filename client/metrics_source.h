@@ -46,11 +46,11 @@ class MetricsSource {
   const std::string& name() const { return name_; }    // of the run or job
   const std::string& place() const { return place_; }  // where the records are, for people
   const MetricsTotals& totals() const { return totals_; }
-  // Whether the times of records are counted from the start of the run by durations, because they were not recorded.
+  // Whether the times of records are the start of the run plus durations, because no times were recorded.
   bool computes_times() const { return computes_times_; }
   // What a reader of the records should know, as sentences. Call after ForEach.
   std::vector<std::string> Notes() const;
-  // OK, or Unavailable: the records end earlier than those of the run. Call after ForEach.
+  // OK, or Unavailable: the last records of the run are missing. Call after ForEach.
   virtual absl::Status Completeness() const { return absl::OkStatus(); }
 
  protected:
@@ -66,7 +66,7 @@ class MetricsSource {
 };
 
 // `name`: that of the run. Possible errors: NotFound, FailedPrecondition: it is not a regular file; ResourceExhausted:
-// its steps go back more often than any run does.
+// its step numbers decrease more often than those of any run.
 absl::StatusOr<std::unique_ptr<MetricsSource>> OpenMetricsFile(const std::string& path, const std::string& name);
 
 // Reads the reports of `job` from the coordinator: up to its last step, if it has not ended. `folder_owner`: the

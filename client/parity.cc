@@ -44,7 +44,7 @@ class Parity {
     ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/true));
     RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
     if (!loaded.spec.has_train())
-      return absl::InvalidArgumentError("the job is a probe, which trains nothing to compare");
+      return absl::InvalidArgumentError("the job is a probe or a command, which has no losses to compare");
     const std::string folder =
         JoinPath(WorkingDirectory(), absl::StrCat("trainyard-runs/parity-", loaded.spec.name(), "-", RandomId(8)));
     RETURN_IF_ERROR(MakeFolders(folder));

@@ -72,7 +72,7 @@ std::vector<double> ColumnMeans(const Points& points, int width, uint64_t first,
   return sums;
 }
 
-// Interpolates columns without points, so that a short run is a curve too.
+// Interpolates columns without points, so that a short run is drawn as a curve, too.
 void FillGaps(std::vector<double>* means) {
   size_t previous = 0;
   for (size_t x = 1; x < means->size(); ++x) {

@@ -104,8 +104,9 @@ void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<SampleOptions>();
   CLI::App* verb = app.add_subcommand("sample", "Generate text with a trained model");
   verb->add_option("folder,--checkpoint", options->folder,
-                   "Checkpoint; run folder or job (its newest checkpoint); RUN/best (its lowest evaluation loss); or "
-                   "folder of a model that transformers wrote; default: the newest run in ./trainyard-runs");
+                   "Checkpoint; run folder or job (its newest checkpoint); RUN/best (its checkpoint with the "
+                   "lowest evaluation loss); or folder of a model that transformers wrote; default: the newest run in "
+                   "./trainyard-runs");
   CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue");
   verb->add_option("--prompts", options->prompts,
                    "File with a prompt in each line; with .jsonl, an object {\"prompt\": ...} in each line")

@@ -123,7 +123,7 @@ std::vector<ScheduleKind> CheckOptions(const ScheduleOptions& options, Refusals*
 
 absl::Status WriteSvg(const std::string& path, const ScheduleResult& result) {
   ASSIGN_OR_RETURN(const std::string svg, ScheduleSvg(result.schedule, result.simulation, ScheduleTitle(result)));
-  RETURN_IF_ERROR(WriteFileAtomically(path, svg)) << "--svg names a file in a folder that exists";
+  RETURN_IF_ERROR(WriteFileAtomically(path, svg)) << "--svg must name a file in an existing folder";
   return absl::OkStatus();
 }
 
@@ -206,12 +206,15 @@ void AddDurations(CLI::App& verb, ScheduleOptions& options) {
                   "With --samples: duration that each forward adds, however few samples it has; or a list")
       ->delimiter(',')
       ->default_str("0");
-  verb.add_option("--fixed-backward", durations.fixed_backward, "The fixed time of each backward, or a list")
+  verb.add_option("--fixed-backward", durations.fixed_backward,
+                  "With --samples: duration that each backward adds; or a list")
       ->delimiter(',')
       ->default_str("0");
-  verb.add_option("--fixed-link", durations.fixed_link, "The fixed time of each transfer")->default_str("0");
+  verb.add_option("--fixed-link", durations.fixed_link, "With --samples: duration that each transfer adds")
+      ->default_str("0");
   verb.add_option("--measured", options.measured,
-                  "Instead: durations of a stage, measured for several numbers of micro-batches, as a list of "
+                  "Replaces --samples, --forward, --backward and --link: durations of a stage, measured for several "
+                  "numbers of micro-batches, as a list of "
                   "M:FORWARD:BACKWARD or M:FORWARD:BACKWARD:LINK")
       ->delimiter(',');
 }
@@ -223,8 +226,8 @@ void AddSchedule(CLI::App& app, const Globals&, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("schedule", "Draw and compare the schedules of a pipeline");
   verb->add_option("--stages", options->stages, "Stages of the pipeline")->capture_default_str();
   verb->add_option("--micro-batches", options->micro_batches,
-                   "Micro-batches of a step; several numbers (1,2,4,8) are compared. With --measured by default all "
-                   "that were measured")
+                   "Micro-batches of a step; several numbers (1,2,4,8) are compared. Default with --measured: all "
+                   "numbers that were measured")
       ->delimiter(',')
       ->default_str(absl::StrCat(kDefaultMicroBatches));
   verb->add_option("--schedule", options->schedule,
@@ -234,7 +237,8 @@ void AddSchedule(CLI::App& app, const Globals&, Chosen* chosen) {
   AddDurations(*verb, *options);
   verb->add_option(
       "--in-flight", options->in_flight,
-      "Most micro-batches whose activations a rank holds in zero_bubble and simulated (default: the stages)");
+      "The most micro-batches whose activations a rank may hold, for zero_bubble and simulated (default: the number "
+      "of stages)");
   verb->add_flag("--list", options->list, "Also print the list of actions of each rank");
   verb->add_option("--svg", options->svg, "Also write the drawing to this file");
   AddJson(*verb, &options->json, "One JSON object; for a single schedule with the times of every action");

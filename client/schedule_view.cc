@@ -156,12 +156,12 @@ std::string FastestText(const std::vector<ScheduleResult>& results) {
   if (fewest != fastest) {
     absl::StrAppend(&text, ComparedWith(*fewest, *fastest));
   } else if (fewest->shape.micro_batches > 1) {
-    absl::StrAppend(&text, "No smaller number was compared; it may be faster\n");
+    absl::StrAppend(&text, "No smaller number was compared; a smaller one may be faster\n");
   }
   if (most != fastest) {
     absl::StrAppend(&text, ComparedWith(*most, *fastest));
   } else if (most->samples != 1) {
-    absl::StrAppend(&text, "No larger number was compared; it may be faster\n");
+    absl::StrAppend(&text, "No larger number was compared; a larger one may be faster\n");
   }
   return text;
 }

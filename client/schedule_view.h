@@ -10,7 +10,7 @@
 
 namespace trainyard::client {
 
-// One requested schedule. If there is none, `status` says why; otherwise it is OK, and the other fields are set.
+// One requested schedule. `status` is OK and all fields are set, or it says why there is no schedule.
 struct ScheduleResult {
   ScheduleKind kind = ScheduleKind::kGpipe;
   PipelineShape shape;

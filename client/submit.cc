@@ -95,7 +95,7 @@ void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_flag("--resume", options->resume, "Resume from the newest checkpoint in the run folder");
   AddAllowFreshStart(*verb, &options->allow_fresh_start);
   verb->add_option("--job-id", options->job_id,
-                   "Id of the job, 8 to 32 of a-z and 0-9: a repeated call submits the job only once");
+                   "Id of the job, 8 to 32 characters of a-z and 0-9; a repeated call with it submits no second job");
   AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->footer(
       "Examples:\n"

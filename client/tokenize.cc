@@ -32,7 +32,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// A text is encoded in parts of about this size, where the tokenizer allows cuts, so that progress is seen.
+// A text is encoded in parts of about this size, where the tokenizer allows cuts, so that progress can be shown.
 constexpr size_t kPartBytes = 1 << 20;
 constexpr size_t kMaxShownBytes = 64 << 10;
 
@@ -174,7 +174,7 @@ absl::Status Build(const Globals& globals, const TokenizeOptions& options) {
       const PreparedJob job,
       PrepareJob(loaded.spec, {.job_id = "tokens", .default_run_root = DefaultRunRoot(WorkingDirectory())}));
   if (!job.spec.has_train()) {
-    return absl::InvalidArgumentError(absl::StrCat(input.file, " is a probe, which reads no data"));
+    return absl::InvalidArgumentError(absl::StrCat(input.file, " is a probe or a command, which has no train.data"));
   }
   RETURN_IF_ERROR(SetStandardInput(job.bytes));
   std::vector<std::string> arguments = {"build-tokens", "--host", HostNameOf(globals), "--threads",
@@ -201,9 +201,9 @@ void AddBuild(CLI::App& verb, TokenizeOptions& options) {
 
 void AddChats(CLI::App& verb, TokenizeOptions& options) {
   CLI::Option* chats = verb.add_flag("--chats", options.chats,
-                                     "The files are JSONL with conversations: count their tokens and those with loss, "
-                                     "as a job would train on them; with --show also their text, and * before each "
-                                     "token with loss");
+                                     "The files are JSONL with conversations: count their tokens, and how many of "
+                                     "them a job would use for the loss; with --show also their text, and * before "
+                                     "each token that counts for the loss");
   chats->needs(verb.get_option("--tokenizer"));
   verb.add_option("--chat-template", options.chat_template,
                   "With --chats: a file with the template, instead of that of the tokenizer's folder")

@@ -36,7 +36,7 @@ struct MemoryLine {
 
 std::vector<MemoryLine> LinesOf(const MemoryPlan& plan) {
   return {{"parameters", plan.parameters, "weights for computation"},
-          {"gathered", plan.gathered, "sharded parameters and gradients while they are whole"},
+          {"gathered", plan.gathered, "sharded parameters and gradients while they are gathered"},
           {"gradients", plan.gradients, "sums of gradients"},
           {"optimizer", plan.optimizer, "moments, and the parameters that the optimizer updates, if they are a copy"},
           {"activations", plan.activations, "stored for backward"},
@@ -63,7 +63,7 @@ void PrintMemory(const PreparedJob& prepared) {
   }
   Print(absl::StrCat(CountParameters(prepared.spec.train().model()), " parameters, ",
                      Plural(prepared.spec.resources().ranks(), "rank"), "\n", Table(rows),
-                     "Without the libraries themselves, and without copies of the state during a save.\n"));
+                     "Not included: the libraries themselves, and copies of the state during a save.\n"));
 }
 
 void PrintReport(const LoadedJob& loaded, const PreparedJob* prepared) {
@@ -121,7 +121,8 @@ int Validate(const Globals& globals, const ValidateOptions& options) {
   PrintNotesAndWarnings(*loaded);
   if (!status.ok()) return Fail(status);
   if (options.memory && !prepared->spec.has_train()) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat(input.file, " is a probe, whose memory is not planned")));
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat(input.file, " is a probe or a command, for which no memory is planned")));
   }
   if (options.memory) PrintMemory(*prepared);
   if (options.resolved) {

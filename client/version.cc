@@ -97,7 +97,7 @@ void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddJson(*verb, json.get(), "One JSON object");
   verb->footer(
       "trainctl works with a coordinator of another version if both support a version of the API, and reports\n"
-      "the difference. Otherwise the call is refused with what to upgrade.\n\n"
+      "the difference. Otherwise the call fails, and its message says what to upgrade.\n\n"
       "Examples:\n  trainctl version\n  trainctl --coordinator 127.0.0.1:7070 version");
   verb->callback([&globals, json, chosen] {
     *chosen = [&globals, json] { return ReportStatus(Version(globals, *json), *json); };

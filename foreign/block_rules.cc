@@ -56,7 +56,7 @@ constexpr KeyRule kBlockRules[] = {
     Sets("megatron_lm_config.megatron_lm_recompute_activations", Form::kFlag, "parallel.recompute.mode",
          "true: selective, unless recompute_granularity is full"),
     Sets("megatron_lm_config.megatron_lm_recompute_granularity", Form::kText, "parallel.recompute.mode",
-         "full blocks, selective selective", "full|selective"),
+         "full: blocks, selective: selective", "full|selective"),
     None("megatron_lm_config.megatron_lm_recompute_method", Form::kText, "every block is computed again", "uniform"),
     Refused("megatron_lm_config.megatron_lm_recompute_num_layers", Form::kWhole, "set parallel.recompute.every instead",
             "1"),

@@ -39,14 +39,14 @@ struct KeyRule {
   Effect effect = Effect::kNone;
   absl::string_view target = "";  // kSets: the keys of the job that it sets, separated by blanks
   absl::string_view note = "";    // a sentence or clause for people
-  // kNone and kRefused: the values, separated by |, that change nothing. Other values cause a warning (kNone; not if
-  // this is empty) or an error (kRefused).
+  // kNone and kRefused: the values, separated by |, that change nothing. Other values cause an error (kRefused), or a
+  // warning (kNone, unless this is empty).
   absl::string_view inert = "";
   absl::string_view words = "";  // the values that a text may have, separated by |; empty: any
   bool may_be_auto = false;
 };
 
-// The rows of one file's tables, and the makers of rows that these use.
+// Functions that make the rows of the tables.
 constexpr KeyRule Sets(absl::string_view key, Form form, absl::string_view target, absl::string_view note = "",
                        absl::string_view words = "") {
   return {.key = key, .form = form, .effect = Effect::kSets, .target = target, .note = note, .words = words};

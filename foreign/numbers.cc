@@ -123,8 +123,8 @@ void SetWarmup(Translation* t, const Value& type) {
   }
   if (t->Find("scheduler.params.warmup_type") == nullptr && t->ValueOf(kWarmupKey) != "0") {
     t->Warn(type,
-            "the file has no warmup_type, which is log for DeepSpeed; Trainyard's warm-up is linear, so the rates "
-            "of its steps differ; write \"warmup_type\": \"linear\" to have the same in both");
+            "the file has no warmup_type, whose default in DeepSpeed is log; Trainyard's warm-up is linear, so its "
+            "learning rates differ; write \"warmup_type\": \"linear\" for equal rates");
   }
 }
 

@@ -142,7 +142,7 @@ class ScriptLaunchReader {
     if (type_.empty()) Error("distributed_type", "is required, as in `accelerate launch`");
     if (type_ == "MEGATRON_LM") {
       Error("distributed_type",
-            "MEGATRON_LM is not set up for scripts: use `accelerate launch`, or `trainctl import` for a job of ours");
+            "MEGATRON_LM is not set up for scripts: use `accelerate launch`, or `trainctl import` to make a job");
     } else if (!type_.empty() && !IsOneOf(type_, "NO|MULTI_CPU|MULTI_GPU|FSDP|DEEPSPEED")) {
       Error("distributed_type", absl::StrCat(EscapeText(type_),
                                              " is not available: Trainyard runs on CPUs and NVIDIA "

@@ -2,8 +2,8 @@
 // and what has no effect or is refused. It is called by the translators of groups of keys (translators.h), and these
 // are called by import.cc.
 //
-// Values given with --set win over those of the file, and both are compared here, as are two keys of the file that set
-// the same key of the job: those must agree. Not thread-safe; no effects outside of the object.
+// Values given with --set replace those of the file, and notes name the values that they replace. Two keys of the file
+// that set the same key of the job must agree. Not thread-safe; no effects outside of the object.
 #pragma once
 
 #include <map>
@@ -62,7 +62,7 @@ class Translation {
   void Announce(const Value& from, absl::string_view text);
   void Warn(const Value& from, absl::string_view text);
   void Error(const Value& from, absl::string_view text);
-  // After an error: the key of the job is not reported as missing too.
+  // Call it after an error, so that the key of the job is not also reported as missing.
   void Reject(absl::string_view key) { rejected_.emplace_back(key); }
   const std::vector<std::string>& rejected() const { return rejected_; }
 

@@ -8,7 +8,7 @@ namespace trainyard::foreign {
 
 // accelerate.cc: distributed_type, num_processes, device, precision, and the groups of Accelerate.
 void TranslateAccelerate(Translation* t);
-// fsdp.cc: fsdp_config of Accelerate and of TrainingArguments. `version`: the one that a file without it means;
+// fsdp.cc: fsdp_config of Accelerate and of TrainingArguments. `version`: that of FSDP, if the file does not give it;
 // `ranks_per_host`: the ranks that share a copy under HYBRID_SHARD, 0 if unknown.
 void TranslateFsdp(Translation* t, int version, uint64_t ranks_per_host);
 // trainer.cc: the keys of TrainingArguments, without its batch.
@@ -22,7 +22,7 @@ void TranslateZero(Translation* t);
 void TranslatePrecision(Translation* t);
 void TranslateOptimizer(Translation* t);
 void TranslateSchedule(Translation* t);
-// numbers.cc: clipping and schedule of a file with an optimizer that names neither. Call it after the others.
+// numbers.cc: clipping and schedule, if the file has an optimizer but does not give them. Call it after the others.
 void SetTrainingDefaults(Translation* t);
 
 // batch.cc: the sizes of a batch, by the names that they have in this dialect ("": it has none). Checks that

@@ -49,7 +49,7 @@ class ZeroTranslator {
     const Value* stage = Get("stage");
     if (stage == nullptr) {
       const Value* group = t_.Find("zero_optimization");
-      if (group != nullptr) t_.SetDefault(*group, "parallel.data", "ddp", "zero_optimization has no stage, which is 0");
+      if (group != nullptr) t_.SetDefault(*group, "parallel.data", "ddp", "zero_optimization.stage is 0 by default");
       return true;
     }
     const double number = *stage->number;
@@ -138,8 +138,8 @@ class ZeroTranslator {
   void SetByWidth(const Value& value, const char* job_key, const char* rule, double factor, int power) {
     const double width = t_.flags().train().model().width();
     if (width == 0) {
-      t_.Announce(value, absl::StrCat("auto is ", rule, ", which is not known; Trainyard decides ", job_key,
-                                      ", or add --set train.model.preset=NAME"));
+      t_.Announce(value, absl::StrCat("auto is ", rule, ", and the width is not known; Trainyard decides ", job_key,
+                                      ", unless you add --set train.model.preset=NAME"));
       return;
     }
     const uint64_t elements = static_cast<uint64_t>(factor * (power == 2 ? width * width : width));

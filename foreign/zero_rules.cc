@@ -10,7 +10,7 @@ constexpr absl::string_view kOwnBuffers = "buffers of offloaded state have the s
 constexpr absl::string_view kNoQuantization =
     "weights and gradients are communicated in the types of train.precision; remove the key, or set "
     "train.precision.reduce";
-constexpr absl::string_view kSameResult = "it changes how DeepSpeed communicates and no result";
+constexpr absl::string_view kSameResult = "it changes how DeepSpeed communicates, but no result";
 
 constexpr KeyRule kZeroRules[] = {
     Block("zero_optimization"),

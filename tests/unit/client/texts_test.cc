@@ -237,7 +237,7 @@ TEST(LayoutText, ShowsTheEffectiveBatch) {
   EXPECT_EQ(text(1, 4, 32), "micro x micro-batches x data ranks: 4 x 8 x 1 = 32 = global\n");
   EXPECT_EQ(text(1, 4, 16), "micro x micro-batches x data ranks: 4 x 4 x 1 = 16 = global\n");
   EXPECT_EQ(text(4, 4, 64), "micro x micro-batches x data ranks: 4 x 4 x 4 = 64 = global\n");
-  EXPECT_EQ(text(2, 4, 12), "micro x micro-batches x data ranks: 4 x 2 x 2 = 16, of which global fills 12\n");
+  EXPECT_EQ(text(2, 4, 12), "micro x micro-batches x data ranks: 4 x 2 x 2 = 16, of which global uses 12\n");
   EXPECT_EQ(LayoutText(v1::JobSpec()), "");
 }
 
@@ -259,7 +259,7 @@ TEST(LayoutText, ShowsWhatEachStageHolds_AndItsRanks) {
             "1      block 2, block 4, head          1\n");
   EXPECT_EQ(LayoutText(DividedSpec(6, 1, 2)),
             "stages 1 x data ranks 3 x tensor 2 = 6 ranks\n"
-            "micro x micro-batches x data ranks: 2 x 3 x 3 = 18, of which global fills 16\n"
+            "micro x micro-batches x data ranks: 2 x 3 x 3 = 18, of which global uses 16\n"
             "STAGE  HOLDS                        RANKS\n"
             "0      embedding, blocks 0-4, head  0+1 | 2+3 | 4+5\n");
 }

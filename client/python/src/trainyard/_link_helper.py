@@ -34,7 +34,7 @@ class Reports:
         self.count = 0  # of all reports
         self.phase = ""  # before the first step or phase: nothing is known of the script's progress
         self.phase_since = time.monotonic()
-        self.phase_times = {}  # the longest of each phase since the last message
+        self.phase_times = {}  # the longest duration of each phase since the last message
         self.saves_on_request = False
         self.checkpoints = collections.deque(maxlen=CHECKPOINTS_KEPT)  # with their numbers
         self.saves = 0
@@ -98,7 +98,7 @@ class Helper:
                                       rank=int(self.environment["TRAINYARD_RANK"]))
 
     def report(self, steps=(), evals=(), checkpoint=None):
-        """`checkpoint`: an older one than the newest, which every report contains."""
+        """`checkpoint`: the one to report; None: the newest, if there is one."""
         schema, reports = self.schema, self.reports
         times, reports.phase_times = reports.phase_times, {}
         report = schema.RankReport(
@@ -115,7 +115,7 @@ class Helper:
 
     def messages(self):
         """The messages of one stream. Everything that is kept is sent again on a new stream, and the daemon drops what
-        it knows. The generator of a broken stream may take lines for another moment, so each has its own position."""
+        it knows. The generator of a broken stream may still take lines for a moment, so each has its own position."""
         schema, reports = self.schema, self.reports
         yield schema.TrainerMessage(register=schema.RegisterTrainer(
             key=self.key(), token=self.environment["TRAINYARD_TOKEN"], pid=self.parent, version="python",

@@ -25,8 +25,8 @@ _SHOWN = {"lr": ("lr", "learning_rate"), "grad_norm": ("grad_norm",), "tokens": 
 
 class TrainyardTracker(GeneralTracker):
     """Reports values that are logged with a step. `loss` and `eval_loss` are the names under which the script logs
-    them; `first_step` is the number that the script gives its first step. lr (or learning_rate), grad_norm and tokens
-    are reported with a loss; other values are ignored."""
+    its losses; `first_step` is the number that the script gives its first step. lr (or learning_rate), grad_norm and
+    tokens are reported with a loss; other values are ignored."""
 
     name = "trainyard"
     requires_logging_directory = False

@@ -5,7 +5,7 @@
     trainer.fit(model, data, ckpt_path=path if os.path.exists(path) else None)
 
 The Trainer then returns from fit() as after its last step, so scripts must exit without work that assumes the end of
-training; `stopped` says which it was. Works with the packages lightning and pytorch_lightning.
+training; `stopped` says whether training was ended early. Works with the packages lightning and pytorch_lightning.
 """
 
 try:

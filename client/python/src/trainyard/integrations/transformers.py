@@ -4,7 +4,7 @@
     trainer.train(resume_from_checkpoint=get_last_checkpoint(output_dir))
 
 The Trainer then returns from train() as after its last step, so scripts must exit without work that assumes the end of
-training; `stopped` says which it was.
+training; `stopped` says whether training was ended early.
 """
 
 import pathlib
