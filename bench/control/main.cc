@@ -41,7 +41,7 @@ int Run(int argc, char** argv) {
   double limit = 300;
   app.add_option("row", row, "formation, storm, death, restart, steady or events")->required();
   app.add_option("--coordinator", setting.coordinator, "path of trainyard-coordinator")->required();
-  app.add_option("--folder", setting.folder, "empty folder for its state")->required();
+  app.add_option("--folder", setting.folder, "empty folder for the state of the coordinator")->required();
   app.add_option("--hosts", setting.hosts, "simulated hosts (default 64)")->check(CLI::Range(2, 8192));
   app.add_option("--samples", setting.samples, "number of samples (default 100)")->check(CLI::Range(1, 100'000));
   app.add_option("--seconds", seconds, "duration of steady and events (default 20)")->check(CLI::Range(1.0, 3600.0));

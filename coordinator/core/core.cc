@@ -54,7 +54,7 @@ void AdoptJob(Turn& turn, Job& job) {
     hosts.push_back(host.value());
   }
   turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kInfo,
-              absl::StrCat("a new coordinator adopted the job; it waits for ", absl::StrJoin(hosts, ", "),
+              absl::StrCat("a new coordinator adopted the job; the coordinator waits for ", absl::StrJoin(hosts, ", "),
                            " to attach and decides nothing until then"));
 }
 

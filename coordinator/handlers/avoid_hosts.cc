@@ -72,7 +72,7 @@ void ScheduleIfAvoidanceEnded(Turn& turn, Job& job) {
   bool ended = false;
   for (auto& [host, until] : job.avoid_until) {
     if (until == absl::InfinitePast() || turn.now < until) continue;
-    until = absl::InfinitePast();  // the host may be used; the entry keeps the number of times that it was avoided
+    until = absl::InfinitePast();  // the host may be used; the entry keeps how many times the host was avoided
     ended = true;
   }
   if (ended) turn.Schedule(job);

@@ -126,7 +126,7 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   if (decision.act == HangDecision::Act::kNotify) {
     if (!watch.published.empty()) return;
     watch.published = decision.reason;
-    // If a script was only slow, the length of its pause is learned: it may evaluate between two reports every time.
+    // If a script was only slow, the length of its pause is learned: it may pause as long each time that it evaluates.
     const bool script_was_slow = job.head().spec().has_command() && !decision.phase.name().empty();
     watch.published_is_learned = decision.learned && !script_was_slow;
     watch.stalled_since = decision.stalled_since;

@@ -41,7 +41,7 @@ bool LastSaveIsRetried(const Job& job) {
 }
 
 void PublishLastSaveFailure(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed) {
-  // The message of rank 0 may begin with another rank, which failed.
+  // The message of rank 0 may begin with the name of another rank: the one that failed.
   const bool names_rank = absl::StartsWith(failed.message(), "rank ");
   const std::string who = names_rank ? "" : absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), ": ");
   const std::string text = absl::StrCat(kLastSaveFailed, who, CutText(failed.message(), kErrorBytes));

@@ -22,7 +22,7 @@ HostLossDecision Kept(std::string why) {
   return {.lost = false, .rule = DecisionRule::kHostLost, .reason = std::move(why)};
 }
 
-// The rule `stall`. If it does not apply, the reason says why not, for `trainctl why`.
+// The rule `stall`. If it does not apply, the reason says why not; it is not published.
 HostLossDecision DecideStall(const HostLossFacts& facts) {
   if (facts.peers.empty()) return Kept("no rank on a reachable host can report it");
   if (facts.received_go && facts.learned_step <= absl::ZeroDuration()) return Kept("the step time is not known yet");

@@ -38,7 +38,7 @@ std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, c
   }
   if (ready.path().empty() || ready.path().size() > limits::kPathBytes) return "it was reported without a path";
   if (ready.step() == 0 || ready.step() > head.spec().train().steps()) {
-    return absl::StrCat("train.steps is ", head.spec().train().steps());
+    return absl::StrCat("the job has no such step: train.steps is ", head.spec().train().steps());
   }
   const Newest newest = NewestOfGeneration(head, grants);
   if (ready.step() > newest.step) return "";

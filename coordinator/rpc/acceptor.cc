@@ -112,7 +112,7 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::ListenUnix(const std::string
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot listen on unix:", path));
   absl::Cleanup close_fd = [fd] { close(fd); };
-  // If nothing accepts at a socket, its process has exited.
+  // If no process accepts connections at a socket, its process has exited.
   if (connect(fd, at, sizeof address) == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on unix:", path, ": another program listens there"));
   }

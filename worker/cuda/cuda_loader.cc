@@ -27,8 +27,8 @@ absl::StatusOr<CudaPlugin*> OpenCudaPlugin(const std::string& path, uint32_t abi
                                             "and ./dev build, which creates it",
                                             kOrUseCpu));
   }
-  // RTLD_LOCAL keeps its symbols from other libraries. It is never closed, because LibTorch's registrations would
-  // remain.
+  // RTLD_LOCAL hides the library's symbols from other libraries. The library is never closed, because its registrations
+  // in LibTorch would remain.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(

@@ -77,7 +77,7 @@ at::Tensor CachedPass::Attend(int64_t layer, const at::Tensor& q, const at::Tens
                               int64_t heads, int64_t window) const {
   Store(layer, k, v);
   const CacheShape& shape = cache_.shape_;
-  // The whole prompt of one sequence: the products of attention.h are faster than single queries.
+  // For the whole prompt of one sequence, the products of attention.h are faster than single queries.
   const Rows& first = spans_.front();
   if (spans_.size() == 1 && first.start == 0 && first.count > 1 && (window == 0 || first.count <= window)) {
     return GroupedAttention(q, k, v, heads, shape.kv_heads);

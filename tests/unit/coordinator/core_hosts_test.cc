@@ -129,7 +129,7 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_Withou
   EXPECT_THAT(job.reason(), HasSubstr("not used: w1 (unreachable), w2 (rank 0 on w2 cannot resume there: the "
                                       "checkpoint of step 40"));
   EXPECT_EQ(job.restarts(), 1u) << "only the restart because of the lost host";
-  EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("waits for a host that has it")));
+  EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("waits for a host that has the checkpoint")));
 
   harness.Advance(absl::Seconds(62));
   EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the job is placed there again, because the folder may exist now";

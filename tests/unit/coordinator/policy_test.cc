@@ -185,7 +185,7 @@ TEST(Recovery, HostSpecificFailure_RestartsOnOtherHosts) {
   failure.set_kind(v1::FailureRecord::KIND_CHECKPOINT);
   facts.max_restarts = 0;
   EXPECT_TRUE(DecideRecovery(facts).restart) << "it costs the job no restart";
-  EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("waits for a host that has it"));
+  EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("waits for a host that has the checkpoint"));
 }
 
 TEST(Recovery, FailureOfARank_IsABetterCauseThanItsPeersReports_AndARefusalIsTheBest) {

@@ -8,7 +8,7 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* Labels of an object. Arguments: as above. The length of names of pods and of labels is limited, so that of the name of the release is, too. */}}
+{{/* Labels of an object. Arguments: as above. Kubernetes limits the length of names, hence the check. */}}
 {{- define "trainyard.labels" -}}
 {{- $root := index . 0 -}}
 {{- if gt (len $root.Release.Name) 40 }}
