@@ -53,7 +53,7 @@ void SetRankVariables(const v1::DesiredTrainer& desired, const v1::JobSpec& spec
   set("TORCHELASTIC_ERROR_FILE", options.error_file);
 }
 
-// Without these, gloo uses the interface of the host's name, which is often the loopback interface.
+// Without these, gloo uses the interface to which the host's name resolves, often the loopback interface.
 void SetInterface(const v1::DesiredTrainer& desired, const v1::JobSpec& spec, const std::string& interface,
                   Variables& variables) {
   if (interface.empty() || desired.group_world_size() < 2) return;
@@ -91,7 +91,7 @@ Variables MakeVariables(const v1::DesiredTrainer& desired, const v1::JobSpec& sp
   if (const uint32_t threads = spec.resources().threads_per_rank(); threads > 0) {
     variables["OMP_NUM_THREADS"] = absl::StrCat(threads);
   }
-  // Without this variable Python delays its output, because it writes to a pipe, and loses it if it is killed.
+  // Without this variable, Python buffers its output, because it writes to a pipe, and a killed process loses it.
   variables.try_emplace("PYTHONUNBUFFERED", "1");
   if (!options.is_check) {
     SetRankVariables(desired, spec, options, variables);

@@ -69,16 +69,18 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
                  "host:port of the gRPC health service (default 127.0.0.1:7073); empty: none");
   app.add_option(
       "--snapshots", flags.snapshots,
-      "folder of a file system in memory for copies of saves, which outlive their trainers (default /dev/shm); "
+      "folder in a file system in memory, for copies of saves that outlive their trainers (default /dev/shm); "
       "empty: none");
-  app.add_option("--label", flags.labels, "rack=r1, switch=s1 or a key of your own; each key once")->take_all();
+  app.add_option("--label", flags.labels,
+                 "label of this host: rack=r1, switch=s1 or a key of your own; repeat the flag for each key")
+      ->take_all();
   app.add_option("--config", flags.file, "YAML file with these settings; flags override it");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "dial an address other than loopback in plain text");
   app.add_flag("--adopt-cluster", config.adopt_cluster,
                "let the coordinator of another cluster use this host; trainers of the previous cluster are ended");
   app.add_flag("--stop-trainers", config.stop_trainers, "on SIGTERM, stop the trainers too");
   app.add_option("--lifeline-fd", config.lifeline_fd,
-                 "descriptor of a pipe; at its end trainers are killed and the daemon leaves")
+                 "descriptor of a pipe; when the pipe ends, trainers are killed and the daemon leaves")
       ->check(CLI::Range(3, 1 << 20));
   app.add_option("--ready-fd", config.ready_fd, "descriptor for one line of JSON, written when trainers can be started")
       ->check(CLI::Range(3, 1 << 20));

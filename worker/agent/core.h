@@ -156,7 +156,7 @@ class Core {
   void ResendExits(uint64_t acked);
   void JoinCluster(const std::string& cluster_id);
   absl::Status CheckProtocol(const v1::Welcome& welcome) const;
-  // Warns once of a coordinator of another release.
+  // Warns once if the coordinator is of another release.
   void WarnOfVersion(const std::string& version);
   void StoreFactsWhenDue();
   void DetectHangingDisk();
@@ -257,7 +257,7 @@ class Core {
   // The session.
   enum class Stream { kDown, kDialing, kUp };
   Stream stream_ = Stream::kDown;
-  // Infinite before AllFound: a trainer that is missing in a hello counts as lost.
+  // Infinite before AllFound, because a trainer that is missing in a hello counts as lost.
   absl::Time dial_at_ = absl::InfiniteFuture();
   absl::Time dialed_at_;
   int failed_dials_ = 0;

@@ -40,7 +40,7 @@ void Core::SampleWhenDue() {
   if (sample.processes.empty()) return;
   Emit(std::move(sample));
   sample_at_ = now_ + kSampleInterval;
-  // One wake-up serves both.
+  // One wake-up serves both the samples and the heartbeat.
   if (heartbeat_at_ > now_ + kSampleInterval / 2) sample_at_ = std::min(sample_at_, heartbeat_at_);
   WakeBy(sample_at_);
 }

@@ -102,7 +102,8 @@ void Core::JoinCluster(const std::string& cluster_id) {
   if (cluster_id != cluster_id_) {
     if (!cluster_id_.empty()) {
       LogWarning(absl::StrCat("the coordinator at ", options_.coordinator, " belongs to another cluster (", cluster_id,
-                              ") than the previous one (", cluster_id_, "): trainers it does not know will be ended"));
+                              ") than the previous one (", cluster_id_,
+                              "): trainers that it does not know will be ended"));
     }
     cluster_id_ = cluster_id;
     Emit(RememberCluster{cluster_id_});
@@ -161,7 +162,7 @@ void Core::DetectHangingDisk() {
   ++counts_.outbox_errors;
   if (!outbox_.Abandon(options_.make_outbox_id())) return;
   LogWarning(absl::StrCat("the outbox's disk has not answered for ", absl::FormatDuration(kDiskPatience),
-                          ": facts are kept in memory until it does, at most ", limits::kOutboxBytes >> 20,
+                          ": facts are kept in memory until it answers, at most ", limits::kOutboxBytes >> 20,
                           " MiB; trainers keep what they reported until the coordinator has it"));
   if (stream_ != Stream::kDown) Emit(HangUp{"the outbox continues in memory, under a new id"});
 }

@@ -299,7 +299,7 @@ void Core::On(LinkReport event) {
   if (trainer == nullptr) return;
   trainer->last_message_at = now_;
   *event.report.mutable_key() = ToProto(trainer->id);
-  // An adopted trainer has reported that it is ready to an earlier incarnation of the daemon.
+  // An adopted trainer has reported to an earlier incarnation of the daemon that it is ready.
   if (event.report.last_step() > 0 || !event.report.steps().empty()) trainer->ready = true;
   trainer->reports.Add(event.report, now_);
 }
@@ -311,7 +311,7 @@ void Core::On(LinkClosed event) {
 }
 
 void Core::On(LogsEnded event) {
-  // Stays in `log_requests_` until the coordinator withdraws the request, so that it is served once.
+  // The request stays in `log_requests_` until the coordinator withdraws it, so that it is served only once.
   Emit(ForgetLogs{event.request_id});
 }
 

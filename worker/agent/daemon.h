@@ -126,7 +126,7 @@ class Daemon {
   std::unique_ptr<LinkServer> links_;
   std::unique_ptr<LogPusher> logs_;
   std::unique_ptr<Session> session_;
-  // The free space on the disk of the state folder, measured on `disk_`.
+  // The free space on the disk of the state folder; the thread `disk_` measures it.
   struct DiskCheck {
     std::atomic<uint64_t> free_bytes = 0;
     std::atomic<bool> under_way = false;

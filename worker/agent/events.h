@@ -70,11 +70,11 @@ struct ProcessFound {
   std::optional<absl::Duration> command_grace = {};
   uint64_t memory_limit = 0;        // of a command, in bytes; 0: none
   std::vector<uint32_t> cpus = {};  // that a command has for itself
-  bool reported = false;            // it has ended and the coordinator knows; posted so that it is not started again
+  bool reported = false;            // it has ended and the coordinator knows: the core must not start it again
 };
 // All rank folders were found: from now on a hello can name every trainer that runs here.
 struct AllFound {};
-// The address of rank 0 of this trainer's group is known (MASTER_ADDR:MASTER_PORT), or why it never will be.
+// The address of rank 0 of this trainer's group (MASTER_ADDR:MASTER_PORT), or why it cannot be found.
 struct MasterKnown {
   TrainerId id;
   absl::StatusOr<std::string> address;
@@ -182,7 +182,7 @@ struct FindMaster {
 struct SignalProcess {
   TrainerId id;
   int signal;             // SIGKILL is sent to the whole process group
-  bool to_group = false;  // other signals, too
+  bool to_group = false;  // any other signal is sent to the whole group, too
 };
 // Samples each process; ProcessesSampled follows.
 struct SampleProcesses {

@@ -1,5 +1,5 @@
-// Calls its subscribers when a file in one of their folders is created, written or renamed, so that nothing has to look
-// at folders in which nothing happens. Uses one inotify instance: a user has few of them (128 by default).
+// Calls its subscribers when a file in one of their folders is created, written or renamed, so that they do not poll
+// folders that do not change. Uses one inotify instance, because a user has few of them (128 by default).
 //
 //   uint64_t subscriber = watch.Subscribe([this] { ... });
 //   if (!watch.Watch(subscriber, folder)) ...   // look at the folder from time to time

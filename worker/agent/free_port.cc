@@ -68,7 +68,7 @@ absl::StatusOr<uint16_t> PortChooser::Choose() {
     return port;
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("no free port was found for MASTER_PORT among ", kPortTries, " of ", kLowestPort, " to ", end - 1));
+      absl::StrCat("no free port for MASTER_PORT from ", kLowestPort, " to ", end - 1, " in ", kPortTries, " tries"));
 }
 
 }  // namespace trainyard::agent

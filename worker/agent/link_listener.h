@@ -2,8 +2,8 @@
 // could listen on its own, but a socket whose path was removed (with its folder, at logout or by a cleaner) would then
 // stay unreachable permanently. This listener can recreate a socket while every existing connection continues.
 //
-//   ASSIGN_OR_RETURN(auto listener, LinkListener::Listen(options));   // trainers may dial; they wait
-//   listener->Start([](int listener_fd, int fd) { ... });             // and are served
+//   ASSIGN_OR_RETURN(auto listener, LinkListener::Listen(options));   // trainers may connect, but wait
+//   listener->Start([](int listener_fd, int fd) { ... });             // accepts their connections
 //   listener->Recreate();                                             // periodically
 //   listener->Stop();
 //

@@ -1,9 +1,9 @@
-// The daemon's end of the trainers' links: the TrainerLink service on a Unix socket. Connections become events for the
-// core and carry out its effects; puts and gets go to the value relay and the value cache, which answer without the
-// core.
+// The daemon's end of the trainers' links: the TrainerLink service on a Unix socket. Turns what arrives on connections
+// into events for the core, and carries out the core's effects on them; puts and gets go to the value relay and the
+// value cache, which answer without the core.
 //
-// Each connection has one message under way: the next is read when the daemon's event thread has handled it (ReadMore),
-// so a trainer that sends too much waits, and no queue grows here.
+// Reads the next message of a connection when the daemon's event thread has handled the previous one (ReadMore), so a
+// trainer that sends too much waits, and no queue grows here.
 //
 // Thread-safe. `post` is called from gRPC's threads.
 #pragma once

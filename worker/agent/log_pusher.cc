@@ -24,9 +24,9 @@ constexpr size_t kReadBytes = 1 << 20;
 constexpr size_t kChunkBytes = 256 << 10;
 // Lines that are written within this time are sent together.
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
-// FolderWatch notifies of new output. In case a notification is lost, the files are looked at nevertheless.
+// FolderWatch notifies of new output. A notification may be lost, so the files are also checked at this interval.
 constexpr absl::Duration kWatchedPollInterval = absl::Seconds(1);
-// Without notifications, ranks that have written nothing for a while are looked at less often.
+// Without notifications, ranks that have written nothing for a while are checked less often.
 constexpr absl::Duration kQuietAfter = absl::Seconds(1);
 constexpr absl::Duration kQuietPollInterval = absl::Milliseconds(250);
 constexpr absl::Duration kFolderPollInterval = absl::Milliseconds(500);

@@ -3,8 +3,8 @@
 //
 // The numbers belong to the outbox's id, which outlives the daemon: the coordinator stores the highest number it has
 // for each (host, id), and skips what it has already. If the disk refuses a write, facts continue in memory under a new
-// id, because numbers that were never written could be used twice. Nothing is lost even then, unless both processes are
-// killed: a trainer keeps its own facts until the coordinator has them, and its exit is in its rank folder.
+// id, because numbers that were never written could be used twice. Even then, facts are lost only if the daemon and the
+// trainer are killed: a trainer keeps its own facts until the coordinator has them, and its exit is in its rank folder.
 //
 //   Add ──▶ waits ──TakeWrite──▶ being written ──Stored──▶ TakeUnsent ──▶ sent ──Acknowledge──▶ removed
 //
@@ -125,8 +125,8 @@ class Outbox {
   std::map<TrainerId, uint64_t> marks_;
 
   bool on_disk_ = true;
-  // The next write replaces the file. A new incarnation begins with a new file, without a torn end and acknowledged
-  // facts.
+  // The next write replaces the file. A new incarnation begins with a new file, which has neither a torn end nor
+  // acknowledged facts.
   bool replace_next_ = true;
   uint64_t stored_ = 0;       // the highest number on disk
   uint64_t written_ = 0;      // the highest number in a write that has finished or is under way

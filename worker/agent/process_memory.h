@@ -31,7 +31,7 @@ std::vector<ProcessMemory> ListProcessMemory();
 std::vector<ProcessMemory> ProcessesOfRank(absl::Span<const ProcessMemory> processes, pid_t rank);
 
 // The memory of a rank in bytes. The sum of resident pages counts shared pages once for each process, so it is only an
-// upper bound: if it exceeds `limit`, the proportional sizes are summed instead, which the kernel needs longer for.
+// upper bound: if it exceeds `limit`, the proportional sizes are summed instead, which takes the kernel longer.
 uint64_t MemoryOfRank(absl::Span<const ProcessMemory> processes, pid_t rank, uint64_t limit);
 
 }  // namespace trainyard::agent

@@ -224,7 +224,7 @@ std::optional<v1::Examination> ProcessExaminer::ExamineOnce(const ExamineProcess
 v1::Examination ProcessExaminer::ExamineWithStack(const ExamineProcess& request) {
   v1::Examination examination = InspectProcess(static_cast<pid_t>(request.pid));
   if (examination.state().empty()) return examination;
-  StackAnswer answer = {.frames = {}, .note = "this daemon cannot ask the process"};
+  StackAnswer answer = {.frames = {}, .note = "this daemon cannot request a stack from the process"};
   if (request_stack_) answer = request_stack_(request, [this](absl::Duration duration) { return Wait(duration); });
   if (!answer.frames.empty()) {
     examination.clear_stack();

@@ -1,6 +1,6 @@
 // Stores the reports of one trainer. Reports never block a step and may be lost, with one exception: rank 0's steps and
 // evaluations are each reported once, so the last 4,096 are stored and sent again on every new stream (the coordinator
-// drops duplicates). For other ranks the newest report is enough, about twice a second.
+// drops duplicates). Of other ranks only the newest report is sent, about twice a second.
 //
 // A script reports the checkpoints that it has made; the last 20 are stored, too.
 //
@@ -35,7 +35,7 @@ class ReportBuffer {
   absl::Time due() const;
 
   // Returns all reports that were not sent yet on this stream, oldest first; one of them carries the number of dropped
-  // steps. At most limits::kReportsPerMessage steps in a report, and one checkpoint of a script, after its steps.
+  // steps. A report has at most limits::kReportsPerMessage steps and one checkpoint of a script; steps come first.
   std::vector<v1::RankReport> TakeUnsent(absl::Time now);
 
   // There is a new stream: everything stored must be sent.

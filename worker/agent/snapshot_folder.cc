@@ -30,7 +30,7 @@ constexpr char kPrivate[] = "private";
 constexpr char kGone[] = ".gone";          // suffix of a folder that is being removed
 constexpr char kNoteInState[] = "memory";  // file in the state folder that contains the path of the snapshot folder
 constexpr uint64_t kRecordBytes = 64 << 10;
-// A daemon that removes abandoned folders may remove one that is just being created.
+// Attempts to create the folder, which another daemon may remove as abandoned while it is being created.
 constexpr int kAttempts = 3;
 
 // Returns the mount namespace, within which the paths of state folders are valid.
@@ -73,8 +73,8 @@ absl::Status Write(const std::string& path, const std::string& text) {
   return current.ok() && *current == text ? absl::OkStatus() : WriteFileAtomically(path, text);
 }
 
-// Returns whether no later incarnation of the folder's daemon will need it, provided that the daemon is not running. A
-// folder without a record was abandoned while it was being created.
+// Returns whether a folder whose daemon is not running is needed by no later incarnation of that daemon. A folder
+// without a record was abandoned while it was being created.
 bool IsAbandoned(const std::string& path) {
   absl::StatusOr<std::string> record = ReadFile(JoinPath(path, kRecord), kRecordBytes);
   if (!record.ok()) return absl::IsNotFound(record.status());

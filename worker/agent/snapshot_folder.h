@@ -1,4 +1,4 @@
-// The folder in memory where this daemon's trainers store snapshots (checkpoint/snapshot.h), which outlive them:
+// The folder in memory where this daemon's trainers store snapshots (checkpoint/snapshot.h). It outlives the trainers:
 // `<root>/trainyard-<uid>-<key of host and state folder>`, accessible to its owner only. Next to the snapshots are a
 // lock, held as long as the daemon runs, and a record of its owner, by which other daemons detect abandoned folders.
 // docs/decisions/0006-saves.md defines who removes what.
@@ -59,10 +59,10 @@ class SnapshotFolder {
   bool sweep_scheduled_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Removes abandoned folders that no process holds: below the root, those of this user's private daemons and of daemons
-// of this host whose state folder does not exist any more; and the folder that the daemon of this state folder had
-// before `path` (empty: it has none now), which is recorded in the state folder. May hang if the state folder's disk
-// does.
+// Removes abandoned folders of this user that no process holds: (1) below the root, those of private daemons, and those
+// of daemons of this host whose state folder does not exist any more; (2) if the state folder records another snapshot
+// folder than `path`, that other folder. Then records `path` (empty: the daemon has no snapshot folder now). May hang
+// with the disk of the state folder.
 void RemoveAbandonedFolders(const SnapshotFolderOptions& options, const std::string& path);
 
 }  // namespace trainyard::agent

@@ -1,6 +1,6 @@
 // A thread for work that may hang (on a disk, on a network file system), so that the daemon's event thread never does.
-// Bounded: refuses tasks when too many wait. A task owns everything it uses: a task that hangs outlives this object,
-// whose destructor waits one second for it; its result is then dropped.
+// Bounded: refuses tasks when too many wait. The destructor waits one second for a task that hangs, then leaves it
+// behind and drops its result, so a task must own everything it uses.
 //
 //   bool accepted = disk.Post([path] { return FileExists(path); }, [this](bool exists) { ... });
 //
@@ -20,7 +20,7 @@ namespace trainyard::agent {
 
 class TaskThread {
  public:
-  // Runs on the thread; returns what to do with the result, which is called unless this object was destroyed.
+  // Runs on the thread; returns a function that uses the result, which is called unless this object was destroyed.
   using Task = std::function<std::function<void()>()>;
 
   TaskThread();

@@ -10,7 +10,7 @@ namespace {
 
 // A coordinator answers in milliseconds; one that takes longer than this counts as away.
 constexpr absl::Duration kPutWait = absl::Seconds(5);
-// After attaching again, values are put in messages of about this size.
+// After each new attachment, all values are sent again, in messages of about this size.
 constexpr size_t kPutBytes = 1 << 20;
 
 void SetGroup(const GroupId& id, v1::PutValues& put) {

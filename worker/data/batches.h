@@ -50,8 +50,8 @@ class TrainingData {
 
   // Samples [position, position + num_sequences) of the endless order.
   Batch At(uint64_t position, int64_t num_sequences) const;
-  // The tokens with loss in these samples. For all samples of a step this is the divisor of its gradient, which every
-  // rank counts alike, without communication.
+  // The tokens with loss in these samples. All those of a step are the divisor of its gradient; every rank counts them
+  // itself, without communication, and finds the same number.
   uint64_t LossTokens(uint64_t position, int64_t num_sequences) const;
 
   uint64_t num_samples() const;  // of all sources
@@ -66,7 +66,7 @@ class TrainingData {
   std::optional<Blend> blend_;                    // none: there is one source
 };
 
-// Fixed micro-batches of the validation parts, spread evenly over all of them, one after another. They do not depend on
+// Fixed micro-batches of samples that are spread evenly over the validation parts of all sources. They do not depend on
 // the number of ranks.
 class EvaluationData {
  public:

@@ -124,7 +124,7 @@ class TokenPositions {
       if (searched_ > kSearchBytesMax) {
         return absl::InvalidArgumentError(
             "its replies begin or end inside of tokens so often that it takes too long "
-            "to find these; split the conversation into several");
+            "to find these tokens; split the conversation into several");
       }
       std::vector<int64_t> part;
       RETURN_IF_ERROR(encoder_.AppendPlain(text_.substr(begin, at - begin), /*begins=*/begin == 0, part));

@@ -2,7 +2,7 @@
 // tokenizer's chat template makes one text of it, which is a document with loss on what the assistant wrote.
 //
 // A template with {% generation %} marks that part. With any other template, the conversation is rendered once up to
-// each reply (with the prompt for it) and once including the reply. Both texts must be the beginning of the text of the
+// each reply (with the generation prompt) and once including it. Both texts must be the beginning of the text of the
 // whole conversation, and the reply is what the second one adds to the first.
 //
 // Pure, and thread-safe.

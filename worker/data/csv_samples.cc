@@ -80,8 +80,7 @@ class CsvReader {
     if (names.size() != static_cast<size_t>(options_.num_features) + 1) return AddWrongWidth(names.size());
     if (names_.empty()) names_ = names;
     if (names != names_) {
-      return AddProblem(
-          "has other names of columns, or in another order, than the first file; give all files the same");
+      return AddProblem("names other columns than the first file, or in another order; give all files the same names");
     }
     if (options_.label.empty()) return;
     const auto found = std::find(names.begin(), names.end(), options_.label);

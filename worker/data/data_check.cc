@@ -83,7 +83,7 @@ absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus:
     const bool in_order = std::equal(before.list.begin(), before.list.end(), files.begin(), files.end(),
                                      [](const auto& then, const auto& file) { return then.path == file.path; });
     if (differences.empty()) {
-      differences = {in_order ? "the files are the same, but not the tokenizer or the rules that make them tokens"
+      differences = {in_order ? "the files are the same, but not the tokenizer or the rules that turn text into tokens"
                               : "the files are the same and come in another order"};
     }
     absl::StrAppend(&text, ": ", JoinFirst(differences, kFilesShown, "; ", "; "));

@@ -71,12 +71,12 @@ absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line);
 absl::Status AddRecord(absl::string_view line, const RecordRules& rules, const TextEncoder* encoder,
                        TokenChunkWriter& chunk);
 
-// The tokens of a line with a conversation, with which AddRecord adds it. REQUIRES: rules.chat is not null. Fails as
-// AddRecord does.
+// The tokens that AddRecord adds for a line with a conversation. REQUIRES: rules.chat is not null. Fails as AddRecord
+// does.
 absl::StatusOr<ChatTokens> TokenizeChatLine(absl::string_view line, const RecordRules& rules,
                                             const TextEncoder& encoder);
 
-// The position of the first byte that is not UTF-8 (overlong forms and surrogates are not); npos: there is none.
+// The position of the first byte that is not UTF-8 (nor are overlong forms and surrogates); npos: there is none.
 size_t FindInvalidUtf8(absl::string_view text);
 
 }  // namespace trainyard

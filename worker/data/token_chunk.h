@@ -5,8 +5,8 @@
 //
 // A chunk of text that is one stream has neither documents nor mask; if attention must not cross documents, it has the
 // numbers of their first tokens, 8 bytes each, instead. A document of a stream may begin in one chunk and end in
-// another. Numbers are little-endian; the tokens are padded to a multiple of 8 bytes. Documents end where the next one
-// starts. The first token of a document is never a target.
+// another. Numbers are little-endian; the tokens are padded to a multiple of 8 bytes. Each document ends where the next
+// one starts. The first token of a document is never a target.
 //
 // The hash covers all bytes before it; chunks of earlier versions have none.
 //

@@ -117,7 +117,7 @@ absl::StatusOr<TokenFile> OpenPlainTokens(absl::string_view contents) {
 
 absl::StatusOr<TokenFile> OpenTokenFile(const std::string& path, absl::string_view contents) {
   if (!absl::EndsWith(path, kTokenFileSuffix)) {
-    return Reason("does not end in .bin; name the .bin file, next to which the .idx file is");
+    return Reason("does not end in .bin; name the .bin file, and keep the .idx file next to it");
   }
   const std::string index_path = absl::StrCat(absl::StripSuffix(path, kTokenFileSuffix), ".idx");
   if (!FileExists(index_path)) return OpenPlainTokens(contents);

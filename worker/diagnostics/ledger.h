@@ -2,7 +2,7 @@
 // promises can be reported and tested.
 //
 //   parameters   shards, whole parameters, and gathered parameters while they are in use
-//   gradients    sums, and gradients on their way to them
+//   gradients    sums of gradients, and gradients that will be added to these sums
 //   optimizer    moments, and master weights where they are a second copy
 //   buffers      additional memory for communication
 //   activations  all other tensors: the memory that the process's allocator has handed out, minus all other kinds

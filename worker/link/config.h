@@ -190,15 +190,15 @@ struct StartOrder {
   std::string data_address;  // this host's address for traffic between ranks
   // A folder in shared memory: snapshots there outlive this trainer. Empty: there is none.
   std::string snapshot_folder;
-  // True: the folder may hold checkpoints of this job. False: it must be empty.
+  // True: config.checkpoint_dir may hold checkpoints of this job. False: it must be empty.
   bool resume = false;
-  // With `resume`: training begins with step 1 if the folder holds no checkpoint.
+  // With `resume`: training begins with step 1 if config.checkpoint_dir holds no checkpoint.
   bool allow_fresh_start = false;
-  // The step from which the coordinator wants to resume. None: the newest good one, else from the beginning.
+  // The step from which the coordinator wants to resume. None: that of the newest good checkpoint, else step 0.
   std::optional<uint64_t> restart_step;
   std::vector<GrantedSave> grants;  // a few of earlier generations, oldest first; set for rank 0 only
   std::string spec_bytes;
-  std::string spec_digest;  // computed here, over these bytes
+  std::string spec_digest;  // computed by the trainer over spec_bytes
   TrainConfig config;
   CompareSpec compare_spec = nullptr;  // compares this job with that of a checkpoint; null: specs are not compared
 };

@@ -87,7 +87,7 @@ struct RestoredFact {
 struct ProbeFact {
   double matmul_gflops = 0;
   double all_reduce_latency_s = 0;    // of 8 bytes
-  double all_reduce_bytes_per_s = 0;  // of the larger message
+  double all_reduce_bytes_per_s = 0;  // of Probe::all_reduce_bytes (config.h)
 };
 // The decisions for keys of the job that were left to the host.
 struct DecidedFact {

@@ -34,7 +34,7 @@ Rule RuleOf(absl::string_view key) {
   if (key == "train.data.validation" || key == "train.seed" || decides_tokens) return Rule::kIsData;
   if (key == "train.data.tokenizer" || key == "train.optimizer.name" || key == "train.freeze") return Rule::kIsFunction;
   if (key == "train.batch.length") return Rule::kIsData;
-  // The sizes that a preset or a config.json stands for are keys of their own, as is what is read from a folder.
+  // These keys may change: the sizes that they stand for are keys of their own, which must not change.
   const bool is_model_key = absl::StartsWith(key, "train.model.");
   for (const char* name : {"init_from", "preset", "path", "config"}) {
     if (key == absl::StrCat("train.model.", name)) return Rule::kMayChange;
@@ -44,7 +44,7 @@ Rule RuleOf(absl::string_view key) {
   return is_model_key ? Rule::kIsFunction : Rule::kMayChange;
 }
 
-// The version that wrote the spec did not know the newest keys and behaved according to these values.
+// Sets the keys that the version that wrote the spec did not know, to the values that it implied.
 void SetMissingKeys(v1::JobSpec& spec) {
   ApplyDefaults(&spec);
   v1::Batch& batch = *spec.mutable_train()->mutable_batch();
@@ -64,7 +64,7 @@ bool IsSet(const Message& message, const FieldDescriptor& field) {
   return field.is_repeated() ? reflection.FieldSize(message, &field) > 0 : reflection.HasField(message, &field);
 }
 
-// Adds the differences between two messages whose key is `parent`; with `only_set`, only of the keys that `before` has.
+// Adds the differences between two messages whose key is `parent`; with `only_set`, only keys that `before` has.
 void Compare(const std::string& parent, const Message& before, const Message& now, bool only_set,
              std::vector<KeyChange>& changes) {
   const auto& descriptor = *before.GetDescriptor();
@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
   }
   bool only_data = true;
   for (const KeyChange& change : changes) {
-    // The dropout with which an imported model was trained is unknown.
+    // The dropout with which an imported model was trained is unknown, so it may differ.
     const bool is_imported_dropout = !resolved && change.key == "train.model.dropout";
     // Parameters of GPT-2 depend on the context; for the Llama graph it only limits the length of sequences.
     const bool is_limit = change.key == "train.model.context" && IsLlamaGraph(SizesOfModel(now.train().model()).family);

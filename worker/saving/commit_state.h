@@ -52,7 +52,7 @@ struct CommitThread::State {
   std::deque<Task> tasks ABSL_GUARDED_BY(mu);
   bool busy ABSL_GUARDED_BY(mu) = false;              // the thread works on a task that it has removed from `tasks`
   size_t num_waiting ABSL_GUARDED_BY(mu) = 0;         // the size of `waiting`
-  bool without_grant ABSL_GUARDED_BY(mu) = false;     // name the checkpoints that wait even without a grant
+  bool without_grant ABSL_GUARDED_BY(mu) = false;     // name checkpoints without waiting for grants
   bool generation_ended ABSL_GUARDED_BY(mu) = false;  // no checkpoint is named any more
   bool closing ABSL_GUARDED_BY(mu) = false;
   uint64_t failed ABSL_GUARDED_BY(mu) = 0;

@@ -87,7 +87,7 @@ class CommitThread {
   uint64_t newest_complete() const;
   // The step of the newest checkpoint that is named. 0: none.
   uint64_t newest_named() const;
-  // Why the last quiet commit, or recreating the run folder after it, failed since the last call; OK: neither failed.
+  // Why a quiet commit since the last call failed, or why the run folder was not recreated after it; OK: no failure.
   absl::Status TakeFailure();
   // Lines for the log, since the last call.
   std::vector<std::string> TakeLines();

@@ -91,7 +91,7 @@ SaveMemoryPlan PlanSaveMemory(const SaveMemoryFacts& facts) {
       absl::StrCat("two copies for ", facts.local_ranks, facts.local_ranks == 1 ? " rank" : " ranks",
                    " on this host need ", Megabytes(2 * one_copy_bytes));
   if (facts.folder_bytes < 0) {
-    plan.why_not_shared = "there is no folder in shared memory for them (the daemon's snapshots setting)";
+    plan.why_not_shared = "there is no folder in shared memory for snapshots (--snapshots of the daemon)";
   } else if (2 * one_copy_bytes > static_cast<uint64_t>(facts.folder_bytes) / 2) {
     plan.why_not_shared = absl::StrCat(needed, ", but ", Megabytes(static_cast<uint64_t>(facts.folder_bytes)),
                                        " are free in the daemon's folder for snapshots, of which half may be used");

@@ -4,7 +4,7 @@
 //              due, requested, or to be retried                  every rank has ended its part
 //   [nothing] ------------------------------------> [under way] ------------------------------> [nothing]
 //                                                      | another save is due: all ranks wait, for a limited time;
-//                                                      | after that, or if one is requested: it is queued, and begins
+//                                                      | after that, or if a save is requested: it is queued, begins
 //                                                      v when the present one has ended
 //
 // Pure; used by the loop's thread only.
@@ -59,7 +59,7 @@ class SavePolicy {
   std::optional<uint64_t> under_way_;
   bool waited_ = false;  // as passed to Began
   bool queued_ = false;  // a save begins when the one under way has ended
-  bool waits_ = true;    // for the save under way; false after a wait has timed out, until a save is written in time
+  bool waits_ = true;    // ranks wait for the save under way; false from a time-out until a save is written
   std::optional<uint64_t> retry_at_;
   uint64_t failures_ = 0;                       // in a row
   bool commit_failed_ = false;                  // since the last save that was written

@@ -16,7 +16,7 @@
 namespace trainyard {
 namespace {
 
-// Lowers the priority of this thread for I/O and CPU. A disk scheduler without priorities ignores the first.
+// Lowers the I/O and CPU priorities of this thread. Some disk schedulers ignore the I/O priority.
 void LowerPriority() {
   constexpr int kOfProcess = 1, kBestEffort = 2, kLowest = 7, kClassShift = 13;
   (void)syscall(SYS_ioprio_set, kOfProcess, 0, (kBestEffort << kClassShift) | kLowest);

@@ -39,8 +39,8 @@ class SaveThread {
   // How the writer waits for the limit of bytes per second. For tests, which have a clock of their own.
   using Wait = std::function<void(absl::Duration)>;
 
-  // `clock`: steady. `bytes_per_s` 0: no limit. Owns neither. `wait` null: waits by the machine's steady clock;
-  // LiftByteLimit and GiveUp end that wait.
+  // Owns neither `file_system` nor `clock`, which is steady. `bytes_per_s` 0: no limit. `wait` null: waits by the
+  // machine's steady clock; LiftByteLimit and GiveUp end that wait.
   SaveThread(FileSystem& file_system, Clock& clock, uint64_t bytes_per_s, Wait wait = nullptr);
   // Cancels the save under way. A writer that does not end within two seconds is left behind.
   ~SaveThread();

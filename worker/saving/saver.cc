@@ -130,7 +130,8 @@ void Saver::ApplySums(uint64_t step, const SavePolicy::Sums& sums) {
   }
   if (own.has_value() && !own->beyond_range.empty() && !std::exchange(reported_beyond_range_, true)) {
     deps_.log << "warning: " << own->beyond_range << " of step " << save.step
-              << " has values that are infinite or not a number; fp16 ends at 65,504, bf16 has the range of fp32"
+              << " has values in the 16-bit copy that are infinite or not a number; fp16 ends at 65,504, bf16 has "
+                 "the range of fp32"
               << std::endl;
   }
   if (outcome == SavePolicy::Outcome::kWritten) {

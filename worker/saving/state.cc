@@ -27,7 +27,7 @@ struct TypeName {
 };
 constexpr TypeName kTypes[] = {{at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kHalf, "F16"}, {at::kBFloat16, "BF16"}};
 
-// Returns null if there are no weights of that type.
+// Returns null if weights cannot have this type.
 const TypeName* FindType(absl::string_view name) {
   for (const TypeName& known : kTypes) {
     if (known.name == name) return &known;

@@ -260,8 +260,8 @@ void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) 
   }
 }
 
-// Reads what is left in the pipes. All descendants have exited, so the pipes end now, unless an unrelated process holds
-// one.
+// Reads what is left in the pipes. All descendants have exited, so the pipes end now, unless an unrelated process has
+// one open.
 void Drain(Stream* out, Stream* err) {
   int64_t deadline = NowMs(CLOCK_MONOTONIC) + kDrainWaitMs;
   while (out->fd() >= 0 || err->fd() >= 0) {

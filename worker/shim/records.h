@@ -1,4 +1,4 @@
-// The files of a rank folder, through which the daemon and the shim communicate. Each works without the other: the
+// The files of a rank folder, through which the daemon and the shim communicate. Neither process needs the other: the
 // daemon may be replaced while the shim runs, and the shim may have exited before the daemon reads its files.
 //
 //   launch      daemon → shim    what to run; the shim keeps it locked (flock) as long as it runs

@@ -59,8 +59,8 @@ absl::StatusOr<StartOrder> ReadOrder(const BuildTokensOptions& options) {
 absl::Status CheckRoot(const StartOrder& order) {
   const absl::Status made = MakeCacheRoot(TokenCacheRoots(order.config.checkpoint_dir)[0]);
   if (made.ok()) return made;
-  return absl::FailedPreconditionError(absl::StrCat("tokens are shared by the runs in one folder, but next to ",
-                                                    order.config.checkpoint_dir, " ", made.message(),
+  return absl::FailedPreconditionError(absl::StrCat("the token cache is next to checkpoint.dir (",
+                                                    order.config.checkpoint_dir, "), but ", made.message(),
                                                     "; set checkpoint.dir to a folder whose parent you may write to"));
 }
 

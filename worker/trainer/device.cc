@@ -39,7 +39,7 @@ absl::Status CheckPrecision(const RankDevice& device, const Precision& precision
   if (precision.state != precision.master || precision.rounds_stochastically()) {
     return absl::UnimplementedError(
         absl::StrCat("train.precision is ", precision.ToString(),
-                     ": on a GPU this version updates masters and state of one type, fp32 or fp64; "
+                     ": on a GPU, masters and state must have the same type, fp32 or fp64, in this version; "
                      "choose master and state fp32, or resources.device cpu"));
   }
   return absl::OkStatus();

@@ -90,14 +90,14 @@ absl::Status CheckSameFiles(const std::string& folder, const char* what, const s
   std::map<std::string, std::vector<size_t>> ranks;
   for (size_t rank = 0; rank < all.size(); ++rank) ranks[all[rank]].push_back(rank);
   if (ranks.size() == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the ranks do not see the same ", what, " in ", folder, ": ",
-                                                 absl::StrJoin(ranks, ", others ",
-                                                               [](std::string* out, const auto& entry) {
-                                                                 absl::StrAppend(
-                                                                     out, entry.second.size() == 1 ? "rank " : "ranks ",
-                                                                     absl::StrJoin(entry.second, ", "));
-                                                               }),
-                                                 "; give all hosts the same folder"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the ranks do not see the same ", what, " in ", folder, "; the ranks that agree: ",
+                   absl::StrJoin(ranks, " / ",
+                                 [](std::string* out, const auto& entry) {
+                                   absl::StrAppend(out, entry.second.size() == 1 ? "rank " : "ranks ",
+                                                   absl::StrJoin(entry.second, ", "));
+                                 }),
+                   "; give all hosts the same folder"));
 }
 
 // Whether `path` is a folder, but not that of a checkpoint.

@@ -193,7 +193,7 @@ MetricsFile::StepsOfEpoch MetricsFile::ReadStepsOfEpoch(double epochs) const {
     const bool is_next = line.has_value() && (later.has_value() ? line->step.step + 1 == later->step.step
                                                                 : std::abs(line->epochs - epochs) < 1e-9);
     if (!is_next) break;
-    // The later step began in an older epoch, whose end it contains: it counts there.
+    // If this line is before `begin`, the later step began in the epoch before, and counts for that epoch.
     found.is_whole = line->epochs <= begin;
     if (line->epochs >= begin) keep_later();
     if (found.is_whole) break;

@@ -48,8 +48,8 @@ class MetricsFile {
     std::vector<EpochStep> steps = {};
     bool is_whole = false;  // whether these are all steps of that epoch so far
   };
-  // `epochs`: of the data, used at the end of the file. Reads at most the last kEpochBytes. A file that cannot be read
-  // has no steps. Call it before lines are appended.
+  // `epochs`: how many epochs of the data are used at the end of the file. Reads at most the last kEpochBytes. A file
+  // that cannot be read has no steps. Call it before lines are appended.
   StepsOfEpoch ReadStepsOfEpoch(double epochs) const;
 
  private:

@@ -126,7 +126,7 @@ std::string RulesText(const TokenPlan& plan) {
   return text;
 }
 
-// Files without .idx hold 16-bit tokens. Such a file of 32-bit tokens would be read as twice as many wrong ones.
+// Files without .idx hold 16-bit tokens. A file of 32-bit tokens would be read as twice as many wrong tokens.
 absl::Status CheckFitsTokens(const DataSet& set) {
   constexpr int64_t kTokensOf16Bits = int64_t{1} << 16;
   std::vector<std::string> plain;
@@ -288,7 +288,7 @@ absl::Status CheckDisjoint(const Corpus& train, const Corpus& held_out) {
   if (both.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("train.data.held_out: ", JoinFirst(both, 3),
                                                  both.size() == 1 ? " is" : " are",
-                                                 " trained on too; files that are held out must be others"));
+                                                 " trained on too; name only files that are not training data"));
 }
 
 absl::Status OpenHeldOut(const StartOrder& order, const TokenPlan* plan, DataSet& set, std::ostream& log) {
@@ -319,7 +319,8 @@ absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log
   if (!add(training)) return training;
   const bool is_tokenized = data.train.plan != nullptr;
   const bool has_held_out = order.config.evaluate_every > 0 && !order.config.data.held_out.empty();
-  // Without the rules of the training data only the paths can be checked: the rules of a failed plan would be wrong.
+  // The held-out files need the plan of the training data, which is wrong if it failed: they are not checked then. If
+  // there is no plan, at least their paths are checked.
   if (has_held_out && (training.ok() || !is_tokenized)) {
     absl::Status held_out = OpenHeldOut(order, data.train.plan.get(), data.held_out, log);
     if (held_out.ok() && training.ok()) held_out = CheckDisjoint(*data.train.corpus, *data.held_out.corpus);

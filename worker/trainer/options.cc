@@ -42,12 +42,14 @@ CLI::App* DeclareSample(CLI::App& app, SampleOptions& sample) {
   command->add_option("--tokenizer", sample.tokenizer, "File or folder of the tokenizer; bytes: one token per byte")
       ->default_str("that of the model");
   CLI::Option* prompt = command->add_option("--prompt", sample.prompt, "Text to continue")->default_str("a line feed");
-  command->add_option("--prompts", sample.prompts, "File with a prompt in each line; .jsonl: {\"prompt\": ...}")
+  command
+      ->add_option("--prompts", sample.prompts,
+                   "File with a prompt in each line; with .jsonl, an object {\"prompt\": ...} in each line")
       ->excludes(prompt);
   command->add_option("--tokens", sample.tokens, "Number of tokens to generate for each prompt")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  command->add_option("--temperature", sample.temperature, "0: always the most likely token")
+  command->add_option("--temperature", sample.temperature, "Divisor of the scores; 0: always the most likely token")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command->add_option("--top-k", sample.top_k, "Choose among the K most likely tokens only; 0: among all")

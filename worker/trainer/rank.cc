@@ -83,7 +83,7 @@ absl::Status CheckData(const StartOrder& order, const ManifestData& before, cons
   if (sizes_match && (is_known || order.config.allow_data_change)) return absl::OkStatus();
   absl::Status same = CheckSameData(before, corpus.files(), corpus.Fingerprint());
   if (same.ok() || !order.config.allow_data_change) return same;
-  log << "warning: " << same.message() << "; that is allowed here" << std::endl;
+  log << "warning: " << same.message() << "; checkpoint.allow_data_change is true, so the job continues" << std::endl;
   return absl::OkStatus();
 }
 
@@ -227,7 +227,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   if (order.rank == 0) {
     ASSIGN_OR_RETURN(point, AcquireFolder(order, file_system, *rank, choosing_time));
   }
-  // Refuses what cannot be trained before this rank waits for others.
+  // Refuses a job that cannot be trained now, because after this the rank waits for the others.
   ASSIGN_OR_RETURN(rank->model, MakePart(order, rank->device, /*tensor_group=*/nullptr));
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));

@@ -87,7 +87,7 @@ absl::Status CheckSameDocuments(const StartOrder& order, Communicator& world, co
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "train.data.separate_documents: the ranks do not see files of the same sizes, each of which is a document; give "
+      "train.data.separate_documents: each file is a document, but the ranks see files of different sizes; give "
       "all hosts the same files (train.data.uneven: join does not work with separate documents)");
 }
 

@@ -80,7 +80,7 @@ absl::Status CheckFound(const StartOrder& order, const LockedFolder& folder, con
   const std::string owner = found.checkpoint == nullptr ? order.job_id : found.checkpoint->manifest().job_id;
   if (!order.resume && !order.restart_step.has_value() && owner != order.job_id) {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path, " holds checkpoints of job ", owner,
-                                                      ", made since this job began, and none of its own is recorded: "
+                                                      ", made since this job began, and this job has recorded none: "
                                                       "resume from them with --resume, or choose another "
                                                       "checkpoint.dir"));
   }
@@ -144,7 +144,7 @@ Outcome TryToLoad(const StartOrder& order, const AnnouncedCheckpoint& announced,
   return {.kind = absl::IsDataLoss(loaded) ? Outcome::kUnusable : Outcome::kRefused, .status = std::move(loaded)};
 }
 
-// Returns "rank 1 on w2: ..." for the first of the ranks whose outcome is `kind`.
+// Returns "rank 1 on w2: ..." for the first few ranks whose outcome is `kind`.
 absl::StatusOr<std::string> SentencesOf(const StartOrder& order, const Outcome& own, Outcome::Kind kind,
                                         Communicator& communicator) {
   const std::string text = own.kind == kind ? RankSentence(order, own.status.message()) : "";
@@ -167,7 +167,7 @@ absl::StatusOr<Outcome> ShareOutcome(const StartOrder& order, const Outcome& own
   return shared;
 }
 
-// On rank 0: chooses the next older checkpoint that looks valid, into `point`.
+// On rank 0: stores in `point` the next older checkpoint that looks valid.
 absl::Status ChooseOlder(const StartOrder& order, uint64_t step, RestorePoint& point) {
   ASSIGN_OR_RETURN(FoundCheckpoint found,
                    FindCheckpoint(order.config.checkpoint_dir, {.before_step = step, .verify_bytes = false}));
@@ -246,7 +246,7 @@ absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePo
         absl::StrCat("checkpoint of step ", announced.step, " is damaged: ", shared.status.message()));
     point.checkpoint = nullptr;
     const absl::Status older = order.rank == 0 ? ChooseOlder(order, announced.step, point) : absl::OkStatus();
-    // The other ranks are informed that no checkpoint is left before rank 0 reports why.
+    // If no checkpoint is left, rank 0 first informs the other ranks, then reports why.
     ASSIGN_OR_RETURN(Announcement announcement, Announce(point.checkpoint.get(), "", communicator));
     RETURN_IF_ERROR(older);
     const std::optional<AnnouncedCheckpoint> next = CheckpointOf(announcement);

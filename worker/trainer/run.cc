@@ -49,8 +49,8 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   if (order.rank == 0) {
     trainer.saver().MaintainAtEnd(kConfirmWait);
     options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step << ", loss "
-                << result->loss << (result->unsaved.empty() ? "" : "; no checkpoint holds it: ") << result->unsaved
-                << std::endl;
+                << result->loss << (result->unsaved.empty() ? "" : "; no checkpoint holds this step: ")
+                << result->unsaved << std::endl;
   }
   return absl::OkStatus();
 }
@@ -72,7 +72,7 @@ TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link,
     link.ReportFact(RefusedFact{.message = std::string(status.message()), .checkpoint_missing = true});
     return kExitFailed;
   }
-  // Classified by who must act: a peer or the group, this process, or the author of the job.
+  // The exit code depends on who must act: a peer or the group, this process, or the author of the job.
   switch (status.code()) {
     case absl::StatusCode::kAborted:
       return kExitAborted;

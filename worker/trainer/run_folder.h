@@ -107,7 +107,7 @@ class RunFolder {
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);
 
 // Possible errors: FailedPrecondition if the folder holds anything except what Acquire and trainctl create; the message
-// names both ways out.
+// names both solutions.
 absl::Status CheckEmpty(const std::string& folder);
 
 // Lets ranks check that they see the same folder: rank 0 creates a token in it and sends its name to the others over

@@ -39,8 +39,8 @@ absl::StatusOr<TextModel> OpenTextModel(const std::string& source, const std::st
 // the result is Cancelled. Possible errors: also those of reading, DataLoss among them.
 absl::Status LoadWeights(TextModel& text_model, const std::function<bool(int64_t done, int64_t total)>& progress);
 
-// The tokens of a prompt, which begins a document. Fails with InvalidArgument if it has none, or some that the model
-// does not know.
+// The tokens of a prompt, which begins a document. Fails with InvalidArgument if there are none, or some that the
+// model does not know.
 absl::StatusOr<std::vector<int64_t>> TokensOfPrompt(const std::string& prompt, const TextModel& text_model);
 
 }  // namespace trainyard

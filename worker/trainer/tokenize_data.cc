@@ -275,7 +275,7 @@ class Tokenizing {
     return TokenSamples::OfChunks(chunks, OptionsOf(source));
   }
 
-  // Opens the samples of all sources, and reports those without samples together.
+  // Opens the samples of all sources, and reports all sources without samples in one error.
   absl::Status Open(const TokenCacheFolder& folder, bool is_reused) {
     std::vector<TokenSamples*> opened;
     absl::Status failure;
@@ -354,7 +354,7 @@ class Tokenizing {
     }
     if (summary.num_truncated > 0) {
       log_ << "warning: " << Plural(static_cast<uint64_t>(summary.num_truncated), "document is", "documents are")
-           << " longer than a sample and cut; " << summary.num_without_loss
+           << " longer than a sample and cut at its length; " << summary.num_without_loss
            << " of them have no token to train on before the cut and are skipped" << std::endl;
     }
   }

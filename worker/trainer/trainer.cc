@@ -205,7 +205,7 @@ absl::Status Trainer::MakeStep() {
   return HandleSkippedStep(output);
 }
 
-// All ranks count identically, so all of them get here in the same step.
+// All ranks count identically, so all of them reach the limit in the same step.
 absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
   if (!output.skipped) num_skipped_ = 0;
   if (!output.skipped) return absl::OkStatus();
@@ -218,7 +218,7 @@ absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
   if (lowered_scale || num_skipped_ < config_.nonfinite_limit) return absl::OkStatus();
   const std::string what = absl::StrCat("train.nonfinite_limit: ", num_skipped_, " steps in a row, the last of them ",
                                         step_, ", had no update: ");
-  // A rank with a loss that is not finite reports the cause; if there is none, the gradients are the cause, on all
+  // A rank with a loss that is not finite reports the cause; if no rank has one, the gradients are the cause, on all
   // ranks.
   at::Tensor bad = at::full({1}, bad_micro_batch_.has_value() ? 1.0 : 0.0, at::kDouble);
   RETURN_IF_ERROR(rank_.world().AllReduceSum(bad)->Wait());
@@ -243,7 +243,7 @@ absl::Status Trainer::CompareParameters() {
       "diagnostics.hash_every_steps: after step ", step_, " parameter ", difference->name, " differs on ",
       difference->ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(difference->ranks, ", "), " from that on ",
       order_.world_size - static_cast<int>(difference->ranks.size()) == 1 ? "the other rank" : "the other ranks",
-      "; its host's memory or device may be at fault: exclude it and resume from the last checkpoint"));
+      "; the memory or device of its host may be at fault: exclude that host, then resume from the last checkpoint"));
 }
 
 void Trainer::EnterStep() {
