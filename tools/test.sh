@@ -72,7 +72,7 @@ Builds, then runs the C++ tests (ctest) and the Python tests (pytest: real proce
 The last line is 'N passed, N failed'. FILTER is part of a test's name.
 
   --unit     C++ tests only
-  --fast     without the tests that are marked slow; those marked long run with --all only
+  --fast     skip the tests that are marked slow; those marked long run with --all only
   --python   Python tests only
   --all      everything, which takes hours:
              - every cell of the matrix of strategies (756) and of resumes (105), and a pairwise cover of the matrix of

@@ -42,7 +42,7 @@ class Core {
 
   // Called once, before the first event: adopts the jobs of the store.
   Output Start(CoreTime time);
-  // REQUIRES: `time.now` and `time.steady` are not before those of the event before.
+  // REQUIRES: `time.now` and `time.steady` are not earlier than those of the previous event.
   Output Handle(Event event, CoreTime time);
 
   Totals CountTotals() const;

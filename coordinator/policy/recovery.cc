@@ -168,11 +168,10 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
     return {.restart = false, .delay = absl::ZeroDuration(), .reason = failure.text()};
   }
   if (failure.kind() == Failure::KIND_CHECKPOINT) {
-    return {
-        .restart = true,
-        .delay = absl::ZeroDuration(),
-        .reason = absl::StrCat(failure.text(),
-                               "; the job waits for a host that has the checkpoint (not counted as a restart)")};
+    return {.restart = true,
+            .delay = absl::ZeroDuration(),
+            .reason = absl::StrCat(failure.text(),
+                                   "; the job waits for a host that has the checkpoint (not counted as a restart)")};
   }
   const bool depends_on_host = failure.kind() == Failure::KIND_START || failure.kind() == Failure::KIND_CHECK;
   if (depends_on_host && !facts.fits_elsewhere) {

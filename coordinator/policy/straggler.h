@@ -55,9 +55,9 @@ struct StragglerChange {
   std::string text;  // "rank 2 on w3 is slow: 31.0 ms per micro-batch, 1.60 times the median of the other ranks"
 };
 
-// A rank is a straggler when it has been slower than 1.3 times the median of the other ranks of its stage for 30 s, and
-// until it is below 1.2 times. Changes `slow_since` and `is_straggler` of `ranks`. Of two ranks the slower one may be a
-// straggler, although it is unknown which of them has the normal speed; a rank that is alone in its stage is never one.
+// A rank becomes a straggler when its time has been above 1.3 times the median of the other ranks of its stage for
+// 30 s, and remains one until it is below 1.2 times. Changes `slow_since` and `is_straggler` of `ranks`. Of two ranks
+// the slower one may be a straggler, although either may have the normal speed; a rank alone in its stage never is one.
 std::vector<StragglerChange> FindStragglers(absl::Time now, std::vector<StragglerFacts>& ranks);
 
 }  // namespace trainyard

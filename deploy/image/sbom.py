@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--version", required=True, help="version of Trainyard")
     parser.add_argument("--root", required=True, type=pathlib.Path, help="root file system of the image")
     parser.add_argument("--wheels", type=pathlib.Path, help="list of pinned wheels in the image")
-    parser.add_argument("--only", default="", metavar="REGEX", help="the wheels of the list that are in the image")
+    parser.add_argument("--only", default="", metavar="REGEX", help="include only the wheels whose names match")
     arguments = parser.parse_args()
     if not (arguments.root / "var/lib/dpkg/status.d").is_dir():
         sys.exit(f"sbom: {arguments.root} has no /var/lib/dpkg/status.d; make it with deploy/image/root.sh")

@@ -68,8 +68,8 @@ class CudaPlugin {
   // InvalidArgument if the index is too high; Internal with CUDA's message.
   virtual absl::StatusOr<CudaDevice> Use(int index) = 0;
 
-  // Creates a communicator for tensors on one device per rank. Wait makes the current stream wait for the operation,
-  // not the host. A failure after that is reported by a later operation, so the results of such a step must be
+  // Creates a communicator for tensors on one device per rank. Wait makes the current stream, and not the host, wait
+  // for the operation. A failure after that is reported by a later operation, so the results of such a step must be
   // discarded. Operations of one communicator run on one stream, in the order in which they were started.
   // MonitoredBarrier does not name missing ranks. Possible errors: those of NewGlooCommunicator.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(const NcclOptions& options) = 0;

@@ -5,8 +5,8 @@
 //   column product   gathers the rows of x                   backward: reduces and scatters the gradient of x
 //   row product      reduces and scatters the sum            backward: gathers the gradient of the result
 //
-// If the ranks do not divide the number of rows, the last ones have rows of padding: their values are finite and
-// nothing reads them, their gradients are 0.
+// If the number of rows is not a multiple of the number of ranks, the last ranks have rows of padding: the values of
+// these rows are finite and nothing reads them, and their gradients are 0.
 //
 // On each rank the parameters of what lies between (norms, biases of row products, positions) get a gradient from the
 // rank's own rows only, so their gradients must be added over the group (DataParallel). Source: Korthikanti et al.,
