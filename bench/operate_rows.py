@@ -101,7 +101,7 @@ class Client:
         try:
             line = self._lines.get(timeout=limit_s)
         except queue.Empty:
-            raise sides.MeasurementFailed(f"the process '{self._role}' has said nothing for {limit_s} s") from None
+            raise sides.MeasurementFailed(f"the process '{self._role}' has printed nothing for {limit_s} s") from None
         if "error" in line:
             raise sides.MeasurementFailed(f"the process '{self._role}' failed: {line['error']}")
         return line

@@ -1,6 +1,6 @@
 // Decides from the time of the last contact whether a host is reachable. Pure. A host without contact is *unreachable*,
 // not *failed*: trainers continue without their daemon and without the coordinator, so nothing here ends a rank;
-// policy/host_loss decides that.
+// policy/host_loss decides when a host is lost.
 #pragma once
 
 #include <string>
