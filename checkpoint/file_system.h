@@ -13,7 +13,7 @@
 
 namespace trainyard {
 
-// Without atomic exchange, RenameOrExchange appends this suffix to the name of the previous `to` for a moment.
+// Without atomic exchange, RenameOrExchange gives the previous `to` the name `from` + this suffix for a moment.
 inline constexpr char kReplacedSuffix[] = ".replaced";
 
 // A new file, written from its start. The destructor closes it; bytes that were not synced may be lost in a power cut.

@@ -56,7 +56,7 @@ inline constexpr int kRejectedCheckpointsReported = 8;
 // The bytes of events in one response. The client library requests the rest automatically.
 inline constexpr size_t kEventsPageBytes = 4 << 20;
 static_assert(kEventsPageBytes + 2 * kDurableTextBytes < kGrpcMessageBytes);
-// The newest step and evaluation reports of a job that are made durable before the end of a rank is acknowledged.
+// This many of the newest step and evaluation reports of a job are made durable before a rank's end is acknowledged.
 inline constexpr size_t kDurableReports = 4'096;
 
 // Connections of trainers to a daemon. Each has at most one unprocessed message, which bounds the daemon's event queue.

@@ -34,7 +34,7 @@ void ApplyLoraConfig(const Positions& positions, v1::JobSpec* spec, Problems* pr
   if (!lora.has_config()) {
     if (positions.count("train.lora.config") > 0) return;  // it could not be read, which is reported
     return problems->AddError(positions, "train.lora.path",
-                              "needs the text of its adapter_config.json in train.lora.config: submit the job by "
+                              "needs the text of its adapter_config.json in train.lora.config: submit the job with "
                               "trainctl, which reads the file, or give that key");
   }
   const auto& config = *yaml::FieldOfKey(*v1::Lora::descriptor(), "config");

@@ -13,7 +13,7 @@
 
 namespace trainyard {
 
-// All numbers are bytes of one rank, the one that needs the most, when their sum is largest during a step.
+// All numbers are bytes on the rank that needs the most, at the moment of a step when their sum is largest.
 struct MemoryPlan {
   uint64_t parameters = 0;   // the weights for computation: this rank's shard, or all of them
   uint64_t gathered = 0;     // sharded state: parameters and gradients of the units that are whole at the same time

@@ -39,7 +39,7 @@ void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* proble
   std::string nearest = NearestName(model.preset(), PresetNames());
   problems->AddError(positions, "train.model.preset",
                      absl::StrCat("no preset is called '", model.preset().substr(0, 60), "'",
-                                  nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+                                  nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
                                   " The presets are ", absl::StrJoin(PresetNames(), ", ")));
 }
 

@@ -43,7 +43,7 @@ void AddTokens(const SentencePieceModel& model, const BpeSurroundings& around, L
     const auto id = static_cast<size_t>(token.id);
     if (token.id < 0 || id > model.pieces.size() + limits::kAddedTokens) {
       problems.push_back(absl::StrCat("added_tokens_decoder: the id ", token.id, " of '", token.content,
-                                      "' is not one that a model has"));
+                                      "' is negative or too large"));
     } else if (id < model.pieces.size() && model.pieces[id].text != token.content) {
       problems.push_back(absl::StrCat("added_tokens_decoder: '", token.content, "' has the id ", token.id,
                                       ", which is that of '", model.pieces[id].text, "' in the model"));

@@ -83,10 +83,10 @@ class Channel {
   // The peer's calls end with Unavailable. Idempotent.
   virtual void Abort(absl::string_view reason) = 0;
 
-  // Packets that this end has begun and completed to send or receive. `waits_in` is "receive 17 (chunk 1, micro-batch
-  // 3)" or "room for packet 19 (chunk 0, micro-batch 5)"; `last_started` is "packet 17 (chunk 1, micro-batch 3)" on
-  // both ends. The sender may be two packets ahead of the receiver. policy/hang.h finds the rank that blocks the others
-  // from these values.
+  // The packets that this end has begun to send or receive, and has completed. `waits_in`: "receive 17 (chunk 1,
+  // micro-batch 3)" or "room for packet 19 (chunk 0, micro-batch 5)"; `last_started`, on both ends: "packet 17 (chunk 1,
+  // micro-batch 3)". The sender may be two packets ahead of the receiver. policy/hang.h finds the rank that blocks the
+  // others from these values.
   virtual CollectiveProgress progress() const = 0;
 
   // Total time in Send and Receive spent waiting for the peer.

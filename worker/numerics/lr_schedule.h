@@ -14,8 +14,8 @@ struct LrSchedule {
   uint64_t warmup_steps = 0;
   uint64_t total_steps = 1;
   double min_ratio = 0.1;  // the rate at the end of the decay, divided by the peak; kCosine, kLinear and kWsd
-  // The formulas are those of transformers: the first step is number 0, so that it has the rate 0 if there is a warm-up
-  // (kWsd: min_ratio x peak), and the decay would end one step after the last. Otherwise the first step is number 1.
+  // True: as in transformers, the first step is number 0, so that it has the rate 0 if there is a warm-up (kWsd:
+  // min_ratio x peak), and the decay would end one step after the last. False: the first step is number 1.
   bool zero_based = false;
   uint64_t decay_steps = 0;      // of kWsd: the last steps, in which the rate falls
   Decay decay = Decay::kCosine;  // of kWsd

@@ -42,7 +42,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   ~FlatDataParallel() override {
-    // The model may outlive this object; its hooks may not.
+    // The model may outlive this object, but must not keep hooks that refer to it.
     for (const NamedTensor& parameter : model_.parameters()) {
       if (parameter.tensor.requires_grad()) WatchGradient(parameter.tensor, nullptr, 0);
     }

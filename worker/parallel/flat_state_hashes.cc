@@ -77,8 +77,8 @@ absl::StatusOr<std::vector<NamedHash>> FlatState::HashParameters() {
   return named;
 }
 
-// The first parameter of the model that is not the same on all ranks that hold it, and whether it is this rank whose
-// values differ from those of most.
+// The first parameter of the model that is not the same on all ranks that hold it, and whether this rank is one of
+// those whose values differ from the values of most ranks.
 struct FlatState::Difference {
   int64_t parameter = -1;  // its number in the whole model; -1: none
   bool is_own = false;

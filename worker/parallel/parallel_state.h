@@ -40,7 +40,7 @@ struct NamedHash {
 
 struct ParameterDifference {
   std::string name;        // the first parameter that is not the same on all ranks that hold it
-  std::vector<int> ranks;  // ranks of the job whose values differ from those of most
+  std::vector<int> ranks;  // ranks of the job whose values differ from those of most ranks
 };
 
 // `values` are the whole box in its shape, dense and row-major, and valid during the call.

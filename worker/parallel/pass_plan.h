@@ -30,7 +30,7 @@ struct PassPlanOptions {
   bool reshard_after_forward = true;  // false: parameters stay gathered between forward and backward
   bool reduce = true;                 // false: gradients are not reduced; another micro-batch adds to them
   int64_t prefetch_elements = -1;     // limit of what is gathered ahead; -1: one unit
-  int64_t reuse_elements = 0;         // a unit stays if at most this number of elements is used before its next use
+  int64_t reuse_elements = 0;         // a unit stays gathered if at most this many elements come before its next use
   int64_t max_live_elements = defaults::kMaxLiveElements;  // limits prefetching and keeping; the root does not count
   bool reshards = false;                                   // units freed between forward and backward are resharded
   int first_backward = 1;                                  // units below it, except the root, take no part in backward

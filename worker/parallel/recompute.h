@@ -6,8 +6,8 @@
 //
 // The first run makes no graph. The second run uses the same kernels and draws the same random numbers, because the
 // body of a unit does so whenever it is called: gradients are equal to those of `none`, bit for bit. Both runs are
-// between the gate of a unit and its output (autograd_hooks.h): the unit is gathered once for both halves of its
-// backward, and the hooks of its parameters are called during it.
+// between the gate of a unit and its output (autograd_hooks.h): the unit is gathered once for the second run and
+// the backward through it, and the hooks of its parameters are called then.
 //
 // Belongs to the thread that runs the model.
 #pragma once

@@ -142,7 +142,7 @@ absl::Status Reducer::Settle(int group_index) {
   }
   buffers_.Settle(group_index, state.reduction);
   state.reduction = nullptr;
-  const bool is_complete = !sharded_ && !scatters_;  // the sum includes all replicas, because the all-reduce did
+  const bool is_complete = !sharded_ && !scatters_;  // the all-reduce has added the replicas too
   if (is_complete || !last_ || communicators_.replicate->world_size() == 1) {
     EndReduce(group_index);
     return absl::OkStatus();
