@@ -102,7 +102,7 @@ absl::StatusOr<ConfigInput> ReadConfigInput(const ConfigOptions& options) {
   return input;
 }
 
-// Makes the draft without asking. Fails with the open questions: with `yes` those without a default, otherwise all.
+// Makes the draft without asking. If questions are open (with `yes`: those without a default), fails and lists them.
 absl::StatusOr<Draft> DraftWithDefaults(const ConfigInput& input, const ConfigFacts& facts, bool yes) {
   Draft draft = MakeDraft(input, facts, {});
   RETURN_IF_ERROR(draft.problems.ToStatus());

@@ -49,8 +49,8 @@ class Connection {
 
   // Converts the status of a finished call; call it once after each call. Keeps the server's message and details, or
   // names the address if the coordinator could not be reached. Also Unavailable if the coordinator was restarted with a
-  // new token, and FailedPrecondition if it supports no version of the API that we support. The first answer of a
-  // coordinator of another version is reported once.
+  // new token, and FailedPrecondition if it supports no version of the API that we support. Reports once if the
+  // coordinator has another version than this program.
   absl::Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 
   // Called with a sentence for the user, at most once. The default prints it to standard error.

@@ -63,7 +63,7 @@ class HostChecker {
     if (!host.trouble().empty()) Problem(Printable(host.trouble(), 500));
     if (!host.unknown_jobs().empty()) {
       Problem(absl::StrCat("runs jobs that the coordinator does not know: ", absl::StrJoin(host.unknown_jobs(), ", "),
-                           "; trainctl cancel ends one"));
+                           "; end them with trainctl cancel"));
     }
     if (host.cordoned()) Note(absl::StrCat("is cordoned: ", Printable(host.cordon_reason(), 300)));
     if (host.draining()) Note("its daemon is leaving");

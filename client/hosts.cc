@@ -126,8 +126,8 @@ void AddDrain(CLI::App& app, const Globals& globals, Chosen* chosen) {
                  "The host will not return: treat its ranks as ended instead of waiting for them");
   verb->footer(
       "Each job on the host stops after a step, saves, and restarts on other hosts or waits for free slots. A\n"
-      "job whose save fails stays on the host and continues. With --now, the jobs do not save, and their ranks on\n"
-      "other hosts that are unreachable are treated as ended. trainctl uncordon removes the cordon.\n\n"
+      "job whose save fails stays on the host and continues. With --now, the jobs do not save, and those of their\n"
+      "ranks that are on unreachable hosts are treated as ended. trainctl uncordon removes the cordon.\n\n"
       "Examples:\n  trainctl drain w3 --reason 'new memory'\n  trainctl drain w3 --lost");
 }
 

@@ -63,7 +63,7 @@ std::string HostTable(const v1::ListHostsResponse& hosts, int columns) {
       absl::StrAppend(
           &reasons, name, " runs ", host.unknown_jobs_size() == 1 ? "a job" : "jobs",
           " that this coordinator does not know: ", Printable(absl::StrJoin(host.unknown_jobs(), ", "), 500),
-          "; trainctl cancel ends ", host.unknown_jobs_size() == 1 ? "it" : "one", "\n");
+          "; trainctl cancel ends ", host.unknown_jobs_size() == 1 ? "it" : "them", "\n");
     }
     if (!host.cordoned() || host.cordon_reason().empty()) continue;
     absl::StrAppend(&reasons, name, " is cordoned: ", Printable(host.cordon_reason(), 500), "\n");

@@ -143,7 +143,7 @@ absl::Status ApplyAccelerateFlags(const AccelerateFlags& options, const std::str
     launch->nproc_per_node = absl::StrCat(script.num_processes / script.num_machines);
   } else {
     launch->notes.push_back(
-        "one rank on each host, because neither file nor flags give a number; --num_processes N "
+        "each host gets one rank, because neither file nor flags give a number; --num_processes N "
         "changes it");
   }
   return absl::OkStatus();

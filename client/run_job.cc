@@ -253,7 +253,7 @@ class JobRunner {
     auto ended = session.Follow();
     if (output != nullptr && ended.ok() && !output->AwaitEnd(kOutputWait)) {
       keep_temporary_folder_ = true;
-      session.Message(absl::StrCat("not all output of the ranks was shown; all of it: ", logs));
+      session.Message(absl::StrCat("not all output of the ranks was shown; the complete output: ", logs));
     }
     output.reset();
     // From here on there is nothing to cancel on Ctrl-C and nothing to detach on SIGHUP.

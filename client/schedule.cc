@@ -134,7 +134,7 @@ void PrintLists(const std::vector<ScheduleResult>& results) {
   }
 }
 
-// Adds what the options leave to the program: the numbers of micro-batches, and what --measured contains.
+// Parses --measured, and chooses the numbers of micro-batches if --micro-batches is not given.
 ScheduleOptions Completed(ScheduleOptions options, Refusals* refusals) {
   for (const std::string& text : options.measured) {
     const auto measured = ParseMeasured(text);

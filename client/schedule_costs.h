@@ -30,7 +30,7 @@ struct ScheduleDurations {
   std::vector<double> forward = {};   // default: 1
   std::vector<double> backward = {};  // default: 2
   std::optional<double> link = {};    // default: 0
-  double weight_share = 0.5;          // of a backward, in schedules that divide it
+  double weight_share = 0.5;          // the part of a backward that computes weight gradients
 
   // The samples of a step in one pipeline, which its micro-batches share.
   std::optional<int> samples = {};
@@ -54,10 +54,10 @@ struct StepCosts {
   double overhead = 0;  // computation that smaller micro-batches cause, as a sum over all ranks of a step
 };
 
-// The costs of a step of `shape`. The overhead consists of the fixed durations; of measured durations, of what exceeds
-// the least that was measured. Possible errors: InvalidArgument: micro-batches that do not divide the samples, or whose
-// durations were not measured; lists that differ in length. Other problems are left to CheckCosts and MakeSchedule.
-// REQUIRES: DurationProblems is empty.
+// The costs of a step of `shape`. The overhead is the sum of the fixed durations, or of measured durations the
+// excess over the smallest measured sum. Possible errors: InvalidArgument: micro-batches that do not divide the
+// samples, or whose durations were not measured; lists that differ in length. Other problems are left to CheckCosts
+// and MakeSchedule. REQUIRES: DurationProblems is empty.
 absl::StatusOr<StepCosts> CostsOfStep(const ScheduleDurations& durations, const PipelineShape& shape);
 
 }  // namespace trainyard::client

@@ -29,8 +29,8 @@ std::string ScheduleTitle(const ScheduleResult& result);
 std::string ScheduleReport(const ScheduleResult& result, int columns);
 
 // A row for each result, and below them the reasons of those that have no schedule. The column IN FLIGHT counts
-// micro-batches of a whole stage, so that 4 of them in one of two chunks are 2. Results of one step also have their
-// overhead, and the table ends with FastestText.
+// micro-batches of a whole stage, so that 4 of them in one of two chunks are 2. If the results divide one step, the
+// table also has their overhead, and ends with FastestText.
 std::string ScheduleTable(const std::vector<ScheduleResult>& results, int columns);
 
 // Names the fastest of several results of one step, and why its schedule is slower with the smallest and with the

@@ -151,7 +151,7 @@ absl::Status SetStandardInput(absl::string_view bytes) {
     if (count < 0) return ErrnoStatus(errno, "cannot write the job to memory");
     rest.remove_prefix(static_cast<size_t>(count));
   }
-  if (lseek(fd, 0, SEEK_SET) != 0 || dup2(fd, STDIN_FILENO) < 0) return ErrnoStatus(errno, "cannot pass on the job");
+  if (lseek(fd, 0, SEEK_SET) != 0 || dup2(fd, STDIN_FILENO) < 0) return ErrnoStatus(errno, "cannot pass the job on");
   return absl::OkStatus();
 }
 

@@ -114,7 +114,7 @@ class ChatReader {
   }
 
   void PrintCounts(const std::string& name, const Counts& counts) const {
-    Print(absl::StrFormat("%s: %s of %s, %d of them with loss\n", name, Plural(counts.tokens, "token"),
+    Print(absl::StrFormat("%s: %s of %s; tokens that count for the loss: %d\n", name, Plural(counts.tokens, "token"),
                           Plural(counts.conversations, "conversation"), counts.tokens_with_loss));
   }
 

@@ -38,7 +38,7 @@ std::vector<MemoryLine> LinesOf(const MemoryPlan& plan) {
   return {{"parameters", plan.parameters, "weights for computation"},
           {"gathered", plan.gathered, "sharded parameters and gradients while they are gathered"},
           {"gradients", plan.gradients, "sums of gradients"},
-          {"optimizer", plan.optimizer, "moments, and the parameters that the optimizer updates, if they are a copy"},
+          {"optimizer", plan.optimizer, "moments, and the optimizer's own copy of the parameters, if it has one"},
           {"activations", plan.activations, "stored for backward"},
           {"scores", plan.scores, "scores of the vocabulary and their gradient"},
           {"links", plan.links, "activations and gradients that come from other stages"},

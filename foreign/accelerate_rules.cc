@@ -12,7 +12,7 @@ constexpr KeyRule kAccelerateRules[] = {
     Refused("compute_environment", Form::kText, "Trainyard runs on hosts with its worker daemon; use LOCAL_MACHINE",
             "LOCAL_MACHINE"),
     Sets("distributed_type", Form::kText, "parallel.data resources.device resources.ranks",
-         "NO and MULTI_* ddp, FSDP fsdp, DEEPSPEED by zero_stage, MEGATRON_LM by its group",
+         "NO and MULTI_*: ddp, FSDP: fsdp; zero_stage decides for DEEPSPEED, its group for MEGATRON_LM",
          "NO|MULTI_CPU|MULTI_GPU|FSDP|DEEPSPEED|MEGATRON_LM|MULTI_NPU|MULTI_MLU|MULTI_SDAA|MULTI_MUSA|MULTI_XPU|"
          "MULTI_HPU|MULTI_NEURON|XLA|TPU"),
     Sets("mixed_precision", Form::kText, "train.precision.type", "no is fp32", "no|fp16|bf16|fp8"),

@@ -17,7 +17,7 @@ constexpr absl::string_view kNoMegatron = "Trainyard does not have this option o
 constexpr KeyRule kBlockRules[] = {
     Block("deepspeed_config"),
     None("deepspeed_config.deepspeed_config_file", Form::kText, "its keys are read as those of a DeepSpeed file"),
-    Auto(Sets("deepspeed_config.zero_stage", Form::kWhole, "parallel.data", "0 ddp, 1 zero1, 2 zero2, 3 zero3")),
+    Auto(Sets("deepspeed_config.zero_stage", Form::kWhole, "parallel.data", "0: ddp, 1: zero1, 2: zero2, 3: zero3")),
     Auto(Sets("deepspeed_config.gradient_accumulation_steps", Form::kWhole, "train.batch.global train.batch.micro",
               "the global batch is micro x accumulation x data ranks")),
     Auto(Sets("deepspeed_config.gradient_clipping", Form::kNumber, "train.optimizer.clip_norm")),
@@ -61,7 +61,7 @@ constexpr KeyRule kBlockRules[] = {
     Refused("megatron_lm_config.megatron_lm_recompute_num_layers", Form::kWhole, "set parallel.recompute.every instead",
             "1"),
     Sets("megatron_lm_config.megatron_lm_use_distributed_optimizer", Form::kFlag, "parallel.data",
-         "true zero1, false ddp"),
+         "true: zero1, false: ddp"),
     Sets("megatron_lm_config.megatron_lm_gradient_clipping", Form::kNumber, "train.optimizer.clip_norm"),
     Refused("megatron_lm_config.megatron_lm_use_custom_fsdp", Form::kFlag, "set parallel.data instead", "false"),
     Refused("megatron_lm_config.megatron_lm_no_load_optim", Form::kFlag, kNoMegatron, "false"),

@@ -104,7 +104,7 @@ class FsdpTranslator {
       return t_.Announce(value, absl::StrCat("each host has a copy of the state, on its ", ranks_per_host_, " ranks"));
     }
     if (!t_.HasFlag("parallel.shard") && !t_.HasFlag("parallel.replicate")) {
-      t_.Error(value, "the ranks of a host are not known; add --set parallel.shard=N, the ranks that share a copy");
+      t_.Error(value, "the ranks of a host are not known; add --set parallel.shard=N: N ranks share a copy");
     }
   }
 

@@ -9,12 +9,11 @@ constexpr absl::string_view kVersion1 = "FSDP 2 has no such key, and no result d
 
 constexpr KeyRule kFsdpRules[] = {
     Sets("fsdp_config", Form::kMap, "parallel.data", "FSDP shards all state, unless its keys say otherwise"),
-    Sets("fsdp_config.version", Form::kWhole, "parallel.data",
-         "2 is fsdp; 1 is translated as by `accelerate to-fsdp2`"),
+    Sets("fsdp_config.version", Form::kWhole, "parallel.data", "2: fsdp; 1: what `accelerate to-fsdp2` makes of it"),
     Sets("fsdp_config.reshard_after_forward", Form::kText,
          "parallel.reshard_after_forward parallel.data parallel.shard", "true, false, or a sharding strategy"),
     Sets("fsdp_config.sharding_strategy", Form::kText, "parallel.data parallel.reshard_after_forward parallel.shard",
-         "FULL_SHARD fsdp, SHARD_GRAD_OP fsdp without resharding, HYBRID_SHARD hsdp, NO_SHARD ddp"),
+         "FULL_SHARD: fsdp, SHARD_GRAD_OP: fsdp without resharding, HYBRID_SHARD: hsdp, NO_SHARD: ddp"),
     Sets("fsdp_config.offload_params", Form::kFlag, "parallel.offload.parameters parallel.offload.optimizer"),
     Sets("fsdp_config.cpu_offload", Form::kFlag, "parallel.offload.parameters parallel.offload.optimizer",
          "another name of fsdp_offload_params"),
@@ -29,7 +28,7 @@ constexpr KeyRule kFsdpRules[] = {
          "BACKWARD_PRE|BACKWARD_POST|NO_PREFETCH"),
     None("fsdp_config.forward_prefetch", Form::kFlag, "parallel.prefetch_elements decides for both passes"),
     Sets("fsdp_config.state_dict_type", Form::kText, "checkpoint.format",
-         "SHARDED_STATE_DICT sharded, FULL_STATE_DICT full", "SHARDED_STATE_DICT|FULL_STATE_DICT|LOCAL_STATE_DICT"),
+         "SHARDED_STATE_DICT: sharded, FULL_STATE_DICT: full", "SHARDED_STATE_DICT|FULL_STATE_DICT|LOCAL_STATE_DICT"),
     None("fsdp_config.cpu_ram_efficient_loading", Form::kFlag, "a rank always reads only its own part of the weights"),
     None("fsdp_config.sync_module_states", Form::kFlag, "all ranks compute or read the same initial weights"),
     None("fsdp_config.use_orig_params", Form::kFlag, kVersion1),

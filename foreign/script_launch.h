@@ -13,7 +13,7 @@
 
 namespace trainyard::foreign {
 
-// Flags of `accelerate launch`, which win over the file.
+// Flags of `accelerate launch`, which replace values of the file.
 struct ScriptLaunchFlags {
   absl::optional<int64_t> num_processes = absl::nullopt;  // of all machines
   absl::optional<int64_t> num_machines = absl::nullopt;

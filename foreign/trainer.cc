@@ -25,7 +25,7 @@ void TranslateWords(Translation* t, const Value& fsdp) {
     } else if (word == "hybrid_shard" || word == "hybrid_shard_zero2") {
       t->Set(fsdp, "parallel.data", "hsdp");
       if (!t->HasFlag("parallel.shard") && !t->HasFlag("parallel.replicate")) {
-        t->Error(fsdp, "the ranks of a host are not known; add --set parallel.shard=N, the ranks that share a copy");
+        t->Error(fsdp, "the ranks of a host are not known; add --set parallel.shard=N: N ranks share a copy");
       }
     } else if (word != "auto_wrap" && word != "false") {
       t->Error(fsdp,

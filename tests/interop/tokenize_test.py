@@ -159,7 +159,7 @@ def test_conversations_are_shown_with_the_text_tokens_and_losses_of_transformers
         assert got["pieces"] == theirs.convert_ids_to_tokens(got["ids"])
         counts = [counts[0] + len(got["ids"]), counts[1] + sum(got["loss"])]
     assert (shown["conversations"], shown["tokens"], shown["tokens_with_loss"]) == (2, *counts)
-    assert people[0] == f"{lines}: {counts[0]} tokens of 2 conversations, {counts[1]} of them with loss"
+    assert people[0] == f"{lines}: {counts[0]} tokens of 2 conversations; tokens that count for the loss: {counts[1]}"
     assert sum(line.startswith("* ") for line in people) == counts[1]
 
 
