@@ -55,7 +55,7 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
   app.add_option("--coordinator", flags.coordinator,
                  "host:port of the coordinator, or unix:PATH (required, here or in the file)");
   app.add_option("--token-file", flags.token_file,
-                 "file with the token for the coordinator; its owner is trusted to be the coordinator's user "
+                 "file with the token for the coordinator, which may run as the owner of this file "
                  "(default: the file that a coordinator of this user wrote)");
   app.add_option(
       "--slots", flags.slots,
@@ -75,7 +75,7 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
                  "label of this host: rack=r1, switch=s1 or a key of your own; repeat the flag for each key")
       ->take_all();
   app.add_option("--config", flags.file, "YAML file with these settings; flags override it");
-  app.add_flag("--allow-plaintext", flags.allow_plaintext, "dial an address other than loopback in plain text");
+  app.add_flag("--allow-plaintext", flags.allow_plaintext, "use plain text also for addresses other than loopback");
   app.add_flag("--adopt-cluster", config.adopt_cluster,
                "let the coordinator of another cluster use this host; trainers of the previous cluster are ended");
   app.add_flag("--stop-trainers", config.stop_trainers, "on SIGTERM, stop the trainers too");
@@ -186,7 +186,7 @@ void ApplyLabels(const v1::WorkerConfig& file, Config* config, std::vector<std::
       problems->push_back(absl::StrCat("labels: expected key=value, each of 1 to ", kLabelBytesMax,
                                        " letters, digits, '-', '_', '.' or '/', found '", label, "'"));
     } else if (!keys.insert(pair.first).second) {
-      problems->push_back(absl::StrCat("labels: '", pair.first, "' is given twice; a host has one value of each"));
+      problems->push_back(absl::StrCat("labels: '", pair.first, "' is given twice; give each key once"));
     } else {
       config->labels.push_back(std::move(pair));
     }

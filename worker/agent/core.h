@@ -103,7 +103,7 @@ class Core {
     bool wanted = true;                           // by the newest desired state
     bool killed = false;                          // SIGKILL was sent
     bool ready = false;                           // it has reported that it is ready to train
-    bool asked_to_abort = false;                  // by a message on its link
+    bool asked_to_abort = false;                  // by a message on its link, or by SIGTERM
     bool counted = false;                         // counted in starts or adopted
     absl::Time kill_at = absl::InfiniteFuture();  // when SIGKILL must be sent
     // The program of a job with `command`: the time from SIGTERM to SIGKILL. It may have a link for its reports.

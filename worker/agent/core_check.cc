@@ -108,7 +108,7 @@ void Core::SettleCheck(const ProcessEnded& event) {
   if (at == checks_.end() || at->second.refusal.has_value()) return;  // the group is over, or the check took too long
   HostCheck& check = at->second;
   const std::string why = check.waiting.has_value() ? "did not start, because the killed check of an earlier "
-                                                      "generation has not ended (command.check.time_limit_s)"
+                                                      "generation has not ended within command.check.time_limit_s"
                           : check.timed_out
                               ? "did not end within its time limit and was killed (command.check.time_limit_s)"
                               : WhyRefused(event.exited);

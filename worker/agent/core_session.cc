@@ -38,7 +38,7 @@ void Core::DialWhenDue() {
     absl::Time give_up = dialed_at_ + kWelcomeWait;
     if (now_ < give_up) return WakeBy(give_up);
     dialed_at_ = absl::InfiniteFuture();  // only once
-    Emit(HangUp{absl::StrCat("no welcome within ", absl::FormatDuration(kWelcomeWait))});
+    Emit(HangUp{absl::StrCat("it sent no welcome within ", absl::FormatDuration(kWelcomeWait))});
   }
   if (stream_ != Stream::kDown) return;
   if (now_ < dial_at_) return WakeBy(dial_at_);
@@ -281,7 +281,7 @@ void Core::On(SessionEnded event) {
   if (text == last_failure_) return;
   last_failure_ = text;
   LogWarning(was_up ? absl::StrCat("lost the coordinator at ", options_.coordinator, " (", text,
-                                   "); trainers continue, retrying every 50 ms to 1 s")
+                                   "); trainers continue; retrying every 50 ms to 1 s")
                     : absl::StrCat("cannot attach to the coordinator at ", options_.coordinator, " (", text,
                                    "); retrying every 50 ms to 1 s"));
 }

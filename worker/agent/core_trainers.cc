@@ -201,8 +201,8 @@ void Core::On(LinkOpened event) {
   }
   // A child of a command inherits the token. It must not replace the process that reports already.
   if (trainer.command_grace.has_value() && trainer.link != LinkId() && trainer.link_pid != registration.pid()) {
-    return Emit(CloseLink{event.link, absl::AlreadyExistsError(
-                                          absl::StrCat("process ", trainer.link_pid, " reports for ", Describe(id)))});
+    return Emit(CloseLink{event.link, absl::AlreadyExistsError(absl::StrCat("process ", trainer.link_pid,
+                                                                            " already reports for ", Describe(id)))});
   }
   trainer.link_pid = registration.pid();
   if (trainer.link != LinkId()) {

@@ -45,7 +45,7 @@ bool CanBind(int family, const Address& address) {
   return bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno != EADDRINUSE;
 }
 
-// Whether a program can listen on the port of all addresses.
+// Whether a program can listen on this port at all addresses.
 bool IsFree(uint16_t port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;

@@ -80,7 +80,7 @@ class LogPusher::Push {
   bool Send(const Source& source, bool is_stderr, const std::vector<std::string>& lines);
   bool Add(const TrainerId& id, bool is_stderr, const std::string& text);
   bool Flush();
-  // Waits until the output should be looked at again. Returns false if the request was withdrawn.
+  // Waits until the output should be checked again. Returns false if the request was withdrawn.
   bool Pause();
 
   LogPusher& owner_;

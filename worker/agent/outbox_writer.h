@@ -22,8 +22,8 @@
 
 namespace trainyard::agent {
 
-// The file; tests pass one whose disk is full. Used by one thread at a time. Errors name the path; ResourceExhausted
-// means a full disk.
+// The outbox's file; tests replace it by one on a full disk. Used by one thread at a time. Errors name the path;
+// ResourceExhausted means a full disk.
 class OutboxStorage {
  public:
   virtual ~OutboxStorage() = default;

@@ -1,6 +1,6 @@
 // The rendezvous values known on this host, by group (a generation of a job), and the waits for them. The value relay
-// fills it from the coordinator; trainers read it through the link server. Also knows the trainers' tokens, because
-// only trainers of the group may read values.
+// adds values from the coordinator; trainers read them through the link server. Also knows the trainers' tokens,
+// because only trainers of the group may read values.
 //
 // A wait ends when the value arrives, at its deadline, at the end of the group (Aborted), or when the group is sealed
 // without the value. Thread-safe; callbacks run on the thread that ends the wait, with no lock held.

@@ -25,7 +25,7 @@ inline constexpr int64_t kDataPieceBytes = int64_t{16} << 20;
 
 // Cuts after line ends: no line is in two pieces.
 std::vector<DataPiece> CutAtLines(const Corpus& corpus, int64_t piece_bytes = kDataPieceBytes);
-// Cuts where the tokens of the parts are those of the whole: a piece is a file, or a part of one.
+// Cuts where the parts, tokenized separately, have the tokens of the whole: a piece is a file, or a part of one.
 std::vector<DataPiece> CutText(const Corpus& corpus, const TextEncoder& encoder, int64_t piece_bytes = kDataPieceBytes);
 
 // Why a line cannot be used.

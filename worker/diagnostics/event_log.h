@@ -29,7 +29,7 @@ struct Event {
   int unit = 0;       // an index into EventLog::units()
   uint64_t step = 0;  // of the job
   int64_t began_ns = 0;
-  int64_t ended_ns = -1;  // -1: it has not ended. A free has no duration
+  int64_t ended_ns = -1;  // -1: it has not ended. A kFree has no duration
 };
 
 // Reads the host's monotonic clock, so that traces of ranks on one host can be combined.

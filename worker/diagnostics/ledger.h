@@ -8,7 +8,7 @@
 //   activations  all other tensors: the memory that the process's allocator has handed out, minus all other kinds
 //   snapshots    copies of the state on their way to a checkpoint, shared memory included
 //   host         the part of the first three kinds that is offloaded from the device (parallel/offload.h)
-//   reserved     idle cached memory: a slot between two uses, and blocks of freed tensors (block_cache.h)
+//   reserved     idle cached memory: slots between two uses (slot_pool.h), and blocks of freed tensors (block_cache.h)
 //
 // Code that holds memory for long allocates it here, under a kind; other tensors need no special care. There is one
 // ledger per process, as there is one allocator. Thread-safe. Costs a few additions per allocation.

@@ -39,7 +39,8 @@ std::optional<GroupDevice> GroupDeviceOf(const RankDevice& device, KeyValueStore
 
 // The memory that the ledger accounts for; on a GPU with the activations, which the ledger cannot see.
 std::vector<KindUse> UseOf(const Ledger& ledger, const RankDevice& device);
-// Adds the memory of tensors on a GPU that `uses` does not account for. An upper bound: other memory may have changed.
+// Adds the memory of tensors on a GPU that `uses` does not account for. The peak is approximate, because the memory in
+// `uses` may have been different when the peak was reached.
 void CountActivations(const CudaMemory& memory, std::vector<KindUse>& uses);
 
 // "GPU memory: 1.2 GB used at most, 1.5 GB reserved at most, of 143.8 GB"; empty on a CPU.

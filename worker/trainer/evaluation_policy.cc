@@ -57,7 +57,7 @@ void EvaluationPolicy::Observe(uint64_t step, double loss, bool counts) {
 
 void EvaluationPolicy::NoteSaves(uint64_t written, uint64_t failed_commits) {
   if (failed_commits > failed_commits_) {
-    // The checkpoint with the lowest loss may be missing. The next evaluated step is saved, which costs little.
+    // The checkpoint with the lowest loss may be missing, so the next evaluated step is saved, which costs little.
     failed_commits_ = failed_commits;
     state_.lowest_saved.reset();
     expected_.reset();

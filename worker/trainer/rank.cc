@@ -72,8 +72,8 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   return absl::OkStatus();
 }
 
-// Reads the content of the files if the user resumed the run, or if they are not the unchanged files that were read
-// when the checkpoint was made.
+// Reads the content of the files if the user resumed the run, or if nothing proves that they are unchanged since the
+// checkpoint was made.
 absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
   if (before.content_hash.empty()) return absl::OkStatus();
   const bool is_user_resume = order.resume && order.generation == 1;
