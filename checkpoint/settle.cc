@@ -120,8 +120,8 @@ void SettleReplaced(const std::string& run_folder, const std::string& name, bool
                                   " cannot be renamed back: ", renamed.message()));
 }
 
-// A file that WriteFileAtomically or FileLock::Seize left because its process was killed. If the process, whose number
-// ends the name, still runs on this host, the file is still being written.
+// A file that WriteFileAtomically or FileLock::Seize left because its process was killed. The name ends with the number
+// of the process; if that process still runs on this host, it is still writing the file.
 bool IsTemporary(const std::string& name) {
   int pid = 0;
   const bool has_temporary_name = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".new-");

@@ -17,7 +17,7 @@
 
 namespace trainyard {
 
-// The status of a failed system call, whose message is `what` and strerror(error). The code is NotFound,
+// The status for a failed system call. Its message is `what` and strerror(error). Its code is NotFound,
 // PermissionDenied, AlreadyExists, InvalidArgument (the name is too long) or ResourceExhausted (no space, quota,
 // descriptors, memory or processes are left) if `error` means one of these; otherwise Unknown.
 absl::Status ErrnoStatus(int error, absl::string_view what);

@@ -1,5 +1,5 @@
-// A condition variable for absl::Mutex whose timed waits use the steady clock. The timed waits of absl::Mutex and
-// absl::CondVar in Debian's Abseil use the wall clock: when it is set back, they wait longer by that amount.
+// A condition variable for absl::Mutex. Its timed waits use the steady clock. Those of absl::Mutex and absl::CondVar in
+// Debian's Abseil use the wall clock: when that clock is set back, they wait longer by the same amount.
 //
 //   absl::MutexLock lock(&mu_);
 //   if (changed_.AwaitFor(&mu_, absl::Seconds(2), [this] { return done_; })) ...

@@ -191,8 +191,8 @@ class ParallelRules {
   Problems& problems_;
 };
 
-// Example: 24 sequences in micro-batches of 3 on 3 ranks are 8 micro-batches in 3 rounds, in the last of which one rank
-// is idle.
+// Example: 24 sequences in micro-batches of 3 are 8 micro-batches. On 3 ranks they take 3 rounds, and in the last round
+// one rank is idle.
 void WarnOfIdleRanks(const v1::JobSpec& spec, uint64_t micro, uint64_t data_ranks, const Positions& positions,
                      Problems* problems) {
   const v1::Batch& batch = spec.train().batch();

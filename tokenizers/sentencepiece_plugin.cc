@@ -1,5 +1,5 @@
-// The implementation of the plugin. It includes nothing of protobuf or Abseil, whose versions differ from ours in
-// libsentencepiece.
+// The implementation of the plugin. It includes nothing of protobuf or Abseil, because libsentencepiece has other
+// versions of these libraries than we have.
 #include "tokenizers/sentencepiece_plugin.h"
 
 #include <dlfcn.h>

@@ -84,9 +84,9 @@ class Channel {
   virtual void Abort(absl::string_view reason) = 0;
 
   // The packets that this end has begun to send or receive, and has completed. `waits_in`: "receive 17 (chunk 1,
-  // micro-batch 3)" or "room for packet 19 (chunk 0, micro-batch 5)"; `last_started`, on both ends: "packet 17 (chunk 1,
-  // micro-batch 3)". The sender may be two packets ahead of the receiver. policy/hang.h finds the rank that blocks the
-  // others from these values.
+  // micro-batch 3)" or "room for packet 19 (chunk 0, micro-batch 5)"; `last_started`, on both ends: "packet 17 (chunk
+  // 1, micro-batch 3)". The sender may be two packets ahead of the receiver. policy/hang.h finds the rank that blocks
+  // the others from these values.
   virtual CollectiveProgress progress() const = 0;
 
   // Total time in Send and Receive spent waiting for the peer.

@@ -129,8 +129,8 @@ ElementRange FlatState::ShareOf(const FlatGroup& group, bool next) const {
   return {.first = first, .count = std::min(share, layout.shard - first)};
 }
 
-// Visits `share` of the parameters that this rank writes or, with `of_copies`, of those of which it holds a copy that
-// another rank writes.
+// Visits what `share` contains of the parameters that this rank writes. With `of_copies`: of the parameters that
+// another rank writes and of which this rank holds a copy.
 absl::Status FlatState::VisitShare(const FlatGroup& group, const Role& role, const ElementRange& share, bool of_copies,
                                    RangeVisitor visit) const {
   for (const ShardPiece& piece : group.layout().PiecesOf(group.rank())) {
