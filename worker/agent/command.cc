@@ -53,7 +53,7 @@ void SetRankVariables(const v1::DesiredTrainer& desired, const v1::JobSpec& spec
   set("TORCHELASTIC_ERROR_FILE", options.error_file);
 }
 
-// Without these, gloo uses the interface to which the host's name resolves, often the loopback interface.
+// Without these variables, gloo uses the interface to which the host's name resolves, often the loopback interface.
 void SetInterface(const v1::DesiredTrainer& desired, const v1::JobSpec& spec, const std::string& interface,
                   Variables& variables) {
   if (interface.empty() || desired.group_world_size() < 2) return;

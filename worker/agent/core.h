@@ -178,7 +178,7 @@ class Core {
   void StartCommand(Trainer& trainer);
   bool TakeCpus(Trainer& trainer);
   bool PassCheck(Trainer& trainer);
-  // Whether a command waits for nothing before its start.
+  // Whether a command no longer waits for its check or for the address of rank 0.
   static bool IsStarted(const Trainer& trainer) { return !trainer.awaits_master && !trainer.awaits_check; }
   bool IsCheckEnding(const JobId& job) const;
   void CheckEnded(const ProcessEnded& event);
@@ -270,7 +270,7 @@ class Core {
   bool desired_since_welcome_ = false;
   bool desired_in_this_incarnation_ = false;
   uint64_t newest_revision_ = 0;     // the last one received
-  uint64_t applied_revision_ = 0;    // the last one that is applied completely: nothing is still starting
+  uint64_t applied_revision_ = 0;    // the last one applied completely: no dropped trainer is still starting
   bool report_applied_now_ = false;  // do not wait for the next heartbeat
 
   bool leaves_when_idle_ = false;

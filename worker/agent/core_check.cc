@@ -151,7 +151,7 @@ void Core::KillChecksWhenDue() {
       ending_checks_.insert(group);
       Emit(SignalProcess{id, SIGKILL});
     }
-    // The ranks do not wait for its end: a process that hangs in the kernel cannot be killed.
+    // The ranks do not wait until the check has ended: a process that hangs in the kernel cannot be killed.
     SettleCheck({.id = id, .exited = {}});
   }
 }

@@ -18,8 +18,8 @@ constexpr absl::Duration kAbortGrace = absl::Milliseconds(500);
 
 void Core::On(DesiredStateReceived event) {
   const v1::DesiredState& desired = event.desired;
-  // The first desired state after a welcome is applied regardless of its revision: a restarted coordinator may number
-  // them from the beginning.
+  // The first desired state after a welcome is applied regardless of its revision: a restarted coordinator may
+  // number its states from the beginning.
   if (desired_since_welcome_ && desired.revision() <= newest_revision_) return;
   desired_since_welcome_ = true;
   desired_in_this_incarnation_ = true;

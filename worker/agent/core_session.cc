@@ -86,7 +86,7 @@ void Core::On(Welcomed event) {
   name_taken_since_ = absl::InfiniteFuture();
   desired_since_welcome_ = false;
   heartbeat_interval_ = welcome.heartbeat_ms() > 0 ? absl::Milliseconds(welcome.heartbeat_ms()) : kHeartbeatDefault;
-  // The coordinator must know that this host cannot start trainers before it places any here.
+  // Before the coordinator places trainers here, it must know that this host cannot start any.
   heartbeat_at_ = trouble_.empty() ? now_ + heartbeat_interval_ : now_;
   JoinCluster(welcome.cluster_id());
   LogInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
@@ -191,7 +191,7 @@ void Core::On(HomeChecked event) {
   if (event.socket_is_new) LogWarning("the trainers' socket had disappeared and was recreated");
   if (event.state_is_new) {
     LogWarning("the state folder had disappeared and was recreated; the output of earlier trainers is lost");
-    // The files there are lost and the waiting facts are in memory: write all of them again.
+    // The outbox's file is lost, but the waiting facts are in memory: write all of these facts again.
     try_disk_at_ = now_;
     if (!cluster_id_.empty()) Emit(RememberCluster{cluster_id_});
   }

@@ -91,7 +91,7 @@ bool FolderWatch::ReadEvents() {
     const auto* event = reinterpret_cast<const inotify_event*>(at);
     at += sizeof *event + event->len;
     changed.insert(event->wd);  // -1: events were lost, so that anything may have changed
-    // The folder was removed, or is not watched any more. The kernel does not reuse its number soon.
+    // The folder was removed, or is not watched any more. The kernel does not reuse the watch's number soon.
     if ((event->mask & IN_IGNORED) != 0) watches_.erase(event->wd);
   }
   if (changed.contains(-1)) {

@@ -171,7 +171,7 @@ void LogPusher::Push::FindSources() {
   std::sort(found.begin(), found.end());
   for (const TrainerId& id : found) {
     std::string folder = JoinPath(owner_.ranks_, FolderName(id));
-    // Watches the folder before its output is read, so that none is missed. A rank that has ended writes nothing more.
+    // Watches the folder before its output is read, so that no line is missed. A rank that has ended writes no more.
     if (is_watched_ && !ReadExit(folder).ok()) is_watched_ = owner_.watch_.Watch(output_, folder);
     sources_.push_back(
         {id, folder, LogFile(JoinPath(folder, shim::kStdoutFile)), LogFile(JoinPath(folder, shim::kStderrFile))});

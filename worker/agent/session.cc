@@ -65,7 +65,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
     absl::MutexLock lock(&mu_);
     if (ended_) return;
     if (outgoing_.size() >= kOutgoingMessages && reason_.empty()) {
-      // Keepalive detects broken connections; this detects a coordinator that is running and does not read.
+      // Keepalive detects broken connections; this detects a coordinator that is running but does not read.
       reason_ = absl::StrCat("the coordinator has left ", kOutgoingMessages, " messages unread");
       context_.TryCancel();
     }

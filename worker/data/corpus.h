@@ -73,7 +73,7 @@ class Corpus {
   // Copies bytes [start, start + out.size()). REQUIRES: they are within the corpus.
   void Read(int64_t start, absl::Span<uint8_t> out) const;
 
-  // Sets what decides the tokens of tokenized text in addition to the text, such as the tokenizer's hash. It becomes a
+  // Sets what decides the tokens in addition to the text itself, such as the tokenizer's hash. It becomes a
   // part of identity() and of the content hash. REQUIRES: called before any other thread uses this object, and before
   // Fingerprint.
   void SetRules(absl::string_view rules);

@@ -119,7 +119,7 @@ struct TrainConfig {
     bool offload_optimizer = false;
     bool offload_parameters = false;
     int tensor = 1;                 // ranks that share each layer
-    bool sequence = false;          // these ranks also divide the activations outside of their products
+    bool sequence = false;          // these ranks also divide the activations outside of their matrix products
     int stages = 1;                 // of the pipeline
     std::string schedule = "1f1b";  // a name of parallel.pipeline.schedule
     int chunks_per_rank = 1;

@@ -29,7 +29,7 @@ class ValueCalls {
 
   // Puts all values of this rank again, because a new daemon does not know them.
   void RepeatPuts();
-  // The values are needed no more: drops them and stores no others.
+  // The values are no longer needed: drops them and stores no further ones.
   void Forget();
 
   // Ends all calls, present and future, with `reason`.

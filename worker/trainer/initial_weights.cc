@@ -81,7 +81,7 @@ absl::Status CheckSameAdapter(const std::string& folder, const ModelSizes& sizes
       "; the file has changed since the job was submitted, or this host has another one"));
 }
 
-// `what` are the weights in `folder`.
+// `what`: what `folder` holds, "weights" or "adapters".
 absl::Status CheckSameFiles(const std::string& folder, const char* what, const std::string& identity,
                             Communicator& world) {
   // No identity is empty, so none is skipped: all[i] is that of rank i.

@@ -29,7 +29,7 @@ struct KernelSpeeds {
 // Pure. `expected`: the result if the two speeds differ by less than 5 %, which is within the error of a timing.
 bool LeverIsFaster(const KernelSpeeds& speeds, bool expected);
 
-// Returns what is stored at `path`. Possible errors: NotFound: nothing is; Internal: it is damaged.
+// Returns what is stored at `path`. Possible errors: NotFound: no file is there; Internal: it is damaged.
 absl::StatusOr<KernelSpeeds> ReadKernelSpeeds(const std::string& path);
 
 // Returns what is stored at `path`; else calls `measure` and stores its result there. Possible errors: those of the

@@ -181,7 +181,7 @@ int ExitCodeOfOutput(const char* command) {
 }
 
 int SampleTexts(const SampleOptions& options) {
-  at::set_num_threads(1);  // RunSample sets others for large models
+  at::set_num_threads(1);  // RunSample uses more for large models
   ChooseKernels(MklLever::kAuto);
   return RunSample(options);
 }

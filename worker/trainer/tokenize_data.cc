@@ -66,7 +66,7 @@ class Tokenizing {
     return *sum.const_data_ptr<double>();
   }
 
-  // Collective: ends all ranks if one of them has failed. The one that failed returns its own status.
+  // Collective: returns an error on all ranks if one of them has failed. A rank that failed returns its own status.
   absl::Status ShareFailure(const absl::Status& own) {
     ASSIGN_OR_RETURN(const double failed, Sum(own.ok() ? 0 : 1));
     if (failed == 0) return absl::OkStatus();

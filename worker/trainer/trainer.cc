@@ -431,8 +431,8 @@ absl::Status Trainer::CheckFence() const {
   return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFence();
 }
 
-// The same for a save. All ranks call it in the same step, so all of them detect that another job or a later generation
-// has claimed the run folder.
+// Checks the same for a save. All ranks call it in the same step, so all of them detect that another job or a later
+// generation has claimed the run folder.
 absl::Status Trainer::CheckSaveFence() const {
   if (rank_.folder != nullptr) {
     RETURN_IF_ERROR(rank_.folder->CheckFence());
