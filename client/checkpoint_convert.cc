@@ -182,7 +182,7 @@ void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) 
   verb->add_flag("--adapter", options->adapter,
                  "Export only the adapters of a job with train.lora, for PEFT; default: merged into the model")
       ->excludes(shard_bytes);
-  verb->add_option("--dtype", options->dtype, "Type of the weights: fp32, fp64, bf16 or fp16; default as trained")
+  verb->add_option("--dtype", options->dtype, "Type of the weights: fp32, fp64, bf16 or fp16; default: as trained")
       ->check(CLI::IsMember({"fp32", "fp64", "bf16", "fp16"}));
   verb->footer(
       "Exports the weights only and verifies every byte. AutoModelForCausalLM.from_pretrained(OUT) loads the folder;\n"
@@ -199,8 +199,8 @@ void AddCheckpointImport(CLI::App& app, Chosen* chosen) {
   verb->add_option("out", options->to, "Run folder for the checkpoint; created if missing")->required();
   verb->footer(
       "Refuses a folder with a model that Trainyard cannot train, and lists every missing or unexpected\n"
-      "weight, wrong shape and unsupported setting. Text is read as bytes whatever the vocabulary: tokens above\n"
-      "255 are not used.\n\n"
+      "weight, wrong shape and unsupported setting. The printed command trains the model further; its job reads\n"
+      "text with the tokenizer of the folder, unless train.data.tokenizer names another.\n\n"
       "Examples:\n  trainctl checkpoint import gpt2-folder RUN");
 }
 

@@ -12,7 +12,7 @@
 
 namespace trainyard::client {
 
-// Lists the newest first. `name` is resolved by FindJob. Possible errors: those of FindJob and GetJob.
+// Lists the job's checkpoints, newest first. FindJob resolves `name`. Possible errors: those of FindJob and GetJob.
 absl::Status ListJobCheckpoints(const Globals& globals, const std::string& name, bool json);
 // Shows the checkpoint of `step`, or the newest. Possible errors: those of FindJob and GetJob; NotFound: the
 // coordinator has no such checkpoint.

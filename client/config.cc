@@ -193,9 +193,9 @@ void AddConfig(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<ConfigOptions>();
   CLI::App* verb = app.add_subcommand("config", "Ask questions and write a job file, or a file for Accelerate");
   verb->add_option("-o,--output", options->output,
-                   "The file to write; - prints it. Default job.yaml, with --accelerate accelerate.yaml")
+                   "The file to write; - prints it. Default: job.yaml, or accelerate.yaml with --accelerate")
       ->type_name("FILE");
-  verb->add_option("--answers", options->answers, "A job file with a part of the keys; only the others are asked about")
+  verb->add_option("--answers", options->answers, "A job file with some of the keys; asks only about the others")
       ->type_name("FILE");
   verb->add_option("--set", options->overrides, "Set a key of the job, so that it is not asked about (may be repeated)")
       ->type_name("KEY=VALUE")

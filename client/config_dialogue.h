@@ -22,7 +22,7 @@ using LineShower = std::function<void(absl::string_view text)>;
 absl::StatusOr<Draft> AskQuestions(const ConfigInput& input, const ConfigFacts& facts, const LineReader& read_line,
                                    const LineShower& show);
 
-// Asks a question with yes or no; no is the default. The same errors as the reader.
+// Asks a question with yes or no; no is the default. Possible errors: those of the reader.
 absl::StatusOr<bool> AskYesOrNo(const std::string& question, const LineReader& read_line, const LineShower& show);
 
 }  // namespace trainyard::client

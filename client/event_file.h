@@ -41,7 +41,7 @@ class EventFileWriter {
   EventFileWriter(const EventFileWriter&) = delete;
   EventFileWriter& operator=(const EventFileWriter&) = delete;
 
-  // Possible errors: ResourceExhausted: the disk is full; others of writing.
+  // Possible errors: ResourceExhausted: the disk is full; other errors of writing.
   absl::Status Add(absl::Time time, uint64_t step, const Scalars& scalars);
   // Gives the file its name, and replaces an earlier file of that name.
   absl::Status Commit();

@@ -136,7 +136,7 @@ void AddForget(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddHostVerb(app, globals, chosen, "forget", "Remove a permanently switched-off host from the list",
               v1::SetHostRequest::ACTION_FORGET, options)
       ->footer(
-          "Refused while its daemon is attached or a job has ranks on it: drain the host first, then stop its "
+          "Fails while the host's daemon is attached or a job has ranks on the host: drain it first, then stop its "
           "daemon.\n\n"
           "Examples:\n  trainctl drain w3 && trainctl forget w3 --reason 'returned to the vendor'");
 }

@@ -22,8 +22,8 @@ class Interrupts {
   explicit Interrupts(std::function<void()> on_second);
   ~Interrupts();
 
-  // Sets the callback of the first interrupt; if that has already arrived, runs it now on the calling thread. Returns
-  // once no previous callback is running, so that the caller can destroy what it used.
+  // Sets the callback of the first interrupt. If that interrupt has already arrived, runs the callback now, on the
+  // calling thread. Returns once no previous callback runs, so that the caller can destroy what that callback used.
   void OnFirst(std::function<void()> on_first);
   // Sets the callback of SIGHUP, which then no longer counts as an interrupt; null: it counts again. Returns like
   // OnFirst.

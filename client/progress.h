@@ -43,7 +43,7 @@ std::unique_ptr<Progress> NewTextProgress(FILE* stream, const TerminalTraits& tr
 std::unique_ptr<Progress> NewJsonProgress(FILE* stream);
 
 // "step 120/1200  loss 3.2145  lr 2.0e-03  12.3k tokens/s  ETA 1m02s".
-// If `steps_total` is 0, it is not known.
+// If `steps_total` is 0, the total is unknown.
 std::string StepLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats);
 
 // Decides which steps are printed when there is no status line: the first and the last, and others every 5 s or every

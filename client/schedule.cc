@@ -192,7 +192,8 @@ void AddDurations(CLI::App& verb, ScheduleOptions& options) {
                   "Duration of a forward in a stage, in any unit; or a list with one for each model chunk")
       ->delimiter(',')
       ->default_str("1");
-  verb.add_option("--backward", durations.backward, "Duration of a backward in a stage; or a list")
+  verb.add_option("--backward", durations.backward,
+                  "Duration of a backward in a stage; or a list with one for each model chunk")
       ->delimiter(',')
       ->default_str("2");
   verb.add_option("--weight-share", durations.weight_share,
@@ -202,12 +203,14 @@ void AddDurations(CLI::App& verb, ScheduleOptions& options) {
   verb.add_option("--samples", durations.samples,
                   "Samples of a step in one pipeline, which its micro-batches share; --forward, --backward and --link "
                   "are then durations of one sample");
-  verb.add_option("--fixed-forward", durations.fixed_forward,
-                  "With --samples: duration that each forward adds, however few samples it has; or a list")
+  verb.add_option(
+          "--fixed-forward", durations.fixed_forward,
+          "With --samples: duration that each forward adds, however few samples it has; or a list with one for each "
+          "model chunk")
       ->delimiter(',')
       ->default_str("0");
   verb.add_option("--fixed-backward", durations.fixed_backward,
-                  "With --samples: duration that each backward adds; or a list")
+                  "With --samples: duration that each backward adds; or a list with one for each model chunk")
       ->delimiter(',')
       ->default_str("0");
   verb.add_option("--fixed-link", durations.fixed_link, "With --samples: duration that each transfer adds")
@@ -241,7 +244,7 @@ void AddSchedule(CLI::App& app, const Globals&, Chosen* chosen) {
       "of stages)");
   verb->add_flag("--list", options->list, "Also print the list of actions of each rank");
   verb->add_option("--svg", options->svg, "Also write the drawing to this file");
-  AddJson(*verb, &options->json, "One JSON object; for a single schedule with the times of every action");
+  AddJson(*verb, &options->json, "One JSON object; for a single schedule, it includes the times of every action");
   verb->footer(
       "Needs no cluster. In a drawing, F is a forward, B a backward, and I and W are the two parts of a backward\n"
       "(gradients of inputs and of weights). The number after the letter is the micro-batch, or CHUNK.MICRO-BATCH if\n"

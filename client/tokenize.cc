@@ -209,7 +209,7 @@ void AddChats(CLI::App& verb, TokenizeOptions& options) {
                   "With --chats: a file with the template, instead of that of the tokenizer's folder")
       ->type_name("FILE")
       ->needs(chats);
-  verb.add_option("--messages", options.messages, "With --chats: the field of a line that has the messages")
+  verb.add_option("--messages", options.messages, "With --chats: the field of each line that contains the messages")
       ->type_name("FIELD")
       ->capture_default_str()
       ->needs(chats);

@@ -13,7 +13,7 @@ struct ChatOptions {
   std::string tokenizer;                // the folder, or its file
   std::vector<std::string> files = {};  // JSONL
   std::string template_file = {};       // empty: the template of the tokenizer's folder
-  std::string messages = "messages";    // the field of a line that has the messages
+  std::string messages = "messages";    // the field of each line that contains the messages
   bool show = false;                    // every conversation, and not only the counts
   bool json = false;
 };

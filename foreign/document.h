@@ -51,7 +51,7 @@ yaml::NodePtr ParseDocument(absl::string_view text, const std::string& file_name
 // The program that the file belongs to; none if it is a job file, or of an unknown kind.
 absl::optional<Dialect> DetectDialect(const yaml::Node& root);
 
-// Whether a key at the top is one of a job file.
+// Whether any key at the top is a key of job files.
 bool HasJobKeys(const yaml::Node& root);
 
 Reading ReadKeys(const yaml::Node& root, Dialect dialect, const std::string& file_name, Problems* problems);

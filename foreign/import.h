@@ -36,7 +36,7 @@ struct ForeignJob {
   std::vector<std::string> missing;            // required keys of the job that nothing gives; set by CheckForeignJob
 };
 
-// The program that the file belongs to; none for a job file, and for a text of an unknown kind or that cannot be read.
+// The program that the file belongs to; none for a job file, and for other texts that are unknown or cannot be read.
 absl::optional<Dialect> DialectOf(absl::string_view text);
 
 // Why the text is neither a job file nor a file of another program; empty if it is one of them or cannot be read.
