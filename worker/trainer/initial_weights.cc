@@ -48,8 +48,8 @@ bool SelectsSameProjections(const std::vector<std::string>& found, const ModelSi
   return DescribeModel(as_found).projections == DescribeModel(sizes).projections;
 }
 
-// The settings of the job with which adapters that were trained with `found` would compute something else, each with
-// both values: "train.lora.alpha was 8 and is 16 in the job". Dropout changes only how adapters are trained.
+// The differences between the settings of the job and `found`, with which adapters were trained, each with both values:
+// "train.lora.alpha was 8 and is 16 in the job". Ignores dropout, which changes only how adapters are trained.
 std::vector<std::string> OtherSettings(const LoraSettings& found, const ModelSizes& sizes) {
   const LoraSettings& job = sizes.lora;
   std::vector<std::string> texts;
@@ -149,8 +149,8 @@ InitialValues Combined(const ModelDescription& description, InitialValues adapte
       };
 }
 
-// Refuses a checkpoint with adapters in train.model.init_from together with those of train.lora.path, or with settings
-// with which its adapters would compute something else. Shapes are checked later.
+// Refuses adapters in the checkpoint of train.model.init_from if train.lora.path names others, or if they would compute
+// something else with the settings of the job. Shapes are checked later.
 absl::Status CheckAdaptersOfCheckpoint(const TrainConfig& config, const SizesOfSpec& sizes_of_spec) {
   if (config.model.lora.rank == 0 || !FileExists(JoinPath(config.init_from, kManifestName))) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string text, ReadManifestText(config.init_from));

@@ -95,8 +95,8 @@ std::string ChooseKernels(MklLever choice) {
                          SetMklLever(lever ? MklLever::kOn : MklLever::kOff), speeds->with_lever, speeds->without);
 }
 
-// What ChooseKernels would decide for `auto`, without the measurement: its result decides for all later jobs on this
-// host, so only a job may make it.
+// Returns what ChooseKernels would decide for `auto`, but measures nothing: the first measurement decides for all later
+// jobs on this host, so only a job may make it.
 KernelDecision FindKernels() {
   if (!MklLeverHasEffect()) {
     const std::string sentence = SetMklLever(MklLever::kAuto);

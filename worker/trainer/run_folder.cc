@@ -82,7 +82,7 @@ bool ReadFileIdentity(const std::string& path, int64_t* file, int64_t* time_ns) 
 
 namespace {
 
-// Waits for the lock as RunFolder::Options specifies, and reads the fence under it.
+// Waits for the lock as RunFolder::Options specifies, and reads the fence while holding it.
 class LockWait {
  public:
   explicit LockWait(const RunFolder::Options& options)
