@@ -37,13 +37,13 @@ class ForeignWeights {
   // The type in which training holds these values exactly: F64 if the embedding is F64, else F32.
   const std::string& dtype() const { return dtype_; }
   // Writes elements [first, first + count) of a parameter to `out`, in type `dtype`. Fails with the errors of
-  // WeightFiles::ReadRange. REQUIRES: it is a parameter of the model.
+  // WeightFiles::ReadRange. REQUIRES: `name` is a parameter of the model.
   absl::Status ReadRange(const std::string& name, uint64_t first, uint64_t count, absl::string_view dtype,
                          absl::Span<char> out) const;
   // The same for elements [first, first + count) of a box of the parameter, in row-major order. Reads no other bytes.
   absl::Status ReadBoxRange(const std::string& name, const Box& box, uint64_t first, uint64_t count,
                             absl::string_view dtype, absl::Span<char> out) const;
-  // The values of one parameter, dense, in type dtype(). REQUIRES: it is a parameter of the model.
+  // The values of one parameter, dense, in type dtype(). REQUIRES: `name` is a parameter of the model.
   std::string Read(const std::string& name) const;
   // Zeros in place of the values that Read would return, in the same number and type.
   std::string Zeros(const std::string& name) const;

@@ -1,6 +1,6 @@
 // How programs exchange their versions and the versions of the API that they support: one header in the
-// metadata of calls, in both directions. A pair without a common version is refused with a sentence that names both and
-// what to upgrade. A program that sends no header is accepted: it is not part of Trainyard. Pure.
+// metadata of calls, in both directions. A pair without a common version is refused with a sentence that names both
+// programs and what to upgrade. A program that sends no header is accepted: it is not part of Trainyard. Pure.
 //
 //   trainyard-client: trainctl/0.1.0 api=1-1
 #pragma once

@@ -5,8 +5,8 @@
 
 namespace trainyard {
 
-// Whether arrays and objects are nested more than `depth_max` deep. A document that is nested so deeply needs far more
-// memory when it is parsed than its text.
+// Whether arrays and objects are nested more than `depth_max` deep. Parsing a document that is nested so deeply needs
+// far more memory than its text.
 bool JsonNestsDeeperThan(absl::string_view json, int depth_max);
 
 }  // namespace trainyard

@@ -49,7 +49,7 @@ inline constexpr size_t kClusterEvents = 10'000;
 inline constexpr size_t kDurableTextBytes = 2 << 10;
 inline constexpr size_t kDurableEventBytes = 128 << 20;
 // Ids of jobs that were deleted from the history. A host that returns after a long absence may still run trainers of
-// these jobs; the coordinator has them ended. A call of Submit that is repeated late must not submit one of them again.
+// these jobs, and must end them. A call of Submit that is repeated late must not submit one of these jobs again.
 inline constexpr size_t kJobsForgotten = 100'000;
 // Checkpoints that a restore rejected, newest first, as reported by a trainer. The log of rank 0 lists all of them.
 inline constexpr int kRejectedCheckpointsReported = 8;

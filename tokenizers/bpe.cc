@@ -242,10 +242,9 @@ void Bpe::Symbolize(absl::string_view word, Scratch& scratch) const {
     if (byte_fallback_ && ByteTokens(symbol, scratch.ids)) continue;
     if (unknown_.empty()) continue;
     if (unknown_id_ < 0) {
-      scratch.status =
-          absl::InvalidArgumentError(absl::StrCat("the text has a character that is not in the vocabulary (", symbol,
-                                                  "), and neither is the token for unknown characters, '", unknown_,
-                                                  "'"));
+      scratch.status = absl::InvalidArgumentError(
+          absl::StrCat("the text has a character that is not in the vocabulary (", symbol,
+                       "), and neither is the token for unknown characters, '", unknown_, "'"));
       return;
     }
     if (unknown_waits && !fuse_unknown_) scratch.ids.push_back(unknown_id_);

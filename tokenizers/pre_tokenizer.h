@@ -24,7 +24,7 @@ class PreTokenizer {
     bool is_start = false;   // at the beginning of the whole text
   };
   using Sink = absl::FunctionRef<void(absl::string_view word)>;
-  // Calls `word` with each word; it is valid during the call only. `continues`: the text continues an earlier one, so a
+  // Calls `word` with each word, valid during the call only. `continues`: the text continues an earlier one, so a
   // piece at its start gets no prefix. Possible errors: those of Pattern::Parts.
   absl::Status Split(Piece piece, bool continues, Sink word) const;
 

@@ -14,7 +14,7 @@ namespace trainyard {
 // `file`: the content of tokenizer.model; `name`: for messages; `config`: the object of the tokenizer_config.json next
 // to it, null: there is none; `around`: the special and added tokens that it names.
 // Possible errors: InvalidArgument: the file is not a SentencePiece model, or the folder uses something that is not
-// supported, with everything that is wrong; those of OpenSentencePiece.
+// supported; the message lists everything that is wrong. Also those of OpenSentencePiece.
 absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> OpenSentencePieceModel(absl::string_view file,
                                                                                const std::string& name,
                                                                                const nlohmann::json& config,

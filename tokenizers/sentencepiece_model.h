@@ -32,7 +32,7 @@ struct SentencePieceModel {
   bool escapes_spaces = true;   // by U+2581
 };
 
-// `name`: for messages. Possible errors: InvalidArgument: it is not such a file, with everything that is wrong.
+// `name`: for messages. Possible errors: InvalidArgument: it is not such a file; lists all that is wrong.
 absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(absl::string_view file, absl::string_view name);
 
 // Returns the file of the same model with the setting that no space is put before a text.

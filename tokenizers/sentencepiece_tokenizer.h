@@ -34,7 +34,7 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   // `file`: the content of tokenizer.model, of which `model` is the parsed form; `name`: for messages. `hash`
   // identifies the files; hash() also depends on the version of libsentencepiece. Possible errors: those of
-  // OpenSentencePiece; InvalidArgument with libsentencepiece's reason; those of reading the library.
+  // OpenSentencePiece; InvalidArgument with libsentencepiece's reason; those of reading its library file.
   static absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> Make(absl::string_view file, absl::string_view name,
                                                                       SentencePieceModel model, std::string hash,
                                                                       std::optional<LlamaSettings> settings);

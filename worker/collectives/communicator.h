@@ -92,8 +92,8 @@ class Communicator {
   // same buffers in the same order. The buffer may outlive the communicator.
   virtual at::Tensor NewBuffer(int64_t numel, at::ScalarType type);
 
-  // Advances the started operations as far as possible without waiting for peers. Operations end without it too; it is
-  // useful to call it between two pieces of computation.
+  // Advances the started operations as far as possible without waiting for peers. Operations end without this call
+  // too; it is useful between two pieces of computation.
   virtual void AdvanceOperations() {}
 
   virtual CollectiveProgress progress() const = 0;

@@ -27,8 +27,8 @@ bool SumInRankOrder(at::ScalarType type, const std::byte* const* parts, int num_
 // The type in which values of `type` are summed: fp32 for 16-bit types, otherwise `type` itself.
 at::ScalarType SumType(at::ScalarType type);
 
-// A sum over ranks to be continued: `parts` are those of the next ranks, and `before`, of type SumType, is the sum of
-// the ranks before them, or null. The result has type SumType; if `includes_last_rank`, it is rounded to `type`.
+// A sum over ranks that is continued: `parts` are the values of the next ranks, and `before`, of type SumType, is the
+// sum of the ranks before them, or null. The result has type SumType; if `includes_last_rank`, it is rounded to `type`.
 struct PartialSum {
   at::ScalarType type = at::kFloat;
   const std::byte* before = nullptr;

@@ -10,8 +10,8 @@ namespace trainyard {
 
 struct LossScaleConfig {
   double initial = 65536;
-  uint64_t window = 1000;   // good steps in a row before it doubles
-  double backoff = 0.5;     // an overflow multiplies it by this
+  uint64_t window = 1000;  // good steps in a row before it doubles
+  double backoff = 0.5;    // an overflow multiplies it by this
   // The first overflows since the scale last doubled do not lower it: only overflow number `hysteresis` and each later
   // one do. 1: every overflow lowers it.
   uint64_t hysteresis = 2;
@@ -34,7 +34,7 @@ LossScale InitialLossScale(const LossScaleConfig& config);
 LossScale NextLossScale(const LossScale& now, const LossScaleConfig& config, bool overflow);
 
 // The factor with which backward is started instead of 1, for a loss that is a sum over `num_tokens`: `scale` divided
-// by the smallest power of two that is at least `num_tokens`, so that gradients are about as large as those of a mean
+// by the smallest power of two that is at least `num_tokens`, so that gradients are about as large as for a mean
 // loss and the division is exact.
 double LossSeed(double scale, uint64_t num_tokens);
 

@@ -21,7 +21,7 @@
 // After the first error every call returns that error: the generation is over.
 //
 // Used by one thread, that of the training loop (on a CPU backward runs on it too). Does not own model or
-// communicators; they must outlive it.
+// communicators, which must outlive this object.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,8 +47,8 @@ namespace trainyard {
 
 class DataParallel : public UnitHooks {
  public:
-  // Called before the first round of a step; required where losses are scaled. `num_tokens`: as in StepInput, or if
-  // that is not known yet, any number of the same magnitude that is equal on every rank.
+  // Called before the first round of a step; required where losses are scaled. `num_tokens`: as in StepInput or, if
+  // that number is not known yet, any number of the same magnitude that is equal on every rank.
   virtual void BeginStep(uint64_t num_tokens) = 0;
 
   // Waits for the gathers that the previous step started. Every pass calls it; a rank that runs no pass
