@@ -22,7 +22,7 @@ _asked_step = 0  # the newest step that had been reported at that time
 
 
 def checkpoint_dir(default="checkpoints"):
-    """The folder for the checkpoints of this job (`command.checkpoint_dir`), which is created: the same one after a
+    """Creates and returns the folder for the checkpoints of this job (`command.checkpoint_dir`). It is the same after a
     restart and on all ranks. Without Trainyard: `default`."""
     if os.environ.get("TRAINYARD_LINK") and not os.environ.get("TRAINYARD_CHECKPOINT_DIR"):
         _report._warn(f"the job has no command.checkpoint_dir; its checkpoints are in {default!r}, which "

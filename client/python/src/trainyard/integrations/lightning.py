@@ -20,8 +20,8 @@ from trainyard import report, report_eval, script
 
 
 class StopOnRequest(Callback):
-    """`save_to`: the checkpoint to write before training ends; None: none. `every_steps`: how often the ranks agree
-    whether to stop, which is a collective (trainyard.should_stop)."""
+    """`save_to`: the checkpoint to write before training ends; None: none. `every_steps`: the number of steps after
+    which the ranks agree again whether to stop, by a collective (trainyard.should_stop)."""
 
     def __init__(self, save_to=None, every_steps=1):
         if every_steps < 1:

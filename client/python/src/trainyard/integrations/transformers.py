@@ -15,7 +15,8 @@ from trainyard import report, report_eval, saving, script
 
 
 class StopOnRequest(TrainerCallback):
-    """`every_steps`: how often the ranks agree whether to stop, which is a collective (trainyard.should_stop)."""
+    """`every_steps`: the number of steps after which the ranks agree again whether to stop, by a collective
+    (trainyard.should_stop)."""
 
     def __init__(self, every_steps=1):
         if every_steps < 1:
@@ -34,8 +35,8 @@ class StopOnRequest(TrainerCallback):
 
 
 class SaveOnRequest(TrainerCallback):
-    """Saves when `trainctl checkpoint now` requests it, and reports all checkpoints of the Trainer. `every_steps`: how
-    often the ranks agree whether to save, which is a collective (trainyard.should_save)."""
+    """Saves when `trainctl checkpoint now` requests it, and reports all checkpoints of the Trainer. `every_steps`: the
+    number of steps after which the ranks agree again whether to save, by a collective (trainyard.should_save)."""
 
     def __init__(self, every_steps=1):
         if every_steps < 1:
