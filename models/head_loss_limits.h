@@ -6,7 +6,7 @@
 
 namespace trainyard {
 
-// Models with at least this many tokens in their vocabulary do so. The rule depends on the vocabulary alone, so that
+// Models with at least this many tokens in their vocabulary do this. The rule depends on the vocabulary alone, so that
 // every layout of a job computes the same.
 inline constexpr int64_t kHeadLossVocabulary = 8192;
 // The most scores that are held at a time.

@@ -67,7 +67,7 @@ struct PartParameter {
   std::vector<int64_t> shape;  // of the box
   std::vector<int64_t> start;  // of the box in the parameter of the whole model
   bool replicated = false;     // every tensor rank has the same box; false where there is one tensor rank
-  bool tied = false;           // the first and the last stage have a copy, and its gradient is the sum of both
+  bool tied = false;           // the first and the last stage have a copy; the gradients of both are added
 };
 
 struct PartUnit {

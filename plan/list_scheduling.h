@@ -9,8 +9,8 @@
 namespace trainyard {
 
 struct ListPolicy {
-  // True: a backward is I and W; I comes before W, which fills the time in which no other action is possible. False: a
-  // backward is B.
+  // True: a backward is I and a later W. The W fills the time in which no other action is possible. False: a backward
+  // is B.
   bool split_backward = false;
   // True: a possible backward begins before a possible forward. False: forwards come first, if in_flight permits.
   bool backward_first = true;

@@ -31,7 +31,7 @@ namespace trainyard {
 
 class Reducer {
  public:
-  // `pool` may be null where gradients are replicated. `groups_are_units`: otherwise they are buckets. Owns nothing.
+  // `pool` may be null where gradients are replicated. `groups_are_units` false: the groups are buckets. Owns nothing.
   Reducer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
           const DataParallelOptions& options, const Precision& precision, SlotPool* pool, bool groups_are_units);
 
