@@ -20,7 +20,12 @@ constexpr const char* kInherited[] = {
     "ASAN_OPTIONS",
     "TSAN_OPTIONS",
     "UBSAN_OPTIONS",
+    // They restrict the kernels of Trainyard, LibTorch, MKL and oneDNN, so that a host acts as if it had another CPU.
     "TRAINYARD_CPU",
+    "ATEN_CPU_CAPABILITY",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "ONEDNN_MAX_CPU_ISA",
     "TRAINYARD_FAULT_POINTS",
 };
 constexpr char kPathDefault[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

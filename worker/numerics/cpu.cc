@@ -17,10 +17,10 @@ VectorCode CodeOfCpu() {
 
 VectorCode MaxAllowedCode() {
   const char* value = std::getenv("TRAINYARD_CPU");
-  if (value == nullptr || *value == '\0') return VectorCode::kAvx512;
+  if (value == nullptr || *value == '\0' || std::strcmp(value, "amd") == 0) return VectorCode::kAvx512;
   if (std::strcmp(value, "avx2") == 0) return VectorCode::kAvx2;
   if (std::strcmp(value, "none") == 0) return VectorCode::kAny;
-  std::fprintf(stderr, "TRAINYARD_CPU is '%s'; expected avx2 or none, or the variable must be unset\n", value);
+  std::fprintf(stderr, "TRAINYARD_CPU is '%s'; expected avx2, none or amd, or the variable must be unset\n", value);
   std::_Exit(2);
 }
 
@@ -32,6 +32,14 @@ VectorCode BestVectorCode() {
 }
 
 bool CpuIsRestricted() { return MaxAllowedCode() != VectorCode::kAvx512; }
+
+bool CpuIsIntel() {
+  static const bool is_intel = [] {
+    const char* value = std::getenv("TRAINYARD_CPU");
+    return __builtin_cpu_is("intel") && (value == nullptr || std::strcmp(value, "amd") != 0);
+  }();
+  return is_intel;
+}
 
 bool CpuMultipliesBfloat16() { return BestVectorCode() == VectorCode::kAvx512 && __builtin_cpu_supports("avx512bf16"); }
 

@@ -8,6 +8,7 @@
 //
 //   avx2   like a CPU with AVX2 and FMA but without AVX-512
 //   none   like a CPU with neither; our code is then what the compiler generates for every x86-64
+//   amd    like a CPU that is not Intel's: MKL then chooses other kernels (mkl_lever.h), and all features are used
 //
 // It never enables instructions that the CPU does not have. The kernels of LibTorch, MKL and oneDNN have variables of
 // their own, which tests/CMakeLists.txt sets together with this one.
@@ -22,8 +23,11 @@ enum class VectorCode { kAny, kAvx2, kAvx512 };
 // kAvx512: F, DQ, BW and VL; kAvx2: with FMA and F16C. Any other value of TRAINYARD_CPU ends the process.
 VectorCode BestVectorCode();
 
-// Whether TRAINYARD_CPU is set.
+// Whether TRAINYARD_CPU takes features away.
 bool CpuIsRestricted();
+
+// Whether the CPU is Intel's. False if TRAINYARD_CPU is amd.
+bool CpuIsIntel();
 
 // Whether the CPU has instructions that multiply bf16 (AVX512-BF16), and TRAINYARD_CPU does not forbid them.
 bool CpuMultipliesBfloat16();

@@ -1,13 +1,15 @@
 #include "worker/numerics/mkl_lever.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,32 +21,52 @@ namespace {
 std::atomic<bool> g_reports_intel{false};
 
 // Large enough for the kernels' speeds to differ; takes about a millisecond.
-constexpr int64_t kMatrixSize = 384;
-constexpr int kNumTries = 4;
+constexpr ProductShape kSmallShape = {.rows = 384, .in = 384, .out = 384};
+constexpr int kNumTries = 2;
+
+double SecondsNow() {
+  timespec now = {};
+  clock_gettime(at::get_num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Seconds of x w, g w^T and x^T g.
+double SecondsOfForms(const ProductShape& shape, int tries) {
+  const at::Tensor x = at::ones({shape.rows, shape.in}), w = at::ones({shape.in, shape.out});
+  const at::Tensor grad = at::ones({shape.rows, shape.out});
+  const std::pair<at::Tensor, at::Tensor> forms[] = {{x, w}, {grad, w.t()}, {x.t(), grad}};
+  double seconds = 0;
+  for (const auto& [a, b] : forms) {
+    double best_s = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < tries; ++i) {
+      const double start = SecondsNow();
+      const at::Tensor product = at::mm(a, b);
+      best_s = std::min(best_s, SecondsNow() - start);
+    }
+    seconds += best_s;
+  }
+  return seconds;
+}
 
 }  // namespace
 
-bool MklLeverHasEffect() {
-  return !__builtin_cpu_is("intel") && BestVectorCode() >= VectorCode::kAvx2 && !CpuIsRestricted();
-}
+bool MklLeverHasEffect() { return !CpuIsIntel() && BestVectorCode() >= VectorCode::kAvx2 && !CpuIsRestricted(); }
 
-double TimeProducts(int64_t size, int tries) {
+double TimeProducts(const std::vector<ProductShape>& shapes, int tries) {
   c10::NoGradGuard no_grad;
-  at::Tensor a = at::ones({size, size});
-  double best_s = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < tries; ++i) {
-    auto start = std::chrono::steady_clock::now();
-    at::Tensor product = at::mm(a, a);
-    best_s = std::min(best_s, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  double seconds = 0, operations = 0;
+  for (const ProductShape& shape : shapes) {
+    const auto count = static_cast<double>(shape.count);
+    seconds += count * SecondsOfForms(shape, tries);
+    operations += count * 3 * 2 * static_cast<double>(shape.rows * shape.in * shape.out);
   }
-  const auto n = static_cast<double>(size);
-  return 2e-9 * n * n * n / best_s;
+  return 1e-9 * operations / seconds;
 }
 
 std::string SetMklLever(MklLever choice) {
   const bool avx512 = BestVectorCode() == VectorCode::kAvx512, avx2 = BestVectorCode() >= VectorCode::kAvx2;
   std::string kernels;
-  if (__builtin_cpu_is("intel")) {
+  if (CpuIsIntel()) {
     kernels = "MKL's own choice (the CPU is Intel's and needs no lever)";
   } else if (choice == MklLever::kOff) {
     kernels = "MKL's own choice (the lever is off)";
@@ -55,14 +77,14 @@ std::string SetMklLever(MklLever choice) {
     kernels =
         absl::StrCat("MKL's own choice (the CPU has no AVX-512", choice == MklLever::kOn ? " and no AVX2" : "", ")");
   }
-  return absl::StrFormat("matrix products: %s; %.0f GFLOP/s in fp32", kernels, TimeProducts(kMatrixSize, kNumTries));
+  return absl::StrFormat("matrix products: %s; %.0f GFLOP/s in fp32", kernels, TimeProducts({kSmallShape}, kNumTries));
 }
 
 bool MklLeverIsOn() { return g_reports_intel; }
 
 // Must return true on an Intel CPU too: there the flag is never set, and MKL must still get the correct answer.
 extern "C" __attribute__((visibility("default"))) int mkl_serv_intel_cpu_true() {
-  return g_reports_intel || __builtin_cpu_is("intel");
+  return g_reports_intel || CpuIsIntel();
 }
 
 }  // namespace trainyard

@@ -7,15 +7,17 @@
 // drop it from an archive) and is built with ENABLE_EXPORTS.
 #pragma once
 
-#include <cstdint>
 #include <string>
+#include <vector>
+
+#include "worker/numerics/product_shape.h"
 
 namespace trainyard {
 
 enum class MklLever { kAuto, kOn, kOff };
 
 // Whether the lever changes anything: the CPU is not Intel's and has at least AVX2. Only a measurement shows which
-// setting is faster (trainer/kernel_choice.h). False if TRAINYARD_CPU is set.
+// setting is faster (trainer/kernel_choice.h). False if TRAINYARD_CPU restricts the CPU.
 bool MklLeverHasEffect();
 
 // Call before the first tensor operation of the process; later calls have no effect on MKL. kAuto: enabled if the CPU
@@ -23,9 +25,10 @@ bool MklLeverHasEffect();
 // sentence for the log, with the measured speed of a small matrix product.
 std::string SetMklLever(MklLever choice);
 
-// Measures fp32 products of size x size matrices with the current setting and at::get_num_threads() threads. Returns
-// GFLOP/s, the best of `tries` measurements.
-double TimeProducts(int64_t size, int tries);
+// Measures the fp32 products of forward and of both gradients with the current setting. Returns GFLOP/s. The best of
+// `tries` measurements of a product counts, as often as there are weights of its shape. With one thread only the
+// seconds in which the thread runs are counted, so that other processes disturb little.
+double TimeProducts(const std::vector<ProductShape>& shapes, int tries);
 // Whether the lever is enabled by the last call of SetMklLever.
 bool MklLeverIsOn();
 

@@ -1,23 +1,32 @@
-// Decides which of MKL's kernels are faster on this CPU, for a job whose resources.mkl_avx512 is auto: those that MKL
-// chooses itself, or those that the lever (numerics/mkl_lever.h) makes it use. The speeds are measured once for each
-// user, CPU and version, and stored, so that all ranks and all later runs on a host decide identically and compute the
-// same numbers.
+// Decides which of MKL's kernels are faster for a job whose resources.mkl_avx512 is auto: those that MKL chooses
+// itself, or those that the lever (numerics/mkl_lever.h) makes it use. The products of the model are timed, in
+// the forms of forward and of both gradients. The speeds are measured once for each user, CPU, version and set of
+// shapes, and stored, so that all ranks and all later runs of a model on a host decide identically and compute the same
+// numbers.
 //
-//   <user's state folder>/trainyard/kernels/<CPU and version>     "473.1 186.4": GFLOP/s with the lever, and without
+//   <user's state folder>/trainyard/kernels/<CPU and version>-<shapes>    "473.1 186.4": GFLOP/s with the lever, and
+//                                                                         without
 //
-// A process can use only one kind of kernels, so each kind is timed in a child process of its own (0.2 s in all). Ranks
+// A process can use only one kind of kernels, so each kind is timed in a child process of its own, both at once. Ranks
 // that start at the same time wait for the one that measures. If the result cannot be stored, nothing is measured,
 // because each start could decide differently.
 //
+// Two hosts with equal CPUs may measure different speeds, so the ranks of a job on several hosts agree (AgreeOnLever).
 // Ranks on different CPU models may decide differently: their results are then rounded differently, but all ranks still
 // have the same parameters, because sums and updates are the same on every CPU.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/key_value_store.h"
+#include "models/model_sizes.h"
+#include "worker/numerics/product_shape.h"
 
 namespace trainyard {
 
@@ -25,6 +34,17 @@ namespace trainyard {
 struct KernelSpeeds {
   double with_lever = 0, without = 0;
 };
+
+// The shapes of the weights of a model that is multiplied with `rows` tokens at a time. Each size is limited, and at
+// most kMaxShapes shapes that need the most time are returned, so that a measurement takes about 100 ms at most. Pure.
+inline constexpr size_t kMaxShapes = 6;
+std::vector<ProductShape> ShapesToTime(const ModelSizes& sizes, int64_t rows);
+// What is timed if there is no model.
+std::vector<ProductShape> DefaultShapes();
+
+// "256x384x512x6,..."; ParseShapes reads it. Possible errors: InvalidArgument.
+std::string ShapesText(const std::vector<ProductShape>& shapes);
+absl::StatusOr<std::vector<ProductShape>> ParseShapes(absl::string_view text);
 
 // Pure. `expected`: the result if the two speeds differ by less than 5 %, which is within the error of a timing.
 bool LeverIsFaster(const KernelSpeeds& speeds, bool expected);
@@ -37,12 +57,24 @@ absl::StatusOr<KernelSpeeds> ReadKernelSpeeds(const std::string& path);
 absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
                                            const std::function<absl::StatusOr<KernelSpeeds>()>& measure);
 
-// Returns the path of the file with the stored speeds, from the environment, the password database and /proc/cpuinfo.
-// Possible errors: NotFound: this user has no home folder.
-absl::StatusOr<std::string> KernelSpeedsPath();
+// Identifies this CPU and version: the vendor, family, model, stepping and vector instructions of /proc/cpuinfo.
+std::string CpuKey();
 
-// Runs this program with `argument` and reads the number that it prints. Possible errors: DeadlineExceeded,
-// Internal.
-absl::StatusOr<double> ReadNumberFromChild(const std::string& argument);
+// Returns the folder with the stored speeds, from the environment and the password database. Possible errors: NotFound:
+// this user has no home folder.
+absl::StatusOr<std::string> KernelSpeedsFolder();
+// The file in that folder with the speeds of this CPU for some shapes.
+std::string KernelSpeedsName(absl::string_view cpu_key, const std::vector<ProductShape>& shapes);
+
+// All speeds that are stored in `folder` for one CPU.
+std::vector<KernelSpeeds> ReadAllKernelSpeeds(const std::string& folder, absl::string_view cpu_key);
+
+// Runs this program once for each kind of kernels, at the same time. Possible errors: DeadlineExceeded, Internal.
+absl::StatusOr<KernelSpeeds> MeasureInChildren(const std::vector<ProductShape>& shapes);
+
+// Returns the choice of the lowest rank with the same CPU key. Called once by every rank of a job on several hosts that
+// chooses; a rank that has no choice calls it, too, with an empty key. Possible errors: those of KeyValueStore.
+absl::StatusOr<bool> AgreeOnLever(KeyValueStore& values, int rank, absl::string_view cpu_key, bool own_choice,
+                                  absl::Duration limit);
 
 }  // namespace trainyard

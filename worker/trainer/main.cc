@@ -14,11 +14,15 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "checkpoint/fault_points.h"
+#include "common/files.h"
+#include "common/plural.h"
 #include "common/standard_descriptors.h"
 #include "common/status_macros.h"
 #include "common/version.h"
@@ -43,6 +47,8 @@ namespace {
 constexpr absl::Duration kStartLimit = absl::Minutes(1);
 // How long to wait for the last reports to reach a daemon that is restarting.
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
+// How long to wait for ranks on other hosts, which may be measuring kernels or still starting.
+constexpr absl::Duration kAgreementLimit = absl::Minutes(5);
 
 std::atomic<bool> must_leave = false;
 // Set when the loop begins to check for signals. Until then, while this rank opens its data and waits for its peers, a
@@ -74,25 +80,36 @@ MklLever LeverOf(TrainConfig::Switch choice) {
   return MklLever::kAuto;
 }
 
-// The measurement is made once per CPU.
-absl::StatusOr<KernelSpeeds> LoadKernelSpeeds() {
-  ASSIGN_OR_RETURN(const std::string path, KernelSpeedsPath());
-  return LoadOrMeasure(path, []() -> absl::StatusOr<KernelSpeeds> {
-    KernelSpeeds speeds;
-    ASSIGN_OR_RETURN(speeds.with_lever, ReadNumberFromChild("--time-products-with-lever"));
-    ASSIGN_OR_RETURN(speeds.without, ReadNumberFromChild("--time-products"));
-    return speeds;
-  });
+// The measurement is made once per CPU and set of shapes.
+absl::StatusOr<KernelSpeeds> LoadKernelSpeeds(const std::vector<ProductShape>& shapes) {
+  ASSIGN_OR_RETURN(const std::string folder, KernelSpeedsFolder());
+  return LoadOrMeasure(JoinPath(folder, KernelSpeedsName(CpuKey(), shapes)), [&] { return MeasureInChildren(shapes); });
+}
+
+struct KernelChoice {
+  MklLever lever = MklLever::kAuto;
+  std::string reason;  // empty: the job or the CPU decides
+};
+
+// What this host chooses. Nothing is measured if there is nothing to choose.
+KernelChoice ChooseKernels(MklLever choice, const std::vector<ProductShape>& shapes) {
+  if (choice != MklLever::kAuto || !MklLeverHasEffect()) return {.lever = choice, .reason = ""};
+  const bool expected = BestVectorCode() == VectorCode::kAvx512;
+  const absl::StatusOr<KernelSpeeds> speeds = LoadKernelSpeeds(shapes);
+  if (!speeds.ok()) {
+    return {.lever = expected ? MklLever::kOn : MklLever::kOff,
+            .reason = absl::StrCat("not measured: ", speeds.status().message())};
+  }
+  return {.lever = LeverIsFaster(*speeds, expected) ? MklLever::kOn : MklLever::kOff,
+          .reason = absl::StrFormat("measured once on this CPU for this model, one thread: %.0f GFLOP/s with the "
+                                    "lever, %.0f without",
+                                    speeds->with_lever, speeds->without)};
 }
 
 // Called before the first tensor operation of the process. Returns the decision, for the log.
-std::string ChooseKernels(MklLever choice) {
-  if (choice != MklLever::kAuto || !MklLeverHasEffect()) return SetMklLever(choice);
-  const absl::StatusOr<KernelSpeeds> speeds = LoadKernelSpeeds();
-  if (!speeds.ok()) return absl::StrCat(SetMklLever(choice), "; not measured: ", speeds.status().message());
-  const bool lever = LeverIsFaster(*speeds, BestVectorCode() == VectorCode::kAvx512);
-  return absl::StrFormat("%s; measured once on this CPU, one thread: %.0f GFLOP/s with the lever, %.0f without",
-                         SetMklLever(lever ? MklLever::kOn : MklLever::kOff), speeds->with_lever, speeds->without);
+std::string UseKernels(const KernelChoice& choice) {
+  const std::string kernels = SetMklLever(choice.lever);
+  return choice.reason.empty() ? kernels : absl::StrCat(kernels, "; ", choice.reason);
 }
 
 // Returns what ChooseKernels would decide for `auto`, but measures nothing: the first measurement decides for all later
@@ -102,26 +119,56 @@ KernelDecision FindKernels() {
     const std::string sentence = SetMklLever(MklLever::kAuto);
     return {.mkl_avx512 = MklLeverIsOn() ? "on" : "off", .sentence = sentence};
   }
-  const absl::StatusOr<std::string> path = KernelSpeedsPath();
-  const absl::StatusOr<KernelSpeeds> speeds = path.ok() ? ReadKernelSpeeds(*path) : path.status();
-  if (!speeds.ok()) return {.mkl_avx512 = "not decided", .sentence = "the first job on this host measures both kinds"};
-  return {
-      .mkl_avx512 = LeverIsFaster(*speeds, BestVectorCode() == VectorCode::kAvx512) ? "on" : "off",
-      .sentence = absl::StrFormat("measured once on this CPU, one thread: %.0f GFLOP/s with the lever, %.0f without",
-                                  speeds->with_lever, speeds->without)};
+  const absl::StatusOr<std::string> folder = KernelSpeedsFolder();
+  const std::vector<KernelSpeeds> all =
+      folder.ok() ? ReadAllKernelSpeeds(*folder, CpuKey()) : std::vector<KernelSpeeds>();
+  if (all.empty()) {
+    return {.mkl_avx512 = "not decided", .sentence = "the first job with a model measures both kinds for its products"};
+  }
+  const bool expected = BestVectorCode() == VectorCode::kAvx512;
+  const auto count = static_cast<size_t>(std::count_if(
+      all.begin(), all.end(), [&](const KernelSpeeds& speeds) { return LeverIsFaster(speeds, expected); }));
+  return {.mkl_avx512 = count == all.size() ? "on"
+                        : count == 0        ? "off"
+                                            : "differs by model",
+          .sentence = absl::StrCat("measured once on this CPU for each of ", Plural(all.size(), "model"),
+                                   "; the lever is faster for ", count)};
+}
+
+// Other hosts of the job may have chosen, too; those with equal CPUs must choose alike.
+absl::StatusOr<KernelChoice> AgreeOnKernels(KernelChoice own, const StartOrder& order, Link& link) {
+  if (order.world_size == order.local_world_size) return own;
+  const std::string key = MklLeverHasEffect() ? CpuKey() : "";
+  const bool is_on = own.lever == MklLever::kOn;
+  ASSIGN_OR_RETURN(const bool agreed, AgreeOnLever(link, order.rank, key, is_on, kAgreementLimit));
+  if (key.empty() || agreed == is_on) return own;
+  return KernelChoice{.lever = agreed ? MklLever::kOn : MklLever::kOff,
+                      .reason = absl::StrCat(own.reason,
+                                             "; a lower rank with the same kind of CPU chose otherwise, "
+                                             "and all such ranks use its choice")};
 }
 
 // Called before the first tensor operation of the process.
-void SetUpEngine(const StartOrder& order, Link& link) {
+absl::Status SetUpEngine(const StartOrder& order, Link& link) {
   Ledger::ForProcess();  // accounts from now on
   at::set_num_threads(order.threads);
   at::set_num_interop_threads(1);
-  std::string kernels = ChooseKernels(LeverOf(order.config.mkl_avx512));
+  const TrainConfig& config = order.config;
+  const bool is_auto = config.mkl_avx512 == TrainConfig::Switch::kAuto;
+  const std::vector<ProductShape> shapes =
+      config.probe.has_value() ? DefaultShapes()
+                               : ShapesToTime(config.model, config.batch_micro * config.sequence_length());
+  KernelChoice choice = ChooseKernels(LeverOf(config.mkl_avx512), shapes);
+  if (is_auto) {
+    ASSIGN_OR_RETURN(choice, AgreeOnKernels(std::move(choice), order, link));
+  }
+  const std::string kernels = UseKernels(choice);
   // One rank reports for all ranks of its host.
-  if (order.config.mkl_avx512 == TrainConfig::Switch::kAuto && order.local_rank == 0) {
+  if (is_auto && order.local_rank == 0) {
     link.ReportFact(DecidedFact{{{"resources.mkl_avx512", MklLeverIsOn() ? "on" : "off", kernels}}});
   }
   if (order.rank == 0) std::cout << "threads: " << order.threads << " per rank; " << kernels << std::endl;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ModelSizes> SizesFromSpec(absl::string_view spec_bytes) {
@@ -152,17 +199,18 @@ int RunTraining(const TrainerOptions& options) {
     std::cout << "trainyard-trainer " << kVersion << ": job " << order->config.job_name << " (" << order->job_id
               << "), generation " << order->generation << ", rank " << order->rank << " of " << order->world_size
               << " on host " << order->host << std::endl;
-    SetUpEngine(*order, *link);
-    code = RunRank(*order, {.link = *link,
-                            .file_system = **file_system,
-                            .log = std::cout,
-                            .must_leave =
-                                [] {
-                                  loop_checks_signals = true;
-                                  return must_leave.load();
-                                },
-                            .ledger = &Ledger::ForProcess(),
-                            .sizes_of_spec = SizesFromSpec});
+    const absl::Status set_up = SetUpEngine(*order, *link);
+    code = !set_up.ok() ? ReportFailure(set_up, 0, *link, std::cerr)
+                        : RunRank(*order, {.link = *link,
+                                           .file_system = **file_system,
+                                           .log = std::cout,
+                                           .must_leave =
+                                               [] {
+                                                 loop_checks_signals = true;
+                                                 return must_leave.load();
+                                               },
+                                           .ledger = &Ledger::ForProcess(),
+                                           .sizes_of_spec = SizesFromSpec});
   } else if (absl::IsDeadlineExceeded(order.status())) {
     std::cerr << order.status().message() << std::endl;
     code = kExitFailed;
@@ -182,7 +230,7 @@ int ExitCodeOfOutput(const char* command) {
 
 int SampleTexts(const SampleOptions& options) {
   at::set_num_threads(1);  // RunSample uses more for large models
-  ChooseKernels(MklLever::kAuto);
+  UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes()));
   return RunSample(options);
 }
 
@@ -190,7 +238,7 @@ int RunHostProbe(const ProbeOptions& options) {
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
   at::set_num_threads(threads);
-  std::string kernels = ChooseKernels(MklLever::kAuto);
+  const std::string kernels = UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes()));
   absl::StatusOr<ProbeFact> fact = ProbeThisHost({.matmul_size = options.matmul_size,
                                                   .matmul_repeats = options.matmul_repeats,
                                                   .all_reduce_bytes = options.all_reduce_bytes});
@@ -225,11 +273,17 @@ int PrintEnvironment() {
 
 // Uses one thread, and prints only a number.
 int RunTimeProducts(const TrainerOptions& options) {
-  constexpr int64_t kSize = 512;
-  constexpr int kTries = 12;
+  constexpr int kTries = 3;
+  const bool with_lever = !options.timed_products_with_lever.empty();
+  const absl::StatusOr<std::vector<ProductShape>> shapes =
+      ParseShapes(with_lever ? options.timed_products_with_lever : options.timed_products);
+  if (!shapes.ok()) {
+    std::cerr << "trainyard-trainer: " << shapes.status().message() << "\n";
+    return kExitFailed;
+  }
   at::set_num_threads(1);
-  SetMklLever(options.timed_products == "lever" ? MklLever::kOn : MklLever::kOff);
-  std::cout << TimeProducts(kSize, kTries) << std::endl;
+  SetMklLever(with_lever ? MklLever::kOn : MklLever::kOff);
+  std::cout << TimeProducts(*shapes, kTries) << std::endl;
   return kExitDone;
 }
 

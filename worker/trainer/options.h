@@ -54,7 +54,9 @@ struct TrainerOptions {
   BuildTokensOptions build_tokens;
   ProbeOptions probe;
   bool environment = false;
-  std::string timed_products;  // of kTimeProducts: "lever" or "plain", with or without the lever (kernel_choice.h)
+  // Of kTimeProducts: shapes (kernel_choice.h) that are timed without the lever, or with it.
+  std::string timed_products;
+  std::string timed_products_with_lever;
 };
 
 // Returns true if the program must continue with `options`; else `exit_code` is the exit code, and all output (help,

@@ -20,7 +20,7 @@ TEST(MklLever, ExecutablesFunction_IsFoundByName) {
 }
 
 TEST(MklLever, DependsOnTheSettingAndTheCpu) {
-  bool intel = __builtin_cpu_is("intel"), avx512 = BestVectorCode() == VectorCode::kAvx512;
+  bool intel = CpuIsIntel(), avx512 = BestVectorCode() == VectorCode::kAvx512;
 
   std::string off = SetMklLever(MklLever::kOff);
   EXPECT_EQ(mkl_serv_intel_cpu_true() != 0, intel);

@@ -1,0 +1,50 @@
+"""The choice of MKL's kernels, on hosts that act as if their CPU were not Intel's."""
+
+import tokens
+
+
+def start_host(cluster, name, state):
+    """A host with one slot, whose user has a state folder of its own, without the coordinator's token."""
+    cluster.start_worker(name, 1, "--metrics", "", "--health", "", "--token-file",
+                         tokens.path_of(cluster.coordinator.address),
+                         prefix=["env", f"XDG_STATE_HOME={state}", "TRAINYARD_CPU=amd"])
+
+
+def stored_speeds(state):
+    """The files with measured speeds: the name is that of a CPU and of a set of shapes."""
+    return [path for path in (state / "trainyard" / "kernels").iterdir() if path.name != "lock"]
+
+
+def run_job(cluster, **keys):
+    job = cluster.submit(train__steps=3, resources={"ranks": 2, "device": "cpu"}, **keys)
+    view = cluster.wait_for_end(job)
+    assert view.state_name == "SUCCEEDED", cluster.logs_of(job)
+    decision = next(found for found in view.job.decisions if found.key == "resources.mkl_avx512")
+    first_host = next(rank.host for rank in view.job.ranks if rank.rank == 0)
+    return decision, first_host, cluster.logs_of(job)
+
+
+def test_hosts_with_equal_cpus_measure_once_per_model_and_choose_alike(cluster, tmp_path):
+    states = {name: tmp_path / name for name in ("h1", "h2")}
+    cluster.start_coordinator()
+    for name, state in states.items():
+        start_host(cluster, name, state)
+
+    decision, _, _ = run_job(cluster)
+
+    assert decision.value in ("on", "off") and "not measured" not in decision.reason, decision
+    files = {name: stored_speeds(state) for name, state in states.items()}
+    assert [len(found) for found in files.values()] == [1, 1]
+    assert files["h1"][0].name == files["h2"][0].name
+
+    # Timings of equal hosts may differ; the ranks use the choice of the lowest.
+    for slower_with_lever in ("h1", "h2"):
+        for name, found in files.items():
+            found[0].write_text("50 100\n" if name == slower_with_lever else "100 50\n")
+        decision, first_host, logs = run_job(cluster)
+        assert decision.value == ("off" if first_host == slower_with_lever else "on"), decision
+        assert "a lower rank with the same kind of CPU chose otherwise" in decision.reason, decision
+
+    # Another model has other products.
+    run_job(cluster, train__model__width=24)
+    assert [len(stored_speeds(state)) for state in states.values()] == [2, 2]
