@@ -1,7 +1,5 @@
 #include "worker/agent/environment.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 namespace trainyard::agent {
@@ -28,10 +26,8 @@ constexpr const char* kInherited[] = {
     "MKL_ENABLE_INSTRUCTIONS",
     "MKL_CBWR",
     "ONEDNN_MAX_CPU_ISA",
-    "GOMP_SPINCOUNT",
     "TRAINYARD_FAULT_POINTS",
 };
-constexpr int kSpinCount = 1000;
 constexpr char kPathDefault[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 }  // namespace
@@ -46,15 +42,10 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   }
   set("TRAINYARD_TOKEN", options.token);
   if (!options.snapshots.empty()) set("TRAINYARD_SNAPSHOTS", options.snapshots);
-  // Ranks share the cores, so threads that wait must sleep, not spin. But going to sleep at once costs more than a
-  // second thread brings in a small model, whose parallel operations take microseconds: where every thread has a core,
-  // it spins for about 50 microseconds first.
+  // Ranks share the cores, so threads that wait must sleep, not spin.
   set("OMP_NUM_THREADS", options.threads);
   set("MKL_NUM_THREADS", options.threads);
   set("OMP_WAIT_POLICY", "PASSIVE");
-  const uint64_t threads_of_host = uint64_t{options.threads} * std::max(1u, desired.local_world_size());
-  const bool has_cores = options.threads > 1 && threads_of_host <= options.cores;
-  if (has_cores && options.lookup("GOMP_SPINCOUNT") == nullptr) set("GOMP_SPINCOUNT", kSpinCount);
   set("GRPC_ENABLE_FORK_SUPPORT", "false");
   // The names that torchrun uses.
   set("RANK", desired.key().rank());

@@ -12,7 +12,6 @@ namespace trainyard::agent {
 
 struct EnvironmentOptions {
   uint32_t threads = 1;
-  uint32_t cores = 0;  // that the ranks of this host share; 0: unknown
   std::string token;
   std::string snapshots = {};  // folder in memory for snapshots; empty: none
   // Returns the daemon's own variable of this name; null: not set.

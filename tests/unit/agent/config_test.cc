@@ -202,25 +202,5 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
   EXPECT_THAT(variables, Not(Contains(StartsWith("SECRET="))));
 }
 
-TEST(TrainerEnvironment, ThreadsSpinBriefly_OnlyWhereEachHasACore) {
-  v1::DesiredTrainer desired;
-  desired.set_local_world_size(2);
-  const char* given = nullptr;
-  const auto variables = [&](uint32_t threads, uint32_t cores) {
-    return TrainerEnvironment(desired,
-                              {.threads = threads, .cores = cores, .token = "", .lookup = [&](const char* name) {
-                                 return std::string(name) == "GOMP_SPINCOUNT" ? given : nullptr;
-                               }});
-  };
-
-  EXPECT_THAT(variables(2, 4), Contains("GOMP_SPINCOUNT=1000"));
-  EXPECT_THAT(variables(2, 3), Not(Contains(StartsWith("GOMP_SPINCOUNT="))));
-  EXPECT_THAT(variables(1, 64), Not(Contains(StartsWith("GOMP_SPINCOUNT="))));
-  EXPECT_THAT(variables(2, 0), Not(Contains(StartsWith("GOMP_SPINCOUNT="))));
-  given = "7";
-  EXPECT_THAT(variables(2, 4), Contains("GOMP_SPINCOUNT=7"));
-  EXPECT_THAT(variables(2, 4), Not(Contains("GOMP_SPINCOUNT=1000")));
-}
-
 }  // namespace
 }  // namespace trainyard::agent
