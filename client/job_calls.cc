@@ -150,13 +150,12 @@ const v1::CheckpointInfo* NewestConfirmed(const v1::Job& job) {
   return nullptr;
 }
 
-std::vector<std::string> LastLogLines(Connection& connection, const std::string& job_id, uint32_t rank,
-                                      uint32_t lines) {
+std::vector<std::string> LastLogLines(Connection& connection, const v1::Job& job, uint32_t rank, uint32_t lines) {
   grpc::ClientContext context;
   // The job has already failed; its last output lines are worth only a short wait.
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(3)));
   v1::LogsRequest request;
-  request.set_job_id(job_id);
+  request.set_job_id(job.job_id());
   request.add_ranks(rank);
   request.set_tail_lines(lines);
   std::vector<std::string> texts;
@@ -166,6 +165,8 @@ std::vector<std::string> LastLogLines(Connection& connection, const std::string&
   v1::LogLine line;
   // Read to the end even if the coordinator sends more lines than requested: the last ones are needed.
   while (reader->Read(&line)) {
+    // An earlier generation did not make the job fail.
+    if (line.generation() != job.generation()) continue;
     texts.push_back(line.text());
     if (texts.size() > lines) texts.erase(texts.begin());
   }

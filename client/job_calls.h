@@ -30,8 +30,8 @@ absl::StatusOr<v1::HostStatus> SetHost(Connection& connection, const v1::SetHost
 // Reads all pages, oldest event first.
 absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, v1::ListEventsRequest request);
 absl::StatusOr<v1::ServerInfo> GetServerInfo(Connection& connection);
-// The last lines of one rank's output, both streams interleaved.
-std::vector<std::string> LastLogLines(Connection& connection, const std::string& job_id, uint32_t rank, uint32_t lines);
+// The last lines of one rank's output in the newest generation, both streams interleaved.
+std::vector<std::string> LastLogLines(Connection& connection, const v1::Job& job, uint32_t rank, uint32_t lines);
 
 // "job k3x7q2ab (stdlib-gpt)". Pure.
 std::string JobTitle(const v1::Job& job);

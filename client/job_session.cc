@@ -102,15 +102,19 @@ int JobSession::Finish(const v1::Job& job) {
   std::vector<std::string> last_lines;
   const int failed_rank = FailedRank(job);
   if (job.state() == v1::JOB_STATE_FAILED && failed_rank >= 0 && !options_.json) {
-    last_lines = LastLogLines(connection_, job.job_id(), static_cast<uint32_t>(failed_rank), kLastLines);
+    last_lines = LastLogLines(connection_, job, static_cast<uint32_t>(failed_rank), kLastLines);
     // If the job was refused, its reason already quotes the rank's last line.
-    while (!last_lines.empty() && absl::StrContains(job.reason(), last_lines.back())) last_lines.pop_back();
+    // The traceback of a script is shown whole.
+    while (job.spec().has_train() && !last_lines.empty() && absl::StrContains(job.reason(), last_lines.back())) {
+      last_lines.pop_back();
+    }
   }
+  const bool removes_logs = options_.logs_are_temporary && job.state() != v1::JOB_STATE_FAILED;
   absl::MutexLock lock(&mu_);
   std::string details = Summary({.job = job,
                                  .stats = progress_->stats(),
                                  .traits = traits_,
-                                 .logs_place = options_.logs_place,
+                                 .logs_place = removes_logs ? "" : options_.logs_place,
                                  .last_lines = last_lines});
   done_ = true;
   progress_->Done(job, details, exit_code);

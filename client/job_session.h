@@ -21,6 +21,8 @@ struct JobSessionOptions {
   bool json = false;
   bool own_daemons = false;  // see NewTextProgress
   std::string logs_place;    // see SummaryInput
+  // The output of the ranks is removed after the end of the job, unless it has failed.
+  bool logs_are_temporary = false;
   // If standard output cannot be written: true: Follow ends; false: it follows the job silently.
   bool end_if_output_fails = true;
   // Creates the object that shows the job; null: NewTextProgress, or NewJsonProgress with `json`.

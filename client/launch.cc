@@ -8,6 +8,7 @@
 #include <memory>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/launch_config.h"
@@ -69,6 +70,10 @@ int Launch(const Globals& given, LaunchOptions& options) {
   if (!options.globals.coordinator.empty()) globals.coordinator = options.globals.coordinator;
   if (!options.globals.token_file.empty()) globals.token_file = options.globals.token_file;
   globals.allow_plaintext = globals.allow_plaintext || options.globals.allow_plaintext;
+  if (options.flags.standalone && options.globals.coordinator.empty()) {
+    if (!globals.coordinator.empty()) Say("--standalone: the coordinator " + globals.coordinator + " is not used");
+    globals.coordinator.clear();
+  }
   const bool on_cluster = !globals.coordinator.empty();
   if (absl::Status status = ApplyAccelerateFlags(*options.accelerate, WorkingDirectory(), &options.flags);
       !status.ok()) {
@@ -86,6 +91,7 @@ int Launch(const Globals& given, LaunchOptions& options) {
   }
   for (const std::string& note : plan->notes) Say(note);
   if (!plan->log_dir.empty()) plan->log_dir = AbsolutePath(plan->log_dir, WorkingDirectory());
+  options.run.output_folder = plan->log_dir;
   options.run.load = [&plan](bool) -> absl::StatusOr<LoadedJob> {
     LoadedJob job;
     job.spec = plan->spec;
@@ -121,6 +127,16 @@ void AddFlagsWithoutEffect(CLI::App& verb, const std::shared_ptr<LaunchOptions>&
   }
 }
 
+// torchrun reads each flag that is not given from a variable: --nproc-per-node from PET_NPROC_PER_NODE. Kubeflow's
+// PyTorchJob sets these variables. REQUIRES: only flags of torchrun were added.
+void ReadEnvironmentOfTorchrun(CLI::App& verb) {
+  for (CLI::Option* option : verb.get_options([&verb](const CLI::Option* one) { return one != verb.get_help_ptr(); })) {
+    std::string variable = absl::StrCat("PET_", absl::AsciiStrToUpper(option->get_lnames().front()));
+    std::replace(variable.begin(), variable.end(), '-', '_');
+    option->envname(variable);
+  }
+}
+
 void AddFlags(CLI::App& verb, const std::shared_ptr<LaunchOptions>& options) {
   LaunchFlags& flags = options->flags;
   verb.add_option("--nnodes", flags.nnodes,
@@ -131,7 +147,7 @@ void AddFlags(CLI::App& verb, const std::shared_ptr<LaunchOptions>& options) {
                   "--coordinator a number. Default 1");
   verb.add_option("--max-restarts,--max_restarts", flags.max_restarts,
                   "How often all ranks are started again after a failure. Default 0");
-  verb.add_flag("--standalone", flags.standalone, "One host; always the case without --coordinator");
+  verb.add_flag("--standalone", flags.standalone, "This machine, even if TRAINYARD_COORDINATOR is set");
   verb.add_flag("-m,--module", flags.module, "Run a Python module, as python -m does");
   verb.add_flag("--no-python,--no_python", flags.no_python, "Run the program itself, not with Python");
   verb.add_option("--log-dir,--log_dir", flags.log_dir,
@@ -144,6 +160,7 @@ void AddFlags(CLI::App& verb, const std::shared_ptr<LaunchOptions>& options) {
   verb.add_option("--role", flags.role, "The role of the ranks: a prefix of their output, and ROLE_NAME");
   verb.add_option("--node-rank,--node_rank", flags.node_rank, "Must be 0: launch runs once for all hosts");
   AddFlagsWithoutEffect(verb, options);
+  ReadEnvironmentOfTorchrun(verb);
   AddAccelerateFlags(verb, options->accelerate, &options->flags);
 }
 

@@ -120,6 +120,7 @@ absl::Status ApplyAccelerateFlags(const AccelerateFlags& options, const std::str
   if (options.threads_per_process > 0)
     launch->env.push_back(absl::StrCat("OMP_NUM_THREADS=", options.threads_per_process));
   if (!options.any) return absl::OkStatus();
+  launch->for_accelerate = true;
   const std::string path = options.config_file.empty() ? "" : AbsolutePath(options.config_file, working_directory);
   std::string text;
   if (!path.empty()) {

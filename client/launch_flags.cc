@@ -59,6 +59,11 @@ class Planner {
     plan_.notes.insert(plan_.notes.end(), flags_.notes.begin(), flags_.notes.end());
     plan_.role = flags_.role;
     plan_.prefixes = spec.resources().ranks() > 1 || plan_.tee.any();
+    NoteLoneRanks();
+    if (plan_.redirects.any() && plan_.log_dir.empty() && !facts_.on_cluster) {
+      plan_.notes.push_back(
+          "--redirects without --log-dir: output that is not shown is removed when the job has succeeded");
+    }
     if (!flags_.without_effect.empty()) {
       plan_.notes.push_back(absl::StrCat(absl::StrJoin(flags_.without_effect, ", "),
                                          flags_.without_effect.size() == 1 ? " has" : " have",
@@ -123,6 +128,16 @@ class Planner {
       return text != "cpu" && facts_.gpus > 0 ? facts_.gpus : std::max(1u, facts_.cores);
     }
     return 1;
+  }
+
+  // Accelerate connects ranks on CPUs only if it is configured to use CPUs.
+  void NoteLoneRanks() {
+    const uint32_t ranks = plan_.spec.resources().ranks();
+    const bool uses_cpu =
+        std::find(flags_.env.begin(), flags_.env.end(), "ACCELERATE_USE_CPU=True") != flags_.env.end();
+    if (!flags_.for_accelerate || facts_.on_cluster || facts_.gpus > 0 || ranks < 2 || uses_cpu) return;
+    plan_.notes.push_back(absl::StrCat("warning: this machine has no GPU, so Accelerate does not connect the ", ranks,
+                                       " ranks, and each trains alone; give --cpu, or use_cpu: true in its file"));
   }
 
   void CheckHostFlags(uint32_t min_hosts, uint32_t hosts) {

@@ -29,6 +29,7 @@ struct LaunchFlags {
   uint32_t node_rank = 0;
   std::vector<std::string> without_effect = {};  // "--rdzv-backend": given flags that a coordinator makes superfluous
   std::vector<std::string> env = {};             // NAME=value, for the script
+  bool for_accelerate = false;                   // a flag or file of Accelerate is given
   std::vector<std::string> notes = {};           // sentences about them for the user
   std::vector<std::string> program = {};         // the script, module or program, and its arguments
 };

@@ -230,7 +230,10 @@ class JobRunner {
     JobSession session(*connection_, job,
                        {.json = options_.json,
                         .own_daemons = cluster_ != nullptr,
-                        .logs_place = logs,
+                        .logs_place = options_.output_folder.empty()
+                                          ? logs
+                                          : absl::StrCat("in ", JoinPath(options_.output_folder, job.job_id())),
+                        .logs_are_temporary = !temporary_folder_.empty() && options_.output_folder.empty(),
                         // The private daemons and the job end with this process, so it must wait for the job's end.
                         .end_if_output_fails = false,
                         .make_progress = options_.make_progress,

@@ -18,6 +18,7 @@ struct RunJobOptions {
   std::function<absl::StatusOr<LoadedJob>(bool on_this_machine)> load;
   // Creates the object that shows the job; null: the text or the JSON of `run`.
   std::function<std::unique_ptr<Progress>()> make_progress = nullptr;
+  std::string output_folder = {};  // of `launch --log-dir`; empty: none
   bool resume = false;
   bool allow_fresh_start = false;
   bool json = false;

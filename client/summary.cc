@@ -87,7 +87,7 @@ std::string Summary(const SummaryInput& input) {
     rows.push_back({"  run folder", folder});
     if (stats.steps() > 0) rows.push_back({"  metrics", absl::StrCat(folder, "/metrics.jsonl")});
   }
-  rows.push_back({"  logs", input.logs_place});
+  if (!input.logs_place.empty()) rows.push_back({"  logs", input.logs_place});
   absl::StrAppend(&text, Table(rows, input.traits.is_terminal ? input.traits.columns : 0));
   std::string plot = Plot(
       stats.curve(), {.columns = std::min(input.traits.columns - 1, 72), .rows = 10, .unicode = input.traits.unicode});

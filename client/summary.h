@@ -14,7 +14,7 @@ struct SummaryInput {
   const v1::Job& job;
   const RunStats& stats;
   TerminalTraits traits;
-  std::string logs_place;  // "in DIR" or "trainctl logs ID"
+  std::string logs_place;  // "in DIR" or "trainctl logs ID"; empty: the output is removed
   // Last output lines of the failed rank, if any.
   std::vector<std::string> last_lines;
 };

@@ -72,6 +72,31 @@ def test_a_failing_rank_ends_the_others_and_its_traceback_is_shown(cluster):
     assert not processes.descendants()
 
 
+def test_flags_are_read_from_the_variables_of_torchrun(cluster, monkeypatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "2")
+    monkeypatch.setenv("PET_NO_PYTHON", "1")
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "head:29400")
+    monkeypatch.setenv("TRAINYARD_COORDINATOR", "127.0.0.1:9")
+
+    done = cluster.run_trainctl("launch", "--standalone", "sh", "-c", "echo $RANK of $WORLD_SIZE")
+    one = cluster.run_trainctl("launch", "--standalone", "--nproc-per-node=1", "sh", "-c", "echo $WORLD_SIZE")
+
+    assert sorted(done.stdout.splitlines()) == ["[default0]:0 of 2", "[default1]:1 of 2"]
+    assert one.stdout == "1\n"
+    assert "--rdzv-endpoint has no effect" in one.stderr
+    assert "the coordinator 127.0.0.1:9 is not used" in one.stderr
+
+
+def test_the_summary_of_a_failure_names_the_folder_of_the_user_and_the_last_attempt(cluster):
+    done = cluster.run_trainctl("launch", "--max-restarts=1", "--log-dir=logs", "--no-python", "sh", "-c",
+                                'echo "life $TORCHELASTIC_RESTART_COUNT"; exit 3', expect=1)
+
+    summary = done.stderr.split("FAILED", 1)[1]
+    (job,) = (cluster.folder / "logs").iterdir()
+    assert f"in {job}" in summary
+    assert summary.endswith("last lines of rank 0:\n  life 1\n"), summary
+
+
 def test_failures_restart_all_ranks_up_to_the_limit(cluster):
     script = 'echo "life $TORCHELASTIC_RESTART_COUNT"; test $RANK = 0 || test $TORCHELASTIC_RESTART_COUNT = 2'
 
@@ -106,6 +131,7 @@ def test_ctrl_c_sends_sigterm_to_all_processes_and_then_kills(cluster):
     assert run.wait() == 130
     assert all(f"rank {rank}: asked" in run.output() for rank in (0, 1))
     assert "CANCELLED" in run.output()
+    assert "logs" not in run.output().split("CANCELLED")[1], "the output is removed"
     assert not (cluster.folder / "trainyard-runs").exists(), "a command has no run folder"
 
 

@@ -117,6 +117,28 @@ TEST(LaunchFlags, RefuseTheChoiceOfOutputWithJson) {
   EXPECT_EQ(Refusal({.program = {kScript}}, facts), "");
 }
 
+TEST(LaunchFlags, OfAccelerate_WarnThatRanksWithoutGpus_AreNotConnected) {
+  const LaunchFlags flags{
+      .nproc_per_node = "2", .env = {"ACCELERATE_USE_CPU=False"}, .for_accelerate = true, .program = {kScript}};
+  LaunchFlags on_cpu = flags, of_torchrun = flags;
+  on_cpu.env = {"ACCELERATE_USE_CPU=True"};
+  of_torchrun.for_accelerate = false;
+  LaunchFacts with_gpus = Here();
+  with_gpus.gpus = 2;
+
+  EXPECT_THAT(PlanLaunch(flags, Here())->notes, ElementsAre(HasSubstr("each trains alone; give --cpu")));
+  EXPECT_THAT(PlanLaunch(on_cpu, Here())->notes, IsEmpty());
+  EXPECT_THAT(PlanLaunch(of_torchrun, Here())->notes, IsEmpty());
+  EXPECT_THAT(PlanLaunch(flags, with_gpus)->notes, IsEmpty());
+  EXPECT_THAT(PlanLaunch(flags, Cluster())->notes, IsEmpty());
+}
+
+TEST(LaunchFlags, RedirectsWithoutAFolder_AreNoted) {
+  EXPECT_THAT(PlanLaunch({.redirects = "1", .program = {kScript}}, Here())->notes,
+              ElementsAre(HasSubstr("--redirects without --log-dir")));
+  EXPECT_THAT(PlanLaunch({.log_dir = "logs", .redirects = "1", .program = {kScript}}, Here())->notes, IsEmpty());
+}
+
 TEST(VisibleGpus, EndAtTheFirstInvalidName) {
   EXPECT_EQ(CountVisibleGpus("0,1"), 2u);
   EXPECT_EQ(CountVisibleGpus("GPU-1a2b, GPU-3c4d"), 2u);
