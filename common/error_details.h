@@ -39,6 +39,7 @@ inline constexpr char kIncompatibleVersion[] = "INCOMPATIBLE_VERSION";
 inline constexpr char kVersionMismatch[] = "VERSION_MISMATCH";
 inline constexpr char kVersionExpired[] = "VERSION_EXPIRED";
 inline constexpr char kVersionUnknown[] = "VERSION_UNKNOWN";
+inline constexpr char kNamespaceLimit[] = "NAMESPACE_LIMIT";
 inline constexpr char kTooManyJobs[] = "TOO_MANY_JOBS";
 inline constexpr char kOverloaded[] = "OVERLOADED";
 inline constexpr char kShuttingDown[] = "SHUTTING_DOWN";

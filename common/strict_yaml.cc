@@ -129,11 +129,27 @@ class Reader {
       Error(node, path, absl::StrCat("expected ", yaml::Expectation(field), ", found a list of ", node.items.size()));
       return;
     }
+    if (field.message_type() != nullptr) return ReadMaps(node, path, field, message);
     for (const yaml::NodePtr& item : node.items) {
       std::string problem =
           item->IsScalar() ? yaml::SetScalar(ToScalar(*item), field, message)
                            : absl::StrCat("expected ", yaml::Expectation(field), "; an element is ", KindOf(*item));
       if (!problem.empty()) Error(*item, path, problem);
+    }
+  }
+
+  // The path of an element is "namespaces[0]".
+  void ReadMaps(const Node& node, const std::string& path, const FieldDescriptor& field, Message* message) {
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      const Node& item = *node.items[i];
+      const std::string at = yaml::ElementPath(path, static_cast<int>(i));
+      Remember(at, item);
+      Message* element = message->GetReflection()->AddMessage(message, &field);
+      if (item.IsMap()) {
+        ReadMap(item, at, element);
+      } else {
+        Error(item, at, absl::StrCat("expected ", yaml::MapText(*field.message_type()), ", found ", KindOf(item)));
+      }
     }
   }
 

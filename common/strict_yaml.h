@@ -12,7 +12,8 @@
 //   RETURN_IF_ERROR(ReadYamlFile(path, &config));   // flags override the file: set them on `config` here
 //   ApplyDefaults(&config);
 //
-// Functions keep no state and are thread-safe. Messages with repeated messages or maps are not supported.
+// Functions keep no state and are thread-safe. A repeated message is a list of maps, which only ReadYaml, CheckRules,
+// DropInvalid and ApplyDefaults support. Protobuf's maps are not supported.
 #pragma once
 
 #include <cstddef>

@@ -77,6 +77,7 @@ class RuleChecker {
       bool is_valid = true;
       if (field.is_repeated()) {
         is_valid = CheckList(message, field, at);
+        if (is_valid && field.message_type() != nullptr) CheckElements(message, drop, field, at);
       } else if (!r.HasField(message, &field)) {
         if (yaml::RuleOf(field).required()) Missing(field, at);
       } else if (field.message_type() != nullptr) {
@@ -93,6 +94,15 @@ class RuleChecker {
   }
 
  private:
+  void CheckElements(const Message& message, Message* drop, const FieldDescriptor& field, const std::string& at) {
+    const auto& r = *message.GetReflection();
+    const int size = r.FieldSize(message, &field);
+    for (int i = 0; i < size; ++i) {
+      Check(r.GetRepeatedMessage(message, &field, i),
+            drop == nullptr ? nullptr : r.MutableRepeatedMessage(drop, &field, i), yaml::ElementPath(at, i));
+    }
+  }
+
   // A newer client has set a field that is unknown here. Ignoring it could change the meaning of the job.
   void CheckUnknown(const Message& message, const std::string& path) {
     const auto& unknown = message.GetReflection()->GetUnknownFields(message);
@@ -184,6 +194,11 @@ void ApplyDefaults(Message* message) {
     const FieldDescriptor& field = *descriptor.field(i);
     if (field.message_type() != nullptr && !field.is_repeated()) {
       ApplyDefaults(reflection.MutableMessage(message, &field));
+      continue;
+    }
+    if (field.message_type() != nullptr) {
+      const int size = reflection.FieldSize(*message, &field);
+      for (int e = 0; e < size; ++e) ApplyDefaults(reflection.MutableRepeatedMessage(message, &field, e));
       continue;
     }
     const std::string& text = yaml::RuleOf(field).default_value();

@@ -83,6 +83,8 @@ std::string JoinKeys(absl::string_view parent, absl::string_view key) {
   return parent.empty() ? std::string(key) : absl::StrCat(parent, ".", key);
 }
 
+std::string ElementPath(absl::string_view list, int index) { return absl::StrCat(list, "[", index, "]"); }
+
 std::vector<std::string> KeysOf(const Descriptor& message) {
   std::vector<std::string> keys;
   for (int i = 0; i < message.field_count(); ++i) keys.push_back(KeyOf(*message.field(i)));
@@ -117,6 +119,7 @@ std::string Expectation(const FieldDescriptor& field) {
     case FieldDescriptor::CPPTYPE_MESSAGE: {
       const std::string& shorthand_key = RuleOf(field).shorthand_key();
       std::string map = MapText(*field.message_type());
+      if (field.is_repeated()) return absl::StrCat("a list, each ", map);
       if (shorthand_key.empty()) return map;
       return absl::StrCat(Expectation(*FieldOfKey(*field.message_type(), shorthand_key)), ", or ", map);
     }

@@ -20,6 +20,8 @@ const std::string& KeyOf(const google::protobuf::FieldDescriptor& field);
 const google::protobuf::FieldDescriptor* FieldOfKey(const google::protobuf::Descriptor& message, absl::string_view key);
 
 std::string JoinKeys(absl::string_view parent, absl::string_view key);
+// The path of an element of a list of maps: "namespaces[0]".
+std::string ElementPath(absl::string_view list, int index);
 std::vector<std::string> KeysOf(const google::protobuf::Descriptor& message);
 // The names of an enum, without the unspecified one.
 std::vector<std::string> EnumNames(const google::protobuf::EnumDescriptor& type);

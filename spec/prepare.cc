@@ -12,6 +12,16 @@
 #include "spec/validate.h"
 
 namespace trainyard {
+namespace {
+
+// What the ranks receive. The keys of the queue do not concern them, and the priority may change while they run.
+v1::JobSpec SpecOfRanks(v1::JobSpec spec) {
+  spec.clear_namespace_();
+  spec.clear_priority();
+  return spec;
+}
+
+}  // namespace
 
 absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOptions& options) {
   PreparedJob job;
@@ -34,7 +44,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOpt
   if (!problems.ok()) return BadRequestStatus(problems, *v1::JobSpec::descriptor(), "spec");
   for (const Problem& warning : problems.Warnings()) job.warnings.push_back(warning.Message());
   job.decisions = ResolveJob(options.job_id, options.default_run_root, &job.spec);
-  job.bytes = SpecBytes(job.spec);
+  job.bytes = SpecBytes(SpecOfRanks(job.spec));
   job.digest = SpecDigest(job.bytes);
   return job;
 }

@@ -50,6 +50,13 @@ class Validator {
                                spec_.name().substr(0, 80), "'"));
   }
 
+  void CheckNamespace() {
+    if (!spec_.has_namespace_() || IsJobName(spec_.namespace_())) return;
+    Error("namespace",
+          absl::StrCat("must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter; found '",
+                       spec_.namespace_().substr(0, 80), "'"));
+  }
+
   // Returns whether the job trains. Otherwise it is a command or a probe, or invalid.
   bool CheckKind() {
     if (spec_.has_train() && spec_.has_probe()) {
@@ -329,6 +336,7 @@ uint64_t CountParameters(const v1::Model& model) { return CountParameters(SizesO
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
   Validator validator(spec, positions, problems);
   validator.CheckName();
+  validator.CheckNamespace();
   if (validator.CheckKind()) {
     validator.CheckModel();
     validator.CheckSizes();
