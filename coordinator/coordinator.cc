@@ -112,7 +112,8 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
                            .incarnation = RandomIncarnation(),
                            .lease = absl::Milliseconds(options.lease_ms),
                            .finished_jobs = options.finished_jobs,
-                           .webhooks = options.webhooks};
+                           .webhooks = options.webhooks,
+                           .queue = options.queue};
   ASSIGN_OR_RETURN(core_options.cluster_id, LoadOrCreateClusterId(*store_, snapshot));
   ASSIGN_OR_RETURN(auto core, Core::New(core_options, snapshot.records, clock.TimeNow()));
   queue_ = std::make_unique<EventQueue>(limits::kCoreQueueEvents);

@@ -99,6 +99,7 @@ void ApplyFlags(const Flags& flags, v1::CoordinatorConfig& config, Problems& pro
 }
 
 void CheckConfig(const v1::CoordinatorConfig& config, Problems& problems) {
+  CheckQueueConfig(config.queue(), &problems);
   if (config.state().empty()) {
     problems.AddError({}, "", "no state folder: set --state DIR, or `state` in the --config file");
   }
@@ -125,6 +126,7 @@ CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags&
   options.viewer_token_file = config.viewer_token_file();
   options.lease_ms = config.lease_ms();
   options.finished_jobs = config.finished_jobs();
+  options.queue = MakeQueueRules(config.queue());
   const v1::Log& log = config.log();
   options.logging = {.program = "coordinator",
                      .json = log.format() == v1::LOG_FORMAT_JSON,

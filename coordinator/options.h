@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/logging.h"
+#include "coordinator/policy/queue_rules.h"
 
 namespace trainyard {
 
@@ -23,6 +24,7 @@ struct CoordinatorOptions {
   std::string tokens = {};             // folder for the new token; empty: the user's
   uint32_t lease_ms = 0;
   uint32_t finished_jobs = 0;
+  QueueRules queue = {};
   LoggingOptions logging;
   int lifeline_fd = -1;  // the coordinator exits when the other end is closed
   int ready_fd = -1;     // receives the addresses once the API is served

@@ -33,6 +33,15 @@ absl::Status CheckIndexes(const State& state, const Job& job) {
   if (queued && job.state() != v1::JOB_STATE_QUEUED && job.state() != v1::JOB_STATE_RECOVERING) {
     return Broken(job, "is in the queue in a state that does not wait for slots");
   }
+  if (HasTrainers(job.state()) && !job.record.admitted())
+    return Broken(job, "has a group, but does not count as started");
+  if (!queued && job.record.preempting_size() > 0) return Broken(job, "does not wait, but jobs end for it");
+  if (queued && (job.record.preempting_size() > 0) != state.preempting.contains(index)) {
+    return Broken(job, "has a record that disagrees with the set of jobs for which others end");
+  }
+  if ((queued && job.record.admitted()) != state.queued_again.contains(index)) {
+    return Broken(job, "has a record that disagrees with the set of waiting jobs that have started before");
+  }
   bool finished = std::count(state.finished.begin(), state.finished.end(), job.id) == 1;
   if (finished != IsFinal(job.state())) return Broken(job, "has a state that disagrees with the list of finished jobs");
   return absl::OkStatus();
@@ -231,6 +240,12 @@ absl::Status Core::Check() const {
     durable_bytes += job.history.durable_bytes();
     if (HashHex(job.record.spec_bytes()) != job.head().spec_digest())
       return Broken(job, "has a digest that is not that of its spec");
+  }
+  uint64_t queued = 0, unfinished = 0;
+  for (const auto& [name, count] : state_.queued) queued += count;
+  for (const auto& [name, count] : state_.unfinished) unfinished += count;
+  if (queued != state_.queue.size() || unfinished != state_.jobs.size() - state_.finished.size()) {
+    return absl::InternalError("the numbers of jobs by namespace do not add up");
   }
   if (durable_bytes != state_.durable_bytes) return absl::InternalError("the durable events' bytes do not add up");
   for (const auto& [reader_id, reader] : state_.readers) {

@@ -48,7 +48,8 @@ bool IsRead(const Event& event) {
       [](const auto& what) {
         using T = std::decay_t<decltype(what)>;
         return std::is_same_v<T, GetJob> || std::is_same_v<T, ListJobs> || std::is_same_v<T, FindJobs> ||
-               std::is_same_v<T, ListHosts> || std::is_same_v<T, ListEvents> || std::is_same_v<T, GetServerInfo>;
+               std::is_same_v<T, ListHosts> || std::is_same_v<T, ListEvents> || std::is_same_v<T, GetServerInfo> ||
+               std::is_same_v<T, GetQueue>;
       },
       event);
 }

@@ -23,7 +23,7 @@ struct Reply {
   absl::Status status;
   // Set where `status` is OK.
   std::variant<std::monostate, v1::SubmitResponse, v1::Job, v1::ListResponse, v1::ServerInfo, v1::ListHostsResponse,
-               v1::HostStatus, v1::ListEventsResponse, v1::FindJobsResponse>
+               v1::HostStatus, v1::ListEventsResponse, v1::FindJobsResponse, v1::GetQueueResponse>
       response;
 };
 

@@ -80,6 +80,16 @@ struct ResumeJob {
   std::string by = {};
 };
 
+struct SetPriority {
+  CallId call;
+  v1::SetPriorityRequest request;
+};
+
+struct GetQueue {
+  CallId call;
+  v1::GetQueueRequest request;
+};
+
 struct SetHost {
   CallId call;
   v1::SetHostRequest request;
@@ -210,9 +220,9 @@ struct WebhookDone {
 
 // event_table.cc lists the events in the same order.
 using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, CancelJob, RestartJob, PauseJob, ResumeJob, SaveJob,
-                           SetHost, GetServerInfo, ListHosts, ListEvents, WatchJob, WatchClosed, OpenLogs, LogsClosed,
-                           AttachHost, DetachHost, HostDraining, HostTrouble, RevisionApplied, HostFactsReceived,
-                           RankReportsReceived, HostValuesReceived, LogPushEnded, WebhookDone, Tick>;
+                           SetPriority, GetQueue, SetHost, GetServerInfo, ListHosts, ListEvents, WatchJob, WatchClosed,
+                           OpenLogs, LogsClosed, AttachHost, DetachHost, HostDraining, HostTrouble, RevisionApplied,
+                           HostFactsReceived, RankReportsReceived, HostValuesReceived, LogPushEnded, WebhookDone, Tick>;
 
 // Returns the name of the event in metrics, such as "submit_job".
 const char* NameOf(const Event& event);

@@ -36,6 +36,8 @@ constexpr auto kTable = MakeTable(
     Row<PauseJob>{{"PauseJob", "pause_job", kClient, "Ends the group of a job and frees its slots until ResumeJob"}},
     Row<ResumeJob>{{"ResumeJob", "resume_job", kClient, "Queues a paused job again"}},
     Row<SaveJob>{{"SaveJob", "save_job", kClient, "Requests a checkpoint from a running job"}},
+    Row<SetPriority>{{"SetPriority", "set_priority", kClient, "Changes the priority of a job"}},
+    Row<GetQueue>{{"GetQueue", "get_queue", kClient, "Returns the waiting jobs in order, with reasons and forecasts"}},
     Row<SetHost>{{"SetHost", "set_host", kClient, "Cordons, drains, gives up or forgets a host"}},
     Row<GetServerInfo>{{"GetServerInfo", "get_server_info", kClient, "Returns version, cluster and free slots"}},
     Row<ListHosts>{{"ListHosts", "list_hosts", kClient, "Returns every known host"}},

@@ -138,6 +138,23 @@ absl::Status LoadReports(const std::string& key, const std::string& value, State
   return absl::OkStatus();
 }
 
+// What the queue needs to know of an unfinished job.
+void IndexQueue(Job& job, absl::Time now, State& state) {
+  ++state.unfinished[job.namespace_name()];
+  // An earlier version did not record it.
+  if (HasTrainers(job.state())) job.record.set_admitted(true);
+  const int64_t spared_ms = job.record.spared_until_unix_ms();
+  if (spared_ms > 0) job.spared_until = std::min(now + kMaxSpareTime, absl::FromUnixMillis(spared_ms));
+  if (job.state() != v1::JOB_STATE_QUEUED) {
+    job.record.clear_preempting();  // a job that recovers enters the queue when its ranks have ended, and decides again
+    return;
+  }
+  const int64_t since_ms =
+      job.head().queued_unix_ms() > 0 ? job.head().queued_unix_ms() : job.head().submitted_unix_ms();
+  EnterQueue(state, job, std::min(now, absl::FromUnixMillis(since_ms)));
+  if (job.record.preempting_size() > 0) state.preempting.insert(job.record.submit_index());
+}
+
 absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   for (const Rank& rank : job.ranks) {
     if (rank.record.host().empty()) return Unreadable(JobKey(job.id));
@@ -155,11 +172,9 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   CountDroppedEvents(job);
   job.longest_s = job.record.longest_s();
   job.head().set_unreachable(false);  // as far as this coordinator knows
-  if (job_state == v1::JOB_STATE_QUEUED) state.queue.insert(job.record.submit_index());
-  if (job_state == v1::JOB_STATE_QUEUED)
-    job.waiting_since = std::min(now, absl::FromUnixMillis(job.head().submitted_unix_ms()));
   if (IsFinal(job_state)) state.finished.push_back(job.id);
   if (IsFinal(job_state)) return absl::OkStatus();
+  IndexQueue(job, now, state);
   for (const auto& [name, ranks] : job.ranks_on) {
     // A host that was forgotten after its ranks ended stays forgotten.
     bool has_live_rank =

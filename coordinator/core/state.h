@@ -20,9 +20,11 @@
 #include "coordinator/core/effect.h"
 #include "coordinator/core/event.h"
 #include "coordinator/core/history.h"
+#include "coordinator/policy/forecast.h"
 #include "coordinator/policy/hang.h"
 #include "coordinator/policy/health.h"
 #include "coordinator/policy/network.h"
+#include "coordinator/policy/queue_rules.h"
 #include "coordinator/policy/straggler.h"
 #include "trainyard/v1/store.pb.h"
 
@@ -34,6 +36,7 @@ struct CoreOptions {
   absl::Duration lease = absl::Seconds(3);
   uint32_t finished_jobs = 1000;  // the number of finished jobs that are kept
   bool webhooks = true;           // accept jobs with on_end.webhook
+  QueueRules queue = {};
 };
 
 // A request to a daemon to examine the process of a rank.
@@ -175,6 +178,8 @@ struct Job {
   // none.
   uint64_t past_generation = 0;
   absl::Time waiting_since = absl::InfinitePast();  // since when it waits for slots
+  bool left_slots = false;                          // the slots of its last group are no longer kept for it
+  absl::Time spared_until = absl::InfinitePast();   // not preempted before this (JobRecord.spared_until_unix_ms)
   uint32_t failures_without_progress = 0;
   uint64_t step_at_last_failure = 0;
 
@@ -198,6 +203,12 @@ struct Job {
   const v1::Job& head() const { return record.job(); }
   Generation generation() const { return Generation(record.job().generation()); }
   uint64_t version() const { return record.event_sequence(); }  // Job.resource_version
+  // A job of an earlier version has neither.
+  std::string namespace_name() const {
+    const std::string& name = record.job().spec().namespace_();
+    return name.empty() ? kDefaultNamespace : name;
+  }
+  uint32_t priority() const { return record.job().has_priority() ? record.job().priority() : kDefaultPriority; }
   // The number of ranks; of a job that tolerates any number of them, the largest one.
   uint32_t world_size() const { return record.job().spec().resources().ranks(); }
   // The smallest number of ranks that a generation may have.
@@ -271,7 +282,12 @@ struct State {
   std::map<uint64_t, JobId> by_submission;  // submit index → job
   uint64_t next_submit_index = 1;
   std::set<uint64_t> queue;                              // submit indexes of jobs that wait for slots
-  std::set<uint64_t> overdue;                            // those that later jobs may no longer overtake
+  std::set<uint64_t> overdue;                            // those that may no longer be overtaken
+  std::set<uint64_t> preempting;                         // those with JobRecord.preempting
+  std::set<uint64_t> queued_again;                       // those with JobRecord.admitted
+  std::map<std::string, uint64_t> queued;                // the number of waiting jobs by namespace
+  std::map<std::string, uint64_t> unfinished;            // the number of unfinished jobs by namespace
+  std::map<std::string, uint64_t> preemptions;           // since the start of this coordinator, by namespace
   std::set<JobId> active;                                // jobs with HasTrainers(state)
   std::set<JobId> with_path_queries;                     // jobs with path_queries
   absl::Time published_saved_at = absl::InfinitePast();  // when PublishedRecords were last written
@@ -281,6 +297,9 @@ struct State {
   // such a job is a leftover; without this list it would look like one of a job of a newer store.
   std::map<uint64_t, JobId> forgotten;
   absl::flat_hash_set<JobId> forgotten_ids;
+
+  std::map<JobId, Forecast> forecasts;  // of the head of the queue, made at `forecast_at`
+  absl::Time forecast_at = absl::InfinitePast();
 
   std::map<HostName, Host> hosts;
   absl::flat_hash_map<SessionId, HostName> sessions;
@@ -294,5 +313,9 @@ struct State {
   uint64_t durable_bytes = 0;        // of all jobs' durable events
   std::vector<std::string> orphans;  // keys of records without the record they belong to
 };
+
+// Adds the job to the queue, or removes it, with all that depends on that.
+void EnterQueue(State& state, Job& job, absl::Time now);
+void LeaveQueue(State& state, Job& job);
 
 }  // namespace trainyard

@@ -24,7 +24,29 @@ constexpr size_t kWatchBatch = 256;
 // Only the newest finished jobs keep their steps and evaluations, because a client may still be reading them.
 constexpr size_t kFinishedWithReports = 8;
 
+void CountDown(std::map<std::string, uint64_t>& counts, const std::string& name) {
+  const auto found = counts.find(name);
+  if (found != counts.end() && --found->second == 0) counts.erase(found);
+}
+
 }  // namespace
+
+void EnterQueue(State& state, Job& job, absl::Time now) {
+  if (!state.queue.insert(job.record.submit_index()).second) return;
+  job.waiting_since = now;
+  if (job.record.admitted()) state.queued_again.insert(job.record.submit_index());
+  ++state.queued[job.namespace_name()];
+}
+
+void LeaveQueue(State& state, Job& job) {
+  const uint64_t index = job.record.submit_index();
+  state.overdue.erase(index);
+  state.preempting.erase(index);
+  state.queued_again.erase(index);
+  job.record.clear_preempting();
+  job.head().clear_queued_unix_ms();
+  if (state.queue.erase(index) > 0) CountDown(state.queued, job.namespace_name());
+}
 
 std::optional<WatchBatch> MakeWatchBatch(const Job& job, WatchId watch, WatchPosition& position) {
   WatchBatch batch{.watch = watch, .events = {}, .position = {}, .last = false};
@@ -67,10 +89,14 @@ void Turn::EnterState(Job& job, v1::JobState from) {
   if (to != v1::JOB_STATE_STOPPING) job.record.clear_ending();
   // A job that waited for slots (also for a restart) no longer waits in its next state.
   if (from == v1::JOB_STATE_QUEUED || from == v1::JOB_STATE_RECOVERING) {
-    state.queue.erase(job.record.submit_index());
-    state.overdue.erase(job.record.submit_index());
+    LeaveQueue(state, job);
+  }
+  if (to == v1::JOB_STATE_PAUSED || IsFinal(to)) {
+    job.record.clear_admitted();
+    job.head().clear_preempted_by();
   }
   if (HasTrainers(to)) {
+    job.record.set_admitted(true);
     state.active.insert(job.id);
   } else {
     state.active.erase(job.id);
@@ -80,8 +106,8 @@ void Turn::EnterState(Job& job, v1::JobState from) {
   }
   if (to == v1::JOB_STATE_PAUSED) PushAll(job);
   if (to == v1::JOB_STATE_QUEUED) {
-    state.queue.insert(job.record.submit_index());
-    job.waiting_since = now;
+    EnterQueue(state, job, now);
+    job.head().set_queued_unix_ms(absl::ToUnixMillis(wall));
     Schedule(job);
   }
   if (from == v1::JOB_STATE_RUNNING) StoreReports(job);
@@ -91,6 +117,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
   if (!IsFinal(to)) return;
 
   job.head().set_finished_unix_ms(absl::ToUnixMillis(wall));
+  CountDown(state.unfinished, job.namespace_name());
   for (const auto& [name, ranks] : job.ranks_on) {
     auto host = state.hosts.find(name);
     if (host != state.hosts.end()) host->second.jobs.erase(job.id);

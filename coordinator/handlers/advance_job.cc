@@ -13,6 +13,7 @@
 #include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/place_jobs.h"
+#include "coordinator/handlers/preempt_jobs.h"
 #include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/last_step.h"
@@ -157,9 +158,7 @@ void EndLedger(Turn& turn, Job& job) {
 void AdvanceStopping(Turn& turn, Job& job) {
   if (!AllEnded(job)) return;
   EndLedger(turn, job);
-  const bool continues =
-      job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
-  if (job.record.cancelled() || !continues) PublishUnrenamedCheckpoint(turn, job);
+  if (job.record.cancelled() || !ContinuesLater(job.record.ending())) PublishUnrenamedCheckpoint(turn, job);
   if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) {
     job.record.set_cancelled(true);
     job.record.set_cancel_reason(job.record.ending_reason());
@@ -181,6 +180,7 @@ void AdvanceStopping(Turn& turn, Job& job) {
   job.record.clear_ending();
   job.record.clear_ending_reason();
   job.record.clear_failure();
+  if (ending == v1::JobRecord::ENDING_PREEMPT) return EndPreempted(turn, job, std::move(reason));
   turn.Move(job, ending == v1::JobRecord::ENDING_PAUSE ? LifecycleEvent::kEndedPaused : LifecycleEvent::kEndedRestart,
             std::move(reason));
 }
@@ -195,8 +195,9 @@ void AdvanceRecovering(Turn& turn, Job& job) {
   job.step_at_last_failure = job.published.step();
   job.restart_at = turn.now + DecideRecovery(FactsForRecovery(turn, job)).delay;
   AvoidFailedHost(turn, job);
-  job.waiting_since = turn.now;
-  turn.state.queue.insert(index);
+  EnterQueue(turn.state, job, turn.now);
+  job.head().set_queued_unix_ms(absl::ToUnixMillis(turn.wall));
+  turn.Save(job);
   turn.Schedule(job);
 }
 

@@ -46,6 +46,7 @@ void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& hosts) {
   head.set_unreachable(false);
   job.record.clear_failure();
   job.record.clear_stop_requests();
+  job.left_slots = false;
   // A save that was requested and not made yet is requested from the new group once.
   job.record.set_save_requests(job.record.save_awaited() ? 1 : 0);
   EndPathQueries(turn, job);

@@ -99,10 +99,9 @@ absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
     EndGroup(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text), /*now=*/false);
     return absl::OkStatus();
   }
-  // A pause or a restart saves before the ranks exit, too, so only the outcome changes. A job that is already being
-  // cancelled is left as it is.
-  const v1::JobRecord::Ending ending = job.record.ending();
-  if (ending != v1::JobRecord::ENDING_PAUSE && ending != v1::JobRecord::ENDING_RESTART) return absl::OkStatus();
+  // A pause, a restart or a preemption saves before the ranks exit, too, so only the outcome changes. A job that is
+  // already being cancelled is left as it is.
+  if (!ContinuesLater(job.record.ending())) return absl::OkStatus();
   ChangeEnding(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text));
   return absl::OkStatus();
 }

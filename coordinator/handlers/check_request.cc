@@ -8,6 +8,7 @@
 #include "common/bad_request.h"
 #include "common/limits.h"
 #include "common/strict_yaml.h"
+#include "coordinator/policy/queue_rules.h"
 #include "google/protobuf/reflection.h"
 #include "google/protobuf/unknown_field_set.h"
 #include "spec/prepare.h"
@@ -46,6 +47,10 @@ constexpr Limit kLimits[] = {
     {.message = "ListHostsRequest", .field = "page_size", .value_max = kHostsPageMax},
     {.message = "ListHostsRequest", .field = "page_token", .bytes_max = kHostTextBytes + kNameBytes},
     {.message = "ListRequest", .field = "states", .items_max = v1::JobState_ARRAYSIZE},
+    {.message = "ListRequest", .field = "namespace", .bytes_max = kNameBytes},
+    {.message = "SetPriorityRequest", .field = "priority", .required = true, .value_max = kPriorityMax},
+    {.message = "GetQueueRequest", .field = "page_size", .value_max = kJobsPageMax},
+    {.message = "GetQueueRequest", .field = "namespace", .bytes_max = kNameBytes},
     {.message = "LogsRequest", .field = "ranks", .value_max = kRanksMax - 1, .items_max = kRanksMax},
     {.message = "SetHostRequest", .field = "name", .required = true, .bytes_max = kHostTextBytes},
     {.message = "SetHostRequest", .field = "action", .required = true},

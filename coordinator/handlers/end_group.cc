@@ -12,6 +12,7 @@
 #include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/advance_job.h"
 #include "coordinator/handlers/hangs.h"
+#include "coordinator/handlers/preempt_jobs.h"
 #include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/hang.h"
@@ -49,9 +50,8 @@ void KillAfterCause(Turn& turn, Job& job) {
 void FailEnding(Turn& turn, Job& job) {
   const v1::FailureRecord& failure = job.record.failure();
   // A job that continues later repeats its unsaved steps.
-  const bool continues =
-      job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
-  const bool will_repeat_steps = failure.kind() == v1::FailureRecord::KIND_UNSAVED && continues;
+  const bool will_repeat_steps =
+      failure.kind() == v1::FailureRecord::KIND_UNSAVED && ContinuesLater(job.record.ending());
   if (IsPermanent(failure.kind()) && !will_repeat_steps && !job.record.cancelled()) {
     job.record.clear_ending();
     turn.Decide(job, DecisionRule::kGiveUp, NoticeLevel::kError, failure.text());
@@ -75,6 +75,11 @@ void PublishLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerE
 }
 
 }  // namespace
+
+bool ContinuesLater(v1::JobRecord::Ending ending) {
+  return ending == v1::JobRecord::ENDING_PAUSE || ending == v1::JobRecord::ENDING_RESTART ||
+         ending == v1::JobRecord::ENDING_PREEMPT;
+}
 
 absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
 
@@ -122,14 +127,16 @@ void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::strin
 void UndoStop(Turn& turn, Job& job, const std::string& why) {
   const v1::JobRecord::Ending ending = job.record.ending();
   std::string text =
-      ending == v1::JobRecord::ENDING_CANCEL
+      ending == v1::JobRecord::ENDING_PREEMPT ? SparePreempted(turn, job, why)
+      : ending == v1::JobRecord::ENDING_CANCEL
           ? absl::StrCat("the job was not cancelled: ", why, "; it continues (cancel without --save to end it)")
           : absl::StrCat("the job was not ", ending == v1::JobRecord::ENDING_PAUSE ? "paused" : "restarted", ": ", why,
                          "; training continues (--now ends it without a save)");
   job.current.stop = false;
   job.current.drop_at = job.current.drop_by = absl::InfiniteFuture();
   job.record.clear_ending_reason();
-  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kError, text);
+  turn.Decide(job, ending == v1::JobRecord::ENDING_PREEMPT ? DecisionRule::kPreemption : DecisionRule::kOperator,
+              NoticeLevel::kError, text);
   turn.Move(job, LifecycleEvent::kStopUndone, std::move(text));
   RestartStallTimer(turn, job);
   turn.PushAll(job);

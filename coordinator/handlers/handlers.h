@@ -19,6 +19,8 @@ void Run(Turn& turn, RestartJob& event);
 void Run(Turn& turn, PauseJob& event);
 void Run(Turn& turn, ResumeJob& event);
 void Run(Turn& turn, SaveJob& event);
+void Run(Turn& turn, SetPriority& event);
+void Run(Turn& turn, GetQueue& event);
 void Run(Turn& turn, SetHost& event);
 void Run(Turn& turn, GetServerInfo& event);
 void Run(Turn& turn, ListHosts& event);

@@ -46,6 +46,7 @@ void Run(Turn& turn, ListJobs& event) {
     const Job& job = turn.state.jobs.at(it->second);
     const auto& states = request.states();
     if (!states.empty() && std::count(states.begin(), states.end(), job.state()) == 0) continue;
+    if (!request.namespace_().empty() && job.namespace_name() != request.namespace_()) continue;
     v1::Job entry = event.brief ? MakeBrief(job) : MakeHead(job);
     if (!space.Take(entry.ByteSizeLong())) {
       // The page is full and there is more: the next one starts below the last job of this one.

@@ -36,7 +36,7 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
     case v1::JOB_STATE_STOPPING:
       if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) break;
       if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) break;
-      if (job.record.ending() == v1::JobRecord::ENDING_RESTART) {
+      if (job.record.ending() != v1::JobRecord::ENDING_PAUSE) {
         ChangeEnding(turn, job, v1::JobRecord::ENDING_PAUSE, std::move(reason));
       }
       if (request.now()) {

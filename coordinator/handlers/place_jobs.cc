@@ -1,6 +1,7 @@
 #include "coordinator/handlers/place_jobs.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,13 +17,16 @@
 #include "coordinator/handlers/avoid_hosts.h"
 #include "coordinator/handlers/begin_generation.h"
 #include "coordinator/handlers/log_readers.h"
-#include "coordinator/handlers/slots.h"
+#include "coordinator/handlers/preempt_jobs.h"
+#include "coordinator/handlers/queue_facts.h"
+#include "coordinator/handlers/queue_totals.h"
 #include "coordinator/policy/device.h"
 #include "coordinator/policy/placement.h"
+#include "coordinator/policy/queue.h"
+#include "coordinator/policy/queue_quota.h"
 #include "coordinator/policy/rank_assignment.h"
 #include "coordinator/policy/saves.h"
 #include "spec/device_rules.h"
-#include "spec/job_layout.h"
 
 namespace trainyard {
 namespace {
@@ -103,99 +107,32 @@ void ChooseDevice(const State& state, Job& job) {
   device.set_reason(CutText(decision.reason, kDeviceReasonBytes));
 }
 
-std::vector<HostName> HostsOfRanks(const Job& job) {
-  std::vector<HostName> hosts;
-  for (const Rank& rank : job.ranks) hosts.push_back(rank.host());
-  return hosts;
-}
-
-// The number of consecutive ranks that share a host.
-uint32_t RankGroup(const Job& job) {
-  const v1::JobSpec& spec = job.head().spec();
-  if (spec.has_command()) return std::max(1u, spec.command().ranks_per_host());
-  return static_cast<uint32_t>(LayoutOf(spec).tensor);
-}
-
-// Each host that a probe names gets one rank.
-bool IsProbeOfHosts(const Job& job) {
-  const v1::JobSpec& spec = job.head().spec();
-  return spec.has_probe() && static_cast<uint32_t>(spec.resources().hosts_size()) == job.world_size();
-}
-
-void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
+void Place(Turn& turn, Job& job, const QueueOutcome& outcome) {
   const bool again = job.head().generation() > 0 || job.past_generation > 0;
-  BeginGeneration(turn, job, AssignRanks(*decision.ranks_by_host, HostsOfRanks(job), RankGroup(job)));
+  BeginGeneration(turn, job, AssignRanks(*outcome.start, HostsOfRanks(job), RankGroup(job)));
   ChooseDevice(turn.state, job);
   if (!job.head().spec().has_command()) {
     DecideThreads(turn.state, job);
     DecideSharedMemory(job);
   }
-  std::string reason = absl::StrCat("generation ", job.head().generation(), ": ", decision.reason);
+  std::string reason = absl::StrCat("generation ", job.head().generation(), ": ", outcome.reason);
   uint64_t step = job.record.restored_step();
   step = NewestResumeStep(job.head(), job.record.grants()).value_or(step);
   if (again && step > 0) absl::StrAppend(&reason, ", from step ", step);
+  job.head().clear_preempted_by();
   turn.Decide(job, DecisionRule::kPlacement, NoticeLevel::kInfo, reason);
   turn.Move(job, LifecycleEvent::kPlaced, std::move(reason));
   turn.PushAll(job);
   MoveLogsOfJob(turn, job);
 }
 
-// A job that restarts is placed once everything of its old generation has ended and its delay has passed.
-bool MayBePlaced(const Turn& turn, Job& job) {
-  if (job.held_at != 0) return false;
-  if (job.state() == v1::JOB_STATE_QUEUED) return true;
-  return job.state() == v1::JOB_STATE_RECOVERING && turn.now >= job.restart_at && AllEnded(job);
-}
-
-// Returns all hosts; those that cannot be reached only by name, so that the reason for waiting can name them.
-std::vector<HostSlots> AllHosts(const State& state) {
-  std::vector<HostSlots> hosts = FreeSlots(state);
-  for (const auto& [name, host] : state.hosts) {
-    if (host.attached() && host.reachable) continue;
-    HostSlots unavailable;
-    unavailable.name = name;
-    unavailable.unusable = host.attached() || !host.reachable ? "unreachable" : "not attached";
-    hosts.push_back(std::move(unavailable));
-  }
-  SortByTopology(hosts);
-  return hosts;
-}
-
-PlacementFacts MakeFacts(absl::Time now, const Job& job, const std::vector<HostSlots>& hosts) {
-  const v1::Resources& resources = job.head().spec().resources();
-  PlacementFacts facts{.ranks = job.world_size(),
-                       .min_ranks = job.head().spec().command().min_ranks(),
-                       .group = RankGroup(job),
-                       .one_group_per_host = job.head().spec().command().has_ranks_per_host() || IsProbeOfHosts(job),
-                       .cpus = job.head().spec().command().cpus(),
-                       .needs_gpu = resources.device() == v1::DEVICE_CUDA,
-                       .hosts = hosts,
-                       .previous = HostsOfRanks(job),
-                       .allowed = {resources.hosts().begin(), resources.hosts().end()},
-                       .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
-                       .avoided = AvoidedNow(now, job, /*with_last_resorts=*/true)};
-  // Placing the job where it may fail again is better than not placing it.
-  if (!facts.avoided.empty() && !CouldFit(facts)) facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/false);
-  return facts;
-}
-
-// Reserves the hosts that this job could use, because it has waited for long; later jobs must not use them.
-void ReserveFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
-  PlacementFacts facts = MakeFacts(turn.now, job, hosts);
-  if (!CouldFit(facts)) return;  // it could not be placed even if the others waited
-  std::string why = absl::StrCat("reserved for job ", job.id.value(), ", which has waited for ",
-                                 absl::FormatDuration(absl::Trunc(turn.now - job.waiting_since, absl::Seconds(1))));
-  std::vector<bool> may_use;
-  for (const HostSlots& host : hosts) may_use.push_back(ReasonAgainstHost(facts, host).empty());
-  for (size_t i = 0; i < hosts.size(); ++i) {
-    if (may_use[i]) hosts[i].unusable = why;
-  }
-}
+// So many waiting jobs get a new reason in one pass; those behind them keep the one that they have.
+constexpr size_t kReasons = 100;
 
 }  // namespace
 
-uint32_t RanksIfStartedAgain(absl::Time now, const State& state, const Job& job) {
-  std::vector<HostSlots> hosts = AllHosts(state);
+uint32_t RanksIfStartedAgain(const Turn& turn, const Job& job) {
+  std::vector<HostSlots> hosts = AllHosts(turn.state);
   for (HostSlots& host : hosts) {
     const auto own = job.ranks_on.find(host.name);
     if (own == job.ranks_on.end()) continue;
@@ -203,47 +140,54 @@ uint32_t RanksIfStartedAgain(absl::Time now, const State& state, const Job& job)
     host.free = std::min(host.slots, host.free + ranks);
     host.free_cores = std::min(host.cores, host.free_cores + ranks * job.head().spec().command().cpus());
   }
-  return RanksThatFit(MakeFacts(now, job, hosts));
+  WaitingJob waiting = MakeWaitingJob(turn, job, hosts);
+  waiting.continues = true;
+  const std::map<std::string, PoolUse> use = CountUse(turn.state);
+  waiting.placement.ranks = DecideQuota(turn.state.options.queue, use.at(waiting.pool), waiting).ranks;
+  return RanksThatFit(waiting.placement);
 }
 
 bool AnyWaitingJobCouldFit(const Turn& turn) {
   if (turn.state.queue.empty()) return false;
   const std::vector<HostSlots> hosts = AllHosts(turn.state);
+  std::map<std::string, PoolUse> use = CountUse(turn.state);
   return std::any_of(turn.state.queue.begin(), turn.state.queue.end(), [&](uint64_t index) {
-    return CouldFit(MakeFacts(turn.now, turn.state.jobs.at(turn.state.by_submission.at(index)), hosts));
+    const WaitingJob waiting = MakeWaitingJob(turn, turn.state.jobs.at(turn.state.by_submission.at(index)), hosts);
+    return CouldFit(waiting.placement) && DecideQuota(turn.state.options.queue, use[waiting.pool], waiting).ranks > 0;
   });
 }
 
 bool FitsWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without) {
   std::vector<HostSlots> hosts = AllHosts(state);
-  PlacementFacts facts = MakeFacts(now, job, hosts);
+  PlacementFacts facts = MakePlacementFacts(now, job, hosts);
   facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/true);
   facts.excluded.insert(without.begin(), without.end());
   return CouldFit(facts);
 }
 
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
+  const State& state = turn.state;
   std::set<uint64_t> indexes = submit_indexes;
-  indexes.insert(turn.state.overdue.begin(), turn.state.overdue.end());
-  std::erase_if(indexes, [&](uint64_t index) { return !turn.state.queue.contains(index); });
+  std::erase_if(indexes, [&](uint64_t index) { return !state.queue.contains(index); });
   if (indexes.empty()) return;
-  std::vector<HostSlots> hosts = AllHosts(turn.state);
-  for (uint64_t index : indexes) {
-    Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
-    if (!MayBePlaced(turn, job)) continue;
-    PlacementDecision decision = DecidePlacement(MakeFacts(turn.now, job, hosts));
-    if (!decision.ranks_by_host.has_value()) {
-      if (job.head().reason() != decision.reason) turn.SetReason(job, decision.reason);
-      if (turn.state.overdue.contains(index)) ReserveFor(turn, job, hosts);
+  // These jobs hold slots that the others must not get.
+  indexes.insert(state.overdue.begin(), state.overdue.end());
+  indexes.insert(state.preempting.begin(), state.preempting.end());
+  QueueView view = MakeQueueView(turn, indexes);
+  view.facts.reasons = kReasons;
+  for (QueueOutcome& outcome : DecideQueue(view.facts)) {
+    const WaitingJob& waiting = view.facts.waiting[outcome.waiting];
+    Job& job = turn.state.jobs.at(waiting.id);
+    if (outcome.start.has_value()) {
+      Place(turn, job, outcome);
       continue;
     }
-    for (const auto& [name, ranks] : *decision.ranks_by_host) {
-      auto chosen = std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& host) { return host.name == name; });
-      chosen->free -= ranks;
-      chosen->free_cores -= ranks * job.head().spec().command().cpus();
-      absl::StrAppend(&chosen->busy_with, chosen->busy_with.empty() ? "" : ", ", "job ", job.id.value());
+    // The reason for a delay is the failure before it, which the state has.
+    if (outcome.cause != WaitCause::kDelay && !outcome.reason.empty() && job.head().reason() != outcome.reason) {
+      turn.SetReason(job, outcome.reason);
     }
-    Place(turn, job, decision);
+    if (!outcome.preempt.empty()) PreemptJobs(turn, job, outcome.preempt);
+    ForgetVictims(turn, job);
   }
 }
 

@@ -1,5 +1,6 @@
-// Places waiting jobs, oldest first: policy/placement chooses the hosts, policy/rank_assignment numbers the ranks, the
-// next generation is recorded, and the hosts receive it with their desired states.
+// Places waiting jobs in the order of the queue: policy/queue decides which start, policy/placement chooses the hosts,
+// policy/rank_assignment numbers the ranks, the next generation is recorded, and the hosts receive it with their
+// desired states.
 #pragma once
 
 #include <set>
@@ -14,9 +15,9 @@ namespace trainyard {
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes);
 
 // The number of ranks that the job would get if its group ended now; 0: it would wait.
-uint32_t RanksIfStartedAgain(absl::Time now, const State& state, const Job& job);
+uint32_t RanksIfStartedAgain(const Turn& turn, const Job& job);
 
-// Whether a job in the queue would fit if all slots of the reachable hosts were free.
+// Whether a job in the queue would fit if all slots of the reachable hosts were free, and its quota permits it.
 bool AnyWaitingJobCouldFit(const Turn& turn);
 
 // Whether the job would fit if all slots of the reachable hosts were free, without these hosts and the avoided ones.

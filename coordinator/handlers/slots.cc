@@ -13,13 +13,6 @@
 namespace trainyard {
 namespace {
 
-// Whether the group of an elastic command is being ended in order to be started again: its programs end one after
-// another, and the slots of the first must not be given away while the last still runs.
-bool KeepsSlots(const Job& job) {
-  return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_RESTART &&
-         !job.record.cancelled() && job.head().spec().command().has_min_ranks();
-}
-
 // Returns whether a rank of the recorded group uses a slot. If the job is held (Job::held_at), a later group runs and
 // is counted through Host::held, so a recorded rank counts only if it was seen running.
 bool HoldsSlot(const Job& job, const Rank& rank) {
@@ -41,6 +34,20 @@ std::string LabelOf(const Host& host, const char* label) {
 }
 
 }  // namespace
+
+bool KeepsSlots(const Job& job) {
+  if (job.held_at != 0 || job.left_slots || job.record.cancelled()) return false;
+  switch (job.state()) {
+    case v1::JOB_STATE_RECOVERING:
+      return true;
+    case v1::JOB_STATE_STOPPING:
+      return job.record.ending() == v1::JobRecord::ENDING_RESTART;
+    case v1::JOB_STATE_QUEUED:
+      return job.record.admitted();
+    default:
+      return false;
+  }
+}
 
 UsedSlots UsedSlotsOf(const State& state, const Host& host) {
   UsedSlots used;
@@ -74,6 +81,7 @@ std::vector<HostSlots> FreeSlots(const State& state) {
     slots.name = name;
     slots.slots = host.slots;
     slots.free = host.slots - static_cast<uint32_t>(std::min<uint64_t>(used.count, host.slots));
+    slots.over = static_cast<uint32_t>(used.count - std::min<uint64_t>(used.count, host.slots));
     slots.cores = host.inventory.cores();
     slots.free_cores = slots.cores - static_cast<uint32_t>(std::min<uint64_t>(used.cpus, slots.cores));
     slots.gpus = static_cast<uint32_t>(host.inventory.gpus_size());

@@ -16,6 +16,10 @@ struct UsedSlots {
   std::string busy_with;  // "job ab12, job cd34"
 };
 
+// Whether the slots of the job's last group are kept for it because it starts again: its ranks end one after another,
+// and no other job must get the slot of the first while the last still runs.
+bool KeepsSlots(const Job& job);
+
 UsedSlots UsedSlotsOf(const State& state, const Host& host);
 
 // Returns every attached and reachable host in name order, with its free slots, and with a reason if it must not be

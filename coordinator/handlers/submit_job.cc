@@ -14,6 +14,7 @@
 #include "coordinator/handlers/check_request.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/policy/goodput.h"
+#include "coordinator/policy/queue_rules.h"
 #include "spec/prepare.h"
 
 namespace trainyard {
@@ -51,6 +52,25 @@ absl::Status CheckState(const State& state, const JobId& id) {
   return absl::OkStatus();
 }
 
+absl::Status CheckQueue(const State& state, const v1::JobSpec& spec) {
+  const QueueRules& rules = state.options.queue;
+  SubmissionFacts facts{
+      .name = spec.namespace_(),
+      .priority = spec.priority(),
+      .min_ranks = spec.command().has_min_ranks() ? spec.command().min_ranks() : spec.resources().ranks(),
+      .needs_gpu = spec.resources().device() == v1::DEVICE_CUDA,
+      .queued = state.queue.size(),
+      .queued_in_pool = 0,
+      .is_new_namespace = !state.unfinished.contains(spec.namespace_()),
+      .namespaces = state.unfinished.size()};
+  const std::string pool = PoolOf(rules, facts.name);
+  for (const auto& [name, count] : state.queued) facts.queued_in_pool += PoolOf(rules, name) == pool ? count : 0;
+  absl::Status status = CheckSubmission(rules, facts);
+  if (absl::IsFailedPrecondition(status)) return AddReason(std::move(status), reasons::kNamespaceLimit);
+  if (!status.ok()) status = AddRetry(AddReason(std::move(status), reasons::kTooManyJobs), kTooManyJobsRetry);
+  return status;
+}
+
 v1::SubmitResponse MakeResponse(const Job& job) {
   v1::SubmitResponse response;
   response.set_job_id(job.id.value());
@@ -74,7 +94,7 @@ Job MakeNewJob(Turn& turn, const v1::SubmitRequest& request, const JobId& id, Pr
   head.set_resume(request.resume());
   head.set_allow_fresh_start(request.allow_fresh_start());
   *job.record.mutable_goodput() = BeginGoodput(absl::ToUnixMillis(turn.steady));
-  job.waiting_since = turn.now;
+  head.set_priority(head.spec().priority());
   job.record.set_spec_bytes(std::move(prepared.bytes));
   job.record.set_submit_index(turn.state.next_submit_index++);
   return job;
@@ -115,10 +135,16 @@ void Run(Turn& turn, SubmitJob& event) {
         "webhooks: false in its configuration); remove the key");
     return turn.Emit(Reply{event.call, AddReason(std::move(status), reasons::kWebhooksDisabled), {}});
   }
+  if (absl::Status status = CheckQueue(state, prepared->spec); !status.ok()) {
+    turn.Emit(Reply{event.call, std::move(status), {}});
+    return;
+  }
   Job& job = state.jobs.emplace(id, MakeNewJob(turn, request, id, *std::move(prepared))).first->second;
   job.record.set_request_digest(std::move(request_digest));
   state.by_submission[job.record.submit_index()] = id;
-  state.queue.insert(job.record.submit_index());
+  ++state.unfinished[job.namespace_name()];
+  EnterQueue(state, job, turn.now);
+  job.head().set_queued_unix_ms(absl::ToUnixMillis(turn.wall));
   turn.Save(job);
   turn.SetReason(job, "accepted");
   turn.Info(absl::StrCat("job ", id.value(), " (", job.head().spec().name(),

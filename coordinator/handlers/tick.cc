@@ -23,6 +23,7 @@
 #include "coordinator/handlers/log_readers.h"
 #include "coordinator/handlers/lose_hosts.h"
 #include "coordinator/handlers/network_health.h"
+#include "coordinator/handlers/slots.h"
 #include "coordinator/handlers/stragglers.h"
 #include "coordinator/handlers/strays.h"
 #include "coordinator/handlers/watch_commands.h"
@@ -181,17 +182,37 @@ void TickJob(Turn& turn, Job& job) {
   }
 }
 
-// Schedules jobs whose avoided hosts may be used again, and marks those that have waited so long that later jobs may no
-// longer overtake them.
+// Whether the priority of a waiting job lets it preempt a running one.
+bool AnyPriorityIsHigher(const State& state) {
+  uint32_t lowest = UINT32_MAX - kPriorityMax;
+  for (const JobId& id : state.active) {
+    const Job& job = state.jobs.at(id);
+    if (job.state() == v1::JOB_STATE_RUNNING) lowest = std::min(lowest, job.priority());
+  }
+  const uint32_t needed = lowest + state.options.queue.min_priority_difference;
+  return std::any_of(state.queue.begin(), state.queue.end(),
+                     [&](uint64_t index) { return state.jobs.at(state.by_submission.at(index)).priority() >= needed; });
+}
+
+// Schedules jobs whose avoided hosts may be used again, frees the slots of groups that were not formed again in time,
+// and marks jobs that have waited so long that no job may overtake them.
 void MarkOverdue(Turn& turn) {
+  const QueueRules& rules = turn.state.options.queue;
   for (uint64_t index : turn.state.queue) {
     Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
     ScheduleIfAvoidanceEnded(turn, job);
-    if (turn.now - job.waiting_since < kOvertakeLimit || !turn.state.overdue.insert(index).second) continue;
-    turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(kOvertakeLimit),
-                           ": later jobs no longer get slots that it could use"));
+    const absl::Duration waited = turn.now - job.waiting_since;
+    if (waited >= kKeepSlots && KeepsSlots(job)) {
+      job.left_slots = true;
+      turn.ScheduleAll();
+    }
+    if (waited < rules.overtake || !turn.state.overdue.insert(index).second) continue;
+    turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(rules.overtake),
+                           ": no job behind it starts where it could run"));
     turn.ScheduleAll();
   }
+  // The time for which running jobs are protected passes.
+  if (rules.preemption && AnyPriorityIsHigher(turn.state)) turn.ScheduleAll();
 }
 
 void EndReaders(Turn& turn) {

@@ -5,23 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/end_group.h"
+#include "coordinator/handlers/job_time.h"
 #include "coordinator/handlers/place_jobs.h"
 #include "coordinator/policy/elastic.h"
 #include "coordinator/policy/recovery.h"
 
 namespace trainyard {
 namespace {
-
-// The time since the job was first placed, without the time in which it was queued or paused. It comes from the ledger,
-// which is durable and does not depend on the wall clock.
-absl::Duration UsedTime(const Turn& turn, const Job& job) {
-  const v1::GoodputRecord ledger = AccountedTo(job, turn.steady);
-  const uint64_t total_ms = ledger.start_ms() + ledger.train_ms() + ledger.save_ms() + ledger.lost_ms() +
-                            ledger.detect_ms() + ledger.recover_ms();
-  return absl::Milliseconds(static_cast<int64_t>(total_ms / std::max(1u, job.world_size())));
-}
 
 // Whether slots may not be given to a job that runs already: another job waits for them, or is about to be placed.
 bool OthersWait(const Turn& turn, const Job& job) {
@@ -50,7 +41,7 @@ void GrowCommand(Turn& turn, Job& job) {
   if (!job.head().spec().command().has_min_ranks() || !may_change || ranks == job.world_size()) return;
   // A program that has ended on one rank is about to end on all.
   if (std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.ended(); })) return;
-  GrowthFacts facts{.ranks = ranks, .possible = RanksIfStartedAgain(turn.now, turn.state, job)};
+  GrowthFacts facts{.ranks = ranks, .possible = RanksIfStartedAgain(turn, job)};
   absl::Time& fit_since = job.current.more_fit_since;
   fit_since = facts.possible > ranks ? std::min(fit_since, turn.now) : absl::InfiniteFuture();
   if (facts.possible <= ranks) return;

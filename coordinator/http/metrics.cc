@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/logging.h"
 #include "common/version.h"
+#include "coordinator/handlers/queue_totals.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/lifecycle.h"
 #include "spec/job_layout.h"
@@ -95,6 +96,21 @@ constexpr MetricSpec kDurableBytes = {"trainyard_durable_event_bytes", MetricKin
                                       "Size of all jobs' durable events."};
 constexpr MetricSpec kForgotten = {"trainyard_jobs_forgotten_total", MetricKind::kCounter,
                                    "Finished jobs dropped from the history because of its limit."};
+constexpr MetricSpec kQueuedJobs = {"trainyard_queue_jobs", MetricKind::kGauge, "Jobs that wait for slots.",
+                                    "namespace"};
+constexpr MetricSpec kOldestWait = {"trainyard_queue_oldest_wait_seconds", MetricKind::kGauge,
+                                    "Time that the job waits that has waited longest; 0: none waits.", "namespace"};
+constexpr MetricSpec kPreemptions = {"trainyard_preemptions_total", MetricKind::kCounter,
+                                     "Jobs that were ended because a job of a higher priority gets their slots.",
+                                     "namespace"};
+constexpr MetricSpec kNamespaceUse = {
+    "trainyard_namespace_used", MetricKind::kGauge,
+    "What the jobs of a namespace use, also while they start again: slots, gpus, running (jobs).",
+    "namespace, resource"};
+constexpr MetricSpec kNamespaceLimit = {"trainyard_namespace_limit", MetricKind::kGauge,
+                                        "The configured limits of a namespace: slots, gpus, running (jobs), queued "
+                                        "(jobs).",
+                                        "namespace, resource"};
 constexpr MetricSpec kWebhooks = {"trainyard_webhooks_total", MetricKind::kCounter,
                                   "Webhooks of ended jobs by result: delivered, or failed after all attempts.",
                                   "result"};
@@ -138,12 +154,13 @@ const char* DroppedKindName(DroppedKind kind) {
 const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
   static const auto* specs = [] {
     auto* specs = new std::vector<MetricSpec>{
-        kBuild,         kJobs,           kHosts,       kSlots,       kStep,       kLoss,          kTokensPerSecond,
-        kExposed,       kBubble,         kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,
-        kSavedBytes,    kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds,
-        kRecords,       kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kReportsDropped,
-        kEventsDropped, kDurableBytes,   kForgotten,   kLogDropped,  kRpcs,       kWebhooks,      kRpcSeconds,
-        kHttpResponses, kHttpRefused,    kHttpStreams};
+        kBuild,         kJobs,           kHosts,       kSlots,        kStep,           kLoss,          kTokensPerSecond,
+        kExposed,       kBubble,         kTokens,      kStepSeconds,  kFailures,       kTransitions,   kSaves,
+        kSavedBytes,    kSaveSeconds,    kFailedSaves, kEvents,       kQueue,          kHandleSeconds, kCommitSeconds,
+        kRecords,       kCommitFailures, kStalled,     kMemory,       kPeakMemory,     kGoodput,       kReportsDropped,
+        kEventsDropped, kDurableBytes,   kForgotten,   kLogDropped,   kRpcs,           kWebhooks,      kRpcSeconds,
+        kQueuedJobs,    kOldestWait,     kPreemptions, kNamespaceUse, kNamespaceLimit, kHttpResponses, kHttpRefused,
+        kHttpStreams};
     specs->insert(specs->end(), RankMetricSpecs().begin(), RankMetricSpecs().end());
     return specs;
   }();
@@ -296,6 +313,7 @@ void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, 
   ObserveGoodput(core, now);
   ObserveMemory(core);
   rank_metrics_.ObserveTotals(core, now, Clock::GetRealClock().TimeNow());
+  ObserveQueue(core, now - core.state().away);
   absl::MutexLock lock(&mu_);
   scrapes_answered_ = requested;
   counted_.SignalAll();
@@ -353,6 +371,48 @@ void CoordinatorMetrics::ObserveMemory(const Core& core) {
         }
       }
     }
+  }
+}
+
+void CoordinatorMetrics::ObserveQueue(const Core& core, absl::Time now) {
+  using Key = std::tuple<std::string, std::string, std::string>;
+  std::map<Key, double> values;
+  for (const PoolTotals& totals : CountPools(core.state(), now)) {
+    const std::string& pool = totals.pool;
+    const auto set = [&](const MetricSpec& metric, const char* resource, uint64_t value) {
+      values[Key(metric.name, pool, resource)] = static_cast<double>(value);
+    };
+    set(kQueuedJobs, "", totals.queued);
+    values[Key(kOldestWait.name, pool, "")] = absl::ToDoubleSeconds(totals.oldest_wait);
+    set(kNamespaceUse, "slots", totals.use.slots);
+    set(kNamespaceUse, "gpus", totals.use.gpus);
+    set(kNamespaceUse, "running", totals.use.running);
+    const NamespaceRules& rules = RulesOf(core.state().options.queue, pool);
+    for (const auto& [resource, limit] :
+         {std::pair{"slots", rules.max_slots}, std::pair{"gpus", rules.max_gpus},
+          std::pair{"running", rules.max_running}, std::pair{"queued", rules.max_queued}}) {
+      if (limit.has_value()) set(kNamespaceLimit, resource, *limit);
+    }
+    prometheus::Counter& preemptions = counters_[kPreemptions.name]->Add({{"namespace", pool}});
+    preemptions.Increment(static_cast<double>(totals.preemptions) - preemptions.Value());
+  }
+  for (auto series = queue_series_.begin(); series != queue_series_.end();) {
+    if (values.contains(series->first)) {
+      ++series;
+      continue;
+    }
+    gauges_[std::get<0>(series->first)]->Remove(series->second);
+    series = queue_series_.erase(series);
+  }
+  for (const auto& [key, value] : values) {
+    const auto& [metric, pool, resource] = key;
+    prometheus::Gauge*& gauge = queue_series_[key];
+    if (gauge == nullptr) {
+      prometheus::Labels labels = {{"namespace", pool}};
+      if (!resource.empty()) labels["resource"] = resource;
+      gauge = &gauges_[metric]->Add(labels);
+    }
+    gauge->Set(value);
   }
 }
 

@@ -80,12 +80,15 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   void ObserveGoodput(const Core& core, absl::Time now);
   void ObserveMemory(const Core& core);
   void LogRefused(const char* reason, const std::string& peer);
+  void ObserveQueue(const Core& core, absl::Time now);
 
   std::shared_ptr<prometheus::Registry> registry_;
   std::map<std::string, prometheus::Family<prometheus::Counter>*> counters_;
   std::map<std::string, prometheus::Family<prometheus::Gauge>*> gauges_;
   std::map<std::string, prometheus::Family<prometheus::Histogram>*> histograms_;
   std::map<JobId, JobSeries> jobs_;
+  // Of namespaces, by metric, namespace and resource.
+  std::map<std::tuple<std::string, std::string, std::string>, prometheus::Gauge*> queue_series_;
   std::map<JobId, v1::StepReport> newest_steps_;                   // of this round
   absl::flat_hash_map<const char*, prometheus::Counter*> events_;  // by name, identified by its address
   prometheus::Counter* records_;

@@ -34,6 +34,7 @@ const std::vector<Transition>& LifecycleTable() {
       {v1::JOB_STATE_STOPPING, E::kAllDone, v1::JOB_STATE_SUCCEEDED},
       {v1::JOB_STATE_STOPPING, E::kStopUndone, v1::JOB_STATE_RUNNING},
       {v1::JOB_STATE_STOPPING, E::kEndedRestart, v1::JOB_STATE_QUEUED},
+      {v1::JOB_STATE_STOPPING, E::kEndedPreempted, v1::JOB_STATE_QUEUED},
       {v1::JOB_STATE_STOPPING, E::kEndedPaused, v1::JOB_STATE_PAUSED},
       {v1::JOB_STATE_STOPPING, E::kEndedCancelled, v1::JOB_STATE_CANCELLED},
       {v1::JOB_STATE_STOPPING, E::kEndedFailed, v1::JOB_STATE_FAILED},
@@ -92,6 +93,8 @@ absl::string_view EventName(LifecycleEvent event) {
       return "cancel";
     case E::kEndedRestart:
       return "ended_restart";
+    case E::kEndedPreempted:
+      return "ended_preempted";
     case E::kEndedPaused:
       return "ended_paused";
     case E::kEndedCancelled:

@@ -6,8 +6,8 @@
 //      │         └──────────┴────┬─────┘
 //      ▼                         ▼
 //   CANCELLED, FAILED ◀────── STOPPING ──▶ QUEUED, PAUSED
-//                             (cancelled, failed permanently, or ended on request: restart, drain, pause; its ranks are
-//                             being ended. Back to RUNNING if the save before such an end fails)
+//                             (cancelled, failed permanently, or ended on request: restart, drain, pause, preemption;
+//                             its ranks are being ended. Back to RUNNING if the save before such an end fails)
 #pragma once
 
 #include <optional>
@@ -26,12 +26,13 @@ enum class LifecycleEvent {
   kAllDone,         // every rank made all steps and exited with 0
   kRestart,         // a rank failed; a new group must be formed
   kGiveUp,          // a rank failed in such a way, or so often, that a restart is useless
-  kStopRequested,   // restart, pause or drain: the group must end, but nothing has failed
+  kStopRequested,   // restart, pause, drain or preemption: the group must end, but nothing has failed
   kStopUndone,      // the save before such an end failed: the group continues
   kPause,           // requested for a job without a group
   kResume,          // requested for a paused job
   kCancel,          // a user requested it
   kEndedRestart,    // all ranks have ended, and a new group must be formed, as requested
+  kEndedPreempted,  // all ranks have ended, and the job waits for slots again: another job gets its slots
   kEndedPaused,     // all ranks have ended, and the job pauses, as requested
   kEndedCancelled,  // all ranks have ended, as requested
   kEndedFailed,     // all ranks have ended after the job was given up

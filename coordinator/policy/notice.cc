@@ -8,10 +8,11 @@ namespace {
 
 // The names are in the order of the enums. Notice.rule in service.proto lists the rules, too.
 constexpr const char* kLevels[] = {"info", "warning", "error"};
-constexpr const char* kRules[] = {"",          "placement", "restart", "give_up",  "host_lost",  "abandon", "hang",
-                                  "straggler", "network",   "disk",    "adoption", "checkpoint", "resume",  "operator"};
+constexpr const char* kRules[] = {"",         "placement",  "restart",   "give_up",  "host_lost",
+                                  "abandon",  "hang",       "straggler", "network",  "disk",
+                                  "adoption", "checkpoint", "resume",    "operator", "preemption"};
 static_assert(std::size(kLevels) == static_cast<size_t>(NoticeLevel::kError) + 1);
-static_assert(std::size(kRules) == static_cast<size_t>(DecisionRule::kOperator) + 1);
+static_assert(std::size(kRules) == static_cast<size_t>(DecisionRule::kPreemption) + 1);
 
 }  // namespace
 

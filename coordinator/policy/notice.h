@@ -23,6 +23,7 @@ enum class DecisionRule {
   kCheckpoint,
   kResume,
   kOperator,
+  kPreemption,
 };
 
 // "host_lost"; empty for kNone.

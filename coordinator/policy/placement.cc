@@ -35,14 +35,6 @@ uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
   return ReasonAgainstHost(facts, host).empty() ? WholeGroups(facts, AllSlots(facts, host)) : 0;
 }
 
-// The slots of a host that this job's ranks could use now.
-uint32_t Usable(const PlacementFacts& facts, const HostSlots& host) {
-  if (!ReasonAgainstHost(facts, host).empty()) return 0;
-  return WholeGroups(facts, std::min(WithCores(facts, host.free, host.free_cores), AllSlots(facts, host)));
-}
-
-uint32_t MinRanks(const PlacementFacts& facts) { return facts.min_ranks == 0 ? facts.ranks : facts.min_ranks; }
-
 // Describes the free slots, or why there are none.
 std::string DescribeSlots(const PlacementFacts& facts) {
   std::vector<std::string> names;
@@ -149,6 +141,13 @@ std::string ReasonAgainstHost(const PlacementFacts& facts, const HostSlots& host
     return avoided->second;
   }
   return host.unusable;
+}
+
+uint32_t MinRanks(const PlacementFacts& facts) { return facts.min_ranks == 0 ? facts.ranks : facts.min_ranks; }
+
+uint32_t Usable(const PlacementFacts& facts, const HostSlots& host) {
+  if (!ReasonAgainstHost(facts, host).empty()) return 0;
+  return WholeGroups(facts, std::min(WithCores(facts, host.free, host.free_cores), AllSlots(facts, host)));
 }
 
 bool CouldFit(const PlacementFacts& facts) {

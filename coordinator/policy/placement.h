@@ -1,6 +1,5 @@
-// Chooses the hosts of a job: either all ranks get a slot or none does. Pure; the core calls it for each waiting job,
-// oldest first. A job that does not fit is overtaken by later jobs that do, until it has waited for kOvertakeLimit:
-// from then on the slots that it could use are reserved for it.
+// Chooses the hosts of a job: either all ranks get a slot or none does. Pure; policy/queue calls it for each waiting
+// job, in the order of the queue.
 //
 //   PlacementDecision decision = DecidePlacement({.ranks = 4, .hosts = hosts, .previous = {}});
 //   if (!decision.ranks_by_host) job.reason = decision.reason;
@@ -20,13 +19,11 @@
 
 namespace trainyard {
 
-// When a job has waited this long, later jobs no longer get slots that it could use.
-inline constexpr absl::Duration kOvertakeLimit = absl::Minutes(10);
-
 struct HostSlots {
   HostName name;
   uint32_t slots = 0;
   uint32_t free = 0;
+  uint32_t over = 0;  // used beyond `slots`: its daemon came back with fewer, or a trainer could not be ended
   uint32_t gpus = 0;
   uint32_t cores = 0;
   uint32_t free_cores = 0;  // cores that no rank with command.cpus uses
@@ -75,6 +72,10 @@ PlacementDecision DecidePlacement(const PlacementFacts& facts);
 // The number of ranks that DecidePlacement would place now; 0: the job would wait.
 uint32_t RanksThatFit(const PlacementFacts& facts);
 
+// The smallest number of ranks that the job starts with.
+uint32_t MinRanks(const PlacementFacts& facts);
+// The slots of a host that this job's ranks could use now.
+uint32_t Usable(const PlacementFacts& facts, const HostSlots& host);
 // Returns why this job may not use the host; empty: it may.
 std::string ReasonAgainstHost(const PlacementFacts& facts, const HostSlots& host);
 // Whether the job would fit if all slots that it may use were free; only then are slots reserved for it.

@@ -240,6 +240,20 @@ grpc::ServerUnaryReactor* JobServiceImpl::Resume(grpc::CallbackServerContext* co
   });
 }
 
+grpc::ServerUnaryReactor* JobServiceImpl::SetPriority(grpc::CallbackServerContext* context,
+                                                      const v1::SetPriorityRequest* request, v1::Job* response) {
+  return calls_.Start("SetPriority", context, *request, response, [request](CallId call) {
+    return trainyard::SetPriority{call, *request};
+  });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::GetQueue(grpc::CallbackServerContext* context,
+                                                   const v1::GetQueueRequest* request, v1::GetQueueResponse* response) {
+  return calls_.Start("GetQueue", context, *request, response, [request](CallId call) {
+    return trainyard::GetQueue{call, *request};
+  });
+}
+
 grpc::ServerUnaryReactor* JobServiceImpl::SetHost(grpc::CallbackServerContext* context,
                                                   const v1::SetHostRequest* request, v1::HostStatus* response) {
   return calls_.Start("SetHost", context, *request, response, [request](CallId call) {

@@ -47,6 +47,10 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                   v1::Job* response) override;
   grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context, const v1::ResumeRequest* request,
                                    v1::Job* response) override;
+  grpc::ServerUnaryReactor* SetPriority(grpc::CallbackServerContext* context, const v1::SetPriorityRequest* request,
+                                        v1::Job* response) override;
+  grpc::ServerUnaryReactor* GetQueue(grpc::CallbackServerContext* context, const v1::GetQueueRequest* request,
+                                     v1::GetQueueResponse* response) override;
   grpc::ServerUnaryReactor* SetHost(grpc::CallbackServerContext* context, const v1::SetHostRequest* request,
                                     v1::HostStatus* response) override;
   grpc::ServerUnaryReactor* ListEvents(grpc::CallbackServerContext* context, const v1::ListEventsRequest* request,

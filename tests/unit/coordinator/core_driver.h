@@ -42,13 +42,19 @@ inline v1::JobSpec MakeSpec(uint32_t ranks, uint32_t max_restarts = 10) {
 
 class Harness {
  public:
-  explicit Harness(absl::Duration lease = absl::Seconds(3)) : lease_(lease) { Restart(); }
+  explicit Harness(absl::Duration lease = absl::Seconds(3), QueueRules queue = {})
+      : queue(std::move(queue)), lease_(lease) {
+    Restart();
+  }
 
   // Replaces the coordinator by a new one that reads the same records.
   void Restart() {
     std::vector<std::pair<std::string, std::string>> all(records.begin(), records.end());
-    CoreOptions options{
-        .cluster_id = "cluster", .incarnation = Incarnation(++incarnation_), .lease = lease_, .finished_jobs = 20};
+    CoreOptions options{.cluster_id = "cluster",
+                        .incarnation = Incarnation(++incarnation_),
+                        .lease = lease_,
+                        .finished_jobs = 20,
+                        .queue = queue};
     auto made = Core::New(options, all, now);
     ASSERT_TRUE(made.ok()) << made.status();
     core = *std::move(made);
@@ -174,6 +180,24 @@ class Harness {
     Handle(std::move(event));
     return replies[call];
   }
+  Reply SetPriority(const std::string& job_id, uint32_t priority) {
+    CallId call(++calls_);
+    trainyard::SetPriority event{call, {}};
+    event.request.set_job_id(job_id);
+    event.request.set_priority(priority);
+    Handle(std::move(event));
+    return replies[call];
+  }
+  v1::GetQueueResponse Queue(const std::string& name = "", uint32_t page_size = 0, const std::string& token = "") {
+    CallId call(++calls_);
+    GetQueue event{call, {}};
+    event.request.set_namespace_(name);
+    event.request.set_page_size(page_size);
+    event.request.set_page_token(token);
+    Handle(std::move(event));
+    EXPECT_TRUE(replies[call].status.ok()) << replies[call].status;
+    return std::get<v1::GetQueueResponse>(replies[call].response);
+  }
   // The texts of all notices of a job.
   std::vector<std::string> Notices(const std::string& job_id) {
     std::vector<std::string> notices;
@@ -239,6 +263,7 @@ class Harness {
     return count;
   }
 
+  QueueRules queue;  // of the next coordinator
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   std::unique_ptr<Core> core;
   std::map<std::string, std::string> records;

@@ -249,6 +249,8 @@ std::map<std::string, MakeEvent> Methods() {
   methods["Pause"] = PassRequest<PauseJob, v1::PauseRequest>();
   methods["Save"] = PassRequest<SaveJob, v1::SaveRequest>();
   methods["Resume"] = PassRequest<ResumeJob, v1::ResumeRequest>();
+  methods["SetPriority"] = PassRequest<SetPriority, v1::SetPriorityRequest>();
+  methods["GetQueue"] = PassRequest<GetQueue, v1::GetQueueRequest>();
   methods["SetHost"] = PassRequest<SetHost, v1::SetHostRequest>();
   methods["ListEvents"] = PassRequest<ListEvents, v1::ListEventsRequest>();
   return methods;
@@ -267,6 +269,9 @@ void FillValid(Message* request, uint64_t number) {
   if (auto* host = dynamic_cast<v1::SetHostRequest*>(request); host != nullptr) {
     host->set_name("w1");
     host->set_action(v1::SetHostRequest::ACTION_UNCORDON);
+  }
+  if (auto* priority = dynamic_cast<v1::SetPriorityRequest*>(request); priority != nullptr) {
+    priority->set_priority(static_cast<uint32_t>(number % 101));
   }
   if (const FieldDescriptor* id = descriptor.FindFieldByName("job_id"); id != nullptr) {
     r.SetString(request, id, number % 2 == 0 ? kJob : "job00000002");

@@ -1,0 +1,20 @@
+// How long a job has run, and how long it will still run.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+// The time since the job was first placed, without the time in which it was queued or paused. From the ledger, which is
+// durable and does not depend on the wall clock.
+absl::Duration UsedTime(const Turn& turn, const Job& job);
+
+// The time that a job's group runs until it has made all steps, or used up its time limit, from recent step times.
+// None: it cannot be known, and `why` says why.
+std::optional<absl::Duration> TimeToEnd(const Turn& turn, const Job& job, std::string* why);
+
+}  // namespace trainyard

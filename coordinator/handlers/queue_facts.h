@@ -1,0 +1,34 @@
+// Collects from the state what policy/queue decides on.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/turn.h"
+#include "coordinator/policy/placement.h"
+#include "coordinator/policy/queue.h"
+
+namespace trainyard {
+
+// The facts and the hosts that they refer to.
+struct QueueView {
+  std::vector<HostSlots> hosts;
+  QueueFacts facts;
+};
+
+// `indexes`: the waiting jobs, by submission. Jobs that are held are left out.
+QueueView MakeQueueView(const Turn& turn, const std::set<uint64_t>& indexes);
+
+// Returns all hosts; those that cannot be reached only by name, so that the reason for waiting can name them.
+std::vector<HostSlots> AllHosts(const State& state);
+// Without the hosts.
+PlacementFacts MakePlacementFacts(absl::Time now, const Job& job, const std::vector<HostSlots>& hosts);
+std::vector<HostName> HostsOfRanks(const Job& job);
+// The number of consecutive ranks that share a host.
+uint32_t RankGroup(const Job& job);
+
+// The facts about one job that waits, or that would have to wait if its group ended now.
+WaitingJob MakeWaitingJob(const Turn& turn, const Job& job, const std::vector<HostSlots>& hosts);
+
+}  // namespace trainyard

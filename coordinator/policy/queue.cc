@@ -1,0 +1,377 @@
+#include "coordinator/policy/queue.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/plural.h"
+#include "coordinator/policy/queue_quota.h"
+#include "coordinator/policy/victims.h"
+
+namespace trainyard {
+namespace {
+
+// So many jobs of a pass may look for victims without finding any; those behind them find fewer.
+constexpr int kVainSearches = 32;
+constexpr size_t kNamed = 2;
+
+std::string Waited(const WaitingJob& job) { return absl::FormatDuration(absl::Trunc(job.waited, absl::Seconds(1))); }
+
+// What decides whether a job fits, apart from the choice of hosts.
+using Demand = std::tuple<uint32_t, uint32_t, bool, uint32_t, bool>;
+
+Demand DemandOf(const PlacementFacts& facts) {
+  return {MinRanks(facts), facts.group, facts.one_group_per_host, facts.cpus, facts.needs_gpu};
+}
+
+bool HasOwnHosts(const PlacementFacts& facts) {
+  return !facts.allowed.empty() || !facts.excluded.empty() || !facts.avoided.empty();
+}
+
+class Pass {
+ public:
+  explicit Pass(const QueueFacts& facts)
+      : facts_(facts),
+        rules_(*facts.rules),
+        hosts_(facts.hosts.begin(), facts.hosts.end()),
+        open_(hosts_),
+        future_(hosts_),
+        use_(facts.use),
+        reasons_left_(facts.reasons) {
+    for (size_t i = 0; i < hosts_.size(); ++i) index_[hosts_[i].name] = i;
+    for (const RunningJob& job : facts.running) {
+      if (!job.ending) continue;
+      Free(future_, job.ranks, job.cpus);
+      any_ending_ = true;
+    }
+  }
+
+  std::vector<QueueOutcome> Run() {
+    std::vector<QueueOutcome> outcomes;
+    for (size_t index : OrderQueue(facts_)) {
+      outcomes.push_back(Decide(facts_.waiting[index]));
+      outcomes.back().waiting = index;
+    }
+    return outcomes;
+  }
+
+ private:
+  using Hosts = std::vector<HostSlots>;
+
+  void Free(Hosts& hosts, const RanksByHost& ranks, uint32_t cpus) {
+    for (const auto& [name, count] : ranks) {
+      const auto at = index_.find(name);
+      if (at == index_.end()) continue;
+      HostSlots& host = hosts[at->second];
+      const uint32_t hidden = std::min(host.over, count);
+      host.over -= hidden;
+      host.free += count - hidden;
+      host.free_cores += count * cpus;
+    }
+  }
+  void Take(Hosts& hosts, const RanksByHost& ranks, uint32_t cpus) {
+    for (const auto& [name, count] : ranks) {
+      const auto at = index_.find(name);
+      if (at == index_.end()) continue;
+      HostSlots& host = hosts[at->second];
+      host.over += count - std::min(host.free, count);
+      host.free -= std::min(host.free, count);
+      host.free_cores -= std::min(host.free_cores, count * cpus);
+    }
+  }
+
+  static PlacementFacts On(const Hosts& hosts, PlacementFacts facts) {
+    facts.hosts = hosts;
+    return facts;
+  }
+
+  bool IsOverdue(const WaitingJob& job) const { return job.waited >= rules_.overtake; }
+
+  QueueOutcome Decide(const WaitingJob& job) {
+    if (!job.not_yet.empty()) return Wait(WaitCause::kDelay, job.not_yet);
+    const QuotaDecision quota = DecideQuota(rules_, use_[job.pool], job);
+    PlacementFacts wanted = job.placement;
+    wanted.min_ranks = MinRanks(job.placement);
+    if (quota.ranks > 0) wanted.ranks = quota.ranks;
+    const RanksByHost kept = job.kept ? OwnRanks(job) : RanksByHost();
+    for (Hosts* hosts : {&hosts_, &open_, &future_}) Free(*hosts, kept, job.placement.cpus);
+    QueueOutcome outcome = quota.ranks == 0 ? WaitForQuota(job, wanted, quota) : Place(job, wanted);
+    if (!outcome.start.has_value()) {
+      for (Hosts* hosts : {&hosts_, &open_, &future_}) Take(*hosts, kept, job.placement.cpus);
+    }
+    return outcome;
+  }
+
+  // The ranks of the job's last group, by host.
+  static RanksByHost OwnRanks(const WaitingJob& job) {
+    std::map<HostName, uint32_t> ranks;
+    for (const HostName& host : job.placement.previous) ranks[host]++;
+    return {ranks.begin(), ranks.end()};
+  }
+
+  QueueOutcome WaitForQuota(const WaitingJob& job, const PlacementFacts& wanted, const QuotaDecision& quota) {
+    if (!quota.never) {
+      if (std::optional<QueueOutcome> preempts = Preempt(job, wanted)) return *std::move(preempts);
+      if (job.is_preempting) return WaitForVictims(job, wanted);
+    }
+    QueueOutcome outcome =
+        Wait(WaitCause::kQuota, quota.never ? absl::StrCat(quota.reason, ": it can never start") : quota.reason);
+    AddProtections(job, outcome);
+    // So that small jobs of the namespace do not use up what a large one waits for.
+    if (IsOverdue(job) && !quota.never) closed_pools_.emplace(job.pool, &job);
+    return outcome;
+  }
+
+  QueueOutcome Place(const WaitingJob& job, const PlacementFacts& wanted) {
+    if (const WaitingJob* ahead = PoolClosedFor(job); ahead != nullptr) {
+      return WaitBehind(*ahead, absl::StrCat("the quota of its namespace is kept for job ", ahead->id.value(),
+                                             ", which has waited for ", Waited(*ahead)));
+    }
+    if (closed_by_ != nullptr && !job.continues) {
+      return WaitBehind(*closed_by_, absl::StrCat("job ", closed_by_->id.value(), " is ahead of it, and the hosts of ",
+                                                  "the cluster are still connecting"));
+    }
+    if (Fits(hosts_, failed_, job, wanted)) return Start(job, wanted);
+    return WaitForSlots(job, wanted);
+  }
+
+  void ForgetFailed() {
+    for (std::set<Demand>* failed : {&failed_, &failed_open_, &failed_later_}) failed->clear();
+  }
+
+  // Whether the job fits on these hosts. `failed` has the demands that do not fit there: a long queue has few different
+  // ones.
+  static bool Fits(const Hosts& hosts, std::set<Demand>& failed, const WaitingJob& job, const PlacementFacts& wanted) {
+    const bool is_common = !job.kept && !HasOwnHosts(wanted);
+    if (is_common && failed.contains(DemandOf(wanted))) return false;
+    if (RanksThatFit(On(hosts, wanted)) > 0) return true;
+    if (is_common) failed.insert(DemandOf(wanted));
+    return false;
+  }
+
+  QueueOutcome Start(const WaitingJob& job, const PlacementFacts& wanted) {
+    PlacementDecision decision = DecidePlacement(On(hosts_, wanted));
+    QueueOutcome outcome;
+    uint32_t ranks = 0;
+    for (const auto& [name, count] : *decision.ranks_by_host) ranks += count;
+    for (Hosts* hosts : {&hosts_, &open_, &future_}) Take(*hosts, *decision.ranks_by_host, job.placement.cpus);
+    for (const auto& [name, count] : *decision.ranks_by_host) {
+      std::string& busy = hosts_[index_.at(name)].busy_with;
+      absl::StrAppend(&busy, busy.empty() ? "" : ", ", "job ", job.id.value());
+    }
+    PoolUse& use = use_[job.pool];
+    if (job.continues) {
+      use.slots -= std::min<uint64_t>(use.slots, job.had_ranks);
+      use.gpus -= job.wants_gpus ? std::min<uint64_t>(use.gpus, job.had_ranks) : 0;
+    } else {
+      ++use.running;
+    }
+    use.slots += ranks;
+    use.gpus += job.wants_gpus ? ranks : 0;
+    if (job.kept) ForgetFailed();  // it may have left some of its slots
+    outcome.start = std::move(decision.ranks_by_host);
+    outcome.reason = std::move(decision.reason);
+    return outcome;
+  }
+
+  QueueOutcome WaitForSlots(const WaitingJob& job, const PlacementFacts& wanted) {
+    const WaitingJob* ahead = ReservedFor(job, wanted);
+    const bool fits_later = Fits(future_, failed_later_, job, wanted);
+    if (ahead == nullptr && fits_later && any_ending_ && (job.is_preempting || MayEverPreempt(job))) {
+      if (job.is_preempting) return WaitForVictims(job, wanted);
+      // What becomes free anyway suffices, so nothing else ends for it.
+      QueueOutcome outcome = Wait(WaitCause::kSlots, ReasonOfPlacement(wanted));
+      Reserve(job, wanted, "which waits for jobs that are ending");
+      TakeLater(job, wanted);
+      return outcome;
+    }
+    if (!fits_later) {
+      if (std::optional<QueueOutcome> preempts = Preempt(job, wanted)) return *std::move(preempts);
+    }
+    QueueOutcome outcome;
+    if (ahead != nullptr) {
+      outcome = WaitBehind(*ahead, ReasonOfPlacement(wanted));
+    } else {
+      outcome = Wait(WaitCause::kSlots, ReasonOfPlacement(wanted));
+      AddProtections(job, outcome);
+    }
+    if (IsOverdue(job)) {
+      Reserve(job, wanted, absl::StrCat("which has waited for ", Waited(job)));
+      // Its slots must not be counted by a job behind it that looks for victims.
+      Block(future_, wanted, "reserved");
+    }
+    return outcome;
+  }
+
+  // REQUIRES: jobs are ending for this one.
+  QueueOutcome WaitForVictims(const WaitingJob& job, const PlacementFacts& wanted) {
+    std::vector<std::string> names;
+    for (const JobId& id : job.victims) names.push_back(absl::StrCat("job ", id.value()));
+    QueueOutcome outcome =
+        Wait(WaitCause::kPreemption, absl::StrCat("waits for ", JoinFirst(names, 3), ", which ",
+                                                  names.size() == 1 ? "saves and ends" : "save and end",
+                                                  " for this job of priority ", job.priority));
+    outcome.waits_for = job.victims;
+    Reserve(job, wanted, "for which other jobs end");
+    TakeLater(job, wanted);
+    return outcome;
+  }
+
+  bool MayEverPreempt(const WaitingJob& job) const { return rules_.preemption && RulesOf(rules_, job.pool).preempts; }
+
+  std::optional<QueueOutcome> Preempt(const WaitingJob& job, const PlacementFacts& wanted) {
+    if (!MayEverPreempt(job) || !facts_.settled || !facts_.may_preempt || vain_searches_ >= kVainSearches) {
+      return std::nullopt;
+    }
+    WaitingJob limited = job;
+    limited.placement = wanted;
+    limited.placement.ranks = wanted.min_ranks;  // to start, it needs no more
+    std::vector<const RunningJob*> running;
+    for (const RunningJob& other : facts_.running) {
+      if (!victims_.contains(other.id)) running.push_back(&other);
+    }
+    const std::vector<const RunningJob*> chosen = ChooseVictims(
+        {.rules = &rules_, .job = &limited, .use = UseLater(job.pool), .hosts = future_, .running = running});
+    if (chosen.empty()) {
+      ++vain_searches_;
+      return std::nullopt;
+    }
+    QueueOutcome outcome;
+    outcome.cause = WaitCause::kPreemption;
+    std::vector<std::string> names;
+    for (const RunningJob* victim : chosen) {
+      victims_.insert(victim->id);
+      outcome.preempt.push_back(victim->id);
+      names.push_back(absl::StrCat("job ", victim->id.value(), " (priority ", victim->priority, ")"));
+      Free(future_, victim->ranks, victim->cpus);
+      failed_later_.clear();
+      any_ending_ = true;
+    }
+    outcome.waits_for = outcome.preempt;
+    outcome.reason = absl::StrCat("waits for ", JoinFirst(names, 3), ", which ",
+                                  chosen.size() == 1 ? "saves and ends" : "save and end", " for this job of priority ",
+                                  job.priority);
+    Reserve(job, wanted, "for which other jobs end");
+    TakeLater(job, limited.placement);
+    return outcome;
+  }
+
+  // The use of a pool once the jobs that are ending have ended.
+  PoolUse UseLater(const std::string& pool) const {
+    const auto found = use_.find(pool);
+    PoolUse use = found == use_.end() ? PoolUse() : found->second;
+    for (const RunningJob& job : facts_.running) {
+      if (job.pool != pool || !(job.ending || victims_.contains(job.id))) continue;
+      uint64_t ranks = 0;
+      for (const auto& [name, count] : job.ranks) ranks += count;
+      use.slots -= std::min(use.slots, ranks);
+      use.gpus -= std::min(use.gpus, job.gpus);
+      use.running -= std::min<uint64_t>(use.running, 1);
+    }
+    return use;
+  }
+
+  // Gives the job the slots that become free for it, so that no job behind it counts them.
+  void TakeLater(const WaitingJob& job, const PlacementFacts& wanted) {
+    const PlacementDecision decision = DecidePlacement(On(future_, wanted));
+    if (decision.ranks_by_host.has_value()) Take(future_, *decision.ranks_by_host, job.placement.cpus);
+  }
+
+  // A job that could not even be placed on an empty cluster reserves nothing.
+  void Reserve(const WaitingJob& job, const PlacementFacts& wanted, const std::string& why) {
+    if (!facts_.settled && closed_by_ == nullptr) closed_by_ = &job;
+    // What an equal job could use is reserved already.
+    if (!HasOwnHosts(wanted) && !reserved_demands_.insert(DemandOf(wanted)).second) return;
+    if (!CouldFit(On(open_, wanted))) return;
+    const std::string text = absl::StrCat("reserved for job ", job.id.value(), ", ", why);
+    for (size_t i = 0; i < hosts_.size(); ++i) {
+      if (!ReasonAgainstHost(wanted, hosts_[i]).empty()) continue;
+      hosts_[i].unusable = text;
+      reserved_[i] = &job;
+    }
+  }
+
+  static void Block(Hosts& hosts, const PlacementFacts& wanted, const std::string& text) {
+    std::vector<bool> may_use;
+    for (const HostSlots& host : hosts) may_use.push_back(ReasonAgainstHost(wanted, host).empty());
+    for (size_t i = 0; i < hosts.size(); ++i) {
+      if (may_use[i]) hosts[i].unusable = text;
+    }
+  }
+
+  // Returns the job that holds slots with which this one would start; null: there is none.
+  const WaitingJob* ReservedFor(const WaitingJob& job, const PlacementFacts& wanted) {
+    if (reserved_.empty() || !Fits(open_, failed_open_, job, wanted)) return nullptr;
+    for (const auto& [index, holder] : reserved_) {
+      if (Usable(wanted, open_[index]) > 0) return holder;
+    }
+    return nullptr;
+  }
+
+  const WaitingJob* PoolClosedFor(const WaitingJob& job) const {
+    if (job.continues) return nullptr;
+    const auto closed = closed_pools_.find(job.pool);
+    return closed == closed_pools_.end() ? nullptr : closed->second;
+  }
+
+  // Names the jobs that could be preempted later.
+  void AddProtections(const WaitingJob& job, QueueOutcome& outcome) const {
+    if (outcome.reason.empty() || !MayEverPreempt(job)) return;
+    std::vector<std::string> texts;
+    for (const RunningJob& other : facts_.running) {
+      if (other.ending || other.protection.empty() || !MayPreempt(rules_, job, other)) continue;
+      texts.push_back(other.protection);
+      if (texts.size() > kNamed) break;
+    }
+    if (!texts.empty()) absl::StrAppend(&outcome.reason, "; preempts none: ", JoinFirst(texts, kNamed, "; "));
+  }
+
+  std::string ReasonOfPlacement(const PlacementFacts& wanted) {
+    return reasons_left_ == 0 ? "" : DecidePlacement(On(hosts_, wanted)).reason;
+  }
+
+  QueueOutcome Wait(WaitCause cause, std::string reason) {
+    QueueOutcome outcome;
+    outcome.cause = cause;
+    if (reasons_left_ == 0) return outcome;
+    --reasons_left_;
+    outcome.reason = std::move(reason);
+    return outcome;
+  }
+  QueueOutcome WaitBehind(const WaitingJob& ahead, std::string reason) {
+    QueueOutcome outcome = Wait(WaitCause::kBehind, std::move(reason));
+    outcome.waits_for.push_back(ahead.id);
+    return outcome;
+  }
+
+  const QueueFacts& facts_;
+  const QueueRules& rules_;
+  Hosts hosts_;   // free now; hosts with a reservation are unusable
+  Hosts open_;    // the same without reservations
+  Hosts future_;  // free once the jobs that are ending have ended, without what that gives to jobs ahead
+  std::map<HostName, size_t> index_;
+  std::map<std::string, PoolUse> use_;
+  std::map<size_t, const WaitingJob*> reserved_;           // by host
+  std::map<std::string, const WaitingJob*> closed_pools_;  // whose quota is kept for a job
+  const WaitingJob* closed_by_ = nullptr;                  // nothing starts behind this job
+  std::set<JobId> victims_;
+  // Demands that do not fit on these hosts: free slots only become fewer in a pass, with the exceptions below.
+  std::set<Demand> failed_, failed_open_, failed_later_;
+  std::set<Demand> reserved_demands_;  // whose hosts are reserved
+  bool any_ending_ = false;
+  int vain_searches_ = 0;
+  size_t reasons_left_;
+};
+
+}  // namespace
+
+const char* WaitCauseName(WaitCause cause) {
+  constexpr const char* kNames[] = {"", "slots", "quota", "preemption", "behind", "delay"};
+  return kNames[static_cast<size_t>(cause)];
+}
+
+std::vector<QueueOutcome> DecideQueue(const QueueFacts& facts) { return Pass(facts).Run(); }
+
+}  // namespace trainyard

@@ -1,0 +1,21 @@
+// How many ranks of a job the limits of its namespace permit. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "coordinator/policy/queue.h"
+
+namespace trainyard {
+
+struct QuotaDecision {
+  uint32_t ranks = 0;  // at most this many may start; 0: none
+  std::string reason;  // why none may
+  bool never = false;  // not even if the namespace used nothing
+};
+
+// `use`: of the job's pool, with what was started in this pass. A job that continues may always have the ranks that it
+// had.
+QuotaDecision DecideQuota(const QueueRules& rules, const PoolUse& use, const WaitingJob& job);
+
+}  // namespace trainyard

@@ -1,0 +1,27 @@
+// Chooses the jobs that end so that a waiting job can start. Pure.
+//
+// One job is chosen if there is one that suffices; otherwise jobs are added, those that free the most usable slots
+// first, and those that turn out not to be needed are removed again. Among equals, the lowest priority, the least cost
+// and the youngest comes first. The cost is the unsaved work of all ranks and a minute of each rank for starting again.
+#pragma once
+
+#include <vector>
+
+#include "coordinator/policy/queue.h"
+
+namespace trainyard {
+
+struct VictimFacts {
+  const QueueRules* rules = nullptr;
+  const WaitingJob* job = nullptr;
+  PoolUse use;                                  // of its pool
+  absl::Span<const HostSlots> hosts = {};       // with what will be free when the jobs that end have ended
+  std::vector<const RunningJob*> running = {};  // that were not chosen before
+};
+
+// Returns the jobs to end; none if none must end, or if no set of them suffices.
+std::vector<const RunningJob*> ChooseVictims(const VictimFacts& facts);
+// Whether the rules permit that `job` preempts `other`; `other` may still be protected now.
+bool MayPreempt(const QueueRules& rules, const WaitingJob& job, const RunningJob& other);
+
+}  // namespace trainyard
