@@ -76,6 +76,13 @@ void AddJobOptions(CLI::App& verb, JobOptions* options) {
                   "Set a key, overriding the file: --set train.steps=100 (YAML value; may be repeated)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
+  const auto set = [&](const char* flag, const char* key, const char* help) {
+    verb.add_option_function<std::string>(
+        flag, [options, key](const std::string& value) { options->overrides.push_back(absl::StrCat(key, "=", value)); },
+        help);
+  };
+  set("--priority", "priority", "How urgent the job is, 0 to 100: the same as --set priority=N");
+  set("--namespace", "namespace", "The namespace whose quotas the job uses: the same as --set namespace=NAME");
 }
 
 void AddAllowDataChange(CLI::App& verb, JobOptions* options) {

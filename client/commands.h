@@ -44,9 +44,11 @@ void AddImport(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddConfig(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddTokenize(CLI::App& app, const Globals& globals, Chosen* chosen);
-void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen);  // operate.cc
-void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen);    // operate.cc
-void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen);   // operate.cc
+void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen);      // operate.cc
+void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen);        // operate.cc
+void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen);       // operate.cc
+void AddSetPriority(CLI::App& app, const Globals& globals, Chosen* chosen);  // operate.cc
+void AddQueue(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddGoodput(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddWhy(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddEvents(CLI::App& app, const Globals& globals, Chosen* chosen);

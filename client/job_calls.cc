@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -79,6 +80,10 @@ absl::StatusOr<v1::Job> ResumeJob(Connection& connection, const v1::ResumeReques
   return Call<v1::ResumeRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Resume);
 }
 
+absl::StatusOr<v1::Job> SetJobPriority(Connection& connection, const v1::SetPriorityRequest& request) {
+  return Call<v1::SetPriorityRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::SetPriority);
+}
+
 absl::StatusOr<v1::ListHostsResponse> ListHosts(Connection& connection) {
   v1::ListHostsResponse hosts;
   v1::ListHostsRequest request;
@@ -114,9 +119,10 @@ absl::StatusOr<v1::ServerInfo> GetServerInfo(Connection& connection) {
 }
 
 absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std::vector<v1::JobState>& states,
-                                              size_t max) {
+                                              size_t max, const std::string& namespace_name) {
   std::vector<v1::Job> jobs;
   v1::ListRequest request;
+  request.set_namespace_(namespace_name);
   for (v1::JobState state : states) request.add_states(state);
   while (jobs.size() < max) {
     request.set_page_size(static_cast<uint32_t>(std::min(kPage, max - jobs.size())));
@@ -127,6 +133,27 @@ absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std:
     if (page->next_page_token().empty() || page->jobs().empty()) break;
   }
   return jobs;
+}
+
+absl::StatusOr<v1::GetQueueResponse> GetQueue(Connection& connection, const std::string& namespace_name,
+                                              uint32_t limit) {
+  v1::GetQueueResponse queue;
+  v1::GetQueueRequest request;
+  request.set_namespace_(namespace_name);
+  const uint32_t max = limit == 0 ? std::numeric_limits<uint32_t>::max() : limit;
+  while (true) {
+    const uint32_t have = static_cast<uint32_t>(queue.jobs_size());
+    request.set_page_size(static_cast<uint32_t>(std::min<size_t>(kPage, max - have)));
+    auto page =
+        Call<v1::GetQueueRequest, v1::GetQueueResponse>(connection, request, &v1::JobService::StubInterface::GetQueue);
+    if (!page.ok()) return page.status();
+    for (v1::QueuedJob& job : *page->mutable_jobs()) *queue.add_jobs() = std::move(job);
+    queue.set_total(page->total());
+    *queue.mutable_namespaces() = std::move(*page->mutable_namespaces());
+    request.set_page_token(page->next_page_token());
+    const bool done = page->next_page_token().empty() || static_cast<uint32_t>(queue.jobs_size()) >= max;
+    if (done) return queue;
+  }
 }
 
 std::string JobTitle(const v1::Job& job) {

@@ -20,10 +20,14 @@ absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job
 absl::StatusOr<v1::Job> RestartJob(Connection& connection, const v1::RestartRequest& request);
 absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest& request);
 absl::StatusOr<v1::Job> SaveJob(Connection& connection, const v1::SaveRequest& request);
+absl::StatusOr<v1::Job> SetJobPriority(Connection& connection, const v1::SetPriorityRequest& request);
 absl::StatusOr<v1::Job> ResumeJob(Connection& connection, const v1::ResumeRequest& request);
-// Reads all pages, newest job first, at most `max` jobs.
+// Reads all pages, newest job first, at most `max` jobs, of one namespace or (if empty) of all.
 absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std::vector<v1::JobState>& states,
-                                              size_t max);
+                                              size_t max, const std::string& namespace_name = "");
+// Reads all pages, at most `limit` jobs; 0: all.
+absl::StatusOr<v1::GetQueueResponse> GetQueue(Connection& connection, const std::string& namespace_name,
+                                              uint32_t limit);
 // Reads all pages.
 absl::StatusOr<v1::ListHostsResponse> ListHosts(Connection& connection);
 absl::StatusOr<v1::HostStatus> SetHost(Connection& connection, const v1::SetHostRequest& request);

@@ -159,6 +159,8 @@ void AddFlags(CLI::App& verb, const std::shared_ptr<LaunchOptions>& options) {
                   "Show the output of these ranks of each host only: 0,1");
   verb.add_option("--role", flags.role, "The role of the ranks: a prefix of their output, and ROLE_NAME");
   verb.add_option("--node-rank,--node_rank", flags.node_rank, "Must be 0: launch runs once for all hosts");
+  verb.add_option("--priority", flags.priority, "How urgent the job is, 0 to 100; default 50");
+  verb.add_option("--namespace", flags.name_space, "The namespace whose quotas the job uses; default `default`");
   AddFlagsWithoutEffect(verb, options);
   ReadEnvironmentOfTorchrun(verb);
   AddAccelerateFlags(verb, options->accelerate, &options->flags);

@@ -53,6 +53,8 @@ class Planner {
     spec.set_name(NameOfJob(flags_.program.front()));
     SetRanks(min_hosts, hosts);
     spec.mutable_recovery()->set_max_restarts(flags_.max_restarts);
+    if (flags_.priority.has_value()) spec.set_priority(*flags_.priority);
+    if (!flags_.name_space.empty()) spec.set_namespace_(flags_.name_space);
     spec.mutable_command()->set_workdir(facts_.workdir);
     if (flags_.role != "default") spec.mutable_command()->add_env(absl::StrCat("ROLE_NAME=", flags_.role));
     for (const std::string& variable : flags_.env) spec.mutable_command()->add_env(variable);

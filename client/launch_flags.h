@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ struct LaunchFlags {
   std::string tee = "0";
   std::string local_ranks_filter = {};
   uint32_t node_rank = 0;
+  std::optional<uint32_t> priority = {};         // of the job
+  std::string name_space = {};                   // of the job; empty: the default
   std::vector<std::string> without_effect = {};  // "--rdzv-backend": given flags that a coordinator makes superfluous
   std::vector<std::string> env = {};             // NAME=value, for the script
   bool for_accelerate = false;                   // a flag or file of Accelerate is given

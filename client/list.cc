@@ -20,6 +20,7 @@ namespace {
 
 struct ListOptions {
   std::vector<std::string> states;
+  std::string name;  // of a namespace; empty: all
   size_t limit = 0;  // 0: all
   bool json = false;
 };
@@ -56,7 +57,7 @@ absl::Status ListJobs(const Globals& globals, const ListOptions& options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   // One more than requested shows whether there are more.
   const size_t max_jobs = options.limit == 0 ? std::numeric_limits<size_t>::max() : options.limit + 1;
-  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, ListJobs(*connection, states, max_jobs));
+  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, ListJobs(*connection, states, max_jobs, options.name));
   if (options.limit > 0 && jobs.size() > options.limit) {
     jobs.resize(options.limit);
     Say(absl::StrCat("only the newest ", options.limit, " are listed; there are more (--limit 0 lists all)"));
@@ -82,6 +83,7 @@ void AddList(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("list", "List jobs, newest first");
   verb->alias("ls")->alias("ps")->alias("jobs");
   verb->add_option("--state", options->states, "Only jobs in this state (may be repeated)")->allow_extra_args(false);
+  verb->add_option("--namespace", options->name, "Only jobs of this namespace")->type_name("NAME");
   verb->add_option("--limit", options->limit, "List only the newest N; 0: all")
       ->capture_default_str()
       ->check(CLI::Range(0, 1000000));

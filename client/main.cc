@@ -51,6 +51,8 @@ int Main(int argc, char** argv) {
   AddRestart(app, globals, &chosen);
   AddPause(app, globals, &chosen);
   AddResume(app, globals, &chosen);
+  AddSetPriority(app, globals, &chosen);
+  AddQueue(app, globals, &chosen);
   AddWhy(app, globals, &chosen);
   AddEvents(app, globals, &chosen);
   AddGoodput(app, globals, &chosen);

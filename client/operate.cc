@@ -1,4 +1,5 @@
-// trainctl restart, pause, resume: requests of an operator about a job. Each returns once the request is stored.
+// trainctl restart, pause, resume, set-priority: requests of an operator about a job. Each returns once the request is
+// stored.
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@ namespace {
 struct Options {
   std::string job_id;
   std::string reason;
+  uint32_t priority = 0;
   bool now = false;
   bool from_start = false;
   uint64_t if_version = 0;
@@ -52,6 +54,14 @@ absl::StatusOr<v1::Job> Resume(Connection& connection, const Options& options) {
   return ResumeJob(connection, request);
 }
 
+absl::StatusOr<v1::Job> SetPriority(Connection& connection, const Options& options) {
+  v1::SetPriorityRequest request;
+  request.set_job_id(options.job_id);
+  request.set_reason(options.reason);
+  request.set_priority(options.priority);
+  return SetJobPriority(connection, request);
+}
+
 absl::Status Operate(const Globals& globals, Options options, Operation operation) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
@@ -65,7 +75,7 @@ absl::Status Operate(const Globals& globals, Options options, Operation operatio
   return absl::OkStatus();
 }
 
-// Declares the common options of the three verbs.
+// Declares the common options of the verbs.
 CLI::App* AddJobVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
                      const std::shared_ptr<Options>& options, Operation operation) {
   options->reason = absl::StrCat("trainctl ", name);
@@ -115,6 +125,20 @@ void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_flag("--from-start", options->from_start,
                  "Resume even if no checkpoint contains the steps that were made: train them again");
   verb->footer("Examples:\n  trainctl resume k3x7q2ab\n  trainctl resume k3x7q2ab --from-start");
+}
+
+void AddSetPriority(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb =
+      AddJobVerb(app, globals, chosen, "set-priority", "Change the priority of a job", options, SetPriority);
+  verb->add_option("priority", options->priority, "0 to 100; jobs with a greater number start first")
+      ->required()
+      ->check(CLI::Range(0, 100));
+  verb->footer(
+      "Changes the place of a waiting job in the queue. A running job keeps its slots; with a lower priority it may "
+      "be\n"
+      "preempted, if the coordinator permits preemption.\n\n"
+      "Examples:\n  trainctl set-priority k3x7q2ab 80 --reason 'deadline on Friday'");
 }
 
 }  // namespace trainyard::client

@@ -91,6 +91,14 @@ std::string StatusText(const v1::Job& job, int columns) {
   } else if (job.last_step() > 0) {
     job_rows.push_back({"  step", absl::StrCat(job.last_step(), loss)});
   }
+  if (job.has_priority()) {
+    const std::string& name = job.spec().namespace_();
+    const std::string preempted = job.preemptions() > 0 ? absl::StrCat(", preempted ", job.preemptions(),
+                                                                       job.preemptions() == 1 ? " time" : " times")
+                                                        : "";
+    job_rows.push_back({"  priority", absl::StrCat(job.priority(), " in namespace ",
+                                                   Printable(name.empty() ? "default" : name, 63), preempted)});
+  }
   std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", plus ", job.planned_restarts(), " requested") : "";
   job_rows.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
                                                    job.spec().recovery().max_restarts(), planned)});

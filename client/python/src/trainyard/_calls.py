@@ -157,6 +157,16 @@ class Calls:
     def save(self, job_id, reason="", expected_version=0):
         return self._unary("Save", {"job_id": job_id, "reason": reason, "expected_version": expected_version})
 
+    def set_priority(self, job_id, priority, reason="", expected_version=0):
+        """`priority`: 0 to 100; jobs with a greater number start first."""
+        return self._unary("SetPriority", {"job_id": job_id, "priority": priority, "reason": reason,
+                                           "expected_version": expected_version})
+
+    def get_queue(self, page_size=0, page_token="", namespace=""):
+        """One page of the waiting jobs, in the order in which they would start."""
+        return self._unary("GetQueue", {"page_size": page_size, "page_token": page_token, "namespace": namespace},
+                           retry=True)
+
     def set_host(self, name, action, reason="", now=False, expected_version=0):
         """`action`: "cordon", "uncordon", "drain", "lost" or "forget"."""
         actions = ("cordon", "uncordon", "drain", "lost", "forget")

@@ -78,6 +78,9 @@ class Job:
     def resume(self, **options):
         return self._client.resume(self.id, **options)
 
+    def set_priority(self, priority, **options):
+        return self._client.set_priority(self.id, priority, **options)
+
     def restart(self, **options):
         return self._client.restart(self.id, **options)
 
