@@ -19,6 +19,23 @@ size_t MemoryInUse() {
   return info.uordblks + info.hblkhd;
 }
 
+QueueRules MakeRules(const QueuePlan& plan, Mutation mutation) {
+  QueueRules rules;
+  rules.overtake = plan.overtake;
+  rules.preemption = plan.preemption;
+  rules.min_run = plan.min_run;
+  for (const NamespacePlan& space : plan.namespaces) {
+    NamespaceRules& added = rules.namespaces[space.name];
+    added.weight_milli = space.weight_milli;
+    if (space.max_slots > 0) added.max_slots = space.max_slots;
+  }
+  if (mutation == Mutation::kIgnoreQuotas) rules.namespaces.clear();
+  if (mutation == Mutation::kPreemptEqual) rules.min_priority_difference = 0;
+  if (mutation == Mutation::kOvertakeAll) rules.overtake = absl::InfiniteDuration();
+  if (mutation == Mutation::kPreemptNone) rules.preemption = false;
+  return rules;
+}
+
 }  // namespace
 
 CoordinatorProcess::CoordinatorProcess(World& world) : clock(world.engine), world_(world) {}
@@ -34,7 +51,8 @@ void CoordinatorProcess::Start() {
   CoreOptions options{.cluster_id = "sim-cluster",
                       .incarnation = Incarnation(world_.random.Next() | 1),
                       .lease = absl::Seconds(3),
-                      .finished_jobs = 1'000};
+                      .finished_jobs = 1'000,
+                      .queue = MakeRules(world_.scenario.queue, world_.mutation)};
   absl::StatusOr<std::unique_ptr<Core>> core = Core::New(options, snapshot.records, clock.TimeNow());
   if (!core.ok()) {
     world_.judge.ReportViolation(invariant::kDurable,

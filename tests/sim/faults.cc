@@ -281,9 +281,11 @@ void World::Heal() {
   absl::Duration last = absl::ZeroDuration();
   for (const Fault& fault : scenario.faults) last = std::max(last, fault.at + fault.lasts - scenario.faults_end);
   healed_ = last <= absl::ZeroDuration();
+  if (healed_) judge.Healed();
   if (!healed_) {
     engine.After(last, [this] {
       healed_ = true;
+      judge.Healed();
       judge.Trace("-- all faults have ended --");
     });
   }

@@ -250,6 +250,7 @@ void Judge::AfterRound(const Core& core, bool check_state) {
   if (!check_state) return;
   if (absl::Status status = core.Check(); !status.ok())
     ReportViolation(invariant::kConsistent, std::string(status.message()));
+  if (scenario_ != nullptr) CheckQueue(core);
   for (const auto& [id, job] : core.state().jobs) CheckJob(job);
   if (core.state().cluster.durable().size() > limits::kClusterEvents) {
     ReportViolation(invariant::kBounded,

@@ -59,11 +59,20 @@ inline constexpr char kBlame[] = "hangs-name-their-cause";
 inline constexpr char kElasticSize[] = "elastic-size-holds";
 // an elastic job gets more ranks when there have been slots for them for long enough, not before, and for no restart
 inline constexpr char kGrowth[] = "elastic-jobs-grow-in-time";
-inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce,   kDurable,      kFenced,      kSentOnce,
-                                       kContact,       kProgress,   kReasons,      kBounded,     kConsistent,
-                                       kTrueFacts,     kSlots,      kRestartPoint, kOutcome,     kGrantsKept,
-                                       kWholeSaves,    kFencedSave, kOneContent,   kNoLeak,      kOneJob,
-                                       kSaved,         kBlame,      kTensorHost,   kElasticSize, kGrowth};
+// the jobs of a namespace use at most its quota
+inline constexpr char kQuota[] = "quotas-hold";
+// a job is preempted only for one of a higher priority, and only after it has trained for long enough
+inline constexpr char kPreemption[] = "preemption-is-deserved";
+// no job starts where a job that is ahead of it has waited for long
+inline constexpr char kOvertaking[] = "nobody-is-overtaken-for-ever";
+// a job does not wait while jobs of lower priorities, which may be preempted, hold its slots
+inline constexpr char kPriorities[] = "priorities-are-served";
+inline constexpr char kPaused[] = "paused-until-resumed";
+inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,    kFenced,     kSentOnce,   kContact,
+                                       kProgress,      kReasons,  kBounded,    kConsistent, kTrueFacts,  kSlots,
+                                       kRestartPoint,  kOutcome,  kGrantsKept, kWholeSaves, kFencedSave, kOneContent,
+                                       kNoLeak,        kOneJob,   kSaved,      kBlame,      kTensorHost, kElasticSize,
+                                       kGrowth,        kQuota,    kPreemption, kOvertaking, kPriorities, kPaused};
 }  // namespace invariant
 
 struct Violation {
@@ -121,6 +130,14 @@ class Judge {
   void ScriptStarted(int64_t pid, uint32_t world_size);
   // The script has done all its work.
   void ScriptIsDone(const JobId& job) { scripts_done_.insert(job); }
+
+  // What the scenario says about the queue. REQUIRES: the scenario outlives this.
+  void SetQueue(const Scenario& scenario) { scenario_ = &scenario; }
+  // A user has requested another priority; from here on only the coordinator knows it.
+  void PriorityChanges(const JobId& job) { priority_changed_.insert(job); }
+  void ResumeRequested(const JobId& job) { resumed_.insert(job); }
+  // All faults are over.
+  void Healed() { healed_ = true; }
   // A watcher was sent this state of the job.
   void StateSent(const JobId& job, uint64_t generation, v1::JobState state);
   void SubmissionAnswered(const JobId& job) { submitted_.insert(job); }
@@ -173,6 +190,14 @@ class Judge {
   void CheckScript(const Job& job);
   void CheckScriptEnd(const Job& job, v1::JobState before, absl::Duration ran);
   void CheckSize(const JobId& job, size_t ranks, absl::string_view what);
+  // judge_queue.cc
+  void CheckQueue(const Core& core);
+  void CheckQuotas(const Core& core);
+  void CheckPreempted(const Job& job);
+  void CheckOvertaken(const Core& core, const Job& started);
+  void CheckServed(const Core& core, const Job& job);
+  void CheckPaused(const Job& job);
+
   void CheckTensorGroup(const TrainerId& id, const std::string& host);
 
   struct KnownState {
@@ -211,6 +236,16 @@ class Judge {
   std::map<JobId, std::pair<uint64_t, uint32_t>>
       growths_;  // the generation that grew last, and the restarts until then
   std::map<std::pair<GroupId, uint64_t>, std::string> tensor_hosts_;  // by the number of the tensor group
+
+  const Scenario* scenario_ = nullptr;
+  bool healed_ = false;
+  std::set<JobId> priority_changed_;
+  std::set<JobId> resumed_;                      // since they were paused
+  std::map<JobId, absl::Time> waits_since_;      // jobs that were never placed, since they were first seen to wait
+  std::map<JobId, absl::Time> unserved_since_;   // jobs that preemption could serve
+  std::set<JobId> started_;                      // jobs that were placed
+  std::map<GroupId, absl::Time> running_since_;  // since when a group was first seen RUNNING
+  std::set<JobId> paused_;
 };
 
 }  // namespace trainyard::sim

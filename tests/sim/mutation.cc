@@ -44,6 +44,11 @@ constexpr Row kRows[] = {
     {"forget-min-ranks", "elastic-size-holds"},
     {"grow-at-once", "elastic-jobs-grow-in-time"},
     {"never-grow", "elastic-jobs-grow-in-time"},
+    {"ignore-quotas", "quotas-hold"},
+    {"preempt-equal", "preemption-is-deserved"},
+    {"overtake-all", "nobody-is-overtaken-for-ever"},
+    {"preempt-none", "priorities-are-served"},
+    {"resume-paused", "paused-until-resumed"},
 };
 
 }  // namespace

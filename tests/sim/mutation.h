@@ -40,7 +40,12 @@ enum class Mutation {
   kForgetMinRanks,     // an elastic job is placed as if it worked with any number of ranks
   kGrowAtOnce,         // an elastic job gets more ranks without waiting
   kNeverGrow,          // an elastic job never gets more ranks
-  kLast = kNeverGrow,
+  kIgnoreQuotas,       // the coordinator has no quotas
+  kPreemptEqual,       // jobs are preempted for jobs of the same priority
+  kOvertakeAll,        // a waiting job is overtaken for ever
+  kPreemptNone,        // no job is preempted although the configuration permits it
+  kResumePaused,       // a paused job is resumed without a request
+  kLast = kResumePaused,
 };
 
 // "drop-record"

@@ -36,6 +36,8 @@ v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume, Mutation mutatio
   spec.set_name("sim");
   spec.mutable_resources()->set_ranks(plan.ranks);
   spec.mutable_recovery()->set_max_restarts(plan.max_restarts);
+  spec.set_priority(plan.priority);
+  spec.set_namespace_(plan.name_space);
   if (plan.is_script()) {
     FillCommand(plan, mutation, *spec.mutable_command());
     return request;
@@ -232,6 +234,7 @@ void Operators::Perform(const Operation& operation) {
   }
   JobId job(absl::StrCat("job", 10'001 + operation.job));
   if (operation.kind == OperationKind::kSave) return RequestSave(job);
+  if (operation.kind == OperationKind::kSetPriority) return SetJobPriority(job, operation.priority);
   judge.NoteHarmToJob(job);
   if (operation.kind == OperationKind::kResume) return Resume(job);
   const bool cancel_saved = operation.kind == OperationKind::kCancelSaved;
@@ -252,6 +255,7 @@ void Operators::Perform(const Operation& operation) {
   };
   world_.coordinator.Call(make, [this, operation, job](const std::optional<Reply>& reply) {
     if (!reply.has_value() || !reply->status.ok()) return;
+    if (operation.kind == OperationKind::kPause && world_.mutation == Mutation::kResumePaused) ResumeUnasked(job);
     if (operation.kind == OperationKind::kCancel) world_.judge.CancelAnswered(job);
   });
 }
@@ -266,7 +270,20 @@ void Operators::RequestSave(const JobId& job) {
       [](const std::optional<Reply>&) {});
 }
 
+void Operators::SetJobPriority(const JobId& job, uint32_t priority) {
+  world_.judge.PriorityChanges(job);
+  world_.coordinator.Call(
+      [&](CallId call) {
+        SetPriority set{call, {}};
+        set.request.set_job_id(job.value());
+        set.request.set_priority(priority);
+        return set;
+      },
+      [](const std::optional<Reply>&) {});
+}
+
 void Operators::Resume(const JobId& job) {
+  world_.judge.ResumeRequested(job);
   world_.coordinator.Call(
       [&](CallId call) {
         ResumeJob resume{call, {}};
@@ -275,6 +292,18 @@ void Operators::Resume(const JobId& job) {
         return resume;
       },
       [](const std::optional<Reply>&) {});
+}
+
+void Operators::ResumeUnasked(const JobId& job) {
+  world_.engine.After(absl::Seconds(20), [this, job] {
+    auto resume = [&](CallId call) {
+      ResumeJob event{call, {}};
+      event.request.set_job_id(job.value());
+      event.request.set_from_start(true);
+      return event;
+    };
+    world_.coordinator.Call(resume, [](const std::optional<Reply>&) {});
+  });
 }
 
 void Operators::GiveUp(const std::string& host) { SetHostState(host, v1::SetHostRequest::ACTION_LOST, true); }

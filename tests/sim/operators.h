@@ -61,7 +61,9 @@ class Operators {
   void Submit(const JobPlan& plan);
   void Perform(const Operation& operation);
   void Resume(const JobId& job);
+  void ResumeUnasked(const JobId& job);  // [a planted bug]
   void RequestSave(const JobId& job);
+  void SetJobPriority(const JobId& job, uint32_t priority);
   void SetHostState(const std::string& host, v1::SetHostRequest::Action action, bool now);
 
   World& world_;

@@ -145,6 +145,49 @@ void AddScripts(Scenario& scenario) {
   }
 }
 
+// Gives the jobs of some worlds priorities and namespaces with quotas, and adds jobs that compete for the slots. Drawn
+// from a separate sequence, so that all other choices are unchanged.
+void PlanQueue(Scenario& scenario) {
+  Random random(scenario.seed, "queue");
+  if (!random.Chance(0.5)) return;
+  QueuePlan& queue = scenario.queue;
+  queue.preemption = random.Chance(0.7);
+  queue.min_run = DrawTime(random, absl::Milliseconds(500), absl::Seconds(6));
+  queue.overtake = DrawTime(random, absl::Seconds(2), absl::Seconds(40));
+  uint32_t slots = 0;
+  for (const HostPlan& host : scenario.hosts) slots += host.slots;
+  for (uint64_t i = random.Between(0, 3); i > 0; --i) {
+    JobPlan job = DrawJob(random, static_cast<uint32_t>(scenario.jobs.size() + 1), slots);
+    job.at = DrawTime(random, absl::Seconds(1), absl::Seconds(40));
+    job.steps = std::min(job.steps, 40u);
+    scenario.jobs.push_back(job);
+  }
+  constexpr const char* kNames[] = {"default", "research", "teaching"};
+  for (JobPlan& job : scenario.jobs) {
+    job.priority = static_cast<uint32_t>(random.Below(4)) * 25;
+    job.name_space = kNames[random.Below(std::size(kNames))];
+  }
+  for (const char* name : kNames) {
+    if (!random.Chance(0.6)) continue;
+    NamespacePlan space{.name = name,
+                        .max_slots = static_cast<uint32_t>(random.Between(1, slots)),
+                        .weight_milli = static_cast<uint32_t>(random.Between(1, 4)) * 500};
+    // No job may be larger than its quota, because such a job is refused.
+    for (const JobPlan& job : scenario.jobs) {
+      if (job.name_space == name) space.max_slots = std::max(space.max_slots, job.ranks);
+    }
+    if (random.Chance(0.3)) space.max_slots = 0;
+    queue.namespaces.push_back(std::move(space));
+  }
+  for (uint64_t i = random.Between(0, 2); i > 0; --i) {
+    scenario.operations.push_back({.kind = OperationKind::kSetPriority,
+                                   .at = DrawTime(random, absl::Seconds(1), kFaultsEnd),
+                                   .job = static_cast<uint32_t>(random.Below(scenario.jobs.size())),
+                                   .priority = static_cast<uint32_t>(random.Below(5)) * 25});
+  }
+  scenario.extra_time = absl::Minutes(20);
+}
+
 }  // namespace
 
 const char* NameOf(FaultKind kind) {
@@ -159,8 +202,8 @@ const char* NameOf(FaultKind kind) {
 bool IsOfHost(FaultKind kind) { return kind >= FaultKind::kCrashDaemon; }
 
 const char* NameOf(OperationKind kind) {
-  constexpr const char* kNames[] = {"cancel", "pause",    "resume", "restart",     "drain",
-                                    "cordon", "uncordon", "save",   "cancel-saved"};
+  constexpr const char* kNames[] = {"cancel", "pause",    "resume", "restart",      "drain",
+                                    "cordon", "uncordon", "save",   "cancel-saved", "set-priority"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -198,13 +241,14 @@ Scenario DrawScenario(uint64_t seed) {
   const bool operators = random.Chance(0.5);
   for (uint64_t i = operators ? random.Between(1, 4) : 0; i > 0; --i) {
     scenario.operations.push_back(
-        {.kind = static_cast<OperationKind>(random.Below(static_cast<uint64_t>(OperationKind::kLast) + 1)),
+        {.kind = static_cast<OperationKind>(random.Below(static_cast<uint64_t>(OperationKind::kLastOfAnyJob) + 1)),
          .at = DrawTime(random, absl::Seconds(1), kFaultsEnd),
          .job = static_cast<uint32_t>(random.Below(jobs)),
          .host = static_cast<uint32_t>(random.Below(scenario.hosts.size())),
          .now = random.Chance(0.3)});
   }
   AddScripts(scenario);
+  PlanQueue(scenario);
   std::sort(scenario.faults.begin(), scenario.faults.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
   return scenario;
 }

@@ -76,7 +76,10 @@ enum class OperationKind {
   kUncordon,
   kSave,
   kCancelSaved,
-  kLast = kCancelSaved
+  kLastOfAnyJob = kCancelSaved,
+  // Only in worlds with a queue plan.
+  kSetPriority,
+  kLast = kSetPriority
 };
 const char* NameOf(OperationKind kind);
 
@@ -86,6 +89,7 @@ struct Operation {
   uint32_t job = 0;  // the number of the job minus 1
   uint32_t host = 0;
   bool now = false;
+  uint32_t priority = 0;  // of kSetPriority
 };
 
 struct HostPlan {
@@ -106,6 +110,8 @@ struct JobPlan {
   uint32_t folder_of = 0;  // the number of another job whose checkpoint.dir it shares; 0: it has its own
   uint32_t stages = 1;     // parallel.pipeline.stages
   uint32_t tensor = 1;     // parallel.tensor
+  uint32_t priority = 50;
+  std::string name_space = "default";
 
   // For a job with `command`, whose script works with any number of ranks from this one to `ranks`; 0: a job of our
   // trainers. `steps` are units of work, and `save_every` is how many of them the script stores at a time.
@@ -119,15 +125,32 @@ struct JobPlan {
   bool divides_model() const { return stages > 1 || tensor > 1; }
 };
 
+struct NamespacePlan {
+  std::string name;
+  uint32_t max_slots = 0;  // 0: no limit
+  uint32_t weight_milli = 1'000;
+};
+
+// The coordinator's configuration of the queue; its defaults are those of a coordinator without one.
+struct QueuePlan {
+  absl::Duration overtake = absl::Minutes(10);
+  bool preemption = false;
+  absl::Duration min_run = absl::Minutes(5);
+  std::vector<NamespacePlan> namespaces = {};
+
+  bool any() const { return preemption || !namespaces.empty() || overtake != absl::Minutes(10); }
+};
+
 struct Scenario {
   uint64_t seed = 0;
   std::vector<HostPlan> hosts;
   std::vector<JobPlan> jobs;
   std::vector<Operation> operations;
   std::vector<Fault> faults;
-  absl::Duration faults_end;       // from here on no fault begins and operators help all jobs to end
-  double coordinator_drift = 0;    // of its clock, as in ClockModel
-  double loss = 0;                 // the share of every host's packets that is lost, until the end
+  absl::Duration faults_end;     // from here on no fault begins and operators help all jobs to end
+  double coordinator_drift = 0;  // of its clock, as in ClockModel
+  double loss = 0;               // the share of every host's packets that is lost, until the end
+  QueuePlan queue = {};
   absl::Duration extra_time = {};  // the time that jobs need in addition to the usual limit
 };
 

@@ -119,6 +119,21 @@ void ReadJob(Line& line, Scenario& scenario) {
   uint32_t ignores_stop = 0;
   line.Read("ignores-stop", ignores_stop);
   job.ignores_stop = ignores_stop > 0;
+  line.Read("priority", job.priority);
+  job.name_space = line.Text("namespace").value_or(job.name_space);
+}
+
+void ReadQueue(Line& line, QueuePlan& queue) {
+  line.Read("overtake", queue.overtake);
+  line.Read("min-run", queue.min_run);
+  queue.preemption = line.Flag("preemption");
+}
+
+void ReadNamespace(Line& line, QueuePlan& queue) {
+  NamespacePlan& space = queue.namespaces.emplace_back();
+  space.name = line.Word(1);
+  line.Read("slots", space.max_slots);
+  line.Read("weight-milli", space.weight_milli);
 }
 
 void ReadOperation(Line& line, Scenario& scenario) {
@@ -131,6 +146,7 @@ void ReadOperation(Line& line, Scenario& scenario) {
   line.Read("job", number);
   operation.job = number - 1;
   line.Read("host", operation.host);
+  line.Read("priority", operation.priority);
   operation.now = line.Flag("now");
 }
 
@@ -168,6 +184,8 @@ void ReadLine(Line& line, ScenarioFile& scenario_file) {
   const std::string what = line.Word(0);
   if (what == "host") return ReadHost(line, scenario_file.scenario);
   if (what == "job") return ReadJob(line, scenario_file.scenario);
+  if (what == "queue") return ReadQueue(line, scenario_file.scenario.queue);
+  if (what == "namespace") return ReadNamespace(line, scenario_file.scenario.queue);
   if (what == "operation") return ReadOperation(line, scenario_file.scenario);
   if (what == "fault") return ReadFault(line, scenario_file.scenario);
   if (what == "expect") return ReadExpectation(line, scenario_file);
@@ -225,6 +243,7 @@ void WriteOperationsAndFaults(const Scenario& scenario, std::string& text) {
     bool of_host = operation.kind >= OperationKind::kDrain && operation.kind <= OperationKind::kUncordon;
     absl::StrAppend(&text, "operation ", NameOf(operation.kind), " at=", time(operation.at),
                     of_host ? absl::StrCat(" host=", operation.host) : absl::StrCat(" job=", operation.job + 1),
+                    operation.kind == OperationKind::kSetPriority ? absl::StrCat(" priority=", operation.priority) : "",
                     operation.now ? " now\n" : "\n");
   }
   for (const Fault& fault : scenario.faults) {
@@ -297,6 +316,14 @@ std::string FormatScenarioFile(const ScenarioFile& scenario_file) {
   if (scenario.loss > 0) absl::StrAppendFormat(&text, "loss %.17g\n", scenario.loss);
   if (scenario.extra_time > absl::ZeroDuration())
     absl::StrAppend(&text, "extra-time ", time(scenario.extra_time), "\n");
+  if (scenario.queue.any()) {
+    absl::StrAppend(&text, "queue overtake=", time(scenario.queue.overtake), " min-run=", time(scenario.queue.min_run),
+                    scenario.queue.preemption ? " preemption\n" : "\n");
+  }
+  for (const NamespacePlan& space : scenario.queue.namespaces) {
+    absl::StrAppend(&text, "namespace ", space.name, " slots=", space.max_slots, " weight-milli=", space.weight_milli,
+                    "\n");
+  }
   for (const HostPlan& host : scenario.hosts) {
     absl::StrAppendFormat(&text, "host slots=%d offset=%s drift=%.9f\n", host.slots, time(host.clock_offset),
                           host.clock_drift);
@@ -311,7 +338,9 @@ std::string FormatScenarioFile(const ScenarioFile& scenario_file) {
                     " step=", time(job.step_time), " save=", job.save_every, " evaluate=", job.evaluate_every,
                     " restarts=", job.max_restarts, job.folder_of > 0 ? absl::StrCat(" folder-of=", job.folder_of) : "",
                     job.stages > 1 ? absl::StrCat(" stages=", job.stages) : "",
-                    job.tensor > 1 ? absl::StrCat(" tensor=", job.tensor) : "", script, "\n");
+                    job.tensor > 1 ? absl::StrCat(" tensor=", job.tensor) : "",
+                    job.priority != 50 ? absl::StrCat(" priority=", job.priority) : "",
+                    job.name_space != "default" ? absl::StrCat(" namespace=", job.name_space) : "", script, "\n");
   }
   WriteOperationsAndFaults(scenario, text);
   WriteExpectations(scenario_file, text);

@@ -46,6 +46,7 @@ World::World(const Scenario& plan, const WorldOptions& options)
       judge.SetLayout(IdOf(job), LayoutOf(job));
     }
   }
+  judge.SetQueue(scenario);
   storage.DropLocks();
   for (const JobPlan& job : plan.jobs) {
     if (job.folder_of == 0) continue;
