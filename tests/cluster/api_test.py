@@ -46,16 +46,18 @@ NO_JOB = {"job_id": "nosuchjob"}
 VALID = {  # the fields of a request that is not refused for its form, and names nothing that exists
     "Submit": {}, "Get": NO_JOB, "List": {}, "Watch": NO_JOB, "Cancel": NO_JOB, "FindJobs": {"text": "nosuchjob"},
     "Logs": NO_JOB, "GetServerInfo": {}, "Restart": NO_JOB, "Pause": NO_JOB, "Save": NO_JOB, "Resume": NO_JOB,
+    "SetPriority": {**NO_JOB, "priority": 1}, "GetQueue": {},
     "ListHosts": {}, "SetHost": {"name": "nosuchhost", "action": 1}, "ListEvents": NO_JOB,
 }
 INVALID = {  # the fields of an invalid request, and the one that is wrong
     "Submit": ({"job_id": "UPPER"}, "job_id"), "Get": ({}, "job_id"), "List": ({"page_size": 1001}, "page_size"),
     "Watch": ({}, "job_id"), "Cancel": ({}, "job_id"), "FindJobs": ({}, "text"), "Logs": ({}, "job_id"),
     "Restart": ({}, "job_id"), "Pause": ({}, "job_id"), "Save": ({}, "job_id"), "Resume": ({}, "job_id"),
+    "SetPriority": ({**NO_JOB, "priority": 101}, "priority"), "GetQueue": ({"page_size": 1001}, "page_size"),
     "ListHosts": ({"page_size": 1001}, "page_size"), "SetHost": ({"name": "x"}, "action"),
     "ListEvents": ({"page_size": 10_001}, "page_size"),
 }
-TOKENS = {"List": {}, "FindJobs": {"text": "x"}, "ListHosts": {}, "ListEvents": {}}
+TOKENS = {"List": {}, "FindJobs": {"text": "x"}, "GetQueue": {}, "ListHosts": {}, "ListEvents": {}}
 
 
 def methods_of(stubs):
@@ -72,7 +74,7 @@ def test_every_method_answers_every_kind_of_error_with_details(cluster, stubs):
         unknown = refusal(cluster, name, stranger, **fields)
         assert unknown.code() == grpc.StatusCode.UNAUTHENTICATED, name
         assert details_of(stubs, unknown)["ErrorInfo"].reason == "TOKEN_MISSING", name
-        if fields in (NO_JOB, VALID["SetHost"]):
+        if fields in (NO_JOB, VALID["SetHost"], VALID["SetPriority"]):
             missing = refusal(cluster, name, **fields)
             details = details_of(stubs, missing)
             assert missing.code() == grpc.StatusCode.NOT_FOUND, name
@@ -103,6 +105,7 @@ def test_errors_about_a_job_contain_its_state_and_version(cluster, stubs):
             ("Watch", {"after_sequence": 1 << 62}, "OUT_OF_RANGE", "VERSION_UNKNOWN"),
             *((name, {"expected_version": version + 1}, "ABORTED", "VERSION_MISMATCH")
               for name in ("Cancel", "Restart", "Pause", "Save", "Resume")),
+            ("SetPriority", {"priority": 7, "expected_version": version + 1}, "ABORTED", "VERSION_MISMATCH"),
             ("Logs", {"ranks": [7]}, "NOT_FOUND", "RANK_NOT_FOUND")]
 
     for name, fields, code, reason in rows:

@@ -21,6 +21,11 @@ ROWS = [
     ("unknown optimizer", {"train__optimizer__name": "adamv"}, ["adamv", "adamw"]),
     ("dropout above its range", {"train__model__dropout": 1.5}, ["dropout", "1.5"]),
     ("a name with capitals", {"name": "Small Job"}, ["name"]),
+    ("a namespace with capitals", {"namespace": "My Team"}, ["namespace", "My Team"]),
+    ("a namespace that is longer than a name", {"namespace": "n" * 64}, ["namespace", "63"]),
+    ("priority above its range", {"priority": 101}, ["priority", "100", "101"]),
+    ("negative priority", {"priority": -1}, ["priority", "-1"]),
+    ("priority that is no number", {"priority": "urgent"}, ["priority", "urgent"]),
     ("negative keep_every", {"checkpoint__keep_every": -5}, ["keep_every", "-5"]),
     ("allow_data_change not a boolean", {"checkpoint__allow_data_change": "maybe"}, ["allow_data_change", "maybe"]),
     ("unknown checkpoint format", {"checkpoint__format": "whole"}, ["checkpoint.format", "whole"]),
@@ -150,7 +155,10 @@ def test_intervals_longer_than_the_run_are_warnings(cluster):
         assert number in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["frobnicate"], ["run"], ["status"], ["run", "a.yaml", "--frob"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [
+    ["frobnicate"], ["run"], ["status"], ["run", "a.yaml", "--frob"], ["submit", "a.yaml", "--priority", "high"],
+    ["submit", "a.yaml", "--priority", "-1"], ["set-priority", "job"], ["set-priority", "job", "101"],
+    ["queue", "--limit", "few"], ["queue", "extra"]], ids=" ".join)
 def test_wrong_usage_gives_exit_code_2(cluster, arguments):
     assert cluster.run_trainctl(*arguments, expect=2).stderr
 
