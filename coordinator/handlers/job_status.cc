@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/checkpoint_facts.h"
@@ -10,6 +11,9 @@
 
 namespace trainyard {
 namespace {
+
+// Of a reason in a list, which may name every job that holds slots.
+constexpr size_t kBriefReasonBytes = 240;
 
 v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) {
   v1::RankStatus status;
@@ -67,7 +71,7 @@ v1::Job MakeBrief(const Job& job) {
   brief.mutable_spec()->set_name(recorded.spec().name());
   brief.mutable_spec()->mutable_resources()->set_ranks(recorded.spec().resources().ranks());
   brief.set_state(recorded.state());
-  brief.set_reason(recorded.reason());
+  brief.set_reason(CutText(recorded.reason(), kBriefReasonBytes));
   brief.set_generation(recorded.generation());
   brief.set_restarts(recorded.restarts());
   brief.set_planned_restarts(recorded.planned_restarts());
