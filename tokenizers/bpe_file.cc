@@ -10,6 +10,7 @@
 #include "common/hash.h"
 #include "common/json_nesting.h"
 #include "common/limits.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -197,7 +198,7 @@ absl::Status Refusal(absl::string_view name, std::vector<std::string> problems) 
   const size_t count = problems.size();
   if (count > kMaxProblems) {
     problems.resize(kMaxProblems);
-    problems.push_back(absl::StrCat(count - kMaxProblems, " more problems"));
+    problems.push_back(Plural(count - kMaxProblems, "more problem"));
   }
   return absl::InvalidArgumentError(absl::StrCat(name, ": ", absl::StrJoin(problems, "; "), "; ", kAdvice));
 }

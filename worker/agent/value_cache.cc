@@ -29,7 +29,8 @@ absl::Status ValueCache::Check(const TrainerId& id, const std::string& token) co
   if (at == tokens_.end()) {
     return absl::NotFoundError(absl::StrCat("this host has no trainer for ", Describe(id)));
   }
-  if (at->second != token) {
+  // A trainer whose launch record could not be read has no token, so nobody can prove to be it.
+  if (token.empty() || at->second != token) {
     return absl::PermissionDeniedError(absl::StrCat("the token is not the one ", Describe(id), " was started with"));
   }
   const Group& group = groups_.at(GroupOf(id));

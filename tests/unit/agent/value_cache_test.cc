@@ -92,6 +92,9 @@ TEST_F(ValueCacheTest, Check_IdentifiesTrainersByTheirTokens) {
   EXPECT_EQ(cache_.Check(kPutter, "token"), absl::OkStatus());
   EXPECT_TRUE(absl::IsPermissionDenied(cache_.Check(kPutter, "guess")));
   EXPECT_TRUE(absl::IsNotFound(cache_.Check({JobId("other"), Generation(1), 0}, "token")));
+  const TrainerId without_token = {JobId("job23456"), Generation(1), 1};
+  cache_.Admit(without_token, "");
+  EXPECT_TRUE(absl::IsPermissionDenied(cache_.Check(without_token, "")));
 }
 
 TEST_F(ValueCacheTest, EndedGroups_AreForgottenEventually) {
