@@ -46,7 +46,8 @@ def without_times(message):
     def clean(node):
         if isinstance(node, dict):
             return {key: clean(value) for key, value in node.items()
-                    if not key.endswith("unix_ms") and key not in ("goodput", "spec_digest", "resource_version")}
+                    if not key.endswith(("unix_ms", "wait_s"))
+                    and key not in ("goodput", "spec_digest", "resource_version")}
         return [clean(item) for item in node] if isinstance(node, list) else node
 
     return clean(text)
