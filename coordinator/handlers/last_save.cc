@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/hangs.h"
 
 namespace trainyard {
 namespace {
@@ -58,6 +59,8 @@ void PublishLastSaveFailure(Turn& turn, Job& job, const Rank& rank, const v1::Ch
 }
 
 void PublishLastSaveSuccess(Turn& turn, Job& job) {
+  // The ranks report their progress a moment later, and the time of the retries must not count as a stall until then.
+  RestartStallTimer(turn, job);
   turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kInfo, kLastSaveMade);
   if (job.state() == v1::JOB_STATE_RUNNING) turn.SetReason(job, kLastSaveMade);
 }

@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr uint64_t kSeeds = 300;
-constexpr uint64_t kSeedsPerMutation = 150;
+constexpr uint64_t kSeedsPerMutation = 250;
 constexpr char kRegressions[] = "tests/sim/regressions";
 
 std::string Explain(const Scenario& scenario, const Result& result) {

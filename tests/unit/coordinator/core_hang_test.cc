@@ -275,6 +275,21 @@ TEST_F(CoreHangTest, PausesBetweenRetriesOfTheLastSave_AreNoHang_AlsoAfterACoord
   EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
 }
 
+TEST_F(CoreHangTest, AfterARetriedLastSave_AStallIsCountedFromItsSuccess) {
+  Begin();
+  save_s_ = 0.4;
+  phase_ = "save";
+  culprit_ = 0;
+  host_.LastSaveFails(Key(kHungJob, 1, 0), 100'000, "No space left on device");
+  ReportFor(absl::Seconds(60));
+
+  host_.Save(Key(kHungJob, 1, 0), 100'000);
+  ReportFor(absl::Seconds(3));
+
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING) << harness_.Get(kHungJob).reason();
+  EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
+}
+
 TEST_F(CoreHangTest, RestartedCoordinator_WaitsForTheWholeLimitAgain_AndKnowsTheStepTime) {
   Begin();
   culprit_ = 1;
