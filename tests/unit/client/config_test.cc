@@ -125,7 +125,7 @@ TEST(ConfigDraft, ForAccelerate_RefusesKeysThatItsFileDoesNotHave) {
   const Draft draft = MakeDraft(Set({"parallel.tensor=2", "parallel.data=hsdp", "train.precision=bf16"}), facts, {});
 
   EXPECT_EQ(draft.problems.error_count(), 2);
-  EXPECT_THAT(draft.problems.ToStatus().message(), HasSubstr("parallel.tensor: the file for Accelerate"));
+  EXPECT_THAT(draft.problems.ToStatus().message(), HasSubstr("parallel.tensor: a file for Accelerate has no such key"));
   EXPECT_THAT(draft.problems.ToStatus().message(), HasSubstr("hsdp"));
 }
 

@@ -99,7 +99,7 @@ TEST(Warnings, NamePartsThatDoNotAnswerAndSettingsThatDoNotFit) {
   EXPECT_THAT(warnings, Contains(HasSubstr("the trainer does not start: it did not end")));
   EXPECT_THAT(warnings, Contains(HasSubstr("GPU libraries did not answer: killed")));
   EXPECT_THAT(warnings, Contains(HasSubstr("names the interface 'ib9'")));
-  EXPECT_THAT(warnings, Contains(HasSubstr("is not known: the name 'head' is not resolved")));
+  EXPECT_THAT(warnings, Contains(HasSubstr("reach this host: the name 'head' is not resolved")));
   EXPECT_THAT(warnings, Not(Contains(HasSubstr("docker"))));
   EXPECT_THAT(FactsText(facts, 0), HasSubstr("5 warnings"));
 }

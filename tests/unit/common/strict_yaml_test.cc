@@ -73,7 +73,7 @@ TEST(Config, TopLevelList_IsRejected) {
   v1::CoordinatorConfig config;
   EXPECT_EQ(ErrorsOf("- a\n", &config),
             "f:1:1: expected a map with the keys listen, state, metrics, lease_ms, finished_jobs, allow_plaintext, "
-            "log, allow_local_users, token_file, webhooks, viewer_token_file; found a list");
+            "log, allow_local_users, token_file, webhooks, viewer_token_file, queue; found a list");
 }
 
 TEST(Config, KeyThatIsNotAScalar_IsRejected) {

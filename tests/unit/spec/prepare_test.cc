@@ -219,7 +219,11 @@ TEST(Digest, IsOfTheBytesAndStable) {
   PreparedJob job = Prepared(kGoodJob);
 
   EXPECT_EQ(job.digest, SpecDigest(job.bytes));
-  EXPECT_EQ(job.bytes, SpecBytes(job.spec));
+  // The keys of the queue are not for the ranks, and the priority may change while they run.
+  v1::JobSpec of_ranks = job.spec;
+  of_ranks.clear_namespace_();
+  of_ranks.clear_priority();
+  EXPECT_EQ(job.bytes, SpecBytes(of_ranks));
   v1::JobSpec parsed;
   ASSERT_TRUE(parsed.ParseFromString(job.bytes));
   EXPECT_EQ(SpecBytes(parsed), job.bytes);
