@@ -73,7 +73,7 @@ def test_tensorboard_reads_the_event_file(tmp_path):
     again = metrics(run, "--tensorboard", tmp_path / "logs")
 
     assert done.returncode == 0, done.stderr
-    assert "counted from its creation" in done.stderr and "was replaced" in again.stderr
+    assert "computed from its creation time" in done.stderr and "was replaced" in again.stderr
     losses = {event.step: event.value for event in first["train/loss"]}
     assert list(losses) == list(range(1, 51)) and math.isnan(losses[30])
     assert all(math.isclose(losses[n], 10 / n, rel_tol=1e-6) for n in losses if n != 30)

@@ -81,7 +81,7 @@ def test_a_comparison_says_which_schedule_cannot_take_a_number():
 
     assert done.returncode == 0, done.stderr
     assert "9              interleaved  2       -" in done.stdout
-    assert "9 is not a multiple of 2; use 8 or 10 micro-batches" in done.stdout
+    assert "2 rounds, which do not divide 9; use 8 or 10 micro-batches" in done.stdout
 
 
 def test_too_few_and_too_many_micro_batches_are_slower():
