@@ -7,10 +7,10 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/digits.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -74,9 +74,7 @@ absl::Status SetLength(HttpRequest& request) {
   const auto length = request.header("content-length");
   if (!length.has_value()) return absl::OkStatus();
   uint64_t bytes = 0;
-  const bool is_number =
-      std::all_of(length->begin(), length->end(), [](unsigned char c) { return absl::ascii_isdigit(c); });
-  if (!is_number || !absl::SimpleAtoi(*length, &bytes)) {
+  if (!ParseDigits(*length, &bytes)) {
     return absl::InvalidArgumentError("Content-Length must be a number of bytes");
   }
   request.content_length = bytes;

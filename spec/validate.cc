@@ -44,17 +44,9 @@ class Validator {
   Validator(const v1::JobSpec& spec, const Positions& positions, Problems* problems)
       : spec_(spec), train_(spec.train()), positions_(positions), problems_(*problems) {}
 
-  void CheckName() {
-    if (!spec_.has_name() || IsJobName(spec_.name())) return;
-    Error("name", absl::StrCat("must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter; found '",
-                               spec_.name().substr(0, 80), "'"));
-  }
-
-  void CheckNamespace() {
-    if (!spec_.has_namespace_() || IsJobName(spec_.namespace_())) return;
-    Error("namespace",
-          absl::StrCat("must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter; found '",
-                       spec_.namespace_().substr(0, 80), "'"));
+  void CheckNames() {
+    if (spec_.has_name()) CheckName("name", spec_.name());
+    if (spec_.has_namespace_()) CheckName("namespace", spec_.namespace_());
   }
 
   // Returns whether the job trains. Otherwise it is a command or a probe, or invalid.
@@ -295,6 +287,11 @@ class Validator {
                                 kTensorElementsMax, " that this program supports; choose smaller sizes"));
   }
 
+  void CheckName(absl::string_view key, const std::string& name) {
+    if (IsJobName(name)) return;
+    Error(key, absl::StrCat("must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter; found '",
+                            name.substr(0, 80), "'"));
+  }
   void Error(absl::string_view path, absl::string_view text) { problems_.AddError(positions_, path, text); }
   void Warning(absl::string_view path, absl::string_view text) { problems_.AddWarning(positions_, path, text); }
   // Adds no warning for a key with its default value, which has the same meaning as no value.
@@ -335,8 +332,7 @@ uint64_t CountParameters(const v1::Model& model) { return CountParameters(SizesO
 
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
   Validator validator(spec, positions, problems);
-  validator.CheckName();
-  validator.CheckNamespace();
+  validator.CheckNames();
   if (validator.CheckKind()) {
     validator.CheckModel();
     validator.CheckSizes();

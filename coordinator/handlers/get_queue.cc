@@ -129,7 +129,21 @@ std::vector<v1::QueuedJob> MakeEntries(Turn& turn, const std::string& only_names
   return entries;
 }
 
-v1::NamespaceUse MakeUse(const State& state, const PoolTotals& totals) {
+// What all attached hosts have.
+PoolUse CapacityOf(const State& state) {
+  PoolUse all;
+  for (const HostSlots& host : FreeSlots(state)) {
+    all.slots += host.slots;
+    all.gpus += std::min(host.slots, host.gpus);
+  }
+  return all;
+}
+
+double Fraction(uint64_t part, uint64_t all) {
+  return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
+}
+
+v1::NamespaceUse MakeUse(const State& state, const PoolTotals& totals, const PoolUse& capacity) {
   v1::NamespaceUse use;
   const NamespaceRules& rules = RulesOf(state.options.queue, totals.pool);
   use.set_name(totals.pool);
@@ -145,14 +159,7 @@ v1::NamespaceUse MakeUse(const State& state, const PoolTotals& totals) {
   if (rules.max_gpus.has_value()) use.set_max_gpus(*rules.max_gpus);
   if (rules.max_running.has_value()) use.set_max_running(*rules.max_running);
   if (rules.max_queued.has_value()) use.set_max_queued(*rules.max_queued);
-  uint64_t slots = 0, gpus = 0;
-  for (const HostSlots& host : FreeSlots(state)) {
-    slots += host.slots;
-    gpus += std::min(host.slots, host.gpus);
-  }
-  const double of_slots = slots == 0 ? 0 : static_cast<double>(totals.use.slots) / static_cast<double>(slots);
-  const double of_gpus = gpus == 0 ? 0 : static_cast<double>(totals.use.gpus) / static_cast<double>(gpus);
-  use.set_share(std::max(of_slots, of_gpus));
+  use.set_share(std::max(Fraction(totals.use.slots, capacity.slots), Fraction(totals.use.gpus, capacity.gpus)));
   return use;
 }
 
@@ -177,8 +184,9 @@ void Run(Turn& turn, GetQueue& event) {
     *response.add_jobs() = std::move(entries[i]);
   }
   const std::string pool = request.namespace_().empty() ? "" : PoolOf(turn.state.options.queue, request.namespace_());
+  const PoolUse capacity = CapacityOf(turn.state);
   for (const PoolTotals& totals : CountPools(turn.state, turn.now)) {
-    if (pool.empty() || totals.pool == pool) *response.add_namespaces() = MakeUse(turn.state, totals);
+    if (pool.empty() || totals.pool == pool) *response.add_namespaces() = MakeUse(turn.state, totals, capacity);
   }
   turn.Emit(Reply{event.call, absl::OkStatus(), std::move(response)});
 }

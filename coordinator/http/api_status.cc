@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/digits.h"
 #include "common/rpc_status.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -18,20 +17,10 @@ namespace {
 constexpr size_t kTimeoutDigits = 8;
 constexpr size_t kProblemBytes = 1'000;
 
-absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  std::string json;
-  if (auto status = google::protobuf::util::MessageToJsonString(message, &json, options); !status.ok()) {
-    return absl::InternalError(absl::StrCat("the answer cannot be written as JSON: ", status.ToString()));
-  }
-  return json;
-}
-
 bool IsPrintable(const google::protobuf::Any& detail) {
   google::rpc::Status alone;
   *alone.add_details() = detail;
-  return ToJson(alone).ok();
+  return MessageJson(alone).ok();
 }
 
 }  // namespace
@@ -73,12 +62,12 @@ std::string StatusJson(const grpc::Status& status) {
   if (!message.ParseFromString(status.error_details())) message.Clear();
   message.set_code(status.error_code());
   message.set_message(status.error_message());
-  absl::StatusOr<std::string> json = ToJson(message);
+  absl::StatusOr<std::string> json = MessageJson(message);
   if (json.ok()) return *std::move(json);
   auto& details = *message.mutable_details();
   details.erase(std::remove_if(details.begin(), details.end(), [](const auto& detail) { return !IsPrintable(detail); }),
                 details.end());
-  return ToJson(message).value_or(absl::StrCat("{\"code\":", static_cast<int>(status.error_code()), "}"));
+  return MessageJson(message).value_or(absl::StrCat("{\"code\":", static_cast<int>(status.error_code()), "}"));
 }
 
 HttpResponse StatusResponse(const grpc::Status& status) {
@@ -97,7 +86,15 @@ HttpResponse StatusResponse(int code, const absl::Status& status) {
   return response;
 }
 
-absl::StatusOr<std::string> MessageJson(const google::protobuf::Message& message) { return ToJson(message); }
+absl::StatusOr<std::string> MessageJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  if (auto status = google::protobuf::util::MessageToJsonString(message, &json, options); !status.ok()) {
+    return absl::InternalError(absl::StrCat("the answer cannot be written as JSON: ", status.ToString()));
+  }
+  return json;
+}
 
 absl::Status ReadMessageJson(const std::string& json, google::protobuf::Message& message) {
   if (json.empty()) return absl::OkStatus();
@@ -113,10 +110,7 @@ absl::StatusOr<absl::Duration> ParseGrpcTimeout(absl::string_view text) {
       {'m', absl::Milliseconds(1)}, {'u', absl::Microseconds(1)}, {'n', absl::Nanoseconds(1)}};
   const absl::string_view digits = text.substr(0, text.empty() ? 0 : text.size() - 1);
   uint32_t count = 0;
-  const bool is_number =
-      !digits.empty() && digits.size() <= kTimeoutDigits &&
-      std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return absl::ascii_isdigit(c); });
-  if (is_number && absl::SimpleAtoi(digits, &count)) {
+  if (digits.size() <= kTimeoutDigits && ParseDigits(digits, &count)) {
     for (const auto& [name, unit] : kUnits) {
       if (text.back() == name) return count * unit;
     }

@@ -5,14 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/escape.h"
+#include "common/digits.h"
 #include "common/network.h"
 #include "common/status_macros.h"
 #include "coordinator/http/api_status.h"
@@ -75,9 +73,9 @@ HttpResponse MethodNotAllowed(absl::string_view allowed) {
 
 // Who requests something, for the record: "the operator at 127.0.0.1:5012 over HTTP with curl/8.0".
 absl::StatusOr<std::string> Describe(const HttpRequest& head) {
-  absl::string_view program = head.header("trainyard-client").value_or(head.header("user-agent").value_or("unknown"));
-  program = program.substr(0, std::min(program.find(' '), kNameBytes));
-  std::string text = absl::StrCat("the operator at ", head.peer, " over HTTP with ", EscapeText(program));
+  const absl::string_view program =
+      head.header("trainyard-client").value_or(head.header("user-agent").value_or("unknown"));
+  std::string text = absl::StrCat("the operator at ", head.peer, " over HTTP with ", ProgramText(program));
   const absl::string_view name = head.header("trainyard-user").value_or("");
   const auto is_plain = [](unsigned char c) { return c >= 0x20 && c < 0x7f && c != '"'; };
   if (name.size() > kNameBytes || !std::all_of(name.begin(), name.end(), is_plain)) {
@@ -108,8 +106,7 @@ absl::StatusOr<WatchPosition> ParseEventId(absl::string_view id) {
   uint64_t* const numbers[] = {&position.sequence, &position.step, &position.eval_step};
   bool is_valid = parts.size() == 3;
   for (size_t i = 0; is_valid && i < 3; ++i) {
-    is_valid = !parts[i].empty() && absl::c_all_of(parts[i], [](unsigned char c) { return absl::ascii_isdigit(c); }) &&
-               absl::SimpleAtoi(parts[i], numbers[i]);
+    is_valid = ParseDigits(parts[i], numbers[i]);
   }
   if (is_valid) return position;
   return absl::InvalidArgumentError("the id of an event consists of three numbers: SEQUENCE.STEP.EVALUATION");

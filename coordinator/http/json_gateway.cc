@@ -68,15 +68,14 @@ absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request, bool is_stream
 }  // namespace
 
 const MethodDescriptor* FindJobMethod(absl::string_view name) {
-  static const auto* service = v1::Job::descriptor()->file()->FindServiceByName("JobService");
-  return service->FindMethodByName(std::string(name));
+  return JobServiceDescriptor().FindMethodByName(std::string(name));
 }
 
 std::string MethodsJson() {
   nlohmann::json methods = nlohmann::json::array();
-  const auto* service = v1::Job::descriptor()->file()->FindServiceByName("JobService");
-  for (int i = 0; i < service->method_count(); ++i) {
-    const MethodDescriptor& method = *service->method(i);
+  const auto& service = JobServiceDescriptor();
+  for (int i = 0; i < service.method_count(); ++i) {
+    const MethodDescriptor& method = *service.method(i);
     methods.push_back({{"name", method.name()},
                        {"path", absl::StrCat("/api/v1/JobService/", method.name())},
                        {"request", method.input_type()->name()},

@@ -131,11 +131,11 @@ json OperationOf(const MethodDescriptor& method, Schemas& schemas) {
 }  // namespace
 
 std::string OpenApiJson() {
-  const auto* service = v1::Job::descriptor()->file()->FindServiceByName("JobService");
+  const auto& service = JobServiceDescriptor();
   Schemas schemas;
   json paths = json::object();
-  for (int i = 0; i < service->method_count(); ++i) {
-    const MethodDescriptor& method = *service->method(i);
+  for (int i = 0; i < service.method_count(); ++i) {
+    const MethodDescriptor& method = *service.method(i);
     paths[absl::StrCat("/api/v1/JobService/", method.name())] = {{"post", OperationOf(method, schemas)}};
   }
   json components = schemas.Take();

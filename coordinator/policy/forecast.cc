@@ -43,21 +43,11 @@ class Forecaster {
 
  private:
   void End(const EndingJob& job) {
-    uint64_t ranks = 0;
     for (const auto& [name, count] : job.ranks) {
-      ranks += count;
       const auto at = index_.find(name);
-      if (at == index_.end()) continue;
-      HostSlots& host = hosts_[at->second];
-      const uint32_t hidden = std::min(host.over, count);
-      host.over -= hidden;
-      host.free += count - hidden;
-      host.free_cores += count * job.cpus;
+      if (at != index_.end()) FreeRanks(hosts_[at->second], count, job.cpus);
     }
-    PoolUse& use = use_[job.pool];
-    use.slots -= std::min(use.slots, ranks);
-    use.gpus -= std::min(use.gpus, job.gpus);
-    use.running -= std::min<uint64_t>(use.running, 1);
+    RemoveUse(use_[job.pool], {.slots = CountRanks(job.ranks), .gpus = job.gpus, .running = 1});
   }
 
   void PlaceAll(absl::Duration now, const std::string& after) {
@@ -88,13 +78,8 @@ class Forecaster {
                       .gpus = 0,
                       .ends_in = facts_.waiting[i].lasts,
                       .why_unknown = ""};
-    uint64_t ranks = 0;
-    for (const auto& [name, count] : started.ranks) {
-      HostSlots& host = hosts_[index_.at(name)];
-      ranks += count;
-      host.free -= count;
-      host.free_cores -= std::min(host.free_cores, count * started.cpus);
-    }
+    for (const auto& [name, count] : started.ranks) TakeRanks(hosts_[index_.at(name)], count, started.cpus);
+    const uint64_t ranks = CountRanks(started.ranks);
     started.gpus = job.wants_gpus ? ranks : 0;
     use.slots += ranks;
     use.gpus += started.gpus;

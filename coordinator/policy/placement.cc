@@ -128,6 +128,25 @@ uint32_t KeepHosts(const PlacementFacts& facts, uint32_t ranks, std::map<HostNam
 
 }  // namespace
 
+uint64_t CountRanks(const RanksByHost& ranks) {
+  uint64_t sum = 0;
+  for (const auto& [name, count] : ranks) sum += count;
+  return sum;
+}
+
+void FreeRanks(HostSlots& host, uint32_t ranks, uint32_t cpus) {
+  const uint32_t hidden = std::min(host.over, ranks);
+  host.over -= hidden;
+  host.free += ranks - hidden;
+  host.free_cores += ranks * cpus;
+}
+
+void TakeRanks(HostSlots& host, uint32_t ranks, uint32_t cpus) {
+  host.over += ranks - std::min(host.free, ranks);
+  host.free -= std::min(host.free, ranks);
+  host.free_cores -= std::min(host.free_cores, ranks * cpus);
+}
+
 void SortByTopology(std::vector<HostSlots>& hosts) {
   std::sort(hosts.begin(), hosts.end(), [](const HostSlots& a, const HostSlots& b) {
     return std::tie(a.switch_name, a.rack, a.name) < std::tie(b.switch_name, b.rack, b.name);

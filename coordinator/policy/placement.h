@@ -58,6 +58,11 @@ struct PlacementFacts {
 // The number of ranks of each chosen host, in the order of the hosts. No count is 0; each is a multiple of the group.
 using RanksByHost = std::vector<std::pair<HostName, uint32_t>>;
 
+uint64_t CountRanks(const RanksByHost& ranks);
+// Ranks with `cpus` each end on the host, or begin there.
+void FreeRanks(HostSlots& host, uint32_t ranks, uint32_t cpus);
+void TakeRanks(HostSlots& host, uint32_t ranks, uint32_t cpus);
+
 struct PlacementDecision {
   std::optional<RanksByHost> ranks_by_host;  // nullopt: the job waits
   // "4 ranks on w1 (2), w2 (2)"; "2 of at most 4 ranks on w1 (2)";

@@ -19,6 +19,13 @@ constexpr size_t kNamed = 2;
 
 std::string Waited(const WaitingJob& job) { return absl::FormatDuration(absl::Trunc(job.waited, absl::Seconds(1))); }
 
+// `names`: the jobs that end for this one.
+std::string WaitsForEnds(const std::vector<std::string>& names, const WaitingJob& job) {
+  return absl::StrCat("waits for ", JoinFirst(names, 3), ", which ",
+                      names.size() == 1 ? "saves and ends" : "save and end", " for this job of priority ",
+                      job.priority);
+}
+
 // What decides whether a job fits, apart from the choice of hosts.
 using Demand = std::tuple<uint32_t, uint32_t, bool, uint32_t, bool>;
 
@@ -63,22 +70,13 @@ class Pass {
   void Free(Hosts& hosts, const RanksByHost& ranks, uint32_t cpus) {
     for (const auto& [name, count] : ranks) {
       const auto at = index_.find(name);
-      if (at == index_.end()) continue;
-      HostSlots& host = hosts[at->second];
-      const uint32_t hidden = std::min(host.over, count);
-      host.over -= hidden;
-      host.free += count - hidden;
-      host.free_cores += count * cpus;
+      if (at != index_.end()) FreeRanks(hosts[at->second], count, cpus);
     }
   }
   void Take(Hosts& hosts, const RanksByHost& ranks, uint32_t cpus) {
     for (const auto& [name, count] : ranks) {
       const auto at = index_.find(name);
-      if (at == index_.end()) continue;
-      HostSlots& host = hosts[at->second];
-      host.over += count - std::min(host.free, count);
-      host.free -= std::min(host.free, count);
-      host.free_cores -= std::min(host.free_cores, count * cpus);
+      if (at != index_.end()) TakeRanks(hosts[at->second], count, cpus);
     }
   }
 
@@ -154,8 +152,7 @@ class Pass {
   QueueOutcome Start(const WaitingJob& job, const PlacementFacts& wanted) {
     PlacementDecision decision = DecidePlacement(On(hosts_, wanted));
     QueueOutcome outcome;
-    uint32_t ranks = 0;
-    for (const auto& [name, count] : *decision.ranks_by_host) ranks += count;
+    const uint64_t ranks = CountRanks(*decision.ranks_by_host);
     for (Hosts* hosts : {&hosts_, &open_, &future_}) Take(*hosts, *decision.ranks_by_host, job.placement.cpus);
     for (const auto& [name, count] : *decision.ranks_by_host) {
       std::string& busy = hosts_[index_.at(name)].busy_with;
@@ -163,8 +160,7 @@ class Pass {
     }
     PoolUse& use = use_[job.pool];
     if (job.continues) {
-      use.slots -= std::min<uint64_t>(use.slots, job.had_ranks);
-      use.gpus -= job.wants_gpus ? std::min<uint64_t>(use.gpus, job.had_ranks) : 0;
+      RemoveUse(use, {.slots = job.had_ranks, .gpus = job.wants_gpus ? job.had_ranks : 0, .running = 0});
     } else {
       ++use.running;
     }
@@ -209,10 +205,7 @@ class Pass {
   QueueOutcome WaitForVictims(const WaitingJob& job, const PlacementFacts& wanted) {
     std::vector<std::string> names;
     for (const JobId& id : job.victims) names.push_back(absl::StrCat("job ", id.value()));
-    QueueOutcome outcome =
-        Wait(WaitCause::kPreemption, absl::StrCat("waits for ", JoinFirst(names, 3), ", which ",
-                                                  names.size() == 1 ? "saves and ends" : "save and end",
-                                                  " for this job of priority ", job.priority));
+    QueueOutcome outcome = Wait(WaitCause::kPreemption, WaitsForEnds(names, job));
     outcome.waits_for = job.victims;
     Reserve(job, wanted, "for which other jobs end");
     TakeLater(job, wanted);
@@ -250,9 +243,7 @@ class Pass {
       any_ending_ = true;
     }
     outcome.waits_for = outcome.preempt;
-    outcome.reason = absl::StrCat("waits for ", JoinFirst(names, 3), ", which ",
-                                  chosen.size() == 1 ? "saves and ends" : "save and end", " for this job of priority ",
-                                  job.priority);
+    outcome.reason = WaitsForEnds(names, job);
     Reserve(job, wanted, "for which other jobs end");
     TakeLater(job, limited.placement);
     return outcome;
@@ -264,11 +255,7 @@ class Pass {
     PoolUse use = found == use_.end() ? PoolUse() : found->second;
     for (const RunningJob& job : facts_.running) {
       if (job.pool != pool || !(job.ending || victims_.contains(job.id))) continue;
-      uint64_t ranks = 0;
-      for (const auto& [name, count] : job.ranks) ranks += count;
-      use.slots -= std::min(use.slots, ranks);
-      use.gpus -= std::min(use.gpus, job.gpus);
-      use.running -= std::min<uint64_t>(use.running, 1);
+      RemoveUse(use, {.slots = CountRanks(job.ranks), .gpus = job.gpus, .running = 1});
     }
     return use;
   }

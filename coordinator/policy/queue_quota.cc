@@ -27,6 +27,12 @@ std::string Describe(const WaitingJob& job, uint64_t used, uint64_t limit, absl:
 
 }  // namespace
 
+void RemoveUse(PoolUse& use, const PoolUse& part) {
+  use.slots -= std::min(use.slots, part.slots);
+  use.gpus -= std::min(use.gpus, part.gpus);
+  use.running -= std::min(use.running, part.running);
+}
+
 QuotaDecision DecideQuota(const QueueRules& rules, const PoolUse& use, const WaitingJob& job) {
   const NamespaceRules& limits = RulesOf(rules, job.pool);
   const uint32_t min = MinRanks(job.placement);

@@ -14,6 +14,9 @@ struct QuotaDecision {
   bool never = false;  // not even if the namespace used nothing
 };
 
+// Takes `part` out of the use of a pool.
+void RemoveUse(PoolUse& use, const PoolUse& part);
+
 // `use`: of the job's pool, with what was started in this pass. A job that continues may always have the ranks that it
 // had.
 QuotaDecision DecideQuota(const QueueRules& rules, const PoolUse& use, const WaitingJob& job);

@@ -5,20 +5,13 @@
 #include <set>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/plural.h"
+#include "spec/validate.h"
 
 namespace trainyard {
 namespace {
-
-// The same names as those of jobs (spec/validate).
-bool IsNamespace(absl::string_view name) {
-  if (name.empty() || name.size() > 63 || !absl::ascii_islower(name[0])) return false;
-  return std::all_of(name.begin(), name.end(),
-                     [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-'; });
-}
 
 std::string KeyOf(const std::string& pool, absl::string_view key) {
   return absl::StrCat("queue.namespaces.", key, " of ", pool == kOtherNamespaces ? "\"*\"" : pool);
@@ -31,7 +24,7 @@ void CheckQueueConfig(const v1::QueueConfig& config, Problems* problems) {
   for (int i = 0; i < config.namespaces_size(); ++i) {
     const v1::NamespaceConfig& entry = config.namespaces(i);
     const std::string at = absl::StrCat("queue.namespaces[", i, "]");
-    if (entry.has_name() && entry.name() != kOtherNamespaces && !IsNamespace(entry.name())) {
+    if (entry.has_name() && entry.name() != kOtherNamespaces && !IsJobName(entry.name())) {
       problems->AddError({}, absl::StrCat(at, ".name"),
                          absl::StrCat("must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter, or "
                                       "be \"*\"; found '",

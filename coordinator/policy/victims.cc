@@ -12,13 +12,7 @@ namespace {
 
 constexpr uint64_t kStartAgainMs = 60'000;  // of each rank
 
-uint64_t RanksOf(const RunningJob& job) {
-  uint64_t ranks = 0;
-  for (const auto& [host, count] : job.ranks) ranks += count;
-  return ranks;
-}
-
-uint64_t CostOf(const RunningJob& job) { return job.unsaved_ms + RanksOf(job) * kStartAgainMs; }
+uint64_t CostOf(const RunningJob& job) { return job.unsaved_ms + CountRanks(job.ranks) * kStartAgainMs; }
 
 bool IsCheaper(const RunningJob* a, const RunningJob* b) {
   const auto key = [](const RunningJob& job) {
@@ -50,7 +44,7 @@ class Trial {
       usable_ += Usable(facts_.job->placement, host);
     }
     if (job.pool != facts_.job->pool) return;
-    use_.slots -= static_cast<uint64_t>(sign) * RanksOf(job);
+    use_.slots -= static_cast<uint64_t>(sign) * CountRanks(job.ranks);
     use_.gpus -= static_cast<uint64_t>(sign) * job.gpus;
     use_.running -= static_cast<uint64_t>(sign);
   }

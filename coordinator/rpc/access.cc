@@ -1,7 +1,6 @@
 #include "coordinator/rpc/access.h"
 
-#include <google/protobuf/descriptor.h>
-
+#include <algorithm>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -38,7 +37,7 @@ std::string ProgramOf(const Metadata& metadata) {
   absl::optional<absl::string_view> program = Find(metadata, "trainyard-client");
   if (!program.has_value()) program = Find(metadata, "user-agent");
   if (!program.has_value()) return "an unknown program";
-  return EscapeText(program->substr(0, std::min(program->find(' '), kProgramBytes)));
+  return ProgramText(*program);
 }
 
 std::string AddressOf(const grpc::CallbackServerContext& context) {
@@ -63,18 +62,26 @@ void ReduceSpec(v1::JobSpec& spec) {
 
 }  // namespace
 
+std::string ProgramText(absl::string_view header) {
+  return EscapeText(header.substr(0, std::min(header.find(' '), kProgramBytes)));
+}
+
 absl::string_view BearerToken(absl::string_view authorization) {
   constexpr absl::string_view kScheme = "Bearer ";
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return "";
   return authorization.substr(kScheme.size());
 }
 
+const google::protobuf::ServiceDescriptor& JobServiceDescriptor() {
+  return *v1::Job::descriptor()->file()->FindServiceByName("JobService");
+}
+
 Need NeedOfJobMethod(absl::string_view method) {
   static const auto* readers = [] {
     auto* names = new absl::flat_hash_set<std::string>;
-    const auto* service = v1::Job::descriptor()->file()->FindServiceByName("JobService");
-    for (int i = 0; i < service->method_count(); ++i) {
-      const auto& found = *service->method(i);
+    const auto& service = JobServiceDescriptor();
+    for (int i = 0; i < service.method_count(); ++i) {
+      const auto& found = *service.method(i);
       if (found.options().idempotency_level() == google::protobuf::MethodOptions::NO_SIDE_EFFECTS) {
         names->insert(found.name());
       }

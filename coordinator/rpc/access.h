@@ -7,6 +7,7 @@
 // address of that caller.
 #pragma once
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/server_context.h>
@@ -27,6 +28,7 @@ enum class Role { kViewer, kOperator };
 // What a method does, and so which callers it requires. A daemon acts with the token of operators.
 enum class Need { kRead, kOperate, kAgent };
 
+const google::protobuf::ServiceDescriptor& JobServiceDescriptor();
 // By the schema: a method of JobService with NO_SIDE_EFFECTS reads; every other one operates.
 Need NeedOfJobMethod(absl::string_view method);
 
@@ -63,6 +65,9 @@ class Access {
   std::string bridge_secret_;
   std::string instructions_;
 };
+
+// "curl/8.0": the first part of the header in which a caller names its program, escaped and cut. Pure.
+std::string ProgramText(absl::string_view header);
 
 // The token in "Bearer TOKEN"; empty if there is none. Pure.
 absl::string_view BearerToken(absl::string_view authorization);
