@@ -27,37 +27,35 @@ struct Options {
 
 using Operation = absl::StatusOr<v1::Job> (*)(Connection& connection, const Options& options);
 
-absl::StatusOr<v1::Job> Restart(Connection& connection, const Options& options) {
-  v1::RestartRequest request;
+template <typename Request>
+Request RequestOf(const Options& options) {
+  Request request;
   request.set_job_id(options.job_id);
   request.set_reason(options.reason);
   request.set_expected_version(options.if_version);
+  return request;
+}
+
+absl::StatusOr<v1::Job> Restart(Connection& connection, const Options& options) {
+  auto request = RequestOf<v1::RestartRequest>(options);
   request.set_now(options.now);
   return RestartJob(connection, request);
 }
 
 absl::StatusOr<v1::Job> Pause(Connection& connection, const Options& options) {
-  v1::PauseRequest request;
-  request.set_job_id(options.job_id);
-  request.set_reason(options.reason);
-  request.set_expected_version(options.if_version);
+  auto request = RequestOf<v1::PauseRequest>(options);
   request.set_now(options.now);
   return PauseJob(connection, request);
 }
 
 absl::StatusOr<v1::Job> Resume(Connection& connection, const Options& options) {
-  v1::ResumeRequest request;
-  request.set_job_id(options.job_id);
-  request.set_reason(options.reason);
-  request.set_expected_version(options.if_version);
+  auto request = RequestOf<v1::ResumeRequest>(options);
   request.set_from_start(options.from_start);
   return ResumeJob(connection, request);
 }
 
 absl::StatusOr<v1::Job> SetPriority(Connection& connection, const Options& options) {
-  v1::SetPriorityRequest request;
-  request.set_job_id(options.job_id);
-  request.set_reason(options.reason);
+  auto request = RequestOf<v1::SetPriorityRequest>(options);
   request.set_priority(options.priority);
   return SetJobPriority(connection, request);
 }

@@ -122,6 +122,7 @@ def test_errors_about_a_job_contain_its_state_and_version(cluster, stubs):
     done = cluster.trainctl("pause", job, "--if-version", version + 1, "--json", expect=1)
     line = json.loads(done.stdout)
     assert (line["code"], line["reason"], line["metadata"]["state"]) == ("ABORTED", "VERSION_MISMATCH", "QUEUED")
+    cluster.trainctl("set-priority", job, "60", "--if-version", version + 1, expect=1)
     assert json.loads(cluster.trainctl("pause", job, "--if-version", version, "--json").stdout)["state"] == "PAUSED"
 
 
