@@ -84,6 +84,11 @@ void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
   RequestWebhook(*this, job);
 }
 
+void Turn::Enqueue(Job& job) {
+  EnterQueue(state, job, now);
+  job.head().set_queued_unix_ms(absl::ToUnixMillis(wall));
+}
+
 void Turn::EnterState(Job& job, v1::JobState from) {
   v1::JobState to = job.state();
   if (to != v1::JOB_STATE_STOPPING) job.record.clear_ending();
@@ -106,8 +111,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
   }
   if (to == v1::JOB_STATE_PAUSED) PushAll(job);
   if (to == v1::JOB_STATE_QUEUED) {
-    EnterQueue(state, job, now);
-    job.head().set_queued_unix_ms(absl::ToUnixMillis(wall));
+    Enqueue(job);
     Schedule(job);
   }
   if (from == v1::JOB_STATE_RUNNING) StoreReports(job);

@@ -49,6 +49,8 @@ class Turn {
   void Push(const HostName& host) { hosts_to_push_.insert(host); }
   void PushAll(const Job& job);
 
+  // Adds the job to the queue now.
+  void Enqueue(Job& job);
   // Touch: at the end of the turn, checks whether the job moves to another state. Schedule: then tries to place this
   // waiting job. ScheduleAll: then tries to place all waiting jobs.
   void Touch(const Job& job) { touched_.insert(job.id); }

@@ -195,8 +195,7 @@ void AdvanceRecovering(Turn& turn, Job& job) {
   job.step_at_last_failure = job.published.step();
   job.restart_at = turn.now + DecideRecovery(FactsForRecovery(turn, job)).delay;
   AvoidFailedHost(turn, job);
-  EnterQueue(turn.state, job, turn.now);
-  job.head().set_queued_unix_ms(absl::ToUnixMillis(turn.wall));
+  turn.Enqueue(job);
   turn.Save(job);
   turn.Schedule(job);
 }

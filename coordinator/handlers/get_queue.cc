@@ -98,9 +98,10 @@ void AddForecast(const Turn& turn, const JobId& id, v1::QueuedJob& entry) {
   entry.set_forecast(found->second.text);
 }
 
-// All waiting jobs in order; those that are held come last.
-std::vector<v1::QueuedJob> MakeEntries(Turn& turn, const std::string& only_namespace) {
+// All waiting jobs in order; those that are held come last. Without a namespace, only the first `shown` have reasons.
+std::vector<v1::QueuedJob> MakeEntries(Turn& turn, const std::string& only_namespace, uint64_t shown) {
   QueueView view = MakeQueueView(turn, turn.state.queue);
+  if (only_namespace.empty()) view.facts.reasons = shown;
   view.facts.may_preempt = false;
   const std::vector<QueueOutcome> outcomes = DecideQueue(view.facts);
   UpdateForecasts(turn, view, outcomes);
@@ -172,7 +173,9 @@ void Run(Turn& turn, GetQueue& event) {
   if (!token.empty() && (!absl::ConsumePrefix(&token, kQueueToken) || !ReadPosition(token, &after))) {
     return turn.Emit(Reply{event.call, PageTokenError(request.page_token()), {}});
   }
-  std::vector<v1::QueuedJob> entries = MakeEntries(turn, request.namespace_());
+  const uint64_t page = request.page_size() == 0 ? kQueuePageDefault : request.page_size();
+  const uint64_t shown = std::min<uint64_t>(after, turn.state.queue.size()) + page;
+  std::vector<v1::QueuedJob> entries = MakeEntries(turn, request.namespace_(), shown);
   v1::GetQueueResponse response;
   response.set_total(static_cast<uint32_t>(entries.size()));
   PageSpace space(request.page_size(), kQueuePageDefault);

@@ -143,8 +143,7 @@ void Run(Turn& turn, SubmitJob& event) {
   job.record.set_request_digest(std::move(request_digest));
   state.by_submission[job.record.submit_index()] = id;
   ++state.unfinished[job.namespace_name()];
-  EnterQueue(state, job, turn.now);
-  job.head().set_queued_unix_ms(absl::ToUnixMillis(turn.wall));
+  turn.Enqueue(job);
   turn.Save(job);
   turn.SetReason(job, "accepted");
   turn.Info(absl::StrCat("job ", id.value(), " (", job.head().spec().name(),

@@ -31,7 +31,6 @@ const char kHttpFrontHeaders[] =
 
 namespace {
 
-constexpr char kMethodPrefix[] = "/api/v1/JobService/";
 constexpr char kMethodsPath[] = "/api/v1/JobService";
 constexpr char kOpenApiPath[] = "/api/v1/openapi.json";
 constexpr char kWhoAmIPath[] = "/api/v1/whoami";
@@ -92,8 +91,7 @@ std::string JobToWatch(absl::string_view path) {
   return std::string(path);
 }
 
-absl::Status CheckWatched(const std::string& path) {
-  const std::string topic = path.substr(sizeof kWatchPrefix - 1);
+absl::Status CheckWatched(absl::string_view topic) {
   if (topic == "jobs" || topic == "hosts" || topic == "events") return absl::OkStatus();
   return absl::NotFoundError("there are watch/jobs, watch/hosts, watch/events and jobs/ID/watch");
 }
@@ -134,34 +132,33 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
     if (StatusPage::IsFile(head.path)) return absl::nullopt;
     return StatusResponse(absl::NotFoundError("the status page is at /, the metrics are at /metrics"));
   }
-  const auto refuse = [this](const HttpResponse& response, const absl::Status& status) {
+  const auto refuse = [this](const absl::Status& status) {
     options_.count("page", status.code());
-    return response;
+    return StatusResponse(status);
   };
   if (IsOfAnotherSite(head)) {
-    const absl::Status status = absl::PermissionDeniedError("the request comes from a page of another site");
-    return refuse(StatusResponse(status), status);
+    return refuse(absl::PermissionDeniedError("the request comes from a page of another site"));
   }
   // The caller is checked before the path, so that others learn nothing, not even which jobs there are.
   const absl::StatusOr<Role> role = options_.role_of(head.header("authorization"));
-  if (!role.ok()) return refuse(StatusResponse(role.status()), role.status());
+  if (!role.ok()) return refuse(role.status());
   target->caller.role = *role;
   if (!is_call) return absl::nullopt;
   target->method = FindJobMethod(head.path.substr(sizeof kMethodPrefix - 1));
-  absl::Status status;
   if (target->method == nullptr) {
-    status = absl::NotFoundError(absl::StrCat("JobService has no such method; ", kMethodsPath, " lists them"));
-    return refuse(StatusResponse(status), status);
+    return refuse(absl::NotFoundError(absl::StrCat("JobService has no such method; ", kMethodsPath, " lists them")));
   }
   if (!IsJson(head)) {
-    status = absl::InvalidArgumentError("the body must have the header Content-Type: application/json");
-    return refuse(StatusResponse(415, status), status);
+    HttpResponse response =
+        refuse(absl::InvalidArgumentError("the body must have the header Content-Type: application/json"));
+    response.code = 415;
+    return response;
   }
   if (NeedOfJobMethod(target->method->name()) != Need::kRead) {
-    status = CheckMayOperate(*role);
-    if (!status.ok()) return refuse(StatusResponse(status), status);
+    const absl::Status may = CheckMayOperate(*role);
+    if (!may.ok()) return refuse(may);
     absl::StatusOr<std::string> by = Describe(head);
-    if (!by.ok()) return refuse(StatusResponse(by.status()), by.status());
+    if (!by.ok()) return refuse(by.status());
     target->caller.by = *std::move(by);
   }
   return absl::nullopt;
@@ -204,10 +201,10 @@ void HttpFront::Handle(const HttpRequest& request, const std::shared_ptr<HttpExc
   }
   if (path == kOpenApiPath) return exchange->Respond({.code = 200, .type = kJsonType, .body = OpenApiJson() + "\n"});
   if (path == kWhoAmIPath) return exchange->Respond(WhoAmI(target.caller.role));
-  if (absl::StartsWith(path, kWatchPrefix)) {
-    const absl::Status known = CheckWatched(path);
+  if (absl::string_view topic = path; absl::ConsumePrefix(&topic, kWatchPrefix)) {
+    const absl::Status known = CheckWatched(topic);
     if (!known.ok()) return exchange->Respond(StatusResponse(known));
-    return Watch(request, path.substr(sizeof kWatchPrefix - 1), exchange);
+    return Watch(request, std::string(topic), exchange);
   }
   if (const std::string job = JobToWatch(path); !job.empty()) return WatchJob(request, job, target.caller, exchange);
   exchange->Respond(page_.Respond(request));

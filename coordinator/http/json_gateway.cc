@@ -77,7 +77,7 @@ std::string MethodsJson() {
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
     methods.push_back({{"name", method.name()},
-                       {"path", absl::StrCat("/api/v1/JobService/", method.name())},
+                       {"path", absl::StrCat(kMethodPrefix, method.name())},
                        {"request", method.input_type()->name()},
                        {"response", method.output_type()->name()},
                        {"reads", NeedOfJobMethod(method.name()) == Need::kRead},

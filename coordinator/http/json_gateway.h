@@ -35,6 +35,9 @@ inline constexpr char kEventStreamType[] = "text/event-stream; charset=utf-8";
 inline constexpr char kEventStreamHeaders[] = "X-Accel-Buffering: no\r\n";
 inline constexpr char kEventHeartbeat[] = ": alive\n\n";
 
+// The path of a method of JobService is this and its name.
+inline constexpr char kMethodPrefix[] = "/api/v1/JobService/";
+
 // The method of JobService with this name; null: there is none.
 const google::protobuf::MethodDescriptor* FindJobMethod(absl::string_view name);
 

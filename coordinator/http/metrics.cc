@@ -375,45 +375,30 @@ void CoordinatorMetrics::ObserveMemory(const Core& core) {
 }
 
 void CoordinatorMetrics::ObserveQueue(const Core& core, absl::Time now) {
-  using Key = std::tuple<std::string, std::string, std::string>;
-  std::map<Key, double> values;
+  queue_gauges_.Begin();
   for (const PoolTotals& totals : CountPools(core.state(), now)) {
-    const std::string& pool = totals.pool;
-    const auto set = [&](const MetricSpec& metric, const char* resource, uint64_t value) {
-      values[Key(metric.name, pool, resource)] = static_cast<double>(value);
+    const prometheus::Labels pool = {{"namespace", totals.pool}};
+    const auto set = [&](const MetricSpec& metric, const prometheus::Labels& labels, double value) {
+      queue_gauges_.Set(*gauges_[metric.name], labels, value);
     };
-    set(kQueuedJobs, "", totals.queued);
-    values[Key(kOldestWait.name, pool, "")] = absl::ToDoubleSeconds(totals.oldest_wait);
-    set(kNamespaceUse, "slots", totals.use.slots);
-    set(kNamespaceUse, "gpus", totals.use.gpus);
-    set(kNamespaceUse, "running", totals.use.running);
-    const NamespaceRules& rules = RulesOf(core.state().options.queue, pool);
+    const auto set_resource = [&](const MetricSpec& metric, const char* resource, uint64_t value) {
+      set(metric, LabelsWith(pool, {{"resource", resource}}), static_cast<double>(value));
+    };
+    set(kQueuedJobs, pool, static_cast<double>(totals.queued));
+    set(kOldestWait, pool, absl::ToDoubleSeconds(totals.oldest_wait));
+    set_resource(kNamespaceUse, "slots", totals.use.slots);
+    set_resource(kNamespaceUse, "gpus", totals.use.gpus);
+    set_resource(kNamespaceUse, "running", totals.use.running);
+    const NamespaceRules& rules = RulesOf(core.state().options.queue, totals.pool);
     for (const auto& [resource, limit] :
          {std::pair{"slots", rules.max_slots}, std::pair{"gpus", rules.max_gpus},
           std::pair{"running", rules.max_running}, std::pair{"queued", rules.max_queued}}) {
-      if (limit.has_value()) set(kNamespaceLimit, resource, *limit);
+      if (limit.has_value()) set_resource(kNamespaceLimit, resource, *limit);
     }
-    prometheus::Counter& preemptions = counters_[kPreemptions.name]->Add({{"namespace", pool}});
+    prometheus::Counter& preemptions = counters_[kPreemptions.name]->Add(pool);
     preemptions.Increment(static_cast<double>(totals.preemptions) - preemptions.Value());
   }
-  for (auto series = queue_series_.begin(); series != queue_series_.end();) {
-    if (values.contains(series->first)) {
-      ++series;
-      continue;
-    }
-    gauges_[std::get<0>(series->first)]->Remove(series->second);
-    series = queue_series_.erase(series);
-  }
-  for (const auto& [key, value] : values) {
-    const auto& [metric, pool, resource] = key;
-    prometheus::Gauge*& gauge = queue_series_[key];
-    if (gauge == nullptr) {
-      prometheus::Labels labels = {{"namespace", pool}};
-      if (!resource.empty()) labels["resource"] = resource;
-      gauge = &gauges_[metric]->Add(labels);
-    }
-    gauge->Set(value);
-  }
+  queue_gauges_.End();
 }
 
 void CoordinatorMetrics::CountRpc(const char* method, absl::StatusCode code) {

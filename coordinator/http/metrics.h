@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -26,6 +25,7 @@
 #include "common/metrics.h"
 #include "common/steady_cond_var.h"
 #include "coordinator/core/core_loop.h"
+#include "coordinator/http/gauge_set.h"
 #include "coordinator/http/rank_metrics.h"
 
 namespace trainyard {
@@ -87,8 +87,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   std::map<std::string, prometheus::Family<prometheus::Gauge>*> gauges_;
   std::map<std::string, prometheus::Family<prometheus::Histogram>*> histograms_;
   std::map<JobId, JobSeries> jobs_;
-  // Of namespaces, by metric, namespace and resource.
-  std::map<std::tuple<std::string, std::string, std::string>, prometheus::Gauge*> queue_series_;
+  GaugeSet queue_gauges_;                                          // of namespaces
   std::map<JobId, v1::StepReport> newest_steps_;                   // of this round
   absl::flat_hash_map<const char*, prometheus::Counter*> events_;  // by name, identified by its address
   prometheus::Counter* records_;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
+#include "coordinator/http/json_gateway.h"
 #include "coordinator/rpc/access.h"
 #include "google/rpc/status.pb.h"
 #include "trainyard/v1/service.pb.h"
@@ -136,7 +137,7 @@ std::string OpenApiJson() {
   json paths = json::object();
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
-    paths[absl::StrCat("/api/v1/JobService/", method.name())] = {{"post", OperationOf(method, schemas)}};
+    paths[absl::StrCat(kMethodPrefix, method.name())] = {{"post", OperationOf(method, schemas)}};
   }
   json components = schemas.Take();
   components["google.rpc.Status"] = StatusSchema();

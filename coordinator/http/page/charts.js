@@ -2,7 +2,7 @@
 // a legend or a table has the same facts as text.
 "use strict";
 
-import {classOf, draw, duration, make, number} from "./elements.js";
+import {classOf, draw, duration, make, number, stateOf} from "./elements.js";
 
 const POINTS_MAX = 4000;
 const POINTS_KEPT = 2000;
@@ -125,7 +125,7 @@ export function generationsOf(events, until) {
     if (!generations.has(id)) generations.set(id, {generation: id, begin: at, states: []});
     const entry = generations.get(id);
     if (last) last.to = at;
-    last = {state: event.state.state.replace("JOB_STATE_", ""), from: at, to: until};
+    last = {state: stateOf(event.state), from: at, to: until};
     entry.states.push(last);
     entry.reason = event.state.reason || "";
     entry.restarts = event.state.restarts;

@@ -7,6 +7,19 @@ import {Entries, read} from "./stream.js";
 
 export const EVENTS_SHOWN = 500;
 
+// A list that the feed watch/NAME keeps up to date: its entries by key, and what `show` needs of it.
+function liveList(name, keyOf, draw) {
+  const entries = new Entries(keyOf);
+  const update = oncePerFrame(() => draw(entries.map));
+  const apply = (change) => {
+    entries.apply(change);
+    update();
+  };
+  const source = {path: `watch/${name}`, events: {[name]: apply},
+    fallback: async () => apply({reset: true, items: (await read(name))[name]})};
+  return {entries, update, source};
+}
+
 // ---- jobs ----
 
 const byAge = (one, other) => Number(other.submitted_unix_ms || 0) - Number(one.submitted_unix_ms || 0) ||
@@ -26,30 +39,24 @@ export function jobsView(show) {
     {title: "Submitted", cell: (job) => time(job.submitted_unix_ms), kind: "time minor"},
     {title: "Reason", cell: (job) => job.reason, kind: "reason minor"},
   ]);
-  const jobs = new Entries((job) => job.job_id);
-  const update = oncePerFrame(() => {
+  const {update, source} = liveList("jobs", (job) => job.job_id, (jobs) => {
     const wanted = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const matches = [...jobs.map.values()].sort(byAge).filter((job) => {
+    const matches = [...jobs.values()].sort(byAge).filter((job) => {
       const text = `${job.spec?.name} ${job.job_id} ${stateOf(job)} ${job.reason || ""}`.toLowerCase();
       return wanted.every((part) => text.includes(part));
     });
     table.update(matches, (job) => job.job_id);
-    const more = jobs.map.size >= 1000 ? " Older jobs are not shown; trainctl list shows all." : "";
-    setText(count, jobs.map.size === 0 ? "There are no jobs yet. Submit one with trainctl submit." :
-      `${matches.length} of ${jobs.map.size} jobs.${more}`);
+    const more = jobs.size >= 1000 ? " Older jobs are not shown; trainctl list shows all." : "";
+    setText(count, jobs.size === 0 ? "There are no jobs yet. Submit one with trainctl submit." :
+      `${matches.length} of ${jobs.size} jobs.${more}`);
   });
-  const apply = (change) => {
-    jobs.apply(change);
-    update();
-  };
   filter.addEventListener("input", update);
   filter.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     filter.value = "";
     update();
   });
-  show({title: "Jobs", place: "#/", nodes: [make("h1", {}, "Jobs"), filter, count, table.node], path: "watch/jobs",
-    events: {jobs: apply}, fallback: async () => apply({reset: true, items: (await read("jobs")).jobs})});
+  show({title: "Jobs", place: "#/", nodes: [make("h1", {}, "Jobs"), filter, count, table.node], ...source});
 }
 
 // ---- hosts ----
@@ -76,30 +83,24 @@ export function hostsView(show) {
     {title: "Note", cell: (host) => host.trouble || host.cordon_reason || host.gpu_note, kind: "reason"},
     {title: "Actions", node: (host) => [make("div", {class: "buttons"}, ...hostButtons(host))]},
   ]);
-  const hosts = new Entries((host) => host.name);
-  const update = oncePerFrame(() => {
-    const list = [...hosts.map.values()].sort((one, other) => one.name < other.name ? -1 : 1);
+  const {entries, update, source} = liveList("hosts", (host) => host.name, (hosts) => {
+    const list = [...hosts.values()].sort((one, other) => one.name < other.name ? -1 : 1);
     table.update(list, (host) => host.name);
     const more = list.length >= 1000 ? " More hosts may exist; trainctl cluster shows all." : "";
     setText(count, `${list.length} ${list.length === 1 ? "host" : "hosts"}.${more}`);
   });
-  const apply = (change) => {
-    hosts.apply(change);
-    update();
-  };
   const forget = onAccess(() => {
-    for (const host of hosts.map.values()) hosts.map.set(host.name, {...host});
+    for (const host of entries.map.values()) entries.map.set(host.name, {...host});
     update();
   });
-  show({title: "Hosts", place: "#/hosts", nodes: [make("h1", {}, "Hosts"), count, table.node], path: "watch/hosts",
-    events: {hosts: apply}, close: forget,
-    fallback: async () => apply({reset: true, items: (await read("hosts")).hosts})});
+  show({title: "Hosts", place: "#/hosts", nodes: [make("h1", {}, "Hosts"), count, table.node], close: forget,
+    ...source});
 }
 
 // ---- events ----
 
 function textOf(event) {
-  if (event.state) return `${(event.state.state || "").replace("JOB_STATE_", "")}: ${event.state.reason || ""}`;
+  if (event.state) return `${stateOf(event.state)}: ${event.state.reason || ""}`;
   if (event.notice) return (event.notice.rule ? `[${event.notice.rule}] ` : "") + (event.notice.text || "");
   if (event.checkpoint) return `checkpoint of step ${event.checkpoint.step}, ${bytes(event.checkpoint.size_bytes)}`;
   if (event.probe) return `probe of rank ${event.probe.rank || 0} on ${event.probe.host || ""}`;
@@ -123,16 +124,10 @@ export function eventTable(ofCluster) {
 
 export function eventsView(show) {
   const table = eventTable(true);
-  const events = new Entries((event) => event.sequence);
-  const update = oncePerFrame(() => {
-    const list = [...events.map.values()].sort((one, other) => Number(other.sequence) - Number(one.sequence));
+  const {source} = liveList("events", (event) => event.sequence, (events) => {
+    const list = [...events.values()].sort((one, other) => Number(other.sequence) - Number(one.sequence));
     table.update(list.slice(0, EVENTS_SHOWN), (event) => event.sequence);
   });
-  const apply = (change) => {
-    events.apply(change);
-    update();
-  };
   show({title: "Events", place: "#/events", nodes: [make("h1", {}, "Events of the cluster"), table.node],
-    path: "watch/events", events: {events: apply},
-    fallback: async () => apply({reset: true, items: (await read("events")).events})});
+    ...source});
 }

@@ -2,7 +2,7 @@
 // are removed beyond a limit, and what a terminal would execute is shown as text.
 "use strict";
 
-import {make, plainLine, setText} from "./elements.js";
+import {make, oncePerFrame, plainLine, setText} from "./elements.js";
 import {callStream} from "./stream.js";
 
 const TAIL_LINES = 200;
@@ -23,6 +23,7 @@ export class LogPanel {
     this.lines = [];      // {node, size}
     this.bytes = 0;
     this.waiting = [];    // lines that the next frame shows
+    this.redraw = oncePerFrame(() => this.draw());
     this.select = make("select", {id: "log-rank"}, make("option", {value: "all"}, "all ranks"),
       make("option", {value: "0"}, "rank 0"));
     this.select.value = "0";
@@ -92,13 +93,10 @@ export class LogPanel {
     const text = `${withRank ? `[${line.rank || 0}] ` : ""}${textOf(line)}`;
     this.waiting.push({text, isError: line.is_stderr});
     if (this.waiting.length > LINES_MAX) this.waiting.shift();
-    if (this.waiting.length > 1 && this.drawing) return;
-    this.drawing = true;
-    requestAnimationFrame(() => this.draw());
+    this.redraw();
   }
 
   draw() {
-    this.drawing = false;
     const {scrollTop, scrollHeight, clientHeight} = this.output;
     const follows = scrollTop + clientHeight >= scrollHeight - 8;
     const added = this.waiting.map(({text, isError}) => {

@@ -43,10 +43,4 @@ inline RunningJob MakeRunning(const std::string& id, RanksByHost ranks, uint32_t
   return job;
 }
 
-inline uint64_t RanksOf(const RanksByHost& ranks) {
-  uint64_t sum = 0;
-  for (const auto& [host, count] : ranks) sum += count;
-  return sum;
-}
-
 }  // namespace trainyard

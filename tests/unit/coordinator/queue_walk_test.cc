@@ -88,7 +88,7 @@ class QueueWalk {
   }
 
   void CheckStart(const WaitingJob& job, const RanksByHost& start) {
-    const uint64_t ranks = RanksOf(start);
+    const uint64_t ranks = CountRanks(start);
     EXPECT_LE(ranks, job.placement.ranks);
     EXPECT_GE(ranks, MinRanks(job.placement)) << "a gang starts whole";
     const NamespaceRules& limits = RulesOf(rules_, job.pool);
