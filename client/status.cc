@@ -14,6 +14,7 @@
 #include "client/output.h"
 #include "client/status.h"
 #include "client/text.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "spec/job_layout.h"
 
@@ -93,9 +94,8 @@ std::string StatusText(const v1::Job& job, int columns) {
   }
   if (job.has_priority()) {
     const std::string& name = job.spec().namespace_();
-    const std::string preempted = job.preemptions() > 0 ? absl::StrCat(", preempted ", job.preemptions(),
-                                                                       job.preemptions() == 1 ? " time" : " times")
-                                                        : "";
+    const std::string preempted =
+        job.preemptions() > 0 ? absl::StrCat(", preempted ", Plural(job.preemptions(), "time")) : "";
     job_rows.push_back({"  priority", absl::StrCat(job.priority(), " in namespace ",
                                                    Printable(name.empty() ? "default" : name, 63), preempted)});
   }

@@ -218,6 +218,10 @@ std::function<void()> HttpExchange::ListenerIfRoom() {
 
 absl::Time HttpExchange::wake_at() const {
   absl::MutexLock lock(&mu_);
+  return DueAt();
+}
+
+absl::Time HttpExchange::DueAt() const {
   if (!texts_.empty()) return first_since_ + SendLimit(texts_.front()->size());
   if (streams_ && !ended_ && !heartbeat_.empty()) return written_ + limits::kHttpHeartbeat;
   return absl::InfiniteFuture();
@@ -225,10 +229,9 @@ absl::Time HttpExchange::wake_at() const {
 
 bool HttpExchange::Tick(absl::Time now) {
   absl::MutexLock lock(&mu_);
-  if (!texts_.empty()) return now < first_since_ + SendLimit(texts_.front()->size());
-  if (streams_ && !ended_ && !heartbeat_.empty() && now >= written_ + limits::kHttpHeartbeat) {
-    PushChunk(std::make_shared<const std::string>(heartbeat_));
-  }
+  if (now < DueAt()) return true;
+  if (!texts_.empty()) return false;
+  PushChunk(std::make_shared<const std::string>(heartbeat_));
   return true;
 }
 

@@ -106,6 +106,8 @@ class HttpExchange {
   void Push(Text text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PushChunk(const Text& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // When the text that is being sent is late, or a heartbeat is due.
+  absl::Time DueAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::function<void()> ListenerIfRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<HttpShared> shared_;

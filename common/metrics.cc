@@ -44,11 +44,6 @@ class Scraper {
   std::string text_ ABSL_GUARDED_BY(mu_);
 };
 
-HttpResponse AnswerScrape(const HttpRequest& request, Scraper& scraper) {
-  if (request.method != "GET" && request.method != "HEAD") return HttpText(405, "use GET\n", "Allow: GET, HEAD\r\n");
-  return {.code = 200, .type = kType, .body = scraper.Scrape(request.arrival)};
-}
-
 // The options of a server that answers /metrics, and everything else as `options` do.
 HttpServerOptions AddMetrics(HttpServerOptions options, std::shared_ptr<Scraper> scraper) {
   options.admit = [admit = options.admit](const HttpRequest& head) -> absl::optional<HttpResponse> {
@@ -57,12 +52,14 @@ HttpServerOptions AddMetrics(HttpServerOptions options, std::shared_ptr<Scraper>
   };
   options.handle = [handle = options.handle, scraper = std::move(scraper)](HttpRequest request,
                                                                            std::shared_ptr<HttpExchange> exchange) {
-    if (request.path == kPath) return exchange->Respond(AnswerScrape(request, *scraper));
-    if (handle) return handle(std::move(request), std::move(exchange));
+    if (request.path != kPath && handle) return handle(std::move(request), std::move(exchange));
     if (request.method != "GET" && request.method != "HEAD") {
       return exchange->Respond(HttpText(405, "use GET\n", "Allow: GET, HEAD\r\n"));
     }
-    exchange->Respond(HttpText(404, absl::StrCat("the metrics are at ", kPath, "\n")));
+    if (request.path != kPath) {
+      return exchange->Respond(HttpText(404, absl::StrCat("the metrics are at ", kPath, "\n")));
+    }
+    exchange->Respond({.code = 200, .type = kType, .body = scraper->Scrape(request.arrival)});
   };
   return options;
 }
