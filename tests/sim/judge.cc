@@ -28,9 +28,9 @@ constexpr char kSilent[] = " sent no report for ";
 constexpr char kLost[] = " is lost: no contact";
 constexpr char kLostByOperator[] = " is lost: the operator";
 
-std::string Name(const Job& job) { return absl::StrCat(job.id.value(), " generation ", job.head().generation()); }
-
 }  // namespace
+
+std::string NameOf(const Job& job) { return absl::StrCat(job.id.value(), " generation ", job.head().generation()); }
 
 void Judge::ReportViolation(const char* invariant, std::string text) {
   Trace(absl::StrCat("BROKEN ", invariant, ": ", text));
@@ -131,7 +131,7 @@ void Judge::CheckRank(const Job& job, const Rank& rank) {
   auto at = processes_.find(record.pid());
   if (at == processes_.end() || at->second.id != id) {
     return ReportViolation(invariant::kOneGeneration,
-                           absl::StrCat(Name(job), " rank ", record.rank(), " has pid ", record.pid(), ", which is ",
+                           absl::StrCat(NameOf(job), " rank ", record.rank(), " has pid ", record.pid(), ", which is ",
                                         at == processes_.end() ? "no process" : agent::Describe(at->second.id)));
   }
   const TrainerTruth& truth = at->second;
@@ -190,13 +190,14 @@ void Judge::CheckStateChange(const Job& job) {
 void Judge::CheckSuccess(const Job& job) {
   if (scripts_.contains(job.id)) {
     if (scripts_done_.contains(job.id)) return;
-    return ReportViolation(invariant::kSaved, absl::StrCat(Name(job), " has SUCCEEDED, but its work is not done"));
+    return ReportViolation(invariant::kSaved, absl::StrCat(NameOf(job), " has SUCCEEDED, but its work is not done"));
   }
   const auto& checkpoints = folder_of(job.id).checkpoints;
   auto last = checkpoints.find(job.head().spec().train().steps());
   if (last != checkpoints.end() && last->second.complete) return;
-  ReportViolation(invariant::kSaved, absl::StrCat(Name(job), " has SUCCEEDED, but the checkpoint of its last step is ",
-                                                  last == checkpoints.end() ? "missing" : "incomplete"));
+  ReportViolation(invariant::kSaved,
+                  absl::StrCat(NameOf(job), " has SUCCEEDED, but the checkpoint of its last step is ",
+                               last == checkpoints.end() ? "missing" : "incomplete"));
 }
 
 // A rank that is blamed was stopped or left out an operation, unless its reports did not arrive.
@@ -208,7 +209,7 @@ void Judge::CheckHang(const Job& job) {
                              absl::StartsWith(failure.text(), absl::StrCat("ranks ", failure.rank(), " on "));
   if (!blames_a_rank || absl::StrContains(failure.text(), kSilent)) return;
   if (faulty_.contains({job.id, job.generation(), failure.rank()})) return;
-  ReportViolation(invariant::kBlame, absl::StrCat(Name(job), " hangs: ", failure.text(),
+  ReportViolation(invariant::kBlame, absl::StrCat(NameOf(job), " hangs: ", failure.text(),
                                                   "; but that rank was not stopped and left out no operation"));
 }
 
@@ -220,17 +221,17 @@ void Judge::CheckBlamed(const TrainerId& id, absl::Duration limit) {
 
 void Judge::CheckJob(const Job& job) {
   if (job.head().reason().empty())
-    ReportViolation(invariant::kReasons, absl::StrCat(Name(job), " has no reason for its state"));
+    ReportViolation(invariant::kReasons, absl::StrCat(NameOf(job), " has no reason for its state"));
   if (auto newest = newest_started_.find(job.id);
       newest != newest_started_.end() && newest->second > job.head().generation()) {
-    ReportViolation(invariant::kOneGeneration,
-                    absl::StrCat(Name(job), " is current, but ranks of generation ", newest->second, " were started"));
+    ReportViolation(invariant::kOneGeneration, absl::StrCat(NameOf(job), " is current, but ranks of generation ",
+                                                            newest->second, " were started"));
   }
   for (const Rank& rank : job.ranks) CheckRank(job, rank);
   for (const v1::CheckpointInfo& saved : job.head().checkpoints()) {
     // Generation 0: another job or another cluster wrote it, and a group of this job resumed from it.
     if (saved.generation() != 0 && saved.manifest_hash() != HashOf(saved.step(), saved.generation())) {
-      ReportViolation(invariant::kOneGeneration, absl::StrCat(Name(job), ": checkpoint ", saved.manifest_hash(),
+      ReportViolation(invariant::kOneGeneration, absl::StrCat(NameOf(job), ": checkpoint ", saved.manifest_hash(),
                                                               " is recorded as of generation ", saved.generation()));
     }
   }
@@ -238,8 +239,8 @@ void Judge::CheckJob(const Job& job) {
   if (history.durable().size() > limits::kDurableEvents || history.reports().size() > limits::kJobEvents ||
       job.waiting_watchers.size() > kWatchersMax) {
     ReportViolation(invariant::kBounded,
-                    absl::StrCat(Name(job), " keeps ", history.durable().size(), " events, ", history.reports().size(),
-                                 " reports and ", job.waiting_watchers.size(), " watchers"));
+                    absl::StrCat(NameOf(job), " keeps ", history.durable().size(), " events, ",
+                                 history.reports().size(), " reports and ", job.waiting_watchers.size(), " watchers"));
   }
   CheckStateChange(job);
   if (scripts_.contains(job.id)) CheckScript(job);
@@ -250,7 +251,7 @@ void Judge::AfterRound(const Core& core, bool check_state) {
   if (!check_state) return;
   if (absl::Status status = core.Check(); !status.ok())
     ReportViolation(invariant::kConsistent, std::string(status.message()));
-  if (scenario_ != nullptr) CheckQueue(core);
+  CheckQueue(core);
   for (const auto& [id, job] : core.state().jobs) CheckJob(job);
   if (core.state().cluster.durable().size() > limits::kClusterEvents) {
     ReportViolation(invariant::kBounded,
@@ -281,7 +282,7 @@ void Judge::AfterLoad(const Core& core) {
     if (!behind && !other_end) continue;
     ReportViolation(invariant::kDurable,
                     absl::StrCat("watchers of ", job.value(), " were sent generation ", published.generation, " and ",
-                                 StateName(published.state), ", the store has ", Name(at->second), ", ",
+                                 StateName(published.state), ", the store has ", NameOf(at->second), ", ",
                                  StateName(at->second.state())));
   }
   for (const auto& [id, steps] : granted_) {
@@ -370,7 +371,7 @@ void Judge::AtEnd(const Core& core) {
     const Job& job = at->second;
     if (IsFinal(job.state())) continue;
     ReportViolation(invariant::kProgress,
-                    absl::StrCat(Name(job), " is still ", StateName(job.state()), ": ", job.head().reason()));
+                    absl::StrCat(NameOf(job), " is still ", StateName(job.state()), ": ", job.head().reason()));
   }
 }
 

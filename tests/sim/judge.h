@@ -95,9 +95,13 @@ struct TrainerTruth {
   bool finished = false;
 };
 
+// "job10001 generation 2".
+std::string NameOf(const Job& job);
+
 class Judge {
  public:
-  Judge(Engine& engine, bool trace) : engine_(engine), trace_(trace) {}
+  // `scenario` must outlive this object.
+  Judge(Engine& engine, const Scenario& scenario, bool trace) : engine_(engine), scenario_(scenario), trace_(trace) {}
 
   void ReportViolation(const char* invariant, std::string text);  // the first one ends the run
   const std::optional<Violation>& violation() const { return violation_; }
@@ -131,8 +135,6 @@ class Judge {
   // The script has done all its work.
   void ScriptIsDone(const JobId& job) { scripts_done_.insert(job); }
 
-  // What the scenario says about the queue. REQUIRES: the scenario outlives this.
-  void SetQueue(const Scenario& scenario) { scenario_ = &scenario; }
   // A user has requested another priority; from here on only the coordinator knows it.
   void PriorityChanges(const JobId& job) { priority_changed_.insert(job); }
   void ResumeRequested(const JobId& job) { resumed_.insert(job); }
@@ -207,6 +209,7 @@ class Judge {
   };
 
   Engine& engine_;
+  const Scenario& scenario_;
   const bool trace_;
   std::optional<Violation> violation_;
   std::deque<std::string> lines_;
@@ -237,7 +240,6 @@ class Judge {
       growths_;  // the generation that grew last, and the restarts until then
   std::map<std::pair<GroupId, uint64_t>, std::string> tensor_hosts_;  // by the number of the tensor group
 
-  const Scenario* scenario_ = nullptr;
   bool healed_ = false;
   std::set<JobId> priority_changed_;
   std::set<JobId> resumed_;                      // since they were paused

@@ -34,16 +34,8 @@ bool DistortsTime(const Scenario& scenario) {
   });
 }
 
-const JobPlan* PlanOf(const Scenario& scenario, const JobId& id) {
-  const auto plan =
-      std::find_if(scenario.jobs.begin(), scenario.jobs.end(), [&](const JobPlan& job) { return IdOf(job) == id; });
-  return plan == scenario.jobs.end() ? nullptr : &*plan;
-}
-
 // Whether its ranks share hosts in groups, so that free slots may not suffice for it.
 bool NeedsWholeGroups(const JobPlan& plan) { return plan.tensor > 1 || plan.ranks_per_host > 0; }
-
-std::string Describe(const Job& job) { return absl::StrCat(job.id.value(), " generation ", job.head().generation()); }
 
 bool MayBeUsed(const Host& host) {
   return host.attached() && host.reachable && !host.record.cordoned() && !host.draining && host.trouble.empty();
@@ -101,7 +93,7 @@ void Judge::CheckQueue(const Core& core) {
 }
 
 void Judge::CheckQuotas(const Core& core) {
-  for (const NamespacePlan& space : scenario_->queue.namespaces) {
+  for (const NamespacePlan& space : scenario_.queue.namespaces) {
     const uint64_t used = RanksInUse(core.state(), space.name);
     if (space.max_slots == 0 || used <= space.max_slots) continue;
     ReportViolation(invariant::kQuota, absl::StrCat("the jobs of namespace ", space.name, " use ", used,
@@ -113,38 +105,38 @@ void Judge::CheckPreempted(const Job& job) {
   const GroupId group(job.id, job.generation());
   if (harmed_.contains(group) && harmed_[group] == "it is preempted") return;
   NoteHarm(group, "it is preempted");
-  if (!scenario_->queue.preemption) {
-    ReportViolation(invariant::kPreemption, absl::StrCat(Describe(job), " is preempted, which is not permitted"));
+  if (!scenario_.queue.preemption) {
+    ReportViolation(invariant::kPreemption, absl::StrCat(NameOf(job), " is preempted, which is not permitted"));
   }
   const JobId by(job.head().preempted_by());
-  const JobPlan* plan = PlanOf(*scenario_, job.id);
-  const JobPlan* by_plan = PlanOf(*scenario_, by);
+  const JobPlan* plan = FindPlan(scenario_, job.id);
+  const JobPlan* by_plan = FindPlan(scenario_, by);
   if (plan == nullptr || by_plan == nullptr) {
-    return ReportViolation(invariant::kPreemption, absl::StrCat(Describe(job), " is preempted by no job"));
+    return ReportViolation(invariant::kPreemption, absl::StrCat(NameOf(job), " is preempted by no job"));
   }
   const bool changed = priority_changed_.contains(job.id) || priority_changed_.contains(by);
   if (!changed && by_plan->priority <= plan->priority) {
     ReportViolation(invariant::kPreemption,
-                    absl::StrCat(Describe(job), " of priority ", plan->priority, " is preempted by ", by.value(),
+                    absl::StrCat(NameOf(job), " of priority ", plan->priority, " is preempted by ", by.value(),
                                  " of priority ", by_plan->priority));
   }
   const auto since = running_since_.find(group);
   const absl::Duration ran = since == running_since_.end() ? absl::ZeroDuration() : engine_.now() - since->second;
   // A new coordinator counts from its own start; the clocks differ slightly.
-  if (ran + absl::Milliseconds(300) < scenario_->queue.min_run) {
+  if (ran + absl::Milliseconds(300) < scenario_.queue.min_run) {
     ReportViolation(invariant::kPreemption,
-                    absl::StrCat(Describe(job), " is preempted after it has trained for ", absl::FormatDuration(ran)));
+                    absl::StrCat(NameOf(job), " is preempted after it has trained for ", absl::FormatDuration(ran)));
   }
 }
 
 // A job that is ahead of the started one, and that has waited for long, could have run there.
 void Judge::CheckOvertaken(const Core& core, const Job& started) {
   const State& state = core.state();
-  const JobPlan* plan = PlanOf(*scenario_, started.id);
-  if (plan == nullptr || DistortsTime(*scenario_) || priority_changed_.contains(started.id)) return;
+  const JobPlan* plan = FindPlan(scenario_, started.id);
+  if (plan == nullptr || DistortsTime(scenario_) || priority_changed_.contains(started.id)) return;
   for (const auto& [id, since] : waits_since_) {
     const auto at = state.jobs.find(id);
-    const JobPlan* ahead = PlanOf(*scenario_, id);
+    const JobPlan* ahead = FindPlan(scenario_, id);
     if (at == state.jobs.end() || ahead == nullptr || NeedsWholeGroups(*ahead) || priority_changed_.contains(id))
       continue;
     const Job& job = at->second;
@@ -153,9 +145,9 @@ void Judge::CheckOvertaken(const Core& core, const Job& started) {
                           (ahead->priority == plan->priority && ahead->name_space == plan->name_space &&
                            job.record.submit_index() < started.record.submit_index());
     if (!waits || !is_ahead) continue;
-    if (engine_.now() - since < scenario_->queue.overtake + kMargin) continue;
-    if (UsableSlots(state) < ahead->ranks || !QuotaPermits(*scenario_, state, *ahead)) continue;
-    ReportViolation(invariant::kOvertaking, absl::StrCat(Describe(started), " starts, and ", id.value(),
+    if (engine_.now() - since < scenario_.queue.overtake + kMargin) continue;
+    if (UsableSlots(state) < ahead->ranks || !QuotaPermits(scenario_, state, *ahead)) continue;
+    ReportViolation(invariant::kOvertaking, absl::StrCat(NameOf(started), " starts, and ", id.value(),
                                                          ", which is ahead of it, has waited for ",
                                                          absl::FormatDuration(engine_.now() - since)));
   }
@@ -164,10 +156,10 @@ void Judge::CheckOvertaken(const Core& core, const Job& started) {
 // While nothing is wrong, preemption gives a job the slots of jobs with lower priorities.
 void Judge::CheckServed(const Core& core, const Job& job) {
   const State& state = core.state();
-  const JobPlan* plan = PlanOf(*scenario_, job.id);
   const auto may_be_served = [&] {
-    if (!healed_ || !scenario_->queue.preemption || plan == nullptr || NeedsWholeGroups(*plan)) return false;
-    if (job.state() != v1::JOB_STATE_QUEUED || !QuotaPermits(*scenario_, state, *plan)) return false;
+    if (!healed_ || !scenario_.queue.preemption || job.state() != v1::JOB_STATE_QUEUED) return false;
+    const JobPlan* plan = FindPlan(scenario_, job.id);
+    if (plan == nullptr || NeedsWholeGroups(*plan) || !QuotaPermits(scenario_, state, *plan)) return false;
     if (job.record.avoided_size() > 0) return false;
     // Slots may be kept or reserved for a job that is ahead of it.
     for (const auto& [id, other] : state.jobs) {
@@ -200,10 +192,10 @@ void Judge::CheckServed(const Core& core, const Job& job) {
     return;
   }
   const absl::Time since = unserved_since_.try_emplace(job.id, engine_.now()).first->second;
-  if (engine_.now() - since < kServeLimit + LongestProtection(*scenario_, state)) return;
+  if (engine_.now() - since < kServeLimit + LongestProtection(scenario_, state)) return;
   ReportViolation(
       invariant::kPriorities,
-      absl::StrCat(Describe(job), " of priority ", job.priority(), " waits for ",
+      absl::StrCat(NameOf(job), " of priority ", job.priority(), " waits for ",
                    absl::FormatDuration(engine_.now() - since),
                    " behind jobs of lower priorities, although it may preempt them: ", job.head().reason()));
 }
@@ -216,7 +208,7 @@ void Judge::CheckPaused(const Job& job) {
   if (paused_.erase(job.id) == 0) return;
   const bool resumed = resumed_.erase(job.id) > 0;
   if (resumed || job.state() == v1::JOB_STATE_CANCELLED) return;
-  ReportViolation(invariant::kPaused, absl::StrCat(Describe(job), " was paused and is ", StateName(job.state()),
+  ReportViolation(invariant::kPaused, absl::StrCat(NameOf(job), " was paused and is ", StateName(job.state()),
                                                    ", although no user resumed it"));
 }
 

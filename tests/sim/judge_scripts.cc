@@ -13,10 +13,6 @@ namespace {
 // The text of policy/elastic.
 constexpr char kGrows[] = "grows from ";
 
-std::string NameOfGroup(const Job& job) {
-  return absl::StrCat(job.id.value(), " generation ", job.head().generation());
-}
-
 }  // namespace
 
 void Judge::ScriptStarted(int64_t pid, uint32_t world_size) {
@@ -47,7 +43,7 @@ void Judge::CheckSize(const JobId& job, size_t ranks, absl::string_view what) {
 
 void Judge::CheckScript(const Job& job) {
   if (!job.ranks.empty() && !IsFinal(job.state())) {
-    CheckSize(job.id, job.ranks.size(), absl::StrCat(NameOfGroup(job), " has "));
+    CheckSize(job.id, job.ranks.size(), absl::StrCat(NameOf(job), " has "));
   }
   const auto growth = growths_.find(job.id);
   if (growth == growths_.end() || job.head().generation() <= growth->second.first) return;
@@ -56,9 +52,8 @@ void Judge::CheckScript(const Job& job) {
   // A rank may have failed while the group was being ended.
   if (harmed_.contains({job.id, Generation(generation)}) || harmed_jobs_.contains(job.id)) return;
   if (job.head().restarts() == restarts) return;
-  ReportViolation(
-      invariant::kGrowth,
-      absl::StrCat(NameOfGroup(job), " has grown, which was counted as a restart: ", job.head().restarts()));
+  ReportViolation(invariant::kGrowth,
+                  absl::StrCat(NameOf(job), " has grown, which was counted as a restart: ", job.head().restarts()));
 }
 
 // Called when the coordinator ends a generation that ran for this time. Growth is a valid reason only after grow_after.
@@ -67,7 +62,7 @@ void Judge::CheckScriptEnd(const Job& job, v1::JobState before, absl::Duration r
   if (before != v1::JOB_STATE_RUNNING || !absl::StartsWith(job.head().reason(), kGrows)) return;
   growths_[job.id] = {job.head().generation(), job.head().restarts()};
   if (ran < scripts_.at(job.id).grow_after - kClockError) {
-    ReportViolation(invariant::kGrowth, absl::StrCat(NameOfGroup(job), " ", job.head().reason(), ", after it ran for ",
+    ReportViolation(invariant::kGrowth, absl::StrCat(NameOf(job), " ", job.head().reason(), ", after it ran for ",
                                                      absl::FormatDuration(ran)));
   }
 }

@@ -62,6 +62,12 @@ v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume, Mutation mutatio
 
 JobId IdOf(const JobPlan& plan) { return JobId(absl::StrCat("job", 10'000 + plan.number)); }
 
+const JobPlan* FindPlan(const Scenario& scenario, const JobId& job) {
+  const auto plan =
+      std::find_if(scenario.jobs.begin(), scenario.jobs.end(), [&](const JobPlan& one) { return IdOf(one) == job; });
+  return plan == scenario.jobs.end() ? nullptr : &*plan;
+}
+
 // ---- one watcher ----
 
 JobWatcher::JobWatcher(World& world, const JobPlan& plan) : world_(world), plan_(plan), job_(IdOf(plan)) {}
@@ -284,6 +290,10 @@ void Operators::SetJobPriority(const JobId& job, uint32_t priority) {
 
 void Operators::Resume(const JobId& job) {
   world_.judge.ResumeRequested(job);
+  SendResume(job);
+}
+
+void Operators::SendResume(const JobId& job) {
   world_.coordinator.Call(
       [&](CallId call) {
         ResumeJob resume{call, {}};
@@ -295,15 +305,7 @@ void Operators::Resume(const JobId& job) {
 }
 
 void Operators::ResumeUnasked(const JobId& job) {
-  world_.engine.After(absl::Seconds(20), [this, job] {
-    auto resume = [&](CallId call) {
-      ResumeJob event{call, {}};
-      event.request.set_job_id(job.value());
-      event.request.set_from_start(true);
-      return event;
-    };
-    world_.coordinator.Call(resume, [](const std::optional<Reply>&) {});
-  });
+  world_.engine.After(absl::Seconds(20), [this, job] { SendResume(job); });
 }
 
 void Operators::GiveUp(const std::string& host) { SetHostState(host, v1::SetHostRequest::ACTION_LOST, true); }

@@ -61,6 +61,7 @@ class Operators {
   void Submit(const JobPlan& plan);
   void Perform(const Operation& operation);
   void Resume(const JobId& job);
+  void SendResume(const JobId& job);
   void ResumeUnasked(const JobId& job);  // [a planted bug]
   void RequestSave(const JobId& job);
   void SetJobPriority(const JobId& job, uint32_t priority);
@@ -73,5 +74,7 @@ class Operators {
 };
 
 JobId IdOf(const JobPlan& plan);
+// Null: the scenario has no such job.
+const JobPlan* FindPlan(const Scenario& scenario, const JobId& job);
 
 }  // namespace trainyard::sim

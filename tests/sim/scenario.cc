@@ -154,8 +154,7 @@ void PlanQueue(Scenario& scenario) {
   queue.preemption = random.Chance(0.7);
   queue.min_run = DrawTime(random, absl::Milliseconds(500), absl::Seconds(6));
   queue.overtake = DrawTime(random, absl::Seconds(2), absl::Seconds(40));
-  uint32_t slots = 0;
-  for (const HostPlan& host : scenario.hosts) slots += host.slots;
+  const uint32_t slots = UsableSlots(scenario, /*tensor=*/1);
   for (uint64_t i = random.Between(0, 3); i > 0; --i) {
     JobPlan job = DrawJob(random, static_cast<uint32_t>(scenario.jobs.size() + 1), slots);
     job.at = DrawTime(random, absl::Seconds(1), absl::Seconds(40));

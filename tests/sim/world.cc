@@ -29,7 +29,7 @@ World::World(const Scenario& plan, const WorldOptions& options)
     : scenario(plan),
       mutation(options.mutation),
       random(plan.seed, "world"),
-      judge(engine, options.trace),
+      judge(engine, scenario, options.trace),
       storage(options.folders == nullptr ? Storage() : *options.folders),
       network(*this),
       coordinator(*this),
@@ -46,7 +46,6 @@ World::World(const Scenario& plan, const WorldOptions& options)
       judge.SetLayout(IdOf(job), LayoutOf(job));
     }
   }
-  judge.SetQueue(scenario);
   storage.DropLocks();
   for (const JobPlan& job : plan.jobs) {
     if (job.folder_of == 0) continue;
@@ -156,10 +155,7 @@ void World::HandlePublished(const JobId& job, const v1::Event& event) {
   }
 }
 
-const JobPlan& World::PlanOf(const JobId& job) const {
-  return *std::find_if(scenario.jobs.begin(), scenario.jobs.end(),
-                       [&](const JobPlan& plan) { return IdOf(plan) == job; });
-}
+const JobPlan& World::PlanOf(const JobId& job) const { return *FindPlan(scenario, job); }
 
 std::shared_ptr<Group> World::GroupFor(const GroupId& id, uint32_t ranks) {
   auto [at, is_new] = groups_.try_emplace(id);
