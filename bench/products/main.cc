@@ -10,7 +10,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
-#include <time.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -43,17 +42,11 @@ double Gflops(const std::vector<double>& seconds, const Shape& shape) {
          *std::min_element(seconds.begin(), seconds.end());
 }
 
-double Now() {
-  timespec now = {};
-  clock_gettime(at::get_num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 // Seconds of one product; several are timed together if one is short.
 double Time(const std::function<void()>& product, int64_t repeats) {
-  const double start = Now();
+  const double start = SecondsNow();
   for (int64_t i = 0; i < repeats; ++i) product();
-  return (Now() - start) / static_cast<double>(repeats);
+  return (SecondsNow() - start) / static_cast<double>(repeats);
 }
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};

@@ -26,12 +26,12 @@ TRAINYARD_INLINE void StoreNearest(float value, float* to) { *to = value; }
 TRAINYARD_INLINE void StoreNearest(float value, uint16_t* to) { *to = NearestBfloat16(value); }
 TRAINYARD_INLINE void StoreNearest(float value, HalfBits* to) { to->bits = NearestHalf(value); }
 
-// Rounds `size` numbers to the type of `to`.
-template <typename Element>
-TRAINYARD_INLINE void RoundLine(const float* from, Element* to, int64_t size) {
+// Converts `size` numbers to the type of `to`, rounding to the nearest.
+template <typename From, typename To>
+TRAINYARD_INLINE void ConvertLine(const From* from, To* to, int64_t size) {
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) StoreLanes(LoadLanes(from + i), to + i);
-  for (; i < size; ++i) StoreNearest(from[i], to + i);
+  for (; i < size; ++i) StoreNearest(ToFloat(from[i]), to + i);
 }
 
 }  // namespace trainyard

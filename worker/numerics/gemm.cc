@@ -79,13 +79,7 @@ struct Part {
 
 template <typename T>
 TRAINYARD_INLINE void WidenRows(const T* from, int64_t from_row, int64_t rows, int64_t columns, float* tile) {
-  for (int64_t i = 0; i < rows; ++i) {
-    const auto* line = BitsOf(from + i * from_row);
-    float* to = tile + i * columns;
-    int64_t j = 0;
-    for (; j + kLanes <= columns; j += kLanes) StoreLanes(LoadLanes(line + j), to + j);
-    for (; j < columns; ++j) to[j] = ToFloat(line[j]);
-  }
+  for (int64_t i = 0; i < rows; ++i) ConvertLine(BitsOf(from + i * from_row), tile + i * columns, columns);
 }
 // The same loop for three kinds of CPU.
 template <typename T>

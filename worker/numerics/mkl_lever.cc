@@ -24,12 +24,6 @@ std::atomic<bool> g_reports_intel{false};
 constexpr ProductShape kSmallShape = {.rows = 384, .in = 384, .out = 384};
 constexpr int kNumTries = 2;
 
-double SecondsNow() {
-  timespec now = {};
-  clock_gettime(at::get_num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 // Seconds of x w, g w^T and x^T g.
 double SecondsOfForms(const ProductShape& shape, int tries) {
   const at::Tensor x = at::ones({shape.rows, shape.in}), w = at::ones({shape.in, shape.out});
@@ -49,6 +43,12 @@ double SecondsOfForms(const ProductShape& shape, int tries) {
 }
 
 }  // namespace
+
+double SecondsNow() {
+  timespec now = {};
+  clock_gettime(at::get_num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 bool MklLeverHasEffect() { return !CpuIsIntel() && BestVectorCode() >= VectorCode::kAvx2 && !CpuIsRestricted(); }
 

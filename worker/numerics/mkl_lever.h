@@ -25,6 +25,8 @@ bool MklLeverHasEffect();
 // sentence for the log, with the measured speed of a small matrix product.
 std::string SetMklLever(MklLever choice);
 
+// The clock of TimeProducts.
+double SecondsNow();
 // Measures the fp32 products of forward and of both gradients with the current setting. Returns GFLOP/s. The best of
 // `tries` measurements of a product counts, as often as there are weights of its shape. With one thread only the
 // seconds in which the thread runs are counted, so that other processes disturb little.

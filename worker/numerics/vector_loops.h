@@ -112,10 +112,4 @@ TRAINYARD_INLINE void StoreFirstLanes(Floats lanes, T* to, int64_t size) {
   std::memcpy(to, all, static_cast<size_t>(size) * sizeof(T));
 }
 
-TRAINYARD_INLINE void ToBfloat16(const float* from, uint16_t* to, int64_t size) {
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) StoreLanes(LoadLanes(from + i), to + i);
-  for (; i < size; ++i) to[i] = NearestBfloat16(from[i]);
-}
-
 }  // namespace trainyard

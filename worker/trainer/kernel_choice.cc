@@ -145,18 +145,14 @@ std::string AgreementKey(int rank) { return absl::StrCat("kernels/", rank); }
 std::vector<ProductShape> DefaultShapes() { return {{.rows = 256, .in = 512, .out = 512}}; }
 
 std::vector<ProductShape> ShapesToTime(const ModelSizes& sizes, int64_t rows) {
-  std::map<std::pair<int64_t, int64_t>, int64_t> counts;
+  std::map<std::pair<int64_t, int64_t>, ProductShape> limited;
   for (const ParameterDescription& parameter : DescribeModel(sizes).parameters) {
     if (parameter.shape.size() != 2 || parameter.use == RootUse::kEmbedding) continue;
-    ++counts[{parameter.shape[0], parameter.shape[1]}];
-  }
-  // A shape that is limited stands for more products of its size.
-  std::map<std::pair<int64_t, int64_t>, ProductShape> limited;
-  for (const auto& [size, count] : counts) {
-    ProductShape shape = Limited({.rows = std::max<int64_t>(rows, 1), .in = size.first, .out = size.second});
-    const int64_t products = (size.first * size.second + shape.in * shape.out - 1) / (shape.in * shape.out);
-    shape.count = 0;
-    limited.try_emplace({shape.in, shape.out}, shape).first->second.count += count * products;
+    const int64_t in = parameter.shape[0], out = parameter.shape[1];
+    const ProductShape shape = Limited({.rows = std::max<int64_t>(rows, 1), .in = in, .out = out, .count = 0});
+    // A shape that is limited stands for more products of its size.
+    limited.try_emplace({shape.in, shape.out}, shape).first->second.count +=
+        (in * out + shape.in * shape.out - 1) / (shape.in * shape.out);
   }
   std::vector<ProductShape> shapes;
   for (const auto& [size, shape] : limited) shapes.push_back(shape);

@@ -90,7 +90,7 @@ TRAINYARD_INLINE void SoftmaxBackward(const float* probabilities, float* gradien
 // Stores rows of a product in the result's type.
 template <typename T>
 TRAINYARD_INLINE void Store(const float* from, int64_t from_row, int64_t rows, int64_t depth, T* to, int64_t to_row) {
-  for (int64_t i = 0; i < rows; ++i) RoundLine(from + i * from_row, BitsOf(to) + i * to_row, depth);
+  for (int64_t i = 0; i < rows; ++i) ConvertLine(from + i * from_row, BitsOf(to) + i * to_row, depth);
 }
 
 // Returns `size` scores as elements of T; for 16-bit types in `copy`.
@@ -100,7 +100,7 @@ TRAINYARD_INLINE const T* AsType(const float* scores, uint16_t* copy, int64_t si
     return scores;
   } else {
     T* const rounded = reinterpret_cast<T*>(copy);
-    RoundLine(scores, BitsOf(rounded), size);
+    ConvertLine(scores, BitsOf(rounded), size);
     return rounded;
   }
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "worker/model/ops/row_lanes.h"
+#include "worker/numerics/element_bits.h"
 
 namespace trainyard {
 namespace {
@@ -47,27 +48,13 @@ TRAINYARD_INLINE void DotBlock(const T* x, const T* w, int64_t depth, float (&su
   }
 }
 
-template <typename T>
-TRAINYARD_INLINE float ToFloat(T value) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return value;
-  } else {
-    return Bfloat16ToFloat(value);
-  }
-}
-
 // Adds bias and residual to the sum of element `at` of the result and stores it.
 template <typename T>
 TRAINYARD_INLINE void StoreSum(const FewRowsPass& pass, float sum, int64_t row, int64_t column) {
   const int64_t at = row * pass.columns + column;
   if (pass.bias != nullptr) sum += ToFloat(static_cast<const T*>(pass.bias)[column]);
   if (pass.residual != nullptr) sum += ToFloat(static_cast<const T*>(pass.residual)[at]);
-  T* y = static_cast<T*>(pass.y) + at;
-  if constexpr (sizeof(T) == sizeof(float)) {
-    *y = sum;
-  } else {
-    *y = NearestBfloat16(sum);
-  }
+  StoreNearest(sum, static_cast<T*>(pass.y) + at);
 }
 
 template <typename T, int R, int C>
