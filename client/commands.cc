@@ -41,7 +41,7 @@ void AddJson(CLI::App& verb, bool* json, const std::string& help) {
 
 void AddIfVersion(CLI::App& verb, uint64_t* version) {
   verb.add_option("--if-version", *version,
-                  "Only if this is still its resource_version, as status --json and cluster --json print it")
+                  "Do nothing unless the resource_version (in status --json, cluster --json) is still this one")
       ->check(CLI::PositiveNumber);
 }
 
@@ -70,7 +70,7 @@ void AddReconnectFor(CLI::App& verb, ReconnectOptions* options) {
 }
 
 void AddJobOptions(CLI::App& verb, JobOptions* options) {
-  verb.add_option("file", options->file, "Job file (YAML), or one of Accelerate or DeepSpeed; - reads standard input")
+  verb.add_option("file", options->file, "Job file (YAML), or file of Accelerate or DeepSpeed; - reads standard input")
       ->required();
   verb.add_option("--set", options->overrides,
                   "Set a key, overriding the file: --set train.steps=100 (YAML value; may be repeated)")

@@ -31,7 +31,7 @@ using Chosen = std::function<int()>;
 
 void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddLaunch(CLI::App& app, const Globals& globals, Chosen* chosen);
-// The command line without a `--` between `launch` and the script, which CLI11 does not pass on. Pure.
+// Returns the command line without a `--` between `launch` and the script, at which CLI11 would end `launch`. Pure.
 std::vector<std::string> WithoutLaunchSeparator(const CLI::App& app, std::vector<std::string> arguments);
 void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddList(CLI::App& app, const Globals& globals, Chosen* chosen);

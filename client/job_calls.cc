@@ -192,7 +192,7 @@ std::vector<std::string> LastLogLines(Connection& connection, const v1::Job& job
   v1::LogLine line;
   // Read to the end even if the coordinator sends more lines than requested: the last ones are needed.
   while (reader->Read(&line)) {
-    // An earlier generation did not make the job fail.
+    // Lines of an earlier generation are left out: it did not make the job fail.
     if (line.generation() != job.generation()) continue;
     texts.push_back(line.text());
     if (texts.size() > lines) texts.erase(texts.begin());

@@ -1,4 +1,4 @@
-// The calls of JobService as functions, with a deadline each and retries while the coordinator is stopping or starting.
+// The calls of JobService as functions. Each has a deadline, and is retried while the coordinator stops or starts.
 #pragma once
 
 #include <string>

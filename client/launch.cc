@@ -110,7 +110,7 @@ void AddFlagsWithoutEffect(CLI::App& verb, const std::shared_ptr<LaunchOptions>&
     const char* help;
   };
   constexpr Flag kFlags[] = {
-      {"--rdzv-backend,--rdzv_backend", "Accepted without effect, as the next flags: the coordinator forms the group"},
+      {"--rdzv-backend,--rdzv_backend", "Has no effect, like the flags that follow: the coordinator forms the group"},
       {"--rdzv-endpoint,--rdzv_endpoint", ""},
       {"--rdzv-id,--rdzv_id", ""},
       {"--rdzv-conf,--rdzv_conf", ""},
@@ -147,14 +147,14 @@ void AddFlags(CLI::App& verb, const std::shared_ptr<LaunchOptions>& options) {
                   "--coordinator a number. Default 1");
   verb.add_option("--max-restarts,--max_restarts", flags.max_restarts,
                   "How often all ranks are started again after a failure. Default 0");
-  verb.add_flag("--standalone", flags.standalone, "This machine, even if TRAINYARD_COORDINATOR is set");
+  verb.add_flag("--standalone", flags.standalone, "Run on this machine, even if TRAINYARD_COORDINATOR is set");
   verb.add_flag("-m,--module", flags.module, "Run a Python module, as python -m does");
   verb.add_flag("--no-python,--no_python", flags.no_python, "Run the program itself, not with Python");
   verb.add_option("--log-dir,--log_dir", flags.log_dir,
                   "Also write the output to DIR/<job>/attempt_<n>/<rank>/{stdout,stderr}.log");
   verb.add_option("-r,--redirects", flags.redirects,
                   "Do not show stdout (1), stderr (2) or both (3), of all ranks or of some (0:1,1:3)");
-  verb.add_option("-t,--tee", flags.tee, "Show them in spite of --redirects; takes the same values");
+  verb.add_option("-t,--tee", flags.tee, "Show streams that --redirects would hide; takes its values");
   verb.add_option("--local-ranks-filter,--local_ranks_filter", flags.local_ranks_filter,
                   "Show the output of these ranks of each host only: 0,1");
   verb.add_option("--role", flags.role, "The role of the ranks: a prefix of their output, and ROLE_NAME");
@@ -194,9 +194,10 @@ void AddLaunch(CLI::App& app, const Globals& globals, Chosen* chosen) {
   // What follows the script belongs to it. Flags of trainctl may be given here, too.
   verb->prefix_command()->fallthrough(false);
   AddFlags(*verb, options);
-  verb->add_option("--coordinator", options->globals.coordinator, "As before `launch`")->type_name("HOST:PORT");
-  verb->add_option("--token-file", options->globals.token_file, "As before `launch`")->type_name("FILE");
-  verb->add_flag("--allow-plaintext", options->globals.allow_plaintext, "As before `launch`");
+  constexpr char kGlobal[] = "The same as this option before `launch`";
+  verb->add_option("--coordinator", options->globals.coordinator, kGlobal)->type_name("HOST:PORT");
+  verb->add_option("--token-file", options->globals.token_file, kGlobal)->type_name("FILE");
+  verb->add_flag("--allow-plaintext", options->globals.allow_plaintext, kGlobal);
   AddJson(*verb, &options->run.json, "Print one JSON object per line on standard output");
   AddReconnectFor(*verb, &options->run.reconnect);
   verb->footer(

@@ -33,7 +33,7 @@ struct LaunchFlags {
   std::vector<std::string> without_effect = {};  // "--rdzv-backend": given flags that a coordinator makes superfluous
   std::vector<std::string> env = {};             // NAME=value, for the script
   bool for_accelerate = false;                   // a flag or file of Accelerate is given
-  std::vector<std::string> notes = {};           // sentences about them for the user
+  std::vector<std::string> notes = {};           // sentences about these flags or this file, for the user
   std::vector<std::string> program = {};         // the script, module or program, and its arguments
 };
 
@@ -49,7 +49,7 @@ struct LaunchFacts {
 // Which output goes where: a set of streams for each rank of a host, or for all. Bit 1: stdout, bit 2: stderr.
 class StreamChoice {
  public:
-  // "3", or "0:1,1:2". Possible errors: InvalidArgument: neither.
+  // "3", or "0:1,1:2". Possible errors: InvalidArgument: `text` has neither form.
   static absl::StatusOr<StreamChoice> Parse(const std::string& text);
   bool Has(uint32_t local_rank, bool is_stderr) const;
   bool any() const { return all_ != 0 || !by_rank_.empty(); }
@@ -66,7 +66,7 @@ struct LaunchPlan {
   std::string role;
   std::string log_dir;                  // empty: the output is not written to files
   StreamChoice redirects;               // to files instead of the terminal
-  StreamChoice tee;                     // to both
+  StreamChoice tee;                     // to files and to the terminal
   std::set<uint32_t> filter;            // the ranks of each host that the terminal shows; empty: all
   std::vector<std::string> notes = {};  // sentences for the user: flags without effect
 };

@@ -94,7 +94,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   trainyard::OpenStandardDescriptors();
-  // A closed reader is a failed write, which FinishOutput reports; it must not kill this process.
+  // If the reader of the output is closed, a write fails, and FinishOutput reports that; the signal must not kill us.
   signal(SIGPIPE, SIG_IGN);
   return trainyard::client::FinishOutput(trainyard::client::Main(argc, argv));
 }

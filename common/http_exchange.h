@@ -4,7 +4,7 @@
 //   exchange->Respond({.body = "{}"});
 //
 //   if (!exchange->Begin({.type = "text/event-stream"}, ": alive\n\n")) return;   // refused: too many streams
-//   exchange->OnChange([...] { there is room again, or exchange->IsClosed() });
+//   exchange->OnChange([...] { the stream is no longer full, or exchange->IsClosed() });
 //   exchange->Write("data: 1\n\n");
 //   exchange->End();
 //
@@ -39,7 +39,7 @@ struct HttpObserver {
   std::function<void(size_t open)> streams = nullptr;  // the number of open streams has changed
 };
 
-// What the exchanges share with their server, and what outlives it.
+// The state that the exchanges share with their server, and that outlives the server.
 class HttpShared {
  public:
   HttpShared(std::string headers, HttpObserver observer);
@@ -74,7 +74,7 @@ class HttpExchange {
 
   void Respond(const HttpResponse& response);
   // Begins a stream with the code, type and headers of `head`. `heartbeat` is written when nothing else was written for
-  // some time; empty: nothing is. Returns false, after a response with 503, if there are too many streams.
+  // some time; empty: no heartbeat. Returns false, after a response with 503, if there are too many streams.
   bool Begin(const HttpResponse& head, std::string heartbeat = "");
   void Write(std::string text);
   // Several streams may share a text.
@@ -84,8 +84,8 @@ class HttpExchange {
   bool HasBegun() const;
   // The client has gone, or the server has ended the exchange.
   bool IsClosed() const;
-  // `changed` is called when a full stream has room again, and once when the exchange is closed (at once, if it is). It
-  // runs on the server's thread and must not wait.
+  // `changed` is called when a full stream accepts text again, and once when the exchange is closed (immediately, if it
+  // is closed already). It runs on the server's thread and must not wait.
   void OnChange(std::function<void()> changed);
 
   // ---- for the server

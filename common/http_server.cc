@@ -39,7 +39,7 @@ absl::Duration TransferLimit(size_t bytes) {
   return limits::kScrapeWait + absl::Seconds(static_cast<double>(bytes) / limits::kHttpBytesPerSecond);
 }
 
-// Small writes must not wait for acknowledgements, and a reader that has vanished must be noticed.
+// Small writes must not wait for acknowledgements, and the loss of a reader must be noticed even if no FIN arrives.
 void Prepare(int fd) {
   const int on = 1;
   const auto timeout_ms = static_cast<unsigned>(absl::ToInt64Milliseconds(limits::kHttpReaderWait));

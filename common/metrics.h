@@ -1,6 +1,6 @@
-// The /metrics endpoint of a daemon, which adds those of the process, and the table of its metrics. The metric families
-// are made from one table of MetricSpec per daemon, and docs/metrics.md is tested against it, so that code and
-// documentation cannot differ.
+// The /metrics endpoint of a daemon, which adds metrics of the process, and the table of the daemon's metrics. The
+// metric families are made from one table of MetricSpec per daemon, and docs/metrics.md is tested against it, so that
+// code and documentation cannot differ.
 //
 //   constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge, "Hosts by reachability.", "state"};
 //   auto& hosts = GaugeFamily(*registry, kHosts);
@@ -41,15 +41,15 @@ prometheus::Family<prometheus::Counter>& CounterFamily(prometheus::Registry& reg
 prometheus::Family<prometheus::Gauge>& GaugeFamily(prometheus::Registry& registry, const MetricSpec& spec);
 prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry& registry, const MetricSpec& spec);
 
-// The labels and more of them.
+// Returns `labels` with those of `more` added.
 prometheus::Labels LabelsWith(prometheus::Labels labels, const prometheus::Labels& more);
 
 struct MetricsEndpointOptions {
   std::string address;  // host:port; port 0: any free port
   // The user did not choose the port: if it is in use, a free one is used, and `warning()` explains it.
   bool may_use_free_port = false;
-  // Handles requests for other paths on the same port; the options of their server. Requests for /metrics need no
-  // admission and have no body. `http.handle` may be empty: there are no other paths.
+  // The options of the server, whose handler answers requests for other paths on the same port. Requests for /metrics
+  // need no admission and have no body. `http.handle` may be empty: there are no other paths.
   HttpServerOptions http = {};
 };
 

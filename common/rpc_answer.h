@@ -13,9 +13,9 @@ namespace trainyard {
 // The status that the coordinator sends.
 inline grpc::Status ToGrpcAnswer(const absl::Status& status) { return ToGrpcStatus(CompleteDetails(status)); }
 
-// Whether an UNAVAILABLE is the answer of a coordinator (a host is not connected), which does not change by a retry
-// alone. gRPC's own, which means that no coordinator responded, has no details; a coordinator that is busy or shutting
-// down adds google.rpc.RetryInfo.
+// Whether an UNAVAILABLE is the answer of a coordinator (for example: a host is not connected), which a retry alone
+// does not change. An UNAVAILABLE of gRPC itself, which means that no coordinator responded, has no details; a
+// coordinator that is busy or shutting down adds google.rpc.RetryInfo.
 inline bool IsAnswered(const grpc::Status& status) {
   absl::Status details = absl::UnavailableError("");
   CopyDetails(status, &details);

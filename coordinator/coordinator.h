@@ -43,7 +43,7 @@ class Coordinator final : private EffectSink {
   const std::string& address() const { return server_->address(); }
   std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
 
-  // The number after the last round of the loop. Thread-safe.
+  // The number of unfinished jobs after the last round of the loop. Thread-safe.
   size_t jobs_unfinished() const { return jobs_unfinished_; }
 
   // Handles the queued events, ends all streams with UNAVAILABLE and closes the store. Jobs continue.

@@ -31,7 +31,7 @@ absl::Status Unreadable(absl::string_view key) {
   return absl::DataLossError(
       absl::StrCat("record ", key,
                    " of the store cannot be read; stop the coordinator and restore "
-                   "the state folder from a copy (store.db.bak is the one of the last clean stop), "
+                   "the state folder from a copy (store.db.bak is a copy from the last clean stop), "
                    "or start with an empty one"));
 }
 
@@ -141,12 +141,12 @@ absl::Status LoadReports(const std::string& key, const std::string& value, State
 // What the queue needs to know of an unfinished job.
 void IndexQueue(Job& job, absl::Time now, State& state) {
   ++state.unfinished[job.namespace_name()];
-  // An earlier version did not record it.
+  // An earlier version did not record `admitted`.
   if (HasTrainers(job.state())) job.record.set_admitted(true);
   const int64_t spared_ms = job.record.spared_until_unix_ms();
   if (spared_ms > 0) job.spared_until = std::min(now + kMaxSpareTime, absl::FromUnixMillis(spared_ms));
   if (job.state() != v1::JOB_STATE_QUEUED) {
-    job.record.clear_preempting();  // a job that recovers enters the queue when its ranks have ended, and decides again
+    job.record.clear_preempting();  // a job that recovers enters the queue, and is decided again, after its ranks end
     return;
   }
   const int64_t since_ms =

@@ -122,7 +122,7 @@ struct StepMark {
 struct GenerationState {
   bool nothing_desired = true;                            // its trainers are not in any desired state
   bool stop = false;                                      // its trainers are asked to stop at the next step
-  absl::Time drop_at = absl::InfiniteFuture();            // a grace ends, and trainers leave the desired state
+  absl::Time drop_at = absl::InfiniteFuture();            // when a grace ends and trainers leave the desired state
   absl::Time drop_by = absl::InfiniteFuture();            // the latest time for drop_at, even during a save
   absl::Time finished_at = absl::InfiniteFuture();        // when the last rank reported that all steps are made
   absl::Time unreachable_since = absl::InfiniteFuture();  // since when none of its hosts can be reached
@@ -162,13 +162,13 @@ struct Job {
   absl::Time restart_at = absl::InfinitePast();  // not placed again before this
   double longest_s = 0;                          // the longest step, evaluation or save, for which a stop may wait
   std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while no host of it can be reached
-  bool abandon_refused = false;  // it was published that the job is not given up: no other host has that checkpoint
+  bool abandon_refused = false;  // published: the job is not given up, as no other host has its newest checkpoint
   uint64_t reports_dropped = 0;  // step reports whose loss was not published yet
   absl::Time drops_since = absl::InfiniteFuture();  // when the first loss of a minute was published; infinite: none
   // For each key set to `auto` that only hosts can decide: the value and the reason of each host.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
   std::map<Phase, PhaseTimes> phase_times;            // how long each phase takes (JobRecord.phases keeps the longest)
-  absl::Time unlearned_until = absl::InfinitePast();  // phases that began earlier had a stall: not learned
+  absl::Time unlearned_until = absl::InfinitePast();  // times of phases that began earlier include a stall; ignored
   absl::Time stragglers_checked_at = absl::InfinitePast();
   std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before this
   // A host runs this generation, which is above the recorded one, because the store was restored from an older copy.
@@ -203,7 +203,7 @@ struct Job {
   const v1::Job& head() const { return record.job(); }
   Generation generation() const { return Generation(record.job().generation()); }
   uint64_t version() const { return record.event_sequence(); }  // Job.resource_version
-  // A job of an earlier version has neither.
+  // A job that an earlier version recorded has neither a namespace nor a priority; the defaults apply.
   std::string namespace_name() const {
     const std::string& name = record.job().spec().namespace_();
     return name.empty() ? kDefaultNamespace : name;
@@ -294,7 +294,7 @@ struct State {
   std::deque<JobId> finished;                            // oldest first
   std::set<JobId> unknown;                               // jobs that hosts run and this store does not know
   // Durable: jobs that were removed from the history, or unknown jobs that were cancelled, oldest first. A trainer of
-  // such a job is a leftover; without this list it would look like one of a job of a newer store.
+  // such a job is a leftover; without this list it would look like a trainer of a job that only a newer store records.
   std::map<uint64_t, JobId> forgotten;
   absl::flat_hash_set<JobId> forgotten_ids;
 

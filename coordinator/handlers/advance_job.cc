@@ -91,8 +91,8 @@ void AdvanceForming(Turn& turn, Job& job) {
   turn.PushAll(job);
 }
 
-// Publishes a granted checkpoint whose rename no rank confirmed: it is complete, but tools find a checkpoint by its
-// final name.
+// Publishes a granted checkpoint whose rename no rank confirmed: it is complete, but tools do not find it as long as it
+// lacks its final name.
 void PublishUnrenamedCheckpoint(Turn& turn, Job& job) {
   const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
   if (granted == nullptr || granted->step() < NewestResumeStep(job.head(), job.record.grants()).value_or(0)) return;

@@ -11,8 +11,8 @@
 
 namespace trainyard {
 
-// Answers `call` with the state of the job after `act`, or with the error of `act`: NotFound if there is no such job;
-// Aborted if `expected_version` is neither 0 nor its version.
+// Answers `call` with the state of the job after `act`, or with an error: NotFound if there is no such job; Aborted if
+// `expected_version` is neither 0 nor its version; or the error of `act`.
 void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, uint64_t expected_version,
                   absl::FunctionRef<absl::Status(Job&)> act);
 // The same for a request with a `job_id` and an `expected_version`.
@@ -28,7 +28,7 @@ absl::Status CheckVersion(absl::string_view what, uint64_t version, uint64_t exp
 absl::Status AboutJob(absl::Status status, const Job& job);
 
 // Returns `status`. If it is OK, records who has requested the action, as a notice of the job: "pause requested by the
-// operator at 127.0.0.1:5012 with trainctl/0.1.0". Does not if `by` is empty.
+// operator at 127.0.0.1:5012 with trainctl/0.1.0". Records nothing if `by` is empty.
 absl::Status Recorded(Turn& turn, Job& job, absl::string_view what, const std::string& by, absl::Status status);
 
 // Returns NotFound; the message names a job that the caller may have meant.

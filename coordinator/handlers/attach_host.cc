@@ -210,7 +210,7 @@ void PublishNewDaemon(Turn& turn, const Host& host) {
   }
 }
 
-// Once for each daemon process: its log has the same warning.
+// Called once for each daemon process, whose own log has the same warning.
 void WarnOfVersion(Turn& turn, const Host& host) {
   const std::string& version = host.inventory.version();
   if (version.empty() || IsSameRelease(version, kVersion)) return;

@@ -33,7 +33,7 @@ void UndoStop(Turn& turn, Job& job, const std::string& why);
 // Requests the trainers to stop at a step that they agree on; they are killed after StopGrace, at the latest after
 // MaxStopGrace.
 void StopAtStep(Turn& turn, Job& job);
-// Whether a job whose group ends so starts again later.
+// Whether a job whose group ends with `ending` starts again later.
 bool ContinuesLater(v1::JobRecord::Ending ending);
 // Returns the time that a stop may take: it takes effect between two steps.
 absl::Duration StopGrace(const Job& job);

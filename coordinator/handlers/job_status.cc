@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-// Of a reason in a list, which may name every job that holds slots.
+// The limit of a reason in a list; the complete reason may name every job that holds slots.
 constexpr size_t kBriefReasonBytes = 240;
 
 v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) {
@@ -42,7 +42,7 @@ v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) 
   return status;
 }
 
-// What differs from the recorded head.
+// Sets the fields whose current values differ from the recorded head.
 void SetCurrent(const Job& job, v1::Job& head) {
   head.set_last_step(std::max(head.last_step(), job.published.step()));
   head.clear_last_loss();

@@ -14,7 +14,7 @@ namespace trainyard {
 absl::Duration UsedTime(const Turn& turn, const Job& job);
 
 // The time that a job's group runs until it has made all steps, or used up its time limit, from recent step times.
-// None: it cannot be known, and `why` says why.
+// None: it cannot be known; `why` receives the reason.
 std::optional<absl::Duration> TimeToEnd(const Turn& turn, const Job& job, std::string* why);
 
 }  // namespace trainyard

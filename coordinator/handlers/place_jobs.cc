@@ -126,7 +126,7 @@ void Place(Turn& turn, Job& job, const QueueOutcome& outcome) {
   MoveLogsOfJob(turn, job);
 }
 
-// So many waiting jobs get a new reason in one pass; those behind them keep the one that they have.
+// At most this many waiting jobs get a new reason in one pass; the jobs behind them keep their old reasons.
 constexpr size_t kReasons = 100;
 
 }  // namespace
@@ -182,7 +182,7 @@ void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
       Place(turn, job, outcome);
       continue;
     }
-    // The reason for a delay is the failure before it, which the state has.
+    // A job that waits for a delay to end keeps its reason, which names the failure that caused the delay.
     if (outcome.cause != WaitCause::kDelay && !outcome.reason.empty() && job.head().reason() != outcome.reason) {
       turn.SetReason(job, outcome.reason);
     }

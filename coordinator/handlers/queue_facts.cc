@@ -125,7 +125,7 @@ WaitingJob MakeWaitingJob(const Turn& turn, const Job& job, const std::vector<Ho
   waiting.is_preempting = !waiting.victims.empty();
   waiting.wants_gpus = waiting.placement.needs_gpu;
   if (!job.head().spec().resources().has_device()) {
-    // Whether it computes on GPUs is decided when it has hosts.
+    // Whether the job computes on GPUs is decided when it has hosts; before that, it is assumed to want existing GPUs.
     waiting.wants_gpus = std::any_of(hosts.begin(), hosts.end(), [](const HostSlots& host) { return host.gpus > 0; });
   }
   return waiting;

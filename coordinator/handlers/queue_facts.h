@@ -20,9 +20,9 @@ struct QueueView {
 // `indexes`: the waiting jobs, by submission. Jobs that are held are left out.
 QueueView MakeQueueView(const Turn& turn, const std::set<uint64_t>& indexes);
 
-// Returns all hosts; those that cannot be reached only by name, so that the reason for waiting can name them.
+// Returns all hosts; those that cannot be reached have only a name, so that the reason for waiting can contain it.
 std::vector<HostSlots> AllHosts(const State& state);
-// Without the hosts.
+// Returns the facts, which refer to `hosts`.
 PlacementFacts MakePlacementFacts(absl::Time now, const Job& job, const std::vector<HostSlots>& hosts);
 std::vector<HostName> HostsOfRanks(const Job& job);
 // The number of consecutive ranks that share a host.

@@ -31,7 +31,7 @@ absl::Status UnknownHost(const State& state, const std::string& name) {
   std::string nearest = NearestName(name.substr(0, 253), names);
   absl::Status status = absl::NotFoundError(
       absl::StrCat("no host ", name.substr(0, 253),
-                   nearest.empty() ? "; trainctl cluster lists them" : absl::StrCat("; did you mean ", nearest, "?")));
+                   nearest.empty() ? "; trainctl cluster lists all" : absl::StrCat("; did you mean ", nearest, "?")));
   return AddResource(AddReason(std::move(status), reasons::kHostNotFound), "host", name);
 }
 
@@ -97,7 +97,7 @@ absl::Status CheckForgettable(const State& state, const Host& host) {
     if (ranks.empty()) continue;
     if (ranks.size() > 8) ranks.resize(8), ranks.push_back("...");
     problems.push_back(absl::StrCat("job ", id.value(), " has rank ", absl::StrJoin(ranks, ", "),
-                                    " there (drain it; with --lost if it will not come back)"));
+                                    " there (drain the host; with --lost if it will not come back)"));
   }
   if (problems.empty()) return absl::OkStatus();
   return AddReason(absl::FailedPreconditionError(absl::StrCat("host ", host.name.value(),
@@ -174,7 +174,7 @@ void Run(Turn& turn, SetHost& event) {
   if (status.ok()) status = forget ? CheckForgettable(turn.state, host) : Set(turn, host, request);
   if (!status.ok()) return turn.Emit(Reply{event.call, AboutHost(std::move(status), host), {}});
   RecordAction(turn, event);
-  // The answer to a forgotten host is its last status.
+  // The answer to the removal of a host is its last status.
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeHostStatus(turn, host)});
   if (forget) Forget(turn, host, request.reason());
 }

@@ -208,10 +208,10 @@ void MarkOverdue(Turn& turn) {
     }
     if (waited < rules.overtake || !turn.state.overdue.insert(index).second) continue;
     turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(rules.overtake),
-                           ": no job behind it starts where it could run"));
+                           ": from now on, no job behind it in the queue gets slots that it could use"));
     turn.ScheduleAll();
   }
-  // The time for which running jobs are protected passes.
+  // With time, running jobs lose their protection from preemption, and no event reports that.
   if (rules.preemption && AnyPriorityIsHigher(turn.state)) turn.ScheduleAll();
 }
 

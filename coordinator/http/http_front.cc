@@ -93,7 +93,7 @@ std::string JobToWatch(absl::string_view path) {
 
 absl::Status CheckWatched(absl::string_view topic) {
   if (topic == "jobs" || topic == "hosts" || topic == "events") return absl::OkStatus();
-  return absl::NotFoundError("there are watch/jobs, watch/hosts, watch/events and jobs/ID/watch");
+  return absl::NotFoundError("no such stream; there are watch/jobs, watch/hosts, watch/events and jobs/ID/watch");
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 //
 // Access: data requires what the gRPC API requires, the token in the header Authorization, never in an address. Methods
 // that change something require the token of operators, even where gRPC requires none, and a port that only this host
-// can reach unless plain text is allowed elsewhere. A browser sends no request of another site: on a loopback port Host
-// must name this machine (against DNS rebinding), Origin and Sec-Fetch-Site must be those of the page, and a body must
-// be declared as JSON, which other sites may not send without asking first.
+// can reach unless plain text is allowed elsewhere. Requests that a page of another site makes are refused: on a
+// loopback port Host must name this machine (against DNS rebinding), Origin and Sec-Fetch-Site must be those of the
+// page, and a body must be declared as JSON, which browsers send for other sites only after a preflight request.
 //
 // Thread-safe if the functions of the options are.
 #pragma once

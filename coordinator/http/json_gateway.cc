@@ -23,7 +23,7 @@ using google::protobuf::Message;
 using google::protobuf::MethodDescriptor;
 
 constexpr char kLinesType[] = "application/x-ndjson; charset=utf-8";
-// A stream that has neither a message nor an error by then begins, so that its reader knows that it was accepted.
+// After this time, a stream without a message or an error begins, so that its reader knows that it was accepted.
 constexpr absl::Duration kBeginWait = absl::Milliseconds(300);
 constexpr absl::Duration kStopWait = absl::Seconds(5);
 
@@ -186,7 +186,7 @@ class StreamCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   void OnExchangeChanged() {
     if (exchange_->IsClosed()) context_.TryCancel();
     absl::MutexLock lock(&mu_);
-    ReadIfRoom();  // after the cancellation, it fails and so ends the call
+    ReadIfRoom();  // after the cancellation, this read fails, which ends the call
   }
 
   JsonGateway& gateway_;

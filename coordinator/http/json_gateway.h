@@ -30,7 +30,7 @@
 
 namespace trainyard {
 
-// The first and the last text of a stream of events, and the comment that keeps it alive.
+// The type and the headers of a stream of events, and the comment that keeps it alive.
 inline constexpr char kEventStreamType[] = "text/event-stream; charset=utf-8";
 inline constexpr char kEventStreamHeaders[] = "X-Accel-Buffering: no\r\n";
 inline constexpr char kEventHeartbeat[] = ": alive\n\n";

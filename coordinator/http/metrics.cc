@@ -58,7 +58,7 @@ constexpr MetricSpec kMemory = {
     "gradients, optimizer, buffers, activations, host, reserved, snapshots.",
     "job_id, job_name, rank, stage, kind"};
 constexpr MetricSpec kPeakMemory = {"trainyard_rank_memory_peak_bytes", MetricKind::kGauge,
-                                    "The maximum of that kind since the rank began to train.",
+                                    "The most bytes of each kind that the rank has held since it began to train.",
                                     "job_id, job_name, rank, stage, kind"};
 constexpr MetricSpec kTokens = {
     "trainyard_tokens_total", MetricKind::kCounter,
@@ -99,7 +99,7 @@ constexpr MetricSpec kForgotten = {"trainyard_jobs_forgotten_total", MetricKind:
 constexpr MetricSpec kQueuedJobs = {"trainyard_queue_jobs", MetricKind::kGauge, "Jobs that wait for slots.",
                                     "namespace"};
 constexpr MetricSpec kOldestWait = {"trainyard_queue_oldest_wait_seconds", MetricKind::kGauge,
-                                    "Time that the job waits that has waited longest; 0: none waits.", "namespace"};
+                                    "Waiting time of the job that has waited longest; 0: none waits.", "namespace"};
 constexpr MetricSpec kPreemptions = {"trainyard_preemptions_total", MetricKind::kCounter,
                                      "Jobs that were ended because a job of a higher priority gets their slots.",
                                      "namespace"};
@@ -422,7 +422,7 @@ HttpObserver CoordinatorMetrics::MakeHttpObserver() {
           .streams = [this](size_t open) { http_streams_->Set(static_cast<double>(open)); }};
 }
 
-// Strangers can cause these lines: one for each reason in a while.
+// Anyone who reaches the port can cause these lines, so there is at most one for each reason in each period.
 void CoordinatorMetrics::LogRefused(const char* reason, const std::string& peer) {
   absl::MutexLock lock(&refused_mu_);
   const auto suppressed = refused_.try_emplace(reason, kRefusedLogPeriod).first->second.Allow(absl::Now());

@@ -7,7 +7,7 @@ import {call, read, Refused} from "./stream.js";
 
 const NOW = ["now", "Do not wait for the end of a step and for a save"];
 
-// name -> {method, title, effect, options: [[key, label]], states: those of a job in which it is offered, message}
+// name -> {method, title, effect, options: [[key, label]], states: the states of a job in which the action is offered}
 const JOB_ACTIONS = {
   pause: {method: "Pause", title: "Pause", options: [NOW], states: ["QUEUED", "PLACED", "STARTING", "RUNNING", "RECOVERING"],
     effect: "The job saves, ends its ranks and frees its slots. It stays paused until it is resumed."},

@@ -21,7 +21,8 @@ CHANNEL_OPTIONS = [
 ]
 CALL_TIMEOUT_S = 30.0
 RETRY_WAIT_MAX_S = 2.0
-# The version of this package and the versions of the API that it supports, for the coordinator; it sends its own.
+# Each call sends the version of this package, and the versions of the API that it supports, to the coordinator, which
+# answers with its own.
 VERSION = "0.1.0"
 CLIENT = f"trainyard-python/{VERSION} api=1-1"
 _SERVER = re.compile(r"([\w.+~-]+)/([\w.+~-]+) api=\d+-\d+")
@@ -115,7 +116,7 @@ class Calls:
         return self._unary("Get", {"job_id": job_id}, retry=True)
 
     def list(self, page_size=0, page_token="", states=()):
-        """One page of jobs, newest first. `states`: names as "RUNNING"."""
+        """One page of jobs, newest first. `states`: names such as "RUNNING"."""
         numbers = [schema.STATES.index(state) for state in states]
         return self._unary("List", {"page_size": page_size, "page_token": page_token, "states": numbers}, retry=True)
 
