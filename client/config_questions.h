@@ -23,7 +23,7 @@ using YamlSettings = std::vector<std::pair<std::string, std::string>>;  // key o
 
 struct ConfigQuestion {
   const char* id;
-  std::vector<std::string> keys;  // empty: the question decides which others apply
+  std::vector<std::string> keys;  // empty: the answer decides which other questions apply
   const char* text;
   const char* help;
   bool (*applies)(const QuestionContext& context);

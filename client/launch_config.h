@@ -20,7 +20,7 @@ struct AccelerateFlags {
   uint32_t machine_rank = 0;
   uint32_t threads_per_process = 0;           // 0: not given
   std::vector<std::string> refused = {};      // flags that were given, each with the reason
-  bool any = false;                           // at least one of them was given
+  bool any = false;                           // at least one flag of Accelerate was given
   bool has_ranks = false, has_hosts = false;  // --nproc-per-node or --nnodes was given
 };
 

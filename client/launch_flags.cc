@@ -93,7 +93,7 @@ class Planner {
     return {least, most};
   }
 
-  // Without a cluster there is this machine alone.
+  // Without a cluster, all ranks run on this machine.
   void SetRanks(uint32_t min_hosts, uint32_t hosts) {
     v1::JobSpec& spec = plan_.spec;
     const uint32_t per_host = plan_.ranks_per_host;

@@ -1,4 +1,4 @@
-// The flags of `trainctl launch`, which are torchrun's, and the job that they mean. Pure.
+// The flags of `trainctl launch`, which are torchrun's, and the job that they describe. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The durations of a pipeline's actions, as `trainctl schedule` is given them, for each number of micro-batches. Pure.
+// The durations of a pipeline's actions, as given to `trainctl schedule`, for each number of micro-batches. Pure.
 #pragma once
 
 #include <cstdint>

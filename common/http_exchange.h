@@ -70,7 +70,7 @@ class HttpExchange {
   HttpExchange(const HttpExchange&) = delete;
   HttpExchange& operator=(const HttpExchange&) = delete;
 
-  // ---- for handlers. After the first response, or when the client has gone, these have no effect.
+  // ---- for handlers. After the first response, or when the client has disconnected, these have no effect.
 
   void Respond(const HttpResponse& response);
   // Begins a stream with the code, type and headers of `head`. `heartbeat` is written when nothing else was written for
@@ -106,7 +106,7 @@ class HttpExchange {
   void Push(Text text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PushChunk(const Text& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // When the text that is being sent is late, or a heartbeat is due.
+  // When the text that is being sent begins to be late, or else when the next heartbeat is due.
   absl::Time DueAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::function<void()> ListenerIfRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

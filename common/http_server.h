@@ -90,7 +90,7 @@ class HttpServer {
   const std::shared_ptr<HttpShared> shared_;
   Connections connections_;  // oldest first
   size_t reserved_ = 0;      // bytes of bodies
-  // After running out of descriptors, when to poll the listener again; before, poll would report it as ready all the
+  // When to poll the listener again after the descriptors have run out; earlier, poll would report it as ready all the
   // time.
   absl::Time accept_at_ = absl::InfinitePast();
 

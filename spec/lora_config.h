@@ -7,7 +7,7 @@
 namespace trainyard {
 
 // Sets rank, alpha, dropout and targets, unless they are given. Adds a problem if the text describes an adapter that
-// cannot be trained here, for each key that is given and differs (dropout may differ), and for `train.lora.path`
+// cannot be trained here, for each given key that differs from it (dropout may differ), and for `train.lora.path`
 // without the text. REQUIRES: ApplyModelConfig has set the family.
 void ApplyLoraConfig(const Positions& positions, v1::JobSpec* spec, Problems* problems);
 

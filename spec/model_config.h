@@ -7,7 +7,7 @@
 namespace trainyard {
 
 // Sets the sizes of the model that are not given. Adds a problem if the text does not describe a model that can be
-// trained, for each size that is given and differs, and for `train.model.path` without the text. If the sizes cannot be
+// trained, for each given size that differs, and for `train.model.path` without the text. If the sizes cannot be
 // read, adds their keys to `positions`, so that they are not reported as missing too.
 void ApplyModelConfig(Positions* positions, v1::JobSpec* spec, Problems* problems);
 

@@ -126,7 +126,7 @@ struct JobEnded {
   JobId job;
 };
 
-// The job has ended and has a webhook, which was not delivered yet. WebhookDone answers.
+// The job has ended and has a webhook, which was not delivered yet. The event WebhookDone reports the result.
 struct WebhookDue {
   std::string url;
   v1::Job job;  // without ranks

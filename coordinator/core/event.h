@@ -121,7 +121,7 @@ struct WatchPosition {
 };
 
 // Requests the events of a job after `position`; answered by WatchBatch as soon as there are any. The watcher requests
-// more when it has written the batch, so no events queue up here for a slow one.
+// more when it has written the batch, so no events queue up here for a slow watcher.
 struct WatchJob {
   WatchId watch;
   JobId job;

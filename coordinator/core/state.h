@@ -258,7 +258,7 @@ struct Host {
   std::vector<std::pair<v1::TrainerKey, uint64_t>> unstarted_strays;
 
   bool attached() const { return session.value() != 0; }
-  // HostStatus.resource_version. A store of an earlier version has none.
+  // HostStatus.resource_version; 1 if a coordinator of an earlier version wrote the record, which then has none.
   uint64_t version() const { return std::max<uint64_t>(record.version(), 1); }
   Incarnation incarnation() const { return Incarnation(record.incarnation()); }
 };

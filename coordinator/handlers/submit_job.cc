@@ -20,7 +20,7 @@
 namespace trainyard {
 namespace {
 
-// Jobs take minutes or more.
+// Jobs take minutes or more, so an earlier retry would rarely help.
 constexpr absl::Duration kTooManyJobsRetry = absl::Seconds(10);
 
 absl::Status CheckState(const State& state, const JobId& id) {

@@ -39,7 +39,7 @@ void GrowCommand(Turn& turn, Job& job) {
   const bool may_change = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure() && job.held_at == 0 &&
                           !job.current.nothing_desired && job.current.unconfirmed.empty();
   if (!job.head().spec().command().has_min_ranks() || !may_change || ranks == job.world_size()) return;
-  // A program that has ended on one rank is about to end on all.
+  // A program that has ended on one rank is about to end on all, so it is not restarted with more ranks.
   if (std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.ended(); })) return;
   GrowthFacts facts{.ranks = ranks, .possible = RanksIfStartedAgain(turn, job)};
   absl::Time& fit_since = job.current.more_fit_since;

@@ -35,7 +35,7 @@ inline constexpr char kEventStreamType[] = "text/event-stream; charset=utf-8";
 inline constexpr char kEventStreamHeaders[] = "X-Accel-Buffering: no\r\n";
 inline constexpr char kEventHeartbeat[] = ": alive\n\n";
 
-// The path of a method of JobService is this and its name.
+// The path of a method of JobService is this prefix followed by the name of the method.
 inline constexpr char kMethodPrefix[] = "/api/v1/JobService/";
 
 // The method of JobService with this name; null: there is none.

@@ -25,8 +25,8 @@ constexpr MetricSpec kOmitted = {"trainyard_rank_series_omitted", MetricKind::kG
                                  "Ranks of running jobs without series of their own, because of the limit."};
 constexpr MetricSpec kPhases = {"trainyard_job_ranks", MetricKind::kGauge,
                                 "Ranks of an unfinished job by the phase that they reported last: starting, joining, "
-                                "tokenize, load, ready, first_step, train, evaluate, save, leaving, ended; other: of "
-                                "another version.",
+                                "tokenize, load, ready, first_step, train, evaluate, save, leaving, ended; other: a "
+                                "phase of another version.",
                                 "job_id, job_name, phase"};
 constexpr MetricSpec kStragglers = {"trainyard_job_stragglers", MetricKind::kGauge,
                                     "Ranks of an unfinished job that are much slower than the others of their stage.",

@@ -11,7 +11,7 @@ const BYTES_MAX = 1 << 20;
 
 const decoder = new TextDecoder();
 
-// The text of a line, whose bytes are in base64 and may be no text.
+// The text of a line, whose bytes are in base64 and may not be valid UTF-8.
 function textOf(line) {
   const raw = atob(line.text || "");
   return plainLine(decoder.decode(Uint8Array.from(raw, (character) => character.charCodeAt(0))));
