@@ -21,7 +21,7 @@ struct CoordinatorOptions {
   bool allow_local_users = false;
   std::string token_file = {};         // empty: a new token at each start
   std::string viewer_token_file = {};  // empty: there are no viewers
-  std::string tokens = {};             // folder for the new token; empty: the user's
+  std::string tokens = {};             // folder for the new token; empty: the user's token folder
   uint32_t lease_ms = 0;
   uint32_t finished_jobs = 0;
   QueueRules queue = {};
@@ -31,7 +31,7 @@ struct CoordinatorOptions {
 };
 
 struct CommandLine {
-  // Set: print this and exit with 0 (--help, --version, --print-lifecycle, --print-events).
+  // Not empty: print this and exit with 0 (--help, --version, --print-lifecycle, --print-events, --print-man).
   std::string print;
   CoordinatorOptions options;
 };

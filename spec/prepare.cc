@@ -26,7 +26,7 @@ v1::JobSpec SpecOfRanks(v1::JobSpec spec) {
 absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOptions& options) {
   PreparedJob job;
   Problems problems;
-  Positions positions;  // only the keys whose values were invalid: there is no file
+  Positions positions;  // of the keys whose values were invalid; other keys have no position in a file
   if (const size_t bytes = spec.ByteSizeLong(); bytes > kSpecBytesMax) {
     problems.AddError({}, "", absl::StrCat("the spec has ", bytes, " bytes; at most ", kSpecBytesMax, " are accepted"));
     return BadRequestStatus(problems, *v1::JobSpec::descriptor(), "spec");

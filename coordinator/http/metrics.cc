@@ -39,7 +39,7 @@ constexpr MetricSpec kStep = {"trainyard_job_step", MetricKind::kGauge, "Newest 
 constexpr MetricSpec kLoss = {"trainyard_job_loss", MetricKind::kGauge, "Loss of the newest step of an unfinished job.",
                               "job_id, job_name"};
 constexpr MetricSpec kTokensPerSecond = {"trainyard_job_tokens_per_second", MetricKind::kGauge,
-                                         "Tokens of the newest step over its wall time, all ranks.",
+                                         "Tokens of the newest step of all ranks, divided by its wall time.",
                                          "job_id, job_name"};
 constexpr MetricSpec kExposed = {"trainyard_job_exposed_communication_seconds", MetricKind::kGauge,
                                  "Time that rank 0 waited for communication in the newest step of an unfinished job.",

@@ -18,7 +18,7 @@
 namespace trainyard {
 namespace {
 
-// The jobs are looked at this often, if any have changed.
+// Changes of jobs are collected for this long and then sent together.
 constexpr absl::Duration kRound = absl::Milliseconds(200);
 constexpr absl::Duration kListInterval = absl::Seconds(1);
 // All jobs are read again this often, because not every change is published.
@@ -42,7 +42,7 @@ void Add(const std::string& key, const google::protobuf::Message& message, PageF
   if (absl::StatusOr<std::string> json = MessageJson(message); json.ok()) entries[key] = *std::move(json);
 }
 
-// Removes what changes all the time, so that a quiet host is sent once.
+// Removes or rounds the values that always change, so that an idle host is sent only once.
 void Steady(v1::HostStatus& host) {
   constexpr double kDiskUnit = 256 << 20;
   if (host.reachable()) host.clear_last_heard_s();
@@ -92,7 +92,7 @@ absl::Duration IntervalOf(const std::string& name, size_t bytes) {
   return bytes > kManyRanksBytes && absl::StartsWith(name, kJobTopic) ? kManyRanksInterval : kListInterval;
 }
 
-// The text of an event with these entries of a list. `keys` without an entry are gone.
+// Returns the text of an event with the entries of `keys`; null: all entries. The entries of the other keys are gone.
 std::string ListText(const std::string& name, const PageFeed::Entries& entries, const std::set<std::string>* keys) {
   std::vector<absl::string_view> items;
   std::vector<std::string> gone;
@@ -149,7 +149,7 @@ void PageFeed::Run() {
       absl::MutexLock lock(&mu_);
       changed_.AwaitFor(&mu_, absl::InfiniteDuration(),
                         [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || has_readers_; });
-      // A new reader waits for nothing; the others get what has changed in a round together.
+      // A new reader ends the round immediately; the other readers get all changes of a round together.
       changed_.AwaitFor(&mu_, kRound,
                         [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !new_readers_.empty(); });
       if (stopping_) return;
@@ -160,7 +160,7 @@ void PageFeed::Run() {
   }
 }
 
-// Adds new readers, removes those that have gone, and topics without readers.
+// Adds new readers. Removes readers whose connections are closed, and then topics without readers.
 void PageFeed::TakeWork() {
   absl::MutexLock lock(&mu_);
   marked_.swap(new_marks_);

@@ -44,7 +44,7 @@ class PageFeed {
   PageFeed(const PageFeed&) = delete;
   PageFeed& operator=(const PageFeed&) = delete;
 
-  // Adds a reader, whose stream has begun, of "jobs", "hosts", "events" or "job/ID"; lists come with the totals.
+  // Adds a reader, whose stream has begun, of "jobs", "hosts", "events" or "job/ID"; with a list come the totals.
   void Subscribe(const std::string& topic, const std::shared_ptr<HttpExchange>& exchange);
   // The job has changed. Cheap; called on the loop's thread.
   void MarkJob(const JobId& job);
@@ -58,8 +58,8 @@ class PageFeed {
   };
   struct Topic {
     Entries entries = {};
-    bool known = false;                         // `entries` was read
-    absl::Time read_at = absl::InfinitePast();  // all of it
+    bool known = false;                         // `entries` has been read
+    absl::Time read_at = absl::InfinitePast();  // when all entries were last read
     std::vector<Reader> readers = {};
   };
 

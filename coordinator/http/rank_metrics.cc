@@ -59,7 +59,7 @@ constexpr DecisionRule kLastRule = DecisionRule::kOperator;
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
-// None: the job saves only its end, or nothing.
+// Returns nothing if the job has no checkpoint, and saves none before its end or has not started.
 absl::optional<double> SavedSeconds(const v1::Job& job) {
   int64_t saved_ms = 0;
   for (const v1::CheckpointInfo& checkpoint : job.checkpoints()) {
@@ -148,7 +148,7 @@ size_t RankMetrics::ObserveJob(const Job& job, size_t ranks_shown) {
   std::map<std::string, size_t> phases;
   for (const Rank& rank : job.ranks) {
     stragglers += rank.straggler ? 1 : 0;
-    // A trainer of another version may report a phase that this one does not know.
+    // A trainer of another version may report a phase that this coordinator does not know.
     if (!rank.ended()) phases[rank.phase.known().has_value() ? rank.phase.name() : "other"]++;
   }
   for (const auto& [phase, count] : phases) {

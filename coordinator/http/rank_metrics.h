@@ -28,7 +28,7 @@ class RankMetrics {
   explicit RankMetrics(prometheus::Registry& registry);
 
   void ObserveEffect(const Effect& effect);
-  // For a scrape. `now` is the time of the loop's steady clock, `wall` that of users.
+  // For a scrape. `now` is the time of the loop's steady clock, `wall` that of the wall clock.
   void ObserveTotals(const Core& core, absl::Time now, absl::Time wall);
 
  private:
@@ -36,7 +36,7 @@ class RankMetrics {
   struct JobTimes {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
     absl::Time since;
-    absl::Time failed_at = absl::InfiniteFuture();  // infinite: it does not recover
+    absl::Time failed_at = absl::InfiniteFuture();  // infinite: it is not recovering
   };
 
   void ObserveState(const JobId& job, const v1::Event& event);

@@ -59,7 +59,7 @@ const File* FindFile(const std::string& path) {
 
 constexpr size_t kJobIdMax = 64;
 
-// What a path of the API means: the method that counts it, and the question to the core.
+// The meaning of a path of the API: the method under which its requests are counted, and the question to the core.
 struct Question {
   const char* method = nullptr;
   std::function<Event(CallId)> make_event;
@@ -123,7 +123,7 @@ absl::StatusOr<Question> AskForJob(const std::vector<absl::string_view>& path) {
   if (path.size() == 3 && path[2] == "steps") {
     return Question{"page_steps", [list](CallId call) { return ListEvents{call, list, kPagePoints}; }};
   }
-  return absl::NotFoundError("of a job there are /events, /steps and /watch");
+  return absl::NotFoundError("below a job there are only the paths /events, /steps and /watch");
 }
 
 absl::StatusOr<Question> ToQuestion(const HttpRequest& request) {
@@ -139,7 +139,7 @@ absl::StatusOr<Question> ToQuestion(const HttpRequest& request) {
   if (path.size() == 1 && path[0] == "events") {
     return Question{"page_events", [](CallId call) { return ListEvents{call, {}}; }};
   }
-  return absl::NotFoundError("there are info, whoami, jobs, hosts, events, watch, JobService and openapi.json here");
+  return absl::NotFoundError("only info, whoami, jobs, hosts, events, watch, JobService and openapi.json exist here");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The files of the status page, and the data that it shows as JSON. The data are messages of service.proto, from the
-// same questions to the core as the calls of JobService. HttpFront has checked the caller.
+// Answers requests for the files of the status page, and for its data, as JSON. The data are messages of service.proto;
+// the core answers the same questions as for the calls of JobService. HttpFront has checked the caller.
 //
 //   /  /page.css  /page.js ...         the page (coordinator/http/page), which contains no data
 //   /api/v1/info                       ServerInfo
@@ -10,8 +10,8 @@
 //   /api/v1/hosts                      ListHostsResponse
 //   /api/v1/events                     ListEventsResponse of the cluster
 //
-// Specs of jobs are reduced to name and number of ranks, because commands and environments may contain secrets. Data
-// has an ETag: 304 answers that nothing has changed.
+// Specs of jobs are reduced to name and number of ranks, because commands and environments may contain secrets. Answers
+// with data have an ETag; the code 304 states that nothing has changed.
 //
 // Thread-safe if the functions of the options are. Respond waits for the core, at most RpcServer::kAskWait.
 #pragma once
@@ -29,13 +29,13 @@
 namespace trainyard {
 
 inline constexpr char kApiPrefix[] = "/api/v1/";
-inline constexpr size_t kPagePoints = 2'000;  // of a loss curve
+inline constexpr size_t kPagePoints = 2'000;  // the maximum for a loss curve
 
 class StatusPage {
  public:
   struct Options {
     std::function<absl::StatusOr<Reply>(const std::function<Event(CallId)>& make_event)> ask;
-    std::function<void(const char* method, absl::StatusCode code)> count;  // answers with data
+    std::function<void(const char* method, absl::StatusCode code)> count;  // counts an answer with data
   };
 
   explicit StatusPage(Options options) : options_(std::move(options)) {}

@@ -1,6 +1,6 @@
 // Forecasts when waiting jobs start: follows the known ends of jobs in time, and places the waiting jobs in the order
-// of the queue as slots become free. Pure. Nothing is known of jobs that are submitted, fail, or end early later, so a
-// forecast is what happens if nothing else does.
+// of the queue as slots become free. Pure. A forecast assumes that
+// meanwhile no job is submitted, fails or ends early.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct EndingJob {
 // A waiting job, in the order of the queue.
 struct ForecastJob {
   const WaitingJob* job = nullptr;
-  std::optional<absl::Duration> lasts;  // once it has started; none: not known
+  std::optional<absl::Duration> lasts;  // how long it runs; none: not known
   bool never = false;                   // its quota does not permit it, however long it waits
 };
 
@@ -46,7 +46,7 @@ struct ForecastFacts {
 
 struct Forecast {
   std::optional<absl::Duration> start_in;
-  std::string text;  // what it is based on, or why there is none
+  std::string text;  // what the forecast is based on, or why there is none
 };
 
 // Returns a forecast for each of the first kForecastJobs waiting jobs.

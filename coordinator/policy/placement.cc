@@ -17,7 +17,7 @@ constexpr size_t kMaxNames = 3;
 
 std::string NameList(const std::vector<std::string>& names) { return JoinFirst(names, kMaxNames); }
 
-// The largest number of whole groups of ranks, in ranks.
+// How many of these slots whole groups of ranks can use.
 uint32_t WholeGroups(const PlacementFacts& facts, uint32_t slots) { return slots - slots % facts.group; }
 
 // How many of these slots have the cores for a rank.

@@ -43,7 +43,7 @@ struct PlacementFacts {
   // Groups of this many consecutive ranks stay together on a host: those of a tensor group (parallel.tensor), because
   // they communicate in each layer, and those of command.ranks_per_host. It divides `ranks` and `min_ranks`.
   uint32_t group = 1;
-  // A host gets at most one group: command.ranks_per_host, and a probe of hosts, whose hosts get one rank each.
+  // A host gets at most one group: with command.ranks_per_host, and in a probe, where each host gets one rank.
   bool one_group_per_host = false;
   uint32_t cpus = 0;                       // command.cpus: cores that each rank has for itself; 0: ranks share them
   bool needs_gpu = false;                  // each rank needs one; a host offers at most as many slots as GPUs
@@ -59,7 +59,7 @@ struct PlacementFacts {
 using RanksByHost = std::vector<std::pair<HostName, uint32_t>>;
 
 uint64_t CountRanks(const RanksByHost& ranks);
-// Ranks with `cpus` each end on the host, or begin there.
+// Updates the host after ranks with `cpus` each have ended on it (FreeRanks) or begin on it (TakeRanks).
 void FreeRanks(HostSlots& host, uint32_t ranks, uint32_t cpus);
 void TakeRanks(HostSlots& host, uint32_t ranks, uint32_t cpus);
 

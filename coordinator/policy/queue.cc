@@ -13,9 +13,9 @@
 namespace trainyard {
 namespace {
 
-// So many jobs of a pass may look for victims without finding any; those behind them find fewer.
+// After so many jobs of a pass have found no victims, no job further behind looks for any: it would find even fewer.
 constexpr int kVainSearches = 32;
-constexpr size_t kNamed = 2;
+constexpr size_t kNamed = 2;  // protected jobs in a reason
 
 std::string Waited(const WaitingJob& job) { return absl::FormatDuration(absl::Trunc(job.waited, absl::Seconds(1))); }
 
@@ -117,7 +117,7 @@ class Pass {
     QueueOutcome outcome =
         Wait(WaitCause::kQuota, quota.never ? absl::StrCat(quota.reason, ": it can never start") : quota.reason);
     AddProtections(job, outcome);
-    // So that small jobs of the namespace do not use up what a large one waits for.
+    // Otherwise small jobs of the namespace would use up the quota that a large one waits for.
     if (IsOverdue(job) && !quota.never) closed_pools_.emplace(job.pool, &job);
     return outcome;
   }
@@ -139,8 +139,8 @@ class Pass {
     for (std::set<Demand>* failed : {&failed_, &failed_open_, &failed_later_}) failed->clear();
   }
 
-  // Whether the job fits on these hosts. `failed` has the demands that do not fit there: a long queue has few different
-  // ones.
+  // Whether the job fits on these hosts. `failed` has the demands that are known not to fit there; the jobs of a
+  // long queue have few different demands.
   static bool Fits(const Hosts& hosts, std::set<Demand>& failed, const WaitingJob& job, const PlacementFacts& wanted) {
     const bool is_common = !job.kept && !HasOwnHosts(wanted);
     if (is_common && failed.contains(DemandOf(wanted))) return false;
@@ -166,7 +166,7 @@ class Pass {
     }
     use.slots += ranks;
     use.gpus += job.wants_gpus ? ranks : 0;
-    if (job.kept) ForgetFailed();  // it may have left some of its slots
+    if (job.kept) ForgetFailed();  // it may have freed some of the slots that were kept for it
     outcome.start = std::move(decision.ranks_by_host);
     outcome.reason = std::move(decision.reason);
     return outcome;
@@ -177,7 +177,7 @@ class Pass {
     const bool fits_later = Fits(future_, failed_later_, job, wanted);
     if (ahead == nullptr && fits_later && any_ending_ && (job.is_preempting || MayEverPreempt(job))) {
       if (job.is_preempting) return WaitForVictims(job, wanted);
-      // What becomes free anyway suffices, so nothing else ends for it.
+      // The slots that become free anyway suffice, so no other job ends for it.
       QueueOutcome outcome = Wait(WaitCause::kSlots, ReasonOfPlacement(wanted));
       Reserve(job, wanted, "which waits for jobs that are ending");
       TakeLater(job, wanted);
@@ -269,7 +269,7 @@ class Pass {
   // A job that could not even be placed on an empty cluster reserves nothing.
   void Reserve(const WaitingJob& job, const PlacementFacts& wanted, const std::string& why) {
     if (!facts_.settled && closed_by_ == nullptr) closed_by_ = &job;
-    // What an equal job could use is reserved already.
+    // The hosts that suit a job with the same demand are reserved already.
     if (!HasOwnHosts(wanted) && !reserved_demands_.insert(DemandOf(wanted)).second) return;
     if (!CouldFit(On(open_, wanted))) return;
     const std::string text = absl::StrCat("reserved for job ", job.id.value(), ", ", why);
@@ -337,14 +337,14 @@ class Pass {
   const QueueRules& rules_;
   Hosts hosts_;   // free now; hosts with a reservation are unusable
   Hosts open_;    // the same without reservations
-  Hosts future_;  // free once the jobs that are ending have ended, without what that gives to jobs ahead
+  Hosts future_;  // free once the ending jobs have ended, less what the jobs ahead then get
   std::map<HostName, size_t> index_;
   std::map<std::string, PoolUse> use_;
   std::map<size_t, const WaitingJob*> reserved_;           // by host
-  std::map<std::string, const WaitingJob*> closed_pools_;  // whose quota is kept for a job
+  std::map<std::string, const WaitingJob*> closed_pools_;  // the job that the quota of a pool is kept for
   const WaitingJob* closed_by_ = nullptr;                  // nothing starts behind this job
   std::set<JobId> victims_;
-  // Demands that do not fit on these hosts: free slots only become fewer in a pass, with the exceptions below.
+  // Demands that do not fit on these hosts. Where slots become free in a pass, the sets are cleared.
   std::set<Demand> failed_, failed_open_, failed_later_;
   std::set<Demand> reserved_demands_;  // whose hosts are reserved
   bool any_ending_ = false;

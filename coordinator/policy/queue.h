@@ -2,9 +2,9 @@
 // docs/decisions/0014-queueing.md explains the rules.
 //
 // Order: jobs that start again (after a failure, a restart or a drain); then by priority; then weighted fairness
-// between namespaces: the namespace whose largest used fraction of the slots or GPUs, divided by its weight, is
-// smallest comes first, and is charged with each of its jobs that is ordered (dominant resource fairness with
-// progressive filling); within a namespace by submission. The same order holds for starting and for preemption, so
+// between namespaces: the next job is that of the namespace whose largest used fraction of the slots or GPUs, divided
+// by its weight, is smallest, and what the job needs is added to this use (dominant resource fairness with progressive
+// filling); within a namespace by submission. The same order holds for starting and for preemption, so
 // that no job is preempted for one that it would overtake.
 //
 // A job that does not fit is overtaken until it has waited for QueueRules::overtake. From then on, and while jobs end
@@ -38,11 +38,11 @@ struct WaitingJob {
   JobId id;
   std::string pool;
   uint32_t priority = kDefaultPriority;
-  bool continues = false;      // it starts again: it is part of the use of its pool
+  bool continues = false;      // it starts again; the use of its pool still includes it
   uint32_t had_ranks = 0;      // of a job that continues: the ranks of its last group
   bool kept = false;           // the slots of its last group are kept for it, so they are not free
   bool wants_gpus = false;     // each of its ranks may compute on a GPU
-  bool is_preempting = false;  // jobs that end for it have not ended
+  bool is_preempting = false;  // jobs are ending for it
   std::vector<JobId> victims;  // these jobs
   absl::Duration waited;
   std::string not_yet;       // why it must not start now, although it waits: the delay before a restart; empty: it may
@@ -57,7 +57,7 @@ struct RunningJob {
   RanksByHost ranks;
   uint32_t cpus = 0;  // of each rank
   uint64_t gpus = 0;
-  bool ending = false;      // its slots become free without a decision
+  bool ending = false;      // it is ending already, so its slots become free
   std::string protection;   // why it must not be preempted: "job ab12 has trained for less than 5m"; empty: it may
   uint64_t unsaved_ms = 0;  // the time of all ranks that is lost if the save fails
   absl::Time began = absl::InfinitePast();
@@ -69,7 +69,7 @@ struct QueueFacts {
   std::map<std::string, PoolUse> use;
   std::vector<WaitingJob> waiting;
   std::vector<RunningJob> running;
-  // Every known host has attached, or has had the time to: what is free is known.
+  // Every known host has attached or has had the time to do so, so the free slots are known.
   bool settled = true;
   // Whether victims may be chosen. False if `waiting` is only a part of the queue.
   bool may_preempt = true;

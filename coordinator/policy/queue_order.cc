@@ -36,7 +36,7 @@ uint64_t WeightedShare(const PoolUse& use, const Capacity& capacity, uint64_t we
   return std::max(slots, gpus) * 1'000 / std::max<uint64_t>(1, weight_milli);
 }
 
-// Orders jobs of one priority: by submission within a pool, fairly between pools. Charges `use`.
+// Orders jobs of one priority: by submission within a pool, fairly between pools. Adds to `use` what the jobs need.
 void OrderFairly(const QueueFacts& facts, const Capacity& capacity, const std::vector<size_t>& jobs,
                  std::map<std::string, PoolUse>& use, std::vector<size_t>& order) {
   std::map<std::string, std::deque<size_t>> queues;

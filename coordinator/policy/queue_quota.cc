@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-// What a limit leaves for a job that already counts for `own` of the use. A lowered limit takes nothing away.
+// Returns what a limit leaves for a job that already uses `own`, at least `own`: a lowered limit takes nothing away.
 uint64_t RestOf(const std::optional<uint32_t>& limit, uint64_t used, uint64_t own) {
   if (!limit.has_value()) return UINT64_MAX;
   const uint64_t others = used - std::min(used, own);
@@ -61,7 +61,7 @@ QuotaDecision DecideQuota(const QueueRules& rules, const PoolUse& use, const Wai
     }
     ranks = std::min(ranks, gpus);
   }
-  // The ranks of a group stay together; the smallest number of ranks is a multiple of it.
+  // The ranks of a group stay together; the smallest number of ranks is a multiple of the group.
   ranks -= ranks % std::max(1u, job.placement.group);
   return {.ranks = static_cast<uint32_t>(std::max<uint64_t>(ranks, min)), .reason = "", .never = false};
 }

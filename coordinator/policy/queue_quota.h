@@ -11,14 +11,14 @@ namespace trainyard {
 struct QuotaDecision {
   uint32_t ranks = 0;  // at most this many may start; 0: none
   std::string reason;  // why none may
-  bool never = false;  // not even if the namespace used nothing
+  bool never = false;  // none may start even if the namespace uses nothing
 };
 
 // Takes `part` out of the use of a pool.
 void RemoveUse(PoolUse& use, const PoolUse& part);
 
-// `use`: of the job's pool, with what was started in this pass. A job that continues may always have the ranks that it
-// had.
+// `use` is the use of the job's pool, including the jobs that this pass has started. A job that continues may always
+// have the ranks that it had.
 QuotaDecision DecideQuota(const QueueRules& rules, const PoolUse& use, const WaitingJob& job);
 
 }  // namespace trainyard

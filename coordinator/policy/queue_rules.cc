@@ -94,7 +94,8 @@ absl::Status CheckSubmission(const QueueRules& rules, const SubmissionFacts& fac
     std::vector<std::string> names;
     for (const auto& [name, space] : rules.namespaces) names.push_back(name);
     problems.push_back(absl::StrCat("namespace ", facts.name,
-                                    " is not one of this coordinator (queue.only_listed): ", JoinFirst(names, 8)));
+                                    " is not listed by the coordinator (queue.only_listed); choose one of ",
+                                    JoinFirst(names, 8)));
   }
   const std::string pool = PoolOf(rules, facts.name);
   const NamespaceRules& space = RulesOf(rules, pool);

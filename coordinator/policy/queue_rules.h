@@ -23,17 +23,17 @@ inline constexpr uint32_t kPriorityMax = 100;
 // their sum, because a user who may choose a name could choose several.
 inline constexpr char kOtherNamespaces[] = "*";
 
-// A job is spared after the save before its preemption has failed: for this long, and twice as long after each further
-// failure in a row.
+// If the save before its preemption fails, a job is not preempted for this long, and for twice as long after each
+// further failure in a row.
 inline constexpr absl::Duration kSpareTime = absl::Minutes(10);
 inline constexpr uint32_t kSpareDoublings = 6;
 inline constexpr absl::Duration kMaxSpareTime = absl::Minutes(10 << kSpareDoublings);
 // The slots of a group that is formed again are kept for it this long, from the time at which it could start.
 inline constexpr absl::Duration kKeepSlots = absl::Seconds(30);
 
-// Namespaces with unfinished jobs, because each has series in the metrics.
+// The maximum number of namespaces with unfinished jobs; each has series in the metrics.
 inline constexpr size_t kNamespacesMax = 256;
-// Jobs that are ended at a time for one waiting job.
+// The maximum number of jobs that end at a time for one waiting job.
 inline constexpr size_t kVictimsMax = 64;
 
 struct NamespaceRules {
@@ -65,7 +65,7 @@ QueueRules MakeQueueRules(const v1::QueueConfig& config);
 
 // Returns the pool whose limits a namespace shares: its own name, or "*" if only that entry applies to it.
 std::string PoolOf(const QueueRules& rules, const std::string& name);
-// Returns the rules of a pool; those without limits if it is not listed.
+// Returns the rules of a pool; a pool that is not listed has no limits.
 const NamespaceRules& RulesOf(const QueueRules& rules, const std::string& pool);
 
 struct SubmissionFacts {
@@ -76,7 +76,7 @@ struct SubmissionFacts {
   uint64_t queued = 0;          // waiting jobs
   uint64_t queued_in_pool = 0;  // those of the namespace's pool
   bool is_new_namespace = false;
-  uint64_t namespaces = 0;  // of unfinished jobs
+  uint64_t namespaces = 0;  // those with unfinished jobs
 };
 
 // Possible errors: FailedPrecondition: no amount of waiting would help; all problems, one per line. ResourceExhausted:

@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-constexpr uint64_t kStartAgainMs = 60'000;  // of each rank
+constexpr uint64_t kStartAgainMs = 60'000;  // the cost of starting a rank again
 
 uint64_t CostOf(const RunningJob& job) { return job.unsaved_ms + CountRanks(job.ranks) * kStartAgainMs; }
 
@@ -118,7 +118,7 @@ std::vector<const RunningJob*> ChooseVictims(const VictimFacts& facts) {
     chosen.push_back(next);
     std::erase(candidates, next);
   }
-  // The most expensive ones are removed first.
+  // Removes the jobs that need not end, the most expensive ones first.
   std::sort(chosen.begin(), chosen.end(), IsCheaper);
   for (size_t i = chosen.size(); i-- > 0;) {
     trial.Apply(*chosen[i], -1);

@@ -15,8 +15,8 @@ struct VictimFacts {
   const QueueRules* rules = nullptr;
   const WaitingJob* job = nullptr;
   PoolUse use;                                  // of its pool
-  absl::Span<const HostSlots> hosts = {};       // with what will be free when the jobs that end have ended
-  std::vector<const RunningJob*> running = {};  // that were not chosen before
+  absl::Span<const HostSlots> hosts = {};       // with the slots that are free once the ending jobs have ended
+  std::vector<const RunningJob*> running = {};  // those that no other job has chosen
 };
 
 // Returns the jobs to end; none if none must end, or if no set of them suffices.

@@ -62,7 +62,7 @@ class CallTable {
     Add(make_event, {.done = std::move(done)});
   }
 
-  // Whether the call still waits for its answer. A call that does not must not take effect. Possible errors:
+  // Whether the call still waits for its answer. A call that no longer waits must not take effect. Possible errors:
   // DeadlineExceeded: its deadline has passed. Cancelled: its caller has cancelled it or gone away.
   absl::Status CheckWaiting(CallId call) {
     absl::MutexLock lock(&mu_);

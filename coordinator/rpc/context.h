@@ -43,7 +43,7 @@ struct RpcContext {
     const auto header = call.client_metadata().find(kClientHeader);
     if (header == call.client_metadata().end()) return caller;
     const auto client = ParseVersion(absl::string_view(header->second.data(), header->second.size()));
-    // Other programs may send what they like.
+    // Programs that are not clients of ours may send this header in another form.
     const absl::Status compatible = client.has_value() ? CheckCompatible(*client, server) : absl::OkStatus();
     return compatible.ok() ? caller : compatible;
   }

@@ -42,7 +42,7 @@ struct RpcServerOptions {
   // at each start.
   std::string token_file = {};
   std::string viewer_token_file = {};  // the same for viewers; empty: there are none
-  std::string tokens = {};             // folder for the new token; empty: the user's
+  std::string tokens = {};             // folder for the new token; empty: the user's token folder
   std::string state_token = {};        // file for the new token if that folder cannot be used; empty: an error
   std::function<void(const std::string&)> warn = nullptr;                               // reports refused connections
   std::function<void(const char* method, absl::Duration duration)> answered = nullptr;  // see RpcContext
@@ -68,14 +68,14 @@ class RpcServer final : public EffectSink {
   const std::string& callers() const { return callers_; }
 
   // The role of a caller of the HTTP port with this `authorization` header. At least as strict as the API. A caller
-  // without a token is a viewer at most, because nothing shows that its request is not one of another web site that its
-  // browser shows. `only_this_host`: the port can be reached from this host only. Possible errors: Unauthenticated;
-  // PermissionDenied if the port can be reached by more callers than an API without a token.
+  // without a token is a viewer at most, because its request may come from the page of another web site in the browser
+  // of the caller. `only_this_host`: the port can be reached from this host only. Possible errors: Unauthenticated;
+  // PermissionDenied if the API needs no token and the port can be reached by more callers than the API.
   // REQUIRES: started.
   absl::StatusOr<Role> RoleOfHttpCaller(absl::optional<absl::string_view> authorization, bool only_this_host) const;
   // Whether callers of the HTTP port need no token. REQUIRES: started.
   bool is_open() const { return access_.is_open(); }
-  // A channel to this server within the process, and the mark of a call on it. REQUIRES: started.
+  // A channel to this server within the process; Vouch marks a call on it (see Access). REQUIRES: started.
   std::shared_ptr<grpc::Channel> MakeInProcessChannel();
   void Vouch(const Caller& caller, grpc::ClientContext& context) const { access_.Vouch(caller, context); }
   // Asks the core and waits for its reply, for at most kAskWait. Thread-safe; must not be called on the loop's thread.

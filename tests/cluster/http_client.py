@@ -25,7 +25,7 @@ def headers_for(cluster, token, extra):
 
 
 def get(cluster, path, token=None, **headers):
-    """`token` None: that of this user; "": none."""
+    """Sends a GET request. `token`: None for the token of this user, "" for no token."""
     connection = connect(cluster)
     connection.request("GET", path, headers=headers_for(cluster, token, headers))
     response = connection.getresponse()

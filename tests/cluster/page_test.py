@@ -236,5 +236,5 @@ def test_hostile_output_and_reasons_arrive_as_text(cluster):
     answer = http_client.get(cluster, f"/api/v1/jobs/{waiting}")
 
     assert base64.b64decode(line["result"]["text"]) == hostile[:-1]
-    assert "<b>bold</b>" in answer.json["reason"] and "<b>" not in answer.body, "even if it were taken for markup"
+    assert "<b>bold</b>" in answer.json["reason"] and "<b>" not in answer.body, "the reason is escaped"
     assert answer.headers["Content-Type"].startswith("application/json")

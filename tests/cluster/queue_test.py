@@ -127,7 +127,7 @@ def test_a_job_whose_save_fails_is_not_preempted_and_loses_nothing(cluster, monk
 
 
 def test_users_change_their_minds_while_a_job_is_preempted(queued):
-    """The preemptor is cancelled, the job that ends for it gets another priority, and a pause of it stays a pause."""
+    """The preemptor is cancelled, the job that ends for it gets another priority, and a user pauses that job."""
     first = queued.submit(flags=["--priority", "10"], train__steps=2_000, **SLOW)
     queued.wait_for_step(first, 10)
     high = queued.submit(flags=["--priority", "90"], train__steps=1_000_000, **SLOW)
@@ -202,7 +202,7 @@ def test_bad_arguments_have_exit_code_2(queued, arguments, code):
     queued.trainctl(*arguments, expect=code)
 
 
-def test_an_empty_queue_is_said(queued):
+def test_an_empty_queue_is_reported(queued):
     assert "no job waits for slots" in queued.trainctl("queue").stdout
 
 

@@ -1,4 +1,4 @@
-// The faults, and how they heal.
+// The faults: how they begin and end.
 #include <algorithm>
 #include <csignal>
 #include <iterator>
@@ -263,7 +263,7 @@ void World::SlowTrainer(const Fault& fault) {
 }
 
 void World::LeaveOutOperation(const Fault& fault) {
-  constexpr uint64_t kOperations = 16;  // about those of a step
+  constexpr uint64_t kOperations = 16;  // about the number of operations of a step
   std::shared_ptr<Trainer> trainer = PickTrainer(fault);
   if (trainer == nullptr || !trainer->group().LeaveOutOperation(*trainer, fault.salt / 64 % kOperations)) return;
   judge.Trace(absl::StrCat(agent::Describe(trainer->id()), " will leave out an operation"));
@@ -275,7 +275,7 @@ void World::StopHost(const Fault& fault, Machine& machine) {
   machine.daemon().Terminate(/*stop_trainers=*/true, fault.lasts);
 }
 
-// The scenario begins no more faults. The world is healed when the faults that last longer have ended, too.
+// The scenario begins no more faults. All faults are over when those that last longer have ended, too.
 void World::Heal() {
   judge.Trace("-- no more faults --");
   absl::Duration last = absl::ZeroDuration();

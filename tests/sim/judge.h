@@ -31,7 +31,7 @@ inline constexpr char kOneGeneration[] = "one-generation";     // generation g h
 inline constexpr char kRankOnce[] = "rank-once";               // no rank of a generation runs twice
 inline constexpr char kDurable[] = "acknowledged-is-durable";  // answered requests survive every crash
 inline constexpr char kFenced[] = "fenced-changes-nothing";    // messages of old streams or generations change nothing
-inline constexpr char kSentOnce[] = "steps-published-once";    // to each watcher, in order; all of them on success
+inline constexpr char kSentOnce[] = "steps-published-once";    // a watcher gets each step once and in order
 inline constexpr char kContact[] = "lost-contact-ends-nothing";  // no trainer is killed only because of lost contact
 inline constexpr char kProgress[] = "progress-after-healing";    // every job ends if there are slots for it
 inline constexpr char kReasons[] = "decisions-have-reasons";
@@ -57,7 +57,7 @@ inline constexpr char kTensorHost[] = "tensor-groups-share-a-host";
 inline constexpr char kBlame[] = "hangs-name-their-cause";
 // the number of ranks of an elastic job is within its limits, and the same for all of them
 inline constexpr char kElasticSize[] = "elastic-size-holds";
-// an elastic job gets more ranks when there have been slots for them for long enough, not before, and for no restart
+// an elastic job gets more ranks once slots for them have been free for long enough, and this counts as no restart
 inline constexpr char kGrowth[] = "elastic-jobs-grow-in-time";
 // the jobs of a namespace use at most its quota
 inline constexpr char kQuota[] = "quotas-hold";
@@ -246,7 +246,7 @@ class Judge {
   std::map<JobId, absl::Time> waits_since_;      // jobs that were never placed, since they were first seen to wait
   std::map<JobId, absl::Time> unserved_since_;   // jobs that preemption could serve
   std::set<JobId> started_;                      // jobs that were placed
-  std::map<GroupId, absl::Time> running_since_;  // since when a group was first seen RUNNING
+  std::map<GroupId, absl::Time> running_since_;  // when a group was first seen RUNNING
   std::set<JobId> paused_;
 };
 

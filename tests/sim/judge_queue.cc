@@ -9,12 +9,12 @@
 namespace trainyard::sim {
 namespace {
 
-// The coordinator marks jobs that have waited for long once a second, and its clock and that of the world differ.
+// Once a second the coordinator marks the jobs that have waited for long; its clock and that of the world differ.
 constexpr absl::Duration kMargin = absl::Seconds(4);
 // In a healthy world a job is served by preemption within this time after the longest protection: it covers a stop with
 // its save, and the start of a group.
 constexpr absl::Duration kServeLimit = absl::Seconds(30);
-// The protection of a job doubles with each of its preemptions, up to this often.
+// The protection of a job doubles with each of its preemptions, but at most this many times.
 constexpr uint32_t kDoublingsOfProtection = 3;
 
 // Whether the coordinator's sense of time may differ from that of the world.
@@ -34,7 +34,7 @@ bool DistortsTime(const Scenario& scenario) {
   });
 }
 
-// Whether its ranks share hosts in groups, so that free slots may not suffice for it.
+// Whether the ranks of the job share hosts in groups, so that free slots may not suffice for it.
 bool NeedsWholeGroups(const JobPlan& plan) { return plan.tensor > 1 || plan.ranks_per_host > 0; }
 
 bool MayBeUsed(const Host& host) {
@@ -129,7 +129,7 @@ void Judge::CheckPreempted(const Job& job) {
   }
 }
 
-// A job that is ahead of the started one, and that has waited for long, could have run there.
+// Reports each job that is ahead of the started one, has waited for long, and could have run on its slots.
 void Judge::CheckOvertaken(const Core& core, const Job& started) {
   const State& state = core.state();
   const JobPlan* plan = FindPlan(scenario_, started.id);
@@ -153,7 +153,7 @@ void Judge::CheckOvertaken(const Core& core, const Job& started) {
   }
 }
 
-// While nothing is wrong, preemption gives a job the slots of jobs with lower priorities.
+// Checks that, while nothing is wrong, preemption gives the job the slots of jobs with lower priorities.
 void Judge::CheckServed(const Core& core, const Job& job) {
   const State& state = core.state();
   const auto may_be_served = [&] {

@@ -225,8 +225,8 @@ absl::Status CheckScenarioFile(const ScenarioFile& scenario_file) {
     if (job.min_ranks > job.ranks || (job.is_script() && (job.divides_model() || job.folder_of > 0))) {
       return absl::InvalidArgumentError(
           absl::StrCat("job ", job.number,
-                       " is a script: its min-ranks is at most its ranks, it has neither stages nor "
-                       "tensor, and no folder of another job"));
+                       " is a script, so its min-ranks must be at most its ranks, and it must have no "
+                       "stages, tensor or folder-of"));
     }
     const uint64_t copy = uint64_t{job.stages} * job.tensor;
     if (copy == 0 || job.ranks % copy != 0) {

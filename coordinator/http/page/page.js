@@ -66,7 +66,8 @@ async function follow(now) {
   stream = new EventStream(view.path, {lastId, fallback: view.fallback, onLost: again,
     onState: (text) => now === serial && showState(text),
     onRefused: (error) => now === serial && askForToken(error.message),
-    // The end of a job: what is shown last is read as a whole. Other ends are those of a connection.
+    // An end without an error code means that the job has ended: reads the whole view once more. After an error, the
+    // stream connects again.
     events: {info: showInfo, end: ({code}) => code || again(), ...view.events}});
 }
 

@@ -1,5 +1,5 @@
-// Reading from the coordinator: single answers, streams of events and lines. The token is kept in the storage of the tab
-// and sent in a header, which a page of another site cannot do; so streams are read with fetch, not with EventSource.
+// Reads from the coordinator: single answers, streams of events and lines. The token is kept in the storage of the tab
+// and sent in a header, which pages of other sites cannot set. EventSource cannot set one either: streams use fetch.
 "use strict";
 
 const SILENCE_MS = 15000;      // the coordinator sends a comment every 5 s
@@ -7,7 +7,7 @@ const WAIT_MS = [500, 5000];   // between attempts to connect again
 
 const OUT_OF_RANGE = 11;       // a code of google.rpc.Code
 
-// The coordinator wants a token, or another one.
+// The call had no token, or the wrong one.
 export class Refused extends Error {}
 
 export const token = () => sessionStorage.getItem("token") || "";
@@ -46,7 +46,7 @@ async function readLines(response, onLine, onBytes) {
   }
 }
 
-// Calls a streaming method once: `onMessage` for each message. Rejects if the stream fails.
+// Calls a streaming method once, and `onMessage` for each message of its stream. Rejects if the stream fails.
 export async function callStream(method, message, signal, onMessage) {
   const response = await request(`JobService/${method}`, {method: "POST", signal, body: JSON.stringify(message),
     headers: {"Content-Type": "application/json"}});
@@ -65,9 +65,9 @@ export async function callStream(method, message, signal, onMessage) {
 // received is sent, so that nothing is lost and nothing comes twice.
 //   events     name -> function(data); "message" is the default name
 //   onState    function(text): "" when the stream works
-//   onRefused  function(error): a token is wanted
+//   onRefused  function(error): a token is missing or wrong
 //   onLost     function(error): what is watched does not exist, or the coordinator no longer knows the last id
-//   fallback   async function(): reads what the stream cannot show while there are too many streams
+//   fallback   async function(): reads the data once if too many streams are open
 export class EventStream {
   constructor(path, {events, onState, onRefused, onLost, fallback, lastId = ""}) {
     Object.assign(this, {path, events, onState, onRefused, onLost, fallback, lastId});
@@ -85,7 +85,7 @@ export class EventStream {
     this.wake?.();
   }
 
-  // Waits until the time has passed or something else wakes it.
+  // Waits until the time has passed or `wake` is called.
   pause(ms) {
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, ms);

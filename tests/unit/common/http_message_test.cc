@@ -23,7 +23,7 @@ TEST(HttpMessage, Head_IsTakenApart) {
   EXPECT_EQ(head->content_length, 12u);
   EXPECT_FALSE(head->is_http10);
   EXPECT_TRUE(ParseHttpHead("GET / HTTP/1.0\n\n")->is_http10);
-  EXPECT_EQ(ParseHttpHead("POST / HTTP/1.1\r\n\r\n")->content_length, 0u) << "no length is a length of zero";
+  EXPECT_EQ(ParseHttpHead("POST / HTTP/1.1\r\n\r\n")->content_length, 0u) << "a request without a length has no body";
 }
 
 TEST(HttpMessage, AmbiguousHead_IsRefused) {

@@ -184,7 +184,7 @@ TEST_F(HttpServerTest, Stream_ArrivesInOrderAndEndsWithItsLastChunk) {
   EXPECT_THAT(old.Read(), AllOf(EndsWith("\r\n\r\nplain"), Not(HasSubstr("chunked"))));
 }
 
-TEST_F(HttpServerTest, SlowReader_FillsItsStreamOnce_AndIsToldWhenThereIsRoom) {
+TEST_F(HttpServerTest, SlowReader_FillsItsStream_WhichReportsOnceThatItIsNoLongerFull) {
   Client client(port_, 4096);
   client.Send("GET /stream HTTP/1.1\r\n\r\n");
   const auto stream = AwaitStream(0);

@@ -160,7 +160,7 @@ TEST(CoreQueue, Preemption_SurvivesACoordinatorRestart_AtEachPoint) {
   }
 }
 
-TEST(CoreQueue, APauseDuringPreemption_IsNotUndoneByRoom) {
+TEST(CoreQueue, APauseDuringPreemption_LastsEvenIfSlotsAreFree) {
   QueuedHost one;
   one.PreemptLow();
   ASSERT_TRUE(one.harness.Pause(kLow).status.ok());
@@ -222,7 +222,7 @@ TEST(CoreQueue, AStartedPreemptor_IsNotPreemptedBack_AndTheProtectionGrows) {
   one.harness.Submit(MakeQueuedSpec(2, 90), "job000high02");
 
   one.harness.Advance(absl::Seconds(50));
-  EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_RUNNING) << "30 s are 60 s after one preemption";
+  EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_RUNNING) << "after one preemption, min_run is 60 s instead of 30 s";
   one.harness.Advance(absl::Seconds(15));
   EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_STOPPING);
 }

@@ -73,7 +73,7 @@ TEST(ThinReports, StepsAndEvaluations_StayInOrderAndBelowTheLimit) {
   int evaluations = 0;
   for (int i = 0; i < thinned.events_size(); ++i) {
     evaluations += thinned.events(i).has_eval() ? 1 : 0;
-    EXPECT_NE(thinned.events(i).step().step(), 2u) << "it is no point of the curve";
+    EXPECT_NE(thinned.events(i).step().step(), 2u) << "a step without a loss is no point of the curve";
     EXPECT_EQ(thinned.events(i).step().compute_s(), 0) << "parts of a step are not shown";
     const uint64_t before = i == 0 ? 0 : thinned.events(i - 1).sequence();
     EXPECT_LT(before, thinned.events(i).sequence());
@@ -283,8 +283,8 @@ TEST_F(StatusPageTest, RequestsOfOtherSites_AreRefused) {
 TEST_F(StatusPageTest, Changes_RequireTheTokenOfOperators_AndJson) {
   const std::string right = "Authorization: Bearer right\r\n", viewer = "Authorization: Bearer viewer\r\n";
   EXPECT_THAT(Call("Cancel", ""), AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("--token-file")))
-      << "without a token nothing shows that the request is not made by another web site";
-  EXPECT_THAT(Call("Get", ""), StartsWith("HTTP/1.1 503 ")) << "it would be read";
+      << "without a token, another web site may have made the request";
+  EXPECT_THAT(Call("Get", ""), StartsWith("HTTP/1.1 503 ")) << "only the gateway refuses it";
 
   requires_token_ = true;
   EXPECT_THAT(Call("Cancel", ""), StartsWith("HTTP/1.1 401 "));

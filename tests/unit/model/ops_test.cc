@@ -173,7 +173,7 @@ TEST_F(OpsTest, WidenedProduct_IsTheProductOfTheSameNumbersRoundedOnce) {
     const at::Tensor exact = at::matmul(wide(x), wide(w)) + wide(bias) + wide(residual);
     const double half_a_step = type == at::kHalf ? 0x1p-11 : 0x1p-8;
     const at::Tensor error = (wide(rounded) - exact).abs() - exact.abs() * half_a_step;
-    EXPECT_LT(error.max().item<double>(), 1e-4) << type;  // what the fp32 sums add to one rounding
+    EXPECT_LT(error.max().item<double>(), 1e-4) << type;  // the error of the fp32 sums
   }
 }
 

@@ -1,9 +1,10 @@
 // Causal self-attention with the softmax of scores x 1 / sqrt(width of a head).
 //
-// On a CPU, in fp32, and in bf16 or fp16 on many (HasGemm), our own kernels are used. They process 64 rows of scores at
-// a time, which fit the first-level cache, skip the part right of the diagonal, and read queries, keys and values where
-// the projection has written them. Backward recomputes the scores and writes all three gradients where the projection's
-// backward reads them. All other cases use LibTorch; with dropout it holds the probabilities of all pairs of tokens.
+// On CPUs, our own kernels are used in fp32 and, on many CPUs (HasGemm), in bf16 or fp16. They process 64 rows of
+// scores at a time, which fit the first-level cache, skip the part right of the diagonal, and read queries, keys and
+// values where the projection has written them. Backward recomputes the scores and writes all three gradients where the
+// backward of the projection reads them. All other cases use LibTorch; with dropout it holds the probabilities of all
+// pairs of tokens.
 //
 // Documents in a sequence: `starts`, int64 [sequences, tokens], holds for each token the position of the first token
 // of its document. The token attends to that token and those after it. `starts` is undefined if sequences are not

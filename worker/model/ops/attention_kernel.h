@@ -1,4 +1,4 @@
-// Attention of one head of keys and values of one sequence and the heads of queries that use it, in raw memory; see
+// Attention in one sequence, for one head of keys and values and the heads of queries that use it, in raw memory; see
 // attention.h. Scores and sums are fp32.
 #pragma once
 
@@ -17,7 +17,7 @@ struct AttentionShape {
   int64_t key_row = 0;    // of keys, values and their gradients
   int64_t out_row = 0;    // of the result and its gradient
   // For each token of the sequence, the first token of its document, which is the first one that it attends to; null:
-  // the sequence is one document. They do not decrease.
+  // the sequence is one document. The elements do not decrease.
   const int64_t* starts = nullptr;
 };
 

@@ -1,7 +1,7 @@
 // x w + b for every token: x [.., in], w [in, out] as in GPT-2's files, b [out]. Or x w^T + b, with w [out, in] as in
 // the files of Llama.
 //
-// On a CPU, in fp32, and in bf16 or fp16 on many (HasGemm), MKL's routines run on the tensors' own memory
+// On CPUs, in fp32 and, on many CPUs (HasGemm), in bf16 or fp16, MKL's routines run on the tensors' own memory
 // (numerics/gemm.h). 16-bit products are summed in fp32 and rounded once, with bias and residual already added, a few
 // rows at a time so that the sums stay in cache. Gradients of parameters are written in fp32 directly into the
 // strategy's flat gradients (GradientSink). All other cases use LibTorch.
@@ -35,9 +35,9 @@ struct LinearArgs {
   ProductTape* tape = nullptr;   // stores the result, or returns a stored one
   bool few_rows = false;         // decoding: ops/few_rows.h if it supports x; no gradient, no tape
   // Not null: a row product (tensor_group.h). x and the weight are this rank's inputs; the result is the sum over the
-  // group, bias and residual are whole and are added once. It must outlive backward.
+  // group, bias and residual are whole and are added once. The group must outlive backward.
   TensorGroup* group = nullptr;
-  // A row product of a part of the sequence: x has all rows, the result and the residual this rank's, [share, out].
+  // A row product of a part of the sequence: x has all rows, the result and the residual its own rows, [share, out].
   // A column product (tensor_linear.h): x has this rank's rows, [share, in], and the result all of them.
   std::optional<SequencePart> part = {};
 };

@@ -29,7 +29,7 @@ const T* DataOf(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<T>() : nullptr;
 }
 
-// Calls `run` with a null pointer to the element type, which IsOurs.
+// Calls `run` with a null pointer to the element type. REQUIRES: HasGemm of the type.
 template <typename Run>
 void ForType(at::ScalarType type, const Run& run) {
   if (type == at::kFloat) return run(static_cast<float*>(nullptr));
