@@ -230,7 +230,7 @@ async def get(setting, schema):
 
 
 async def come_and_go(setting, schema):
-    """Watchers that open, read for a while and leave, and scrapes, until the end; prints their numbers. A watcher
+    """Runs watchers that open, read for a while and leave, and scrapes, until the end; prints their numbers. A watcher
     continues after the newest step that its predecessor read, but every tenth one reads the whole history."""
     counts = {"watches": 0, "scrapes": 0}
 

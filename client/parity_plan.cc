@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kRanks = 2;
 constexpr uint32_t kHybridSide = 2;
 
-// The size of a micro-batch of all variants: small enough for the variant with the most data ranks, and one with which
+// The size of a micro-batch of all variants: small enough for the variant with the most data ranks, and such that
 // the job's own layout can run its schedule.
 uint32_t MicroOf(const v1::JobSpec& job) {
   const JobLayout layout = LayoutOf(job);

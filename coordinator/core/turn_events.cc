@@ -169,7 +169,7 @@ void Turn::PublishClusterEvent(v1::Event event) {
   event.set_sequence(++state.cluster_sequence);
   event.set_time_unix_ms(absl::ToUnixMillis(wall));
   if (auto host = state.hosts.find(HostName(event.host())); host != state.hosts.end()) {
-    // The time, so that neither an older copy of the store nor another host of this name uses a number again.
+    // At least the time: neither an older copy of the store nor another host of this name must use a number again.
     host->second.record.set_version(std::max(host->second.version() + 1, static_cast<uint64_t>(event.time_unix_ms())));
     Save(host->second);
   }

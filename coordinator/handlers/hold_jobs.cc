@@ -147,7 +147,7 @@ std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::str
     turn.Push(host.name);
   }
   turn.state.unknown.erase(id);
-  RememberForgotten(turn, id);  // in case a host is away, or the coordinator restarts before they have ended
+  RememberForgotten(turn, id);  // in case a host is away, or the coordinator restarts before the trainers end
   std::string text = WithReason(absl::StrCat("job ", id.value(), ", which this coordinator's store does not know, is ",
                                              "cancelled; its trainers on ", absl::StrJoin(hosts, ", "), " are ended"),
                                 reason);

@@ -1,4 +1,5 @@
-// The progress of each rank, as it and its daemon report it: the input of hang detection, and how long phases take.
+// The progress of each rank, as the rank and its daemon report it: the input of hang detection, and how long phases
+// take.
 #pragma once
 
 #include <string>

@@ -227,7 +227,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   if (order.rank == 0) {
     ASSIGN_OR_RETURN(point, AcquireFolder(order, file_system, *rank, choosing_time));
   }
-  // Refuses a job that cannot be trained now, because after this the rank waits for the others.
+  // A job that cannot be trained is refused here, because after this the rank waits for the others.
   ASSIGN_OR_RETURN(rank->model, MakePart(order, rank->device, /*tensor_group=*/nullptr));
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));

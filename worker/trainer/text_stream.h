@@ -27,8 +27,8 @@ class TextStream {
 
   const Tokenizer& tokenizer_;
   std::vector<int32_t> tokens_;
-  // The text of a token may depend on those before it (a space that only the first token of a text loses), so the last
-  // tokens that were returned, from context_, are decoded again together with those that were not.
+  // The text of a token may depend on those before it (many tokenizers remove a space before the first token), so
+  // the last tokens that were returned, from context_, are decoded again together with those that were not.
   size_t context_ = 0;
   size_t returned_ = 0;
   int times_held_back_ = 0;

@@ -48,7 +48,7 @@ struct Layout {
   int64_t bucket_elements = 2000;
   int64_t persist_elements = 0;
   std::vector<int> split = {};
-  bool documents = false;  // each sequence has two, and one target is ignored
+  bool documents = false;  // each sequence has two documents, and one target is ignored
   bool sequence = false;   // tensor ranks divide it
   int64_t tokens = kTokens;
   bool leaves_out_tensor_sums = false;  // a defect: gradients are not added over the tensor ranks
@@ -212,7 +212,7 @@ absl::StatusOr<Outcome> RunRank(const Layout& layout, const Mesh& mesh, int rank
     RETURN_IF_ERROR(made->strategy->AwaitParameters());
     ASSIGN_OR_RETURN(const std::optional<ParameterDifference> difference, made->strategy->state().CompareParameters());
     if (difference.has_value()) outcome.differs = difference->name;
-    // Passes parameters on data rank 0 only, whole where they are sharded.
+    // Only data rank 0 is passed the parameters, and sharded ones are passed whole.
     RETURN_IF_ERROR(made->strategy->state().VisitParameters([&](const StateEntry& entry, const at::Tensor& values) {
       outcome.parameters.emplace_back(entry, values.detach().clone());
       return absl::OkStatus();
