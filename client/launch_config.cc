@@ -40,8 +40,8 @@ void AddCounts(CLI::App& verb, const std::shared_ptr<AccelerateFlags>& options) 
         options->flags.num_machines = count;
         options->any = true;
       },
-      "Accelerate's flag: as --nnodes");
-  verb.add_option("--machine_rank,--machine-rank", options->machine_rank, "As --node-rank");
+      "Accelerate's flag: the same as --nnodes");
+  verb.add_option("--machine_rank,--machine-rank", options->machine_rank, "The same as --node-rank");
   verb.add_option("--num_cpu_threads_per_process,--num-cpu-threads-per-process", options->threads_per_process,
                   "OMP_NUM_THREADS of each rank")
       ->check(CLI::PositiveNumber);
@@ -78,21 +78,23 @@ void AddAccelerateFlags(CLI::App& verb, const std::shared_ptr<AccelerateFlags>& 
       "Accelerate's YAML or DeepSpeed's JSON: number of ranks, and the variables that Accelerate sets for a script. "
       "Flags override it");
   AddCounts(verb, options);
-  AddText(verb, options, "--mixed_precision,--mixed-precision", &flags.mixed_precision, "no, fp16 or bf16");
+  AddText(verb, options, "--mixed_precision,--mixed-precision", &flags.mixed_precision, "Precision: no, fp16 or bf16");
   AddText(verb, options, "--dynamo_backend,--dynamo-backend", &flags.dynamo_backend,
           "The backend of torch.compile in the script: no, inductor and so on");
-  AddText(verb, options, "--gpu_ids,--gpu-ids", &flags.gpu_ids, "CUDA_VISIBLE_DEVICES, or all");
-  AddSwitch(verb, options, "--multi_gpu,--multi-gpu", &flags.multi_gpu, "As distributed_type: MULTI_GPU");
+  AddText(verb, options, "--gpu_ids,--gpu-ids", &flags.gpu_ids, "The value of CUDA_VISIBLE_DEVICES, or all");
+  AddSwitch(verb, options, "--multi_gpu,--multi-gpu", &flags.multi_gpu,
+            "The same as distributed_type: MULTI_GPU in the file");
   AddSwitch(verb, options, "--cpu", &flags.cpu, "The script uses CPUs, even if there are GPUs");
   AddSwitch(verb, options, "--debug", &flags.debug, "Accelerate checks the shapes of its collectives");
   for (const char* names : {"--main_process_ip,--main-process-ip", "--main_process_port,--main-process-port"}) {
     const std::string name = FirstName(names);
     verb.add_option_function<std::string>(
-        names, [launch, name](const std::string&) { launch->without_effect.push_back(name); }, "As --master-*");
+        names, [launch, name](const std::string&) { launch->without_effect.push_back(name); },
+        "Has no effect, like --master-addr");
   }
   verb.add_flag_callback(
       "--same_network,--same-network", [launch] { launch->without_effect.push_back("--same_network"); },
-      "As --master-*");
+      "Has no effect, like --master-addr");
   for (const RefusedFlag& refused : kRefusedFlags) {
     const std::string name = FirstName(refused.names);
     verb.add_flag_callback(

@@ -142,8 +142,8 @@ void AddParity(CLI::App& app, const Globals&, Chosen* chosen) {
       "micro-batches in reverse order (the noise floor: how far apart two correct results are), then ddp,\n"
       "zero1, zero2, zero3, fsdp with and without resharding on 2 ranks, and hsdp on 2 x 2; then, if the model can\n"
       "be divided, tensor and pipeline on 2 ranks, both together with zero1 on 8 ranks, and the layout of a job that\n"
-      "has stages or tensor ranks. Data, precision and seed are the job's. The variants before that layout use only\n"
-      "bucket_elements and overlap of the job's `parallel` section.\n\n"
+      "has stages or tensor ranks. Data, precision and seed are the job's. All variants except the layout of the job\n"
+      "use only bucket_elements and overlap of its `parallel` section.\n\n"
       "Examples:\n"
       "  trainctl parity configs/jobs/lab-tiny.yaml --assert 1e-6\n"
       "  trainctl parity job.yaml --steps 100 --json | jq .worst");

@@ -236,7 +236,7 @@ void AddSchedule(CLI::App& app, const Globals&, Chosen* chosen) {
   verb->add_option("--schedule", options->schedule,
                    "gpipe, 1f1b, interleaved, zero_bubble or simulated; all: compare them")
       ->capture_default_str();
-  verb->add_option("--chunks-per-rank", options->chunks_per_rank, "Chunks of each rank in interleaved (default: 2)");
+  verb->add_option("--chunks-per-rank", options->chunks_per_rank, "Chunks of each rank, for interleaved (default: 2)");
   AddDurations(*verb, *options);
   verb->add_option(
       "--in-flight", options->in_flight,

@@ -221,7 +221,7 @@ void AddTokenize(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* verb =
       app.add_subcommand("tokenize", "Count tokens, show how a text is split, or build a job's token cache");
-  verb->add_option("files", options->files, "Text files, in UTF-8 unless the tokenizer is that of bytes");
+  verb->add_option("files", options->files, "Text files, in UTF-8 unless the tokenizer is `bytes`");
   verb->add_option("--tokenizer", options->tokenizer,
                    "tokenizer.json or tokenizer.model, or a folder with one; bytes: one token per byte")
       ->capture_default_str();

@@ -146,7 +146,7 @@ void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddJobOptions(*verb, &options->job);
   verb->add_flag("--resolved", options->resolved, "Print the job with all defaults and decisions filled in");
   verb->add_flag("--memory", options->memory,
-                 "Print about how much memory each rank needs; the files of the job may be on other machines");
+                 "Print an estimate of each rank's memory; the files of the job may be on other machines");
   AddJson(*verb, &options->json, "Print problems (and the resolved job) as one JSON object");
   verb->footer(
       "Reports all problems, each with file, line and column. Exit code 0: valid, 2: invalid. If stages or tensor\n"

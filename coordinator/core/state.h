@@ -164,7 +164,7 @@ struct Job {
   std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while no host of it can be reached
   bool abandon_refused = false;  // published: the job is not given up, as no other host has its newest checkpoint
   uint64_t reports_dropped = 0;  // step reports whose loss was not published yet
-  absl::Time drops_since = absl::InfiniteFuture();  // when the first loss of a minute was published; infinite: none
+  absl::Time drops_since = absl::InfiniteFuture();  // when a loss was last published; infinite: not recently
   // For each key set to `auto` that only hosts can decide: the value and the reason of each host.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
   std::map<Phase, PhaseTimes> phase_times;            // how long each phase takes (JobRecord.phases keeps the longest)
