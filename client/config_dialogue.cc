@@ -26,7 +26,7 @@ class Dialogue {
     draft_ = MakeDraft(input_, facts_, answers_);
     if (draft_.questions.empty()) return Finish();
     ShowUnowned();
-    show_("Enter accepts the value in brackets, ? explains, < returns, Ctrl-C ends.");
+    show_("Enter accepts the value in brackets, ? explains the question, < goes back, Ctrl-C ends.");
     while (const AskedQuestion* question = Next()) RETURN_IF_ERROR(AskOne(*question));
     return Finish();
   }

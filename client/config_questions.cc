@@ -292,7 +292,7 @@ std::vector<ConfigQuestion> QuestionsAboutTraining() {
       {"evaluate",
        {"train.evaluate.every_steps"},
        "An evaluation after how many steps (0: never)?",
-       "The loss is that of a twentieth of the data, which is kept out of training.",
+       "The loss is computed on a twentieth of the data, on which the job does not train.",
        IsModel,
        [](const Context&) { return std::string("0"); },
        [](const std::string& answer, const Context&) { return Plain("train.evaluate.every_steps", answer); }},

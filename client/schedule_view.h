@@ -28,9 +28,9 @@ std::string ScheduleTitle(const ScheduleResult& result);
 // The title, the drawing, and the busy share and peak in flight of each rank. REQUIRES: result.status is OK.
 std::string ScheduleReport(const ScheduleResult& result, int columns);
 
-// A row for each result, and below them the reasons of those that have no schedule. The column IN FLIGHT counts
-// micro-batches of a whole stage, so that 4 of them in one of two chunks are 2. If the results divide one step, the
-// table also has their overhead, and ends with FastestText.
+// A row for each result, and below them the reasons of those that have no schedule. The column IN FLIGHT
+// counts in micro-batches of a whole stage: if a rank has two chunks, 4 micro-batches in one of them count as 2. If the
+// results divide one step, the table also has their overhead, and ends with FastestText.
 std::string ScheduleTable(const std::vector<ScheduleResult>& results, int columns);
 
 // Names the fastest of several results of one step, and why its schedule is slower with the smallest and with the

@@ -395,7 +395,7 @@ class Interpreter {
       const auto found = std::find(definition.targets.begin(), definition.targets.end(), name);
       if (found == definition.targets.end() || static_cast<size_t>(found - definition.targets.begin()) < num_given) {
         return absl::InvalidArgumentError(
-            absl::StrCat("the macro '", definition.name, "' has no parameter '", name, "', or has it already"));
+            absl::StrCat("the macro '", definition.name, "' has no parameter '", name, "', or gets it twice"));
       }
     }
     const size_t num_plain = definition.targets.size() - definition.expressions.size();

@@ -44,8 +44,8 @@ TEST_P(ModelParallelMatrix, MatchesTheOracle) {
   const double parameters = LargestDifference({ranks[0].sum_of_parameters}, {oracle.sum_of_parameters});
   AddToTable(GetParam().ToString(), losses, norms, parameters);
   if (RunsAllCells()) PrintProgress();
-  // Losses, norms and parameters of fp32 are rounded to 6e-8 of their size, in another order than the oracle's; the
-  // error of a norm is that of gradients that cancel each other.
+  // Sums in fp32 are rounded to 6e-8 of their size, and are computed in another order than the oracle's. Norms differ
+  // more than losses, because their gradients are sums of terms that cancel each other.
   const auto first = [](const std::vector<double>& all) {
     return std::vector<double>(all.begin(), all.begin() + std::min<ptrdiff_t>(std::ssize(all), kSteadySteps));
   };

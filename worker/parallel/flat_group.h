@@ -84,8 +84,9 @@ class FlatGroup {
 
   // Returns parameter parameters()[i], in its own shape, from a flat buffer with the layout of this group.
   at::Tensor View(const at::Tensor& flat, size_t i) const;
-  // The parts of this rank's gradient that it counts in the norm of the model's gradient: no copies that a lower
-  // tensor rank or the first stage counts. `whole`: of whole_gradients(), otherwise of gradient_shard().
+  // The parts of this rank's gradient that it counts in the norm of the model's gradient, without the copies that a
+  // lower tensor rank or the first stage counts. They are taken from whole_gradients() if `whole`, otherwise from
+  // gradient_shard().
   std::vector<at::Tensor> CountedGradients(bool whole) const;
   // Whether each of several tensor ranks has all parameters whole; whether the first and the last stage have a copy.
   bool is_replicated() const { return is_replicated_; }

@@ -35,7 +35,7 @@ absl::StatusOr<at::Tensor> GradientBuffers::Accumulator(int number, bool reduces
   return buffers.flat;
 }
 
-// Flat memory as long as the group for what is sent.
+// Returns flat memory of the group's length for the gradients that are sent.
 absl::StatusOr<at::Tensor> GradientBuffers::WireMemory(int number) {
   Buffers& buffers = buffers_[number];
   const FlatGroup& group = *groups_[number];

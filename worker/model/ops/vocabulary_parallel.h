@@ -24,8 +24,9 @@ struct VocabularyRows {
   std::optional<SequencePart> part = {};
 };
 
-// The rows of the whole matrix whose numbers are `tokens`, int64: [.., width], the same bits on every rank; or this
-// rank's part of them, [share, width]. Takes one sum over the group. The gradient of the weight goes through autograd.
+// Returns the rows of the whole matrix whose numbers are `tokens` (int64): [.., width], the same bits on every rank. If
+// `part` is set, returns only this rank's share of them, [share, width]. Takes one sum over the group. The gradient of
+// the weight goes through autograd.
 at::Tensor EmbedVocabulary(const VocabularyRows& rows, const at::Tensor& tokens);
 
 // As HeadLoss (head_loss.h), the same bits on every rank. Forward gathers three numbers per row of x from each rank,

@@ -35,8 +35,8 @@ class StopOnRequest(Callback):
         script.stop_requested()  # from here on, SIGTERM does not end the process
 
     def on_train_start(self, trainer, pl_module):
-        # Lightning has installed a handler that broadcasts within the handler, when other ranks may be in another
-        # collective, and then leaves fit() by an exception. It restores ours when fit() ends.
+        # Replaces the handler that Lightning has installed, which broadcasts while other ranks may be in another
+        # collective, and then leaves fit() by an exception. Lightning restores our handler when fit() ends.
         script.install_again()
         self._checked = trainer.global_step
         self.stopped = False
