@@ -3,7 +3,7 @@
 // with each resend: in 12 s it has resent six times, while twelve probes were sent.
 //
 //   ReachProbe probe(connection, port);
-//   once a second: probe.Poll();  if (in_doubt) probe.Send();  ... probe.unanswered() ...
+//   once a second: probe.Poll();  if (needs_probes) probe.Send();  ... probe.unanswered() ...
 //
 // Not thread-safe. No call blocks.
 #pragma once
@@ -29,7 +29,7 @@ class ReachProbe {
   void Send();
   // Collects the answers that have arrived. A probe that was already open at the previous Poll counts as unanswered.
   void Poll();
-  // Call when the connection is no longer in doubt.
+  // Forgets the unanswered probes. Call it when the connection no longer needs probes.
   void Clear() { unanswered_ = 0; }
 
   // Whether any probe was ever answered. Some networks drop packets that belong to no connection, and with them every

@@ -45,7 +45,7 @@ struct ConnectionState {
   uint32_t retransmissions = 0;  // of the oldest of them, in a row
   absl::Duration since_answer;   // since the last acknowledgement
   bool answers_probes = false;   // at least one probe was answered
-  uint32_t probes_lost = 0;      // in a row, since the connection came into doubt
+  uint32_t probes_lost = 0;      // in a row, since IsInDoubt became true
 };
 
 // Pure: whether the other end counts as dead.

@@ -25,7 +25,7 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
   int parameter_;
 };
 
-// The identity. Its output is a view, because autograd treats an input that is returned as modified in place.
+// The identity. Its output is a view: if a function returns its input itself, autograd regards it as modified in place.
 struct GateFunction : torch::autograd::Function<GateFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, int64_t events,
                             int64_t unit) {
