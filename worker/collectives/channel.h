@@ -12,8 +12,8 @@
 // compares this with what the schedule of its own rank expects.
 //
 // Guarantees:
-//   - Packets arrive in the order in which they were sent, with the same types, shapes and bits. Packets may be of any
-//     size, and empty.
+//   - Packets arrive in the order in which they were sent, with the same types, shapes and bits. A packet may have any
+//     size, and may be empty.
 //   - Receive returns dense tensors of their own, never memory that the channel uses again: autograd may keep them.
 //   - A channel does not wait for collectives, and collectives do not wait for a channel: a channel needs no common
 //     order with other operations, except on devices (NewChannel).

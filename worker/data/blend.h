@@ -4,7 +4,7 @@
 // than about two samples short.
 //
 // If all shares are multiples of 1 / n, the order repeats after n samples, because by then each source has exactly its
-// share. A source with more would have been chosen while its deficit was negative. But no source ever is: the deficits
+// share. A source with more would have been chosen while its deficit was negative, which never happens: the deficits
 // add up to zero, so the largest is never negative. The shares are therefore rounded to such multiples, and one
 // period is stored, from which any position of the endless order is computed directly.
 //
