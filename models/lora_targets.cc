@@ -52,7 +52,7 @@ std::vector<std::string> TargetMatcher::AllThatMatch(absl::string_view name, boo
   std::vector<std::string> matches;
   const std::string whole = absl::StrCat(prefix_, name);
   const std::string own(name);
-  // The whole name, and its ends after each dot.
+  // `end` is first the whole name, then what follows its first dot, its second dot, and so on.
   for (absl::string_view end = whole;;) {
     if (const auto found = names_.find(end); found != names_.end()) matches.push_back(*found);
     const size_t dot = end.find('.');

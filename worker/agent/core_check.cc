@@ -43,7 +43,7 @@ void Core::StartCommand(Trainer& trainer) {
 }
 
 // Gives the rank CPUs that no other rank with command.cpus has. Returns false if there are too few: the coordinator
-// counts free CPUs before it places ranks, but may not know a generation that still uses CPUs here.
+// counts free CPUs before it places ranks, but may not know of a generation that still uses CPUs here.
 bool Core::TakeCpus(Trainer& trainer) {
   std::set<uint32_t> taken;
   for (const auto& [id, other] : trainers_) {

@@ -380,7 +380,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   FlatState state_;
 
   bool reduces_ = false, in_last_round_ = false;
-  bool are_gathered_ = false;  // all units, where they are gathered once
+  bool are_gathered_ = false;  // whether all units are gathered; false unless gathers_once_
   bool defers_ = false;
   DeferredProducts deferred_;
   bool rejected_ = false;

@@ -49,7 +49,7 @@ SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& sh
                   options.ledger, &shard);
 }
 
-// Trained groups that belong to no unit, where groups are units.
+// Returns the trained groups that belong to no unit of the model.
 std::vector<int> GroupsWithoutUnit(const FlatGroups& groups) {
   std::vector<int> found;
   for (size_t g = 0; g < groups.size(); ++g) {

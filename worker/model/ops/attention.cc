@@ -24,7 +24,8 @@ std::optional<at::Tensor> Given(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional<at::Tensor>(tensor.contiguous()) : std::nullopt;
 }
 
-// Whether each token attends to each other one, [sequences, 1, tokens, tokens]; none: to all before it.
+// For each pair of tokens, whether the first attends to the second, [sequences, 1, tokens, tokens]. nullopt: each token
+// attends to itself and to all tokens before it.
 std::optional<at::Tensor> MaskOf(const at::Tensor& starts) {
   if (!starts.defined()) return std::nullopt;
   const at::Tensor positions = at::arange(starts.size(1), starts.options());
@@ -38,7 +39,8 @@ at::Tensor MixWithDropout(const at::Tensor& q, const at::Tensor& k, const at::Te
                           const at::Tensor& starts) {
   const at::ScalarType type = at::isReducedFloatingType(q.scalar_type()) ? at::kFloat : q.scalar_type();
   const int64_t tokens = q.size(2);
-  const double root_of_scale = std::pow(static_cast<double>(q.size(3)), -0.25);  // half on each side avoids overflow
+  // Multiplies each factor by the root of the scale, instead of the product by the scale, to avoid overflow.
+  const double root_of_scale = std::pow(static_cast<double>(q.size(3)), -0.25);
   at::Tensor scores = at::matmul(q.to(type) * root_of_scale, (k.to(type) * root_of_scale).transpose(-2, -1));
   const at::Tensor ends = at::arange(tokens, scores.options().dtype(at::kLong)).view({-1, 1});
   const at::Tensor hidden = starts.defined() ? MaskOf(starts)->logical_not() : ends.t() > ends;
@@ -65,7 +67,8 @@ std::byte* At(const at::Tensor& tensor, int64_t offset) {
   return static_cast<std::byte*>(tensor.data_ptr()) + offset * static_cast<int64_t>(tensor.element_size());
 }
 
-// Queries, keys and values in memory: elements between tokens, and of the heads. The three may be parts of one tensor.
+// Where queries, keys and values are in memory; they may be parts of one tensor. `query_row` and `key_row` are the
+// numbers of elements from one token to the next.
 struct Layout {
   int64_t sequences = 0, tokens = 0;
   int64_t heads = 0, kv_heads = 0, depth = 0;
@@ -133,7 +136,7 @@ at::Tensor Forward(const Layout& layout, const Factors& in, const at::Tensor& lo
   return out;
 }
 
-// Writes the gradients of `in` to `grad`, which has its layout.
+// Writes the gradients of `in` to `grad`, which has the same layout as `in`.
 void Backward(const Layout& layout, const Factors& in, const at::Tensor& out, const at::Tensor& log_sums,
               const at::Tensor& grad_out, const Factors& grad) {
   const int64_t heads_per_key = layout.heads / layout.kv_heads;

@@ -3,12 +3,12 @@
 // On CPUs, our own kernels are used in fp32 and, on many CPUs (HasGemm), in bf16 or fp16. They process 64 rows of
 // scores at a time, which fit the first-level cache, skip the part right of the diagonal, and read queries, keys and
 // values where the projection has written them. Backward recomputes the scores and writes all three gradients where the
-// backward of the projection reads them. All other cases use LibTorch; with dropout it holds the probabilities of all
-// pairs of tokens.
+// backward of the projection reads them. All other cases use LibTorch; with dropout, LibTorch stores the probabilities
+// of all pairs of tokens.
 //
 // Documents in a sequence: `starts`, int64 [sequences, tokens], holds for each token the position of the first token
-// of its document. The token attends to that token and those after it. `starts` is undefined if sequences are not
-// divided. LibTorch gets it as a mask of tokens x tokens elements per sequence.
+// of its document. A token attends to the tokens from that position to its own. `starts` is undefined if sequences
+// are not divided into documents. LibTorch gets `starts` as a mask of tokens x tokens elements per sequence.
 //
 // Thread-safe.
 #pragma once
