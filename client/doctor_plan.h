@@ -39,7 +39,7 @@ struct ProbeLimits {
 
 std::vector<ProbePair> FirstRound(const std::vector<ProbeHost>& hosts);
 
-// Empty if the first round is conclusive.
+// Returns the pairs of the second round; empty if the first round is conclusive.
 std::vector<ProbePair> SecondRound(const std::vector<ProbeHost>& hosts, const std::vector<ProbeResult>& first,
                                    const ProbeLimits& limits);
 
@@ -47,8 +47,8 @@ struct HostVerdict {
   enum class Kind {
     kGood,
     kSlowCompute,  // its matrix product is slow
-    kBadNetwork,   // slow or failed probes with partners that are fine without it
-    kSuspect,      // the host or its partner; no third host was available to find out which
+    kBadNetwork,   // its probes were slow or failed, but those of its partners with other hosts were good
+    kSuspect,      // the host or its partner is bad; no third host was available to find out which
   };
   std::string host;
   Kind kind = Kind::kGood;

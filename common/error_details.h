@@ -58,7 +58,7 @@ absl::Status AddReason(absl::Status status, absl::string_view reason);
 absl::Status AddMetadata(absl::Status status, absl::string_view key, absl::string_view value);
 // Names what was not found: "job", "host" or "rank", and its name.
 absl::Status AddResource(absl::Status status, absl::string_view type, absl::string_view name);
-// The same call can succeed after `delay` although the caller changes nothing.
+// States that the same call, unchanged, can succeed after `delay`.
 absl::Status AddRetry(absl::Status status, absl::Duration delay);
 // InvalidArgument with `message` and a violation of `field`.
 absl::Status InvalidFieldError(absl::string_view field, absl::string_view message);

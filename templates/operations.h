@@ -29,11 +29,12 @@ absl::StatusOr<std::vector<std::optional<Value>>> BindArguments(const CallArgume
                                                                 std::initializer_list<absl::string_view> parameters,
                                                                 size_t required);
 
-// Errors of all: InvalidArgument with what Python refuses too, or what is not supported; ResourceExhausted.
+// Possible errors of all: InvalidArgument: Python refuses the operation too, or it is not supported here;
+// ResourceExhausted.
 absl::StatusOr<Value> Calculate(Operation operation, const Value& left, const Value& right, Budget& budget);
 absl::StatusOr<bool> Compare(Operation operation, const Value& left, const Value& right, Budget& budget);
 absl::StatusOr<bool> Contains(const Value& whole, const Value& part, Budget& budget);
-// What a loop over the value reads.
+// The items that a loop over the value visits.
 absl::StatusOr<std::vector<Value>> ItemsOf(const Value& value, Budget& budget);
 absl::StatusOr<size_t> LengthOf(const Value& value, Budget& budget);
 // value.name, without methods, and value[key].

@@ -46,7 +46,7 @@ class Scope {
 struct Loop {
   std::vector<Value> items;
   std::function<absl::StatusOr<bool>(const Value&)> accepts;  // empty: every item
-  bool can_count = true;                                      // the number of items is known without `accepts`
+  bool can_count = true;                                      // the loop has no condition: its length is items.size()
   size_t next_item = 0;
   int64_t index0 = -1;
   Value previous, current;
@@ -62,7 +62,7 @@ struct Loop {
   absl::StatusOr<size_t> Length();
 
   bool found_next_ = false;
-  size_t length_ = 0;  // if there was a condition, once all items are known
+  size_t length_ = 0;  // set by Length if the loop has a condition
 };
 
 }  // namespace trainyard::templates

@@ -69,7 +69,7 @@ struct Expression {
 enum class StatementKind {
   kData,         // text
   kOutput,       // expressions[0]
-  kIf,           // branches: each with its condition in expressions[0]; none in the last one: else
+  kIf,           // branches, each with its condition in expressions[0]; one without a condition is the else
   kFor,          // targets in expressions[0] if expressions[1], which may be null
   kSet,          // targets or name.attribute = expressions[0]
   kSetBlock,     // targets = body through the filter expressions[0], which may be null

@@ -1,8 +1,8 @@
 """Checks includes against the link tiers of CMakeLists.txt files (cmake/Targets.cmake checks the libraries).
 
-A file of the core tier must not see torch, gRPC or a header of another tier, not even through other headers; a file of
-the control tier no torch; a file of the engine tier neither gRPC nor protobuf, because the torch wheel contains the
-headers of an older protobuf.
+A file of the core tier must not see torch, gRPC or a header of another tier, not even through other headers. A file of
+the control tier must not see torch. A file of the engine tier must not see gRPC or protobuf, because the torch wheel
+contains the headers of an older protobuf.
 """
 
 import functools

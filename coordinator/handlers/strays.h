@@ -1,4 +1,4 @@
-// Trainers of past generations that a host still runs. They hold slots until their exit is reported.
+// Trainers of past generations that a host may still run. They use slots until their exit is reported.
 #pragma once
 
 #include "coordinator/core/turn.h"
@@ -7,14 +7,16 @@ namespace trainyard {
 
 bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b);
 
-// Adds a rank of the job's current generation. The key is valid until the next change of the host's strays.
+// Adds a rank of the job's current generation. The returned reference is valid until the next change of the host's
+// strays.
 v1::TrainerKey& AddStray(Host& host, const Job& job, uint32_t rank);
 
 // Applies a fact about a trainer that may be a stray: it proves that the trainer was started, and the slot is free once
 // the trainer has exited.
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact);
 
-// Frees the slots of strays that were never started, which the revision that the host has applied proves.
+// Frees the slots of strays that were never started: the host has applied a revision without them, and has not reported
+// that they run.
 void ForgetUnstartedStrays(Turn& turn, Host& host);
 
 }  // namespace trainyard

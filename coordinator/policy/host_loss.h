@@ -6,12 +6,14 @@
 //   ending     the group is being ended, and no reachable rank of it is left
 //   stall      every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease
 //              plus two learned step times. Stages of a pipeline wait in different channels, or in collectives among
-//              themselves: then no operation of a reachable rank may have been started or completed for that time
-//              either. Time after the last report of a rank does not count, because if the
-//              coordinator itself is cut off, all hosts become silent at about the same time, and one of them
-//              first. A rank that evaluates, saves or makes its first step is given that phase's time. If the host
-//              may not have received `go` (no step was made), its trainers may still wait for it: then the limit
-//              is kFormingPatience
+//              themselves; for them the case also requires that no reachable rank started or completed an operation
+//              in that time. Time after the last report of a rank does not count, because if the coordinator itself is
+//              cut off, all hosts become silent at about the same time, and one of them first. A rank that evaluates,
+//              saves or makes its first step must also have exceeded the learned limit of that phase. If the host may
+//              not have received `go` (no step was made), its trainers may still wait for it: then the limit is
+//              kFormingPatience
+//   command    the ranks run a command, which reports no waits, at least one of them is on a reachable host, and the
+//              host was silent for kFormingPatience
 //   forming    the group is forming and has made no progress for kFormingPatience
 //   abandon    no host of the job was reachable for recovery.abandon_after_s
 #pragma once

@@ -52,8 +52,8 @@ class AgentServiceImpl final : public AgentServiceBase {
   // Used only by the loop's thread.
   ValueFanOut values_{sessions_};
   std::map<SessionId, v1::CoordinatorMessage> acks_;  // the newest per host
-  absl::Time acks_due_;  // when they are sent; a newer one defers this, but not beyond acks_by_
-  absl::Time acks_by_;   // latest time to send them
+  absl::Time acks_due_;  // when acks_ are sent; a new acknowledgement defers this, but not beyond acks_by_
+  absl::Time acks_by_;   // the latest time to send acks_
 };
 
 }  // namespace trainyard

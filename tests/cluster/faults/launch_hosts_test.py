@@ -21,8 +21,8 @@ END_S = 120
 
 @pytest.fixture(autouse=True)
 def environment_of_the_daemons(monkeypatch):
-    """The scripts need the interpreter that has torch. No variable names the network interface: the name of the
-    machine leads to no address of a namespace, so gloo alone would choose the wrong one."""
+    """The scripts need the interpreter that has torch. GLOO_SOCKET_IFNAME is not set, so the daemons must choose the
+    network interface: gloo would choose that of the machine's name, which is in no namespace of the test."""
     monkeypatch.setenv("PATH", f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
