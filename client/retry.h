@@ -22,8 +22,8 @@ class Retry {
   // Returns whether the last call was not answered.
   bool is_unanswered() const { return unanswered_since_ != absl::InfiniteFuture(); }
 
-  // Records that a call was not answered at `now`. Returns how long to wait before the next; nullopt once no call
-  // has been answered for too long.
+  // Records that a call was not answered at `now`. Returns how long to wait before the next call; nullopt if no call
+  // was answered for `give_up_after`.
   absl::optional<absl::Duration> Failed(absl::Time now);
   // Returns how long to wait before a call that must be repeated although the last one was answered (a stream that
   // ended early).

@@ -92,7 +92,7 @@ absl::Duration IntervalOf(const std::string& name, size_t bytes) {
   return bytes > kManyRanksBytes && absl::StartsWith(name, kJobTopic) ? kManyRanksInterval : kListInterval;
 }
 
-// Returns the text of an event with the entries of `keys`; null: all entries. The entries of the other keys are gone.
+// Returns the text of an event with the entries of `keys`; null: all entries. Keys without an entry are listed as gone.
 std::string ListText(const std::string& name, const PageFeed::Entries& entries, const std::set<std::string>* keys) {
   std::vector<absl::string_view> items;
   std::vector<std::string> gone;

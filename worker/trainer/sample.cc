@@ -21,7 +21,7 @@
 namespace trainyard {
 namespace {
 
-// A load that ends earlier shows no progress.
+// A load that ends within this time shows no progress.
 constexpr absl::Duration kQuietLoad = absl::Seconds(1);
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
 // A token of a smaller model is too little work to share: threads would mostly wait for each other.

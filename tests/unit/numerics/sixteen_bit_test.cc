@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-// Every fp16 number, and the numbers around the middle of each two neighbours.
+// Every fp16 number, and the numbers around the middle between each of them and its neighbour.
 TEST(HalfLanes, ConvertEveryNumberAsLibTorchDoes) {
   for (uint32_t first = 0; first < 0x10000; first += kLanes) {
     HalfBits bits[kLanes], back[kLanes];

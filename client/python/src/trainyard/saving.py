@@ -33,8 +33,8 @@ def checkpoint_dir(default="checkpoints"):
 
 
 def last_checkpoint():
-    """The path of the newest checkpoint of this job that was reported by `saved` when this process was started, or
-    None. It is complete, unlike a folder that an interrupted save has left."""
+    """The path of the newest checkpoint of this job that `saved` had reported before this process was started, or None.
+    That checkpoint is complete, unlike a folder that an interrupted save has left."""
     path = os.environ.get("TRAINYARD_LAST_CHECKPOINT")
     return pathlib.Path(path) if path else None
 
@@ -87,7 +87,7 @@ def _sync(path):
 
 def saved(step, path):
     """Reports that the checkpoint of `step`, a file or folder, is complete: all ranks have written their parts. Writes
-    it to the disk (fsync) first. On rank 0, raises OSError if that fails or nothing is there.
+    it to the disk (fsync) first. On rank 0, raises OSError if that fails or nothing is at `path`.
 
     The checkpoint that rank 0 reports is listed by `trainctl checkpoint ls`, answers a request to save, and is the
     last_checkpoint() of the processes that are started later. Steps are counted as in `report`."""

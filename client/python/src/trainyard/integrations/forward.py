@@ -1,5 +1,5 @@
-"""Copies a job into a run of W&B or MLflow while it runs, and also afterwards: its resolved configuration, steps,
-evaluations and end.
+"""Copies the resolved configuration, the steps, the evaluations and the end of a job into a run of W&B or MLflow, while
+the job runs or after it has ended.
 
     with trainyard.Client() as client:
         to_wandb(client.job("small"), mode="offline", dir="wandb-runs")
