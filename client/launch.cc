@@ -154,7 +154,7 @@ void AddFlags(CLI::App& verb, const std::shared_ptr<LaunchOptions>& options) {
                   "Also write the output to DIR/<job>/attempt_<n>/<rank>/{stdout,stderr}.log");
   verb.add_option("-r,--redirects", flags.redirects,
                   "Do not show stdout (1), stderr (2) or both (3), of all ranks or of some (0:1,1:3)");
-  verb.add_option("-t,--tee", flags.tee, "Show streams that --redirects would hide; takes its values");
+  verb.add_option("-t,--tee", flags.tee, "Show streams that --redirects would hide; values as for --redirects");
   verb.add_option("--local-ranks-filter,--local_ranks_filter", flags.local_ranks_filter,
                   "Show the output of these ranks of each host only: 0,1");
   verb.add_option("--role", flags.role, "The role of the ranks: a prefix of their output, and ROLE_NAME");

@@ -9,7 +9,7 @@ constexpr absl::string_view kNoTracker = "metrics are in metrics.jsonl of the ru
 constexpr absl::string_view kOneAdam = "Trainyard has one implementation of AdamW";
 constexpr absl::string_view kTypesInPrecision = "set train.precision instead";
 constexpr absl::string_view kNoFeature = "Trainyard does not have this feature; remove the block";
-constexpr absl::string_view kGathersAlways = "each strategy gathers as it needs";
+constexpr absl::string_view kGathersAlways = "each strategy decides itself what to gather";
 constexpr absl::string_view kRecompute = "set parallel.recompute instead";
 
 constexpr KeyRule kDeepSpeedRules[] = {

@@ -167,9 +167,8 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
 absl::Status HttpFront::CheckMayOperate(Role role) const {
   if (options_.is_open()) {
     return absl::PermissionDeniedError(
-        "this coordinator requires no token, and without one nothing shows that the request is not made by another web "
-        "site in a browser: to change something over HTTP, start the coordinator with --token-file and send that "
-        "token");
+        "this coordinator requires no token, so another web site in a browser could have made the request: to change "
+        "something over HTTP, start the coordinator with --token-file and send that token");
   }
   if (role != Role::kOperator) {
     return absl::PermissionDeniedError("the token is that of viewers, who may only read; this needs that of operators");

@@ -44,7 +44,8 @@ std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, c
   if (ready.step() > newest.step) return "";
   if (ready.step() == newest.step && ready.manifest_hash() == newest.hash) return "";
   return ready.step() == newest.step
-             ? absl::StrCat("this generation has other contents of that step, with the manifest hash ", newest.hash)
+             ? absl::StrCat("this generation has already saved other contents of that step, with the manifest hash ",
+                            newest.hash)
              : absl::StrCat("this generation has saved step ", newest.step, " since");
 }
 

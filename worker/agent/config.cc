@@ -55,8 +55,8 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
   app.add_option("--coordinator", flags.coordinator,
                  "host:port of the coordinator, or unix:PATH (required, here or in the file)");
   app.add_option("--token-file", flags.token_file,
-                 "file with the token for the coordinator, which may run as the owner of this file "
-                 "(default: the file that a coordinator of this user wrote)");
+                 "file with the token for the coordinator; a coordinator of the user who owns this file is trusted "
+                 "too (default: the file that a coordinator of this user wrote)");
   app.add_option(
       "--slots", flags.slots,
       "number of trainers that this host runs at the same time (default auto: its GPUs, or 1 if it has none)");

@@ -239,11 +239,14 @@ absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
 absl::Status Trainer::CompareParameters() {
   ASSIGN_OR_RETURN(std::optional<ParameterDifference> difference, rank_.strategy->state().CompareParameters());
   if (!difference.has_value()) return absl::OkStatus();
+  const bool is_one = difference->ranks.size() == 1;
+  const std::string ranks = absl::StrCat(is_one ? "rank " : "ranks ", absl::StrJoin(difference->ranks, ", "));
   return absl::FailedPreconditionError(absl::StrCat(
-      "diagnostics.hash_every_steps: after step ", step_, " parameter ", difference->name, " differs on ",
-      difference->ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(difference->ranks, ", "), " from that on ",
+      "diagnostics.hash_every_steps: after step ", step_, " parameter ", difference->name, " differs on ", ranks,
+      " from that on ",
       order_.world_size - static_cast<int>(difference->ranks.size()) == 1 ? "the other rank" : "the other ranks",
-      "; the memory or device of its host may be at fault: exclude that host, then resume from the last checkpoint"));
+      "; the memory or device of the ", is_one ? "host of " : "hosts of ", ranks, " may be at fault: exclude ",
+      is_one ? "that host" : "those hosts", ", then resume from the last checkpoint"));
 }
 
 void Trainer::EnterStep() {
