@@ -44,7 +44,8 @@ class PageFeed {
   PageFeed(const PageFeed&) = delete;
   PageFeed& operator=(const PageFeed&) = delete;
 
-  // Adds a reader, whose stream has begun, of "jobs", "hosts", "events" or "job/ID"; with a list come the totals.
+  // Adds a reader, whose stream has begun, of "jobs", "hosts", "events" or "job/ID"; the reader of a list also gets the
+  // totals.
   void Subscribe(const std::string& topic, const std::shared_ptr<HttpExchange>& exchange);
   // The job has changed. Cheap; called on the loop's thread.
   void MarkJob(const JobId& job);

@@ -1,8 +1,9 @@
 // Chooses the jobs that end so that a waiting job can start. Pure.
 //
 // One job is chosen if there is one that suffices; otherwise jobs are added, those that free the most usable slots
-// first, and those that turn out not to be needed are removed again. Among equals, the lowest priority, the least cost
-// and the youngest comes first. The cost is the unsaved work of all ranks and a minute of each rank for starting again.
+// first, and those that turn out not to be needed are removed again. Among equals, jobs of the lowest priority come
+// first, then those of the least cost, then the youngest. The cost is the unsaved work of all ranks and a minute of
+// each rank for starting again.
 #pragma once
 
 #include <vector>

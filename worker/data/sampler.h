@@ -14,7 +14,7 @@ class Sampler {
   // REQUIRES: num_samples >= 1.
   Sampler(uint64_t num_samples, uint64_t seed);
 
-  // The sample at `position` of the endless order: epoch position / num_samples, element position % num_samples of it.
+  // The sample at `position` of the endless order: element position % num_samples of epoch position / num_samples.
   // Every sample occurs once per epoch.
   uint64_t At(uint64_t position) const;
 

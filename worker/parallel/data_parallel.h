@@ -62,7 +62,7 @@ class DataParallel : public UnitHooks {
   // Adds gradients to those of earlier rounds. `last`: no other round follows in this step, on any rank.
   virtual absl::Status Backward(const at::Tensor& loss, bool last) = 0;
   // The same for a part of the model that ends with another output than the loss: continues backward with the gradient
-  // of that output. `output` is an invalid edge if nothing of this rank or below it is trained.
+  // of that output. `output` is an invalid edge if no parameter that the output depends on is trained.
   virtual absl::Status BackwardFrom(const torch::autograd::Edge& output, const at::Tensor& gradient, bool last) = 0;
   // From BeginDeferring until TakeDeferred, Backward and BackwardFrom only store the products that compute gradients of
   // weights. RunDeferred runs them, in a later round of the same step.

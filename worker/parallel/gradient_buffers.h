@@ -32,7 +32,7 @@ class GradientBuffers {
     bool scatters = false;          // this rank receives only the sum of its shard
     bool groups_are_units = false;  // the root and groups without a unit never use a slot
   };
-  // `pool` may be null where gradients are replicated; so may `ledger`. Nothing is owned.
+  // `pool` may be null if gradients are replicated, `ledger` always. Neither is owned.
   GradientBuffers(const FlatGroups& groups, const Precision& precision, const Options& options, SlotPool* pool,
                   Ledger* ledger);
 
@@ -54,7 +54,7 @@ class GradientBuffers {
   const at::Tensor& ReplicaSum(int group);
   void SettleReplicaSum(int group);
 
-  // After the update: no sums of earlier rounds are left.
+  // Called after the update: the sums of its rounds are no longer needed.
   void BeginStep();
 
  private:

@@ -59,7 +59,7 @@ class Reducer {
   // Excludes this rank's part of the step: makes the sum of all ranks not finite. Used where ranks do not agree in
   // another way.
   void Reject() { rejected_ = true; }
-  // After the update: the next gradient is the first one.
+  // Called after the update: the next gradient is the first one of a new step.
   void BeginStep();
 
   // Operations started in this step.

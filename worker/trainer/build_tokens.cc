@@ -25,7 +25,7 @@
 namespace trainyard {
 namespace {
 
-constexpr uint64_t kSpecBytes = 16 << 20;  // more than any job has
+constexpr uint64_t kSpecBytes = 16 << 20;  // more than the spec of any job has
 // A thread holds a piece of the text and its tokens; more threads than this mostly wait for the disk.
 constexpr unsigned kMostThreads = 16;
 
@@ -86,7 +86,7 @@ void PrintText(const RankData& data) {
   }
 }
 
-// A line. Terminals interpret no character of it.
+// Returns one line of ASCII without control characters, so that a terminal interprets none of it.
 std::string JsonText(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -20,15 +20,15 @@ namespace trainyard {
 
 // Collective. Sets the initial values of `model`, which has no memory yet. If train.model.init_from is a folder of
 // transformers, only those of adapters are set, and the folder is returned; otherwise null. Fails with InvalidArgument
-// if the files are not of the model of the job, if the ranks see different files, or if train.lora would use the
-// adapters of a checkpoint for another function; and with the errors of ForeignWeights::Open, AdapterWeights::Open and
-// InitializeFrom.
+// if the files are not of the model of the job, if the ranks see different files, or if a checkpoint has adapters that
+// were trained with other settings than train.lora's; and with the errors of ForeignWeights::Open, AdapterWeights::Open
+// and InitializeFrom.
 absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order,
                                                                       const SizesOfSpec& sizes_of_spec,
                                                                       Communicator& world, Model& model);
 
-// Local. Overwrites the parameters of the state by the weights and the initial adapters of `model`. REQUIRES: no step
-// was made, so the moments are zero.
+// Not collective. Overwrites the parameters of the state by the weights and the initial adapters of `model`. REQUIRES:
+// no step was made, so the moments are zero.
 absl::Status LoadInitialWeights(const ForeignWeights& weights, const Model& model, ParallelState& state);
 
 }  // namespace trainyard

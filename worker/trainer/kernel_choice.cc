@@ -130,7 +130,7 @@ absl::StatusOr<double> ReadNumberFromChild(const std::string& argument) {
   return absl::InternalError(absl::StrCat(command[0], " ", argument, " printed '", *output, "', not a number"));
 }
 
-// Sizes as they are timed.
+// Returns the shape with its sizes limited to those that are timed.
 ProductShape Limited(const ProductShape& shape) {
   return {.rows = std::min(shape.rows, kMaxRows),
           .in = std::min(shape.in, kMaxColumns),
@@ -150,7 +150,7 @@ std::vector<ProductShape> ShapesToTime(const ModelSizes& sizes, int64_t rows) {
     if (parameter.shape.size() != 2 || parameter.use == RootUse::kEmbedding) continue;
     const int64_t in = parameter.shape[0], out = parameter.shape[1];
     const ProductShape shape = Limited({.rows = std::max<int64_t>(rows, 1), .in = in, .out = out, .count = 0});
-    // A shape that is limited stands for more products of its size.
+    // A limited shape represents a larger product, so it counts as several products of the limited size.
     limited.try_emplace({shape.in, shape.out}, shape).first->second.count +=
         (in * out + shape.in * shape.out - 1) / (shape.in * shape.out);
   }

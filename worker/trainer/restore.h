@@ -1,5 +1,5 @@
-// Finds the checkpoint from which a run resumes, and loads it on all ranks. Only rank 0 chooses; all ranks load, each
-// its own ranges, verified as they are read; if one of them cannot, all ranks try the next older checkpoint. The
+// Finds the checkpoint from which a run resumes, and loads it on all ranks. Only rank 0 chooses. Each rank loads its
+// own ranges and verifies them as it reads; if a rank cannot load them, all ranks try the next older checkpoint. The
 // protocol and its failure cases: docs/decisions/0006-saves.md.
 //
 //   rank 0   ChooseRestorePoint ─┐
