@@ -60,7 +60,7 @@ absl::StatusOr<TensorInfo> InfoOf(const ShardEntry& entry) {
 
 class ShardWriter::HashedFile {
  public:
-  // `options` must outlive this.
+  // `options` must outlive this object.
   HashedFile(std::unique_ptr<WritableFile> file, const ShardOptions& options)
       : file_(std::move(file)), options_(options) {}
 

@@ -19,7 +19,7 @@ std::string Escaped(absl::string_view text) {
       text, {{"\\", "\\e"}, {"-", "\\-"}, {"'", "\\(aq"}, {"`", "\\(ga"}, {"^", "\\(ha"}, {"~", "\\(ti"}});
 }
 
-// Lines of running text. A line that begins with a period would be a request.
+// Escapes running text. Without "\&", roff would read a line that begins with a period as a request.
 std::string Lines(absl::string_view text) {
   std::vector<std::string> lines;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {

@@ -203,7 +203,7 @@ void AppendNormalized(const Tables& tables, Form form, absl::string_view text, s
 std::string Nfc(const Tables& tables, absl::string_view text) {
   std::string out;
   out.reserve(text.size());
-  size_t copied = 0, last = 0;  // `last`: the newest inert character, which later ones may join
+  size_t copied = 0, last = 0;  // `last`: the newest inert character, with which the next ones may compose
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
     if ((tables.classes[utf8::Next(text, at)] & kNfcInert) != 0) {

@@ -67,7 +67,7 @@ void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running
 void ResumeHeld(Turn& turn, Job& job) {
   if (job.held_at == 0) return;
   for (const auto& [name, host] : turn.state.hosts) {
-    // A reachable host that has not attached yet may run it, too.
+    // A reachable host that has not attached yet may run the later group, too.
     if (RunsHeld(host, job.id) || (job.current.unconfirmed.contains(name) && host.reachable)) return;
   }
   std::string text = absl::StrCat("generation ", job.held_at, ", which this coordinator's store did not know, has ",

@@ -22,7 +22,7 @@ HostLossDecision Kept(std::string why) {
   return {.lost = false, .rule = DecisionRule::kHostLost, .reason = std::move(why)};
 }
 
-// The rule `stall`. If it does not apply, the reason says why not; it is not published.
+// Decides by the rule `stall`. If the rule does not apply, the reason of the decision says why; it is not published.
 HostLossDecision DecideStall(const HostLossFacts& facts) {
   if (facts.peers.empty()) return Kept("no rank on a reachable host can report it");
   if (facts.received_go && facts.learned_step <= absl::ZeroDuration()) return Kept("the step time is not known yet");
@@ -56,7 +56,7 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
                            facts.received_go ? "" : "; its ranks have not reported that they began"));
 }
 
-// No rank of a command reports whether it waits for the host, so that time alone decides.
+// No rank of a command reports whether it waits for the host, so time alone decides.
 HostLossDecision DecideCommand(const HostLossFacts& facts) {
   if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
   if (facts.silent_for < kFormingPatience) return Kept("the ranks of its command may still run");

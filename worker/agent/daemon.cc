@@ -73,7 +73,7 @@ Daemon::Daemon(Config config, Clock& clock)
 
 Daemon::~Daemon() {
   // The parts that still post events or call other parts are stopped first. Detach ends the waits for the coordinator.
-  // Their callbacks use the links, so the links are stopped after it.
+  // The callbacks of these waits use the links, so the links are stopped after Detach.
   home_checks_.reset();
   if (relay_ != nullptr) relay_->Detach();
   session_.reset();
@@ -222,7 +222,7 @@ int Daemon::AwaitEnd() {
   return *exit_code_;
 }
 
-// The event thread.
+// The loop of the event thread.
 void Daemon::Run() {
   while (!exit_code_.has_value()) {
     CheckHome();

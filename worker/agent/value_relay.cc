@@ -183,7 +183,7 @@ absl::Status ValueRelay::PutLocked(const TrainerId& id, const std::string& name,
   }
   if (!attached_) return CoordinatorAway();
   if (put->second.known) return absl::OkStatus();
-  // Sends it even if it was sent before: the answer may have been lost with messages that a full stream dropped.
+  // Sends the value even if it was sent before: the answer may have been lost with messages that a full stream dropped.
   v1::AgentMessage message;
   SetGroup(at->first, *message.mutable_put());
   AddTo(*message.mutable_put(), name, value);

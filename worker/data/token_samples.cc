@@ -153,7 +153,7 @@ std::vector<int64_t> TokenSamples::Pack(int64_t first, int64_t end) {
 }
 
 TokenSamples::Piece TokenSamples::PieceOf(int64_t document) const {
-  // The mapping that contains it: the last one that does not begin after it.
+  // The mapping that contains the document: the last one that does not begin after it.
   const auto after =
       std::upper_bound(mappings_.begin(), mappings_.end(), document,
                        [](int64_t number, const Mapping& mapping) { return number < mapping.first_document; });

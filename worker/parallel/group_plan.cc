@@ -136,7 +136,7 @@ std::vector<int> TrainedInReadyOrder(const Model& model) {
 }
 
 int FirstBackwardUnit(const Model& model) {
-  // Parts below this one may have something to train, so the gradient must reach them.
+  // Earlier parts of the model may have parameters that are trained, so the gradient must reach those parts.
   if (!model.boxes().empty() && !model.part().embeds) return 1;
   for (size_t u = 0; u < model.units().size(); ++u) {
     const Unit& unit = model.units()[u];

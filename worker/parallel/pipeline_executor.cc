@@ -152,7 +152,7 @@ absl::Status PipelineExecutor::RunBackward(const PipelineAction& action, int64_t
   return Send(channels_.to_previous, ModelChunk(action.chunk), action.micro_batch, gradient);
 }
 
-// `model_chunk` is the upper one of the two chunks that exchange the values.
+// `model_chunk` is the later one of the two chunks that exchange the values.
 absl::StatusOr<at::Tensor> PipelineExecutor::Receive(Channel* channel, int model_chunk, int micro_batch,
                                                      const std::vector<int64_t>& shape) {
   if (options_.stages == 1) {

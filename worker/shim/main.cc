@@ -2,10 +2,10 @@
 //
 //   trainyard-shim --dir RANK_FOLDER [--lifeline-fd N]
 //
-// The worker daemon starts it and may be replaced while it runs: the two communicate through files in the rank folder
-// (records.h). The shim reads the trainer's output, waits for its end, kills any process that the trainer leaves
-// behind, and writes how the trainer ended. The trainer never outlives the shim: the kernel kills the trainer when the
-// shim exits.
+// The worker daemon starts the shim and may be replaced while the shim runs: the two communicate through files in the
+// rank folder (records.h). The shim reads the trainer's output, waits for its end, kills any process that the trainer
+// leaves behind, and writes how the trainer ended. The trainer never outlives the shim: the kernel kills the trainer
+// when the shim exits.
 //
 // SIGTERM and SIGINT are forwarded to the trainer. The end of the lifeline (a pipe held open by the process that
 // started everything; common/lifeline.h) kills the trainer immediately. The shim links only libc, so that it starts in

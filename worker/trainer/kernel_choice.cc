@@ -44,12 +44,12 @@ constexpr absl::Duration kChildLimit = absl::Seconds(10);
 constexpr char kLockName[] = "lock";
 constexpr absl::Duration kLockWait = absl::Seconds(30);  // for another rank that measures
 
-// At most so many files are kept; the oldest are removed.
+// At most this many files are kept; the oldest are removed.
 constexpr size_t kMaxFiles = 256;
 // Products of these sizes have the speed of larger ones.
 constexpr int64_t kMaxRows = 256, kMaxColumns = 512;
 
-// Describes the first processor: vendor, family, model, stepping, and those flags that decide which kernels there are.
+// Describes the first processor: vendor, family, model, stepping, and the flags on which the kernels depend.
 std::string CpuDescription() {
   std::ifstream file("/proc/cpuinfo");
   std::string description;
