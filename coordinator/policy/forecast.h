@@ -1,6 +1,5 @@
 // Forecasts when waiting jobs start: follows the known ends of jobs in time, and places the waiting jobs in the order
-// of the queue as slots become free. Pure. A forecast assumes that
-// meanwhile no job is submitted, fails or ends early.
+// of the queue as slots become free. A forecast assumes that meanwhile no job is submitted, fails or ends early. Pure.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-// After so many jobs of a pass have found no victims, no job further behind looks for any: it would find even fewer.
+// After this many jobs of a pass have found no victims, no job further behind looks for any: it would find even fewer.
 constexpr int kVainSearches = 32;
 constexpr size_t kNamed = 2;  // protected jobs in a reason
 

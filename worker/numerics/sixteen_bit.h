@@ -20,8 +20,8 @@ inline __attribute__((always_inline)) uint16_t NearestBfloat16(float value) {
   return static_cast<uint16_t>(is_nan ? 0x7fc0u : rounded);
 }
 
-// Stochastic rounding: rounds up or down with a probability that depends on the distance; `random` is any 32 bits.
-// Exactly representable values, among them 0, are unchanged.
+// Stochastic rounding: rounds up or down with probabilities such that the mean result is the value. `random`: any 32
+// bits. Exactly representable values, among them 0, are unchanged.
 inline __attribute__((always_inline)) uint16_t StochasticBfloat16(float value, uint32_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + (random & 0xffffu)) >> 16;

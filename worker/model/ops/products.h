@@ -1,6 +1,5 @@
 // Matrix products of whole tensors. MKL computes them in the tensors' own memory if HasGemm supports their type
-// (linear.h), LibTorch otherwise.
-// No gradients are recorded for the results.
+// (linear.h), LibTorch otherwise. No gradients are recorded for the results.
 //
 // Thread-safe.
 #pragma once
