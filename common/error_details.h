@@ -63,8 +63,8 @@ absl::Status AddRetry(absl::Status status, absl::Duration delay);
 // InvalidArgument with `message` and a violation of `field`.
 absl::Status InvalidFieldError(absl::string_view field, absl::string_view message);
 
-// Returns the status as the API answers it: with the reason of its code if it has none. OK, and errors of codes that no
-// reason belongs to, stay as they are.
+// Returns the status as the API answers it: a status without a reason gets the reason of its code. OK, and errors of
+// codes that no reason belongs to, stay as they are.
 absl::Status CompleteDetails(absl::Status status);
 
 // What a caller reads. Empty or nullopt: the status has no such detail.

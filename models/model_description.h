@@ -72,7 +72,7 @@ struct ProjectionDescription {
 struct HuggingFaceNames {
   std::string prefix;                // of every name but the head's; some files leave it out
   std::string embedding;             // without the prefix
-  std::string head;                  // if it is tied and a file has it, it must equal the embedding
+  std::string head;                  // if the head is tied and a file has it, its values must be the embedding's
   std::vector<std::string> ignored;  // globs of names, without the prefix, of tensors that are not weights
 };
 

@@ -20,7 +20,7 @@ struct DataSizes {
   uint64_t shard = 1;
   uint64_t replicate = 1;
 };
-// Their product is `data_ranks` (job_layout.h). REQUIRES: CheckParallel finds no error.
+// Returns the two sizes, whose product is `data_ranks` (job_layout.h). REQUIRES: CheckParallel finds no error.
 DataSizes DataSizesOf(const v1::Parallel& parallel, uint64_t data_ranks);
 
 // How the global / micro micro-batches of a step are assigned to the data ranks: one per data rank in each round, and

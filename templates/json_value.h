@@ -9,7 +9,7 @@
 namespace trainyard::templates {
 
 // Objects keep the order of their keys. Possible errors: InvalidArgument: a number is too large to be exact.
-// REQUIRES: it is nested at most kValueDepthMax deep (budget.h).
+// REQUIRES: `json` is nested at most kValueDepthMax deep (budget.h).
 absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json);
 
 }  // namespace trainyard::templates

@@ -9,8 +9,8 @@
 // A batch that leads only to acknowledgements is held for up to kHoldMax, to be written with the next ones: while a
 // group forms, the facts of its ranks arrive one by one, and a disk write for each would delay all of them.
 //
-// The clock, the disk and the network (as a sink of effects) are used here, because the core must not use them. Start,
-// then Stop from any other thread; effects are released on the loop's thread.
+// The clock, the disk and the network (as a sink of effects) are used here, because the core must not use them. Stop
+// must not be called on the loop's thread; effects are released on it.
 #pragma once
 
 #include <cstdint>

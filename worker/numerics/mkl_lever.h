@@ -28,7 +28,7 @@ std::string SetMklLever(MklLever choice);
 // The clock of TimeProducts.
 double SecondsNow();
 // Measures the fp32 products of forward and of both gradients with the current setting. Returns GFLOP/s. Each product
-// is measured `tries` times, and the shortest time is used; each shape counts as often as there are weights of it. With
+// is measured `tries` times, and the shortest time is used; each shape counts once per weight of that shape. With
 // one thread, only the time in which that thread runs is measured, so that other processes disturb little.
 double TimeProducts(const std::vector<ProductShape>& shapes, int tries);
 // Whether the lever is enabled by the last call of SetMklLever.

@@ -22,7 +22,7 @@ class SavePolicy {
 
   // Sums over the ranks about the save that was under way when the ranks computed their terms. They are a part of the
   // sum that all ranks compute in every step (reduction A, worker/collectives/agreement.h). `given_up` and the counters
-  // come from rank 0 alone. Counters only grow; each new value acts once.
+  // come from rank 0 alone. Counters only grow; each new value has an effect only once.
   struct Sums {
     // The step in which the ranks computed their terms: a sum from before the present save began is about an earlier
     // save.
@@ -63,7 +63,7 @@ class SavePolicy {
   std::optional<uint64_t> retry_at_;
   uint64_t failures_ = 0;                       // in a row
   bool commit_failed_ = false;                  // since the last save that was written
-  uint64_t requests_ = 0, commits_failed_ = 0;  // the newest values that have acted
+  uint64_t requests_ = 0, commits_failed_ = 0;  // the newest values that have had their effect
 };
 
 }  // namespace trainyard
