@@ -49,7 +49,7 @@ void RotatedLog::Rotate() {
     std::rename(name(number - 1).c_str(), name(number).c_str());
   }
   // If the file could not be renamed, it is opened again and grows.
-  if (absl::Status opened = OpenPath(); !opened.ok()) size_ = 0;  // tried again after as many bytes
+  if (absl::Status opened = OpenPath(); !opened.ok()) size_ = 0;  // tried again after `max_bytes` more bytes
 }
 
 bool RotatedLog::Write(const std::string& line) {

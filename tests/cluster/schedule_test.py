@@ -85,7 +85,7 @@ def test_a_comparison_says_which_schedule_cannot_take_a_number():
 
 
 def test_too_few_and_too_many_micro_batches_are_slower():
-    """Few leave a bubble, and many small ones spend their time on the fixed cost of each action."""
+    """Few micro-batches leave a bubble, and many small ones spend their time on the fixed cost of each action."""
     arguments = ["--samples", 32, "--micro-batches", "1,2,4,8,16,32", "--fixed-forward", 0.5, "--fixed-backward", 1]
 
     made = json.loads(schedule(*arguments, "--json").stdout)

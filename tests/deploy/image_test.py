@@ -184,7 +184,7 @@ def test_images_are_small_and_describe_themselves(storage):
             assert (root / path).stat().st_uid == 1000, path
         assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
         print(f"trainyard-{image}: {unpacked_bytes(root) / 1e6:.0f} MB")
-    # Webhooks over https: where the coordinator looks, and as OpenSSL reads it.
+    # For webhooks over https: the file with certificates that the coordinator names is there, and OpenSSL can read it.
     sender = (harness.ROOT / "coordinator" / "http" / "webhook_sender.cc").read_text()
     bundle = storage.mount("coordinator") / re.search(r'kCertificates\[\] = "/([^"]+)"', sender)[1]
     assert len(ssl.create_default_context(cafile=bundle).get_ca_certs()) > 100

@@ -26,7 +26,7 @@ const char* VectorCodeName(VectorCode code) {
 NcclVersion FindNccl() {
   const absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());
   if (!plugin.ok()) return {.version = "", .note = std::string(plugin.status().message())};
-  // The library that the plugin has loaded, not another one in the search path.
+  // Finds the library that the plugin has loaded; does not load another one from the search path.
   void* library = dlopen(kNccl, RTLD_NOW | RTLD_NOLOAD);
   auto* version_of = library == nullptr ? nullptr : reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
   int version = 0;

@@ -10,8 +10,8 @@
 
 namespace trainyard {
 
-// Blocks while it measures. Every rank of `communicator` calls it. With a single rank there is no all-reduce to time,
-// and its two numbers are 0. Possible errors: those of a Collective.
+// Blocks while it measures. Every rank of `communicator` calls it. With a single rank no all-reduce is timed, and the
+// latency and the bandwidth are 0. Possible errors: those of a Collective.
 absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communicator& communicator);
 
 // Runs one rank of a probe from its order to its exit code, as RunRank. A probe has no steps, so it cannot stop between
