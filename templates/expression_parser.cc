@@ -164,7 +164,7 @@ absl::StatusOr<ExpressionParser::Node> ExpressionParser::Not() {
   Node outer = Make(ExpressionKind::kNot);
   while (tokens_.SkipIfName("not")) ++count;
   ASSIGN_OR_RETURN(Node node, Compare());
-  // Two negations change nothing except that the result is true or false, so at most two nodes are needed.
+  // A double negation only turns the value into true or false, so one or two nodes replace any number of `not`.
   for (int i = 0; i < (count == 0 ? 0 : 2 - count % 2); ++i) {
     Node negated = Make(ExpressionKind::kNot);
     negated->line = outer->line;

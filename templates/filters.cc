@@ -381,7 +381,7 @@ class FilterCall {
       if (!case_sensitive) {
         ASSIGN_OR_RETURN(key, SortKey(key, std::nullopt, false));
       }
-      // All must have an order with each other.
+      // Fails if the keys have no order among each other.
       RETURN_IF_ERROR(Compare(Operation::kLess, keyed[0].first, key, budget_).status());
       // Each key is compared with about 32 others.
       RETURN_IF_ERROR(budget_.Spend(32, 32 * (key.is(Kind::kText) ? key.text().size() : 0)));

@@ -39,7 +39,7 @@ absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json) {
   auto dict = std::make_shared<Dict>();
   for (const auto& [key, item] : json.items()) {
     ASSIGN_OR_RETURN(Value value, FromJson(item));
-    // The keys of an object differ from each other, so none is searched.
+    // The keys of an object differ from each other, so no search for an equal key is needed.
     dict->depth = std::max(dict->depth, value.depth() + 1);
     dict->pairs.emplace_back(Value::Text(key), std::move(value));
   }

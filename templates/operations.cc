@@ -129,7 +129,7 @@ absl::Status SpendForEqual(const Value& value, Budget& budget) {
   if (value.is_sequence()) {
     for (const Value& item : value.items()) RETURN_IF_ERROR(SpendForEqual(item, budget));
   } else {
-    // Each key of one is searched in the other.
+    // Each key of one dict is searched for among all keys of the other.
     RETURN_IF_ERROR(budget.Spend(value.dict().pairs.size() * value.dict().pairs.size()));
     for (const auto& [key, item] : value.dict().pairs) RETURN_IF_ERROR(SpendForEqual(item, budget));
   }

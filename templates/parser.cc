@@ -106,7 +106,7 @@ class Parser {
     const int safe_before = expressions_.num_safe();
     ASSIGN_OR_RETURN(ExpressionPtr value, expressions_.ParseTuple());
     const bool ends_safe = value->kind == ExpressionKind::kFilter && value->name == "safe";
-    // What is marked as safe behaves differently only in further operations.
+    // `safe` as the last filter is allowed: only operations on its result would differ.
     RETURN_IF_ERROR(CheckSafe(safe_before + (ends_safe ? 1 : 0)));
     output->expressions.push_back(std::move(value));
     if (tokens_.current().kind != TokenKind::kOutputEnd) return tokens_.FailExpected("'}}'");
@@ -238,7 +238,7 @@ class Parser {
     statement.expressions.push_back(std::move(items));
     ExpressionPtr condition;
     if (tokens_.SkipIfName("if")) {
-      // The name `loop` would be that of another loop.
+      // In the condition, the name `loop` would mean the enclosing loop and not this one.
       const int before = ReadsOfLoop();
       ASSIGN_OR_RETURN(condition, Single());
       if (ReadsOfLoop() != before) {
