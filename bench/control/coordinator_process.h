@@ -24,7 +24,7 @@ class CoordinatorProcess {
   // Returns once the coordinator is ready; uses the same port when called again. Possible errors: Unavailable: it
   // exited before it was ready; see its log.
   absl::Status Start();
-  // Sends SIGKILL and waits for its exit.
+  // Sends SIGKILL to the coordinator and waits until it has exited.
   void Kill();
 
   const std::string& address() const { return address_; }

@@ -1,7 +1,6 @@
 // What each event does: one function per event, in a file of its name (SubmitJob is in submit_job.cc). All run on the
 // core's thread, change the state through the turn and answer by effects. An error is an answer to the caller, never a
-// failure of the core. Functions that several handlers share have headers of their own, next to this
-// one.
+// failure of the core. Functions that several handlers share have headers of their own, next to this one.
 #pragma once
 
 #include "coordinator/core/event.h"

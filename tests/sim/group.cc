@@ -69,7 +69,7 @@ void Group::Go() {
   stepping_ = true;
   world_.judge.Began(id_);
   step_ = first_step_ - 1;
-  if (step_ >= plan_.steps) return EndAll(/*stopped=*/false);  // they resumed from the checkpoint of the last step
+  if (step_ >= plan_.steps) return EndAll(/*stopped=*/false);  // resumed after the last step
   ScheduleStep();
 }
 
@@ -95,7 +95,7 @@ Trainer* Group::Find(uint32_t rank) {
 }
 
 bool Group::LeaveOutOperation(const Trainer& trainer, uint64_t after) {
-  // The usual time of a step must be known, so that the coordinator ends the group.
+  // The coordinator ends the stalled group only if it knows the usual time of a step, which takes a few steps.
   constexpr uint64_t kKnownSteps = 3;
   if (!CanStall() || step_ < first_step_ + kKnownSteps) return false;
   model_parallel_->LeaveOutOperation(trainer.id().rank, after);

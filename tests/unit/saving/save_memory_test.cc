@@ -309,7 +309,8 @@ TEST_F(SaveMemoryTest, WritesKeepTheLimitOfBytesPerSecond) {
 
   const double shard = static_cast<double>(std::filesystem::file_size(disk_folder_ / "step-5/shard-00001.safetensors"));
   EXPECT_GE(shard, 2 * kElements * sizeof(float));
-  EXPECT_LE(max_excess, kBytesPerS / 4.0 + 4096) << "a quarter of a second's worth, and the part";
+  EXPECT_LE(max_excess, kBytesPerS / 4.0 + 4096)
+      << "the bytes of a quarter of a second, and the small file that describes the part";
   EXPECT_GT(clock.TimeNow() - began, absl::Seconds((shard - kBytesPerS / 4.0) / kBytesPerS) - absl::Milliseconds(1));
   EXPECT_LT(clock.TimeNow() - began, absl::Seconds(shard / kBytesPerS) + absl::Milliseconds(1));
 }
