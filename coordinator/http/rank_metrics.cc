@@ -54,9 +54,6 @@ const Buckets kRecoveryBuckets = {0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 30
 constexpr v1::JobState kMeasuredStates[] = {v1::JOB_STATE_QUEUED, v1::JOB_STATE_PLACED, v1::JOB_STATE_STARTING,
                                             v1::JOB_STATE_RECOVERING, v1::JOB_STATE_STOPPING};
 
-// The newest rule; notice.cc checks that each rule has a name.
-constexpr DecisionRule kLastRule = DecisionRule::kOperator;
-
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 // Returns nothing if the job has no checkpoint, and saves none before its end or has not started.
@@ -83,7 +80,7 @@ RankMetrics::RankMetrics(prometheus::Registry& registry) {
     if (spec.kind == MetricKind::kGauge) gauges_[spec.name] = &GaugeFamily(registry, spec);
   }
   auto& decisions = CounterFamily(registry, kDecisions);
-  for (int rule = 1; rule <= static_cast<int>(kLastRule); ++rule) {
+  for (int rule = 1; rule <= static_cast<int>(kLastDecisionRule); ++rule) {
     const char* name = RuleName(static_cast<DecisionRule>(rule));
     decisions_[name] = &decisions.Add({{"rule", name}});
   }

@@ -25,6 +25,7 @@ enum class DecisionRule {
   kOperator,
   kPreemption,
 };
+inline constexpr DecisionRule kLastDecisionRule = DecisionRule::kPreemption;
 
 // "host_lost"; empty for kNone.
 const char* RuleName(DecisionRule rule);

@@ -191,7 +191,8 @@ TEST_F(RankMetricsTest, Decisions_AreCountedByRule_AndRulesWithoutDecisionsAreZe
   EXPECT_EQ(counted["hang"], 2);
   EXPECT_EQ(counted["operator"], 1);
   EXPECT_EQ(counted["placement"], 0);
-  EXPECT_EQ(counted.size(), static_cast<size_t>(DecisionRule::kOperator));
+  EXPECT_EQ(counted.count("preemption"), 1);
+  EXPECT_EQ(counted.size(), static_cast<size_t>(kLastDecisionRule));
   EXPECT_EQ(counted.count(""), 0);
 }
 
