@@ -4,9 +4,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
 #include "common/files.h"
+#include "common/process_stat.h"
 
 namespace trainyard {
 namespace {
@@ -26,10 +27,6 @@ constexpr MetricSpec kVirtual = {"process_virtual_memory_bytes", MetricKind::kGa
 constexpr MetricSpec kThreads = {"process_threads", MetricKind::kGauge, "Threads of the process."};
 constexpr MetricSpec kOpen = {"process_open_fds", MetricKind::kGauge, "Open file descriptors."};
 constexpr MetricSpec kMax = {"process_max_fds", MetricKind::kGauge, "Largest number of open file descriptors."};
-
-// Positions in /proc/self/stat (proc(5)), counted from the field after the name of the program.
-constexpr size_t kUserTicks = 11, kSystemTicks = 12, kThreadCount = 17, kStartTicks = 19, kVirtualBytes = 20,
-                 kResidentPages = 21, kFields = 22;
 
 // In Unix time; none: it cannot be read.
 absl::optional<double> BootSeconds() {
@@ -61,21 +58,19 @@ void Add(const MetricSpec& spec, double value, std::vector<prometheus::MetricFam
 void AddStat(std::vector<prometheus::MetricFamily>* families) {
   absl::StatusOr<std::string> text = ReadFile("/proc/self/stat");
   if (!text.ok()) return;
-  // The name of the program may contain blanks and parentheses.
-  const std::vector<std::string> fields =
-      absl::StrSplit(absl::string_view(*text).substr(std::min(text->size(), text->rfind(')') + 2)), ' ');
-  if (fields.size() < kFields) return;
+  const std::vector<absl::string_view> fields = StatFields(*text, kStatResidentPages);
+  if (fields.empty()) return;
   auto number = [&fields](size_t index) {
     double value = 0;
     return absl::SimpleAtod(fields[index], &value) ? value : 0;
   };
   const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  Add(kCpu, (number(kUserTicks) + number(kSystemTicks)) / ticks, families);
+  Add(kCpu, (number(kStatUserTicks) + number(kStatSystemTicks)) / ticks, families);
   static const absl::optional<double> boot = BootSeconds();
-  if (boot.has_value()) Add(kStart, *boot + number(kStartTicks) / ticks, families);
-  Add(kResident, number(kResidentPages) * static_cast<double>(sysconf(_SC_PAGESIZE)), families);
-  Add(kVirtual, number(kVirtualBytes), families);
-  Add(kThreads, number(kThreadCount), families);
+  if (boot.has_value()) Add(kStart, *boot + number(kStatStartTicks) / ticks, families);
+  Add(kResident, number(kStatResidentPages) * static_cast<double>(sysconf(_SC_PAGESIZE)), families);
+  Add(kVirtual, number(kStatVirtualBytes), families);
+  Add(kThreads, number(kStatThreads), families);
 }
 
 }  // namespace

@@ -14,25 +14,20 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
+#include "common/process_stat.h"
 
 namespace trainyard::agent {
 namespace {
 
 constexpr size_t kProcTextBytes = 16 << 10;
-// Indices into the fields of /proc/<pid>/stat that follow the name; proc(5) numbers these fields from 3.
-constexpr size_t kParentIndex = 1;
-constexpr size_t kResidentIndex = 21;
 
 }  // namespace
 
 std::optional<ProcessMemory> ParseProcessMemory(pid_t pid, absl::string_view text) {
-  // The name may contain anything, even ") R ".
-  const size_t end = text.rfind(')');
-  if (end == absl::string_view::npos || end + 2 > text.size()) return std::nullopt;
-  const std::vector<absl::string_view> fields = absl::StrSplit(text.substr(end + 2), ' ');
+  const std::vector<absl::string_view> fields = StatFields(text, kStatResidentPages);
   ProcessMemory memory{.pid = pid};
-  if (fields.size() <= kResidentIndex || !absl::SimpleAtoi(fields[kParentIndex], &memory.parent) ||
-      !absl::SimpleAtoi(fields[kResidentIndex], &memory.resident_pages)) {
+  if (fields.empty() || !absl::SimpleAtoi(fields[kStatParent], &memory.parent) ||
+      !absl::SimpleAtoi(fields[kStatResidentPages], &memory.resident_pages)) {
     return std::nullopt;
   }
   return memory;

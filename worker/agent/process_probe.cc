@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "common/clock.h"
 #include "common/files.h"
+#include "common/process_stat.h"
 
 namespace trainyard::agent {
 namespace {
@@ -19,10 +20,6 @@ namespace {
 constexpr size_t kProcBytes = 16 << 10;
 constexpr size_t kKernelFrames = 32;
 constexpr size_t kProbesWaitingMax = 64;
-// Indices into the fields of /proc/<pid>/stat that follow the name; proc(5) numbers these fields from 3.
-constexpr size_t kStateField = 0;
-constexpr size_t kUserField = 11;
-constexpr size_t kSystemField = 12;
 
 // System calls in which a process may be blocked for long: they wait, or use files.
 struct NamedCall {
@@ -102,17 +99,14 @@ std::string ReadOrEmpty(pid_t pid, absl::string_view file) {
 }  // namespace
 
 absl::StatusOr<ProcessStat> ParseProcessStat(absl::string_view text) {
-  // The name may contain anything, even ") R ".
-  size_t end = text.rfind(')');
-  if (end == absl::string_view::npos || end + 2 > text.size()) return absl::DataLossError("not a /proc/<pid>/stat");
-  std::vector<absl::string_view> fields = absl::StrSplit(text.substr(end + 2), ' ');
+  const std::vector<absl::string_view> fields = StatFields(text, kStatSystemTicks);
   uint64_t user = 0;
   uint64_t system = 0;
-  if (fields.size() <= kSystemField || fields[kStateField].size() != 1 ||
-      !absl::SimpleAtoi(fields[kUserField], &user) || !absl::SimpleAtoi(fields[kSystemField], &system)) {
+  if (fields.empty() || fields[kStatState].size() != 1 || !absl::SimpleAtoi(fields[kStatUserTicks], &user) ||
+      !absl::SimpleAtoi(fields[kStatSystemTicks], &system)) {
     return absl::DataLossError("not a /proc/<pid>/stat");
   }
-  return ProcessStat{.state = std::string(fields[kStateField]),
+  return ProcessStat{.state = std::string(fields[kStatState]),
                      .cpu_s = static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK))};
 }
 
