@@ -57,6 +57,29 @@ def test_one_rank_has_no_prefix_and_python_writes_at_once(cluster):
     assert "rank 0 on local was killed by signal 9 (SIGKILL)" in done.stderr
 
 
+def test_a_progress_bar_is_shown_while_it_runs_and_its_overwritten_texts_are_left_out(cluster):
+    go = cluster.folder / "go"
+    script = write_script(cluster, f"""
+        import os, sys, time
+        from tqdm import tqdm
+        bar = tqdm(total=300, mininterval=0)
+        for i in range(150): bar.update()
+        while not os.path.exists({str(go)!r}): time.sleep(0.01)
+        for i in range(150): bar.update()
+        bar.close()
+        print("done", file=sys.stderr)
+    """)
+
+    launch = cluster.start_trainctl("launch", script)
+    harness.wait_until(lambda: "150/300" in launch.output(), "the bar is shown at its half")
+    go.touch()
+
+    assert launch.wait() == 0
+    lines = launch.output().splitlines()
+    assert sum("/300" in line for line in lines) < 20
+    assert lines.index("done") == next(i for i, line in enumerate(lines) if "300/300" in line) + 1
+
+
 def test_a_failing_rank_ends_the_others_and_its_traceback_is_shown(cluster):
     script = write_script(cluster, """
         import os, signal, time
@@ -194,7 +217,7 @@ def test_a_job_continues_after_its_terminal_is_closed(cluster):
     (("--nproc-per-node=2", "--no-python", "no-such-program"), "no folder in PATH"),
     (("--nnodes=2", "--no-python", "true"), "--nnodes 2 needs a cluster"),
     (("--json", "--log-dir=logs", "--no-python", "true"), "have no effect with --json"),
-    (("--nproc_per_nod=2", "script.py"), "unknown flag '--nproc_per_nod=2'"),
+    (("--nproc_per_nod=2", "script.py"), "lists the flags; did you mean --nproc_per_node?"),
     ((), "no program: expected a script"),
 ])
 def test_what_cannot_run_is_refused(cluster, arguments, expected):

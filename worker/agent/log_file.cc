@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +19,8 @@ ino_t InodeOf(const std::string& path) {
   return stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
 }
 
+bool IsBlank(absl::string_view text) { return text.find_first_not_of(' ') == absl::string_view::npos; }
+
 }  // namespace
 
 LogFile::~LogFile() {
@@ -30,7 +31,10 @@ LogFile::LogFile(LogFile&& other) noexcept
     : path_(std::move(other.path_)),
       fd_(std::exchange(other.fd_, -1)),
       inode_(other.inode_),
-      partial_line_(std::move(other.partial_line_)) {}
+      partial_line_(std::move(other.partial_line_)),
+      overwrites_(other.overwrites_),
+      returned_(other.returned_),
+      progress_(std::move(other.progress_)) {}
 
 // Opens the file whose output follows that of the open file. Returns false if there is no such file (yet).
 bool LogFile::OpenNext(std::vector<std::string>* lines) {
@@ -63,7 +67,7 @@ bool LogFile::Read(size_t bytes_max, std::vector<std::string>* lines) {
   while (bytes_read < bytes_max) {
     ssize_t n = fd_ >= 0 ? read(fd_, buffer, sizeof buffer) : 0;
     if (n > 0) {
-      AddLines(buffer, static_cast<size_t>(n), lines);
+      AddLines(absl::string_view(buffer, static_cast<size_t>(n)), lines);
       bytes_read += static_cast<size_t>(n);
       continue;
     }
@@ -79,27 +83,44 @@ bool LogFile::Read(size_t bytes_max, std::vector<std::string>* lines) {
   return bytes_read > 0;
 }
 
-void LogFile::AddLines(const char* data, size_t size, std::vector<std::string>* lines) {
-  for (size_t i = 0; i < size;) {
-    const char* end = static_cast<const char*>(memchr(data + i, '\n', size - i));
-    size_t piece = (end != nullptr ? static_cast<size_t>(end - data) : size) - i;
-    size_t free_bytes = limits::kLogLineBytes - partial_line_.size();
-    if (piece >= free_bytes && (piece > free_bytes || end == nullptr)) {
-      partial_line_.append(data + i, free_bytes);
-      i += free_bytes;
-      lines->push_back(std::exchange(partial_line_, std::string()));
+void LogFile::AddLines(absl::string_view data, std::vector<std::string>* lines) {
+  while (!data.empty()) {
+    if (returned_ && data.front() != '\n') {
+      partial_line_.clear();
+      overwrites_ = true;
+    }
+    returned_ = false;
+    const size_t end = data.find_first_of("\n\r");
+    const absl::string_view piece = data.substr(0, end);
+    const size_t free_bytes = limits::kLogLineBytes - partial_line_.size();
+    if (piece.size() > free_bytes || (piece.size() == free_bytes && end == absl::string_view::npos)) {
+      partial_line_.append(data.data(), free_bytes);
+      data.remove_prefix(free_bytes);
+      EndLine(lines);
       continue;
     }
-    partial_line_.append(data + i, piece);
-    i += piece;
-    if (end == nullptr) break;
-    ++i;
-    lines->push_back(std::exchange(partial_line_, std::string()));
+    partial_line_.append(piece.data(), piece.size());
+    if (end == absl::string_view::npos) return;
+    returned_ = data[end] == '\r';
+    if (!returned_) EndLine(lines);
+    data.remove_prefix(end + 1);
   }
 }
 
+void LogFile::EndLine(std::vector<std::string>* lines) {
+  lines->push_back(std::exchange(partial_line_, std::string()));
+  overwrites_ = false;
+}
+
 void LogFile::Finish(std::vector<std::string>* lines) {
-  if (!partial_line_.empty()) lines->push_back(std::exchange(partial_line_, std::string()));
+  const bool is_cleared_bar = (overwrites_ || returned_) && IsBlank(partial_line_);
+  if (!partial_line_.empty() && !is_cleared_bar) EndLine(lines);
+}
+
+std::string LogFile::TakeProgress() {
+  if (!(overwrites_ || returned_) || IsBlank(partial_line_) || partial_line_ == progress_) return "";
+  progress_ = partial_line_;
+  return progress_;
 }
 
 }  // namespace trainyard::agent

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 namespace trainyard::agent {
 
 // The line in place of output that was removed before it was read.
@@ -29,15 +31,23 @@ class LogFile {
   bool Read(size_t bytes_max, std::vector<std::string>* lines);
   // Appends the last line if it has no line end. Call it when no more output follows.
   void Finish(std::vector<std::string>* lines);
+  // Returns what a terminal shows of a progress bar: text that a carriage return has begun or ended, and that has no
+  // line end yet. Empty: there is none, or it was returned before. Of the texts that overwrite each other on one line
+  // Read returns only the last.
+  std::string TakeProgress();
 
  private:
   bool OpenNext(std::vector<std::string>* lines);
-  void AddLines(const char* data, size_t size, std::vector<std::string>* lines);
+  void AddLines(absl::string_view data, std::vector<std::string>* lines);
+  void EndLine(std::vector<std::string>* lines);
 
   std::string path_;
   int fd_ = -1;
   ino_t inode_ = 0;           // of the open file
   std::string partial_line_;  // the beginning of a line whose end was not read yet
+  bool overwrites_ = false;   // a carriage return came before partial_line_
+  bool returned_ = false;     // a carriage return came after it, so that the next text overwrites it
+  std::string progress_;      // what TakeProgress returned last
 };
 
 }  // namespace trainyard::agent

@@ -26,6 +26,8 @@ constexpr size_t kChunkBytes = 256 << 10;
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 // FolderWatch notifies of new output. A notification may be lost, so the files are also checked at this interval.
 constexpr absl::Duration kWatchedPollInterval = absl::Seconds(1);
+// A progress bar may change many times a second; a line of it is sent at this interval.
+constexpr absl::Duration kProgressInterval = absl::Seconds(1);
 // Without notifications, ranks that have written nothing for a while are checked less often.
 constexpr absl::Duration kQuietAfter = absl::Seconds(1);
 constexpr absl::Duration kQuietPollInterval = absl::Milliseconds(250);
@@ -39,7 +41,8 @@ struct Source {
   std::string folder;
   LogFile out;
   LogFile err;
-  bool ended = false;  // the rank has ended, and all its output was read
+  absl::Time progress_at = absl::InfinitePast();  // when its progress bars were sent last
+  bool ended = false;                             // the rank has ended, and all its output was read
 };
 
 }  // namespace
@@ -77,6 +80,7 @@ class LogPusher::Push {
   bool SendStoredOutput();
   bool Follow();
   bool SendNewLines(Source& source);
+  bool SendProgress(Source& source);
   bool Send(const Source& source, bool is_stderr, const std::vector<std::string>& lines);
   bool Add(const TrainerId& id, bool is_stderr, const std::string& text);
   bool Flush();
@@ -192,6 +196,17 @@ bool LogPusher::Push::SendNewLines(Source& source) {
     }
   }
   source.ended = exited.ok();
+  return source.ended || SendProgress(source);
+}
+
+bool LogPusher::Push::SendProgress(Source& source) {
+  if (Now() < source.progress_at + kProgressInterval) return true;
+  for (bool is_stderr : {false, true}) {
+    const std::string progress = (is_stderr ? source.err : source.out).TakeProgress();
+    if (progress.empty()) continue;
+    source.progress_at = Now();
+    if (!Add(source.id, is_stderr, progress)) return false;
+  }
   return true;
 }
 
@@ -218,6 +233,9 @@ bool LogPusher::Push::SendStoredOutput() {
         std::vector<std::string> lines;
         more = file.Read(kReadBytes, &lines);
         if (!more && ended) file.Finish(&lines);
+        if (!more && !ended) {
+          if (std::string progress = file.TakeProgress(); !progress.empty()) lines.push_back(std::move(progress));
+        }
         for (std::string& line : lines) {
           tail.push_back({source.id, is_stderr, std::move(line)});
           if (tail.size() > request_.tail_lines()) tail.pop_front();

@@ -10,18 +10,14 @@ namespace trainyard::shim {
 
 void LastLines::Add(int stream, const char* data, size_t size) {
   Line& open = open_[stream];
-  for (size_t i = 0; i < size;) {
-    const char* end = static_cast<const char*>(memchr(data + i, '\n', size - i));
-    size_t piece = (end != nullptr ? static_cast<size_t>(end - data) : size) - i;
-    size_t free_bytes = kLastLineBytes - open.size;
-    size_t copied = piece < free_bytes ? piece : free_bytes;
-    memcpy(open.text + open.size, data + i, copied);
-    open.size += copied;
-    i += piece;
-    if (end != nullptr) {
+  for (size_t i = 0; i < size; ++i) {
+    if (data[i] == '\n') {
       Close(stream);
-      ++i;
+      continue;
     }
+    if (open.returned) open.size = 0;  // a progress bar overwrites its line
+    open.returned = data[i] == '\r';
+    if (!open.returned && open.size < kLastLineBytes) open.text[open.size++] = data[i];
   }
 }
 
@@ -29,6 +25,7 @@ void LastLines::Close(int stream) {
   kept_[total_ % kLastLinesKept] = open_[stream];
   ++total_;
   open_[stream].size = 0;
+  open_[stream].returned = false;
 }
 
 void LastLines::Finish() {

@@ -26,6 +26,7 @@ class LastLines {
   struct Line {
     char text[kLastLineBytes];
     size_t size = 0;
+    bool returned = false;  // a carriage return came last, so that the next text overwrites this one
   };
   void Close(int stream);
 

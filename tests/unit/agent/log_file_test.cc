@@ -119,6 +119,55 @@ TEST_F(LogFileTest, LineBeyondTheLimit_IsReturnedInPieces) {
   EXPECT_EQ(lines[3].size(), limits::kLogLineBytes);
 }
 
+TEST_F(LogFileTest, ProgressBar_IsReturnedAsATerminalShowsIt_AndItsLineOnce) {
+  LogFile file(path_);
+  EXPECT_EQ(file.TakeProgress(), "");
+  Append("loading\n\r  0%|   |");
+  EXPECT_THAT(ReadAll(file), ElementsAre("loading"));
+  EXPECT_EQ(file.TakeProgress(), "  0%|   |");
+  EXPECT_EQ(file.TakeProgress(), "");
+  Append("\r 30%|#  |\r 60%|## |");
+  EXPECT_THAT(ReadAll(file), IsEmpty());
+  EXPECT_EQ(file.TakeProgress(), " 60%|## |");
+
+  Append("\r100%|###|\nloaded\n");
+
+  EXPECT_THAT(ReadAll(file), ElementsAre("100%|###|", "loaded"));
+  EXPECT_EQ(file.TakeProgress(), "");
+}
+
+TEST_F(LogFileTest, TextBeforeACarriageReturn_IsProgressUntilItIsOverwritten) {
+  LogFile file(path_);
+  Append("1 of 9\r");
+  EXPECT_THAT(ReadAll(file), IsEmpty());
+  EXPECT_EQ(file.TakeProgress(), "1 of 9");
+
+  Append("done\n");
+
+  EXPECT_THAT(ReadAll(file), ElementsAre("done"));
+}
+
+TEST_F(LogFileTest, LineThatEndsAsOnWindows_IsReturnedWithoutTheCarriageReturn) {
+  LogFile file(path_);
+  Append("a\r");
+  EXPECT_THAT(ReadAll(file), IsEmpty());
+
+  Append("\nb\r\n");
+
+  EXPECT_THAT(ReadAll(file), ElementsAre("a", "b"));
+}
+
+TEST_F(LogFileTest, BarThatWasCleared_IsNoLine) {
+  LogFile file(path_);
+  Append("\r 50%|#|\r       \r");
+  std::vector<std::string> lines = ReadAll(file);
+  EXPECT_EQ(file.TakeProgress(), "");
+
+  file.Finish(&lines);
+
+  EXPECT_THAT(lines, IsEmpty());
+}
+
 TEST(ValidUtf8, KeepsValidTextAndReplacesTheRest) {
   EXPECT_EQ(ValidUtf8("gr\xc3\xbc\xc3\x9f dich", 100), "gr\xc3\xbc\xc3\x9f dich");
   EXPECT_EQ(ValidUtf8("a\xff"

@@ -205,6 +205,12 @@ TEST_F(ShimTest, LastLines_AreTheNewestTwentyAndALongOneIsCut) {
   EXPECT_EQ(exited.last_lines(19), std::string(shim::kLastLineBytes, 'x'));
 }
 
+TEST_F(ShimTest, LastLines_HaveTheLastTextOfAProgressBar) {
+  v1::TrainerExited exited = ExitOf(Start("printf 'load\\r\\n\\r 0%%\\r50%%\\r99%%\\ndone\\n'"));
+
+  EXPECT_THAT(exited.last_lines(), ElementsAre("load", "99%", "done"));
+}
+
 TEST_F(ShimTest, OutputThatIsNotText_ArrivesAsValidUtf8) {
   v1::TrainerExited exited = ExitOf(Start("printf 'a\\377b\\000c\\n'"));
 
