@@ -130,7 +130,9 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
     const bool script_was_slow = job.head().spec().has_command() && !decision.phase.name().empty();
     watch.published_is_learned = decision.learned && !script_was_slow;
     watch.stalled_since = decision.stalled_since;
-    const char* why = decision.learned ? " (recovery.on_hang: notify)" : "";
+    const bool only_notifies = job.head().spec().recovery().on_hang() == v1::ON_HANG_NOTIFY;
+    // A rank that is known to hang is otherwise left running only for its debugger.
+    const char* why = !decision.learned ? "" : only_notifies ? " (recovery.on_hang: notify)" : " for the debugger";
     turn.Decide(job, DecisionRule::kHang, NoticeLevel::kWarning,
                 absl::StrCat(decision.reason, "; the job is left running", why));
     return;

@@ -33,10 +33,15 @@ Newest NewestOfGeneration(const v1::Job& head, const CheckpointGrants& grants) {
 
 // Returns why the checkpoint is refused; empty: it is granted.
 std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
-  if (ready.manifest_hash().empty() || ready.manifest_hash().size() > kManifestHashBytes) {
-    return "it was reported without the hash of a manifest";
+  if (ready.manifest_hash().empty()) return "it was reported without the hash of a manifest";
+  if (ready.manifest_hash().size() > kManifestHashBytes) {
+    return absl::StrCat("the hash of its manifest has ", ready.manifest_hash().size(), " bytes, at most ",
+                        kManifestHashBytes, " are possible");
   }
-  if (ready.path().empty() || ready.path().size() > limits::kPathBytes) return "it was reported without a path";
+  if (ready.path().empty()) return "it was reported without a path";
+  if (ready.path().size() > limits::kPathBytes) {
+    return absl::StrCat("its path has ", ready.path().size(), " bytes, at most ", limits::kPathBytes, " are possible");
+  }
   if (ready.step() == 0 || ready.step() > head.spec().train().steps()) {
     return absl::StrCat("the job has no such step: train.steps is ", head.spec().train().steps());
   }

@@ -64,6 +64,7 @@ TEST_F(SavesPolicy, OlderStep_IsRefusedOnlyIfThisGenerationRecordedANewerOne) {
 TEST_F(SavesPolicy, InvalidRequests_AreRefused) {
   EXPECT_THAT(Decide(101, "a").reason(), HasSubstr("train.steps is 100"));
   EXPECT_THAT(Decide(40, "").reason(), HasSubstr("without the hash"));
+  EXPECT_THAT(Decide(40, std::string(1000, 'a')).reason(), HasSubstr("the hash of its manifest has 1000 bytes"));
   EXPECT_TRUE(DecideGrant(head_, grants_, v1::CheckpointReady()).refused());
   std::string huge(1 << 20, 'x');
   EXPECT_LT(Decide(40, huge).ByteSizeLong(), 10'000u) << "the stored answer is small";
