@@ -82,6 +82,20 @@ std::string UnknownVerbMessage(const CLI::App& app, const std::string& name) {
                       verbs.empty() ? "" : absl::StrCat(" Verbs: ", absl::StrJoin(verbs, ", ")));
 }
 
+std::vector<std::string> FlagsOf(const CLI::App& command) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back(absl::StrCat("--", name));
+  }
+  return flags;
+}
+
+std::string SuggestFlag(const std::string& given, const std::vector<std::string>& flags) {
+  if (!absl::StartsWith(given, "--")) return "";
+  const std::string nearest = NearestName(given.substr(0, given.find('=')), flags);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
+}
+
 std::string CommandLineErrorMessage(const CLI::App& app, const CLI::ParseError& error,
                                     const std::vector<std::string>& arguments) {
   if (const std::string verb = UnknownVerb(app, arguments); !verb.empty()) return UnknownVerbMessage(app, verb);
@@ -95,8 +109,9 @@ std::string CommandLineErrorMessage(const CLI::App& app, const CLI::ParseError& 
   const bool verb_expected = !command->get_subcommands({}).empty();
   if (verb_expected && !extra.empty() && extra.front()[0] != '-') return UnknownVerbMessage(*command, extra.front());
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) && !extra.empty()) {
-    return absl::StrCat(extra.size() == 1 ? "unexpected argument: " : "unexpected arguments: ",
-                        absl::StrJoin(extra, " "), " (see ", name, " --help)");
+    return absl::StrCat(
+        extra.size() == 1 ? "unexpected argument: " : "unexpected arguments: ", absl::StrJoin(extra, " "), " (see ",
+        name, " --help)", SuggestFlag(extra.front(), FlagsOf(*command)));
   }
   const std::vector<std::string> verbs = VerbsOf(*command);
   if (!verbs.empty()) {

@@ -212,6 +212,7 @@ void AddLaunch(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "  trainctl --coordinator head:7070 launch --nnodes 2 --nproc-per-node 8 train.py");
   verb->callback([&globals, options, verb, chosen] {
     options->flags.program = verb->remaining();
+    options->flags.known = FlagsOf(*verb);
     options->accelerate->has_ranks = verb->count("--nproc-per-node") > 0;
     options->accelerate->has_hosts = verb->count("--nnodes") > 0;
     *chosen = [&globals, options] { return Launch(globals, *options); };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/command_line_errors.h"
 
 namespace trainyard::client {
 namespace {
@@ -194,7 +195,8 @@ class Planner {
       return;
     }
     if (const std::string& first = flags_.program.front(); absl::StartsWith(first, "-")) {
-      Problem(absl::StrCat("unknown flag '", first, "' before the script; `trainctl launch --help` lists the flags"));
+      Problem(absl::StrCat("unknown flag '", first, "' before the script; `trainctl launch --help` lists the flags",
+                           SuggestFlag(first, flags_.known)));
     }
     if (flags_.module && flags_.no_python) Problem("give either --module or --no-python, not both");
     v1::Command& command = *plan_.spec.mutable_command();

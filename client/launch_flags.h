@@ -35,6 +35,7 @@ struct LaunchFlags {
   bool for_accelerate = false;                   // a flag or file of Accelerate is given
   std::vector<std::string> notes = {};           // sentences about these flags or this file, for the user
   std::vector<std::string> program = {};         // the script, module or program, and its arguments
+  std::vector<std::string> known = {};           // "--nnodes": all flags, which are suggested for unknown ones
 };
 
 struct LaunchFacts {

@@ -76,9 +76,10 @@ absl::StatusOr<std::unique_ptr<MetricsSource>> OpenSource(const Globals& globals
   }
   if (!MayBeJob(target)) return OpenRun(target);
   if (!globals.coordinator.empty()) return OpenJob(globals, target);
-  // A run of the default folder, by its name.
-  const std::string run = JoinPath(DefaultRunRoot(WorkingDirectory()), target);
-  if (FileExists(run)) return OpenRun(run);
+  // A run of the default folder, by its name or by the id of its job.
+  const std::string root = DefaultRunRoot(WorkingDirectory());
+  if (const std::string run = JoinPath(root, target); FileExists(run)) return OpenRun(run);
+  if (const std::string run = RunOfJob(root, target); !run.empty()) return OpenRun(run);
   return absl::NotFoundError(absl::StrCat("there is no run folder ", Printable(target, 500),
                                           ", here or in ./trainyard-runs; for a job of a cluster, give --coordinator"));
 }
@@ -126,8 +127,8 @@ void AddMetrics(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<MetricsOptions>();
   CLI::App* verb = app.add_subcommand("metrics", "Print or export the losses and other metrics of a run");
   verb->add_option("run", options->target,
-                   "Run folder, its metrics.jsonl, or with --coordinator a job; default: the newest run in "
-                   "./trainyard-runs");
+                   "Run folder, its metrics.jsonl, or a job: of this coordinator, or without --coordinator one whose "
+                   "folder is in ./trainyard-runs; default: the newest run there");
   CLI::Option* plot = verb->add_flag("--plot", options->plot, "Draw the loss; the default");
   CLI::Option* csv = verb->add_flag("--csv", options->csv, "A header, and one row per step and evaluation");
   CLI::Option* tensorboard = verb->add_option("--tensorboard", options->tensorboard,

@@ -92,6 +92,15 @@ std::string NewestRun(const std::string& root, const std::string& name) {
   return newest;
 }
 
+std::string RunOfJob(const std::string& root, const std::string& id) {
+  if (!IsId(id)) return "";
+  std::error_code error;
+  for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
+    if (absl::EndsWith(it->path().filename().string(), absl::StrCat("-", id))) return it->path().string();
+  }
+  return "";
+}
+
 absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait) {
   std::string lock_path = JoinPath(path, ".lock");
   if (!FileExists(lock_path)) return absl::OkStatus();

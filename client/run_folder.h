@@ -20,6 +20,9 @@ absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path);
 // The newest `root`/<name>-<id> (any name if `name` is empty) that has a checkpoint or metrics; empty if there is none.
 std::string NewestRun(const std::string& root, const std::string& name);
 
+// `root`/<name>-`id`, the folder that a job with this id gets without checkpoint.dir; empty if there is none.
+std::string RunOfJob(const std::string& root, const std::string& id);
+
 // Waits until no trainer holds `path`/.lock. Possible errors: FailedPrecondition: it is still held after `wait`.
 absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait);
 

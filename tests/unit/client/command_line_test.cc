@@ -94,6 +94,7 @@ TEST_F(CommandLine, MisspeltVerb_SuggestsTheNearestVerb) {
 
 TEST_F(CommandLine, ExtraArguments_AreListedInOrder) {
   EXPECT_EQ(ErrorFor({"list", "-x", "json"}), "unexpected arguments: -x json (see trainctl list --help)");
+  EXPECT_EQ(ErrorFor({"list", "--jsn"}), "unexpected argument: --jsn (see trainctl list --help); did you mean --json?");
 }
 
 TEST_F(CommandLine, Alias_IsAccepted) { EXPECT_EQ(ErrorFor({"ls", "--json"}), ""); }

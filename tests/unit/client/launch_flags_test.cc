@@ -89,12 +89,13 @@ TEST(LaunchFlags, AllProblemsAreReportedTogether) {
                                     .redirects = "9",
                                     .local_ranks_filter = "a",
                                     .node_rank = 1,
-                                    .program = {"--nproc_per_nod"}});
+                                    .program = {"--nproc_per_nod=2"},
+                                    .known = {"--nnodes", "--nproc_per_node"}});
 
   for (const char* expected :
        {"--nproc-per-node: expected a number", "--nnodes 2:4 needs a cluster", "--node-rank 1: launch runs once",
-        "--redirects: expected 0 (none)", "--local-ranks-filter: expected ranks", "unknown flag '--nproc_per_nod'",
-        "either --module or --no-python"}) {
+        "--redirects: expected 0 (none)", "--local-ranks-filter: expected ranks", "unknown flag '--nproc_per_nod=2'",
+        "did you mean --nproc_per_node?", "either --module or --no-python"}) {
     EXPECT_THAT(text, HasSubstr(expected));
   }
 }

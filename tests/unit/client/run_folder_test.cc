@@ -49,6 +49,16 @@ TEST_F(RunFolderTest, NewestRun_MatchesTheExactName) {
   EXPECT_EQ(NewestRun(root_ + "/none", "tiny"), "");
 }
 
+TEST_F(RunFolderTest, RunOfJob_IsTheFolderWithThisId) {
+  const std::string folder = Run("tiny-aaaaaaaa", "metrics.jsonl", 1);
+  Run("other-bbbbbbbb", "metrics.jsonl", 1);
+
+  EXPECT_EQ(RunOfJob(root_, "aaaaaaaa"), folder);
+  EXPECT_EQ(RunOfJob(root_, "cccccccc"), "");
+  EXPECT_EQ(RunOfJob(root_, "a"), "") << "this is not an id";
+  EXPECT_EQ(RunOfJob(root_ + "/none", "aaaaaaaa"), "");
+}
+
 TEST_F(RunFolderTest, FolderWithOnlyTheFilesThatEveryRunHas_CountsAsEmpty) {
   std::string folder = Run("a", ".lock", 1);
   fs::create_directories(folder + "/.trainyard/k3x7q2ab");
