@@ -238,7 +238,7 @@ def subcommands(text):
     for line in text.split("\n"):
         if re.fullmatch(r"\S.*:", line):
             inside = not re.match(r"(Options|Positionals|Examples|Usage|Exit codes|Environment)", line)
-        elif inside and (match := re.match(r"  ([a-z][\w-]*)\s", line)):
+        elif inside and (match := re.match(r"  ([a-z][\w-]*)(?:, [\w-]+)*\s", line)):
             names.append(match[1])
     return names
 
