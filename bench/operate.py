@@ -12,6 +12,7 @@ import signal
 import sys
 
 import operate_browser
+import operate_memory
 import operate_rows
 import run
 import sides
@@ -33,8 +34,8 @@ def make_rows():
             20),
         Row("submit", "submissions per second, and Get, under 200 watchers", operate_rows.measure_submit, 10),
         Row("page", "the status page with 1,000 jobs in a headless Chromium", operate_rows.measure_page, 50),
-        Row("rss", "growth of coordinator and daemon while a job trains and watchers and scrapes come and go",
-            operate_rows.measure_rss, 750),
+        Row("rss", "growth of coordinator and daemons while jobs, watchers and scrapes come and go",
+            operate_memory.measure, 3800),
     ]
 
 
@@ -82,9 +83,16 @@ def read_arguments(rows, arguments=None):
             ("submissions", int, 4000, "row submit: jobs, at most 9,900"),
             ("loads", int, 5, "row page: times that the page is opened"),
             ("seconds", float, 30, "row page: seconds in which steps are observed"),
-            ("minutes", float, 10, "row rss: minutes in which memory is sampled"),
-            ("warm-steps", int, 70_000, "row rss: steps before the samples, which fill the coordinator's history")):
+            ("minutes", float, 60, "row rss: minutes under load, with the warm-up"),
+            ("warm-minutes", float, 10, "row rss: minutes of warm-up, at least; no samples are taken"),
+            ("warm-steps", int, 70_000, "row rss: steps of the long job in the warm-up, which fill its history"),
+            ("warm-jobs", int, 60, "row rss: short jobs in the warm-up, which replace the finished jobs"),
+            ("fill-jobs", int, 101_000, "row rss: jobs that are submitted and cancelled before, to fill all histories"),
+            ("interval", float, 5, "row rss: seconds between samples"),
+            ("pause", float, 10, "row rss: mean seconds between short jobs"),
+            ("share", float, 0.1, "row rss: the share of the time in which the long job may run after the warm-up")):
         parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{what} (default {default:,})")
+    parser.add_argument("--samples", metavar="FILE", help="row rss: also write each sample to this file, as CSV")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
     options = parser.parse_args(arguments)
@@ -93,9 +101,14 @@ def read_arguments(rows, arguments=None):
         parser.error(f"unknown row: {', '.join(unknown)}; there are {', '.join(row.name for row in rows)}")
     for name, least, most in (("hosts", 1, 8000), ("scrapes", 1, 10_000), ("watchers", 1, 2000), ("gets", 1, 10**6),
                               ("submissions", operate_rows.SUBMITTERS, 9900), ("loads", 1, 1000),
-                              ("seconds", 2, 3600), ("minutes", 0.05, 10_000), ("warm_steps", 1, 10**6)):
+                              ("seconds", 2, 3600), ("minutes", 0.05, 10_000), ("warm_minutes", 0, 10_000),
+                              ("warm_steps", 1, 10**6), ("warm_jobs", 0, 10**6), ("fill_jobs", 1, 10**6),
+                              ("interval", 0.1, 60), ("pause", 0, 3600), ("share", 0.01, 1)):
         if not least <= getattr(options, name) <= most:
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name):g}, must be {least} to {most}")
+    if options.warm_minutes >= options.minutes:
+        parser.error(f"--warm-minutes is {options.warm_minutes:g}, must be less than --minutes, {options.minutes:g}")
+    options.stopped = False  # a row that was interrupted and has returned what it had measured sets this
     return options
 
 
@@ -112,6 +125,8 @@ def measure(rows, options):
                 OSError) as failure:
             failed.append(row.name)
             print(f"bench: {row.name} could not be measured: {failure}", file=sys.stderr, flush=True)
+        if options.stopped:
+            break
     return results, failed
 
 
@@ -129,6 +144,9 @@ def main():
     document = json.dumps({"machine": environment, "rows": results, "not_measured": failed}, indent=1)
     text = table(environment, results)
     print(document if options.json else text)
+    if options.stopped:
+        print("bench: interrupted; every process of the bench has been ended, and nothing was saved", file=sys.stderr)
+        return 130
     if options.save:
         run.save(options.save, document, text)
     return 1 if failed else 0

@@ -9,34 +9,17 @@ killed.
 """
 
 import asyncio
-import contextlib
-import json
-import os
 import random
-import resource
-import signal
-import sys
 import time
-import urllib.request
 
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it reports each connection that the coordinator closes
-import grpc
+import operate_role
+import operate_visitors
+from operate_role import CALL_LIMIT_S, INPUT, dial, say
 
 PROTOCOL = 3
 # What a trainer on a CPU reports: each kind is two series of /metrics.
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "host")
 SLICES = 32  # the hosts report spread over their interval, as independent hosts do
-CALL_LIMIT_S = 60
-
-
-def say(**line):
-    print(json.dumps(line), flush=True)
-
-
-def dial(address):
-    """A channel with a connection of its own: channels to one address share a connection otherwise."""
-    return grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
 
 
 class Host:
@@ -184,12 +167,6 @@ async def watch(setting, schema):
             tasks.create_task(follow(number))
 
 
-async def until_begin():
-    """Waits until the bench has sent a line, so that several processes begin at the same time."""
-    say(ready=True)
-    await INPUT["begin"].wait()
-
-
 async def submit(setting, schema):
     """Submits `count` jobs, `in_flight` at a time, and prints when it began and ended, and the seconds of each call."""
     channel = dial(setting["address"])
@@ -207,7 +184,7 @@ async def submit(setting, schema):
             seconds.append(time.monotonic() - began)
 
     await asyncio.wait_for(channel.channel_ready(), CALL_LIMIT_S)
-    await until_begin()
+    await operate_role.until_begin()
     began = time.monotonic()
     await asyncio.gather(*(submit_next() for _ in range(setting["in_flight"])))
     say(began=began, ended=time.monotonic(), seconds=seconds)
@@ -219,7 +196,7 @@ async def get(setting, schema):
     stub = schema["service_grpc"].JobServiceStub(dial(setting["address"]))
     requests = [schema["service"].GetRequest(job_id=job) for job in setting["jobs"]]
     await stub.Get(requests[0], timeout=CALL_LIMIT_S)
-    await until_begin()
+    await operate_role.until_begin()
     seconds = []
     while len(seconds) < setting["count"] or (not setting["count"] and not INPUT["stop"].is_set()):
         began = time.monotonic()
@@ -229,102 +206,8 @@ async def get(setting, schema):
     say(seconds=seconds)
 
 
-async def come_and_go(setting, schema):
-    """Runs watchers that open, read for a while and leave, and scrapes, until the end; prints their numbers. A watcher
-    continues after the newest step that its predecessor read, but every tenth one reads the whole history."""
-    counts = {"watches": 0, "scrapes": 0}
-
-    async def watch_again():
-        newest = setting["after_step"]
-        while True:
-            channel = dial(setting["address"])
-            after = newest if random.random() < 0.9 else 0
-            call = schema["service_grpc"].JobServiceStub(channel).Watch(
-                schema["service"].WatchRequest(job_id=setting["job"], after_step=after))
-            try:
-                async with asyncio.timeout(random.uniform(0.5, 3)):
-                    async for event in call:
-                        newest = max(newest, event.step.step)
-            except TimeoutError:
-                pass
-            call.cancel()
-            await channel.close()
-            counts["watches"] += 1
-
-    def scrape(url):
-        with urllib.request.urlopen(url, timeout=10) as response:
-            response.read()
-
-    async def scrape_again(url):
-        while True:
-            await asyncio.to_thread(scrape, url)
-            counts["scrapes"] += 1
-            await asyncio.sleep(0.5)
-
-    async def report():
-        while True:
-            say(**counts)
-            await asyncio.sleep(1)
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(report())
-        for url in setting["urls"]:
-            tasks.create_task(scrape_again(url))
-        for _ in range(setting["watchers"]):
-            tasks.create_task(watch_again())
-
-
-ROLES = {"hosts": simulate_hosts, "watch": watch, "submit": submit, "get": get, "come-and-go": come_and_go}
-INPUT = {}  # events that lines of the standard input cause: "begin", "stop"
-
-
-def load_schema(folder):
-    sys.path.insert(0, folder)
-    import trainyard.v1.agent_pb2 as agent
-    import trainyard.v1.agent_pb2_grpc as agent_grpc
-    import trainyard.v1.service_pb2 as service
-    import trainyard.v1.service_pb2_grpc as service_grpc
-
-    return {"agent": agent, "agent_grpc": agent_grpc, "service": service, "service_grpc": service_grpc}
-
-
-async def until_input_ends():
-    """The first line of the input means to begin, the second one to stop; the end of the input ends the process."""
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while await reader.readline():
-        INPUT["stop" if INPUT["begin"].is_set() else "begin"].set()
-
-
-async def run(role, setting):
-    INPUT.update({name: asyncio.Event() for name in ("begin", "stop")})
-    end = asyncio.create_task(until_input_ends())
-    work = asyncio.create_task(ROLES[role](setting, load_schema(setting["stubs"])))
-    await asyncio.wait({end, work}, return_when=asyncio.FIRST_COMPLETED)
-    if work.done():
-        await work
-        await end
-
-
-def first_of(error):
-    """The description of the first error in a group of errors."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.RpcError) else \
-        f"{type(error).__name__}: {error}"
-
-
-def main():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench ends this process by closing its input
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        asyncio.run(run(sys.argv[1], json.loads(sys.argv[2])))
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # the bench has ended
-            say(error=first_of(error))
-    os._exit(0)  # without waiting for a thousand channels to close
+ROLES = {"hosts": simulate_hosts, "watch": watch, "submit": submit, "get": get, **operate_visitors.ROLES}
 
 
 if __name__ == "__main__":
-    main()
+    operate_role.main(ROLES)

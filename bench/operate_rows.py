@@ -1,7 +1,7 @@
 """The measurements of `./dev bench operate`. Each returns its figures; operate.py compares them with the bars.
 
-The coordinator is real; hosts, watchers and submitters are processes of operate_clients.py, except in `rss`, where
-daemon and trainers are real, too.
+The coordinator is real; hosts, watchers and submitters are processes of operate_clients.py. operate_memory.py has the
+row `rss`, in which daemons and trainers are real, too.
 """
 
 import contextlib
@@ -43,8 +43,6 @@ PAGE_INTERVAL_S = 0.83  # between steps; not a multiple of 0.2 s, the interval a
 WATCHED_JOBS = 20
 SUBMITTERS = 2          # processes
 IN_FLIGHT = 16          # submissions of each at the same time
-COMING_WATCHERS = 10
-WARM_LIMIT_S = 3600     # for the steps before the samples of `rss`
 MEMORY_KINDS = 6        # that a rank of operate_clients.py reports
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 MEMORY_SERIES = "trainyard_rank_memory_bytes{"
@@ -143,7 +141,10 @@ def schema():
 
 class Stage:
     """A coordinator with its clients. Its exit ends every process, also after errors and interrupts; a second Ctrl-C
-    does not interrupt the exit."""
+    does not interrupt the exit. `config` is the text of the coordinator's configuration file."""
+
+    def __init__(self, config=""):
+        self._config = config
 
     def __enter__(self):
         processes.start_reaper()
@@ -157,8 +158,11 @@ class Stage:
         self.cluster = harness.Cluster(self.folder, self.schema)
         self._closing.callback(self.cluster.close)
         try:
+            config = self.folder / "coordinator.yaml"
+            config.write_text(self._config)
+            flags = ["--config", config] if self._config else []
             with interrupts_deferred():
-                self.coordinator = self.cluster.start_coordinator("--allow-local-users")
+                self.coordinator = self.cluster.start_coordinator("--allow-local-users", *flags)
         except BaseException:
             self.__exit__()
             raise
@@ -403,42 +407,3 @@ def measure_page(options):
                        "max_s": max(times), "first_contentful_paint_s": statistics.median(first) if first else None}),
             Figure(f"step report → the page shows it, median of {len(delays)}", statistics.median(delays), "s", 1,
                    others={"p90_s": percentile(delays, 0.9), "max_s": max(delays)})]
-
-
-def slope_per_min(samples):
-    """The slope of (seconds, KiB), by least squares."""
-    return 60 * statistics.linear_regression(*zip(*samples)).slope
-
-
-def sample_memory(stage, visitors, pids, minutes):
-    """({name: [(seconds, KiB)]} once a second, the numbers of visits so far)"""
-    samples, counts, began = {name: [] for name in pids}, {}, time.monotonic()
-    while (now := time.monotonic() - began) < 60 * minutes:
-        for counts in visitors.drain():
-            pass
-        for name, pid in pids.items():
-            samples[name].append((now, resident_kib(pid)))
-        time.sleep(min(1, minutes))
-    return samples, counts
-
-
-def measure_rss(options):
-    """The samples begin when the coordinator's history of the job's steps is full: until then its memory grows."""
-    with Stage() as stage:
-        port = harness.free_port()
-        with interrupts_deferred():
-            daemon = stage.cluster.start_worker("h1", 1, "--metrics", f"127.0.0.1:{port}", "--health", "")
-        job = stage.cluster.submit(run_folder=stage.folder / "run", resources__ranks=1, train__steps=100_000_000,
-                                   train__evaluate__every_steps=0, checkpoint__every_steps=0)
-        stage.cluster.wait_for_step(job, 10)
-        urls = [f"http://127.0.0.1:{number}/metrics" for number in (stage.cluster.metrics_port, port)]
-        visitors = stage.client("come-and-go", job=job, after_step=10, watchers=COMING_WATCHERS, urls=urls)
-        pids = {"coordinator": stage.coordinator.pid, "daemon": daemon.pid}
-        stage.cluster.wait_for_step(job, options.warm_steps, WARM_LIMIT_S)
-        samples, counts = sample_memory(stage, visitors, pids, options.minutes)
-        view = stage.cluster.get(job)
-        if view.state_name != "RUNNING" or view.job.generation != 1:
-            raise sides.MeasurementFailed(f"the job is {view.state_name}: {view.job.reason}")
-    return [Figure(f"RSS slope of the {name} over {options.minutes:g} min", slope_per_min(values), "KiB/min",
-                   others={"first_mib": values[0][1] / 1024, "last_mib": values[-1][1] / 1024,
-                           "steps": view.job.last_step, **counts}) for name, values in samples.items()]

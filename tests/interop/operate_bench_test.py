@@ -1,5 +1,6 @@
 """`./dev bench operate`: each row measures what it names, and leaves no process."""
 
+import asyncio
 import json
 import os
 import pathlib
@@ -16,11 +17,14 @@ sys.path.insert(0, str(BENCH))
 import operate
 import operate_browser
 import operate_clients
+import operate_memory
 import operate_rows
+import operate_visitors
 import sides
 
 SMALL = ["--hosts", "4", "--scrapes", "2", "--watchers", "4", "--gets", "20", "--submissions", "20", "--loads", "1",
-         "--seconds", "4", "--minutes", "0.05", "--warm-steps", "10"]
+         "--seconds", "4", "--minutes", "0.2", "--warm-minutes", "0.05", "--warm-steps", "10", "--warm-jobs", "1",
+         "--fill-jobs", "50", "--interval", "0.2", "--pause", "0"]
 
 
 def options(*arguments):
@@ -58,15 +62,15 @@ def test_a_step_counts_as_shown_when_it_or_a_later_one_is_shown():
     assert operate_rows.delays_of(reported, []) == []
 
 
-def test_slope_and_percentile_of_samples():
-    assert operate_rows.slope_per_min([(0, 100), (30, 110), (60, 120)]) == pytest.approx(20)
+def test_percentile_of_samples():
     assert operate_rows.percentile(list(range(100)), 0.99) == 98
     assert operate_rows.MEMORY_KINDS == len(operate_clients.MEMORY_KINDS)
 
 
 def test_wrong_usage_is_refused_with_the_valid_values(capsys):
     for arguments, message in ((["scrape"], "unknown row: scrape; there are metrics, submit, page, rss"),
-                               (["--hosts", "0"], "--hosts is 0, must be 1 to 8000")):
+                               (["--hosts", "0"], "--hosts is 0, must be 1 to 8000"),
+                               (["--warm-minutes", "9"], "--warm-minutes is 9, must be less than --minutes, 0.2")):
         with pytest.raises(SystemExit) as ended:
             options(*arguments)
 
@@ -117,14 +121,105 @@ def test_an_interrupted_bench_leaves_no_process(tmp_path, number):
     assert processes_with(f"{tmp_path}/trainyard-") == [] and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.long
-def test_the_command_measures_memory_and_prints_json():
-    done = subprocess.run([sys.executable, BENCH / "operate.py", "rss", *SMALL, "--json"], capture_output=True,
-                          text=True, timeout=120, check=True)
+def memory_samples(rss_of):
+    """Fifty minutes, a sample every 5 s."""
+    return [operate_memory.Sample(time_s, rss_of(time_s / 3600), 5000, 20, 30) for time_s in range(600, 3600, 5)]
 
-    rows = json.loads(done.stdout)["rows"]
-    assert [row["row"] for row in rows] == ["rss", "rss"] and {row["unit"] for row in rows} == {"KiB/min"}
-    assert all(row["others"]["steps"] > 10 and row["others"]["last_mib"] > 1 for row in rows)
+
+def test_the_growth_of_each_process_is_compared_with_the_noise_of_its_samples():
+    samples = {"coordinator": memory_samples(lambda hour: 30_000 + int(400 * hour)),
+               "daemon h1": memory_samples(lambda hour: 20_000 + int(3600 * hour) % 7)}
+
+    grows, flat, load = operate_memory.figures_of(samples, {"steps": 70, "jobs": 3})
+
+    assert grows.value == pytest.approx(400, abs=5) and operate.meets_bar(grows) is False
+    assert grows.others["low"] <= grows.value <= grows.others["high"] and grows.others["anonymous_slope"] == 0
+    assert operate.meets_bar(flat) is True and "50 min after the warm-up" in flat.what
+    assert (load.value, load.others, operate.meets_bar(load)) == (70, {"jobs": 3}, None)
+
+
+def test_short_samples_of_memory_have_no_verdict():
+    figure, _ = operate_memory.figures_of({"coordinator": memory_samples(lambda hour: 30_000)[:4]}, {})
+
+    assert operate.meets_bar(figure) is None and "too few or too noisy samples for a verdict" in figure.what
+
+
+def rss_of_bench(tmp_path, *arguments, **options):
+    command = ["env", "--ignore-signal=INT", sys.executable, BENCH / "operate.py", "rss", *SMALL, "--json",
+               "--samples", tmp_path / "samples.csv", *arguments]
+    return subprocess.Popen(command, env=dict(os.environ, TMPDIR=str(tmp_path)), stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **options)
+
+
+def sampled(tmp_path, phase):
+    """Lines of the file of samples in this phase."""
+    path = tmp_path / "samples.csv"
+    return [line for line in path.read_text().splitlines() if f",{phase}," in line] if path.exists() else []
+
+
+@pytest.mark.long
+def test_the_command_measures_memory_and_prints_json(tmp_path):
+    with rss_of_bench(tmp_path) as bench:
+        output, errors = bench.communicate(timeout=180)
+
+    assert bench.returncode == 0, errors
+    rows = json.loads(output)["rows"]
+    assert [row["unit"] for row in rows] == ["KiB/h", "KiB/h", "KiB/h", "steps"]
+    assert all(row["others"]["max_mib"] >= row["others"]["last_mib"] > 1 for row in rows[:3])
+    assert rows[3]["others"]["watch"] > 0 and rows[3]["others"]["scrape"] > 0
+    assert len(sampled(tmp_path, "warm-up")) >= 3 and len(sampled(tmp_path, "measure")) >= 9
+
+
+@pytest.mark.long
+def test_an_interrupted_measurement_of_memory_prints_what_it_has(tmp_path):
+    with rss_of_bench(tmp_path, "--minutes", "30") as bench:
+        try:
+            harness.wait_until(lambda: len(sampled(tmp_path, "measure")) >= 12, "memory is sampled", 120)
+            bench.send_signal(signal.SIGINT)
+            output, errors = bench.communicate(timeout=60)
+        finally:
+            bench.kill()
+
+    assert bench.returncode == 130 and "bench: interrupted" in errors and "Traceback" not in errors, errors
+    assert [row["unit"] for row in json.loads(output)["rows"]] == ["KiB/h", "KiB/h", "KiB/h", "steps"]
+    assert processes_with(f"{tmp_path}/trainyard-") == []
+
+
+@pytest.mark.parametrize("end", ["close", "cut", "slow"])
+def test_a_relay_forwards_and_can_reset_its_connections(end):
+    """`slow` is a limit of what the reader takes, so that the sender sees a reader that does not keep up."""
+    async def converse():
+        received = asyncio.Queue()
+
+        async def serve(reader, writer):
+            sent = 0
+            try:
+                while sent < 4 << 20:
+                    writer.write(b"x" * 4096)
+                    sent += 4096
+                    async with asyncio.timeout(0.5):
+                        await writer.drain()
+                await reader.read()
+                received.put_nowait("all")
+            except (TimeoutError, OSError) as error:
+                received.put_nowait(type(error).__name__)
+            writer.transport.abort()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with operate_visitors.Relay(server.sockets[0].getsockname()[1], end == "slow") as relay:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(relay.address.rpartition(":")[2]))
+            if end == "cut":
+                await reader.read(10)
+                relay.cut_all()
+            elif end == "close":
+                await reader.readexactly(4 << 20)
+                writer.close()
+            found = await asyncio.wait_for(received.get(), 10)
+            writer.close()
+        server.close()
+        return found
+
+    assert asyncio.run(converse()) == {"close": "all", "cut": "ConnectionResetError", "slow": "TimeoutError"}[end]
 
 
 @pytest.mark.long

@@ -1,0 +1,267 @@
+"""The row `rss` of `./dev bench operate`: whether the memory of coordinator and daemons grows while jobs, watchers and
+scrapes come and go.
+
+What is limited is filled first, so that only a leak grows: jobs are submitted and cancelled until the history of
+finished jobs, the events of the cluster and the ids of deleted jobs have reached their limits, and a long job makes
+steps until its history is full. The samples begin when this is done and the warm-up is over.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import sys
+import threading
+import time
+
+import operate_rows
+import sides
+import trends
+from operate_rows import Figure, harness
+
+FINISHED_JOBS = 40      # that the coordinator keeps; the default is 1,000, which short jobs would need hours to fill
+DAEMONS = {"h1": 3, "h2": 3}  # slots
+SHORT_JOBS = 2          # at a time
+VISITORS = 3            # of each kind of stream at a time
+FILLS_IN_FLIGHT = 16
+FILL_LIMIT_S = 3600
+PACE_S = 0.2            # of one stop and one continuation of the long job's trainer
+COMMAND = "while :; do echo a line of output; sleep 0.2; done"
+
+
+def log(text):
+    print(f"bench: rss: {text}", file=sys.stderr, flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Memory in KiB, and what else a leak would show."""
+
+    time_s: float
+    rss: int
+    anonymous: int
+    threads: int
+    descriptors: int
+
+
+def sample_of(pid, time_s):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    rss, anonymous, threads = (int(re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE)[1])
+                               for name in ("VmRSS", "RssAnon", "Threads"))
+    return Sample(time_s, rss, anonymous, threads, len(os.listdir(f"/proc/{pid}/fd")))
+
+
+class Pace:
+    """Stops and continues a process, so that it runs only for a share of the time, until the block ends."""
+
+    def __init__(self, pid, share):
+        self._pid, self._share, self._end = pid, share, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self):
+        if self._share < 1:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self):
+        with contextlib.suppress(ProcessLookupError):
+            while not self._end.is_set():
+                os.kill(self._pid, signal.SIGSTOP)
+                self._end.wait(PACE_S * (1 - self._share))
+                os.kill(self._pid, signal.SIGCONT)
+                self._end.wait(PACE_S * self._share)
+
+
+class Load:
+    """The jobs and clients of a stage, and what they have done so far."""
+
+    def __init__(self, stage, options):
+        self.stage, self.options = stage, options
+        self.counts, self.workers, self.clients = {}, {}, []
+
+    def fill(self):
+        """Submits and cancels jobs before there is a host that could run them."""
+        filler = self.stage.client("fill", count=self.options.fill_jobs, in_flight=FILLS_IN_FLIGHT,
+                                   request=self.stage.request().SerializeToString().hex())
+        deadline, shown = time.monotonic() + FILL_LIMIT_S, time.monotonic()
+        while (done := filler.next()["filled"]) < self.options.fill_jobs:
+            if time.monotonic() > deadline:
+                raise sides.MeasurementFailed(f"only {done:,} of {self.options.fill_jobs:,} jobs were submitted and "
+                                              f"cancelled in {FILL_LIMIT_S} s")
+            if time.monotonic() - shown >= 60:
+                shown = time.monotonic()
+                log(f"{done:,} of {self.options.fill_jobs:,} jobs were submitted and cancelled")
+        filler.close()
+        log(f"{self.options.fill_jobs:,} jobs were submitted and cancelled")
+
+    def start(self):
+        stage, cluster = self.stage, self.stage.cluster
+        for name, slots in DAEMONS.items():
+            port = harness.free_port()
+            with operate_rows.interrupts_deferred():
+                worker = cluster.start_worker(name, slots, "--metrics", f"127.0.0.1:{port}", "--health", "")
+            self.workers[name] = (worker, port)
+        self.job = self._submit(self._training("long", 100_000_000))
+        talker = stage.request()
+        talker.spec.name = "talker"
+        talker.spec.ClearField("train")
+        talker.spec.command.argv[:] = ["/bin/sh", "-c", COMMAND]
+        talker.spec.command.workdir = str(stage.folder)
+        self.talker = self._submit(talker)
+        cluster.wait_for_step(self.job, 10)
+        self.clients = [
+            stage.client("short-jobs", at_a_time=SHORT_JOBS, pause=self.options.pause, folder=str(stage.folder),
+                         request=self._training("short", 200).SerializeToString().hex()),
+            stage.client("visitors", job=self.job, talker=self.talker, after_step=10, each=VISITORS,
+                         http=cluster.metrics_port,
+                         metrics=[cluster.metrics_port, *(port for _, port in self.workers.values())])]
+
+    def _training(self, name, steps):
+        request = self.stage.request()
+        spec = request.spec
+        spec.name, spec.checkpoint.dir = name, str(self.stage.folder / name)
+        spec.train.data.text[:] = [str(self.stage.cluster.text)]
+        spec.train.steps = steps
+        spec.resources.threads_per_rank = 1
+        return request
+
+    def _submit(self, request):
+        return self.stage.cluster.jobs.Submit(request, timeout=operate_rows.LIMIT_S).job_id
+
+    def pids(self):
+        return {"coordinator": self.stage.coordinator.pid,
+                **{f"daemon {name}": worker.pid for name, (worker, _) in self.workers.items()}}
+
+    def look(self):
+        """Updates and returns the counts. Fails if a job or a client does not do what it should."""
+        for client in self.clients:
+            for line in client.drain():
+                self.counts.update(line)
+        view = self._long_job()
+        if view.state_name != "RUNNING" or view.job.generation != 1:
+            raise sides.MeasurementFailed(f"the long job is {view.state_name}: {view.job.reason}")
+        self.counts["steps"] = view.job.last_step
+        return self.counts
+
+    def _long_job(self):
+        """Waits longer than Cluster.get, because an hour of samples should not end when the machine is busy once."""
+        cluster = self.stage.cluster
+        request = self.stage.schema.service.GetRequest(job_id=self.job)
+        return harness.JobView(cluster.jobs.Get(request, timeout=operate_rows.LIMIT_S), self.stage.schema)
+
+    def pace(self):
+        pid = self._long_job().pid_of(0)
+        if pid is None:
+            raise sides.MeasurementFailed("the coordinator does not know the process of the long job")
+        return Pace(pid, self.options.share)
+
+
+class Recorder:
+    """Samples each process, and reports the progress once a minute."""
+
+    def __init__(self, load, options):
+        self._load, self._options = load, options
+        self.samples = collections.defaultdict(list)  # name → [Sample]
+        self.began = self._shown = time.monotonic()
+        self._file = None
+        if options.samples:
+            self._file = open(options.samples, "w", buffering=1)
+            self._file.write("process,time_s,phase,rss_kib,anonymous_kib,threads,descriptors,steps,jobs\n")
+
+    def minutes(self):
+        return (time.monotonic() - self.began) / 60
+
+    def sample(self, phase):
+        counts = self._load.look()
+        for name, pid in self._load.pids().items():
+            sample = sample_of(pid, time.monotonic() - self.began)
+            if phase == "measure":
+                self.samples[name].append(sample)
+            if self._file:
+                self._file.write(f"{name},{sample.time_s:.1f},{phase},{sample.rss},{sample.anonymous},"
+                                 f"{sample.threads},{sample.descriptors},{counts.get('steps', 0)},"
+                                 f"{counts.get('jobs', 0)}\n")
+        if time.monotonic() - self._shown >= 60:
+            self._shown = time.monotonic()
+            sizes = ", ".join(f"{name} {sample_of(pid, 0).rss / 1024:.1f} MiB"
+                              for name, pid in self._load.pids().items())
+            log(f"{self.minutes():.0f} of {self._options.minutes:g} min, {phase}: {sizes}; "
+                f"{', '.join(f'{name} {value:,}' for name, value in sorted(counts.items()))}")
+        time.sleep(self._options.interval)
+
+    def close(self):
+        if self._file:
+            self._file.close()
+
+
+def is_warm(counts, options):
+    """Whether the histories of the long job and of finished jobs are full of what they contain from now on."""
+    return counts.get("steps", 0) >= options.warm_steps and counts.get("jobs", 0) >= options.warm_jobs
+
+
+def measure(options):
+    """Ctrl-C during the samples ends them early: what was measured is returned, and `options.stopped` is set."""
+    config = f"finished_jobs: {FINISHED_JOBS}\n"
+    with operate_rows.Stage(config) as stage:
+        load = Load(stage, options)
+        load.fill()
+        load.start()
+        recorder = Recorder(load, options)
+        with contextlib.closing(recorder):
+            while not is_warm(load.counts, options):
+                recorder.sample("warm-up")
+            with load.pace():
+                while recorder.minutes() < options.warm_minutes:
+                    recorder.sample("warm-up")
+                at_begin = dict(load.counts)
+                try:
+                    end = time.monotonic() + 60 * (options.minutes - options.warm_minutes)
+                    while time.monotonic() < end:
+                        recorder.sample("measure")
+                except KeyboardInterrupt:
+                    if not recorder.samples:
+                        raise
+                    options.stopped = True
+        counts = {name: value - at_begin.get(name, 0) for name, value in load.counts.items()}
+        return figures_of(recorder.samples, counts)
+
+
+def trend_of(samples, name):
+    """The trend of an attribute of the samples per hour, or None if there are too few."""
+    points = trends.medians_of_parts([(sample.time_s / 3600, getattr(sample, name)) for sample in samples])
+    return trends.trend_of(points) if len(points) >= 3 else None
+
+
+def figure_of(name, samples, measured):
+    trend, anonymous = trend_of(samples, "rss"), trend_of(samples, "anonymous")
+    verdict = trends.verdict_of(trend)
+    rss = [sample.rss for sample in samples]
+    others = {"first_mib": rss[0] / 1024, "last_mib": rss[-1] / 1024, "max_mib": max(rss) / 1024,
+              "threads": samples[-1].threads, "descriptors_first": samples[0].descriptors,
+              "descriptors_last": samples[-1].descriptors}
+    if trend is not None:
+        others = {"low": trend.low, "high": trend.high, "anonymous_slope": anonymous.slope, **others}
+    what = f"RSS of the {name}, slope and its 95 % interval over {measured}"
+    if verdict == "undecided":
+        return Figure(f"{what}: too few or too noisy samples for a verdict", 0 if trend is None else trend.slope,
+                      "KiB/h", others=others)
+    return Figure(what, trend.slope, "KiB/h", trends.noise_of(trend), others=others)
+
+
+def figures_of(samples, counts):
+    """A figure for each process, and one for what was done meanwhile."""
+    first = next(iter(samples.values()))
+    minutes = (first[-1].time_s - first[0].time_s) / 60
+    measured = f"{minutes:.0f} min after the warm-up"
+    figures = [figure_of(name, values, measured) for name, values in samples.items()]
+    steps = counts.pop("steps", 0)
+    return [*figures, Figure(f"the long job meanwhile; {FINISHED_JOBS} finished jobs were kept", steps, "steps",
+                             others=dict(sorted(counts.items())))]
