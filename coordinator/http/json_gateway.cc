@@ -110,8 +110,10 @@ class StreamCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
     StartWriteLast(&request_, grpc::WriteOptions());
     StartRead(&buffer_);
     StartCall();
-    begin_alarm_.Set(absl::ToChronoTime(absl::Now() + kBeginWait), [self](bool in_time) {
-      if (in_time) self->Begin();
+    // An alarm keeps its function as long as it exists, so the function must not own the call, which owns the alarm.
+    begin_alarm_.Set(absl::ToChronoTime(absl::Now() + kBeginWait), [weak = std::weak_ptr(self)](bool in_time) {
+      const std::shared_ptr<StreamCall> call = in_time ? weak.lock() : nullptr;
+      if (call != nullptr) call->Begin();
     });
     exchange_->OnChange([self] { self->OnExchangeChanged(); });
   }
