@@ -86,8 +86,8 @@ def read_arguments(rows, arguments=None):
             ("minutes", float, 60, "row rss: minutes under load, with the warm-up"),
             ("warm-minutes", float, 10, "row rss: minutes of warm-up, at least; no samples are taken"),
             ("warm-steps", int, 70_000, "row rss: steps of the long job in the warm-up, which fill its history"),
-            ("warm-jobs", int, 60, "row rss: short jobs in the warm-up, which replace the finished jobs"),
-            ("fill-jobs", int, 101_000, "row rss: jobs that are submitted and cancelled before, to fill all histories"),
+            ("warm-jobs", int, 30, "row rss: short jobs at the end of the warm-up, which replace the cancelled jobs"),
+            ("fill-jobs", int, 101_000, "row rss: jobs that are submitted and cancelled in the warm-up"),
             ("interval", float, 5, "row rss: seconds between samples"),
             ("pause", float, 10, "row rss: mean seconds between short jobs"),
             ("share", float, 0.1, "row rss: the share of the time in which the long job may run after the warm-up")):

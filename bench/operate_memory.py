@@ -1,9 +1,9 @@
 """The row `rss` of `./dev bench operate`: whether the memory of coordinator and daemons grows while jobs, watchers and
 scrapes come and go.
 
-What is limited is filled first, so that only a leak grows: jobs are submitted and cancelled until the history of
-finished jobs, the events of the cluster and the ids of deleted jobs have reached their limits, and a long job makes
-steps until its history is full. The samples begin when this is done and the warm-up is over.
+What is limited is filled during the warm-up, so that only a leak grows later: jobs are submitted and cancelled until
+the events of the cluster and the ids of deleted jobs have reached their limits, a long job makes steps until its
+history is full, and short jobs replace the cancelled ones in the history of finished jobs.
 """
 
 import collections
@@ -22,14 +22,16 @@ import sides
 import trends
 from operate_rows import Figure, harness
 
-FINISHED_JOBS = 40      # that the coordinator keeps; the default is 1,000, which short jobs would need hours to fill
+FINISHED_JOBS = 20      # that the coordinator keeps; the default is 1,000, which short jobs would need hours to fill
 DAEMONS = {"h1": 3, "h2": 3}  # slots
 SHORT_JOBS = 2          # at a time
 VISITORS = 3            # of each kind of stream at a time
 FILLS_IN_FLIGHT = 16
-FILL_LIMIT_S = 3600
+FILL_RANKS = 1000
+LOG_BYTES = 65_536      # of the output of a rank, which a daemon keeps; the least that is possible
 PACE_S = 0.2            # of one stop and one continuation of the long job's trainer
-COMMAND = "while :; do echo a line of output; sleep 0.2; done"
+# Fills its log, which the daemon keeps at LOG_BYTES, and then prints five lines per second.
+COMMAND = f"seq {LOG_BYTES}; while :; do echo a line of output; sleep 0.2; done"
 
 
 def log(text):
@@ -47,11 +49,13 @@ class Sample:
     descriptors: int
 
 
-def sample_of(pid, time_s):
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    rss, anonymous, threads = (int(re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE)[1])
-                               for name in ("VmRSS", "RssAnon", "Threads"))
-    return Sample(time_s, rss, anonymous, threads, len(os.listdir(f"/proc/{pid}/fd")))
+def sample_of(program, time_s):
+    status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
+    found = [re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE) for name in ("VmRSS", "RssAnon", "Threads")]
+    if None in found:  # it has no memory any more
+        raise sides.MeasurementFailed(f"{program.log.name} has ended; its output:\n{program.output()[-2000:]}")
+    rss, anonymous, threads = (int(one[1]) for one in found)
+    return Sample(time_s, rss, anonymous, threads, len(os.listdir(f"/proc/{program.pid}/fd")))
 
 
 class Pace:
@@ -87,29 +91,20 @@ class Load:
         self.stage, self.options = stage, options
         self.counts, self.workers, self.clients = {}, {}, []
 
-    def fill(self):
-        """Submits and cancels jobs before there is a host that could run them."""
-        filler = self.stage.client("fill", count=self.options.fill_jobs, in_flight=FILLS_IN_FLIGHT,
-                                   request=self.stage.request().SerializeToString().hex())
-        deadline, shown = time.monotonic() + FILL_LIMIT_S, time.monotonic()
-        while (done := filler.next()["filled"]) < self.options.fill_jobs:
-            if time.monotonic() > deadline:
-                raise sides.MeasurementFailed(f"only {done:,} of {self.options.fill_jobs:,} jobs were submitted and "
-                                              f"cancelled in {FILL_LIMIT_S} s")
-            if time.monotonic() - shown >= 60:
-                shown = time.monotonic()
-                log(f"{done:,} of {self.options.fill_jobs:,} jobs were submitted and cancelled")
-        filler.close()
-        log(f"{self.options.fill_jobs:,} jobs were submitted and cancelled")
-
     def start(self):
         stage, cluster = self.stage, self.stage.cluster
+        config = stage.folder / "worker.yaml"
+        config.write_text(f"log_bytes_per_rank: {LOG_BYTES}\n")
         for name, slots in DAEMONS.items():
             port = harness.free_port()
             with operate_rows.interrupts_deferred():
-                worker = cluster.start_worker(name, slots, "--metrics", f"127.0.0.1:{port}", "--health", "")
+                worker = cluster.start_worker(name, slots, "--config", config, "--metrics", f"127.0.0.1:{port}",
+                                              "--health", "")
             self.workers[name] = (worker, port)
-        self.job = self._submit(self._training("long", 100_000_000))
+        long = self._training("long", 100_000_000)
+        # On a busy machine a trainer that may run for a tenth of the time can seem to hang.
+        long.spec.recovery.on_hang = stage.schema.job.ON_HANG_NOTIFY
+        self.job = self._submit(long)
         talker = stage.request()
         talker.spec.name = "talker"
         talker.spec.ClearField("train")
@@ -120,6 +115,9 @@ class Load:
         self.clients = [
             stage.client("short-jobs", at_a_time=SHORT_JOBS, pause=self.options.pause, folder=str(stage.folder),
                          request=self._training("short", 200).SerializeToString().hex()),
+            # These jobs have more ranks than there are slots, so they wait until they are cancelled.
+            stage.client("fill", count=self.options.fill_jobs, in_flight=FILLS_IN_FLIGHT,
+                         request=stage.request(ranks=FILL_RANKS).SerializeToString().hex()),
             stage.client("visitors", job=self.job, talker=self.talker, after_step=10, each=VISITORS,
                          http=cluster.metrics_port,
                          metrics=[cluster.metrics_port, *(port for _, port in self.workers.values())])]
@@ -136,12 +134,13 @@ class Load:
     def _submit(self, request):
         return self.stage.cluster.jobs.Submit(request, timeout=operate_rows.LIMIT_S).job_id
 
-    def pids(self):
-        return {"coordinator": self.stage.coordinator.pid,
-                **{f"daemon {name}": worker.pid for name, (worker, _) in self.workers.items()}}
+    def programs(self):
+        return {"coordinator": self.stage.coordinator,
+                **{f"daemon {name}": worker for name, (worker, _) in self.workers.items()}}
 
     def look(self):
-        """Updates and returns the counts. Fails if a job or a client does not do what it should."""
+        """Updates and returns the counts; "jobs_at_fill" are the short jobs that had ended when the filling was done.
+        Fails if the long job or a client does not do what it should."""
         for client in self.clients:
             for line in client.drain():
                 self.counts.update(line)
@@ -149,6 +148,8 @@ class Load:
         if view.state_name != "RUNNING" or view.job.generation != 1:
             raise sides.MeasurementFailed(f"the long job is {view.state_name}: {view.job.reason}")
         self.counts["steps"] = view.job.last_step
+        if self.counts.get("filled", 0) >= self.options.fill_jobs:
+            self.counts.setdefault("jobs_at_fill", self.counts.get("jobs", 0))
         return self.counts
 
     def _long_job(self):
@@ -181,8 +182,8 @@ class Recorder:
 
     def sample(self, phase):
         counts = self._load.look()
-        for name, pid in self._load.pids().items():
-            sample = sample_of(pid, time.monotonic() - self.began)
+        for name, program in self._load.programs().items():
+            sample = sample_of(program, time.monotonic() - self.began)
             if phase == "measure":
                 self.samples[name].append(sample)
             if self._file:
@@ -191,8 +192,8 @@ class Recorder:
                                  f"{counts.get('jobs', 0)}\n")
         if time.monotonic() - self._shown >= 60:
             self._shown = time.monotonic()
-            sizes = ", ".join(f"{name} {sample_of(pid, 0).rss / 1024:.1f} MiB"
-                              for name, pid in self._load.pids().items())
+            sizes = ", ".join(f"{name} {sample_of(program, 0).rss / 1024:.1f} MiB"
+                              for name, program in self._load.programs().items())
             log(f"{self.minutes():.0f} of {self._options.minutes:g} min, {phase}: {sizes}; "
                 f"{', '.join(f'{name} {value:,}' for name, value in sorted(counts.items()))}")
         time.sleep(self._options.interval)
@@ -203,8 +204,10 @@ class Recorder:
 
 
 def is_warm(counts, options):
-    """Whether the histories of the long job and of finished jobs are full of what they contain from now on."""
-    return counts.get("steps", 0) >= options.warm_steps and counts.get("jobs", 0) >= options.warm_jobs
+    """Whether all histories are full, and the one of finished jobs contains short jobs alone."""
+    if "jobs_at_fill" not in counts or counts["steps"] < options.warm_steps:
+        return False
+    return counts.get("jobs", 0) - counts["jobs_at_fill"] >= options.warm_jobs
 
 
 def measure(options):
@@ -212,7 +215,6 @@ def measure(options):
     config = f"finished_jobs: {FINISHED_JOBS}\n"
     with operate_rows.Stage(config) as stage:
         load = Load(stage, options)
-        load.fill()
         load.start()
         recorder = Recorder(load, options)
         with contextlib.closing(recorder):
@@ -230,7 +232,8 @@ def measure(options):
                     if not recorder.samples:
                         raise
                     options.stopped = True
-        counts = {name: value - at_begin.get(name, 0) for name, value in load.counts.items()}
+        differences = {name: value - at_begin.get(name, 0) for name, value in load.counts.items()}
+        counts = {name: difference for name, difference in differences.items() if difference or name == "other_ends"}
         return figures_of(recorder.samples, counts)
 
 
