@@ -202,8 +202,8 @@ Rows ProcessorRows(const HostFacts& facts) {
   if (!facts.trainer.contains("error")) {
     rows.push_back({"  kernels", absl::StrCat("ours: ", TextOf(facts.trainer, "vector_code"),
                                               ", LibTorch's: ", OrUnknown(TextOf(facts.trainer, "cpu_capability")))});
-    rows.push_back({"  mkl_avx512", absl::StrCat("auto is ", OrUnknown(TextOf(facts.trainer, "mkl_avx512")), ": ",
-                                                 Printable(TextOf(facts.trainer, "kernels"), kCellBytes))});
+    rows.push_back({"  product_kernels", absl::StrCat("auto is ", OrUnknown(TextOf(facts.trainer, "product_kernels")),
+                                                      ": ", Printable(TextOf(facts.trainer, "kernels"), kCellBytes))});
     const bool has_bf16 = facts.trainer.value("bf16_products", Json()) == true;
     rows.push_back({"  precision", absl::StrCat("fp32 unless train.precision is given; this CPU ",
                                                 has_bf16 ? "multiplies" : "has no instruction to multiply", " bf16")});

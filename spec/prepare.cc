@@ -5,6 +5,7 @@
 #include "common/problems.h"
 #include "common/strict_yaml.h"
 #include "spec/digest.h"
+#include "spec/former_keys.h"
 #include "spec/lora_config.h"
 #include "spec/model_config.h"
 #include "spec/presets.h"
@@ -18,6 +19,7 @@ namespace {
 v1::JobSpec SpecOfRanks(v1::JobSpec spec) {
   spec.clear_namespace_();
   spec.clear_priority();
+  AddFormerKeys(spec);
   return spec;
 }
 

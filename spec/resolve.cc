@@ -9,6 +9,7 @@
 #include "common/yaml_schema.h"
 #include "spec/data_rules.h"
 #include "spec/device_rules.h"
+#include "spec/former_keys.h"
 #include "spec/job_layout.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
@@ -191,9 +192,9 @@ class Resolver {
       AddDecision("resources.threads_per_rank", "auto",
                   "decided by each host when a rank starts: its cores divided by the job's ranks on it");
     }
-    if (!spec_.resources().has_mkl_avx512()) {
-      AddDecision("resources.mkl_avx512", "auto",
-                  "decided by each host when a rank starts: on if one measurement shows that it is faster");
+    if (!spec_.resources().has_product_kernels()) {
+      AddDecision("resources.product_kernels", "auto",
+                  "decided by each host when a rank starts: the faster ones for the products of this model");
     }
     if (!spec_.network().has_interface() && spec_.resources().ranks() > 1) {
       AddDecision("network.interface", "auto", "decided by each host: the interface that reaches the coordinator");
@@ -286,6 +287,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
     spec->clear_checkpoint();
     spec->clear_diagnostics();
   }
+  ReplaceFormerKeys(*spec);
   Resolver resolver(spec);
   if (trains) {
     resolver.ResolvePipeline();

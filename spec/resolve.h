@@ -1,6 +1,6 @@
 // Sets every default and every `auto` of a job that can be decided without a host, and returns the reasons. Keys that
-// only a host can decide (device, threads_per_rank, mkl_avx512, network.interface) stay unset and are listed as such.
-// Pure.
+// only a host can decide (device, threads_per_rank, product_kernels, network.interface) stay unset and are listed as
+// such. Pure.
 #pragma once
 
 #include <string>

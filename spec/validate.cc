@@ -15,6 +15,7 @@
 #include "spec/choices.h"
 #include "spec/command_rules.h"
 #include "spec/data_rules.h"
+#include "spec/former_keys.h"
 #include "spec/freeze_rules.h"
 #include "spec/lora_rules.h"
 #include "spec/model_parallel_rules.h"
@@ -74,8 +75,9 @@ class Validator {
     }
     if (spec_.has_parallel()) NoEffect("parallel", "the program of a command decides how it trains");
     if (spec_.has_diagnostics()) NoEffect("diagnostics", "they are about our trainer, which a command does not run");
-    if (spec_.resources().has_mkl_avx512())
-      NoEffect("resources.mkl_avx512", "a command is given no settings of our trainer");
+    if (spec_.resources().has_product_kernels() || spec_.resources().has_mkl_avx512()) {
+      NoEffect("resources.product_kernels", "a command is given no settings of our trainer");
+    }
     if (spec_.command().has_grow_after_s() && !spec_.command().has_min_ranks()) {
       NoEffect("command.grow_after_s", "without command.min_ranks the number of ranks is fixed");
     }
@@ -232,6 +234,7 @@ class Validator {
       if (excluded.count(host) == 0) continue;
       Error("resources.exclude_hosts", absl::StrCat("excludes '", host, "', which resources.hosts requests"));
     }
+    CheckFormerKeys(spec_, positions_, &problems_);
     const std::string& interface = spec_.network().interface();
     if (spec_.network().has_interface() && (interface.empty() || interface.size() > kInterfaceBytesMax ||
                                             interface.find_first_of("/ ") != std::string::npos)) {

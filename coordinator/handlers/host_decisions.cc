@@ -17,7 +17,9 @@
 namespace trainyard {
 namespace {
 
-constexpr const char* kKeysOfHosts[] = {"resources.threads_per_rank", "resources.mkl_avx512", "network.interface"};
+// The third key is the former name of the second, which hosts of earlier versions report.
+constexpr const char* kKeysOfHosts[] = {"resources.threads_per_rank", "resources.product_kernels",
+                                        "resources.mkl_avx512", "network.interface"};
 constexpr size_t kValueBytes = 128;
 constexpr size_t kReasonBytes = 512;
 constexpr size_t kHostsNamed = 4;

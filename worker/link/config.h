@@ -133,10 +133,11 @@ struct TrainConfig {
   enum class Device { kCpu, kCuda };
   Device device = Device::kCpu;
   enum class Switch { kAuto, kOn, kOff };
-  Switch mkl_avx512 = Switch::kAuto;
+  enum class ProductKernels { kAuto, kMkl, kMklIntel };
+  ProductKernels product_kernels = ProductKernels::kAuto;
   Switch shared_memory = Switch::kAuto;
 
-  // The job measures hosts instead of training; all fields above except device and mkl_avx512, and all below, are
+  // The job measures hosts instead of training; all fields above except device and product_kernels, and all below, are
   // unset.
   struct Probe {
     int64_t matmul_size = 1024;

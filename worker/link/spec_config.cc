@@ -270,6 +270,15 @@ TrainConfig::Probe ProbeOf(const v1::Probe& probe) {
   return out;
 }
 
+// Jobs that an earlier version accepted have only the former name of the key, mkl_avx512.
+TrainConfig::ProductKernels ProductKernelsOf(const v1::Resources& resources) {
+  const v1::ProductKernels value = resources.product_kernels();
+  const v1::Switch former = resources.has_product_kernels() ? v1::SWITCH_UNSPECIFIED : resources.mkl_avx512();
+  if (value == v1::PRODUCT_KERNELS_MKL_INTEL || former == v1::SWITCH_ON) return TrainConfig::ProductKernels::kMklIntel;
+  if (value == v1::PRODUCT_KERNELS_MKL || former == v1::SWITCH_OFF) return TrainConfig::ProductKernels::kMkl;
+  return TrainConfig::ProductKernels::kAuto;
+}
+
 }  // namespace
 
 absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
@@ -288,7 +297,7 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   TrainConfig config;
   config.job_name = spec.name();
   if (spec.resources().device() == v1::DEVICE_CUDA) config.device = TrainConfig::Device::kCuda;
-  config.mkl_avx512 = SwitchOf(spec.resources().mkl_avx512());
+  config.product_kernels = ProductKernelsOf(spec.resources());
   if (spec.has_probe()) {
     config.probe = ProbeOf(spec.probe());
     return config;

@@ -55,7 +55,7 @@ std::string EnvironmentReport(const NcclVersion& nccl, const KernelDecision& ker
                                        {"cpu_capability", ConfigValue(config, "CPU capability usage: ")},
                                        {"vector_code", VectorCodeName(BestVectorCode())},
                                        {"bf16_products", CpuMultipliesBfloat16()},
-                                       {"mkl_avx512", kernels.mkl_avx512},
+                                       {"product_kernels", kernels.product_kernels},
                                        {"kernels", kernels.sentence},
                                        {"nccl", nccl.version},
                                        {"nccl_note", nccl.note}};

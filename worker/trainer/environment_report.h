@@ -14,10 +14,10 @@ struct NcclVersion {
 // Loads the GPU support, and NCCL with it. Call before the first tensor operation of the process.
 NcclVersion FindNccl();
 
-// The decision for resources.mkl_avx512: auto (kernel_choice.h).
+// The decision for resources.product_kernels: auto (kernel_choice.h).
 struct KernelDecision {
-  std::string mkl_avx512;  // "on", "off", "not decided"
-  std::string sentence;    // the reason
+  std::string product_kernels;  // "mkl", "mkl_intel", "not decided", "differs by model"
+  std::string sentence;         // the reason
 };
 
 // One JSON object.

@@ -1,4 +1,4 @@
-// Decides which of MKL's kernels are faster for a job whose resources.mkl_avx512 is auto: those that MKL chooses
+// Decides which of MKL's kernels are faster for a job whose resources.product_kernels is auto: those that MKL chooses
 // itself, or those that the lever (numerics/mkl_lever.h) makes it use. The products of the model are timed, in
 // the forms of forward and of both gradients. The speeds are measured once for each user, CPU, version and set of
 // shapes, and stored, so that all ranks and all later runs of a model on a host decide identically and compute the same

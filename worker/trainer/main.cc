@@ -68,17 +68,20 @@ void WatchSignals() {
   signal(SIGPIPE, SIG_IGN);  // a closed log must not kill the process
 }
 
-MklLever LeverOf(TrainConfig::Switch choice) {
+MklLever LeverOf(TrainConfig::ProductKernels choice) {
   switch (choice) {
-    case TrainConfig::Switch::kOn:
+    case TrainConfig::ProductKernels::kMklIntel:
       return MklLever::kOn;
-    case TrainConfig::Switch::kOff:
+    case TrainConfig::ProductKernels::kMkl:
       return MklLever::kOff;
-    case TrainConfig::Switch::kAuto:
+    case TrainConfig::ProductKernels::kAuto:
       break;
   }
   return MklLever::kAuto;
 }
+
+// The value of resources.product_kernels that a setting of the lever means.
+const char* KernelsOfLever(bool is_on) { return is_on ? "mkl_intel" : "mkl"; }
 
 // The measurement is made once per CPU and set of shapes.
 absl::StatusOr<KernelSpeeds> LoadKernelSpeeds(const std::vector<ProductShape>& shapes) {
@@ -117,20 +120,19 @@ std::string UseKernels(const KernelChoice& choice) {
 KernelDecision FindKernels() {
   if (!MklLeverHasEffect()) {
     const std::string sentence = SetMklLever(MklLever::kAuto);
-    return {.mkl_avx512 = MklLeverIsOn() ? "on" : "off", .sentence = sentence};
+    return {.product_kernels = KernelsOfLever(MklLeverIsOn()), .sentence = sentence};
   }
   const absl::StatusOr<std::string> folder = KernelSpeedsFolder();
   const std::vector<KernelSpeeds> all =
       folder.ok() ? ReadAllKernelSpeeds(*folder, CpuKey()) : std::vector<KernelSpeeds>();
   if (all.empty()) {
-    return {.mkl_avx512 = "not decided", .sentence = "the first job with a model measures both kinds for its products"};
+    return {.product_kernels = "not decided",
+            .sentence = "the first job with a model measures both kinds for its products"};
   }
   const bool expected = BestVectorCode() == VectorCode::kAvx512;
   const auto count = static_cast<size_t>(std::count_if(
       all.begin(), all.end(), [&](const KernelSpeeds& speeds) { return LeverIsFaster(speeds, expected); }));
-  return {.mkl_avx512 = count == all.size() ? "on"
-                        : count == 0        ? "off"
-                                            : "differs by model",
+  return {.product_kernels = count == 0 || count == all.size() ? KernelsOfLever(count > 0) : "differs by model",
           .sentence = absl::StrCat("measured once on this CPU for each of ", Plural(all.size(), "model"),
                                    "; the lever is faster for ", count)};
 }
@@ -154,18 +156,18 @@ absl::Status SetUpEngine(const StartOrder& order, Link& link) {
   at::set_num_threads(order.threads);
   at::set_num_interop_threads(1);
   const TrainConfig& config = order.config;
-  const bool is_auto = config.mkl_avx512 == TrainConfig::Switch::kAuto;
+  const bool is_auto = config.product_kernels == TrainConfig::ProductKernels::kAuto;
   const std::vector<ProductShape> shapes =
       config.probe.has_value() ? DefaultShapes()
                                : ShapesToTime(config.model, config.batch_micro * config.sequence_length());
-  KernelChoice choice = ChooseKernels(LeverOf(config.mkl_avx512), shapes);
+  KernelChoice choice = ChooseKernels(LeverOf(config.product_kernels), shapes);
   if (is_auto) {
     ASSIGN_OR_RETURN(choice, AgreeOnKernels(std::move(choice), order, link));
   }
   const std::string kernels = UseKernels(choice);
   // One rank reports for all ranks of its host.
   if (is_auto && order.local_rank == 0) {
-    link.ReportFact(DecidedFact{{{"resources.mkl_avx512", MklLeverIsOn() ? "on" : "off", kernels}}});
+    link.ReportFact(DecidedFact{{{"resources.product_kernels", KernelsOfLever(MklLeverIsOn()), kernels}}});
   }
   if (order.rank == 0) std::cout << "threads: " << order.threads << " per rank; " << kernels << std::endl;
   return absl::OkStatus();

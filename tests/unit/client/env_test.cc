@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 HostFacts GoodHost() {
   HostFacts facts;
   facts.cores_affinity = facts.cores_usable = 8;
-  facts.trainer = {{"version", "0.1.0"}, {"torch", "2.11.0"}, {"mkl_avx512", "on"}};
+  facts.trainer = {{"version", "0.1.0"}, {"torch", "2.11.0"}, {"product_kernels", "mkl_intel"}};
   facts.gpu = {{"devices", Json::array()}, {"gpu_note", "libnvidia-ml.so.1 not found"}, {"driver", ""}};
   facts.interfaces = {{.name = "eth0", .addresses = {"10.0.0.1"}, .is_up = true}};
   facts.data_address = "10.0.0.1";

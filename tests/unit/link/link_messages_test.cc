@@ -33,7 +33,7 @@ TEST(SpecConfigTest, EveryKey_IsConverted) {
   train.mutable_schedule()->set_min_ratio(0);
   train.mutable_evaluate()->set_every_steps(10);
   spec.mutable_parallel()->set_overlap(false);
-  spec.mutable_resources()->set_mkl_avx512(v1::SWITCH_OFF);
+  spec.mutable_resources()->set_product_kernels(v1::PRODUCT_KERNELS_MKL);
   spec.mutable_checkpoint()->set_keep(0);
 
   auto config = ConfigFromSpec(spec.SerializeAsString());
@@ -51,7 +51,7 @@ TEST(SpecConfigTest, EveryKey_IsConverted) {
   EXPECT_EQ(config->evaluate_every, 10u);
   EXPECT_EQ(config->evaluate_batches, 8);
   EXPECT_FALSE(config->parallel.overlap);
-  EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOff);
+  EXPECT_EQ(config->product_kernels, TrainConfig::ProductKernels::kMkl);
   EXPECT_EQ(config->checkpoint_keep, 0u);
   EXPECT_EQ(config->data.text, std::vector<std::string>{"/data"});
 }
@@ -71,7 +71,7 @@ TEST(SpecConfigTest, Probe_NeedsNoKeysOfTraining) {
   EXPECT_EQ(config->probe->matmul_size, 64);
   EXPECT_EQ(config->probe->matmul_repeats, 3);
   EXPECT_EQ(config->probe->all_reduce_bytes, 8192);
-  EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOn);
+  EXPECT_EQ(config->product_kernels, TrainConfig::ProductKernels::kMklIntel);
   EXPECT_FALSE(ConfigFromSpec(SmallSpec().SerializeAsString())->probe.has_value());
 }
 

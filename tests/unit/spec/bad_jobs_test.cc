@@ -68,6 +68,12 @@ const BadJob kValues[] = {
 
 // Values that contradict each other.
 const BadJob kTogether[] = {
+    {"former_name_against_the_present", "  ranks: 2", "  ranks: 2\n  product_kernels: mkl\n  mkl_avx512: on",
+     "job.yaml:17:15: resources.mkl_avx512: is on, which means resources.product_kernels: mkl_intel, but "
+     "resources.product_kernels is mkl; remove resources.mkl_avx512, which is its former name"},
+    {"former_name_against_auto", "  ranks: 2", "  ranks: 2\n  mkl_avx512: off\n  product_kernels: auto",
+     "job.yaml:16:15: resources.mkl_avx512: is off, which means resources.product_kernels: mkl, but "
+     "resources.product_kernels is auto; remove resources.mkl_avx512, which is its former name"},
     {"heads_not_dividing_width", "heads: 2", "heads: 3",
      "job.yaml:5:12: train.model.heads: width 16 is not a multiple of heads 3; choose heads 1, 2, 4, 8 or width 15 or "
      "18"},
@@ -346,6 +352,15 @@ TEST(Warnings, ListKeysWithoutEffectAndIntervalsBeyondTheSteps) {
        "parameters with"},
       {"hashes after the last step", "  ranks: 2", "  ranks: 2\ndiagnostics: {events: true, hash_every_steps: 11}",
        "job.yaml:16:47: warning: diagnostics.hash_every_steps: has no effect: it is 11, beyond steps 10"},
+      {"former name", "  ranks: 2", "  ranks: 2\n  mkl_avx512: on",
+       "job.yaml:16:15: warning: resources.mkl_avx512: is deprecated: the key is resources.product_kernels now; write "
+       "resources.product_kernels: mkl_intel"},
+      {"former name with auto", "  ranks: 2", "  ranks: 2\n  mkl_avx512: auto",
+       "job.yaml:16:15: warning: resources.mkl_avx512: is deprecated: the key is resources.product_kernels now; write "
+       "resources.product_kernels: auto"},
+      {"both names with one meaning", "  ranks: 2", "  ranks: 2\n  mkl_avx512: off\n  product_kernels: mkl",
+       "job.yaml:16:15: warning: resources.mkl_avx512: is deprecated: the key is resources.product_kernels now; write "
+       "resources.product_kernels: mkl"},
       {"learning rate of zero", "  steps: 10", "  steps: 10\n  optimizer: {lr: 0}",
        "job.yaml:14:19: warning: train.optimizer.lr: is 0: the model learns nothing"},
   };

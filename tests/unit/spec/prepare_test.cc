@@ -1,6 +1,7 @@
 // Preparation of a submitted spec for the ranks.
 #include "spec/prepare.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -25,6 +26,10 @@ PreparedJob Prepared(const std::string& text) {
   auto job = PrepareJob(Read(text).spec, {.job_id = "abcdefgh", .default_run_root = "/runs"});
   EXPECT_TRUE(job.ok()) << job.status();
   return job.ok() ? *job : PreparedJob();
+}
+
+absl::Status PrepareStatus(const v1::JobSpec& spec) {
+  return PrepareJob(spec, {.job_id = "abcdefgh", .default_run_root = "/runs"}).status();
 }
 
 std::map<std::string, std::string> Decisions(const PreparedJob& job) {
@@ -61,7 +66,7 @@ TEST(Prepare, DecidesAndListsEveryAutoThatDependsOnNoHost) {
                                 {"network.interface", "auto"},
                                 {"network.shared_memory", "auto"},
                                 {"resources.device", "auto"},
-                                {"resources.mkl_avx512", "auto"},
+                                {"resources.product_kernels", "auto"},
                                 {"resources.threads_per_rank", "auto"},
                                 {"train.batch.micro", "4"},
                                 {"train.model.vocabulary", "256"},
@@ -76,11 +81,41 @@ TEST(Prepare, GivenValues_AreNoDecisions) {
   PreparedJob job = Prepared(absl::StrReplaceAll(
       kGoodJob, {{"context: 8", "context: 8\n    vocabulary: 300"},
                  {"  ranks: 2",
-                  "  ranks: 2\n  device: cpu\n  threads_per_rank: 1\n  mkl_avx512: off\n"
+                  "  ranks: 2\n  device: cpu\n  threads_per_rank: 1\n  product_kernels: mkl\n"
                   "checkpoint: {dir: /data/run}\nnetwork: {interface: eth0, shared_memory: off}"}}));
 
   EXPECT_TRUE(job.decisions.empty());
-  EXPECT_EQ(job.spec.resources().mkl_avx512(), v1::SWITCH_OFF);
+  EXPECT_EQ(job.spec.resources().product_kernels(), v1::PRODUCT_KERNELS_MKL);
+}
+
+TEST(Prepare, FormerNameOfAKey_IsReplaced) {
+  for (const auto& [value, kernels] :
+       {std::pair{"on", v1::PRODUCT_KERNELS_MKL_INTEL}, {"off", v1::PRODUCT_KERNELS_MKL}}) {
+    PreparedJob job = Prepared(
+        absl::StrReplaceAll(kGoodJob, {{"  ranks: 2", absl::StrCat("  ranks: 2\n  mkl_avx512: ", value)}}));
+
+    EXPECT_EQ(job.spec.resources().product_kernels(), kernels);
+    EXPECT_FALSE(job.spec.resources().has_mkl_avx512());
+    // Hosts of earlier versions know only the former name.
+    v1::JobSpec received;
+    ASSERT_TRUE(received.ParseFromString(job.bytes));
+    EXPECT_EQ(received.resources().product_kernels(), kernels);
+    EXPECT_EQ(received.resources().mkl_avx512(), *value == 'o' && value[1] == 'n' ? v1::SWITCH_ON : v1::SWITCH_OFF);
+    EXPECT_EQ(Decisions(job).count("resources.product_kernels"), 0u);
+  }
+}
+
+TEST(Prepare, FormerNameOfAKey_IsCheckedInTheApiToo) {
+  v1::JobSpec spec = Read(kGoodJob).spec;
+  spec.mutable_resources()->set_mkl_avx512(v1::SWITCH_ON);
+  EXPECT_THAT(PrepareJob(spec, {.job_id = "abcdefgh", .default_run_root = "/runs"})->warnings,
+              testing::ElementsAre("resources.mkl_avx512: is deprecated: the key is resources.product_kernels now; "
+                                   "write resources.product_kernels: mkl_intel"));
+
+  spec.mutable_resources()->set_product_kernels(v1::PRODUCT_KERNELS_MKL);
+  EXPECT_EQ(PrepareStatus(spec).message(),
+            "resources.mkl_avx512: is on, which means resources.product_kernels: mkl_intel, but "
+            "resources.product_kernels is mkl; remove resources.mkl_avx512, which is its former name");
 }
 
 TEST(Prepare, JobWithSettingsForCpusOnly_RunsOnTheCpu) {
@@ -119,10 +154,6 @@ TEST(Prepare, SpecFromTheApiIsCheckedLikeAFile) {
             "train.precision.type: expected one of fp32, fp64, bf16, fp16 or auto, found the unknown value 9\n"
             "name: must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter; found ''\n"
             "checkpoint.dir: is required; expected a folder that all hosts of the job share");
-}
-
-absl::Status PrepareStatus(const v1::JobSpec& spec) {
-  return PrepareJob(spec, {.job_id = "abcdefgh", .default_run_root = "/runs"}).status();
 }
 
 // Each of these once crashed the coordinator or blocked it for a minute.
