@@ -40,9 +40,9 @@ void CheckFormerKeys(const v1::JobSpec& spec, const Positions& positions, Proble
                      kKernels, " is ", Name(present), "; remove ", kFormerKernels, ", which is its former name"));
     return;
   }
-  problems->AddWarning(positions, kFormerKernels,
-                       absl::StrCat("is deprecated: the key is ", kKernels, " now; write ", kKernels, ": ",
-                                    Name(meant)));
+  problems->AddWarning(
+      positions, kFormerKernels,
+      absl::StrCat("is deprecated: the key is ", kKernels, " now; write ", kKernels, ": ", Name(meant)));
 }
 
 void ReplaceFormerKeys(v1::JobSpec& spec) {

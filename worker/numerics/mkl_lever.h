@@ -8,7 +8,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "worker/numerics/product_shape.h"
 
@@ -24,13 +23,15 @@ bool MklLeverHasEffect();
 // has AVX-512, which was faster on most CPUs that were measured. kOn: also enabled if it has only AVX2. Returns one
 // sentence for the log, with the measured speed of a small matrix product.
 std::string SetMklLever(MklLever choice);
+// The same without the measurement.
+std::string UseMklLever(MklLever choice);
 
 // The clock of TimeProducts.
 double SecondsNow();
-// Measures the fp32 products of forward and of both gradients with the current setting. Returns GFLOP/s. Each product
-// is measured `tries` times, and the shortest time is used; each shape counts once per weight of that shape. With
-// one thread, only the time in which that thread runs is measured, so that other processes disturb little.
-double TimeProducts(const std::vector<ProductShape>& shapes, int tries);
+// Computes the fp32 products of forward and of both gradients once with the current setting, for one weight. Returns
+// seconds. With one thread, only the time in which that thread runs is measured, so that other processes disturb
+// little.
+double TimeProducts(const ProductShape& shape);
 // Whether the lever is enabled by the last call of SetMklLever.
 bool MklLeverIsOn();
 

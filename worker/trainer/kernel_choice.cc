@@ -1,13 +1,9 @@
 #include "worker/trainer/kernel_choice.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <pwd.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +12,6 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,7 +21,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/files.h"
 #include "common/hash.h"
@@ -34,13 +28,10 @@
 #include "common/version.h"
 #include "models/model_description.h"
 
-extern char** environ;
-
 namespace trainyard {
 namespace {
 
 constexpr double kClearlyFaster = 1.05;
-constexpr absl::Duration kChildLimit = absl::Seconds(10);
 constexpr char kLockName[] = "lock";
 constexpr absl::Duration kLockWait = absl::Seconds(30);  // for another rank that measures
 
@@ -76,58 +67,6 @@ void RemoveOldFiles(const std::filesystem::path& folder) {
   if (files.size() <= kMaxFiles) return;
   std::sort(files.begin(), files.end());
   for (size_t i = 0; i < files.size() - kMaxFiles; ++i) std::filesystem::remove(files[i].second, error);
-}
-
-struct Pipe {
-  ~Pipe() {
-    for (int fd : ends) {
-      if (fd >= 0) close(fd);
-    }
-  }
-  int ends[2] = {-1, -1};
-};
-
-// Reads the pipe until its end.
-absl::StatusOr<std::string> ReadAll(int fd, absl::Time deadline) {
-  std::string text;
-  while (true) {
-    pollfd polled{.fd = fd, .events = POLLIN, .revents = 0};
-    const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
-    if (left_ms <= 0) return absl::DeadlineExceededError("it did not end in time");
-    if (poll(&polled, 1, static_cast<int>(left_ms)) < 0 && errno != EINTR) {
-      return ErrnoStatus(errno, "cannot wait for its output");
-    }
-    if (polled.revents == 0) continue;
-    char bytes[256];
-    const ssize_t size = read(fd, bytes, sizeof bytes);
-    if (size < 0 && errno != EINTR) return ErrnoStatus(errno, "cannot read its output");
-    if (size == 0) return text;
-    if (size > 0) text.append(bytes, static_cast<size_t>(size));
-  }
-}
-
-// Runs this program with `argument` and reads the number that it prints.
-absl::StatusOr<double> ReadNumberFromChild(const std::string& argument) {
-  Pipe pipe;
-  if (pipe2(pipe.ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot create a pipe");
-  std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string(), argument};
-  char* argv[] = {command[0].data(), command[1].data(), nullptr};
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, pipe.ends[1], STDOUT_FILENO);
-  pid_t pid = 0;
-  const int error = posix_spawn(&pid, command[0].c_str(), &actions, nullptr, argv, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", command[0]));
-  close(std::exchange(pipe.ends[1], -1));
-  const absl::StatusOr<std::string> output = ReadAll(pipe.ends[0], absl::Now() + kChildLimit);
-  if (!output.ok()) kill(pid, SIGKILL);
-  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  RETURN_IF_ERROR(output.status()) << "while running " << command[0] << " " << argument;
-  double number = 0;
-  if (absl::SimpleAtod(*output, &number) && number > 0) return number;
-  return absl::InternalError(absl::StrCat(command[0], " ", argument, " printed '", *output, "', not a number"));
 }
 
 // Returns the shape with its sizes limited to those that are timed.
@@ -197,8 +136,10 @@ absl::StatusOr<KernelSpeeds> ReadKernelSpeeds(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 4096));
   const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   KernelSpeeds speeds;
-  if (fields.size() == 2 && absl::SimpleAtod(fields[0], &speeds.with_lever) &&
-      absl::SimpleAtod(fields[1], &speeds.without) && speeds.with_lever > 0 && speeds.without > 0) {
+  const bool has_time = fields.size() == 3;  // files of earlier versions have none
+  if ((fields.size() == 2 || has_time) && absl::SimpleAtod(fields[0], &speeds.with_lever) &&
+      absl::SimpleAtod(fields[1], &speeds.without) && speeds.with_lever > 0 && speeds.without > 0 &&
+      (!has_time || (absl::SimpleAtod(fields[2], &speeds.measured_ms) && speeds.measured_ms >= 0))) {
     return speeds;
   }
   return absl::InternalError(absl::StrCat(path, " does not hold two speeds"));
@@ -218,7 +159,8 @@ absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
   if (absl::StatusOr<KernelSpeeds> stored = ReadKernelSpeeds(path); stored.ok())
     return stored;  // another rank was first
   ASSIGN_OR_RETURN(const KernelSpeeds speeds, measure());
-  RETURN_IF_ERROR(WriteFileAtomically(path, absl::StrCat(speeds.with_lever, " ", speeds.without, "\n")));
+  RETURN_IF_ERROR(
+      WriteFileAtomically(path, absl::StrCat(speeds.with_lever, " ", speeds.without, " ", speeds.measured_ms, "\n")));
   RemoveOldFiles(folder);
   return speeds;
 }
@@ -254,17 +196,6 @@ std::vector<KernelSpeeds> ReadAllKernelSpeeds(const std::string& folder, absl::s
     if (absl::StatusOr<KernelSpeeds> speeds = ReadKernelSpeeds(entry.path()); speeds.ok()) all.push_back(*speeds);
   }
   return all;
-}
-
-absl::StatusOr<KernelSpeeds> MeasureInChildren(const std::vector<ProductShape>& shapes) {
-  const std::string text = ShapesText(shapes);
-  absl::StatusOr<double> with_lever = absl::InternalError("it did not run");
-  std::thread other([&] { with_lever = ReadNumberFromChild(absl::StrCat("--time-products-with-lever=", text)); });
-  const absl::StatusOr<double> without = ReadNumberFromChild(absl::StrCat("--time-products=", text));
-  other.join();
-  RETURN_IF_ERROR(with_lever.status());
-  RETURN_IF_ERROR(without.status());
-  return KernelSpeeds{.with_lever = *with_lever, .without = *without};
 }
 
 absl::StatusOr<bool> AgreeOnLever(KeyValueStore& values, int rank, absl::string_view cpu_key, bool own_choice,

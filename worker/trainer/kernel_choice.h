@@ -4,11 +4,11 @@
 // shapes, and stored, so that all ranks and all later runs of a model on a host decide identically and compute the same
 // numbers.
 //
-//   <user's state folder>/trainyard/kernels/<CPU and version>-<shapes>    "473.1 186.4": GFLOP/s with the lever, and
-//                                                                         without
+//   <user's state folder>/trainyard/kernels/<CPU and version>-<shapes>    "473.1 186.4 64": GFLOP/s with the lever, and
+//                                                                         without; the measurement took 64 ms
 //
-// A process can use only one kind of kernels, so each kind is timed in a child process of its own, both at once. Ranks
-// that start at the same time wait for the one that measures. If the result cannot be stored, nothing is measured,
+// A process can use only one kind of kernels, so each kind is timed in a process of its own (kernel_timer.h), both at
+// once. Ranks that start at the same time wait for the one that measures. If the result cannot be stored, nothing is measured,
 // because each start could decide differently.
 //
 // Two hosts with equal CPUs may measure different speeds, so the ranks of a job on several hosts agree (AgreeOnLever).
@@ -33,6 +33,7 @@ namespace trainyard {
 // GFLOP/s of fp32 matrix products.
 struct KernelSpeeds {
   double with_lever = 0, without = 0;
+  double measured_ms = 0;  // how long the measurement took; 0: unknown
 };
 
 // The shapes of the weights of a model that is multiplied with `rows` tokens at a time. Each size is limited, and at
@@ -68,9 +69,6 @@ std::string KernelSpeedsName(absl::string_view cpu_key, const std::vector<Produc
 
 // All speeds that are stored in `folder` for one CPU.
 std::vector<KernelSpeeds> ReadAllKernelSpeeds(const std::string& folder, absl::string_view cpu_key);
-
-// Runs this program once for each kind of kernels, at the same time. Possible errors: DeadlineExceeded, Internal.
-absl::StatusOr<KernelSpeeds> MeasureInChildren(const std::vector<ProductShape>& shapes);
 
 // Returns the choice of the lowest rank with the same CPU key. Called once by every rank of a job on several hosts that
 // chooses; a rank that has no choice calls it, too, with an empty key. Possible errors: those of KeyValueStore.

@@ -10,8 +10,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -20,6 +22,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "checkpoint/fault_points.h"
 #include "common/files.h"
 #include "common/plural.h"
@@ -33,7 +37,9 @@
 #include "worker/numerics/mkl_lever.h"
 #include "worker/trainer/build_tokens.h"
 #include "worker/trainer/environment_report.h"
+#include "worker/trainer/kernel_budget.h"
 #include "worker/trainer/kernel_choice.h"
+#include "worker/trainer/kernel_timer.h"
 #include "worker/trainer/options.h"
 #include "worker/trainer/probe.h"
 #include "worker/trainer/run.h"
@@ -49,6 +55,8 @@ constexpr absl::Duration kStartLimit = absl::Minutes(1);
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
 // How long to wait for ranks on other hosts, which may be measuring kernels or still starting.
 constexpr absl::Duration kAgreementLimit = absl::Minutes(5);
+// How long to wait for the processes that time kernels. They need about 100 ms, but a CPU may be very busy.
+constexpr absl::Duration kTimerLimit = absl::Seconds(10);
 
 std::atomic<bool> must_leave = false;
 // Set when the loop begins to check for signals. Until then, while this rank opens its data and waits for its peers, a
@@ -83,10 +91,36 @@ MklLever LeverOf(TrainConfig::ProductKernels choice) {
 // The value of resources.product_kernels that a setting of the lever means.
 const char* KernelsOfLever(bool is_on) { return is_on ? "mkl_intel" : "mkl"; }
 
+double WallSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Runs in a process of its own, before its first tensor operation.
+std::vector<double> TimeShapes(bool with_lever, const std::vector<ProductShape>& shapes) {
+  const double start = WallSeconds();
+  at::set_num_threads(1);
+  UseMklLever(with_lever ? MklLever::kOn : MklLever::kOff);
+  TimeProducts({.rows = 8, .in = 8, .out = 8});  // MKL prepares itself in its first product
+  TimingLimits limits;
+  limits.budget_s -= WallSeconds() - start;
+  return TimeWithinBudget(shapes, limits, WallSeconds, TimeProducts);
+}
+
+// Call before the process has several threads, if it may have to choose kernels. Null: there is nothing to choose.
+absl::StatusOr<std::unique_ptr<KernelTimer>> StartKernelTimer() {
+  if (!MklLeverHasEffect()) return nullptr;
+  return KernelTimer::Start(TimeShapes);
+}
+
+using StartedTimer = absl::StatusOr<std::unique_ptr<KernelTimer>>;
+
 // The measurement is made once per CPU and set of shapes.
-absl::StatusOr<KernelSpeeds> LoadKernelSpeeds(const std::vector<ProductShape>& shapes) {
+absl::StatusOr<KernelSpeeds> LoadKernelSpeeds(const std::vector<ProductShape>& shapes, const StartedTimer& timer) {
   ASSIGN_OR_RETURN(const std::string folder, KernelSpeedsFolder());
-  return LoadOrMeasure(JoinPath(folder, KernelSpeedsName(CpuKey(), shapes)), [&] { return MeasureInChildren(shapes); });
+  return LoadOrMeasure(JoinPath(folder, KernelSpeedsName(CpuKey(), shapes)), [&]() -> absl::StatusOr<KernelSpeeds> {
+    RETURN_IF_ERROR(timer.status());
+    return (*timer)->Measure(shapes, kTimerLimit);
+  });
 }
 
 struct KernelChoice {
@@ -95,18 +129,18 @@ struct KernelChoice {
 };
 
 // What this host chooses. Nothing is measured if there is nothing to choose.
-KernelChoice ChooseKernels(MklLever choice, const std::vector<ProductShape>& shapes) {
+KernelChoice ChooseKernels(MklLever choice, const std::vector<ProductShape>& shapes, const StartedTimer& timer) {
   if (choice != MklLever::kAuto || !MklLeverHasEffect()) return {.lever = choice, .reason = ""};
   const bool expected = BestVectorCode() == VectorCode::kAvx512;
-  const absl::StatusOr<KernelSpeeds> speeds = LoadKernelSpeeds(shapes);
+  const absl::StatusOr<KernelSpeeds> speeds = LoadKernelSpeeds(shapes, timer);
   if (!speeds.ok()) {
     return {.lever = expected ? MklLever::kOn : MklLever::kOff,
             .reason = absl::StrCat("not measured: ", speeds.status().message())};
   }
   return {.lever = LeverIsFaster(*speeds, expected) ? MklLever::kOn : MklLever::kOff,
-          .reason = absl::StrFormat("measured once on this CPU for this model, one thread: %.0f GFLOP/s with the "
-                                    "lever, %.0f without",
-                                    speeds->with_lever, speeds->without)};
+          .reason = absl::StrFormat("measured once on this CPU for this model, one thread, in %.0f ms: %.0f GFLOP/s "
+                                    "with the lever, %.0f without",
+                                    speeds->measured_ms, speeds->with_lever, speeds->without)};
 }
 
 // Called before the first tensor operation of the process. Returns the decision, for the log.
@@ -123,8 +157,10 @@ KernelDecision FindKernels() {
     return {.product_kernels = KernelsOfLever(MklLeverIsOn()), .sentence = sentence};
   }
   const absl::StatusOr<std::string> folder = KernelSpeedsFolder();
+  const double start = WallSeconds();
   const std::vector<KernelSpeeds> all =
       folder.ok() ? ReadAllKernelSpeeds(*folder, CpuKey()) : std::vector<KernelSpeeds>();
+  const double read_ms = 1e3 * (WallSeconds() - start);
   if (all.empty()) {
     return {.product_kernels = "not decided",
             .sentence = "the first job with a model measures both kinds for its products"};
@@ -132,9 +168,12 @@ KernelDecision FindKernels() {
   const bool expected = BestVectorCode() == VectorCode::kAvx512;
   const auto count = static_cast<size_t>(std::count_if(
       all.begin(), all.end(), [&](const KernelSpeeds& speeds) { return LeverIsFaster(speeds, expected); }));
+  double longest_ms = 0;
+  for (const KernelSpeeds& speeds : all) longest_ms = std::max(longest_ms, speeds.measured_ms);
   return {.product_kernels = count == 0 || count == all.size() ? KernelsOfLever(count > 0) : "differs by model",
-          .sentence = absl::StrCat("measured once on this CPU for each of ", Plural(all.size(), "model"),
-                                   "; the lever is faster for ", count)};
+          .sentence = absl::StrFormat("measured once on this CPU for each of %s, in at most %.0f ms, and read in %.1f "
+                                      "ms; the lever is faster for %d",
+                                      Plural(all.size(), "model"), longest_ms, read_ms, count)};
 }
 
 // Other hosts of the job may have chosen, too; those with equal CPUs must choose alike.
@@ -151,7 +190,7 @@ absl::StatusOr<KernelChoice> AgreeOnKernels(KernelChoice own, const StartOrder& 
 }
 
 // Called before the first tensor operation of the process.
-absl::Status SetUpEngine(const StartOrder& order, Link& link) {
+absl::Status SetUpEngine(const StartOrder& order, Link& link, StartedTimer timer) {
   Ledger::ForProcess();  // accounts from now on
   at::set_num_threads(order.threads);
   at::set_num_interop_threads(1);
@@ -160,7 +199,10 @@ absl::Status SetUpEngine(const StartOrder& order, Link& link) {
   const std::vector<ProductShape> shapes =
       config.probe.has_value() ? DefaultShapes()
                                : ShapesToTime(config.model, config.batch_micro * config.sequence_length());
-  KernelChoice choice = ChooseKernels(LeverOf(config.product_kernels), shapes);
+  const absl::Time start = absl::Now();
+  KernelChoice choice = ChooseKernels(LeverOf(config.product_kernels), shapes, timer);
+  const double chosen_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
+  timer = std::unique_ptr<KernelTimer>();  // ends its process
   if (is_auto) {
     ASSIGN_OR_RETURN(choice, AgreeOnKernels(std::move(choice), order, link));
   }
@@ -169,7 +211,10 @@ absl::Status SetUpEngine(const StartOrder& order, Link& link) {
   if (is_auto && order.local_rank == 0) {
     link.ReportFact(DecidedFact{{{"resources.product_kernels", KernelsOfLever(MklLeverIsOn()), kernels}}});
   }
-  if (order.rank == 0) std::cout << "threads: " << order.threads << " per rank; " << kernels << std::endl;
+  if (order.rank == 0) {
+    std::cout << absl::StrFormat("threads: %d per rank; %s (chosen in %.1f ms)", order.threads, kernels, chosen_ms)
+              << std::endl;
+  }
   return absl::OkStatus();
 }
 
@@ -180,6 +225,7 @@ absl::StatusOr<ModelSizes> SizesFromSpec(absl::string_view spec_bytes) {
 
 int RunTraining(const TrainerOptions& options) {
   WatchSignals();
+  StartedTimer timer = StartKernelTimer();
   const char* stack_file = getenv("TRAINYARD_STACK_FILE");
   WriteStackAtSignal(stack_file == nullptr ? "" : stack_file);
   const char* token = getenv("TRAINYARD_TOKEN");
@@ -201,7 +247,7 @@ int RunTraining(const TrainerOptions& options) {
     std::cout << "trainyard-trainer " << kVersion << ": job " << order->config.job_name << " (" << order->job_id
               << "), generation " << order->generation << ", rank " << order->rank << " of " << order->world_size
               << " on host " << order->host << std::endl;
-    const absl::Status set_up = SetUpEngine(*order, *link);
+    const absl::Status set_up = SetUpEngine(*order, *link, std::move(timer));
     code = !set_up.ok() ? ReportFailure(set_up, 0, *link, std::cerr)
                         : RunRank(*order, {.link = *link,
                                            .file_system = **file_system,
@@ -232,7 +278,7 @@ int ExitCodeOfOutput(const char* command) {
 
 int SampleTexts(const SampleOptions& options) {
   at::set_num_threads(1);  // RunSample uses more for large models
-  UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes()));
+  UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes(), StartKernelTimer()));
   return RunSample(options);
 }
 
@@ -240,7 +286,7 @@ int RunHostProbe(const ProbeOptions& options) {
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
   at::set_num_threads(threads);
-  const std::string kernels = UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes()));
+  const std::string kernels = UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes(), StartKernelTimer()));
   absl::StatusOr<ProbeFact> fact = ProbeThisHost({.matmul_size = options.matmul_size,
                                                   .matmul_repeats = options.matmul_repeats,
                                                   .all_reduce_bytes = options.all_reduce_bytes});
@@ -273,28 +319,10 @@ int PrintEnvironment() {
   return ExitCodeOfOutput("environment");
 }
 
-// Uses one thread, and prints only a number.
-int RunTimeProducts(const TrainerOptions& options) {
-  constexpr int kTries = 3;
-  const bool with_lever = !options.timed_products_with_lever.empty();
-  const absl::StatusOr<std::vector<ProductShape>> shapes =
-      ParseShapes(with_lever ? options.timed_products_with_lever : options.timed_products);
-  if (!shapes.ok()) {
-    std::cerr << "trainyard-trainer: " << shapes.status().message() << "\n";
-    return kExitFailed;
-  }
-  at::set_num_threads(1);
-  SetMklLever(with_lever ? MklLever::kOn : MklLever::kOff);
-  std::cout << TimeProducts(*shapes, kTries) << std::endl;
-  return kExitDone;
-}
-
 int RunCommand(const TrainerOptions& options) {
   switch (options.command) {
     case TrainerOptions::Command::kEnvironment:
       return PrintEnvironment();
-    case TrainerOptions::Command::kTimeProducts:
-      return RunTimeProducts(options);
     case TrainerOptions::Command::kSample:
       return SampleTexts(options.sample);
     case TrainerOptions::Command::kBuildTokens:

@@ -110,8 +110,6 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
       ->excludes(probe_flag);
 
   // Used by kernel_choice.h, which starts this program once for each kind of kernels.
-  app.add_option("--time-products", options.timed_products)->group("");
-  app.add_option("--time-products-with-lever", options.timed_products_with_lever)->group("");
 
   const CLI::App* sample = DeclareSample(app, options.sample);
   const CLI::App* build_tokens = DeclareBuildTokens(app, options.build_tokens);
@@ -122,12 +120,10 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
     exit_code = app.exit(error) == 0 ? 0 : 2;
     return false;
   }
-  const bool times_products = !options.timed_products.empty() || !options.timed_products_with_lever.empty();
   options.command = sample->parsed()             ? TrainerOptions::Command::kSample
                     : build_tokens->parsed()     ? TrainerOptions::Command::kBuildTokens
                     : options.probe.is_requested ? TrainerOptions::Command::kProbe
                     : options.environment        ? TrainerOptions::Command::kEnvironment
-                    : times_products             ? TrainerOptions::Command::kTimeProducts
                                                  : TrainerOptions::Command::kTrain;
   if (options.command == TrainerOptions::Command::kTrain && (options.link.empty() || options.job.empty())) {
     std::cerr << "trainyard-trainer is started by trainyard-worker (--link SOCKET --job ID --generation G --rank R); "

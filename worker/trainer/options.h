@@ -42,7 +42,7 @@ struct BuildTokensOptions {
 };
 
 struct TrainerOptions {
-  enum class Command { kTrain, kSample, kBuildTokens, kProbe, kTimeProducts, kEnvironment };
+  enum class Command { kTrain, kSample, kBuildTokens, kProbe, kEnvironment };
   Command command = Command::kTrain;
 
   std::string link;  // socket of the daemon
@@ -54,9 +54,6 @@ struct TrainerOptions {
   BuildTokensOptions build_tokens;
   ProbeOptions probe;
   bool environment = false;
-  // Of kTimeProducts: shapes (kernel_choice.h) that are timed without the lever, or with it.
-  std::string timed_products;
-  std::string timed_products_with_lever;
 };
 
 // Returns true if the program must continue with `options`; else `exit_code` is the exit code, and all output (help,
