@@ -12,6 +12,7 @@ namespace trainyard::agent {
 
 struct EnvironmentOptions {
   uint32_t threads = 1;
+  bool owns_cores = false;  // each thread of this host's ranks has a core for itself
   std::string token;
   std::string snapshots = {};  // folder in memory for snapshots; empty: none
   // Returns the daemon's own variable of this name; null: not set.

@@ -173,6 +173,7 @@ struct StartProcess {
   std::string token;
   std::string master = {};          // of a command: MASTER_ADDR:MASTER_PORT
   std::vector<uint32_t> cpus = {};  // on which a command runs; empty: all
+  bool owns_cores = false;          // each thread of the host's ranks has a core for itself
 };
 // Finds the address of rank 0 for one rank of a command; MasterKnown follows. For rank 0 itself, a free port is chosen.
 struct FindMaster {

@@ -197,9 +197,11 @@ absl::StatusOr<LaunchRecord> ProcessTable::MakeLaunch(const StartProcess& start,
       .program = options_.trainer,
       .arguments = {options_.trainer, kLinkFlag, options_.link, "--job", id.job.value(), "--generation",
                     absl::StrCat(id.generation.value()), "--rank", absl::StrCat(id.rank)},
-      .variables = TrainerEnvironment(
-          desired,
-          {.threads = start.threads, .token = start.token, .snapshots = options_.snapshots(), .lookup = &getenv}),
+      .variables = TrainerEnvironment(desired, {.threads = start.threads,
+                                                .owns_cores = start.owns_cores,
+                                                .token = start.token,
+                                                .snapshots = options_.snapshots(),
+                                                .lookup = &getenv}),
       .log_bytes = options_.log_bytes_per_rank,
   };
   launch.variables.push_back(absl::StrCat("TRAINYARD_STACK_FILE=", JoinPath(folder, kStackFile)));

@@ -200,6 +200,15 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
   }
   EXPECT_THAT(variables, Contains(StartsWith("PATH=/")));
   EXPECT_THAT(variables, Not(Contains(StartsWith("SECRET="))));
+  EXPECT_THAT(variables, Not(Contains(StartsWith("GOMP_SPINCOUNT="))));
+}
+
+TEST(TrainerEnvironment, ThreadsSpinOnlyOnCoresOfTheirOwn) {
+  const auto lookup = [](const char*) -> const char* { return nullptr; };
+  const auto spins = Contains(StartsWith("GOMP_SPINCOUNT="));
+  EXPECT_THAT(TrainerEnvironment({}, {.threads = 2, .owns_cores = true, .token = "a", .lookup = lookup}), spins);
+  EXPECT_THAT(TrainerEnvironment({}, {.threads = 1, .owns_cores = true, .token = "a", .lookup = lookup}), Not(spins));
+  EXPECT_THAT(TrainerEnvironment({}, {.threads = 2, .owns_cores = false, .token = "a", .lookup = lookup}), Not(spins));
 }
 
 }  // namespace

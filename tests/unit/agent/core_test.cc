@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <tuple>
+
 #include "common/limits.h"
 #include "tests/unit/agent/core_driver.h"
 
@@ -66,6 +68,22 @@ TEST(AgentCore, DesiredThreads_OverrideTheHostsShare) {
   driver.Handle(driver.State(1, {desired}));
 
   EXPECT_EQ(driver.Last<StartProcess>().at(0).threads, 3);
+}
+
+// The host has 2 slots and 8 cores.
+TEST(AgentCore, RanksOwnTheCores_IfTheyUseAllSlotsAndHaveNoMoreThreads) {
+  const std::tuple<uint32_t, uint32_t, bool> cases[] = {{2, 4, true}, {2, 5, false}, {1, 1, false}};
+  for (const auto& [local_ranks, threads, owns_cores] : cases) {
+    CoreDriver driver;
+    driver.Attach();
+    v1::DesiredTrainer desired = Desired(Rank(0));
+    desired.set_threads(threads);
+    desired.set_local_world_size(local_ranks);
+
+    driver.Handle(driver.State(1, {desired}));
+
+    EXPECT_EQ(driver.Last<StartProcess>().at(0).owns_cores, owns_cores) << local_ranks << " x " << threads;
+  }
 }
 
 TEST(AgentCore, NetworkInterface_DecidesTheDataAddress) {
