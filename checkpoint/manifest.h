@@ -71,7 +71,7 @@ struct ManifestData {
 // What the evaluations up to the step have found. A resumed run continues from it.
 struct ManifestEvaluation {
   std::optional<double> loss = {};  // after this very step; none: it was not evaluated, or the loss is not finite
-  uint64_t tokens = 0;              // targets with a loss in one evaluation; compare losses only if it is equal
+  uint64_t tokens = 0;              // targets with a loss in one evaluation; compare losses only if these are equal
   std::string data_hash = {};       // of the data of an evaluation; losses on other data are not comparable
   // The loss of the newest evaluation that improved: it was lower than the previous value of best_loss by more than
   // train.evaluate.min_delta. None: no loss was finite.

@@ -9,8 +9,8 @@
 
 namespace trainyard::limits {
 
-// Streams of events, logs and watched jobs, in addition to the connections of requests; together they leave descriptors
-// for the store.
+// Open streams (of events, logs and watched jobs), in addition to the connections of requests. Both limits together
+// leave descriptors for the store.
 inline constexpr size_t kHttpStreams = 96;
 // The body of a request (a spec in JSON with escapes is longer than in protobuf), and all bodies together.
 inline constexpr size_t kHttpBodyBytes = 4 << 20;

@@ -87,7 +87,7 @@ inline constexpr absl::Duration kReconnectMin = absl::Milliseconds(50);
 inline constexpr absl::Duration kReconnectMax = absl::Seconds(1);
 // How long to retry a port or a state lock that is held: the previous process may be about to exit.
 inline constexpr absl::Duration kTakeOverWait = absl::Seconds(2);
-// The time between the request that a trainer stop and SIGKILL.
+// The time from the request to stop a trainer until it is killed (SIGKILL).
 inline constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
 // The newest and the oldest protocol of the control streams that this version speaks. Two sides use the newest that

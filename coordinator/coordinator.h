@@ -61,7 +61,7 @@ class Coordinator final : private EffectSink {
   absl::Duration Flush() override { return server_->Flush(); }
 
   std::string store_path_;
-  std::atomic<size_t> jobs_unfinished_{1};  // until the first round has set it
+  std::atomic<size_t> jobs_unfinished_{1};  // 1 until the first round has set it
   std::atomic<bool> backed_up_{false};      // true: the backup was written, or must not be written
   std::atomic<bool> serves_{false};         // the API is served; until then, the HTTP port cannot check its callers
   std::unique_ptr<FileLock> lock_;

@@ -28,7 +28,7 @@ class ConfigReader {
   // Checks that the key, unless it is missing or null, has this value.
   void CheckOptional(const char* key, const nlohmann::json& value);
 
-  bool Has(const char* key) const;  // and it is not null
+  bool Has(const char* key) const;  // the key exists and is not null
   const nlohmann::json& json() const { return json_; }
 
   void AddProblem(std::string problem) { problems_.push_back(prefix_ + std::move(problem)); }

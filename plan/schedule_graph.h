@@ -19,7 +19,7 @@ struct ScheduleGraph {
   std::vector<int> first;       // of each rank: the number of its first action; then the number of all actions
   std::vector<int> rank;        // of each action
   std::vector<int> input;       // the action of the neighbouring model chunk whose output this action needs
-  std::vector<bool> receives;   // that output arrives on a link
+  std::vector<bool> receives;   // whether that output arrives on a link
   std::vector<int> frees_slot;  // the action that must have begun before this action's packet has a slot
 };
 

@@ -15,7 +15,7 @@ class Budget {
   // A template of 100 lines needs some thousand steps per message.
   static constexpr size_t kStepsMax = 50'000'000;
   static constexpr size_t kBytesMax = size_t{256} << 20;  // of texts and lists that were made, together
-  static constexpr size_t kBytesPerStep = 64;             // that can be compared or copied in the time of a step
+  static constexpr size_t kBytesPerStep = 64;             // bytes that are compared or copied in the time of a step
   static constexpr int kDepthMax = 400;
 
   // Counts steps, and the bytes that were read in them. Possible errors: ResourceExhausted.

@@ -40,7 +40,7 @@ class ChatTemplate {
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Open(const std::string& tokenizer,
                                                             const std::string& replacement = "");
 
-  // The text of the first `count` messages. `prompts`: followed by what the assistant's next message begins with.
+  // The text of the first `count` messages. `prompts`: followed by the beginning of a message of the assistant.
   // Possible errors: InvalidArgument, ResourceExhausted: the template refuses the conversation, or exceeds its limits.
   absl::StatusOr<templates::Rendered> Render(const Conversation& conversation, size_t count, bool prompts) const;
 

@@ -16,7 +16,7 @@ struct Rendered {
   std::string text;
   // The bytes [first, second) of each {% generation %}, in order.
   std::vector<std::pair<size_t, size_t>> generated = {};
-  size_t steps = 0;  // of the budget that were spent
+  size_t steps = 0;  // the steps of the budget that the rendering has used
 };
 
 // The names that the template can see, in addition to the functions range, namespace, raise_exception and strftime_now.

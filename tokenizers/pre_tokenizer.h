@@ -1,4 +1,4 @@
-// The pre-tokenizer of a tokenizer.json: splits a text into words; no token spans two. Immutable, thread-safe.
+// The pre-tokenizer of a tokenizer.json: splits a text into words. No token spans two words. Thread-safe.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // The coordinator's event core: Handle(event, now) returns records to store and effects to release. It uses no thread,
 // lock, clock, disk, network or randomness, so the loop can make everything durable before it is acknowledged, and
-// tests/sim can run it in one thread. One thread feeds it (core_loop.h); handlers/ has a file per event, policy/ the
-// decisions.
+// tests/sim can run it in one thread. One thread feeds it (core_loop.h); handlers/ has a file per event, and policy/
+// makes the decisions.
 //
 //   ASSIGN_OR_RETURN(auto core, Core::New({.cluster_id = id, .incarnation = incarnation}, records, now));
 //   Output output = core->Handle(SubmitJob{...}, now);

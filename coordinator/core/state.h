@@ -101,12 +101,12 @@ struct ValueStore {
 
 // The progress of a running group as a whole: whether it hangs, and since when.
 struct HangWatch {
-  uint64_t generation = 0;                        // the generation that the other fields describe; 0: none runs
-  absl::Time since = absl::InfinitePast();        // no stall began before this
-  absl::Time progress_at = absl::InfinitePast();  // when any rank last made progress
-  std::set<uint32_t> suspects;                    // ranks that others wait for during a stall
-  std::string published;                          // the reason of the published stall that still lasts; empty: none
-  bool published_is_learned = false;
+  uint64_t generation = 0;                            // the generation that the other fields describe; 0: none runs
+  absl::Time since = absl::InfinitePast();            // no stall began before this
+  absl::Time progress_at = absl::InfinitePast();      // when any rank last made progress
+  std::set<uint32_t> suspects;                        // ranks that others wait for during a stall
+  std::string published;                              // the reason of the published stall that still lasts; empty: none
+  bool published_is_learned = false;                  // HangDecision::learned of that stall
   bool stalled = false;                               // the newest decision found a stall
   absl::Time stalled_since = absl::InfiniteFuture();  // start of the published stall
 };
@@ -127,7 +127,7 @@ struct GenerationState {
   absl::Time finished_at = absl::InfiniteFuture();        // when the last rank reported that all steps are made
   absl::Time unreachable_since = absl::InfiniteFuture();  // since when none of its hosts can be reached
   absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
-  absl::Time running_since = absl::InfiniteFuture();      // when it was seen to begin to run; infinite: it does not run
+  absl::Time running_since = absl::InfiniteFuture();      // when the group was first seen running; infinite: it was not
   absl::Time reports_until = absl::InfiniteFuture();      // until when step reports in transit are awaited
   absl::Time more_fit_since = absl::InfiniteFuture();     // since when slots for more ranks of a command are free
   std::set<HostName> unconfirmed;                         // hosts of a job from the store that have not attached yet
@@ -160,15 +160,15 @@ struct Job {
 
   // Soft, and not specific to a generation.
   absl::Time restart_at = absl::InfinitePast();  // not placed again before this
-  double longest_s = 0;                          // the longest step, evaluation or save, for which a stop may wait
-  std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while no host of it can be reached
+  double longest_s = 0;                          // of the longest step, evaluation or save, for which a stop may wait
+  std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while none of its hosts can be reached
   bool abandon_refused = false;  // published: the job is not given up, as no other host has its newest checkpoint
   uint64_t reports_dropped = 0;  // step reports whose loss was not published yet
   absl::Time drops_since = absl::InfiniteFuture();  // when a loss was last published; infinite: not recently
   // For each key set to `auto` that only hosts can decide: the value and the reason of each host.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
   std::map<Phase, PhaseTimes> phase_times;            // how long each phase takes (JobRecord.phases keeps the longest)
-  absl::Time unlearned_until = absl::InfinitePast();  // times of phases that began earlier include a stall; ignored
+  absl::Time unlearned_until = absl::InfinitePast();  // phase times that began earlier include a stall and are ignored
   absl::Time stragglers_checked_at = absl::InfinitePast();
   std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before this
   // A host runs this generation, which is above the recorded one, because the store was restored from an older copy.
@@ -253,8 +253,8 @@ struct Host {
   std::vector<v1::RunningTrainer> held;  // trainers of held jobs; they are left alone
   std::vector<v1::TrainerKey> unknown;   // trainers of unknown jobs; they are left alone, too
   std::vector<v1::TrainerKey> strays;    // trainers of past generations; they use slots until they have exited
-  // Strays that the host has not reported yet, each with a revision: if it has still not reported one when it has
-  // applied that revision, the trainer was never started.
+  // Strays that the host has not reported yet, each with a revision. If the host applies that revision and has still
+  // not reported the stray, its trainer was never started.
   std::vector<std::pair<v1::TrainerKey, uint64_t>> unstarted_strays;
 
   bool attached() const { return session.value() != 0; }
@@ -283,8 +283,8 @@ struct State {
   uint64_t next_submit_index = 1;
   std::set<uint64_t> queue;                              // submit indexes of jobs that wait for slots
   std::set<uint64_t> overdue;                            // those that may no longer be overtaken
-  std::set<uint64_t> preempting;                         // those with JobRecord.preempting
-  std::set<uint64_t> queued_again;                       // those with JobRecord.admitted
+  std::set<uint64_t> preempting;                         // those for which other jobs are being ended
+  std::set<uint64_t> queued_again;                       // those that start again (JobRecord.admitted)
   std::map<std::string, uint64_t> queued;                // the number of waiting jobs by namespace
   std::map<std::string, uint64_t> unfinished;            // the number of unfinished jobs by namespace
   std::map<std::string, uint64_t> preemptions;           // since the start of this coordinator, by namespace
@@ -314,7 +314,7 @@ struct State {
   std::vector<std::string> orphans;  // keys of records without the record they belong to
 };
 
-// Adds the job to the queue, or removes it, with all that depends on that.
+// Adds the job to the queue, or removes it, and updates the sets and counts of `state` that depend on it.
 void EnterQueue(State& state, Job& job, absl::Time now);
 void LeaveQueue(State& state, Job& job);
 

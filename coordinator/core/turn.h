@@ -51,8 +51,8 @@ class Turn {
 
   // Adds the job to the queue now.
   void Enqueue(Job& job);
-  // Touch: at the end of the turn, checks whether the job moves to another state. Schedule: then tries to place this
-  // waiting job. ScheduleAll: then tries to place all waiting jobs.
+  // These act at the end of the turn. Touch checks whether the job moves to another state, Schedule tries to place this
+  // waiting job, and ScheduleAll tries to place all waiting jobs.
   void Touch(const Job& job) { touched_.insert(job.id); }
   void ScheduleAll() { schedule_all_ = true; }
   void Schedule(const Job& job) { to_schedule_.insert(job.record.submit_index()); }

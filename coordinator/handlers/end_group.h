@@ -12,7 +12,7 @@ namespace trainyard {
 inline constexpr absl::Duration kStopGraceMax = absl::Minutes(10);
 
 // Records that the generation has failed, and restarts the job or gives it up (DecideFailure), as policy/recovery
-// decides. While the job is unconfirmed, DecideFailure is postponed until every host has attached or is lost.
+// decides. While hosts of the job are unconfirmed, DecideFailure waits until each has attached or is lost.
 void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure);
 void DecideFailure(Turn& turn, Job& job);
 

@@ -9,11 +9,11 @@
 
 namespace trainyard {
 
-// The time since the job was first placed, without the time in which it was queued or paused. From the ledger, which is
-// durable and does not depend on the wall clock.
+// The time since the job was first placed, without the time in which it was queued or paused. Computed from the
+// ledger, which is durable and does not depend on the wall clock.
 absl::Duration UsedTime(const Turn& turn, const Job& job);
 
-// The time that a job's group runs until it has made all steps, or used up its time limit, from recent step times.
+// Estimates from recent step times how long the job's group still runs: to its last step, or to its time limit.
 // None: it cannot be known; `why` receives the reason.
 std::optional<absl::Duration> TimeToEnd(const Turn& turn, const Job& job, std::string* why);
 

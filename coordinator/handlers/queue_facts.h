@@ -1,4 +1,4 @@
-// Collects from the state what policy/queue decides on.
+// Collects from the state the facts from which policy/queue decides.
 #pragma once
 
 #include <set>

@@ -16,7 +16,7 @@ namespace trainyard {
 std::vector<size_t> ThinCurve(const std::vector<double>& values, size_t max);
 
 // Returns at most `max` of the reports in order of their sequence numbers; at most a quarter of them are evaluations.
-// The returned steps omit the parts of their time and the memory. REQUIRES: `max` is at least 16.
+// The returned steps contain neither the parts of their time nor the memory. REQUIRES: `max` is at least 16.
 v1::ListEventsResponse ThinReports(const std::deque<EventPtr>& reports, size_t max);
 
 }  // namespace trainyard

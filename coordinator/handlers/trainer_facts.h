@@ -1,5 +1,5 @@
 // The facts about a trainer of the current generation, except those about checkpoints (checkpoint_facts.h).
-// Each fact may arrive twice (a daemon that lost its stream, a trainer that lost its daemon); the second changes
+// Each fact may arrive twice, after a daemon has lost its stream or a trainer its daemon; the second time it changes
 // nothing.
 #pragma once
 

@@ -9,8 +9,8 @@
 //   POST /api/v1/JobService/METHOD         JobService in JSON (json_gateway.h)
 //
 // Access: data requires what the gRPC API requires, the token in the header Authorization, never in an address. Methods
-// that change something require the token of operators, even where gRPC requires none, and a port that only this host
-// can reach unless plain text is allowed elsewhere. Requests that a page of another site makes are refused: on a
+// that change something require the token of operators, even where gRPC requires none; without `allow_plaintext` they
+// are refused on a port that other hosts can reach. Requests that a page of another site makes are refused: on a
 // loopback port Host must name this machine (against DNS rebinding), Origin and Sec-Fetch-Site must be those of the
 // page, and a body must be declared as JSON, which browsers send for other sites only after a preflight request.
 //

@@ -31,14 +31,14 @@ GoodputPart CurrentPart(const GoodputFacts& facts);
 // Returns the ledger of a job that is submitted at `now_ms`.
 v1::GoodputRecord BeginGoodput(int64_t now_ms);
 // Accounts for all time up to `now_ms`, and counts the time since the last call as `part`. If the clock is behind the
-// ledger (it was set back while no coordinator ran), no time is added, and the ledger's begin moves back by the
+// ledger (it was set back while no coordinator ran), no time is added, and the ledger's start moves back by the
 // difference.
 void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord& ledger);
 // REQUIRES for the next three functions: all time up to now is accounted for.
 // Called when rank 0 has reported a completed step.
 void StepCompleted(v1::GoodputRecord& ledger);
-// Called when a checkpoint was recorded. `after_ms`: the training time since the step that it holds; 0: it holds the
-// newest completed step.
+// Called when a checkpoint was recorded. `after_ms`: the training time since the step of the checkpoint; 0: that is
+// the newest completed step.
 void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms = 0);
 // Called when the generation ended without a save of its last steps: they count as lost, and the time since the last of
 // them counts as detection.

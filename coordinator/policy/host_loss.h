@@ -35,7 +35,7 @@ inline constexpr absl::Duration kFormingPatience = absl::Seconds(30);
 // detected within a tick or a report, so the decision is made within one lease plus two steps.
 inline constexpr double kStallShare = 0.8;
 
-// A rank on a reachable host whose process has not exited.
+// A rank that runs on a reachable host: its process has not exited.
 struct PeerRank {
   bool reports = false;        // has reported recently, and since its link was last opened
   absl::Duration report_age;   // age of its last report

@@ -23,7 +23,7 @@ struct HostSlots {
   HostName name;
   uint32_t slots = 0;
   uint32_t free = 0;
-  uint32_t over = 0;  // used beyond `slots`: its daemon came back with fewer, or a trainer could not be ended
+  uint32_t over = 0;  // in use beyond `slots`: the daemon came back with fewer, or a trainer could not be ended
   uint32_t gpus = 0;
   uint32_t cores = 0;
   uint32_t free_cores = 0;  // cores that no rank with command.cpus uses

@@ -43,7 +43,7 @@ struct WaitingJob {
   bool kept = false;           // the slots of its last group are kept for it, so they are not free
   bool wants_gpus = false;     // each of its ranks may compute on a GPU
   bool is_preempting = false;  // jobs are ending for it
-  std::vector<JobId> victims;  // these jobs
+  std::vector<JobId> victims;  // the jobs that are ending for it
   absl::Duration waited;
   std::string not_yet;       // why it must not start now, although it waits: the delay before a restart; empty: it may
   PlacementFacts placement;  // without hosts
@@ -87,7 +87,7 @@ struct QueueOutcome {
   std::vector<JobId> preempt;        // these jobs end for it
   WaitCause cause = WaitCause::kNone;
   std::vector<JobId> waits_for;  // the jobs that end for it, or the one that its slots are reserved for
-  std::string reason;            // of the start, or why it waits
+  std::string reason;            // why it starts, or why it waits
 };
 
 // Returns the indexes of the waiting jobs in the order of the queue.

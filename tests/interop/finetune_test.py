@@ -1,5 +1,5 @@
-"""A folder of transformers with its tokenizer is fine-tuned on prompts and responses, and opens in transformers again:
-with the losses that transformers computes for the same tokens and the same mask."""
+"""A folder of transformers with its tokenizer is fine-tuned on prompts and responses, with the losses that transformers
+computes for the same tokens and the same mask, and opens in transformers again."""
 
 import json
 import math

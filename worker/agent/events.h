@@ -69,7 +69,7 @@ struct ProcessFound {
   // For a trainer that is the program of a command: the time from SIGTERM to SIGKILL.
   std::optional<absl::Duration> command_grace = {};
   uint64_t memory_limit = 0;        // of a command, in bytes; 0: none
-  std::vector<uint32_t> cpus = {};  // that a command has for itself
+  std::vector<uint32_t> cpus = {};  // the CPUs that a command has for itself
   bool reported = false;            // it has ended and the coordinator knows: the core must not start it again
 };
 // All rank folders were found: from now on a hello can name every trainer that runs here.

@@ -28,7 +28,7 @@ class LinkServer {
   using Post = std::function<void(Event)>;
 
   struct Options {
-    std::shared_ptr<LinkListener> listener;  // from now on, accepts for this server
+    std::shared_ptr<LinkListener> listener;  // from now on, passes its connections to this server
     Clock& clock;
     ValueCache& cache;
     ValueRelay& relay;

@@ -58,7 +58,7 @@ class ReportBuffer {
   v1::RankReport newest_;  // without steps and evaluations; its phase times are those not reported yet
   std::string process_state_;
   double process_cpu_s_ = 0;
-  absl::Time newest_at_;           // when it was received; default: there is none
+  absl::Time newest_at_;           // when newest_ was received; default value: there is none
   bool newest_is_unsent_ = false;  // on this stream
   absl::Time sent_at_ = absl::InfinitePast();
   Queue<v1::StepReport> steps_;

@@ -20,7 +20,7 @@ namespace trainyard::agent {
 
 class TaskThread {
  public:
-  // Runs on the thread; returns a function that uses the result, which is called unless this object was destroyed.
+  // Runs on the thread. The function that it returns uses the result, and is called unless this object was destroyed.
   using Task = std::function<std::function<void()>()>;
 
   TaskThread();

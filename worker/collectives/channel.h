@@ -103,7 +103,7 @@ struct ChannelOptions {
 // Returns when both ranks have joined. A rank must create its channels in the order that all ranks share, for example
 // by (from, to): a rank waits for its peer. Ranks of one place use shared memory, other ranks gloo. With a device per
 // rank, tensors travel from device to device through a group of the two ranks (GroupDevice::join), and their
-// descriptions by the host's path; ranks that share a device copy them through host memory. On devices, all channels
+// descriptions through host memory; ranks that share a device copy tensors through it, too. On devices, all channels
 // and collectives of a rank must be started in an order that agrees with that of the other ranks, because a device runs
 // them one by one.
 // Possible errors: InvalidArgument for invalid ranks, also if `from` is `to`, since a rank needs no channel to itself;

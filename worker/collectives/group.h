@@ -83,7 +83,7 @@ struct MeshGroups {
   MeteredCommunicator* shard = nullptr;      // the ranks that hold one copy of the model
   MeteredCommunicator* replicate = nullptr;  // the ranks that hold the same shard
   MeteredCommunicator* reshard = nullptr;    // `reshard_to` neighbouring ranks of the shard group
-  MeteredCommunicator* tensor = nullptr;     // the ranks that divide the layers of this rank
+  MeteredCommunicator* tensor = nullptr;     // the ranks that divide each layer among them
   // The ranks of the first and the last stage that hold the same part of a tied embedding; null in other stages, and
   // where there is one stage.
   MeteredCommunicator* tied = nullptr;

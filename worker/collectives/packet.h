@@ -38,7 +38,7 @@ void WritePacket(uint64_t number, const PacketHeader& header, const std::vector<
                  const PacketDevice& device, std::byte* to);
 
 struct ReceivedPacket {
-  std::vector<at::Tensor> tensors;  // new ones; the content of a direct one is not set
+  std::vector<at::Tensor> tensors;  // new tensors; the content of those in `direct` is not set
   std::vector<size_t> direct;       // indices of the tensors whose content follows from device to device
 };
 

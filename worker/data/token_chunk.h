@@ -35,7 +35,7 @@ struct TokenChunkHeader {
   uint64_t token_bytes = 4;  // 2 or 4
   ChunkKind kind = ChunkKind::kStream;
   uint64_t num_tokens = 0;
-  uint64_t num_documents = 0;      // of a stream with starts: that begin in this chunk
+  uint64_t num_documents = 0;      // in a stream with starts: those that begin in this chunk
   uint64_t num_records = 0;        // lines or files that this chunk was made of
   uint64_t num_empty_records = 0;  // of these, those without a token to predict, which were skipped
   uint64_t vocabulary = 0;         // every token is smaller

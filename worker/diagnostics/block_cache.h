@@ -44,7 +44,7 @@ class BlockCache {
   BlockCache(const BlockCache&) = delete;
   BlockCache& operator=(const BlockCache&) = delete;
 
-  // Returns at least `bytes` with unspecified content. If memory is exhausted, returns or throws as System::allocate.
+  // Returns at least `bytes` with unspecified content. If memory is exhausted, does the same as System::allocate.
   void* Allocate(size_t bytes);
   // `block` must have come from Allocate, or be null.
   void Free(void* block);

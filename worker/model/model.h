@@ -64,8 +64,8 @@ class GradientSink {
   // per pass.
   virtual Place Claim(int parameter) = 0;
   virtual void Done(int parameter) = 0;
-  // Whether the gradients of weights are computed later, because other stages of a pipeline wait for those of the
-  // inputs: the operation passes its product, which calls Claim and Done, to Defer.
+  // Whether the gradients of weights are computed later, because other stages of a pipeline wait for the gradients of
+  // the inputs. If so, the operation passes the product for a weight, which calls Claim and Done, to Defer.
   virtual bool defers() const { return false; }
   virtual void Defer(std::function<void()> /*product*/) {}
 };

@@ -17,7 +17,7 @@ double SumOfSquares(const at::Tensor& flat);
 double SumOfSquares(const std::vector<at::Tensor>& flats);
 
 struct GradientScale {
-  double scale = 1;  // multiply the summed gradient by this: 1 / tokens, and the clipping
+  double scale = 1;  // multiply the summed gradient by this: 1 / tokens, times the factor of clipping
   double norm = 0;   // of the mean gradient, before clipping
 };
 

@@ -10,8 +10,8 @@ namespace trainyard {
 
 struct LossScaleConfig {
   double initial = 65536;
-  uint64_t window = 1000;  // good steps in a row before it doubles
-  double backoff = 0.5;    // an overflow multiplies it by this
+  uint64_t window = 1000;  // good steps in a row before the scale doubles
+  double backoff = 0.5;    // an overflow multiplies the scale by this
   // The first overflows since the scale last doubled do not lower it: only overflow number `hysteresis` and each later
   // one do. 1: every overflow lowers it.
   uint64_t hysteresis = 2;

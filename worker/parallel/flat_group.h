@@ -36,7 +36,7 @@ class FlatGroup {
  public:
   // `parameters` are indices into those of `model`, whose values are copied. Either all of them are trained, or all are
   // frozen and have neither gradients nor moments. The decayed ones are stored first. `shard` is the communicator of
-  // dp_shard; a group that shards nothing has a layout of one shard. `ledger` may be null; not owned. `data`: reduces
+  // dp_shard; a group that shards nothing has a layout of one shard. `ledger` may be null; not owned. `data` reduces
   // whole gradients where nothing is sharded; may be null. `unit`: gathered and freed with this unit; -1: never freed.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const StateSharding& sharding,
             const Precision& precision, Communicator& shard, const Offload& offload = {}, Ledger* ledger = nullptr,

@@ -45,7 +45,7 @@ class Gatherer {
   struct State {
     bool gathered = false;
     int slot = -1;                                          // -1: memory of its own
-    std::vector<int> stagings = {};                         // indices of those that its gathers read
+    std::vector<int> stagings = {};                         // indices in stagings_ of the memory that its gathers read
     std::vector<std::unique_ptr<Collective>> gathers = {};  // under way
     int64_t event = -1;                                     // of the gathers
   };

@@ -13,7 +13,7 @@ struct MeshCommunicators {
   Communicator* data = nullptr;       // the data ranks that hold the same part of the model: dp_replicate x dp_shard
   Communicator* shard = nullptr;      // dp_shard
   Communicator* replicate = nullptr;  // dp_replicate
-  Communicator* tensor = nullptr;     // the ranks that divide the layers of this rank; null: only this rank
+  Communicator* tensor = nullptr;     // the ranks that divide each layer among them; null: only this rank
   // The holders of the two copies of a tied embedding, the first stage first; null: this rank's stage has no copy, or
   // the only one.
   Communicator* tied = nullptr;

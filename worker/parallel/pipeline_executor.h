@@ -71,7 +71,7 @@ class PipelineExecutor {
   // A pass of one micro-batch through one chunk, between its forward and its backward.
   struct Pass {
     at::Tensor input;              // from another chunk; undefined in the first one
-    torch::autograd::Edge output;  // to another chunk; not the tensor itself, so that its memory is free
+    torch::autograd::Edge output;  // of what goes to another chunk, whose memory is then free
     at::Tensor loss;               // of the last chunk
     std::vector<int64_t> shape;    // of what chunks pass on
   };

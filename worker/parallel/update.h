@@ -24,7 +24,7 @@ struct StepInput {
 struct StepOutput {
   double gradient_norm = 0;     // of the mean gradient, before clipping
   double exposed_comm_s = 0;    // time this rank waited for communication in this step
-  uint64_t num_reductions = 0;  // operations that reduced its gradients
+  uint64_t num_reductions = 0;  // operations that reduced this rank's gradients
   double loss_scale = 1;        // of this step
   bool skipped = false;         // the gradient was not finite: no rank updated anything
 };

@@ -53,7 +53,7 @@ struct TokenCacheUse {
 // last to first: each uses only those above it.
 struct DataSet {
   std::string key;                 // of the job: train.data.text
-  std::vector<std::string> paths;  // its value
+  std::vector<std::string> paths;  // the value of that key
   std::unique_ptr<Corpus> corpus;
   std::unique_ptr<TokenPlan> plan;                     // null: one token per byte, without a cache
   std::vector<std::unique_ptr<SampleSource>> sources;  // one for each group of the corpus

@@ -43,7 +43,7 @@ struct AnnouncedCheckpoint {
 // What rank 0 knows about the run folder that it has locked.
 struct LockedFolder {
   std::optional<JobGeneration> settled = {};  // see RunFolder
-  bool claimed = true;                        // by this job
+  bool claimed = true;                        // whether this job has claimed the folder
 };
 
 // For rank 0, which holds the folder's lock. Reads manifests, names and lengths, but not the tensors. Possible errors:

@@ -22,7 +22,7 @@ struct SampleStyle {
   bool is_terminal = false;  // control characters are escaped
 };
 
-// Errors of its functions: Aborted: standard output cannot be written.
+// Possible errors of its functions: Aborted: standard output cannot be written.
 class SampleOutput final : public TextReceiver {
  public:
   // All arguments but the style must outlive the output. `tokens` are those of the prompts.

@@ -37,8 +37,8 @@ struct LinearArgs {
   // Not null: a row product (tensor_group.h). x and the weight are this rank's inputs; the result is the sum over the
   // group, bias and residual are whole and are added once. The group must outlive backward.
   TensorGroup* group = nullptr;
-  // A row product of a part of the sequence: x has all rows, the result and the residual its own rows, [share, out].
-  // A column product (tensor_linear.h): x has this rank's rows, [share, in], and the result all of them.
+  // A row product of a part of the sequence: x has all rows; result and residual have this rank's, [share, out].
+  // A column product (tensor_linear.h): x has this rank's rows, [share, in]; the result has all rows.
   std::optional<SequencePart> part = {};
 };
 

@@ -17,7 +17,7 @@ namespace trainyard {
 // This rank's rows of a matrix [vocabulary, width], dense.
 struct VocabularyRows {
   NumberedTensor weight;  // [rows held, width]; at least one row
-  int64_t first = 0;      // the number of the first one
+  int64_t first = 0;      // the number of the first of these rows
   TensorGroup* group = nullptr;
   // Set if ranks divide the rows of activations: the embedding scatters its sum, and the loss gathers its x, [share,
   // width].
