@@ -133,9 +133,8 @@ void AddSetPriority(CLI::App& app, const Globals& globals, Chosen* chosen) {
       ->required()
       ->check(CLI::Range(0, 100));
   verb->footer(
-      "Changes the place of a waiting job in the queue. A running job keeps its slots; with a lower priority it may "
-      "be\n"
-      "preempted, if the coordinator permits preemption.\n\n"
+      "Changes the place of a waiting job in the queue. A running job keeps its slots; with a lower priority it\n"
+      "may be preempted, if the coordinator permits preemption.\n\n"
       "Examples:\n  trainctl set-priority k3x7q2ab 80 --reason 'deadline on Friday'");
 }
 
