@@ -5,7 +5,7 @@
 #   worker        trainyard-worker, trainyard-shim, trainyard-trainer; needs libtorch
 #   trainctl      trainctl; `sample`, `tokenize --build` and `run` also need the component worker
 #   libtorch      the libraries of the pinned wheels with which trainyard-trainer starts on a CPU
-#   cuda          libtrainyard_cuda.so and all libraries of the pinned wheels, several GB; only on request
+#   cuda          libtrainyard_cuda.so and the libraries of the pinned wheels that libtorch lacks, 3 GB; only on request
 #   documents     documents, examples and the files of deploy/
 # cmake/Package.cmake adds components that only Debian packages contain.
 
@@ -37,9 +37,10 @@ if(TARGET trainyard_cuda)
   install(TARGETS trainyard_cuda LIBRARY DESTINATION bin COMPONENT cuda EXCLUDE_FROM_ALL)
   install(DIRECTORY ${TRAINYARD_TORCH_ROOT}/lib DESTINATION lib/torch COMPONENT cuda EXCLUDE_FROM_ALL
           FILES_MATCHING PATTERN "*.so" PATTERN "*.so.*" PATTERN "libtorch_python.so" EXCLUDE
-          PATTERN "libshm*" EXCLUDE)
+          PATTERN "libshm*" EXCLUDE REGEX "/lib(torch_cpu|c10|gomp)\\.so" EXCLUDE)
+  # LibTorch does not use libcusolverMg, a solver for several GPUs, which does not find its own libraries.
   install(DIRECTORY ${wheels}/nvidia DESTINATION lib COMPONENT cuda EXCLUDE_FROM_ALL
-          FILES_MATCHING PATTERN "*.so.*" PATTERN "License.txt")
+          FILES_MATCHING PATTERN "*.so.*" PATTERN "License.txt" REGEX "/lib(cupti|cudart|cusolverMg)\\.so" EXCLUDE)
 endif()
 
 install(DIRECTORY configs deploy DESTINATION share/trainyard COMPONENT documents)

@@ -1,8 +1,8 @@
-# Installs what building and testing need; sourced by ./dev. There are two levels: `build` (Debian packages and the
-# smallest set of wheels) and `full` (adds what tests and benchmarks need). Each level has a stamp file with the hash of
-# the lists that were installed. If it matches the lists, only dpkg-query is called, because a package may have been
-# removed since. Everything except Debian packages is in .deps/, which git ignores. Every failure ends with a sentence
-# that says what to do.
+# Installs what building and testing need; sourced by ./dev. There are three levels: `build` (Debian packages and the
+# smallest set of wheels), `cuda` (adds the wheels of the GPU support) and `full` (adds what tests and benchmarks need;
+# includes `cuda`). Each level has a stamp file with the hash of the lists that were installed. If it matches the lists,
+# only dpkg-query is called, because a package may have been removed since. Everything except Debian packages is in
+# .deps/, which git ignores. Every failure ends with a sentence that says what to do.
 
 DEPS="$ROOT/.deps"
 PYTHON="$DEPS/python/bin/python"
@@ -14,6 +14,7 @@ NO_NETWORK+='|NewConnectionError|failed to fetch|read timed out|No matching dist
 
 # Disk space in MiB, measured on Debian 12, including pip's downloads in addition to the unpacked files.
 BUILD_MIB=3072
+CUDA_MIB=8192
 FULL_MIB=9216
 
 packages_listed() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$ROOT/requirements/apt.txt"; }
@@ -26,7 +27,8 @@ packages_missing() {
 # Argument: a level. Prints the hash of all lists that it installs.
 setup_digest() {
   local files=("$ROOT/requirements/apt.txt" "$ROOT/requirements/build.txt")
-  [[ $1 == full ]] && files+=("$ROOT/requirements/full.txt" "$ROOT/requirements/unpacked.txt")
+  [[ $1 == build ]] || files+=("$ROOT/requirements/full.txt")
+  [[ $1 == full ]] && files+=("$ROOT/requirements/unpacked.txt")
   cat "${files[@]}" | sha256sum | cut -d' ' -f1
 }
 
@@ -37,7 +39,7 @@ setup_is_complete() {
 }
 
 # Runs a command with its output in the log, and shows progress: a line that is updated on a terminal, else a line
-# every 20 s.
+# every 20 s, after two minutes every minute with the last line of the log.
 run_logged() {
   local label=$1 start=$SECONDS shown=$SECONDS pid last
   shift
@@ -50,9 +52,11 @@ run_logged() {
     if [[ -t 1 ]]; then
       last=$(tail -n 1 "$SETUP_LOG" | tr -d '\r' | cut -c 1-70)
       printf '\r\033[K%s: %d s  %s' "$label" $((SECONDS - start)) "$last"
-    elif ((SECONDS - shown >= 20)); then
+    elif ((SECONDS - shown >= (shown - start < 120 ? 20 : 60))); then
       shown=$SECONDS
-      echo "$label: $((SECONDS - start)) s so far"
+      last=''
+      ((shown - start < 120)) || last=": $(tail -n 1 "$SETUP_LOG" | tr -d '\r' | cut -c 1-70)"
+      echo "$label: $((SECONDS - start)) s so far$last"
     fi
     sleep 0.3
   done
@@ -116,12 +120,14 @@ make_venv() {
     die_from_log "Making .deps/python" "python3-venv"
 }
 
-# Unpacks in .deps and not in /tmp, which is often small and in memory.
+# Unpacks in .deps and not in /tmp, which is often small and in memory. Arguments: label, list in requirements/, and a
+# regular expression of the lines to install (all).
 install_wheels() {
-  local label=$1 list=$2
+  local label=$1 list=$2 lines=${3:-}
   mkdir -p "$DEPS/tmp"
+  grep -E "$lines" "$ROOT/requirements/$list" >"$DEPS/tmp/$list"
   TMPDIR="$DEPS/tmp" run_logged "$label" "$PYTHON" -m pip install --disable-pip-version-check --progress-bar off \
-    --no-deps --requirement "$ROOT/requirements/$list" ||
+    --no-deps --requirement "$DEPS/tmp/$list" ||
     die_from_log "Installing requirements/$list" "the Python package index"
   rm -rf "$DEPS/tmp"
 }
@@ -149,10 +155,11 @@ unpack_programs() {
 
 wheel_is_installed() { [[ -n $(find "$DEPS/python/lib" -maxdepth 3 -name "$1" -print -quit 2>/dev/null) ]]; }
 
-# level: build or full. Prints nothing and returns quickly if everything is installed.
+# level: build, cuda or full. Prints nothing and returns quickly if everything is installed.
 setup() {
   local level=$1
   setup_is_complete "$level" && return
+  [[ $level == cuda ]] && setup_is_complete full && return
   mkdir -p "$DEPS" 2>/dev/null && [[ -w $DEPS ]] ||
     die "$DEPS cannot be written by $(id -un). Make the checkout your own (chown), then run ./dev setup again."
   exec 9>"$DEPS/lock"
@@ -164,6 +171,11 @@ setup() {
   echo "setup: Python packages for the build: $(sed -e 's/#.*//' -e '/^$/d' "$ROOT/requirements/build.txt" | xargs)"
   install_wheels "setup: LibTorch (0.5 GB to download once)" build.txt
   setup_digest build >"$DEPS/stamp-build"
+  if [[ $level == cuda ]]; then
+    wheel_is_installed 'nvidia_cudnn_cu13-*.dist-info' || require_disk $CUDA_MIB "Setting up the GPU support"
+    install_wheels "setup: CUDA libraries (2 GB to download once)" full.txt '^nvidia-'
+    setup_digest cuda >"$DEPS/stamp-cuda"
+  fi
   if [[ $level == full ]]; then
     if ! wheel_is_installed 'nvidia_cudnn_cu13-*.dist-info'; then
       require_disk $FULL_MIB "Setting up tests and benchmarks"
