@@ -1,5 +1,11 @@
 # Makes images and Debian packages of the programs in build/, and the Helm chart; sourced by ./dev.
 
+# Disk space in MiB that ./dev image needs, without and with (CUDA) worker-cuda; BUILD: when it compiles.
+IMAGE_MIB=3072
+IMAGE_BUILD_MIB=12288
+IMAGE_CUDA_MIB=22528
+IMAGE_BUILD_CUDA_MIB=30720
+
 PROGRAMS=(trainctl trainyard-coordinator trainyard-worker trainyard-shim trainyard-trainer)
 IMAGES=(coordinator trainctl worker)
 
@@ -52,7 +58,32 @@ make_image_context() {
   done
 }
 
-image_buildah() { buildah --root "$STORAGE/images" --runroot "$STORAGE/run" "$@"; }
+image_buildah() { "${BUILDAH[@]}" "$@"; }
+
+# Ends ./dev if the disk of the storage is too small. Arguments: PROGRAMS, targets...
+require_image_disk() {
+  local need=$IMAGE_MIB used free
+  if [[ $1 == build ]]; then need=$IMAGE_BUILD_MIB; fi
+  if [[ " ${*:2} " == *" worker-cuda "* ]]; then
+    need=$IMAGE_CUDA_MIB
+    if [[ $1 == build ]]; then need=$IMAGE_BUILD_CUDA_MIB; fi
+  fi
+  # What an earlier call has left there is used again.
+  used=$(($(du --summarize --one-file-system -k "$STORAGE" | cut -f1) / 1024))
+  free=$(($(df --output=avail -k "$STORAGE" | tail -n 1) / 1024))
+  ((used + free >= need)) ||
+    die "image needs up to $((need / 1024)) GB in $STORAGE, but only $((free / 1024)) GB are free there. Free some" \
+      "space, or name a folder on a larger disk with --storage."
+}
+
+# Removes the containers that a failed or interrupted build has left, which may be several GB. Argument: containers to
+# keep.
+remove_image_containers() {
+  local container
+  for container in $(image_buildah containers --quiet); do
+    [[ " $1 " == *"$container"* ]] || image_buildah rm "$container" >/dev/null || true
+  done
+}
 
 # Makes localhost/trainyard-debian with debootstrap, unless an earlier call made it.
 make_image_base() {
@@ -73,8 +104,8 @@ make_image_base() {
 
 image_help() {
   cat <<'TEXT'
-./dev image [TARGET...] [--base IMAGE|--mirror URL] [--from-source [--ca FILE]|--no-build] [--export FOLDER]
-            [--storage FOLDER]
+./dev image [TARGET...] [--base IMAGE|--mirror URL] [--from-source [--ca FILE] [--ccache FOLDER]|--no-build]
+            [--export FOLDER] [--storage FOLDER] [--check]
 ./dev image --clean
 
 Builds the images of deploy/Dockerfile with buildah, which needs root but no daemon, and prints their sizes. Without
@@ -85,9 +116,14 @@ TARGET: coordinator, trainctl and worker; worker-cuda is the fourth. The images 
   --from-source     compile inside of the image, as `docker build` does; by default the programs in build/ are used
   --ca FILE         trust these certificates (PEM) while compiling, for a proxy or package index of your own; images do
                     not contain them
+  --ccache FOLDER   while compiling, use this compiler cache and the path of this checkout, so that files which
+                    ./dev build has compiled with the same compiler are not compiled again; by default the storage has
+                    a cache of its own
   --no-build        use the programs in build/ as they are
+  --check           then start the images in namespaces as root, and run jobs in them: tests/deploy/image_test.py
   --export FOLDER   write FOLDER/trainyard-TARGET.tar for `docker load` or `podman load`, and the bill of materials
-  --storage FOLDER  where images and temporary files are (build/image); needs 3 GB, with worker-cuda 20 GB
+  --storage FOLDER  where images and temporary files are (build/image). Needs 3 GB, with worker-cuda 22 GB; with
+                    --from-source 12 GB, with worker-cuda 30 GB
   --clean           remove the storage
 TEXT
 }
@@ -96,10 +132,10 @@ TEXT
 build_image() {
   local target=$1 context=$2 base=$3 programs=$4 revision mounted container
   revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
-  run_step "$IMAGE_LOG" "image: trainyard-$target" buildah --root "$STORAGE/images" --runroot "$STORAGE/run" bud \
+  run_step "$IMAGE_LOG" "image: trainyard-$target" "${BUILDAH[@]}" bud \
     --isolation chroot --format docker --layers --file deploy/Dockerfile --target "$target" \
     --build-arg "DEBIAN=$base" --build-arg "PROGRAMS=$programs" --build-arg "VERSION=$(project_version)" \
-    --build-arg "REVISION=$revision" "${TRUSTED[@]}" --tag "trainyard-$target" "$context"
+    --build-arg "REVISION=$revision" "${COMPILING[@]}" --tag "trainyard-$target" "$context"
   container=$(image_buildah from "trainyard-$target")
   mounted=$(image_buildah mount "$container")
   printf 'image: trainyard-%s: %d MB unpacked\n' "$target" \
@@ -107,15 +143,23 @@ build_image() {
   if [[ $EXPORT ]]; then
     cp "$mounted/usr/share/doc/trainyard/sbom.cdx.json" "$EXPORT/trainyard-$target.cdx.json"
     rm -f "$EXPORT/trainyard-$target.tar"
-    run_step "$IMAGE_LOG" "image: export" buildah --root "$STORAGE/images" --runroot "$STORAGE/run" push --quiet \
-      "trainyard-$target" "docker-archive:$EXPORT/trainyard-$target.tar:trainyard-$target:latest"
+    run_step "$IMAGE_LOG" "image: export" "${BUILDAH[@]}" push --quiet "trainyard-$target" \
+      "docker-archive:$EXPORT/trainyard-$target.tar:trainyard-$target:latest"
   fi
   image_buildah rm "$container" >/dev/null
 }
 
+# Runs the long tests of the images in the storage. Arguments: targets.
+check_images() {
+  setup full
+  TRAINYARD_IMAGE_STORAGE="$STORAGE" TRAINYARD_IMAGES="$*" TRAINYARD_BIN="$ROOT/build/bin" \
+    "$PYTHON" -m pytest -m long -s tests/deploy/image_test.py ||
+    die "the images do not behave as expected; they are still in $STORAGE."
+}
+
 verb_image() {
-  local targets=() base='' mirror=http://deb.debian.org/debian programs=prebuilt no_build='' clean='' target
-  EXPORT='' STORAGE="$ROOT/build/image" TRUSTED=()
+  local targets=() base='' mirror=http://deb.debian.org/debian programs=prebuilt no_build='' clean='' check='' target
+  EXPORT='' STORAGE="$ROOT/build/image" COMPILING=()
   while (($#)); do
     case $1 in
       -h | --help) image_help; return ;;
@@ -127,37 +171,58 @@ verb_image() {
       --ca)
         [[ -r ${2:-} ]] || die_usage "--ca needs a readable file of certificates."
         # In the stage that compiles, update-ca-certificates reads the certificates in this folder.
-        TRUSTED=(--volume "$(realpath "$2"):/usr/local/share/ca-certificates/image.crt:ro")
+        COMPILING+=(--volume "$(realpath "$2"):/usr/local/share/ca-certificates/image.crt:ro")
         shift 2 ;;
+      --ccache)
+        [[ -d ${2:-} ]] || die_usage "--ccache needs a folder, for example that of 'ccache --get-config cache_dir'."
+        COMPILING+=(--volume "$(realpath "$2"):/ccache" --build-arg CCACHE_DIR=/ccache --build-arg "SOURCE=$ROOT" \
+          --build-arg "LANG=${LANG:-C.UTF-8}")
+        shift 2 ;;
+      --check) check=--check; shift ;;
       --no-build) no_build=--no-build; shift ;;
       --clean) clean=--clean; shift ;;
       coordinator | trainctl | worker | worker-cuda) targets+=("$1"); shift ;;
       *) die_usage "image has no target or option '$1'; see ./dev image --help." ;;
     esac
   done
-  ((${#targets[@]})) || targets=("${IMAGES[@]}")
+  if [[ $check && " ${targets[*]} " == *" worker-cuda "* ]]; then
+    targets=("${IMAGES[@]}" worker-cuda)  # a job needs coordinator and trainctl
+  elif ((${#targets[@]} == 0)) || [[ $check ]]; then
+    targets=("${IMAGES[@]}")
+  fi
   require_programs image buildah:buildah
   ((EUID == 0)) || die "image must run as root, because buildah mounts file systems. Run it with sudo, or use" \
     "docker build --file deploy/Dockerfile --target worker --tag trainyard-worker ."
+  # Temporary files and cache mounts are in the storage, too.
+  BUILDAH=(env TMPDIR="$STORAGE/tmp" buildah --root "$STORAGE/images" --runroot "$STORAGE/run")
   if [[ $clean ]]; then
-    [[ -d $STORAGE/images ]] && image_buildah rmi --all --force >/dev/null
+    if [[ -d $STORAGE/images ]]; then
+      mkdir -p "$STORAGE/tmp"
+      # An interrupted call leaves containers, some of them mounted.
+      image_buildah rm --all >/dev/null
+      image_buildah rmi --all --force >/dev/null
+    fi
     rm -rf "$STORAGE"
     return
   fi
   [[ $base ]] || require_programs image debootstrap:debootstrap
-  mkdir -p "$STORAGE"
+  mkdir -p "$STORAGE/tmp"
+  require_image_disk "$programs" "${targets[@]}"
   IMAGE_LOG="$STORAGE/log"
   : >"$IMAGE_LOG"
+  IMAGE_CONTAINERS=$(image_buildah containers --quiet)
+  trap 'remove_image_containers "$IMAGE_CONTAINERS"' EXIT
   local context=$ROOT
   if [[ $programs == prebuilt ]]; then
     [[ " ${targets[*]} " != *" worker-cuda "* ]] ||
       [[ -e build/bin/libtrainyard_cuda.so ]] ||
-      die "worker-cuda needs build/bin/libtrainyard_cuda.so: ./dev setup full, then ./dev build; or give --from-source."
+      die "worker-cuda needs build/bin/libtrainyard_cuda.so: ./dev setup cuda, then ./dev build; or give --from-source."
     build_programs $no_build
     context="$STORAGE/context"
     make_image_context "$context"
     [[ " ${targets[*]} " != *" worker-cuda "* ]] ||
-      cmake --install build --strip --component cuda --prefix "$context/programs/cuda" >>"$IMAGE_LOG"
+      cmake --install build --strip --component cuda --prefix "$context/programs-cuda" >>"$IMAGE_LOG" ||
+      die "cmake --install --component cuda failed; see $IMAGE_LOG."
   fi
   if [[ ! $base ]]; then
     make_image_base "$mirror"
@@ -166,6 +231,7 @@ verb_image() {
   [[ ! $EXPORT ]] || mkdir -p "$EXPORT"
   for target in "${targets[@]}"; do build_image "$target" "$context" "$base" "$programs"; done
   rm -rf "$STORAGE/context"
+  [[ ! $check ]] || check_images "${targets[@]}"
 }
 
 verb_package() {

@@ -1,9 +1,8 @@
-"""The images of deploy/Dockerfile. The long test builds them with buildah from the programs in build/ on a base that
-debootstrap makes, and starts them as a container runtime would."""
+"""The images of deploy/Dockerfile. The long tests build them with buildah from the programs in build/ on a base that
+debootstrap makes, and start them as a container runtime would. `./dev image --check` runs the long tests on the images
+that it has built, also on those from source."""
 
 import json
-import os
-import pathlib
 import re
 import shutil
 import ssl
@@ -13,15 +12,15 @@ import sys
 import pytest
 
 import harness
+import images
 import manifests
 import roots
 
 SBOM = manifests.DEPLOY / "image" / "sbom.py"
-IMAGES = ("coordinator", "trainctl", "worker")
 
 
 def test_every_image_has_labels_the_version_another_user_and_an_init():
-    for image in IMAGES:
+    for image in images.SMALL:
         labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', manifests.instruction(image, "LABEL")))
         assert labels["title"] == f"trainyard-{image}" and labels["licenses"] == "Apache-2.0"
         assert labels["version"] == "${VERSION}" and labels["revision"] == "${REVISION}"
@@ -102,137 +101,142 @@ def test_image_and_package_name_what_is_missing(tmp_path, verb, program, package
                           timeout=60).returncode == 2
 
 
+def test_image_names_the_space_that_is_missing(tmp_path):
+    roots.require("buildah", "debootstrap")
+    script = 'mount -t tmpfs -o size=64m none "$1" && exec "$2" image --no-build --storage "$1/images"'
+
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", tmp_path, harness.ROOT / "dev"],
+                          capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 1
+    assert f"image needs up to 3 GB in {tmp_path}/images, but only 0 GB are free there" in done.stderr
+
+
 # Long: builds and starts the images.
-
-class Storage:
-    """The images that ./dev image built, in a storage of their own."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.mounts = {}
-
-    def buildah(self, *arguments):
-        done = subprocess.run(["buildah", "--root", self.folder / "images", "--runroot", self.folder / "run",
-                               *arguments], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    def config(self, image):
-        return json.loads(self.buildah("inspect", "--type", "image", f"trainyard-{image}"))["Docker"]["config"]
-
-    def mount(self, image):
-        if image not in self.mounts:
-            self.mounts[image] = pathlib.Path(self.buildah("mount", self.buildah("from", f"trainyard-{image}")))
-        return self.mounts[image]
-
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory):
-    roots.require("buildah", "debootstrap")
-    folder = tmp_path_factory.mktemp("images")
-    roots.dev("image", "--no-build", "--storage", folder)
-    storage = Storage(folder)
+    storage = images.built_storage() or images.build(tmp_path_factory.mktemp("images"))
     yield storage
-    storage.buildah("umount", "--all")
-    roots.dev("image", "--clean", "--storage", folder)
-    assert not folder.exists()
+    storage.close()
 
 
-def unpacked_bytes(folder):
-    listed = subprocess.run(["du", "--summarize", "--apparent-size", "--bytes", "--one-file-system", folder],
-                            capture_output=True, text=True, check=True).stdout
-    return int(listed.split()[0])
+@pytest.mark.long
+@pytest.mark.parametrize("image", images.TESTED)
+def test_an_image_describes_itself_and_runs_without_privileges(storage, image):
+    storage.require(image)
+    config, root = storage.config(image), storage.mount(image)
+
+    assert config["User"] == "1000:1000"
+    assert config["Labels"]["org.opencontainers.image.title"] == f"trainyard-{image}"
+    assert config["Labels"]["org.opencontainers.image.version"] == manifests.VERSION
+    assert len(config["Labels"]["org.opencontainers.image.revision"]) == 40
+    bill = json.loads((root / "usr/share/doc/trainyard/sbom.cdx.json").read_text())
+    listed = {component["name"] for component in bill["components"]}
+    assert {path.name for path in (root / "var/lib/dpkg/status.d").iterdir()} <= listed
+    assert not list(root.glob("usr/bin/apt*")) and not list(root.glob("usr/bin/dpkg*"))
+    assert ("torch" in listed) == image.startswith("worker")
+    assert ("nvidia-cublas" in listed) == (image == "worker-cuda")
+    assert (root / "etc/ssl/certs/ca-certificates.crt").exists() == (image == "coordinator")
+    for path in ("runs", "var/lib/trainyard"):
+        assert (root / path).stat().st_uid == 1000, path
+    assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
+    size = images.unpacked_bytes(root)
+    print(f"trainyard-{image}: {size / 1e6:.0f} MB")
+    assert size < images.BYTES_AT_MOST[image]
 
 
-def start(cluster, storage, image, arguments, runs):
-    """Starts an image with arguments, as user and with the entry point that its configuration names."""
-    config = storage.config(image)
-    variables = dict(entry.split("=", 1) for entry in config["Env"])
+@pytest.mark.long
+@pytest.mark.parametrize("image", images.TESTED)
+def test_nothing_in_an_image_comes_from_the_machine_that_compiled_it(storage, image):
+    storage.require(image)
     root = storage.mount(image)
-    return cluster.start(image, roots.command(root, config["Entrypoint"] + arguments, config["User"]),
-                         env=roots.environment(binds=[(runs, "/runs")], **variables))
 
-
-def run_check(storage, image, address):
-    config = storage.config(image)
-    kind, *check = config["Healthcheck"]["Test"]
-    assert kind == "CMD"
-    return subprocess.run(["chroot", "--userspec", config["User"], storage.mount(image), check[0], "health", address,
-                           *check[3:]], capture_output=True, text=True, timeout=30)
-
-
-def trainctl(storage, image, address, *arguments, runs, expect=0):
-    return roots.run(storage.mount(image), ["/usr/bin/tini", "--", "/opt/trainyard/bin/trainctl", "--coordinator",
-                                            address, *arguments], user="1000:1000", binds=[(runs, "/runs")],
-                     TRAINYARD_TOKEN_FILE="/runs/token", expect=expect)
+    for name in ("src", "ccache", "programs", "image", "usr/local/share/ca-certificates"):
+        assert not list((root / name).glob("*")), name
+    for program in (root / "opt/trainyard/bin").iterdir():
+        dynamic = subprocess.run(["readelf", "--dynamic", program], capture_output=True, text=True, check=True).stdout
+        paths = re.findall(r"R(?:UN)?PATH.*\[(.*)\]", dynamic)
+        assert all(path.startswith("$ORIGIN/") for text in paths for path in text.split(":")), (program, paths)
+        missing = storage.missing_libraries(image, f"/opt/trainyard/bin/{program.name}")
+        assert not missing, (program.name, missing)
 
 
 @pytest.mark.long
-def test_images_are_small_and_describe_themselves(storage):
-    for image in IMAGES:
-        config, root = storage.config(image), storage.mount(image)
-        assert config["User"] == "1000:1000"
-        assert config["Labels"]["org.opencontainers.image.version"] == manifests.VERSION
-        assert len(config["Labels"]["org.opencontainers.image.revision"]) == 40
-        bill = json.loads((root / "usr/share/doc/trainyard/sbom.cdx.json").read_text())
-        listed = {component["name"] for component in bill["components"]}
-        assert {path.name for path in (root / "var/lib/dpkg/status.d").iterdir()} <= listed
-        assert not list(root.glob("usr/bin/apt*")) and not list(root.glob("usr/bin/dpkg*"))
-        assert ("torch" in listed) == (image == "worker")
-        assert (root / "etc/ssl/certs/ca-certificates.crt").exists() == (image == "coordinator")
-        for path in ("runs", "var/lib/trainyard"):
-            assert (root / path).stat().st_uid == 1000, path
-        assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
-        print(f"trainyard-{image}: {unpacked_bytes(root) / 1e6:.0f} MB")
-    # For webhooks over https: the file with certificates that the coordinator names is there, and OpenSSL can read it.
+def test_the_coordinator_finds_certificates_for_webhooks_where_it_looks_for_them(storage):
     sender = (harness.ROOT / "coordinator" / "http" / "webhook_sender.cc").read_text()
+    # The file with certificates that the coordinator names is there, and OpenSSL can read it.
     bundle = storage.mount("coordinator") / re.search(r'kCertificates\[\] = "/([^"]+)"', sender)[1]
+
     assert len(ssl.create_default_context(cafile=bundle).get_ca_certs()) > 100
-    assert unpacked_bytes(storage.mount("coordinator")) < 60e6
-    assert unpacked_bytes(storage.mount("trainctl")) < 60e6
 
 
 @pytest.mark.long
-def test_the_images_run_a_job_and_report_their_health(cluster, storage):
-    runs = cluster.folder / "runs"
-    runs.mkdir()
-    shutil.copy(cluster.text, runs / "text.txt")
-    (runs / "token").write_text("a-token-for-tests-0123456789\n")
-    job = cluster.write_job(train__steps=5, checkpoint__dir="/runs/small", train__data__text=["/runs/text.txt"])
-    shutil.copy(job, runs / "job.yaml")
-    for path in [runs, *runs.iterdir()]:
-        os.chown(path, 1000, 1000)
-    (runs / "token").chmod(0o600)
-    port, health = harness.free_port(), harness.free_port()
-    address, token = f"127.0.0.1:{port}", ["--token-file", "/runs/token"]
+@pytest.mark.parametrize("worker", [image for image in images.TESTED if image.startswith("worker")])
+def test_the_images_run_a_job_and_report_their_health(cluster, storage, worker):
+    storage.require(worker)
+    started = images.Containers(cluster, storage, worker)
+    started.start()
 
-    coordinator = start(cluster, storage, "coordinator", ["--listen", address, "--metrics", "", *token], runs)
-    worker = start(cluster, storage, "worker",
-                   ["--coordinator", address, "--slots", "2", "--name", "h1", "--metrics", "",
-                    "--health", f"127.0.0.1:{health}", *token], runs)
-
-    def healthy():
-        assert coordinator.alive() and worker.alive(), coordinator.output() + worker.output()
-        return (run_check(storage, "coordinator", address).returncode == 0 and
-                run_check(storage, "worker", f"127.0.0.1:{health}").returncode == 0)
-
-    harness.wait_until(healthy, "both images are healthy", 30)
-    identity = harness.job_id_of(
-        trainctl(storage, "trainctl", address, "submit", "/runs/job.yaml", "--json", runs=runs))
-    assert "SUCCEEDED" in trainctl(storage, "trainctl", address, "watch", identity, runs=runs)
-    text = trainctl(storage, "worker", address, "sample", "/runs/small", "--prompt", "the", "--tokens", "5", runs=runs)
-    assert text.startswith("the")
+    identity = started.submit("small")
+    assert "SUCCEEDED" in started.trainctl("watch", identity)
+    assert started.trainctl("sample", "/runs/small", "--prompt", "the", "--tokens", "5", image=worker).startswith("the")
     # The hooks of Kubernetes need what is in the image.
     for hook in ("drain-host.sh", "allow-host.sh"):
-        roots.run(storage.mount("worker"), ["/bin/sh", f"/hooks/{hook}"], user="1000:1000",
-                  binds=[(runs, "/runs"), (manifests.DEPLOY / "kubernetes" / "base" / "hooks", "/hooks")],
-                  TRAINYARD_COORDINATOR=address, TRAINYARD_TOKEN_FILE="/runs/token", TRAINYARD_NAME="h1")
-        listed = trainctl(storage, "trainctl", address, "cluster", "--json", runs=runs)
+        started.run_hook(hook)
+        listed = started.trainctl("cluster", "--json")
         assert harness.events(listed)[0]["cordoned"] == (hook == "drain-host.sh"), listed
-    refused = trainctl(storage, "trainctl", address, "sample", "/runs/small", runs=runs, expect=2)
+    refused = started.trainctl("sample", "/runs/small", expect=2)
     assert "trainyard-trainer, which is not installed" in refused
 
-    for program in (coordinator, worker):
-        roots.stop(program)
-    harness.wait_until(lambda: not coordinator.alive() and not worker.alive(), "both containers end on SIGTERM", 15)
-    assert run_check(storage, "coordinator", address).returncode == 3
+    started.stop()
+
+
+@pytest.mark.long
+def test_the_libraries_of_the_gpu_image_are_complete_except_for_the_driver(storage):
+    storage.require("worker-cuda")
+    folder = storage.mount("worker-cuda") / "opt/trainyard/lib"
+    libraries = [f"/opt/trainyard/lib/{path.relative_to(folder)}" for path in folder.rglob("*.so*")
+                 if not path.is_symlink()]
+
+    missing = {library: storage.missing_libraries("worker-cuda", library) for library in libraries}
+
+    assert {"libtorch_cuda.so", "libnccl.so.2", "libcudart.so.13"} <= {path.rpartition("/")[2] for path in libraries}
+    missing = {library: names - images.FROM_THE_HOST for library, names in missing.items()
+               if not images.NEVER_LOADED.search(library)}
+    assert not {library: names for library, names in missing.items() if names}
+
+
+@pytest.mark.long
+def test_a_job_for_gpus_waits_with_the_reason_if_the_gpu_image_runs_on_a_machine_without_one(cluster, storage):
+    storage.require("worker-cuda")
+    images.skip_if_there_is_a_gpu()
+    started = images.Containers(cluster, storage, "worker-cuda")
+    started.start()
+
+    identity = started.submit("gpu", resources__device="cuda")
+    queued = harness.wait_until(lambda: "found 0 GPUs on 1 host" in started.trainctl("queue") and
+                                started.trainctl("queue"), "the queue gives the reason", 30)
+    assert "attach hosts with GPUs, or set resources.device to cpu" in queued
+    started.trainctl("cancel", identity)
+
+    started.stop()
+
+
+@pytest.mark.long
+def test_the_gpu_image_loads_its_plugin_and_reports_that_the_driver_is_missing(cluster, storage):
+    """A library of the driver lists a GPU for the daemon, so the trainer loads the plugin with all its libraries."""
+    storage.require("worker-cuda")
+    images.skip_if_there_is_a_gpu()
+    started = images.Containers(cluster, storage, "worker-cuda")
+    source = harness.ROOT / "tests" / "gpu" / "fake_nvml.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", source, "-o", started.runs / "libnvidia-ml.so.1"], check=True)
+    started.start(LD_LIBRARY_PATH="/runs")
+
+    identity = started.submit("gpu", resources__device="cuda", resources__ranks=1)
+    watched = started.trainctl("watch", identity, expect=None)
+
+    assert "FAILED" in watched, watched
+    for text in ("no GPU can be used on this machine", "NVIDIA driver", "resources.device to cpu"):
+        assert text in watched, watched
+    started.stop()
