@@ -97,20 +97,24 @@ def tracked_files():
             yield name, path
 
 
-def check_lines(name, path, lines):
+def check_lines(name, path, text, lines):
     limited = path.suffix in LIMITED or path.name in LIMITED_NAMES
+    is_code = path.suffix in CODE
+    may_end_with_space = path.suffix == ".md"
+    # Only what occurs in the file is searched for in its lines: a search in the whole text is much faster.
+    has_phrases = not MAY_USE_PHRASES.match(name) and PHRASE.search(text)
+    banned = [(pattern, instead) for pattern, suffixes, exempt, instead in BANNED
+              if path.suffix in suffixes and not (exempt and exempt.match(name)) and re.search(pattern, text)]
     for number, line in enumerate(lines, 1):
         if limited and len(line) > LINE_LENGTH:
             yield number, f"{len(line)} characters; at most {LINE_LENGTH}"
-        if line != line.rstrip() and path.suffix != ".md":
+        if line != line.rstrip() and not may_end_with_space:
             yield number, "white space at the end"
-        if "\t" in line and path.suffix in CODE:
+        if "\t" in line and is_code:
             yield number, "a tab; use spaces"
-        if not MAY_USE_PHRASES.match(name) and (found := PHRASE.search(line)):
+        if has_phrases and (found := PHRASE.search(line)):
             yield number, f"'{found[0]}': write {INSTEAD[found[0].lower()]}"
-        for pattern, suffixes, exempt, instead in BANNED:
-            if path.suffix not in suffixes or (exempt and exempt.match(name)):
-                continue
+        for pattern, instead in banned:
             if found := re.search(pattern, line):
                 yield number, f"{found[0]}: {instead}"
 
@@ -164,7 +168,7 @@ def check_python_functions(text):
 def check(name, path):
     text = path.read_text(errors="replace")
     lines = text.splitlines()
-    yield from check_lines(name, path, lines)
+    yield from check_lines(name, path, text, lines)
     if text and not text.endswith("\n"):
         yield len(lines), "no newline at the end"
     if path.suffix in CPP | {".py", ".sh"} and len(lines) > FILE_LINES:
