@@ -1,6 +1,8 @@
-"""Runs two cells of this session concurrently, because a cell mostly waits."""
+"""Runs two cells of this session concurrently, because a cell mostly waits; a worker of pytest-xdist runs its cells one
+by one."""
 
 import concurrent.futures
+import os
 import pathlib
 import sys
 import traceback
@@ -15,14 +17,17 @@ CELLS_AT_A_TIME = 2
 
 
 class Pool:
-    """Runs the cells; the test of a cell waits for its result. A failure contains the cell's logs."""
+    """Runs these cells immediately, and others when they are requested; the test of a cell waits for its result. A
+    failure contains the cell's logs."""
 
     def __init__(self, run_cell, cells):
+        self._run_cell = run_cell
         self._pool = concurrent.futures.ThreadPoolExecutor(CELLS_AT_A_TIME)
         self._futures = {cell: self._pool.submit(run_cell, cell) for cell in cells}
 
     def result(self, cell):
-        return self._futures[cell].result()
+        future = self._futures.get(cell) or self._pool.submit(self._run_cell, cell)
+        return future.result()
 
     def close(self):
         self._pool.shutdown(cancel_futures=True)
@@ -49,6 +54,7 @@ def pool(request, undisturbed, tmp_path_factory):
             return traceback.format_exc()
         return None
 
-    cells = Pool(run_cell, chosen)
+    # Each worker of pytest-xdist knows all tests of the session, but runs only some of them.
+    cells = Pool(run_cell, [] if "PYTEST_XDIST_WORKER" in os.environ else chosen)
     yield cells
     cells.close()
