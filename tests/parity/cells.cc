@@ -148,6 +148,15 @@ std::vector<Cell> OneCellPerStrategy() {
   return cells;
 }
 
+std::vector<Cell> SelectedStrategies() {
+  std::vector<Cell> cells = OneCellPerStrategy();
+  if (RunsAllCells()) return cells;
+  std::erase_if(cells, [](const Cell& cell) {
+    return cell.strategy != Strategy::kDdp && cell.strategy != Strategy::kZero2 && cell.strategy != Strategy::kHsdp;
+  });
+  return cells;
+}
+
 bool RunsAllCells() { return std::getenv("TRAINYARD_ALL_CELLS") != nullptr; }
 
 std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells) {

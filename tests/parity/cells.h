@@ -39,6 +39,10 @@ std::vector<Cell> AllCells();
 // One cell per strategy: a GPT-2 at its largest world, with several micro-batches per rank.
 std::vector<Cell> OneCellPerStrategy();
 
+// The same for tests that take seconds per strategy: all strategies if all combinations are requested, else ddp, zero2
+// and hsdp, which together replicate and shard each kind of state, on one axis and on two.
+std::vector<Cell> SelectedStrategies();
+
 // Whether to run all combinations instead of a subset: set by TRAINYARD_ALL_CELLS.
 bool RunsAllCells();
 

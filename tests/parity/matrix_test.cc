@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(, Matrix, testing::ValuesIn(RunsAllCells() ? AllCells()
 
 TEST_P(Matrix, MatchesTheOracleInFp64) {
   TrainingCase training = GetParam().training();
-  training.steps = RunsAllCells() ? 100 : 40;
+  training.steps = RunsAllCells() ? 100 : GetParam().lora ? 40 : 24;  // adapters learn more slowly
 
   std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
 
@@ -81,7 +81,11 @@ class EachStrategy : public testing::TestWithParam<Cell> {};
 INSTANTIATE_TEST_SUITE_P(, EachStrategy, testing::ValuesIn(OneCellPerStrategy()),
                          [](const testing::TestParamInfo<Cell>& info) { return std::string(info.param.name); });
 
-TEST_P(EachStrategy, MatchesTheOracleInFp32) {
+class SelectedStrategy : public testing::TestWithParam<Cell> {};
+INSTANTIATE_TEST_SUITE_P(, SelectedStrategy, testing::ValuesIn(SelectedStrategies()),
+                         [](const testing::TestParamInfo<Cell>& info) { return std::string(info.param.name); });
+
+TEST_P(SelectedStrategy, MatchesTheOracleInFp32) {
   TrainingCase training = GetParam().training();
   training.type = at::kFloat;
   training.lab_tiny = true;
@@ -97,7 +101,7 @@ TEST_P(EachStrategy, MatchesTheOracleInFp32) {
   EXPECT_LE(LargestDifference(found, expected), 1e-5);
 }
 
-TEST_P(EachStrategy, LlamaInSixteenBits_IsCloseToTheOracle) {
+TEST_P(SelectedStrategy, LlamaInSixteenBits_IsCloseToTheOracle) {
   for (const bool lora : {false, true}) {
     TrainingCase training = GetParam().training();
     training.family = ModelFamily::kLlama;
@@ -114,10 +118,10 @@ TEST_P(EachStrategy, LlamaInSixteenBits_IsCloseToTheOracle) {
   }
 }
 
-TEST_P(EachStrategy, Overlap_ChangesNoBit_WhenEachOperationWaitsForALateRank) {
+TEST_P(SelectedStrategy, Overlap_ChangesNoBit_WhenEachOperationWaitsForALateRank) {
   TrainingCase training = GetParam().training();
   training.type = at::kFloat;
-  training.steps = 40;
+  training.steps = RunsAllCells() ? 40 : 20;
   training.overlap = false;
   TrainingCase late = training;
   late.overlap = true;
@@ -126,7 +130,7 @@ TEST_P(EachStrategy, Overlap_ChangesNoBit_WhenEachOperationWaitsForALateRank) {
   ExpectSameBits(TrainWorld({GetParam().mesh()}, training), TrainWorld({GetParam().mesh()}, late));
 }
 
-TEST_P(EachStrategy, Recompute_ChangesNoBit) {
+TEST_P(SelectedStrategy, Recompute_ChangesNoBit) {
   TrainingCase kept = GetParam().training();
   kept.type = at::kFloat;
   kept.steps = 8;
@@ -142,7 +146,7 @@ TEST_P(EachStrategy, Recompute_ChangesNoBit) {
   }
 }
 
-TEST_P(EachStrategy, OffloadAndTiles_ChangeNoBit) {
+TEST_P(SelectedStrategy, OffloadAndTiles_ChangeNoBit) {
   for (const char* precision : {"-", "bf16", "bf16-master"}) {
     TrainingCase plain = GetParam().training();
     plain.type = std::string(precision) == "bf16-master" ? at::kBFloat16 : at::kFloat;
@@ -164,7 +168,7 @@ TEST_P(EachStrategy, OffloadAndTiles_ChangeNoBit) {
 
 // As the two tests above, for the operations of the Llama graph, and for adapters with dropout of their inputs, whose
 // units have frozen and trained parameters.
-TEST_P(EachStrategy, RecomputeAndOffloadOfALlamaAndOfAdapters_ChangeNoBit) {
+TEST_P(SelectedStrategy, RecomputeAndOffloadOfALlamaAndOfAdapters_ChangeNoBit) {
   for (const auto& [family, lora] :
        {std::pair{ModelFamily::kLlama, false}, {ModelFamily::kLlama, true}, {ModelFamily::kGpt2, true}}) {
     TrainingCase plain = GetParam().training();
@@ -188,7 +192,7 @@ TEST_P(EachStrategy, RecomputeAndOffloadOfALlamaAndOfAdapters_ChangeNoBit) {
 }
 
 // Moving a job between hosts changes no bit.
-TEST_P(EachStrategy, OverSockets_MatchesTheOracle_AndTheBitsOfSharedMemory) {
+TEST_P(SelectedStrategy, OverSockets_MatchesTheOracle_AndTheBitsOfSharedMemory) {
   TrainingCase training = GetParam().training();
   training.steps = 10;
   const std::vector<TrainingOutcome> in_memory = TrainWorld({GetParam().mesh()}, training);
@@ -248,7 +252,7 @@ TEST_P(EachStrategy, ReducingEachMicroBatch_MatchesTheOracle) {
 
 // In 16 bits rounding errors are large, but similar for all strategies. The reference is therefore DDP with the same
 // precision.
-TEST_P(EachStrategy, InSixteenBits_IsCloseToDdpWithTheSamePrecision_AndSkipsTheSameSteps) {
+TEST_P(SelectedStrategy, InSixteenBits_IsCloseToDdpWithTheSamePrecision_AndSkipsTheSameSteps) {
   for (const char* precision : {"bf16", "fp16", "bf16-master"}) {
     TrainingCase training = GetParam().training();
     training.type = std::string(precision) == "bf16-master" ? at::kBFloat16 : at::kFloat;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "tests/parity/cells.h"
 #include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
 #include "tests/parity/training_data.h"
@@ -151,12 +152,16 @@ struct World {
 };
 std::ostream& operator<<(std::ostream& out, const World& world) { return out << world.name; }
 
+std::vector<World> ShardedWorlds() {
+  std::vector<World> worlds = {{"fsdp_of_two", {.dp_shard = 2}, Strategy::kFsdp},
+                               {"hsdp", {.dp_replicate = 2, .dp_shard = 2}, Strategy::kHsdp},
+                               {"over_gloo", {.dp_shard = 2}, Strategy::kFsdp, PoolTransport::kGloo}};
+  if (RunsAllCells()) worlds.push_back({"zero3_of_four", {.dp_shard = 4}, Strategy::kZero3});
+  return worlds;
+}
+
 class ShardedMemory : public testing::TestWithParam<World> {};
-INSTANTIATE_TEST_SUITE_P(, ShardedMemory,
-                         testing::Values(World{"fsdp_of_two", {.dp_shard = 2}, Strategy::kFsdp},
-                                         World{"zero3_of_four", {.dp_shard = 4}, Strategy::kZero3},
-                                         World{"hsdp", {.dp_replicate = 2, .dp_shard = 2}, Strategy::kHsdp},
-                                         World{"over_gloo", {.dp_shard = 2}, Strategy::kFsdp, PoolTransport::kGloo}),
+INSTANTIATE_TEST_SUITE_P(, ShardedMemory, testing::ValuesIn(ShardedWorlds()),
                          [](const testing::TestParamInfo<World>& info) { return std::string(info.param.name); });
 
 TEST_P(ShardedMemory, HoldsAtMostThreeWholeUnits_AndIsTheSameEveryStep) {
