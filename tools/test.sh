@@ -82,7 +82,8 @@ The last line is 'N passed, N failed'. FILTER is part of a test's name.
                cells
              - every C++ program with vector code again as on a CPU with AVX2 but without AVX-512 (NAME.avx2), and as on
                one with neither (NAME.none); without --all, only a few of them
-             - the whole fault matrix instead of 6 cells, and the series of kills
+             - the whole fault matrix instead of 4 cells, more seeds of simulated clusters, and the tests that are
+               marked long: series of kills, the README's commands with all steps, and further cases of other tests
              After an interruption, the next run of the same source and programs skips the tests that have passed
   --fresh    with --all: starts over
 TEXT
@@ -134,7 +135,7 @@ TEXT
       args+=(-m "not slow and not long")
     elif [[ $kind != all && ! $filter ]]; then
       args+=(-m "not long")
-      export TRAINYARD_FAULTS_CELLS=${TRAINYARD_FAULTS_CELLS:-6}
+      export TRAINYARD_FAULTS_CELLS=${TRAINYARD_FAULTS_CELLS:-4}
     fi
     if [[ $filter ]]; then
       args+=(-k "$filter")

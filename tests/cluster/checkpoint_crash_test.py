@@ -150,11 +150,12 @@ def flip_a_bit(folder, rng):
 
 
 @pytest.mark.slow
-def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_checkpoint(cluster, tmp_path):
+@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.long)])
+def test_after_each_flipped_bit_the_job_resumes_from_the_previous_checkpoint(cluster, tmp_path, count):
     run, rng = tmp_path / "run", random.Random(7)
     loop = fault_loop.FaultLoop(cluster)
     loop.start()
-    faults = [fault_loop.Fault("rename:step:before", 0, "self", 2) for _ in range(20)]
+    faults = [fault_loop.Fault("rename:step:before", 0, "self", 2) for _ in range(count)]
     job = loop.submit(faults, run_folder=run, train__steps=1_000_000, checkpoint__every_steps=SAVE_EVERY,
                       checkpoint__keep=4,
                       recovery__max_restarts=1000)
@@ -175,7 +176,7 @@ def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_che
     for _ in loop.carry_out():
         pass
 
-    harness.wait_until(lambda: cluster.get(job).job.restarts >= 20 and cluster.get(job).state_name == "RUNNING",
+    harness.wait_until(lambda: cluster.get(job).job.restarts >= count and cluster.get(job).state_name == "RUNNING",
                        "the job runs again")
     why = cluster.trainctl("why", job).stdout
     notices = [text for line in json.loads(cluster.trainctl("why", job, "--json").stdout)["chain"]

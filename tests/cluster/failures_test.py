@@ -22,7 +22,8 @@ def checkpoints(run_folder):
                   and "." not in path.name)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_killed_trainer_restarts_the_group_and_changes_no_loss(one_host, tmp_path, undisturbed, rank):
     job = one_host.submit(run_folder=tmp_path / "run", **LONG)
     view = one_host.wait_for_step(job, 120)
@@ -120,6 +121,7 @@ def small_memory():
         yield group
 
 
+@pytest.mark.slow
 def test_a_trainer_killed_for_its_memory_is_reported_with_the_limit(small_memory, cluster, tmp_path, undisturbed):
     host = faulty_trainers.FaultyHost(cluster, tmp_path)
     host.start(prefix=small_memory.prefix)

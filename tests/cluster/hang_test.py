@@ -65,7 +65,8 @@ def check_restarted_once(host, job, run_folder, undisturbed):
     assert harness.metrics_steps(run_folder) == undisturbed
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_stopped_rank_is_named_and_changes_no_loss(faulty_host, tmp_path, undisturbed, rank):
     job = start_steady(faulty_host, tmp_path / "run")
 
@@ -87,7 +88,7 @@ WAITS = (r"(; rank {other} on h1 waits (in receive|for room for packet) \d+ \(ch
          r"| and was not seen to enter \S+ \d+ \(.*\) of step \d+, in which 1 rank waits)")
 
 
-@pytest.mark.parametrize("rank, shared_memory", [(0, "off"), (1, "on")])
+@pytest.mark.parametrize("rank, shared_memory", [pytest.param(0, "off", marks=pytest.mark.long), (1, "on")])
 def test_a_stopped_stage_of_a_pipeline_is_named_within_ten_seconds(one_host, tmp_path, rank, shared_memory):
     job = one_host.submit(run_folder=tmp_path / "run", network__shared_memory=shared_memory, **PIPELINE)
     view = one_host.wait_for_step(job, 120)
@@ -103,6 +104,7 @@ def test_a_stopped_stage_of_a_pipeline_is_named_within_ten_seconds(one_host, tmp
     harness.wait_until(lambda: one_host.get(job).job.generation == 2, "the restart of the group", 60)
 
 
+@pytest.mark.slow
 def test_on_hang_notify_reports_a_stopped_rank_without_a_restart_and_again_when_it_continues(
         one_host, tmp_path, undisturbed):
     job = one_host.submit(run_folder=tmp_path / "run", recovery__on_hang="notify", **LONG)
@@ -122,8 +124,10 @@ def test_on_hang_notify_reports_a_stopped_rank_without_a_restart_and_again_when_
     assert len(reported) == 2 and "the ranks continue after" in reported[1], reported
 
 
-@pytest.mark.parametrize("fault, how", [("spin", r"spinning \(CPU share \d\.\d\d, state R\)"),
-                                        ("block", r"blocked in the system call (pause|ppoll) \(state S\)( \[.*\])?")])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault, how", [
+    pytest.param("spin", r"spinning \(CPU share \d\.\d\d, state R\)", marks=pytest.mark.long),
+    ("block", r"blocked in the system call (pause|ppoll) \(state S\)( \[.*\])?")])
 def test_a_rank_that_does_not_enter_a_collective_is_named_with_its_process_state(faulty_host, tmp_path, undisturbed,
                                                                                  fault, how):
     job = start_steady(faulty_host, tmp_path / "run")
@@ -138,7 +142,8 @@ def test_a_rank_that_does_not_enter_a_collective_is_named_with_its_process_state
     check_restarted_once(faulty_host, job, tmp_path / "run", undisturbed)
 
 
-@pytest.mark.parametrize("shared_memory", MISMATCH)
+@pytest.mark.slow
+@pytest.mark.parametrize("shared_memory", ["on", pytest.param("off", marks=pytest.mark.long)])
 def test_a_rank_that_skips_a_collective_is_reported_immediately_with_its_actual_collective(faulty_host, tmp_path,
                                                                                            undisturbed,
                                                                                            shared_memory):
@@ -152,6 +157,7 @@ def test_a_rank_that_skips_a_collective_is_reported_immediately_with_its_actual_
     assert re.search(MISMATCH[shared_memory], reported), reported
 
 
+@pytest.mark.slow
 def test_a_straggler_is_named_and_not_restarted(faulty_host, tmp_path):
     faulty_host.set_fault(1, "slow 20")
     job = faulty_host.cluster.submit(train__steps=1_000_000)

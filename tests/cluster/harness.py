@@ -32,7 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", ROOT / "build" / "bin"))
 FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELLED")
 # Long enough to inject faults while it runs; the fixture `undisturbed` has its losses without faults.
-LONG_JOB = {"train__steps": 1500, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
+LONG_JOB = {"train__steps": 1000, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
 
 
 def wait_until(condition, what, seconds=60.0):

@@ -57,7 +57,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+# The cases that ./dev test runs; the others are marked long.
+SHORT = {"ddp", "zero2", "llama_fsdp", "llama_bf16", "recompute_selective", "tensor_fsdp", "pipeline",
+         "adapters_recompute", "offload"}
+
+
+@pytest.mark.parametrize("changes", [pytest.param(changes, id=name, marks=() if name in SHORT else pytest.mark.long)
+                                     for name, changes in CASES.items()])
 def test_planned_memory_is_within_5_percent_of_what_a_rank_uses(tmp_path, changes):
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 2000)

@@ -23,7 +23,10 @@ def losses_of(cluster, name, *settings):
     return harness.steps_of(lines)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+# The README's commands, which another test runs, train each of these jobs too, without a comparison.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tensor", "3d-zero1", *(pytest.param(name, marks=pytest.mark.long)
+                                                          for name in ("pipeline", "2d", "3d"))])
 def test_shipped_job_trains_with_the_losses_of_one_process(cluster, name):
     alone = losses_of(cluster, name, *ONE_PROCESS)
 

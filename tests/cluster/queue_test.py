@@ -39,8 +39,9 @@ def queue_of(cluster, *flags):
             {line["name"]: line for line in lines if line["event"] == "namespace"})
 
 
+@pytest.mark.slow
 def test_a_preempted_job_is_saved_resumes_by_itself_and_has_the_losses_of_an_undisturbed_run(queued):
-    steps = {"train__steps": 400, **SLOW}
+    steps = {"train__steps": 250, **SLOW}
     undisturbed = queued.submit(**steps)
     assert queued.wait_for_end(undisturbed).state_name == "SUCCEEDED"
     low = queued.submit(flags=["--priority", "10"], **steps)
@@ -61,6 +62,7 @@ def test_a_preempted_job_is_saved_resumes_by_itself_and_has_the_losses_of_an_und
     assert view.job.goodput.lost_s == pytest.approx(0, abs=0.5)
 
 
+@pytest.mark.slow
 def test_a_preemption_survives_a_crash_of_the_coordinator(queued):
     low = queued.submit(flags=["--priority", "10"], train__steps=600, **SLOW)
     queued.wait_for_step(low, 10)

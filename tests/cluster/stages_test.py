@@ -20,7 +20,18 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+# (layout, rank at fault) of each test that ./dev test runs; the others are marked long.
+KILLED = {("pipeline", 1), ("tensor", 0)}
+STOPPED = {"both"}
+
+
+def marked(layouts):
+    """Parameters for these layouts, or layouts and ranks; a dict says whether ./dev test runs them."""
+    return [pytest.param(*key if isinstance(key, tuple) else (key,), marks=() if is_short else pytest.mark.long)
+            for key, is_short in layouts.items()]
+
+
+@pytest.fixture(scope="module")
 def layout(request, tmp_path_factory, stubs):
     """The keys of a layout, and {step: loss} of its undisturbed run."""
     keys = {**STEPS, **LAYOUTS[request.param]}
@@ -50,7 +61,9 @@ def check_restarted_once(host, job, run_folder, expected):
     assert harness.metrics_steps(run_folder) == expected
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("layout, rank", marked({(name, rank): (name, rank) in KILLED for name in LAYOUTS
+                                                  for rank in (0, 1)}), indirect=["layout"])
 def test_a_killed_rank_restarts_the_group_and_changes_no_loss(host, tmp_path, layout, rank):
     keys, expected = layout
     job = host.submit(run_folder=tmp_path / "run", **keys)
@@ -61,6 +74,8 @@ def test_a_killed_rank_restarts_the_group_and_changes_no_loss(host, tmp_path, la
     check_restarted_once(host, job, tmp_path / "run", expected)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", marked({name: name in STOPPED for name in LAYOUTS}), indirect=True)
 def test_a_stopped_rank_is_named_and_changes_no_loss(host, tmp_path, layout):
     keys, expected = layout
     job = host.submit(run_folder=tmp_path / "run", **keys)

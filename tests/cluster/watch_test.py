@@ -8,6 +8,7 @@ import subprocess
 
 import harness
 import processes
+import pytest
 
 # Steps take some milliseconds, so that a killed coordinator has restarted before the job ends.
 SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
@@ -42,9 +43,10 @@ def replace_coordinator(cluster):
     return cluster.start_coordinator(port=int(old.address.rpartition(":")[2]))
 
 
+@pytest.mark.slow
 def test_watch_shows_every_step_once_across_two_coordinator_kills(one_host):
-    job = one_host.submit(train__steps=1000, checkpoint__every_steps=250,
-                          train__evaluate={"every_steps": 125, "batches": 2}, **SLOW)
+    job = one_host.submit(train__steps=360, checkpoint__every_steps=90,
+                          train__evaluate={"every_steps": 60, "batches": 2}, **SLOW)
     watch = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "watch", job, "--json")
     for count in (30, 150):
         wait_for_steps(watch, count)
@@ -53,9 +55,9 @@ def test_watch_shows_every_step_once_across_two_coordinator_kills(one_host):
     assert watch.wait(90) == 0, watch.output()
 
     events, messages = lines_of(watch)
-    assert steps_shown(watch) == list(range(1, 1001))
-    assert [line["step"] for line in events if line["event"] == "eval"] == list(range(125, 1001, 125))
-    assert [line["step"] for line in events if line["event"] == "checkpoint"] == [250, 500, 750, 1000]
+    assert steps_shown(watch) == list(range(1, 361))
+    assert [line["step"] for line in events if line["event"] == "eval"] == list(range(60, 361, 60))
+    assert [line["step"] for line in events if line["event"] == "checkpoint"] == [90, 180, 270, 360]
     states = [line["state"] for line in events if line["event"] == "state"]
     assert states.count("RUNNING") == 1 and states[-1] == "SUCCEEDED", states
     assert (events[-1]["event"], events[-1]["state"]) == ("done", "SUCCEEDED")
@@ -114,8 +116,9 @@ def watch_command_of(folder):
     return (pathlib.Path(folder) / "watch").read_text().splitlines()[0]
 
 
+@pytest.mark.slow
 def test_training_continues_after_the_terminal_of_run_is_closed_and_watch_shows_it(cluster):
-    job = cluster.write_job(train__steps=400, checkpoint__every_steps=200, **SLOW)
+    job = cluster.write_job(train__steps=250, checkpoint__every_steps=125, **SLOW)
     run = cluster.start_trainctl("run", job, "--json")
     wait_for_steps(run, 20)
     folder = next((cluster.folder / "trainyard-runs").iterdir())
@@ -132,10 +135,10 @@ def test_training_continues_after_the_terminal_of_run_is_closed_and_watch_shows_
     watched = subprocess.run([*shlex.split(command), "--json"], capture_output=True, text=True, timeout=90, check=False)
     assert watched.returncode == 0, watched.stdout[-2000:] + watched.stderr
     lines = harness.events(watched.stdout)
-    assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, 401))
+    assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, 251))
     assert (lines[-1]["event"], lines[-1]["state"]) == ("done", "SUCCEEDED")
     assert harness.metrics_steps(folder) == harness.steps_of(lines)
-    assert (folder / "step-00000400" / "manifest.json").is_file()
+    assert (folder / "step-00000250" / "manifest.json").is_file()
     # The second line says how to stop the daemons; after the end of the job they also exit on their own.
     daemons = (folder / "watch").read_text().splitlines()[1].rpartition("kill ")[2].split()
     assert sorted(map(int, daemons)) == sorted(pid for pid in processes.descendants()

@@ -129,7 +129,7 @@ def test_flags_win_over_the_file_and_the_output_says_so(tmp_path, files):
     assert "of 1" in lines(done)[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_of_the_wizard_starts_two_ranks_with_accelerate_and_with_us(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")  # there are no GPUs
     subprocess.run([TRAINCTL, "config", "--accelerate", "--yes", "--set", "resources.ranks=2", "--set",

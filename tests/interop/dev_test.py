@@ -55,6 +55,7 @@ def test_setup_without_root_names_the_command_that_installs_missing_packages(che
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_setup_with_nothing_missing_needs_no_root_and_calls_no_apt(checkout):
     env = fake_program(checkout, "apt-get", "echo called >> /proc/self/cwd/apt-was-called; exit 1")
     env["PIP_INDEX_URL"] = "http://127.0.0.1:9/simple"

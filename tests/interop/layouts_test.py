@@ -35,7 +35,8 @@ def run(cluster, folder, layout, *flags, family="gpt2"):
     return harness.metrics_steps(folder)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("llama", marks=pytest.mark.long)])
 def test_every_layout_continues_from_a_checkpoint_of_every_other(cluster, tmp_path, family):
     expected = run(cluster, tmp_path / "whole", "one rank", family=family)
     for before in ("tensor, pipeline and zero1", "fsdp on 3 ranks"):

@@ -42,6 +42,7 @@ def expected(text):
     return losses(PEER, [sys.executable], "--mode", "one", "--data", text, *SIZES)
 
 
+@pytest.mark.long
 def test_one_process_of_the_peer_has_the_losses_of_the_other_benchmarks_without_micro_batches(text, expected):
     sizes = [size for pair in zip(SIZES[::2], SIZES[1::2]) for size in pair if pair[0] != "--micro-batches"]
 
@@ -52,7 +53,9 @@ def test_one_process_of_the_peer_has_the_losses_of_the_other_benchmarks_without_
     assert expected == pytest.approx(other, rel=1e-5)
 
 
-@pytest.mark.parametrize("mode, processes", [("tensor", 2), ("1f1b", 2), ("1f1b", 3), ("gpipe", 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode, processes", [("tensor", 2), *(pytest.param(*case, marks=pytest.mark.long)
+                                                             for case in (("1f1b", 2), ("1f1b", 3), ("gpipe", 2)))])
 def test_a_divided_model_of_the_peer_has_the_losses_of_one_process(text, expected, mode, processes):
     launcher = [pathlib.Path(sys.executable).with_name("torchrun"), "--nproc-per-node", processes]
 

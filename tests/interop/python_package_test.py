@@ -39,6 +39,7 @@ def python(installed, *arguments, cluster=None, expect=0):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_installed_package_pass(installed):
     output = python(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir",
                     PACKAGE / "tests", *sorted((PACKAGE / "tests").glob("*_test.py")))
@@ -160,7 +161,9 @@ def test_a_stopped_script_is_a_hang_and_is_restarted_if_the_job_requests_it(inst
     assert one_host.wait_for_end(job).state_name == "CANCELLED"
 
 
-@pytest.mark.parametrize("example, evaluates", [("accelerate_train.py", False), ("lightning_train.py", True)])
+@pytest.mark.slow
+@pytest.mark.parametrize("example, evaluates", [
+    ("accelerate_train.py", False), pytest.param("lightning_train.py", True, marks=pytest.mark.long)])
 def test_a_paused_script_of_a_library_saves_resumes_and_reports_every_step(installed, cluster, example, evaluates):
     cluster.start_coordinator()
     cluster.start_worker("h1", 2)
@@ -305,6 +308,7 @@ TRAINER = """
 """
 
 
+@pytest.mark.slow
 def test_the_trainer_of_transformers_saves_on_request_and_resumes_with_the_same_result(installed, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(TRAINER))

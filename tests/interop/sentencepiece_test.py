@@ -199,12 +199,15 @@ def save(model, folder, **config):
     return folder
 
 
+# (number of fuzzed texts, distance between texts of `every_character`): the tokenizer of transformers is slow.
+@pytest.mark.parametrize("fuzz, stride", [pytest.param(100, 14, id="sample"),
+                                          pytest.param(FUZZED, 1, id="all", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_of_transformers_has_the_ids_of_its_tokenizer(name, llama_model, tmp_path):
+def test_a_folder_of_transformers_has_the_ids_of_its_tokenizer(name, fuzz, stride, llama_model, tmp_path):
     folder = save(llama_model, tmp_path, **FOLDERS[name])
     theirs = transformers.LlamaTokenizer.from_pretrained(folder)
-    texts = [*TEXTS, *training_text()[:13], *fuzzed(FUZZED, 17, MARKS),
-             *list(every_character())[:COMMON_CHARACTERS]]
+    texts = [*TEXTS, *training_text()[:13], *fuzzed(fuzz, 17, MARKS),
+             *list(every_character())[:COMMON_CHARACTERS:stride]]
 
     for text, got in zip(texts, ours(folder, texts), strict=True):
         about = f"{text[:200]!r}:"

@@ -43,7 +43,7 @@ def losses(done):
 @pytest.mark.parametrize("script, arguments, count", [
     pytest.param("train_ddp.py", ["--epochs", 2], 8, id="ddp-sampler-accumulation"),
     pytest.param("train_fsdp.py", ["--save", "saved"], 6, id="fsdp2"),
-    pytest.param("train_trainer.py", ["saved"], 6, id="transformers-trainer"),
+    pytest.param("train_trainer.py", ["saved"], 6, id="transformers-trainer", marks=pytest.mark.long),
     pytest.param("train_elastic.py", ["saved"], 6, id="elastic", marks=pytest.mark.long),
 ])
 def test_a_script_has_the_losses_of_torchrun(tmp_path, monkeypatch, script, arguments, count):

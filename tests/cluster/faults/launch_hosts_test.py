@@ -86,7 +86,7 @@ def test_two_hosts_have_the_losses_of_torchrun_on_one_machine(hosts):
     assert ours == lines_of(torchrun(hosts.folder, 2, "train_ddp.py", "--epochs", 2))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_elastic_script_continues_when_a_host_dies(hosts):
     launch = launch_and_lose(hosts, "b", cut_first=False)
 
