@@ -62,7 +62,26 @@ def undisturbed(tmp_path_factory, stubs):
 _PASSED = os.environ.get("TRAINYARD_TESTS_PASSED")
 
 
+def slow_first(items, workers):
+    """The items in an order in which workers of pytest-xdist end at the same time. Each gets an equal, contiguous part
+    of the order, and one that is done takes tests from the end of another's part (--dist worksteal). A slow test that
+    starts last would keep one worker busy alone, so every part begins with slow tests. The other tests of a file stay
+    together, because they share fixtures."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = [item for item in items if not item.get_closest_marker("slow")]
+    ordered, begin = [], 0
+    for worker in range(workers):
+        own = slow[worker::workers]
+        end = begin + max(0, (len(items) - len(ordered)) // (workers - worker) - len(own))
+        ordered += own + others[begin:end]
+        begin = end
+    return ordered + others[begin:]
+
+
+@pytest.hookimpl(trylast=True)  # when the tests that do not run have been removed, and fixtures have ordered the rest
 def pytest_collection_modifyitems(config, items):
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        items[:] = slow_first(items, workers)
     if not _PASSED:
         return
     passed = {line for line in pathlib.Path(_PASSED).read_text().splitlines() if line.startswith("python ")}

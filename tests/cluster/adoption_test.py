@@ -5,6 +5,7 @@ import os
 import signal
 
 import harness
+import pytest
 
 LONG = {"train__steps": 2000, "checkpoint__every_steps": 100}
 
@@ -50,6 +51,7 @@ def test_killing_a_daemon_while_the_group_forms_causes_no_restart(one_host, tmp_
     assert (view.job.generation, view.job.restarts) == (1, 0)
 
 
+@pytest.mark.slow
 def test_an_exit_while_no_daemon_runs_is_reported_with_its_cause(one_host, tmp_path):
     job = one_host.submit(run_folder=tmp_path / "run", **LONG)
     view = one_host.wait_for_step(job, 150)

@@ -11,6 +11,7 @@ import urllib.request
 import grpc
 
 import harness
+import pytest
 import tokens
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -143,6 +144,7 @@ def test_ten_thousand_submissions_in_a_burst_are_accepted_up_to_the_limit(cluste
         channel.close()
 
 
+@pytest.mark.slow
 def test_readers_of_output_that_never_read_use_little_memory_and_delay_nobody(one_host, stubs):
     size = 6 * MEGABYTE
     script = (f"import sys, time\nfor i in range({size // 64}): sys.stdout.write('%063d\\n' % i)\n"

@@ -191,6 +191,7 @@ def unread_bytes(pipe):
     return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"0000"))[0]
 
 
+@pytest.mark.slow
 def test_a_job_continues_after_its_terminal_is_closed(cluster):
     temporary = cluster.folder / "tmp"
     temporary.mkdir()

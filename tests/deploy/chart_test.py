@@ -140,6 +140,7 @@ def merged(first, second):
     return result
 
 
+@pytest.mark.slow
 def test_each_value_changes_what_it_names_and_keeps_the_objects_valid():
     named = [path for path, _, _ in CHANGES]
     for leaf in leaves(charts.values("values.yaml")):

@@ -36,6 +36,7 @@ def theirs(name, steps, warmup, arguments, lr=1.0):
     return rates
 
 
+@pytest.mark.slow
 def test_the_formulas_equal_those_of_transformers():
     lines, expected, names = [], [], []
     for (kind, name, ratio, decay, arguments), steps in itertools.product(SCHEDULES, (1, 2, 7, 100, 1000)):
