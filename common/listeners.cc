@@ -23,7 +23,9 @@ namespace trainyard {
 namespace {
 
 constexpr absl::string_view kListening = "0A";  // TCP_LISTEN
-constexpr size_t kChunkBytes = 4096;
+// The length of a row of /proc/net/tcp. The rows of listeners come first, and reading ends at the first other row. For
+// a longer read, the kernel would search its whole table of connections for more rows.
+constexpr size_t kChunkBytes = 150;
 
 // An address as 16 bytes in network byte order, IPv4 mapped into IPv6.
 using Bytes = std::array<uint8_t, 16>;
