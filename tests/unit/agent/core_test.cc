@@ -3,8 +3,6 @@
 
 #include <signal.h>
 
-#include <tuple>
-
 #include "common/limits.h"
 #include "tests/unit/agent/core_driver.h"
 
@@ -57,33 +55,6 @@ TEST(AgentCore, DesiredTrainer_IsStartedOnceWithATokenAndItsShareOfCores) {
   EXPECT_NE(started[0].token, started[1].token);
   EXPECT_EQ(started[0].desired.data_address(), "127.0.0.1");
   EXPECT_THAT(driver.Last<StartProcess>(), IsEmpty());
-}
-
-TEST(AgentCore, DesiredThreads_OverrideTheHostsShare) {
-  CoreDriver driver;
-  driver.Attach();
-  v1::DesiredTrainer desired = Desired(Rank(0));
-  desired.set_threads(3);
-
-  driver.Handle(driver.State(1, {desired}));
-
-  EXPECT_EQ(driver.Last<StartProcess>().at(0).threads, 3);
-}
-
-// The host has 2 slots and 8 cores.
-TEST(AgentCore, RanksOwnTheCores_IfTheyUseAllSlotsAndHaveNoMoreThreads) {
-  const std::tuple<uint32_t, uint32_t, bool> cases[] = {{2, 4, true}, {2, 5, false}, {1, 1, false}};
-  for (const auto& [local_ranks, threads, owns_cores] : cases) {
-    CoreDriver driver;
-    driver.Attach();
-    v1::DesiredTrainer desired = Desired(Rank(0));
-    desired.set_threads(threads);
-    desired.set_local_world_size(local_ranks);
-
-    driver.Handle(driver.State(1, {desired}));
-
-    EXPECT_EQ(driver.Last<StartProcess>().at(0).owns_cores, owns_cores) << local_ranks << " x " << threads;
-  }
 }
 
 TEST(AgentCore, NetworkInterface_DecidesTheDataAddress) {

@@ -91,8 +91,8 @@ TEST(Prepare, GivenValues_AreNoDecisions) {
 TEST(Prepare, FormerNameOfAKey_IsReplaced) {
   for (const auto& [value, kernels] :
        {std::pair{"on", v1::PRODUCT_KERNELS_MKL_INTEL}, {"off", v1::PRODUCT_KERNELS_MKL}}) {
-    PreparedJob job = Prepared(
-        absl::StrReplaceAll(kGoodJob, {{"  ranks: 2", absl::StrCat("  ranks: 2\n  mkl_avx512: ", value)}}));
+    PreparedJob job =
+        Prepared(absl::StrReplaceAll(kGoodJob, {{"  ranks: 2", absl::StrCat("  ranks: 2\n  mkl_avx512: ", value)}}));
 
     EXPECT_EQ(job.spec.resources().product_kernels(), kernels);
     EXPECT_FALSE(job.spec.resources().has_mkl_avx512());

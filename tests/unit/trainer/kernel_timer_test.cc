@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace trainyard {
@@ -18,33 +20,36 @@ constexpr absl::Duration kLimit = absl::Seconds(20);
 
 bool HasChildren() { return waitpid(-1, nullptr, WNOHANG) >= 0 || errno != ECHILD; }
 
-// A sanitizer may have a thread of its own.
-#define START_OR_SKIP(timer, time_shapes)                                               \
-  absl::StatusOr<std::unique_ptr<KernelTimer>> timer = KernelTimer::Start(time_shapes); \
-  if (absl::IsFailedPrecondition(timer.status())) GTEST_SKIP() << timer.status();       \
-  ASSERT_TRUE(timer.ok()) << timer.status()
+std::unique_ptr<KernelTimer> Start(KernelTimer::TimeShapes time_shapes) {
+  absl::StatusOr<std::unique_ptr<KernelTimer>> timer = KernelTimer::Start(std::move(time_shapes));
+  EXPECT_TRUE(timer.ok()) << timer.status();
+  return timer.ok() ? *std::move(timer) : nullptr;
+}
 
 TEST(KernelTimer, EachKindIsTimedInAProcessOfItsOwn) {
   const pid_t self = getpid();
-  START_OR_SKIP(timer, [self](bool with_lever, const std::vector<ProductShape>& shapes) {
+  std::unique_ptr<KernelTimer> timer = Start([self](bool with_lever, const std::vector<ProductShape>& shapes) {
     if (getpid() == self) return std::vector<double>{};
     return std::vector<double>(shapes.size(), with_lever ? 1e-3 : 2e-3);
   });
+  ASSERT_NE(timer, nullptr);
   const std::vector<ProductShape> shapes = {{.rows = 100, .in = 100, .out = 100}, {.rows = 50, .in = 200, .out = 100}};
 
-  const absl::StatusOr<KernelSpeeds> speeds = (*timer)->Measure(shapes, kLimit);
+  const absl::StatusOr<KernelSpeeds> speeds = timer->Measure(shapes, kLimit);
 
   ASSERT_TRUE(speeds.ok()) << speeds.status();
   EXPECT_DOUBLE_EQ(speeds->with_lever, 6);
   EXPECT_DOUBLE_EQ(speeds->without, 3);
   EXPECT_GT(speeds->measured_ms, 0);
-  *timer = nullptr;
+  timer = nullptr;
   EXPECT_FALSE(HasChildren());
 }
 
 TEST(KernelTimer, UnusedTimer_LeavesNoProcess) {
-  START_OR_SKIP(timer, [](bool, const std::vector<ProductShape>&) { return std::vector<double>{1}; });
-  *timer = nullptr;
+  std::unique_ptr<KernelTimer> timer =
+      Start([](bool, const std::vector<ProductShape>&) { return std::vector<double>{1}; });
+  ASSERT_NE(timer, nullptr);
+  timer = nullptr;
   EXPECT_FALSE(HasChildren());
 }
 
@@ -60,15 +65,17 @@ TEST(KernelTimer, ProcessThatFailsOrHangs_IsAnErrorAndIsEnded) {
       [](bool with_lever, const auto&) -> std::vector<double> { return {with_lever ? 1.0 : -1.0}; },
   };
   for (const KernelTimer::TimeShapes& time_shapes : broken) {
-    START_OR_SKIP(timer, time_shapes);
-    EXPECT_TRUE(absl::IsInternal((*timer)->Measure(shapes, kLimit).status()));
+    std::unique_ptr<KernelTimer> timer = Start(time_shapes);
+    ASSERT_NE(timer, nullptr);
+    EXPECT_TRUE(absl::IsInternal(timer->Measure(shapes, kLimit).status()));
   }
-  START_OR_SKIP(timer, [](bool with_lever, const auto&) {
+  std::unique_ptr<KernelTimer> timer = Start([](bool with_lever, const auto&) {
     while (with_lever) pause();
     return std::vector<double>{1};
   });
-  EXPECT_TRUE(absl::IsDeadlineExceeded((*timer)->Measure(shapes, absl::Milliseconds(50)).status()));
-  *timer = nullptr;
+  ASSERT_NE(timer, nullptr);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(timer->Measure(shapes, absl::Milliseconds(50)).status()));
+  timer = nullptr;
   EXPECT_FALSE(HasChildren());
 }
 
