@@ -243,28 +243,28 @@ def trend_of(samples, name):
     return trends.trend_of(points) if len(points) >= 3 else None
 
 
-def figure_of(name, samples, measured):
-    trend, anonymous = trend_of(samples, "rss"), trend_of(samples, "anonymous")
-    verdict = trends.verdict_of(trend)
-    rss = [sample.rss for sample in samples]
-    others = {"first_mib": rss[0] / 1024, "last_mib": rss[-1] / 1024, "max_mib": max(rss) / 1024,
-              "threads": samples[-1].threads, "descriptors_first": samples[0].descriptors,
-              "descriptors_last": samples[-1].descriptors}
-    if trend is not None:
-        others = {"low": trend.low, "high": trend.high, "anonymous_slope": anonymous.slope, **others}
-    what = f"RSS of the {name}, slope and its 95 % interval over {measured}"
-    if verdict == "undecided":
+def figure_of(name, samples, kind, measured):
+    """`kind`: an attribute of the samples, in KiB."""
+    trend, values = trend_of(samples, kind), [getattr(sample, kind) for sample in samples]
+    others = {} if trend is None else {"low": trend.low, "high": trend.high}
+    others.update(first_mib=values[0] / 1024, last_mib=values[-1] / 1024, max_mib=max(values) / 1024)
+    if kind == "rss":
+        others.update(threads=samples[-1].threads, descriptors_first=samples[0].descriptors,
+                      descriptors_last=samples[-1].descriptors)
+    what = f"{'RSS' if kind == 'rss' else 'anonymous part of it'}, {name}, over {measured}"
+    if trends.verdict_of(trend) == "undecided":
         return Figure(f"{what}: too few or too noisy samples for a verdict", 0 if trend is None else trend.slope,
                       "KiB/h", others=others)
     return Figure(what, trend.slope, "KiB/h", trends.noise_of(trend), others=others)
 
 
 def figures_of(samples, counts):
-    """A figure for each process, and one for what was done meanwhile."""
+    """Two figures for each process, and one for what was done meanwhile. The anonymous memory has a figure of its own,
+    because the kernel takes pages of files away from a process when other programs need memory."""
     first = next(iter(samples.values()))
-    minutes = (first[-1].time_s - first[0].time_s) / 60
-    measured = f"{minutes:.0f} min after the warm-up"
-    figures = [figure_of(name, values, measured) for name, values in samples.items()]
+    measured = f"{(first[-1].time_s - first[0].time_s) / 60:.0f} min after the warm-up"
     steps = counts.pop("steps", 0)
-    return [*figures, Figure(f"the long job meanwhile; {FINISHED_JOBS} finished jobs were kept", steps, "steps",
-                             others=dict(sorted(counts.items())))]
+    return [*(figure_of(name, values, kind, measured) for name, values in samples.items()
+              for kind in ("rss", "anonymous")),
+            Figure(f"the long job meanwhile; {FINISHED_JOBS} finished jobs were kept", steps, "steps",
+                   others=dict(sorted(counts.items())))]
