@@ -37,10 +37,8 @@ const char* DefaultReason(absl::StatusCode code) {
       return reasons::kDeadlineExceeded;
     case absl::StatusCode::kCancelled:
       return reasons::kCallCancelled;
-    case absl::StatusCode::kNotFound:
-      return reasons::kJobNotFound;
     default:
-      return "";
+      return reasons::kInternalError;
   }
 }
 
@@ -111,8 +109,8 @@ absl::Status InvalidFieldError(absl::string_view field, absl::string_view messag
 
 absl::Status CompleteDetails(absl::Status status) {
   if (status.ok()) return status;
-  const absl::string_view reason = DefaultReason(status.code());
-  return reason.empty() ? status : AddReason(std::move(status), reason);
+  const char* const reason = DefaultReason(status.code());
+  return AddReason(std::move(status), reason);
 }
 
 }  // namespace trainyard

@@ -48,8 +48,30 @@ inline constexpr char kHostNotConnected[] = "HOST_NOT_CONNECTED";
 inline constexpr char kRankNotReporting[] = "RANK_NOT_REPORTING";
 inline constexpr char kTokenMissing[] = "TOKEN_MISSING";
 inline constexpr char kTokenWrong[] = "TOKEN_WRONG";
+inline constexpr char kOperatorRequired[] = "OPERATOR_REQUIRED";
 inline constexpr char kDeadlineExceeded[] = "DEADLINE_EXCEEDED";
+inline constexpr char kNoAnswerInTime[] = "NO_ANSWER_IN_TIME";
 inline constexpr char kCallCancelled[] = "CALL_CANCELLED";
+inline constexpr char kStarting[] = "STARTING_UP";
+inline constexpr char kMethodUnknown[] = "METHOD_UNKNOWN";
+inline constexpr char kMessageTooLarge[] = "MESSAGE_TOO_LARGE";
+inline constexpr char kInternalError[] = "INTERNAL_ERROR";
+// Of the HTTP port alone.
+inline constexpr char kTokenNotConfigured[] = "TOKEN_NOT_CONFIGURED";
+inline constexpr char kPortNotPrivate[] = "PORT_NOT_PRIVATE";
+inline constexpr char kOtherSite[] = "OTHER_SITE";
+inline constexpr char kPathNotFound[] = "PATH_NOT_FOUND";
+inline constexpr char kHttpMethodNotAllowed[] = "HTTP_METHOD_NOT_ALLOWED";
+inline constexpr char kContentTypeNotJson[] = "CONTENT_TYPE_NOT_JSON";
+inline constexpr char kTooManyStreams[] = "TOO_MANY_STREAMS";
+inline constexpr char kHttpRequestInvalid[] = "HTTP_REQUEST_INVALID";
+inline constexpr char kBodyTooSlow[] = "BODY_TOO_SLOW";
+// Of the worker daemons' streams alone.
+inline constexpr char kHostNameInUse[] = "HOST_NAME_IN_USE";
+inline constexpr char kDaemonReplaced[] = "DAEMON_REPLACED";
+inline constexpr char kOtherCluster[] = "OTHER_CLUSTER";
+inline constexpr char kTooManyHosts[] = "TOO_MANY_HOSTS";
+inline constexpr char kLogReaderGone[] = "LOG_READER_GONE";
 }  // namespace reasons
 
 // Sets the reason, unless the status already has one.
@@ -63,8 +85,8 @@ absl::Status AddRetry(absl::Status status, absl::Duration delay);
 // InvalidArgument with `message` and a violation of `field`.
 absl::Status InvalidFieldError(absl::string_view field, absl::string_view message);
 
-// Returns the status as the API answers it: a status without a reason gets the reason of its code. OK, and errors of
-// codes that no reason belongs to, stay as they are.
+// Returns the status as the API answers it: every error has a reason. One without a reason gets that of its code, and
+// INTERNAL_ERROR if its code has none, because only a defect leaves it out. OK stays as it is.
 absl::Status CompleteDetails(absl::Status status);
 
 // What a caller reads. Empty or nullopt: the status has no such detail.

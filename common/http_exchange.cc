@@ -27,8 +27,11 @@ absl::Duration SendLimit(size_t bytes) {
 
 absl::Time HttpNow() { return Clock::GetSteadyClock().TimeNow(); }
 
-HttpShared::HttpShared(std::string headers, HttpObserver observer)
-    : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), headers_(std::move(headers)), observer_(std::move(observer)) {}
+HttpShared::HttpShared(std::string headers, HttpObserver observer, HttpRefusal refusal)
+    : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      headers_(std::move(headers)),
+      observer_(std::move(observer)),
+      refusal_(std::move(refusal)) {}
 
 HttpShared::~HttpShared() { close(wake_fd_); }
 
@@ -40,6 +43,10 @@ void HttpShared::Responded(int code) const {
 
 void HttpShared::Refused(const char* reason, const std::string& peer) const {
   if (observer_.refused) observer_.refused(reason, peer);
+}
+
+HttpResponse HttpShared::MakeRefusal(const char* reason, HttpResponse plain) const {
+  return refusal_ ? refusal_(reason, plain) : plain;
 }
 
 bool HttpShared::AddStream() {
@@ -80,7 +87,9 @@ bool HttpExchange::Begin(const HttpResponse& head, std::string heartbeat) {
   if (IsClosed()) return false;
   if (!shared_->AddStream()) {
     shared_->Refused("too_many_streams", "");
-    Respond(HttpText(503, "there are too many open streams; close some, or try again later\n", "Retry-After: 5\r\n"));
+    Respond(shared_->MakeRefusal(
+        "too_many_streams",
+        HttpText(503, "there are too many open streams; close some, or try again later\n", "Retry-After: 5\r\n")));
     return false;
   }
   {
@@ -142,14 +151,19 @@ bool HttpExchange::is_stream() const {
 }
 
 void HttpExchange::OnChange(std::function<void()> changed) {
+  bool is_open = false;
   {
     absl::MutexLock lock(&mu_);
-    if (!closed_) {
-      changed_ = std::move(changed);
-      return;
-    }
+    is_open = !closed_;
+    if (is_open) changed_ = std::move(changed);
   }
-  changed();
+  if (!is_open) return changed();
+  shared_->Wake();  // the server polls for another event now
+}
+
+bool HttpExchange::AwaitsGoneClient() const {
+  absl::MutexLock lock(&mu_);
+  return changed_ != nullptr && !begun_ && chunked_;  // HTTP/1.0 knows no interim responses
 }
 
 void HttpExchange::Push(Text text) {

@@ -39,10 +39,15 @@ struct HttpObserver {
   std::function<void(size_t open)> streams = nullptr;  // the number of open streams has changed
 };
 
+// Makes the response to a request that the server itself refuses for `reason` (that of HttpObserver::refused). `plain`:
+// the response in plain text, with the code and the headers to use. Called on any thread.
+using HttpRefusal = std::function<HttpResponse(const char* reason, const HttpResponse& plain)>;
+
 // The state that the exchanges share with their server, and that outlives the server.
 class HttpShared {
  public:
-  HttpShared(std::string headers, HttpObserver observer);
+  // `refusal` may be empty: refusals are in plain text.
+  HttpShared(std::string headers, HttpObserver observer, HttpRefusal refusal = nullptr);
   ~HttpShared();
   HttpShared(const HttpShared&) = delete;
   HttpShared& operator=(const HttpShared&) = delete;
@@ -52,6 +57,7 @@ class HttpShared {
   const std::string& headers() const { return headers_; }
   void Responded(int code) const;
   void Refused(const char* reason, const std::string& peer) const;
+  HttpResponse MakeRefusal(const char* reason, HttpResponse plain) const;
   // Returns false if there are too many streams.
   bool AddStream();
   void RemoveStream();
@@ -60,6 +66,7 @@ class HttpShared {
   const int wake_fd_;
   const std::string headers_;
   const HttpObserver observer_;
+  const HttpRefusal refusal_;
   std::atomic<size_t> streams_{0};
 };
 
@@ -85,7 +92,8 @@ class HttpExchange {
   // The client has gone, or the server has ended the exchange.
   bool IsClosed() const;
   // `changed` is called when a full stream accepts text again, and once when the exchange is closed (immediately, if it
-  // is closed already). It runs on the server's thread and must not wait.
+  // is closed already). It runs on the server's thread and must not wait. From this call on, the server notices when the
+  // client disconnects before its answer has begun, and then closes the exchange.
   void OnChange(std::function<void()> changed);
 
   // ---- for the server
@@ -98,6 +106,8 @@ class HttpExchange {
   // Writes a heartbeat if it is due. Returns false if the reader is too slow.
   bool Tick(absl::Time now);
   bool is_stream() const;
+  // Whether somebody wants to know that the client goes away, and an interim response may be sent meanwhile.
+  bool AwaitsGoneClient() const;
   void Close();
 
  private:

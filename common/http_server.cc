@@ -24,7 +24,7 @@ constexpr absl::Duration kNoDescriptorWait = absl::Milliseconds(100);
 constexpr absl::Duration kLingerWait = absl::Seconds(1);
 // While one of them waits for the coordinator's core, the other answers.
 constexpr int kHandlers = 2;
-constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";  // an interim response, which clients ignore
 
 // The size of the head with its empty line; npos: it is not complete.
 size_t HeadBytes(absl::string_view input) {
@@ -53,7 +53,7 @@ void Prepare(int fd) {
 HttpServer::HttpServer(int listener, HttpServerOptions options)
     : listener_(listener),
       options_(std::move(options)),
-      shared_(std::make_shared<HttpShared>(options_.headers, options_.observer)),
+      shared_(std::make_shared<HttpShared>(options_.headers, options_.observer, options_.refusal)),
       sockets_([this] { Run(); }) {
   for (int i = 0; i < kHandlers; ++i) handlers_.emplace_back([this] { Answer(); });
 }
@@ -104,8 +104,9 @@ absl::Time HttpServer::AddPolled(std::vector<pollfd>& polled) const {
     short events = POLLIN;
     if (connection.phase == Phase::kAnswer) {
       // A reader of a stream that closes its side has gone. The reader of one response may close its side early.
-      events =
-          static_cast<short>((connection.blocked ? POLLOUT : 0) | (connection.exchange->is_stream() ? POLLRDHUP : 0));
+      const bool detects_end =
+          connection.exchange->is_stream() || (!connection.half_closed && connection.exchange->AwaitsGoneClient());
+      events = static_cast<short>((connection.blocked ? POLLOUT : 0) | (detects_end ? POLLRDHUP : 0));
       wake = std::min(wake, connection.exchange->wake_at());
     }
     polled.push_back({connection.fd, events, 0});
@@ -164,8 +165,21 @@ bool HttpServer::Serve(Connection& connection, short events) {
     if (connection.phase == Phase::kBody && !TakeBody(connection)) return false;
     if (connection.phase != Phase::kAnswer) return CheckTime(connection);
   }
-  if ((events & (POLLRDHUP | POLLERR | POLLHUP)) != 0 && connection.exchange->is_stream()) return false;
+  if ((events & (POLLERR | POLLHUP)) != 0) return false;  // no answer can be sent any more
+  if ((events & POLLRDHUP) != 0) {
+    if (connection.exchange->is_stream()) return false;
+    connection.half_closed = true;
+  }
+  ProbeClient(connection);
   return Send(connection);
+}
+
+// A client that has closed its side has gone, or waits for its answer: only a reply to further bytes shows which. So an
+// interim response is sent, which a waiting client ignores; the host of a client that has gone resets the connection.
+void HttpServer::ProbeClient(Connection& connection) {
+  if (!connection.half_closed || connection.probed || !connection.exchange->AwaitsGoneClient()) return;
+  connection.probed = true;
+  send(connection.fd, kContinue, sizeof kContinue - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 // Reads the available bytes. Returns false if the client has disconnected.
@@ -255,7 +269,7 @@ void HttpServer::Refuse(Connection& connection, const char* reason, const HttpRe
   connection.phase = Phase::kAnswer;
   connection.deadline = HttpNow() + limits::kScrapeWait;
   connection.unread = true;
-  connection.exchange->Respond(response);
+  connection.exchange->Respond(*reason != '\0' ? shared_->MakeRefusal(reason, response) : response);
 }
 
 bool HttpServer::Send(Connection& connection) {
@@ -299,9 +313,11 @@ bool HttpServer::Linger(Connection& connection) {
 
 bool HttpServer::CheckTime(Connection& connection) {
   if (HttpNow() < connection.deadline) return true;
-  shared_->Refused(connection.phase == Phase::kHead ? "slow_head" : "slow_body", connection.peer);
-  if (connection.phase == Phase::kHead) return false;
-  Refuse(connection, "", HttpText(408, "the body did not arrive in time\n"));
+  if (connection.phase == Phase::kHead) {
+    shared_->Refused("slow_head", connection.peer);
+    return false;
+  }
+  Refuse(connection, "slow_body", HttpText(408, "the body did not arrive in time; nothing was done\n"));
   return Send(connection);
 }
 

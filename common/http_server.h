@@ -41,6 +41,7 @@ struct HttpServerOptions {
   size_t body_bytes_max = 0;
   std::string headers = {};  // of all responses, each with its line end
   HttpObserver observer = {};
+  HttpRefusal refusal = nullptr;  // may be empty: refusals are in plain text
 };
 
 class HttpServer {
@@ -65,6 +66,8 @@ class HttpServer {
     size_t reserved = 0;                               // of the bytes of all bodies
     bool blocked = false;                              // the socket accepts no more
     bool unread = false;                               // the client may still be sending a refused body
+    bool half_closed = false;                          // the client sends nothing more
+    bool probed = false;                               // see ProbeClient
   };
   using Connections = std::list<Connection>;
 
@@ -79,6 +82,7 @@ class HttpServer {
   bool Send(Connection& connection);
   bool Linger(Connection& connection);
   bool CheckTime(Connection& connection);
+  static void ProbeClient(Connection& connection);
   void Refuse(Connection& connection, const char* reason, const HttpResponse& response);
   void Close(Connections::iterator connection);
   // Closes the oldest connection without a complete request, else the oldest that is no stream.

@@ -1,4 +1,4 @@
-// The statuses of failed calls of JobService, with a reason that programs can read where one applies. Control tier.
+// The statuses of failed calls, each with a reason that programs can read. Control tier.
 // Header-only. Pure.
 #pragma once
 

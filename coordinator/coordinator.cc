@@ -15,6 +15,7 @@
 #include "common/network.h"
 #include "common/status_macros.h"
 #include "coordinator/core/records.h"
+#include "coordinator/http/api_status.h"
 #include "trainyard/v1/store.pb.h"
 
 namespace trainyard {
@@ -171,7 +172,7 @@ void Coordinator::MakeFront(const CoordinatorOptions& options) {
           .loopback = loopback,
           .allow_plaintext = options.allow_plaintext,
           .role_of = [this, loopback](absl::optional<absl::string_view> authorization) -> absl::StatusOr<Role> {
-            if (!serves_) return absl::UnavailableError("the coordinator is starting; try again");
+            if (!serves_) return StartingStatus();
             return server_->RoleOfHttpCaller(authorization, loopback);
           },
           .is_open = [this] { return server_->is_open(); },
@@ -185,6 +186,7 @@ absl::Status Coordinator::ServeHttp(const CoordinatorOptions& options) {
   if (options.page) {
     MakeFront(options);
     endpoint.http.headers = kHttpFrontHeaders;
+    endpoint.http.refusal = RefusalResponse;
     endpoint.http.body_bytes_max = limits::kHttpBodyBytes;
     endpoint.http.admit = [this](const HttpRequest& head) { return front_->Admit(head); };
     endpoint.http.handle = [this](const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/api_version.h"
+#include "common/error_details.h"
 #include "common/limits.h"
 #include "common/plural.h"
 #include "common/version.h"
@@ -43,8 +44,9 @@ absl::Status MakeSpaceForHost(Turn& turn) {
     state.hosts.erase(it);
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the coordinator knows ", limits::kHosts, " hosts, the limit; remove one (trainctl forget)"));
+  return AddReason(absl::ResourceExhaustedError(absl::StrCat("the coordinator knows ", limits::kHosts,
+                                                             " hosts, the limit; remove one (trainctl forget)")),
+                   reasons::kTooManyHosts);
 }
 
 // Facts are numbered per outbox; a daemon without an outbox id numbers them from 1 again in each process.
@@ -81,7 +83,8 @@ void UpdateHost(Turn& turn, Host& host, const AttachHost& event) {
   turn.state.incarnations[host.incarnation()] = host.name;
   if (host.attached()) {
     turn.state.sessions.erase(host.session);
-    turn.Emit(EndSession{host.session, absl::CancelledError("the same daemon has opened a newer stream")});
+    turn.Emit(EndSession{host.session, AddReason(absl::CancelledError("the same daemon has opened a newer stream"),
+                                                 reasons::kDaemonReplaced)});
   }
   host.session = event.session;
   host.peer = event.peer;

@@ -59,11 +59,13 @@ absl::Status CheckFields(const v1::Hello& hello) {
 absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
   const std::string& ours = state.options.cluster_id;
   if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      "host ", hello.host(), " runs ", Plural(hello.trainers_size(), "trainer"), " of cluster ", hello.cluster_id(),
-      ", but this coordinator is that of cluster ", ours,
-      "; start the coordinator with the --state folder of that cluster, or the daemon with --adopt-cluster, which ends "
-      "those trainers and gives the host to this cluster"));
+  return AddReason(
+      absl::UnavailableError(absl::StrCat(
+          "host ", hello.host(), " runs ", Plural(hello.trainers_size(), "trainer"), " of cluster ", hello.cluster_id(),
+          ", but this coordinator is that of cluster ", ours,
+          "; start the coordinator with the --state folder of that cluster, or the daemon with --adopt-cluster, which "
+          "ends those trainers and gives the host to this cluster")),
+      reasons::kOtherCluster);
 }
 
 // A daemon of an earlier version would end trainers of unknown jobs, whatever the desired state lists.
@@ -73,11 +75,13 @@ absl::Status CheckUnknownJobs(const State& state, const v1::Hello& hello) {
   }
   for (const v1::RunningTrainer& running : hello.trainers()) {
     if (!IsUnknown(state, running.key())) continue;
-    return absl::UnavailableError(absl::StrCat("host ", hello.host(), " runs job ", running.key().job_id(),
-                                               ", which this coordinator's store does not know, and its daemon, of an "
-                                               "earlier version, would end the job; start the "
-                                               "coordinator with the newer store, or install version ",
-                                               kVersion, " of trainyard on the host"));
+    return AddReason(
+        absl::UnavailableError(absl::StrCat("host ", hello.host(), " runs job ", running.key().job_id(),
+                                            ", which this coordinator's store does not know, and its daemon, of an "
+                                            "earlier version, would end the job; start the "
+                                            "coordinator with the newer store, or install version ",
+                                            kVersion, " of trainyard on the host")),
+        reasons::kIncompatibleVersion);
   }
   return absl::OkStatus();
 }
@@ -91,12 +95,15 @@ bool IsPast(const Host& host, uint64_t incarnation) {
 absl::Status CheckIncarnation(const Turn& turn, const Host& host, const v1::Hello& hello) {
   if (host.record.incarnation() == hello.incarnation() || host.record.incarnation() == 0) return absl::OkStatus();
   if (IsPast(host, hello.incarnation())) {
-    return absl::AbortedError(absl::StrCat("a newer daemon named ", hello.host(), " has attached; this one must exit"));
+    return AddReason(
+        absl::AbortedError(absl::StrCat("a newer daemon named ", hello.host(), " has attached; this one must exit")),
+        reasons::kDaemonReplaced);
   }
   HostFacts facts{.attached = host.attached(), .last_contact = host.last_contact, .lease = LeaseFor(turn.state, host)};
   if (host.attached() && CheckContact(turn.now, facts).reachable) {
-    return absl::AlreadyExistsError(absl::StrCat("another daemon named ", hello.host(), " is attached from ", host.peer,
-                                                 " and running; give this one another --name"));
+    return AddReason(absl::AlreadyExistsError(absl::StrCat("another daemon named ", hello.host(), " is attached from ",
+                                                           host.peer, " and running; give this one another --name")),
+                     reasons::kHostNameInUse);
   }
   return absl::OkStatus();
 }

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/digits.h"
-#include "common/rpc_status.h"
+#include "common/rpc_answer.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr size_t kTimeoutDigits = 8;
 constexpr size_t kProblemBytes = 1'000;
+constexpr absl::Duration kRefusalRetry = absl::Seconds(1);
 
 bool IsPrintable(const google::protobuf::Any& detail) {
   google::rpc::Status alone;
@@ -78,11 +80,32 @@ HttpResponse StatusResponse(const grpc::Status& status) {
   return response;
 }
 
-HttpResponse StatusResponse(const absl::Status& status) { return StatusResponse(ToGrpcStatus(status)); }
+HttpResponse StatusResponse(const absl::Status& status) { return StatusResponse(ToGrpcAnswer(status)); }
 
 HttpResponse StatusResponse(int code, const absl::Status& status) {
   HttpResponse response = StatusResponse(status);
   response.code = code;
+  return response;
+}
+
+HttpResponse RefusalResponse(absl::string_view reason, const HttpResponse& plain) {
+  struct Row {
+    absl::string_view reason;
+    absl::StatusCode code;
+    const char* published;
+  };
+  static constexpr Row kRows[] = {{"body_too_large", absl::StatusCode::kResourceExhausted, reasons::kMessageTooLarge},
+                                  {"too_many_bodies", absl::StatusCode::kUnavailable, reasons::kOverloaded},
+                                  {"too_many_streams", absl::StatusCode::kUnavailable, reasons::kTooManyStreams},
+                                  {"slow_body", absl::StatusCode::kDeadlineExceeded, reasons::kBodyTooSlow},
+                                  {"", absl::StatusCode::kInvalidArgument, reasons::kHttpRequestInvalid}};
+  const Row* row = std::begin(kRows);
+  while (!row->reason.empty() && row->reason != reason) ++row;
+  absl::Status status(row->code, absl::StripTrailingAsciiWhitespace(plain.body));
+  status = AddReason(std::move(status), row->published);
+  if (row->code == absl::StatusCode::kUnavailable) status = AddRetry(std::move(status), kRefusalRetry);
+  HttpResponse response = StatusResponse(plain.code, status);
+  response.headers = plain.headers;
   return response;
 }
 
@@ -102,6 +125,10 @@ absl::Status ReadMessageJson(const std::string& json, google::protobuf::Message&
   if (status.ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the body is no ", message.GetDescriptor()->name(),
                                                  " in JSON: ", std::string(status.message()).substr(0, kProblemBytes)));
+}
+
+absl::Status PathNotFoundError(absl::string_view message) {
+  return AddReason(absl::NotFoundError(message), reasons::kPathNotFound);
 }
 
 absl::StatusOr<absl::Duration> ParseGrpcTimeout(absl::string_view text) {

@@ -65,7 +65,8 @@ bool IsJson(const HttpRequest& head) {
 
 HttpResponse MethodNotAllowed(absl::string_view allowed) {
   HttpResponse response =
-      StatusResponse(405, absl::UnimplementedError(absl::StrCat("this path answers ", allowed, " requests")));
+      StatusResponse(405, AddReason(absl::UnimplementedError(absl::StrCat("this path answers ", allowed, " requests")),
+                                    reasons::kHttpMethodNotAllowed));
   response.headers = absl::StrCat("Allow: ", allowed, "\r\n");
   return response;
 }
@@ -93,7 +94,7 @@ std::string JobToWatch(absl::string_view path) {
 
 absl::Status CheckWatched(absl::string_view topic) {
   if (topic == "jobs" || topic == "hosts" || topic == "events") return absl::OkStatus();
-  return absl::NotFoundError("no such stream; there are watch/jobs, watch/hosts, watch/events and jobs/ID/watch");
+  return PathNotFoundError("no such stream; there are watch/jobs, watch/hosts, watch/events and jobs/ID/watch");
 }
 
 }  // namespace
@@ -121,8 +122,9 @@ absl::optional<HttpResponse> HttpFront::Admit(const HttpRequest& head) const {
 
 absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* target) const {
   if (options_.loopback && !NamesThisMachine(head.header("host"))) {
-    return StatusResponse(421, absl::PermissionDeniedError("this port answers requests for localhost only; the header "
-                                                           "Host names another machine"));
+    return StatusResponse(421, AddReason(absl::PermissionDeniedError("this port answers requests for localhost only; "
+                                                                     "the header Host names another machine"),
+                                         reasons::kOtherSite));
   }
   const bool is_call = absl::StartsWith(head.path, kMethodPrefix);
   if (is_call ? head.method != "POST" : head.method != "GET" && head.method != "HEAD") {
@@ -130,14 +132,15 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
   }
   if (!absl::StartsWith(head.path, kApiPrefix)) {
     if (StatusPage::IsFile(head.path)) return absl::nullopt;
-    return StatusResponse(absl::NotFoundError("the status page is at /, the metrics are at /metrics"));
+    return StatusResponse(PathNotFoundError("the status page is at /, the metrics are at /metrics"));
   }
   const auto refuse = [this](const absl::Status& status) {
     options_.count("page", status.code());
     return StatusResponse(status);
   };
   if (IsOfAnotherSite(head)) {
-    return refuse(absl::PermissionDeniedError("the request comes from a page of another site"));
+    return refuse(
+        AddReason(absl::PermissionDeniedError("the request comes from a page of another site"), reasons::kOtherSite));
   }
   // The caller is checked before the path, so that others learn nothing, not even which jobs there are.
   const absl::StatusOr<Role> role = options_.role_of(head.header("authorization"));
@@ -146,11 +149,14 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
   if (!is_call) return absl::nullopt;
   target->method = FindJobMethod(head.path.substr(sizeof kMethodPrefix - 1));
   if (target->method == nullptr) {
-    return refuse(absl::NotFoundError(absl::StrCat("JobService has no such method; ", kMethodsPath, " lists them")));
+    return refuse(
+        AddReason(absl::NotFoundError(absl::StrCat("JobService has no such method; ", kMethodsPath, " lists them")),
+                  reasons::kMethodUnknown));
   }
   if (!IsJson(head)) {
     HttpResponse response =
-        refuse(absl::InvalidArgumentError("the body must have the header Content-Type: application/json"));
+        refuse(AddReason(absl::InvalidArgumentError("the body must have the header Content-Type: application/json"),
+                         reasons::kContentTypeNotJson));
     response.code = 415;
     return response;
   }
@@ -166,17 +172,23 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
 
 absl::Status HttpFront::CheckMayOperate(Role role) const {
   if (options_.is_open()) {
-    return absl::PermissionDeniedError(
-        "this coordinator requires no token, so another web site in a browser could have made the request: to change "
-        "something over HTTP, start the coordinator with --token-file and send that token");
+    return AddReason(
+        absl::PermissionDeniedError(
+            "this coordinator requires no token, so another web site in a browser could have made the request: to "
+            "change something over HTTP, start the coordinator with --token-file and send that token"),
+        reasons::kTokenNotConfigured);
   }
   if (role != Role::kOperator) {
-    return absl::PermissionDeniedError("the token is that of viewers, who may only read; this needs that of operators");
+    return AddReason(
+        absl::PermissionDeniedError("the token is that of viewers, who may only read; this needs that of operators"),
+        reasons::kOperatorRequired);
   }
   if (!options_.loopback && !options_.allow_plaintext) {
-    return absl::PermissionDeniedError(
-        "other hosts can reach this port, and it is served in plain text: to change something over HTTP, use a "
-        "loopback address through a tunnel, or --allow-plaintext on a network you trust");
+    return AddReason(
+        absl::PermissionDeniedError("other hosts can reach this port, and it is served in plain text: to change "
+                                    "something over HTTP, use a loopback address through a tunnel, or "
+                                    "--allow-plaintext on a network you trust"),
+        reasons::kPortNotPrivate);
   }
   return absl::OkStatus();
 }

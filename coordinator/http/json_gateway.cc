@@ -5,6 +5,7 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -12,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/http_limits.h"
+#include "common/rpc_answer.h"
 #include "coordinator/http/api_status.h"
+#include "coordinator/rpc/context.h"
 #include "trainyard/v1/service.pb.h"
 
 namespace trainyard {
@@ -49,20 +52,38 @@ std::string PathOf(const MethodDescriptor& method) {
 }
 
 grpc::Status UnreadableStatus() {
-  return grpc::Status(grpc::StatusCode::INTERNAL, "the answer of the coordinator cannot be read");
+  return ToGrpcAnswer(absl::InternalError("the answer of the coordinator cannot be read"));
 }
 
-grpc::Status StoppingStatus() {
-  return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator is starting or shutting down; try again");
+// The status of a failed call, for its client. One without details is not an answer of a handler: gRPC has ended the
+// call within this process.
+grpc::Status ForClient(const grpc::Status& status, bool is_stream) {
+  if (status.ok() || !status.error_details().empty()) return status;
+  switch (status.error_code()) {
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      if (is_stream) return ToGrpcAnswer(absl::DeadlineExceededError("the deadline of the stream has passed"));
+      return ToGrpcAnswer(AddReason(
+          absl::DeadlineExceededError("the coordinator did not answer before the deadline; the call may have taken "
+                                      "effect or not"),
+          reasons::kNoAnswerInTime));
+    case grpc::StatusCode::UNAVAILABLE:
+      return ToGrpcAnswer(ShuttingDownStatus());
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return ToGrpcAnswer(AddReason(FromGrpcStatus(status), reasons::kMessageTooLarge));
+    default:
+      return ToGrpcAnswer(FromGrpcStatus(status));
+  }
 }
 
-// The deadline of a call, from the header Grpc-Timeout. A stream has none without the header.
+// The deadline of a call, from the header Grpc-Timeout, which counts from the arrival of the request: it may have waited
+// for its body or for a handler. A stream has none without the header.
 absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request, bool is_stream) {
   const auto header = request.header("grpc-timeout");
   if (!header.has_value()) return is_stream ? absl::InfiniteFuture() : absl::Now() + limits::kHttpCallWait;
   const absl::StatusOr<absl::Duration> timeout = ParseGrpcTimeout(*header);
   if (!timeout.ok()) return timeout.status();
-  return absl::Now() + (is_stream ? *timeout : std::min(*timeout, limits::kHttpCallWaitMax));
+  const absl::Duration waited = HttpNow() - request.arrival;
+  return absl::Now() - waited + (is_stream ? *timeout : std::min(*timeout, limits::kHttpCallWaitMax));
 }
 
 }  // namespace
@@ -90,6 +111,7 @@ std::string MethodsJson() {
 struct JsonGateway::UnaryCall {
   grpc::ClientContext context;
   grpc::ByteBuffer request, response;
+  std::atomic<bool> ended{false};
 };
 
 // A call with a stream of messages. It owns itself until gRPC is done with it; its exchange may own it, too.
@@ -137,7 +159,7 @@ class StreamCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
 
   void OnDone(const grpc::Status& status) override {
     begin_alarm_.Cancel();
-    End(unreadable_ ? UnreadableStatus() : status);
+    End(unreadable_ ? UnreadableStatus() : ForClient(status, /*is_stream=*/true));
     gateway_.Remove(&context_);
     self_ = nullptr;  // may be the last reference
   }
@@ -219,11 +241,12 @@ void JsonGateway::Stop() {
   changed_.AwaitFor(&mu_, kStopWait, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return calls_.empty(); });
 }
 
-bool JsonGateway::Add(grpc::ClientContext* context) {
+absl::Status JsonGateway::Add(grpc::ClientContext* context) {
   absl::MutexLock lock(&mu_);
-  if (stopping_ || stub_ == nullptr) return false;
+  if (stopping_) return ShuttingDownStatus();
+  if (stub_ == nullptr) return StartingStatus();
   calls_.insert(context);
-  return true;
+  return absl::OkStatus();
 }
 
 void JsonGateway::Remove(grpc::ClientContext* context) {
@@ -248,29 +271,38 @@ void JsonGateway::Handle(const MethodDescriptor& method, const HttpRequest& requ
     return Stream(method, *message, caller, {.events = events, .deadline = *deadline}, exchange);
   }
   auto call = std::make_shared<UnaryCall>();
-  if (!Add(&call->context)) return exchange->Respond(StatusResponse(StoppingStatus()));
+  if (status = Add(&call->context); !status.ok()) return exchange->Respond(StatusResponse(status));
   call->request = ToBuffer(*message);
   call->context.set_deadline(absl::ToChronoTime(*deadline));
   vouch_(caller, call->context);
   stub_->UnaryCall(&call->context, PathOf(method), {}, &call->request, &call->response,
                    [this, call, exchange, type = method.output_type()](const grpc::Status& ended) {
+                     call->ended = true;
                      std::unique_ptr<Message> answer = ended.ok() ? ReadMessage(*type, call->response) : nullptr;
                      const absl::StatusOr<std::string> json =
                          answer == nullptr ? absl::InternalError("no message") : MessageJson(*answer);
                      if (json.ok()) {
                        exchange->Respond({.code = 200, .type = kJsonType, .body = *json + "\n"});
                      } else {
-                       exchange->Respond(StatusResponse(ended.ok() ? UnreadableStatus() : ended));
+                       exchange->Respond(StatusResponse(ended.ok() ? UnreadableStatus() : ForClient(ended, false)));
                      }
                      Remove(&call->context);
                    });
+  // A call whose client has gone is cancelled. The core checks that before it handles the call (CallTable::CheckWaiting),
+  // so a call that still waits then changes nothing. No method waits for anything else: each answers in the turn that
+  // handles its event, once the store has its records.
+  exchange->OnChange([call, exchange = exchange.get()] {
+    if (exchange->IsClosed() && !call->ended) call->context.TryCancel();
+  });
 }
 
 void JsonGateway::Stream(const MethodDescriptor& method, const Message& request, const Caller& caller,
                          StreamFormat format, const std::shared_ptr<HttpExchange>& exchange) {
   const absl::Time deadline = format.deadline;
   auto call = std::make_shared<StreamCall>(*this, method, std::move(format), exchange);
-  if (!Add(&call->context())) return exchange->Respond(StatusResponse(StoppingStatus()));
+  if (const absl::Status added = Add(&call->context()); !added.ok()) {
+    return exchange->Respond(StatusResponse(added));
+  }
   vouch_(caller, call->context());
   if (deadline < absl::InfiniteFuture()) call->context().set_deadline(absl::ToChronoTime(deadline));
   call->Start(call, request);

@@ -3,6 +3,9 @@
 // as a call over gRPC. Unary calls have one answer; streaming ones answer with a line of JSON, or with an event of a
 // stream of events, for each message. Thread-safe.
 //
+// A call whose client disconnects before its answer is cancelled: it has no effect unless the core has begun to handle
+// it, as over gRPC.
+//
 // The next message of a stream is read when its client has read the earlier ones, so a slow client slows the stream and
 // uses a bounded amount of memory.
 #pragma once
@@ -19,6 +22,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -80,7 +84,8 @@ class JsonGateway {
   friend class StreamCall;
   struct UnaryCall;
 
-  bool Add(grpc::ClientContext* context);
+  // Possible errors: Unavailable: this gateway has not started, or is stopping.
+  absl::Status Add(grpc::ClientContext* context);
   void Remove(grpc::ClientContext* context);
 
   std::unique_ptr<grpc::GenericStub> stub_;

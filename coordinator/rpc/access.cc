@@ -49,8 +49,10 @@ std::string AddressOf(const grpc::CallbackServerContext& context) {
 
 absl::Status CheckRole(Role role, Need need) {
   if (need == Need::kRead || role == Role::kOperator) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      "the call has the token of viewers, who may only read; it needs the token of operators");
+  return AddReason(
+      absl::PermissionDeniedError("the call has the token of viewers, who may only read; it needs the token of "
+                                  "operators"),
+      reasons::kOperatorRequired);
 }
 
 void ReduceSpec(v1::JobSpec& spec) {

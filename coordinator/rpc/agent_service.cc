@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "common/rpc_status.h"
+#include "common/rpc_answer.h"
 #include "coordinator/rpc/attach_stream.h"
 
 namespace trainyard {
@@ -58,7 +58,7 @@ class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
     absl::MutexLock lock(&mu_);
     if (std::exchange(finished_, true)) return;
     code_ = status.code();
-    Finish(ToGrpcStatus(status));
+    Finish(ToGrpcAnswer(status));
   }
 
   const RpcContext& context_;

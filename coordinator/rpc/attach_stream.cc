@@ -9,7 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "common/limits.h"
-#include "common/rpc_status.h"
+#include "common/rpc_answer.h"
 #include "coordinator/rpc/value_fan_out.h"
 
 namespace trainyard {
@@ -224,7 +224,7 @@ void AttachStream::OnWriteDone(bool ok) {
 void AttachStream::End(const absl::Status& status) {
   code_.store(status.code());
   absl::MutexLock lock(&mu_);
-  EndLocked(ToGrpcStatus(status));
+  EndLocked(ToGrpcAnswer(status));
 }
 
 void AttachStream::EndLocked(grpc::Status status) {
@@ -242,7 +242,7 @@ void AttachStream::OnCancel() {
   code_.store(absl::StatusCode::kCancelled);
   Detach();
   absl::MutexLock lock(&mu_);
-  EndLocked(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
+  EndLocked(ToGrpcAnswer(absl::CancelledError("cancelled")));
 }
 
 void AttachStream::OnDone() {

@@ -68,6 +68,10 @@ inline absl::Status OverloadedStatus() {
                             reasons::kOverloaded),
                   kOverloadedRetry);
 }
+inline absl::Status StartingStatus() {
+  return AddRetry(AddReason(absl::UnavailableError("the coordinator is starting; try again"), reasons::kStarting),
+                  kOverloadedRetry);
+}
 inline absl::Status ShuttingDownStatus() {
   return AddRetry(
       AddReason(absl::UnavailableError("the coordinator is shutting down; try again"), reasons::kShuttingDown),

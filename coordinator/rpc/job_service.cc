@@ -68,7 +68,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   void OnCancel() override {
     code_.store(absl::StatusCode::kCancelled);
     context_.queue->Post(WatchClosed{id_, job_});
-    writer_.Abort(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
+    writer_.Abort(ToGrpcAnswer(absl::CancelledError("cancelled")));
   }
   void OnDone() override {
     context_.queue->Post(WatchClosed{id_, job_});
@@ -132,7 +132,7 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
   }
   void OnCancel() override {
     code_.store(absl::StatusCode::kCancelled);
-    writer_.Abort(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
+    writer_.Abort(ToGrpcAnswer(absl::CancelledError("cancelled")));
   }
   void OnDone() override {
     context_.queue->Post(LogsClosed{id_});

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 
 namespace trainyard {
 
@@ -23,7 +24,8 @@ absl::Status LogBridge::Push(const std::string& request_id, v1::LogChunk chunk, 
     absl::MutexLock lock(&mu_);
     auto it = sinks_.find(request_id);
     if (it == sinks_.end()) {
-      return absl::NotFoundError(absl::StrCat("log request ", request_id, " has ended"));
+      return AddReason(absl::NotFoundError(absl::StrCat("log request ", request_id, " has ended")),
+                       reasons::kLogReaderGone);
     }
     sink = it->second;
   }

@@ -17,6 +17,7 @@
 #include "common/status_macros.h"
 #include "common/tokens.h"
 #include "common/user.h"
+#include "coordinator/rpc/reason_interceptor.h"
 
 namespace trainyard {
 namespace {
@@ -195,6 +196,9 @@ absl::Status RpcServer::Serve() {
   // double their cost.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<ReasonInterceptors>());
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.RegisterService(&jobs_);
   builder.RegisterService(&agents_);
   server_ = builder.BuildAndStart();
@@ -210,14 +214,18 @@ absl::StatusOr<Role> RpcServer::RoleOfHttpCaller(absl::optional<absl::string_vie
                                                  bool only_this_host) const {
   if (!access_.is_open()) return access_.RoleOf(authorization);
   if (SplitUnixAddress(address_).has_value()) {
-    return absl::PermissionDeniedError(
-        "the API listens on a Unix socket, which only its user can open, and the port of this page can be reached by "
-        "others: start the coordinator with --token-file, and enter that token here");
+    return AddReason(
+        absl::PermissionDeniedError("the API listens on a Unix socket, which only its user can open, and the port of "
+                                    "this page can be reached by others: start the coordinator with --token-file, and "
+                                    "enter that token here"),
+        reasons::kTokenNotConfigured);
   }
   if (IsLocalAddress(address_) && !only_this_host) {
-    return absl::PermissionDeniedError(
-        "the API answers only programs of its host, and the port of this page can be reached from other hosts: start "
-        "the coordinator with --token-file, or with --metrics and a loopback address");
+    return AddReason(
+        absl::PermissionDeniedError("the API answers only programs of its host, and the port of this page can be "
+                                    "reached from other hosts: start the coordinator with --token-file, or with "
+                                    "--metrics and a loopback address"),
+        reasons::kTokenNotConfigured);
   }
   return Role::kViewer;
 }
@@ -234,7 +242,7 @@ absl::StatusOr<Reply> RpcServer::AskCore(const std::function<Event(CallId)>& mak
   std::future<Reply> answer = promise->get_future();
   calls_.Ask(make_event, [promise](Reply& reply) { promise->set_value(std::move(reply)); });
   if (answer.wait_for(absl::ToChronoNanoseconds(kAskWait)) != std::future_status::ready) {
-    return absl::UnavailableError("the coordinator is busy; try again");
+    return OverloadedStatus();
   }
   Reply reply = answer.get();
   RETURN_IF_ERROR(reply.status);

@@ -2,7 +2,6 @@
 responsive and small."""
 
 import concurrent.futures
-import pathlib
 import random
 import socket
 import time
@@ -11,6 +10,7 @@ import urllib.request
 import grpc
 
 import harness
+import processes
 import pytest
 import tokens
 
@@ -18,11 +18,6 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 JOBS_UNFINISHED = 10_000  # limits::kJobsUnfinished
 MEGABYTE = 1 << 20
-
-
-def memory_bytes(program):
-    status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) << 10
 
 
 def garbage():
@@ -58,7 +53,7 @@ def test_garbage_on_the_grpc_ports_is_refused_and_harms_nobody(cluster):
     worker = cluster.start_worker("h1", 2, "--health", health)
     job = cluster.submit(train__steps=1_000_000)
     cluster.wait_for_step(job, 2)
-    before = memory_bytes(cluster.coordinator), memory_bytes(worker)
+    before = processes.resident_bytes(cluster.coordinator.pid), processes.resident_bytes(worker.pid)
     lines = cluster.coordinator.output().count("\n"), worker.output().count("\n")
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
@@ -69,13 +64,13 @@ def test_garbage_on_the_grpc_ports_is_refused_and_harms_nobody(cluster):
     assert cluster.wait_for_step(job, at + 5).state_name == "RUNNING"
     cluster.run_trainctl("health", health)
     for program, memory, count in zip((cluster.coordinator, worker), before, lines):
-        assert memory_bytes(program) < memory + 64 * MEGABYTE
+        assert processes.resident_bytes(program.pid) < memory + 64 * MEGABYTE
         assert program.output().count("\n") < count + 60, program.output()[-4000:]
 
 
 def test_an_oversized_request_is_refused_and_uses_no_memory(cluster, stubs):
     cluster.start_coordinator()
-    before = memory_bytes(cluster.coordinator)
+    before = processes.resident_bytes(cluster.coordinator.pid)
     request = stubs.service.CancelRequest(job_id="nosuchjob", reason="x" * (20 * MEGABYTE))
     large = stubs.service.CancelRequest(job_id="nosuchjob", reason="x" * (2 * MEGABYTE))
 
@@ -97,7 +92,7 @@ def test_an_oversized_request_is_refused_and_uses_no_memory(cluster, stubs):
             assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE), error
 
     harness.wait_until(lambda: cluster._server_info() is not None, "the coordinator answers", 20)
-    assert memory_bytes(cluster.coordinator) < before + 100 * MEGABYTE
+    assert processes.resident_bytes(cluster.coordinator.pid) < before + 100 * MEGABYTE
 
 
 def test_ten_thousand_submissions_in_a_burst_are_accepted_up_to_the_limit(cluster, stubs):
@@ -139,7 +134,7 @@ def test_ten_thousand_submissions_in_a_burst_are_accepted_up_to_the_limit(cluste
     assert refused == [extra], counts
     # One line for each job and none for each refusal.
     assert cluster.coordinator.output().count("unfinished, the limit") <= 1
-    assert memory_bytes(cluster.coordinator) < 400 * MEGABYTE
+    assert processes.resident_bytes(cluster.coordinator.pid) < 400 * MEGABYTE
     for channel in channels:
         channel.close()
 
@@ -153,7 +148,7 @@ def test_readers_of_output_that_never_read_use_little_memory_and_delay_nobody(on
         spec=stubs.job.JobSpec(name="talks", command=stubs.job.Command(argv=["python3", "-c", script], workdir="/tmp"),
                                resources=stubs.job.Resources(ranks=1)), default_run_root="/tmp"), timeout=10).job_id
     one_host.wait_for_state(job, "RUNNING")
-    before = memory_bytes(one_host.coordinator)
+    before = processes.resident_bytes(one_host.coordinator.pid)
     request = stubs.service.LogsRequest(job_id=job, follow=True)
     channels = [tokens.dial(one_host.coordinator.address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]
     idle = [stubs.service_grpc.JobServiceStub(channel).Logs(request) for channel in channels]
@@ -168,7 +163,7 @@ def test_readers_of_output_that_never_read_use_little_memory_and_delay_nobody(on
             break
 
     assert expected == last + 1
-    assert memory_bytes(one_host.coordinator) < before + 100 * MEGABYTE
+    assert processes.resident_bytes(one_host.coordinator.pid) < before + 100 * MEGABYTE
     assert one_host.get(job).state_name == "RUNNING"
     for call in idle:
         call.cancel()

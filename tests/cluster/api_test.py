@@ -3,13 +3,16 @@ Submit that is repeated across a restart of the coordinator."""
 
 import json
 import os
+import re
 import signal
 import time
+import types
 
 import grpc
 import pytest
 
 import harness
+import http_client
 import tokens
 
 SHORT_S = 10
@@ -93,6 +96,103 @@ def test_every_method_answers_every_kind_of_error_with_details(cluster, stubs):
     for name, fields in TOKENS.items():
         assert [one.field for one in details_of(stubs, refusal(cluster, name, page_token="before-x", **fields))[
             "BadRequest"].field_violations] == ["page_token"], name
+
+
+def reason_over_grpc(stubs, call, *arguments, **options):
+    """(status code, reason) of a call that fails; `call` is a method of a stub or of a channel."""
+    with pytest.raises(grpc.RpcError) as failed:
+        answer = call(*arguments, timeout=SHORT_S, **options)
+        list(answer)  # of a stream
+    return failed.value.code().name, info_of(details_of(stubs, failed.value)["ErrorInfo"])
+
+
+def reason_over_http(answer):
+    """(status code, reason) of an answer that is an error."""
+    assert answer.status >= 400 and answer.headers["Content-Type"].startswith("application/json"), answer.body
+    (code,) = [code.name for code in grpc.StatusCode if code.value[0] == answer.json["code"]]
+    (info,) = [one for one in answer.json["details"] if one["@type"].endswith("/google.rpc.ErrorInfo")]
+    return code, info_of(types.SimpleNamespace(**info))
+
+
+def info_of(info):
+    assert info.domain == "trainyard" and info.reason in REASONS, info
+    return info.reason
+
+
+REASONS = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+|OVERLOADED)`",
+                         (harness.ROOT / "docs" / "services.md").read_text()))
+
+
+def start_with_roles(cluster):
+    """A coordinator with a token of operators, that of this user's programs, and one of viewers, which is returned."""
+    port = harness.free_port()
+    tokens.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    viewers = cluster.folder / "viewers"
+    cluster.start_coordinator("--token-file", tokens.path_of(f"127.0.0.1:{port}"), "--viewer-token-file", viewers,
+                              port=port)
+    return viewers.read_text().strip()
+
+
+def test_every_failed_call_has_a_documented_reason_over_grpc_and_over_http(cluster, stubs):
+    viewer = start_with_roles(cluster)
+    operator = tokens.read(cluster.coordinator.address)
+    service = stubs.service.DESCRIPTOR.services_by_name["JobService"]
+    stub = stubs.service_grpc.JobServiceStub(grpc.insecure_channel(cluster.coordinator.address))
+
+    def failure(method, token, fields):
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        request = getattr(stubs.service, service.methods_by_name[method].input_type.name)(**fields)
+        found = reason_over_grpc(stubs, getattr(stub, method), request, metadata=metadata)
+        over_http = reason_over_http(http_client.post(cluster, method, fields, token))
+        assert found == over_http, (method, fields)
+        return found
+
+    for method in service.methods:
+        name = method.name
+        assert failure(name, "", VALID[name]) == ("UNAUTHENTICATED", "TOKEN_MISSING"), name
+        assert failure(name, "0" * 64, VALID[name]) == ("UNAUTHENTICATED", "TOKEN_WRONG"), name
+        if method.GetOptions().idempotency_level != 1:
+            assert failure(name, viewer, VALID[name]) == ("PERMISSION_DENIED", "OPERATOR_REQUIRED"), name
+        if name in INVALID:
+            assert failure(name, operator, INVALID[name][0]) == ("INVALID_ARGUMENT", "INVALID_REQUEST"), name
+        if NO_JOB.items() <= VALID[name].items():
+            assert failure(name, operator, VALID[name]) == ("NOT_FOUND", "JOB_NOT_FOUND"), name
+    assert failure("SetHost", operator, VALID["SetHost"]) == ("NOT_FOUND", "HOST_NOT_FOUND")
+
+
+def test_requests_that_reach_no_method_have_a_reason_too(cluster, stubs):
+    start_with_roles(cluster)
+    channel = tokens.dial(cluster.coordinator.address)
+
+    def send(path, text=b""):
+        return reason_over_grpc(stubs, channel.unary_stream(path), text)
+
+    for path in ("/trainyard.v1.JobService/NoSuchMethod", "/trainyard.v1.AgentService/NoSuchMethod", "/a.B/C", "/x"):
+        assert send(path) == ("UNIMPLEMENTED", "METHOD_UNKNOWN"), path
+    for method in methods_of(stubs):
+        assert send(f"/trainyard.v1.JobService/{method}", b"\xff\xff") == ("INVALID_ARGUMENT", "INVALID_REQUEST"), method
+    agents = channel.stream_stream("/trainyard.v1.AgentService/Attach")
+    assert reason_over_grpc(stubs, agents, iter([b"\xff\xff"])) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+    assert reason_over_grpc(stubs, grpc.insecure_channel(cluster.coordinator.address).stream_stream(
+        "/trainyard.v1.AgentService/Attach"), iter([])) == ("UNAUTHENTICATED", "TOKEN_MISSING")
+
+    def get(path, **headers):
+        return reason_over_http(http_client.get(cluster, path, **headers))[1]
+
+    def post(method, body, **headers):
+        return reason_over_http(http_client.post(cluster, method, body, **headers))[1]
+
+    assert get("/no-such-path") == get("/api/v1/no-such-path") == get("/api/v1/watch/nothing") == "PATH_NOT_FOUND"
+    assert get("/api/v1/jobs/nosuchjob") == get("/api/v1/jobs/nosuchjob/watch") == "JOB_NOT_FOUND"
+    assert get("/api/v1/jobs?page_size=x") == get("/api/v1/jobs?x=1") == "INVALID_REQUEST"
+    assert get("/api/v1/jobs", Host="evil.example") == get("/api/v1/jobs", Origin="null") == "OTHER_SITE"
+    assert get("/api/v1/JobService/Get") == "HTTP_METHOD_NOT_ALLOWED"
+    assert get("/api/v1/jobs?a=1&a=2") == "HTTP_REQUEST_INVALID"
+    assert post("NoSuchMethod", {}) == "METHOD_UNKNOWN"
+    assert post("Get", "{") == post("Get", NO_JOB, Grpc_Timeout="soon") == "INVALID_REQUEST"
+    assert post("List", {}, Content_Type="text/plain") == "CONTENT_TYPE_NOT_JSON"
+    assert post("List", {}, Grpc_Timeout="1n") == "DEADLINE_EXCEEDED"
+    assert post("Get", "x" * (5 << 20)) == "MESSAGE_TOO_LARGE"
 
 
 def test_errors_about_a_job_contain_its_state_and_version(cluster, stubs):

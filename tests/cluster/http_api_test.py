@@ -2,11 +2,14 @@
 who did what."""
 
 import base64
+import concurrent.futures
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+import time
 
 import google.protobuf.json_format as json_format
 import grpc
@@ -270,6 +273,38 @@ def test_a_hostile_name_of_a_program_is_recorded_with_escapes_and_the_store_stay
     cluster.start_coordinator()
     events = http_client.post(cluster, "ListEvents", {"job_id": job}).json["events"]
     assert any("with x\\xff\\xfe\\x85<b>/1" in event.get("notice", {}).get("text", "") for event in events)
+
+
+def test_a_call_whose_client_disconnects_before_it_is_processed_has_no_effect(lasting):
+    """A lock on the store keeps the core from the calls that wait for it."""
+    job = lasting.submit()
+    path = "/api/v1/JobService/Cancel"
+    body = json.dumps({"job_id": job})
+
+    def cancelled_calls():
+        text = http_client.get(lasting, "/metrics", token="").body
+        found = re.search(r'^trainyard_rpcs_total\{code="CANCELLED",method="Cancel"\} (\d+)', text, re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    assert cancelled_calls() == 0
+    store = sqlite3.connect(lasting.folder / "coordinator" / "store.db", isolation_level=None)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        store.execute("BEGIN IMMEDIATE")
+        pausing = pool.submit(http_client.post, lasting, "Pause", {"job_id": job}, Grpc_Timeout="60S")
+        try:
+            for _ in range(30):
+                client = http_client.connect(lasting)
+                client.request("POST", path, body, http_client.headers_for(
+                    lasting, None, {"Content-Type": "application/json"}))
+                time.sleep(0.05)  # the calls are spread over the time in which the core waits for the lock
+                client.close()
+        finally:
+            store.execute("ROLLBACK")
+            store.close()
+        assert pausing.result().status == 200, "a call whose client waits is executed"
+
+    harness.wait_until(lambda: cancelled_calls() > 0, "calls that waited were cancelled")
+    assert lasting.get(job).state_name == "PAUSED"
 
 
 def test_a_caller_cannot_claim_to_be_the_http_port(lasting):

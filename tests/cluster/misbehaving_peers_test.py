@@ -1,7 +1,6 @@
 """Daemons that send false facts and watchers that never read: they must not affect the jobs of others."""
 
 import os
-import pathlib
 import queue
 import random
 import signal
@@ -12,6 +11,7 @@ import grpc
 import pytest
 
 import harness
+import processes
 import tokens
 
 PROTOCOL = 2  # the oldest that coordinators accept
@@ -77,11 +77,6 @@ def stub_daemon(one_host):
     yield make
     for daemon in daemons:
         daemon.close()
-
-
-def memory_bytes(program):
-    status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) << 10
 
 
 def test_a_daemon_with_the_name_of_another_is_refused_and_the_job_continues(one_host, stub_daemon):
@@ -160,7 +155,7 @@ def test_watchers_that_never_read_use_little_memory_and_delay_nobody(one_host):
     service = one_host.stubs.service
     job = one_host.submit(train__steps=3000)
     one_host.wait_for_step(job, 1)
-    before = memory_bytes(one_host.coordinator)
+    before = processes.resident_bytes(one_host.coordinator.pid)
     channels = [tokens.dial(one_host.coordinator.address, [("grpc.use_local_subchannel_pool", 1)])
                 for _ in range(30)]
     idle = [one_host.stubs.service_grpc.JobServiceStub(channel).Watch(service.WatchRequest(job_id=job))
@@ -169,7 +164,7 @@ def test_watchers_that_never_read_use_little_memory_and_delay_nobody(one_host):
     events = one_host.watch(job)
 
     assert [event.step.step for event in events if event.HasField("step")] == list(range(1, 3001))
-    assert memory_bytes(one_host.coordinator) - before < 96 << 20
+    assert processes.resident_bytes(one_host.coordinator.pid) - before < 96 << 20
     # A watcher that starts to read now still gets everything, in order.
     late = [event.step.step for event in idle[0] if event.HasField("step")]
     assert late == list(range(1, 3001))
@@ -184,7 +179,7 @@ def test_a_flood_of_reports_is_bounded_and_delays_nobody(one_host, stub_daemon):
     one_host.wait_for_step(job, 3)
     stub = stub_daemon("h2")
     stub.wait_for_welcome()
-    before = memory_bytes(one_host.coordinator)
+    before = processes.resident_bytes(one_host.coordinator.pid)
     steps = [service.StepReport(step=step, loss=1.0) for step in range(1, 201)]
     flood = agent.RankReports(reports=[agent.RankReport(key=agent.TrainerKey(job_id=job, generation=generation, rank=0),
                                                         phase="train", last_step=10**9, steps=steps)
@@ -203,4 +198,4 @@ def test_a_flood_of_reports_is_bounded_and_delays_nobody(one_host, stub_daemon):
     assert (view.state_name, view.job.generation) == ("RUNNING", 1)
     assert view.job.last_step < 10**9
     assert slowest < 1.0, f"a call took {slowest:.2f} s while reports flooded in"
-    assert memory_bytes(one_host.coordinator) - before < 128 << 20
+    assert processes.resident_bytes(one_host.coordinator.pid) - before < 128 << 20

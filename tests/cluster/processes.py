@@ -93,6 +93,11 @@ def command_of(pid):
         return ""
 
 
+def resident_bytes(pid):
+    """The memory of a process that is in RAM."""
+    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def descendants():
     """Live Trainyard processes that descend from this one: {pid: command line}."""
     parents = {pid: stat for pid in _all_pids() if (stat := _stat(pid))}

@@ -40,7 +40,12 @@ TEST(ErrorDetails, ReasonMetadataAndResource_AreReadBackFromTheGrpcStatus) {
 TEST(ErrorDetails, AnswerWithoutAReason_GetsThatOfItsCode) {
   EXPECT_EQ(ReasonOf(CompleteDetails(absl::FailedPreconditionError("it is PAUSED"))), reasons::kWrongState);
   EXPECT_EQ(ReasonOf(CompleteDetails(absl::DeadlineExceededError("late"))), reasons::kDeadlineExceeded);
-  EXPECT_EQ(ReasonOf(CompleteDetails(absl::InternalError("a bug"))), "") << "no reason is invented";
+  EXPECT_EQ(ReasonOf(CompleteDetails(absl::InternalError("a bug"))), reasons::kInternalError);
+  for (int code = 1; code <= 16; ++code) {
+    const absl::Status completed = CompleteDetails(absl::Status(static_cast<absl::StatusCode>(code), "x"));
+    EXPECT_NE(ReasonOf(completed), "") << completed;
+    EXPECT_EQ(ErrorInfoOf(completed)->domain(), kErrorDomain);
+  }
   EXPECT_TRUE(CompleteDetails(absl::OkStatus()).ok());
 }
 

@@ -1,12 +1,8 @@
 // The web server of the daemons, with real sockets: bodies, streams, and clients that do not keep to the rules.
 #include "common/http_server.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <deque>
 #include <map>
@@ -17,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "common/http_limits.h"
 #include "common/listen.h"
+#include "tests/unit/http_test_client.h"
 
 namespace trainyard {
 namespace {
@@ -28,44 +25,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr size_t kBodyMax = 1 << 20;
-
-class Client {
- public:
-  explicit Client(int port, int receive_bytes = 0) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    // Before connecting, so that the window of the connection is small.
-    if (receive_bytes > 0) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
-    sockaddr_in to = {};
-    to.sin_family = AF_INET;
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(static_cast<uint16_t>(port));
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
-    const timeval limit = {20, 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  }
-  ~Client() { Close(); }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-
-  void Close() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-  void Send(const std::string& text) const { send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
-  // Reads until the text contains `end`, or everything if `end` is empty.
-  std::string Read(const std::string& end = "") const {
-    std::string text;
-    char buffer[4096];
-    while (end.empty() || text.find(end) == std::string::npos) {
-      const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
-      if (n <= 0) break;
-      text.append(buffer, static_cast<size_t>(n));
-    }
-    return text;
-  }
-
- private:
-  int fd_;
-};
 
 class HttpServerTest : public testing::Test {
  protected:
@@ -89,6 +48,11 @@ class HttpServerTest : public testing::Test {
   ~HttpServerTest() override { server_.reset(); }
 
   void Handle(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) {
+    if (request.path == "/held") {
+      absl::MutexLock lock(&mu_);
+      streams_.push_back(exchange);
+      return;
+    }
     if (request.path == "/stream") {
       const bool begun = exchange->Begin({.type = "text/event-stream"});
       absl::MutexLock lock(&mu_);
@@ -126,7 +90,7 @@ class HttpServerTest : public testing::Test {
 };
 
 TEST_F(HttpServerTest, Body_ReachesTheHandlerWhole) {
-  Client client(port_);
+  HttpTestClient client(port_);
   client.Send("POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\n01234");
   client.Send("56789 and more that is not read");
   EXPECT_THAT(client.Read(), AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("X-Always: yes\r\n"),
@@ -134,7 +98,7 @@ TEST_F(HttpServerTest, Body_ReachesTheHandlerWhole) {
 }
 
 TEST_F(HttpServerTest, ClientThatAsksFirst_SendsItsBodyOnlyIfItIsAdmitted) {
-  Client admitted(port_), refused(port_);
+  HttpTestClient admitted(port_), refused(port_);
   admitted.Send("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
   EXPECT_THAT(admitted.Read("\r\n\r\n"), StartsWith("HTTP/1.1 100 Continue\r\n"));
   admitted.Send("body");
@@ -144,7 +108,7 @@ TEST_F(HttpServerTest, ClientThatAsksFirst_SendsItsBodyOnlyIfItIsAdmitted) {
 }
 
 TEST_F(HttpServerTest, ClientThatKeepsSending_GetsTheRefusal) {
-  Client large(port_), closed(port_);
+  HttpTestClient large(port_), closed(port_);
   large.Send(absl::StrCat("POST / HTTP/1.1\r\nContent-Length: ", kBodyMax + 1, "\r\n\r\n", std::string(300'000, 'x')));
   EXPECT_THAT(large.Read(), AllOf(StartsWith("HTTP/1.1 413 "), HasSubstr("at most 1048576 are accepted")));
   closed.Send(absl::StrCat("POST /closed HTTP/1.1\r\nContent-Length: 900000\r\n\r\n", std::string(300'000, 'x')));
@@ -158,7 +122,7 @@ TEST_F(HttpServerTest, Nonsense_IsRefusedAndCounted) {
       {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.1 411 "},
       {"GET / HTTP/1.1\r\nX: " + std::string(limits::kScrapeRequestBytes, 'x'), "HTTP/1.1 431 "}};
   for (const auto& [request, answer] : answers) {
-    Client client(port_);
+    HttpTestClient client(port_);
     client.Send(request);
     EXPECT_THAT(client.Read(), StartsWith(answer));
   }
@@ -168,7 +132,7 @@ TEST_F(HttpServerTest, Nonsense_IsRefusedAndCounted) {
 }
 
 TEST_F(HttpServerTest, Stream_ArrivesInOrderAndEndsWithItsLastChunk) {
-  Client client(port_), old(port_);
+  HttpTestClient client(port_), old(port_);
   client.Send("GET /stream HTTP/1.1\r\n\r\n");
   const auto stream = AwaitStream(0);
   stream->Write("one\n");
@@ -185,7 +149,7 @@ TEST_F(HttpServerTest, Stream_ArrivesInOrderAndEndsWithItsLastChunk) {
 }
 
 TEST_F(HttpServerTest, SlowReader_FillsItsStream_WhichReportsOnceThatItIsNoLongerFull) {
-  Client client(port_, 4096);
+  HttpTestClient client(port_, 4096);
   client.Send("GET /stream HTTP/1.1\r\n\r\n");
   const auto stream = AwaitStream(0);
   std::atomic<int> changes{0};
@@ -206,13 +170,13 @@ TEST_F(HttpServerTest, SlowReader_FillsItsStream_WhichReportsOnceThatItIsNoLonge
 }
 
 TEST_F(HttpServerTest, Streams_AreLimited_AndDoNotTakeTheConnectionsOfRequests) {
-  std::deque<Client> readers;
+  std::deque<HttpTestClient> readers;
   for (size_t i = 0; i < limits::kHttpStreams; ++i) {
     readers.emplace_back(port_);
     readers.back().Send("GET /stream HTTP/1.1\r\n\r\n");
     AwaitStream(i);
   }
-  Client another(port_), request(port_);
+  HttpTestClient another(port_), request(port_);
   another.Send("GET /stream HTTP/1.1\r\n\r\n");
   EXPECT_THAT(another.Read(), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("Retry-After: ")));
   EXPECT_EQ(RefusedFor("too_many_streams"), 1);
@@ -220,13 +184,45 @@ TEST_F(HttpServerTest, Streams_AreLimited_AndDoNotTakeTheConnectionsOfRequests) 
   EXPECT_THAT(request.Read(), StartsWith("HTTP/1.1 200 "));
   readers.pop_front();
   EXPECT_TRUE(Await([&] { return AwaitStream(0)->IsClosed(); }));
-  Client later(port_);
+  HttpTestClient later(port_);
   later.Send("GET /stream HTTP/1.1\r\n\r\n");
   EXPECT_NE(AwaitStream(limits::kHttpStreams), nullptr);
 }
 
+TEST_F(HttpServerTest, ClientThatGoesAwayBeforeItsAnswer_ClosesTheExchange) {
+  HttpTestClient client(port_);
+  client.Send("POST /held HTTP/1.1\r\nContent-Length: 0\r\n\r\n");
+  const auto held = AwaitStream(0);
+  std::atomic<int> changes{0};
+  held->OnChange([&] { ++changes; });
+  EXPECT_FALSE(held->IsClosed());
+
+  client.Close();
+
+  EXPECT_TRUE(Await([&] { return held->IsClosed() && changes == 1; }));
+}
+
+TEST_F(HttpServerTest, ClientThatOnlyEndsItsSide_GetsItsAnswer) {
+  HttpTestClient client(port_), old(port_);
+  client.Send("POST /held HTTP/1.1\r\nContent-Length: 0\r\n\r\n");
+  const auto held = AwaitStream(0);
+  old.Send("POST /held HTTP/1.0\r\nContent-Length: 0\r\n\r\n");
+  const auto held_of_old = AwaitStream(1);
+  held->OnChange([] {});
+  held_of_old->OnChange([] {});
+  client.HalfClose();
+  old.HalfClose();
+  EXPECT_THAT(client.Read("\r\n\r\n"), StartsWith("HTTP/1.1 100 Continue\r\n")) << "it is asked whether it is there";
+
+  held->Respond(HttpText(200, "late\n"));
+  held_of_old->Respond(HttpText(200, "late\n"));
+
+  EXPECT_THAT(client.Read(), AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\nlate\n")));
+  EXPECT_THAT(old.Read(), StartsWith("HTTP/1.1 200 ")) << "HTTP/1.0 knows no interim responses";
+}
+
 TEST_F(HttpServerTest, Exchange_OutlivesItsServer) {
-  Client client(port_);
+  HttpTestClient client(port_);
   client.Send("GET /stream HTTP/1.1\r\n\r\n");
   const auto stream = AwaitStream(0);
   server_.reset();
