@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/limits.h"
 #include "coordinator/handlers/check_request.h"
 #include "coordinator/http/api_status.h"
 #include "coordinator/rpc/access.h"
@@ -24,6 +25,9 @@ constexpr absl::Duration kListInterval = absl::Seconds(1);
 // All jobs are read again this often, because not every change is published.
 constexpr absl::Duration kJobsInterval = absl::Seconds(5);
 constexpr absl::Duration kManyRanksInterval = absl::Seconds(3);
+// A list of more hosts than this is read less often, because the core makes all of it each time.
+constexpr size_t kManyHosts = 1'000;
+constexpr absl::Duration kManyHostsInterval = absl::Seconds(3);
 constexpr size_t kManyRanksBytes = 64 << 10;
 
 constexpr char kInfoTopic[] = "info";
@@ -46,7 +50,8 @@ void Add(const std::string& key, const google::protobuf::Message& message, PageF
 void Steady(v1::HostStatus& host) {
   constexpr double kDiskUnit = 256 << 20;
   if (host.reachable()) host.clear_last_heard_s();
-  host.set_last_heard_s(std::floor(host.last_heard_s() / 10) * 10);
+  const double heard_unit = host.last_heard_s() < 600 ? 10 : 600;
+  host.set_last_heard_s(std::floor(host.last_heard_s() / heard_unit) * heard_unit);
   host.set_clock_offset_s(std::round(host.clock_offset_s()));
   host.set_disk_free_bytes(static_cast<uint64_t>(std::floor(host.disk_free_bytes() / kDiskUnit) * kDiskUnit));
 }
@@ -55,11 +60,6 @@ PageFeed::Entries EntriesOf(Reply reply) {
   PageFeed::Entries entries;
   if (auto* list = std::get_if<v1::ListResponse>(&reply.response)) {
     for (const v1::Job& job : list->jobs()) Add(job.job_id(), job, entries);
-  } else if (auto* hosts = std::get_if<v1::ListHostsResponse>(&reply.response)) {
-    for (v1::HostStatus& host : *hosts->mutable_hosts()) {
-      Steady(host);
-      Add(host.name(), host, entries);
-    }
   } else if (auto* events = std::get_if<v1::ListEventsResponse>(&reply.response)) {
     for (const v1::Event& event : events->events()) Add(absl::StrCat(event.sequence()), event, entries);
   } else if (auto* job = std::get_if<v1::Job>(&reply.response)) {
@@ -77,7 +77,6 @@ Event QuestionFor(const std::string& name, CallId call) {
     list.request.set_page_size(kFeedJobs);
     return list;
   }
-  if (name == kHostsTopic) return ListHosts{call};
   if (name == kEventsTopic) {
     ListEvents list{call, {}};
     list.request.set_limit(kFeedEvents);
@@ -87,30 +86,49 @@ Event QuestionFor(const std::string& name, CallId call) {
   return GetJob{call, JobId(name.substr(sizeof kJobTopic - 1))};
 }
 
-absl::Duration IntervalOf(const std::string& name, size_t bytes) {
+absl::Duration IntervalOf(const std::string& name, size_t entries, size_t bytes) {
   if (name == kJobsTopic) return kJobsInterval;
+  if (name == kHostsTopic && entries > kManyHosts) return kManyHostsInterval;
   return bytes > kManyRanksBytes && absl::StartsWith(name, kJobTopic) ? kManyRanksInterval : kListInterval;
 }
 
-// Returns the text of an event with the entries of `keys`; null: all entries. Keys without an entry are listed as gone.
-std::string ListText(const std::string& name, const PageFeed::Entries& entries, const std::set<std::string>* keys) {
-  std::vector<absl::string_view> items;
-  std::vector<std::string> gone;
-  if (keys == nullptr) {
-    for (const auto& [key, json] : entries) items.push_back(json);
-  } else {
-    for (const std::string& key : *keys) {
-      const auto entry = entries.find(key);
-      entry == entries.end() ? gone.push_back(JsonText(key)) : items.push_back(entry->second);
-    }
-  }
-  return absl::StrCat("event: ", name, "\ndata: {", keys == nullptr ? "\"reset\":true," : "", "\"items\":[",
+bool IsList(const std::string& name) { return name != kInfoTopic && !absl::StartsWith(name, kJobTopic); }
+
+std::string ListText(const std::string& name, bool is_first, const std::vector<absl::string_view>& items,
+                     const std::vector<std::string>& gone) {
+  return absl::StrCat("event: ", name, "\ndata: {", is_first ? "\"reset\":true," : "", "\"items\":[",
                       absl::StrJoin(items, ","), "],\"gone\":[", absl::StrJoin(gone, ","), "]}\n\n");
 }
 
-std::string TextOf(const std::string& name, const PageFeed::Entries& entries, const std::set<std::string>* keys) {
-  const bool is_job = absl::StartsWith(name, kJobTopic);
-  if (!is_job && name != kInfoTopic) return ListText(name, entries, keys);
+// The text of an event with the next part of a list: entries after `*last`, which becomes the key of the last of them.
+std::string PartText(const std::string& name, const PageFeed::Entries& entries, bool is_first, std::string* last) {
+  std::vector<absl::string_view> items;
+  size_t bytes = 0;
+  for (auto entry = is_first ? entries.begin() : entries.upper_bound(*last);
+       entry != entries.end() && (items.empty() || bytes + entry->second.size() <= kFeedPartBytes); ++entry) {
+    items.push_back(entry->second);
+    bytes += entry->second.size();
+    *last = entry->first;
+  }
+  return ListText(name, is_first, items, {});
+}
+
+// The text of an event with what has changed, and removes from `keys` what it contains. A key without an entry is gone.
+std::string ChangeText(const std::string& name, const PageFeed::Entries& entries, std::set<std::string>& keys) {
+  if (IsList(name)) {
+    std::vector<absl::string_view> items;
+    std::vector<std::string> gone;
+    auto key = keys.begin();
+    for (size_t bytes = 0; key != keys.end() && bytes < kFeedPartBytes; ++key) {
+      const auto entry = entries.find(*key);
+      entry == entries.end() ? gone.push_back(JsonText(*key)) : items.push_back(entry->second);
+      bytes += entry == entries.end() ? key->size() : entry->second.size();
+    }
+    keys.erase(keys.begin(), key);
+    return ListText(name, /*is_first=*/false, items, gone);
+  }
+  keys.clear();
+  const bool is_job = name != kInfoTopic;
   const auto entry = entries.find("");
   return entry == entries.end()
              ? ""
@@ -181,7 +199,7 @@ void PageFeed::Update(const std::string& name, Topic& topic) {
   const size_t bytes = topic.entries.size() == 1 ? topic.entries.begin()->second.size() : 0;
   const bool is_marked = absl::StartsWith(name, kJobTopic) && bytes <= kManyRanksBytes &&
                          marked_.count(JobId(name.substr(sizeof kJobTopic - 1))) > 0;
-  if (!topic.known || is_marked || HttpNow() >= topic.read_at + IntervalOf(name, bytes)) {
+  if (!topic.known || is_marked || HttpNow() >= topic.read_at + IntervalOf(name, topic.entries.size(), bytes)) {
     if (!ReadAll(name, topic, changed)) return;
   } else if (name == kJobsTopic && !marked_.empty()) {
     ReadMarked(topic, changed);
@@ -191,12 +209,47 @@ void PageFeed::Update(const std::string& name, Topic& topic) {
 
 // Returns false if the core has not answered; the next round asks again.
 bool PageFeed::ReadAll(const std::string& name, Topic& topic, std::set<std::string>& changed) {
-  absl::StatusOr<Reply> reply = ask_([&name](CallId call) { return QuestionFor(name, call); });
-  if (!reply.ok() && !absl::IsNotFound(reply.status())) return topic.known;
-  Replace(reply.ok() ? EntriesOf(*std::move(reply)) : Entries(), topic, changed);
+  absl::StatusOr<Entries> entries = ReadEntries(name, topic);
+  if (!entries.ok() && !absl::IsNotFound(entries.status())) return topic.known;
+  Replace(entries.ok() ? *std::move(entries) : Entries(), topic, changed);
   topic.known = true;
   topic.read_at = HttpNow();
   return true;
+}
+
+absl::StatusOr<PageFeed::Entries> PageFeed::ReadEntries(const std::string& name, Topic& topic) {
+  if (name == kHostsTopic) return ReadHosts(topic);
+  absl::StatusOr<Reply> reply = ask_([&name](CallId call) { return QuestionFor(name, call); });
+  if (!reply.ok()) return reply.status();
+  return EntriesOf(*std::move(reply));
+}
+
+// Reads all pages, whose hosts are at most limits::kHosts together. Each page is one question, so that the core handles
+// other events between them.
+absl::StatusOr<PageFeed::Entries> PageFeed::ReadHosts(Topic& topic) {
+  Entries entries;
+  std::map<std::string, size_t> hashes;
+  v1::ListHostsRequest request;
+  do {
+    absl::StatusOr<Reply> reply = ask_([&request](CallId call) { return ListHosts{call, request}; });
+    if (!reply.ok()) return reply.status();
+    auto& page = std::get<v1::ListHostsResponse>(reply->response);
+    for (v1::HostStatus& host : *page.mutable_hosts()) {
+      Steady(host);
+      const size_t hash = std::hash<std::string>()(host.SerializeAsString());
+      const auto before = topic.hashes.find(host.name());
+      const auto known = topic.entries.find(host.name());
+      if (before != topic.hashes.end() && before->second == hash && known != topic.entries.end()) {
+        entries.emplace(known->first, known->second);
+      } else {
+        Add(host.name(), host, entries);
+      }
+      hashes[host.name()] = hash;
+    }
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty() && entries.size() < limits::kHosts);
+  topic.hashes = std::move(hashes);
+  return entries;
 }
 
 // Reads the jobs that have changed.
@@ -227,24 +280,44 @@ void PageFeed::Replace(Entries entries, Topic& topic, std::set<std::string>& cha
 }
 
 void PageFeed::Send(const std::string& name, Topic& topic, const std::set<std::string>& changed) const {
-  std::shared_ptr<const std::string> all, difference;  // made once for all readers that need them
+  Parts parts;
+  std::set<std::string> rest = changed;
+  std::shared_ptr<const std::string> change;  // made once for all readers that need it; it lacks `rest`
   for (Reader& reader : topic.readers) {
-    if (!reader.has_all) reader.behind.clear();
-    if (reader.has_all) reader.behind.insert(changed.begin(), changed.end());
-    if (reader.exchange->IsFull() || (reader.has_all && reader.behind.empty())) continue;
-    if (!reader.has_all) {
-      if (all == nullptr) all = std::make_shared<const std::string>(TextOf(name, topic.entries, nullptr));
-      reader.exchange->Write(all);
-    } else if (reader.behind == changed) {
-      if (difference == nullptr) {
-        difference = std::make_shared<const std::string>(TextOf(name, topic.entries, &changed));
+    // The parts that the reader still lacks contain their changes.
+    const auto end = reader.has_all     ? changed.end()
+                     : reader.has_begun ? changed.upper_bound(reader.last)
+                                        : changed.begin();
+    reader.behind.insert(changed.begin(), end);
+    SendParts(name, topic, reader, parts);
+    while (reader.has_all && !reader.behind.empty() && !reader.exchange->IsFull()) {
+      if (reader.behind != changed) {
+        reader.exchange->Write(ChangeText(name, topic.entries, reader.behind));
+        continue;
       }
-      reader.exchange->Write(difference);
-    } else {
-      reader.exchange->Write(TextOf(name, topic.entries, &reader.behind));
+      if (change == nullptr) change = std::make_shared<const std::string>(ChangeText(name, topic.entries, rest));
+      reader.exchange->Write(change);
+      reader.behind = rest;
     }
-    reader.has_all = true;
-    reader.behind.clear();
+  }
+}
+
+void PageFeed::SendParts(const std::string& name, const Topic& topic, Reader& reader, Parts& parts) {
+  if (!IsList(name)) {
+    if (!reader.has_all) reader.behind.insert("");
+    reader.has_begun = reader.has_all = true;
+    return;
+  }
+  while (!reader.has_all && !reader.exchange->IsFull()) {
+    Part& part = parts[reader.has_begun ? reader.last : ""];  // no entry of a list has an empty key
+    if (part.text == nullptr) {
+      part.last = reader.last;
+      part.text = std::make_shared<const std::string>(PartText(name, topic.entries, !reader.has_begun, &part.last));
+    }
+    reader.exchange->Write(part.text);
+    reader.last = part.last;
+    reader.has_begun = true;
+    reader.has_all = topic.entries.upper_bound(reader.last) == topic.entries.end();
   }
 }
 

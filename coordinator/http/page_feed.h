@@ -1,10 +1,12 @@
 // The data of the status page as streams of events. Each topic (the jobs, the hosts, the events of the cluster, the
 // totals, one job) is computed once for all of its readers, on a separate thread, and only while it has readers. Lists
 // send everything once, then only the entries that have changed; a reader that is slow gets the newest state of each
-// entry later. Thread-safe.
+// entry later. A long list is sent in parts, each when its reader has room for it, so a reader costs a bounded amount of
+// memory however long the list is. Thread-safe.
 //
 //   event: info    data: ServerInfo
 //   event: jobs    data: {"reset": true, "items": [Job, ...]}   then   {"items": [Job], "gone": ["JOB_ID"]}
+//                  the rest of a long list follows its first part as changes
 //   event: hosts, event: events    in the same form, of HostStatus and Event
 //   event: job     data: Job
 //
@@ -32,6 +34,8 @@ namespace trainyard {
 
 inline constexpr size_t kFeedJobs = 1'000;  // the newest jobs
 inline constexpr size_t kFeedEvents = 500;  // the newest events of the cluster
+// The bytes of a part of a list; a part has at least one entry. 1,000 jobs are one part.
+inline constexpr size_t kFeedPartBytes = 1 << 20;
 
 class PageFeed {
  public:
@@ -54,23 +58,38 @@ class PageFeed {
  private:
   struct Reader {
     std::shared_ptr<HttpExchange> exchange;
+    bool has_begun = false;             // it has received the first part of the topic
     bool has_all = false;               // it has received the whole topic
-    std::set<std::string> behind = {};  // entries that have changed since its last text
+    std::string last = {};              // the key of the last entry that it has received, until it has all
+    std::set<std::string> behind = {};  // entries that have changed since it received them
   };
   struct Topic {
     Entries entries = {};
+    std::map<std::string, size_t> hashes = {};  // of the messages of hosts, whose JSON is made only after a change
     bool known = false;                         // `entries` has been read
     absl::Time read_at = absl::InfinitePast();  // when all entries were last read
     std::vector<Reader> readers = {};
   };
 
+  // A part of a list, and the key of its last entry. Made once for all readers who have received the entries before it;
+  // found by the key of the last of these.
+  struct Part {
+    std::shared_ptr<const std::string> text = nullptr;
+    std::string last = {};
+  };
+  using Parts = std::map<std::string, Part>;
+
   void Run();
   void TakeWork();
   void Update(const std::string& name, Topic& topic);
   bool ReadAll(const std::string& name, Topic& topic, std::set<std::string>& changed);
+  absl::StatusOr<Entries> ReadEntries(const std::string& name, Topic& topic);
+  absl::StatusOr<Entries> ReadHosts(Topic& topic);
   void ReadMarked(Topic& topic, std::set<std::string>& changed);
   void Replace(Entries entries, Topic& topic, std::set<std::string>& changed) const;
   void Send(const std::string& name, Topic& topic, const std::set<std::string>& changed) const;
+  // Sends the parts of a topic that the reader has not received, while it has room.
+  static void SendParts(const std::string& name, const Topic& topic, Reader& reader, Parts& parts);
 
   const Ask ask_;
   // Used by the thread alone.

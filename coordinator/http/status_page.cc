@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/error_details.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
 #include "coordinator/handlers/check_request.h"
@@ -94,26 +95,38 @@ absl::Status CheckParameters(const HttpRequest& request, const std::vector<std::
   return absl::OkStatus();
 }
 
-absl::StatusOr<Question> AskForJobs(const HttpRequest& request) {
+// Reads the page that the parameters ask for into the request of a list.
+template <typename List>
+absl::Status ReadPage(const HttpRequest& request, uint32_t size_default, List& list) {
   RETURN_IF_ERROR(CheckParameters(request, {"page_size", "page_token"}));
-  v1::ListRequest list;
-  uint32_t size = kJobsPageMax;
+  uint32_t size = size_default;
   const auto given = request.parameters.find("page_size");
   if (given != request.parameters.end() && !absl::SimpleAtoi(given->second, &size)) {
-    return absl::InvalidArgumentError("page_size must be a number");
+    return InvalidFieldError("page_size", "page_size must be a number");
   }
   list.set_page_size(size);
   const auto token = request.parameters.find("page_token");
   if (token != request.parameters.end()) list.set_page_token(token->second);
-  RETURN_IF_ERROR(CheckRequest(list));
+  return CheckRequest(list);
+}
+
+absl::StatusOr<Question> AskForJobs(const HttpRequest& request) {
+  v1::ListRequest list;
+  RETURN_IF_ERROR(ReadPage(request, kJobsPageMax, list));
   return Question{"page_jobs", [list](CallId call) { return ListJobs{call, list, /*brief=*/true}; }};
+}
+
+absl::StatusOr<Question> AskForHosts(const HttpRequest& request) {
+  v1::ListHostsRequest list;
+  RETURN_IF_ERROR(ReadPage(request, kHostsPageMax, list));
+  return Question{"page_hosts", [list](CallId call) { return ListHosts{call, list}; }};
 }
 
 absl::StatusOr<Question> AskForJob(const std::vector<absl::string_view>& path) {
   const std::string id(path[1]);
   const bool is_id = !id.empty() && id.size() <= kJobIdMax &&
                      std::all_of(id.begin(), id.end(), [](unsigned char c) { return absl::ascii_isalnum(c); });
-  if (!is_id) return absl::NotFoundError("a job id consists of letters and digits");
+  if (!is_id) return PathNotFoundError("a job id consists of letters and digits");
   if (path.size() == 2) return Question{"page_job", [id](CallId call) { return GetJob{call, JobId(id)}; }};
   v1::ListEventsRequest list;
   list.set_job_id(id);
@@ -123,23 +136,22 @@ absl::StatusOr<Question> AskForJob(const std::vector<absl::string_view>& path) {
   if (path.size() == 3 && path[2] == "steps") {
     return Question{"page_steps", [list](CallId call) { return ListEvents{call, list, kPagePoints}; }};
   }
-  return absl::NotFoundError("below a job there are only the paths /events, /steps and /watch");
+  return PathNotFoundError("below a job there are only the paths /events, /steps and /watch");
 }
 
 absl::StatusOr<Question> ToQuestion(const HttpRequest& request) {
   const std::vector<absl::string_view> path =
       absl::StrSplit(absl::string_view(request.path).substr(sizeof kApiPrefix - 1), '/');
   if (path.size() == 1 && path[0] == "jobs") return AskForJobs(request);
+  if (path.size() == 1 && path[0] == "hosts") return AskForHosts(request);
   RETURN_IF_ERROR(CheckParameters(request, {}));
   if (path[0] == "jobs") return AskForJob(path);
   if (path.size() == 1 && path[0] == "info")
     return Question{"page_info", [](CallId call) { return GetServerInfo{call}; }};
-  if (path.size() == 1 && path[0] == "hosts")
-    return Question{"page_hosts", [](CallId call) { return ListHosts{call}; }};
   if (path.size() == 1 && path[0] == "events") {
     return Question{"page_events", [](CallId call) { return ListEvents{call, {}}; }};
   }
-  return absl::NotFoundError("only info, whoami, jobs, hosts, events, watch, JobService and openapi.json exist here");
+  return PathNotFoundError("only info, whoami, jobs, hosts, events, watch, JobService and openapi.json exist here");
 }
 
 }  // namespace

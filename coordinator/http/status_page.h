@@ -7,7 +7,7 @@
 //   /api/v1/jobs/ID                    Job
 //   /api/v1/jobs/ID/events             ListEventsResponse: states, decisions and notices with their reasons
 //   /api/v1/jobs/ID/steps              ListEventsResponse: at most kPagePoints steps and evaluations
-//   /api/v1/hosts                      ListHostsResponse
+//   /api/v1/hosts                      ListHostsResponse; parameters page_size (1000), page_token
 //   /api/v1/events                     ListEventsResponse of the cluster
 //
 // Specs of jobs are reduced to name and number of ranks, because commands and environments may contain secrets. Answers

@@ -1,33 +1,21 @@
 """The status page of a real coordinator: its data, who may read it, and requests that are not welcome."""
 
 import base64
-import http.client
-import json
-import os
-import pathlib
 import socket
 
+import fake_hosts
 import harness
 import http_client
+import processes
 import tokens
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e \"'&"
 
 
-def ask(cluster, path, token=None, **headers):
-    """The status, the headers and the body of a GET request."""
-    connection = http.client.HTTPConnection("127.0.0.1", cluster.metrics_port, timeout=10)
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    connection.request("GET", path, headers=headers)
-    response = connection.getresponse()
-    return response.status, response.headers, response.read().decode()
-
-
 def data(cluster, path):
-    status, _, body = ask(cluster, f"/api/v1/{path}", tokens.read(cluster.coordinator.address))
-    assert status == 200, body
-    return json.loads(body)
+    answer = http_client.get(cluster, f"/api/v1/{path}")
+    assert answer.status == 200, answer.body
+    return answer.json
 
 
 def test_the_page_shows_a_job_its_losses_its_hosts_and_its_events(one_host):
@@ -60,25 +48,26 @@ def test_only_callers_with_the_token_read_data_and_hostile_text_stays_text(clust
     token = tokens.read(cluster.coordinator.address)
 
     for path in ("jobs", f"jobs/{job}", f"jobs/{job}/steps", "hosts", "events", "info", "no-such-path"):
-        assert ask(cluster, f"/api/v1/{path}")[0] == 401
-        assert ask(cluster, f"/api/v1/{path}", "0" * len(token))[0] == 401
-        assert token not in ask(cluster, f"/api/v1/{path}")[2]
-    status, headers, body = ask(cluster, f"/api/v1/jobs/{job}", token)
-    page_status, page_headers, page = ask(cluster, "/")
+        without = http_client.get(cluster, f"/api/v1/{path}", token="")
+        assert without.status == 401 and token not in without.body
+        assert http_client.get(cluster, f"/api/v1/{path}", "0" * len(token)).status == 401
+    answer = http_client.get(cluster, f"/api/v1/jobs/{job}")
+    page = http_client.get(cluster, "/", token="")
 
-    assert status == 200 and HOSTILE in json.loads(body)["reason"]
-    assert headers["Content-Type"].startswith("application/json") and headers["X-Content-Type-Options"] == "nosniff"
-    assert page_status == 200 and "default-src 'none'" in page_headers["Content-Security-Policy"]
-    assert job not in page and token not in page
-    assert ask(cluster, f"/api/v1/jobs/{job}", token, **{"If-None-Match": headers["ETag"]})[0] == 304
-    assert ask(cluster, "/api/v1/jobs?token=" + token, token)[0] == 400
-    assert 'method="page_jobs"' not in ask(cluster, "/metrics")[2]
-    assert 'code="UNAUTHENTICATED",method="page"' in ask(cluster, "/metrics")[2]
+    assert answer.status == 200 and HOSTILE in answer.json["reason"]
+    assert answer.headers["Content-Type"].startswith("application/json")
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert page.status == 200 and "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert job not in page.body and token not in page.body
+    unchanged = http_client.get(cluster, f"/api/v1/jobs/{job}", **{"If-None-Match": answer.headers["ETag"]})
+    assert unchanged.status == 304
+    assert http_client.get(cluster, "/api/v1/jobs?token=" + token).status == 400
+    metrics = http_client.get(cluster, "/metrics", token="").body
+    assert 'method="page_jobs"' not in metrics and 'code="UNAUTHENTICATED",method="page"' in metrics
 
 
 def test_requests_that_are_not_welcome_are_refused_and_the_metrics_continue(cluster):
     cluster.start_coordinator()
-    token = tokens.read(cluster.coordinator.address)
 
     def send(text):
         with socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=10) as connection:
@@ -89,41 +78,40 @@ def test_requests_that_are_not_welcome_are_refused_and_the_metrics_continue(clus
             except OSError:  # it was closed before all of the text was read
                 return ""
 
-    assert ask(cluster, "/api/v1/jobs", token, Host="evil.example")[0] == 421
-    assert ask(cluster, "/api/v1/jobs/nosuchjob", token)[0] == 404
+    assert http_client.get(cluster, "/api/v1/jobs", Host="evil.example").status == 421
+    assert http_client.get(cluster, "/api/v1/jobs/nosuchjob").status == 404
     assert "405" in send(b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert "400" in send(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n")
     assert "400" in send(b"\x00\xff\xfe garbage\r\n\r\n")
     assert send(b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000) in ("", "HTTP/1.1 431 Request Header Fields Too Large")
-    assert ask(cluster, "/metrics")[0] == 200 and cluster.coordinator.alive()
+    assert http_client.get(cluster, "/metrics", token="").status == 200 and cluster.coordinator.alive()
 
 
 def test_without_a_token_the_page_is_not_more_open_than_the_api(cluster):
     cluster.start_coordinator("--allow-local-users")
-    assert ask(cluster, "/api/v1/jobs")[0] == 200
+    assert http_client.get(cluster, "/api/v1/jobs", token="").status == 200
     cluster.close()
     port = harness.free_port()
     cluster.start_coordinator("--allow-local-users", "--metrics", f"0.0.0.0:{port}")
     cluster.metrics_port = port
 
-    status, _, body = ask(cluster, "/api/v1/jobs")
+    refused = http_client.get(cluster, "/api/v1/jobs", token="")
 
-    assert status == 403 and "--token-file" in json.loads(body)["message"]
+    assert refused.status == 403 and "--token-file" in refused.json["message"]
 
 
 def test_no_page_serves_the_metrics_only(cluster):
     cluster.start_coordinator("--no-page")
-    token = tokens.read(cluster.coordinator.address)
 
-    assert ask(cluster, "/")[0] == 404 and ask(cluster, "/api/v1/jobs", token)[0] == 404
-    assert ask(cluster, "/metrics")[0] == 200
+    assert http_client.get(cluster, "/").status == 404 and http_client.get(cluster, "/api/v1/jobs").status == 404
+    assert http_client.get(cluster, "/metrics", token="").status == 200
 
 
 def metric(cluster, name, **labels):
     """The value of a series; 0 if it does not exist."""
     wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
     line = f"{name}{{{wanted}}}" if wanted else name
-    found = [text for text in ask(cluster, "/metrics")[2].splitlines() if text.startswith(f"{line} ")]
+    found = [text for text in http_client.get(cluster, "/metrics", token="").body.splitlines() if text.startswith(f"{line} ")]
     return float(found[0].split()[-1]) if found else 0.0
 
 
@@ -153,17 +141,14 @@ def test_garbage_and_slow_clients_are_counted_logged_once_and_delay_nobody(clust
     assert answers["chunked"].startswith(b"HTTP/1.1 411 ") and answers["no token"].startswith(b"HTTP/1.1 401 ")
     assert answers["long"].startswith(b"HTTP/1.1 431 ")
     # The slow ones are still connected, and others are answered.
-    assert ask(cluster, "/")[0] == 200 and metric(cluster, "trainyard_http_refused_total", reason="malformed") >= 32
+    assert http_client.get(cluster, "/", token="").status == 200
+    assert metric(cluster, "trainyard_http_refused_total", reason="malformed") >= 32
     assert slow_body.makefile("rb").read().startswith(b"HTTP/1.1 408 "), "5 s are enough for ten bytes"
     assert [connection.recv(1) for connection in slow] == [b""] * 20
     assert metric(cluster, "trainyard_http_refused_total", reason="slow_head") == 20
     assert metric(cluster, "trainyard_http_refused_total", reason="slow_body") == 1
     log = cluster.coordinator.output()
     assert log.count("(malformed)") == 1 and log.count("(slow_head)") == 1, "each reason is logged once"
-
-
-def resident_bytes(pid):
-    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_reader_that_does_not_read_costs_a_bounded_amount_and_stops_nobody(cluster):
@@ -174,7 +159,7 @@ def test_a_reader_that_does_not_read_costs_a_bounded_amount_and_stops_nobody(clu
         request.spec.name = f"job-{index}-" + "x" * 50
         request.spec.checkpoint.dir = f"{cluster.folder}/runs/{index}"
         cluster.jobs.Submit(request, timeout=10)
-    rss = resident_bytes(cluster.coordinator.pid)
+    rss = processes.resident_bytes(cluster.coordinator.pid)
     stuck = []
     for _ in range(40):
         connection = socket.socket()
@@ -197,24 +182,61 @@ def test_a_reader_that_does_not_read_costs_a_bounded_amount_and_stops_nobody(clu
         if "late-49" in names:
             break
     assert {f"late-{index}" for index in range(50)} <= names, "a reader that reads gets every change"
-    assert resident_bytes(cluster.coordinator.pid) - rss < 100 << 20
+    assert processes.resident_bytes(cluster.coordinator.pid) - rss < 100 << 20
     for connection in stuck:
         connection.close()
     reader.close()
     harness.wait_until(lambda: metric(cluster, "trainyard_http_streams") == 0, "streams of gone readers are closed")
 
 
+def test_all_hosts_are_listed_by_pages_and_streamed_beyond_a_page_of_the_api(cluster):
+    cluster.start_coordinator()
+    names = [f"h{index:04}" for index in range(1_300)]
+    fake_hosts.register(cluster, names)
+
+    first = data(cluster, "hosts")
+    rest = data(cluster, f"hosts?page_token={first['next_page_token']}")
+    small = data(cluster, "hosts?page_size=2")
+
+    assert [host["name"] for host in first["hosts"] + rest["hosts"]] == names and "next_page_token" not in rest
+    assert [host["name"] for host in small["hosts"]] == names[:2]
+    assert http_client.get(cluster, "/api/v1/hosts?page_token=x").status == 400
+    reader, shown, resets = http_client.Events(cluster, "/api/v1/watch/hosts"), {}, 0
+
+    def read_until(done):
+        nonlocal resets
+        for name, change, _ in events:
+            if name == "hosts":
+                resets += change.get("reset", False)
+                shown.update({host["name"]: host for host in change["items"]})
+            if done():
+                return
+
+    events = iter(reader)
+    read_until(lambda: len(shown) == len(names))
+    cluster.jobs.SetHost(cluster.stubs.service.SetHostRequest(name=names[-1], action="ACTION_CORDON", reason="rust"),
+                         timeout=5)
+    fake_hosts.register(cluster, ["late"])
+    read_until(lambda: "late" in shown and shown[names[-1]].get("cordoned"))
+    reader.close()
+
+    assert sorted(shown) == sorted([*names, "late"]) and resets == 1
+    assert shown[names[-1]]["cordon_reason"] == "rust"
+
+
 def test_connections_and_streams_beyond_the_limits_leave_the_api_and_the_metrics_available(cluster):
     cluster.start_coordinator()
     idle = [socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=10) for _ in range(300)]
-    assert ask(cluster, "/metrics")[0] == 200 and cluster.get(cluster.submit()).state_name == "QUEUED"
+    assert http_client.get(cluster, "/metrics", token="").status == 200
+    assert cluster.get(cluster.submit()).state_name == "QUEUED"
     for connection in idle:
         connection.close()
 
     streams = [http_client.Events(cluster, "/api/v1/watch/jobs") for _ in range(100)]
 
     assert [stream.response.status for stream in streams] == [200] * 96 + [503] * 4
-    assert ask(cluster, "/metrics")[0] == 200 and http_client.post(cluster, "List", {}).status == 200
+    assert http_client.get(cluster, "/metrics", token="").status == 200
+    assert http_client.post(cluster, "List", {}).status == 200
     for stream in streams:
         stream.close()
 

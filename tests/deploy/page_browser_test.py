@@ -1,6 +1,6 @@
 """The status page in a headless Chromium, if there is one: a job that runs, its output, actions, hostile text, a
-restart of the coordinator, 1,000 jobs, and pictures. With TRAINYARD_PICTURES=FOLDER the pictures of the documentation
-are written there."""
+restart of the coordinator, 1,000 jobs, 5,000 hosts, and pictures. With TRAINYARD_PICTURES=FOLDER the pictures of the
+documentation are written there."""
 
 import base64
 import os
@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import fake_hosts
 import harness
 import tokens
 
@@ -196,6 +197,27 @@ def test_a_thousand_jobs_are_listed_on_a_narrow_dark_screen_and_found_with_the_k
     page.run("document.activeElement.blur()")
     page.press("e", text="e")
     page.wait("location.hash === '#/events' && document.querySelectorAll('tbody tr').length > 100", "events are shown")
+    page.assert_clean()
+
+
+def test_five_thousand_hosts_are_shown_by_pages_and_all_are_found(page):
+    fake_hosts.register(page.cluster, [f"h{index:05}" for index in range(5_000)])
+    place = "document.querySelector('[aria-label=\"Pages of hosts\"] span').textContent"
+    page.open("#/hosts", page.token)
+    page.wait("document.querySelectorAll('tbody tr').length === 500", "the first page is shown")
+    page.wait(f"{place} === 'hosts 1 to 500 of 5000 are shown'", "all hosts have arrived")
+    page.click("Next")
+    page.wait(f"{place} === 'hosts 501 to 1000 of 5000 are shown'", "the second page is shown")
+    assert page.run("document.querySelector('tbody td').textContent") == "h00500"
+    page.press("/", text="/")
+    page.browser.call("Input.insertText", text="h0499")
+    page.wait("document.querySelector('main .quiet')?.textContent === '10 of 5000 hosts.'", "the list is filtered")
+    assert page.run("document.querySelector('[aria-label=\"Pages of hosts\"]').hidden")
+    assert page.run("document.querySelectorAll('tbody tr').length") == 10
+    page.press("Escape")
+    page.wait(f"{place} === 'hosts 1 to 500 of 5000 are shown'", "Escape empties the filter")
+    page.cluster.jobs.SetHost(page.cluster.stubs.service.SetHostRequest(name="h00001", action="ACTION_CORDON"), timeout=5)
+    page.wait("document.querySelectorAll('tbody tr')[1].textContent.includes('Uncordon')", "a change is shown")
     page.assert_clean()
 
 

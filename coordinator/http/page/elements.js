@@ -96,6 +96,61 @@ export function plainLine(text) {
     });
 }
 
+// ---- lists ----
+
+// A field for words that the items of a list must contain; Escape empties it. `select` returns the items whose text,
+// `textOf(item)`, contains all of them.
+export function filterField(label, placeholder, onChange) {
+  const node = make("input", {type: "search", id: "filter", "aria-label": label, placeholder});
+  node.addEventListener("input", onChange);
+  node.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    node.value = "";
+    onChange();
+  });
+  const select = (items, textOf) => {
+    const wanted = node.value.toLowerCase().split(/\s+/).filter(Boolean);
+    if (wanted.length === 0) return items;
+    return items.filter((item) => {
+      const text = textOf(item).toLowerCase();
+      return wanted.every((part) => text.includes(part));
+    });
+  };
+  return {node, select};
+}
+
+// Shows a long list by pages: the place in the list, and buttons. Hidden while the list has one page.
+export class Pager {
+  constructor(what, size, onChange) {
+    Object.assign(this, {what, size, first: 0});
+    this.place = make("span", {"aria-live": "polite"});
+    const button = (text, distance) => {
+      const node = make("button", {type: "button"}, text);
+      node.addEventListener("click", () => {
+        this.first += distance;
+        onChange();
+      });
+      return node;
+    };
+    this.back = button("Previous", -size);
+    this.next = button("Next", size);
+    this.node = make("div", {class: "bar", role: "group", "aria-label": `Pages of ${what}`, hidden: ""}, this.back,
+      this.place, this.next);
+  }
+
+  // The items of the page. The page is another one if the list has become too short for it.
+  cut(items) {
+    const last = Math.max(0, Math.floor((items.length - 1) / this.size) * this.size);
+    this.first = Math.min(Math.max(0, this.first), last);
+    const end = Math.min(this.first + this.size, items.length);
+    this.node.hidden = items.length <= this.size;
+    this.back.disabled = this.first === 0;
+    this.next.disabled = end === items.length;
+    setText(this.place, `${this.what} ${this.first + 1} to ${end} of ${items.length} are shown`);
+    return items.slice(this.first, end);
+  }
+}
+
 // ---- tables ----
 
 // A table whose rows are kept by key, so that an update changes only the cells that differ. A row whose item is the same

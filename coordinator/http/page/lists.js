@@ -1,11 +1,24 @@
 // The lists of jobs and hosts, and the events of the cluster.
 "use strict";
 
-import {bytes, classOf, make, number, oncePerFrame, setText, stateOf, Table, time} from "./elements.js";
+import {bytes, classOf, filterField, make, number, oncePerFrame, Pager, setText, stateOf, Table, time} from "./elements.js";
 import {hostButtons, onAccess} from "./actions.js";
 import {Entries, read} from "./stream.js";
 
 export const EVENTS_SHOWN = 500;
+const HOSTS_PER_PAGE = 500;
+
+// What a stream of the list would show: the newest jobs or events, or all pages of the hosts.
+async function readList(name) {
+  const items = [];
+  let page = "";
+  do {
+    const answer = await read(page ? `${name}?page_token=${page}` : name);
+    items.push(...answer[name] || []);
+    page = name === "hosts" ? answer.next_page_token : "";
+  } while (page);
+  return items;
+}
 
 // A list that the feed watch/NAME keeps up to date: its entries by key, and what `show` needs of it.
 function liveList(name, keyOf, draw) {
@@ -16,7 +29,7 @@ function liveList(name, keyOf, draw) {
     update();
   };
   const source = {path: `watch/${name}`, events: {[name]: apply},
-    fallback: async () => apply({reset: true, items: (await read(name))[name]})};
+    fallback: async () => apply({reset: true, items: await readList(name)})};
   return {entries, update, source};
 }
 
@@ -26,8 +39,7 @@ const byAge = (one, other) => Number(other.submitted_unix_ms || 0) - Number(one.
   (one.job_id < other.job_id ? 1 : -1);
 
 export function jobsView(show) {
-  const filter = make("input", {type: "search", id: "filter", "aria-label": "Filter jobs",
-    placeholder: "Filter by name, id, state or reason   ( / )"});
+  const filter = filterField("Filter jobs", "Filter by name, id, state or reason   ( / )", () => update());
   const count = make("p", {class: "quiet", "aria-live": "polite"});
   const table = new Table("Jobs", [
     {title: "Name", cell: (job) => job.spec?.name || job.job_id, link: (job) => `#/jobs/${job.job_id}`, kind: "name"},
@@ -40,23 +52,14 @@ export function jobsView(show) {
     {title: "Reason", cell: (job) => job.reason, kind: "reason minor"},
   ]);
   const {update, source} = liveList("jobs", (job) => job.job_id, (jobs) => {
-    const wanted = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const matches = [...jobs.values()].sort(byAge).filter((job) => {
-      const text = `${job.spec?.name} ${job.job_id} ${stateOf(job)} ${job.reason || ""}`.toLowerCase();
-      return wanted.every((part) => text.includes(part));
-    });
+    const matches = filter.select([...jobs.values()].sort(byAge), (job) =>
+      `${job.spec?.name} ${job.job_id} ${stateOf(job)} ${job.reason || ""}`);
     table.update(matches, (job) => job.job_id);
     const more = jobs.size >= 1000 ? " Older jobs are not shown; trainctl list shows all." : "";
     setText(count, jobs.size === 0 ? "There are no jobs yet. Submit one with trainctl submit." :
       `${matches.length} of ${jobs.size} jobs.${more}`);
   });
-  filter.addEventListener("input", update);
-  filter.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
-    filter.value = "";
-    update();
-  });
-  show({title: "Jobs", place: "#/", nodes: [make("h1", {}, "Jobs"), filter, count, table.node], ...source});
+  show({title: "Jobs", place: "#/", nodes: [make("h1", {}, "Jobs"), filter.node, count, table.node], ...source});
 }
 
 // ---- hosts ----
@@ -68,8 +71,15 @@ function stateOfHost(host) {
   return host.draining ? "draining" : host.cordoned ? "cordoned" : "ready";
 }
 
+const noteOf = (host) => host.trouble || host.cordon_reason || host.gpu_note || "";
+
 export function hostsView(show) {
-  const count = make("p", {class: "quiet"});
+  const count = make("p", {class: "quiet", "aria-live": "polite"});
+  const pager = new Pager("hosts", HOSTS_PER_PAGE, () => update());
+  const filter = filterField("Filter hosts", "Filter by name, state, job, version or note   ( / )", () => {
+    pager.first = 0;
+    update();
+  });
   const table = new Table("Hosts", [
     {title: "Name", cell: (host) => host.name, kind: "name"},
     {title: "State", cell: stateOfHost, kind: "state", tone: (host) => stateOfHost(host) === "ready" ? "good" : "bad"},
@@ -80,21 +90,23 @@ export function hostsView(show) {
     {title: "Memory", cell: (host) => bytes(host.memory_bytes), kind: "number minor"},
     {title: "Free disk", cell: (host) => bytes(host.disk_free_bytes), kind: "number minor"},
     {title: "Version", cell: (host) => host.version, kind: "minor"},
-    {title: "Note", cell: (host) => host.trouble || host.cordon_reason || host.gpu_note, kind: "reason"},
+    {title: "Note", cell: noteOf, kind: "reason"},
     {title: "Actions", node: (host) => [make("div", {class: "buttons"}, ...hostButtons(host))]},
   ]);
   const {entries, update, source} = liveList("hosts", (host) => host.name, (hosts) => {
     const list = [...hosts.values()].sort((one, other) => one.name < other.name ? -1 : 1);
-    table.update(list, (host) => host.name);
-    const more = list.length >= 1000 ? " More hosts may exist; trainctl cluster shows all." : "";
-    setText(count, `${list.length} ${list.length === 1 ? "host" : "hosts"}.${more}`);
+    const matches = filter.select(list, (host) =>
+      `${host.name} ${stateOfHost(host)} ${(host.jobs || []).join(" ")} ${host.version || ""} ${noteOf(host)}`);
+    table.update(pager.cut(matches), (host) => host.name);
+    setText(count, `${matches.length === list.length ? "" : `${matches.length} of `}${list.length} ` +
+      `${list.length === 1 ? "host" : "hosts"}.`);
   });
   const forget = onAccess(() => {
     for (const host of entries.map.values()) entries.map.set(host.name, {...host});
     update();
   });
-  show({title: "Hosts", place: "#/hosts", nodes: [make("h1", {}, "Hosts"), count, table.node], close: forget,
-    ...source});
+  show({title: "Hosts", place: "#/hosts", close: forget, ...source,
+    nodes: [make("h1", {}, "Hosts"), filter.node, count, pager.node, table.node]});
 }
 
 // ---- events ----

@@ -258,7 +258,7 @@ TEST_F(StatusPageTest, WhatItDoesNotKnow_IsRefused) {
     EXPECT_THAT(Get(target), StartsWith("HTTP/1.1 404 ")) << target;
   }
   for (const char* target : {"/api/v1/jobs?page_size=x", "/api/v1/jobs?page_size=1001", "/api/v1/jobs?x=1", "/?a=%00",
-                             "/?a=1&a=2", "/api/v1/hosts?page_size=1", "nonsense"}) {
+                             "/?a=1&a=2", "/api/v1/hosts?page_size=1001", "/api/v1/info?page_size=1", "nonsense"}) {
     EXPECT_THAT(Get(target), StartsWith("HTTP/1.1 400 ")) << target;
   }
   EXPECT_THAT(Get("/", "Authorization: a\r\nAuthorization: b\r\n"), StartsWith("HTTP/1.1 400 "));
@@ -266,6 +266,39 @@ TEST_F(StatusPageTest, WhatItDoesNotKnow_IsRefused) {
   EXPECT_THAT(Answer("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(Get("/api/v1/JobService/Get"), AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: POST\r\n")));
   EXPECT_THAT(asked_, SizeIs(0));
+}
+
+TEST_F(StatusPageTest, EveryRefusal_HasAReason) {
+  const auto reason_of = [](const std::string& response) -> std::string {
+    const auto json = nlohmann::json::parse(BodyOf(response));
+    EXPECT_EQ(json["details"].back()["domain"], kErrorDomain) << response;
+    return json["details"].back()["reason"];
+  };
+  EXPECT_EQ(reason_of(Get("/nothing")), reasons::kPathNotFound);
+  EXPECT_EQ(reason_of(Get("/api/v1/nothing")), reasons::kPathNotFound);
+  EXPECT_EQ(reason_of(Get("/api/v1/jobs/a/b")), reasons::kPathNotFound);
+  EXPECT_EQ(reason_of(Get("/api/v1/watch/nothing")), reasons::kPathNotFound);
+  EXPECT_EQ(reason_of(Get("/api/v1/jobs?page_size=x")), reasons::kInvalidRequest);
+  EXPECT_EQ(reason_of(Get("/api/v1/jobs/abc/watch?after=x")), reasons::kInvalidRequest);
+  EXPECT_EQ(reason_of(Get("/api/v1/JobService/Get")), reasons::kHttpMethodNotAllowed);
+  EXPECT_EQ(reason_of(Get("/", "", "evil.example")), reasons::kOtherSite);
+  EXPECT_EQ(reason_of(Get("/api/v1/jobs", "Origin: null\r\n")), reasons::kOtherSite);
+  EXPECT_EQ(reason_of(Call("NoSuchMethod", "")), reasons::kMethodUnknown);
+  EXPECT_EQ(reason_of(Call("Cancel", "")), reasons::kTokenNotConfigured);
+  EXPECT_EQ(reason_of(Call("Get", "")), reasons::kStarting);
+  requires_token_ = true;
+  EXPECT_EQ(reason_of(Call("Cancel", "Authorization: Bearer viewer\r\n")), reasons::kOperatorRequired);
+  EXPECT_EQ(reason_of(Call("Cancel", "Authorization: Bearer right\r\n", /*loopback=*/false)), reasons::kPortNotPrivate);
+  for (const auto& [reason, published] : {std::pair{"body_too_large", reasons::kMessageTooLarge},
+                                          {"too_many_bodies", reasons::kOverloaded},
+                                          {"too_many_streams", reasons::kTooManyStreams},
+                                          {"slow_body", reasons::kBodyTooSlow},
+                                          {"malformed", reasons::kHttpRequestInvalid}}) {
+    const HttpResponse refusal = RefusalResponse(reason, HttpText(499, "no\n", "Retry-After: 7\r\n"));
+    EXPECT_EQ(refusal.code, 499) << reason;
+    EXPECT_EQ(refusal.headers, "Retry-After: 7\r\n") << reason;
+    EXPECT_THAT(refusal.body, AllOf(HasSubstr(published), HasSubstr("\"message\":\"no\""))) << reason;
+  }
 }
 
 TEST_F(StatusPageTest, RequestsOfOtherSites_AreRefused) {
