@@ -198,9 +198,11 @@ verb_image() {
   if [[ $clean ]]; then
     if [[ -d $STORAGE/images ]]; then
       mkdir -p "$STORAGE/tmp"
-      # An interrupted call leaves containers, some of them mounted.
-      image_buildah rm --all >/dev/null
-      image_buildah rmi --all --force >/dev/null
+      # An interrupted call may leave containers, some of them mounted, and layers that are incomplete.
+      remove_image_containers ''
+      image_buildah rmi --all --force >/dev/null || true
+      findmnt --raw --noheadings --output TARGET | { grep -F "$STORAGE/" || true; } | sort -r |
+        xargs --no-run-if-empty umount
     fi
     rm -rf "$STORAGE"
     return

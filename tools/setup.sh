@@ -44,10 +44,12 @@ run_logged() {
   local label=$1 start=$SECONDS shown=$SECONDS pid last
   shift
   printf '\n--- %s: %s\n' "$label" "$*" >>"$SETUP_LOG"
+  set -m  # gives the command a process group
   "$@" >>"$SETUP_LOG" 2>&1 </dev/null &
   pid=$!
-  # A background command ignores Ctrl-C, so it is ended here.
-  trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
+  set +m
+  # Ctrl-C does not reach another process group, so the command and all processes that it started are ended here.
+  trap 'kill -- "-$pid" 2>/dev/null; exit 130' INT TERM
   while kill -0 "$pid" 2>/dev/null; do
     if [[ -t 1 ]]; then
       last=$(tail -n 1 "$SETUP_LOG" | tr -d '\r' | cut -c 1-70)
