@@ -85,8 +85,8 @@ absl::Status AddRetry(absl::Status status, absl::Duration delay);
 // InvalidArgument with `message` and a violation of `field`.
 absl::Status InvalidFieldError(absl::string_view field, absl::string_view message);
 
-// Returns the status as the API answers it: every error has a reason. One without a reason gets that of its code, and
-// INTERNAL_ERROR if its code has none, because only a defect leaves it out. OK stays as it is.
+// Returns the status as the API answers it: every error has a reason. A status without a reason gets the reason of its
+// code, or INTERNAL_ERROR if its code has none, because only a defect leaves the reason out. OK stays as it is.
 absl::Status CompleteDetails(absl::Status status);
 
 // What a caller reads. Empty or nullopt: the status has no such detail.

@@ -91,8 +91,8 @@ class HttpExchange {
   bool HasBegun() const;
   // The client has gone, or the server has ended the exchange.
   bool IsClosed() const;
-  // `changed` is called when a full stream accepts text again, and once when the exchange is closed (immediately, if it
-  // is closed already). It runs on the server's thread and must not wait. From this call on, the server notices when the
+  // `changed` is called when a full stream accepts text again, and once when the exchange is closed (at once, if it is
+  // closed already). It runs on the server's thread and must not wait. From this call on, the server notices when the
   // client disconnects before its answer has begun, and then closes the exchange.
   void OnChange(std::function<void()> changed);
 
@@ -106,7 +106,7 @@ class HttpExchange {
   // Writes a heartbeat if it is due. Returns false if the reader is too slow.
   bool Tick(absl::Time now);
   bool is_stream() const;
-  // Whether somebody wants to know that the client goes away, and an interim response may be sent meanwhile.
+  // Whether a handler must know when the client disconnects, and an interim response may be sent until the answer.
   bool AwaitsGoneClient() const;
   void Close();
 

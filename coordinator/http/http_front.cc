@@ -172,11 +172,11 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
 
 absl::Status HttpFront::CheckMayOperate(Role role) const {
   if (options_.is_open()) {
-    return AddReason(
-        absl::PermissionDeniedError(
-            "this coordinator requires no token, so another web site in a browser could have made the request: to "
-            "change something over HTTP, start the coordinator with --token-file and send that token"),
-        reasons::kTokenNotConfigured);
+    return AddReason(absl::PermissionDeniedError(
+                         "this coordinator requires no token, so another web site in a browser could have made the "
+                         "request: to change something over HTTP, start the coordinator with --token-file and send "
+                         "that token"),
+                     reasons::kTokenNotConfigured);
   }
   if (role != Role::kOperator) {
     return AddReason(

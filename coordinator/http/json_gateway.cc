@@ -75,8 +75,8 @@ grpc::Status ForClient(const grpc::Status& status, bool is_stream) {
   }
 }
 
-// The deadline of a call, from the header Grpc-Timeout, which counts from the arrival of the request: it may have waited
-// for its body or for a handler. A stream has none without the header.
+// The deadline of a call, from the header Grpc-Timeout, which counts from the arrival of the request: it may have
+// waited for its body or for a handler. A stream has none without the header.
 absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request, bool is_stream) {
   const auto header = request.header("grpc-timeout");
   if (!header.has_value()) return is_stream ? absl::InfiniteFuture() : absl::Now() + limits::kHttpCallWait;
@@ -288,9 +288,9 @@ void JsonGateway::Handle(const MethodDescriptor& method, const HttpRequest& requ
                      }
                      Remove(&call->context);
                    });
-  // A call whose client has gone is cancelled. The core checks that before it handles the call (CallTable::CheckWaiting),
-  // so a call that still waits then changes nothing. No method waits for anything else: each answers in the turn that
-  // handles its event, once the store has its records.
+  // A call whose client has disconnected is cancelled. The core checks that before it handles the call
+  // (CallTable::CheckWaiting), so a call that still waits then changes nothing. No method waits for anything else: each
+  // answers in the turn that handles its event, once the store has its records.
   exchange->OnChange([call, exchange = exchange.get()] {
     if (exchange->IsClosed() && !call->ended) call->context.TryCancel();
   });

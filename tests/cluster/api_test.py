@@ -170,7 +170,8 @@ def test_requests_that_reach_no_method_have_a_reason_too(cluster, stubs):
     for path in ("/trainyard.v1.JobService/NoSuchMethod", "/trainyard.v1.AgentService/NoSuchMethod", "/a.B/C", "/x"):
         assert send(path) == ("UNIMPLEMENTED", "METHOD_UNKNOWN"), path
     for method in methods_of(stubs):
-        assert send(f"/trainyard.v1.JobService/{method}", b"\xff\xff") == ("INVALID_ARGUMENT", "INVALID_REQUEST"), method
+        answer = send(f"/trainyard.v1.JobService/{method}", b"\xff\xff")
+        assert answer == ("INVALID_ARGUMENT", "INVALID_REQUEST"), method
     agents = channel.stream_stream("/trainyard.v1.AgentService/Attach")
     assert reason_over_grpc(stubs, agents, iter([b"\xff\xff"])) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
     assert reason_over_grpc(stubs, grpc.insecure_channel(cluster.coordinator.address).stream_stream(

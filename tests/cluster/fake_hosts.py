@@ -1,5 +1,5 @@
-"""Hosts that a coordinator knows without a worker daemon: each attaches once and disconnects, as a daemon that was ended
-does, and stays in the list of hosts."""
+"""Hosts that a coordinator knows without a worker daemon: each attaches once and disconnects, like a daemon that was
+ended, and stays in the list of hosts."""
 
 import random
 

@@ -111,7 +111,8 @@ def metric(cluster, name, **labels):
     """The value of a series; 0 if it does not exist."""
     wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
     line = f"{name}{{{wanted}}}" if wanted else name
-    found = [text for text in http_client.get(cluster, "/metrics", token="").body.splitlines() if text.startswith(f"{line} ")]
+    texts = http_client.get(cluster, "/metrics", token="").body.splitlines()
+    found = [text for text in texts if text.startswith(f"{line} ")]
     return float(found[0].split()[-1]) if found else 0.0
 
 

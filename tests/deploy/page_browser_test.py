@@ -216,7 +216,8 @@ def test_five_thousand_hosts_are_shown_by_pages_and_all_are_found(page):
     assert page.run("document.querySelectorAll('tbody tr').length") == 10
     page.press("Escape")
     page.wait(f"{place} === 'hosts 1 to 500 of 5000 are shown'", "Escape empties the filter")
-    page.cluster.jobs.SetHost(page.cluster.stubs.service.SetHostRequest(name="h00001", action="ACTION_CORDON"), timeout=5)
+    cordon = page.cluster.stubs.service.SetHostRequest(name="h00001", action="ACTION_CORDON")
+    page.cluster.jobs.SetHost(cordon, timeout=5)
     page.wait("document.querySelectorAll('tbody tr')[1].textContent.includes('Uncordon')", "a change is shown")
     page.assert_clean()
 

@@ -83,9 +83,9 @@ void CallGet(const HttpTestClient& client, const std::string& headers = "") {
   client.Send(absl::StrCat("POST /Get HTTP/1.1\r\n", headers, "Content-Length: ", body.size(), "\r\n\r\n", body));
 }
 
-class JsonCallTest : public testing::Test {
+class JsonCallsTest : public testing::Test {
  protected:
-  JsonCallTest() {
+  JsonCallsTest() {
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);
     grpc_ = builder.BuildAndStart();
@@ -101,7 +101,7 @@ class JsonCallTest : public testing::Test {
                               },
                           .body_bytes_max = 1 << 20});
   }
-  ~JsonCallTest() override {
+  ~JsonCallsTest() override {
     http_.reset();
     gateway_.Stop();
     grpc_->Shutdown();
@@ -114,7 +114,7 @@ class JsonCallTest : public testing::Test {
   std::unique_ptr<HttpServer> http_;
 };
 
-TEST_F(JsonCallTest, CallWhoseClientHasGone_IsCancelled) {
+TEST_F(JsonCallsTest, CallWhoseClientHasGone_IsCancelled) {
   HttpTestClient client(port_), other(port_);
   CallGet(client);
   ASSERT_TRUE(service_.AwaitBegun(1));
@@ -128,7 +128,7 @@ TEST_F(JsonCallTest, CallWhoseClientHasGone_IsCancelled) {
   EXPECT_THAT(other.Read(), StartsWith("HTTP/1.1 200 ")) << "other calls are not affected";
 }
 
-TEST_F(JsonCallTest, CallWhoseClientOnlyEndsItsSide_IsAnswered) {
+TEST_F(JsonCallsTest, CallWhoseClientOnlyEndsItsSide_IsAnswered) {
   HttpTestClient client(port_);
   CallGet(client);
   ASSERT_TRUE(service_.AwaitBegun(1));
@@ -141,7 +141,7 @@ TEST_F(JsonCallTest, CallWhoseClientOnlyEndsItsSide_IsAnswered) {
   EXPECT_EQ(service_.cancelled(), 0);
 }
 
-TEST_F(JsonCallTest, DeadlineOfTheHeader_EndsTheWait_WithAReason) {
+TEST_F(JsonCallsTest, DeadlineOfTheHeader_EndsTheWait_WithAReason) {
   HttpTestClient client(port_);
   CallGet(client, "Grpc-Timeout: 100m\r\n");
 
@@ -149,7 +149,7 @@ TEST_F(JsonCallTest, DeadlineOfTheHeader_EndsTheWait_WithAReason) {
   EXPECT_TRUE(service_.AwaitCancelled(1));
 }
 
-TEST_F(JsonCallTest, CallsAfterTheStop_AreRefusedWithAReason) {
+TEST_F(JsonCallsTest, CallsAfterTheStop_AreRefusedWithAReason) {
   gateway_.Stop();
   HttpTestClient client(port_);
   CallGet(client);
