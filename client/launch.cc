@@ -10,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "client/command_line_errors.h"
 #include "client/commands.h"
 #include "client/launch_config.h"
 #include "client/launch_flags.h"

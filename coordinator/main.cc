@@ -20,6 +20,7 @@
 #include "common/lifeline.h"
 #include "common/limits.h"
 #include "common/logging.h"
+#include "common/malloc_arenas.h"
 #include "common/rpc_logging.h"
 #include "common/standard_descriptors.h"
 #include "coordinator/coordinator.h"
@@ -134,6 +135,7 @@ int main(int argc, char** argv) {
   // the CPU time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
+  trainyard::LimitMallocArenas();
   auto command_line = trainyard::ReadCommandLine(argc, argv);
   if (!command_line.ok()) {
     std::fprintf(stderr, "trainyard-coordinator: %s\n",

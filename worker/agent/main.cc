@@ -17,6 +17,7 @@
 #include "common/escape.h"
 #include "common/lifeline.h"
 #include "common/logging.h"
+#include "common/malloc_arenas.h"
 #include "common/poll_thread.h"
 #include "common/rpc_logging.h"
 #include "common/standard_descriptors.h"
@@ -123,5 +124,6 @@ int main(int argc, char** argv) {
 #endif
   // gRPC's fork handlers would run at every start of a shim, which needs none of them.
   setenv("GRPC_ENABLE_FORK_SUPPORT", "false", 1);
+  trainyard::LimitMallocArenas();
   return trainyard::agent::Run(argc, argv);
 }
