@@ -155,7 +155,7 @@ def save(name, document, text):
 
 
 def parse_arguments(prog, description, rows):
-    """Returns the arguments of a bench whose rows have pairs, and the rows that are to be measured."""
+    """Returns the arguments of a benchmark that measures in alternating rounds, and the rows to measure."""
     parser = argparse.ArgumentParser(prog=prog, description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
@@ -179,7 +179,8 @@ def report(args, environment, rows):
 
 
 def run_pairs(prog, description, rows, make_measures):
-    """The main function of a bench whose rows have pairs. `make_measures` takes a temporary folder."""
+    """The main function of a benchmark that measures in alternating rounds. `make_measures` takes a temporary
+    folder."""
     args, rows = parse_arguments(prog, description, rows)
     environment = machine_for_figures()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:

@@ -25,7 +25,7 @@ absl::StatusOr<std::string> ReadAdapterConfigText(const std::string& folder);
 // The name of an adapter's parameter in such a folder.
 std::string PeftName(const ModelDescription& model, const std::string& parameter);
 
-// The parameters of adapters alone, all of them in one unit, for checks against files that contain nothing else.
+// Describes only the adapters' parameters of `model`, in one unit, for checks of files that contain nothing else.
 ModelDescription AdaptersOf(const ModelDescription& model);
 
 // The adapters of a folder. Immutable once opened, and thread-safe.
@@ -47,7 +47,7 @@ class AdapterWeights {
   AdapterWeights() = default;
 
   std::unique_ptr<WeightFiles> files_;
-  std::map<std::string, const Weight*> by_name_;  // as in ModelDescription
+  std::map<std::string, const Weight*> by_name_;  // by the names of ModelDescription
 };
 
 }  // namespace trainyard

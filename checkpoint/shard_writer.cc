@@ -89,7 +89,7 @@ class ShardWriter::HashedFile {
   }
 
  private:
-  // Starts to write back a range, then waits for the range before.
+  // Starts to write back the newest range, then waits until the range before it is written back.
   absl::Status AdvanceWriteBack() {
     if (num_bytes_ - started_ < options_.write_back_bytes) return absl::OkStatus();
     RETURN_IF_ERROR(file_->StartWriteBack(started_, num_bytes_));
@@ -102,7 +102,7 @@ class ShardWriter::HashedFile {
   const ShardOptions& options_;
   Hasher file_hasher_;
   uint64_t num_bytes_ = 0;
-  uint64_t started_ = 0, awaited_ = 0;  // bytes whose write-back was started, and awaited
+  uint64_t started_ = 0, awaited_ = 0;  // the write-back was started, and awaited, up to these bytes
 };
 
 std::string ShardName(uint64_t rank) { return absl::StrFormat("shard-%05d.safetensors", rank); }

@@ -28,7 +28,7 @@
 
 namespace trainyard {
 
-// The time of arrivals and deadlines: that of the steady clock.
+// Returns the time of the steady clock, in which arrivals and deadlines are given.
 absl::Time HttpNow();
 
 // What a server reports about its clients. Any function may be empty. Called on any thread.
@@ -77,7 +77,7 @@ class HttpExchange {
   HttpExchange(const HttpExchange&) = delete;
   HttpExchange& operator=(const HttpExchange&) = delete;
 
-  // ---- for handlers. After the first response, or when the client has disconnected, these have no effect.
+  // ---- for handlers. Only the first Respond or Begin has an effect; once IsClosed, nothing is sent any more.
 
   void Respond(const HttpResponse& response);
   // Begins a stream with the code, type and headers of `head`. `heartbeat` is written when nothing else was written for
@@ -106,7 +106,7 @@ class HttpExchange {
   // Writes a heartbeat if it is due. Returns false if the reader is too slow.
   bool Tick(absl::Time now);
   bool is_stream() const;
-  // Whether a handler must know when the client disconnects, and an interim response may be sent until the answer.
+  // Whether OnChange was called, the answer has not begun, and the client understands interim responses until then.
   bool AwaitsGoneClient() const;
   void Close();
 
@@ -116,7 +116,7 @@ class HttpExchange {
   void Push(Text text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PushChunk(const Text& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // When the text that is being sent begins to be late, or else when the next heartbeat is due.
+  // When the reader becomes too slow for the first text, or, if no text is queued, when the next heartbeat is due.
   absl::Time DueAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::function<void()> ListenerIfRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renders the objects in deploy/kubernetes from the Helm chart, so that both have one source, and checks the chart.
 
-    chart.py                    writes deploy/kubernetes/base, and checks the chart with Helm's own library
+    chart.py                    writes the files of RENDERED, and checks the chart with Helm's own library
     chart.py --check            writes nothing; fails if a file differs from what the chart renders
     chart.py --output FOLDER    also packages the chart: FOLDER/trainyard-VERSION.tgz
     chart.py --render           for tests: renders each request of standard input; see `answer`
@@ -23,7 +23,7 @@ import helm_python as helm
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHART = ROOT / "deploy" / "helm" / "trainyard"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
-# File: the template that it is rendered from.
+# Each file, and the template that it is rendered from.
 RENDERED = {KUBERNETES / "base" / "coordinator.yaml": "coordinator.yaml",
             KUBERNETES / "base" / "workers.yaml": "workers.yaml",
             KUBERNETES / "base" / "network.yaml": "network.yaml",
@@ -37,7 +37,8 @@ NAMESPACE = re.compile(r"^  namespace: trainyard\n", re.M)
 
 @contextlib.contextmanager
 def without_notes_on_links():
-    """Helm writes a line to standard error for each link in the chart; the links are intended."""
+    """Helm writes a line to standard error for each symbolic link in the chart; the links are intended, so these lines
+    are left out."""
     saved = os.dup(2)
     with tempfile.TemporaryFile() as lines:
         os.dup2(lines.fileno(), 2)

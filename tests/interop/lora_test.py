@@ -1,5 +1,5 @@
-"""Adapters are trained on a folder of transformers and exported: merged, and alone in the form of the library PEFT,
-which opens them. Adapters that PEFT has made are trained further."""
+"""Adapters for the model in a folder of transformers are trained and exported: merged into its weights, and alone in
+the form of the library PEFT, which opens them. Adapters that PEFT has made are trained further."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_adapters_are_trained_with_fsdp_and_exported_merged_and_alone(cluster, t
 
 @pytest.mark.parametrize("family", TARGETS)
 def test_the_first_loss_with_adapters_of_peft_is_that_of_peft(cluster, tmp_path, family):
-    """One document per sample and all documents in a step, so that no attention crosses documents."""
+    """loss_of computes one document at a time: so each sample has one document, and the step has all of them."""
     theirs, tokenizer = make_folder(tmp_path / "theirs", family, seed=6)
     config = peft.LoraConfig(r=3, lora_alpha=6, use_rslora=True, init_lora_weights=False, task_type="CAUSAL_LM",
                              target_modules="all-linear")

@@ -42,7 +42,7 @@ def executed_1f1b(stages, stage_index, micro_batches):
 
 
 def interleaved_lists(stages, chunks, micro_batches):
-    """The computations of ScheduleInterleaved1F1B for all ranks, which every rank plans."""
+    """The computations of all ranks as ScheduleInterleaved1F1B plans them on rank 0; every rank makes the same plan."""
     local = [SimpleNamespace(num_stages=stages * chunks, group_size=stages, group_rank=0, stage_index=chunk * stages,
                              is_first=False, is_last=False) for chunk in range(chunks)]
     made = schedules.ScheduleInterleaved1F1B(local, micro_batches)
@@ -55,7 +55,7 @@ def interleaved_lists(stages, chunks, micro_batches):
 def test_1f1b_is_what_torch_executes(stages):
     ours = lists_of_trainctl("--stages", stages, "--schedule", "1f1b")
 
-    for micro_batches in range(stages, MAX_MICRO_BATCHES + 1):  # torch refuses fewer than the stages
+    for micro_batches in range(stages, MAX_MICRO_BATCHES + 1):  # torch refuses fewer micro-batches than stages
         theirs = [executed_1f1b(stages, stage, micro_batches) for stage in range(stages)]
         assert ours[micro_batches] == theirs, f"{micro_batches} micro-batches"
 
@@ -69,7 +69,7 @@ def test_interleaved_is_what_torch_plans(stages, chunks):
     for micro_batches in range(1, MAX_MICRO_BATCHES + 1):
         try:
             theirs = interleaved_lists(stages, chunks, micro_batches)
-        except ValueError:  # no rounds of equal size
+        except ValueError:  # torch cannot divide them into rounds of equal size
             assert "which do not divide" in ours[micro_batches]
             continue
         if "the links have slots for rounds of at most" in ours[micro_batches]:
@@ -77,4 +77,4 @@ def test_interleaved_is_what_torch_plans(stages, chunks):
             continue
         assert ours[micro_batches] == theirs, f"{micro_batches} micro-batches"
         equal += 1
-    assert equal >= MAX_MICRO_BATCHES // stages + stages - 1  # all multiples of the stages, and all below
+    assert equal >= MAX_MICRO_BATCHES // stages + stages - 1  # all multiples of `stages`, and all below it

@@ -90,7 +90,7 @@ class DaemonProcess {
   void Do(agent::Log& effect);
   void Do(agent::Leave& effect);
   template <typename Other>
-  void Do(Other&) {}  // output is ignored here
+  void Do(Other&) {}  // the simulation has neither output of ranks nor snapshots
 
   World& world_;
   Machine& machine_;

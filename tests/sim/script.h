@@ -1,5 +1,5 @@
 // The processes of a job with `command`, as the control plane sees them: it starts and ends them, and only their exits
-// show how they are doing, because they have no link. The script of the model works with any number of ranks: its ranks
+// show how they are doing, because they have no link. The simulated script works with any number of ranks: its ranks
 // complete units of work together, store how many are done, and a new generation continues from there.
 #pragma once
 

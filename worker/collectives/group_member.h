@@ -1,7 +1,7 @@
 // The members of a group that is being created, and the values that they exchange through the store before they are
 // connected. Used by group.h and channel.h.
 //
-// Threads: one thread creates groups.
+// Threads: one thread calls these functions.
 #pragma once
 
 #include <string>

@@ -30,7 +30,7 @@ class BlockCache {
   struct System {  // any thread may call these functions
     void* (*allocate)(size_t bytes);
     void (*free)(void* block);
-    size_t (*size_of)(const void* block);  // usable size; less than a page more than was requested
+    size_t (*size_of)(const void* block);  // usable size, which exceeds the requested one by less than a page
     void (*idle)(int64_t delta);           // receives the change of the idle bytes
   };
   struct Counts {

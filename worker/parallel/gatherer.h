@@ -1,6 +1,6 @@
-// Makes sharded parameters whole while they are used: gathers a unit into a slot, opens its groups there, and closes
-// them again. A shard group of one rank already has the whole: its groups open onto the shard, and nothing is gathered.
-// Shards in host memory (offload.h) are copied to the device first; a part stored for backward is on the device.
+// Makes sharded parameters whole while they are used: gathers a unit into a slot (slot_pool.h), opens its flat groups
+// there (FlatGroup::Open), and closes them again. If a shard is the whole group, the group opens on it, and nothing is
+// gathered. Shards in host memory (offload.h) are copied to the device first; Reshard stores its parts on the device.
 //
 // A unit consists of one group, or of several, which are stored one after the other: its frozen parameters and a tied
 // embedding have groups of their own (group_plan.h).
@@ -47,7 +47,7 @@ class Gatherer {
     int slot = -1;                                          // -1: memory of its own
     std::vector<int> stagings = {};                         // indices in stagings_ of the memory that its gathers read
     std::vector<std::unique_ptr<Collective>> gathers = {};  // under way
-    int64_t event = -1;                                     // of the gathers
+    int64_t event = -1;                                     // the gathers' event in events_
   };
 
   // Device memory that a gather of a shard in host memory reads.

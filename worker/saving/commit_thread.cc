@@ -26,8 +26,8 @@ CommitThread::~CommitThread() {
 }
 
 void CommitThread::Serve(State& state) {
-  // Grants are requested before other tasks are done, so that no checkpoint is withdrawn before its grant was
-  // requested. If a request gets no answer, the next task is done before the request is repeated.
+  // Grants are requested before other tasks are done, so that a newer commit replaces a waiting checkpoint only after
+  // its grant was requested at least once. If a request gets no answer, the next task is done before it is repeated.
   bool unanswered = false;
   while (true) {
     std::optional<State::Task> task;

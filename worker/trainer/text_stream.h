@@ -18,7 +18,7 @@ class TextStream {
 
   // Returns the text that these tokens complete. It may end before the last of them, and may be empty.
   std::string Add(absl::Span<const int64_t> tokens);
-  // Returns the rest, which may be an incomplete character: U+FFFD, or for byte tokens its bytes.
+  // Returns the rest. An incomplete character at its end is U+FFFD; a ByteTokenizer returns the bytes of it.
   std::string Finish();
 
  private:

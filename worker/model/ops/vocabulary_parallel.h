@@ -19,8 +19,8 @@ struct VocabularyRows {
   NumberedTensor weight;  // [rows held, width]; at least one row
   int64_t first = 0;      // the number of the first of these rows
   TensorGroup* group = nullptr;
-  // Set if ranks divide the rows of activations: the embedding scatters its sum, and the loss gathers its x, [share,
-  // width].
+  // Set if ranks divide the rows of activations: the embedding then scatters its sum, so that each rank has [share,
+  // width], and the loss gathers the rows of such an x.
   std::optional<SequencePart> part = {};
 };
 
