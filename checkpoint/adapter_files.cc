@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<AdapterWeights>> AdapterWeights::Open(const std::
   ASSIGN_OR_RETURN(adapter->files_, WeightFiles::Open(path));
   std::vector<WeightInfo> infos;
   for (const auto& [name, weight] : adapter->files_->weights()) {
-    // A name without the prefix stays whole, so that CheckWeights reports it as unexpected under its whole name.
+    // A name without kPrefix stays whole. CheckWeights reports it as unexpected, unless it is a parameter's name.
     absl::string_view own = name;
     if (absl::ConsumePrefix(&own, kPrefix)) absl::ConsumePrefix(&own, model.hugging_face.prefix);
     if (!adapter->by_name_.emplace(std::string(own), &weight).second) {

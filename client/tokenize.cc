@@ -155,7 +155,8 @@ absl::Status SetStandardInput(absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-// The name under which the ranks of this machine record what they have read.
+// The host name of the ranks that run on this machine. They record the content hashes of the files that they have read
+// under this name (worker/data/token_cache.h), so a job finds the hashes that this command records.
 std::string HostNameOf(const Globals& globals) {
   if (globals.coordinator.empty()) return PrivateCluster::kHostName;
   char name[256] = {};
@@ -166,7 +167,7 @@ std::string HostNameOf(const Globals& globals) {
 absl::Status Build(const Globals& globals, const TokenizeOptions& options) {
   const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
   ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/false));
-  // The files are read here, but the model may need the memory of other machines.
+  // LoadJob skipped the checks of this machine, because the job may run on others. The text is read here, so check it.
   CheckText(loaded.spec, loaded.positions, &loaded.problems);
   RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
   for (const Problem& warning : loaded.problems.Warnings()) SayUnprefixed(warning.ToString());

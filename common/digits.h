@@ -1,4 +1,4 @@
-// Numbers in texts of a protocol, which consist of digits only: neither a sign nor a space. Header-only. Pure.
+// Numbers in text protocols such as HTTP: digits only, neither a sign nor a space. Header-only. Pure.
 #pragma once
 
 #include "absl/algorithm/container.h"

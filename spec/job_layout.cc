@@ -18,15 +18,15 @@ constexpr uint64_t kSimulatedForwardsMax = 1 << 13;
 
 int ToInt(uint64_t value) { return static_cast<int>(std::min<uint64_t>(value, std::numeric_limits<int>::max())); }
 
-// Returns bounds that need no simulation.
+// Returns the bubble of equal chunks, and upper bounds of the numbers in flight, without a simulation.
 PipelineEstimate BoundsOf(ScheduleKind kind, const PipelineShape& shape) {
   const int64_t idle = shape.stages - 1, forwards = int64_t{shape.chunks_per_rank} * shape.micro_batches;
   PipelineEstimate bounds{.bubble = static_cast<double>(idle) / static_cast<double>(forwards + idle), .in_flight = {}};
   for (int64_t stage = 0; stage < shape.stages; ++stage) {
     int64_t count = forwards;
     if (kind == ScheduleKind::kInterleaved) {
-      // The forwards of the warm-up (InterleavedSchedule), and the one after it. A round has fewer than twice as many
-      // micro-batches as there are stages.
+      // The forwards before the first backward (InterleavedSchedule): those of the warm-up, and one more. The warm-up
+      // contains a round for each chunk but the last, and a round has fewer than 2 x stages micro-batches.
       count = (shape.chunks_per_rank - 1) * 2 * int64_t{shape.stages} + 2 * (idle - stage) + 1;
     } else if (kind == ScheduleKind::kOneForwardOneBackward) {
       count = shape.stages - stage;

@@ -1,5 +1,5 @@
-// RevisionApplied: a host has applied a desired state. The daemon reports this after its facts, so a trainer that the
-// revision lacks and that has not reported `started` will never start.
+// RevisionApplied: a host has applied a desired state. The daemon reports this after its facts, so a trainer that is
+// not in this desired state and has not reported `started` will never start.
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"

@@ -100,7 +100,8 @@ std::string ListText(const std::string& name, bool is_first, const std::vector<a
                       absl::StrJoin(items, ","), "],\"gone\":[", absl::StrJoin(gone, ","), "]}\n\n");
 }
 
-// The text of an event with the next part of a list: entries after `*last`, which becomes the key of the last of them.
+// Returns the text of an event with the next part of a list: the entries after the key `*last`. Sets `*last` to the key
+// of the last entry in this part.
 std::string PartText(const std::string& name, const PageFeed::Entries& entries, bool is_first, std::string* last) {
   std::vector<absl::string_view> items;
   size_t bytes = 0;
@@ -113,7 +114,8 @@ std::string PartText(const std::string& name, const PageFeed::Entries& entries, 
   return ListText(name, is_first, items, {});
 }
 
-// The text of an event with what has changed, and removes from `keys` what it contains. A key without an entry is gone.
+// Returns the text of an event with the changed entries, whose keys are `keys`, and removes the keys of those that fit
+// into the text. A key without an entry is reported as gone.
 std::string ChangeText(const std::string& name, const PageFeed::Entries& entries, std::set<std::string>& keys) {
   if (IsList(name)) {
     std::vector<absl::string_view> items;
@@ -207,7 +209,8 @@ void PageFeed::Update(const std::string& name, Topic& topic) {
   Send(name, topic, changed);
 }
 
-// Returns false if the core has not answered; the next round asks again.
+// Returns whether the topic can be sent: false if the core has never answered for it. Without an answer, the topic
+// keeps its entries and is read again in a later round.
 bool PageFeed::ReadAll(const std::string& name, Topic& topic, std::set<std::string>& changed) {
   absl::StatusOr<Entries> entries = ReadEntries(name, topic);
   if (!entries.ok() && !absl::IsNotFound(entries.status())) return topic.known;
@@ -263,7 +266,7 @@ void PageFeed::ReadMarked(Topic& topic, std::set<std::string>& changed) {
   Entries entries = topic.entries;
   for (const JobId& job : jobs) entries.erase(job.value());
   for (auto& [key, json] : EntriesOf(*std::move(reply))) entries[key] = std::move(json);
-  // A new job may displace an older one, which the next complete list shows.
+  // A new job may displace the oldest one from the list. The next round reads the complete list, which lacks that job.
   if (entries.size() > kFeedJobs) topic.read_at = absl::InfinitePast();
   Replace(std::move(entries), topic, changed);
 }
@@ -281,10 +284,10 @@ void PageFeed::Replace(Entries entries, Topic& topic, std::set<std::string>& cha
 
 void PageFeed::Send(const std::string& name, Topic& topic, const std::set<std::string>& changed) const {
   Parts parts;
-  std::set<std::string> rest = changed;
-  std::shared_ptr<const std::string> change;  // made once for all readers that need it; it lacks `rest`
+  std::set<std::string> rest = changed;       // the keys that did not fit into `change`
+  std::shared_ptr<const std::string> change;  // made once for all readers that need it, without `rest`
   for (Reader& reader : topic.readers) {
-    // The parts that the reader still lacks contain their changes.
+    // Entries in parts that the reader has not received yet are not behind: those parts will have their newest state.
     const auto end = reader.has_all     ? changed.end()
                      : reader.has_begun ? changed.upper_bound(reader.last)
                                         : changed.begin();

@@ -13,9 +13,10 @@
 namespace trainyard {
 namespace {
 
-// After this many jobs of a pass have found no victims, no job further behind looks for any: it would find even fewer.
+// After this many jobs of a pass have found no victims, no job further behind in the queue looks for any: it may
+// preempt even fewer jobs.
 constexpr int kVainSearches = 32;
-constexpr size_t kNamed = 2;  // protected jobs in a reason
+constexpr size_t kNamed = 2;  // a reason names at most this many protected jobs
 
 std::string Waited(const WaitingJob& job) { return absl::FormatDuration(absl::Trunc(job.waited, absl::Seconds(1))); }
 
@@ -269,7 +270,7 @@ class Pass {
   // A job that could not even be placed on an empty cluster reserves nothing.
   void Reserve(const WaitingJob& job, const PlacementFacts& wanted, const std::string& why) {
     if (!facts_.settled && closed_by_ == nullptr) closed_by_ = &job;
-    // The hosts that suit a job with the same demand are reserved already.
+    // A job ahead with the same demand has reserved all hosts that suit this one.
     if (!HasOwnHosts(wanted) && !reserved_demands_.insert(DemandOf(wanted)).second) return;
     if (!CouldFit(On(open_, wanted))) return;
     const std::string text = absl::StrCat("reserved for job ", job.id.value(), ", ", why);
@@ -303,7 +304,7 @@ class Pass {
     return closed == closed_pools_.end() ? nullptr : closed->second;
   }
 
-  // Names the jobs that could be preempted later.
+  // Adds to the reason the running jobs that this one may preempt later, and what protects each of them now.
   void AddProtections(const WaitingJob& job, QueueOutcome& outcome) const {
     if (outcome.reason.empty() || !MayEverPreempt(job)) return;
     std::vector<std::string> texts;
@@ -342,9 +343,10 @@ class Pass {
   std::map<std::string, PoolUse> use_;
   std::map<size_t, const WaitingJob*> reserved_;           // by host
   std::map<std::string, const WaitingJob*> closed_pools_;  // the job that the quota of a pool is kept for
-  const WaitingJob* closed_by_ = nullptr;                  // nothing starts behind this job
+  const WaitingJob* closed_by_ = nullptr;                  // hosts still connect: no new job starts behind this one
   std::set<JobId> victims_;
-  // Demands that do not fit on these hosts. Where slots become free in a pass, the sets are cleared.
+  // The demands that are known not to fit on hosts_, on open_ and on future_. When slots become free during the pass,
+  // the sets of the hosts concerned are cleared.
   std::set<Demand> failed_, failed_open_, failed_later_;
   std::set<Demand> reserved_demands_;  // whose hosts are reserved
   bool any_ending_ = false;

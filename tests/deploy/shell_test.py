@@ -66,7 +66,7 @@ def shell(request, tmp_path):
     script.write_text(subprocess.run([TRAINCTL, "completion", request.param], capture_output=True, text=True,
                                      check=True, timeout=30).stdout)
     terminal = Terminal(command, tmp_path)
-    # The answer differs from what is typed, because the terminal echoes that.
+    # The terminal echoes what is typed. The quotes in re''ady keep wait_for from matching this echo.
     terminal.type(setup.format(script=script) + "; echo re''ady\n")
     terminal.wait_for(r"ready\s")
     yield terminal

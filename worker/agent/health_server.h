@@ -41,8 +41,8 @@ class HealthServer {
   void PublishStatus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TryListen(const std::string& address, int* port);
 
-  // Refuses all calls except those of the health service. It is needed because gRPC does not start a server without a
-  // service of its own. It can belong to one server only, so each attempt to listen creates another.
+  // Refuses all calls except those of the health service. gRPC starts no server without an added service; its built-in
+  // health service does not count. This one can belong to one server only, so each attempt to listen creates another.
   std::unique_ptr<grpc::CallbackGenericService> refusing_service_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;

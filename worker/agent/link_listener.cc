@@ -71,7 +71,7 @@ absl::Status LinkListener::Open(Socket& socket) {
   if (absl::Status own = MakePrivateFolder(FolderOf(socket.path)); !own.ok()) return own;
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus(errno, "cannot make a socket");
-  // Never remove a file of a user, whatever a launch record says.
+  // Remove nothing but a socket: paths of earlier incarnations come from launch records, which may name a user's file.
   struct stat found = {};
   if (lstat(socket.path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) unlink(socket.path.c_str());
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || listen(fd, SOMAXCONN) != 0) {
@@ -141,7 +141,8 @@ void LinkListener::Run() {
     const std::vector<int> listeners = Listeners();
     std::vector<pollfd> polled{{.fd = wake_fd_, .events = POLLIN, .revents = 0}};
     for (int fd : listeners) polled.push_back({.fd = fd, .events = POLLIN, .revents = 0});
-    // While the process has no free descriptor, the listeners stay readable without effect, so sleep for a while.
+    // While the process has no free descriptor, accepting fails and the listeners stay readable, so polling them would
+    // return immediately. Sleep for a while instead.
     poll(polled.data(), exhausted ? 1 : polled.size(), exhausted ? kOutOfDescriptorsWaitMs : -1);
     eventfd_t count;
     if (polled[0].revents != 0) eventfd_read(wake_fd_, &count);

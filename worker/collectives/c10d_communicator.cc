@@ -41,7 +41,7 @@ std::unique_ptr<Collective> C10dCommunicator::Broadcast(const at::Tensor& tensor
 
 std::unique_ptr<Collective> C10dCommunicator::AllGather(const at::Tensor& out, const at::Tensor& in) {
   return NewHandle(Start("all-gather", in, [&] {
-    at::Tensor to = out.detach().view(-1), from = in.detach().view(-1);  // LibTorch checks shapes
+    at::Tensor to = out.detach().view(-1), from = in.detach().view(-1);  // flat, because LibTorch compares shapes
     return group_._allgather_base(to, from);
   }));
 }

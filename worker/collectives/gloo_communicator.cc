@@ -32,11 +32,11 @@ namespace {
 
 // A numeric IPv6 address with its terminating zero.
 constexpr int64_t kAddressBytes = 46;
-// The fields of a TcpEnd: its address, port and closed port.
+// The fields of a TcpEnd: its address, port and closed port (tcp_sockets.h).
 constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
-// Rank 0 gets "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" from LibTorch; the others get a message that rank 0
-// did not answer.
+// If ranks 1 and 3 are missing, LibTorch's message on rank 0 is "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms".
+// On rank 2 it is "Rank 2 successfully reached monitoredBarrier, but received errors while waiting" for rank 0.
 absl::Status StatusFromMonitoredBarrier(const std::exception& error) {
   absl::Status status = StatusFromException(error);
   const bool is_missing_ranks = absl::StrContains(status.message(), "failed to pass") ||

@@ -1,4 +1,4 @@
-// The engine's GPT-2: the passes over the parameters that models/gpt2_description.h describes.
+// The engine's GPT-2: forward and backward with the parameters of models/gpt2_description.h.
 #pragma once
 
 #include <memory>

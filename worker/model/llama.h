@@ -1,4 +1,4 @@
-// The engine's Llama, Mistral and Qwen2: the passes over the parameters that models/llama_description.h describes.
+// The engine's Llama, Mistral and Qwen2: forward and backward with the parameters of models/llama_description.h.
 #pragma once
 
 #include <memory>

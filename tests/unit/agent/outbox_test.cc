@@ -182,7 +182,7 @@ TEST(Outbox, DamagedByte_EndsTheReadableContent) {
 
   EXPECT_EQ(contents.facts.size(), 2);
   EXPECT_GT(contents.cut_bytes, 0);
-  // A length that reaches beyond the end, or random bytes, are read as an empty file.
+  // Bytes that are not an outbox are read as an empty file. Here the first length reaches beyond the end.
   EXPECT_EQ(ReadOutboxFile(std::string(100, '\xff'))->header.outbox_id(), "");
 }
 
