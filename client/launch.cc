@@ -106,25 +106,16 @@ int Launch(const Globals& given, LaunchOptions& options) {
 
 // Adds flags for what the coordinator does anyway. They are accepted, and a note names those that were given.
 void AddFlagsWithoutEffect(CLI::App& verb, const std::shared_ptr<LaunchOptions>& options) {
-  struct Flag {
-    const char* names;
-    const char* help;
+  constexpr const char* kFlags[] = {
+      "--rdzv-backend,--rdzv_backend", "--rdzv-endpoint,--rdzv_endpoint",       "--rdzv-id,--rdzv_id",
+      "--rdzv-conf,--rdzv_conf",       "--master-addr,--master_addr",           "--master-port,--master_port",
+      "--local-addr,--local_addr",     "--monitor-interval,--monitor_interval", "--start-method,--start_method",
   };
-  constexpr Flag kFlags[] = {
-      {"--rdzv-backend,--rdzv_backend", "Has no effect, like the flags that follow: the coordinator forms the group"},
-      {"--rdzv-endpoint,--rdzv_endpoint", ""},
-      {"--rdzv-id,--rdzv_id", ""},
-      {"--rdzv-conf,--rdzv_conf", ""},
-      {"--master-addr,--master_addr", ""},
-      {"--master-port,--master_port", ""},
-      {"--local-addr,--local_addr", ""},
-      {"--monitor-interval,--monitor_interval", ""},
-      {"--start-method,--start_method", ""},
-  };
-  for (const Flag& flag : kFlags) {
-    const std::string name(flag.names, absl::string_view(flag.names).find(','));
+  for (const absl::string_view names : kFlags) {
+    const std::string name(names.substr(0, names.find(',')));
     verb.add_option_function<std::string>(
-        flag.names, [options, name](const std::string&) { options->flags.without_effect.push_back(name); }, flag.help);
+        std::string(names), [options, name](const std::string&) { options->flags.without_effect.push_back(name); },
+        "No effect: the coordinator forms the group");
   }
 }
 
