@@ -43,6 +43,7 @@ struct CoreOptions {
   std::string host;
   Incarnation incarnation;
   uint32_t slots = 1;
+  bool shares_machine = false;  // another daemon runs here, so its ranks may use the same cores
   v1::Inventory inventory;
   std::vector<uint32_t> cpus = {};  // the numbers of the CPUs that this daemon may use
   std::string data_interface = {};  // the interface of the inventory's data address; empty: not known

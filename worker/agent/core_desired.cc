@@ -125,9 +125,10 @@ void Core::StartTrainer(Trainer& trainer) {
   trainer.counted = true;
   LogInfo(absl::StrCat("starting ", Describe(trainer.id), " of ", desired.world_size(), ", ", threads, " threads"));
   if (trainer.command_grace.has_value()) return StartCommand(trainer);
-  // If the ranks use all slots, no other job can be placed here.
+  // If the ranks use all slots of the machine's only daemon, no other job can be placed here.
   const uint64_t ranks = std::max(1u, desired.local_world_size());
-  const bool owns_cores = ranks >= options_.slots && ranks * threads <= options_.inventory.cores();
+  const bool owns_cores =
+      !options_.shares_machine && ranks >= options_.slots && ranks * threads <= options_.inventory.cores();
   Emit(StartProcess{.desired = desired, .threads = threads, .token = trainer.token, .owns_cores = owns_cores});
   ReportDecisions(trainer, threads);
 }

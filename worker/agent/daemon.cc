@@ -144,6 +144,7 @@ absl::StatusOr<CoreOptions> Daemon::MakeCoreOptions() {
   options.data_interface = InterfaceOf(options.inventory.data_address());
   uint32_t gpus = static_cast<uint32_t>(options.inventory.gpus_size());
   options.slots = config_.slots > 0 ? config_.slots : std::max(1u, gpus);
+  options.shares_machine = !claim_.held();
   spdlog::info("host {}: {} slots, {} cores, {} MiB, data address {}, {}", options.host, options.slots,
                options.inventory.cores(), options.inventory.memory_bytes() >> 20, options.inventory.data_address(),
                gpus > 0 ? absl::StrCat(gpus, " GPUs") : absl::StrCat("no GPU: ", options.inventory.gpu_note()));

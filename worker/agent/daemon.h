@@ -24,6 +24,7 @@
 #include "worker/agent/home.h"
 #include "worker/agent/link_server.h"
 #include "worker/agent/log_pusher.h"
+#include "worker/agent/machine_claim.h"
 #include "worker/agent/metrics.h"
 #include "worker/agent/outbox_writer.h"
 #include "worker/agent/process_probe.h"
@@ -99,6 +100,7 @@ class Daemon {
   void Do(Leave& effect);
 
   const Config config_;
+  const MachineClaim claim_;
   Clock& clock_;
   std::shared_ptr<Home> home_;                 // state folder and socket
   std::string socket_;                         // where trainers connect

@@ -3,13 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "tests/unit/temporary_folder.h"
 #include "worker/agent/environment.h"
+#include "worker/agent/machine_claim.h"
 
 namespace trainyard::agent {
 namespace {
@@ -201,6 +205,17 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
   EXPECT_THAT(variables, Contains(StartsWith("PATH=/")));
   EXPECT_THAT(variables, Not(Contains(StartsWith("SECRET="))));
   EXPECT_THAT(variables, Not(Contains(StartsWith("GOMP_SPINCOUNT="))));
+}
+
+TEST(MachineClaim, OneDaemonHoldsIt_UntilItEnds) {
+  const std::string name = absl::StrCat("trainyard-test-", getpid());
+  auto first = std::make_unique<MachineClaim>(name);
+  EXPECT_TRUE(first->held());
+  EXPECT_FALSE(MachineClaim(name).held());
+
+  first = nullptr;
+
+  EXPECT_TRUE(MachineClaim(name).held());
 }
 
 TEST(TrainerEnvironment, ThreadsSpinOnlyOnCoresOfTheirOwn) {

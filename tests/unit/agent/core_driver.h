@@ -35,13 +35,15 @@ inline v1::DesiredTrainer Desired(const TrainerId& id) {
 class CoreDriver {
  public:
   // `disk` is the content of the outbox file that an earlier incarnation left.
-  explicit CoreDriver(std::string cluster_id = "", std::string disk = "", bool adopt_cluster = false)
+  explicit CoreDriver(std::string cluster_id = "", std::string disk = "", bool adopt_cluster = false,
+                      bool shares_machine = false)
       : disk_(std::move(disk)) {
     CoreOptions options = {
         .coordinator = "127.0.0.1:7070",
         .host = "h1",
         .incarnation = Incarnation(77),
         .slots = 2,
+        .shares_machine = shares_machine,
         .inventory = {},
         .cpus = {0, 1, 2, 5},
         .cluster_id = std::move(cluster_id),

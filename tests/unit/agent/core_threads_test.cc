@@ -36,5 +36,17 @@ TEST(AgentCore, RanksOwnTheCores_IfTheyUseAllSlotsAndHaveNoMoreThreads) {
   }
 }
 
+TEST(AgentCore, RanksOwnNoCores_IfAnotherDaemonUsesTheMachine) {
+  CoreDriver driver("", "", /*adopt_cluster=*/false, /*shares_machine=*/true);
+  driver.Attach();
+  v1::DesiredTrainer desired = Desired(Rank(0));
+  desired.set_threads(4);
+  desired.set_local_world_size(2);
+
+  driver.Handle(driver.State(1, {desired}));
+
+  EXPECT_FALSE(driver.Last<StartProcess>().at(0).owns_cores);
+}
+
 }  // namespace
 }  // namespace trainyard::agent
