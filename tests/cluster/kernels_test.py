@@ -1,5 +1,9 @@
 """The choice of MKL's kernels, on hosts that act as if their CPU were not Intel's."""
 
+import os
+import subprocess
+
+import harness
 import tokens
 
 
@@ -22,6 +26,17 @@ def run_job(cluster, **keys):
     decision = next(found for found in view.job.decisions if found.key == "resources.product_kernels")
     first_host = next(rank.host for rank in view.job.ranks if rank.rank == 0)
     return decision, first_host
+
+
+def test_a_probe_with_several_threads_measures_the_kernels(tmp_path):
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TRAINYARD_CPU": "amd"}
+    probe = [harness.BIN / "trainyard-trainer", "--probe", "--threads", "2", "--matmul-size", "64",
+             "--all-reduce-bytes", "65536"]
+
+    done = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=True, env=environment)
+
+    assert "not measured" not in done.stdout
+    assert stored_speeds(tmp_path)
 
 
 def test_hosts_with_equal_cpus_measure_once_per_model_and_choose_alike(cluster, tmp_path):

@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "worker/trainer/kernel_budget.h"
@@ -33,6 +33,8 @@ constexpr size_t kMaxThreads = 2;  // the sanitizer has a thread of its own
 #else
 constexpr size_t kMaxThreads = 1;
 #endif
+
+absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
 
 // A pair of sockets, because a write to a pipe without a reader could end this process.
 struct Pipe {
@@ -51,7 +53,7 @@ absl::StatusOr<std::string> ReadAll(int fd, absl::Time deadline) {
   std::string text;
   while (text.size() <= kMessageBytes) {
     pollfd polled{.fd = fd, .events = POLLIN, .revents = 0};
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - Now();
     if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("timing the kernels did not end in time");
     const int wait_ms = left == absl::InfiniteDuration() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
     if (poll(&polled, 1, wait_ms) < 0 && errno != EINTR) return ErrnoStatus(errno, "cannot wait for a pipe");
@@ -152,7 +154,7 @@ KernelTimer::~KernelTimer() {
 }
 
 absl::StatusOr<KernelSpeeds> KernelTimer::Measure(const std::vector<ProductShape>& shapes, absl::Duration limit) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = Now();
   WriteAndClose(std::exchange(requests_, -1), ShapesText(shapes));
   ASSIGN_OR_RETURN(const std::string without, ReadAll(without_, start + limit));
   ASSIGN_OR_RETURN(const std::string with_lever, ReadAll(with_lever_, start + limit));
@@ -162,7 +164,7 @@ absl::StatusOr<KernelSpeeds> KernelTimer::Measure(const std::vector<ProductShape
   if (!(speeds.with_lever > 0)) return absl::InternalError("no product was timed with both kinds of kernels");
   return KernelSpeeds{.with_lever = speeds.with_lever,
                       .without = speeds.without,
-                      .measured_ms = absl::ToDoubleMilliseconds(absl::Now() - start)};
+                      .measured_ms = absl::ToDoubleMilliseconds(Now() - start)};
 }
 
 }  // namespace trainyard

@@ -24,7 +24,7 @@ class KernelTimer {
   using TimeShapes = std::function<std::vector<double>(bool with_lever, const std::vector<ProductShape>& shapes)>;
 
   // Call before the first tensor operation. Possible errors: FailedPrecondition: this process has several threads;
-  // Internal.
+  // those of ErrnoStatus: a process or pipe cannot be created.
   static absl::StatusOr<std::unique_ptr<KernelTimer>> Start(TimeShapes time_shapes);
 
   KernelTimer(const KernelTimer&) = delete;

@@ -22,9 +22,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "checkpoint/fault_points.h"
+#include "common/clock.h"
 #include "common/files.h"
 #include "common/plural.h"
 #include "common/standard_descriptors.h"
@@ -199,9 +199,9 @@ absl::Status SetUpEngine(const StartOrder& order, Link& link, StartedTimer timer
   const std::vector<ProductShape> shapes =
       config.probe.has_value() ? DefaultShapes()
                                : ShapesToTime(config.model, config.batch_micro * config.sequence_length());
-  const absl::Time start = absl::Now();
+  const absl::Time start = Clock::GetSteadyClock().TimeNow();
   KernelChoice choice = ChooseKernels(LeverOf(config.product_kernels), shapes, timer);
-  const double chosen_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
+  const double chosen_ms = absl::ToDoubleMilliseconds(Clock::GetSteadyClock().TimeNow() - start);
   timer = std::unique_ptr<KernelTimer>();  // ends its process
   if (is_auto) {
     ASSIGN_OR_RETURN(choice, AgreeOnKernels(std::move(choice), order, link));
@@ -277,16 +277,18 @@ int ExitCodeOfOutput(const char* command) {
 }
 
 int SampleTexts(const SampleOptions& options) {
-  at::set_num_threads(1);  // RunSample uses more for large models
-  UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes(), StartKernelTimer()));
+  const StartedTimer timer = StartKernelTimer();  // before LibTorch has threads
+  at::set_num_threads(1);                         // RunSample uses more for large models
+  UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes(), timer));
   return RunSample(options);
 }
 
 int RunHostProbe(const ProbeOptions& options) {
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
+  const StartedTimer timer = StartKernelTimer();  // before LibTorch has threads
   at::set_num_threads(threads);
-  const std::string kernels = UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes(), StartKernelTimer()));
+  const std::string kernels = UseKernels(ChooseKernels(MklLever::kAuto, DefaultShapes(), timer));
   absl::StatusOr<ProbeFact> fact = ProbeThisHost({.matmul_size = options.matmul_size,
                                                   .matmul_repeats = options.matmul_repeats,
                                                   .all_reduce_bytes = options.all_reduce_bytes});

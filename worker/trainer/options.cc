@@ -109,8 +109,6 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
       ->excludes(link)
       ->excludes(probe_flag);
 
-  // Used by kernel_choice.h, which starts this program once for each kind of kernels.
-
   const CLI::App* sample = DeclareSample(app, options.sample);
   const CLI::App* build_tokens = DeclareBuildTokens(app, options.build_tokens);
 
