@@ -85,7 +85,7 @@ bool LogFile::Read(size_t bytes_max, std::vector<std::string>* lines) {
 
 void LogFile::AddLines(absl::string_view data, std::vector<std::string>* lines) {
   while (!data.empty()) {
-    if (returned_ && data.front() != '\n') {
+    if (returned_ && data.front() != '\n' && data.front() != '\r') {
       partial_line_.clear();
       overwrites_ = true;
     }

@@ -15,7 +15,7 @@ void LastLines::Add(int stream, const char* data, size_t size) {
       Close(stream);
       continue;
     }
-    if (open.returned) open.size = 0;  // a progress bar overwrites its line
+    if (open.returned && data[i] != '\r') open.size = 0;  // a progress bar overwrites its line
     open.returned = data[i] == '\r';
     if (!open.returned && open.size < kLastLineBytes) open.text[open.size++] = data[i];
   }

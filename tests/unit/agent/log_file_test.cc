@@ -152,9 +152,9 @@ TEST_F(LogFileTest, LineThatEndsAsOnWindows_IsReturnedWithoutTheCarriageReturn) 
   Append("a\r");
   EXPECT_THAT(ReadAll(file), IsEmpty());
 
-  Append("\nb\r\n");
+  Append("\nb\r\nc\r\r\n");  // a terminal adds a carriage return to the end of a Windows line
 
-  EXPECT_THAT(ReadAll(file), ElementsAre("a", "b"));
+  EXPECT_THAT(ReadAll(file), ElementsAre("a", "b", "c"));
 }
 
 TEST_F(LogFileTest, BarThatWasCleared_IsNoLine) {

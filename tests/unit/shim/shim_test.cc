@@ -206,7 +206,7 @@ TEST_F(ShimTest, LastLines_AreTheNewestTwentyAndALongOneIsCut) {
 }
 
 TEST_F(ShimTest, LastLines_HaveTheLastTextOfAProgressBar) {
-  v1::TrainerExited exited = ExitOf(Start("printf 'load\\r\\n\\r 0%%\\r50%%\\r99%%\\ndone\\n'"));
+  v1::TrainerExited exited = ExitOf(Start("printf 'load\\r\\r\\n\\r 0%%\\r50%%\\r99%%\\ndone\\n'"));
 
   EXPECT_THAT(exited.last_lines(), ElementsAre("load", "99%", "done"));
 }
