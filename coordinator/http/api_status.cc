@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kTimeoutDigits = 8;
 constexpr size_t kProblemBytes = 1'000;
 constexpr absl::Duration kRefusalRetry = absl::Seconds(1);
+constexpr absl::Duration kStreamsRetry = absl::Seconds(5);  // as in the header Retry-After
 
 bool IsPrintable(const google::protobuf::Any& detail) {
   google::rpc::Status alone;
@@ -103,7 +104,8 @@ HttpResponse RefusalResponse(absl::string_view reason, const HttpResponse& plain
   while (!row->reason.empty() && row->reason != reason) ++row;
   absl::Status status(row->code, absl::StripTrailingAsciiWhitespace(plain.body));
   status = AddReason(std::move(status), row->published);
-  if (row->code == absl::StatusCode::kUnavailable) status = AddRetry(std::move(status), kRefusalRetry);
+  if (row->code == absl::StatusCode::kUnavailable)
+    status = AddRetry(std::move(status), reason == "too_many_streams" ? kStreamsRetry : kRefusalRetry);
   HttpResponse response = StatusResponse(plain.code, status);
   response.headers = plain.headers;
   return response;

@@ -298,6 +298,8 @@ def test_a_call_whose_client_disconnects_before_it_is_processed_has_no_effect(la
                     lasting, None, {"Content-Type": "application/json"}))
                 time.sleep(0.05)  # the calls are spread over the time in which the core waits for the lock
                 client.close()
+            for _ in range(2):  # the thread that answers has then seen that the clients have gone
+                cancelled_calls()
         finally:
             store.execute("ROLLBACK")
             store.close()
