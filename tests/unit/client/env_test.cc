@@ -45,7 +45,7 @@ TEST(CpuInfo, IsUnknownWithoutTheFile) {
 
   ParseCpuInfo("garbage\nflags", &facts);
 
-  EXPECT_THAT(FactsText(facts, 80), HasSubstr("model         unknown"));
+  EXPECT_THAT(FactsText(facts, 80), HasSubstr("model            unknown"));
   EXPECT_TRUE(FactsJson(facts)["cpu"]["model"].is_null());
 }
 

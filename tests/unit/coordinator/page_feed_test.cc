@@ -12,7 +12,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -50,8 +49,10 @@ class Reader {
       if (progress != HttpExchange::Progress::kBlocked) break;
     }
     for (size_t end = 0; (end = text_.find("\n\n")) != std::string::npos; text_.erase(0, end + 2)) {
+      static const std::string kHosts = "event: hosts\ndata: ";
       const std::string event = text_.substr(0, end);
-      if (absl::StartsWith(event, "event: hosts\ndata: ")) Apply(nlohmann::json::parse(event.substr(19)));
+      const size_t at = event.find(kHosts);  // the head of the response is before the first event
+      if (at != std::string::npos) Apply(nlohmann::json::parse(event.substr(at + kHosts.size())));
     }
     return bytes;
   }
