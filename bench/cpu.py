@@ -10,33 +10,23 @@ import dataclasses
 import re
 import subprocess
 
+import data_parallel
 import run
 import sides
 
-ONE_RANK = dataclasses.replace(sides.LAB_10M, ranks=1, threads=2)
+ONE_RANK = data_parallel.ONE_RANK
 TINY_ONE_RANK = dataclasses.replace(sides.TINY, ranks=1, threads=2)
 TINY_ONE_THREAD = dataclasses.replace(TINY_ONE_RANK, threads=1)
 GPT2_124M = sides.Shape(layers=12, heads=12, width=768, context=256, batch=2, warmup=2, steps=4, ranks=1, threads=2)
 
-# Our runs by name: the shape, and further keys of the job file.
+SHARED = ("fp32", "bf16", "ddp", "zero1", "fsdp", "tiny-ddp", "tiny-fsdp")  # with `./dev bench data-parallel`
 OURS = {
-    "ours-fp32": (ONE_RANK, {}),
-    "ours-bf16": (ONE_RANK, {"train.precision": "bf16"}),
-    "ours-ddp": (sides.LAB_10M, {}),
-    "ours-zero1": (sides.LAB_10M, {"parallel.data": "zero1"}),
-    "ours-fsdp": (sides.LAB_10M, {"parallel.data": "fsdp"}),
+    **{f"ours-{name}": data_parallel.OURS[f"ours-{name}"] for name in SHARED},
     "ours-tiny-eager": (TINY_ONE_RANK, {}),
     "ours-tiny-one-thread": (TINY_ONE_THREAD, {}),
-    "ours-tiny-ddp": (sides.TINY, {}),
-    "ours-tiny-fsdp": (sides.TINY, {"parallel.data": "fsdp"}),
     "ours-gpt2": (GPT2_124M, {}),
 }
-# PyTorch's runs by the name of the row: the mode of gpt_torch.py, and whether it uses bf16.
-PEERS = {
-    "fp32": ("eager", False), "bf16": ("eager", True), "ddp": ("ddp", False), "zero1": ("zero1", False),
-    "fsdp": ("fsdp2", False), "tiny-eager": ("eager", False), "tiny-ddp": ("ddp", False),
-    "tiny-fsdp": ("fsdp2", False), "gpt2": ("eager", False),
-}
+PEERS = {**data_parallel.PEERS, "tiny-eager": ("eager", False), "gpt2": ("eager", False)}
 
 
 def has_16_bit_products():
@@ -112,14 +102,7 @@ def make_rows():
 
 
 def make_measures(folder):
-    measures = {"peak": lambda: peak_flops(ONE_RANK.threads)}
-    for name, (shape, settings) in OURS.items():
-        measures[name] = lambda shape=shape, settings=settings: sides.run_ours(shape, folder, settings)
-        peer = PEERS.get(name.removeprefix("ours-"))
-        for side in ("installed", "tuned") if peer else ():  # next to ours, so that both run at about the same time
-            measures[name.replace("ours", side, 1)] = lambda shape=shape, peer=peer, side=side: sides.run_peer(
-                shape, folder, tuned=side == "tuned", mode=peer[0], bf16=peer[1])
-    return measures
+    return {"peak": lambda: peak_flops(ONE_RANK.threads), **sides.make_measures(OURS, PEERS, folder)}
 
 
 def main():

@@ -42,11 +42,10 @@ OURS = {
     "ours-tiny-ddp": (TINY, {}),
     "ours-tiny-fsdp": (TINY, {"parallel.data": "fsdp"}),
 }
-# PyTorch's runs: the shape, the mode of gpt_torch.py, and whether it uses bf16.
+# PyTorch's runs by the name of the row: the mode of gpt_torch.py, and whether it uses bf16.
 PEERS = {
-    "fp32": (ONE_RANK, "eager", False), "bf16": (ONE_RANK, "eager", True), "ddp": (LAB_10M, "ddp", False),
-    "zero1": (LAB_10M, "zero1", False), "fsdp": (LAB_10M, "fsdp2", False), "tiny-ddp": (TINY, "ddp", False),
-    "tiny-fsdp": (TINY, "fsdp2", False),
+    "fp32": ("eager", False), "bf16": ("eager", True), "ddp": ("ddp", False), "zero1": ("zero1", False),
+    "fsdp": ("fsdp2", False), "tiny-ddp": ("ddp", False), "tiny-fsdp": ("fsdp2", False),
 }
 # Name, description, bars and aims; each pair is for PyTorch (as installed, tuned). A side without a bar is not run.
 COMPARISONS = [
@@ -126,18 +125,7 @@ def make_rows():
 
 
 def make_measures(folder):
-    def ours(shape, settings):
-        return lambda: sides.run_ours(shape, folder, settings)
-
-    def peer(shape, mode, bf16, tuned):
-        return lambda: sides.run_peer(shape, folder, tuned=tuned, mode=mode, bf16=bf16)
-
-    measures = {}
-    for name, (shape, settings) in OURS.items():
-        measures[name] = ours(shape, settings)
-        peer_run = PEERS.get(name.removeprefix("ours-"))
-        for side in ("installed", "tuned") if peer_run else ():  # next to ours, so that both run at about the same time
-            measures[name.replace("ours", side, 1)] = peer(*peer_run, side == "tuned")
+    measures = sides.make_measures(OURS, PEERS, folder)
     measures["exchanges"] = lambda: sides.run_exchanges(LAB_10M, folder)
     return measures
 

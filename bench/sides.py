@@ -184,6 +184,22 @@ def run_torch(program, world, shape, folder, tuned, **options):
                     last_loss=result["last_loss"])
 
 
+def make_measures(ours, peers, folder):
+    """The runs of both sides by name, each peer next to ours, so that both run at about the same time.
+
+    `ours`: {"ours-X": (shape, further keys of the job file)}. `peers`: {X: (mode of gpt_torch.py, whether it uses
+    bf16)}; each is measured as "installed-X" and "tuned-X".
+    """
+    measures = {}
+    for name, (shape, settings) in ours.items():
+        measures[name] = lambda shape=shape, settings=settings: run_ours(shape, folder, settings)
+        peer = peers.get(name.removeprefix("ours-"))
+        for side in ("installed", "tuned") if peer else ():
+            measures[name.replace("ours", side, 1)] = lambda shape=shape, peer=peer, side=side: run_peer(
+                shape, folder, tuned=side == "tuned", mode=peer[0], bf16=peer[1])
+    return measures
+
+
 def run_exchanges(shape, folder):
     """Counts and bytes of the messages per step of the legacy DataParallel and of DDP (peers/exchanges.py)."""
     torchrun = pathlib.Path(sys.executable).with_name("torchrun")

@@ -17,8 +17,6 @@ namespace {
 
 constexpr size_t kTimeoutDigits = 8;
 constexpr size_t kProblemBytes = 1'000;
-constexpr absl::Duration kRefusalRetry = absl::Seconds(1);
-constexpr absl::Duration kStreamsRetry = absl::Seconds(5);  // as in the header Retry-After
 
 bool IsPrintable(const google::protobuf::Any& detail) {
   google::rpc::Status alone;
@@ -94,18 +92,20 @@ HttpResponse RefusalResponse(absl::string_view reason, const HttpResponse& plain
     absl::string_view reason;
     absl::StatusCode code;
     const char* published;
+    absl::Duration retry = absl::ZeroDuration();  // zero: a retry does not help
   };
-  static constexpr Row kRows[] = {{"body_too_large", absl::StatusCode::kResourceExhausted, reasons::kMessageTooLarge},
-                                  {"too_many_bodies", absl::StatusCode::kUnavailable, reasons::kOverloaded},
-                                  {"too_many_streams", absl::StatusCode::kUnavailable, reasons::kTooManyStreams},
-                                  {"slow_body", absl::StatusCode::kDeadlineExceeded, reasons::kBodyTooSlow},
-                                  {"", absl::StatusCode::kInvalidArgument, reasons::kHttpRequestInvalid}};
+  static constexpr Row kRows[] = {
+      {"body_too_large", absl::StatusCode::kResourceExhausted, reasons::kMessageTooLarge},
+      {"too_many_bodies", absl::StatusCode::kUnavailable, reasons::kOverloaded, absl::Seconds(1)},
+      // The delay is also in the header Retry-After.
+      {"too_many_streams", absl::StatusCode::kUnavailable, reasons::kTooManyStreams, absl::Seconds(5)},
+      {"slow_body", absl::StatusCode::kDeadlineExceeded, reasons::kBodyTooSlow},
+      {"", absl::StatusCode::kInvalidArgument, reasons::kHttpRequestInvalid}};
   const Row* row = std::begin(kRows);
   while (!row->reason.empty() && row->reason != reason) ++row;
   absl::Status status(row->code, absl::StripTrailingAsciiWhitespace(plain.body));
   status = AddReason(std::move(status), row->published);
-  if (row->code == absl::StatusCode::kUnavailable)
-    status = AddRetry(std::move(status), reason == "too_many_streams" ? kStreamsRetry : kRefusalRetry);
+  if (row->retry > absl::ZeroDuration()) status = AddRetry(std::move(status), row->retry);
   HttpResponse response = StatusResponse(plain.code, status);
   response.headers = plain.headers;
   return response;

@@ -69,8 +69,7 @@ std::string SetMklLever(MklLever choice) {
   const std::string kernels = UseMklLever(choice);
   double best_s = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kNumTries; ++i) best_s = std::min(best_s, TimeProducts(kSmallShape));
-  constexpr auto kOperations = static_cast<double>(3 * 2 * kSmallShape.rows * kSmallShape.in * kSmallShape.out);
-  return absl::StrFormat("%s; %.0f GFLOP/s in fp32", kernels, 1e-9 * kOperations / best_s);
+  return absl::StrFormat("%s; %.0f GFLOP/s in fp32", kernels, 1e-9 * OperationsOfForms(kSmallShape) / best_s);
 }
 
 bool MklLeverIsOn() { return g_reports_intel; }

@@ -9,11 +9,7 @@ namespace trainyard {
 namespace {
 
 // Floating-point operations of forward and of both gradients, for one weight.
-double Operations(const ProductShape& shape) {
-  return 3 * 2 * static_cast<double>(shape.rows) * static_cast<double>(shape.in) * static_cast<double>(shape.out);
-}
-
-double Work(const ProductShape& shape) { return Operations(shape) * static_cast<double>(shape.count); }
+double Work(const ProductShape& shape) { return OperationsOfForms(shape) * static_cast<double>(shape.count); }
 
 // 0 for equal shapes; 1 if one of the sizes is twice the other's.
 double Distance(const ProductShape& a, const ProductShape& b) {
@@ -38,9 +34,9 @@ std::vector<double> TimeWithinBudget(const std::vector<ProductShape>& shapes, co
     const ProductShape& shape = shapes[i];
     for (int tries = 0; tries < limits.max_tries; ++tries) {
       const double start = now();
-      if (slowest > 0 && start + slowest * Operations(shape) > end) break;
+      if (slowest > 0 && start + slowest * OperationsOfForms(shape) > end) break;
       const double measured = time(shape);
-      slowest = std::max(slowest, (now() - start) / Operations(shape));
+      slowest = std::max(slowest, (now() - start) / OperationsOfForms(shape));
       seconds[i] = tries == 0 ? measured : std::min(seconds[i], measured);
       if (measured >= limits.short_s) break;
     }
@@ -60,7 +56,7 @@ TwoSpeeds SpeedsOfAll(const std::vector<ProductShape>& shapes, const std::vector
     const size_t nearest = *std::min_element(timed.begin(), timed.end(), [&](size_t a, size_t b) {
       return Distance(shapes[a], shape) < Distance(shapes[b], shape);
     });
-    const double share = Work(shape) / Operations(shapes[nearest]);
+    const double share = Work(shape) / OperationsOfForms(shapes[nearest]);
     work += Work(shape);
     with_lever += share * with_lever_s[nearest];
     without += share * without_s[nearest];

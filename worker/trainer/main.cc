@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -91,19 +90,17 @@ MklLever LeverOf(TrainConfig::ProductKernels choice) {
 // The value of resources.product_kernels that a setting of the lever means.
 const char* KernelsOfLever(bool is_on) { return is_on ? "mkl_intel" : "mkl"; }
 
-double WallSeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double SteadySeconds() { return absl::ToDoubleSeconds(Clock::GetSteadyClock().TimeNow() - absl::UnixEpoch()); }
 
 // Runs in a process of its own, before its first tensor operation.
 std::vector<double> TimeShapes(bool with_lever, const std::vector<ProductShape>& shapes) {
-  const double start = WallSeconds();
+  const double start = SteadySeconds();
   at::set_num_threads(1);
   UseMklLever(with_lever ? MklLever::kOn : MklLever::kOff);
   TimeProducts({.rows = 8, .in = 8, .out = 8});  // MKL prepares itself in its first product
   TimingLimits limits;
-  limits.budget_s -= WallSeconds() - start;
-  return TimeWithinBudget(shapes, limits, WallSeconds, TimeProducts);
+  limits.budget_s -= SteadySeconds() - start;
+  return TimeWithinBudget(shapes, limits, SteadySeconds, TimeProducts);
 }
 
 // Call before the process has several threads, if it may have to choose kernels. Null: there is nothing to choose.
@@ -157,10 +154,10 @@ KernelDecision FindKernels() {
     return {.product_kernels = KernelsOfLever(MklLeverIsOn()), .sentence = sentence};
   }
   const absl::StatusOr<std::string> folder = KernelSpeedsFolder();
-  const double start = WallSeconds();
+  const double start = SteadySeconds();
   const std::vector<KernelSpeeds> all =
       folder.ok() ? ReadAllKernelSpeeds(*folder, CpuKey()) : std::vector<KernelSpeeds>();
-  const double read_ms = 1e3 * (WallSeconds() - start);
+  const double read_ms = 1e3 * (SteadySeconds() - start);
   if (all.empty()) {
     return {.product_kernels = "not decided",
             .sentence = "the first job with a model measures both kinds for its products"};
