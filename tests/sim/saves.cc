@@ -217,7 +217,7 @@ void Trainer::FinishWhenNamed(uint64_t step, bool stopped, absl::Time since) {
 
 // ---- what earlier generations left ----
 
-// Like RunFolder::Acquire: a later generation of the same job needs no lock, another job waits for the lock up to
+// Like RunFolder::Acquire: a later generation of the same job needs no lock; another job waits for the lock up to
 // kLockWaitMs.
 void Trainer::ClaimFolder(uint64_t waited_ms) {
   const RunFolder& folder = world_.storage.FolderOf(id_.job);

@@ -113,8 +113,8 @@ struct JobPlan {
   uint32_t priority = 50;
   std::string name_space = "default";
 
-  // For a job with `command`, whose script works with any number of ranks from this one to `ranks`; 0: a job of our
-  // trainers. `steps` are units of work, and `save_every` is how many of them the script stores at a time.
+  // For a job with `command`: its script works with any number of ranks from `min_ranks` to `ranks`, does `steps` units
+  // of work, and stores its progress after every `save_every` units. 0: the job has no `command`.
   uint32_t min_ranks = 0;
   uint32_t ranks_per_host = 0;                      // command.ranks_per_host; 0: not given
   absl::Duration grow_after = absl::Seconds(5);     // command.grow_after_s
@@ -131,7 +131,7 @@ struct NamespacePlan {
   uint32_t weight_milli = 1'000;
 };
 
-// The coordinator's configuration of the queue; its defaults are those of a coordinator without one.
+// The coordinator's configuration of the queue; the defaults are those of a coordinator without this part.
 struct QueuePlan {
   absl::Duration overtake = absl::Minutes(10);
   bool preemption = false;

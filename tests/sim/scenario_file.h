@@ -1,8 +1,9 @@
-// The text format of scenarios, one item per line: those that once failed (regressions/), and those written by hand.
+// The text format of scenarios, with one item per line. It is used for scenarios that once failed (regressions/) and
+// for scenarios that are written by hand.
 //
 //   # Why this scenario exists.
 //   seed 50749                                   seed of the random choices in the models
-//   mutation start-twice                         a planted bug, which `breaks` an invariant
+//   mutation start-twice                         a planted bug; `breaks` names the violated invariant
 //   faults-end 45s
 //   host slots=2 offset=-3.5s drift=0.0005
 //   job 1 at=2s ranks=3 steps=38 step=640ms save=11 evaluate=0 restarts=1000

@@ -65,8 +65,8 @@ TEST(Simulation, LargeCluster_EveryJobSucceeds_AndMemoryIsBounded) {
 
   ASSERT_FALSE(result.violation.has_value()) << result.violation->invariant << ": " << result.violation->text;
   for (const auto& [number, job] : result.jobs) EXPECT_EQ(job.state, v1::JOB_STATE_SUCCEEDED) << "job " << number;
-  // The coordinator's memory is measured as what its crash frees. At that time all hosts are attached and most jobs
-  // run.
+  // The coordinator's memory is measured as the number of bytes that its crash frees. At that time all hosts are
+  // attached and most jobs run.
   RecordProperty("coordinator_bytes", absl::StrCat(result.coordinator_bytes));
   EXPECT_GT(result.coordinator_bytes, 0u) << "the coordinator did not crash";
   EXPECT_LE(result.coordinator_bytes, 2'000 * kBytesPerHost + 200 * kBytesPerJob);
@@ -180,8 +180,9 @@ TEST(ScenarioFile, UnmetExpectations_AreReported) {
 
 // ---- planted bugs, which test the simulation itself -----------------------------------------------------------------
 
-// Seeds that find the bugs that few seeds find. They save time and decide nothing: if another draw of scenarios makes
-// one wrong, the search takes longer. The test records the seed that found a bug as the property "seed".
+// For each bug that few seeds find: a seed that finds it. This list only saves time: if scenarios are drawn differently
+// and a seed no longer finds its bug, the test tries more seeds. The test records the seed that found a bug as the
+// property "seed".
 constexpr std::pair<Mutation, uint64_t> kSeedsThatFind[] = {
     {Mutation::kOvertakeAll, 103},    {Mutation::kIgnoreHangs, 62},       {Mutation::kForgeWork, 57},
     {Mutation::kResumePaused, 50},    {Mutation::kIgnoreFailedWrite, 48}, {Mutation::kTakeStale, 42},

@@ -25,7 +25,7 @@ class StaleCheck {
   std::map<JobId, std::string> before_;
 };
 
-// Changes the event into one of the job's current generation and the host's current stream [a planted bug].
+// Makes the event look as if it came from the job's current generation and the host's current stream [a planted bug].
 void ForgeCurrent(Event& event, const State& state);
 
 }  // namespace trainyard::sim

@@ -18,7 +18,8 @@ inline std::string HashOf(uint64_t step, uint64_t generation) {
   return absl::StrCat("hash-", step, "-of-", generation);
 }
 
-// A generation of one incarnation of the cluster: if the coordinator's store is lost, its generations start again.
+// The generation that writes. If the coordinator's store is lost, generation numbers start again in a new incarnation
+// of the cluster.
 struct Writer {
   uint64_t incarnation = 0;
   uint64_t generation = 0;
@@ -106,8 +107,8 @@ class Storage {
     Folder(job).settled = writer;
   }
 
-  // The coordinator has recorded the checkpoint of step `recorded`: removes all checkpoints up to it but the newest
-  // `keep`.
+  // The coordinator has recorded the checkpoint of step `recorded`: removes all checkpoints up to that step except
+  // the newest `keep`.
   void Prune(const JobId& job, Writer writer, uint64_t recorded, size_t keep) {
     if (IsFenced(job, writer)) return;
     RunFolder& folder = Folder(job);

@@ -107,7 +107,7 @@ Result World::Run() {
   return result;
 }
 
-// Nothing more can happen: all faults are over, every job was accepted and has ended, and its watchers know it.
+// Nothing more can happen: all faults are over, every job was accepted and has ended, and all watchers know that.
 bool World::Settled() const { return healed_ && operators.AllDone(); }
 
 absl::Time World::LocalTime(const Machine& machine) const {

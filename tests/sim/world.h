@@ -90,7 +90,7 @@ class World {
   void RecordLogLine(const std::string& text);
   void HandlePublished(const JobId& job, const v1::Event& event);
   // The coordinator has acknowledged this fact: checks that the synced records contain it, unless its generation has
-  // ended there.
+  // ended in these records.
   void CheckDurable(const v1::Fact& fact);
   // Planted bugs: an exit that never happened, reports of another generation, another generation's save as ready.
   void ForgeExit(v1::FactBatch& batch);
@@ -98,7 +98,7 @@ class World {
   void ForgeReady(v1::FactBatch& batch);
   // Records the grants that the coordinator sends to a host.
   void RecordGrants(v1::DesiredState& desired);
-  // A trainer has reached a point of a save: a fault that waits for it may strike.
+  // A trainer has reached a point of a save: a fault that waits for such a point may strike.
   void StrikeInSave(Machine& machine, Trainer& trainer);
   uint64_t incarnation() const { return options_.incarnation; }
 

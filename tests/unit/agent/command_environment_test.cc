@@ -43,7 +43,7 @@ TEST(CommandEnvironment, HasTheLinkOfTheDaemon_WhichTheJobCannotChange) {
   }
 }
 
-TEST(CommandEnvironment, HasTheFolderForCheckpoints_AndTheNewestOne) {
+TEST(CommandEnvironment, HasTheFolderForCheckpoints_AndTheNewestCheckpoint) {
   v1::JobSpec spec = CommandSpec();
   spec.mutable_command()->set_checkpoint_dir("/runs/c");
   v1::DesiredTrainer desired = DesiredCommand(1, spec);

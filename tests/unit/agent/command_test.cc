@@ -198,7 +198,7 @@ TEST(CommandCheck, IsKilledAtItsTimeLimit_AndWhenItsGroupIsOver) {
   driver.Run(absl::Seconds(61));
   ASSERT_THAT(driver.All<SignalProcess>(), SizeIs(1));
   EXPECT_EQ(driver.All<SignalProcess>()[0].id, Rank(kCheckRank));
-  // The rank is refused although the end of the check is not known.
+  // The rank is refused although the killed check has not ended yet.
   EXPECT_THAT(driver.AllFacts().back().exited().message(), HasSubstr("did not end within its time limit"));
   EXPECT_TRUE(driver.AllFacts().back().exited().check_failed());
   const size_t facts = driver.AllFacts().size();
@@ -249,7 +249,7 @@ TEST(CommandCheck, IsRefused_IfTheKilledCheckOfAnEarlierGenerationDoesNotEnd) {
   EXPECT_THAT(driver.AllFacts().back().exited().message(), HasSubstr("earlier generation has not ended"));
 }
 
-TEST(CommandCpus, AreDifferentForEachRank_AndEndWithIt) {
+TEST(CommandCpus, AreDifferentForEachRank_AndFreeAgainWhenItEnds) {
   CoreDriver driver;
   driver.Attach();
   v1::JobSpec spec = CommandSpec();
@@ -349,7 +349,7 @@ TEST(CommandLinks, CarryTheStepsOfAScript_ButNoFacts) {
   EXPECT_THAT(driver.AllFacts(), IsEmpty());
 }
 
-TEST(CommandLinks, AChildOfTheScript_DoesNotReplaceIt_ButMayFollowIt) {
+TEST(CommandLinks, ALinkFromAChildOfTheScript_IsAcceptedOnlyAfterTheLinkOfTheScriptIsClosed) {
   CoreDriver driver;
   StartReporting(driver);
   LinkOpened child = driver.Open(LinkId(2), Rank(0));

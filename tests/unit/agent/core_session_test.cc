@@ -1,5 +1,5 @@
-// Tests of the daemon's core that are not about the trainers of a job: adopting trainers of an earlier incarnation, the
-// session, leaving, log requests.
+// The daemon's core: adopting trainers of an earlier incarnation, the session with the coordinator, leaving, and log
+// requests.
 #include <signal.h>
 
 #include "common/limits.h"
@@ -237,7 +237,7 @@ TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsTrainersThenLeaves) {
   EXPECT_TRUE(driver_.All<Leave>()[0].remove_snapshots);
 }
 
-TEST_F(RunningTrainerTest, DaemonAskedToLeaveWhenIdle_WaitsForTheEndOfItsTrainersAndOfTheCoordinator) {
+TEST_F(RunningTrainerTest, DaemonAskedToLeaveWhenIdle_LeavesOnceItsTrainersHaveEndedAndTheCoordinatorIsGone) {
   driver_.Handle(LeaveRequested{Leaving::kWhenIdle});
   driver_.Handle(driver_.State(2, {Desired(Rank(0)), Desired(Rank(1))}));
   EXPECT_THAT(driver_.Last<StartProcess>(), SizeIs(1)) << "the group may form again";

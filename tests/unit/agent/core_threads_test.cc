@@ -1,4 +1,4 @@
-// The threads of a trainer that the daemon's core decides.
+// How the daemon's core chooses the number of threads of a trainer.
 #include <gtest/gtest.h>
 
 #include <tuple>

@@ -1,5 +1,5 @@
-// A process that may run a daemon: as in worker/agent/main.cc, SIGCHLD is blocked before there is a second thread, and
-// this process becomes the parent of trainers whose shim was killed.
+// The main function of the tests that run a daemon. As in worker/agent/main.cc, it blocks SIGCHLD before there is a
+// second thread, and makes this process the parent of trainers whose shim was killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>

@@ -338,7 +338,7 @@ TEST_F(DaemonTest, HealthAndMetrics_AreServedAndADefaultPortInUseIsReplaced) {
   EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kServing);
 }
 
-TEST_F(DaemonTest, Heartbeat_ContainsTimeAndDiskAndTheHelloTheLabels) {
+TEST_F(DaemonTest, Heartbeat_ContainsTimeAndDisk_AndHello_ContainsTheLabels) {
   StartDaemon();
 
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));

@@ -1,8 +1,8 @@
 // A trainer without training: uses the link as the real one does, so that the daemon can be tested without torch. The
-// job's name in its spec defines what it does:
+// name of the job in its spec defines what this trainer does:
 //
 //   steps-N      registers, puts and gets a value, is ready, reports N steps after `go`, finishes, exits 0
-//   endless      the same, without an end, until it is asked to stop
+//   endless      as steps-N, but reports steps until it is asked to stop
 //   exit-N       exits with code N when it has received the start message
 //
 // It exits with 3 if its link breaks or a value cannot be exchanged, with 4 if its last fact is not acknowledged.

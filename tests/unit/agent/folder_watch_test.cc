@@ -1,4 +1,4 @@
-// FolderWatch: which changes of files it notifies, and to whom.
+// FolderWatch: which changes of files it reports, and to which subscribers.
 #include "worker/agent/folder_watch.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ bool Becomes(const std::atomic<int>& count, int least) {
 
 class FolderWatching : public testing::Test {
  protected:
-  // Waits until all changes so far are notified: a change of another folder is notified after them.
+  // Waits until all changes so far are reported: a change of another folder is reported after them.
   void Settle() {
     std::atomic<int> last = 0;
     const std::string folder = Folder(absl::StrCat("settle", ++settled_));

@@ -182,7 +182,7 @@ TEST(Outbox, DamagedByte_EndsTheReadableContent) {
 
   EXPECT_EQ(contents.facts.size(), 2);
   EXPECT_GT(contents.cut_bytes, 0);
-  // Bytes that are not an outbox are read as an empty file. Here the first length reaches beyond the end.
+  // Bytes that are not an outbox are read as an empty file. Here the length of the first record reaches beyond the end.
   EXPECT_EQ(ReadOutboxFile(std::string(100, '\xff'))->header.outbox_id(), "");
 }
 

@@ -1,4 +1,4 @@
-// What the daemon reads from /proc and cgroups: about real processes where necessary, otherwise from given texts.
+// How the daemon reads /proc and cgroups: those of real processes where necessary, otherwise texts that the tests give.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -54,7 +54,7 @@ TEST_F(RankFolderTest, Launch_ReadsBackAsWritten) {
   EXPECT_EQ(launch->log_bytes, 7);
 }
 
-TEST_F(RankFolderTest, LinksAreThoseOfTrainersAndOfCommands_NotTheArgumentsOfACommand) {
+TEST_F(RankFolderTest, LinksOfTrainersAndCommands_AreFound_AndAnArgumentOfACommandIsNotTakenForALink) {
   const auto make = [this](uint32_t rank, std::vector<std::string> arguments, std::vector<std::string> variables) {
     EXPECT_EQ(MakeRankFolder(JoinPath(ranks_, FolderName(Rank(rank))), {.program = "/bin/true",
                                                                         .arguments = std::move(arguments),

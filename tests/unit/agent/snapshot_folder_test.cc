@@ -22,7 +22,7 @@ using ::testing::UnorderedElementsAre;
 
 class SnapshotFolderTest : public ::testing::Test {
  protected:
-  // Finds and creates the folder, as a daemon does that starts a trainer.
+  // Finds and creates the folder, as a daemon does before it starts a trainer.
   absl::StatusOr<std::shared_ptr<SnapshotFolder>> Open(const std::string& state, bool is_private = false) {
     auto found = SnapshotFolder::Find(Options(state, is_private));
     if (!found.ok()) return found;

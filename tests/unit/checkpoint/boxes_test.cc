@@ -1,4 +1,4 @@
-// Checkpoints whose files hold flat ranges of boxes: any layout can be written, and read by any other one.
+// Checkpoints whose files hold flat ranges of boxes: a checkpoint of any layout can be read in any other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -287,7 +287,7 @@ TEST_F(BoxesTest, ABoxOutsideOfItsTensor_CannotBeWritten) {
   EXPECT_THAT(status.message(), HasSubstr("of box [0, 5] + [7, 5] of tensor 'matrix'"));
 }
 
-// Ranks compare their copies of the same box; equal ranges of other boxes are other elements.
+// Ranks compare their copies of the same box; equal ranges of different boxes are different elements.
 TEST_F(BoxesTest, CopiesOfABox_AreComparedByBox) {
   const Box left{.start = {0, 0}, .size = {7, 4}}, right{.start = {0, 4}, .size = {7, 5}};
   auto write = [&](const char* name, const Box& box, const std::string& bytes) {

@@ -1,4 +1,4 @@
-"""Shards are safetensors files: the Python library reads files of the C++ writer, and the C++ reader its files."""
+"""Shards are safetensors files: the Python library and the C++ code read the files of each other."""
 
 import subprocess
 import sys

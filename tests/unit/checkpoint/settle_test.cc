@@ -65,7 +65,8 @@ TEST_F(SettleTest, CompletePartialOfTheLastGeneration_BecomesACheckpoint_AndOthe
   EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
 }
 
-// Generation 1 was cut off, generation 2 claimed the folder and settled. A partial that 1 completes later is not valid.
+// Generation 1 was cut off, and generation 2 claimed the folder and settled. A partial that generation 1 completes
+// later is not valid.
 TEST_F(SettleTest, PartialCompletedByAFencedGeneration_IsNotUsed) {
   Partial(900, 1);
 

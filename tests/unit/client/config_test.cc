@@ -182,7 +182,7 @@ TEST(ConfigDialogue, AProblemOfAnEarlierAnswer_ReturnsToItsQuestion) {
   std::ofstream(path) << std::string(700, 'x');
   ConfigFacts here = Elsewhere();
   here.elsewhere = false;
-  // The text suffices for training, but the twentieth of it that is held out has no sequence for an evaluation.
+  // The text suffices for training, but its held-out twentieth is too short for an evaluation.
   User user{{path, "9", "1", "", "", "", "1", ""}};
   const ConfigInput input = Set({"train.model.preset=lab-tiny", "parallel.data=ddp"});
 

@@ -126,7 +126,7 @@ std::pair<absl::Status, absl::Duration> EndWait(Ends& ends, Wait wait, const std
 
 TEST_P(ChannelFailures, Abort_EndsEveryWaitWithin200Ms) {
   for (Wait wait : {Wait::kReceive, Wait::kRoom}) {
-    // A busy machine may delay a thread by that much: one attempt in five must succeed.
+    // A busy machine may delay a thread by 200 ms: one attempt in five must succeed.
     absl::Duration took = absl::InfiniteDuration();
     for (int attempt = 0; attempt < 5 && took >= absl::Milliseconds(200); ++attempt) {
       Ends ends = Join();

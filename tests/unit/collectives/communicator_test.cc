@@ -79,7 +79,7 @@ absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
   std::string waited_in;
   std::atomic<bool> has_returned = false;
   std::thread other([&] {
-    // Sleeps until the main thread is inside its wait, and a little longer, so that gloo's threads are too.
+    // Sleeps until the main thread is inside its wait, and a little longer, so that gloo's threads wait too.
     while (!has_returned && comm.progress().waits_in.empty()) absl::SleepFor(absl::Milliseconds(1));
     absl::SleepFor(absl::Milliseconds(200));
     waited_in = comm.progress().waits_in;
@@ -92,8 +92,8 @@ absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
   has_returned = true;
   other.join();
   absl::Duration took = returned - aborted;
-  // All ranks abort at about the same time: a rank that is slightly later than a peer loses its connections to it
-  // first.
+  // All ranks abort at about the same time. A rank that aborts slightly later than a peer may lose its connection to
+  // that peer before its own abort.
   bool peer_was_first = comm.world_size() > 2 && absl::IsUnavailable(status);
   if (!peer_was_first && (!absl::IsAborted(status) || status.message() != "generation 7 is over"))
     return absl::InternalError(status.ToString());
@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, BrokenCommunicator,
                          NameOf);
 
 TEST_P(BrokenCommunicator, Abort_DuringAWaitForAStoppedPeer_ReturnsWithin200Ms) {
-  // A busy machine may delay a thread by that much: one attempt in five must succeed.
+  // A busy machine may delay a thread by 200 ms: one attempt in five must succeed.
   int64_t slowest_micros = INT64_MAX;
   for (int attempt = 0; attempt < 5 && slowest_micros >= 200'000; ++attempt) {
     World world(GetParam().size, "abort", "", GetParam().transport);

@@ -169,7 +169,7 @@ TEST_P(Transports, DoNotReadBuffersAfterWait) {
               at::Tensor shard = buffer.narrow(0, 16, part), whole = at::full({part * world}, 0.0f);
               at::Tensor reduced = at::full({part}, 0.0f), ramp = at::arange(part, at::kFloat);
               for (int round = 0; round < 20; ++round) {
-                // In each round another rank uses memory that is not from NewBuffer: the ranks may differ.
+                // In each round another rank uses memory that is not from NewBuffer; the ranks may differ in this.
                 at::Tensor mine = round % (world + 1) == rank ? at::full({part}, 0.0f) : shard;
                 mine.fill_(static_cast<double>(100 * round + rank));
                 RETURN_IF_ERROR(comm.AllGather(whole, mine)->Wait());
@@ -330,7 +330,7 @@ absl::StatusOr<absl::Duration> TimeToReturnAfterAbort(const TransportCase& test_
 }
 
 TEST_P(FourRankMesh, Abort_ReleasesTheRanksOfAllGroupsWithin200Ms) {
-  // A busy machine may delay a thread by that much: one attempt in five must succeed.
+  // A busy machine may delay a thread by 200 ms: one attempt in five must succeed.
   absl::Duration took = absl::InfiniteDuration();
   for (int attempt = 0; attempt < 5 && took >= absl::Milliseconds(200); ++attempt) {
     absl::StatusOr<absl::Duration> measured = TimeToReturnAfterAbort(GetParam());

@@ -8,7 +8,7 @@
 namespace trainyard {
 namespace {
 
-// Returns 0 if each of 0 to 2 is /dev/null and the next descriptor that is opened has another number.
+// Returns 0 if each of the descriptors 0 to 2 is /dev/null and the next descriptor that is opened has another number.
 int OpenAfterClosing(int first_closed) {
   for (int fd = first_closed; fd <= 2; ++fd) close(fd);
   OpenStandardDescriptors();

@@ -122,7 +122,7 @@ TEST(ElasticCommand, GrowsAlthoughItReportsPhases) {
   EXPECT_THAT(job.Get().reason(), HasSubstr("grows from 2 to 4 ranks"));
 }
 
-TEST(ElasticCommand, ShowsHowManyRanksItHas_AndRefusesToReadTheOutputOfOthers) {
+TEST(ElasticCommand, ShowsHowManyRanksItHas_AndRefusesToReadTheOutputOfARankThatItLacks) {
   ElasticJob job(/*both_hosts=*/false);
   EXPECT_EQ(job.Get().current_ranks(), 2u);
 

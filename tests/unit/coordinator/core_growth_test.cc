@@ -1,6 +1,7 @@
-// Properties of elastic commands in the coordinator's core: whatever hosts join, are lost and are cordoned, a restart
-// for growth starts a larger group and uses no restart, no group has fewer ranks than command.min_ranks or more than
-// resources.ranks, and once the hosts no longer change, the group reaches its largest size and keeps it.
+// Properties of elastic commands in the coordinator's core, whatever hosts join, are lost and are cordoned. A restart
+// for growth starts a larger group and does not count against recovery.max_restarts. No group has fewer ranks than
+// command.min_ranks or more than resources.ranks. Once the hosts no longer change, the group reaches its largest size
+// and keeps it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -95,7 +96,7 @@ TEST(GrowthOfElasticCommands, AlwaysStartsALargerGroup_AndUsesNoRestart) {
   int grown = 0, running = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     RandomCluster cluster(seed);
-    v1::Job before;  // when it was ended in order to grow; generation 0: it was not
+    v1::Job before;  // the job when it was ended in order to grow; generation 0: it was not
     for (int step = 0; step < 60; ++step) {
       if (cluster.Disturb()) before.Clear();
       cluster.harness.Advance(absl::Seconds(5));

@@ -215,7 +215,8 @@ TEST(CoreHosts, DrainedHost_HasNoJobsOnceItsRanksHaveEnded_EvenIfTheJobMustWait)
   second.Finish(Key(kJob, 1, 1), 4, true);
 
   ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED) << "no other host has free slots";
-  EXPECT_THAT(harness.HostOf("w2").jobs(), ::testing::IsEmpty()) << "the hook before the end of a pod waits for this";
+  EXPECT_THAT(harness.HostOf("w2").jobs(), ::testing::IsEmpty())
+      << "the preStop hook of a pod waits until its host has no jobs";
 }
 
 TEST(CoreHosts, CordonedHost_GetsNoNewJobs_AndIsNamedInTheReason_UntilItIsUncordoned) {

@@ -1,4 +1,5 @@
-// The limits of stored events per job and for the cluster, which events are dropped first, and how they are counted.
+// The limits of stored events per job and for the cluster, which events are dropped first, and how dropped events are
+// counted.
 #include <gmock/gmock.h>
 
 #include "coordinator/core/records.h"

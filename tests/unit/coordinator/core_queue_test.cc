@@ -31,7 +31,7 @@ v1::JobSpec MakeQueuedSpec(uint32_t ranks, uint32_t priority, const std::string&
   return spec;
 }
 
-// One host on which jobs of all its slots run.
+// One host, and jobs that run in its slots.
 struct QueuedHost {
   explicit QueuedHost(uint32_t slots = 2, const QueueRules& rules = WithPreemption())
       : harness(absl::Seconds(3), rules), host(harness, "w1", slots, 11) {

@@ -153,7 +153,7 @@ TEST(ScriptSaves, AreRequestedOnlyIfTheScriptAnswers_AndRecorded) {
   EXPECT_EQ(script.Get().checkpoints(0).step(), 3u);
   EXPECT_EQ(script.Get().checkpoints(0).size_bytes(), 70u);
   EXPECT_EQ(script.RequestedSaves(), 0u) << "another process of this rank must not answer again";
-  // A request may be answered by a checkpoint that is known.
+  // A checkpoint that the coordinator knows already may answer a request.
   ASSERT_TRUE(script.Save().ok());
   EXPECT_EQ(script.RequestedSaves(), 2u);
   script.Report("train", 4, 0, [&saved](v1::RankReport& report) {

@@ -83,7 +83,8 @@ TEST_F(PipelineHangTest, SilentSender_IsNamed) {
   EXPECT_THAT(decided.reason, HasSubstr("rank 0 on w1 has sent no report for 3.0 s; rank 1 on w2 waits in receive 17"));
 }
 
-// Rank 2 has waited for rank 1 longer than rank 1 for rank 0, and its packet has a higher number.
+// Rank 2 has waited longer (for rank 1) than rank 1 (for rank 0), and the packet that rank 2 waits for has a higher
+// number.
 TEST_F(PipelineHangTest, StoppedFirstStage_IsNamed_AndNotAStageThatWaitsForIt) {
   Channel(0, Activations(0), 16);
   Receives(1, Activations(0), 17);

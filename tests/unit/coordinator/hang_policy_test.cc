@@ -158,7 +158,7 @@ TEST_F(HangTest, TrainerWithAClosedLink_DoesNotCountAsSilent) {
   // After a daemon restart nothing is known about rank 1, which may be computing.
   EXPECT_EQ(DecideHang(now, facts_).act, Act::kNone);
 
-  // The policy waits at most 30 s for such a report.
+  // The policy waits at most 30 s for a report of rank 1.
   now = kStart + absl::Seconds(31);
   facts_.ranks[0].reported_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
   EXPECT_EQ(DecideHang(now, facts_).act, Act::kRestart);
@@ -176,7 +176,7 @@ TEST_F(HangTest, LateMessages_ProveNoStall) {
 
   EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
-  // If the second host waits for the first and its messages still arrive, the decision is the same.
+  // If rank 1 waits for rank 0 and messages from the host of rank 1 still arrive, the decision is the same.
   WaitIn(facts_.ranks[1], 5, 5);
   facts_.ranks[1].reported_at = facts_.ranks[1].seen_at = kStart + absl::Seconds(8);
   EXPECT_EQ(DecideHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);

@@ -1,4 +1,4 @@
-// Histories, commits and the queue before the core: their limits and what is dropped first.
+// Histories, commits, and the queue of events for the core: their limits, and what is dropped first.
 #include "coordinator/core/history.h"
 
 #include <gmock/gmock.h>

@@ -122,7 +122,7 @@ TEST(HostLoss, OtherExplanationsOfAStall_KeepTheHost) {
   }
 }
 
-// Stages of a pipeline wait in different channels: then none of their operations may have changed.
+// Stages of a pipeline wait in different channels. A stall then means that none of these operations has changed.
 TEST(HostLoss, StallOfAPipeline_LosesTheHost_OnceNoOperationChangesEither) {
   Stalled stalled;  // the limit is 0.8 x 3 s + 2 x 0.5 s
   stalled.peers[0].waits_in = "receive 17 (chunk 0, micro-batch 3)";

@@ -16,7 +16,8 @@
 namespace trainyard {
 namespace {
 
-// Its Watch sends one event for the job "ends" and none for others, which it watches until their reader leaves.
+// Watch sends one event for the job "ends" and returns. For other jobs it sends no event, and returns when the reader
+// leaves.
 class OneEvent : public v1::JobService::Service {
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::Event>* writer) override {

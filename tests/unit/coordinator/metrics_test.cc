@@ -34,7 +34,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// Scrapes the metrics while the core handles rounds, which is when they are counted.
+// Scrapes the metrics while the core handles rounds, because totals are counted only in a round.
 std::vector<prometheus::MetricFamily> Scrape(CoordinatorMetrics& metrics, const Harness& harness) {
   auto scraped = std::async(std::launch::async, [&] { return metrics.Collect(); });
   while (scraped.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {

@@ -1,4 +1,4 @@
-// Lists that are longer than a page of the API and than the space of a reader: every reader gets every entry.
+// Lists that do not fit into one page of the API, nor into the buffer of a reader: every reader gets every entry.
 #include "coordinator/http/page_feed.h"
 
 #include <gmock/gmock.h>

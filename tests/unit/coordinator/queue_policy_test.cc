@@ -98,7 +98,7 @@ TEST_F(QueuePolicy, Quota_OfSlots_IsNotExceeded_AndOthersStart) {
   EXPECT_THAT(Of(outcomes, "w2").reason, HasSubstr("namespace a uses 2 of 3 slots"));
 }
 
-TEST_F(QueuePolicy, Quota_OfRunningJobsAndGpus) {
+TEST_F(QueuePolicy, Quota_OfRunningJobsAndGpus_IsNotExceeded) {
   hosts = {MakeHost("h1", 8, 8)};
   hosts[0].gpus = 8;
   rules.namespaces["a"].max_running = 1;
@@ -242,7 +242,7 @@ TEST_F(Preemption, OfEqualCost_TheYoungestIsChosen) {
   EXPECT_THAT(Decide()[0].preempt, ElementsAre(JobId("young")));
 }
 
-TEST_F(Preemption, SeveralJobs_AreTheFewest_AndNoneIsUnneeded) {
+TEST_F(Preemption, OfSeveralJobs_TakesTheFewestThatSuffice) {
   hosts = {MakeHost("h1", 4, 0), MakeHost("h2", 4, 1)};
   facts.running = {MakeRunning("one", {{H("h1"), 1}}, 0), MakeRunning("three", {{H("h1"), 3}}, 10),
                    MakeRunning("two", {{H("h2"), 2}}, 10), MakeRunning("other", {{H("h2"), 1}}, 10)};

@@ -33,7 +33,7 @@ TEST(Submission, WhatCanNeverStart_IsRefusedWithAllProblems) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("needs 8 GPUs, and namespace a may use 2"));
 }
 
-TEST(Submission, LimitsOfWaitingJobs_AreExhausted) {
+TEST(Submission, BeyondTheLimitsOfWaitingJobs_IsRefused) {
   QueueRules rules;
   rules.max_queued = 10;
   rules.namespaces["a"].max_queued = 2;

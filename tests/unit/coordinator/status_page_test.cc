@@ -252,7 +252,7 @@ TEST_F(StatusPageTest, StatusOfTheCore_BecomesAnHttpCode) {
   EXPECT_THAT(Get("/api/v1/hosts"), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("Retry-After: 1\r\n")));
 }
 
-TEST_F(StatusPageTest, WhatItDoesNotKnow_IsRefused) {
+TEST_F(StatusPageTest, UnknownTargetsAndMethods_AreRefused) {
   for (const char* target : {"/nothing", "/api/v1/", "/api/v1/jobs/", "/api/v1/jobs/a/b", "/api/v1/jobs/abc/logs",
                              "/api/v1/jobs/..", "/api/v1/jobs/%2e", "/page.html", "//"}) {
     EXPECT_THAT(Get(target), StartsWith("HTTP/1.1 404 ")) << target;

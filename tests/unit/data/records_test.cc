@@ -1,4 +1,4 @@
-// Lines of JSONL: what they become, and the sentence for each kind of line that cannot be used.
+// Lines of JSONL: what they become, and the error message for each kind of line that cannot be used.
 #include "worker/data/records.h"
 
 #include <gmock/gmock.h>
@@ -75,7 +75,7 @@ TEST(RecordsTest, TokensWithoutLabels_AreAStream) {
   EXPECT_THAT(Read(R"({"ids": [99999, 0]})", rules).tokens, ElementsAre(99'999, 0));
 }
 
-TEST(RecordsTest, APrompt_HasLossOnTheResponseAndItsEnd_OrOnAll) {
+TEST(RecordsTest, APromptWithAResponse_HasALossOnTheResponseAndItsEnd_OrOnAllTokens) {
   RecordRules rules = Pairs();
   EXPECT_THAT(Read(R"({"prompt": "ab", "response": "c"})", rules).mask, ElementsAre(0, 0, 1, 1));
   EXPECT_THAT(Read(R"({"prompt": "ab", "response": "c"})", rules).tokens, ElementsAre('a', 'b', 'c', 0));
