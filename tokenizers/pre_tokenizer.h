@@ -13,7 +13,7 @@ namespace trainyard {
 
 class PreTokenizer {
  public:
-  // Reads a pre-tokenizer or a sequence of pre-tokenizers. Null is one that does not split.
+  // Reads a pre-tokenizer or a sequence of pre-tokenizers. Null gives a pre-tokenizer that does not split.
   static PreTokenizer Read(const JsonPart& json);
 
   // Whether the model sees the bytes of words as letters (byte_letters.h).
@@ -24,8 +24,8 @@ class PreTokenizer {
     bool is_start = false;   // at the beginning of the whole text
   };
   using Sink = absl::FunctionRef<void(absl::string_view word)>;
-  // Calls `word` with each word, valid during the call only. `continues`: the text continues an earlier one, so a
-  // piece at its start gets no prefix. Possible errors: those of Pattern::Parts.
+  // Calls `word` with each word, which is valid only during the call. `continues`: the text continues an earlier text,
+  // so a piece with is_start gets no prefix. Possible errors: those of Pattern::Parts.
   absl::Status Split(Piece piece, bool continues, Sink word) const;
 
   // Whether a text may be cut after a newline that stands between two characters that are not spaces: the two parts

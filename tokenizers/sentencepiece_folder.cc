@@ -20,7 +20,7 @@ using Problems = std::vector<std::string>;
 
 constexpr size_t kProblemsInFolder = 20;
 
-// Adds a problem for each property with which transformers would not convert the model, or would change its ids.
+// Adds a problem for each property of the model that makes transformers refuse to convert it or change its ids.
 void CheckModel(const SentencePieceModel& model, Problems& problems) {
   const auto expect = [&problems](bool is_so, const char* what) {
     if (!is_so) problems.push_back(absl::StrCat("the LlamaTokenizer of transformers expects a model ", what));
@@ -74,7 +74,7 @@ int32_t IdOfName(const std::string& name, const char* key, const SentencePieceMo
 
 void ReadSpecial(const SentencePieceModel& model, const BpeSurroundings& around, const JsonPart& config,
                  LlamaSettings& settings, Problems& problems) {
-  // The names that LlamaTokenizer has if the file says nothing.
+  // LlamaTokenizer uses these names if the file sets none.
   const auto name = [](const std::string& configured, const char* otherwise) {
     return configured.empty() ? std::string(otherwise) : configured;
   };

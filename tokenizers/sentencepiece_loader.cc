@@ -45,7 +45,7 @@ absl::StatusOr<const SentencePieceApi*> OpenSentencePiece(const std::string& pat
                                             kOrConvert));
   }
   // libsentencepiece and we have different versions of protobuf. RTLD_DEEPBIND makes libsentencepiece find its own
-  // first, and RTLD_LOCAL hides it from others.
+  // version first, and RTLD_LOCAL hides that version from other libraries.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
   if (library == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(

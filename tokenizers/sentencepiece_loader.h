@@ -14,8 +14,8 @@ namespace trainyard {
 std::string DefaultSentencePiecePath();
 
 // The functions of the library, which is never unloaded. Possible errors, which say what to do: NotFound: there is no
-// such library; FailedPrecondition: it or libsentencepiece cannot be loaded, or it was built for another program;
-// Unimplemented: this program is built with a sanitizer.
+// such library; FailedPrecondition: the library or libsentencepiece cannot be loaded, or the library does not have
+// `interface`; Unimplemented: this program is built with a sanitizer.
 absl::StatusOr<const SentencePieceApi*> OpenSentencePiece(const std::string& path = DefaultSentencePiecePath(),
                                                           uint32_t interface = kSentencePieceInterface);
 

@@ -89,8 +89,9 @@ void ReadTrainer(absl::string_view message, SentencePieceModel& model, Problems&
   if (!reader.ok()) problems.push_back("its settings of training are damaged");
 }
 
-// A table of characters: the size of a double-array trie, the trie, and the texts that it leads to. libsentencepiece
-// follows its offsets without a check, so every unit must lead to a unit, and every value to a text.
+// Checks a table of characters: the size of a double-array trie, the trie, and the texts that its values refer to.
+// libsentencepiece follows the trie's offsets without a check, so every unit must lead to a unit, and every value to a
+// text.
 bool CharactersAreValid(absl::string_view table) {
   if (table.empty()) return true;
   if (table.size() < 4) return false;
@@ -152,7 +153,7 @@ void CheckPieces(const SentencePieceModel& model, Problems& problems) {
   }
 }
 
-// The first line of a file of tiktoken, such as that of Llama 3: a token in base64 and its number.
+// Whether the first line is that of a tiktoken file, such as Llama 3 has: a token in base64 and its number.
 bool IsRanks(absl::string_view file) {
   const absl::string_view line = file.substr(0, std::min(file.find('\n'), size_t{1000}));
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(' ', 1));
@@ -201,7 +202,7 @@ absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(absl::string_view file
         name, " is neither a SentencePiece model nor a tokenizer.json",
         "; let transformers write a tokenizer.json: AutoTokenizer.from_pretrained(...).save_pretrained(...)"));
   }
-  if (!reader.ok() || !has_trainer || !has_normalizer) {  // the settings follow the pieces
+  if (!reader.ok() || !has_trainer || !has_normalizer) {  // in a file, the settings follow the pieces
     problems.push_back(absl::StrCat("it is damaged or cut off after ", model.pieces.size(), " pieces"));
   }
   CheckPieces(model, problems);

@@ -1,6 +1,6 @@
-// Reads the settings in the file of a SentencePiece model that libsentencepiece does not report, and checks what
-// libsentencepiece does not check. The file is a message of protobuf; it is read here without protobuf, which engine
-// targets may not link. Pure and thread-safe. The files come from outside.
+// Reads from the file of a SentencePiece model those settings that libsentencepiece does not report, and checks what
+// libsentencepiece does not check. The file is a message of protobuf; it is read here without protobuf, because engine
+// targets may not link protobuf. Pure and thread-safe. The files come from outside.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ struct SentencePieceModel {
   bool escapes_spaces = true;   // by U+2581
 };
 
-// `name`: for messages. Possible errors: InvalidArgument: it is not such a file; lists all that is wrong.
+// `name`: for messages. Possible errors: InvalidArgument: the file is not a valid model; the message lists why.
 absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(absl::string_view file, absl::string_view name);
 
 // Returns the file of the same model with the setting that no space is put before a text.

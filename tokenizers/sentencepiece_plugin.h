@@ -1,7 +1,7 @@
 // The interface of libtrainyard_sentencepiece.so, which wraps libsentencepiece. Debian's libsentencepiece contains and
 // exports a protobuf of another version than ours. Protobuf's check of versions would abort a program that links both.
-// sentencepiece_loader.h loads this library so that libsentencepiece sees its own protobuf, and other libraries see
-// none of it.
+// sentencepiece_loader.h loads this library so that libsentencepiece sees its own protobuf, and other libraries do
+// not see that protobuf.
 //
 // Only C types cross the interface, and no exception does. Increment kSentencePieceInterface after every change.
 // Thread-safe.
@@ -32,7 +32,7 @@ struct SentencePieceApi {
   void (*library)(SentencePieceText* text, SentencePieceText* error, void* to);
 };
 
-// The function that the library exports. Null unless `interface` is the library's own.
+// The function that the library exports. It returns null unless `interface` is the library's own number.
 using SentencePieceFunction = const SentencePieceApi*(uint32_t interface);
 inline constexpr char kSentencePieceSymbol[] = "trainyard_sentencepiece";
 

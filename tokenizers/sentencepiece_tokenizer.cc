@@ -18,11 +18,11 @@ namespace {
 using Type = SentencePieceModel::Type;
 
 constexpr absl::string_view kSpacePiece = "\xE2\x96\x81";  // U+2581
-constexpr size_t kEncodedBytes = 64 << 10;                 // per call, where the text may be cut
+constexpr size_t kEncodedBytes = 64 << 10;                 // per call of the plugin, if the text may be cut
 
 bool IsGraphic(char c) { return c > ' ' && c < 0x7F; }
 
-// Whether a piece has a space after another character, so that it may join what is on both sides of a cut.
+// Whether a piece has a space after another character. Such a piece may join the text on both sides of a cut.
 bool JoinsBeforeSpace(absl::string_view piece) {
   while (absl::StartsWith(piece, kSpacePiece)) piece.remove_prefix(kSpacePiece.size());
   return absl::StrContains(piece, kSpacePiece) || absl::StrContains(piece, ' ');
@@ -126,8 +126,8 @@ absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> SentencePieceTokenizer::
   return made;
 }
 
-// A text may be cut before a space if no piece joins across it. In unigram models the sums of scores depend, through
-// rounding, on all text before a position, so their texts are not cut.
+// A text may be cut before a space if no piece joins across the cut. In unigram models the sums of scores depend,
+// through rounding, on all text before a position, so for these models texts are not cut.
 bool SentencePieceTokenizer::SpacesMayBeCut() const {
   if (model_.kind != SentencePieceModel::Kind::kBpe || model_.space_is_suffix || !model_.escapes_spaces) return false;
   if (model_.has_characters && !IsKnownNormalization(model_)) return false;
@@ -150,7 +150,7 @@ bool SentencePieceTokenizer::SpacesMayBeCut() const {
 
 bool SentencePieceTokenizer::IsSafeCut(absl::string_view text, size_t at) const {
   if (at == 0 || at + 1 >= text.size()) return false;
-  // A table may replace several characters together.
+  // The table of characters may replace several characters together.
   if (model_.has_characters) return IsGraphic(text[at - 1]) && IsGraphic(text[at + 1]);
   return text[at - 1] != ' ' && !absl::EndsWith(text.substr(0, at), kSpacePiece);
 }
@@ -203,7 +203,7 @@ absl::Status SentencePieceTokenizer::AppendPart(absl::string_view text, bool con
     if (!model_.removes_spaces || text.front() != ' ') {
       return Run(without_prefix_ == nullptr ? plain_ : without_prefix_, text, ids);
     }
-    return Run(plain_, text.substr(1), ids);  // the prefix replaces the space, which would be removed
+    return Run(plain_, text.substr(1), ids);  // would remove the space; its prefix replaces it
   }
   absl::Status status;
   in_text_.Cut(text, [&](absl::string_view section, int32_t id) {

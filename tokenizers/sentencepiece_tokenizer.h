@@ -22,7 +22,7 @@ namespace trainyard {
 
 // What tokenizer_config.json says. Ids have been checked against the model.
 struct LlamaSettings {
-  // Added tokens divide a text into parts. A space is put before none of them, before the first, or before each.
+  // Added tokens divide a text into parts. A space is put before no part, before the first part, or before each part.
   enum class Prefix { kNever, kFirst, kAlways };
   Prefix prefix = Prefix::kFirst;
   std::vector<AddedToken> added;       // including the control and the user-defined pieces of the model
@@ -61,7 +61,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   bool SpacesMayBeCut() const;
   bool IsSafeCut(absl::string_view text, size_t at) const;
-  // A part that ends at a safe cut or with the text.
+  // Appends the tokens of a part of a text, which ends at a safe cut or at the end of the text.
   absl::Status AppendPart(absl::string_view text, bool continues, std::vector<int32_t>& ids) const;
   absl::Status AppendSection(absl::string_view text, bool is_start, std::vector<int32_t>& ids) const;
   absl::Status Run(const Processor& processor, absl::string_view text, std::vector<int32_t>& ids) const;

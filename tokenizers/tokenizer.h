@@ -60,14 +60,14 @@ class Tokenizer {
   // A token as it is written in the file; empty: there is no such id.
   virtual std::string TokenOf(int32_t id) const = 0;
 
-  // The first safe cut after `from`: a position where a text may be cut so that the tokens of its parts, all but the
-  // first encoded with `continues`, are those of the whole. text.size() if there is none. Whether a position is safe
-  // depends on the characters next to it only. REQUIRES: valid UTF-8.
+  // The first safe cut after `from`, or text.size() if there is none. At a safe cut, a text may be divided without a
+  // change of its tokens, if every part but the first is encoded with `continues`. Whether a position is safe depends
+  // only on the characters next to it. REQUIRES: valid UTF-8.
   virtual size_t NextSafeCut(absl::string_view text, size_t from) const = 0;
 
   // bytes, BPE or SentencePiece.
   virtual absl::string_view kind() const = 0;
-  // Identifies the tokenizer: a hash of the files that define it, and of the library if one gives the ids.
+  // Identifies the tokenizer: a hash of the files that define it, and of libsentencepiece if that gives the ids.
   virtual const std::string& hash() const = 0;
 };
 

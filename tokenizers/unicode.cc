@@ -31,7 +31,7 @@ struct Change {
 };
 #include "tokenizers/unicode_tables.inc"
 
-// The order of tools/unicode_tables.py.
+// In the order of tools/unicode_tables.py.
 constexpr absl::string_view kCategoryNames =
     "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn";
 
@@ -175,7 +175,7 @@ uint32_t ComposedOf(const Tables& tables, uint32_t first, uint32_t second) {
 void Compose(const Tables& tables, std::vector<uint32_t>& codes) {
   constexpr size_t kNone = ~size_t{0};
   size_t starter = kNone, size = 0;
-  uint8_t last_class = 0;  // of the last character after the starter that was not composed with it
+  uint8_t last_class = 0;  // of the newest character that was not composed with the starter
   for (const uint32_t code : codes) {
     const auto found = tables.combining.find(code);
     const uint8_t combining_class = found == tables.combining.end() ? 0 : found->second;
@@ -203,7 +203,7 @@ void AppendNormalized(const Tables& tables, Form form, absl::string_view text, s
 std::string Nfc(const Tables& tables, absl::string_view text) {
   std::string out;
   out.reserve(text.size());
-  size_t copied = 0, last = 0;  // `last`: the newest inert character, with which the next ones may compose
+  size_t copied = 0, last = 0;  // `last`: the newest inert character; the next characters may compose with it
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
     if ((tables.classes[utf8::Next(text, at)] & kNfcInert) != 0) {

@@ -11,7 +11,7 @@
 
 namespace trainyard::unicode {
 
-// Bits, so that one look-up answers several questions.
+// Bits, so that one look-up tests several classes.
 enum Class : uint16_t {
   kSpace = 1,
   kLetter = 2,         // \p{L}
@@ -21,7 +21,7 @@ enum Class : uint16_t {
   kPatternWord = 32,   // \w in a pattern
   kNumeric = 64,       // what the pre-tokenizer Digits splits
   kPunctuation = 128,  // what the pre-tokenizer Punctuation splits
-  kNfcInert = 256,     // NFC neither changes it nor joins it to what is before it
+  kNfcInert = 256,     // NFC neither changes it nor joins it to the character before
   kMark = 512,         // has a combining class other than 0
 };
 

@@ -5,8 +5,8 @@
 namespace trainyard::utf8 {
 namespace {
 
-// The length of the valid character at the beginning of `text`, or 0 if there is none; then `bad` is the length of the
-// longest beginning of a character that is there, at least 1.
+// The length of the valid character at the beginning of `text`, or 0 if there is none. If 0, `bad` is the length of the
+// invalid part: the longest prefix of `text` that could begin a valid character, at least 1.
 size_t Character(absl::string_view text, size_t& bad) {
   const auto byte = [&text](size_t index) { return static_cast<unsigned char>(text[index]); };
   const unsigned char lead = byte(0);

@@ -1,6 +1,6 @@
-// Caches the tokens of words that were encoded before. In this table of fixed size each word has one place, where a new
-// word replaces the previous one, so that nothing is allocated or searched. Text repeats its words, so nearly all are
-// found. Not thread-safe.
+// Caches the tokens of words that were encoded before. The table has a fixed size. The hash of a word gives its only
+// place, where a new word replaces the previous one, so nothing is allocated or searched. Text repeats its words, so
+// nearly all words are found. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace trainyard {
 
-// Holds words of at most `kBytes` bytes with at most `kIds` tokens; others are never found.
+// Holds words of at most `kBytes` bytes with at most `kIds` tokens; other words are never found.
 template <size_t kBytes, size_t kIds>
 class WordCache {
  public:

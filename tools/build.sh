@@ -53,7 +53,8 @@ verb_build() {
         cat <<'TEXT'
 ./dev build [--preset release|dev|asan|tsan] [-j N] [TARGET...]
 
-release (the default) goes to build/, the others to build/<preset>/; programs are in bin/, tests in bin/tests/.
+Compiles the targets (default: all) in N parallel processes (default: as many as cores and memory allow). The preset
+release (the default) writes to build/, the others to build/<preset>/; programs are in bin/, tests in bin/tests/.
 dev checks invariants after every event; asan adds address and undefined-behaviour checks, tsan thread checks.
 TEXT
         return ;;

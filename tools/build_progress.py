@@ -3,9 +3,9 @@
 
     build_progress.py BUILD_FOLDER JOBS [TARGET...]
 
-For terminals; ./dev build calls it only there. The estimate adds up the expected times of the steps that ninja is about
-to run: the time of the same step in the last build or, in a first build, a typical time for its kind. The sum is scaled
-by the speed of this machine, which is measured while steps end.
+./dev build calls this only if its output is a terminal. The estimate adds up the expected times of the steps that ninja
+is about to run: the time of the same step in the last build or, in a first build, a typical time for its kind. The sum
+is scaled by the speed of this machine, which is measured while steps end.
 """
 import os
 import re
@@ -28,7 +28,7 @@ STATUS = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
 
 
 def read_log(folder):
-    """Returns the seconds of the last run of each step, by its output."""
+    """Returns the seconds of the last run of each step, by the file that the step writes."""
     seconds = {}
     try:
         with open(os.path.join(folder, ".ninja_log"), encoding="utf-8") as log:

@@ -4,9 +4,9 @@
     chart.py                    writes the files of RENDERED, and checks the chart with Helm's own library
     chart.py --check            writes nothing; fails if a file differs from what the chart renders
     chart.py --output FOLDER    also packages the chart: FOLDER/trainyard-VERSION.tgz
-    chart.py --render           for tests: renders each request of standard input; see `answer`
+    chart.py --render           for tests: renders each request from standard input; see `answer`
 
-The base is what the chart renders with its defaults for the release `trainyard`, without what only Helm uses.
+These files are what the chart renders with its defaults for the release `trainyard`, without the lines for Helm alone.
 """
 
 import argparse

@@ -120,7 +120,8 @@ TARGET: coordinator, trainctl and worker; worker-cuda is the fourth. The images 
                     ./dev build has compiled with the same compiler are not compiled again; by default the storage has
                     a cache of its own
   --no-build        use the programs in build/ as they are
-  --check           then start the images in namespaces as root, and run jobs in them: tests/deploy/image_test.py
+  --check           after the build, start the images in namespaces as root, and run jobs in them
+                    (tests/deploy/image_test.py)
   --export FOLDER   write FOLDER/trainyard-TARGET.tar for `docker load` or `podman load`, and the bill of materials
   --storage FOLDER  where images and temporary files are (build/image). Needs 3 GB, with worker-cuda 22 GB; with
                     --from-source 12 GB, with worker-cuda 30 GB
@@ -269,8 +270,8 @@ verb_chart() {
     cat <<'TEXT'
 ./dev chart [--check] [--output FOLDER]
 
-The Helm chart in deploy/helm/trainyard is the source of the objects for Kubernetes. This renders the Kustomize base in
-deploy/kubernetes from it with Helm's own library, and runs Helm's checks with every file of values.
+Renders the Kustomize base in deploy/kubernetes from the Helm chart in deploy/helm/trainyard, which is the source of the
+objects for Kubernetes, with Helm's own library. Then runs Helm's checks of the chart with every file of values.
 
   --check          write nothing; fail if the base differs from what the chart renders
   --output FOLDER  also package the chart: FOLDER/trainyard-VERSION.tgz for `helm install`

@@ -3,7 +3,8 @@
 
     passed.py open FILE BUILD_FOLDER [fresh]   keeps FILE if it belongs to this source and these programs, else empties
                                                it
-    passed.py note FILE [PROGRAM]              copies ctest's output, and adds the tests that pass to FILE
+    passed.py note FILE [PROGRAM]              prints ctest's output from standard input, and adds the tests that pass
+                                               to FILE
     passed.py programs FILE                    prints a regular expression of the programs that have passed, or nothing
     passed.py cells FILE PROGRAM               prints a GoogleTest filter without the cases of PROGRAM that have passed
 

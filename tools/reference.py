@@ -233,7 +233,7 @@ def help_text(trainctl, verbs):
 
 
 def subcommands(text):
-    """The names in the sections of verbs of a help text."""
+    """The names that a help text lists in its sections of verbs."""
     names, inside = [], False
     for line in text.split("\n"):
         if re.fullmatch(r"\S.*:", line):

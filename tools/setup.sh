@@ -1,7 +1,7 @@
 # Installs what building and testing need; sourced by ./dev. There are three levels: `build` (Debian packages and the
 # smallest set of wheels), `cuda` (adds the wheels of the GPU support) and `full` (adds what tests and benchmarks need;
-# includes `cuda`). Each level has a stamp file with the hash of the lists that were installed. If it matches the lists,
-# only dpkg-query is called, because a package may have been removed since. Everything except Debian packages is in
+# includes `cuda`). Each level has a stamp file with the hash of the lists that were installed. If the hash matches the
+# lists, only dpkg-query is called, to notice packages that were removed since. Everything except Debian packages is in
 # .deps/, which git ignores. Every failure ends with a sentence that says what to do.
 
 DEPS="$ROOT/.deps"
@@ -38,8 +38,8 @@ setup_is_complete() {
     [[ -z $(packages_missing) ]]
 }
 
-# Runs a command with its output in the log, and shows progress: a line that is updated on a terminal, else a line
-# every 20 s, after two minutes every minute with the last line of the log.
+# Runs a command with its output in the log, and shows progress. On a terminal it updates one line. Otherwise it prints
+# a line every 20 s, and after two minutes a line every minute with the last line of the log.
 run_logged() {
   local label=$1 start=$SECONDS shown=$SECONDS pid last
   shift
@@ -123,7 +123,7 @@ make_venv() {
 }
 
 # Unpacks in .deps and not in /tmp, which is often small and in memory. Arguments: label, list in requirements/, and a
-# regular expression of the lines to install (all).
+# regular expression of the lines to install (default: all).
 install_wheels() {
   local label=$1 list=$2 lines=${3:-}
   mkdir -p "$DEPS/tmp"
@@ -134,7 +134,7 @@ install_wheels() {
   rm -rf "$DEPS/tmp"
 }
 
-# Unpacks programs that only tests use. Needs no root, but the package lists of apt-get update.
+# Unpacks programs that only tests use. Needs the package lists of apt-get update, but not root.
 unpack_programs() {
   local packages folder="$DEPS/programs"
   mapfile -t packages < <(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$ROOT/requirements/unpacked.txt")

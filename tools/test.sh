@@ -1,5 +1,5 @@
 # Runs the tests; sourced by ./dev. The C++ tests go through ctest, the rest through pytest; both write JUnit files to
-# <build>/test-results, which tools/summary.py adds up for the last line.
+# <build>/test-results, which tools/summary.py adds up for the last line of the output.
 
 # Runs the C++ tests. Arguments: results folder, build folder, filter, then arguments of ctest.
 run_ctest() {
@@ -77,7 +77,7 @@ The last line is 'N passed, N failed'. FILTER is part of a test's name.
   --python   Python tests only
   --all      everything, which takes hours:
              - every cell of the matrix of strategies (756) and of resumes (105), and a pairwise cover of the matrix of
-               divided models, instead of selections; prints how long that will take and writes
+               divided models, instead of selections; prints the expected duration and writes
                bench/results/matrix.md. With a FILTER that is part of a cell's name, such as fsdp_world4, only those
                cells
              - every C++ program with vector code again as on a CPU with AVX2 but without AVX-512 (NAME.avx2), and as on
@@ -104,8 +104,8 @@ TEXT
   build "$preset"
   if [[ $kind == all ]]; then
     rm -rf "$results"
-    # Outside the results, which every other run removes. A filtered run is short, and a program that passes under a
-    # filter may fail without it, so a filtered run neither resumes nor is resumed.
+    # The record is not in $results, which every other run removes. A filtered run is short, and a program that passes
+    # under a filter may fail without it, so a filtered run neither resumes nor is resumed.
     local record="$ROOT/$folder/test-all"
     [[ $filter ]] && record="$results/filtered"
     mkdir -p "$results" "$record"

@@ -101,7 +101,7 @@ def check_lines(name, path, text, lines):
     limited = path.suffix in LIMITED or path.name in LIMITED_NAMES
     is_code = path.suffix in CODE
     may_end_with_space = path.suffix == ".md"
-    # Only what occurs in the file is searched for in its lines: a search in the whole text is much faster.
+    # Single lines are searched only for what occurs in the whole text, because a search in that is much faster.
     has_phrases = not MAY_USE_PHRASES.match(name) and PHRASE.search(text)
     banned = [(pattern, instead) for pattern, suffixes, exempt, instead in BANNED
               if path.suffix in suffixes and not (exempt and exempt.match(name)) and re.search(pattern, text)]
@@ -137,7 +137,7 @@ def check_cpp_functions(text):
     for match in TOKEN.finditer(text):
         token = match.group()
         if token == "{":
-            # In a statement with parentheses, what follows is a body, unless it initializes a variable.
+            # After a statement with parentheses, `{` begins the body of a function, unless it initializes a variable.
             before = " ".join(statement)
             in_scope = not blocks or blocks[-1][0] == "scope"
             if in_scope and ")" in statement and "=" not in statement[statement.index(")"):]:

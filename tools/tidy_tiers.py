@@ -46,7 +46,7 @@ def check(root):
         return INCLUDE.findall(path.read_text(errors="replace")) if path.is_file() else []
 
     def closure(name):
-        """All headers that a source file sees: ours with the header that includes them, and foreign ones."""
+        """Returns every file that a source file sees, also through other headers, each with a file that includes it."""
         seen, waiting = {}, [(name, name)]
         while waiting:
             at, by = waiting.pop()

@@ -46,7 +46,7 @@ def ranges(codes):
 
 
 def literal(text):
-    """A C++ string literal; each byte that does not print has three octal digits, so no next digit belongs to it."""
+    """A C++ string literal. A byte that does not print has three octal digits, so a digit after it is separate."""
     return '"' + "".join(chr(b) if 32 < b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode()) + '"'
 
 
@@ -71,7 +71,7 @@ def categories():
 
 
 def combining():
-    """Returns the combining classes that the library's normalization uses; other characters have class 0 there."""
+    """Returns the combining classes that the library's normalization uses; in it, other characters have class 0."""
     nfd, runs = normalizers.NFD(), []
     for code, c in ((ord(c), c) for c in EVERY):
         value = unicodedata.combining(c)

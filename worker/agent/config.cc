@@ -55,8 +55,8 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
   app.add_option("--coordinator", flags.coordinator,
                  "host:port of the coordinator, or unix:PATH (required, here or in the file)");
   app.add_option("--token-file", flags.token_file,
-                 "file with the token for the coordinator; a coordinator of the user who owns this file is trusted "
-                 "too (default: the file that a coordinator of this user wrote)");
+                 "file with the token for the coordinator; a coordinator on this machine must belong to this user, to "
+                 "root or to the owner of this file (default: the file that a coordinator of this user wrote)");
   app.add_option(
       "--slots", flags.slots,
       "number of trainers that this host runs at the same time (default auto: its GPUs, or 1 if it has none)");
@@ -80,7 +80,7 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
                "let the coordinator of another cluster use this host; trainers of the previous cluster are ended");
   app.add_flag("--stop-trainers", config.stop_trainers, "on SIGTERM, stop the trainers too");
   app.add_option("--lifeline-fd", config.lifeline_fd,
-                 "descriptor of a pipe; when the pipe ends, trainers are killed and the daemon leaves")
+                 "descriptor of a pipe; when the pipe ends, trainers are killed and the daemon exits")
       ->check(CLI::Range(3, 1 << 20));
   app.add_option("--ready-fd", config.ready_fd, "descriptor for one line of JSON, written when trainers can be started")
       ->check(CLI::Range(3, 1 << 20));

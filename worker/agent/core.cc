@@ -107,7 +107,7 @@ void Core::LeaveWhenIdle() {
   idle_since_ = std::min(idle_since_, now_);
   if (now_ < idle_since_ + kIdleWait) return WakeBy(idle_since_ + kIdleWait);
   left_ = true;
-  LogInfo("released, and neither a trainer nor the coordinator is left: leaving");
+  LogInfo("released from the lifeline, and neither a trainer nor the coordinator is left: leaving");
   Emit(Leave{.exit_code = 0, .remove_snapshots = true});
 }
 

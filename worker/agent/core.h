@@ -14,8 +14,8 @@
 //
 // Guarantees (docs/decisions/0001-spine.md): a trainer is started once. A running trainer is ended only by a desired
 // state that this incarnation of the daemon has received. The exit of a trainer is reported after everything that the
-// trainer reported. A trainer's fact is acknowledged to it only after the coordinator has acknowledged the fact. Loss
-// of contact, in any direction, ends no trainer.
+// trainer reported. A fact is acknowledged to the trainer that reported it only after the coordinator has acknowledged
+// it. Loss of contact, in any direction, ends no trainer.
 #pragma once
 
 #include <cstdint>

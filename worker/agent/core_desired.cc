@@ -10,8 +10,8 @@
 namespace trainyard::agent {
 namespace {
 
-// How long a trainer whose group is over may take to leave its collective, flush and exit on its own; more would delay
-// the next group.
+// How long a trainer whose group is over may take to leave its collective, flush and exit on its own. A longer time
+// would delay the next group.
 constexpr absl::Duration kAbortGrace = absl::Milliseconds(500);
 
 }  // namespace

@@ -270,7 +270,7 @@ void Core::SendSavesToTrainer(Trainer& trainer) {
 void Core::On(LinkFact event) {
   Trainer* trainer = FindByLink(event.link);
   if (trainer == nullptr || !IsTrainersFact(event.fact)) return;
-  // The program of a command reports its progress only; its exit decides how it has ended.
+  // The program of a command reports only its progress; how it has ended is known from its exit.
   if (trainer->command_grace.has_value()) return;
   uint64_t sequence = event.fact.sequence();
   if (sequence <= trainer->last_fact) {

@@ -20,7 +20,7 @@ constexpr const char* kInherited[] = {
     "ASAN_OPTIONS",
     "TSAN_OPTIONS",
     "UBSAN_OPTIONS",
-    // They restrict the kernels of Trainyard, LibTorch, MKL and oneDNN, so that a host acts as if it had another CPU.
+    // The next five restrict the kernels of Trainyard, LibTorch, MKL and oneDNN: a host acts as if it had another CPU.
     "TRAINYARD_CPU",
     "ATEN_CPU_CAPABILITY",
     "MKL_ENABLE_INSTRUCTIONS",

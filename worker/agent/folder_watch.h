@@ -29,7 +29,7 @@ class FolderWatch {
   FolderWatch(const FolderWatch&) = delete;
   FolderWatch& operator=(const FolderWatch&) = delete;
 
-  // `on_change` is called from the thread of this class and must not call it.
+  // `on_change` is called from the thread of this class and must not call methods of this class.
   uint64_t Subscribe(OnChange on_change);
   // Returns false if changes in the folder cannot be detected, because it does not exist or a limit of the kernel is
   // reached. A folder that is removed later is forgotten.

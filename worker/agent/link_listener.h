@@ -37,7 +37,7 @@ class LinkListener {
  public:
   using Accept = std::function<void(int listener_fd, int fd)>;
 
-  // Replaces what is at the paths. Possible errors: Unavailable: none of the candidates works; the message says why for
+  // Replaces sockets that are at the paths. Possible errors: Unavailable: no candidate works; the message says why for
   // each.
   static absl::StatusOr<std::shared_ptr<LinkListener>> Listen(const LinkListenerOptions& options);
   // Stops, and removes the sockets.

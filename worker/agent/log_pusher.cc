@@ -26,7 +26,7 @@ constexpr size_t kChunkBytes = 256 << 10;
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 // FolderWatch notifies of new output. A notification may be lost, so the files are also checked at this interval.
 constexpr absl::Duration kWatchedPollInterval = absl::Seconds(1);
-// A progress bar may change many times a second; a line of it is sent at this interval.
+// A progress bar may change many times a second; its newest text is sent at this interval.
 constexpr absl::Duration kProgressInterval = absl::Seconds(1);
 // Without notifications, ranks that have written nothing for a while are checked less often.
 constexpr absl::Duration kQuietAfter = absl::Seconds(1);
@@ -76,7 +76,7 @@ class LogPusher::Push {
   void Run();
   void NoteChange(bool& what);
   void FindSources();
-  // These return false if the coordinator accepts no more output.
+  // The next six functions return false if the coordinator accepts no more output.
   bool SendStoredOutput();
   bool Follow();
   bool SendNewLines(Source& source);

@@ -1,5 +1,5 @@
-// The memory of the processes of a rank, for command.memory_bytes: of its own process and of all that it has started.
-// They are the descendants of its shim, which also becomes the parent of orphans. Reads /proc; thread-safe.
+// The memory of the processes of a rank, for command.memory_bytes: the rank's own process and all that it has started.
+// These are the descendants of its shim, which also becomes the parent of orphans. Reads /proc; thread-safe.
 #pragma once
 
 #include <sys/types.h>

@@ -55,10 +55,10 @@ absl::StatusOr<LaunchRecord> ReadLaunch(const std::string& folder);
 absl::StatusOr<PidRecord> ReadPids(const std::string& folder);
 absl::StatusOr<v1::TrainerExited> ReadExit(const std::string& folder);
 
-// The exit of a rank whose shim ended without writing one.
+// The exit of a rank whose shim ended without writing an exit record.
 v1::TrainerExited LostExit(const std::string& folder);
 
-// Writes the exit of a rank that has no shim, so that no later incarnation of the daemon waits for one.
+// Writes the exit record of a rank that has no shim, so that no later incarnation of the daemon waits for that record.
 absl::Status WriteStartFailure(const std::string& folder, const absl::Status& why);
 
 // Records that the coordinator has this rank's exit.

@@ -73,8 +73,8 @@ absl::Status Write(const std::string& path, const std::string& text) {
   return current.ok() && *current == text ? absl::OkStatus() : WriteFileAtomically(path, text);
 }
 
-// Returns whether a folder whose daemon is not running is needed by no later incarnation of that daemon. A folder
-// without a record was abandoned while it was being created.
+// Returns whether no later incarnation of the folder's daemon will need the folder. REQUIRES: that daemon is not
+// running. A folder without a record was abandoned while it was being created.
 bool IsAbandoned(const std::string& path) {
   absl::StatusOr<std::string> record = ReadFile(JoinPath(path, kRecord), kRecordBytes);
   if (!record.ok()) return absl::IsNotFound(record.status());
@@ -147,8 +147,8 @@ void SnapshotFolder::Sweep() {
   for (const std::filesystem::path& entry : EntriesOf(path_)) {
     const std::string name = entry.filename().string();
     if (name == kLock || name == kRecord) continue;
-    // Removes the name immediately, and frees the memory, which may take longer, after releasing the lock, by closing
-    // the descriptor.
+    // Removes only the name while the lock is held. Closing the descriptor then frees the memory, which may take
+    // longer.
     const int fd = open(entry.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     {
       absl::MutexLock lock(&mu_);

@@ -1,4 +1,4 @@
-// A thread for work that may hang (on a disk, on a network file system), so that the daemon's event thread never does.
+// A thread for work that may hang (on a disk, on a network file system), so that the event thread never hangs.
 // Bounded: refuses tasks when too many wait. The destructor waits one second for a task that hangs, then leaves it
 // behind and drops its result, so a task must own everything it uses.
 //

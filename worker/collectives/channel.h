@@ -27,7 +27,7 @@
 //   Aborted           Abort() was called: the generation is over.
 //   Unavailable       the peer has exited or left, the connection is broken, or the packet is for another chunk or
 //                     micro-batch: the generation cannot continue.
-//   DeadlineExceeded  the peer did not receive (send) anything within the group's timeout.
+//   DeadlineExceeded  the peer received nothing (Send) or sent nothing (Receive) within the group's timeout.
 //   InvalidArgument   a tensor cannot be sent. ResourceExhausted: no memory for a packet.
 // After the first error the channel is unusable: every further call fails with that error.
 #pragma once
@@ -103,9 +103,9 @@ struct ChannelOptions {
 // Returns when both ranks have joined. A rank must create its channels in the order that all ranks share, for example
 // by (from, to): a rank waits for its peer. Ranks of one place use shared memory, other ranks gloo. With a device per
 // rank, tensors travel from device to device through a group of the two ranks (GroupDevice::join), and their
-// descriptions through host memory; ranks that share a device copy tensors through it, too. On devices, all channels
-// and collectives of a rank must be started in an order that agrees with that of the other ranks, because a device runs
-// them one by one.
+// descriptions through host memory; ranks that share a device copy tensors through host memory, too. All channels
+// and collectives on the device of a rank must be started in an order that agrees with that of the other ranks, because
+// a device runs them one by one.
 // Possible errors: InvalidArgument for invalid ranks, also if `from` is `to`, since a rank needs no channel to itself;
 // those of NewGroup, with the channel's name.
 absl::StatusOr<std::unique_ptr<Channel>> NewChannel(const ChannelOptions& options);

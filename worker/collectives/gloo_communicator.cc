@@ -32,7 +32,7 @@ namespace {
 
 // A numeric IPv6 address with its terminating zero.
 constexpr int64_t kAddressBytes = 46;
-// The fields of a TcpEnd: its address, port and closed port (tcp_sockets.h).
+// The size of the fields of a TcpEnd: address, port and closed port (tcp_sockets.h).
 constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
 // If ranks 1 and 3 are missing, LibTorch's message on rank 0 is "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms".
@@ -253,7 +253,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
                 " cannot be summed");
   }
 
-  // `to` becomes the sum of all ranks' tensors of its size, which are stored one after another in `scratch`.
+  // `to` becomes the sum of the tensors of all ranks, which have its size and follow one another in `scratch`.
   void SumParts(Scratch& scratch, const at::Tensor& to) const {
     const auto* from = static_cast<const std::byte*>(scratch.memory.const_data_ptr());
     std::vector<const std::byte*> of_rank;

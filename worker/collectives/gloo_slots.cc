@@ -15,7 +15,7 @@ namespace {
 constexpr int kSendingEnd = 0, kReceivingEnd = 1;  // ranks of the group
 constexpr size_t kInitialSlotBytes = size_t{64} << 10;
 
-// A message starts with this, so that what follows stays aligned.
+// Every message starts with this struct, whose alignment keeps what follows aligned.
 struct alignas(64) MessageStart {
   // 0: a packet follows. Otherwise the message announces that later messages may have up to this size.
   uint64_t new_slot_bytes;

@@ -37,7 +37,7 @@ int RanksPerPlace(const std::vector<std::string>& places) {
   return static_cast<int>(local_size);
 }
 
-// The following functions require more than one member.
+// The next three functions require more than one member.
 absl::StatusOr<std::unique_ptr<PeerCommunicator>> JoinGloo(const GroupMember& member, int rank, int size,
                                                            absl::string_view prefix) {
   return NewGlooPeers({.rank = rank,
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const GroupMember& memb
   return absl::InternalError("unknown transport");
 }
 
-// Puts the communicator between devices in front of the communicator between hosts.
+// Adds to `host`, which works on host memory, a communicator of the devices, unless two ranks share a device.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinDevices(const GroupMember& member,
                                                           std::unique_ptr<Communicator> host) {
   const GroupDevice& device = *member.options.device;

@@ -161,7 +161,7 @@ class HostwiseCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  // The first error is permanent. Both groups break, and with them the peers inside and in other places.
+  // The first error is permanent. It breaks both groups, also on the peers inside this place and in other places.
   absl::Status Break(absl::Status status) {
     if (log_.Fail(std::move(status))) BreakBoth(log_.error().message());
     return log_.error();

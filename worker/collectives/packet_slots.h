@@ -30,7 +30,7 @@ class PacketSlots {
   // Returns memory for packet `number` once packet `number` - 2 has been released. Additional error: ResourceExhausted
   // if there is not enough memory.
   virtual absl::StatusOr<std::byte*> AwaitRoom(uint64_t number, size_t bytes) = 0;
-  // The memory of AwaitRoom contains the packet.
+  // Passes on the packet, which the caller has written into the memory that AwaitRoom returned.
   virtual absl::Status Publish(uint64_t number, size_t bytes) = 0;
 
   // Returns the content of packet `number`, which is valid until Release.

@@ -1,5 +1,5 @@
 // The channels of one rank to its neighbours in a pipeline: the ranks of the previous and the next stage with the same
-// data rank and tensor rank. With several chunks per rank, the last stage comes before the first.
+// data rank and tensor rank. With several chunks per rank, the first stage is also the next one of the last stage.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace trainyard {
 struct PipelineChannels {
   Channel* from_previous = nullptr;  // activations
   Channel* to_next = nullptr;
-  Channel* from_next = nullptr;  // their gradients
+  Channel* from_next = nullptr;  // gradients of the activations
   Channel* to_previous = nullptr;
 };
 

@@ -8,8 +8,8 @@
 //   place 2                         rounds 0   rounds 1   ...   and returns them through place 1 to place 0
 //
 // Every element crosses each link between neighbouring places once in each direction, which is no more than in a ring;
-// sums of 16-bit elements travel in fp32. A sum of the places' own sums would be added up in another order and could
-// differ in its last bits.
+// sums of 16-bit elements travel in fp32. If each place first summed its ranks alone, the order of the additions would
+// be another one, and the last bits could differ.
 //
 // Not thread-safe: used only by the thread of its communicators. Possible errors: those of their operations.
 #pragma once

@@ -33,9 +33,9 @@ class ScratchPool {
   // `pinned`: allocates page-locked host memory, from which a GPU copies fastest.
   explicit ScratchPool(bool pinned = false) : pinned_(pinned) {}
 
-  // Returns at least `bytes`, which belong to the caller until it drops them. If it drops them without setting
-  // `is_over`, the operation may still write there: the pool leaves that memory to its other owners and allocates new
-  // memory.
+  // Returns at least `bytes` of memory, which belongs to the caller until it drops the pointer. If the caller drops it
+  // without setting `is_over`, the operation may still write there: the pool leaves that memory to its other owners and
+  // allocates new memory.
   std::shared_ptr<Scratch> Acquire(int64_t bytes);
 
  private:

@@ -23,8 +23,8 @@ constexpr absl::Duration kBarrierGrace = absl::Seconds(2);
 enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kBarrier };
 
 // One operation, from its start until it has run. It runs piece by piece: each rank writes a piece where the peers can
-// read it and reads theirs; in an all-reduce each rank sums a share, and all ranks then collect the shares. Input in a
-// buffer that the peers read in place may be changed only after they have read it.
+// read it, and reads the pieces of the peers. In an all-reduce each rank sums a share, and all ranks then collect the
+// shares. Input in a buffer that the peers read in place may be changed only after they have read it.
 struct SharedMemoryOperation {
   enum Phase { kPublishInput, kReadInputs, kCollectSums, kAwaitReaders };
 

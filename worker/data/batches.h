@@ -21,7 +21,7 @@ struct Batch {
   at::Tensor inputs;
   at::Tensor targets;       // kNoTarget: no loss
   at::Tensor starts = {};   // where each token's document begins; undefined if documents are not separate
-  int64_t loss_tokens = 0;  // the number of all other targets
+  int64_t loss_tokens = 0;  // the number of targets that are not kNoTarget
 };
 
 // A source, of which the first `max_samples` samples of a part are used. If the ranks see different numbers of samples,
@@ -50,8 +50,8 @@ class TrainingData {
 
   // Samples [position, position + num_sequences) of the endless order.
   Batch At(uint64_t position, int64_t num_sequences) const;
-  // The tokens with loss in these samples. All those of a step are the divisor of its gradient; every rank counts them
-  // itself, without communication, and finds the same number.
+  // The number of targets with loss in these samples. For all samples of a step, this is the divisor of its gradient.
+  // Every rank counts without communication, and finds the same number.
   uint64_t LossTokens(uint64_t position, int64_t num_sequences) const;
 
   uint64_t num_samples() const;  // of all sources

@@ -19,7 +19,7 @@ bool Fits(absl::Span<const double> shares, uint64_t period) {
   });
 }
 
-// Rounds each share down to multiples of 1 / period, but to at least one, and gives the rest to those that lost most.
+// Rounds each share down to a multiple of 1 / period, at least one, and gives the rest to the shares that lost most.
 std::vector<uint32_t> Round(absl::Span<const double> shares, uint64_t period) {
   std::vector<uint32_t> rounded(shares.size());
   std::vector<double> lost(shares.size());

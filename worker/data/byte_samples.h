@@ -27,7 +27,7 @@ class ByteSamples final : public SampleSource {
 
  private:
   int64_t FirstByte(DataPart part, int64_t sample) const;
-  // The files that begin after the first byte of a sample, up to its last target.
+  // Where files begin after the first byte of a sample, up to its last target.
   absl::Span<const int64_t> FilesIn(int64_t first_byte) const;
 
   const Corpus& corpus_;

@@ -183,7 +183,7 @@ absl::string_view ChatExportAdvice() {
                                          return_assistant_tokens_mask=True)
     labels = [i if is_reply else -100 for i, is_reply in zip(chat["input_ids"], chat["assistant_masks"])]
     print(json.dumps({"input_ids": chat["input_ids"], "labels": labels}))
-It marks the replies of templates with {% generation %}; with another template set the labels yourself)";
+The script marks the replies of templates with {% generation %}; with another template, set the labels yourself)";
 }
 
 }  // namespace trainyard

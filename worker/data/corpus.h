@@ -24,7 +24,7 @@ struct CorpusOptions {
   bool trains = true;                   // the training part of each group must hold a sample
   bool evaluates = false;               // the validation parts must hold a sample
   std::string key = "train.data.text";  // named in errors
-  std::string suffix = {};              // only such files of folders and globs are used
+  std::string suffix = {};              // files of folders and globs are used only if they end with it
 };
 
 // The suffix for files of rows; with any other suffix, CSV files are refused.
@@ -51,7 +51,7 @@ class Corpus {
   // Files [first_file, end_file) as one sequence.
   struct Group {
     size_t first_file = 0, end_file = 0;
-    int64_t begin = 0;  // of its first byte, among those of all groups
+    int64_t begin = 0;  // position of its first byte among the bytes of all groups
     int64_t num_bytes = 0;
     int64_t num_train_bytes = 0;  // the rest, at its end, is for validation
   };

@@ -1,5 +1,5 @@
 // Labelled rows of CSV files, for a classifier (models/mlp_description.h). A row has one number per feature and the
-// number of its class, in any column. A first line in which no field of a feature is a number names the columns.
+// number of its class, in any column. A first line in which no field is a number names the columns.
 //
 // A sample is one row: `inputs` holds the bits of the features as doubles, because batches hold only integers, and
 // `targets` the class, followed by kNoTarget. All rows are held in memory. The last share of the rows of all files is

@@ -90,7 +90,7 @@ absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus:
   }
   return absl::FailedPreconditionError(
       absl::StrCat(text,
-                   ". Provide the data that it was made with, or continue with this data: --allow-data-change "
+                   ". Provide the data of the checkpoint, or continue with this data: --allow-data-change "
                    "(checkpoint.allow_data_change: true)"));
 }
 

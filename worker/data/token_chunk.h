@@ -81,15 +81,15 @@ class TokenChunk {
   // Checks that sizes and tables fit `bytes`, which must outlive the chunk and be aligned to 8 bytes. Fails with
   // DataLoss.
   static absl::StatusOr<TokenChunk> Parse(absl::string_view bytes);
-  // A stream of tokens at `tokens`, which is aligned for them. `starts`: the first tokens of documents, ascending;
-  // empty: unknown. Both must outlive the chunk.
+  // A stream of tokens at `tokens`, which is aligned for them. `starts`: the indices of the first tokens of
+  // documents, ascending; empty: unknown. Both must outlive the chunk.
   static TokenChunk InPlace(TokenType type, const char* tokens, int64_t num_tokens, absl::Span<const uint64_t> starts);
 
   int64_t num_tokens() const { return static_cast<int64_t>(header_.num_tokens); }
   bool has_documents() const { return header_.kind == ChunkKind::kDocuments; }
   const TokenChunkHeader& header() const { return header_; }
   absl::Span<const TokenDocument> documents() const { return documents_; }
-  // The first tokens of the documents that begin in this chunk, of a stream with starts.
+  // In a stream with starts: the index of the first token of each document that begins in this chunk.
   absl::Span<const uint64_t> starts() const { return starts_; }
   // Copies tokens [first, first + out.size()). REQUIRES: they exist.
   void Read(int64_t first, absl::Span<int64_t> out) const;
