@@ -141,7 +141,7 @@ def read_arguments(rows):
     parser.add_argument("--seconds", type=float, default=20, metavar="S",
                         help="duration of the rows steady and events (default 20)")
     parser.add_argument("--train-seconds", type=float, default=60, metavar="S",
-                        help="duration of training for overhead (default 60)")
+                        help="seconds of training in the row overhead (default 60)")
     parser.add_argument("--stop-seconds", type=float, default=60, metavar="S",
                         help="time for which the coordinator or the daemon is stopped (default 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")

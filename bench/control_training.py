@@ -1,5 +1,5 @@
 """Rows of `./dev bench control-plane` with real trainers: the CPU cost of the control plane, and how fast it detects
-faults. lab-10m on two ranks of one thread, with daemons on this machine."""
+faults. The model is lab-10m on two ranks of one thread, with daemons on this machine."""
 
 import json
 import os

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""./dev bench data-parallel: every data-parallel strategy compared with PyTorch's own, both measured in this run, as
-ratios.
+"""./dev bench data-parallel measures every data-parallel strategy and PyTorch's own strategies in the same run, and
+prints the ratios.
 
 Each round runs the sides of a row one after another, in the opposite order of the round before, so that a machine that
-slows down affects both equally. A figure is the median of the rounds' ratios. PyTorch is measured twice: as installed,
-and tuned, which means that MKL uses AVX-512 on this CPU (peers/mkl_lever.c). Rows that cannot be measured here give the
-reason.
+slows down affects all sides equally. A figure is the median of the rounds' ratios. PyTorch is measured twice: as
+installed, and tuned, which means that MKL uses AVX-512 on this CPU (peers/mkl_lever.c). Rows that
+cannot be measured here give the reason.
 """
 
 import argparse
@@ -47,7 +47,7 @@ PEERS = {
     "fp32": ("eager", False), "bf16": ("eager", True), "ddp": ("ddp", False), "zero1": ("zero1", False),
     "fsdp": ("fsdp2", False), "tiny-ddp": ("ddp", False), "tiny-fsdp": ("fsdp2", False),
 }
-# Name, description, bars and aims; each pair is for PyTorch (as installed, tuned). A side without a bar is not run.
+# Name, description, bars and aims, each for PyTorch (as installed, tuned). A side without a bar is not run.
 COMPARISONS = [
     ("fp32", "lab-10m fp32, 1 rank x 2 threads ÷ PyTorch eager", (1.9, 0.96), (2.3, 1.15)),
     ("bf16", "lab-10m bf16, 1 rank x 2 threads ÷ PyTorch eager autocast", (1.12, 0.92), (1.8, 1.4)),
@@ -144,7 +144,7 @@ def measure(rows, table, rounds, folder, log):
             log(f"round {round_index + 1} of {rounds}: {name}")
             try:
                 measured[name] = measures[name]()
-            except sides.MeasurementFailed as failure:  # reported in the table; the others continue
+            except sides.MeasurementFailed as failure:  # reported in the table; the other measurements continue
                 skipped[name] = str(failure).splitlines()[0]
                 log(f"{name}: {failure}")
                 continue
@@ -189,7 +189,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev bench data-parallel", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(names)}; none: all")
-    parser.add_argument("--rows", dest="more", default="", metavar="A,B", help="the same as a comma-separated list")
+    parser.add_argument("--rows", dest="more", default="", metavar="A,B", help="rows to measure, separated by commas")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of alternating runs (default 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")

@@ -3,8 +3,8 @@ PyTorch, eager and compiled.
 
 data_parallel.py calls `reason_not_measured()`, which returns why no GPU row can be measured here, or None;
 `make_measures(folder)`, which maps names of measurements to functions; and `make_rows()`, which returns the rows that
-compare them. The names contain "h200" on every GPU. Both sides train the same shape on the same bytes with fused AdamW
-and clipping; PyTorch's autocast keeps fp32 weights, Trainyard computes with bf16 copies of fp32 masters.
+compare them. The names of rows contain "h200" on every GPU. Both sides train the same shape on the same bytes with
+fused AdamW and clipping; PyTorch's autocast keeps fp32 weights, Trainyard computes with bf16 copies of fp32 masters.
 """
 
 import json
@@ -78,7 +78,7 @@ def make_rows():
 
 
 def main():
-    """Measures only these rows."""
+    """Measures only the rows of this file."""
     import tempfile
 
     if reason := reason_not_measured():

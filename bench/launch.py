@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""./dev bench launch compares `trainctl launch` and `trainctl run`, without a coordinator, with torchrun.
+"""./dev bench launch compares torchrun with `trainctl launch` and `trainctl run`, which start private daemons.
 
-Both start the same scripts (peers/launched.py) with the same Python. The sides alternate, in the opposite order in
-every round, and a figure is the median of the rounds' ratios of seconds. `cpu` is the CPU time of everything but the
-script (trainctl, private coordinator, daemon and shims; torchrun) in percent of one core.
+Both sides start the same scripts (peers/launched.py) with the same Python. The sides alternate, in the opposite order
+in every round, and a figure is the median of the rounds' ratios of seconds. The row `cpu` is the CPU time of everything
+but the script (trainctl, private coordinator, daemon and shims; torchrun) in percent of one core.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ POLL_S = 0.01
 
 
 def environment():
-    """Puts the Python that has torch first in PATH, because `trainctl launch` takes python3 from there."""
+    """The environment of the commands. PATH begins with the Python that has torch; `trainctl launch` uses that one."""
     path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     return dict(os.environ, PATH=path, OMP_NUM_THREADS="1")
 
@@ -82,7 +82,7 @@ def cpu_s(pid):
 
 
 def launchers_cpu_s(root):
-    """CPU seconds of the command's processes: `root`, and those of ours among its descendants."""
+    """(CPU seconds of the process `root` and of Trainyard's processes among its descendants, number of the latter)"""
     sys.path.insert(0, str(sides.ROOT / "tests" / "cluster"))
     import processes
 

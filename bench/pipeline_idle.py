@@ -38,7 +38,7 @@ def passes_of(trace):
 
 
 def idle_in(traces, first_step, micro_batches):
-    """The idle share over the steps from `first_step`. `traces`: one of each stage, in their order."""
+    """The idle share over the steps from `first_step`. `traces`: one trace per stage, in the order of stages."""
     stages = [passes_of(trace) for trace in traces]
     steps = sorted(step for step in stages[0] if step >= first_step)
     if not steps:

@@ -86,7 +86,7 @@ def text_file(folder):
 
 
 def memory_in(events):
-    """The memory in the newest event that contains it: a step reports it only when it has changed."""
+    """The memory in the newest event that contains it: a step reports its memory only when that has changed."""
     return next((event["memory"] for event in reversed(events) if event.get("memory")), {})
 
 

@@ -1,11 +1,11 @@
 """Whether a figure that is sampled over time grows: a robust slope, its 95 % interval, and a verdict. Pure.
 
-The slope is the one of Theil and Sen, the median of the slopes of all pairs of points, which single peaks do not
-change. Its interval is the one of Sen, from the variance of Kendall's score. Each sample of memory depends on the one
-before, so samples are reduced to medians of a few parts of the time, and what dependence is left between these enlarges
-the variance as for an autoregressive process of order 1. A drift that lasts longer than about a quarter of the time
-cannot be distinguished from growth: in simulations, a tenth of such drifts is taken for growth, where independent noise
-is in one of 75 cases.
+The slope is the one of Theil and Sen, the median of the slopes of all pairs of points, so single peaks do not change
+it. Its interval is the one of Sen, from the variance of Kendall's score. Each sample of memory depends on the one
+before, so samples are reduced to medians of a few parts of the time. The dependence that remains between these medians
+enlarges the variance as in an autoregressive process of order 1. A drift that lasts longer than about a quarter of the
+time cannot be distinguished from growth: in simulations, a tenth of such drifts was taken for growth, but only one of
+75 series of independent noise.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ POINTS = 12            # at most; samples are reduced to medians of equal parts 
 LEAST_POINTS = 10
 LEAST_H = 0.4          # shorter samples show caches and pools of threads that fill, not leaks
 Z_95 = 1.959964        # the two-sided 95 % quantile of the normal distribution
-MOST_CORRELATION = 0.5  # of a part with the next one; from a few parts a larger one cannot be estimated
+MOST_CORRELATION = 0.5  # of neighbouring parts; so few parts cannot show a larger correlation
 # Growth in KiB per hour that does not count, even if it is certain: 384 KiB per day, so a program that holds 30 MiB
 # needs more than two months to double.
 SMALL = 16
-# If the interval contains growth above this, in KiB per hour (6 MiB per day), the samples do not show that there is
-# none.
+# If the interval contains growth above this, in KiB per hour (6 MiB per day), the samples do not rule out that memory
+# grows.
 RESOLUTION = 256
 
 
@@ -105,6 +105,6 @@ def verdict_of(trend):
 
 
 def noise_of(trend):
-    """The largest slope in KiB per hour that would be 0 within the noise of these samples: a trend grows if its slope
-    is above this."""
+    """The largest slope in KiB per hour that the noise of these samples cannot distinguish from 0: a trend grows if its
+    slope is above this."""
     return max(SMALL, trend.slope - trend.low)

@@ -37,7 +37,7 @@ class AdapterWeights {
   static absl::StatusOr<std::unique_ptr<AdapterWeights>> Open(const std::string& folder, const ModelDescription& model);
 
   // Writes all values of a parameter to `out`, in type `dtype`. Fails with the errors of WeightFiles::ReadRange.
-  // REQUIRES: it is an adapter's parameter of the model.
+  // REQUIRES: `parameter` is an adapter's parameter of the model.
   absl::Status Read(const std::string& parameter, absl::string_view dtype, absl::Span<char> out) const;
 
   // The hash that WeightFiles::Identity computes over the adapters' files.

@@ -3,9 +3,10 @@
 //
 // [Note: which checkpoints are removed] `keep` counts back from the checkpoint just saved. Checkpoints of later steps,
 // which a run leaves when it resumes from an older one, are not counted: they are replaced when the run reaches their
-// steps again. A checkpoint beyond `keep` is retained if its step is protected (the loop protects the step that was
-// last confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a process reads it,
-// if it is the newest whose values are all finite, and, with `keep_best`, if it is the best up to the one just saved.
+// steps again. A checkpoint beyond `keep` is retained if its step is protected (rank 0 protects the newest step that
+// the coordinator has confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a
+// process reads it, if it is the newest whose values are all finite, and, with `keep_best`, if it is the best up to the
+// one just saved.
 //
 // The best checkpoint is the one whose manifest has the lowest `evaluation.loss`; of two equal ones it is the older. A
 // checkpoint with values that are not finite is never the best.
@@ -47,7 +48,8 @@ std::optional<uint64_t> StepOfFolderName(absl::string_view name);
 // The folder in which a save of `generation` writes until it is complete: "<run folder>/step-00000100.g2.partial".
 std::string PartialPath(const std::string& run_folder, uint64_t step, uint64_t generation);
 
-// Newest first, not verified; none if the folder does not exist. Fails if the folder cannot be read.
+// Returns the checkpoints, newest first, without verifying them; none if the folder does not exist. Fails if the folder
+// cannot be read.
 absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_folder);
 
 struct FoundCheckpoint {
@@ -56,7 +58,7 @@ struct FoundCheckpoint {
 };
 
 struct FindOptions {
-  std::optional<uint64_t> before_step = {};  // only older ones
+  std::optional<uint64_t> before_step = {};  // only earlier steps
   bool verify_bytes = true;                  // false: only manifests, names and lengths are checked
 };
 // Finds the newest checkpoint that is undamaged and contains only finite values.

@@ -77,7 +77,7 @@ void StoreAs(double value, absl::string_view dtype, char* at) {
   }
 }
 
-// The bits of the float that is equal to a value of 16 bits. They are exact, because every such value is a float.
+// Returns the bits of the float with the same value, which exists because every value of 16 bits is also a float.
 uint32_t FloatOfBf16(uint16_t bits) { return static_cast<uint32_t>(bits) << 16; }
 
 uint32_t FloatOfF16(uint16_t bits) {

@@ -36,7 +36,7 @@ struct FaultRule {
   std::string once = {};                        // the fault happens only if this file can be created
   std::optional<uint64_t> rank = {};
   std::optional<uint64_t> generation = {};
-  std::optional<uint64_t> nth = {};  // counts the matching points passed in this process, from 1; none: all of them
+  std::optional<uint64_t> nth = {};  // only the nth matching point in this process, counted from 1; none: all
 };
 
 // Rules are separated by ';' or line ends; "@/path" reads them from that file. Fails with InvalidArgument, which lists

@@ -26,8 +26,9 @@ struct WeightInfo {
 // not floating.
 absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDescription& model);
 
-// The weights of a folder in the form of transformers (weight_files.h). Names may or may not have the prefix. Tensors
-// that are not weights, and a head that equals the token embedding to which it is tied, are ignored.
+// The weights of a folder in the form of transformers (weight_files.h). Names may or may not have the prefix in
+// HuggingFaceNames. Tensors that are not weights, and a head that equals the token embedding to which it is tied, are
+// ignored.
 class ForeignWeights {
  public:
   // Fails with the errors of WeightFiles::Open and of CheckWeights, and with InvalidArgument if a name occurs with

@@ -1,6 +1,7 @@
 // Reads the folder form in which models are published on the Hugging Face hub: config.json and one or several files of
-// weights, as the Python library transformers writes and opens them; model_export.h writes it. models/ defines the
-// names of the weights there and which settings of config.json can be trained. Nothing is transposed. Stateless.
+// weights, as the Python library transformers writes and opens them; model_export.h writes such a folder. models/
+// defines the names of the weights there and which settings of config.json can be trained. Nothing is transposed.
+// Stateless.
 #pragma once
 
 #include <string>

@@ -17,8 +17,8 @@
 
 namespace trainyard {
 
-// The version that is written. Older ones are read too: 1, without `nonfinite` and `data.list`, 2, without
-// `evaluation`, and 3, without `evaluation.data_hash`.
+// The version that is written. Older versions are read, too: 1 has neither `nonfinite` nor `data.list`; 1 and 2 have no
+// `evaluation`; 3 has no `evaluation.data_hash`.
 inline constexpr int kManifestVersion = 4;
 inline constexpr char kManifestName[] = "manifest.json";
 
@@ -68,7 +68,7 @@ struct ManifestData {
   std::vector<ManifestDataFile> list = {};
 };
 
-// What the evaluations up to the step have found. A resumed run continues from it.
+// What the evaluations up to the step have found. A resumed run continues from these values.
 struct ManifestEvaluation {
   std::optional<double> loss = {};  // after this very step; none: it was not evaluated, or the loss is not finite
   uint64_t tokens = 0;              // targets with a loss in one evaluation; compare losses only if these are equal
@@ -77,13 +77,13 @@ struct ManifestEvaluation {
   // train.evaluate.min_delta. None: no loss was finite.
   std::optional<double> best_loss = {};
   uint64_t best_step = 0;
-  uint64_t without_improvement = 0;  // the number of evaluations since
+  uint64_t without_improvement = 0;  // the number of evaluations since best_step
   // With checkpoint.keep_best: the lowest loss of this checkpoint and of the older checkpoints of the run.
   std::optional<double> lowest_saved = {};
   bool operator==(const ManifestEvaluation&) const = default;
 };
 
-// Enough to name the file that differs, and few enough that the manifest does not grow to megabytes.
+// The maximum number of files in `data.list`: enough to name the file that differs, without a manifest of megabytes.
 inline constexpr size_t kDataFilesListed = 4096;
 // The maximum number of names in `nonfinite`.
 inline constexpr size_t kNonfiniteListed = 16;
@@ -95,7 +95,7 @@ struct Manifest {
   uint64_t generation = 0;
   std::string spec;  // bytes of the resolved JobSpec
   std::string spec_digest;
-  // All random numbers follow from the seed, the step and the numbers of samples and parameters, so the state of random
+  // All random numbers follow from the seed, the step and the indices of samples and parameters, so the state of random
   // generators is not stored.
   uint64_t seed = 0;
   uint64_t optimizer_updates = 0;
@@ -111,7 +111,7 @@ struct Manifest {
   std::string strategy;                          // a name of parallel.data
   uint64_t world_size = 0;
   std::vector<std::vector<std::string>> bucket_order;
-  // The first tensors with a value that is infinite or not a number, "parameter 'wte.weight'". Such a checkpoint is
+  // The first tensors with a value that is infinite or not a number, as "parameter 'wte.weight'". Such a checkpoint is
   // stored for the user to inspect; no run resumes from it automatically.
   std::vector<std::string> nonfinite;
   std::vector<ManifestFile> files;

@@ -20,8 +20,8 @@ using Json = nlohmann::ordered_json;
 std::string TextWithHash(Json json);
 // Returns the hash at the beginning of such a text; empty if there is none.
 std::string HashInText(absl::string_view text);
-// Fails with DataLoss, in a message that begins with `document`, if the text does not begin with its hash, has another
-// hash, or is not JSON.
+// Fails with DataLoss, in a message that begins with `document`, if the text does not begin with a hash, if that
+// is not the hash of the text, or if the text is not JSON.
 absl::StatusOr<Json> ParseWithHash(absl::string_view text, absl::string_view document);
 
 // Reads keys of one object, records the first problem, and at the end checks that every key was read. `json` must
@@ -42,7 +42,7 @@ class ObjectReader {
   // Returns the object or list at `key`; an empty one after an error.
   const Json& Inner(const char* key, bool list);
 
-  // Fails with DataLoss.
+  // Fails with DataLoss, which describes the first problem.
   absl::Status Finish();
 
  private:

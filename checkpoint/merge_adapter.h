@@ -15,8 +15,8 @@ struct TensorValues {
 };
 
 // Returns W + scale B A, or its transpose W + scale (B A)^T for a matrix that is stored as [in, out], in type `dtype`.
-// The sums are of fp64; a result of another type is rounded once. REQUIRES: the types are floating, and the numbers of
-// values are those of the projection and its adapter of rank `rank`.
+// The sums are computed in fp64; a result in another type is rounded once. REQUIRES: the types are floating, and the
+// numbers of values are those of the projection and its adapter of rank `rank`.
 std::string MergeAdapter(const ProjectionDescription& projection, int64_t rank, double scale,
                          const TensorValues& weight, const TensorValues& a, const TensorValues& b,
                          absl::string_view dtype);

@@ -188,7 +188,8 @@ absl::Status CheckOptions(const std::string& out, const ExportOptions& options) 
   if (FileExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " already exists; name a new folder"));
   if (options.max_shard_bytes > 0 && (options.dtype.empty() || IsFloating(options.dtype))) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("cannot export files of ", options.max_shard_bytes,
-                                                 " bytes with weights of type '", options.dtype, "'"));
+                                                 " bytes with weights of type '", options.dtype,
+                                                 "'; expected 1 byte or more, and F64, F32, F16 or BF16"));
 }
 
 // Copies those of kCopiedFiles that exist in `from`, if it is not empty. Returns their names.

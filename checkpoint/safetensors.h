@@ -31,7 +31,7 @@ struct TensorInfo {
   uint64_t end = 0;
 };
 
-// Returns the bytes of one element, 0 for an unknown dtype and for those whose elements are smaller than a byte.
+// Returns the bytes of one element, 0 for an unknown dtype and for dtypes whose elements are smaller than a byte.
 uint64_t DtypeBytes(absl::string_view dtype);
 // Returns the product of the dimensions. Fails with InvalidArgument if one is negative or the product exceeds 2^62.
 absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape);

@@ -115,7 +115,7 @@ void SettleReplaced(const std::string& run_folder, const std::string& name, bool
   absl::Status renamed = file_system.RenameOrExchange(old, path);
   if (renamed.ok()) renamed = file_system.SyncFolder(run_folder);
   messages.push_back(
-      renamed.ok() ? absl::StrCat("the replacement of ", path, " was interrupted; ", name, " was renamed back to it")
+      renamed.ok() ? absl::StrCat("the replacement of ", path, " was interrupted; ", name, " was renamed to ", path)
                    : absl::StrCat("the replacement of ", path, " was interrupted, and ", name,
                                   " cannot be renamed back: ", renamed.message()));
 }

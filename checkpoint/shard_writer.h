@@ -52,7 +52,7 @@ Box BoxOf(const ShardEntry& entry);
 // "shard-00003.safetensors".
 std::string ShardName(uint64_t rank);
 
-// A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before it.
+// A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before the name of its parameter.
 std::string ShardTensorName(absl::string_view role, absl::string_view name);
 
 // Returns the pieces into which an entry is cut, with their boundaries only: file, bytes and hash are not set. The
@@ -93,7 +93,7 @@ class ShardWriter {
 
   // Writes all bytes of the next entry. `hashes`, if not null, is the result of HashEntry for these bytes and the
   // same `piece_bytes`.
-  // Fails with Internal if there is no next entry or it has another length, and with the errors of the file.
+  // Fails with Internal if there is no next entry or `bytes` has another length, and with the errors of the file.
   absl::Status Append(absl::string_view bytes, const EntryHashes* hashes = nullptr);
   // Syncs the file. Fails with Internal if entries are missing, and with the errors of the file.
   absl::StatusOr<WrittenShard> Finish();

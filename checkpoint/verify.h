@@ -50,7 +50,7 @@ absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(const std::string& path, con
 // Checks only manifest, names and lengths.
 absl::StatusOr<VerifiedCheckpoint> QuickVerifyCheckpoint(const std::string& path);
 
-// The same, without reading the manifest, for a caller that already has it.
+// Like VerifyCheckpoint and QuickVerifyCheckpoint, for a caller that has already read the manifest.
 std::vector<CheckpointProblem> VerifyFiles(const std::string& path, const Manifest& manifest,
                                            const VerifyOptions& options);
 std::vector<CheckpointProblem> QuickVerifyFiles(const std::string& path, const Manifest& manifest);

@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<WeightFiles>> WeightFiles::Open(const std::string
     RETURN_IF_ERROR(files->OpenIndex(index, path));
     return files;
   }
-  std::vector<std::string> problems;  // none: a file names each tensor once
+  std::vector<std::string> problems;  // stays empty: one file names each tensor once
   RETURN_IF_ERROR(files->AddFile(IsFolder(path) ? single : path, problems));
   return files;
 }

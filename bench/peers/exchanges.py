@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The exchanges per step of the legacy DataParallel and of DistributedDataParallel, simulated by ranks; prints one JSON
-line.
+"""Simulates the exchanges per step of the legacy DataParallel and of DistributedDataParallel with ranks, and prints one
+JSON line.
 
     torchrun --nproc-per-node 2 exchanges.py
 
 nn.DataParallel drives all devices from one process, which owns the parameters. Here that process is rank 0: each step
 it scatters the batch, replicates the parameters, gathers the outputs, scatters the outputs' gradients and reduces the
 parameters' gradients. DDP exchanges only gradients. Every exchange goes through one function that counts it; bytes are
-those that rank 0 sends and receives. Checks that both have the same parameters after the same steps.
+those that rank 0 sends and receives. The script checks that both end with the same parameters.
 """
 
 import argparse

@@ -41,7 +41,7 @@ def parse_arguments():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
                         help="cuda works in modes eager and compile")
     parser.add_argument("--data", help="file whose bytes are the tokens; default: random tokens")
-    parser.add_argument("--losses", action="store_true", help="add every step's loss of rank 0")
+    parser.add_argument("--losses", action="store_true", help="also print rank 0's loss of every step")
     return parser.parse_args()
 
 

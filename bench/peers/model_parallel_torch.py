@@ -44,7 +44,7 @@ def parse_arguments():
                               ("threads", 1, "threads of each process")):
         parser.add_argument(f"--{name}", type=int, default=value, help=what)
     parser.add_argument("--data", help="file whose bytes are the tokens; default: random tokens")
-    parser.add_argument("--losses", action="store_true", help="add the loss of every step")
+    parser.add_argument("--losses", action="store_true", help="also print the loss of every step")
     args = parser.parse_args()
     if args.batch % args.micro_batches != 0:
         parser.error(f"--batch {args.batch} is not a multiple of --micro-batches {args.micro_batches}")

@@ -4,8 +4,8 @@
 //   product_speeds [--threads N] [--rounds N] [--intel-kernels]
 //
 // Prints GFLOP/s as a Markdown table: the best of rounds in which the types alternate. With one thread it counts the
-// seconds that the thread ran, so that other processes disturb little. MKL_ENABLE_INSTRUCTIONS, TRAINYARD_CPU and the
-// other variables of tests/CMakeLists.txt restrict the CPU.
+// seconds that the thread ran, so that other processes disturb it little. MKL_ENABLE_INSTRUCTIONS, TRAINYARD_CPU and
+// the other variables of tests/CMakeLists.txt restrict the features of the CPU that are used.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/randn.h>
