@@ -87,8 +87,8 @@ struct PipelineCosts {
   int slots_per_link = kSlotsPerLink;
 };
 
-// Possible errors: InvalidArgument, which lists every problem: a list of another length, a duration that is negative,
-// not finite or 0 for a forward, no slots.
+// Possible errors: InvalidArgument, which lists every problem: a list with a wrong number of entries, a duration that
+// is negative or not finite, a forward with the duration 0, no slots.
 absl::Status CheckCosts(const PipelineCosts& costs, const PipelineShape& shape);
 
 // The duration of `kind` in `model_chunk`. REQUIRES: CheckCosts is OK.
@@ -103,17 +103,17 @@ struct SimulatedOptions {
 };
 
 // One stage with one chunk has the list F0 B0 F1 B1 ... for every kind, so that a loop over the list needs no special
-// case. The result passes CheckSchedule with kSlotsPerLink slots; those of kZeroBubble and kSimulated need no more than
-// `options.costs.slots_per_link`. kInterleaved takes every multiple of the stages, and other numbers of micro-batches
-// as torch.distributed.pipelining does, if its links have enough slots.
-// Possible errors: InvalidArgument, which lists every problem: a size that is not positive or exceeds its limit,
-// several chunks per rank for a kind that has one (all but interleaved), one for interleaved, a number of micro-batches
-// that interleaved cannot divide into rounds (the message names the nearest that it can), costs as in CheckCosts.
+// case. The result passes CheckSchedule with kSlotsPerLink slots; schedules of kZeroBubble and kSimulated need no more
+// than `options.costs.slots_per_link`. kInterleaved accepts every multiple of `stages` as number of micro-batches, and
+// the other numbers that torch.distributed.pipelining accepts if the links have enough slots for them.
+// Possible errors: InvalidArgument, which lists every problem: a size that is not positive or exceeds its limit, one
+// chunk per rank for kInterleaved or several for another kind, a number of micro-batches that kInterleaved cannot
+// divide into rounds (the message names the nearest numbers that it can divide), costs that CheckCosts refuses.
 absl::StatusOr<PipelineSchedule> MakeSchedule(ScheduleKind kind, const PipelineShape& shape,
                                               const SimulatedOptions& options = {});
 
-// One line per rank: "rank 0: F0 F1 B0 B1". At most `max_ranks` lines of `max_actions` actions (0: no limit); the rest
-// is counted.
+// One line per rank: "rank 0: F0 F1 B0 B1". At most `max_ranks` lines of `max_actions` actions (0: no limit); of the
+// rest, only the number is given.
 std::string ScheduleLists(const PipelineSchedule& schedule, int max_ranks = 0, int max_actions = 0);
 
 }  // namespace trainyard

@@ -14,9 +14,9 @@ inline constexpr int kMaxDrawnRanks = 64;
 inline constexpr int kMaxDrawnColumns = 512;
 inline constexpr int64_t kMaxSvgActions = 100'000;
 
-// A column is as long as the shortest action. A cell has the action that runs in its middle: its text in the first
-// cell, '-' in the others; '.' is a bubble. Actions without a duration are not drawn. With `line_width` (0: no limit)
-// the drawing is divided into bands that fit.
+// A column lasts as long as the shortest action. A cell shows the action that runs in the middle of the cell: the first
+// cell of an action has its text, the others have '-'; '.' is a bubble. Actions without a duration are not drawn. With
+// `line_width` (0: no limit) the drawing is divided into bands that fit.
 //
 //   time    0             5
 //   rank 0  F0 F1 .  .  B0 -  B1 -

@@ -61,7 +61,7 @@ class GraphBuilder {
     graph_.frees_slot.assign(number, -1);
   }
 
-  // Each output has one receiver at most, so an action's input defines the packet between them.
+  // Each output has one receiver at most, so the input of an action identifies the packet that the action receives.
   void ConnectInputs() {
     const int last = shape_.model_chunks() - 1;
     for (int chunk = 0; chunk <= last; ++chunk) {
@@ -153,7 +153,7 @@ class Runner {
   }
 
  private:
-  // Returns whether the rank made progress. Registers it with the rank that it then waits for.
+  // Returns whether the rank made progress. If the rank then waits for another one, adds it to that rank's waiters.
   bool Advance(int rank) {
     bool progress = false;
     const int size = static_cast<int>(schedule_.ranks[rank].size());

@@ -16,7 +16,7 @@ namespace trainyard {
 
 // Actions are numbered over all ranks: the number of ranks[r][i] is first[r] + i. -1: none.
 struct ScheduleGraph {
-  std::vector<int> first;       // of each rank: the number of its first action; then the number of all actions
+  std::vector<int> first;       // of each rank: the number of its first action; last: the number of all actions
   std::vector<int> rank;        // of each action
   std::vector<int> input;       // the action of the neighbouring model chunk whose output this action needs
   std::vector<bool> receives;   // whether that output arrives on a link
@@ -27,8 +27,8 @@ struct ScheduleGraph {
 // before I. Empty: the graph can be built.
 std::vector<std::string> ListProblems(const PipelineSchedule& schedule);
 
-// Appends to `problems` every link whose packets are needed in another order than that of the sends; if there is none,
-// the graph is complete. REQUIRES: ListProblems is empty, slots >= 1.
+// Appends to `problems` every link whose receiver needs packets in another order than they are sent; if there is no
+// such link, the graph is complete. REQUIRES: ListProblems is empty, slots >= 1.
 ScheduleGraph BuildScheduleGraph(const PipelineSchedule& schedule, int slots, std::vector<std::string>* problems);
 
 struct ScheduleRun {

@@ -16,7 +16,7 @@ struct ActionTimes {
 // Times are in the unit of the costs and begin at 0.
 struct PipelineSimulation {
   double total = 0;                             // until the last rank has finished
-  double bubble = 0;                            // the share of `total` in which a rank computes nothing, averaged
+  double bubble = 0;                            // the share of `total` in which a rank is idle, averaged over the ranks
   std::vector<double> busy;                     // of each rank: the sum of its durations
   std::vector<int> peak_in_flight;              // of each rank: forwards whose activations it holds at the same time
   std::vector<std::vector<ActionTimes>> times;  // of ranks[stage][i]

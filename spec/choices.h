@@ -7,8 +7,8 @@
 
 namespace trainyard {
 
-// Returns all divisors of n, ascending, none for 0. For n above 2^32, only those that are at most 2^16 and their
-// quotients, so that at most 2^16 divisions are needed.
+// Returns all divisors of n, ascending, none for 0. For n above 2^32, returns only each divisor d of at most 2^16
+// and n / d, so that at most 2^16 divisions are needed.
 std::vector<uint64_t> DivisorsOf(uint64_t n);
 
 // Returns up to four divisors of n near `near`, ascending.

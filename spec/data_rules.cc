@@ -69,8 +69,8 @@ void CheckHeldOut(const v1::Train& train, const Positions& positions, Problems* 
   if (data.held_out_size() == 0) return;
   if (data.validation() > 0) {
     problems->AddError(positions, "train.data.validation",
-                       "is given together with held_out; evaluation uses a part of the training data, or files of "
-                       "its own");
+                       "is given together with held_out; evaluation uses either a part of the training data or the "
+                       "held-out files; remove one of the two");
   }
   if (train.evaluate().every_steps() == 0) {
     problems->AddWarning(positions, kHeldOutKey, "has no effect: train.evaluate.every_steps is 0");
@@ -109,7 +109,7 @@ void CheckForms(const v1::Train& train, const Positions& positions, Problems* pr
   }
 }
 
-// The keys of text that have no effect on labelled rows.
+// Checks the column of the class, and warns of keys for text, which have no effect on CSV files.
 void CheckRows(const v1::Train& train, const Positions& positions, Problems* problems) {
   const v1::Data& data = train.data();
   const auto warn = [&](bool is_given, absl::string_view key) {

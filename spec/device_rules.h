@@ -7,8 +7,9 @@
 
 namespace trainyard {
 
-// Returns why a job without resources.device trains on the CPU even if its hosts have GPUs, "parallel.offload is
-// supported on CPUs only"; empty if it may use GPUs. `spec` is resolved, except for the keys that hosts decide.
+// Returns why a job without resources.device trains on the CPU even if its hosts have GPUs, for example
+// "parallel.offload is supported on CPUs only"; empty if the job may use GPUs. `spec` is resolved, except for the keys
+// that hosts decide.
 std::string WhyNotOnGpu(const v1::JobSpec& spec);
 
 // Returns whether the job needs a GPU with bf16, that is with compute capability 8 or above.

@@ -47,7 +47,7 @@ void ApplyLoraConfig(const Positions& positions, v1::JobSpec* spec, Problems* pr
     return problems->AddError(positions, lora.has_path() ? "train.lora.path" : "train.lora.config",
                               std::string(settings.status().message()));
   }
-  // PEFT may list each projection of each block, which are more targets than a job may list.
+  // The file may list each projection of each block, which can be more targets than a job may list.
   ModelSizes sizes = SizesOfModel(spec->train().model());
   sizes.lora = *settings;
   if (sizes.layers > 0 && sizes.heads > 0) sizes.lora.targets = ShortTargets(sizes);

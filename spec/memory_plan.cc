@@ -207,7 +207,7 @@ void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, 
 
   plan.parameters = share(total.all, shards_parameters) * param;
   if (shards_parameters) {
-    // The root stays gathered for the whole pass; of the blocks, the one that computes and the one that is prefetched.
+    // The root stays gathered for the whole pass; of the blocks, only the active and the prefetched one are gathered.
     const uint64_t blocks = std::min<uint64_t>(2, units.size() - 1);
     plan.gathered = (is_pipeline ? total.all : units[0].all + blocks * largest.all) * param;
   }

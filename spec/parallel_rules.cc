@@ -258,7 +258,7 @@ uint64_t AutoMicro(uint64_t global, uint64_t data_ranks, const MicroGoal& goal) 
     const DealShape candidate = DealShapeOf(global, d, data_ranks), current = DealShapeOf(global, best, data_ranks);
     const auto misses_now = misses(current), would_miss = misses(candidate);
     if (would_miss > misses_now) continue;
-    // Compares the shares of idle time without division; of equal shares the larger micro-batch wins.
+    // Compares the shares of idle time without division; if they are equal, the larger micro-batch wins.
     const bool idles_less = candidate.idle * current.rounds <= current.idle * candidate.rounds;
     if (would_miss < misses_now || idles_less) best = d;
   }

@@ -41,8 +41,8 @@ struct MicroGoal {
   uint64_t rounds = 1;    // this many or more
   uint64_t multiple = 1;  // the rounds are a multiple of this number, and no data rank is idle in the last one
 };
-// Returns the divisor of `global` that reaches the goal, or comes nearest to it; of these the one with the smallest
-// share of idle time, and of equal ones the largest.
+// Returns the divisor of `global` that reaches the goal, or comes nearest to it; among several such divisors the one
+// with the smallest share of idle time, and among those with equal shares the largest.
 uint64_t AutoMicro(uint64_t global, uint64_t data_ranks, const MicroGoal& goal = {});
 
 // Returns train.batch.micro, or the value for `auto`; 0 if it is unknown: the global batch or `data_ranks` is 0.

@@ -6,8 +6,8 @@
 
 namespace trainyard {
 
-// Returns all five types, without `type`: those given, and for the others the ones that follow from the name or from
-// `param`. Idempotent.
+// Returns all five types, without `type`: those that are given, and the others derived from `type` or `param`.
+// Idempotent.
 v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy);
 
 // Checks for types that cannot be combined or are slow on `device`, for keys of an unused loss scaler, and for clipping

@@ -190,7 +190,7 @@ absl::StatusOr<templates::Rendered> ChatTemplate::Render(const Conversation& con
                                                          bool prompts) const {
   if (has_tool_template_ && !conversation.tools.is(Kind::kNone)) {
     return absl::InvalidArgumentError(
-        "it has tools, for which the tokenizer has a template of its own, 'tool_use', which is not used here; write "
+        "it has tools, and for those the tokenizer has a separate template, 'tool_use', which is not used here; write "
         "that template to chat_template.jinja in a folder with nothing but the files of the tokenizer");
   }
   templates::Context context = context_;

@@ -34,9 +34,9 @@ absl::StatusOr<Conversation> ReadConversation(const nlohmann::ordered_json& mess
 class ChatTemplate {
  public:
   // `tokenizer`: the folder of the tokenizer, or its file. The template is chat_template.jinja in that folder, or that
-  // of tokenizer_config.json, unless `replacement`, the text of another one, is given. Possible errors: NotFound,
-  // PermissionDenied: a file cannot be read; InvalidArgument: there is no template, or it uses something that is not
-  // supported (with its line).
+  // of tokenizer_config.json; `replacement`, if not empty, is the text of a template to use instead. Possible errors:
+  // NotFound, PermissionDenied: a file cannot be read; InvalidArgument: there is no template, or it uses something that
+  // is not supported (with its line).
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Open(const std::string& tokenizer,
                                                             const std::string& replacement = "");
 

@@ -15,7 +15,7 @@ namespace {
 // Each level of brackets uses about a dozen frames of the stack.
 constexpr int kExpressionDepthMax = 32;
 constexpr size_t kTokenShown = 40;
-// The limit on a chain of operators or subscripts without brackets, because it becomes a tree of that depth.
+// Limits chains of operators or subscripts without brackets, because a chain becomes a tree as deep as it is long.
 constexpr int kChainMax = 100;
 
 std::string Described(const Token& token) {

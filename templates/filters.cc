@@ -227,7 +227,8 @@ class FilterCall {
     return Value::Integer(static_cast<int64_t>(number));
   }
 
-  // Texts whose value as a number is certain: digits, signs, points and exponents, or words that are no number.
+  // Whether the value of the text as a number is certain: it consists of digits, signs, points and exponents, or is a
+  // word that is no number.
   static bool IsPlainNumber(absl::string_view text) {
     const bool is_word = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
       return absl::ascii_isalpha(static_cast<unsigned char>(c)) || c == ' ';
@@ -375,7 +376,7 @@ class FilterCall {
     return Sorted(std::move(keyed), IsTrue(bound[0]), /*case_sensitive=*/true);
   }
 
-  // The items by their keys; equal ones keep their order.
+  // Sorts the items by their keys; items with equal keys keep their order.
   absl::StatusOr<Value> Sorted(std::vector<std::pair<Value, Value>> keyed, bool descending, bool case_sensitive) {
     for (auto& [key, item] : keyed) {
       if (!case_sensitive) {

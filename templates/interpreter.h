@@ -24,7 +24,7 @@ struct Rendered {
 using Context = std::vector<std::pair<std::string, Value>>;
 
 // Possible errors: InvalidArgument with the line: what jinja2 refuses too, raise_exception, or what is not supported;
-// ResourceExhausted: it exceeds a limit of budget.h.
+// ResourceExhausted: the rendering exceeds a limit of budget.h.
 absl::StatusOr<Rendered> RenderTemplate(const ParsedTemplate& parsed, const Context& context);
 
 }  // namespace trainyard::templates

@@ -315,7 +315,7 @@ absl::StatusOr<std::string> Strip(absl::string_view text, const Value* character
   if (!characters->is(Kind::kText)) return Bad("the characters to remove must be a text");
   const std::string& set = characters->text();
   RETURN_IF_ERROR(budget.Spend(1, text.size() * (1 + set.size() / 8)));
-  // A character of several bytes is found only where one begins, because UTF-8 is self-synchronizing.
+  // The search finds a character of several bytes only where a character begins: UTF-8 is self-synchronizing.
   const auto has = [&set](absl::string_view one) { return set.find(std::string(one)) != std::string::npos; };
   while (side != Side::kAfter && !text.empty()) {
     const size_t size = utf8::Length(static_cast<unsigned char>(text[0]));

@@ -11,7 +11,7 @@
 
 namespace trainyard::templates {
 
-// Names that were set in one part, and those of the parts around it. It must not outlive the outer scope.
+// Names that were set in one part, and those of the parts around it. A scope must not outlive its outer scope.
 class Scope {
  public:
   explicit Scope(Scope* outer) : outer_(outer) {}

@@ -63,8 +63,8 @@ _PASSED = os.environ.get("TRAINYARD_TESTS_PASSED")
 
 
 def slow_first(items, workers):
-    """The items in an order in which workers of pytest-xdist end at the same time. Each gets an equal, contiguous part
-    of the order, and one that is done takes tests from the end of another's part (--dist worksteal). A slow test that
+    """The items in an order in which workers of pytest-xdist end at the same time. Each worker gets an equal contiguous
+    part of the order; when it is done, it takes tests from the end of another part (--dist worksteal). A slow test that
     starts last would keep one worker busy alone, so every part begins with slow tests. The other tests of a file stay
     together, because they share fixtures."""
     slow = [item for item in items if item.get_closest_marker("slow")]

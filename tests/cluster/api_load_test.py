@@ -133,7 +133,7 @@ def test_ten_thousand_submissions_in_a_burst_are_accepted_up_to_the_limit(cluste
     counts = [line for line in metrics.splitlines() if line.startswith("trainyard_rpcs_total") and "Submit" in line]
     refused = [int(float(line.split()[-1])) for line in counts if "RESOURCE_EXHAUSTED" in line.upper()]
     assert refused == [extra], counts
-    # One line for each job and none for each refusal.
+    # The log does not have a line for each refusal.
     assert cluster.coordinator.output().count("unfinished, the limit") <= 1
     assert processes.resident_bytes(cluster.coordinator.pid) < 400 * MEGABYTE
     for channel in channels:

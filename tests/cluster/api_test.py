@@ -19,7 +19,7 @@ SHORT_S = 10
 
 
 def details_of(stubs, error):
-    """{name: message} of the google.rpc details of a failed call. The status in them repeats that of the call."""
+    """{name: message} of the google.rpc details of a failed call; checks that their Status repeats that of the call."""
     metadata = dict(error.trailing_metadata() or ())
     status = stubs.status.Status.FromString(metadata["grpc-status-details-bin"])
     assert (status.code, status.message) == (error.code().value[0], error.details())
@@ -46,7 +46,7 @@ def refusal(cluster, method, stub=None, /, **fields):
 
 
 NO_JOB = {"job_id": "nosuchjob"}
-VALID = {  # the fields of a request that is not refused for its form, and names nothing that exists
+VALID = {  # the fields of a request that is valid, but names nothing that exists
     "Submit": {}, "Get": NO_JOB, "List": {}, "Watch": NO_JOB, "Cancel": NO_JOB, "FindJobs": {"text": "nosuchjob"},
     "Logs": NO_JOB, "GetServerInfo": {}, "Restart": NO_JOB, "Pause": NO_JOB, "Save": NO_JOB, "Resume": NO_JOB,
     "SetPriority": {**NO_JOB, "priority": 1}, "GetQueue": {},
@@ -124,7 +124,8 @@ REASONS = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+|OVERLOADED)`",
 
 
 def start_with_roles(cluster):
-    """A coordinator with a token of operators, that of this user's programs, and one of viewers, which is returned."""
+    """Starts a coordinator with a token for operators, which this user's programs use, and one for viewers. Returns the
+    token for viewers."""
     port = harness.free_port()
     tokens.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     viewers = cluster.folder / "viewers"
@@ -228,7 +229,7 @@ def test_errors_about_a_job_contain_its_state_and_version(cluster, stubs):
 
 
 def unread_bytes(port):
-    """What the kernel holds for the programs that listen on this port of 127.0.0.1 and have not read it."""
+    """The number of bytes that have arrived at this port of 127.0.0.1 and that no program has read yet."""
     rows = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
     return sum(int(row[4].partition(":")[2], 16) for row in rows if int(row[1].partition(":")[2], 16) == port)
 

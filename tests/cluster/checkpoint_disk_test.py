@@ -30,7 +30,7 @@ def checkpoint_names(run_folder):
 
 ERRORS = {"enospc": "No space left on device", "eio": "Input/output error", "erofs": "Read-only file system"}
 POINTS = {"create:shard:before": "enospc", "sync:shard:before": "eio", "create:manifest:before": "erofs",
-          "rename:partial:before": "enospc"}  # with the fault of the cell that ./dev test runs
+          "rename:partial:before": "enospc"}  # each with the fault that ./dev test injects there
 
 
 @pytest.mark.parametrize("point, fault, error", [

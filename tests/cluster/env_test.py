@@ -16,7 +16,7 @@ def env(*arguments, environment=None, program=harness.BIN / "trainctl", cwd=None
 
 
 def test_this_host_is_described(tmp_path):
-    """A module of the working directory must not be imported by the part that asks Python."""
+    """The Python process that `trainctl env` starts must not import modules of the working directory."""
     (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\n")
     state = tmp_path / "state"
 

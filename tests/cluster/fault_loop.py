@@ -6,9 +6,9 @@
     for fault in loop.carry_out():
         ...                            # after each kill
 
-A fault is a point at which a rank waits (docs/fault-points.md) and a victim that is killed while it waits. Trainers
-read their rules when they start, so the rules of a generation are written before it starts. They contain some faults
-that leave the trainers running, and one that kills trainers.
+A fault is a point at which a rank waits (docs/fault-points.md) and a victim that is killed while the rank waits.
+Trainers read their rules when they start, so the rules of a generation are written before it starts. The rules contain
+some faults that leave the trainers running, and one that kills trainers.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ class FaultLoop:
     # Rules
 
     def gate(self, fault):
-        """The file that lets the process at this fault's point continue once it exists."""
+        """The path of a file: once it exists, the process at this fault's point continues."""
         return self.folder / f"{fault.number}.{fault.attempt}"
 
     def write_rules(self, faults):

@@ -82,7 +82,7 @@ def test_a_stopped_rank_is_named_and_changes_no_loss(faulty_host, tmp_path, undi
 # Two stages of one block each, with 8 micro-batches per step.
 PIPELINE = {**LONG, "train__model__layers": 2, "train__batch": {"global": 16, "micro": 2},
             "parallel": {"pipeline": {"stages": 2}}}
-# Its neighbour waits in a channel or, at the end of a step, in a collective.
+# The neighbour of the stopped rank waits in a channel or, at the end of a step, in a collective.
 WAITS = (r"(; rank {other} on h1 waits (in receive|for room for packet) \d+ \(chunk \d, micro-batch \d+\) of "
          r"(activations|gradients) \d->\d in step \d+"
          r"| and was not seen to enter \S+ \d+ \(.*\) of step \d+, in which 1 rank waits)")

@@ -181,7 +181,7 @@ class Cluster:
                                                 state or self.folder / f"worker-{name}", *flags])
 
         def is_attached():
-            info = self._server_info()  # none: a busy machine answers late
+            info = self._server_info()  # None: on a busy machine the answer is late
             return info is not None and info.hosts > hosts
 
         self._wait_for(program, is_attached, f"worker {name} attaches")
@@ -304,7 +304,7 @@ class JobView:
         self.state_name = stubs.service.JobState.Name(job.state).removeprefix("JOB_STATE_")
 
     def pid_of(self, rank):
-        """None: the rank has not reported its pid. It must not be 0, which os.kill takes for the caller's group."""
+        """None: the rank has not reported its pid. Never 0, which would mean the caller's process group to os.kill."""
         return next((status.pid for status in self.job.ranks if status.rank == rank), 0) or None
 
 

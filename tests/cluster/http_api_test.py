@@ -276,7 +276,7 @@ def test_a_hostile_name_of_a_program_is_recorded_with_escapes_and_the_store_stay
 
 
 def test_a_call_whose_client_disconnects_before_it_is_processed_has_no_effect(lasting):
-    """A lock on the store keeps the core from the calls that wait for it."""
+    """A lock on the store blocks the core, so that calls wait and are not processed."""
     job = lasting.submit()
     path = "/api/v1/JobService/Cancel"
     body = json.dumps({"job_id": job})

@@ -33,7 +33,7 @@ def get(cluster, path, token=None, **headers):
 
 
 def post(cluster, method, body, token=None, **headers):
-    """Calls a method of JobService; `body` is a text or what becomes JSON."""
+    """Calls a method of JobService; `body` is a text, or an object that is sent as JSON."""
     connection = connect(cluster)
     text = body if isinstance(body, (str, bytes)) else json.dumps(body)
     extra = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}

@@ -44,7 +44,7 @@ def test_launch_sets_the_environment_prefixes_the_output_and_leaves_nothing(clus
     assert not (cluster.folder / "trainyard-runs").exists()
 
 
-def test_one_rank_has_no_prefix_and_python_writes_at_once(cluster):
+def test_output_of_one_rank_has_no_prefix_and_is_not_buffered_by_python(cluster):
     script = write_script(cluster, """
         import os, sys
         print("hello", sys.argv[1:])
@@ -314,7 +314,7 @@ def test_ranks_that_need_several_hosts_are_refused_without_a_coordinator(cluster
     assert "4 ranks need 2 hosts, but without --coordinator" in done.stderr, done.stderr
 
 
-def test_a_port_that_another_program_has_taken_is_another_one_after_the_restart(cluster):
+def test_a_restart_chooses_another_port_if_a_program_has_taken_the_first_one(cluster):
     script = write_script(cluster, """
         import os, pathlib, socket, time
         port = int(os.environ["MASTER_PORT"])

@@ -1,4 +1,4 @@
-"""The status page of a real coordinator: its data, who may read it, and requests that are not welcome."""
+"""The status page of a real coordinator: its data, who may read it, and requests that are refused."""
 
 import base64
 import socket
@@ -66,7 +66,7 @@ def test_only_callers_with_the_token_read_data_and_hostile_text_stays_text(clust
     assert 'method="page_jobs"' not in metrics and 'code="UNAUTHENTICATED",method="page"' in metrics
 
 
-def test_requests_that_are_not_welcome_are_refused_and_the_metrics_continue(cluster):
+def test_invalid_requests_are_refused_and_the_metrics_stay_available(cluster):
     cluster.start_coordinator()
 
     def send(text):
@@ -141,7 +141,7 @@ def test_garbage_and_slow_clients_are_counted_logged_once_and_delay_nobody(clust
     assert answers["tls"].startswith(b"HTTP/1.1 400 ") and answers["two lengths"].startswith(b"HTTP/1.1 400 ")
     assert answers["chunked"].startswith(b"HTTP/1.1 411 ") and answers["no token"].startswith(b"HTTP/1.1 401 ")
     assert answers["long"].startswith(b"HTTP/1.1 431 ")
-    # The slow ones are still connected, and others are answered.
+    # The slow clients are still connected, and other clients are answered.
     assert http_client.get(cluster, "/", token="").status == 200
     assert metric(cluster, "trainyard_http_refused_total", reason="malformed") >= 32
     assert slow_body.makefile("rb").read().startswith(b"HTTP/1.1 408 "), "5 s are enough for ten bytes"

@@ -2,8 +2,8 @@
 leftovers.
 
 The test process makes itself a subreaper: a shim or trainer whose parent ends becomes its child instead of init's. A
-thread reaps such children as soon as they end, as init would do. It does not reap what the test itself has started
-through subprocess, which would then report exit code 0 for a process whose status is lost.
+thread reaps such children as soon as they end, as init would do. It does not reap processes that the test
+itself has started through subprocess, because subprocess would report exit code 0 for a process that others reaped.
 """
 
 import ctypes

@@ -23,8 +23,8 @@ def chart_tool(*arguments, stdin=None):
 
 
 def answers(*requests):
-    """For each request, the keyword arguments of `render` in tools/chart.py: {"texts": {template: text}}, or {"error"}
-    with a message."""
+    """Renders each request, which has the keyword arguments of `render` in tools/chart.py. Returns one answer for each:
+    {"texts": {template: text}} or {"error": message}."""
     done = chart_tool("--render", stdin=json.dumps(requests))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -62,7 +62,7 @@ PROGRAMS = {"coordinator": ("trainyard-coordinator", "trainctl"),
 
 
 def packages_needed(programs):
-    """The Debian packages of the libraries that programs load. LibTorch and what comes with it are copied."""
+    """The Debian packages of the libraries that programs load, without LibTorch and its libraries, which are copied."""
     libraries = set()
     for name in programs:
         listed = subprocess.run(["ldd", harness.BIN / name], capture_output=True, text=True, check=True).stdout

@@ -47,7 +47,7 @@ def test_every_service_is_pinned_or_built_and_the_images_run_as_another_user_wit
 
 
 def health_check(cluster, paths, stage, index):
-    """Runs the HEALTHCHECK of an image against the daemon of that number."""
+    """Runs the HEALTHCHECK of an image against the coordinator, or the daemon with this index."""
     address = {"coordinator": f"127.0.0.1:{paths.port}"}.get(stage) or f"127.0.0.1:{paths.metrics['7073'][index]}"
     command = manifests.health_check(stage)
     assert command[0] == "/opt/trainyard/bin/trainctl" and command[2] in ("127.0.0.1:7070", "127.0.0.1:7073")

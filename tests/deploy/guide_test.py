@@ -1,6 +1,7 @@
 """The commands of "A first cluster and its first job" in docs/operators.md, word for word, in three root file systems
-with network namespaces on one bridge. Not as in the guide: a bind mount is the shared file system; apt uses the network
-of this machine; `scp` copies from the root of the head; `systemctl` records the unit, whose ExecStart the test runs."""
+with network namespaces on one bridge. Differences from the guide: a bind mount is the shared file system; apt uses the
+network of this machine; `scp` copies from the root of the head; `systemctl` records the unit, whose ExecStart the test
+runs."""
 
 import os
 import pathlib

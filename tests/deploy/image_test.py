@@ -1,6 +1,6 @@
 """The images of deploy/Dockerfile. The long tests build them with buildah from the programs in build/ on a base that
 debootstrap makes, and start them as a container runtime would. `./dev image --check` runs the long tests on the images
-that it has built, also on those from source."""
+that it has built, including images built from source."""
 
 import json
 import re
@@ -181,7 +181,7 @@ def test_the_images_run_a_job_and_report_their_health(cluster, storage, worker):
     identity = started.submit("small")
     assert "SUCCEEDED" in started.trainctl("watch", identity)
     assert started.trainctl("sample", "/runs/small", "--prompt", "the", "--tokens", "5", image=worker).startswith("the")
-    # The hooks of Kubernetes need what is in the image.
+    # The hooks of Kubernetes run with the programs of the image.
     for hook in ("drain-host.sh", "allow-host.sh"):
         started.run_hook(hook)
         listed = started.trainctl("cluster", "--json")

@@ -40,7 +40,7 @@ class Storage:
         return done.stdout.strip()
 
     def require(self, image):
-        """Builds the image of GPU workers when the first test needs it; skips the test if there cannot be one here."""
+        """Builds the image of GPU workers when the first test needs it; skips the test if that is impossible."""
         if image != "worker-cuda" or image in self.containers:
             return
         if not self.own:

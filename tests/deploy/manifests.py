@@ -15,7 +15,7 @@ DEPLOY = harness.ROOT / "deploy"
 KUBECTL = harness.ROOT / ".deps" / "python" / "bin" / "kubectl"
 OVERLAYS = ("cpu", "gpu")
 VERSION = re.search(r"project\(trainyard VERSION ([\d.]+)", (harness.ROOT / "CMakeLists.txt").read_text())[1]
-# The newest version and the oldest that has all fields in use.
+# The newest version, and the oldest version that has all fields that the manifests use.
 KUBERNETES_VERSIONS = ("1.37", "1.31")
 
 

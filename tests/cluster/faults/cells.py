@@ -135,8 +135,8 @@ def select(seed, count=CELLS_IN_A_SELECTION):
 
 
 def chosen():
-    """The cells selected by TRAINYARD_FAULTS: `full` is every cell; otherwise a regular expression of names; unset:
-    TRAINYARD_FAULTS_CELLS of them, rotating with the commit (TRAINYARD_FAULTS_SEED selects another set)."""
+    """The cells selected by TRAINYARD_FAULTS: `full` is every cell; otherwise a regular expression of names. Unset:
+    as many cells as TRAINYARD_FAULTS_CELLS says, a different set for each commit or TRAINYARD_FAULTS_SEED."""
     selection = os.environ.get("TRAINYARD_FAULTS", "")
     if selection == "full":
         return ALL

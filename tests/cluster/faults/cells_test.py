@@ -68,7 +68,7 @@ def run_cell(cell, folder, undisturbed):
 
 
 def hold(cell, cluster):
-    """Waits while the fault lasts: a fixed time, and if required until the operator has been informed of it."""
+    """Waits while the fault lasts: a fixed time, and if required until `why` reports the fault."""
     time.sleep(cells.hold_s())
     if cell.reported_meanwhile:
         harness.wait_until(lambda: cluster.watcher.lines_of("done")

@@ -68,8 +68,8 @@ def check(cluster, job, run_folder, watcher):
     assert {line["step"]: line["loss"] for line in steps} == losses
 
     saved = [line["step"] for line in watcher.lines_of("checkpoint")]
-    # While no coordinator answers, complete saves wait to be published; the oldest of more than two is removed and
-    # reported.
+    # While no coordinator answers, complete saves wait to be published; if more than two wait, the oldest is removed,
+    # which is reported.
     notices = "\n".join(line["text"] for line in watcher.lines_of("notice"))
     removed = {int(step) for step in re.findall(r"checkpoint of step (\d+) was removed for a newer one", notices)}
     expected = [step for step in losses if (step % SAVE_EVERY == 0 or step == len(losses)) and step not in removed]

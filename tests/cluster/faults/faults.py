@@ -60,7 +60,7 @@ def stop(cluster, target, hold):
 
 
 def cut_control(cluster, target, hold):
-    """Drops only the coordinator's port, in both directions; ranks still reach each other."""
+    """Drops only packets of the coordinator's port, in both directions; ranks still reach each other."""
     for host in _hosts(cluster, target):
         host.drop_port(net_cluster.PORT)
     hold()

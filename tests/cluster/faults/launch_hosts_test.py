@@ -22,7 +22,7 @@ END_S = 120
 @pytest.fixture(autouse=True)
 def environment_of_the_daemons(monkeypatch):
     """The scripts need the interpreter that has torch. GLOO_SOCKET_IFNAME is not set, so the daemons must choose the
-    network interface: gloo would choose that of the machine's name, which is in no namespace of the test."""
+    network interface: gloo would choose that of the machine's host name, which no namespace of the test has."""
     monkeypatch.setenv("PATH", f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -51,7 +51,7 @@ def torchrun(folder, ranks, script, *arguments):
 
 
 def launch_and_lose(cluster, host, cut_first):
-    """Starts the elastic script on both hosts, kills one while the last rank waits, and returns the launch."""
+    """Starts the elastic script on both hosts, kills `host` while the last rank waits, and returns the launch."""
     launch = cluster.start_trainctl("launch", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1",
                                     SCRIPTS / "train_elastic.py", "saved", "--epochs", EPOCHS, "--lose-at", LOSE_AT)
     # Output that is not shown yet would be lost with its host.
@@ -103,7 +103,7 @@ def test_an_elastic_script_continues_when_a_host_dies(hosts):
 @pytest.mark.long
 @pytest.mark.parametrize("host", ["a", "b"])
 def test_an_elastic_script_continues_when_the_link_of_a_host_is_cut(hosts, host):
-    """The connections of its peers stay open, so only the time without contact shows the loss. Rank 0 may be on a."""
+    """Connections to the host stay open, so only the time without contact shows its loss. Any host may have rank 0."""
     launch = launch_and_lose(hosts, host, cut_first=True)
 
     check_continued(hosts, launch, host)

@@ -152,8 +152,8 @@ const BadJob kNamesAndLists[] = {
      "job.yaml:3:3: train.model.vocabulary: is required with train.data.tokens; expected the number of tokens of the "
      "tokenizer that made them"},
     {"two_parts_for_evaluation", "text: [corpus]", "text: [corpus]\n    validation: 0.1\n    held_out: [b]",
-     "job.yaml:10:17: train.data.validation: is given together with held_out; evaluation uses a part of the training "
-     "data, or files of its own"},
+     "job.yaml:10:17: train.data.validation: is given together with held_out; evaluation uses either a part of the "
+     "training data or the held-out files; remove one of the two"},
     {"prompt_without_response", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {prompt: question}",
      "job.yaml:10:5: train.data.fields: names a prompt without a response; name both"},
     {"empty_name_of_a_field", "text: [corpus]", "jsonl: [a.jsonl]\n    fields: {text: ''}",
