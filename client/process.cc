@@ -104,7 +104,7 @@ bool WaitForDescendants(absl::Duration wait) {
     if (pid != 0) continue;
     absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
-    // One signal may stand for several children, so reap all that have ended after each signal.
+    // One signal may stand for several children, so all children that have ended are reaped after each signal.
     timespec timeout = absl::ToTimespec(left);
     sigtimedwait(&child, nullptr, &timeout);
   }

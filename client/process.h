@@ -28,7 +28,7 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 // From now on, orphaned descendants become children of this process, so that WaitForDescendants can see them end.
 absl::Status AdoptOrphans();
 
-// Waits until this process has no children, and reaps all. Returns false if some still run after `wait`. REQUIRES:
+// Waits until this process has no children, and reaps them all. Returns false if some still run after `wait`. REQUIRES:
 // AdoptOrphans was called, and SIGCHLD is blocked (BlockSignals).
 bool WaitForDescendants(absl::Duration wait);
 
@@ -36,8 +36,8 @@ bool WaitForDescendants(absl::Duration wait);
 void KillChildren();
 
 // Replaces this process by trainyard-trainer, which has the code of the ranks, and returns only if that fails. Possible
-// errors: FailedPrecondition: it is not in the folder of this program, for example because only trainctl is
-// installed; those of execve.
+// errors: FailedPrecondition: trainyard-trainer is not in the folder of this program, for example because only trainctl
+// is installed; those of execve.
 absl::Status BecomeTrainer(const std::vector<std::string>& arguments);
 
 // Formats a status of waitpid: "exit code 1", "killed by signal 9 (Killed)".

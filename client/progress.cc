@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kNoticeBytes = 2000;
 
-// Indents the later lines of text from outside, so that none can be mistaken for a line of trainctl.
+// Indents all lines but the first of a text from another program, so that none looks like a message of trainctl.
 std::string Indented(absl::string_view text) {
   return absl::StrReplaceAll(text.substr(0, kNoticeBytes), {{"\n", "\n  "}});
 }

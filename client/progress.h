@@ -37,8 +37,8 @@ class Progress {
   RunStats stats_;
 };
 
-// Both flush after every line. `stream` must outlive the result. `own_daemons`: for a private cluster, the wait for its
-// only host is not shown.
+// Both results flush `stream` after every line. `stream` must outlive them. `own_daemons`: for a private cluster, the
+// wait for its only host is not shown.
 std::unique_ptr<Progress> NewTextProgress(FILE* stream, const TerminalTraits& traits, bool own_daemons);
 std::unique_ptr<Progress> NewJsonProgress(FILE* stream);
 

@@ -34,7 +34,7 @@ namespace {
 
 // After the end of a command: how long to wait for the next line of its output.
 constexpr absl::Duration kOutputWait = absl::Seconds(30);
-// If a daemon needs longer than this to attach, the job reports the problem.
+// If the private daemon needs longer than this to attach, the job is submitted and reports the problem.
 constexpr absl::Duration kHostWait = absl::Seconds(5);
 
 // The folder of the private daemons of a command, which has no run folder.
@@ -108,8 +108,8 @@ class JobRunner {
 
   void StopCluster() {
     if (cluster_ == nullptr) return;
-    // Nothing reads from an idle connection, so gRPC would not notice that the coordinator closes it, and the
-    // coordinator would wait for it.
+    // Nothing reads from an idle connection, so gRPC would not notice that the coordinator closes the connection, and
+    // the coordinator would wait. This end is therefore closed first.
     connection_.reset();
     absl::Status stopped = cluster_->Stop();
     if (!stopped.ok()) Say(stopped.message());
@@ -202,7 +202,7 @@ class JobRunner {
   }
 
   // The private daemon attaches within milliseconds. A job submitted before that would report that it waits for a host.
-  // The job reports any other problem.
+  // If the daemon does not attach, the job reports why.
   void AwaitHost(const Interrupts& interrupts) {
     const absl::Time deadline = absl::Now() + kHostWait;
     while (absl::Now() < deadline && !interrupts.interrupted() && !cluster_->DaemonEnded()) {

@@ -14,7 +14,7 @@
 namespace trainyard::client {
 
 struct RunJobOptions {
-  // Returns a job without errors. `on_this_machine`: its files must be here.
+  // Returns a job without errors. `on_this_machine`: the files of the job must be on this machine.
   std::function<absl::StatusOr<LoadedJob>(bool on_this_machine)> load;
   // Creates the object that shows the job; null: the text or the JSON of `run`.
   std::function<std::unique_ptr<Progress>()> make_progress = nullptr;
@@ -25,7 +25,7 @@ struct RunJobOptions {
   ReconnectOptions reconnect = {};
 };
 
-// Returns the exit code; all errors have been printed. REQUIRES: this process has one thread, and calls it once.
+// Returns the exit code; all errors have been printed. REQUIRES: this process has one thread, and calls RunJob once.
 int RunJob(const Globals& globals, const RunJobOptions& options);
 
 }  // namespace trainyard::client

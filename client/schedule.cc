@@ -20,7 +20,7 @@
 namespace trainyard::client {
 namespace {
 
-constexpr size_t kMaxMicroBatchCounts = 32;  // that one comparison may have
+constexpr size_t kMaxMicroBatchCounts = 32;  // of one comparison
 constexpr int kDefaultMicroBatches = 8;
 constexpr int kDefaultChunks = 2;  // of the schedule interleaved
 constexpr char kAllSchedules[] = "all";

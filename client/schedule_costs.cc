@@ -36,7 +36,7 @@ std::vector<double> Scaled(std::vector<double> durations, double factor) {
   return durations;
 }
 
-// Both lists apply to the same chunks; one entry applies to all of them.
+// Both lists apply to the same chunks; a list with one entry applies to all chunks.
 absl::StatusOr<std::vector<double>> Sum(absl::string_view name, const std::vector<double>& a,
                                         const std::vector<double>& b) {
   if (a.size() != b.size() && a.size() != 1 && b.size() != 1) {

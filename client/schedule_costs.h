@@ -12,7 +12,7 @@
 
 namespace trainyard::client {
 
-// What was measured for a stage while its step was divided into `micro_batches`: the durations of one micro-batch.
+// The measured durations of one micro-batch in a stage, while a step was divided into `micro_batches`.
 struct MeasuredStage {
   int micro_batches = 1;
   double forward = 0;
@@ -25,8 +25,8 @@ absl::StatusOr<MeasuredStage> ParseMeasured(absl::string_view text);
 
 // All durations have one unit. A list has one entry, for a stage, or one for each model chunk; empty: not given.
 struct ScheduleDurations {
-  // These are of a micro-batch, or with `samples` of one sample. A single duration is divided among the chunks of a
-  // stage.
+  // The durations of a micro-batch or, with `samples`, of one sample. A single duration is divided among the chunks of
+  // a stage.
   std::vector<double> forward = {};   // default: 1
   std::vector<double> backward = {};  // default: 2
   std::optional<double> link = {};    // default: 0
@@ -45,7 +45,7 @@ struct ScheduleDurations {
   bool of_one_step() const { return samples.has_value() || !measured.empty(); }
 };
 
-// Every problem of `durations` that does not depend on a shape, in the names of the options.
+// Every problem of `durations` that does not depend on a shape. The messages name the options.
 std::vector<std::string> DurationProblems(const ScheduleDurations& durations);
 
 struct StepCosts {
@@ -54,10 +54,10 @@ struct StepCosts {
   double overhead = 0;  // computation that smaller micro-batches cause, as a sum over all ranks of a step
 };
 
-// The costs of a step of `shape`. The overhead is the sum of the fixed durations or, for measured durations,
-// their excess over the smallest measured sum. Possible errors: InvalidArgument: micro-batches that do not divide the
-// samples, or whose durations were not measured; lists that differ in length. Other problems are left to CheckCosts
-// and MakeSchedule. REQUIRES: DurationProblems is empty.
+// The costs of a step of `shape`. The overhead is the sum of the fixed durations or, for measured durations, the excess
+// of the step's computation over that of the measured number of micro-batches with the least. Possible errors:
+// InvalidArgument: micro-batches that do not divide the samples, or whose durations were not measured; lists that
+// differ in length. Other problems are left to CheckCosts and MakeSchedule. REQUIRES: DurationProblems is empty.
 absl::StatusOr<StepCosts> CostsOfStep(const ScheduleDurations& durations, const PipelineShape& shape);
 
 }  // namespace trainyard::client

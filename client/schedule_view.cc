@@ -57,8 +57,8 @@ double HeldShare(const ScheduleResult& result) {
   return static_cast<double>(PeakOf(result.simulation)) / result.shape.chunks_per_rank / result.shape.micro_batches;
 }
 
-// The fastest result, and of equally fast ones the one that needs the least memory; null unless several divide one
-// step.
+// The fastest result, and of equally fast results the one that needs the least memory; null unless several results
+// divide one step.
 const ScheduleResult* Fastest(const std::vector<ScheduleResult>& results) {
   const ScheduleResult* fastest = nullptr;
   int compared = 0;

@@ -17,8 +17,8 @@ struct ScheduleResult {
   absl::Status status;
   PipelineSchedule schedule = {};
   PipelineSimulation simulation = {};
-  // Results that divide one step in different ways, so that their times can be compared, have an overhead.
-  std::optional<double> overhead = {};  // the share of the time that ranks spend on it (schedule_costs.h)
+  // Set if the results divide one step in different ways, so that their times can be compared.
+  std::optional<double> overhead = {};  // StepCosts.overhead as a share of the time of all ranks
   int samples = 0;                      // of a micro-batch; 0: unknown
 };
 
@@ -38,8 +38,8 @@ std::string ScheduleTable(const std::vector<ScheduleResult>& results, int column
 // compared.
 std::string FastestText(const std::vector<ScheduleResult>& results);
 
-// {"schedules": [...], "fastest": {...}}; with `actions` each has its lists with times. "fastest" exists if FastestText
-// is not empty.
+// {"schedules": [...], "fastest": {...}}; with `actions`, each schedule has the actions of its ranks with their times.
+// "fastest" exists if FastestText is not empty.
 std::string ScheduleJson(const std::vector<ScheduleResult>& results, bool actions);
 
 }  // namespace trainyard::client

@@ -65,7 +65,7 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   std::string notice;
   absl::Status chosen = ChooseRunFolder(&request, /*on_this_machine=*/IsLocalAddress(globals.coordinator), &notice);
   if (!notice.empty()) SayUnprefixed(notice);
-  // A repeated submission finds the files of its own job.
+  // If the job was submitted before, the run folder may be refused because it has the files of that same job.
   if (!chosen.ok() && (options.job_id.empty() || !GetJob(*connection, options.job_id).ok())) return chosen;
   ASSIGN_OR_RETURN(v1::SubmitResponse accepted, SubmitJob(*connection, request));
   v1::Job job;

@@ -151,7 +151,7 @@ std::vector<std::string> WrapText(absl::string_view text, size_t columns) {
   std::vector<std::string> lines;
   while (Width(text) > columns) {
     size_t end = BytesOf(text, columns);
-    // The last blank at which the line can end; it may be just behind the line.
+    // The last blank at which the line can end; it may directly follow the line.
     const size_t blank = text.substr(0, end + 1).rfind(' ');
     if (blank != absl::string_view::npos && blank > 0) end = blank;
     lines.emplace_back(absl::StripTrailingAsciiWhitespace(text.substr(0, end)));

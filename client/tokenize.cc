@@ -155,8 +155,8 @@ absl::Status SetStandardInput(absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-// The host name of the ranks that run on this machine. They record the content hashes of the files that they have read
-// under this name (worker/data/token_cache.h), so a job finds the hashes that this command records.
+// The host name of the ranks that run on this machine. Under this name they record the content hashes of the files that
+// they have read (worker/data/token_cache.h), so a job finds the hashes that this command records.
 std::string HostNameOf(const Globals& globals) {
   if (globals.coordinator.empty()) return PrivateCluster::kHostName;
   char name[256] = {};
@@ -167,7 +167,8 @@ std::string HostNameOf(const Globals& globals) {
 absl::Status Build(const Globals& globals, const TokenizeOptions& options) {
   const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
   ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/false));
-  // LoadJob skipped the checks of this machine, because the job may run on others. The text is read here, so check it.
+  // LoadJob skipped the checks of this machine, because the job may run on others. The text files are read here, so
+  // check them.
   CheckText(loaded.spec, loaded.positions, &loaded.problems);
   RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
   for (const Problem& warning : loaded.problems.Warnings()) SayUnprefixed(warning.ToString());

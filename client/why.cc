@@ -14,7 +14,7 @@
 namespace trainyard::client {
 namespace {
 
-// More than are stored for a job.
+// More events than are stored for a job.
 constexpr uint32_t kEventsAll = 10'000;
 static_assert(kEventsAll > limits::kDurableEvents);
 

@@ -6,10 +6,10 @@
 
 file(STRINGS ${CMAKE_SOURCE_DIR}/common/version.h torch_version REGEX "kTorchVersion")
 string(REGEX REPLACE ".*\"([0-9.]+)\".*" "\\1" torch_version "${torch_version}")
-# CPack gives all packages the version of the project, so that of LibTorch is part of the name.
+# CPack gives all packages the version of the project, so the version of LibTorch is part of the name.
 set(libtorch_package trainyard-libtorch-${torch_version})
 
-# What only packages contain has absolute paths, so `cmake --install` leaves it out.
+# Files that only packages contain have absolute paths, so `cmake --install` leaves them out.
 set(systemd ${CMAKE_SOURCE_DIR}/deploy/systemd)
 foreach(part coordinator worker)
   install(FILES ${systemd}/trainyard-${part}.service DESTINATION /lib/systemd/system
@@ -88,7 +88,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-# Libraries of the wheels are found, but belong to no package; the dependency on ours is explicit.
+# dpkg-shlibdeps finds the wheels' libraries here. They belong to no Debian package: the dependency is explicit below.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${TRAINYARD_TORCH_ROOT}/lib ${wheels}/nvidia/cu13/lib)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 

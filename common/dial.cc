@@ -216,7 +216,7 @@ absl::StatusOr<CoordinatorChannel> DialCoordinator(const DialOptions& options,
   RETURN_IF_ERROR(find_token_and_check_peer());
   if (options.greeting_wait > absl::ZeroDuration()) {
     RETURN_IF_ERROR(AwaitGreeting(peer, options.greeting_wait));
-    // A coordinator writes its token before it accepts connections, so a new one has written it by now.
+    // A coordinator writes its token before it accepts connections, so a new coordinator has written its token by now.
     RETURN_IF_ERROR(find_token_and_check_peer());
   }
   std::move(close_fd).Cancel();

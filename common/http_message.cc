@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kHeadersMax = 100;
 constexpr size_t kMethodBytes = 16;
 
-// Two of these would let two readers of one request understand it differently.
+// If one of these occurred twice, two programs that parse the request could understand it differently.
 constexpr const char* kUniqueHeaders[] = {"host",   "authorization",  "content-length",    "content-type",
                                           "origin", "sec-fetch-site", "transfer-encoding", "last-event-id"};
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr absl::Duration kNoDescriptorWait = absl::Milliseconds(100);
 constexpr absl::Duration kLingerWait = absl::Seconds(1);
-// While one of them waits for the coordinator's core, the other answers.
+// While one handler thread waits for the coordinator's core, the other answers requests.
 constexpr int kHandlers = 2;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";  // an interim response, which clients ignore
 

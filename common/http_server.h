@@ -33,8 +33,8 @@
 namespace trainyard {
 
 struct HttpServerOptions {
-  // Called with the head of a request, before its body is read, on the thread of the sockets. A response refuses the
-  // request. May be empty.
+  // Called with the head of a request, before its body is read, on the thread of the sockets. A request for which it
+  // returns a response is refused with that response. May be empty.
   std::function<absl::optional<HttpResponse>(const HttpRequest& head)> admit = nullptr;
   // Called on two threads.
   std::function<void(HttpRequest request, std::shared_ptr<HttpExchange> exchange)> handle;

@@ -15,7 +15,8 @@ class LogRateLimiter {
  public:
   explicit LogRateLimiter(absl::Duration period) : period_(period) {}
 
-  // If a line may be written at `now`, returns the number of lines that were suppressed since the last one; else none.
+  // If a line may be written at `now`, returns the number of lines that were suppressed since the last written line;
+  // else none.
   absl::optional<uint64_t> Allow(absl::Time now) {
     absl::MutexLock lock(&mu_);
     if (now < next_) {

@@ -38,7 +38,8 @@ LogWriter::~LogWriter() {
 
 void LogWriter::Push(std::string line) {
   absl::MutexLock lock(&mu_);
-  // Once a line is dropped, shorter ones that would fit are too, so that the line with the count is at the gap.
+  // Once a line is dropped, later lines are dropped too, even if they would fit, so that the line with the count is at
+  // the gap.
   if (missing_ > 0 || bytes_ + line.size() > options_.queue_bytes) {
     ++missing_;
     ++dropped_;

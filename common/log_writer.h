@@ -29,7 +29,7 @@ class LogWriter {
  public:
   struct Options {
     int fd = -1;  // not owned
-    // Writes a line instead of writing to `fd`; returns false if the line is lost. Called on the writer's thread.
+    // If set, receives each line instead of `fd`; returns false if the line is lost. Called on the writer's thread.
     std::function<bool(const std::string& line)> write = nullptr;
     size_t queue_bytes = limits::kLogQueueBytes;
     // Formats the line that replaces this many dropped lines. Called on the writer's thread.

@@ -21,7 +21,7 @@ constexpr char kPath[] = "/metrics";
 // The type that Prometheus requests.
 constexpr char kType[] = "text/plain; version=0.0.4; charset=utf-8";
 
-// Collects the metrics once for all requests that have arrived before. Thread-safe.
+// Collects the metrics once for all requests that arrived before the collection. Thread-safe.
 class Scraper {
  public:
   explicit Scraper(std::shared_ptr<prometheus::Collectable> source) : source_(std::move(source)) {}
@@ -44,7 +44,7 @@ class Scraper {
   std::string text_ ABSL_GUARDED_BY(mu_);
 };
 
-// The options of a server that answers /metrics, and everything else as `options` do.
+// Returns the options of a server that answers requests for /metrics itself, and all others as `options` do.
 HttpServerOptions AddMetrics(HttpServerOptions options, std::shared_ptr<Scraper> scraper) {
   options.admit = [admit = options.admit](const HttpRequest& head) -> absl::optional<HttpResponse> {
     if (head.path == kPath && head.content_length == 0) return absl::nullopt;

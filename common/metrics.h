@@ -1,6 +1,6 @@
-// The /metrics endpoint of a daemon, which adds metrics of the process, and the table of the daemon's metrics. The
-// metric families are made from one table of MetricSpec per daemon, and docs/metrics.md is tested against it, so that
-// code and documentation cannot differ.
+// The /metrics endpoint of a daemon and the table of the daemon's metrics. The endpoint adds metrics of the process.
+// The metric families are made from one table of MetricSpec per daemon, and docs/metrics.md is tested against it, so
+// that code and documentation cannot differ.
 //
 //   constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge, "Hosts by reachability.", "state"};
 //   auto& hosts = GaugeFamily(*registry, kHosts);

@@ -39,8 +39,8 @@ struct SocketPlaces {
 };
 SocketPlaces SocketPlacesOfThisUser();
 
-// <runtime>/trainyard if the user lingers, else <shared>/trainyard-<uid>. If another user has created that folder, one
-// with a random name. Possible errors: those of mkdir.
+// <runtime>/trainyard if the user lingers, else <shared>/trainyard-<uid>. If another user has created that folder,
+// makes one with a random name. Possible errors: those of mkdir.
 absl::StatusOr<std::string> MakeSocketFolder(const SocketPlaces& places);
 
 // MakeSocketFolder for this user: its path is short for every state folder, logout does not remove it, and other users

@@ -55,7 +55,8 @@ class Problems {
   // OK, or InvalidArgument with all errors in the order of the file, one per line.
   absl::Status ToStatus() const;
 
-  // Further problems are counted but not stored, so that a file of garbage does not produce an equally long report.
+  // Problems beyond this number are counted but not stored, so that a file of garbage does not produce an equally long
+  // report.
   static constexpr int kMax = 100;
 
  private:

@@ -1,5 +1,5 @@
 // Metrics of this process with the names that Prometheus's client libraries use: CPU time, memory, descriptors, threads
-// and the time of its start, read from /proc when a scrape asks for them. MetricsEndpoint adds them to every page.
+// and the time of its start, read from /proc when a scrape asks for them. MetricsEndpoint adds them to every response.
 #pragma once
 
 #include <prometheus/metric_family.h>

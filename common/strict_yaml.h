@@ -52,8 +52,8 @@ void SetYamlKey(absl::string_view path, const YamlSource& source, google::protob
 // is not reported again.
 void CheckRules(const google::protobuf::Message& message, const Positions& positions, Problems* problems);
 
-// The same, and clears every field that it rejects and adds its key to `positions`. Later checks then see no invalid
-// values, and can distinguish a rejected key from a missing one.
+// As CheckRules, but also clears every field that it rejects and adds the key of the field to `positions`. Later checks
+// then see no invalid values, and can distinguish a rejected key from a missing one.
 void DropInvalid(google::protobuf::Message* message, Positions* positions, Problems* problems);
 
 // Sets every unset field to the default of its rule, also in nested messages, which are created. Fields with the rule

@@ -41,7 +41,7 @@ absl::StatusOr<std::string> LoadOrCreateClusterId(Store& store, Snapshot& snapsh
 }
 
 // Fails for a worker daemon's state folder: if both programs used one folder, each would acquire the lock of the other
-// and delete its files.
+// and delete the other's files.
 absl::Status CheckNoWorkerState(const std::string& folder) {
   for (const char* name : {"ranks", "outbox", "cluster"}) {
     if (!FileExists(JoinPath(folder, name))) continue;
@@ -217,7 +217,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
 }
 
 void Coordinator::Stop() {
-  // The HTTP port comes first, because it uses all of the others.
+  // The HTTP port is closed first, because it uses all the other parts.
   endpoint_.reset();
   gateway_.Stop();
   if (feed_ != nullptr) feed_->Stop();

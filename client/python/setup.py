@@ -10,7 +10,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 PROTO = pathlib.Path(__file__).resolve().parents[2] / "proto"
-# The files that these import are included.
+# The files that these files import are included too.
 FILES = ["trainyard/v1/service.proto", "trainyard/v1/trainer.proto", "google/rpc/status.proto",
          "google/rpc/error_details.proto"]
 

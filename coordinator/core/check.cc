@@ -62,7 +62,7 @@ absl::Status CheckRanks(const State& state, const Job& job) {
     bool listed = host != state.hosts.end() && host->second.jobs.contains(job.id);
     bool has_live_rank = std::any_of(
         ranks.begin(), ranks.end(), [&](uint32_t rank) { return rank < job.ranks.size() && !job.ranks[rank].ended(); });
-    // A host may be forgotten once nothing of the job is left there, and a new one may take its name.
+    // A host may be forgotten once nothing of the job is left there, and a new host may take its name.
     if (!IsFinal(job.state()) && has_live_rank && !listed) {
       return Broken(job, absl::StrCat("host ", name.value(), " does not list it"));
     }

@@ -19,7 +19,7 @@
 namespace trainyard {
 namespace {
 
-// Returns the job's last published state; null in a store of a version without events.
+// Returns the job's last published state; null if a version without events wrote the store.
 const v1::StateChange* LastState(const Job& job) {
   for (auto event = job.history.durable().rbegin(); event != job.history.durable().rend(); ++event) {
     if ((*event)->has_state()) return &(*event)->state();

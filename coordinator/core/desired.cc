@@ -10,8 +10,8 @@ namespace {
 
 bool IsDesired(const Job& job, const Rank& rank) {
   if (job.current.nothing_desired || rank.ended()) return false;
-  // The rank was reported as started, but its host attached without it: the report of its exit will follow, so it must
-  // not be started again.
+  // The rank was reported as started, but its host has attached without listing it: the report of its exit will follow,
+  // so it must not be started again.
   if (rank.missing_since != absl::InfiniteFuture()) return false;
   // After a restart of the coordinator nothing is started until every host of the job has reported what it runs.
   return rank.seen_running || job.current.unconfirmed.empty();

@@ -1,5 +1,5 @@
-// The desired state of one host: everything it should be doing, complete each time, made from the jobs with ranks
-// there. Pure, except for MarkRemoved.
+// The desired state of one host: everything that the host should run, complete each time. It is made from the jobs with
+// ranks on the host. Pure, except for MarkRemoved.
 #pragma once
 
 #include "coordinator/core/state.h"

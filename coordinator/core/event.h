@@ -38,7 +38,7 @@ struct ListJobs {
   CallId call;
   v1::ListRequest request;
   bool brief = false;            // without specs, except name and number of ranks
-  std::vector<JobId> only = {};  // not empty: these jobs, without pages; unknown ones are left out
+  std::vector<JobId> only = {};  // if not empty: only these jobs, without pages; unknown jobs are left out
 };
 
 // Finds the job with the id `text`, or else the jobs whose id begins with it, or else those of that name.
@@ -204,7 +204,7 @@ struct Tick {
     SessionId session;
     absl::Time time;
     // These two are from the newest heartbeat since the last tick, if it contained them.
-    std::optional<absl::Duration> clock_offset = std::nullopt;  // its clock minus ours, including the message's delay
+    std::optional<absl::Duration> clock_offset = std::nullopt;  // the host's clock minus ours, with the message's delay
     std::optional<uint64_t> disk_free_bytes = std::nullopt;
   };
   std::vector<Contact> contacts;

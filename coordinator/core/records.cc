@@ -104,8 +104,8 @@ void CountDroppedEvents(Job& job) {
   const auto& kept = job.history.durable();
   const bool cut = kept.empty() ? job.record.event_sequence() > 0 : kept.front()->sequence() > 1;
   if (cut && job.record.events_dropped() == 0) job.record.set_events_dropped(1);
-  // Nor did it record which events it dropped. The first kDurableEventsFirst events are dropped last, so the dropped
-  // ones are probably those before the retained event that follows these.
+  // It did not record which events it dropped, either. The first kDurableEventsFirst events are dropped last, so the
+  // dropped events are probably those between these and the next retained event.
   if (job.record.events_dropped() == 0 || job.record.deleted_sequence() != 0 || kept.empty()) return;
   const size_t first = std::min(limits::kDurableEventsFirst, kept.size() - 1);
   job.record.set_deleted_sequence(kept[first]->sequence() - 1);
@@ -209,7 +209,8 @@ std::string RankPartKey(const JobId& job, uint64_t generation, uint32_t part) {
 std::string JobKey(const JobId& job) { return absl::StrCat(kJobPrefix, job.value()); }
 std::string PublishedKey(const JobId& job) { return absl::StrCat(kPublishedPrefix, job.value()); }
 
-// Serializes a v1::RankPart without making one: this runs for every fact, and copying the ranks would dominate it.
+// Serializes a v1::RankPart without making one: this runs for every fact, and copying the ranks would take most of the
+// time.
 Record RankPartRecord(const Job& job, uint32_t part) {
   namespace pb = google::protobuf;
   constexpr uint32_t kTag = pb::internal::WireFormatLite::MakeTag(

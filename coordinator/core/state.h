@@ -145,7 +145,7 @@ struct Job {
   v1::JobRecord record;
   std::vector<Rank> ranks;
   std::map<HostName, std::vector<uint32_t>> ranks_on;  // an index of `ranks` by host
-  // Whether ranks there have not ended. A job that waits for slots still has the ranks of its last group.
+  // Whether the host has ranks that have not ended. A job that waits for slots still has the ranks of its last group.
   bool HasRanksLeftOn(const HostName& host) const {
     const auto on = ranks_on.find(host);
     return on != ranks_on.end() &&
@@ -162,7 +162,7 @@ struct Job {
   absl::Time restart_at = absl::InfinitePast();  // not placed again before this
   double longest_s = 0;                          // of the longest step, evaluation or save, for which a stop may wait
   std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while none of its hosts can be reached
-  bool abandon_refused = false;  // published: the job is not given up, as no other host has its newest checkpoint
+  bool abandon_refused = false;  // it was published that no other host has its newest checkpoint
   uint64_t reports_dropped = 0;  // step reports whose loss was not published yet
   absl::Time drops_since = absl::InfiniteFuture();  // when a loss was last published; infinite: not recently
   // For each key set to `auto` that only hosts can decide: the value and the reason of each host.
@@ -209,7 +209,7 @@ struct Job {
     return name.empty() ? kDefaultNamespace : name;
   }
   uint32_t priority() const { return record.job().has_priority() ? record.job().priority() : kDefaultPriority; }
-  // The number of ranks; of a job that tolerates any number of them, the largest one.
+  // The number of ranks; of a job that may run with fewer ranks, the largest number.
   uint32_t world_size() const { return record.job().spec().resources().ranks(); }
   // The smallest number of ranks that a generation may have.
   uint32_t min_world_size() const {

@@ -36,8 +36,8 @@ class Turn {
   void Info(std::string text) { Emit(WriteLog{WriteLog::Level::kInfo, std::move(text)}); }
   void Warn(std::string text) { Emit(WriteLog{WriteLog::Level::kWarning, std::move(text)}); }
 
-  // These mark the records that the turn writes at its end: that of a job, of one of its ranks, of the last published
-  // event of a job, and of a host.
+  // These mark the records that the turn writes at its end: that of a job, of one of its ranks, of the newest published
+  // reports of a job, and of a host.
   void Save(const Job& job) { changes_[job.id].record = true; }
   void SaveRank(const Job& job, uint32_t rank);
   void SavePublished(const Job& job) { changes_[job.id].published = true; }

@@ -169,7 +169,8 @@ void Turn::PublishClusterEvent(v1::Event event) {
   event.set_sequence(++state.cluster_sequence);
   event.set_time_unix_ms(absl::ToUnixMillis(wall));
   if (auto host = state.hosts.find(HostName(event.host())); host != state.hosts.end()) {
-    // At least the time: neither an older copy of the store nor another host of this name must use a number again.
+    // The version is at least the time, so that neither an older copy of the store nor a new host of this name repeats
+    // a version.
     host->second.record.set_version(std::max(host->second.version() + 1, static_cast<uint64_t>(event.time_unix_ms())));
     Save(host->second);
   }

@@ -17,7 +17,7 @@
 namespace trainyard {
 namespace {
 
-// A host that has not answered by then counts as one without the checkpoint.
+// A host that has not answered within this time counts as one without the checkpoint.
 constexpr absl::Duration kAnswerWait = absl::Seconds(5);
 // The interval of queries to a host without the checkpoint, which may have it later.
 constexpr absl::Duration kQueryInterval = absl::Minutes(1);
@@ -55,7 +55,7 @@ v1::CheckpointInfo NewestOf(const Job& job) {
 }  // namespace
 
 bool MayAbandon(Turn& turn, Job& job) {
-  // A program finds out by itself what it resumes from.
+  // The program of a command finds out by itself what it resumes from.
   if (job.head().spec().has_command()) return true;
   const v1::CheckpointInfo newest = NewestOf(job);
   if (newest.path().empty()) return true;  // the job starts from the beginning on any host

@@ -105,7 +105,7 @@ void PublishUnrenamedCheckpoint(Turn& turn, Job& job) {
 
 // Fails a generation whose ranks have all reported that they made all steps, if no recorded checkpoint holds the last
 // step. Facts arrive in order, and rank 0 reports its last save before it reports that it has finished. A missing
-// record therefore shows that the save did not succeed. Its checkpoint may be complete without its final name; then the
+// record therefore shows that the save did not succeed. The checkpoint may be complete without its final name; then the
 // next group renames it. Otherwise the next group repeats the steps since the newest checkpoint.
 void FailUnsaved(Turn& turn, Job& job) {
   if (job.record.has_failure()) return;

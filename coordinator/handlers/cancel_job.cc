@@ -132,7 +132,7 @@ void Run(Turn& turn, CancelJob& event) {
     }
     // A job that is already being ended is left as it is; the answer has its state.
     if (IsFinal(job.state()) || IsEnding(job)) return absl::OkStatus();
-    // Recorded first, because the job may be final after it.
+    // The request is recorded first, because the job may be final after Cancel.
     absl::Status recorded = Recorded(turn, job, "cancel", event.by, absl::OkStatus());
     Cancel(turn, job, event.reason);
     return recorded;

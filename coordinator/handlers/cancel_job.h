@@ -1,4 +1,4 @@
-// The end of a job on request.
+// Cancels a job on request.
 #pragma once
 
 #include <string>

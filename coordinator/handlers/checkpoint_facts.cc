@@ -123,8 +123,8 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   const bool retried = LastSaveIsRetried(job);
   ForgetGrants(head.generation(), saved.step(), grants);
   ClearSaveRequest(job, saved.step());
-  // A generation saves steps in increasing order. A step that is not above its newest one was reported before, and its
-  // record may have been dropped.
+  // A generation saves steps in increasing order. A step that is not above the generation's newest recorded step was
+  // reported before; the record of its checkpoint may have been dropped.
   if (head.checkpoints_size() > 0) {
     const v1::CheckpointInfo& newest = head.checkpoints(head.checkpoints_size() - 1);
     if (newest.generation() == head.generation() && saved.step() <= newest.step()) return turn.Save(job);
@@ -191,7 +191,7 @@ bool IsSameCheckpoint(const v1::CheckpointGrant& grant, const v1::RestorePoint& 
 }
 
 // Resolves the grants of earlier generations: the new group has renamed their checkpoints or removed them. `restored`:
-// the checkpoint that it resumed from; null: it starts without one.
+// the checkpoint that the new group resumed from; null: it starts without one.
 void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
   CheckpointGrants& grants = *job.record.mutable_grants();
   const CheckpointGrants previous = grants;
@@ -253,7 +253,7 @@ void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   PublishMissingReports(turn, job, restored.step());
   job.record.set_restored_step(restored.step());
-  // The steps up to the checkpoint count as made, even if another job made them and this one has no report of them.
+  // The steps up to the checkpoint count as made, even if another job made them and this job has no report of them.
   job.head().set_last_step(std::max(job.head().last_step(), restored.step()));
   turn.Save(job);
   for (int i = 0; i < std::min(restored.passed_over_size(), limits::kRejectedCheckpointsReported); ++i) {

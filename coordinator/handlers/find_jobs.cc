@@ -19,8 +19,8 @@ namespace trainyard {
 namespace {
 
 constexpr uint32_t kFoundDefault = 20;
-constexpr char kUnknownToken[] = "unknown-";  // and the id of the last job of the page
-constexpr char kFoundToken[] = "found-";      // and the submit index of the last job of the page
+constexpr char kUnknownToken[] = "unknown-";  // followed by the id of the last job of the page
+constexpr char kFoundToken[] = "found-";      // followed by the submit index of the last job of the page
 
 // Returns matching jobs that hosts run and this store does not know. They have only an id; they can be cancelled.
 std::vector<JobId> UnknownJobs(const State& state, const std::string& text) {

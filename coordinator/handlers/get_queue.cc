@@ -130,7 +130,7 @@ std::vector<v1::QueuedJob> MakeEntries(Turn& turn, const std::string& only_names
   return entries;
 }
 
-// What all attached hosts have.
+// The slots and GPUs of all attached hosts.
 PoolUse CapacityOf(const State& state) {
   PoolUse all;
   for (const HostSlots& host : FreeSlots(state)) {

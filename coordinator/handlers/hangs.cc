@@ -108,8 +108,8 @@ void EndStall(Turn& turn, Job& job) {
               absl::StrCat("the ranks continue after ",
                            absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
                            "; the reported stall: ", watch.published));
-  // If a learned time or a stopped process has proved a stall, its duration is not learned as that of the phase.
-  // Without such a proof the phase may only have taken long, so its duration is learned.
+  // If a learned time or a stopped process has proved a stall, the duration of the stall is not learned as that of the
+  // phase. Without such a proof the phase may only have taken long, so its duration is learned.
   if (watch.published_is_learned) job.unlearned_until = turn.now;
   watch.published.clear();
 }
@@ -131,7 +131,7 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
     watch.published_is_learned = decision.learned && !script_was_slow;
     watch.stalled_since = decision.stalled_since;
     const bool only_notifies = job.head().spec().recovery().on_hang() == v1::ON_HANG_NOTIFY;
-    // A rank that is known to hang is otherwise left running only for its debugger.
+    // Without `notify`, a rank that is known to hang is left running only if a debugger is attached to it.
     const char* why = !decision.learned ? "" : only_notifies ? " (recovery.on_hang: notify)" : " for the debugger";
     turn.Decide(job, DecisionRule::kHang, NoticeLevel::kWarning,
                 absl::StrCat(decision.reason, "; the job is left running", why));

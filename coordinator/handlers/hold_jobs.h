@@ -13,9 +13,9 @@ namespace trainyard {
 
 // Holds the job as it is, because a host runs a later generation than the recorded one.
 void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running);
-// Resumes the job once no trainer of that generation runs any more.
+// Resumes the job once no trainer of the later generation runs any more.
 void ResumeHeld(Turn& turn, Job& job);
-// Ends the trainers of that generation after all, because an operator requested it.
+// Ends the trainers of the later generation after all, because an operator requested it.
 void ReleaseHeld(Turn& turn, Job& job);
 
 // Whether the trainer's job is neither recorded nor removed from the history: the store is older than the job.

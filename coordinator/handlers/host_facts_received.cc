@@ -108,7 +108,7 @@ void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
 
 void Run(Turn& turn, HostFactsReceived& event) {
   auto session = turn.state.sessions.find(event.session);
-  if (session == turn.state.sessions.end()) return;  // an old stream: its daemon sends them again on the new one
+  if (session == turn.state.sessions.end()) return;  // an old stream: the daemon sends the facts again on its new one
   Host& host = turn.state.hosts.at(session->second);
   for (const v1::Fact& fact : event.batch.facts()) {
     if (fact.sequence() <= host.applied_fact) continue;

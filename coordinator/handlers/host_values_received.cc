@@ -98,7 +98,7 @@ bool Add(Job& job, v1::StoreValue& value, v1::StoreValues& answer) {
 
 void Run(Turn& turn, HostValuesReceived& event) {
   auto session = turn.state.sessions.find(event.session);
-  if (session == turn.state.sessions.end()) return;  // an old stream: its daemon puts them again on the new one
+  if (session == turn.state.sessions.end()) return;  // an old stream: the daemon puts the values again on its new one
   const Host& host = turn.state.hosts.at(session->second);
   v1::PutValues& put = event.put;
   SendToHost answer{event.session, {}};

@@ -10,7 +10,7 @@ v1::Job MakeJob(const Turn& turn, const Job& job);
 
 // Returns the job as a list shows it, without the parts whose size grows.
 v1::Job MakeHead(const Job& job);
-// The same without the spec, except its name and its number of ranks, and with the beginning of its reason. It
+// As MakeHead, but contains of the spec only the name and the number of ranks, and of the reason only its beginning. It
 // costs much less, because specs and reasons may be large.
 v1::Job MakeBrief(const Job& job);
 

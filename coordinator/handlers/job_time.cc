@@ -8,7 +8,7 @@
 namespace trainyard {
 namespace {
 
-// The mean of this many recent steps.
+// The number of recent steps whose mean time is used.
 constexpr int kSteps = 32;
 
 // The recent time of a step, without evaluations and saves; 0: not known.

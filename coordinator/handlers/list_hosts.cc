@@ -15,7 +15,7 @@ namespace trainyard {
 
 namespace {
 
-constexpr char kHostsToken[] = "after-";  // and the name of the last host of the page
+constexpr char kHostsToken[] = "after-";  // followed by the name of the last host of the page
 
 }  // namespace
 

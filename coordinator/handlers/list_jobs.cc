@@ -15,7 +15,7 @@ namespace trainyard {
 namespace {
 
 constexpr uint32_t kPageDefault = 100;
-constexpr char kJobsToken[] = "before-";  // and the submit index of the last job of the page
+constexpr char kJobsToken[] = "before-";  // followed by the submit index of the last job of the page
 
 v1::ListResponse ListOnly(const Turn& turn, const ListJobs& event) {
   v1::ListResponse response;
@@ -49,7 +49,7 @@ void Run(Turn& turn, ListJobs& event) {
     if (!request.namespace_().empty() && job.namespace_name() != request.namespace_()) continue;
     v1::Job entry = event.brief ? MakeBrief(job) : MakeHead(job);
     if (!space.Take(entry.ByteSizeLong())) {
-      // The page is full and there is more: the next one starts below the last job of this one.
+      // The page is full and there is more: the next page starts below the last job of this page.
       response.set_next_page_token(absl::StrCat(kJobsToken, last));
       break;
     }

@@ -63,8 +63,8 @@ HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>&
   return facts;
 }
 
-// Whether the host's ranks are known to have received `go`: a rank of the group has made a step, which needs all of
-// them, or each rank of the host has reported a later phase.
+// Whether the host's ranks are known to have received `go`: a rank of the group has made a step, which needs all ranks,
+// or each rank of the host has reported a later phase.
 bool HasReceivedGo(const Job& job, const HostName& name) {
   bool stepped = std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) {
     return rank.last_step >= std::max<uint64_t>(1, rank.record.first_step());
@@ -120,8 +120,8 @@ void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
 }
 
 // Counts the host's ranks of the job as gone. A trainer that may still run there becomes a stray, which uses its slot
-// until its exit is reported. The coordinator must remember it, because a stream that survives the loss brings no new
-// Hello with the trainers that run, and a desired state in transit may still start a trainer.
+// until its exit is reported. The coordinator must remember the stray itself: if the host's stream survives the loss,
+// no new Hello lists the trainers that run, and a desired state in transit may still start a trainer.
 void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
   auto ranks = job.ranks_on.find(host.name);
   if (ranks == job.ranks_on.end()) return;

@@ -51,7 +51,8 @@ void CheckDisk(Turn& turn, Host& host) {
                           absl::StrCat("the disk of host ", host.name.value(), " has space again"));
   PublishForHost(turn, host, DecisionRule::kDisk, NoticeLevel::kWarning,
                  absl::StrCat("the disk of host ", host.name.value(), " that holds its daemon's state is full (",
-                              host.disk_free_bytes, " bytes free): its facts stay in memory until there is space"));
+                              host.disk_free_bytes,
+                              " bytes free): the daemon keeps its facts in memory until there is space"));
 }
 
 }  // namespace

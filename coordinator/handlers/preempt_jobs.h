@@ -9,7 +9,8 @@
 
 namespace trainyard {
 
-// Ends these jobs for `job`, which waits for slots. Its record names them until it starts or none of them is ending.
+// Ends these jobs for `job`, which waits for slots. The record of `job` names them until `job` starts or none of them
+// is ending.
 void PreemptJobs(Turn& turn, Job& job, const std::vector<JobId>& victims);
 // Returns the jobs that end for this job and have not ended.
 std::vector<JobId> EndingFor(const State& state, const Job& job);

@@ -25,7 +25,7 @@ bool ContinuesInQueue(const Job& job) {
   return job.state() == v1::JOB_STATE_RECOVERING || (job.state() == v1::JOB_STATE_QUEUED && job.record.admitted());
 }
 
-// Every known host has attached, or has had the time to.
+// Whether every known host has attached, or has had the time to attach.
 bool IsSettled(const Turn& turn) {
   if (turn.now - turn.state.started_at >= 2 * turn.state.options.lease) return true;
   return std::all_of(turn.state.hosts.begin(), turn.state.hosts.end(),

@@ -21,14 +21,15 @@ constexpr int kMemoryKinds = 8;
 constexpr size_t kPhaseNameBytes = 32;
 constexpr size_t kStepMarks = 256;
 
-// The last step that the job can make. A script may make any number.
+// The last step that the job can make. A script may make any number of steps.
 uint64_t StepsMax(const Job& job) {
   const v1::JobSpec& spec = job.head().spec();
   return spec.has_command() ? kScriptStepsMax : spec.train().steps();
 }
 
-// A restart makes some steps again under the same numbers, and a daemon that attached again sends some again. Reports
-// that an earlier coordinator published are added to the history, but are not published as new: watchers have them.
+// A restart makes some steps again under the same numbers, and a daemon that attached again sends some reports again.
+// Reports that an earlier coordinator published are added to the history, but are not published as new: watchers
+// already have them.
 void PublishStep(Turn& turn, Job& job, const v1::StepReport& step) {
   // A repeated step is ignored, and so is a number that the job cannot reach, because it would hide every later step.
   if (step.step() <= job.reported_step || step.step() > StepsMax(job)) return;

@@ -12,7 +12,7 @@ def main():
     warnings.simplefilter("error")
     job = {"name": "from-service", "command": {"argv": ["true"], "workdir": "/"}, "resources": {"ranks": 1}}
     with trainyard.Client() as client:
-        # The id is ours, so the call can be repeated: after a lost answer, and after a restart of this program.
+        # This program chooses the id, so it can repeat the call after a lost answer and after its own restart.
         first = client.submit(job, job_id="serviceorder17", default_run_root="/tmp")
         again = client.submit(job, job_id="serviceorder17", default_run_root="/tmp")
         print("submitted once:", first == again)
@@ -26,7 +26,7 @@ def main():
         except errors.InvalidArgumentError as error:
             print(error.reason, sorted(error.violations))
 
-        # Read, then watch from there: no event is lost, and none comes twice.
+        # The watch begins at the version that was read: no event is lost, and none comes twice.
         seen = client.get(first.job_id)
         for _event in client.watch(first.job_id, seen.resource_version, seen.last_step, seen.last_eval_step):
             pass  # a program of yours does something with each

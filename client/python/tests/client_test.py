@@ -92,7 +92,7 @@ def test_the_kernel_names_the_users_that_listen_on_ipv6(bound, asked):
         assert _dial.listening_users("::2", port) == ({os.geteuid()} if bound == "::" else set())
 
 
-def test_a_listener_on_ipv4_only_is_not_one_on_ipv6(listener):
+def test_a_listener_on_ipv4_only_is_not_listed_for_ipv6(listener):
     assert _dial.listening_users("::1", int(listener[0].rpartition(":")[2])) == set()
 
 

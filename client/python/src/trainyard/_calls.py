@@ -71,7 +71,7 @@ class Calls:
         self._target = _dial.Target(address, token_file, allow_plaintext)
         self._reconnect_s = reconnect_s
         self._pid = os.getpid()
-        self._compared = False  # with the version of the coordinator
+        self._compared = False  # whether _check_server has compared the versions
 
     @property
     def address(self):
@@ -86,7 +86,7 @@ class Calls:
         return [("trainyard-client", CLIENT), *([("authorization", f"Bearer {token}")] if token else [])]
 
     def _check_server(self, initial_metadata):
-        """Warns once of a coordinator of another release. An incompatible one has refused the call."""
+        """Warns once of a coordinator of another release. An incompatible coordinator would have refused the call."""
         server = _SERVER.fullmatch(str(dict(initial_metadata or ()).get("trainyard-server", "")))
         if self._compared or server is None:
             return

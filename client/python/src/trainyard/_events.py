@@ -24,7 +24,7 @@ class EventFilter:
     def is_new(self, event):
         kind = event.WhichOneof("kind")
         if event.sequence == 0 and kind == "notice":
-            return True  # it is not stored: the coordinator cannot write to its store, or can write again
+            return True  # it is not stored: it says that the coordinator cannot write to its store, or can again
         if event.sequence <= self.after_sequence:
             return False
         self.after_sequence = event.sequence
@@ -87,7 +87,7 @@ class Retry:
         return wait
 
     def failed(self):
-        """How long to wait after a call without an answer; None once no call was answered for too long."""
+        """How long to wait after a call without an answer; None once no call was answered for `give_up_s`."""
         now = self._clock()
         if self._since is None:
             self._since = now

@@ -16,7 +16,7 @@ import time
 REPORTS_KEPT = 4096  # as many as a daemon stores
 SEND_INTERVAL_S = 0.25
 PARENT_CHECK_S = 0.5
-HEARTBEAT_S = 1.0  # shows the coordinator that the rank makes no progress, rather than that its reports are late
+HEARTBEAT_S = 1.0  # tells a rank without progress from a rank whose reports are late
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 REFUSED_MAX = 30
@@ -115,7 +115,8 @@ class Helper:
 
     def messages(self):
         """The messages of one stream. Everything that is kept is sent again on a new stream, and the daemon drops what
-        it knows. The generator of a broken stream may still take lines for a moment, so each has its own position."""
+        it knows. The generator of a broken stream may still take lines for a moment, so each generator has its own
+        position."""
         schema, reports = self.schema, self.reports
         yield schema.TrainerMessage(register=schema.RegisterTrainer(
             key=self.key(), token=self.environment["TRAINYARD_TOKEN"], pid=self.parent, version="python",
@@ -157,7 +158,7 @@ class Helper:
     def run(self):
         import grpc
         wait_s = BACKOFF_MIN_S
-        # The number of consecutive refusals: another process has the link of this rank, or a report is not accepted.
+        # Consecutive refusals. Their cause: another process has the link of this rank, or a report is not accepted.
         refused = 0
         final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ABORTED)
         # The daemon may not have noticed yet that the earlier connection of this rank has ended.
@@ -187,7 +188,7 @@ def main():
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.set_blocking(sys.stdout.fileno(), False)
-    # The folder of this file would hide other modules of the same names.
+    # sys.path began with the folder of this file, whose modules would hide others of the same names.
     sys.path[:] = json.loads(os.environ["TRAINYARD_HELPER_PATH"])
     from trainyard import schema
     helper = Helper(schema, os.environ, int(os.environ["TRAINYARD_HELPER_PARENT"]))

@@ -69,15 +69,15 @@ class AsyncClient(_calls.Calls):
                 return
 
     def iter_jobs(self, states=()):
-        """As Client.iter_jobs, as an asynchronous iterator."""
+        """Client.iter_jobs as an asynchronous iterator."""
         return self._pages(self.list, "jobs", page_size=1000, states=states)
 
     def iter_hosts(self):
-        """As Client.iter_hosts, as an asynchronous iterator."""
+        """Client.iter_hosts as an asynchronous iterator."""
         return self._pages(self.list_hosts, "hosts")
 
     def iter_events(self, job_id="", after_sequence=0, limit=0):
-        """As Client.iter_events, as an asynchronous iterator."""
+        """Client.iter_events as an asynchronous iterator."""
         return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
     async def _stream(self, name, fields):

@@ -102,9 +102,9 @@ class Client(_calls.Calls):
             call.cancel()
 
     def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0):
-        """Yields the events of a job, each once and in order, until the job has ended; connects again after a loss.
-        To continue from the result of `get`, pass its resource_version, last_step and last_eval_step. Raises
-        UnavailableError if no coordinator has answered for `reconnect_s` seconds, and OutOfRangeError if
+        """Yields the events of a job, each once and in order, until the job has ended; connects again after a lost
+        connection. To continue from the result of `get`, pass its resource_version, last_step and last_eval_step.
+        Raises UnavailableError if no coordinator has answered for `reconnect_s` seconds, and OutOfRangeError if
         `after_sequence` has expired or is not known."""
         seen = _events.EventFilter(after_sequence, after_step, after_eval_step)
         retries = _events.Retry(self._reconnect_s)
@@ -118,7 +118,7 @@ class Client(_calls.Calls):
                     yield event
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
-                # If no event was new, the caller's position was at the end of a job that has ended.
+                # The stream has ended without a new final state: it may have been before the caller's position.
                 if schema.state_name(self.get(job_id).state) in schema.FINAL_STATES:
                     return
                 wait_s = retries.next_wait()
@@ -154,5 +154,5 @@ class Client(_calls.Calls):
         return JobTable(list(itertools.islice(pages, limit)))
 
     def submit_job(self, job, **options):
-        """As submit, and returns a Job."""
+        """As submit, but returns a Job."""
         return Job(self, self.submit(job, **options).job_id)

@@ -7,8 +7,8 @@ the job runs or after it has ended.
 
 Both return the last state of the job when it has ended. The values of `command.env` are left out, because they may be
 passwords and tokens. If the copying fails, the run is marked as failed, and the job is not affected. A cancelled job is
-KILLED in MLflow; W&B has no such state for finished runs, so that the run is marked as failed there and the summary has
-the state.
+KILLED in MLflow; W&B has no such state for finished runs: there, the run is marked as failed, and its summary has the
+state of the job.
 """
 
 from google.protobuf import json_format
