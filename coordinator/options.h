@@ -1,5 +1,5 @@
 // The coordinator's settings: flags override the configuration file, which overrides the schema's defaults. All
-// problems of both are reported together.
+// problems of the flags and the file are reported together.
 #pragma once
 
 #include <string>

@@ -29,8 +29,8 @@ absl::Status RequestSave(Turn& turn, Job& job, const std::string& reason) {
   }
   if (is_command && !job.current.saves_on_request) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "job ", job.id.value(), ": rank 0 has not reported yet that it saves on request: its program does ",
-        "so when it calls trainyard.should_save() (docs/python.md)"));
+        "job ", job.id.value(), ": rank 0 has not reported yet that it saves on request; a script reports ",
+        "that when it calls trainyard.should_save() (docs/python.md)"));
   }
   const Rank& first = job.ranks.front();
   if (is_command && (first.ended() || turn.now - first.last_report > kScriptReportAge)) {

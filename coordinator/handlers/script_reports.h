@@ -1,5 +1,5 @@
 // What a script reports in addition to its progress: that it saves on request, and its checkpoints. Every report of
-// rank 0 repeats both, so one that is lost does no harm. Used on the core's thread only.
+// rank 0 repeats both, so a lost report does no harm. Used on the core's thread only.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,7 @@ void Cordon(Turn& turn, Host& host, const std::string& reason) {
   turn.Save(host);
 }
 
-// Returns the jobs with ranks there that have not ended.
+// Returns the jobs of which at least one rank on the host has not ended.
 std::vector<JobId> JobsOn(const State& state, const Host& host) {
   std::vector<JobId> jobs;
   for (const JobId& id : host.jobs) {
@@ -174,7 +174,7 @@ void Run(Turn& turn, SetHost& event) {
   if (status.ok()) status = forget ? CheckForgettable(turn.state, host) : Set(turn, host, request);
   if (!status.ok()) return turn.Emit(Reply{event.call, AboutHost(std::move(status), host), {}});
   RecordAction(turn, event);
-  // The answer to the removal of a host is its last status.
+  // The answer to a removal is the last status of the host.
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeHostStatus(turn, host)});
   if (forget) Forget(turn, host, request.reason());
 }

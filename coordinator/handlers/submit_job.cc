@@ -44,8 +44,8 @@ absl::Status CheckState(const State& state, const JobId& id) {
   size_t unfinished = state.jobs.size() - state.finished.size();
   if (unfinished >= limits::kJobsUnfinished) {
     return AddRetry(AddReason(absl::ResourceExhaustedError(absl::StrCat(Plural(unfinished, "job is", "jobs are"),
-                                                                        " unfinished, the limit; wait, or cancel "
-                                                                        "some")),
+                                                                        " unfinished, which is the limit; wait, or "
+                                                                        "cancel some")),
                               reasons::kTooManyJobs),
                     kTooManyJobsRetry);
   }

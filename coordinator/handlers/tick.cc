@@ -36,7 +36,8 @@ namespace {
 
 // A group that has made no progress in forming for this time will not form.
 constexpr absl::Duration kFormationLimit = absl::Seconds(120);
-// A daemon that attached without one of its trainers reports the exit from the rank folder immediately, if it can.
+// A daemon that attaches without one of its trainers reports that trainer's exit immediately, if the rank folder has
+// an exit record.
 constexpr absl::Duration kMissingLimit = absl::Seconds(1);
 constexpr absl::Duration kPublishedInterval = absl::Seconds(1);
 // A process that SIGKILL does not end (blocked in the kernel) counts as gone after this time; its slot stays in use.
@@ -69,7 +70,7 @@ bool IsReadingFiles(const Turn& turn, const Job& job) {
 
 void CheckFormation(Turn& turn, Job& job) {
   if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit || IsReadingFiles(turn, job)) return;
-  // While one of its hosts cannot be reached, forming waits for the host; policy/host_loss decides how long.
+  // While a host of the job cannot be reached, forming waits for the host; policy/host_loss decides how long.
   bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& host_ranks) {
     auto host = turn.state.hosts.find(host_ranks.first);
     return host == turn.state.hosts.end() || !host->second.reachable;
@@ -93,7 +94,7 @@ void CheckFormation(Turn& turn, Job& job) {
 
 void EndUnkillable(Turn& turn, Job& job) {
   if (!job.current.nothing_desired) return;
-  // Only the program of a command has a grace period, before its daemon sends SIGKILL.
+  // The program of a command has a grace period before its daemon sends SIGKILL; other trainers have none.
   const absl::Duration limit = kKillLimit + absl::Seconds(job.head().spec().command().grace_s());
   for (Rank& rank : job.ranks) {
     if (rank.ended() || rank.removed_at_revision == 0) continue;

@@ -1,6 +1,6 @@
 // The facts about a trainer of the current generation, except those about checkpoints (checkpoint_facts.h).
-// Each fact may arrive twice, after a daemon has lost its stream or a trainer its daemon; the second time it changes
-// nothing.
+// A fact may arrive twice, after a daemon has lost its stream or a trainer has lost its daemon. The second arrival
+// changes nothing.
 #pragma once
 
 #include "coordinator/core/turn.h"

@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-// Whether slots may not be given to a job that runs already: another job waits for them, or is about to be placed.
+// Whether a job that already runs must get no more slots, because another job waits for them or is about to be placed.
 bool OthersWait(const Turn& turn, const Job& job) {
   const bool changes = std::any_of(turn.state.active.begin(), turn.state.active.end(), [&](const JobId& id) {
     return id != job.id && turn.state.jobs.at(id).state() != v1::JOB_STATE_RUNNING;

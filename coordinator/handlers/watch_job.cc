@@ -19,7 +19,7 @@ absl::Status CheckPosition(const Job& job, const WatchJob& event) {
                                                         ", the last event of job ", job.id.value(), "; watch from 0")),
                      reasons::kVersionUnknown);
   }
-  // A watcher from 0 requests what is stored.
+  // A watcher that begins at 0 requests all events that are stored.
   const uint64_t deleted = job.record.deleted_sequence();
   if (after == 0 || after >= deleted || event.allow_gap) return absl::OkStatus();
   return AddReason(absl::OutOfRangeError(

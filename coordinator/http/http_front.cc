@@ -180,7 +180,7 @@ absl::Status HttpFront::CheckMayOperate(Role role) const {
   }
   if (role != Role::kOperator) {
     return AddReason(
-        absl::PermissionDeniedError("the token is that of viewers, who may only read; this needs that of operators"),
+        absl::PermissionDeniedError("the token is that of viewers, who may only read; send the token of operators"),
         reasons::kOperatorRequired);
   }
   if (!options_.loopback && !options_.allow_plaintext) {

@@ -39,7 +39,7 @@ extern const char kHttpFrontHeaders[];
 
 struct HttpFrontOptions {
   bool loopback = true;          // only this host can reach the port
-  bool allow_plaintext = false;  // changes are allowed on other ports, too
+  bool allow_plaintext = false;  // changes are allowed on ports that other hosts can reach, too
   std::function<absl::StatusOr<Role>(absl::optional<absl::string_view> authorization)> role_of;
   std::function<bool()> is_open;  // callers need no token
   std::function<void(const char* method, absl::StatusCode code)> count;
@@ -47,7 +47,7 @@ struct HttpFrontOptions {
 
 class HttpFront {
  public:
-  // Does not own the others.
+  // Does not own `page`, `gateway` and `feed`.
   HttpFront(HttpFrontOptions options, const StatusPage* page, JsonGateway* gateway, PageFeed* feed)
       : options_(std::move(options)), page_(*page), gateway_(*gateway), feed_(*feed) {}
 

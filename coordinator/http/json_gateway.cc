@@ -26,7 +26,8 @@ using google::protobuf::Message;
 using google::protobuf::MethodDescriptor;
 
 constexpr char kLinesType[] = "application/x-ndjson; charset=utf-8";
-// After this time, a stream without a message or an error begins, so that its reader knows that it was accepted.
+// The response of a stream begins after this time even without a message, so that its reader knows that the stream was
+// accepted.
 constexpr absl::Duration kBeginWait = absl::Milliseconds(300);
 constexpr absl::Duration kStopWait = absl::Seconds(5);
 
@@ -55,8 +56,8 @@ grpc::Status UnreadableStatus() {
   return ToGrpcAnswer(absl::InternalError("the answer of the coordinator cannot be read"));
 }
 
-// The status of a failed call, for its client. One without details is not an answer of a handler: gRPC has ended the
-// call within this process.
+// The status of a failed call, for its client. A status without details does not come from a handler: gRPC has ended
+// the call within this process.
 grpc::Status ForClient(const grpc::Status& status, bool is_stream) {
   if (status.ok() || !status.error_details().empty()) return status;
   switch (status.error_code()) {
@@ -75,8 +76,8 @@ grpc::Status ForClient(const grpc::Status& status, bool is_stream) {
   }
 }
 
-// The deadline of a call, from the header Grpc-Timeout, which counts from the arrival of the request: it may have
-// waited for its body or for a handler. A stream has none without the header.
+// The deadline of a call, from the header Grpc-Timeout, which counts from the arrival of the request, because the
+// request may have waited for its body or for a handler. Without the header, a stream has no deadline.
 absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request, bool is_stream) {
   const auto header = request.header("grpc-timeout");
   if (!header.has_value()) return is_stream ? absl::InfiniteFuture() : absl::Now() + limits::kHttpCallWait;
@@ -107,7 +108,7 @@ std::string MethodsJson() {
   return nlohmann::json({{"methods", methods}}).dump();
 }
 
-// A call with one answer. Owned by the callback of its end.
+// A call with one answer. Owned by the callback that gRPC calls at its end.
 struct JsonGateway::UnaryCall {
   grpc::ClientContext context;
   grpc::ByteBuffer request, response;
@@ -127,7 +128,7 @@ class StreamCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
     self_ = self;
     request_ = ToBuffer(request);
     gateway_.stub_->PrepareBidiStreamingCall(&context_, PathOf(method_), {}, this);
-    // Reads are started by other threads, too, until one fails.
+    // Until a read fails, other threads start reads, too.
     AddHold();
     StartWriteLast(&request_, grpc::WriteOptions());
     StartRead(&buffer_);
@@ -289,8 +290,8 @@ void JsonGateway::Handle(const MethodDescriptor& method, const HttpRequest& requ
                      Remove(&call->context);
                    });
   // A call whose client has disconnected is cancelled. The core checks that before it handles the call
-  // (CallTable::CheckWaiting), so a call that still waits then changes nothing. No method waits for anything else: each
-  // answers in the turn that handles its event, once the store has its records.
+  // (CallTable::CheckWaiting), so a call that is cancelled while it waits for the core changes nothing. After that, no
+  // method waits for anything but the store: each answers in the turn that handles its event.
   exchange->OnChange([call, exchange = exchange.get()] {
     if (exchange->IsClosed() && !call->ended) call->context.TryCancel();
   });

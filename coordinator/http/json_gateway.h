@@ -3,8 +3,8 @@
 // as a call over gRPC. Unary calls have one answer; streaming ones answer with a line of JSON, or with an event of a
 // stream of events, for each message. Thread-safe.
 //
-// A call whose client disconnects before its answer is cancelled: it has no effect unless the core has begun to handle
-// it, as over gRPC.
+// If a client disconnects before it has its answer, its call is cancelled, as over gRPC: the call has no effect unless
+// the core has begun to handle it.
 //
 // The next message of a stream is read when its client has read the earlier ones, so a slow client slows the stream and
 // uses a bounded amount of memory.
@@ -73,7 +73,7 @@ class JsonGateway {
   // Cancels all calls and waits for their ends.
   void Stop();
 
-  // Answers a request for a method, whose caller may call it.
+  // Answers a request for a method. REQUIRES: the caller may call the method.
   void Handle(const google::protobuf::MethodDescriptor& method, const HttpRequest& request, const Caller& caller,
               const std::shared_ptr<HttpExchange>& exchange);
   // Answers with the messages of a streaming method.

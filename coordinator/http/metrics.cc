@@ -21,7 +21,7 @@ namespace {
 
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-// The loop has a round with every tick, ten times per second.
+// A scrape waits at most this long for a round of the loop, which has one with every tick, ten times per second.
 constexpr absl::Duration kScrapeWait = absl::Seconds(1);
 constexpr absl::Duration kRefusedLogPeriod = absl::Minutes(10);
 
@@ -214,7 +214,8 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
   return series;
 }
 
-// A command may never report a step: a step of 0 that does not change would look like a job that hangs.
+// For a command, this waits for its first step, which it may never report: a step that stays at 0 would look like a
+// hang.
 void CoordinatorMetrics::AddStepGauges(JobSeries& series) {
   series.step = &gauges_[kStep.name]->Add(series.labels);
   series.tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(series.labels);
@@ -228,7 +229,8 @@ void CoordinatorMetrics::ObserveStep(const JobId& job, const v1::StepReport& ste
   step_seconds_->Observe(step.step_s());
 }
 
-// Counts the round's newest steps when their jobs are known: an effect names a job only by its id.
+// Shows the newest steps of the round in the gauges of their jobs. ObserveStep cannot, because an effect names a job
+// only by its id.
 void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
   for (const auto& [id, step] : newest_steps_) {
     auto job = core.state().jobs.find(id);

@@ -1,9 +1,9 @@
-// The coordinator's metrics: trainyard_*, in base units. docs/metrics.md lists this table, and a test compares them.
-// They are counted from effects and from rounds of the loop, so that handlers need no code for them. Series with a
+// The coordinator's metrics: trainyard_*, in base units. A test compares the table in docs/metrics.md with them.
+// Metrics are counted from effects and from rounds of the loop, so that handlers need no code for them. Series with a
 // job's id are dropped when the job is final, so their number is limited by the unfinished jobs.
 //
 // Totals are counted on request: a scrape waits for the loop's next round, which comes with the next event or tick. So
-// a scrape never shows older values, and costs nothing when there are no scrapes.
+// a scrape never shows older values, and totals cost nothing when there are no scrapes.
 //
 // Observe* are called on the loop's thread, except ObserveCall, which is called on any thread, like CountRpc,
 // CountWebhook and Collect.

@@ -227,8 +227,8 @@ absl::StatusOr<PageFeed::Entries> PageFeed::ReadEntries(const std::string& name,
   return EntriesOf(*std::move(reply));
 }
 
-// Reads all pages, whose hosts are at most limits::kHosts together. Each page is one question, so that the core handles
-// other events between them.
+// Reads all pages, whose hosts are at most limits::kHosts together. Each page is an event of its own, so that the core
+// handles other events between them.
 absl::StatusOr<PageFeed::Entries> PageFeed::ReadHosts(Topic& topic) {
   Entries entries;
   std::map<std::string, size_t> hashes;
@@ -266,7 +266,8 @@ void PageFeed::ReadMarked(Topic& topic, std::set<std::string>& changed) {
   Entries entries = topic.entries;
   for (const JobId& job : jobs) entries.erase(job.value());
   for (auto& [key, json] : EntriesOf(*std::move(reply))) entries[key] = std::move(json);
-  // A new job may displace the oldest one from the list. The next round reads the complete list, which lacks that job.
+  // A new job may displace the oldest one from the list. The next round reads the complete list, without that oldest
+  // job.
   if (entries.size() > kFeedJobs) topic.read_at = absl::InfinitePast();
   Replace(std::move(entries), topic, changed);
 }
@@ -284,10 +285,11 @@ void PageFeed::Replace(Entries entries, Topic& topic, std::set<std::string>& cha
 
 void PageFeed::Send(const std::string& name, Topic& topic, const std::set<std::string>& changed) const {
   Parts parts;
-  std::set<std::string> rest = changed;       // the keys that did not fit into `change`
-  std::shared_ptr<const std::string> change;  // made once for all readers that need it, without `rest`
+  std::set<std::string> rest = changed;       // the changed keys that did not fit into `change`
+  std::shared_ptr<const std::string> change;  // the text of the other changed keys, made once for all readers
   for (Reader& reader : topic.readers) {
-    // Entries in parts that the reader has not received yet are not behind: those parts will have their newest state.
+    // Changed entries in parts that the reader has not received yet are left out, because those parts will have the
+    // newest state.
     const auto end = reader.has_all     ? changed.end()
                      : reader.has_begun ? changed.upper_bound(reader.last)
                                         : changed.begin();

@@ -71,8 +71,8 @@ class PageFeed {
     std::vector<Reader> readers = {};
   };
 
-  // A part of a list, and the key of its last entry. Made once for all readers who have received the entries before it;
-  // found by the key of the last of these.
+  // A part of a list, and the key of its last entry. Made once for all readers who have received the entries before it.
+  // Parts has it under the key of the last entry before it.
   struct Part {
     std::shared_ptr<const std::string> text = nullptr;
     std::string last = {};

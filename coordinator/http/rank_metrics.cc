@@ -56,7 +56,8 @@ constexpr v1::JobState kMeasuredStates[] = {v1::JOB_STATE_QUEUED, v1::JOB_STATE_
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
-// Returns nothing if the job has no checkpoint, and saves none before its end or has not started.
+// Returns the time of the job's newest checkpoint or, without one, of its start. Returns nothing for a job without a
+// checkpoint that has not started or saves none before its end.
 absl::optional<double> SavedSeconds(const v1::Job& job) {
   int64_t saved_ms = 0;
   for (const v1::CheckpointInfo& checkpoint : job.checkpoints()) {

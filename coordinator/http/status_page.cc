@@ -60,7 +60,7 @@ const File* FindFile(const std::string& path) {
 
 constexpr size_t kJobIdMax = 64;
 
-// The meaning of a path of the API: the method under which its requests are counted, and the question to the core.
+// The meaning of a path of the API: the method under which its requests are counted, and the event for the core.
 struct Question {
   const char* method = nullptr;
   std::function<Event(CallId)> make_event;

@@ -1,5 +1,5 @@
 // Answers requests for the files of the status page, and for its data, as JSON. The data are messages of service.proto;
-// the core answers the same questions as for the calls of JobService. HttpFront has checked the caller.
+// the core receives the same events as for the calls of JobService. HttpFront has checked the caller.
 //
 //   /  /page.css  /page.js ...         the page (coordinator/http/page), which contains no data
 //   /api/v1/info                       ServerInfo

@@ -60,7 +60,7 @@ struct RankPosition {
   std::string host;
   bool reachable = true;  // whether its host is reachable
   bool ended = false;     // its process has exited or has nothing more to do
-  // Another process sends its reports (the Python package), so their absence proves nothing.
+  // The Python package sends its reports from a process of its own, so their absence proves nothing.
   bool is_script = false;
 
   ReportedPhase phase;

@@ -110,7 +110,7 @@ void BlameWrong(const Ranks& wrong, const RanksByName& behind, Blame& blame) {
 void BlameMinority(const Ranks& members, Blame& blame) {
   RanksByName by_operation;
   for (const RankPosition* rank : members) by_operation[Waiting(*rank)->last_started()].push_back(rank);
-  // The majority is correct; in a tie, the side with the lowest rank.
+  // The majority is correct; in a tie, the ranks that include the lowest one are.
   auto majority = std::max_element(by_operation.begin(), by_operation.end(), [](const auto& a, const auto& b) {
     if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
     return a.second.front()->rank > b.second.front()->rank;
@@ -147,7 +147,7 @@ std::string DescribeUndelivered(const Ranks& ranks) {
                       first.host);
 }
 
-// Describes a communicator, all members of which (`ranks`) wait in it. `of_all`: its members are all ranks of the
+// Describes a communicator in which all of its members (`ranks`) wait. `of_all`: its members are all ranks of the
 // group.
 std::string DescribeInside(const Ranks& ranks, const std::string& name, bool of_all) {
   const v1::CommunicatorReport& report = *Waiting(*ranks.front());

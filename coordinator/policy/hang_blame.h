@@ -29,10 +29,10 @@ const v1::CommunicatorReport* Waiting(const RankPosition& rank);
 void FindOperation(Blame& blame);
 
 // REQUIRES: every rank of `fresh` waits for others, and `blame.waiting` has the same ranks. Follows the waits to the
-// ranks at their ends, and finds out what holds those up:
+// ranks at their ends, and finds out what holds these ranks up:
 // - A rank that has started fewer operations of its communicator than the others has left one out: a culprit.
 // - A rank that waits in an operation that others have completed, or in which all members of its communicator wait,
-//   has done its part: data does not arrive over the network. It is no culprit, and `text` names these members.
+//   has done its part: data does not arrive over the network. It is no culprit, and `text` names all such ranks.
 // - If the members have entered different operations under one number, the minority is wrong.
 // If the waits have no end, the ranks wait for each other, which `text` says.
 void BlameByOperations(const std::vector<const RankPosition*>& fresh, Blame& blame);

@@ -22,7 +22,7 @@ HostLossDecision Kept(std::string why) {
   return {.lost = false, .rule = DecisionRule::kHostLost, .reason = std::move(why)};
 }
 
-// Decides by the rule `stall`. If the rule does not apply, the reason of the decision says why; it is not published.
+// Decides by the rule `stall`. If the rule does not apply, the decision's reason, which is not published, says why.
 HostLossDecision DecideStall(const HostLossFacts& facts) {
   if (facts.peers.empty()) return Kept("no rank on a reachable host can report it");
   if (facts.received_go && facts.learned_step <= absl::ZeroDuration()) return Kept("the step time is not known yet");

@@ -39,7 +39,7 @@ inline constexpr double kStallShare = 0.8;
 struct PeerRank {
   bool reports = false;        // has reported recently, and since its link was last opened
   absl::Duration report_age;   // age of its last report
-  bool suspect = false;        // is the culprit of a suspected hang: others wait for it, and not for the host
+  bool suspect = false;        // is the culprit of a suspected hang: others wait for this rank, not for the lost host
   absl::string_view waits_in;  // "all-reduce 17 (6553600 x fp32)"; empty: it waits in no collective
   absl::Duration unchanged;    // time since its operations last changed
   absl::Duration phase_time;   // time in its current phase

@@ -22,7 +22,7 @@ constexpr size_t kMaxHostsNamed = 4;
 constexpr absl::Duration kLateAbove = absl::Milliseconds(40);
 constexpr absl::Duration kPunctualBelow = absl::Milliseconds(20);
 constexpr int kInARow = 3;  // consecutive messages beyond a threshold before a change is reported
-// The fastest of all messages of the current interval and the one before is the reference.
+// The reference is the fastest message of the current interval and of the previous one.
 constexpr absl::Duration kBestInterval = absl::Minutes(1);
 
 }  // namespace

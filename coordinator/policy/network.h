@@ -1,6 +1,6 @@
-// Detects a network that is slow or loses packets, by its effect on a job that loses no rank: its ranks wait for one
-// another much longer than before, although they compute as fast as before; and a host's messages arrive late. Neither
-// ends anything; both are reported, so that users know why a job became slow. Pure.
+// Detects a network that is slow or loses packets, by two effects: the ranks of a job wait for one another much longer
+// than before, although they compute as fast as before; the messages of a host arrive late. Neither effect ends a job;
+// both are reported, so that users know why a job became slow. Pure.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,7 @@ class ArrivalTrend {
  private:
   // The largest differences of the current interval and of the one before.
   absl::Duration best_ = -absl::InfiniteDuration(), best_before_ = -absl::InfiniteDuration();
-  absl::Time since_ = absl::InfinitePast();  // time of best_
+  absl::Time since_ = absl::InfinitePast();  // when the current interval began
   absl::Duration late_by_;
   int in_a_row_ = 0;
   bool late_ = false;

@@ -117,16 +117,16 @@ absl::Status CheckSubmission(const QueueRules& rules, const SubmissionFacts& fac
   if (!problems.empty()) return absl::FailedPreconditionError(absl::StrJoin(problems, "\n"));
   if (facts.queued >= rules.max_queued) {
     return absl::ResourceExhaustedError(absl::StrCat(Plural(facts.queued, "job waits", "jobs wait"),
-                                                     ", the limit (queue.max_queued); wait, or cancel some"));
+                                                     ", which is the limit (queue.max_queued); wait, or cancel some"));
   }
   if (space.max_queued.has_value() && facts.queued_in_pool >= *space.max_queued) {
     return absl::ResourceExhaustedError(absl::StrCat(Plural(facts.queued_in_pool, "job waits", "jobs wait"),
-                                                     " in namespace ", facts.name, ", the limit (",
+                                                     " in namespace ", facts.name, ", which is the limit (",
                                                      KeyOf(pool, "max_queued"), "); wait, or cancel some"));
   }
   if (facts.is_new_namespace && facts.namespaces >= kNamespacesMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(facts.namespaces, " namespaces have unfinished jobs, the limit; use one of them, or wait"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        facts.namespaces, " namespaces have unfinished jobs, which is the limit; use one of them, or wait"));
   }
   return absl::OkStatus();
 }

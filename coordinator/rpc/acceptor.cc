@@ -50,7 +50,7 @@ int ListenAt(const addrinfo& at, uint16_t port) {
   if (at.ai_family == AF_INET) reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(port);
   int fd = socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
-  // Remaining connections of an earlier process do not prevent this; another listener does.
+  // With this option, connections left by an earlier process do not prevent bind; another listener does.
   SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   if (at.ai_family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind(fd, reinterpret_cast<const sockaddr*>(&storage), at.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) {
@@ -112,7 +112,7 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::ListenUnix(const std::string
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot listen on unix:", path));
   absl::Cleanup close_fd = [fd] { close(fd); };
-  // If no process accepts connections at a socket, its process has exited.
+  // If the socket exists but no process accepts connections there, the process that created it has exited.
   if (connect(fd, at, sizeof address) == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on unix:", path, ": another program listens there"));
   }

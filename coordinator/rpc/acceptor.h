@@ -26,8 +26,8 @@
 
 namespace trainyard {
 
-// Descriptors reserved for the store, its watchers and everything that is not a connection; if the limit is below four
-// times this number, a quarter of the limit.
+// The number of descriptors reserved for the store, its watchers and everything else that is not a connection. If the
+// limit is below four times this number, a quarter of the limit is reserved.
 inline constexpr rlim_t kDescriptorsReserved = 256;
 
 // The number of descriptors for connections if the process may open `limit`. Pure.

@@ -2,9 +2,9 @@
 // everything, or that of viewers, who may only read and see no specs of jobs. Without tokens, every caller that reaches
 // the server is an operator. Immutable after the server has been started, and therefore thread-safe.
 //
-// The coordinator's own HTTP port calls the services within the process (http/json_gateway.h). It has checked its
-// caller with RoleOf, proves its identity with a secret that only this process knows, and states the role and the
-// address of that caller.
+// The coordinator's own HTTP port calls the services within the process (http/json_gateway.h). The port has checked
+// its caller with RoleOf. It adds a secret that only this process knows, which proves that the call comes from the
+// port, and states the role and the address of the caller.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -29,7 +29,7 @@ enum class Role { kViewer, kOperator };
 enum class Need { kRead, kOperate, kAgent };
 
 const google::protobuf::ServiceDescriptor& JobServiceDescriptor();
-// By the schema: a method of JobService with NO_SIDE_EFFECTS reads; every other one operates.
+// By the schema: a method of JobService with NO_SIDE_EFFECTS needs kRead; every other one needs kOperate.
 Need NeedOfJobMethod(absl::string_view method);
 
 struct Caller {

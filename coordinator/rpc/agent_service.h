@@ -1,6 +1,6 @@
-// AgentService: the daemons' side. Attach is one stream per run of a daemon. Its messages become events, and the core's
-// messages to a host are written to it; a newer desired state replaces one that still waits. Heartbeats only update a
-// time here and bypass the core's queue.
+// AgentService, which the daemons call. Attach is one stream per run of a daemon. Its messages become events, and the
+// core's messages to a host are written to it; a newer desired state replaces one that still waits. A heartbeat only
+// updates a time here and bypasses the core's queue.
 //
 // Thread-safe: gRPC calls from many threads; effects come from the loop's thread.
 #pragma once
@@ -19,7 +19,7 @@ namespace trainyard {
 
 class AttachStream;
 
-// The base class, whose method Attach writes bytes: values are encoded once for all hosts.
+// In this base class, Attach writes bytes instead of messages, so that values are encoded once for all hosts.
 using AgentServiceBase = v1::AgentService::WithRawCallbackMethod_Attach<
     v1::AgentService::WithCallbackMethod_PushLogs<v1::AgentService::Service>>;
 

@@ -63,8 +63,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   // Effects, on the loop's thread.
   void Release(WatchBatch batch);
   void Release(EndWatch end);
-  // Sends all watchers a notice that the store accepts no writes, with the reason; an empty `why`: that it accepts them
-  // again. Meanwhile watchers get no events of their jobs. These notices are not stored and have the sequence number 0.
+  // Sends all watchers a notice that the store accepts no writes, with the reason, or, if `why` is empty, that it
+  // accepts writes again. In between, watchers get no events of their jobs. These notices are not stored and have the
+  // sequence number 0.
   void SetStalled(const std::string& why);
   void Release(LogsOpened opened);
   void Release(EndLogs end);

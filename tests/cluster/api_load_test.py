@@ -134,7 +134,7 @@ def test_ten_thousand_submissions_in_a_burst_are_accepted_up_to_the_limit(cluste
     refused = [int(float(line.split()[-1])) for line in counts if "RESOURCE_EXHAUSTED" in line.upper()]
     assert refused == [extra], counts
     # The log does not have a line for each refusal.
-    assert cluster.coordinator.output().count("unfinished, the limit") <= 1
+    assert cluster.coordinator.output().count("unfinished, which is the limit") <= 1
     assert processes.resident_bytes(cluster.coordinator.pid) < 400 * MEGABYTE
     for channel in channels:
         channel.close()

@@ -99,7 +99,7 @@ export function plainLine(text) {
 // ---- lists ----
 
 // A field for words that the items of a list must contain; Escape empties it. `select` returns the items whose text,
-// `textOf(item)`, contains all of them.
+// `textOf(item)`, contains all these words.
 export function filterField(label, placeholder, onChange) {
   const node = make("input", {type: "search", id: "filter", "aria-label": label, placeholder});
   node.addEventListener("input", onChange);
@@ -138,7 +138,7 @@ export class Pager {
       this.place, this.next);
   }
 
-  // The items of the page. The page is another one if the list has become too short for it.
+  // Returns the items of the current page. If the list has become too short for that page, its last page is current.
   cut(items) {
     const last = Math.max(0, Math.floor((items.length - 1) / this.size) * this.size);
     this.first = Math.min(Math.max(0, this.first), last);
@@ -154,7 +154,7 @@ export class Pager {
 // ---- tables ----
 
 // A table whose rows are kept by key, so that an update changes only the cells that differ. A row whose item is the same
-// object as before is not looked at. A column is {title, cell(item) -> text, kind, link(item), tone(item), node(item)}.
+// object as before is left as it is. A column is {title, cell(item) -> text, kind, link(item), tone(item), node(item)}.
 export class Table {
   constructor(caption, columns) {
     this.columns = columns;

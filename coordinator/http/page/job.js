@@ -115,7 +115,7 @@ export async function jobView(show, id, rank) {
     drawEvents();
   };
   // Reads what there is so far. Returns the id of the event after which the stream continues: the steps are read after
-  // the events, so they contain every step up to the newest event.
+  // the events, so they include every step that was made before the newest event.
   const readAll = async () => {
     const list = await read(`jobs/${id}/events`);
     const steps = await read(`jobs/${id}/steps`);

@@ -8,7 +8,7 @@ import {Entries, read} from "./stream.js";
 export const EVENTS_SHOWN = 500;
 const HOSTS_PER_PAGE = 500;
 
-// What a stream of the list would show: the newest jobs or events, or all pages of the hosts.
+// Reads the entries that a stream of the list would send: the newest jobs or events, or all pages of the hosts.
 async function readList(name) {
   const items = [];
   let page = "";
@@ -20,7 +20,8 @@ async function readList(name) {
   return items;
 }
 
-// A list that the feed watch/NAME keeps up to date: its entries by key, and what `show` needs of it.
+// A list that the stream watch/NAME keeps up to date: its entries, a function that draws it, and the arguments that
+// `show` needs to follow the stream.
 function liveList(name, keyOf, draw) {
   const entries = new Entries(keyOf);
   const update = oncePerFrame(() => draw(entries.map));

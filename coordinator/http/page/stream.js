@@ -1,5 +1,5 @@
 // Reads from the coordinator: single answers, streams of events and lines. The token is kept in the storage of the tab
-// and sent in a header, which pages of other sites cannot set. EventSource cannot set one either: streams use fetch.
+// and sent in a header, which pages of other sites cannot set. EventSource cannot set headers: streams use fetch.
 "use strict";
 
 const SILENCE_MS = 15000;      // the coordinator sends a comment every 5 s
@@ -60,9 +60,9 @@ export async function callStream(method, message, signal, onMessage) {
   if (problem) throw Object.assign(new Error(problem.message), {code: problem.code});
 }
 
-// A stream of events that is opened again until it is closed: after errors with a growing wait, and when the tab is
-// shown again, because hidden tabs hold no stream (browsers open only six connections to a server). The last id that was
-// received is sent, so that nothing is lost and nothing comes twice.
+// A stream of events that is opened again, until `close` is called, after errors (with a growing wait) and when the tab
+// is shown again. Hidden tabs hold no stream, because browsers open only six connections to a server. The last id that
+// was received is sent, so that nothing is lost and nothing comes twice.
 //   events     name -> function(data); "message" is the default name
 //   onState    function(text): "" when the stream works
 //   onRefused  function(error): a token is missing or wrong
