@@ -69,7 +69,7 @@ class FsdpTranslator {
       if (version_ == 1) t_.Warn(*version, "FSDP 1 is translated to what `accelerate to-fsdp2` makes of it");
     }
     const bool has_strategy = SetByName(sharding) | SetByName(reshard);
-    // parallelism_config may have set it already.
+    // parallelism_config may have set parallel.data already.
     const std::string data = t_.FileValueOf("parallel.data");
     const Value* from = version != nullptr ? version : group != nullptr ? group : t_.First();
     if (from != nullptr && !has_strategy) t_.Set(*from, "parallel.data", data.empty() ? "fsdp" : data);

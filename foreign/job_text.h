@@ -1,4 +1,5 @@
-// Writes an imported job as a job file for people: which key comes from which, and what is still required.
+// Writes an imported job as a job file for people, with comments that say from which key of the foreign file each key
+// comes, and which keys are still required.
 //
 // A file with missing keys does not validate: each is a comment that begins with REQUIRED, in its place. Pure.
 #pragma once

@@ -41,7 +41,7 @@ class Translation {
   Translation(const v1::JobSpec& flags, const Positions& flag_positions, Problems* problems)
       : flags_(flags), flag_positions_(flag_positions), problems_(*problems) {}
 
-  // Adds the values of a file. Reports those that its rules refuse. A second file (deepspeed_config_file) adds to the
+  // Adds the values of a file. Reports those that the rules refuse. A second file (deepspeed_config_file) adds to the
   // first.
   void AddReading(const Reading& reading);
 
@@ -52,7 +52,8 @@ class Translation {
   absl::optional<bool> Flag(absl::string_view canonical_key) const;
   absl::optional<double> Number(absl::string_view canonical_key) const;
 
-  // Sets a key of the job because of `from`. The first key wins if two disagree, which is an error.
+  // Sets a key of the job because of `from`. If two keys of the file disagree, the first one wins, and an error is
+  // reported.
   void Set(const Value& from, absl::string_view key, absl::string_view yaml);
   // The same for a default of the other program that differs from ours; has no effect if the key is set already.
   void SetDefault(const Value& from, absl::string_view key, absl::string_view yaml, absl::string_view why);

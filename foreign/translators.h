@@ -1,5 +1,5 @@
 // The translators: each reads a group of keys of a foreign file and sets the keys of the job that they mean. import.cc
-// calls them in this order, because later ones need ranks and strategy. Pure.
+// calls them in this order, because later ones need the ranks and the strategy that earlier ones set. Pure.
 #pragma once
 
 #include "foreign/translation.h"

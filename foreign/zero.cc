@@ -104,7 +104,7 @@ class ZeroTranslator {
     struct Key {
       const char* name;
       const char* job_key;
-      const char* rule;  // what transformers makes of auto, in words; the number is factor x width to the power
+      const char* rule;  // what transformers makes of auto, in words; the number is factor x width^power
       double factor;
       int power;
     };

@@ -50,7 +50,7 @@ PipelineSchedule OneForwardOneBackwardSchedule(const PipelineShape& shape) {
   PipelineSchedule schedule = EmptySchedule(shape);
   for (int stage = 0; stage < shape.stages; ++stage) {
     std::vector<PipelineAction>& list = schedule.ranks[stage];
-    // A stage runs ahead by the number of stages after it, so that its first gradient arrives when it needs it.
+    // A stage runs ahead by the number of stages after it, so that its first gradient arrives when the stage needs it.
     const int warm_up = std::min(shape.stages - 1 - stage, shape.micro_batches);
     for (int m = 0; m < warm_up; ++m) list.push_back({PipelineAction::kForward, 0, m});
     for (int m = 0; m < shape.micro_batches; ++m) {
