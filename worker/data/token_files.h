@@ -3,8 +3,8 @@
 //   NAME.bin             of nanoGPT: 16-bit tokens, little-endian, without a header. Where documents begin is unknown.
 //   NAME.bin, NAME.idx   of Megatron-LM (megatron/core/datasets/indexed_dataset.py). The second file, little-endian:
 //                        "MMIDIDX\0\0" | u64 version 1 | u8 type of a token | u64 sequences | u64 documents + 1
-//                        | i32 tokens of each sequence | i64 byte offset of its first token in NAME.bin
-//                        | i64 number of the first sequence of each document, and the number of sequences
+//                        | i32 number of tokens of each sequence | i64 byte offset of each sequence in NAME.bin
+//                        | i64 index of the first sequence of each document, and the number of sequences
 //
 // Pure except for reading the .idx files.
 #pragma once
@@ -32,8 +32,8 @@ struct TokenFile {
 inline constexpr char kTokenFileSuffix[] = ".bin";
 
 // Reads what is needed to find tokens and documents in every file of the corpus. Fails with InvalidArgument, which
-// shows the problems of up to ten files: a file of another program, one whose size is not a whole number of tokens, an
-// .idx that is damaged or describes another .bin.
+// shows the problems of up to ten files: a file in neither of these formats, one whose size is not a whole number of
+// tokens, an .idx that is damaged or describes another .bin.
 absl::StatusOr<std::vector<TokenFile>> OpenTokenFiles(const Corpus& corpus, const std::string& key);
 
 // Parses an .idx file. `bin_bytes`: the size of the .bin file. Fails with InvalidArgument; its message is the reason.

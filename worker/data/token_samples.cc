@@ -72,7 +72,7 @@ absl::Status TokenSamples::Map(const std::string& path) {
   const int error = errno;
   close(fd);
   const auto damaged = [&](absl::string_view why) {
-    return absl::DataLossError(absl::StrCat(path, ": ", why, "; remove the folder, so that it is made again"));
+    return absl::DataLossError(absl::StrCat(path, ": ", why, "; remove its folder; the next job makes a new one"));
   };
   if (info.st_size == 0) return damaged("the chunk is empty");
   if (data == MAP_FAILED) return ErrnoStatus(error, absl::StrCat("cannot map ", path));

@@ -1,10 +1,10 @@
 // Samples of tokens, from the token cache or from files that other programs made. There are two kinds:
 //
 //   a stream    All tokens are one sequence. Sample i is the length + 1 tokens that start at i x length, as for bytes.
-//   documents   Each has a mask. Documents are packed whole, in order: a sample holds as many of the next documents as
-//               fit, and is padded at its end. A document of n tokens occupies n - 1 inputs; a longer document is cut
-//               after its first length + 1 tokens. A document that has no target, or whose targets were all cut off,
-//               is skipped, so every sample has a target.
+//   documents   Each has a mask of the tokens with a loss. Documents are packed whole, in order: a sample holds as many
+//               of the next documents as fit, and is padded at its end. A document of n tokens occupies n - 1 inputs; a
+//               longer document is cut after its first length + 1 tokens. A document that has no target, or whose
+//               targets were all cut off, is skipped, so every sample has a target.
 //
 // A target is never a token of another document, except in a stream whose documents are not separate. The last share
 // of the tokens or documents is reserved for evaluation. The chunks are mapped: a rank reads only the pages of its
@@ -46,7 +46,7 @@ struct TokenSummary {
   int64_t num_records = 0;
   int64_t num_empty_records = 0;
   int64_t num_truncated = 0;     // documents that were cut
-  int64_t num_without_loss = 0;  // of these, those that are skipped, because the cut has left no target
+  int64_t num_without_loss = 0;  // skipped, because they have no target or the cut has left none
 
   TokenSummary& operator+=(const TokenSummary& other);
 };
@@ -75,11 +75,11 @@ class TokenSamples final : public SampleSource {
 
  private:
   struct Mapping {
-    const void* data = nullptr;  // null: the chunk belongs to others
+    const void* data = nullptr;  // null: the chunk's memory is not owned
     size_t num_bytes = 0;
     TokenChunk chunk = {};
-    int64_t first_token = 0;     // of all tokens
-    int64_t first_document = 0;  // of all documents
+    int64_t first_token = 0;     // index among the tokens of all chunks
+    int64_t first_document = 0;  // index among the documents of all chunks
   };
   // A document, as far as a sample can hold it.
   struct Piece {
@@ -102,7 +102,8 @@ class TokenSamples final : public SampleSource {
   int64_t FirstToken(DataPart part, int64_t sample) const;
   // The chunk of a stream that contains token `number`.
   std::vector<Mapping>::const_iterator MappingOf(int64_t number) const;
-  // Where documents begin after the first token of a sample, up to its last target, counted from the first token.
+  // The positions where documents begin after a sample's first token and up to its last target, counted from that first
+  // token.
   std::vector<int64_t> BeginsIn(int64_t first_token) const;
   void ReadDocuments(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets,
                      absl::Span<int64_t> starts) const;

@@ -5,8 +5,9 @@
 //   kMinBytes or more     a whole number of pages; a freed block serves the next request for the same number of pages
 //
 // Bounded: a new block is allocated only while the total stays within kMaxGrowth times the peak of memory in use, plus
-// kSlack. If idle blocks of other sizes exceed this, the longest idle ones are returned to the system first. So an
-// evaluation, or loading other shapes, costs a few steps of warm-up, but memory never grows without bound.
+// kSlack. If idle blocks of other sizes would push the total beyond this limit, the blocks that have been idle longest
+// are returned to the system first. So an evaluation, or loading other shapes, costs a few steps of warm-up, but memory
+// never grows without bound.
 //
 // Thread-safe; a request costs a lock and a look-up. Never destroyed: tensors with static lifetime are freed last.
 #pragma once

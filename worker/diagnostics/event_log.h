@@ -1,6 +1,6 @@
 // Records when one rank did what: gather, forward, free, backward, reduce and step, each with its unit, in the order in
-// which they began. The strategy writes it; tests read it, and with `diagnostics.events` it is written as a Chrome
-// trace (chrome://tracing, Perfetto).
+// which they began. The strategy records the events; tests read them, and with `diagnostics.events` they are written as
+// a Chrome trace (chrome://tracing, Perfetto).
 //
 //   EventLog log(SteadyNanoseconds);
 //   const int64_t gather = BeginEvent(&log, EventKind::kGather, "h.3");

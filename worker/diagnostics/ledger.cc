@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// `tracks` is set while the thread creates tracked memory; `tracked_bytes` counts its allocations meanwhile.
+// `tracks` is set while the thread creates tracked memory; `tracked_bytes` counts the thread's allocations meanwhile.
 thread_local bool tracks = false;
 thread_local int64_t tracked_bytes = 0;
 

@@ -1,5 +1,5 @@
-// Accounts for the memory of a rank: the bytes of each kind, now and at the peak, so that the memory that a strategy
-// promises can be reported and tested.
+// Accounts for the memory of a rank: the bytes of each kind, now and at the peak, so that the memory use that a
+// strategy promises can be reported and tested.
 //
 //   parameters   shards, whole parameters, and gathered parameters while they are in use
 //   gradients    sums of gradients, and gradients that will be added to these sums
@@ -10,8 +10,8 @@
 //   host         the part of the first three kinds that is offloaded from the device (parallel/offload.h)
 //   reserved     idle cached memory: slots between two uses (slot_pool.h), and blocks of freed tensors (block_cache.h)
 //
-// Code that holds memory for long allocates it here, under a kind; other tensors need no special care. There is one
-// ledger per process, as there is one allocator. Thread-safe. Costs a few additions per allocation.
+// Code that holds memory for long registers it under a kind (TrackTensor, TrackMemory); other tensors need no special
+// care. There is one ledger per process, as there is one allocator. Thread-safe. Costs a few additions per allocation.
 #pragma once
 
 #include <ATen/core/Tensor.h>

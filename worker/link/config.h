@@ -40,7 +40,7 @@ struct TrainConfig {
   std::string model_path;    // train.model.path; empty: the job gives the sizes itself
   std::string model_config;  // the text of config.json that gave the sizes; empty: none
   std::string lora_path;     // train.lora.path; empty: the initial adapters are drawn from the seed
-  std::string lora_config;   // the text of adapter_config.json in it
+  std::string lora_config;   // the text of adapter_config.json in lora_path
 
   struct Data {
     // Files, folders and globs; one of the four lists is not empty.
@@ -55,11 +55,11 @@ struct TrainConfig {
     struct Fields {
       std::string text = {}, prompt = {}, response = {}, input_ids = {}, labels = {}, label = {}, messages = {};
     } fields = {};
-    bool loss_on_prompts = false;     // train.data.loss is all
+    bool loss_on_prompts = false;     // train.data.loss is `all`
     std::string tokenizer_path = {};  // empty: one token per byte
     std::string chat_template = {};   // the text of the template; empty: that of the tokenizer
     double validation = 0.05;
-    bool joins_uneven = false;  // ranks that see different numbers of samples use the smallest
+    bool joins_uneven = false;  // if ranks see different numbers of samples, all use the smallest
   } data;
 
   std::vector<std::string> freeze;  // globs of parameter names

@@ -84,8 +84,8 @@ absl::Status GrpcLink::RunStream(bool reconnect) {
     stream_context_ = nullptr;
     changed_.SignalAll();
   }
-  // The stream has ended, so a write that is under way returns; after that no other thread uses the stream. It is not
-  // cancelled, because that would hide the status with which the daemon ended it.
+  // The stream has ended, so a write that is under way returns; after that no other thread uses the stream. The stream
+  // is not cancelled, because that would hide the status with which the daemon ended it.
   absl::MutexLock no_writer(&write_mu_);
   return FromGrpcStatus(stream->Finish(), absl::StrCat("the daemon at ", options_.socket));
 }

@@ -44,7 +44,7 @@ struct SavedFact {
   std::string manifest_hash;
   uint64_t size_bytes = 0;
   double seconds = 0;                  // from the beginning of the save until the checkpoint is named
-  std::optional<double> stall_s = {};  // of these, the time that training waited for the save; none: all of it
+  std::optional<double> stall_s = {};  // the part of `seconds` in which training waited; none: all of it
 };
 struct SaveFailedFact {
   uint64_t step = 0;
@@ -75,7 +75,7 @@ struct FinishedFact {
 };
 struct RefusedFact {
   std::string message;
-  bool checkpoint_missing = false;  // this is the only reason for the refusal
+  bool checkpoint_missing = false;  // the missing checkpoint is the only reason for the refusal
 };
 struct RestoredFact {
   uint64_t step = 0;
@@ -119,9 +119,9 @@ struct StepRecord {
   double grad_norm = 0;
   double compute_s = 0;
   double exposed_communication_s = 0;
-  uint64_t gradient_reductions = 0;  // operations for this rank's gradients: buckets or units, times rounds
+  uint64_t gradient_reductions = 0;  // operations for this rank's gradients: one per bucket or unit and round
   double optimizer_s = 0;
-  double model_wait_s = 0;  // mean over the ranks of the time for which they waited for ranks with other parts
+  double model_wait_s = 0;  // mean over the ranks of the time for which they waited for other parts of the model
   bool skipped = false;
   double epoch = 0;                    // epochs of the data that are used, this step included; 0: the data has no end
   double loss_scale = 0;               // 0: losses are not scaled
@@ -195,7 +195,7 @@ class Link : public KeyValueStore {
   // errors: FailedPrecondition if the grant is refused, with the reason; DeadlineExceeded if there is no answer yet
   // (the coordinator may be away); Aborted if the generation ended without an answer.
   virtual absl::Status AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) = 0;
-  // The number of saves requested so far in this generation; each new value acts once. Only rank 0 uses it.
+  // The number of saves requested so far in this generation: when it grows, a save is due. Only rank 0 uses it.
   virtual uint64_t save_requests() const = 0;
 
   // Calls `callback` once, from a thread of the link, with the reason, when the generation ends; immediately if it has

@@ -1,5 +1,5 @@
-// Converts between the wire's messages and the trainer's plain values. Pure. Only for files that include protobuf,
-// which are the link's own.
+// Converts between the wire's messages and the trainer's plain values. Pure. Only files of the link, which include
+// protobuf, include this header.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace trainyard {
 // Computes the digest of the spec's bytes itself and ignores the sender's. Possible errors: those of ConfigFromSpec.
 absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message);
 
-// Without the trainer's key, which the link adds. Text is converted to valid UTF-8 and cut.
+// The message lacks the trainer's key, which the link adds. Text is converted to valid UTF-8 and cut.
 v1::Fact ToMessage(const TrainerFact& fact);
 v1::MemoryUse ToMessage(const MemoryUse& use);
 v1::StepReport ToMessage(const StepRecord& record);

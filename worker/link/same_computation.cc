@@ -44,7 +44,7 @@ Rule RuleOf(absl::string_view key) {
   return is_model_key ? Rule::kIsFunction : Rule::kMayChange;
 }
 
-// Sets the keys that the version that wrote the spec did not know, to the values that it implied.
+// Older versions did not know all keys: sets the missing keys to the values that those versions implied.
 void SetMissingKeys(v1::JobSpec& spec) {
   ApplyDefaults(&spec);
   v1::Batch& batch = *spec.mutable_train()->mutable_batch();

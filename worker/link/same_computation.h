@@ -1,6 +1,6 @@
 // Decides, by comparing specs, whether a job computes the same function as the job that wrote a checkpoint. A job that
 // resumes may change only what does not change the meaning of the weights: docs/decisions/0007-trust-at-the-edges.md.
-// Pure; protobuf stays inside.
+// Pure. This header includes no protobuf.
 #pragma once
 
 #include <vector>

@@ -46,7 +46,7 @@ class Mesh {
   // The ranks that differ from `rank` at most along `axis`, including `rank`, in order of their coordinate.
   std::vector<int> Peers(int rank, Axis axis) const;
 
-  // The number of ranks that train on their own samples, and the number of `rank` among them.
+  // The number of ranks that train on their own samples, and the index of `rank` among them.
   int num_data_ranks() const { return Size(Axis::kReplicate) * Size(Axis::kShard); }
   int DataRank(int rank) const;
 

@@ -41,7 +41,7 @@ struct Gpt2Projection : Pair {
 };
 struct Block {
   Pair ln_1;
-  std::vector<Gpt2Projection> c_attn;  // one, or with tensor ranks three: queries, keys and values of this rank's heads
+  std::vector<Gpt2Projection> c_attn;  // one; with tensor ranks three: queries, keys and values of this rank's heads
   Gpt2Projection attn_proj;
   Pair ln_2;
   Gpt2Projection c_fc, mlp_proj;
@@ -150,7 +150,7 @@ class Gpt2 final : public Model {
     const auto add = [&order](std::initializer_list<NumberedTensor> parameters) {
       for (const NumberedTensor& parameter : parameters) order.push_back(parameter.number);
     };
-    // Where the embedding is in another part, the head's gradient completes that of wte.
+    // Where another part has the embedding, the gradient of wte in this part is complete after the head.
     if (part_.heads && !part_.embeds) add({wte_});
     if (part_.heads) add({ln_f_.weight, ln_f_.bias});
     for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
@@ -166,7 +166,7 @@ class Gpt2 final : public Model {
       }
       add({block->ln_1.weight, block->ln_1.bias});
     }
-    // The embedding's gradient completes that of wte, which began with the head's.
+    // The gradient of wte began with the head and is complete after the embedding.
     if (part_.embeds) add({wte_, wpe_});
     return order;
   }
@@ -184,7 +184,7 @@ class Gpt2 final : public Model {
                 slice);
   }
 
-  // The rows of wpe for the tokens, without a dimension for the sequences if the positions of all are the same.
+  // The rows of wpe for the tokens, without a dimension for the sequences if all sequences have the same positions.
   at::Tensor Positions(const at::Tensor& inputs, const Gpt2Pass& pass) const {
     if (!pass.part.has_value() && !pass.starts.defined()) return wpe_.tensor.narrow(0, 0, inputs.size(1));
     at::Tensor positions = pass.starts.defined() ? PositionsInDocuments(pass.starts)
@@ -241,8 +241,8 @@ class Gpt2 final : public Model {
                          DropoutSite::kMlpOutput);
   }
 
-  // Attention over the normalised input, before its last projection. `args`: the arguments of another product of the
-  // block, of which weight and bias are replaced.
+  // Attention over the normalised input, before attention's last projection. `args`: the arguments of another product
+  // of the block; weight and bias are replaced.
   at::Tensor Mix(const Block& block, const at::Tensor& x, const LinearArgs& args, const at::Tensor& starts,
                  const Gpt2Dropout& dropout, const CachedLayer& cached) const {
     std::vector<LinearArgs> projections;

@@ -31,7 +31,7 @@ void Draw(const InitialValue& value, uint64_t seed, const at::Tensor& out) {
 }
 
 // The seed of each parameter. Parameters of adapters are numbered on their own, so that the other parameters have the
-// values of the same model without adapters.
+// same values as in a model without adapters.
 std::vector<uint64_t> SeedsOf(const ModelDescription& model, uint64_t seed) {
   const uint64_t adapter_seed = CombineSeeds(seed, kAdapterSeed);
   uint64_t next = 0, next_of_adapters = 0;

@@ -146,7 +146,7 @@ class Llama final : public Model {
     const auto add = [&order](const NumberedTensor& parameter) {
       if (parameter.tensor.defined()) order.push_back(parameter.number);
     };
-    // Where the embedding is in another part, the head's gradient completes that of a tied matrix.
+    // Where another part has the embedding, the gradient of a tied matrix is complete after the head.
     if (!part_.embeds) add(embedding_);
     add(head_);
     add(norm_);
@@ -163,7 +163,7 @@ class Llama final : public Model {
       add_all({&block->o, &block->v, &block->k, &block->q});
       add(block->input_norm);
     }
-    if (part_.embeds) add(embedding_);  // also completes that of a tied head
+    if (part_.embeds) add(embedding_);  // a tied head has no complete gradient before
     return order;
   }
 
@@ -225,7 +225,7 @@ class Llama final : public Model {
                         .few_rows = cached.is_single(),
                         .part = of_batch.part};
     };
-    // The projections of one x. Tensor ranks divide their outputs.
+    // Projections of the same input. Tensor ranks divide the outputs of these products.
     const auto project = [&](const at::Tensor& in, std::initializer_list<const Projection*> projections) {
       std::vector<LinearArgs> args;
       for (const Projection* each : projections) args.push_back(args_of(*each));
@@ -236,7 +236,7 @@ class Llama final : public Model {
       }
       return results;
     };
-    // Tensor ranks divide the inputs.
+    // Adds a projection to `residual`. Tensor ranks divide the inputs of this product.
     const auto add_projection = [&](const at::Tensor& residual, const at::Tensor& in, const Projection& projection) {
       LinearArgs args = args_of(projection);
       args.residual = residual;
@@ -256,7 +256,7 @@ class Llama final : public Model {
     return add_projection(attended.x, SwiGlu(hidden[0], hidden[1]), block.down);
   }
 
-  // The table of at least `tokens` positions for activations like `x`, which is kept for the next pass.
+  // Returns a table of at least `tokens` positions for activations like `x`, and keeps the table for the next pass.
   const RotaryTable& TableFor(int64_t tokens, const at::Tensor& x) {
     const bool fits = table_.cosines.defined() && table_.cosines.size(0) >= tokens && table_type_ == x.scalar_type() &&
                       table_.cosines.device() == x.device();
@@ -278,10 +278,10 @@ class Llama final : public Model {
 
   const ModelSizes sizes_;
   TensorGroup* const tensor_group_;         // null: this rank has the matrices whole
-  NumberedTensor embedding_, norm_, head_;  // undefined: head_ if it is tied, and those of another part
+  NumberedTensor embedding_, norm_, head_;  // undefined: a tied head_, and tensors of another part
   std::vector<LlamaBlock> blocks_;
   RotaryTable table_;
-  at::ScalarType table_type_ = at::kFloat;  // the type of the activations for which it was made
+  at::ScalarType table_type_ = at::kFloat;  // the type of the activations for which table_ was made
 };
 
 }  // namespace

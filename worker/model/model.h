@@ -65,7 +65,8 @@ class GradientSink {
   virtual Place Claim(int parameter) = 0;
   virtual void Done(int parameter) = 0;
   // Whether the gradients of weights are computed later, because other stages of a pipeline wait for the gradients of
-  // the inputs. If so, the operation passes the product for a weight, which calls Claim and Done, to Defer.
+  // the inputs. If so, the operation passes to Defer a function that computes the gradient of a weight and calls Claim
+  // and Done.
   virtual bool defers() const { return false; }
   virtual void Defer(std::function<void()> /*product*/) {}
 };
@@ -111,17 +112,17 @@ struct MicroBatch {
 // the whole parameter and any floating-point type and may be on any device.
 using InitialValues = std::function<void(int parameter, const at::Tensor& out)>;
 
-// A model is created without memory for its parameters (their data address is null): its user decides where they are
-// stored, and never needs the whole model to initialise them. Any access to the data of such a parameter fails
+// A model is created without memory for its parameters (their data address is null): the user of the model decides
+// where they are stored, and can initialise them one by one. Any access to the data of such a parameter fails
 // immediately.
 //
-// A model may be a part of a whole one (models/model_part.h): it then has the parameters and units of that part, under
-// the names that they have in the whole model, and runs chunks instead of whole passes.
+// A Model may be a part of a whole model (models/model_part.h): it then has the parameters and units of that part,
+// under the names that they have in the whole model, and runs chunks instead of whole passes.
 class Model {
  public:
   virtual ~Model() = default;
 
-  // Writes the initial values of a parameter to `out`; if the model has memory, its current values.
+  // Writes the initial values of a parameter to `out`; if the model has memory, the parameter's current values.
   void WriteInitialValues(int parameter, const at::Tensor& out) const;
   // REQUIRES: the model has no memory yet.
   void set_initial_values(InitialValues initial) { initial_ = std::move(initial); }
@@ -133,16 +134,16 @@ class Model {
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   int64_t num_elements() const;
-  // By index of the parameter: which box of which parameter of the whole model it is.
+  // By index of the parameter: a parameter of the whole model, and the box of it that this model has.
   const std::vector<PartParameter>& boxes() const { return boxes_; }
-  // Whether parameter `index` is the whole parameter.
+  // Whether this model has all of parameter `index`, not only a box of it.
   bool IsWhole(int index) const;
   const ModelDescription& description() const { return description_; }  // of the whole model
   const ModelPart& part() const { return part_; }
 
   // The sum of the cross-entropies of all tokens of `inputs` and `targets` (int64, [sequences, tokens]), as a scalar of
-  // the logits' type; in gradient mode backward can be run on it. It returns the sum and not the mean, so that the code
-  // that adds micro-batches and ranks divides once. A target of -1 is ignored. If `dropout` is unset, nothing is
+  // the logits' type; in gradient mode backward can be run on it. The result is the sum and not the mean, so that the
+  // code that adds micro-batches and ranks divides once. A target of -1 is ignored. If `dropout` is unset, nothing is
   // dropped (evaluation). `starts` is undefined, or int64 with the shape of the inputs and holds for each token the
   // position where its document begins: no token sees another document, and positions count from there. REQUIRES:
   // tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary; 0 <= starts <= the token's position.
@@ -150,9 +151,9 @@ class Model {
                              std::optional<DropoutKey> dropout, const at::Tensor& starts = {}) = 0;
 
   // Runs chunk `chunk` of the part on a micro-batch. `boundary` is the output of the model's previous chunk, of shape
-  // BoundaryShape(batch), and undefined for the first one. Returns the input of the next chunk, or the loss as
-  // LossSum. A chunk without the head ignores the targets, one without the embedding ignores the inputs. Throws if
-  // the model cannot be divided.
+  // BoundaryShape(batch), and undefined for the first one. Returns the input of the next chunk; the last chunk returns
+  // the loss that LossSum returns. A chunk without the head ignores the targets, one without the embedding ignores the
+  // inputs. Throws if the model cannot be divided.
   virtual at::Tensor RunChunk(int chunk, const at::Tensor& boundary, const MicroBatch& batch, UnitHooks& hooks);
 
   // The shape of what chunks pass on: [sequences, tokens, width], or, where tensor ranks divide the sequence, this
@@ -228,8 +229,8 @@ absl::Status Freeze(const std::vector<std::string>& globs, Model& model);
 absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model& model);
 
 // Copies `values` into the model's parameters by name. REQUIRES: the model has memory. Possible errors: InvalidArgument
-// if names are missing, unknown or duplicate, or shapes are wrong; it lists all kinds of problems, with at most three
-// examples each.
+// if names are missing, unknown or duplicate, or shapes are wrong; the message lists all kinds of problems, with at
+// most three examples each.
 absl::Status LoadParameters(const std::vector<NamedTensor>& values, Model& model);
 
 }  // namespace trainyard

@@ -21,8 +21,8 @@ class TensorGroup {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // The tensors of operations that were started must not be used before Wait, which waits for all of them. All are
-  // dense.
+  // The tensors of operations that were started must not be used before Wait, which waits for all operations. All
+  // tensors are dense.
 
   // Replaces `tensor` by the sum over the ranks.
   virtual void StartSum(const at::Tensor& tensor) = 0;

@@ -33,8 +33,8 @@ std::optional<at::Tensor> MaskOf(const at::Tensor& starts) {
   return (columns >= starts.unsqueeze(1).unsqueeze(-1)).logical_and(columns <= positions.view({1, 1, -1, 1}));
 }
 
-// This is our own code, because scaled_dot_product_attention would draw from a generator of the process. As in that
-// function with dropout, 16-bit products are computed in fp32.
+// This is our own code, because scaled_dot_product_attention would draw from a generator of the process. As that
+// function does with dropout, this one computes 16-bit products in fp32.
 at::Tensor MixWithDropout(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionDropout& drop,
                           const at::Tensor& starts) {
   const at::ScalarType type = at::isReducedFloatingType(q.scalar_type()) ? at::kFloat : q.scalar_type();
@@ -101,8 +101,8 @@ struct Factors {
   Start q, k, v;
 };
 
-// Calls `run(tokens_before, head, scratch)` for each group of `group` heads of each sequence: the number of tokens in
-// earlier sequences, and the group's first head.
+// Calls `run(tokens_before, head, scratch)` for each group of `group` heads of each sequence. `tokens_before` is the
+// number of tokens in earlier sequences, `head` is the group's first head.
 template <typename Run>
 void ForGroups(const Layout& layout, int64_t group, const Run& run) {
   const int64_t groups = layout.heads / group;

@@ -105,7 +105,8 @@ TRAINYARD_INLINE const T* AsType(const float* scores, uint16_t* copy, int64_t si
   }
 }
 
-// The columns of the scores of a block of rows: `count` tokens from `low` on, the first one that any row attends to.
+// The columns of the scores of a block of rows: `count` tokens from `low` on, where `low` is the first token that any
+// row attends to.
 struct Columns {
   TRAINYARD_INLINE Columns(const AttentionShape& s, int64_t first, int64_t rows)
       : low(s.starts == nullptr ? 0 : s.starts[first]), count(first + rows - low), stride(RoundUp(count)) {}
@@ -173,8 +174,8 @@ template <typename T>
 TRAINYARD_INLINE void BackwardOfHead(const AttentionShape& s, const QueryHead<T>& head, const Scratch& scratch) {
   constexpr bool kInPlace = std::is_same_v<T, float>;
   const float scale = ScaleOf(s);
-  // Keys and values get a contribution from every block of rows. The last block runs first, because it contributes to
-  // all of them, unless a document begins in between.
+  // Keys and values get a contribution from every block of rows. The last block contributes to all keys and values,
+  // unless a document begins in between; it runs first, so that it can overwrite the sums.
   const int64_t last = (s.tokens - 1) / kRows * kRows;
   const bool last_sees_all = s.starts == nullptr || s.starts[last] == 0;
   if (head.overwrites && !last_sees_all) {

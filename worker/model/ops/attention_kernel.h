@@ -21,8 +21,9 @@ struct AttentionShape {
   const int64_t* starts = nullptr;
 };
 
-// The element type is fp32, bf16 or fp16. All pointers are to the head's part of the first token: `q` and `out` to that
-// of the group's first head, which the others follow. `log_sums` has one element per token and head, ordered by heads.
+// The element type is fp32, bf16 or fp16. All pointers point to the head's part of the first token. Those to queries
+// and results point to the group's first head, which the group's other heads follow. `log_sums` has one element per
+// token and head, ordered by heads.
 struct AttentionForward {
   at::ScalarType type = at::kFloat;
   const void *q = nullptr, *k = nullptr, *v = nullptr;

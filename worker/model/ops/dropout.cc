@@ -96,7 +96,7 @@ void DropOnCpu(const DropoutMask& mask, const SampleRows& rows, const at::Tensor
     DropoutRun run{.type = x.scalar_type(), .key = mask.key, .keep_below = mask.keep_below(), .scale = mask.scale()};
     for (int64_t i = begin; i < end; i += run.size) {
       const int64_t in_samples = rows.skipped + i;
-      const int64_t element = in_samples % rows.sample_size();  // its number in its sample
+      const int64_t element = in_samples % rows.sample_size();  // the element's index in its sample
       run.x = from + i * bytes;
       run.y = to + i * bytes;
       run.size = std::min(end - i, rows.columns - element % rows.columns);

@@ -24,7 +24,7 @@ struct FewRowsPass {
   int64_t rows = 0, depth = 0, columns = 0;
 };
 
-// Sums of the products of R rows of x and C rows of w, each over the lanes and then across them.
+// The dot products of R rows of x and C rows of w. Each is summed lane by lane, and then across the lanes.
 template <typename T, int R, int C>
 TRAINYARD_INLINE void DotBlock(const T* x, const T* w, int64_t depth, float (&sums)[R][C]) {
   Floats lanes[R][C] = {};
@@ -157,7 +157,7 @@ at::Tensor MultiplyFewRows(const at::Tensor& x, const at::Tensor& w, bool transp
                          .rows = x.size(0),
                          .depth = x.size(1),
                          .columns = columns};
-  // Threads begin at multiples of a vector.
+  // Each thread begins at a multiple of the vector length.
   const int64_t blocks = (columns + kLanes - 1) / kLanes,
                 grain = std::max<int64_t>(1, kFewRowsGrain / kLanes / pass.depth);
   at::parallel_for(0, blocks, grain, [&](int64_t first_block, int64_t last_block) {

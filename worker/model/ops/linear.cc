@@ -16,7 +16,7 @@
 namespace trainyard {
 namespace {
 
-// What a row product needs in addition to tensors; without a group it is the product of this rank alone.
+// What a row product needs in addition to tensors; without a group, the product is computed by this rank alone.
 struct RowPass final : torch::CustomClassHolder {
   TensorGroup* group = nullptr;
   std::optional<SequencePart> part;

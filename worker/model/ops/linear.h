@@ -34,8 +34,8 @@ struct LinearArgs {
   GradientSink* sink = nullptr;  // must outlive backward
   ProductTape* tape = nullptr;   // stores the result, or returns a stored one
   bool few_rows = false;         // decoding: ops/few_rows.h if it supports x; no gradient, no tape
-  // Not null: a row product (tensor_group.h). x and the weight are this rank's inputs; the result is the sum over the
-  // group, bias and residual are whole and are added once. The group must outlive backward.
+  // Not null: a row product (tensor_group.h). x and the weight have this rank's part of the inputs. The result is the
+  // sum over the group; bias and residual are whole and are added once. The group must outlive backward.
   TensorGroup* group = nullptr;
   // A row product of a part of the sequence: x has all rows; result and residual have this rank's, [share, out].
   // A column product (tensor_linear.h): x has this rank's rows, [share, in]; the result has all rows.

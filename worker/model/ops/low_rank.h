@@ -17,7 +17,7 @@ struct LowRank {
   NumberedTensor a;  // [rank, in]; undefined: there is no adapter
   NumberedTensor b;  // [out, rank]
   double scale = 1;
-  int place = 0;  // of the projection in its block
+  int place = 0;  // the index of the projection in its block
 };
 
 // The adapter of projection `index` of the description. `indexes` holds for each parameter of the description its index

@@ -118,7 +118,7 @@ at::Tensor RotateByLibTorch(const at::Tensor& x, const RotaryTable& table, const
 }  // namespace
 
 at::Tensor RotaryFrequencies(const Rope& rope, int64_t head_width) {
-  // Every operation is the one of transformers, in fp32.
+  // Every operation is the one that transformers uses, in fp32.
   const at::Tensor exponents = at::arange(0, head_width, 2, at::kFloat) / static_cast<double>(head_width);
   const at::Tensor frequencies = at::pow(rope.theta, exponents).reciprocal();
   switch (rope.scaling) {

@@ -8,10 +8,10 @@
 // If the number of rows is not a multiple of the number of ranks, the last ranks have rows of padding: the values of
 // these rows are finite and nothing reads them, and their gradients are 0.
 //
-// On each rank the parameters of what lies between (norms, biases of row products, positions) get a gradient from the
-// rank's own rows only, so their gradients must be added over the group (DataParallel). Source: Korthikanti et al.,
-// "Reducing activation recomputation in large transformer models", arXiv:2205.05198, section 4.2; there each rank has
-// positions of every sequence, here rows of the micro-batch, which need not be reordered.
+// On each rank the parameters used between these products (norms, biases of row products, positions) get a gradient
+// from the rank's own rows only, so their gradients must be added over the group (DataParallel). Source: Korthikanti et
+// al., "Reducing activation recomputation in large transformer models", arXiv:2205.05198, section 4.2; there each rank
+// has positions of every sequence, here rows of the micro-batch, which need not be reordered.
 //
 // All ranks of the group call these functions in the same order. Errors are those of the group, thrown.
 #pragma once
@@ -49,7 +49,7 @@ SampleSlice SliceOf(const SequencePart& part, int64_t columns);
 // A tensor for the rows of all ranks, [padded_rows, columns], whose padding is 0.
 at::Tensor NewRows(const SequencePart& part, int64_t columns, const at::TensorOptions& options);
 
-// This rank's values of `rows`, [rows] or of that many elements, followed by `padding`: [share].
+// This rank's part of `rows`, which has one element per row, filled up with `padding`: [share].
 at::Tensor OwnRows(const SequencePart& part, const at::Tensor& rows, int64_t padding);
 // The same for all ranks: [padded_rows].
 at::Tensor PadRows(const SequencePart& part, const at::Tensor& rows, int64_t padding);
@@ -57,7 +57,7 @@ at::Tensor PadRows(const SequencePart& part, const at::Tensor& rows, int64_t pad
 // Starts to gather the rows of all ranks, [padded_rows, columns], from each rank's own, dense: [share, columns]. The
 // result has values after the group's Wait.
 at::Tensor StartGatherRows(const SequencePart& part, const at::Tensor& own);
-// Waits; returns the rows without padding: [rows, columns].
+// Gathers the rows of all ranks, waits, and returns them without padding: [rows, columns].
 at::Tensor GatherRows(const SequencePart& part, const at::Tensor& own);
 
 // Starts to add up `rows`, [padded_rows, columns], over the ranks. The result, this rank's rows of the sum, has values

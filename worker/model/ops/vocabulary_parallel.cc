@@ -18,7 +18,8 @@ namespace {
 
 constexpr int64_t kNotHeld = -1;
 
-// The numbers of `tokens` among the `count` rows from `first` on; kNotHeld if another rank has the row, or if none has.
+// For each token, the index of its row among the `count` rows from `first` on; kNotHeld if another rank, or none, has
+// the row.
 at::Tensor NumbersAmong(const at::Tensor& tokens, int64_t first, int64_t count) {
   const at::Tensor numbers = tokens - first;
   return numbers.masked_fill_(numbers.lt(0).logical_or(numbers.ge(count)), kNotHeld);
@@ -67,7 +68,7 @@ struct EmbedFunction : torch::autograd::Function<EmbedFunction> {
 
 // What a pass needs in addition to x and the weight.
 struct LossPass final : torch::CustomClassHolder {
-  at::Tensor targets, numbers;  // [rows]; the numbers are those among the rows held
+  at::Tensor targets, numbers;  // [rows]; `numbers` has the results of NumbersAmong
   at::ScalarType output = at::kFloat, sums = at::kFloat;
   int64_t at_a_time = 1;  // rows of scores
   GradientSink* sink = nullptr;
@@ -76,8 +77,8 @@ struct LossPass final : torch::CustomClassHolder {
   std::optional<SequencePart> part = {};
   bool keeps = false;
 
-  // Set by forward. `log_sums` has for each row the logarithm of the sum of exponentials. If scores are kept, those of
-  // all rows are in `exponentials`, as exponentials, and multiplying them by `factors` gives probabilities.
+  // Set by forward. `log_sums` has for each row the logarithm of the sum of exponentials. If scores are kept,
+  // `exponentials` has the exponentials of all rows, which are probabilities once they are multiplied by `factors`.
   at::Tensor log_sums = {}, exponentials = {}, factors = {};
 
   at::Tensor ScoresOf(const at::Tensor& x, const at::Tensor& weight) const {

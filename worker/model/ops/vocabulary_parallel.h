@@ -17,7 +17,7 @@ namespace trainyard {
 // This rank's rows of a matrix [vocabulary, width], dense.
 struct VocabularyRows {
   NumberedTensor weight;  // [rows held, width]; at least one row
-  int64_t first = 0;      // the number of the first of these rows
+  int64_t first = 0;      // the index in the matrix of the first of these rows
   TensorGroup* group = nullptr;
   // Set if ranks divide the rows of activations: the embedding then scatters its sum, so that each rank has [share,
   // width], and the loss gathers the rows of such an x.
@@ -29,9 +29,9 @@ struct VocabularyRows {
 // the weight goes through autograd.
 at::Tensor EmbedVocabulary(const VocabularyRows& rows, const at::Tensor& tokens);
 
-// As HeadLoss (head_loss.h), the same bits on every rank. Forward gathers three numbers per row of x from each rank,
-// backward sums the gradient of x. If `keeps_scores`, forward stores this rank's scores of all rows, and backward does
-// not compute them again.
+// Like HeadLoss (head_loss.h); every rank gets the same bits. Forward gathers three numbers per row of x from each
+// rank, backward sums the gradient of x. If `keeps_scores`, forward stores this rank's scores of all rows, and backward
+// does not compute them again.
 at::Tensor VocabularyLoss(const at::Tensor& x, const VocabularyRows& rows, const at::Tensor& targets,
                           std::optional<at::ScalarType> output, bool keeps_scores, GradientSink* sink = nullptr,
                           int64_t max_elements = kHeadLossElements);
