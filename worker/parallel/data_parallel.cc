@@ -371,8 +371,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   const LossScaleConfig loss_scaling_;
   const Precision precision_;
   const int first_backward_;
-  // Sharded parameters of a pipeline stage: the passes of its micro-batches alternate, so that all units stay gathered
-  // from the first pass of a step to its update.
+  // Sharded parameters of a pipeline stage: the passes of its micro-batches alternate, so all units stay gathered from
+  // the first pass of a step to its update.
   const bool gathers_once_;
   const std::unique_ptr<UnitRunner> unit_runner_;
   const std::unique_ptr<ParallelParts> parts_;

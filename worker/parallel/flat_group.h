@@ -34,10 +34,10 @@ at::ScalarType AccumulatorType(const Precision& precision);
 
 class FlatGroup {
  public:
-  // `parameters` are indices into those of `model`, whose values are copied. Either all of them are trained, or all are
-  // frozen and have neither gradients nor moments. The decayed ones are stored first. `shard` is the communicator of
-  // dp_shard; a group that shards nothing has a layout of one shard. `ledger` may be null; not owned. `data` reduces
-  // whole gradients where nothing is sharded; may be null. `unit`: gathered and freed with this unit; -1: never freed.
+  // `parameters` are indices into the parameters of `model`. Either all of them are trained, or all are frozen and have
+  // neither gradients nor moments. The decayed ones are stored first. `shard` is the communicator of dp_shard; a group
+  // that shards nothing has a layout of one shard. `ledger` may be null; not owned. `data` reduces whole gradients
+  // where nothing is sharded; may be null. `unit`: gathered and freed with this unit; -1: never freed.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const StateSharding& sharding,
             const Precision& precision, Communicator& shard, const Offload& offload = {}, Ledger* ledger = nullptr,
             Communicator* data = nullptr, int unit = -1);
@@ -88,7 +88,8 @@ class FlatGroup {
   // lower tensor rank or the first stage counts. They are taken from whole_gradients() if `whole`, otherwise from
   // gradient_shard().
   std::vector<at::Tensor> CountedGradients(bool whole) const;
-  // Whether each of several tensor ranks has all parameters whole; whether the first and the last stage have a copy.
+  // is_replicated: each of several tensor ranks has all parameters of the group whole. is_tied: the first and the last
+  // stage both have them.
   bool is_replicated() const { return is_replicated_; }
   bool is_tied() const { return is_tied_; }
   // The sum of the gradients after the reduction: of this rank's shard if reductions scatter, otherwise the whole.
@@ -121,7 +122,7 @@ class FlatGroup {
   std::vector<int> parameters_;
   bool trained_ = false, is_replicated_ = false, is_tied_ = false;
   ShardLayout layout_;
-  int64_t num_decayed_ = 0;  // elements at the start of the whole
+  int64_t num_decayed_ = 0;  // elements at the start of the layout
   std::vector<ElementRange> gaps_;
   c10::Storage storage_;  // of the sharded parameters
   at::Tensor whole_parameters_, whole_gradients_, weights_, parameter_shard_, gradient_shard_, first_moment_,

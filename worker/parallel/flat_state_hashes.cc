@@ -20,7 +20,7 @@ ParameterHash HashOf(const at::Tensor& dense) {
   return {.low = hash.low64, .high = hash.high64};
 }
 
-// Mixes in the replicated weights that computation uses, where they are another tensor than the masters.
+// Mixes into `hashes` the replicated weights that computation uses, where they are another tensor than the masters.
 void MixInWeights(const FlatGroups& groups, std::vector<ParameterHash>& hashes) {
   for (const auto& group : groups) {
     const at::Tensor& whole = group->whole_parameters();
@@ -138,7 +138,7 @@ absl::StatusOr<std::optional<ParameterDifference>> FlatState::CompareParameters(
   if (communicators_.tied != nullptr) {
     RETURN_IF_ERROR(CompareAmong(*communicators_.tied, hashes, tied, first));
   }
-  // Parts of the model may differ in different parameters; all ranks return the first one.
+  // Ranks with different parts of the model may have found different parameters; all ranks return the first of these.
   const int ranks = communicators_.job->world_size();
   at::Tensor own = at::empty({2}, at::kLong), found = at::empty({ranks, 2}, at::kLong);
   own.mutable_data_ptr<int64_t>()[0] = first.parameter;

@@ -29,7 +29,7 @@ class Gatherer {
 
   // Starts the all-gathers of a unit that is not gathered.
   absl::Status Start(int unit);
-  // Waits for them and opens the unit. Fails with the errors of a Collective.
+  // Waits for these all-gathers and opens the unit. Fails with the errors of a Collective.
   absl::Status Wait(int unit);
   void Free(int unit);
   // Frees the unit but stores a part of it, from which StartRegather gathers it among the ranks of

@@ -51,8 +51,8 @@ void Copy(const at::Tensor& from, const at::Tensor& to) {
   }
 }
 
-// Returns whether the weights have the type of the masters, so that they are exact copies of them, also with stochastic
-// rounding.
+// Returns whether the weights have the type of the masters, so that the weights are exact copies of the masters, even
+// with stochastic rounding.
 bool WeightsEqualMasters(const AdamW::Range& range) {
   return range.weights.defined() && range.weights.scalar_type() == range.parameters.scalar_type();
 }

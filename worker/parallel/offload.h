@@ -1,8 +1,8 @@
-// State in host memory, so that the device holds only what it needs: the state of the optimizer, and this rank's shards
-// of the parameters. The update copies it tile by tile into device memory, runs AdamW over it there, and copies it
-// back; a helper thread copies one tile while another is updated, on a GPU through a stream of its own. On a CPU both
-// memories are the same, but the same path is used: losses are equal to those without offload, bit for bit, and the
-// ledger shows the memory as it would be divided on a GPU.
+// Stores the state of the optimizer, and this rank's shards of the parameters, in host memory, so that the device holds
+// only what it needs. The update copies this state tile by tile into device memory, runs AdamW over it there, and
+// copies it back; a helper thread copies one tile while another is updated, on a GPU through a stream of its own. On a
+// CPU both memories are the same, but the same path is used: losses are equal to those without offload, bit for bit,
+// and the ledger shows the memory as it would be divided on a GPU.
 //
 //   offload.optimizer    masters (a second copy of the parameters, even if of the same type) and moments
 //   offload.parameters   weights of a rank's shards; those of a unit are copied to the device to be gathered
@@ -88,7 +88,7 @@ class TiledUpdate {
   std::deque<std::function<void()>> copies_ ABSL_GUARDED_BY(mu_);
   uint64_t num_done_ ABSL_GUARDED_BY(mu_) = 0;
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread copy_thread_;  // last: it uses the others
+  std::thread copy_thread_;  // last: it uses the other members
 };
 
 // The size of an element in bytes.

@@ -95,7 +95,7 @@ absl::Status PassRunner::Advance(const UnitAction& computation) {
     RETURN_IF_ERROR(RunAction(action));
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("unit ", model_.units()[computation.unit].name, " runs out of the order of units()"));
+      absl::StrCat("unit ", model_.units()[computation.unit].name, " does not run in the order of units()"));
 }
 
 absl::Status PassRunner::RunUpToComputation() {

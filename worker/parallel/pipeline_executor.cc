@@ -42,7 +42,7 @@ absl::Status PipelineExecutor::RunStep(const PipelineWork& work, BatchOf batch_o
   RETURN_IF_ERROR(strategy_.AwaitParameters());  // this rank may have no pass
   const int own = static_cast<int>(work.micro_batches.size());
   ASSIGN_OR_RETURN(const std::vector<PipelineAction>* actions, ActionsFor(own));
-  // With several chunks a rank has several last backward passes, so that reductions are started after all of them.
+  // With several chunks a rank has several last backward passes, so reductions are started after all of them.
   const bool reduces_in_backward = options_.chunks_per_rank == 1;
   // With several stages, a data rank that was dealt fewer micro-batches runs no empty rounds: its ranks reduce at the
   // end.

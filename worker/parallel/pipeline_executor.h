@@ -7,7 +7,7 @@
 //
 // A model that is not divided has one stage, whose schedule is F0 B0 F1 B1 ..., so every job trains through this class.
 // Micro-batches of a schedule are numbered from 0; they are the ones that were dealt to the data rank, in their order.
-// All stages of a data rank are dealt the same ones, and each reads them from its own data.
+// All stages of a data rank are dealt the same micro-batches, and each stage reads them from its own data.
 //
 // Belongs to the thread of the training loop. After the first error every call fails with it.
 #pragma once
@@ -52,7 +52,7 @@ class PipelineExecutor {
   // Called on the last stage for each micro-batch: on a CPU before its backward, on a GPU after it.
   using OnLoss = absl::FunctionRef<void(int64_t micro_batch, const at::Tensor& loss)>;
 
-  // Owns none of its arguments. `channels`: those of a rank without neighbours are null.
+  // Owns none of its arguments. `channels`: a channel is null where the rank has no neighbour.
   PipelineExecutor(const PipelineOptions& options, Model& model, DataParallel& strategy,
                    const PipelineChannels& channels);
 
@@ -71,7 +71,7 @@ class PipelineExecutor {
   // A pass of one micro-batch through one chunk, between its forward and its backward.
   struct Pass {
     at::Tensor input;              // from another chunk; undefined in the first one
-    torch::autograd::Edge output;  // of what goes to another chunk, whose memory is then free
+    torch::autograd::Edge output;  // of what was sent to another chunk; needs no memory
     at::Tensor loss;               // of the last chunk
     std::vector<int64_t> shape;    // of what chunks pass on
   };

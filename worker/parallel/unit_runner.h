@@ -1,4 +1,4 @@
-// How the body of a unit is run. Data parallelism calls it between its own actions before and after a unit.
+// How the body of a unit is run. Data parallelism calls Run between its own actions before and after a unit.
 #pragma once
 
 #include <ATen/core/Tensor.h>

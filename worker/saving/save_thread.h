@@ -57,7 +57,7 @@ class SaveThread {
   // Removes the snapshots of older generations of the job, in the background.
   void RemoveOlderSnapshots(SnapshotPlace place);
 
-  // If the writer still hangs in an earlier save, this one fails immediately and ended() returns the error. REQUIRES:
+  // If the writer still hangs in an earlier save, this save fails immediately and ended() returns the error. REQUIRES:
   // the previous save has ended, or was given up.
   void Begin(SaveTask task);
   // Returns when the state may change: the copy is complete, or was cancelled.

@@ -52,7 +52,7 @@ absl::Status WriteFile(FileSystem& file_system, SaveWork& work, size_t index,
   part.files.push_back(std::move(written.file));
   std::move(written.tensors.begin(), written.tensors.end(), std::back_inserter(part.tensors));
   if (file.derived) {
-    // Values beyond the range of the copy's type are intact in the tensor it was copied from.
+    // Values beyond the range of the copy's type are intact in the tensor that the copy was made from.
     if (!written.nonfinite.empty()) work.beyond_range = written.nonfinite.front();
     return absl::OkStatus();
   }

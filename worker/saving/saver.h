@@ -1,4 +1,4 @@
-// A rank's side of saving. Begins saves at the steps that all ranks agree on (save_policy.h), has its part written in
+// Saves the state of a rank. Begins saves at the steps that all ranks agree on (save_policy.h), has its part written in
 // the background (save_thread.h), shares the outcome with the other ranks by the sum of every step (reduction A,
 // worker/collectives/agreement.h), and on rank 0 turns the parts of all ranks into checkpoints (commit_thread.h). A
 // save that fails is reported and retried while training continues. README.md shows the states of a save and the
@@ -93,7 +93,7 @@ class Saver {
 
   // Collective. Ends the save under way, then saves the state after `step`. Returns whether every rank's part is
   // written, which is the same on all ranks. `stop_request` (0: none) is the stop that is cancelled if this save fails;
-  // with it, returns whether the checkpoint is complete. Possible errors: those of a Collective.
+  // if it is set, the result is whether the checkpoint is complete. Possible errors: those of a Collective.
   absl::StatusOr<bool> SaveAndWait(uint64_t step, const Position& position, uint64_t stop_request);
 
   // Callbacks of the last save. Called by the loop's thread.
@@ -189,7 +189,7 @@ class Saver {
   DeviceCopies device_copies_;
   TrackedMemory held_;      // memory for copies
   absl::Duration stalled_;  // since the last TakeStallSeconds
-  at::Tensor terms_;        // the terms of a wait
+  at::Tensor terms_;        // summed while the ranks wait for a save
 };
 
 }  // namespace trainyard

@@ -134,7 +134,7 @@ void WritePids(pid_t trainer) {
   writer.Number(kTrainerPid, static_cast<uint64_t>(trainer));
   writer.Number(kTrainerStart, StartTime(trainer));
   int fd = open("pid.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return;  // without this file, the daemon observes the trainer through its link and the exit record
+  if (fd < 0) return;  // without this file, the daemon relies on the trainer's link and the exit record
   if (WriteAll(fd, writer.data(), writer.size())) rename("pid.tmp", kPidFile);
   close(fd);
 }
@@ -160,8 +160,8 @@ bool PublishExit(int fd, const FieldWriter& record) {
   return written && rename(kExitTemporary, kExitFile) == 0;
 }
 
-// Used if the rank folder was removed while the trainer ran: writes the record to a new one, in the folder of rank
-// folders that the daemon has recreated.
+// Used if the rank folder was removed while the trainer ran: writes the record to a new rank folder, in the folder of
+// rank folders that the daemon has recreated.
 void PublishExitInNewFolder(const char* folder, const FieldWriter& record) {
   if ((mkdir(folder, 0755) != 0 && errno != EEXIST) || chdir(folder) != 0) return;
   int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

@@ -75,14 +75,14 @@ absl::StatusOr<size_t> FindBest(absl::Span<const T> scores) {
   size_t best = 0;
   for (size_t i = 0; i < scores.size(); ++i) {
     if (std::isnan(scores[i])) {
-      return absl::InvalidArgumentError(absl::StrCat("the model's score of token ", i,
-                                                     " is not a number: its weights are damaged, or they overflow"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the model's score of token ", i, " is not a number: the weights are damaged, or a value overflows"));
     }
     if (scores[i] > scores[best]) best = i;
   }
   if (!std::isfinite(scores[best])) {
     return absl::InvalidArgumentError(absl::StrCat("the highest of the model's scores is ", scores[best],
-                                                   ": its weights are damaged, or they overflow"));
+                                                   ": the weights are damaged, or a value overflows"));
   }
   return best;
 }

@@ -2,7 +2,7 @@
 // next takes its place. A text depends on its prompt, the seed and the options, and not on the others.
 //
 // A text that is longer than the model's context is continued from its last tokens, whose positions begin at 0 again:
-// the model then runs over all of them for each token.
+// the model then runs over all of these tokens for each new token.
 #pragma once
 
 #include <cstdint>

@@ -78,7 +78,7 @@ absl::Status CheckSameAdapter(const std::string& folder, const ModelSizes& sizes
   };
   return absl::InvalidArgumentError(absl::StrCat(
       JoinPath(folder, kAdapterConfigName), " has ", text_of(found), ", but the job has ", text_of(expected),
-      "; the file has changed since the job was submitted, or this host has another one"));
+      "; the file has changed since the job was submitted, or this host has another file"));
 }
 
 // `what`: what `folder` holds, "weights" or "adapters".

@@ -27,8 +27,8 @@ absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const Star
                                                                       const SizesOfSpec& sizes_of_spec,
                                                                       Communicator& world, Model& model);
 
-// Not collective. Overwrites the parameters of the state by the weights and the initial adapters of `model`. REQUIRES:
-// no step was made, so the moments are zero.
+// Not collective. Overwrites the parameters of the state with the weights and the initial adapters of `model`.
+// REQUIRES: no step was made, so the moments are zero.
 absl::Status LoadInitialWeights(const ForeignWeights& weights, const Model& model, ParallelState& state);
 
 }  // namespace trainyard

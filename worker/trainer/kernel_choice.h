@@ -70,8 +70,9 @@ std::string KernelSpeedsName(absl::string_view cpu_key, const std::vector<Produc
 // All speeds that are stored in `folder` for one CPU.
 std::vector<KernelSpeeds> ReadAllKernelSpeeds(const std::string& folder, absl::string_view cpu_key);
 
-// Returns the choice of the lowest rank with the same CPU key. Called once by every rank of a job on several hosts that
-// chooses; a rank that has no choice calls it, too, with an empty key. Possible errors: those of KeyValueStore.
+// Returns the choice of the lowest rank with the same CPU key. If a job on several hosts leaves the choice to the
+// hosts, every rank calls this once; a rank that has nothing to choose passes an empty key. Possible errors: those of
+// KeyValueStore.
 absl::StatusOr<bool> AgreeOnLever(KeyValueStore& values, int rank, absl::string_view cpu_key, bool own_choice,
                                   absl::Duration limit);
 

@@ -67,7 +67,7 @@ absl::StatusOr<std::string> ReadAll(int fd, absl::Time deadline) {
   return absl::InternalError(absl::StrCat("a pipe held more than ", kMessageBytes, " bytes"));
 }
 
-// A pipe holds the whole text, so this does not block. After an error the reader finds less.
+// A pipe holds the whole text, so this does not block. After an error the reader gets less than the whole text.
 void WriteAndClose(int fd, const std::string& text) {
   while (send(fd, text.data(), text.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
   }

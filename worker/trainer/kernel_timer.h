@@ -2,7 +2,8 @@
 // kind. They are forked from this process, because starting another LibTorch takes longer than the measurement.
 //
 // A process may be forked safely only while it has one thread, but which products are timed is known later. Therefore
-// Start forks a process that waits for the shapes; this process forks once more, and each of the two times one kind.
+// Start forks a process that waits for the shapes; the waiting process then forks once more, and each of these two
+// processes times one kind.
 #pragma once
 
 #include <sys/types.h>

@@ -171,7 +171,7 @@ MetricsFile::StepsOfEpoch MetricsFile::ReadStepsOfEpoch(double epochs) const {
   if (fstat(fd_, &st) != 0) return found;
   const uint64_t size = static_cast<uint64_t>(st.st_size);
   const double begin = std::floor(epochs);  // of the epoch under way
-  // A line counts only if the one before it shows that its step began in this epoch.
+  // The step of a line counts only if the line before it shows that the step began in this epoch.
   std::optional<StepLine> later;
   const auto keep_later = [&] {
     if (later.has_value()) found.steps.push_back(later->step);

@@ -319,8 +319,9 @@ absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log
   if (!add(training)) return training;
   const bool is_tokenized = data.train.plan != nullptr;
   const bool has_held_out = order.config.evaluate_every > 0 && !order.config.data.held_out.empty();
-  // The held-out files need the plan of the training data. If opening that data failed, the plan is wrong, so they are
-  // not checked; if there is no plan yet, at least their paths are.
+  // The held-out files need the plan of the training data. If opening that data failed after a plan was made, the
+  // held-out files are not checked, because the plan may be wrong; if there is no plan yet, at least their paths are
+  // checked.
   if (has_held_out && (training.ok() || !is_tokenized)) {
     absl::Status held_out = OpenHeldOut(order, data.train.plan.get(), data.held_out, log);
     if (held_out.ok() && training.ok()) held_out = CheckDisjoint(*data.train.corpus, *data.held_out.corpus);

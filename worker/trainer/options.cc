@@ -13,23 +13,23 @@ CLI::Option* DeclareProbe(CLI::App& app, ProbeOptions& probe) {
   CLI::Option* probe_flag = app.add_flag("--probe", probe.is_requested,
                                          "Times a matrix product, and all-reduces over loopback, on this host: what "
                                          "`trainctl doctor` requests from pairs of hosts");
-  app.add_option("--matmul-size", probe.matmul_size, "Rows and columns of the square fp32 matrices")
+  app.add_option("--matmul-size", probe.matmul_size, "Number of rows and columns of the fp32 matrices to multiply")
       ->check(CLI::Range(16, 65536))
       ->capture_default_str()
       ->needs(probe_flag);
-  app.add_option("--matmul-repeats", probe.matmul_repeats, "Products that are timed; the fastest counts")
+  app.add_option("--matmul-repeats", probe.matmul_repeats, "Number of products to time; the fastest counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str()
       ->needs(probe_flag);
-  app.add_option("--all-reduce-bytes", probe.all_reduce_bytes, "Size of the larger all-reduce")
+  app.add_option("--all-reduce-bytes", probe.all_reduce_bytes, "Bytes in the larger of the two all-reduces")
       ->check(CLI::Range(4096, 1 << 30))
       ->capture_default_str()
       ->needs(probe_flag);
-  app.add_option("--threads", probe.threads, "Threads of the matrix product; 0: one per core")
+  app.add_option("--threads", probe.threads, "Number of threads of the matrix product; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str()
       ->needs(probe_flag);
-  app.add_flag("--json", probe.json, "With --probe: one JSON object instead of text")->needs(probe_flag);
+  app.add_flag("--json", probe.json, "With --probe: print one JSON object instead of text")->needs(probe_flag);
   return probe_flag;
 }
 
@@ -49,7 +49,7 @@ CLI::App* DeclareSample(CLI::App& app, SampleOptions& sample) {
   command->add_option("--tokens", sample.tokens, "Number of tokens to generate for each prompt")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  command->add_option("--temperature", sample.temperature, "Divisor of the scores; 0: always the most likely token")
+  command->add_option("--temperature", sample.temperature, "Divisor of the scores; 0: choose the most likely token")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command->add_option("--top-k", sample.top_k, "Choose among the K most likely tokens only; 0: among all")
@@ -67,7 +67,7 @@ CLI::App* DeclareSample(CLI::App& app, SampleOptions& sample) {
   command->add_option("--threads", sample.threads, "Number of threads; 0: one, or for large models one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  CLI::Option* json = command->add_flag("--json", sample.json, "One JSON object per prompt instead of text");
+  CLI::Option* json = command->add_flag("--json", sample.json, "Print one JSON object per prompt instead of text");
   CLI::Option* stream = command->add_flag_callback(
       "--stream", [&sample] { sample.stream = true; }, "Print text as it is generated; the default on a terminal");
   command
@@ -85,7 +85,7 @@ CLI::App* DeclareBuildTokens(CLI::App& app, BuildTokensOptions& options) {
   command->add_option("--threads", options.threads, "Number of threads; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_flag("--json", options.json, "One JSON object instead of text");
+  command->add_flag("--json", options.json, "Print one JSON object instead of text");
   return command;
 }
 
@@ -98,7 +98,7 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
   CLI::Option* link = app.add_option("--link", options.link, "Unix socket of the daemon");
   app.add_option("--job", options.job, "Id of the job")->needs(link);
   app.add_option("--generation", options.generation, "Generation of the job")->needs(link);
-  app.add_option("--rank", options.rank, "Rank in that generation")->needs(link);
+  app.add_option("--rank", options.rank, "Rank in this generation of the job")->needs(link);
 
   CLI::Option* probe_flag = DeclareProbe(app, options.probe);
   probe_flag->excludes(link);

@@ -19,7 +19,7 @@ absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communic
 // REQUIRES: order.config.probe.
 TrainerExit RunProbe(const StartOrder& order, const RunOptions& options);
 
-// Runs two ranks in two threads over loopback. Only the first one times the matrix product, while the other waits.
+// Times the matrix product, then runs two ranks in two threads, which time all-reduces over loopback.
 absl::StatusOr<ProbeFact> ProbeThisHost(const TrainConfig::Probe& config);
 
 }  // namespace trainyard

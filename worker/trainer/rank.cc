@@ -23,7 +23,8 @@
 namespace trainyard {
 namespace {
 
-// Another job may be about to leave (trainctl run --resume). An earlier generation of the same job is not waited for.
+// How long to wait for another job that is about to leave the run folder (trainctl run --resume). An earlier generation
+// of the same job is not waited for.
 constexpr absl::Duration kFolderWait = absl::Seconds(10);
 
 // The slowest rank may still be reading its checkpoint or its data while the others wait for it.
@@ -99,7 +100,7 @@ absl::Status CompareSpec(const StartOrder& order, const Checkpoint& checkpoint, 
   return absl::OkStatus();
 }
 
-// On rank 0: checks whether this job may resume from the checkpoint, independent of its contents.
+// On rank 0: checks, without reading any tensor, whether this job may resume from the checkpoint.
 absl::Status CheckSameComputation(const StartOrder& order, const Checkpoint& checkpoint, const Corpus& corpus,
                                   std::vector<KeyChange>& changes, std::ostream& log) {
   const Manifest& manifest = checkpoint.manifest();
@@ -171,7 +172,8 @@ absl::StatusOr<RestorePoint> AcquireFolder(const StartOrder& order, FileSystem& 
   ASSIGN_OR_RETURN(RestorePoint point, ChooseRestorePoint(order, locked, file_system));
   choosing_time += Clock::GetSteadyClock().TimeNow() - began;
   if (point.checkpoint != nullptr) {
-    // Compares before the other ranks see the checkpoint: the differing key helps more than their errors about shapes.
+    // Compares before the other ranks see the checkpoint: naming the differing key helps more than errors about shapes
+    // on the other ranks.
     std::vector<KeyChange> changes;
     RETURN_IF_ERROR(CompareSpec(order, *point.checkpoint, changes));
   }

@@ -62,7 +62,7 @@ std::string ByRank(const at::Tensor& counts, int64_t column) {
   });
 }
 
-// "train.data.text: 2.41 epochs of 5000 samples in 100 steps".
+// Logs "blend: train.data.text: a.txt has weight 2: 2.41 epochs of 5000 samples in 100 steps" for each source.
 void LogEpochs(const TrainConfig& config, const RankData& data, std::ostream& log) {
   const uint64_t samples = config.steps * static_cast<uint64_t>(config.batch_global);
   const auto& weights = config.data.weights;

@@ -27,8 +27,9 @@ absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config);
 absl::StatusOr<std::unique_ptr<Model>> MakePart(const StartOrder& order, const RankDevice& device,
                                                 TensorGroup* tensor_group);
 
-// Checks the host memory for all ranks of this host. Called before the ranks join their groups, which all ranks must do
-// before any allocates its part. Frozen parameters have no moments; whole parameters are counted as if sharded.
+// Checks the host memory for all ranks of this host. All ranks must check before any rank allocates its part, so this
+// is called before the ranks join their groups. Frozen parameters have no moments; whole parameters are counted as if
+// sharded.
 absl::Status CheckOffload(const StartOrder& order, const Model& model);
 
 // Makes the strategy and the executor of `rank`, whose groups, channels, model and data exist, and deals it the

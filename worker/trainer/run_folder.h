@@ -41,7 +41,7 @@ class RunFolder {
     std::string job_id;
     uint64_t generation = 0;
     absl::Duration wait;  // how long to wait for another job to leave
-    // If another job's rank 0 releases the lock while this one waits for it, the next generation of that job may be
+    // If another job's rank 0 releases the lock while this process waits for it, the next generation of that job may be
     // about to start: the folder is left to that job for this time.
     absl::Duration owner_grace = absl::Seconds(10);
     // A checkpoint of this job is recorded, so this job owned the folder. Acquire fails if another job owns it now.

@@ -78,7 +78,7 @@ absl::StatusOr<TextModel> OpenCheckpointModel(const std::string& source, const s
   std::vector<std::string> skipped;  // not printed: the output names the checkpoint that was used
   absl::StatusOr<std::unique_ptr<Checkpoint>> opened = OpenCheckpointOrNewest(source, skipped);
   if (absl::IsNotFound(opened.status())) {
-    return absl::NotFoundError(absl::StrCat(opened.status().message(), "; it also lacks the ", kConfigName,
+    return absl::NotFoundError(absl::StrCat(opened.status().message(), "; ", source, " also lacks the ", kConfigName,
                                             " of a model that transformers wrote"));
   }
   RETURN_IF_ERROR(opened.status());

@@ -367,7 +367,7 @@ class Tokenizing {
   const bool is_held_out_;
   std::ostream& log_;
   std::string root_;
-  size_t members_ = 1, member_ = 0;    // of the ranks with the same files: their number, and this one's index
+  size_t members_ = 1, member_ = 0;    // of the ranks with the same files: their number, and this rank's index
   std::vector<DataProblem> problems_;  // the first of this rank
   int64_t num_problems_ = 0;
 };

@@ -322,7 +322,7 @@ absl::Status Trainer::ReadAgreement() {
   AgreedStep agreed = agreement_.Read(sum);
   saver_.Update(step_, record_.step, sum);
   if (agreed.stop && !leave_ && order_.rank == 0) {
-    log_ << (agreed.is_requested ? "stop requested" : "a rank must leave (SIGTERM)") << ": all leave after step "
+    log_ << (agreed.is_requested ? "stop requested" : "a rank must leave (SIGTERM)") << ": all ranks leave after step "
          << step_ << std::endl;
   }
   if (agreed.stop) stop_needing_save_ = agreed.request_needing_save;

@@ -107,7 +107,7 @@ TEST(ChooseToken, ScoresThatAreNotNumbers_AreRefused) {
     const std::vector<float> scores = {1, bad, 2};
     const auto token = ChooseToken(absl::MakeConstSpan(scores), {}, 0.5);
     ASSERT_FALSE(token.ok());
-    EXPECT_THAT(std::string(token.status().message()), HasSubstr("its weights are damaged, or they overflow"));
+    EXPECT_THAT(std::string(token.status().message()), HasSubstr("the weights are damaged, or a value overflows"));
   }
 }
 
