@@ -30,7 +30,8 @@ class TokenFinder {
   // the first one is found.
   void Add(absl::string_view text, const AddedToken& token);
 
-  // Calls `part` with each part of `text` in order: tokens (their id) and what is between them (-1, never empty).
+  // Calls `part` with each part of `text` in order: each token with its id, and the text between tokens with -1. No
+  // part is empty.
   using Part = absl::FunctionRef<void(absl::string_view part, int32_t id)>;
   void Cut(absl::string_view text, Part part) const;
 

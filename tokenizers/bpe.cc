@@ -142,7 +142,7 @@ bool Bpe::NothingJoinsAfter(uint32_t code) const {
   std::vector<int32_t> symbols = {IdOfCharacter(code)};
   if (symbols[0] < 0) {
     symbols.clear();
-    // The token of an unknown character may be fused with that of the next one, or be appended only after it.
+    // The unknown token may be fused with that of the next character, or be appended after the next character.
     if (!byte_fallback_ || !ByteTokens(text, symbols)) return false;
   }
   if (byte_fallback_ && std::count(byte_fallback_ids_.begin(), byte_fallback_ids_.end(), -1) > 0) return false;

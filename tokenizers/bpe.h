@@ -96,7 +96,7 @@ class Bpe {
   bool SizeIsAllowed(size_t size, Scratch& scratch) const;
 
   absl::flat_hash_map<std::string, int32_t> ids_;
-  absl::flat_hash_map<int32_t, absl::string_view> tokens_;  // of the keys of ids_, which never change
+  absl::flat_hash_map<int32_t, absl::string_view> tokens_;  // views of the keys of ids_, which never change
   absl::flat_hash_map<uint64_t, Merge> merges_;
   int32_t max_id_ = -1;
   std::string unknown_, subword_prefix_, word_suffix_;
@@ -105,7 +105,7 @@ class Bpe {
   std::vector<int32_t> byte_fallback_ids_;                  // of <0x00> to <0xFF>, -1 where there is none
   std::vector<int32_t> byte_ids_;                           // of the letters of all bytes; empty: not all are tokens
   absl::flat_hash_map<std::string, int32_t> ids_of_bytes_;  // by the bytes that a token stands for; for ignore_merges_
-  std::vector<int32_t> characters_;                         // below U+10000; -1: not a token
+  std::vector<int32_t> characters_;                         // the id of each character below U+10000; -1: not a token
   // For each merge, the last character of its left side and the first character of its right side. No merge crosses the
   // boundary between two neighbours that are not such a pair, so a word may be encoded in two parts there.
   absl::flat_hash_set<uint64_t> joins_;

@@ -13,11 +13,11 @@ namespace trainyard {
 // What other files of the same folder say.
 struct BpeSurroundings {
   std::string begin, end, padding, unknown;  // names of special tokens; empty: not known
-  std::vector<AddedToken> added;             // by id; those that the file lacks are added after its own
+  std::vector<AddedToken> added;             // ordered by id; those that tokenizer.json lacks come after its own
 };
 
-// `file`: the text of tokenizer.json; `name`: for messages. Possible errors: InvalidArgument: it is not such a file, or
-// uses something that is not supported.
+// `file`: the text of tokenizer.json; `name`: for messages. Possible errors: InvalidArgument: `file` is no such
+// file, or uses something that is not supported.
 absl::StatusOr<std::unique_ptr<BpeTokenizer>> ReadBpeTokenizer(absl::string_view file, absl::string_view name,
                                                                const BpeSurroundings& around = {});
 

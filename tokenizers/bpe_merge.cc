@@ -10,7 +10,7 @@ namespace trainyard {
 namespace {
 
 constexpr uint32_t kNoRank = UINT32_MAX;
-// Up to here finding the lowest rank in an array is faster than a heap.
+// Up to this number of symbols, finding the lowest rank in an array is faster than using a heap.
 constexpr size_t kFewSymbols = 64;
 
 }  // namespace

@@ -54,7 +54,7 @@ class BpeTokenizer final : public Tokenizer {
   void EncodePiece(PreTokenizer::Piece piece, bool continues, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const;
   bool LinesMayBeCut() const;
 
-  // Scratch memory is lent to one call at a time and keeps the words that it has seen.
+  // Scratch memory is lent to one call at a time. It caches the tokens of words for later calls.
   std::unique_ptr<Bpe::Scratch> Borrow() const;
   void Return(std::unique_ptr<Bpe::Scratch> scratch) const;
 

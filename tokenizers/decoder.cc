@@ -44,7 +44,7 @@ int ByteOfToken(absl::string_view token) {
   return byte;
 }
 
-// Each run of bytes becomes its text, or one U+FFFD for each of its bytes if it is not valid as a whole.
+// Each run of byte tokens becomes its text, or one U+FFFD for each byte if the run as a whole is not valid UTF-8.
 Tokens FromBytes(const Tokens& tokens) {
   Tokens out;
   std::string bytes;

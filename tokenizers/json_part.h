@@ -1,5 +1,5 @@
-// One object of a tokenizer.json while it is read. What is wrong is added to a list of problems, so that all of them
-// are reported together. Not thread-safe.
+// One value of a tokenizer.json, with functions that read it. Errors are added to a list of problems, so that all of
+// them are reported together. Not thread-safe.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -34,7 +34,7 @@ class JsonPart {
   const nlohmann::json& json() const { return json_; }
 
   void Problem(absl::string_view what) const;
-  // Adds the problem that `what`, such as "normalizer", has a type that is not supported. `known`: those that are.
+  // Adds the problem that `what`, such as "normalizer", has a type that is not supported. `known`: the supported types.
   void Unsupported(absl::string_view what, absl::string_view type, absl::string_view known) const;
 
  private:

@@ -1,6 +1,6 @@
 // Matchers written by hand for the patterns with which GPT-2, Llama-3 and Qwen2 split text. They are several times as
-// fast as the regular expressions, and linear in the text. Each pattern matches at every position, so that a function
-// that returns the end of the match at a position describes it. Pure and thread-safe.
+// fast as the regular expressions, and linear in the text. Each pattern matches at every position, so a matcher only
+// has to return the end of the match at a given position. Pure and thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // A regular expression of a tokenizer.json, with the meaning that the Python library `tokenizers` gives it: its syntax
 // is Oniguruma's and its classes are those of unicode.h. Hand-written code matches the patterns of well-known
-// models (known_patterns.h), PCRE2 the others. Immutable and thread-safe.
+// models (known_patterns.h), and PCRE2 matches the others. Immutable and thread-safe.
 //
-// What PCRE2 would read in another way is refused: anchors, back references, scripts, nested classes.
+// Constructs to which PCRE2 gives another meaning are refused: anchors, back references, scripts, nested classes.
 #pragma once
 
 #include <memory>

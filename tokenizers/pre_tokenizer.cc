@@ -184,7 +184,8 @@ bool PreTokenizer::WorksByLines(bool within_words) const {
   for (const Step& step : steps_) {
     switch (step.kind) {
       case Kind::kByteLevel:
-        // After a step that splits, each piece gets a prefix, so a cut would add one where the whole text has none.
+        // After a step that splits, each piece gets a prefix, so a cut would add a prefix that the whole text does not
+        // have.
         if (step.add_prefix_space && &step != steps_.data()) return false;
         splits_lines = splits_lines || step.splits;
         break;

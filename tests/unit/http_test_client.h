@@ -1,4 +1,4 @@
-// A client of a web server on this machine, which sends and reads what a test wants, also against the rules.
+// A client of a web server on this machine. It sends and reads what a test chooses, also if that is not valid HTTP.
 #pragma once
 
 #include <arpa/inet.h>

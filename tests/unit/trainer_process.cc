@@ -5,7 +5,7 @@
 namespace {
 
 // LibTorch's flight recorder is off: there is one per process, and it does not support two groups at the same time.
-// LibTorch reads its size at the first use.
+// LibTorch reads this variable when it first uses the recorder.
 [[maybe_unused]] const int kRecorderIsOff = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
 
 // A write to a connection that the peer has closed returns an error instead of raising SIGPIPE, as in

@@ -1,4 +1,4 @@
-// Files of tokens of other programs, which this test writes according to the definitions of their formats.
+// Token files in the formats of other programs. The tests write them according to the definitions of these formats.
 #include "worker/data/token_files.h"
 
 #include <gmock/gmock.h>

@@ -181,7 +181,8 @@ TEST_F(TokenSamplesTest, EveryDocumentIsInExactlyOneSample_WhateverTheSizes) {
   EXPECT_EQ(found, expected);
 }
 
-// Each rank reads the micro-batches that it is dealt, so the order over all ranks does not depend on their number.
+// Each rank reads the micro-batches that it is dealt, so the order over all ranks does not depend on the number of
+// ranks.
 TEST_F(TokenSamplesTest, TheOrderOfSamples_IsTheSameForAnyNumberOfRanks_AndAcrossAResume) {
   AddDocuments(std::vector<int64_t>(60, 5));
   auto samples = *Open(8);

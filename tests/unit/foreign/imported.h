@@ -23,7 +23,7 @@ struct Imported {
   std::string Notes() const { return absl::StrJoin(job.notes, "\n"); }
   std::string Yaml() const { return WriteYaml(job.spec); }
 
-  // "parallel.data=zero2", one for each setting of the key, or its note if it has none.
+  // The settings of the key, each as "parallel.data=zero2", or the note of the key if it has no settings.
   std::string Became(absl::string_view key) const {
     for (const KeyOutcome& outcome : job.keys) {
       if (outcome.key != key) continue;

@@ -1,4 +1,5 @@
-// What each key of a foreign file becomes: a row has the lines of a file, a key of it, and its effect on the job.
+// What each key of a foreign file becomes: a row has the text of a file, one of its keys,
+// and the effect of this key on the job.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -13,7 +14,7 @@ namespace {
 
 struct Mapping {
   const char* file;    // the text of the file, with the abbreviations that the test below expands
-  const char* key;     // a key of it
+  const char* key;     // one of its keys
   const char* became;  // Imported::Became
 };
 

@@ -84,7 +84,7 @@ TEST(ScriptLaunch, WithoutAFile_FlagsDecide) {
   EXPECT_THAT(launch.env, Not(Contains(HasSubstr("FSDP"))));
 }
 
-TEST(ScriptLaunch, RefusesByName) {
+TEST(ScriptLaunch, OfAFileThatCannotBeUsed_IsRefusedWithTheReason) {
   EXPECT_THAT(RefusalOf("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n"),
               HasSubstr("AMAZON_SAGEMAKER"));
   EXPECT_THAT(RefusalOf("distributed_type: XLA\nnum_processes: 8\n"), HasSubstr("XLA is not available"));

@@ -1,5 +1,6 @@
-// Models whose matrices are divided among tensor ranks, which are threads here. They must have the loss and gradients
-// of the whole model, the same bits in every replica, and one sum for each attention and perceptron in each direction.
+// Models whose matrices are divided among tensor ranks, which are threads here. These models must have the loss and
+// gradients of the whole model, the same bits in every replica, and one sum for each attention and perceptron in each
+// direction.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>

@@ -1,4 +1,4 @@
-// tests/interop/transformers_test.py checks that the Python library agrees.
+// Reads and writes the config.json of transformers. tests/interop/transformers_test.py checks that this library agrees.
 #include "models/hugging_face_config.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
 // The time that a rank waits for communication, on a clock that only computation and waiting advance. With overlap the
-// rank waits only while no computation hides the communication, without it for all of it; the results are the same.
+// rank waits only while no computation hides the communication; without overlap it waits for all communication. The
+// results are the same.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>

@@ -49,7 +49,7 @@ struct Layout {
   int64_t persist_elements = 0;
   std::vector<int> split = {};
   bool documents = false;  // each sequence has two documents, and one target is ignored
-  bool sequence = false;   // tensor ranks divide it
+  bool sequence = false;   // tensor ranks divide the sequence
   int64_t tokens = kTokens;
   bool leaves_out_tensor_sums = false;  // a defect: gradients are not added over the tensor ranks
 

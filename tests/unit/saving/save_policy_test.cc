@@ -64,7 +64,7 @@ TEST(SavePolicyTest, RequestsDuringASave_BecomeOneSaveAfterIt) {
   EXPECT_EQ(policy.AtBoundary(7, false), Action::kNothing) << "each request acts once";
 }
 
-TEST(SavePolicyTest, FailedSave_IsRetriedAfter1_2_4StepsAndAtMostEverySteps) {
+TEST(SavePolicyTest, FailedSave_IsRetriedAfter1_2_4Steps_AndNeverLaterThanAfterEverySteps) {
   SavePolicy policy(5, kWorld);
   uint64_t step = 100;
   for (uint64_t wait : {1, 2, 4, 5, 5}) {
@@ -100,7 +100,7 @@ TEST(SavePolicyTest, SaveGivenUpByRankZero_FailsOnEveryRank) {
 }
 
 // The ranks computed the terms of step 20 before they waited for the save of step 10. The sums of these terms arrive
-// when the save of step 20 has already begun, and say nothing about it.
+// when the save of step 20 has already begun, and say nothing about that save.
 TEST(SavePolicyTest, SumFromBeforeASaveBegan_IsIgnored) {
   SavePolicy policy(10, kWorld);
   policy.Began(10);

@@ -21,7 +21,7 @@ v1::JobSpec Resolved(const std::vector<std::string>& overrides) {
 
 MemoryPlan Plan(const std::vector<std::string>& overrides) { return PlanMemory(Resolved(overrides)); }
 
-// Of kGoodJob: 2 layers of width 16, context 8, vocabulary 256.
+// The sizes of kGoodJob, which has 2 layers of width 16, context 8 and vocabulary 256.
 constexpr uint64_t kBlock = 12 * 16 * 16 + 13 * 16, kRoot = (256 + 8) * 16 + 2 * 16, kAll = kRoot + 2 * kBlock;
 
 TEST(PlanMemory, OfReplicatedState_CountsFourTensorsOfEveryParameter) {

@@ -212,7 +212,7 @@ std::string Types(const std::string& precision) {
   return types;
 }
 
-TEST(Precision, OfAName_IsTheUsualSet_AndThatOfAMapFollowsParam) {
+TEST(Precision, OfAName_IsTheUsualSetOfTypes_AndTheTypesOfAMapFollowParam) {
   EXPECT_EQ(Types("fp32"), "fp32 fp32 fp32 fp32 fp32 ");
   EXPECT_EQ(Types("fp64"), "fp64 fp64 fp64 fp64 fp64 ");
   EXPECT_EQ(Types("bf16"), "bf16 fp32 fp32 fp32 fp32 ");

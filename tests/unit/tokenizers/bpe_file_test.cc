@@ -1,4 +1,5 @@
-// tests/interop/tokenizers_test.py checks that the ids are those of the Python library.
+// Tokenizers that are read from a tokenizer.json. tests/interop/tokenizers_test.py checks that the ids are those of the
+// Python library.
 #include "tokenizers/bpe_file.h"
 
 #include <gmock/gmock.h>

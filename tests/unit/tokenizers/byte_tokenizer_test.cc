@@ -1,4 +1,5 @@
-// tests/interop/transformers_test.py checks that the Python library opens the files and agrees on the tokens.
+// The tokenizer of bytes and the files that describe it. tests/interop/transformers_test.py checks that the Python
+// library opens these files and gives the same tokens.
 #include "tokenizers/byte_tokenizer.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// tests/interop/sentencepiece_test.py checks that the ids are those of the Python library.
+// Tokenizers that are read from a tokenizer.model. tests/interop/sentencepiece_test.py checks that the ids are those of
+// the Python library.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

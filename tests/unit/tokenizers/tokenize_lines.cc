@@ -3,8 +3,9 @@
 //   tokenize_lines TOKENIZER              a JSON text in each line of standard input -> {"ids", "special", "decoded",
 //                                         "shown"} or {"error"}; `special` are the ids with the template's tokens,
 //                                         `shown` is `special` decoded without special tokens
-//   tokenize_lines TOKENIZER --cut BYTES  the ids only, of parts that are cut at safe cuts after at least BYTES
-//   tokenize_lines TOKENIZER --time N     the ids only, and at the end {"seconds": [...]}: of N passes over all lines
+//   tokenize_lines TOKENIZER --cut BYTES  the ids only, of parts of at least BYTES that end at safe cuts
+//   tokenize_lines TOKENIZER --time N     the ids only, and at the end {"seconds": [...]}, the times of N passes over
+//                                         all lines
 #include <algorithm>
 #include <chrono>
 #include <iostream>

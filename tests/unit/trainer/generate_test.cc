@@ -57,7 +57,7 @@ Texts GenerateAll(Model& model, const std::vector<std::vector<int64_t>>& prompts
   return texts;
 }
 
-// The most likely tokens after a prompt, by a pass over the last tokens for each of them.
+// The most likely tokens after a prompt; each one is computed by a pass over the last tokens of the text before it.
 std::vector<int64_t> MostLikelyByWholePasses(Model& model, std::vector<int64_t> tokens, int64_t count) {
   c10::NoGradGuard no_grad;
   NoUnitHooks hooks;

@@ -15,7 +15,7 @@ const std::vector<ProductShape> kThree = {{.rows = 256, .in = 64, .out = 64, .co
                                           {.rows = 256, .in = 512, .out = 512, .count = 4},
                                           {.rows = 256, .in = 256, .out = 512, .count = 4}};
 
-// A CPU with this many operations per second of a thread that has a share of the wall clock.
+// A CPU that makes `rate` operations per second while the thread runs, and runs the thread for this share of the time.
 class FakeCpu {
  public:
   FakeCpu(double rate, double share) : rate_(rate), share_(share) {}
@@ -72,7 +72,8 @@ TEST(TimeWithinBudget, SmallShapesAreStillTimedWhenALargerOneNoLongerFits) {
 
 TEST(SpeedsOfAll, IsWeightedByWork_AndTakesTheNearestForWhatWasNotTimed) {
   const double large = 6.0 * 256 * 512 * 512, small = 6.0 * 256 * 64 * 64;
-  // The large shape runs with 200 and 100 GFLOP/s, the small one with 10 and 20. The third is like the large one.
+  // With and without the lever, the large shape runs at 200 and 100 GFLOP/s, and the small one at 10 and 20. The third
+  // shape is closest to the large one.
   const TwoSpeeds speeds = SpeedsOfAll(kThree, {small / 10e9, large / 200e9, 0}, {small / 20e9, large / 100e9, 1});
 
   EXPECT_THAT(speeds.with_lever, DoubleNear(4 * (1.5 * large + small) / (4 * (1.5 * large / 200 + small / 10)), 1e-6));

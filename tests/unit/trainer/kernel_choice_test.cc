@@ -69,7 +69,8 @@ TEST(KernelSpeedsName, DependsOnTheCpuAndOnTheShapes) {
   EXPECT_NE(KernelSpeedsName("cpu", shapes), KernelSpeedsName("cpu", ShapesToTime(SmallGpt(), 4096)));
 }
 
-// Ranks as threads; `kinds` and `choices` are those of each host's own measurement.
+// Runs each rank as a thread. `kinds` are the CPUs of the ranks' hosts, and `choices` what each host has measured to be
+// faster.
 std::vector<bool> Agree(const std::vector<std::string>& kinds, const std::vector<bool>& choices) {
   MemoryStore values;
   std::vector<char> agreed(kinds.size());

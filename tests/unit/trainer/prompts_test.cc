@@ -59,7 +59,7 @@ TEST(Prompts, DeeplyNestedLine_IsRefusedBeforeItIsParsed) {
   EXPECT_THAT(std::string(problems.ToStatus().message()), HasSubstr("nested more than 64 deep"));
 }
 
-// Tokens that stand for texts; a token's text may depend on whether it is the first, as SentencePiece's spaces do.
+// Each token stands for a text. The first token of a sequence loses the space at its beginning, as in SentencePiece.
 class PieceTokenizer final : public Tokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}

@@ -27,7 +27,7 @@ using ::testing::SizeIs;
 
 class TokenizedDataTest : public StrategiesTest {
  protected:
-  // Documents of 2 to 30 tokens with random numbers of targets, so that micro-batches have different numbers of them.
+  // Documents of 2 to 30 tokens with random numbers of targets, so that micro-batches differ in their targets.
   void WriteDocuments(const std::string& name, int count) {
     std::ofstream file(folder_ / name);
     uint64_t state = 11;
@@ -170,7 +170,7 @@ TEST_F(TokenizedDataTest, AResumedRun_TakesTheSameSamples_AndRefusesOtherRules) 
   }
 }
 
-// Regression: one file used the cache of two files with the same bytes, so that the job did not train on all of them.
+// Regression: one file used the cache of two files with the same bytes, so that the job did not train on all its data.
 TEST_F(TokenizedDataTest, TheSameBytesInOtherFiles_HaveAnotherCache) {
   WriteDocuments("a.jsonl", 60);
   WriteDocuments("b.jsonl", 90);
