@@ -91,7 +91,7 @@ def cpu_s(pid):
 
 
 def cpu_of_both_s(control, trainers):
-    """(seconds of CPU of the control plane with the trainers' link threads, those of the trainers without them)"""
+    """(CPU seconds of the control plane and of the trainers' link threads, those of the trainers' other threads)"""
     control_s, trainers_s = sum(cpu_s(pid) for pid in control), 0.0
     for pid in trainers:
         link = sum(seconds for name, seconds in threads_cpu_s(pid) if name.startswith(LINK_THREADS))

@@ -25,7 +25,7 @@ POLL_S = 0.01
 
 
 def environment():
-    """The environment of the commands. PATH begins with the Python that has torch; `trainctl launch` uses that one."""
+    """The commands' environment. PATH begins with the Python that has torch; `trainctl launch` takes it from there."""
     path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     return dict(os.environ, PATH=path, OMP_NUM_THREADS="1")
 

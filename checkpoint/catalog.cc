@@ -115,7 +115,7 @@ std::vector<Candidate> CandidatesOf(const std::vector<StepFolder>& folders) {
   return candidates;
 }
 
-// Whether a later generation of the job has gone back to before this step, and continued from there.
+// Whether a later generation of the job has resumed before this step, so that it has saved this or an earlier step.
 bool IsAbandoned(const Candidate& candidate, const std::vector<Candidate>& all) {
   return std::any_of(all.begin(), all.end(), [&](const Candidate& other) {
     return other.job_id == candidate.job_id && other.generation > candidate.generation && other.step <= candidate.step;

@@ -76,8 +76,8 @@ absl::StatusOr<std::optional<StepFolder>> FindBest(const std::string& run_folder
 absl::StatusOr<std::string> ResolveBest(const std::string& path);
 
 // Opens the checkpoint at the path that ResolveBest returns for `given`; if that path is a run folder, the checkpoint
-// that FindCheckpoint finds there. Adds to `skipped` why newer ones were not used, a sentence each. Fails with NotFound
-// if there is no checkpoint, and with DataLoss if none can be used.
+// that FindCheckpoint finds there. Adds to `skipped` a sentence for each newer checkpoint that cannot be used. Fails
+// with NotFound if there is no checkpoint, and with DataLoss if none can be used.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,
                                                                    std::vector<std::string>& skipped);
 

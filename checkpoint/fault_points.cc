@@ -40,7 +40,7 @@ bool IsOneOf(absl::string_view name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// ValidatePoint and the Read functions return the problem of their value; empty if there is none.
+// ValidatePoint and the Read functions return what is wrong with the value; empty if nothing is.
 std::string ValidatePoint(absl::string_view point) {
   if (IsOneOf(point, kSinglePoints)) return "";
   const std::vector<absl::string_view> parts = absl::StrSplit(point, ':');

@@ -27,9 +27,9 @@ using TensorSink = absl::FunctionRef<absl::Status(absl::string_view bytes)>;
 using TensorStream = absl::FunctionRef<absl::Status(TensorSink sink)>;
 
 // Writes the tensors and `manifest` (whose `files`, `tensors` and `nonfinite` are filled in here) below `run_folder`,
-// and replaces a checkpoint of the same step. If it fails, it removes the partial folder. Fails with ResourceExhausted
-// if the disk is full, with other errors of the file system, and with those of `stream`, which is not called if the
-// folder cannot be created.
+// and replaces a checkpoint of the same step. After an error, the partial folder is removed. Fails with
+// ResourceExhausted if the disk is full, with other errors of the file system, and with those of `stream`, which is not
+// called if the folder cannot be created.
 absl::StatusOr<SavedCheckpoint> WriteImportedCheckpoint(const std::string& run_folder, Manifest manifest,
                                                         const std::vector<TensorHeader>& tensors, TensorStream stream,
                                                         FileSystem& file_system);

@@ -56,7 +56,7 @@ struct ManifestDataFile {
   std::string hash;
 };
 
-// The data that the run was trained on, to detect whether a resumed run has the same.
+// The data that the run was trained on, to detect whether a resumed run has the same data.
 struct ManifestData {
   uint64_t consumed_samples = 0;
   uint64_t epoch = 0;

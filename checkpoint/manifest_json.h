@@ -21,7 +21,7 @@ std::string TextWithHash(Json json);
 // Returns the hash at the beginning of such a text; empty if there is none.
 std::string HashInText(absl::string_view text);
 // Fails with DataLoss, in a message that begins with `document`, if the text does not begin with a hash, if that
-// is not the hash of the text, or if the text is not JSON.
+// hash is not the hash of the text, or if the text is not JSON.
 absl::StatusOr<Json> ParseWithHash(absl::string_view text, absl::string_view document);
 
 // Reads keys of one object, records the first problem, and at the end checks that every key was read. `json` must

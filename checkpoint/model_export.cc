@@ -192,7 +192,7 @@ absl::Status CheckOptions(const std::string& out, const ExportOptions& options) 
                                                  "'; expected 1 byte or more, and F64, F32, F16 or BF16"));
 }
 
-// Copies those of kCopiedFiles that exist in `from`, if it is not empty. Returns their names.
+// Copies those of kCopiedFiles that exist in the folder `from`; none if `from` is empty. Returns their names.
 absl::StatusOr<std::vector<std::string>> CopyFiles(const std::string& from, const std::string& to,
                                                    FileSystem& file_system) {
   std::vector<std::string> copied;

@@ -49,8 +49,8 @@ class Checkpoint {
   // From now on also hashes whole files while they are read: those that are assigned to `share` of `shares`. Each file
   // is assigned to one share, the shard of rank N to share N modulo `shares`. All reads must then come from one thread.
   void BeginVerifying(int share, int shares);
-  // Reads the rest of those files and compares the hashes. Fails with DataLoss that names the file, and the tensor if
-  // the damage is in one.
+  // Reads the rest of the files of this share and compares the hashes. Fails with DataLoss that names the file, and the
+  // tensor if the damage is in one.
   absl::Status FinishVerifying();
   // The number of bytes of all files that were read since they were opened.
   uint64_t bytes_read() const;
@@ -72,8 +72,8 @@ class Checkpoint {
                             absl::Span<char> out) const;
 
   // Copies a box of a tensor, row-major, into `out`, whose size is that of the box. Fails with NotFound, with
-  // InvalidArgument if the box is not within the tensor or `out` has another size, with DataLoss if the hash of a piece
-  // differs.
+  // InvalidArgument if the box is not within the tensor or `out` has another size, with DataLoss if a piece does not
+  // match its hash.
   absl::Status ReadBox(absl::string_view role, absl::string_view name, const Box& box, absl::Span<char> out) const;
 
  private:

@@ -156,7 +156,7 @@ std::string WhyNotValid(const Manifest& manifest, const std::string& manifest_ha
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
                                                         FileSystem& file_system) {
   // The process that published a checkpoint may have been killed before it synced the folder. The name must be durable
-  // before the run resumes from the checkpoint, and before the one it replaced is removed.
+  // before the run resumes from the checkpoint, and before the checkpoint that it replaced is removed.
   RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
   ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
   std::vector<std::string> messages;

@@ -31,7 +31,7 @@ bool IsFolder(const std::string& path) {
   return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// Names the weights in other formats, because such a folder is the most frequent mistake.
+// Names the weights in other formats, because giving a folder with those is the most frequent mistake.
 absl::Status NoWeights(const std::string& folder) {
   std::vector<std::string> others;
   std::error_code error;

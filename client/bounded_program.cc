@@ -28,8 +28,8 @@ namespace {
 constexpr size_t kProgramOutputBytes = 1 << 20;
 constexpr size_t kErrorBytes = 500;
 constexpr absl::Duration kReapWait = absl::Milliseconds(200);
-// A process that the program has started may keep its output open. Once the program has exited, its output is read for
-// this long.
+// A process that the program has started may keep the output of the program open. Once the program has exited, the
+// output is read for this long.
 constexpr absl::Duration kLastOutputWait = absl::Milliseconds(200);
 constexpr absl::Duration kExitPoll = absl::Milliseconds(50);
 
@@ -134,7 +134,7 @@ absl::StatusOr<std::string> OutputOfProgram(const std::vector<std::string>& comm
   out.CloseEnd(1);
   errors.CloseEnd(1);
   absl::Status read = ReadBoth(pid, &out, &errors, deadline);
-  if (read.ok() && (out.ends[0] >= 0 || errors.ends[0] >= 0)) kill(-pid, SIGKILL);  // what it has left behind
+  if (read.ok() && (out.ends[0] >= 0 || errors.ends[0] >= 0)) kill(-pid, SIGKILL);  // processes that it has left behind
   const int status = read.ok() ? Reap(pid, deadline) : -1;
   if (status < 0) {
     kill(-pid, SIGKILL);

@@ -17,7 +17,7 @@ bool IsDecision(const v1::Event& event);
 
 // How EventText formats an event: "14:02:11.250  running     all 2 ranks are ready". The second column shows the new
 // state, the rule or level of a notice, or the kind of any other event. `job_ids` inserts a column with the job or host
-// before it. The date precedes the time unless the event is from the same day as `now`.
+// before the second. The date precedes the time unless the event is from the same day as `now`.
 struct EventTextOptions {
   absl::TimeZone zone;
   absl::Time now;

@@ -72,8 +72,8 @@ absl::StatusOr<Selection> SelectOne(const std::string& path) {
   return Selection{"", {std::move(entry)}};
 }
 
-// Selects a checkpoint by its path, or the requested ones of a run folder. Possible errors: NotFound: the folder or a
-// step does not exist. InvalidArgument: a step of a folder that is itself a checkpoint.
+// Selects a checkpoint by its path, or the requested checkpoints of a run folder. Possible errors: NotFound: the folder
+// or a step does not exist. InvalidArgument: --step for a folder that is itself a checkpoint.
 absl::StatusOr<Selection> SelectEntries(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(const std::string path, ResolveBest(AbsolutePath(options.folder, WorkingDirectory())));
   std::error_code error;
@@ -194,7 +194,7 @@ absl::Status Verify(const CheckpointOptions& options) {
 absl::StatusOr<std::vector<RunEntry>> EntriesToRemove(const CheckpointOptions& options, const Selection& chosen) {
   if (chosen.run_folder.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(chosen.entries[0].path, " is not a step folder of a run folder; rm removes only those"));
+        absl::StrCat(chosen.entries[0].path, " is not a step folder of a run folder; rm removes only step folders"));
   }
   const bool named = AbsolutePath(options.folder, WorkingDirectory()) != chosen.run_folder;
   if (!named && options.steps.empty() && !options.partials) {

@@ -35,7 +35,7 @@ struct ConvertOptions {
   bool json = false;
 };
 
-// Opens a checkpoint by its path, or the requested or newest good one of a run folder.
+// Opens a checkpoint by its path, or from a run folder the one of the requested step or the newest good one.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ConvertOptions& options) {
   const std::string path = AbsolutePath(options.from, WorkingDirectory());
   if (options.step.has_value()) {

@@ -34,7 +34,7 @@ std::string Age(const v1::CheckpointInfo& info, absl::Time now) {
   return DurationText(std::max(absl::ZeroDuration(), now - absl::FromUnixMillis(info.recorded_unix_ms())));
 }
 
-// A granted checkpoint is complete, but it is not yet confirmed that its folder has its final name.
+// A granted checkpoint is complete, but its folder is not yet known to have the final name.
 const char* StateOf(const v1::CheckpointInfo& info) { return info.unconfirmed() ? "granted" : "saved"; }
 
 // The sequence number of the newest event; 0: there is none.

@@ -39,7 +39,7 @@ absl::StatusOr<ReshardOptions> OptionsOf(const ReshardFlags& flags, const Manife
   if (flags.format.empty() && flags.ranks == 0 && flags.dtype.empty()) {
     return absl::InvalidArgumentError("nothing to change: give --ranks N, --format full or sharded, or --dtype TYPE");
   }
-  // Keep the number of shards: only the type or the division into shards changes.
+  // Without --ranks, write one shard for each rank that has written the old checkpoint.
   if (flags.format != "full" && options.ranks == 0) options.ranks = manifest.world_size;
   return options;
 }

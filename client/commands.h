@@ -31,7 +31,8 @@ using Chosen = std::function<int()>;
 
 void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddLaunch(CLI::App& app, const Globals& globals, Chosen* chosen);
-// Returns the command line without a `--` between `launch` and the script, at which CLI11 would end `launch`. Pure.
+// Returns the command line without a `--` between `launch` and the script: CLI11 would end the flags and arguments of
+// `launch` there. Pure.
 std::vector<std::string> WithoutLaunchSeparator(const CLI::App& app, std::vector<std::string> arguments);
 void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddList(CLI::App& app, const Globals& globals, Chosen* chosen);
@@ -82,7 +83,7 @@ int ReportStatus(const absl::Status& status, bool json);
 void AddIfVersion(CLI::App& verb, uint64_t* version);
 
 // --reconnect-for: how long a verb that follows something waits for a coordinator that does not answer. `given`: the
-// user set it; then it also applies to the first connection.
+// user gave the flag, which then also limits the wait for the first connection.
 struct ReconnectOptions {
   RetryOptions retry;
   bool given = false;

@@ -37,7 +37,7 @@ class Dialogue {
     return std::move(draft_);
   }
 
-  // The first question that has not been passed.
+  // The first question without an accepted answer.
   const AskedQuestion* Next() const {
     for (const AskedQuestion& question : draft_.questions) {
       if (passed_.count(question.id) == 0) return &question;

@@ -56,7 +56,7 @@ struct Draft {
   v1::JobSpec spec;                             // as it is written: without sizes from a preset or a folder
   std::vector<AskedQuestion> questions;         // in order, without those that the command line answers
   std::vector<std::string> unanswered;          // ids of questions that have neither an answer nor a default
-  Problems problems;                            // of the whole job; files elsewhere cause warnings
+  Problems problems;                            // of the whole job; with `elsewhere`, those of files are warnings
   std::map<std::string, std::string> comments;  // by key of the job
 };
 

@@ -74,7 +74,7 @@ absl::Status Failure(absl::string_view what, const std::string& path) {
   return ErrnoStatus(errno, absl::StrCat("cannot ", what, " ", path));
 }
 
-// Removes a temporary file when it leaves its scope.
+// Removes a temporary file in its destructor.
 struct Remover {
   ~Remover() { unlink(path.c_str()); }
   const std::string path;

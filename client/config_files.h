@@ -1,4 +1,4 @@
-// Files of `trainctl config`: looks for scripts, data and models near the user, and writes the result. Replaces an
+// Files of `trainctl config`: looks for scripts, data and models in a folder, and writes the result. Replaces an
 // existing file only on request.
 #pragma once
 
@@ -17,11 +17,11 @@ struct FoundFiles {
   std::vector<std::string> models;   // folders with config.json
 };
 
-// Searches `folder` and `folder`/data, two levels deep, without following links; stops after 10,000 entries. A file
-// system that does not answer blocks it, so `trainctl config` calls it in a process of its own.
+// Searches `folder` itself and two levels of `folder`/data, without following links; stops after 10,000 entries. A file
+// system that does not answer blocks the search, so `trainctl config` runs it in a process of its own.
 FoundFiles FindFiles(const std::string& folder);
 
-// Writes `text` to a new file, or with `replace` also over a file (over a link, not over its target). The file
+// Writes `text` to a new file. With `replace`, replaces a file at `path` (a link itself, not its target). The file
 // appears with all of its text, or not at all. Possible errors: AlreadyExists: without `replace`, there is a file;
 // those of the system calls.
 absl::Status WriteNewFile(const std::string& path, absl::string_view text, bool replace);

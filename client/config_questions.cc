@@ -249,7 +249,7 @@ std::vector<ConfigQuestion> QuestionsAboutTheProgram() {
   };
 }
 
-// How it is trained.
+// Strategy, device, precision, batch, learning rate and evaluation.
 std::vector<ConfigQuestion> QuestionsAboutTraining() {
   return {
       {"strategy",

@@ -24,8 +24,8 @@ struct Target {
   std::string token_file = {};  // empty: the default location (common/dial.h)
 };
 
-// Possible errors: InvalidArgument: the address is neither host:port nor unix:PATH. FailedPrecondition: it is not on
-// this machine and plain text is not allowed.
+// Possible errors: InvalidArgument: the address is neither host:port nor unix:PATH. FailedPrecondition: the coordinator
+// is not on this machine and plain text is not allowed.
 absl::Status CheckTarget(const Target& target);
 
 // Returns whether a call failed because the coordinator did not answer or disconnected; the call can be retried.
@@ -47,10 +47,10 @@ class Connection {
 
   const std::string& address() const { return options_.address; }
 
-  // Converts the status of a finished call; call it once after each call. Keeps the server's message and details, or
-  // names the address if the coordinator could not be reached. Also Unavailable if the coordinator was restarted with a
-  // new token, and FailedPrecondition if it supports no version of the API that we support. Reports once if the
-  // coordinator has another version than this program.
+  // Converts the status of a finished RPC; must be called once for each RPC. Keeps the server's message and details, or
+  // names the address if the coordinator could not be reached. Returns Unavailable, too, if the coordinator was
+  // restarted with a new token, and FailedPrecondition if it supports no version of the API that we support. Reports
+  // once if the coordinator has another version than this program.
   absl::Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 
   // Called with a sentence for the user, at most once. The default prints it to standard error.

@@ -107,7 +107,7 @@ void WarnAboutLimits(const HostFacts& facts, std::vector<std::string>* warnings)
 void WarnAboutVariables(const HostFacts& facts, std::vector<std::string>* warnings) {
   for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
     const std::string* value = FindVariable(facts, name);
-    // NCCL's value is a list of prefixes; ^ excludes them, and = requires whole names.
+    // NCCL's value is a list of prefixes; a leading ^ excludes them, and a leading = makes them whole names.
     if (value == nullptr || value->empty() || (*value)[0] == '^') continue;
     for (absl::string_view part : absl::StrSplit(absl::string_view(*value).substr((*value)[0] == '='), ',')) {
       const bool is_found = std::any_of(facts.interfaces.begin(), facts.interfaces.end(), [&](const auto& interface) {
@@ -154,7 +154,7 @@ Json PairsJson(const std::vector<std::pair<std::string, std::string>>& pairs) {
   return object;
 }
 
-// A part's answer, with null for texts that are empty.
+// Replaces empty texts in the answer of a part by null.
 Json WithNulls(Json part) {
   for (auto& [key, value] : part.items()) {
     if (value.is_string() && value.get<std::string>().empty()) value = nullptr;

@@ -24,7 +24,7 @@ std::string NoticeLine(absl::string_view level, absl::string_view text);
 
 // {"event":"error","text":"...","exit_code":2}: there is no job, or its events cannot be read any further.
 std::string ErrorLine(absl::string_view text, int exit_code);
-// The same with the details of a failed call, as far as it has them: "code":"NOT_FOUND","reason":"JOB_NOT_FOUND",
+// The same with the details of a failed call, as far as `status` has them: "code":"NOT_FOUND","reason":"JOB_NOT_FOUND",
 // "metadata":{...},"fields":[{"field":"spec.name","problem":"..."}],"resource":{...},"retry_after_s":0.5.
 std::string ErrorLine(const absl::Status& status, int exit_code);
 

@@ -18,7 +18,7 @@ absl::StatusOr<std::string> FindJob(Connection& connection, const std::string& t
 // As FindJob, but uses an answer that was received before. Pure.
 absl::StatusOr<std::string> ChooseJob(const std::string& text, const v1::FindJobsResponse& found);
 
-// Returns whether `name` may name a job rather than a folder: it is not a path, and no such file exists here.
+// Returns whether `name` may name a job rather than a folder: it is not a path, and no file here has this name.
 bool MayBeJob(const std::string& name);
 
 // Returns the folder `name`, or the run folder of the job `name` if a coordinator is configured and knows the job.

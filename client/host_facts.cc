@@ -39,7 +39,7 @@ constexpr absl::Duration kPartLimit = absl::Seconds(5);
 constexpr absl::Duration kPythonLimit = absl::Seconds(10);
 constexpr absl::Duration kTrainerLimit = absl::Seconds(30);
 
-// Python's own version and those of the libraries that scripts use. Imports none of them.
+// Prints the versions of Python and of the libraries that scripts use. Imports none of these libraries.
 constexpr char kPythonScript[] = R"(
 import sys
 sys.path[:] = [path for path in sys.path if path]  # no modules of the working directory

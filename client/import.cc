@@ -31,7 +31,7 @@ struct ImportOptions {
   bool json = false;
 };
 
-// The result of an import, with its problems; those of missing keys are not among them.
+// The result of an import, with its problems except those about missing keys.
 struct ImportedFile {
   foreign::ForeignJob job;
   Problems problems;

@@ -21,9 +21,9 @@ struct JobSessionOptions {
   bool json = false;
   bool own_daemons = false;  // see NewTextProgress
   std::string logs_place;    // see SummaryInput
-  // The output of the ranks is removed after the end of the job, unless it has failed.
+  // The output of the ranks is removed after the end of the job, unless the job has failed.
   bool logs_are_temporary = false;
-  // If standard output cannot be written: true: Follow ends; false: it follows the job silently.
+  // If standard output cannot be written: true: Follow ends; false: Follow continues silently.
   bool end_if_output_fails = true;
   // Creates the object that shows the job; null: NewTextProgress, or NewJsonProgress with `json`.
   std::function<std::unique_ptr<Progress>()> make_progress = nullptr;
@@ -38,7 +38,7 @@ class JobSession {
   JobSession(Connection& connection, const v1::Job& job, const JobSessionOptions& options);
   ~JobSession();
 
-  // Prints what the job is. `warnings` are those that the user has not seen.
+  // Prints a description of the job: id, name, ranks, steps. `warnings` are those that the user has not seen.
   void Start(const std::vector<std::string>& warnings);
   // Blocks until the job ends and returns its final state. Possible errors: those of JobStream::Follow; Aborted: Abort
   // was called, or standard output cannot be written.

@@ -20,9 +20,9 @@
 
 namespace trainyard::client {
 
-// Decides which events are new. A restarted coordinator may repeat steps under new sequence numbers, and one that lost
-// its newest events reuses sequence numbers. Therefore steps, evaluations and checkpoints are also identified by their
-// step, and other events by their content. Pure.
+// Decides which events are new. A restarted coordinator may repeat steps under new sequence numbers. A coordinator that
+// lost its newest events reuses sequence numbers. Therefore steps, evaluations and checkpoints are also identified by
+// their step, and other events by their content. Pure.
 class EventFilter {
  public:
   // Returns whether `event` has not been seen yet, and remembers it.
@@ -31,7 +31,7 @@ class EventFilter {
   uint64_t after_sequence() const { return after_sequence_; }
   uint64_t after_step() const { return newest_step_; }
   uint64_t after_eval_step() const { return newest_eval_; }
-  // The coordinator does not know our sequence number: request all its events.
+  // The coordinator does not know our sequence number: next time, all events of the job are requested.
   void StartOver() { after_sequence_ = 0; }
 
  private:

@@ -183,7 +183,7 @@ void AddLaunch(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<LaunchOptions>();
   CLI::App* verb =
       app.add_subcommand("launch", "Run a script on several ranks, with the flags of torchrun or Accelerate");
-  // What follows the script belongs to it. Flags of trainctl may be given here, too.
+  // Arguments after the script belong to the script. trainctl's global flags may be given after `launch`, too.
   verb->prefix_command()->fallthrough(false);
   AddFlags(*verb, options);
   constexpr char kGlobal[] = "The same as this option before `launch`";

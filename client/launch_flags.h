@@ -72,7 +72,7 @@ struct LaunchPlan {
   std::vector<std::string> notes = {};  // sentences for the user: flags without effect
 };
 
-// The number of GPUs that a program with this value of CUDA_VISIBLE_DEVICES sees. As CUDA does, it stops at the first
+// The number of GPUs that a program with this value of CUDA_VISIBLE_DEVICES sees. As CUDA does, stops at the first
 // name that is invalid, such as -1. Pure.
 uint32_t CountVisibleGpus(absl::string_view visible);
 

@@ -55,7 +55,7 @@ class TextSurvey {
   }
 
  private:
-  // The problem of a path that is an entry itself or (`is_entry` false) matches a pattern, which may match empty files.
+  // The problem of a path that is an entry itself or (`is_entry` false) matches a pattern. A match may be empty.
   std::string CheckPath(const std::string& path, const struct stat& st, bool is_entry) {
     if (access(path.c_str(), R_OK) != 0) return absl::StrCat(path, " cannot be read: ", strerror(errno));
     if (S_ISREG(st.st_mode)) {

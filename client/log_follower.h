@@ -55,7 +55,7 @@ class LogFollower {
   absl::Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  bool complete_ ABSL_GUARDED_BY(mu_) = false;                   // it ended because there is no more output
+  bool complete_ ABSL_GUARDED_BY(mu_) = false;                   // all output was read
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the call under way
   SteadyCondVar changed_;                                        // stopped_ or ended_
   std::atomic<uint64_t> begun_{0};                               // lines given to on_line_

@@ -94,7 +94,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   trainyard::OpenStandardDescriptors();
-  // If the reader of the output is closed, a write fails, and FinishOutput reports that; the signal must not kill us.
+  // If a pipe's other end is closed, a write fails, and FinishOutput reports this; the signal must not kill trainctl.
   signal(SIGPIPE, SIG_IGN);
   return trainyard::client::FinishOutput(trainyard::client::Main(argc, argv));
 }

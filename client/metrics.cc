@@ -46,8 +46,9 @@ absl::StatusOr<std::unique_ptr<MetricsSource>> OpenRun(const std::string& path) 
       absl::StrCat(path, " has no ", kMetricsFile, ": it is not the run folder of a job that has made a step"));
 }
 
-// The id of the job that used the run folder on this machine last; empty: unknown. A folder elsewhere may have the
-// same path, and a later job may have resumed in it. The trainer writes the id of its job to the file .fence.
+// The id of the job that used the folder at this path on this machine last; empty: unknown. It may be another job than
+// the one whose spec names the path: that job may have run on another machine, or a later job may have resumed in its
+// folder. The trainer writes the id of its job to the file .fence.
 std::string OwnerOf(const std::string& folder) {
   if (folder.empty()) return "";
   const absl::StatusOr<std::string> fence = ReadRegularFile(JoinPath(folder, ".fence"), kFenceBytes);

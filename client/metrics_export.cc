@@ -71,14 +71,14 @@ absl::Status WriteLines(MetricsSource& source, BlockOutput& output, const LineOf
   return status;
 }
 
-// The name of a run as that of a folder.
+// Converts the name of a run to the name of a folder.
 std::string FolderName(const std::string& run) {
   std::string name = Printable(run, kRunNameBytes);
   std::replace(name.begin(), name.end(), '/', '_');
   return name.empty() || name == "." || name == ".." ? "run" : name;
 }
 
-// Runs of different folders may have the same name. The first one that is exported keeps the folder of events.
+// Runs of different folders may have the same name. The run that is exported first keeps the folder of events.
 absl::Status ClaimFolder(const std::string& run, const MetricsSource& source) {
   const std::string path = JoinPath(run, kOriginFile);
   const std::string origin = absl::StrCat(source.place(), "\n");

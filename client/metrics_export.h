@@ -18,7 +18,7 @@ std::string CsvRow(const MetricsRecord& record);
 
 // Write to standard output. Possible errors: those of reading; Aborted: standard output cannot be written.
 absl::Status WriteCsv(MetricsSource& source);
-// The lines of metrics.jsonl, or those of `trainctl watch --json`.
+// Writes the lines of metrics.jsonl, or those of `trainctl watch --json`.
 absl::Status WriteJsonLines(MetricsSource& source);
 
 struct EventFile {

@@ -1,5 +1,5 @@
-// Metrics of a run folder. The first pass over metrics.jsonl finds where the steps go back, the second one leaves out
-// the lines that were repeated.
+// Metrics of a run folder. The first pass over metrics.jsonl finds where step numbers decrease, which they do after a
+// restart; the second pass leaves out lines whose steps were repeated later.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -23,11 +23,11 @@ constexpr size_t kMetricsLineBytes = 1 << 20;
 // A run has a segment for each resume. Each needs 24 bytes.
 constexpr size_t kSegmentsMax = 1'000'000;
 
-// Lines whose steps increase, until the steps go back.
+// Consecutive lines whose step numbers increase.
 struct Segment {
   uint64_t first_line = 0;
   uint64_t first_step = 0;
-  uint64_t limit = UINT64_MAX;  // lowest first step of the later segments, which repeat this step and those after it
+  uint64_t limit = UINT64_MAX;  // the lowest first step of later segments: they repeat it and the steps after it
 };
 
 class MetricsFileSource final : public MetricsSource {

@@ -22,12 +22,12 @@
 
 namespace trainyard::client {
 
-// What the records had in common, once all have been read.
+// Counts over all records, complete once all records have been read.
 struct MetricsTotals {
   uint64_t steps = 0, evals = 0;
   uint64_t first_step = 0, last_step = 0;
-  uint64_t missing = 0;   // steps between these two that are not there
-  uint64_t replaced = 0;  // records that a later generation repeated
+  uint64_t missing = 0;   // steps between first_step and last_step without a record
+  uint64_t replaced = 0;  // records that are left out: a later generation repeated their steps
   uint64_t damaged = 0;   // lines that are neither steps nor evaluations
 };
 
@@ -65,12 +65,13 @@ class MetricsSource {
   const std::string name_, place_;
 };
 
-// `name`: that of the run. Possible errors: NotFound, FailedPrecondition: it is not a regular file; ResourceExhausted:
+// `name`: that of the run. Possible errors: NotFound; FailedPrecondition: it is not a regular file; ResourceExhausted:
 // its step numbers decrease more often than those of any run.
 absl::StatusOr<std::unique_ptr<MetricsSource>> OpenMetricsFile(const std::string& path, const std::string& name);
 
 // Reads the reports of `job` from the coordinator: up to its last step, if it has not ended. `folder_owner`: the
-// other job to which the folder of that path on this machine belongs; empty: none. Possible errors: those of Watch.
+// other job that used the folder at the path of the run folder on this machine last; empty: none. Possible errors:
+// those of Watch.
 absl::StatusOr<std::unique_ptr<MetricsSource>> ReadReportsOfJob(Connection& connection, const v1::Job& job,
                                                                 const std::string& folder_owner);
 

@@ -49,7 +49,7 @@ v1::JobSpec Common(const v1::JobSpec& job, uint64_t steps) {
   if (job.parallel().has_overlap()) parallel.set_overlap(job.parallel().overlap());
   *spec.mutable_parallel() = parallel;
   spec.clear_diagnostics();
-  // If it is not set, the number of ranks would decide the device.
+  // If the device is not set, the number of ranks would decide it.
   if (!job.resources().has_device()) spec.mutable_resources()->set_device(v1::DEVICE_CPU);
   spec.mutable_resources()->clear_hosts();
   spec.mutable_resources()->clear_exclude_hosts();

@@ -22,8 +22,8 @@ struct ParityOptions {
 
 // The first variant is one process; the second is the same with the micro-batches of each step in reverse order, which
 // shows how far apart two correct results are. `job` must be checked and have its preset applied. All variants
-// have its buckets and overlap; only the variant with the job's own layout has the other keys of `parallel`. All
-// variants have the same micro-batches.
+// have the buckets and the overlap of `job`; only the variant with the job's own layout has the other keys of
+// `parallel`. All variants have the same micro-batches.
 std::vector<ParityVariant> ParityVariants(const v1::JobSpec& job, const ParityOptions& options);
 
 // The number of slots that the largest variant needs.

@@ -30,7 +30,7 @@ absl::StatusOr<Figures> MeasureFormation(const Setting& setting);
 absl::StatusOr<Figures> MeasureStorm(const Setting& setting);
 // A trainer is killed → the last of the other hosts receives the order to stop its trainer.
 absl::StatusOr<Figures> MeasureDeath(const Setting& setting);
-// The coordinator is killed → its successor is ready, all hosts are attached, their job is adopted.
+// The coordinator is killed → its successor is ready, all hosts are attached, the job is adopted.
 absl::StatusOr<Figures> MeasureRestart(const Setting& setting);
 // Attached hosts send one heartbeat per second each: share of a core, memory.
 absl::StatusOr<Figures> MeasureSteady(const Setting& setting);

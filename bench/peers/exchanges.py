@@ -116,7 +116,7 @@ def run(step, args, steps):
     model = gpt_torch.Gpt2(args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     exchanges = Exchanges()
-    batches = gpt_torch.Batches(args, 0)  # the same on every rank; each uses its part, or what rank 0 sends it
+    batches = gpt_torch.Batches(args, 0)  # the same on every rank; a rank uses its part, or what rank 0 sends
     step(model, optimizer, batches.next(), exchanges)
     exchanges.counts.clear(), exchanges.bytes.clear()
     dist.barrier()
