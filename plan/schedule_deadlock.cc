@@ -15,7 +15,7 @@ struct Wait {
   bool for_room = false;
 };
 
-// The run has stopped, so the output of an action is missing if and only if its rank has not passed it.
+// The run has stopped, so the output of an action is missing exactly if the rank of that action has not passed it.
 Wait WaitOf(const ScheduleGraph& graph, const ScheduleRun& run, int rank) {
   const int number = graph.first[rank] + run.position[rank];
   const int input = graph.input[number];

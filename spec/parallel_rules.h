@@ -39,7 +39,7 @@ inline constexpr uint64_t kAutoRoundsPerStage = 4;
 // What `train.batch.micro: auto` aims at.
 struct MicroGoal {
   uint64_t rounds = 1;    // this many or more
-  uint64_t multiple = 1;  // the rounds are a multiple of this number, and no data rank is idle in the last one
+  uint64_t multiple = 1;  // the rounds are a multiple of this number, and the last one leaves no data rank idle
 };
 // Returns the divisor of `global` that reaches the goal, or comes nearest to it; among several such divisors the one
 // with the smallest share of idle time, and among those with equal shares the largest.

@@ -75,7 +75,7 @@ absl::StatusOr<std::optional<int64_t>> BoundOf(const Value* value) {
   if (value == nullptr || value->is(Kind::kNone)) return std::optional<int64_t>();
   if (value->is_whole()) return std::optional<int64_t>(value->integer());
   return absl::InvalidArgumentError(
-      absl::StrCat("a slice from or to a value of type ", value->type_name(), " is not possible"));
+      absl::StrCat("the bounds of a slice must be whole numbers or none; found a value of type ", value->type_name()));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json) {
   if (json.is_number_float()) {
     const double number = json.get<double>();
     if (std::fabs(number) < kExactMax) return Value::Float(number);
-    return absl::InvalidArgumentError("a number is larger than 9e15, which may not be exact");
+    return absl::InvalidArgumentError("a number is larger than 9e15, so it may not be exact");
   }
   if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
     return absl::InvalidArgumentError("a number has more than 63 bits");

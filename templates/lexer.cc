@@ -158,7 +158,7 @@ class Lexer {
     std::string open;  // the brackets that must be closed
     while (true) {
       SkipSpace();
-      if (at_ >= source_.size()) return Fail(absl::StrCat("the end of the template, but '", end, "' is missing"));
+      if (at_ >= source_.size()) return Fail(absl::StrCat("the template ends here, but '", end, "' is missing"));
       const char sign = source_[at_];
       const bool has_sign = sign == '-' || (sign == '+' && !is_output);
       if (open.empty() && absl::StartsWith(source_.substr(at_ + (has_sign ? 1 : 0)), end)) {

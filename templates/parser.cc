@@ -106,7 +106,7 @@ class Parser {
     const int safe_before = expressions_.num_safe();
     ASSIGN_OR_RETURN(ExpressionPtr value, expressions_.ParseTuple());
     const bool ends_safe = value->kind == ExpressionKind::kFilter && value->name == "safe";
-    // `safe` as the last filter is allowed: only operations on its result would differ.
+    // `safe` as the last filter is allowed, because only operations on its result would differ from those of jinja2.
     RETURN_IF_ERROR(CheckSafe(safe_before + (ends_safe ? 1 : 0)));
     output->expressions.push_back(std::move(value));
     if (tokens_.current().kind != TokenKind::kOutputEnd) return tokens_.FailExpected("'}}'");
@@ -219,7 +219,7 @@ class Parser {
                                  "None",        "range",
                                  "namespace",   "raise_exception",
                                  "strftime_now"}) {
-      if (name == reserved) return tokens_.Fail(absl::StrCat("a value for the name '", name, "' is not supported"));
+      if (name == reserved) return tokens_.Fail(absl::StrCat("the name '", name, "' is reserved; choose another one"));
     }
     assigned_.insert(name);
     return absl::OkStatus();

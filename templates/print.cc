@@ -17,7 +17,7 @@ namespace {
 
 absl::Status Unprintable(const Value& value) {
   return absl::InvalidArgumentError(
-      absl::StrCat("a value of type ", value.type_name(), " is printed, whose text is not the same in every run"));
+      absl::StrCat("a value of type ", value.type_name(), " cannot be printed: its text differs between runs"));
 }
 
 // repr of a float: the shortest digits that give the same number, with an exponent below 1e-4 and from 1e16.

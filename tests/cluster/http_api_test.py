@@ -124,7 +124,7 @@ def test_every_unary_method_answers_over_http_as_over_grpc(lasting):
     assert compared >= len(methods) + 4
 
 
-def test_bodies_that_are_no_requests_and_deadlines(lasting):
+def test_bodies_that_are_no_requests_are_refused_and_deadlines_are_kept(lasting):
     for body in ("{", "[]", '"text"', '{"no_such_field": 1}', '{"job_id": 5}', "{" * 5000, b'{"job_id": "\xff\xfe"}'):
         answer = http_client.post(lasting, "Get", body)
         assert answer.status == 400 and answer.json["code"] == 3, (body, answer.body)

@@ -152,7 +152,7 @@ def test_garbage_and_slow_clients_are_counted_logged_once_and_delay_nobody(clust
     assert log.count("(malformed)") == 1 and log.count("(slow_head)") == 1, "each reason is logged once"
 
 
-def test_a_reader_that_does_not_read_costs_a_bounded_amount_and_stops_nobody(cluster):
+def test_readers_that_do_not_read_use_bounded_memory_and_delay_no_other_reader(cluster):
     cluster.start_coordinator("--allow-local-users")
     first = cluster.submit()
     request = cluster.stubs.service.SubmitRequest(spec=cluster.get(first).job.spec)

@@ -21,7 +21,7 @@ PROGRAM = operate_browser.find()
 pytestmark = [pytest.mark.long, pytest.mark.skipif(PROGRAM is None, reason="there is no chromium")]
 HOSTILE = "</script><img src=x onerror=\"document.title='pwned'\"><b id=pwned>bold</b>\u202e"
 PICTURES = os.environ.get("TRAINYARD_PICTURES")
-# Runs before the page's own scripts: what the policy of the page has blocked, and the frames in which a step was shown.
+# Runs before the page's own scripts, and records errors and what the page's content security policy blocks.
 OBSERVE = """
 window.found = {violations: [], errors: [], steps: []};
 document.addEventListener("securitypolicyviolation", (event) => found.violations.push(event.violatedDirective));

@@ -110,7 +110,7 @@ def problems_of_queries(server, job, dashboard):
         missing = {label for labels, _ in series for label in re.findall(r"{{(\w+)}}", legend) if label not in labels}
         if not series:
             yield f"{title}: {query} has no result"
-        # An alternative without labels stands for "none".
+        # The alternative `or vector(0)` gives a series without labels on purpose.
         if missing and "vector(0)" not in query:
             yield f"{title}: {query} lacks the labels {sorted(missing)} of its legend"
         if not any(value == value for _, value in series):

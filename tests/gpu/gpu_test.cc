@@ -111,7 +111,7 @@ TEST_F(Gpu, SingleRankNccl_AfterAbort_FailsLaterOperations_AndANewGroupWorks) {
   EXPECT_EQ(WarmUpOn(*NewSingleRankNccl(), kGpu), absl::OkStatus());
 }
 
-// Three ranks, as threads, on one GPU, with gloo between them, as between processes that share a GPU.
+// Three ranks, as threads, share one GPU. gloo connects them, as it connects processes that share a GPU.
 TEST_F(Gpu, RanksThatShareAGpu_ReduceThroughHostMemory) {
   constexpr int kWorld = 3;
   MemoryStore store;

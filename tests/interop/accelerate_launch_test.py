@@ -1,4 +1,4 @@
-"""`trainctl launch --config_file`: the variables of `accelerate launch`, and the same losses of an unchanged script."""
+"""`trainctl launch --config_file` sets the variables of `accelerate launch`, and a script has the same losses."""
 
 import json
 import os
@@ -32,7 +32,7 @@ FILES = {
         "zero_stage": 3, "gradient_accumulation_steps": 4, "gradient_clipping": 1.0, "zero3_init_flag": True,
         "offload_optimizer_device": "cpu", "offload_param_device": "none", "zero3_save_16bit_model": True}},
 }
-# The variables that `accelerate launch` would set for each file in its arguments, by Accelerate's own functions.
+# Prints the variables that `accelerate launch` would set for each file in the arguments; calls Accelerate's functions.
 VARIABLES = """
 import json, os, sys
 from accelerate.commands import launch
@@ -53,7 +53,7 @@ for path in sys.argv[1:]:
     found.append({k: v for k, v in env.items() if os.environ.get(k) != v})
 print(json.dumps(found))
 """
-# What a rank sees; the variables of torchrun and those of the host are the same for every file.
+# Prints the environment of a rank. Only variables with these prefixes differ between the files.
 PRINT = "import json, os; print('VARIABLES ' + json.dumps(dict(os.environ)))"
 PREFIXES = ("ACCELERATE_", "FSDP_", "KMP_", "CUDA_VISIBLE", "PARALLELISM_")
 

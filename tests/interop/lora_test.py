@@ -90,7 +90,7 @@ def test_adapters_are_trained_with_fsdp_and_exported_merged_and_alone(cluster, t
 
 @pytest.mark.parametrize("family", TARGETS)
 def test_the_first_loss_with_adapters_of_peft_is_that_of_peft(cluster, tmp_path, family):
-    """loss_of computes one document at a time: so each sample has one document, and the step has all of them."""
+    """loss_of computes one document at a time, so each sample has one document, and the step has all samples."""
     theirs, tokenizer = make_folder(tmp_path / "theirs", family, seed=6)
     config = peft.LoraConfig(r=3, lora_alpha=6, use_rslora=True, init_lora_weights=False, task_type="CAUSAL_LM",
                              target_modules="all-linear")

@@ -1,5 +1,5 @@
-"""The parts of `./dev bench model-parallel` that decide whether its figures are right: PyTorch's side trains the model
-of one process however it is divided, and the idle share of a pipeline follows from its traces."""
+"""The parts of `./dev bench model-parallel` that decide whether its figures are right: PyTorch's program has the losses
+of one process however the model is divided, and the idle share of a pipeline is computed from its traces."""
 
 import json
 import os

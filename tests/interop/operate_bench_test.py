@@ -62,7 +62,7 @@ def test_a_step_counts_as_shown_when_it_or_a_later_one_is_shown():
     assert operate_rows.delays_of(reported, []) == []
 
 
-def test_percentile_of_samples():
+def test_a_percentile_is_a_sample_and_both_modules_count_equally_many_kinds_of_memory():
     assert operate_rows.percentile(list(range(100)), 0.99) == 98
     assert operate_rows.MEMORY_KINDS == len(operate_clients.MEMORY_KINDS)
 
@@ -84,7 +84,7 @@ def test_simulated_hosts_run_jobs_whose_metrics_are_scraped():
     assert longest.others["series"] > 100 and longest.others["bytes"] > 10_000
 
 
-def test_submissions_and_gets_are_measured_under_watchers():
+def test_submissions_and_gets_are_measured_while_jobs_are_watched():
     rate, get = operate_rows.measure_submit(options())
 
     assert rate.value > 1 and rate.others["jobs"] == 20
@@ -110,7 +110,7 @@ def test_an_interrupted_bench_leaves_no_process(tmp_path, number):
     with subprocess.Popen(command, env=dict(os.environ, TMPDIR=str(tmp_path)), stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE, text=True) as bench:
         try:
-            # The coordinator, by its state folder, and the hosts, by the folder of their modules.
+            # Finds the coordinator by its state folder, and the hosts by the folder of their modules.
             harness.wait_until(lambda: len(processes_with(f"{tmp_path}/trainyard-")) >= 2, "coordinator and hosts run")
             bench.send_signal(number)
             errors = bench.communicate(timeout=60)[1]
@@ -188,7 +188,7 @@ def test_an_interrupted_measurement_of_memory_prints_what_it_has(tmp_path):
 
 @pytest.mark.parametrize("end", ["close", "cut", "slow"])
 def test_a_relay_forwards_and_can_reset_its_connections(end):
-    """`slow` is a limit of what the reader takes, so that the sender sees a reader that does not keep up."""
+    """With `slow`, the relay limits how fast the reader takes bytes, so that the sender has to wait."""
     async def converse():
         received = asyncio.Queue()
 

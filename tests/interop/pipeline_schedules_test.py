@@ -25,7 +25,7 @@ def lists_of_trainctl(*arguments):
 
 
 def executed_1f1b(stages, stage_index, micro_batches):
-    """What Schedule1F1B executes on one stage: its loop, with a stage that notes its calls and sends nothing."""
+    """What Schedule1F1B executes on one stage. Runs its loop with a stage that records its calls and sends nothing."""
     calls = []
     stage = mock.MagicMock(is_first=stage_index == 0, is_last=stage_index == stages - 1, num_stages=stages,
                            stage_index=stage_index, group_size=stages)

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
-# Prints what its rank is: sixteen processes with torch would need minutes here.
+# A script without torch, which prints its rank: sixteen processes with torch would need minutes.
 LIGHT = "import os, sys\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], sys.argv[1:])\n"
 
 

@@ -17,7 +17,7 @@ TEXT = "Hello, world\nna\u00efve \U0001f600\n"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A tokenizer.model, whose reading also loads libsentencepiece into trainctl, which has protobuf of its own."""
+    """A tokenizer.model. Reading it loads libsentencepiece, which contains protobuf, as trainctl does itself."""
     folder = tmp_path_factory.mktemp("model")
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["hello world and more of these words"] * 20), model_prefix=str(folder / "tokenizer"),
@@ -120,7 +120,7 @@ def test_a_reader_that_closes_the_pipe_ends_the_command(tmp_path):
 
 
 def test_an_interrupt_ends_the_command(tmp_path):
-    """The text is a pipe that nothing is written to, so that the interrupt finds the program at work."""
+    """The text is a pipe that nothing is written to, so the program still reads when it is interrupted."""
     os.mkfifo(tmp_path / "pipe")
     process = subprocess.Popen([harness.BIN / "trainctl", "tokenize", tmp_path / "pipe"], stderr=subprocess.PIPE,
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))

@@ -13,8 +13,8 @@ namespace trainyard {
 // The values of a cell's properties, in one order for all cells.
 using CellValues = std::vector<int>;
 
-// For each cell the numbers of its combinations: of single values, or of pairs of values of two properties. Equal
-// combinations have equal numbers, from 0.
+// Returns the numbers of each cell's combinations: its single values or, with `pairs`, its pairs of values of two
+// properties. Equal combinations have the same number, and numbers begin at 0.
 inline std::vector<std::vector<size_t>> Combinations(const std::vector<CellValues>& cells, bool pairs) {
   std::map<std::array<int, 4>, size_t> numbers;
   std::vector<std::vector<size_t>> combinations(cells.size());
@@ -30,8 +30,8 @@ inline std::vector<std::vector<size_t>> Combinations(const std::vector<CellValue
   return combinations;
 }
 
-// A number of 64 bits that depends on `index` alone and looks random. Properties that are derived from it for the cells
-// of a product occur together with every value of the others, without multiplying the number of cells.
+// A number of 64 bits that depends on `index` alone and looks random. Properties that the cells of a product derive
+// from this number occur together with every value of the other properties, but do not multiply the number of cells.
 inline uint64_t MixedBits(uint64_t index) {
   uint64_t bits = (index + 1) * 0x9e3779b97f4a7c15u;
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;

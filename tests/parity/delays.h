@@ -72,7 +72,7 @@ class DelayedGroups {
     OperationDelay& delay_;
   };
 
-  // One communicator stays one object, because a strategy then knows that its operations have one order.
+  // Axes that share a communicator share its delayed one too, so that a strategy knows that it is the same.
   Communicator* Delayed(Communicator* inner) {
     if (inner == nullptr || delay_.delay.count() == 0) return inner;
     for (const auto& made : made_) {
@@ -90,7 +90,7 @@ class DelayedGroups {
 // Channels that wait for a random time, at most a given one, before each packet that they send or receive.
 class DelayedChannels {
  public:
-  // If `delay_us` is 0, the channels are those of `channels`. Does not own them.
+  // If `delay_us` is 0, the channels are those of `channels`. Does not own `channels`.
   DelayedChannels(const PipelineChannels& channels, int rank, int64_t delay_us)
       : random_(static_cast<uint64_t>(rank)), delay_us_(delay_us) {
     channels_ = {.from_previous = Delayed(channels.from_previous),

@@ -404,7 +404,7 @@ TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
 
       ASSERT_FALSE(found.empty());
       const std::vector<double> after(expected[0].losses.begin() + saved, expected[0].losses.end());
-      // Sums of different parts differ in their last bits.
+      // The layouts divide sums differently, so the sums differ in their last bits.
       EXPECT_LE(LargestDifference(found[0].losses, after), 1e-5);
       const std::string name = StepFolderName(static_cast<uint64_t>(saved));
       ExpectSameTensors(JoinPath(folder.path(), name), JoinPath(copy.path(), name));

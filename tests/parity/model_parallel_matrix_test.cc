@@ -212,8 +212,8 @@ TEST(Pipeline, StepRejectedByItsLastStage_UpdatesNothingOnAnyRank) {
   BoxesOf(ranks);
 }
 
-// Losses are scaled on the last stage alone, and every stage must see that its gradients overflow: the scale doubles
-// until they do.
+// Only the last stage scales losses, but every stage must detect that its gradients overflow. The scale doubles until
+// the gradients overflow.
 TEST(Pipeline, InFp16_HasTheBitsOfOneStage_AndAllStagesSkipTheSameSteps) {
   TrainingCase training = UnclippedCase(ModelFamily::kLlama);
   training.precision = "fp16";

@@ -1,5 +1,5 @@
 // Rank processes that run many cases: starting a process and loading LibTorch takes longer than a short training run.
-// Each case uses the first `world` processes, which are started when a case first needs them, with groups of its own.
+// Each case uses the first `world` processes, with groups of its own. A process is started when a case first needs it.
 // If a rank crashes, hangs or fails, its case fails, and the next case uses new processes.
 //
 //   int main(argc, argv) { RunAsPoolRankIfRequested(argc, argv, {{"train", TrainMain}}); ... }
@@ -36,12 +36,12 @@ struct PoolRank {
   const Mesh& mesh;
   MeshGroups& groups;
   int rank = 0;
-  const GroupOptions& options;  // of the groups, with the store of this case; for channels of a pipeline
+  const GroupOptions& options;  // of `groups`, with the store of this case; a case connects pipeline channels with them
 };
 using PoolMain = std::function<absl::StatusOr<std::string>(const PoolRank& rank, const std::string& arguments)>;
 
-// A program whose tests use a pool must call this first in main(). In a rank process it serves cases until the pool is
-// destroyed, and then exits.
+// A program whose tests use a pool must call this first in main(). In a rank process this serves cases until the pool
+// is destroyed, and then exits.
 void RunAsPoolRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, PoolMain>>& mains);
 
 struct PoolCase {

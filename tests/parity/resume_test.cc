@@ -45,7 +45,7 @@ struct Resume {
 };
 
 // All combinations of strategy, precision, step and model, or a subset in which every strategy occurs with two or three
-// precisions, and both with several steps and models. Packed documents and masked losses alternate.
+// precisions, and each of them with several steps and models. Packed documents and masked losses alternate.
 std::vector<Resume> Resumes() {
   const std::vector<int64_t> steps = Steps();
   std::vector<Resume> resumes;
@@ -117,7 +117,7 @@ TEST_P(ResumeAt, MatchesTheUninterruptedRunToTheBit) {
   EXPECT_NE(uninterrupted.losses[static_cast<size_t>(step)], uninterrupted.losses.back()) << "the loss did not change";
 }
 
-// Adapters alone have optimizer state; dropout of their inputs and the frozen weights are restored too.
+// Only adapters have optimizer state. The dropout of their inputs and the frozen weights are restored, too.
 class ResumeWithAdapters : public testing::TestWithParam<Cell> {};
 INSTANTIATE_TEST_SUITE_P(, ResumeWithAdapters, testing::ValuesIn(SelectedStrategies()),
                          [](const auto& info) { return std::string(info.param.name); });

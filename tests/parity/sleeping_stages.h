@@ -1,5 +1,5 @@
 // A pipeline whose stages sleep instead of computing: the executor, its channels and its strategy are the product's, so
-// the measured bubble shows what they add to the schedule's.
+// the measured bubble shows what they add to the bubble of the schedule.
 #pragma once
 
 #include <string>

@@ -156,7 +156,7 @@ absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, Parall
 }
 
 // Runs the micro-batches of one step on this rank; `consumed` is the number of samples before the step. Returns the sum
-// of its losses, added in the order of the micro-batches whatever the order in which they ran.
+// of their losses, added in the order of the micro-batches, in whatever order they ran.
 absl::StatusOr<double> RunMicroBatches(const TrainingCase& training, int64_t step, int64_t consumed, const Deal& deal,
                                        TrainingRank& own) {
   std::map<int64_t, double> losses;
@@ -201,8 +201,8 @@ absl::Status Summarise(const PoolRank& rank, TrainingRank& own, TrainingOutcome&
   return absl::OkStatus();
 }
 
-// Four tensor ranks divide the heads of queries, keys and values; the vocabulary and the perceptron of a Llama they
-// divide unevenly. A Llama has an untied head, Qwen2 a tied one.
+// Four tensor ranks divide the heads of queries, keys and values evenly, and the vocabulary and the MLP of a Llama
+// unevenly. A Llama has an untied head, Qwen2 a tied one.
 ModelSizes DividedSizes(const TrainingCase& training) {
   if (!IsLlamaGraph(training.family)) {
     return {.layers = training.blocks,

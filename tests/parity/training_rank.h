@@ -28,7 +28,7 @@ struct TrainingRank {
   std::unique_ptr<Model> model;
   std::unique_ptr<DataParallel> strategy;
   std::unique_ptr<PipelineExecutor> executor;
-  bool reports_losses = false;  // of the ranks with the same data rank, one does
+  bool reports_losses = false;  // true on one of the ranks with the same data rank
 };
 
 // The seed of initial values, dropout and the order of samples.

@@ -17,7 +17,7 @@ namespace trainyard {
 // The function of a rank. `arguments` are those of the case; the parent receives the returned text.
 using RankMain = std::function<absl::StatusOr<std::string>(Communicator& communicator, const std::string& arguments)>;
 
-// A program that may be a rank must call this first in main(). In a rank process it runs the rank and exits.
+// A program that may be a rank must call this first in main(). In a rank process this runs the rank and exits.
 void RunAsRankIfRequested(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains);
 
 // One group of processes. kHostwise: two ranks per (simulated) host. The destructor kills the remaining processes.

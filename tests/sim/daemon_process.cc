@@ -265,7 +265,7 @@ void DaemonProcess::Do(agent::SendToCoordinator& effect) {
 
 void DaemonProcess::Do(agent::AdmitTrainer& effect) { values_.try_emplace(agent::GroupOf(effect.id)); }
 
-// The daemon of rank 0 chooses an address, unless an earlier incarnation has.
+// The daemon of rank 0 chooses an address, unless an earlier incarnation has chosen one.
 void DaemonProcess::Do(agent::FindMaster& effect) {
   const GroupId group = agent::GroupOf(effect.id);
   Values& values = values_[group];

@@ -51,7 +51,7 @@ class DaemonProcess {
   // ---- called by trainers ----
   PipePtr Connect(const v1::RegisterTrainer& registration);
   void PutValue(const TrainerId& id, const std::string& value);
-  // The values that the coordinator has sent on the stream of the given incarnation.
+  // Stores values that the coordinator has sent on the stream of the given incarnation.
   void TakeValues(uint64_t incarnation, const v1::StoreValues& values);
   // Whether the values of all ranks have arrived.
   bool HasValues(const GroupId& group, uint32_t ranks) const;

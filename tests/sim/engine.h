@@ -84,8 +84,8 @@ class Engine {
   std::priority_queue<Entry> actions_;
 };
 
-// One direction of a connection: delivers messages in order, each after a delay. While `blocked` returns true nothing
-// is delivered; Pump resumes. Must be held by shared pointers.
+// One direction of a connection: delivers messages in order, each after a delay. While `blocked` returns true, nothing
+// is delivered; Pump resumes the delivery. Must be held by shared pointers.
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
   Channel(Engine& engine, std::function<bool()> blocked) : engine_(engine), blocked_(std::move(blocked)) {}

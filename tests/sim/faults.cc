@@ -192,7 +192,7 @@ void World::FreezeTrainer(const Fault& fault) {
   });
 }
 
-// A stopped rank of a divided model ends its generation in time, unless something else happens at the same time.
+// Checks later that a stopped rank of a divided model ends its generation in time, unless something else happens then.
 void World::ExpectHang(Trainer& trainer) {
   if (!trainer.group().CanStall() || !IsQuiet(engine.now() - kDisturbedFor, engine.now() + kBlameLimit)) return;
   engine.After(kBlameLimit, [this, weak = trainer.weak_from_this(), step = trainer.group().step()] {
@@ -275,7 +275,7 @@ void World::StopHost(const Fault& fault, Machine& machine) {
   machine.daemon().Terminate(/*stop_trainers=*/true, fault.lasts);
 }
 
-// The scenario begins no more faults. All faults are over when those that last longer have ended, too.
+// From now on the scenario begins no faults. Faults that are still active end later, and then all faults are over.
 void World::Heal() {
   judge.Trace("-- no more faults --");
   absl::Duration last = absl::ZeroDuration();

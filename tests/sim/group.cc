@@ -196,7 +196,7 @@ void Group::BeginSave() {
   for (auto& [rank, trainer] : trainers) trainer->BeginPart(step_);
 }
 
-// When all parts have ended, all ranks know whether one failed: then the save is retried after 1, 2, 4, ... steps.
+// When all parts have ended, all ranks know whether one failed. If so, the save is retried after 1, 2, 4, ... steps.
 void Group::PartEnded(uint64_t step, uint32_t rank, bool written) {
   if (step != saving_) return;
   parts_.insert(rank);

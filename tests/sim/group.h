@@ -22,7 +22,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Group(World& world, const GroupId& id, uint32_t ranks, const JobPlan& plan);
 
   void Enter(Trainer* trainer);
-  // A trainer has ended. Unless it was `orderly`, the connections of the other ranks break.
+  // A trainer has ended. Unless its end was `orderly`, the connections of the other ranks break.
   void Leave(Trainer* trainer, bool orderly);
   // One more rank has received `go`; the steps begin when all have.
   void Go();
@@ -37,10 +37,10 @@ class Group : public std::enable_shared_from_this<Group> {
   }
   bool chosen() const { return chosen_; }
   void PartEnded(uint64_t step, uint32_t rank, bool written);
-  // Whether parts of a save are being written, for whose end all ranks wait after the last step.
+  // Whether parts of a save are being written. After the last step all ranks wait until they are complete.
   bool WritesParts() const { return saving_ != 0; }
-  // Whether a failed save of this step is retried in place. Only the save of the last step is, for a limited time, and
-  // not if the ranks were ordered to end.
+  // Whether a failed save of this step is retried in place. Only the save of the last step is retried so, for a limited
+  // time, and not if the ranks were ordered to end.
   bool WillRetry(uint64_t step);
 
   bool IsComplete() const { return trainers_.size() == ranks_; }
@@ -57,7 +57,7 @@ class Group : public std::enable_shared_from_this<Group> {
   // not divided, or the usual time of a step is not known yet.
   bool LeaveOutOperation(const Trainer& trainer, uint64_t after);
   uint64_t step() const { return step_; }
-  // Whether a rank that is stopped now holds up the others of a divided model.
+  // Whether stopping a rank now would hold up others, because the model is divided and a step is running.
   bool CanStall() const { return model_parallel_ != nullptr && stepping_ && !over_; }
 
   // ---- called by its ModelParallel ----

@@ -9,7 +9,8 @@
 namespace trainyard::sim {
 namespace {
 
-// Once a second the coordinator marks the jobs that have waited for long; its clock and that of the world differ.
+// Allows for the second between the times at which the coordinator marks jobs that have waited for long, and for its
+// clock, which differs from that of the world.
 constexpr absl::Duration kMargin = absl::Seconds(4);
 // In a healthy world a job is served by preemption within this time after the longest protection: it covers a stop with
 // its save, and the start of a group.
@@ -34,7 +35,7 @@ bool DistortsTime(const Scenario& scenario) {
   });
 }
 
-// Whether the ranks of the job share hosts in groups, so that free slots may not suffice for it.
+// Whether the job needs several slots on one host, so that enough free slots on different hosts may not suffice.
 bool NeedsWholeGroups(const JobPlan& plan) { return plan.tensor > 1 || plan.ranks_per_host > 0; }
 
 bool MayBeUsed(const Host& host) {

@@ -1,6 +1,6 @@
 // trainyard-sim: runs simulated clusters by seed, from a file, or for a long time under packet loss. Exit code 1: an
-// invariant was broken; then it prints the seed, the command that repeats it, and a trace of a reduced scenario that
-// breaks the same invariant.
+// invariant was broken; then the program prints the seed, the command that repeats it, and a trace of a reduced
+// scenario that breaks the same invariant.
 //
 //   trainyard-sim --first 1 --seeds 300
 //   trainyard-sim --first 42 --trace

@@ -32,7 +32,7 @@ class ModelParallel {
   // Whether the rank has not run all of its list.
   bool IsRunning(uint32_t rank) const;
   absl::Duration ComputeTime(uint32_t rank) const { return actors_[rank].computed; }
-  // Adds to `report` the channels and sums of the rank, and the one in which the rank waits.
+  // Adds to `report` the channels and sums of the rank, and names the one in which the rank waits.
   void Report(uint32_t rank, v1::RankReport& report) const;
   // A fault: the rank leaves out an operation that another rank waits for, after this many others.
   void LeaveOutOperation(uint32_t rank, uint64_t after) { actors_[rank].leaves_out_in = after + 1; }
@@ -61,7 +61,7 @@ class ModelParallel {
   struct Actor {
     std::vector<Operation> operations;
     size_t next = 0;
-    bool begun = false;            // the next operation
+    bool begun = false;            // the next operation has begun
     bool pass_done = false;        // the computation that is the next operation has ended
     uint64_t leaves_out_in = 0;    // 0: never
     absl::Duration computed = {};  // in this step

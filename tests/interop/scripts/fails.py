@@ -1,4 +1,4 @@
-"""Rank 1 fails with an exception, which torch's `record` writes to TORCHELASTIC_ERROR_FILE; rank 0 waits for it."""
+"""Rank 1 fails with an exception, which torch's `record` writes to TORCHELASTIC_ERROR_FILE; rank 0 waits for rank 1."""
 
 import os
 import time

@@ -1,5 +1,5 @@
-"""The end of a script with gloo: torch 2.11 sometimes aborts a process that exits right after it has destroyed its
-group ("terminate called without an active exception"), whatever has started it."""
+"""Ends a process that has used gloo. Without this, torch 2.11 sometimes aborts a process that exits right after it has
+destroyed its group ("terminate called without an active exception"), under any launcher."""
 
 import atexit
 import os

@@ -1,4 +1,4 @@
-"""Runs a script with its arguments, and leaves without the destructors of gloo: run_example.py SCRIPT ARGUMENTS..."""
+"""Runs a script with its arguments, and exits without the destructors of gloo: run_example.py SCRIPT ARGUMENTS..."""
 
 import runpy
 import sys
