@@ -35,7 +35,7 @@ void CheckModel(const SentencePieceModel& model, Problems& problems) {
          "without unused pieces");
 }
 
-// The tokens that are found in a text: those that the configuration adds, and the special pieces of the model.
+// Adds the tokens that are searched for in a text: those of the configuration, and the special pieces of the model.
 void AddTokens(const SentencePieceModel& model, const BpeSurroundings& around, LlamaSettings& settings,
                Problems& problems) {
   absl::flat_hash_map<absl::string_view, int32_t> known;

@@ -1,4 +1,4 @@
-// Opens a tokenizer.model: alone, or as a part of a folder of transformers. Thread-safe. The files come from outside.
+// Opens a tokenizer.model: alone, or as a part of a folder of transformers. Thread-safe. The files are untrusted input.
 #pragma once
 
 #include <memory>

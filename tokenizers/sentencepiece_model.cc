@@ -103,7 +103,7 @@ bool CharactersAreValid(absl::string_view table) {
   constexpr uint32_t kIsValue = uint32_t{1} << 31;
   for (size_t i = 0; i < units; ++i) {
     const uint32_t unit = LittleEndian(trie, i * 4);
-    if ((unit & kIsValue) != 0) continue;  // is checked where a unit leads to it
+    if ((unit & kIsValue) != 0) continue;  // a value is checked at the unit that leads to it
     const size_t child = i ^ (size_t{unit >> 10} << ((unit & (1u << 9)) >> 6));
     if ((child | 0xFF) >= units) return false;
     const bool has_value = (unit >> 8 & 1) != 0;

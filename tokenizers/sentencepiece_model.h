@@ -1,6 +1,6 @@
 // Reads from the file of a SentencePiece model those settings that libsentencepiece does not report, and checks what
 // libsentencepiece does not check. The file is a message of protobuf; it is read here without protobuf, because engine
-// targets may not link protobuf. Pure and thread-safe. The files come from outside.
+// targets may not link protobuf. Pure and thread-safe. The files are untrusted input.
 #pragma once
 
 #include <string>

@@ -14,12 +14,12 @@ namespace trainyard {
 
 inline constexpr uint32_t kSentencePieceInterface = 2;
 
-// Receives a result; `to` is what the caller gave. Values are valid during the call.
+// Receives a result, which is valid only during the call. `to` is the pointer that the caller passed.
 using SentencePieceIds = void(void* to, const int32_t* ids, size_t count);
 using SentencePieceText = void(void* to, const char* text, size_t size);
 
 struct SentencePieceApi {
-  // Opens the content of a tokenizer.model. Null after an error, which is given to `error`.
+  // Opens the content of a tokenizer.model. After an error, calls `error` with the reason and returns null.
   void* (*open)(const char* model, size_t size, SentencePieceText* error, void* to);
   void (*close)(void* model);
   // Calls `ids` once, or `error`. REQUIRES: valid UTF-8.

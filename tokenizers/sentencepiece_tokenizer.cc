@@ -203,7 +203,7 @@ absl::Status SentencePieceTokenizer::AppendPart(absl::string_view text, bool con
     if (!model_.removes_spaces || text.front() != ' ') {
       return Run(without_prefix_ == nullptr ? plain_ : without_prefix_, text, ids);
     }
-    return Run(plain_, text.substr(1), ids);  // would remove the space; its prefix replaces it
+    return Run(plain_, text.substr(1), ids);  // plain_ would remove the space; its prefix replaces the space
   }
   absl::Status status;
   in_text_.Cut(text, [&](absl::string_view section, int32_t id) {

@@ -22,7 +22,7 @@ namespace trainyard {
 struct EncodeOptions {
   // Adds the tokens that the file's template puts around a text, such as the one that begins a text.
   bool special_tokens = false;
-  // The text continues one that ended at a safe cut, so nothing is put before it.
+  // The text continues a text that ended at a safe cut, so no prefix is put before it.
   bool continues = false;
 };
 

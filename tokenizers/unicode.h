@@ -38,7 +38,7 @@ Ranges RangesOf(Class one);
 Ranges RangesOfCategory(absl::string_view name);
 
 enum class Form { kNfc, kNfd, kNfkc, kNfkd };
-// REQUIRES of all: valid UTF-8.
+// REQUIRES for both functions: valid UTF-8.
 std::string Normalize(Form form, absl::string_view text);
 std::string Lower(absl::string_view text);
 

@@ -21,7 +21,7 @@ class WireReader {
   bool ok() const { return ok_; }
 
   uint32_t field() const { return field_; }
-  // The value of a field; 0 or empty for a field of another type. bytes() also has those of a field of fixed width.
+  // The value of a field; 0 or empty for a field of another type. bytes() includes fields of fixed width.
   uint64_t number() const { return number_; }
   absl::string_view bytes() const { return bytes_; }
 

@@ -18,7 +18,7 @@ class WordCache {
  public:
   static constexpr size_t kMaxBytes = kBytes;
 
-  // Appends the tokens of `word` to `ids` if it is here.
+  // Appends the tokens of `word` to `ids` if the word is in the cache; returns whether it is.
   bool Find(absl::string_view word, uint64_t hash, std::vector<int32_t>& ids) const {
     const Entry& entry = entries_[hash % kEntries];
     if (entry.size != word.size() || std::memcmp(entry.word, word.data(), word.size()) != 0) return false;

@@ -30,7 +30,7 @@ RENDERED = {KUBERNETES / "base" / "coordinator.yaml": "coordinator.yaml",
             KUBERNETES / "components" / "monitoring" / "service-monitor.yaml": "service-monitor.yaml"}
 VALUES = {"monitoring": {"serviceMonitor": {"enabled": True}}}
 HEADER = "# Rendered from deploy/helm/trainyard/templates/%s by ./dev chart; edit that file.\n"
-# Lines for releases and for Helm, which Kustomize has no use for.
+# Lines about releases and Helm, which are useless for Kustomize.
 ONLY_HELM = re.compile(r"^.*(app\.kubernetes\.io/(instance|managed-by|version)|helm\.sh/[\w-]+): .*\n", re.M)
 NAMESPACE = re.compile(r"^  namespace: trainyard\n", re.M)
 

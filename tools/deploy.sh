@@ -1,6 +1,6 @@
 # Makes images and Debian packages of the programs in build/, and the Helm chart; sourced by ./dev.
 
-# Disk space in MiB that ./dev image needs, without and with (CUDA) worker-cuda; BUILD: when it compiles.
+# Disk space in MiB that ./dev image needs. CUDA: with worker-cuda. BUILD: if it compiles the programs.
 IMAGE_MIB=3072
 IMAGE_BUILD_MIB=12288
 IMAGE_CUDA_MIB=22528
@@ -68,7 +68,7 @@ require_image_disk() {
     need=$IMAGE_CUDA_MIB
     if [[ $1 == build ]]; then need=$IMAGE_BUILD_CUDA_MIB; fi
   fi
-  # What an earlier call has left there is used again.
+  # The files that an earlier call has left there are used again, so their space counts as free.
   used=$(($(du --summarize --one-file-system -k "$STORAGE" | cut -f1) / 1024))
   free=$(($(df --output=avail -k "$STORAGE" | tail -n 1) / 1024))
   ((used + free >= need)) ||

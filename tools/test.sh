@@ -32,7 +32,7 @@ run_cells() {
   return $code
 }
 
-# Runs every cell of the matrix of strategies and of the resumes. Arguments: results folder, build folder, filter.
+# Runs every cell of the matrices of strategies and of resumes. Arguments: results folder, build folder, filter.
 run_matrix() {
   local results=$1 folder=$2 filter=$3 code=0
   local table="${PASSED%/*}/matrix.md"

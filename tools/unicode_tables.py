@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tokenizers/unicode_tables.inc: what the pinned Python library `tokenizers` knows about every character.
 
-The library mixes several versions of Unicode: its regular expressions, its normalization and its tests of a character
+The library mixes several versions of Unicode: its regular expressions, its normalization and its character predicates
 have tables of their own. So the tables are not those of one version; each is found by asking the library. Run this with
 the Python of .deps after a change of the library's version in requirements/; tests/interop/tokenizers_test.py compares
 every character again.

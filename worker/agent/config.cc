@@ -69,7 +69,7 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
                  "host:port of the gRPC health service (default 127.0.0.1:7073); empty: none");
   app.add_option(
       "--snapshots", flags.snapshots,
-      "folder in a file system in memory, for copies of saves that outlive their trainers (default /dev/shm); "
+      "folder in a file system in memory, where copies of saves outlive the trainers (default /dev/shm); "
       "empty: none");
   app.add_option("--label", flags.labels,
                  "label of this host: rack=r1, switch=s1 or a key of your own; repeat the flag for each key")

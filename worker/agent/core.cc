@@ -16,7 +16,8 @@ constexpr absl::Duration kFinalReportsWait = absl::Seconds(1);
 // How long to wait for the exit records of killed trainers. A trainer in an uninterruptible call is left to its shim.
 constexpr absl::Duration kKillWait = absl::Seconds(3);
 
-// How long a released daemon without trainers waits for a coordinator that may be restarting.
+// How long a daemon that was released from its lifeline and has no trainers waits for a coordinator, which may be
+// restarting.
 constexpr absl::Duration kIdleWait = absl::Seconds(10);
 
 }  // namespace

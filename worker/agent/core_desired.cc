@@ -157,7 +157,7 @@ void Core::ReportDecisions(const Trainer& trainer, uint32_t threads) {
   if (fact.has_decided()) AddFact(trainer, std::move(fact), {.trainer = trainer.id});
 }
 
-// Takes from the spec of a trainer what concerns the daemon: whether it is a command, and the address for its traffic.
+// Takes from the spec what concerns the daemon: whether the trainer is a command, and the address for its traffic.
 absl::Status Core::ReadSpec(Trainer& trainer) const {
   v1::DesiredTrainer* desired = &*trainer.desired;
   if (desired->data_address().empty()) desired->set_data_address(options_.inventory.data_address());

@@ -1,5 +1,5 @@
-// What the daemon observes of its trainers' processes: it reports for trainers that cannot (stopped, or hanging as a
-// whole), and examines a process when the coordinator requests it.
+// What the daemon observes of its trainers' processes. The daemon reports for trainers that cannot report themselves
+// (stopped, or hanging as a whole), and examines a process when the coordinator requests that.
 #include <signal.h>
 
 #include <algorithm>

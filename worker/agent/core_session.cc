@@ -117,7 +117,8 @@ void Core::JoinCluster(const std::string& cluster_id) {
   }
 }
 
-// Both sides send the range of versions they support; the coordinator answers with the newest common one.
+// The hello contains the range of versions that the daemon supports; the coordinator answers with the newest version
+// that both support.
 absl::Status Core::CheckProtocol(const v1::Welcome& welcome) const {
   uint32_t protocol = std::max(1u, welcome.protocol());
   if (protocol >= limits::kOldestProtocol && protocol <= limits::kProtocol) return absl::OkStatus();
@@ -256,7 +257,7 @@ void Core::On(SessionEnded event) {
   outbox_.Rewind();
   for (auto& [id, trainer] : trainers_) trainer.reports.Rewind();
 
-  // The wait is 50 ms, doubling up to a second, multiplied by a random factor from a half to one.
+  // The wait begins at 50 ms and doubles up to a second. It is multiplied by a random factor from a half to one.
   absl::Duration wait = limits::kReconnectMin;
   for (int i = 0; i < failed_dials_ && wait < limits::kReconnectMax; ++i) wait *= 2;
   wait = std::min(wait, limits::kReconnectMax) * (0.5 + 0.5 * options_.random());

@@ -45,8 +45,8 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   if (!options.snapshots.empty()) set("TRAINYARD_SNAPSHOTS", options.snapshots);
   set("OMP_NUM_THREADS", options.threads);
   set("MKL_NUM_THREADS", options.threads);
-  // A thread that waits sleeps, because ranks and jobs may share the cores. If they do not, it spins for about 0.1 ms
-  // first: the operations of a small model are shorter than the time in which a thread wakes up.
+  // A thread that waits sleeps, because ranks and jobs may share the cores. If each thread has a core for itself, it
+  // spins for about 0.1 ms first: operations of a small model are shorter than the time in which a thread wakes up.
   set("OMP_WAIT_POLICY", "PASSIVE");
   if (options.owns_cores && options.threads > 1) set("GOMP_SPINCOUNT", kSpinCount);
   set("GRPC_ENABLE_FORK_SUPPORT", "false");

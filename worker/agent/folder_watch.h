@@ -5,7 +5,7 @@
 //   if (!watch.Watch(subscriber, folder)) ...   // look at the folder from time to time
 //   watch.Unsubscribe(subscriber);
 //
-// The call may come late, and one call may stand for several changes; it never comes before the change. Thread-safe.
+// A subscriber may be called late, and once for several changes, but never before a change. Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@ namespace trainyard::agent {
 
 class PortChooser {
  public:
-  // Does not return one of the last ports that it has returned, whose programs may not listen yet. Possible errors:
-  // ResourceExhausted: no free port was found.
+  // Does not return one of the last ports that it has returned, because their programs may not listen yet. Possible
+  // errors: ResourceExhausted: no free port was found.
   absl::StatusOr<uint16_t> Choose();
 
  private:

@@ -19,8 +19,8 @@ namespace trainyard::agent {
 class HealthServer {
  public:
   // `address` is host:port; port 0: any free port. `may_use_free_port`: the user did not choose the port; if it is in
-  // use, a free one is used, and `warning()` reports that. Possible errors: Unavailable: the port is in use, and still
-  // is after a short wait. InvalidArgument: the address is invalid, or not an address of this host. PermissionDenied:
+  // use, a free one is used, and `warning()` reports that. Possible errors: Unavailable: the port is still in use
+  // after a short wait. InvalidArgument: the address is invalid, or not an address of this host. PermissionDenied:
   // the port is reserved.
   static absl::StatusOr<std::unique_ptr<HealthServer>> Start(absl::string_view address, bool may_use_free_port);
   ~HealthServer();
@@ -42,7 +42,7 @@ class HealthServer {
   void TryListen(const std::string& address, int* port);
 
   // Refuses all calls except those of the health service. gRPC starts no server without an added service; its built-in
-  // health service does not count. This one can belong to one server only, so each attempt to listen creates another.
+  // health service does not count. A service can belong to one server only, so each attempt to listen creates another.
   std::unique_ptr<grpc::CallbackGenericService> refusing_service_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;

@@ -30,7 +30,8 @@ double CgroupCores();
 uint64_t UsableMemoryBytes();
 
 // The address from which this host would connect to `coordinator`: "127.0.0.1" if the coordinator is on loopback.
-// Waits for the name server. Possible errors: NotFound: its name is not resolved, or no interface leads to it.
+// Waits for the name server. Possible errors: NotFound: the coordinator's name is not resolved, or no interface
+// leads to the coordinator.
 absl::StatusOr<std::string> FindDataAddress(const std::string& coordinator);
 // As FindDataAddress, but returns "127.0.0.1" after an error: a host that reaches no other host can run jobs that need
 // no other host.

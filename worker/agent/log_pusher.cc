@@ -183,7 +183,7 @@ void LogPusher::Push::FindSources() {
 }
 
 bool LogPusher::Push::SendNewLines(Source& source) {
-  // Checked before reading, so that all output was read if the rank had ended.
+  // Read before the output: if the rank had ended by then, all of its output is read below.
   absl::StatusOr<v1::TrainerExited> exited = ReadExit(source.folder);
   for (bool is_stderr : {false, true}) {
     LogFile& file = is_stderr ? source.err : source.out;

@@ -29,7 +29,8 @@ namespace trainyard::agent {
 namespace {
 
 // Returns a descriptor from which SIGTERM and SIGINT are read. Every thread blocks them, and SIGCHLD, which the process
-// table reads. SIGHUP reloads the settings of the log, unless it means that the terminal was closed.
+// table reads. `with_hangup`: SIGHUP is read too, and reloads the settings of the log; otherwise it means that the
+// terminal was closed, and keeps its default effect.
 int BlockSignals(bool with_hangup) {
   sigset_t handled;
   sigemptyset(&handled);

@@ -62,8 +62,8 @@ class Outbox {
   // Returns the facts that may be sent and were not sent yet on this stream, in messages within the limits of the
   // control stream.
   std::vector<v1::FactBatch> TakeUnsent();
-  // Returns whether an unsent fact that may be sent is urgent. All facts are, except `started`, `registered` and
-  // `decided`.
+  // Returns whether an unsent fact that may be sent is urgent. All facts are urgent, except `started`,
+  // `registered` and `decided`.
   bool IsUrgent() const;
   // Whether there are facts that were not sent yet on this stream, including those that must be stored first.
   bool has_unsent() const { return unsent_ < entries_.size(); }

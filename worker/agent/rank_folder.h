@@ -28,7 +28,8 @@ struct LaunchRecord {
   std::vector<std::string> variables;  // NAME=value; the complete environment
   uint64_t log_bytes = 0;
   std::string workdir = {};  // empty: the rank folder
-  // The program of a command: the time from SIGTERM to SIGKILL. A later daemon, which may not receive the job, uses it.
+  // The program of a command: the time from SIGTERM to SIGKILL. A later daemon uses this value, because it may not
+  // receive the job.
   std::optional<absl::Duration> grace = {};
   std::vector<uint32_t> cpus = {};  // the numbers of the CPUs on which it runs; empty: all
   uint64_t memory_bytes = 0;        // the limit of a command, which a later daemon applies, too; 0: none
@@ -50,7 +51,7 @@ struct PidRecord {
 // Others: those of the disk.
 absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launch);
 
-// Possible errors of these functions: NotFound: not written (yet). DataLoss: not a record.
+// Possible errors of the next three functions: NotFound: not written (yet). DataLoss: not a record.
 absl::StatusOr<LaunchRecord> ReadLaunch(const std::string& folder);
 absl::StatusOr<PidRecord> ReadPids(const std::string& folder);
 absl::StatusOr<v1::TrainerExited> ReadExit(const std::string& folder);

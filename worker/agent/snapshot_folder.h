@@ -1,6 +1,6 @@
 // The folder in memory where this daemon's trainers store snapshots (checkpoint/snapshot.h). It outlives the trainers:
 // `<root>/trainyard-<uid>-<key of host and state folder>`, accessible to its owner only. Next to the snapshots are a
-// lock, held as long as the daemon runs, and a record of its owner, by which other daemons detect abandoned folders.
+// lock, held as long as the daemon runs, and a record of the daemon, by which others detect abandoned folders.
 // docs/decisions/0006-saves.md defines who removes what.
 #pragma once
 

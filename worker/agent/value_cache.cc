@@ -29,7 +29,7 @@ absl::Status ValueCache::Check(const TrainerId& id, const std::string& token) co
   if (at == tokens_.end()) {
     return absl::NotFoundError(absl::StrCat("this host has no trainer for ", Describe(id)));
   }
-  // A trainer whose launch record could not be read has no token, so no caller can prove to be it.
+  // A trainer whose launch record could not be read has no token, so no caller can prove to be that trainer.
   if (token.empty() || at->second != token) {
     return absl::PermissionDeniedError(absl::StrCat("the token is not the one ", Describe(id), " was started with"));
   }

@@ -168,7 +168,7 @@ class PacketChannel final : public Channel {
                                                  ends_.sends ? ends_.from : ends_.to, ": ", status.message())));
   }
 
-  // The first error is permanent, and ends the waits of the peer. Returns it.
+  // The first error is permanent, and ends the waits of the peer. Returns the first error.
   absl::Status Break(absl::Status status) {
     const std::string reason(status.message());
     if (log_.Fail(std::move(status))) {

@@ -14,7 +14,7 @@
 // Guarantees:
 //   - Packets arrive in the order in which they were sent, with the same types, shapes and bits. A packet may have any
 //     size, and may be empty.
-//   - Receive returns dense tensors of their own, never memory that the channel uses again: autograd may keep them.
+//   - Receive returns new dense tensors, never memory that the channel uses again: autograd may keep the tensors.
 //   - A channel does not wait for collectives, and collectives do not wait for a channel: a channel needs no common
 //     order with other operations, except on devices (NewChannel).
 //   - Packets that are still under way when the end of the sender is destroyed may be lost. Ranks meet in a barrier

@@ -8,8 +8,8 @@
 //
 // Every implementation guarantees:
 //   - Operations of one communicator run in the order in which they were started, one after another. So an operation
-//     may be started on memory that an earlier one still reads. Its result is visible, also to other operations, only
-//     after Wait has returned.
+//     may be started on memory that an earlier one still reads. The result of an operation is visible, also to other
+//     operations, only after its Wait has returned.
 //   - Operations of different communicators must not touch the same memory, unless the first has been waited for.
 //   - Every rank must start and wait for the operations of all communicators of a process in the same order: shared
 //     memory runs an operation only when it is waited for.

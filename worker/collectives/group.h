@@ -34,7 +34,7 @@ const char* TransportName(Transport transport);  // "shared memory"
 Transport ChooseTransport(const std::vector<std::string>& places);
 
 // The place of this process, for ChooseTransport: the host (under the daemon's name for it, so that two daemons on one
-// machine count as two hosts), the boot, and the process-ID namespace, in which shared memory is found.
+// machine count as two hosts), the boot, and the process-ID namespace: shared memory is found by a process ID.
 std::string ThisProcessPlace(absl::string_view host);
 
 // The device on which the ranks compute, if not a CPU.

@@ -52,7 +52,7 @@ class MeteredCommunicator final : public Communicator {
   const std::string& name() const { return name_; }
   void set_observer(std::function<void(const CollectiveEvent&)> observer) { observer_ = std::move(observer); }
 
-  // Totals since construction, including warm-up and MonitoredBarrier; subtract two readings for an interval.
+  // Totals since construction, including warm-up but not MonitoredBarrier; subtract two readings for an interval.
   CollectiveCounts counts() const;
   // Total time spent in Wait.
   double waited_s() const;

@@ -18,7 +18,7 @@ struct Piece {
 // One sum over all places.
 class ChainSum {
  public:
-  // `sums` and `results` have space for one contribution, in SumType and in the summed type.
+  // `sums` and `results` each have space for one contribution: `sums` in SumType, `results` in the summed type.
   ChainSum(PeerCommunicator& across, bool is_all_reduce, const at::Tensor& out, const at::Tensor& contributions,
            const at::Tensor& sums, const at::Tensor& results)
       : across_(across),
@@ -31,7 +31,7 @@ class ChainSum {
   absl::Status Run(int64_t piece_elements) {
     SplitIntoPieces(piece_elements);
     StartReceives();
-    // The result of a piece returns to this place after two more iterations for each place behind this one.
+    // The result of a piece returns to this place after two more iterations for each place after this one.
     const size_t lag = 2 * static_cast<size_t>(last_place_ - place_);
     for (size_t step = 0; step < pieces_.size() + lag; ++step) {
       if (step < pieces_.size()) {

@@ -26,8 +26,8 @@ namespace trainyard {
 
 class PlaceChain {
  public:
-  // `across` connects the ranks that have the same local rank, one per place; its rank is the number of the place. Not
-  // owned.
+  // `across` connects the ranks that have the same local rank, one per place: a rank in it is the number of a place.
+  // Not owned.
   PlaceChain(PeerCommunicator& across, size_t piece_bytes) : across_(across), piece_bytes_(piece_bytes) {}
 
   // `contributions`: those of the ranks of this place, concatenated. `out` becomes the sum over all places.

@@ -71,7 +71,7 @@ void ReachProbe::Poll() {
     const int outcome = ConnectResult(probe.fd);
     answered = answered || IsAnswer(outcome);
     if (++probe.polls == 1) ++unanswered_;
-    // Any other end (for example, no route) is not an answer, and none will follow.
+    // Any other end (for example, no route) is not an answer, and no answer will follow.
     if (probe.polls < kMaxPolls && outcome == kPending) return false;
     close(probe.fd);
     return true;

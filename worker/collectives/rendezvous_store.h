@@ -1,5 +1,5 @@
-// c10d's view of our key-value store, used by gloo to connect the ranks. Values are write-once, so calls that would
-// change a value (add, compareSet, delete) fail; gloo needs none of them.
+// Our key-value store as a c10d::Store, which gloo uses to connect the ranks. Values are write-once, so calls that
+// would change a value (add, compareSet, delete) fail; gloo needs none of them.
 //
 // Thread-safe: a wait holds no lock, and a clone shares only the store and the recorded failure.
 #pragma once

@@ -36,9 +36,9 @@ struct SharedMemoryOperation {
   // The elements to process in pieces; for an all-gather, a reduce-scatter and an all-to-all, those of one rank.
   int64_t num_elements = 0;
   size_t element_bytes = 1;
-  int64_t start = 0;              // of the current piece: its first element
-  Phase phase = kPublishInput;    // the next one to run
-  bool is_read_in_place = false;  // by the peers: this rank's input is in a buffer of NewBuffer
+  int64_t start = 0;              // the first element of the current piece
+  Phase phase = kPublishInput;    // the next phase to run
+  bool is_read_in_place = false;  // the peers read this rank's input where it is: in a buffer of NewBuffer
 
   // The input of an all-reduce is its output tensor.
   const at::Tensor& input() const { return kind == Kind::kAllReduce ? out : in; }
@@ -76,7 +76,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   }
   std::unique_ptr<Collective> Barrier() override { return Start({.kind = Kind::kBarrier}, "barrier", at::Tensor()); }
   absl::Status MonitoredBarrier(absl::Duration limit) override {
-    // Rank 0 reports the missing ranks; the first rank that gives up ends the wait of all.
+    // Rank 0 gives up first, because it reports the missing ranks: the first rank that gives up ends the wait of all.
     segment_->set_timeout(rank_ == 0 ? limit : limit + kBarrierGrace);
     absl::Status status = Barrier()->Wait();
     segment_->set_timeout(timeout_);
@@ -277,7 +277,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
       case Kind::kReduceScatter:
       case Kind::kAllToAll:
         for (int rank = 0; rank < world_size_; ++rank) {
-          if (rank == rank_) continue;  // it already has its own part
+          if (rank == rank_) continue;  // this rank already has its own part
           std::memcpy(space + static_cast<size_t>(rank) * bytes,
                       At(operation.in, rank * operation.num_elements + operation.start), bytes);
         }
@@ -378,7 +378,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return segment_->InputSpace(rank, ticket_) + offset;
   }
 
-  // The first error is permanent, and ends the waits of the peers. Returns it.
+  // The first error is permanent, and ends the waits of the peers. Returns the first error.
   absl::Status Break(absl::Status status) {
     if (log_.Fail(std::move(status))) segment_->Break();
     return log_.error();

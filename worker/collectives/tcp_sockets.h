@@ -1,6 +1,6 @@
 // Finds which of this process's sockets belong to a gloo group. gloo has no way to cancel a collective, but a
-// collective fails when the connections of its group are shut down. So we must know exactly which they are: shutting
-// down gloo's listener would end the process, and other sockets must not be touched.
+// collective fails when the connections of its group are shut down. So we must know exactly which sockets these
+// are: shutting down gloo's listener would end the process, and other sockets must not be touched.
 //
 // The group's connections are recognised by their ports: one end of each is a listener of the group.
 #pragma once

@@ -159,7 +159,7 @@ class NcclCommunicator final : public C10dCommunicator {
     return log_.error();
   }
 
-  // [Note: threads of aborts] An abort of one communicator waits until its kernels have ended. They may wait for
+  // [Note: threads of aborts] An abort of one communicator waits until its kernels have ended. These may wait for
   // kernels of other communicators on the device, which wait for peers. So each communicator is aborted on a thread of
   // its own, and Abort returns immediately; a caller that aborts several of them in sequence is never blocked by the
   // first.
@@ -190,7 +190,7 @@ class NcclCommunicator final : public C10dCommunicator {
     return std::make_unique<NcclCollective>(*this, number, std::move(started.work), std::move(started.status));
   }
 
-  // c10d's watchdog is disabled because it would end the process. This one reports NCCL's errors and timeouts.
+  // c10d's watchdog is disabled because it would end the process. Instead, this thread reports errors and timeouts.
   void Watch() {
     while (log_.error().ok()) {
       std::string overdue;

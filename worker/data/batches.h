@@ -1,6 +1,6 @@
 // Makes batches of tensors from the samples of sources, and decides which samples are used and in which order.
 //
-// Neither class owns the sources; they must outlive it. Immutable, so thread-safe.
+// The classes do not own the sources, which must outlive them. Immutable, so thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -4,9 +4,9 @@
 // than about two samples short.
 //
 // If all shares are multiples of 1 / n, the order repeats after n samples, because by then each source has exactly its
-// share. A source with more would have been chosen while its deficit was negative, which never happens: the deficits
-// add up to zero, so the largest is never negative. The shares are therefore rounded to such multiples, and one
-// period is stored, from which any position of the endless order is computed directly.
+// share. A source with more than its share would have been chosen while its deficit was negative. That never happens:
+// the deficits add up to zero, so the largest is never negative. The shares are therefore rounded to such multiples,
+// and one period is stored, from which any position of the endless order is computed directly.
 //
 // Immutable, so thread-safe.
 #pragma once

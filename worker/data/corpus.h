@@ -30,7 +30,7 @@ struct CorpusOptions {
 // The suffix for files of rows; with any other suffix, CSV files are refused.
 inline constexpr char kCsvFileSuffix[] = ".csv";
 
-// What a checkpoint stores about its data, so that a resumed run can check that it reads the same.
+// What a checkpoint stores about its data, so that a resumed run can check that it reads the same data.
 struct CorpusFingerprint {
   uint64_t num_files = 0;
   uint64_t num_bytes = 0;
@@ -73,7 +73,7 @@ class Corpus {
   // Copies bytes [start, start + out.size()). REQUIRES: they are within the corpus.
   void Read(int64_t start, absl::Span<uint8_t> out) const;
 
-  // Sets what decides the tokens in addition to the text itself, such as the tokenizer's hash. It becomes a
+  // Sets what decides the tokens in addition to the text itself, such as the tokenizer's hash. The rules become a
   // part of identity() and of the content hash. REQUIRES: called before any other thread uses this object, and before
   // Fingerprint.
   void SetRules(absl::string_view rules);
@@ -86,8 +86,8 @@ class Corpus {
   // Whether identity() would still be the same: no file has changed since.
   bool IsUntouched() const;
 
-  // The first call reads all data to compute the hashes: a job makes it at its first save, or before its first step if
-  // the user resumes it from a checkpoint.
+  // The first call reads all data to compute the hashes. A job makes this call at its first save, or before its first
+  // step if the user resumes the job from a checkpoint.
   const CorpusFingerprint& Fingerprint() const;
 
  private:

@@ -36,7 +36,7 @@ struct DataProblem {
   bool has_lines = true;  // the file has lines, and a message names the line; false: `reason` says where the problem is
 };
 
-// "/data/a.jsonl: line 7: has no field 'text'; ...". Counts the lines before it, which reads the file up to there.
+// "/data/a.jsonl: line 7: has no field 'text'; ...". Reads the file up to the problem, to count the lines.
 std::string ProblemSentence(const Corpus& corpus, const DataProblem& problem);
 
 // The bytes of the chunk that a piece becomes; none if there are problems.

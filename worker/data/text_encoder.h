@@ -32,8 +32,8 @@ class TextEncoder {
   // Whether there is a token that ends a document, so that documents can be joined.
   virtual bool has_end() const = 0;
   // A position after `from` where the text may be cut so that the tokens of its parts are those of the whole;
-  // text.size() if there is none. Whether a position is one depends only on the characters next to it. REQUIRES: valid
-  // UTF-8.
+  // text.size() if there is none. Whether a position is such a cut depends only on the characters next to it.
+  // REQUIRES: valid UTF-8.
   virtual size_t NextCut(absl::string_view text, size_t from) const = 0;
   // The number of tokens: every token is less than this.
   virtual int64_t vocabulary() const = 0;

@@ -21,8 +21,8 @@
 
 namespace trainyard {
 
-// The folders that may hold the caches of a run in `run_folder`, best first: a folder next to it, whose name ends with
-// the user's number if the usual one belongs to another user; then one inside of it.
+// The folders that may hold the caches of a run, best first: a folder next to `run_folder`, whose name ends with the
+// user's number if the folder with the usual name belongs to another user; then a folder inside of `run_folder`.
 std::vector<std::string> TokenCacheRoots(const std::string& run_folder);
 // Makes the folder, and checks that files can be made in it. Fails with the errors of the file system.
 absl::Status MakeCacheRoot(const std::string& root);
@@ -36,7 +36,7 @@ class TokenCacheFolder {
   const std::string& path() const { return path_; }
   std::string ChunkPath(size_t chunk) const;
   bool HasChunk(size_t chunk) const;
-  // Removes the chunk if its content is not what its maker has written; returns whether it did. Reads all of it.
+  // Removes the chunk if its content does not match its hash; returns whether it did. Reads the whole chunk.
   bool RemoveIfDamaged(size_t chunk) const;
   // Does nothing if the chunk exists. Possible errors: those of the file system (ResourceExhausted: the disk is full).
   absl::Status PublishChunk(size_t chunk, absl::string_view bytes) const;

@@ -4,7 +4,7 @@
 //   | hash: 40 bytes
 //
 // A chunk of text that is one stream has neither documents nor mask; if attention must not cross documents, it has the
-// numbers of their first tokens, 8 bytes each, instead. A document of a stream may begin in one chunk and end in
+// indices of their first tokens, 8 bytes each, instead. A document of a stream may begin in one chunk and end in
 // another. Numbers are little-endian; the tokens are padded to a multiple of 8 bytes. Each document ends where the next
 // one starts. The first token of a document is never a target.
 //
@@ -53,8 +53,8 @@ class TokenChunkWriter {
 
   // Appends to a stream. `begins`: the first token begins a document.
   void AddTokens(absl::Span<const int64_t> tokens, bool begins);
-  // Appends a document whose token i is a target if has_loss[i]; one without any target is skipped. REQUIRES: a
-  // chunk of documents; both have the same size.
+  // Appends a document whose token i is a target if has_loss[i]; a document without any target is skipped.
+  // REQUIRES: a chunk of documents; `tokens` and `has_loss` have the same size.
   void AddDocument(absl::Span<const int64_t> tokens, const std::vector<bool>& has_loss);
   void CountRecord(bool is_empty);
 
