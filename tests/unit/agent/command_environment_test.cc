@@ -77,7 +77,7 @@ TEST(CommandEnvironment, HasTheVariablesOfTorchrun) {
         "HOME=/home/ada"}) {
     EXPECT_THAT(variables, Contains(expected));
   }
-  EXPECT_THAT(variables, Not(Contains("TRAINYARD_TOKEN=x"))) << "of the daemon's own environment";
+  EXPECT_THAT(variables, Not(Contains("TRAINYARD_TOKEN=x"))) << "the daemon's own token is not passed on";
   EXPECT_THAT(variables, Not(Contains("RANK=9")));
 }
 

@@ -403,7 +403,7 @@ TEST_F(RunningTrainerTest, Exit_IsReportedAfterAllFactsOfTheTrainer) {
   EXPECT_TRUE(driver_.LastFacts()[0].has_exited());
 }
 
-TEST_F(RunningTrainerTest, FactWithBytesThatAreNotUtf8_IsSentWithoutThem) {
+TEST_F(RunningTrainerTest, FactWithBytesThatAreNotUtf8_IsSentWithReplacementCharacters) {
   ProcessEnded ended = driver_.Ended(Rank(0), 1);
   ended.exited.set_message("cannot open /data/\xff\xfe");
   ended.exited.add_last_lines("caf\xe9");

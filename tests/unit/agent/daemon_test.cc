@@ -370,7 +370,8 @@ TEST_F(DaemonTest, RemovedStateFolder_IsRecreatedAndRunningTrainersContinueAndAr
   ASSERT_TRUE(coordinator_->Await([&](const Seen&) { return FileExists(ranks()); }));
   Go("endless", /*stop=*/true);
   ASSERT_TRUE(AwaitExits(2));
-  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_EXIT) << "its shim recreated its folder";
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_EXIT)
+      << "the shim recreated the rank folder";
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 0);
   coordinator_->Desire({Desired("exit-5", 0, 1, /*generation=*/2)});
   ASSERT_TRUE(AwaitExits(3));

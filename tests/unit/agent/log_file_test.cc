@@ -119,7 +119,7 @@ TEST_F(LogFileTest, LineBeyondTheLimit_IsReturnedInPieces) {
   EXPECT_EQ(lines[3].size(), limits::kLogLineBytes);
 }
 
-TEST_F(LogFileTest, ProgressBar_IsReturnedAsATerminalShowsIt_AndItsLineOnce) {
+TEST_F(LogFileTest, ProgressBar_IsReturnedAsATerminalShowsIt_AndItsFinalStateAsOneLine) {
   LogFile file(path_);
   EXPECT_EQ(file.TakeProgress(), "");
   Append("loading\n\r  0%|   |");

@@ -26,7 +26,7 @@ TEST(TaskThread, RunsTasksInOrderAndPassesOnTheResult) {
   EXPECT_EQ(sum, 42);
 }
 
-TEST(TaskThread, HangingTask_LimitsTheQueue_AndNeitherDelaysDestructionNorAnswersAfterIt) {
+TEST(TaskThread, HangingTask_LimitsTheQueue_AndNeitherDelaysDestruction_NorAnswersAfterDestruction) {
   auto hung = std::make_shared<absl::Notification>();
   auto released = std::make_shared<absl::Notification>();
   auto dropped = std::make_shared<absl::Notification>();

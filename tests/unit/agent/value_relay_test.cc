@@ -72,7 +72,7 @@ TEST_F(ValueRelayTest, Put_IsAnsweredOnceTheCoordinatorHasIt) {
   EXPECT_TRUE(IsCached("b", "2"));
   result_.reset();
   Put("a", "1");
-  EXPECT_EQ(result_, absl::OkStatus()) << "the same value again is not sent";
+  EXPECT_EQ(result_, absl::OkStatus()) << "the same value is not sent a second time";
   EXPECT_THAT(sent_, ElementsAre("a=1"));
 }
 

@@ -152,7 +152,7 @@ TEST(Why, ReportsAnUndisturbedJob_OnlyWithoutDisturbances) {
     *disturbed.add_events() = NoticeEvent(1, rule, "something is wrong");
     EXPECT_THAT(WhyText(job, disturbed, options), Not(HasSubstr("nothing disturbed"))) << rule;
   }
-  EXPECT_THAT(WhyText(SomeJob(), undisturbed, options), Not(HasSubstr("nothing disturbed"))) << "it was restarted";
+  EXPECT_THAT(WhyText(SomeJob(), undisturbed, options), Not(HasSubstr("nothing disturbed"))) << "the job was restarted";
 }
 
 TEST(Why, DroppedEvents_LeaveDisturbanceUnknown) {

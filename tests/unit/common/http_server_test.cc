@@ -212,13 +212,14 @@ TEST_F(HttpServerTest, ClientThatOnlyEndsItsSide_GetsItsAnswer) {
   held_of_old->OnChange([] {});
   client.HalfClose();
   old.HalfClose();
-  EXPECT_THAT(client.Read("\r\n\r\n"), StartsWith("HTTP/1.1 100 Continue\r\n")) << "it is asked whether it is there";
+  EXPECT_THAT(client.Read("\r\n\r\n"), StartsWith("HTTP/1.1 100 Continue\r\n"))
+      << "the server checks whether the client is still there";
 
   held->Respond(HttpText(200, "late\n"));
   held_of_old->Respond(HttpText(200, "late\n"));
 
   EXPECT_THAT(client.Read(), AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\nlate\n")));
-  EXPECT_THAT(old.Read(), StartsWith("HTTP/1.1 200 ")) << "HTTP/1.0 knows no interim responses";
+  EXPECT_THAT(old.Read(), StartsWith("HTTP/1.1 200 ")) << "HTTP/1.0 has no interim responses";
 }
 
 TEST_F(HttpServerTest, Exchange_OutlivesItsServer) {

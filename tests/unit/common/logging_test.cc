@@ -60,7 +60,7 @@ class Pipe {
     while (!enough(text)) {
       pollfd ready = {fds_[0], POLLIN, 0};
       if (poll(&ready, 1, 30'000) <= 0) {
-        ADD_FAILURE() << "nothing more comes after: " << text;
+        ADD_FAILURE() << "no more text arrived within 30 s after: " << text;
         break;
       }
       char buffer[4096];

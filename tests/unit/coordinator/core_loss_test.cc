@@ -210,7 +210,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
   EXPECT_EQ(std::count_if(decisions.begin(), decisions.end(),
                           [](const std::string& decision) { return decision.find("abandon: ") == 0; }),
             1);
-  EXPECT_EQ(other.desired().look_for_size(), 0) << "it has answered";
+  EXPECT_EQ(other.desired().look_for_size(), 0) << "the host has answered";
 
   cluster.first.Attach();
   cluster.harness.Advance(absl::Seconds(1));
@@ -241,7 +241,7 @@ TEST(CoreLoss, RestartNow_OfAnUnreachableJob_StartsItElsewhere) {
   cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(5));
   cluster.harness.RequestRestart(kJob);
-  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STOPPING) << "it waits for its hosts";
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STOPPING) << "the job waits for its hosts";
   cluster.harness.RequestRestart(kJob, /*immediately=*/true);
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_QUEUED);
 }
@@ -321,7 +321,7 @@ TEST(CoreAdoption, LostRanks_StayLostAfterACoordinatorRestart) {
   cluster.first.ReportBroken(Key(kJob, 1, 0), 3);
   cluster.harness.Advance(absl::Seconds(4));
   cluster.first.Apply();
-  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING) << "it waits for a slot";
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING) << "the job waits for a slot";
   cluster.harness.Restart();
   cluster.first.Attach();
   cluster.spare.Attach();

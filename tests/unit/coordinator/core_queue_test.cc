@@ -330,7 +330,7 @@ TEST(CoreQueue, InvalidKeysThroughTheApi_AreRefusedTogether) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("namespace: must consist of"));
 }
 
-TEST(CoreQueue, TheQueue_HasPages_AndOneNamespaceOnly) {
+TEST(CoreQueue, TheQueue_IsListedInPages_AndForOneNamespaceOnRequest) {
   QueuedHost one(1, QueueRules());
   one.Run(kLow, 1, 50);
   for (int i = 0; i < 5; ++i) {

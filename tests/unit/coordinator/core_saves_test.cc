@@ -217,12 +217,13 @@ TEST(CoreSaves, JobThatEndsWithAnUnusedGrant_ReportsIt) {
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
   EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("no rank confirmed the rename")));
   one.host.ReadySave(Key(kJob, 1, 0), 10, "b");
-  EXPECT_EQ(one.Get().checkpoints_size(), 1) << "it has ended";
+  EXPECT_EQ(one.Get().checkpoints_size(), 1) << "the job has ended";
 }
 
 TEST(CoreSaves, SaveRequest_ReachesRank0_AndIsRepeatedToLaterGenerationsUntilASaveIsMade) {
   SavingHost one;
-  EXPECT_EQ(one.harness.RequestSave(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it is forming";
+  EXPECT_EQ(one.harness.RequestSave(kJob).status.code(), absl::StatusCode::kFailedPrecondition)
+      << "its group is still forming";
   EXPECT_EQ(one.harness.RequestSave("nosuchjob").status.code(), absl::StatusCode::kNotFound);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 4);
@@ -247,7 +248,8 @@ TEST(CoreSaves, SaveRequest_ReachesRank0_AndIsRepeatedToLaterGenerationsUntilASa
 
 TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
   SavingHost one;
-  EXPECT_EQ(one.harness.CancelSaved(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it is forming";
+  EXPECT_EQ(one.harness.CancelSaved(kJob).status.code(), absl::StatusCode::kFailedPrecondition)
+      << "its group is still forming";
   BringToRunning(one.harness, one.host, kJob);
   ASSERT_TRUE(one.harness.CancelSaved(kJob).status.ok());
   EXPECT_TRUE(one.host.desired().trainers(0).stop_needs_save());

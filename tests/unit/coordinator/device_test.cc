@@ -17,7 +17,7 @@ DeviceHost WithGpus(const char* name, uint32_t ranks, uint32_t gpus) {
   return host;
 }
 
-TEST(DecideDevice, IsCudaOnlyIfEveryHostHasAGpuForEveryRank_AndNamesTheOthers) {
+TEST(DecideDevice, IsCudaOnlyIfEveryHostHasAGpuForEveryRank_AndNamesHostsThatLackOne) {
   DeviceHost without = WithGpus("w2", 1, 0);
   without.gpu_note = "libnvidia-ml.so.1 not found";
   DeviceHost unusable = WithGpus("w3", 1, 1);

@@ -116,7 +116,7 @@ TEST_F(HangTest, RanksThatHaveNotReceivedGo_HaveTheTimeThatALossyNetworkNeeds) {
     EXPECT_EQ(DecideAfter(absl::Seconds(30)).act, Act::kRestart) << other_waits;
   }
   facts_.ranks[0].phase = Phase::kFirstStep;
-  EXPECT_EQ(DecideAfter(absl::Seconds(7.2)).act, Act::kRestart) << "it has received go";
+  EXPECT_EQ(DecideAfter(absl::Seconds(7.2)).act, Act::kRestart) << "rank 0 has received go";
 }
 
 TEST_F(HangTest, ProcessUnderADebugger_DoesNotCountAsStopped) {

@@ -133,7 +133,7 @@ TEST_F(JsonCallsTest, CallWhoseClientOnlyEndsItsSide_IsAnswered) {
   CallGet(client);
   ASSERT_TRUE(service_.AwaitBegun(1));
   client.HalfClose();
-  EXPECT_THAT(client.Read("\r\n\r\n"), StartsWith("HTTP/1.1 100 ")) << "the server has noticed it";
+  EXPECT_THAT(client.Read("\r\n\r\n"), StartsWith("HTTP/1.1 100 ")) << "the server has noticed the end of input";
 
   service_.Answer();
 

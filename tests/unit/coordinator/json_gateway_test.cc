@@ -83,7 +83,7 @@ TEST_F(JsonGatewayTest, StreamWhoseReaderLeavesBeforeItBegins_IsDestroyed) {
 
 TEST_F(JsonGatewayTest, StreamWhoseReaderLeavesAfterItHasBegun_IsDestroyed) {
   std::shared_ptr<HttpExchange> exchange = Watch("runs");
-  ASSERT_TRUE(HoldsInTime([&exchange] { return exchange->HasBegun(); })) << "it begins even without a message";
+  ASSERT_TRUE(HoldsInTime([&exchange] { return exchange->HasBegun(); })) << "a stream begins even without a message";
 
   exchange->Close();
 

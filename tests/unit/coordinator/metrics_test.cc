@@ -112,7 +112,7 @@ TEST(Metrics, JobWithCommand_HasNoSeriesOfSteps_UntilItReportsOne) {
   ASSERT_TRUE(submitted.ok()) << submitted;
   CoordinatorMetrics metrics;
   Scrape(metrics, harness);
-  EXPECT_EQ(JobsOfSeries(metrics).size(), 8) << "the eight parts of its time";
+  EXPECT_EQ(JobsOfSeries(metrics).size(), 8) << "the eight parts of the job's time";
 
   auto event = std::make_shared<v1::Event>();
   event->mutable_step()->set_step(3);

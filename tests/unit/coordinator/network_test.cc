@@ -73,7 +73,7 @@ TEST(Network, OtherCauses_AreNotAttributedToTheNetwork) {
 
   Pair from_the_start;
   from_the_start.Step(10, 0.010, 0.090);
-  EXPECT_THAT(from_the_start.FindSlow(), IsEmpty()) << "it was never faster";
+  EXPECT_THAT(from_the_start.FindSlow(), IsEmpty()) << "the network was never faster";
 
   Pair one_host;
   one_host.Step(10, 0.010, 0.004);

@@ -262,7 +262,7 @@ TEST_F(Preemption, TooLittleToGain_PreemptsNone) {
   EXPECT_EQ(outcomes[0].cause, WaitCause::kSlots);
 }
 
-TEST_F(Preemption, NeverForTheSamePriority_NorBelowTheMinimalDifference) {
+TEST_F(Preemption, DoesNotHappenForTheSamePriority_NorBelowTheMinimalDifference) {
   hosts = {MakeHost("h1", 1, 0)};
   facts.running = {MakeRunning("a", {{H("h1"), 1}}, 50)};
   facts.waiting = {MakeWaiting(1, 1, 50)};
@@ -291,7 +291,7 @@ TEST_F(Preemption, NamespacesAndProtections_AreRespected_AndNamed) {
   EXPECT_THAT(Decide()[0].preempt, IsEmpty());
 }
 
-TEST_F(Preemption, WhatIsEndingAnyway_IsNotPreemptedInAddition) {
+TEST_F(Preemption, IfAnEndingJobFreesEnoughSlots_NoOtherJobIsPreempted) {
   hosts = {MakeHost("h1", 2, 0)};
   facts.running = {MakeRunning("ending", {{H("h1"), 1}}, 0), MakeRunning("b", {{H("h1"), 1}}, 0)};
   facts.running[0].ending = true;
@@ -357,7 +357,7 @@ TEST_F(Preemption, AGroupOnOneHost_GetsTheVictimsOfThatHost) {
   EXPECT_THAT(Decide()[0].preempt, ElementsAre(JobId("c")));
 }
 
-TEST_F(Preemption, BeforeHostsAreKnown_AndInAPartOfTheQueue_NoneIsPreempted) {
+TEST_F(Preemption, BeforeHostsAreKnown_OrWithoutPermission_NoJobIsPreempted) {
   hosts = {MakeHost("h1", 1, 0)};
   facts.running = {MakeRunning("a", {{H("h1"), 1}}, 0)};
   facts.waiting = {MakeWaiting(1, 1, 90)};

@@ -113,7 +113,7 @@ TEST_F(RankMetricsTest, SlowRank_IsVisibleInItsSpeed_AndBecomesAStraggler_UntilT
   }
 }
 
-TEST_F(RankMetricsTest, Saved_IsTheNewestCheckpoint_OrTheFirstStart_OfAJobThatSaves) {
+TEST_F(RankMetricsTest, SavedTime_IsThatOfTheNewestCheckpoint_OrOfTheFirstStart_OfAJobThatSaves) {
   BeginJob(/*every_steps=*/10);
   const double started = absl::ToDoubleSeconds(harness_.now - absl::UnixEpoch());
   harness_.Advance(absl::Minutes(5));

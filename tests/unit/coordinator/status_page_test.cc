@@ -320,7 +320,8 @@ TEST_F(StatusPageTest, Changes_RequireTheTokenOfOperators_AndJson) {
   const std::string right = "Authorization: Bearer right\r\n", viewer = "Authorization: Bearer viewer\r\n";
   EXPECT_THAT(Call("Cancel", ""), AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("--token-file")))
       << "without a token, another web site may have made the request";
-  EXPECT_THAT(Call("Get", ""), StartsWith("HTTP/1.1 503 ")) << "only the gateway refuses it";
+  EXPECT_THAT(Call("Get", ""), StartsWith("HTTP/1.1 503 "))
+      << "the page accepts the call; only the gateway, which is not started, refuses it";
 
   requires_token_ = true;
   EXPECT_THAT(Call("Cancel", ""), StartsWith("HTTP/1.1 401 "));

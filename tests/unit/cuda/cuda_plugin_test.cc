@@ -26,7 +26,7 @@ TEST(CudaPlugin, IsFoundNextToTheProgram_AndLoadsLibTorchsCudaPart) {
 
   ASSERT_TRUE(plugin.ok()) << plugin.status();
   EXPECT_TRUE(at::globalContext().hasCUDART());
-  EXPECT_EQ(*OpenCudaPlugin(DefaultCudaPluginPath()), *plugin) << "there is one per process";
+  EXPECT_EQ(*OpenCudaPlugin(DefaultCudaPluginPath()), *plugin) << "there is one plugin per process";
 }
 
 // The error on a machine without a GPU. On a machine with one, NumDevices must succeed.

@@ -49,7 +49,7 @@ class PiecesTest : public testing::Test {
   std::unique_ptr<TextEncoder> encoder_;
 };
 
-TEST_F(PiecesTest, ADocument_HasTheTokensOfTheTemplate_AndOneEnd) {
+TEST_F(PiecesTest, ADocument_HasTheTokensOfTheTemplate_AndOneEndToken) {
   std::vector<int64_t> tokens;
   ASSERT_TRUE(encoder_->Append("the", /*begins=*/true, tokens).ok());
   ASSERT_TRUE(encoder_->Append("the<end>", /*begins=*/false, tokens).ok());

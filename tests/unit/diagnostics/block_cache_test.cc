@@ -39,7 +39,7 @@ TEST(BlockCache, ReusesAFreedBlockForTheSameNumberOfPages) {
   cache.Free(first);
 
   EXPECT_EQ(cache.Allocate(kMiB - 100), first);
-  EXPECT_NE(cache.Allocate(kMiB), first) << "it is in use";
+  EXPECT_NE(cache.Allocate(kMiB), first) << "the first block is in use";
   EXPECT_EQ(cache.counts().allocated, 2);
 }
 

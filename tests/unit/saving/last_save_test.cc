@@ -122,7 +122,7 @@ TEST_F(LastSaveTest, RankThatMustLeave_EndsTheRetries) {
   ASSERT_EQ(Run(Order(1e9), link, disk, [&](int waits) { leave_ = waits == 3; }), kExitDone);
 
   EXPECT_THAT(link.FactsOf<SavedFact>(), SizeIs(0));
-  EXPECT_EQ(link.FactsOf<FinishedFact>().at(0).unsaved, "") << "the next generation saves it";
+  EXPECT_EQ(link.FactsOf<FinishedFact>().at(0).unsaved, "") << "the next generation saves this step";
 }
 
 TEST_F(LastSaveTest, CheckpointThatCannotBeNamed_IsSavedAgain) {

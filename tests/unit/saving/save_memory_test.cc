@@ -219,7 +219,7 @@ TEST_F(SaveMemoryTest, ProcessKilledAtAnyTime_KeepsTheNewestWholeSnapshot) {
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "it ended on its own";
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the process ended on its own";
     while (read(progress[0], &step, 1) == 1) {
     }
     close(progress[0]);

@@ -245,7 +245,7 @@ TEST_F(SaveTest, Commit_ReportsReadyThenSavedAfterTheGrant) {
   EXPECT_EQ(commits->newest_complete(), 5u);
 }
 
-TEST_F(SaveTest, WithoutAnAnswerOfTheCoordinator_TwoCheckpointsStayComplete_AThirdReplacesTheOldest) {
+TEST_F(SaveTest, WithoutAnAnswerOfTheCoordinator_TwoCheckpointsStayComplete_AndAThirdReplacesTheOldest) {
   SmallState state(1);
   link_.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no answer"); });
   auto commits = NewCommits();

@@ -267,7 +267,7 @@ TEST(BatchArithmetic, OfFourPipelinesOf32MicroBatchesOf8_Is1024) {
 TEST(AutoMicro, OfAPipeline_AimsAtFourMicroBatchesForEachStage) {
   EXPECT_EQ(AutoMicro(1024, 4, {.rounds = 4 * 8}), 8u);
   EXPECT_EQ(AutoMicro(32, 1, {.rounds = 8}), 4u);
-  EXPECT_EQ(AutoMicro(6, 1, {.rounds = 8}), 1u) << "as many as there are";
+  EXPECT_EQ(AutoMicro(6, 1, {.rounds = 8}), 1u) << "6 sequences give at most 6 micro-batches";
   EXPECT_EQ(AutoMicro(48, 1, {.rounds = 16, .multiple = 4}), 3u);
   EXPECT_EQ(AutoMicro(36, 1, {.rounds = 16, .multiple = 4}), 1u) << "18 is no multiple of 4; 36 is";
 }

@@ -174,7 +174,7 @@ TEST(DataSizes, AreInTheResolvedSpecAndTheDecisions) {
   std::map<std::string, std::string> reasons;
   for (const v1::ResolvedKey& decision : job->decisions) reasons[decision.key()] = decision.reason();
   EXPECT_EQ(reasons["parallel.replicate"], "shard 2 x replicate 2 = 4 ranks");
-  EXPECT_EQ(reasons.count("parallel.shard"), 0u) << "it was given";
+  EXPECT_EQ(reasons.count("parallel.shard"), 0u) << "the key was given";
   auto prepared_again = PrepareJob(job->spec, {.job_id = "zzzzzzzz", .default_run_root = "/elsewhere"});
   ASSERT_TRUE(prepared_again.ok()) << prepared_again.status();
   EXPECT_EQ(prepared_again->digest, job->digest);

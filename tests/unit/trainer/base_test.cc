@@ -169,7 +169,7 @@ TEST(OutboxTest, Facts_AreStoredUntilAcknowledgedAndSentAgainAfterRewind) {
   EXPECT_EQ(outbox.AddFact(SaveFailedFact{}, 0), 4u);
 }
 
-TEST(OutboxTest, Reports_ComeInOrder_ABatchEndsAfterAnEvaluation) {
+TEST(OutboxTest, Reports_ComeInOrder_AndABatchEndsAfterAnEvaluation) {
   Outbox outbox;
   outbox.AddStep({.step = 1});
   outbox.AddStep({.step = 2});
@@ -280,7 +280,7 @@ TEST(RunFolderTest, OwningJob_ReclaimsTheFolderFromAJobThatIsStillChecked) {
   EXPECT_THAT(std::string((*checked)->Claim().message()), HasSubstr("was claimed again by job a"));
   checked->reset();
   EXPECT_TRUE((*reclaimed)->CheckFence().ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(AcquireAndClaim(folder.path(), "c", 1).status())) << "the lock is a's";
+  EXPECT_TRUE(absl::IsFailedPrecondition(AcquireAndClaim(folder.path(), "c", 1).status())) << "job a has the lock";
 }
 
 TEST(RunFolderTest, NewerGeneration_FencesOffOneThatHasNotClaimedYet) {
@@ -304,7 +304,7 @@ TEST(RunFolderTest, RemovedFolder_IsRecreatedUnlessAnotherJobHasIt) {
 
   EXPECT_EQ((*held)->RecreateIfRemoved(), absl::OkStatus());
   EXPECT_TRUE((*held)->CheckFence().ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(AcquireAndClaim(path, "b", 1).status())) << "it is locked again";
+  EXPECT_TRUE(absl::IsFailedPrecondition(AcquireAndClaim(path, "b", 1).status())) << "the new folder is locked, too";
 
   std::filesystem::remove_all(path);
   auto other = AcquireAndClaim(path, "b", 1);
@@ -323,7 +323,7 @@ TEST(RunFolderTest, FolderThatAnotherJobHasClaimed_RemainsWithThatJob) {
   EXPECT_TRUE(absl::IsNotFound(again.status())) << again.status();
   EXPECT_THAT(std::string(again.status().message()), HasSubstr("was claimed by job b"));
   EXPECT_EQ(*ReadFile(folder / ".fence"), fence);
-  EXPECT_TRUE(AcquireAndClaim(folder.path(), "a", 2).ok()) << "a job that never owned it begins there";
+  EXPECT_TRUE(AcquireAndClaim(folder.path(), "a", 2).ok()) << "without owned_before, the job claims the folder anew";
 }
 
 TEST(RunFolderTest, Settled_IsTheGenerationThatMarkedIt_NotTheLastOwner) {

@@ -61,7 +61,7 @@ TEST(ChooseToken, TemperatureZero_ChoosesTheFirstOfTheHighest) {
   ExpectShares(SharesOf(scores, {.temperature = 1e-9}), {{1, 0.5}, {3, 0.5}});
 }
 
-TEST(ChooseToken, TopK_ExcludesTheOthers_AndIncludesEqualScores) {
+TEST(ChooseToken, TopK_ExcludesAllLowerScores_AndIncludesEqualScores) {
   ExpectShares(SharesOf(FiveScores(), {.top_k = 2}), {{1, 0.5 / 0.8}, {2, 0.3 / 0.8}});
   ExpectShares(SharesOf(FiveScores(), {.top_k = 1}), {{1, 1}});
   ExpectShares(SharesOf(FiveScores(), {.top_k = 5}), SharesOf(FiveScores(), {}));

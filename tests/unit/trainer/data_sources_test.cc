@@ -68,7 +68,8 @@ TEST_F(DataSourcesTest, HeldOutFiles_AreEvaluatedOn_AndAllTrainingDataIsTrainedO
     EXPECT_EQ(three->links[0]->evals()[0].tokens, eval.tokens);
     EXPECT_NE(on_other->links[0]->evals()[0].tokens, eval.tokens);
     for (size_t i = 0; i < 2; ++i) {
-      EXPECT_EQ(on_other->links[0]->steps()[i].loss, alone->links[0]->steps()[i].loss) << "it changes no training";
+      EXPECT_EQ(on_other->links[0]->steps()[i].loss, alone->links[0]->steps()[i].loss)
+          << "held-out data does not affect training";
     }
     EXPECT_THAT(alone->logs[0].str(), HasSubstr("held out: 1 files"));
   }

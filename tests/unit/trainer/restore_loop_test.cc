@@ -227,7 +227,7 @@ TEST_F(RestoreLoopTest, AnyErrors_EndAllRanksIdentically) {
       EXPECT_EQ(found.tried, outcomes[i][0].tried);
     }
   }
-  EXPECT_THAT(occurrences, SizeIs(3)) << "each outcome occurred";
+  EXPECT_THAT(occurrences, SizeIs(3)) << "each of the three outcomes must occur";
 }
 
 }  // namespace

@@ -153,13 +153,13 @@ TEST_F(RunTest, Facts_ReportTheRunInOrder) {
   EXPECT_EQ(std::get<ReadyFact>(link.facts()[0]).first_step, 1u);
   EXPECT_EQ(std::get<SaveReadyFact>(link.facts()[1]).step, 2u);
   EXPECT_EQ(std::get<SavedFact>(link.facts()[2]).step, 2u);
-  EXPECT_TRUE(std::get<SavedFact>(link.facts()[2]).stall_s.has_value()) << "it was written in the background";
+  EXPECT_TRUE(std::get<SavedFact>(link.facts()[2]).stall_s.has_value()) << "this save was written in the background";
   SaveReadyFact ready = std::get<SaveReadyFact>(link.facts()[3]);
   SavedFact last = std::get<SavedFact>(link.facts()[4]);
   EXPECT_EQ(ready.path, last.path);
   EXPECT_EQ(ready.manifest_hash, last.manifest_hash);
   EXPECT_EQ(ready.size_bytes, last.size_bytes);
-  EXPECT_FALSE(last.stall_s.has_value()) << "all ranks waited for it";
+  EXPECT_FALSE(last.stall_s.has_value()) << "all ranks waited for this save";
   EXPECT_EQ(last.path, folder_ / "run/step-00000004");
   EXPECT_EQ(last.manifest_hash, (*Checkpoint::Open(last.path))->manifest_hash());
   FinishedFact finished = std::get<FinishedFact>(link.facts()[5]);
@@ -419,9 +419,9 @@ TEST_F(RunTest, StopWhoseSaveFails_IsCancelledOnEveryRank_ButNotANewerOneThatNee
   ASSERT_EQ(codes[1], kExitDone) << logs[1].str();
   std::vector<SaveFailedFact> failed = links[0].FactsOf<SaveFailedFact>();
   ASSERT_THAT(failed, SizeIs(2)) << logs[0].str();
-  EXPECT_EQ(failed[0].stop_request, 1u) << "the ranks continued after it";
+  EXPECT_EQ(failed[0].stop_request, 1u) << "the ranks continued after this failure";
   EXPECT_LE(failed[0].step, 6u);
-  EXPECT_EQ(failed[1].stop_request, 0u) << "the ranks ended after it";
+  EXPECT_EQ(failed[1].stop_request, 0u) << "the ranks ended after this failure";
   for (const FakeLink& link : links) {
     ASSERT_THAT(link.FactsOf<FinishedFact>(), SizeIs(1));
     EXPECT_TRUE(link.FactsOf<FinishedFact>()[0].stopped);
