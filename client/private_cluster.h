@@ -7,15 +7,15 @@
 //
 // Each daemon runs in its own session and holds the reading end of a pipe, the lifeline; only this process holds the
 // writing end. When the writing end is closed, by Stop or because this process ends in any way, daemons and shims stop
-// their children and exit. All their descendants become children of this process, so Stop knows when the last one has
-// ended.
+// their children and exit. Descendants whose parent has ended become children of this process, so Stop knows when
+// the last one has ended.
 //
 //   ASSIGN_OR_RETURN(auto cluster, PrivateCluster::Start({.folder = folder, .slots = 2}));
 //   ... Connection::Open({.address = cluster->address()}) ...
 //   RETURN_IF_ERROR(cluster->Stop());
 //
-// A process that must exit while the job continues calls Detach first (common/lifeline.h): then the daemons and the
-// job continue without it.
+// A process that must exit while the job continues calls Detach first (common/lifeline.h): then the daemons and the job
+// continue without the process.
 #pragma once
 
 #include <sys/types.h>
@@ -42,7 +42,7 @@ struct PrivateClusterOptions {
 
 class PrivateCluster {
  public:
-  // The name of its only host.
+  // The name of the cluster's only host.
   static constexpr char kHostName[] = "local";
 
   // Starts the coordinator, waits until it is ready, then starts the daemon, which attaches later. REQUIRES:
@@ -57,7 +57,8 @@ class PrivateCluster {
   // The folder of the output of rank r of generation g: ranks/<job>.g<g>.r<r>/.
   std::string ranks_folder() const;
 
-  // From now on, calls `on_death` with a sentence when a daemon ends on its own: on another thread, at most once.
+  // From now on, calls `on_death` with a sentence when a daemon ends on its own. Calls it on another thread, at most
+  // once.
   void WatchDaemons(std::function<void(const std::string&)> on_death);
   // After this, `on_death` is not called any more.
   void StopWatching() { watcher_.reset(); }

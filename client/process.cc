@@ -124,8 +124,8 @@ absl::Status BecomeTrainer(const std::vector<std::string>& arguments) {
   if (errno == ENOENT) {
     return absl::FailedPreconditionError(
         absl::StrCat("this command needs ", program,
-                     ", which is not installed; use a host that has the package trainyard-worker, or the image of the "
-                     "worker instead of that of trainctl"));
+                     ", which is not installed; run the command on a host with the package trainyard-worker, or in the "
+                     "container image of the worker"));
   }
   return ErrnoStatus(errno, absl::StrCat("cannot start ", program));
 }

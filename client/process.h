@@ -17,7 +17,7 @@ namespace trainyard::client {
 struct SpawnOptions {
   std::string program;  // absolute path
   std::vector<std::string> arguments;
-  std::string output_path;  // both streams are appended here
+  std::string output_path;  // standard output and standard error are appended to it
   // (descriptor in this process, descriptor in the child). The first may be close-on-exec; the second is at least 3.
   std::vector<std::pair<int, int>> descriptors;
 };

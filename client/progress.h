@@ -1,5 +1,5 @@
-// Shows a job's events as they arrive: as text with a status line, or as JSON lines. The two output formats of run and
-// watch. Not thread-safe; call it on one thread.
+// Shows a job's events as they arrive: as text with a status line, or as JSON lines. `run` and `watch` have these two
+// output formats. Not thread-safe; call it on one thread.
 #pragma once
 
 #include <cstdio>

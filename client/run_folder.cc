@@ -139,7 +139,7 @@ absl::Status CheckResumable(const std::string& path) {
 absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* notice) {
   v1::JobSpec& spec = *request->mutable_spec();
   if (spec.has_probe() || spec.has_command()) {
-    // Without a root, the program has no default folder for checkpoints.
+    // An unusable root is left out; the program of a command then has no default folder for checkpoints.
     if (!WhyNotPlainText(request->default_run_root()).empty()) request->clear_default_run_root();
     if (!request->resume()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--resume: a ", spec.has_probe() ? "probe" : "command",

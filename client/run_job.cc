@@ -237,7 +237,7 @@ class JobRunner {
                         // The private daemons and the job end with this process, so it must wait for the job's end.
                         .end_if_output_fails = false,
                         .make_progress = options_.make_progress,
-                        .watch_hint = "trainctl still waits for its end; Ctrl-C cancels it. To watch it: " +
+                        .watch_hint = "trainctl still waits until the job ends; Ctrl-C cancels it. To watch it: " +
                                       WatchCommand(job.job_id()),
                         .retry = options_.reconnect.retry});
     session.Start(new_warnings);
@@ -280,8 +280,8 @@ class JobRunner {
                         " --coordinator ", ShellWord(address), " watch ", job_id);
   }
 
-  // After the terminal was closed: detaches the private daemons, so that the job continues, and stores the command that
-  // watches it in the run folder.
+  // After the terminal was closed: detaches the private daemons, so that the job continues, and stores in the run
+  // folder the command that watches the job.
   absl::StatusOr<int> LeaveJobRunning(const v1::Job& job, JobSession& session) {
     const std::string command = WatchCommand(job.job_id());
     std::string text = absl::StrCat(command, "\n");

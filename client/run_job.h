@@ -1,5 +1,5 @@
 // Runs one job and shows it until it ends: the common part of `run` and `launch`. Without a coordinator it starts
-// private daemons for the duration of the job; with one it submits and watches.
+// private daemons for the duration of the job; with a coordinator it submits the job there and watches it.
 #pragma once
 
 #include <functional>

@@ -175,7 +175,7 @@ std::vector<std::string> DurationProblems(const ScheduleDurations& durations) {
     if (*durations.samples < 1) {
       problems.push_back(absl::StrCat("--samples is ", *durations.samples, "; it must be 1 or more"));
     }
-    // Without samples, CheckCosts checks these values; with samples, it sees only sums, in which a bad one could be
+    // Without samples, CheckCosts checks these values; with samples, it sees only sums, in which a bad value could be
     // hidden.
     CheckOption("--forward", durations.forward, &problems);
     CheckOption("--backward", durations.backward, &problems);

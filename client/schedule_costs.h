@@ -54,8 +54,8 @@ struct StepCosts {
   double overhead = 0;  // computation that smaller micro-batches cause, as a sum over all ranks of a step
 };
 
-// The costs of a step of `shape`. The overhead is the sum of the fixed durations or, for measured durations, the excess
-// of the step's computation over that of the measured number of micro-batches with the least. Possible errors:
+// The costs of a step of `shape`. The overhead is the sum of the fixed durations or, for measured durations, the
+// computation of the step minus the least computation of any measured number of micro-batches. Possible errors:
 // InvalidArgument: micro-batches that do not divide the samples, or whose durations were not measured; lists that
 // differ in length. Other problems are left to CheckCosts and MakeSchedule. REQUIRES: DurationProblems is empty.
 absl::StatusOr<StepCosts> CostsOfStep(const ScheduleDurations& durations, const PipelineShape& shape);

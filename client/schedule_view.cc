@@ -16,7 +16,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kMaxRanksInReport = 64;
-constexpr double kSameTime = 1e-9;  // relative: sums of the same durations in another order
+constexpr double kSameTime = 1e-9;  // relative: the order of a sum may change the result
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 

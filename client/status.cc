@@ -29,7 +29,7 @@ std::string UsageText(const v1::RankStatus& rank) {
   return absl::StrFormat(", %s, %.1f s of CPU", BytesText(rank.max_rss_bytes()), rank.user_s() + rank.system_s());
 }
 
-// The place of each rank in the model is shown if stages or tensor ranks divide it.
+// The place of each rank in the model is shown if stages or tensor ranks divide the model.
 std::string RankTable(const v1::Job& job, int columns) {
   const JobLayout layout = LayoutOf(job.spec());
   std::vector<std::vector<std::string>> rows;

@@ -65,7 +65,7 @@ absl::StatusOr<FileTokens> Count(const Tokenizer& tokenizer, const std::string& 
   ASSIGN_OR_RETURN(const std::string text, ReadFile(file, limits::kTokenizerTextBytes));
   if (keep_ids && text.size() > kMaxShownBytes) {
     return absl::InvalidArgumentError(absl::StrCat(file, " has ", text.size(), " bytes: --show shows at most ",
-                                                   kMaxShownBytes, "; cut a part out of it"));
+                                                   kMaxShownBytes, "; copy a part of it to another file"));
   }
   ByteProgress progress(stderr, absl::StrCat("tokenize ", file), text.size());
   FileTokens counted{.file = file, .bytes = text.size(), .tokens = 0, .ids = {}};

@@ -15,7 +15,7 @@
 
 namespace trainyard {
 
-// The header of a call, and of its answer. gRPC requires lower case.
+// The headers of a call and of its answer. gRPC requires lower case.
 inline constexpr char kClientHeader[] = "trainyard-client";
 inline constexpr char kServerHeader[] = "trainyard-server";
 

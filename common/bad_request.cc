@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// Peers limit metadata to 8 KiB; it is sent as base64 and contains the message twice (see rpc_status.h).
+// Peers limit metadata to 8 KiB. It contains the message twice, and the details in base64 (see rpc_status.h).
 constexpr size_t kViolationBytesMax = 1'600;
 constexpr size_t kDescriptionBytesMax = 400;
 

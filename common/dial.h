@@ -1,6 +1,6 @@
 // Connects trainctl and the worker daemons to a coordinator, and authenticates their calls.
 //
-// While the coordinator is not running, any user of this machine may listen on its port, receive the token and give
+// While the coordinator is not running, any user of this machine could listen on its port, receive the token and give
 // orders to a daemon. Connections within this machine are therefore made here, and their peer is checked before gRPC
 // gets the socket: the listening socket must belong to a trusted user before and after connecting (for Unix sockets the
 // kernel names the peer). The trusted users are the user of this program, root, and the owner of the token file in the

@@ -60,8 +60,8 @@ std::string JoinPath(absl::string_view folder, absl::string_view name);
 // lock is on the file that is at the path when the lock is acquired.
 class FileLock {
  public:
-  // Retries until `wait` has passed. Possible errors: Unavailable: another process holds it (the message names its pid
-  // if the file contains it).
+  // Retries until `wait` has passed. Possible errors: Unavailable: another process holds the lock (the message names
+  // the process if the file contains its pid).
   static absl::StatusOr<std::unique_ptr<FileLock>> Acquire(const std::string& path, absl::Duration wait,
                                                            mode_t mode = kPrivateFileMode);
   // Acquires the lock even if another process holds it, by replacing the file with a new one. The holder does not

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kTextsPerSend = 32;
 
-// How long a reader may take for a text.
+// How long a reader may take to receive a text of this size.
 absl::Duration SendLimit(size_t bytes) {
   return limits::kHttpReaderWait + absl::Seconds(static_cast<double>(bytes) / limits::kHttpBytesPerSecond);
 }

@@ -31,7 +31,7 @@ namespace trainyard {
 // Returns the time of the steady clock, in which arrivals and deadlines are given.
 absl::Time HttpNow();
 
-// What a server reports about its clients. Any function may be empty. Called on any thread.
+// What a server reports about its clients. Any function may be empty. They are called on any thread.
 struct HttpObserver {
   std::function<void(int code)> responded = nullptr;  // a response or a stream began
   // A request or a connection was refused or ended early: the reason as a label of a metric, and the client's address.

@@ -103,7 +103,8 @@ absl::Time HttpServer::AddPolled(std::vector<pollfd>& polled) const {
   for (const Connection& connection : connections_) {
     short events = POLLIN;
     if (connection.phase == Phase::kAnswer) {
-      // A reader of a stream that closes its side has gone. The reader of one response may close its side early.
+      // The reader of a stream has gone if it closes its side. The reader of a single response may close its side
+      // early.
       const bool detects_end =
           connection.exchange->is_stream() || (!connection.half_closed && connection.exchange->AwaitsGoneClient());
       events = static_cast<short>((connection.blocked ? POLLOUT : 0) | (detects_end ? POLLRDHUP : 0));

@@ -90,9 +90,9 @@ inline constexpr absl::Duration kTakeOverWait = absl::Seconds(2);
 // The time from the request to stop a trainer until it is killed (SIGKILL).
 inline constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
-// The newest and the oldest protocol of the control streams that this version speaks. Two sides use the newest that
-// both speak. 2: rendezvous values travel on the daemon's stream. 3: a daemon leaves the trainers of `unknown_jobs`
-// running.
+// The newest and the oldest protocol of the control streams that this version speaks. A daemon and a coordinator use
+// the newest that both speak. 2: rendezvous values travel on the daemon's stream. 3: a daemon leaves the trainers of
+// `unknown_jobs` running.
 inline constexpr uint32_t kProtocol = 3;
 inline constexpr uint32_t kUnknownJobsProtocol = 3;
 inline constexpr uint32_t kOldestProtocol = 2;

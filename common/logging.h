@@ -1,9 +1,9 @@
 // Logging of the daemons through spdlog to standard error or to a file, as text or as one JSON object per line. A call
 // formats its line and queues it (log_writer.h), so no thread ever waits for the reader of standard error. If standard
-// error is the journal of systemd, each line begins with its priority ("<4>"), and text has no time, which the journal
-// adds. A message may contain text from outside; all lines are escaped here, so callers need not do so. Files that
-// include torch cannot use this header, because the wheel of torch ships another version of fmt; they report through
-// the link to the daemon.
+// error is the journal of systemd, each line begins with its priority ("<4>"), and lines of text contain no time,
+// because the journal adds it. A message may contain text from outside; all lines are escaped here, so callers need not
+// do so. Files that include torch cannot use this header, because the wheel of torch ships another version of fmt; they
+// report through the link to the daemon.
 //
 //   InitLogging({.program = "coordinator", .json = false, .level = "info"});
 //   spdlog::info("job {}: {}", id, reason);
@@ -38,7 +38,7 @@ void InitLogging(const LoggingOptions& options);
 // The same, with a file. Possible errors: those of RotatedLog::Open.
 absl::Status OpenLog(const LoggingOptions& options);
 
-// Opens the file again by its path, if lines are written to one, and changes the level: what a daemon does on SIGHUP.
+// Opens the file again by its path, if lines are written to one, and changes the level. A daemon calls this on SIGHUP.
 // Logs the new level, or why the configuration cannot be read. Thread-safe.
 void ReloadLog(const absl::StatusOr<std::string>& level);
 

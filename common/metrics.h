@@ -46,7 +46,7 @@ prometheus::Labels LabelsWith(prometheus::Labels labels, const prometheus::Label
 
 struct MetricsEndpointOptions {
   std::string address;  // host:port; port 0: any free port
-  // The user did not choose the port: if it is in use, a free one is used, and `warning()` explains it.
+  // True: the user did not choose the port. If it is in use, a free one is used, and `warning()` says so.
   bool may_use_free_port = false;
   // The options of the server, whose handler answers requests for other paths on the same port. Requests for /metrics
   // need no admission and have no body. `http.handle` may be empty: there are no other paths.

@@ -28,7 +28,7 @@ constexpr MetricSpec kThreads = {"process_threads", MetricKind::kGauge, "Threads
 constexpr MetricSpec kOpen = {"process_open_fds", MetricKind::kGauge, "Open file descriptors."};
 constexpr MetricSpec kMax = {"process_max_fds", MetricKind::kGauge, "Largest number of open file descriptors."};
 
-// In Unix time; none: it cannot be read.
+// The time at which the host was booted, in Unix time; none: it cannot be read.
 absl::optional<double> BootSeconds() {
   absl::StatusOr<std::string> text = ReadFile("/proc/stat");
   if (!text.ok()) return absl::nullopt;

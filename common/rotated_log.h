@@ -1,6 +1,6 @@
 // The file that a daemon logs to: lines are appended, and when it would exceed its limit, FILE becomes FILE.1, FILE.1
 // becomes FILE.2 and so on, and the oldest is removed. Another program may rename FILE (logrotate) and then request
-// that it is opened again.
+// that FILE is opened again.
 //
 //   ASSIGN_OR_RETURN(auto file, RotatedLog::Open({.path = "/var/log/x.log", .max_bytes = 64 << 20, .max_files = 4}));
 //   file->Write("a line\n");
@@ -33,7 +33,7 @@ class RotatedLog {
   RotatedLog& operator=(const RotatedLog&) = delete;
 
   // Appends a line. Returns false if it could not be written completely. If the file cannot be renamed or opened again,
-  // writes to the one that is open.
+  // writes to the file that is still open.
   bool Write(const std::string& line);
 
   // The next Write opens the file by its path.

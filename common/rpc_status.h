@@ -15,8 +15,8 @@
 
 namespace trainyard {
 
-// Peers limit HTTP/2 headers to 8 KiB by default, and characters outside plain ASCII take three times their size there.
-// With details the message is sent a second time, as base64 within them.
+// Peers limit HTTP/2 headers to 8 KiB by default, and characters outside plain ASCII take three times their size in
+// headers. If a status has details, its message is sent a second time, in base64 within the details.
 inline constexpr size_t kStatusBytes = 7'600;
 inline constexpr size_t kStatusMessageBytes = 5'000;
 
@@ -52,7 +52,7 @@ inline grpc::Status ToGrpcStatus(const absl::Status& status) {
     any.set_type_url(std::string(type_url));
     any.set_value(std::string(payload));
   });
-  // In a fixed order, BadRequest first: programs may look at the first one only.
+  // In a fixed order, BadRequest first: programs may look at the first detail only.
   std::sort(detailed.mutable_details()->begin(), detailed.mutable_details()->end(),
             [](const google::protobuf::Any& a, const google::protobuf::Any& b) { return a.type_url() < b.type_url(); });
   absl::string_view message = status.message();

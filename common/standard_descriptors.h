@@ -3,8 +3,8 @@
 //
 //   #include "common/standard_descriptors.h"   in the file with a program's main, and nowhere else
 //
-// Including it is enough. It runs before all other code of the process, including constructors of shared libraries that
-// open files, as one of gRPC's does. Calls only the kernel, so that the shim can use it.
+// Including the header is enough. Its function runs before all other code of the process, including constructors of
+// shared libraries that open files, as one of gRPC's does. Calls only the kernel, so that the shim can use it.
 #pragma once
 
 #include <fcntl.h>

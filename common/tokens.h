@@ -7,7 +7,7 @@
 //   std::string token = GenerateToken();
 //   ASSIGN_OR_RETURN(std::string folder, UserTokenFolder());
 //   RETURN_IF_ERROR(WriteToken(folder, "127.0.0.1:7070", token));
-//   ... ReadOwnToken(folder, "127.0.0.1:7070") ...        // the other side
+//   ... ReadOwnToken(folder, "127.0.0.1:7070") ...        // in a client
 //   RemoveToken(folder, "127.0.0.1:7070", token);
 //
 // Functions keep no state. No error message contains a token.

@@ -1,7 +1,8 @@
 // Parses the part of YAML that files written by hand need: maps, lists, and values on one line. Everything else is
 // rejected with an explanation: values over several lines (an unclosed quote must not swallow the rest of a file),
 // tabs, tags, directives, block scalars, explicit keys, several documents. Every YAML reader therefore accepts what
-// this parser accepts, with the same values; tests/interop/yaml_test.py compares it with PyYAML on mutated files.
+// this parser accepts, with the same values; tests/interop/yaml_test.py compares this parser with PyYAML on mutated
+// files.
 //
 //   yaml::ParseError error;
 //   yaml::NodePtr root = yaml::Parse("name: tiny\n", &error);   // null: `error` says what is wrong, and where

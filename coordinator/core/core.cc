@@ -29,8 +29,8 @@ const v1::StateChange* LastState(const Job& job) {
 
 // Adopts a job of the store: watchers that reconnect receive all its published events and its current state.
 void AdoptJob(Turn& turn, Job& job) {
-  // Numbers continue at the time in milliseconds: if the store was replaced by an older copy, the numbers of the lost
-  // events are not used again, so a client that knows them does not mistake new events for them.
+  // Sequence numbers continue at the Unix time in milliseconds. If the store was replaced by an older copy, the numbers
+  // of the lost events are therefore not used again, and a client does not mistake new events for those.
   if (!IsFinal(job.state())) {
     job.last_sequence =
         std::max(job.last_sequence, static_cast<uint64_t>(std::max<int64_t>(0, absl::ToUnixMillis(turn.wall))));

@@ -87,7 +87,7 @@ class CoreLoop {
   // Closes the queue, handles what is in it, ends the thread.
   void Stop();
 
-  // The longest time for which a batch is held. The sink then holds acknowledgements for longer, to send them together.
+  // The longest time for which a batch is held before it is written. The sink may hold its acknowledgements for longer.
   static constexpr absl::Duration kHoldMax = absl::Milliseconds(10);
 
   // One round without the thread, for tests. Returns the number of events handled.

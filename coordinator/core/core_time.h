@@ -14,7 +14,7 @@ struct CoreTime {
   CoreTime(absl::Time now, absl::Time steady, absl::Time wall) : now(now), steady(steady), wall(wall) {}
 
   absl::Time now;     // monotonic; does not advance while the coordinator was stopped (see CoreClock)
-  absl::Time steady;  // monotonic; advances also while it was stopped: for the ledger of goodput
+  absl::Time steady;  // monotonic; advances also while the coordinator was stopped; for the ledger of goodput
   absl::Time wall;    // for the times that users read
   // Whether the newest gap between `now` and `steady` was caused by a store that accepted no records.
   bool held_up = false;

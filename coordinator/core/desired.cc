@@ -17,7 +17,7 @@ bool IsDesired(const Job& job, const Rank& rank) {
   return rank.seen_running || job.current.unconfirmed.empty();
 }
 
-// The number of hosts of the job whose first rank is before this host's.
+// The number of hosts of the job whose first rank is before the first rank of this host.
 uint32_t GroupRank(const Job& job, const Host& host) {
   const uint32_t first = job.ranks_on.at(host.name).front();
   return static_cast<uint32_t>(std::count_if(job.ranks_on.begin(), job.ranks_on.end(),
@@ -134,7 +134,8 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   for (const v1::TrainerKey& key : host.unknown) unknown.insert(key.job_id());
   for (const std::string& id : unknown) desired.add_unknown_jobs(id);
   for (const auto& [id, reader] : state.readers) {
-    // After the end of the job, a daemon whose request is gone sends the remaining lines and ends its PushLogs call.
+    // After the end of the job, a daemon whose log request has left the desired state sends the remaining lines and
+    // ends its PushLogs call.
     if (reader.close_at != absl::InfiniteFuture()) continue;
     for (const auto& [request_id, name] : reader.open) {
       const Job& job = state.jobs.at(JobId(reader.request.job_id()));

@@ -178,7 +178,7 @@ struct RevisionApplied {
   uint64_t revision = 0;
 };
 
-// The daemon is about to leave with its trainers, or stays after all. Sent when it changes.
+// The daemon is about to leave with its trainers, or stays after all. Sent when that changes.
 struct HostDraining {
   SessionId session;
   bool draining = false;

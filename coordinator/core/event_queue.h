@@ -52,7 +52,7 @@ class EventQueue {
   // The queue accepts no events from now on.
   void Close();
   bool closed() const;
-  // Waits for at most `wait`. Returns whether it is closed.
+  // Waits until the queue is closed, at most for `wait`. Returns whether it is.
   bool AwaitClosed(absl::Duration wait) const;
   size_t size() const;
 

@@ -138,7 +138,7 @@ absl::Status LoadReports(const std::string& key, const std::string& value, State
   return absl::OkStatus();
 }
 
-// What the queue needs to know of an unfinished job.
+// Sets what the queue needs to know of an unfinished job.
 void IndexQueue(Job& job, absl::Time now, State& state) {
   ++state.unfinished[job.namespace_name()];
   // An earlier version did not record `admitted`.
@@ -146,7 +146,7 @@ void IndexQueue(Job& job, absl::Time now, State& state) {
   const int64_t spared_ms = job.record.spared_until_unix_ms();
   if (spared_ms > 0) job.spared_until = std::min(now + kMaxSpareTime, absl::FromUnixMillis(spared_ms));
   if (job.state() != v1::JOB_STATE_QUEUED) {
-    job.record.clear_preempting();  // a job that recovers enters the queue, and is decided again, after its ranks end
+    job.record.clear_preempting();  // after its ranks end, a job that recovers enters the queue and may preempt again
     return;
   }
   const int64_t since_ms =
@@ -189,8 +189,8 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   state.active.insert(job.id);
   bool formed = std::all_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.ready(); });
   job.current.store.sealed = formed;
-  // A stop that was requested while the group trained is requested again, so that it can save; otherwise the trainers
-  // of a STOPPING job are ended.
+  // A stop that was requested while the group trained is requested again, so that the group can save; otherwise the
+  // trainers of a STOPPING job are ended.
   bool requested = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
   job.current.stop = job_state == v1::JOB_STATE_STOPPING && formed && requested && !job.record.has_failure();
   job.current.nothing_desired =

@@ -1,6 +1,7 @@
 // One turn of the core: the state, the time, and what one event leads to. The functions of handlers/ change the state
-// through references and register here what follows. At the end the turn writes each changed record once, sends each
-// host at most one new desired state, and answers waiting watchers once. Used on the core's thread only.
+// through references, and register here which records and messages result. At the end the turn writes each changed
+// record once, sends each host at most one new desired state, and answers waiting watchers once. Used on the core's
+// thread only.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,8 @@ namespace {
 // Sequence numbers are reserved in blocks: one write for this many events. No number is used twice, even after a
 // restart.
 constexpr uint64_t kSequenceBlock = 4'096;
-// When the events of all jobs exceed their limit, they are reduced to this size, so that not every later event must
-// drop some again.
+// When the events of all jobs exceed their limit, they are reduced to this size, so that not every later event
+// causes more events to be dropped.
 constexpr size_t kEventBytesGoal = limits::kDurableEventBytes / 16 * 15;
 
 // A durable event is bounded: texts from daemons and users are cut.

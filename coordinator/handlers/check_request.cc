@@ -26,7 +26,7 @@ struct Limit {
   const char* field;
   bool required = false;
   size_t bytes_max = limits::kPathBytes;  // of a text
-  uint64_t value_max = UINT64_MAX;        // of a whole number, or of each in a list
+  uint64_t value_max = UINT64_MAX;        // of a whole number, or of each number in a list
   int items_max = 0;                      // of a list; 0: the field is not a list
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 // With checkpoint.keep 0 all checkpoints stay on disk; the record names this many of the newest.
 constexpr int kCheckpointsRecorded = 1'000;
-// A script may save at every step, and each record is written with its job.
+// A script may save at every step, and all records of its checkpoints are written whenever that of its job is.
 constexpr int kScriptCheckpointsRecorded = 20;
 // The number of changed keys that are published for a resumed job; the log of its trainers has all of them.
 constexpr int kChangesPublished = 32;
@@ -36,7 +36,7 @@ int FirstAt(const v1::Job& head, uint64_t step) {
   return index;
 }
 
-// Records the grant or refusal; rank 0's host receives it once it is durable.
+// Records the grant or refusal of a complete checkpoint. The host of rank 0 receives it once the record is durable.
 void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady& ready) {
   CheckpointGrants& grants = *job.record.mutable_grants();
   for (const v1::CheckpointInfo& info : job.head().checkpoints()) {
@@ -69,7 +69,7 @@ std::string FindContradiction(const v1::Job& head, const CheckpointGrants& grant
     const bool same = grant.manifest_hash() == saved.manifest_hash();
     if (same && grant.refused()) return absl::StrCat("it was refused: ", grant.reason());
     if (!same && !grant.refused())
-      return absl::StrCat("another one was granted, with manifest hash ", grant.manifest_hash());
+      return absl::StrCat("another checkpoint of that step was granted, with manifest hash ", grant.manifest_hash());
   }
   return "";
 }

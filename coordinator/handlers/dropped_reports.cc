@@ -31,7 +31,7 @@ void PublishDroppedReports(Turn& turn, Job& job) {
                      absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))),
                      " since the previous notice"));
   }
-  // While reports keep being dropped, this is published once per interval.
+  // While reports keep being dropped, a notice is published once per interval.
   job.drops_since = job.reports_dropped > 0 ? turn.now : absl::InfiniteFuture();
   job.reports_dropped = 0;
 }

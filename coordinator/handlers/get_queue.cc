@@ -28,7 +28,7 @@ namespace {
 
 constexpr uint32_t kQueuePageDefault = 100;
 constexpr char kQueueToken[] = "after-";
-// A forecast is used this long, however many clients ask for it.
+// A forecast is used for this long before it is made again, however many clients request it.
 constexpr absl::Duration kForecastAge = absl::Seconds(2);
 
 EndingJob MakeEndingJob(const Turn& turn, const Job& job, const PoolUse& own) {

@@ -23,7 +23,7 @@ absl::string_view FactName(const v1::Fact& fact) {
   return field == nullptr ? absl::string_view("unknown") : absl::string_view(field->name());
 }
 
-// Whether a trainer reports such facts itself; its daemon reports the others.
+// Whether a trainer reports facts of this kind itself; its daemon reports the other kinds.
 bool IsTrainersOwn(const v1::Fact& fact) {
   switch (fact.kind_case()) {
     case v1::Fact::kStarted:

@@ -39,7 +39,7 @@ void Run(Turn& turn, ListJobs& event) {
   }
   PageSpace space(request.page_size(), kPageDefault);
   v1::ListResponse response;
-  uint64_t last = before;  // the number of the last job of the page
+  uint64_t last = before;  // the submit index of the last job of the page
   const auto& order = turn.state.by_submission;
   for (auto it = order.lower_bound(before); it != order.begin();) {
     --it;

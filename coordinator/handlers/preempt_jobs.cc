@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// The protection of a job doubles with each preemption, at most this often.
+// The protection of a job doubles with each preemption, at most this many times.
 constexpr uint32_t kDoublingsMax = 3;
 
 std::string Describe(const Job& job) {

@@ -15,7 +15,7 @@
 namespace trainyard {
 namespace {
 
-// Each host that a probe names gets one rank.
+// Whether the job is a probe that names its hosts, each of which gets one rank.
 bool IsProbeOfHosts(const Job& job) {
   const v1::JobSpec& spec = job.head().spec();
   return spec.has_probe() && static_cast<uint32_t>(spec.resources().hosts_size()) == job.world_size();

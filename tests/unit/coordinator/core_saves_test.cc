@@ -111,7 +111,8 @@ TEST(CoreSaves, NamedSave_RemovesItsGrant_AndASaveWithOtherContentsIsNotRecorded
   one.host.Save(Key(kJob, 1, 0), 7);
   ASSERT_EQ(one.Get().checkpoints_size(), 2);
   EXPECT_TRUE(one.Get().checkpoints(1).unconfirmed()) << "only the granted save is kept";
-  EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("not recorded: another one was granted")));
+  EXPECT_THAT(one.harness.Decisions(kJob),
+              Contains(HasSubstr("not recorded: another checkpoint of that step was granted")));
 }
 
 TEST(CoreSaves, ReadySaveOfAFencedGeneration_ChangesNothing) {

@@ -1,5 +1,5 @@
-"""The unary calls of the coordinator's API, shared by the clients with and without asyncio. Their `_unary` makes a
-call, or returns an awaitable that does."""
+"""The unary calls of the coordinator's API, shared by the clients with and without asyncio. `_unary`, which each client
+defines, makes a call or returns an awaitable that makes it."""
 
 import os
 import random
@@ -57,7 +57,7 @@ def stream(channel, name, fields, metadata):
 
 
 def retry_wait_s(wait_s, error):
-    """The time before the next try, which the coordinator may have asked to be longer."""
+    """The time before the next try: `wait_s`, or longer if the coordinator has requested that."""
     return max(wait_s, min(error.retry_after_s or 0.0, RETRY_WAIT_MAX_S))
 
 

@@ -43,7 +43,7 @@ class Target:
                 "network, or use a tunnel to a loopback address")
 
     def token(self):
-        """Returns the token, or None. Checks who listens before it returns one for an address of this machine."""
+        """Returns the token, or None. Checks who listens before it returns a token for an address of this machine."""
         owner, token = None, None
         if self.token_file:
             token, owner = _read(pathlib.Path(self.token_file), own=False)
@@ -72,8 +72,8 @@ class Target:
                 "nothing was sent there. If that is the coordinator, name a token file of that user (token_file)")
         if not users and owner is None and self._accepts():
             raise errors.PermissionDeniedError(
-                f"the kernel does not report which user listens at {self.address}, so nothing was sent there. If it is "
-                "the coordinator, name the file with its token (token_file)")
+                f"the kernel does not report which user listens at {self.address}, so nothing was sent there. If the "
+                "coordinator listens there, name the file with its token (token_file)")
 
     def _accepts(self):
         try:

@@ -1,4 +1,4 @@
-"""Which events of a stream are new, as client/job_stream.h decides it, and when to try again."""
+"""Decides which events of a stream are new, as client/job_stream.h does, and when to try again."""
 
 import time
 

@@ -79,7 +79,7 @@ class Helper:
         self.lines.put(None)
 
     def take_lines(self, wait_s):
-        """Waits for a line, and takes all that there are."""
+        """Waits for a line, and takes all lines that have arrived."""
         try:
             line = self.lines.get(timeout=wait_s)
             while True:

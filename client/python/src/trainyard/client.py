@@ -118,7 +118,7 @@ class Client(_calls.Calls):
                     yield event
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
-                # The stream has ended without a new final state: it may have been before the caller's position.
+                # No final state was new: the job may have reached it before the caller's position.
                 if schema.state_name(self.get(job_id).state) in schema.FINAL_STATES:
                     return
                 wait_s = retries.next_wait()

@@ -70,7 +70,7 @@ def _write_to_disk(path):
                 try:
                     size += _sync(os.path.join(folder, name))
                 except FileNotFoundError:
-                    pass  # a temporary file
+                    pass  # a temporary file that was removed meanwhile
             _sync(folder)
     _sync(path.parent)
     return size

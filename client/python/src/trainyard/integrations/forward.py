@@ -77,7 +77,7 @@ def to_wandb(job, project="trainyard", **options):
 
 
 def to_mlflow(job, experiment="trainyard", tracking_uri=None):
-    """`tracking_uri`: a server, database or folder, as MLflow accepts it; by default its own default."""
+    """`tracking_uri`: a server, database or folder, as MLflow accepts it; by default that of MLflow."""
     try:
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
