@@ -134,8 +134,7 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   for (const v1::TrainerKey& key : host.unknown) unknown.insert(key.job_id());
   for (const std::string& id : unknown) desired.add_unknown_jobs(id);
   for (const auto& [id, reader] : state.readers) {
-    // After the end of the job, a daemon whose log request has left the desired state sends the remaining lines and
-    // ends its PushLogs call.
+    // After the end of the job, a daemon without the log request sends the remaining lines and ends its PushLogs call.
     if (reader.close_at != absl::InfiniteFuture()) continue;
     for (const auto& [request_id, name] : reader.open) {
       const Job& job = state.jobs.at(JobId(reader.request.job_id()));
