@@ -9,7 +9,8 @@
 // are returned to the system first. So an evaluation, or loading other shapes, costs a few steps of warm-up, but memory
 // never grows without bound.
 //
-// Thread-safe; a request costs a lock and a look-up. Never destroyed: tensors with static lifetime are freed last.
+// Thread-safe; a request costs a lock and a look-up. Never destroyed, because tensors with static lifetime are freed
+// after everything else.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ int64_t SizeOf(void* memory) { return static_cast<int64_t>(malloc_usable_size(me
 
 }  // namespace
 
-// LibTorch's own allocation, with counting, and with large blocks cached for the next step. A freed block's size is
+// Allocates as LibTorch does, but counts the bytes, and caches large blocks for the next step. A freed block's size is
 // read from malloc, so blocks need no header.
 class CountingAllocator final : public at::Allocator {
  public:
@@ -54,7 +54,7 @@ const char* MemoryKindName(MemoryKind kind) {
 }
 
 Ledger& Ledger::ForProcess() {
-  // Never destroyed: tensors with static lifetime are freed last.
+  // Never destroyed, because tensors with static lifetime are freed after everything else.
   static Ledger* ledger = new Ledger;
   static const bool is_installed = [] {
     c10::SetCPUAllocator(new CountingAllocator);

@@ -1,5 +1,6 @@
 // The work of one rank, as plain values: the job's spec with every default and `auto` decided, and this rank's position
-// in the job. Made from the wire by spec_config and link_messages, read by the loop; knows neither protobuf nor torch.
+// in the job. spec_config and link_messages make these values from messages, and the loop reads them. Includes neither
+// protobuf nor torch.
 #pragma once
 
 #include <cstdint>
@@ -160,7 +161,7 @@ struct TrainConfig {
   uint64_t checkpoint_write_bytes_per_s = 0;  // 0: no limit
 };
 
-// A checkpoint whose name the coordinator granted, whether or not the coordinator knows that it was renamed.
+// A checkpoint whose rename the coordinator granted, whether or not the coordinator knows that the rename took place.
 struct GrantedSave {
   uint64_t step = 0;
   uint64_t generation = 0;

@@ -43,14 +43,15 @@ class Mesh {
   // The coordinate of `rank` along `axis`. REQUIRES: 0 <= rank < world_size().
   int Coordinate(int rank, Axis axis) const;
 
-  // The ranks that differ from `rank` at most along `axis`, including `rank`, in order of their coordinate.
+  // `rank` and the ranks whose coordinates differ from its own along `axis` only, in order of their coordinate.
   std::vector<int> Peers(int rank, Axis axis) const;
 
   // The number of ranks that train on their own samples, and the index of `rank` among them.
   int num_data_ranks() const { return Size(Axis::kReplicate) * Size(Axis::kShard); }
   int DataRank(int rank) const;
 
-  // The ranks that differ from `rank` at most along dp_replicate and dp_shard, in order of their data rank.
+  // `rank` and the ranks whose coordinates differ from its own along dp_replicate and dp_shard only, in order of their
+  // data rank.
   std::vector<int> DataPeers(int rank) const;
 
   // "dp_replicate 4", or "world of 1".

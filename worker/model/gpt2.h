@@ -10,7 +10,7 @@
 
 namespace trainyard {
 
-// As NewModelPart (model_factory.h). REQUIRES: the family is GPT-2.
+// Like NewModelPart (model_factory.h). REQUIRES: the family is GPT-2.
 absl::StatusOr<std::unique_ptr<Model>> NewGpt2(const ModelSizes& sizes, const ModelPart& part, uint64_t seed,
                                                at::ScalarType type, TensorGroup* tensor_group);
 

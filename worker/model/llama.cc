@@ -163,7 +163,7 @@ class Llama final : public Model {
       add_all({&block->o, &block->v, &block->k, &block->q});
       add(block->input_norm);
     }
-    if (part_.embeds) add(embedding_);  // a tied head has no complete gradient before
+    if (part_.embeds) add(embedding_);  // the gradient of a tied head is complete only here
     return order;
   }
 

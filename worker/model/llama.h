@@ -10,7 +10,7 @@
 
 namespace trainyard {
 
-// As NewModelPart (model_factory.h). REQUIRES: IsLlamaGraph(sizes.family).
+// Like NewModelPart (model_factory.h). REQUIRES: IsLlamaGraph(sizes.family).
 absl::StatusOr<std::unique_ptr<Model>> NewLlama(const ModelSizes& sizes, const ModelPart& part, uint64_t seed,
                                                 at::ScalarType type, TensorGroup* tensor_group);
 

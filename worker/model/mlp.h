@@ -13,7 +13,7 @@
 
 namespace trainyard {
 
-// As NewModel in model_factory.h, without memory for the parameters.
+// Like NewModel in model_factory.h, but without memory for the parameters.
 absl::StatusOr<std::unique_ptr<Model>> NewMlp(const ModelSizes& sizes, uint64_t seed, at::ScalarType type);
 
 }  // namespace trainyard

@@ -92,8 +92,8 @@ class NoUnitHooks final : public UnitHooks {
   at::Tensor RunUnit(int, const at::Tensor& x, const UnitBody& body) override { return body(x, nullptr); }
 };
 
-// The only inputs of randomness in a forward pass (ops/dropout.h). Neither the rank nor the size of micro-batches is
-// among them, so results do not depend on the layout.
+// All that random draws in a forward pass depend on (ops/dropout.h). Neither the rank nor the size of micro-batches is
+// a part of it, so results do not depend on the layout.
 struct DropoutKey {
   uint64_t seed = 0;
   uint64_t step = 0;
@@ -163,8 +163,8 @@ class Model {
   // Scores of the next token after each position: [sequences, tokens, vocabulary], without dropout.
   virtual at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) = 0;
 
-  // Adds tokens to sequences of the cache (key_value_cache.h) and returns the scores of the token after the last of
-  // each sequence: [added, vocabulary], without a gradient. If each sequence gets one token, its scores depend on no
+  // Adds tokens to sequences of the cache (key_value_cache.h) and returns the scores of the token after the last token
+  // of each sequence: [added, vocabulary], without a gradient. If each sequence gets one token, its scores depend on no
   // other sequence. Throws if the model cannot generate text. REQUIRES: no sequence is named twice; each gets a token;
   // the cache is for this model, has at most context() positions, and enough free ones; 0 <= tokens < vocabulary.
   virtual at::Tensor Decode(const std::vector<SequenceTokens>& added, KeyValueCache& cache);

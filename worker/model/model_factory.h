@@ -1,4 +1,4 @@
-// Makes the engine's model for a description of sizes, whatever its family.
+// Makes the engine's model of any family from its sizes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace trainyard {
 
-// Initial values depend on `seed` and the sizes alone; those in fp64 equal those in fp32. With `backed` false the
+// Initial values depend on `seed` and the sizes alone; values in fp64 equal those in fp32. With `backed` false the
 // parameters have no memory yet (model.h). Fails with the errors of CheckSizes.
 absl::StatusOr<std::unique_ptr<Model>> NewModel(const ModelSizes& sizes, uint64_t seed, at::ScalarType type,
                                                 bool backed = true);

@@ -29,8 +29,8 @@ struct DataParallelOptions {
   int64_t prefetch_elements = -1;         // as in pass_plan.h
   int64_t reuse_elements = 0;
   int64_t max_live_elements = defaults::kMaxLiveElements;
-  int64_t persist_elements = 0;  // sharded parameters: smaller ones stay whole on every rank
-  int64_t gather_bucket_elements = defaults::kBucketElements;  // updated parameters in flight at a time after a step
+  int64_t persist_elements = 0;  // sharded parameters: those with fewer elements stay whole on every rank
+  int64_t gather_bucket_elements = defaults::kBucketElements;  // of updated parameters, gathered at a time
   bool all_gather = true;  // false: each owner broadcasts its part of the updated parameters
   // False: the caller loads all parameters before the first pass, so those of rank 0 need not be copied to the others.
   bool copies_initial_values = true;

@@ -217,13 +217,13 @@ std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
   return ranges;
 }
 
-// The number of parameters()[i] in the whole model.
+// The index of parameters()[i] in the whole model.
 int FlatGroup::NumberInModel(int i) const {
   const int index = parameters_[static_cast<size_t>(i)];
   return model_.boxes().empty() ? index : model_.boxes()[static_cast<size_t>(index)].number;
 }
 
-// The number, in the parameter of the whole model, of the first element of parameters()[i].
+// The index, within the parameter of the whole model, of the first element of parameters()[i].
 int64_t FlatGroup::FirstElementInModel(int i) const {
   if (model_.boxes().empty()) return 0;
   const PartParameter& box = model_.boxes()[static_cast<size_t>(parameters_[static_cast<size_t>(i)])];

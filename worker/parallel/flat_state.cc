@@ -41,7 +41,7 @@ absl::Status FlatState::AwaitParameters() {
   return errors_.Record(updater_.AwaitParameters());
 }
 
-// The whole of `role`, from all ranks of the shard group; in new memory unless this rank has it.
+// The whole tensor of `role`, gathered from all ranks of the shard group; in new memory unless this rank has the whole.
 absl::StatusOr<at::Tensor> FlatState::Gather(const FlatGroup& group, const Role& role) {
   const at::Tensor& own = (group.*role.shard)();
   if (group.layout().num_shards == 1 || group.layout().total == 0) return own;

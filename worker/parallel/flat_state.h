@@ -62,11 +62,11 @@ class FlatState final : public ParallelState {
 
   static bool Has(const FlatGroup& group, const Role& role) { return (group.*role.shard)().defined(); }
   const std::string& NameOf(const FlatGroup& group, int parameter) const;
-  // `parameter` is an index into those of the group.
+  // `parameter` is an index into the group's parameters().
   StateEntry EntryOf(const FlatGroup& group, const Role& role, int parameter) const;
   // Whether each rank holds only a part of the model (stages or tensor ranks).
   bool InParts() const;
-  // Whether this rank writes its copy of a parameter of the model, and others that have one do not.
+  // Whether this rank writes its copy of a parameter of the model, and the other ranks that have a copy do not.
   bool Writes(int parameter) const;
   ShardCut CutOf(const FlatGroup& group) const;
   absl::Status AgreeOnCuts(Communicator& copies, bool PartParameter::*is_copied);

@@ -1,4 +1,5 @@
-// The replica checks of FlatState: hashes of parameters, and their comparison over all ranks that hold the same ones.
+// The replica checks of FlatState: hashes of parameters, and their comparison over all ranks that hold the same
+// parameters.
 #include "worker/parallel/flat_state.h"
 
 #include <ATen/ops/empty.h>

@@ -54,7 +54,7 @@ class GradientBuffers {
   const at::Tensor& ReplicaSum(int group);
   void SettleReplicaSum(int group);
 
-  // Called after the update: the sums of its rounds are no longer needed.
+  // Called after the update: the sums of the step's rounds are no longer needed.
   void BeginStep();
 
  private:

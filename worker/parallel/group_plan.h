@@ -7,7 +7,8 @@
 //                            gradients and optimizer state sharded; the frozen ones of them form a group that is copied
 //                            from rank 0 once, at the beginning
 //
-// Two kinds of parameters have groups of their own, so that all ranks with a copy divide it in the same way:
+// Two kinds of parameters have groups of their own, so that all ranks with a copy of a parameter divide it in the same
+// way:
 //   - those that every tensor rank has whole. If parameters are sharded, they are treated as parameters below
 //     persist_elements.
 //   - an embedding of which two stages have a copy. If parameters are sharded, it is gathered with its unit.

@@ -57,9 +57,9 @@ class ParallelState {
 
   // All boxes of this rank's part, in the order of Visit: by role, then in the order in which the groups store them.
   virtual std::vector<StateEntry> Entries() const = 0;
-  // Collective, once before the first save; needs no communication if every rank has the whole model. Returns the whole
-  // tensors of the job, also those of which this rank holds no box. Agrees with the ranks that hold copies of this
-  // rank's parameters on ranges that all of them visit, because the shards of their groups may have other bounds.
+  // Collective; called once, before the first save. Needs no communication if every rank has the whole model. Returns
+  // the whole tensors of the job, also those of which this rank holds no box. Agrees with the ranks that hold copies of
+  // this rank's parameters on ranges that all of them visit, because the shards of their groups may have other bounds.
   virtual absl::StatusOr<std::vector<StateEntry>> PrepareSaves() = 0;
 
   // Collective. Passes each box of this rank's part to `visit` on data rank 0 (the other ranks only take part), with

@@ -30,7 +30,7 @@ class SlotPool {
   // the errors of such an operation.
   absl::StatusOr<int> AcquireForCompute();
   // Returns the index of a slot for an operation of `communicator` to write, preferably one that only an earlier
-  // operation of the same communicator still uses. Fails as above.
+  // operation of the same communicator still uses. Fails as AcquireForCompute does.
   absl::StatusOr<int> AcquireForGather(const Communicator* communicator);
 
   // `pending`, if not null, is an operation of `communicator` that still uses the slot.

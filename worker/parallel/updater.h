@@ -3,8 +3,8 @@
 // shards on every rank.
 //
 // Where each rank holds only a part of the gradient, because strategy, stages or tensor ranks divide it, the ranks of
-// the job add up the sums of squares (in fp64) and whether any part must be rejected. Each element is counted once.
-// Where each rank holds the whole gradient, each decides from the same bits and nothing is sent.
+// the job add up the sums of squares (in fp64) and the number of parts that must be rejected. Each element is counted
+// once. Where each rank holds the whole gradient, each decides from the same bits and nothing is sent.
 //
 // The gathers may still run when Step returns: call AwaitParameters before the parameters are read.
 //

@@ -39,7 +39,7 @@ class SaveMemory {
  public:
   // Allocates one private buffer, unless there is one that is large enough. Possible errors: ResourceExhausted.
   absl::Status ReservePrivate(uint64_t bytes);
-  // Allocates two shared buffers in place of the present ones. An attempt that fails leaves nothing. Possible errors:
+  // Allocates two shared buffers in place of the present ones. After an error there are no buffers. Possible errors:
   // those of SnapshotBuffer::Make.
   absl::Status ReserveShared(const SnapshotPlace& place, uint64_t bytes);
   // Releases the buffers and removes their files. A copy that is being written stays in memory until it is written.

@@ -40,7 +40,7 @@ class SavePolicy {
   enum class Action {
     kNothing,
     kBegin,  // begin a save, then call Began
-    kAwait,  // all ranks wait for the save under way, then call AtBoundary again; after a time-out: WaitTimedOut first
+    kAwait,  // all ranks wait for the save under way, call WaitTimedOut if it did not end, then AtBoundary again
   };
   // Called at the end of a step. `due`: every_steps requires a save now.
   Action AtBoundary(uint64_t step, bool due);

@@ -20,7 +20,7 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(30);
 constexpr int kNumWaitTerms = 4;
 
-// Adds the time of its scope to a duration.
+// Adds the time for which it exists to a duration.
 class Stall {
  public:
   Stall(Clock& clock, absl::Duration& total) : clock_(clock), total_(total), began_(clock.TimeNow()) {}
@@ -45,7 +45,7 @@ SavePolicy::Sums SumsOf(uint64_t of_step, const AgreementTerms& sum) {
 
 }  // namespace
 
-// The save that all ranks have begun and at least one has not ended.
+// The save that all ranks have begun and that at least one rank has not ended.
 struct Saver::UnderWay {
   CommitTask commit;
 };

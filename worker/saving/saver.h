@@ -9,7 +9,7 @@
 //     saver.Update(step, ..., sum);     the result of the previous step's reduction A
 //     saver.AddTerms(terms);            to this step's reduction A
 //     saver.WaitForCopy();              right before the optimizer's update
-//     saver.AtBoundary(step, ...);      after it
+//     saver.AtBoundary(step, ...);      after the update
 //   saver.SaveAndWait(step, ...);       before leaving
 //   saver.Finish(...);                  rank 0: waits until the checkpoint is named
 //   saver.SaveLast(step, ...);          at the job's last step: waits until the checkpoint is named; retries failures

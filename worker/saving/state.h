@@ -20,7 +20,7 @@ namespace trainyard {
 // The name of a type in safetensors: "F32". Empty: it has none.
 const char* DtypeOf(at::ScalarType type);
 
-// Headers of the whole tensors of entries of the state, each once, in their order.
+// The headers of the whole tensors that the entries belong to, each once, in the order of the entries.
 std::vector<TensorHeader> StateHeaders(const std::vector<StateEntry>& entries);
 
 enum class StateRoles { kAll, kOptimizer, kNone };

@@ -20,7 +20,7 @@ namespace trainyard::shim {
 inline constexpr char kLaunchFile[] = "launch";
 inline constexpr char kPidFile[] = "pid";
 inline constexpr char kExitFile[] = "exit";
-inline constexpr char kReportedFile[] = "told";  // the name in existing rank folders
+inline constexpr char kReportedFile[] = "told";  // this name cannot change, because existing rank folders have it
 inline constexpr char kStdoutFile[] = "stdout.log";
 inline constexpr char kStderrFile[] = "stderr.log";
 inline constexpr char kRotatedSuffix[] = ".1";
@@ -32,7 +32,7 @@ inline constexpr char kVariable[] = "variable";   // repeated; NAME=value; the c
 inline constexpr char kLogBytes[] = "log_bytes";  // of all four log files together
 inline constexpr char kWorkdir[] = "workdir";     // where the program runs; none: in the rank folder
 // For the daemon alone: the milliseconds from SIGTERM to SIGKILL. Missing for a trainer, which the daemon asks to leave
-// through its link instead.
+// through the trainer's link instead.
 inline constexpr char kGraceMs[] = "grace_ms";
 inline constexpr char kCpus[] = "cpus";  // the numbers of the CPUs on which the program runs, "0 2"; none: all
 inline constexpr char kMemoryBytes[] = "memory_bytes";  // for the daemon alone: command.memory_bytes; none: no limit

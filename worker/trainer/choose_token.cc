@@ -48,7 +48,7 @@ void KeepMostLikely(double top_p, std::vector<Candidate>& candidates) {
   std::make_heap(candidates.begin(), candidates.end(), IsLess);
   double kept = 0;
   auto heap_end = candidates.end();
-  // A token stays if those that are more likely do not reach the probability.
+  // A token stays if the more likely tokens together do not reach the probability.
   while (heap_end != candidates.begin() && kept < enough) {
     kept += candidates.front().weight;
     std::pop_heap(candidates.begin(), heap_end--, IsLess);

@@ -23,8 +23,8 @@ struct RankDevice {
   CudaDevice gpu = {};         // on a GPU
 };
 
-// The GPU of rank `local_rank` on a host with `num_devices`: ranks take turns, so that several ranks share a GPU if
-// there are more ranks than GPUs.
+// The GPU of rank `local_rank` on a host with `num_devices`: GPUs are assigned round robin, so several ranks share a
+// GPU if there are more ranks than GPUs.
 int DeviceOfLocalRank(int local_rank, int num_devices);
 
 // Possible errors: those of opening the GPU support and of choosing a device, with the host's name.

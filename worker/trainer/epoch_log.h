@@ -22,7 +22,7 @@ class EpochLog {
   // step. `earlier`: the steps of the epoch under way that were made before. They are complete if `is_whole`.
   EpochLog(uint64_t samples, uint64_t consumed, const std::vector<EpochStep>& earlier = {}, bool is_whole = true);
 
-  // Called for each step in order; `consumed` includes it. Returns the line, or nothing: the epoch is not over.
+  // Called for each step in order; `consumed` includes it. Returns the line, or an empty text if the epoch is not over.
   std::string Line(const EpochStep& step, uint64_t consumed);
 
  private:

@@ -1,6 +1,6 @@
-// Decides after each evaluation whether training ends (train.evaluate.patience) and whether its step must be saved
-// (checkpoint.keep_best). Every rank observes the same losses and outcomes of saves, so all decide alike. The state is
-// a part of each checkpoint, so that a resumed run decides as an uninterrupted one. Pure.
+// Decides after each evaluation whether training ends (train.evaluate.patience) and whether the evaluated step must be
+// saved (checkpoint.keep_best). Every rank observes the same losses and outcomes of saves, so all decide alike. The
+// state is a part of each checkpoint, so that a resumed run decides as an uninterrupted run does. Pure.
 //
 // An evaluation improves if its loss is finite and lower than that of the newest evaluation that improved, by more than
 // min_delta. A run ends after `patience` consecutive evaluations that do not improve.
@@ -46,8 +46,9 @@ class EvaluationPolicy {
   // covered other data, the state is not used.
   std::string Restore(const Restored& restored);
 
-  // `counts` is false for the evaluation after the last step if the interval does not require one there. It does not
-  // count for patience, so that a run that is resumed with more steps decides as one that had them from the beginning.
+  // `counts` is false for the evaluation after the last step if the interval does not require one there. That
+  // evaluation does not count for patience, so that a run that is resumed with more steps decides as if it had had
+  // these steps from the beginning.
   void Observe(uint64_t step, double loss, bool counts = true);
   // `written`: the step of the last save that every rank has written, 0 for none. `failed_commits`: how many saves of
   // this generation were written but did not become checkpoints.

@@ -30,7 +30,7 @@ enum class TextEnd { kEndToken, kLength, kInterrupted };
 class TextReceiver {
  public:
   virtual ~TextReceiver() = default;
-  // `prompt`: its index. Possible errors: its own, which end the generation.
+  // `prompt`: the index of the prompt. Possible errors: those of the receiver, which end the generation.
   virtual absl::Status Add(size_t prompt, int64_t token) = 0;
   virtual absl::Status End(size_t prompt, TextEnd end) = 0;
 };

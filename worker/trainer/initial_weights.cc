@@ -41,7 +41,7 @@ absl::Status CheckSameModel(const std::string& folder, const ModelSizes& sizes) 
       "; remove the sizes from train.model and name the folder in train.model.path"));
 }
 
-// Whether the same projections have adapters with the targets `found` as in the job.
+// Whether the targets `found` select the same projections as the targets of the job.
 bool SelectsSameProjections(const std::vector<std::string>& found, const ModelSizes& sizes) {
   ModelSizes as_found = sizes;
   as_found.lora.targets = found;

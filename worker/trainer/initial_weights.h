@@ -1,6 +1,6 @@
 // The weights with which a job begins: those of train.model.init_from or random ones, and the adapters of
-// train.lora.path or random ones. If init_from is a folder of the Python library transformers, each rank reads only the
-// ranges of the files that it holds, as it does when it restores a checkpoint. Used by the loop's thread only.
+// train.lora.path or random ones. If init_from is a folder of the Python library transformers, each rank reads from the
+// files only the ranges that it holds, as it does when it restores a checkpoint. Used by the loop's thread only.
 //
 //   PrepareInitialWeights ▶ the strategy is created ▶ LoadInitialWeights, if a folder was opened
 #pragma once
@@ -19,10 +19,10 @@
 namespace trainyard {
 
 // Collective. Sets the initial values of `model`, which has no memory yet. If train.model.init_from is a folder of
-// transformers, only those of adapters are set, and the folder is returned; otherwise null. Fails with InvalidArgument
-// if the files are not of the model of the job, if the ranks see different files, or if a checkpoint has adapters that
-// were trained with other settings than train.lora's; and with the errors of ForeignWeights::Open, AdapterWeights::Open
-// and InitializeFrom.
+// transformers, only the initial values of adapters are set, and the folder is returned; otherwise null. Fails with
+// InvalidArgument if the files are not of the model of the job, if the ranks see different files, or if a checkpoint
+// has adapters that were trained with other settings than train.lora's; and with the errors of ForeignWeights::Open,
+// AdapterWeights::Open and InitializeFrom.
 absl::StatusOr<std::unique_ptr<ForeignWeights>> PrepareInitialWeights(const StartOrder& order,
                                                                       const SizesOfSpec& sizes_of_spec,
                                                                       Communicator& world, Model& model);

@@ -16,8 +16,8 @@ struct TimingLimits {
 };
 
 // Times the shapes, those with the most work first, and returns the seconds of each, 0 if it was not timed. `now`: the
-// wall clock. `time`: computes the products of a shape and returns the seconds in which they ran, which may be fewer
-// than passed on a busy CPU. The first shape is always timed once; the limits of ShapesToTime bound its work.
+// wall clock. `time`: computes the products of a shape and returns the seconds for which they ran, which on a busy CPU
+// may be fewer than have passed. The first shape is always timed once; the limits of ShapesToTime bound its work.
 std::vector<double> TimeWithinBudget(const std::vector<ProductShape>& shapes, const TimingLimits& limits,
                                      const std::function<double()>& now,
                                      const std::function<double(const ProductShape&)>& time);

@@ -36,8 +36,8 @@ struct KernelSpeeds {
   double measured_ms = 0;  // how long the measurement took; 0: unknown
 };
 
-// The shapes of the weights of a model that is multiplied with `rows` tokens at a time. Each size is limited, and at
-// most kMaxShapes shapes that need the most time are returned, so that a measurement takes about 100 ms at most. Pure.
+// The shapes of the weights of a model, each multiplied with `rows` tokens at a time. Each size is limited, and only
+// the kMaxShapes shapes that need the most time are returned, so that a measurement takes about 100 ms at most. Pure.
 inline constexpr size_t kMaxShapes = 6;
 std::vector<ProductShape> ShapesToTime(const ModelSizes& sizes, int64_t rows);
 // What is timed if there is no model.

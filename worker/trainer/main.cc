@@ -87,7 +87,7 @@ MklLever LeverOf(TrainConfig::ProductKernels choice) {
   return MklLever::kAuto;
 }
 
-// The value of resources.product_kernels that a setting of the lever means.
+// The value of resources.product_kernels for a setting of the lever.
 const char* KernelsOfLever(bool is_on) { return is_on ? "mkl_intel" : "mkl"; }
 
 double SteadySeconds() { return absl::ToDoubleSeconds(Clock::GetSteadyClock().TimeNow() - absl::UnixEpoch()); }
@@ -160,7 +160,7 @@ KernelDecision FindKernels() {
   const double read_ms = 1e3 * (SteadySeconds() - start);
   if (all.empty()) {
     return {.product_kernels = "not decided",
-            .sentence = "the first job with a model measures both kinds for its products"};
+            .sentence = "the first job that trains a model times both kinds of kernels for its products"};
   }
   const bool expected = BestVectorCode() == VectorCode::kAvx512;
   const auto count = static_cast<size_t>(std::count_if(
@@ -173,7 +173,7 @@ KernelDecision FindKernels() {
                                       Plural(all.size(), "model"), longest_ms, read_ms, count)};
 }
 
-// Other hosts of the job may have chosen, too; those with equal CPUs must choose alike.
+// Each host of the job may have chosen on its own; hosts with equal CPUs must use the same choice.
 absl::StatusOr<KernelChoice> AgreeOnKernels(KernelChoice own, const StartOrder& order, Link& link) {
   if (order.world_size == order.local_world_size) return own;
   const std::string key = MklLeverHasEffect() ? CpuKey() : "";
@@ -188,7 +188,7 @@ absl::StatusOr<KernelChoice> AgreeOnKernels(KernelChoice own, const StartOrder& 
 
 // Called before the first tensor operation of the process.
 absl::Status SetUpEngine(const StartOrder& order, Link& link, StartedTimer timer) {
-  Ledger::ForProcess();  // accounts from now on
+  Ledger::ForProcess();  // accounts for memory from now on
   at::set_num_threads(order.threads);
   at::set_num_interop_threads(1);
   const TrainConfig& config = order.config;

@@ -50,7 +50,7 @@ absl::Status OpenBytes(const StartOrder& order, CorpusOptions options, DataSet& 
   return absl::OkStatus();
 }
 
-// The chat template of the tokenizer, which converts messages to text.
+// Opens the chat template of the tokenizer; the template converts messages to text.
 absl::Status OpenChat(const TrainConfig::Data& config, TokenPlan& plan) {
   const std::string& tokenizer_path = config.tokenizer_path;
   if (tokenizer_path.empty()) {

@@ -74,7 +74,7 @@ void LogEpochs(const TrainConfig& config, const RankData& data, std::ostream& lo
   }
 }
 
-// Collective. Every rank counts the targets of all ranks by its own samples. If documents are separate and made of
+// Collective. Every rank counts the targets of all ranks from its own samples. If documents are separate and made of
 // bytes, the number of targets in a sample depends on the sizes of the files, so these sizes must be equal.
 absl::Status CheckSameDocuments(const StartOrder& order, Communicator& world, const RankData& data) {
   const bool is_bytes = data.train.plan == nullptr && order.config.data.csv.empty();

@@ -14,8 +14,8 @@ namespace {
 
 // How long to wait for the last save to be confirmed, so that checkpoints beyond `keep` can be removed before the end.
 constexpr absl::Duration kConfirmWait = absl::Seconds(2);
-// How long a rank that has made all steps waits until its report of this is acknowledged: its daemon or the coordinator
-// may be restarting, and an exit without that report would restart the group.
+// How long a rank that has made all steps waits for the acknowledgement of its last report: its daemon or the
+// coordinator may be restarting, and an exit without that report would restart the group.
 constexpr absl::Duration kDoneWait = absl::Minutes(10);
 constexpr absl::Duration kDoneWaitSlice = absl::Milliseconds(100);
 

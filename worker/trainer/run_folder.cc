@@ -147,7 +147,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Acquire(const Options& opt
   found.device = DeviceOf(options.folder);
   const bool is_foreign = found.fence.has_value() && found.fence->job_id != options.job_id;
   const bool is_ours = found.fence.has_value() && !is_foreign;
-  // Earlier versions wrote no record of settling: there, the generation that fenced the folder had settled it.
+  // Earlier versions wrote no record of settling. In their folders, the generation of the fence had settled the folder.
   if (!found.settled.has_value()) found.settled = found.fence;
   std::unique_ptr<RunFolder> folder(new RunFolder(options, std::move(lock), std::move(found)));
   if (options.owned_before && is_foreign) {

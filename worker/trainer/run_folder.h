@@ -59,7 +59,7 @@ class RunFolder {
   // Writes the fence. Call it when all reasons to refuse the job were checked. Possible errors: FailedPrecondition: the
   // job that owned the folder has claimed it again; those of the file system.
   absl::Status Claim();
-  // Recreates the folder, with lock and fence, if it or either of them was removed. Possible errors: Aborted, as
+  // Recreates the folder, with lock and fence, if it or either of them was removed. Possible errors: Aborted, as in
   // CheckFence; Unavailable: another process has locked the path now, or the folder's disk is not mounted; those of the
   // file system.
   absl::Status RecreateIfRemoved();

@@ -35,8 +35,8 @@ struct TextModel {
 // DataLoss if no checkpoint can be trusted; InvalidArgument; those of OpenTokenizer.
 absl::StatusOr<TextModel> OpenTextModel(const std::string& source, const std::string& tokenizer);
 
-// Allocates the parameters and reads them. Calls `progress` with the bytes read so far and in all; if it returns false,
-// the result is Cancelled. Possible errors: also those of reading, DataLoss among them.
+// Allocates the parameters and reads them. Calls `progress` with the number of bytes read so far and the total; if it
+// returns false, the result is Cancelled. Possible errors: also those of reading, DataLoss among them.
 absl::Status LoadWeights(TextModel& text_model, const std::function<bool(int64_t done, int64_t total)>& progress);
 
 // The tokens of a prompt, which begins a document. Fails with InvalidArgument if there are none, or some that the

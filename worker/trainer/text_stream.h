@@ -16,7 +16,7 @@ class TextStream {
   // The tokenizer must outlive the stream.
   explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  // Returns the text that these tokens complete. It may end before the last of them, and may be empty.
+  // Returns the text that these tokens complete. This text may end before the last of the tokens, and may be empty.
   std::string Add(absl::Span<const int64_t> tokens);
   // Returns the rest. An incomplete character at its end is U+FFFD; a ByteTokenizer returns the bytes of it.
   std::string Finish();

@@ -199,7 +199,7 @@ class Tokenizing {
     return failure;
   }
 
-  // Deals the pieces to the ranks in order. All of them are read even if lines cannot be used, so that all problems are
+  // Deals the pieces to the ranks in order. All pieces are read even if lines cannot be used, so that all problems are
   // known.
   absl::Status Build(const TokenCacheFolder& folder) {
     ASSIGN_OR_RETURN(const size_t rounds, AgreeOnRounds());
@@ -368,7 +368,7 @@ class Tokenizing {
   std::ostream& log_;
   std::string root_;
   size_t members_ = 1, member_ = 0;    // of the ranks with the same files: their number, and this rank's index
-  std::vector<DataProblem> problems_;  // the first of this rank
+  std::vector<DataProblem> problems_;  // the first problems of this rank
   int64_t num_problems_ = 0;
 };
 

@@ -30,7 +30,8 @@ struct TrainResult {
   uint64_t step = 0;        // the last step that was made
   bool stopped = false;     // before the job's last step, on request
   double loss = 0;          // of that step; 0 if none was made
-  std::string unsaved;      // rank 0: why no checkpoint holds the job's last step; empty if that was saved or not made
+  // Rank 0: why no checkpoint holds the job's last step. Empty: one does, or the last step was not made.
+  std::string unsaved;
   std::string ended_early;  // why training ended before the job's last step, a sentence; empty if it did not
 };
 

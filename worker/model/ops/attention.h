@@ -22,7 +22,7 @@ namespace trainyard {
 // Dropout of the probabilities.
 struct AttentionDropout {
   UnitDropout dropout = {};
-  int64_t first_head = 0;  // the number in the whole model of head 0 of this rank
+  int64_t first_head = 0;  // the index in the whole model of this rank's head 0
 };
 
 // `qkv` is [sequences, tokens, 3 x width]: a token's queries, keys and values one after another, each ordered by heads.

@@ -17,7 +17,7 @@ struct AttentionShape {
   int64_t key_row = 0;    // of keys, values and their gradients
   int64_t out_row = 0;    // of the result and its gradient
   // For each token of the sequence, the first token of its document, which is the first one that it attends to; null:
-  // the sequence is one document. The elements do not decrease.
+  // the sequence is one document. The values never decrease from one token to the next.
   const int64_t* starts = nullptr;
 };
 

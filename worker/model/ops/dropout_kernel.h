@@ -23,7 +23,8 @@ inline constexpr int64_t kPhiloxLanes = 16;
 inline constexpr int64_t kPhiloxBlock = 4 * kPhiloxLanes;
 using PhiloxBits = std::array<uint32_t, kPhiloxBlock>;
 
-// The words of `counter` and the 15 after it: word w of counter i is at 16 w + i. REQUIRES: counter[0] <= 2^32 - 16.
+// Computes the words of `counter` and of the 15 counters after it: word w of counter i is at 16 w + i. REQUIRES:
+// counter[0] <= 2^32 - 16.
 void RunPhilox(const PhiloxKey& key, const PhiloxCounter& counter, PhiloxBits& bits);
 
 // Elements that follow one another in memory and in their sample.

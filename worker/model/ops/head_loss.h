@@ -2,9 +2,9 @@
 // scores of all rows.
 //
 // Forward computes the scores of a few rows at a time and keeps one number per row, the logarithm of the sum of
-// exponentials. Backward computes them again, replaces them by their gradient, and multiplies that with w and x, before
-// the next rows are processed. The memory for scores is bounded (kHeadLossElements), at the price of one more product.
-// Results equal those of the head followed by the loss, except for the order of sums.
+// exponentials. Backward computes the scores again, replaces them by their gradient, and multiplies the gradient with w
+// and x, before the next rows are processed. The memory for scores is bounded (kHeadLossElements), at the price of one
+// more product. Results equal those of the head followed by the loss, except for the order of sums.
 //
 // Thread-safe.
 #pragma once

@@ -16,7 +16,7 @@
 namespace trainyard {
 
 struct Normalised {
-  at::Tensor x;  // the input; use it in place of x from here on
+  at::Tensor x;  // the input; callers must use this tensor instead of their own
   at::Tensor y;  // dense
 };
 

@@ -37,7 +37,7 @@ struct LinearArgs {
   // Not null: a row product (tensor_group.h). x and the weight have this rank's part of the inputs. The result is the
   // sum over the group; bias and residual are whole and are added once. The group must outlive backward.
   TensorGroup* group = nullptr;
-  // A row product of a part of the sequence: x has all rows; result and residual have this rank's, [share, out].
+  // A row product of a part of the sequence: x has all rows; result and residual have this rank's rows, [share, out].
   // A column product (tensor_linear.h): x has this rank's rows, [share, in]; the result has all rows.
   std::optional<SequencePart> part = {};
 };

@@ -28,8 +28,8 @@ LowRank LowRankOf(const ModelDescription& model, size_t index, const std::vector
 // Adds the adapter's parameters to the order in which backward completes gradients, before those of its projection.
 void AddTo(std::vector<int>& ready_order, const LowRank& adapter);
 
-// As Linear, with the adapter added if there is one. `dropout`: of the inputs of A; `slice`: the part of them that x
-// holds. REQUIRES: what Linear requires; all tensors have the same type.
+// Like Linear, with the adapter added if there is one. `dropout`: of the inputs of A; `slice`: the part of these inputs
+// that x holds. REQUIRES: what Linear requires; all tensors have the same type.
 at::Tensor AdaptedLinear(const at::Tensor& x, const LinearArgs& args, const LowRank& adapter,
                          const UnitDropout& dropout, const SampleSlice& slice = {});
 

@@ -49,7 +49,7 @@ TRAINYARD_INLINE_AVX2 __m256 Load8(const uint16_t* from) {
 TRAINYARD_INLINE_AVX2 void Store8(__m256 values, HalfBits* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
-// As StoreLanes.
+// Rounds like StoreLanes.
 TRAINYARD_INLINE_AVX2 void Store8(__m256 values, uint16_t* to) {
   const __m256i bits = _mm256_castps_si256(values), one = _mm256_set1_epi32(1);
   const __m256i half = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(_mm256_srli_epi32(bits, 16), one));

@@ -54,8 +54,8 @@ at::Tensor OwnRows(const SequencePart& part, const at::Tensor& rows, int64_t pad
 // The same for all ranks: [padded_rows].
 at::Tensor PadRows(const SequencePart& part, const at::Tensor& rows, int64_t padding);
 
-// Starts to gather the rows of all ranks, [padded_rows, columns], from each rank's own, dense: [share, columns]. The
-// result has values after the group's Wait.
+// Starts to gather the rows of all ranks, [padded_rows, columns], from each rank's own rows, which are dense: [share,
+// columns]. The result has values after the group's Wait.
 at::Tensor StartGatherRows(const SequencePart& part, const at::Tensor& own);
 // Gathers the rows of all ranks, waits, and returns them without padding: [rows, columns].
 at::Tensor GatherRows(const SequencePart& part, const at::Tensor& own);

@@ -1,8 +1,9 @@
 // The two products into which tensor ranks divide a pair of projections (tensor_group.h): a column product, whose
 // outputs are divided, then a row product, whose inputs are. Each needs one sum over the group, however many
 // projections have the same x: a column product sums the gradient of x, a row product sums its result. With sequence
-// parallelism (sequence_part.h) each of these sums becomes a reduce-scatter, and the other direction an all-gather.
-// Backward of a column product gathers x once more, so that forward need not store the rows of other ranks.
+// parallelism (sequence_part.h) each of these sums becomes a reduce-scatter, and the pass that needs no sum, forward or
+// backward, needs an all-gather. Backward of a column product gathers x once more, so that forward need not store the
+// rows of other ranks.
 //
 // The row product is Linear with a group (linear.h).
 //

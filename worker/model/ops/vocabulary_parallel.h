@@ -20,7 +20,7 @@ struct VocabularyRows {
   int64_t first = 0;      // the index in the matrix of the first of these rows
   TensorGroup* group = nullptr;
   // Set if ranks divide the rows of activations: the embedding then scatters its sum, so that each rank has [share,
-  // width], and the loss gathers the rows of such an x.
+  // width], and the loss gathers the rows of an x of this shape.
   std::optional<SequencePart> part = {};
 };
 
