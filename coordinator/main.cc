@@ -1,5 +1,5 @@
-// trainyard-coordinator. Reads its settings, and runs a Coordinator until SIGTERM, SIGINT, the end of its lifeline, or
-// a store that accepts no more writes. Exit codes: 0 stopped as requested; 1 failed; 2 invalid input.
+// trainyard-coordinator. Reads its settings, and runs a Coordinator until SIGTERM, SIGINT or the end of its lifeline,
+// or until its store accepts no more writes. Exit codes: 0 stopped as requested; 1 failed; 2 invalid input.
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>

@@ -55,8 +55,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "file with the token that calls must carry; created if it does not exist (default on loopback: a new token "
       "at each start, which programs of this user find)");
   app.add_option("--viewer-token-file", flags.viewer_token_file,
-                 "file with a second token, whose callers may only read, without the specs of jobs; created if it does "
-                 "not exist (default: there are no viewers)");
+                 "file with a second token; callers who send it may only read, and see no specs of jobs; created if it "
+                 "does not exist (default: there are no viewers)");
   app.add_option("--log-format", flags.log_format, "text or json (default text)");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error (default info)");
   app.add_option("--log-file", flags.log_file,

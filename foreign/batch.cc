@@ -30,7 +30,7 @@ class BatchTranslator {
 
   void Translate() {
     if (invalid_ || (global_ == 0 && micro_ == 0)) return ExplainUnknown();
-    // A flag for one of the sizes replaces the accumulation of the file, because a job has no such key.
+    // A flag for one of the sizes replaces the accumulation of the file, because a job has no key for it.
     const bool by_flag = t_.HasFlag(kGlobalKey) || t_.HasFlag(kMicroKey);
     if (global_ > 0 && micro_ > 0 && accumulation_ > 0 && by_flag && !Fits()) {
       const uint64_t before = accumulation_;
@@ -44,7 +44,7 @@ class BatchTranslator {
   }
 
  private:
-  // The size that a key of the file gives, or --set; 0 if neither does.
+  // The size that --set or a key of the file gives; 0 if neither gives one.
   uint64_t Read(const char* key, const char* job_key, const Value** value) {
     *value = *key == '\0' ? nullptr : t_.Find(key);
     if (job_key != nullptr && t_.HasFlag(job_key)) return WholeOf(t_.ValueOf(job_key), 0);
@@ -59,7 +59,7 @@ class BatchTranslator {
 
   bool Fits() const { return global_ == micro_ * accumulation_ * data_ranks_; }
 
-  // Computes the sizes that are not given, as DeepSpeed does. Returns false after reporting that they are not whole.
+  // Computes the sizes that are not given, as DeepSpeed does. If they are not whole, reports that and returns false.
   bool Complete() {
     if (global_ > 0 && micro_ > 0 && accumulation_ == 0) {
       accumulation_ = global_ / (micro_ * data_ranks_);

@@ -70,7 +70,7 @@ absl::string_view FormText(Form form) {
   return "a value";
 }
 
-// The value `enabled: false`, an empty map or false, which turn a group of DeepSpeed off.
+// Whether the value turns a group of DeepSpeed off: it is false or an empty map, or has `enabled: false`.
 bool IsOff(const yaml::Node& node) {
   if (!node.IsMap()) return node.IsNothing() || (node.IsScalar() && FlagOf(node.text) == false);
   for (const auto& [key, value] : node.entries) {

@@ -72,7 +72,7 @@ class Importer {
   }
 
  private:
-  // The job that --set alone describes. Its problems are reported later, with those of the whole job.
+  // Reads the job that --set alone describes. Its problems are reported later, with those of the whole job.
   void ReadFlags() {
     Problems ignored;
     ApplyOverrides(file_, &flags_, &ignored, &flag_positions_);

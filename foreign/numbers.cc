@@ -22,7 +22,7 @@ constexpr double kDefaultPeak = 0.001;   // WarmupDecayLR's
 // The defaults of transformers, which the value auto stands for.
 constexpr char kAutoLr[] = "5e-5", kAutoBetas[] = "[0.9, 0.999]", kAutoEps[] = "1e-8", kAutoDecay[] = "0";
 
-// Sets precision from fp16.enabled and its like. Returns whether the group is in use.
+// Sets the precision from a key such as fp16.enabled. Returns whether the group is in use.
 bool SetType(Translation* t, absl::string_view key, const char* type) {
   const Value* enabled = t->Find(key);
   if (enabled == nullptr) return false;

@@ -154,7 +154,7 @@ class ScriptLaunchReader {
 
   void Set(absl::string_view name, absl::string_view value) { launch_.env.push_back(absl::StrCat(name, "=", value)); }
 
-  // The value of a flag, or that of the file; notes if the flag replaces another value.
+  // Returns the value of the flag or, without it, of the file. Adds a note if the flag replaces another value.
   std::string Chosen(const char* name, const std::string& flag) {
     const std::string file = Get(name);
     if (!flag.empty() && !file.empty() && flag != file) {

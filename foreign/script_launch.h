@@ -32,8 +32,8 @@ struct ScriptLaunch {
   std::vector<std::string> notes;  // sentences: flags that replace values of the file, and keys without effect
 };
 
-// Reads the text of `file_name`, which is absolute. An empty text stands for no file: flags alone. Unknown keys are
-// problems, and so are files for SageMaker, TPUs and other devices.
+// Reads the text of `file_name`, which is absolute. An empty text stands for no file: then the flags alone
+// decide. Unknown keys are problems, and so are files for SageMaker, TPUs and other devices.
 ScriptLaunch ReadScriptLaunch(absl::string_view text, const std::string& file_name, const ScriptLaunchFlags& flags,
                               Problems* problems);
 

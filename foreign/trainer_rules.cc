@@ -16,7 +16,7 @@ constexpr KeyRule kTrainerRules[] = {
     None("accelerator_config.use_seedable_sampler", Form::kFlag, "the order of samples depends on train.seed alone"),
     None("dataloader_pin_memory", Form::kFlag, "batches are always copied from pinned memory in the background"),
     None("dataloader_drop_last", Form::kFlag, "every step has train.batch.global sequences"),
-    None("dataloader_num_workers", Form::kWhole, "each rank reads ahead on one thread"),
+    None("dataloader_num_workers", Form::kWhole, "each rank reads a batch when a step needs it"),
     Sets("per_device_train_batch_size", Form::kWhole, "train.batch.micro train.batch.global",
          "the global batch is micro x accumulation x data ranks"),
     Sets("gradient_accumulation_steps", Form::kWhole, "train.batch.global train.batch.micro",

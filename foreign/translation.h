@@ -108,7 +108,7 @@ class Translation {
   std::vector<std::string> notes_;
 };
 
-// Whether two values in YAML are the same, as numbers if both are.
+// Whether two values in YAML are the same. If both are numbers, compares them as numbers.
 bool SameYaml(absl::string_view a, absl::string_view b);
 
 // "16 = micro 2 x accumulation 4 x 2 data ranks", for the product of a batch.

@@ -109,7 +109,7 @@ LoraSettings ReadSettings(ConfigReader& reader, ModelFamily family) {
   return lora;
 }
 
-// The targets as PEFT understands them: if there is a glob, the whole names.
+// The targets as PEFT understands them: if one is a glob, the whole names of all projections that have adapters.
 std::vector<std::string> PeftTargets(const ModelDescription& model) {
   const std::vector<std::string>& targets = model.sizes.lora.targets;
   if (std::none_of(targets.begin(), targets.end(), [](const std::string& target) { return IsGlob(target); })) {

@@ -9,7 +9,7 @@
 
 namespace trainyard {
 
-// The use of the slots of a host, also of one that cannot be reached.
+// How the slots of a host are used. The host may be unreachable.
 struct UsedSlots {
   uint64_t count = 0;
   uint64_t cpus = 0;      // of ranks with command.cpus

@@ -11,8 +11,8 @@ bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b);
 // strays.
 v1::TrainerKey& AddStray(Host& host, const Job& job, uint32_t rank);
 
-// Applies a fact about a trainer that may be a stray: it proves that the trainer was started, and the slot is free once
-// the trainer has exited.
+// Applies a fact about a trainer that may be a stray. Every fact proves that the trainer was started; an exit frees its
+// slot.
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact);
 
 // Frees the slots of strays that were never started: the host has applied a revision without them, and has not reported

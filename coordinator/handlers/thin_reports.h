@@ -10,8 +10,9 @@
 
 namespace trainyard {
 
-// Returns the indexes of at most `max` values, in order: the first, the last, and the lowest and highest of each of
-// equally long parts between them, so that peaks remain. Values that are not finite count as the highest.
+// Returns the indexes of at most `max` values, in order: of the first, of the last, and of the lowest and the highest
+// in each of several equally long parts between them, so that peaks remain. Values that are not finite count as the
+// highest.
 // REQUIRES: `max` is at least 4.
 std::vector<size_t> ThinCurve(const std::vector<double>& values, size_t max);
 

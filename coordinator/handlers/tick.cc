@@ -36,8 +36,8 @@ namespace {
 
 // A group that has made no progress in forming for this time will not form.
 constexpr absl::Duration kFormationLimit = absl::Seconds(120);
-// A daemon that attaches without one of its trainers reports that trainer's exit immediately, if the rank folder has
-// an exit record.
+// A daemon whose Hello lacks one of its trainers reports that trainer's exit immediately, if the rank folder has an
+// exit record.
 constexpr absl::Duration kMissingLimit = absl::Seconds(1);
 constexpr absl::Duration kPublishedInterval = absl::Seconds(1);
 // A process that SIGKILL does not end (blocked in the kernel) counts as gone after this time; its slot stays in use.
@@ -56,8 +56,8 @@ void EndMissingTrainers(Turn& turn, Job& job) {
   }
 }
 
-// Whether ranks tokenize data or load weights, which has no time limit here, because the time depends on the files and
-// the ranks limit it themselves. Every rank that does so must have reported within kFormationLimit.
+// Whether ranks tokenize data or load weights. There is no time limit for that here, because the time depends on the
+// files and the ranks limit it themselves. Every such rank must have reported within kFormationLimit.
 bool IsReadingFiles(const Turn& turn, const Job& job) {
   bool reads = false;
   for (const Rank& rank : job.ranks) {

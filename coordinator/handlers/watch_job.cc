@@ -1,4 +1,4 @@
-// WatchJob: a watcher requests the events after its position, and receives a batch now or once there are any.
+// WatchJob: a watcher requests the events after its position, and receives a batch when there are any.
 #include <cstdint>
 #include <utility>
 

@@ -10,7 +10,7 @@ namespace trainyard {
 // Requests the delivery for a job that has just become final, if it has a webhook.
 void RequestWebhook(Turn& turn, Job& job);
 
-// Requests it again after a restart of the coordinator, if it is still due.
+// Requests the delivery again after a restart of the coordinator, if it is still due.
 void ResumeWebhook(Turn& turn, const Job& job);
 
 }  // namespace trainyard

@@ -142,7 +142,7 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
     return refuse(
         AddReason(absl::PermissionDeniedError("the request comes from a page of another site"), reasons::kOtherSite));
   }
-  // The caller is checked before the path, so that others learn nothing, not even which jobs there are.
+  // The caller is checked before the path, so that a caller without access does not even learn which jobs exist.
   const absl::StatusOr<Role> role = options_.role_of(head.header("authorization"));
   if (!role.ok()) return refuse(role.status());
   target->caller.role = *role;
@@ -224,7 +224,7 @@ void HttpFront::Handle(const HttpRequest& request, const std::shared_ptr<HttpExc
 void HttpFront::Watch(const HttpRequest& request, const std::string& topic,
                       const std::shared_ptr<HttpExchange>& exchange) const {
   if (!request.parameters.empty()) {
-    return exchange->Respond(StatusResponse(absl::InvalidArgumentError("there are no parameters here")));
+    return exchange->Respond(StatusResponse(absl::InvalidArgumentError("this path takes no parameters")));
   }
   const bool begun =
       exchange->Begin({.code = 200, .type = kEventStreamType, .headers = kEventStreamHeaders}, kEventHeartbeat);
@@ -239,7 +239,8 @@ void HttpFront::WatchJob(const HttpRequest& request, const std::string& job, con
   absl::string_view id = request.header("last-event-id").value_or("0.0.0");
   for (const auto& [name, value] : request.parameters) {
     if (name != "after") {
-      return exchange->Respond(StatusResponse(absl::InvalidArgumentError("there is only the parameter `after` here")));
+      return exchange->Respond(
+          StatusResponse(absl::InvalidArgumentError("this path takes only the parameter `after`")));
     }
     if (!request.header("last-event-id").has_value()) id = value;
   }

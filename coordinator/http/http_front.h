@@ -8,7 +8,7 @@
 //   GET  /api/v1/JobService                the methods; /api/v1/openapi.json describes them
 //   POST /api/v1/JobService/METHOD         JobService in JSON (json_gateway.h)
 //
-// Access: data requires what the gRPC API requires, the token in the header Authorization, never in an address. Methods
+// Access: data requires the token that the gRPC API requires, in the header Authorization, never in an address. Methods
 // that change something require the token of operators, even where gRPC requires none; without `allow_plaintext` they
 // are refused on a port that other hosts can reach. Requests that a page of another site makes are refused: on a
 // loopback port Host must name this machine (against DNS rebinding), Origin and Sec-Fetch-Site must be those of the

@@ -214,8 +214,8 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
   return series;
 }
 
-// For a command, this waits for its first step, which it may never report: a step that stays at 0 would look like a
-// hang.
+// For a command, this is called only when it has reported a step, because it may never report one, and a gauge that
+// stays at 0 would look like a hang.
 void CoordinatorMetrics::AddStepGauges(JobSeries& series) {
   series.step = &gauges_[kStep.name]->Add(series.labels);
   series.tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(series.labels);

@@ -34,7 +34,7 @@ namespace trainyard {
 
 inline constexpr size_t kFeedJobs = 1'000;  // the newest jobs
 inline constexpr size_t kFeedEvents = 500;  // the newest events of the cluster
-// The bytes of a part of a list; a part has at least one entry. 1,000 jobs are one part.
+// The bytes of a part of a list; a part has at least one entry. 1,000 jobs fit into one part.
 inline constexpr size_t kFeedPartBytes = 1 << 20;
 
 class PageFeed {
@@ -72,7 +72,7 @@ class PageFeed {
   };
 
   // A part of a list, and the key of its last entry. Made once for all readers who have received the entries before it.
-  // Parts has it under the key of the last entry before it.
+  // `Parts` maps the key of the last of these entries to the part.
   struct Part {
     std::shared_ptr<const std::string> text = nullptr;
     std::string last = {};

@@ -56,8 +56,8 @@ constexpr v1::JobState kMeasuredStates[] = {v1::JOB_STATE_QUEUED, v1::JOB_STATE_
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
-// Returns the time of the job's newest checkpoint or, without one, of its start. Returns nothing for a job without a
-// checkpoint that has not started or saves none before its end.
+// Returns the time of the job's newest checkpoint. If there is none, returns the time of the job's start, or nothing if
+// the job has not started or saves nothing before its end.
 absl::optional<double> SavedSeconds(const v1::Job& job) {
   int64_t saved_ms = 0;
   for (const v1::CheckpointInfo& checkpoint : job.checkpoints()) {

@@ -89,13 +89,13 @@ absl::Status CheckParameters(const HttpRequest& request, const std::vector<std::
           "the header Authorization: Bearer TOKEN");
     }
     if (std::count(allowed.begin(), allowed.end(), name) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("there is no parameter ", name, " here"));
+      return absl::InvalidArgumentError(absl::StrCat("this path takes no parameter ", name));
     }
   }
   return absl::OkStatus();
 }
 
-// Reads the page that the parameters ask for into the request of a list.
+// Reads from the parameters which page of a list is requested.
 template <typename List>
 absl::Status ReadPage(const HttpRequest& request, uint32_t size_default, List& list) {
   RETURN_IF_ERROR(CheckParameters(request, {"page_size", "page_token"}));

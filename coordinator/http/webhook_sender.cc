@@ -1,6 +1,6 @@
 #include "coordinator/http/webhook_sender.h"
 
-// Debian's library is compiled with these; they change the layout of its classes.
+// Debian's library is compiled with these macros, which change the layout of its classes.
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #define CPPHTTPLIB_ZLIB_SUPPORT
 #define CPPHTTPLIB_BROTLI_SUPPORT

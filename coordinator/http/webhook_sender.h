@@ -39,7 +39,7 @@ class WebhookSender {
 
   void Add(WebhookDue due);
   // Waits, at most for `limit`, until each webhook was tried once, then ends the thread. Can be called again. The next
-  // coordinator with this store delivers those that are left.
+  // coordinator with this store delivers the webhooks that are left.
   void Stop(absl::Duration limit);
 
  private:

@@ -101,7 +101,7 @@ class Forecaster {
     wanted.hosts = facts_.hosts;
     if (!CouldFit(wanted)) return "unknown: the attached hosts are not enough for it";
     if (!unknown_.empty()) return absl::StrCat("unknown: ", unknown_);
-    return "unknown: the slots that it needs are still in use after the known ends of jobs";
+    return "unknown: the known ends of jobs do not free enough slots for it";
   }
 
   const ForecastFacts& facts_;

@@ -1,5 +1,6 @@
-// Forecasts when waiting jobs start: follows the known ends of jobs in time, and places the waiting jobs in the order
-// of the queue as slots become free. A forecast assumes that meanwhile no job is submitted, fails or ends early. Pure.
+// Forecasts when waiting jobs start: goes through the known ends of jobs in the order of their times, and places
+// waiting jobs in the order of the queue as slots become free. A forecast assumes that until then no job is submitted,
+// fails or ends early. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace trainyard {
 
-// Forecasts are made for this many jobs at the head of the queue, over this many ends of jobs.
+// The number of jobs at the head of the queue that get a forecast, and the number of ends of jobs that are considered.
 inline constexpr size_t kForecastJobs = 50;
 inline constexpr size_t kForecastEnds = 200;
 

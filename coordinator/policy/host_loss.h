@@ -7,8 +7,8 @@
 //   stall      every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease
 //              plus two learned step times. Stages of a pipeline wait in different channels, or in collectives among
 //              themselves; for them the case also requires that no reachable rank started or completed an operation
-//              in that time. Time after the last report of a rank does not count, because if the coordinator itself is
-//              cut off, all hosts become silent at about the same time, and one of them first. A rank that evaluates,
+//              in that time. Time after the last report of a rank does not count: if the coordinator itself is cut off,
+//              all hosts become silent, one of them a little earlier than the others. A rank that evaluates,
 //              saves or makes its first step must also have exceeded the learned limit of that phase. If the host may
 //              not have received `go` (no step was made), its trainers may still wait for it: then the limit is
 //              kFormingPatience

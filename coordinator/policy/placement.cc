@@ -17,10 +17,10 @@ constexpr size_t kMaxNames = 3;
 
 std::string NameList(const std::vector<std::string>& names) { return JoinFirst(names, kMaxNames); }
 
-// How many of these slots whole groups of ranks can use.
+// How many of these slots can be used by whole groups of ranks.
 uint32_t WholeGroups(const PlacementFacts& facts, uint32_t slots) { return slots - slots % facts.group; }
 
-// How many of these slots have the cores for a rank.
+// For how many of these slots there are enough cores.
 uint32_t WithCores(const PlacementFacts& facts, uint32_t slots, uint32_t cores) {
   return facts.cpus == 0 ? slots : std::min(slots, cores / facts.cpus);
 }

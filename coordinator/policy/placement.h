@@ -46,7 +46,7 @@ struct PlacementFacts {
   // A host gets at most one group: with command.ranks_per_host, and in a probe, where each host gets one rank.
   bool one_group_per_host = false;
   uint32_t cpus = 0;                       // command.cpus: cores that each rank has for itself; 0: ranks share them
-  bool needs_gpu = false;                  // each rank needs one; a host offers at most as many slots as GPUs
+  bool needs_gpu = false;                  // each rank needs a GPU, so a host offers at most one slot per GPU
   absl::Span<const HostSlots> hosts = {};  // sorted by SortByTopology; unreachable ones are unusable
   std::vector<HostName> previous = {};     // by rank, of the previous generation; empty: there was none
   std::set<std::string> allowed = {};      // resources.hosts; empty: any host

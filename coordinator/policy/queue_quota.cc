@@ -10,7 +10,8 @@
 namespace trainyard {
 namespace {
 
-// Returns what a limit leaves for a job that already uses `own`, at least `own`: a lowered limit takes nothing away.
+// Returns how much a job that already uses `own` may use under a limit. This is at least `own`, because a lowered limit
+// takes nothing away.
 uint64_t RestOf(const std::optional<uint32_t>& limit, uint64_t used, uint64_t own) {
   if (!limit.has_value()) return UINT64_MAX;
   const uint64_t others = used - std::min(used, own);

@@ -51,7 +51,7 @@ std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, c
   return ready.step() == newest.step
              ? absl::StrCat("this generation has already saved other contents of that step, with the manifest hash ",
                             newest.hash)
-             : absl::StrCat("this generation has saved step ", newest.step, " since");
+             : absl::StrCat("this generation has already saved step ", newest.step);
 }
 
 }  // namespace

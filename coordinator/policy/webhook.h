@@ -20,7 +20,7 @@ struct WebhookDecision {
   std::string reason = {};   // kRetry and kGiveUp: "the server answered with status 500"
 };
 
-// `attempts` includes the one that was answered. A server that is overloaded or cannot be reached is asked again for
+// `attempts` includes the one that led to `answer`. A server that is overloaded or cannot be reached is asked again for
 // about five minutes; one that refuses the request is not.
 WebhookDecision DecideWebhook(int attempts, const WebhookAnswer& answer);
 

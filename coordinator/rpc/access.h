@@ -56,7 +56,7 @@ class Access {
 
   // The secret of the HTTP port.
   void set_bridge_secret(std::string secret) { bridge_secret_ = std::move(secret); }
-  // Marks a call of the HTTP port on behalf of `caller`.
+  // Marks a call that the HTTP port makes on behalf of `caller`.
   void Vouch(const Caller& caller, grpc::ClientContext& context) const;
 
  private:

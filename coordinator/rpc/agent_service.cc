@@ -11,8 +11,9 @@ namespace trainyard {
 
 namespace {
 
-// No process waits for an acknowledgement, and a newer one replaces older ones. They are sent when no host has reported
-// anything for kAckQuiet, so that they do not delay hosts that form or end a group, and at the latest after kAckWait.
+// No process waits for an acknowledgement, and a newer one replaces older ones. Acknowledgements are sent when no new
+// one was added for kAckQuiet, so that they do not delay hosts that form or end a group, and at the latest after
+// kAckWait.
 constexpr absl::Duration kAckQuiet = absl::Milliseconds(20);
 constexpr absl::Duration kAckWait = absl::Milliseconds(100);
 

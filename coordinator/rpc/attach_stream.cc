@@ -28,7 +28,7 @@ grpc::ByteBuffer Encode(const v1::CoordinatorMessage& message) {
   return bytes;
 }
 
-// The encoding of a CoordinatorMessage up to its `size` bytes of values.
+// Encodes the beginning of a CoordinatorMessage, up to its values, which have `size` bytes.
 grpc::Slice EncodeHead(const v1::StoreValues& head, size_t size) {
   namespace pb = google::protobuf;
   using Wire = pb::internal::WireFormatLite;
@@ -77,7 +77,7 @@ void AttachStream::OnReadDone(bool ok) {
     return End(absl::InvalidArgumentError("a message of Attach cannot be read"));
   }
   if (Handle(std::move(message))) return Read();
-  // The queue is full: reading continues when it was drained. The registry keeps this stream alive as long as it may be
+  // The queue is full: reading continues once it is drained. The registry keeps this stream alive as long as it may be
   // read.
   auto self = registry_.Find(id_);
   if (self != nullptr) context_.queue->WhenDrained([self] { self->Read(); });

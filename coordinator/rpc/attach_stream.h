@@ -63,7 +63,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
     std::deque<ValuePiece> pieces;
   };
 
-  // Returns whether to continue reading now; otherwise reading continues when the queue was drained, unless the stream
+  // Returns whether to continue reading now; otherwise reading continues once the queue is drained, unless the stream
   // ends.
   bool Handle(v1::AgentMessage message);
   bool HandleHeartbeat(const v1::Heartbeat& beat);

@@ -135,7 +135,7 @@ absl::Status RpcServer::SetTokens(const std::string& token, std::string instruct
     ASSIGN_OR_RETURN(NamedToken named, ReadOrMakeNamedToken(options_.viewer_token_file), << "the token of viewers");
     if (SameToken(named.token, token)) {
       return absl::InvalidArgumentError(absl::StrCat("the token of viewers in ", options_.viewer_token_file,
-                                                     " is that of operators: each needs its own"));
+                                                     " is also that of operators; put a different one there"));
     }
     viewer_token = std::move(named.token);
     absl::StrAppend(&callers_, "; viewers with the token in ", options_.viewer_token_file);

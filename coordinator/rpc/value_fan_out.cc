@@ -17,7 +17,7 @@ namespace {
 // sending. Hosts that wait for the values of all ranks are not delayed: when every host has written equally many
 // values, they are sent immediately.
 constexpr absl::Duration kCollectTimePerHost = absl::Microseconds(10);
-// While values keep arriving, they are collected for at most this multiple of the time for all hosts.
+// While values keep arriving, they are collected for at most this multiple of the collecting time of all hosts.
 constexpr int kMaxCollectTimes = 20;
 
 absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }

@@ -80,7 +80,7 @@ class SqliteStore final : public Store {
     }
     ASSIGN_OR_RETURN(FileIdentity opened, IdentityOf(path_));
     files_ = {{path_, opened}};
-    // Holds all commits since SQLite's last checkpoint; missing if the file system does not support a write-ahead log.
+    // The log has all commits since SQLite's last checkpoint. It is missing if the file system does not support it.
     const std::string log = absl::StrCat(path_, "-wal");
     if (absl::StatusOr<FileIdentity> log_opened = IdentityOf(log); log_opened.ok())
       files_.push_back({log, *log_opened});

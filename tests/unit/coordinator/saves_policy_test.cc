@@ -45,7 +45,7 @@ TEST_F(SavesPolicy, GrantsNewerSteps_AndRepeatsItsAnswer) {
   EXPECT_TRUE(other.refused());
   EXPECT_THAT(other.reason(), HasSubstr("other contents of that step, with the manifest hash b"));
   EXPECT_THAT(Decide(60, "c").reason(), HasSubstr("other contents"));
-  EXPECT_THAT(Decide(50, "d").reason(), HasSubstr("has saved step 60 since"));
+  EXPECT_THAT(Decide(50, "d").reason(), HasSubstr("has already saved step 60"));
   EXPECT_EQ(grants_.size(), 4);
 }
 
