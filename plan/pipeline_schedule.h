@@ -77,7 +77,7 @@ struct PipelineSchedule {
   std::vector<std::vector<PipelineAction>> ranks;  // ranks[stage], in the order of execution
 };
 
-// Durations in any one unit. Each list has one entry, for all model chunks, or one for each model chunk.
+// Durations, all in the same unit. Each list has one entry for all model chunks, or one entry for each model chunk.
 struct PipelineCosts {
   std::vector<double> forward = {1};
   std::vector<double> backward = {2};

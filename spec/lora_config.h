@@ -7,8 +7,8 @@
 namespace trainyard {
 
 // Sets rank, alpha, dropout and targets, unless they are given. Adds a problem if the text describes an adapter that
-// cannot be trained here, for each given key that differs from it (dropout may differ), and for `train.lora.path`
-// without the text. REQUIRES: ApplyModelConfig has set the family.
+// cannot be trained here, one for each given key that differs from the text (dropout may differ), and one if
+// `train.lora.path` is given without the text. REQUIRES: ApplyModelConfig has set the family.
 void ApplyLoraConfig(const Positions& positions, v1::JobSpec* spec, Problems* problems);
 
 }  // namespace trainyard

@@ -10,7 +10,7 @@
 namespace trainyard {
 
 // REQUIRES: DropInvalid has removed values out of range from `spec`. The preset is applied, but defaults are not, so
-// that given keys can be distinguished from others. `positions` may be empty. Takes about a millisecond for any
+// that given keys can be distinguished from missing ones. `positions` may be empty. Takes about a millisecond for any
 // numbers, because no loop is longer than the fields' limits allow.
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 

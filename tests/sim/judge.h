@@ -45,7 +45,7 @@ inline constexpr char kGrantsKept[] = "grants-are-kept";           // no group r
 inline constexpr char kWholeSaves[] = "only-whole-saves-are-used";
 inline constexpr char kFencedSave[] = "fenced-saves-nothing";  // a save of another generation gets no name and no grant
 inline constexpr char kOneContent[] = "one-content-a-step";    // granted saves of a step have the same contents
-// no partial save is left of a generation before the one that settled the folder last
+// a folder has no partial save of a generation older than the one that settled the folder last
 inline constexpr char kNoLeak[] = "nothing-is-left-behind";
 // one job at a time trains in a folder, and it uses no other job's checkpoints
 inline constexpr char kOneJob[] = "a-folder-has-one-job";
@@ -63,7 +63,7 @@ inline constexpr char kGrowth[] = "elastic-jobs-grow-in-time";
 inline constexpr char kQuota[] = "quotas-hold";
 // a job is preempted only for one of a higher priority, and only after it has trained for long enough
 inline constexpr char kPreemption[] = "preemption-is-deserved";
-// no job starts where a job that is ahead of it has waited for long
+// no job starts on slots for which a job ahead of it has waited for long
 inline constexpr char kOvertaking[] = "nobody-is-overtaken-for-ever";
 // a job does not wait while jobs of lower priorities, which may be preempted, hold its slots
 inline constexpr char kPriorities[] = "priorities-are-served";
@@ -244,7 +244,7 @@ class Judge {
   std::set<JobId> priority_changed_;
   std::set<JobId> resumed_;                      // since they were paused
   std::map<JobId, absl::Time> waits_since_;      // jobs that were never placed, since they were first seen to wait
-  std::map<JobId, absl::Time> unserved_since_;   // jobs that preemption could serve
+  std::map<JobId, absl::Time> unserved_since_;   // since when preemption could give a job its slots
   std::set<JobId> started_;                      // jobs that were placed
   std::map<GroupId, absl::Time> running_since_;  // when a group was first seen RUNNING
   std::set<JobId> paused_;
