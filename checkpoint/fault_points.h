@@ -1,6 +1,6 @@
 // Injects faults at named points of a save, for tests of the state that a crash, a full or a slow disk leaves behind.
-// The rules come from the environment variable TRAINYARD_FAULT_POINTS (docs/fault-points.md). Without it nothing is
-// wrapped, and FaultPoint() only tests a pointer.
+// The rules come from the environment variable TRAINYARD_FAULT_POINTS (docs/fault-points.md). Without it,
+// no file system is wrapped, and FaultPoint() only tests a pointer.
 //
 //   rank=1,point=sync:shard:before,nth=2,do=kill;point=append:*:before,do=slow:50ms
 //

@@ -25,7 +25,7 @@ inline constexpr char kManifestName[] = "manifest.json";
 struct ManifestFile {
   std::string name = {};  // in the checkpoint's folder, without '/'
   uint64_t bytes = 0;
-  std::string hash = {};  // of the whole file, as HashHex
+  std::string hash = {};  // of the whole file, as HashHex returns it
 };
 
 // A piece of a logical tensor: elements [first_element, last_element), in row-major order, of a box in the global
@@ -122,7 +122,7 @@ struct Manifest {
 // in two.
 absl::Status CheckManifest(const Manifest& manifest);
 
-// The text ends with a line feed and is the same for the same manifest.
+// The text ends with a line feed. Equal manifests have equal texts.
 std::string ManifestText(const Manifest& manifest);
 // Returns the hash recorded in a manifest's text; empty if there is none.
 std::string ManifestHash(absl::string_view text);

@@ -39,7 +39,7 @@ struct CheckpointPart {
 
 std::string PartName(uint64_t rank);  // "part-00003.json"
 
-// The text ends with a line feed and is the same for the same part.
+// The text ends with a line feed. Equal parts have equal texts.
 std::string PartText(const CheckpointPart& part);
 // Fails with DataLoss if the text does not match its hash, or a key is missing, unknown or of the wrong type.
 absl::StatusOr<CheckpointPart> ParsePart(absl::string_view text);

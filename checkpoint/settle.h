@@ -5,7 +5,8 @@
 // claimed the folder. A partial that is complete at that moment is newer than anything the new generation has, so it
 // becomes a checkpoint. A partial that an earlier generation completes later is not part of the run's history.
 // Therefore the folder records the generation up to which partials have been settled, and only partials of the same job
-// whose generation is not below the recorded one are valid. A partial that the coordinator has granted is always valid.
+// whose generation is not below the recorded generation are valid. A partial that the coordinator has granted is always
+// valid.
 #pragma once
 
 #include <cstdint>

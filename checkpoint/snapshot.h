@@ -7,7 +7,7 @@
 //   index       a part (part.h), whose pieces are in the contents, followed by extra bytes of the saver
 //
 // `state` is "writing" before the contents change, and "complete" after everything else has been written. The header
-// has its own hash and that of the index, the index a hash of every piece. Numbers have the byte order of this
+// has its own hash and the hash of the index; the index has a hash of every piece. Numbers have the byte order of this
 // machine, which the file never leaves.
 #pragma once
 

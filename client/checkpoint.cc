@@ -34,7 +34,7 @@ namespace {
 
 struct CheckpointOptions {
   std::string folder;
-  std::vector<uint64_t> steps;  // empty: all, or only the newest
+  std::vector<uint64_t> steps;  // empty: all; for show only the newest
   int threads = 0;
   bool verify = false;
   bool tensors = false;

@@ -1,4 +1,4 @@
-// trainctl config: asks what a job shall do and writes its file, or one for Accelerate.
+// trainctl config: asks what a job shall do and writes its job file, or a file for Accelerate.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The draft of a job that `trainctl config` asks about: what was given (--answers, --set), the answers so far, and
+// The draft of a job that `trainctl config` asks about: the keys from --answers and --set, the answers so far, and
 // defaults for the rest. The draft is always complete, and is checked by the readers that `trainctl validate` uses.
 //
 //   Draft draft = MakeDraft(input, facts, answers);

@@ -1,5 +1,5 @@
 // Decides which hosts are probed together and what the results say about each. A slow pair does not show which of its
-// two hosts is slow; pairing each of them with a host of a fast pair does. Pure.
+// two hosts is slow; pairing each of them with a host of a fast pair shows it. Pure.
 //
 //   first = adjacent hosts;  second = hosts of slow pairs, each with one of the fastest;  verdicts = Judge(both)
 #pragma once

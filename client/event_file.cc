@@ -55,7 +55,7 @@ std::string EventStart(absl::Time time) {
 }
 
 constexpr std::array<uint32_t, 256> CrcTable() {
-  constexpr uint32_t kCastagnoli = 0x82F63B78;  // reversed
+  constexpr uint32_t kCastagnoli = 0x82F63B78;  // the polynomial with its bits reversed
   std::array<uint32_t, 256> table = {};
   for (uint32_t i = 0; i < table.size(); ++i) {
     uint32_t crc = i;
@@ -101,7 +101,7 @@ std::string EncodeEvent(absl::Time time, uint64_t step, const Scalars& scalars) 
 }
 
 absl::StatusOr<std::unique_ptr<EventFileWriter>> EventFileWriter::Create(const std::string& path, absl::Time start) {
-  // TensorBoard ignores files whose names do not contain "tfevents".
+  // TensorBoard ignores files whose names do not contain "tfevents", so it does not read the temporary file.
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   const std::string temporary = (folder / absl::StrCat(".trainctl-", getpid(), ".tmp")).string();
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);

@@ -208,7 +208,7 @@ void AddImport(CLI::App& app, const Globals&, Chosen* chosen) {
       "  trainctl import default_config.yaml --model lab-tiny --set train.steps=100 -o job.yaml");
   verb->callback([options, chosen] {
     *chosen = [options] {
-      if (options->output == "json") {  // as in the other verbs; ./json is a file
+      if (options->output == "json") {  // means --json, as in other verbs
         options->json = true;
         options->output.clear();
       }

@@ -30,7 +30,7 @@ struct LoadedJob {
 // a job file nor one of another program.
 absl::StatusOr<LoadedJob> LoadJob(const JobInput& input, bool on_this_machine);
 
-// The text of the input's file, with the same errors.
+// Returns the text of the input's file. Possible errors: NotFound and InvalidArgument, as LoadJob.
 absl::StatusOr<std::string> ReadJobText(const JobInput& input);
 
 // Combines `text` with what else the readers of job files need. REQUIRES: `text` outlives the result.

@@ -33,7 +33,7 @@ struct LaunchFlags {
   std::vector<std::string> without_effect = {};  // "--rdzv-backend": given flags that a coordinator makes superfluous
   std::vector<std::string> env = {};             // NAME=value, for the script
   bool for_accelerate = false;                   // a flag or file of Accelerate is given
-  std::vector<std::string> notes = {};           // sentences about these flags or this file, for the user
+  std::vector<std::string> notes = {};           // sentences for the user about Accelerate's flags and file
   std::vector<std::string> program = {};         // the script, module or program, and its arguments
   std::vector<std::string> known = {};           // "--nnodes": all flags, which are suggested for unknown ones
 };
@@ -47,7 +47,7 @@ struct LaunchFacts {
   std::string python = "python3";
 };
 
-// Which output goes where: a set of streams for each rank of a host, or for all. Bit 1: stdout, bit 2: stderr.
+// Which output goes where: a set of streams for each rank of a host, or for all. 1: stdout, 2: stderr, 3: both.
 class StreamChoice {
  public:
   // "3", or "0:1,1:2". Possible errors: InvalidArgument: `text` has neither form.

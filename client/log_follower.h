@@ -1,5 +1,5 @@
 // Follows the output of all ranks of a job on a thread of its own, through restarts of the job, until the job has
-// ended. If the connection to the coordinator breaks, it is retried, and no line is shown twice.
+// ended. After a lost connection, connects again and shows no line twice.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

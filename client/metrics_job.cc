@@ -64,7 +64,7 @@ class PauseWatch {
   uint64_t received_ ABSL_GUARDED_BY(mu_) = 0;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // declared last, because it uses the fields above
 };
 
 class JobMetricsSource final : public MetricsSource {

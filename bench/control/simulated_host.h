@@ -81,7 +81,7 @@ class SimulatedHost {
     uint64_t last_fact = 0;
     uint64_t acknowledged = 0;
     absl::Time exits_at = absl::InfiniteFuture();  // set by an abort request: exiting takes time, as in real processes
-    uint32_t values = 0;                           // received values of its group; only counted
+    uint32_t values = 0;                           // the number of values of its group that have arrived
     bool ended = false;
   };
 
