@@ -26,7 +26,7 @@ struct SentencePieceModel {
   bool byte_fallback = false;
   bool space_is_suffix = false;
   std::string normalization;    // nmt_nfkc, identity or another name
-  bool has_characters = false;  // it has a table of characters that are replaced
+  bool has_characters = false;  // the model has a table of characters that are replaced
   bool adds_prefix = true;      // a space before every text
   bool removes_spaces = true;   // at the ends of a text, and double ones
   bool escapes_spaces = true;   // by U+2581

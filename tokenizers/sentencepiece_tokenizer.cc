@@ -48,7 +48,7 @@ void TakeError(void* to, const char* text, size_t size) {
   static_cast<Result*>(to)->error = size == 0 ? "an unknown error" : std::string(text, size);
 }
 
-// Returns a hash of the file of libsentencepiece, because other versions of it may give a text other ids.
+// Returns a hash of the file of libsentencepiece, because another version of that library may give a text other ids.
 absl::StatusOr<std::string> HashOfLibrary(const SentencePieceApi& api) {
   Result path;
   api.library(TakeText, TakeError, &path);

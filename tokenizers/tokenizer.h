@@ -39,7 +39,7 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Appends the tokens of `text`. Possible errors: InvalidArgument: the text is not valid UTF-8, or has a character
-  // that no token can express; ResourceExhausted: it is too large for one call.
+  // that no token can express; ResourceExhausted: the text is too large for one call.
   virtual absl::Status Append(absl::string_view text, const EncodeOptions& options,
                               std::vector<int32_t>& ids) const = 0;
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options = {}) const {

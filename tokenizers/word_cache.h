@@ -1,6 +1,6 @@
-// Caches the tokens of words that were encoded before. The table has a fixed size. The hash of a word gives its only
-// place, where a new word replaces the previous one, so nothing is allocated or searched. Text repeats its words, so
-// nearly all words are found. Not thread-safe.
+// Caches the tokens of words that were encoded before, in a table of fixed size. A word has one place, given by its
+// hash, and replaces the word that was there, so nothing is allocated or searched. Text repeats its words, so nearly
+// all words are found. Not thread-safe.
 #pragma once
 
 #include <cstdint>

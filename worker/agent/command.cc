@@ -91,7 +91,7 @@ Variables MakeVariables(const v1::DesiredTrainer& desired, const v1::JobSpec& sp
   if (const uint32_t threads = spec.resources().threads_per_rank(); threads > 0) {
     variables["OMP_NUM_THREADS"] = absl::StrCat(threads);
   }
-  // Without this variable, Python buffers its output, because it writes to a pipe, and a killed process loses it.
+  // Without this variable, Python buffers what it writes to a pipe, and a killed process loses buffered output.
   variables.try_emplace("PYTHONUNBUFFERED", "1");
   if (!options.is_check) {
     SetRankVariables(desired, spec, options, variables);

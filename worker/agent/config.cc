@@ -42,7 +42,7 @@ struct Flags {
   std::string log_file;
   std::string metrics;
   std::string health;
-  bool metrics_given = false;  // also if its value is empty, which means none
+  bool metrics_given = false;  // true also for an empty value, which means none
   bool health_given = false;
   std::string snapshots;
   bool snapshots_given = false;

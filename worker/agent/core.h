@@ -5,7 +5,7 @@
 //   for (Effect& effect : core.Handle(event, now)) CarryOut(effect);
 //   // call Handle(Tick{}, now) no later than core.NextWake()
 //
-// It makes the host match the newest desired state. The states of a trainer:
+// The core makes the host match the newest desired state. The states of a trainer:
 //
 //   desired ─StartProcess─▶ STARTING ─ProcessStarted─▶ RUNNING ─ProcessEnded─▶ ENDED ─fact acknowledged─▶ reported
 //                               │                        ▲   (its link may break and reconnect meanwhile)
@@ -107,7 +107,7 @@ class Core {
     bool asked_to_abort = false;                  // by a message on its link, or by SIGTERM
     bool counted = false;                         // counted in starts or adopted
     absl::Time kill_at = absl::InfiniteFuture();  // when SIGKILL must be sent
-    // The program of a job with `command`: the time from SIGTERM to SIGKILL. It may have a link for its reports.
+    // The program of a job with `command`: the time from SIGTERM to SIGKILL. The program may have a link.
     std::optional<absl::Duration> command_grace;
     std::optional<absl::Duration> check_limit;  // of its command.check; none: there is no check
     bool awaits_check = false;                  // it is started once the check of this host has passed
@@ -121,7 +121,7 @@ class Core {
     int64_t link_pid = 0;            // the process that opened the newest link
     bool is_stopped = false;         // whether its process was stopped (SIGSTOP) when it was sampled last
     absl::Time observed_at;          // when the daemon last reported for it
-    absl::Time last_message_at;      // when the last message came on this link, or when it was opened
+    absl::Time last_message_at;      // when the last message came on this link, or the link was opened
     bool has_spec = false;           // the trainer has received its spec
     bool go_sent = false;            // on this link
     uint64_t stop_sent = 0;          // the newest stop sent on this link

@@ -213,7 +213,7 @@ void Core::ApplyLogRequests(const v1::DesiredState& desired) {
 // reported that, or ended.
 void Core::UpdateAppliedRevision() {
   if (!desired_in_this_incarnation_ || applied_revision_ == newest_revision_) return;
-  // Facts about the revision must be sent before it.
+  // Facts about the revision must be sent before the revision is reported.
   if (outbox_.has_unstored()) return;
   for (const auto& [id, trainer] : trainers_) {
     if (!trainer.wanted && trainer.process == Process::kStarting) return;

@@ -148,7 +148,7 @@ void Core::On(ProcessEnded event) {
   trainer.ended_at = now_;
   // A trainer that was stopped before it was started has not run.
   if (trainer.counted) ++counts_.exits;
-  // A trainer may have ended on its own before the signal reached it; then its own cause is the true one.
+  // A trainer may have ended on its own before the signal reached it; then the recorded cause is the true one.
   bool left_on_request = trainer.asked_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
                          event.exited.code() == kExitAborted;
   // A command may exit with any code when it receives SIGTERM.

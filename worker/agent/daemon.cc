@@ -229,7 +229,7 @@ void Daemon::Run() {
     CheckHome();
     absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextDeadline(), check_home_at_});
     Event event = events_.Pop(std::max(absl::ZeroDuration(), deadline - clock_.TimeNow())).value_or(Tick{});
-    // The sender of this event may send again once it is handled: at most one event of each sender waits here.
+    // The sender of this event may send again once this one is handled: at most one event of each sender waits here.
     LinkId link;
     if (auto* opened = std::get_if<LinkOpened>(&event)) link = opened->link;
     if (auto* fact = std::get_if<LinkFact>(&event)) link = fact->link;

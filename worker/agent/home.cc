@@ -81,7 +81,7 @@ absl::Status Home::Listen() {
     listener_ = *std::move(listener);
     return absl::OkStatus();
   }
-  // The path in the state folder is too long, or its file system supports no sockets.
+  // The path in the state folder is too long, or the folder's file system supports no sockets.
   ASSIGN_OR_RETURN(std::string folder, MakeSocketFolder(options_.sockets));
   listening.candidates.push_back(JoinPath(folder, name));
   ASSIGN_OR_RETURN(listener_, LinkListener::Listen(listening));

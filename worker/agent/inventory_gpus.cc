@@ -1,5 +1,5 @@
 // Finds GPUs through NVIDIA's management library, which is opened at run time, so that the same daemon runs on hosts
-// without it. Only the part of its interface that is called is declared here; it has been stable since version 2.
+// without it. Only the functions that are called are declared here; their interface is stable since version 2.
 #include <dlfcn.h>
 
 #include "absl/cleanup/cleanup.h"

@@ -45,8 +45,8 @@ std::string AddressText(const sockaddr* address) {
   return inet_ntop(address->sa_family, bytes, text, sizeof text) != nullptr ? text : "";
 }
 
-// In megabits per second; 0 if the driver does not say. A virtual interface reports -1, and reading the file of one
-// that is down fails.
+// In megabits per second; 0 if the driver does not say. A virtual interface reports -1, and reading the file of an
+// interface that is down fails.
 uint32_t SpeedOf(const std::string& name, const std::string& sys) {
   const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(sys, "/class/net/", name, "/speed"), kSpeedBytes);
   int64_t speed = 0;

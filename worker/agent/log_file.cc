@@ -42,7 +42,7 @@ bool LogFile::OpenNext(std::vector<std::string>* lines) {
   ino_t rotated_inode = InodeOf(rotated);
   ino_t current_inode = InodeOf(path_);
   // If there was one rotation since the open file was the current one, the current file follows. If there were more,
-  // the rotated file follows, and what was between them is lost.
+  // the rotated file follows, and the output between the open file and the rotated file is lost.
   bool open_rotated = rotated_inode != 0 && rotated_inode != inode_ && (fd_ < 0 || current_inode != inode_);
   if (!open_rotated && (current_inode == 0 || current_inode == inode_)) return false;
   int fd = open(open_rotated ? rotated.c_str() : path_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -53,7 +53,7 @@ bool LogFile::OpenNext(std::vector<std::string>* lines) {
   }
   struct stat st;
   fstat(fd, &st);
-  // As long as the old file is open its inode number cannot be reused.
+  // As long as the old file is open, its inode number cannot be reused.
   if (fd_ >= 0) close(fd_);
   fd_ = fd;
   inode_ = st.st_ino;

@@ -46,7 +46,7 @@ class LogFile {
   ino_t inode_ = 0;           // of the open file
   std::string partial_line_;  // the beginning of a line whose end was not read yet
   bool overwrites_ = false;   // a carriage return came before partial_line_
-  bool returned_ = false;     // a carriage return came after it, so that the next text overwrites it
+  bool returned_ = false;     // a carriage return came after partial_line_, so the next text overwrites it
   std::string progress_;      // what TakeProgress returned last
 };
 

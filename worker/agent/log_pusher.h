@@ -2,7 +2,8 @@
 // the rank folders and writes to a PushLogs stream of its own, so that output never delays control messages.
 //
 // Stored output comes first (all generations, oldest first; for each rank standard output before errors; with
-// `tail_lines` only the end). Then, if the request follows the log, lines as they are written, until it is stopped.
+// `tail_lines` only the end). Then, if the request follows the log, lines as they are written, until the
+// request is stopped.
 //
 // Thread-safe. `post` receives a LogsEnded for each request, from the request's thread.
 #pragma once

@@ -1,5 +1,5 @@
 // Detects whether the kernel killed a process for lack of memory. The kernel reports that by counters only: one per
-// cgroup, and one for the whole host. They are read when a trainer is first seen and again when it has ended by
+// cgroup, and one for the whole host. The counters are read when a trainer is first seen and again when it has ended by
 // SIGKILL. Supports both versions of cgroups.
 #pragma once
 

@@ -35,8 +35,8 @@ Outbox::Outbox(const OutboxContents& contents, std::string new_id)
                      .is_exit = fact.has_exited()}});
   }
   last_sent_ = stored_ = written_ = last_sequence_;
-  // Removes the facts that the coordinator had acknowledged. Trainers that were not notified of it are notified when
-  // they reconnect, according to marks_.
+  // Removes the facts that the coordinator had acknowledged. Trainers that were not notified of the acknowledgement are
+  // notified when they reconnect, according to marks_.
   Acknowledge(acked_);
 }
 

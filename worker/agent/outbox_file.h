@@ -5,8 +5,8 @@
 //   record:  length of the payload (4 bytes, little-endian), its checksum (8 bytes, XXH3), the payload (an
 //   OutboxRecord)
 //
-// A crash may leave a torn record at the end, which is cut off: facts are sent only after they are stored, so its fact
-// was never sent.
+// A crash may leave a torn record at the end, which is cut off: facts are sent only after they are stored, so the fact
+// of a torn record was never sent.
 #pragma once
 
 #include <cstddef>

@@ -43,7 +43,7 @@ class OutboxWriter {
 
   // Does not own `storage`; it must outlive this object.
   OutboxWriter(OutboxStorage& storage, Post post);
-  // Writes what was passed to Write before it returns.
+  // Before it returns, writes what was passed to Write.
   ~OutboxWriter();
   OutboxWriter(const OutboxWriter&) = delete;
   OutboxWriter& operator=(const OutboxWriter&) = delete;

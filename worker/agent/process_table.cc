@@ -73,8 +73,8 @@ void RemoveRankFolder(const std::string& folder) {
   std::filesystem::remove_all(folder, error);
 }
 
-// Ends a check that an earlier incarnation has started: this incarnation starts the ranks that waited for it, after
-// a new check.
+// Ends a check that an earlier incarnation has started: this incarnation starts the ranks that waited for that check,
+// after a new check.
 void EndAbandonedCheck(const std::string& folder) {
   const absl::StatusOr<PidRecord> pids = ReadPids(folder);
   if (pids.ok() && IsAlive(pids->shim)) {

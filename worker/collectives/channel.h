@@ -17,8 +17,8 @@
 //   - Receive returns new dense tensors, never memory that the channel uses again: autograd may keep the tensors.
 //   - A channel does not wait for collectives, and collectives do not wait for a channel: a channel needs no common
 //     order with other operations, except on devices (NewChannel).
-//   - Packets that are still under way when the end of the sender is destroyed may be lost. Ranks meet in a barrier
-//     before they leave.
+//   - Packets that are still under way when the sender's end of the channel is destroyed may be lost. Ranks meet in a
+//     barrier before they leave.
 //
 // Threads: one thread sends or receives. Any other thread may call Abort(), progress() and waited_s() at any time, also
 // during a wait.
@@ -94,8 +94,8 @@ class Channel {
 };
 
 struct ChannelOptions {
-  // Without members. Its name and the two ranks identify the channel: a second channel in the same direction needs
-  // another name.
+  // Without members. The group's name and the two ranks identify the channel: a second channel in the same direction
+  // needs another name.
   GroupOptions group;
   int from = 0, to = 0;  // ranks of the world; group.rank is one of them
 };

@@ -128,9 +128,9 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   }
 
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
-    // Every rank sends each other rank its part, and sums the parts that it receives. LibTorch's own reduce-scatter
-    // sends twice as much (it is an all-reduce of which each rank keeps a part), reads `in` immediately instead of
-    // after earlier operations, and sums in the order of a ring.
+    // Every rank sends every other rank that rank's part, and sums the parts that it receives. LibTorch's own
+    // reduce-scatter sends twice as much (it is an all-reduce of which each rank keeps a part), reads `in` immediately
+    // instead of after earlier operations, and sums in the order of a ring.
     std::shared_ptr<Scratch> scratch;
     Started started = Start("reduce-scatter", in, [&] {
       CheckCanBeSummed(out);

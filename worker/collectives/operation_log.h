@@ -40,7 +40,7 @@ class OperationLog {
 // "all-reduce 17 of rank 0 of 2 failed: ..."; an Aborted status is returned unchanged.
 absl::Status AnnotateFailure(absl::string_view name, const Communicator& communicator, const absl::Status& status);
 
-// The handle of an operation that its owner runs when it is waited for, through Owner::CarryOut(const Operation&).
+// The handle of an operation. Wait makes the owner run the operation, through Owner::CarryOut(const Operation&).
 template <typename Owner, typename Operation>
 class DeferredCollective final : public Collective {
  public:

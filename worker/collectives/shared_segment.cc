@@ -169,7 +169,7 @@ absl::Status SharedSegment::Map(int fd) {
 }
 
 // There are two rounds, and processes are opened between them: a rank that arrives in the second one was still running
-// when its process was opened, so the opened process is not a later one with the same ID.
+// when its process was opened, so the opened process is not a later process with the same ID.
 absl::Status SharedSegment::OpenPeers() {
   pidfds_.assign(static_cast<size_t>(options_.world_size), -1);
   member(options_.rank).pid.store(getpid());

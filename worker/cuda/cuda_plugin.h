@@ -60,8 +60,8 @@ class CudaPlugin {
  public:
   virtual ~CudaPlugin() = default;
 
-  // The number of GPUs that this process may use; at least 1. Possible errors: FailedPrecondition if there is none,
-  // which says what is missing and what to do.
+  // The number of GPUs that this process may use; at least 1. Possible errors: FailedPrecondition if there is none;
+  // the message says what is missing and what to do.
   virtual absl::StatusOr<int> NumDevices() = 0;
 
   // Makes `index` the device of the calling thread, which must be the loop's. Possible errors: those of NumDevices;

@@ -30,7 +30,7 @@ size_t SafeCut(absl::string_view text, size_t from, const TextEncoder& encoder) 
     if (bad != absl::string_view::npos) window = window.substr(0, bad);
     const size_t cut = window.size() <= kNeighbours ? window.size() : encoder.NextCut(window, kNeighbours);
     if (cut < window.size()) return from + cut;
-    // The last bytes of this window are the neighbours in the next one.
+    // The last bytes of this window are the neighbours of a cut in the next window.
     from += std::max<size_t>(window.size(), kNeighbours + 1) - kNeighbours;
   }
   return text.size();

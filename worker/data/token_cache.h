@@ -1,7 +1,7 @@
 // A folder with the tokens of one set of files under one tokenizer and one set of rules: a chunk for each piece of the
 // data. Several ranks of several jobs may build it at the same time, and a crash at any moment leaves what was
-// finished: each chunk is a file that appears complete or not at all, under the number of its piece. Since its content
-// follows from the key of the folder, any rank may make it. The index appears last, when all chunks exist.
+// finished: each chunk is a file that appears complete or not at all, under the number of its piece. The content of a
+// chunk follows from the key of the folder, so any rank may make it. The index appears last, when all chunks exist.
 //
 //   <runs>/.trainyard-tokens/<key>/00000.chunk   00001.chunk   ...   index.json
 //   <runs>/<run>/.trainyard/tokens/<key>/...     if nothing can be written next to the run folder
