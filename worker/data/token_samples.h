@@ -92,7 +92,7 @@ class TokenSamples final : public SampleSource {
 
   explicit TokenSamples(const TokenSamplesOptions& options) : options_(options) {}
   absl::Status Map(const std::string& path);
-  // Adds a chunk; returns why it does not fit the others, or nothing.
+  // Adds a chunk; returns why it does not fit the other chunks, or an empty text.
   std::string Add(Mapping mapping);
   absl::Status Divide();
   // Returns the first document of each sample of documents [first, end), and `end`.

@@ -76,7 +76,7 @@ std::string ChromeTrace(const EventLog& log, int rank, absl::string_view host);
 
 // "<run folder>/diagnostics/trace-rank-00003.json".
 std::string TracePath(const std::string& run_folder, int rank);
-// Writes the trace to TracePath and replaces an older one. Possible errors: those of files.
+// Writes the trace to TracePath and replaces an older one. Possible errors: those of the file system.
 absl::Status WriteTrace(const EventLog& log, const std::string& run_folder, int rank, absl::string_view host);
 
 }  // namespace trainyard

@@ -173,14 +173,14 @@ class Model {
   // The type of the logits, from which the loss is computed; by default the type of the parameters.
   void set_output_type(at::ScalarType type) { output_type_ = type; }
 
-  // Whether root parameter `number` is used before the units run (an embedding), and not only after them. Its gradient
-  // is then complete only after backward has passed all units.
+  // Whether root parameter `number` is used before the units run (an embedding), and not only after them. If so, its
+  // gradient is complete only after backward has passed all units.
   virtual bool FeedsUnits(int /*number*/) const { return true; }
 
   // The order in which backward completes the gradients of the parameters, each listed once; frozen parameters are
-  // ignored. Replicated parameters are grouped into buckets in this order. It is known before the first step, so ranks
-  // need not exchange it, and a resumed run starts with the same buckets. By default from the last parameter to the
-  // first.
+  // ignored. Replicated parameters are grouped into buckets in this order. The order is known before the first step, so
+  // ranks need not exchange it, and a resumed run starts with the same buckets. By default from the last parameter to
+  // the first.
   virtual std::vector<int> ReadyOrder() const;
 
   virtual int64_t context() const = 0;

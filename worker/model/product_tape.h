@@ -1,6 +1,6 @@
 // Stores the outputs of a unit's matrix products in its first run, so that a second run (parallel/recompute.h)
 // recomputes everything except them. The body of a unit gets the tape and passes it to its products (ops/linear.h).
-// Their backward needs only the factors, so a replayed product has bitwise the gradients of a computed one.
+// The backward of a product needs only the factors, so a replayed product has bitwise the gradients of a computed one.
 //
 //   first run, without grad mode    Keep(product) ...
 //   Rewind()

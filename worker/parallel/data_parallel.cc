@@ -322,10 +322,10 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   // Where several ranks hold gradients of the same parameters, makes them equal after the data ranks have added theirs.
-  // The gradients of the two copies of a tied embedding are added. So are those of parameters that every tensor rank
-  // has whole, if each tensor rank has only a part of the sequence. If each has the whole sequence, its gradients are
-  // already equal to those of the others, except for differences between devices; they are replaced by those of tensor
-  // rank 0, so that the differences do not add up over the steps.
+  // The gradients of the two copies of a tied embedding are added. If each tensor rank has only a part of the sequence,
+  // the gradients of the parameters that every tensor rank has whole are added, too. If each tensor rank has the whole
+  // sequence, these gradients are already equal, except for differences between devices; those of tensor rank 0 then
+  // replace the others, so that the differences do not add up over the steps.
   absl::Status AgreeOnCopies() {
     for (const auto& group : parts_->groups) {
       if (!group->trained()) continue;

@@ -2,9 +2,9 @@
 //
 //   parameters replicated    the trained parameters form buckets, in the order in which their gradients become ready;
 //                            the frozen ones form one group, which is copied from rank 0 once, at the beginning
-//   parameters sharded       each unit is one group; its frozen parameters are another one, gathered with it.
+//   parameters sharded       each unit is one group; its frozen parameters are another group, gathered with it.
 //                            Parameters below persist_elements form one group for the whole model, replicated, with
-//                            gradients and optimizer state sharded; the frozen ones of them form a group that is copied
+//                            gradients and optimizer state sharded; the frozen ones among them form a group, copied
 //                            from rank 0 once, at the beginning
 //
 // Two kinds of parameters have groups of their own, so that all ranks with a copy of a parameter divide it in the same

@@ -5,7 +5,7 @@
 // and the ledger shows the memory as it would be divided on a GPU.
 //
 //   offload.optimizer    masters (a second copy of the parameters, even if of the same type) and moments
-//   offload.parameters   weights of a rank's shards; those of a unit are copied to the device to be gathered
+//   offload.parameters   weights of a rank's shards; those of a unit are copied to the device before they are gathered
 #pragma once
 
 #include <c10/core/Stream.h>

@@ -4,8 +4,8 @@
 //
 //   gather 0, wait-gather 0, gather 1, forward 0, wait-gather 1, gather 2, forward 1, free 1, ...
 //
-// Unit 0 is the root, which is used from the beginning of a pass to its end. Forward runs the others in order of their
-// index, backward in reverse order.
+// Unit 0 is the root, which is used from the beginning of a pass to its end. Forward runs the other units in order of
+// their index, backward in reverse order.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,8 @@
 //
 //   F  receives the output of the previous chunk, runs the chunk, sends its output to the next one
 //   B  receives the gradient of that output, runs backward, sends the gradient of the chunk's input to the previous one
-//   I  the same without the products that give the gradients of weights, which W runs
+//   I  like B, but without the products that give the gradients of weights
+//   W  runs the products that I has left out
 //
 // A model that is not divided has one stage, whose schedule is F0 B0 F1 B1 ..., so every job trains through this class.
 // Micro-batches of a schedule are numbered from 0; they are the ones that were dealt to the data rank, in their order.

@@ -39,7 +39,7 @@ class CommitThread {
  public:
   struct Deps {
     std::string run_folder;
-    uint64_t generation = 0;  // this one; partial folders of older ones are removed
+    uint64_t generation = 0;  // of this rank; partial folders of older generations are removed
     Retention retention;
     FileSystem& file_system;
     Link& link;

@@ -82,7 +82,7 @@ absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePo
                                               AnnouncedCheckpoint announced, Communicator& communicator,
                                               LoadCheckpoint load);
 
-// Returns whether the only problem is that this host does not see the checkpoint. Another host may see it, or this one
+// Returns whether the only problem is that this host does not see the checkpoint. Another host may see it, or this host
 // may see it later.
 bool IsCheckpointMissing(const absl::Status& status);
 absl::Status CheckpointMissing(absl::Status status);  // makes IsCheckpointMissing true for the error

@@ -32,8 +32,8 @@ namespace trainyard {
 // [Note: fence] The lock keeps two jobs apart, but not two generations of one job: rank 0 on a host that is cut off
 // continues to train, holds the lock, and cannot be reached. So the next generation writes its fence and seizes the
 // lock without waiting. A process of an older generation detects the new fence and leaves before it changes anything in
-// the folder: it checks right before a checkpoint is named, before old ones are removed and before a line of metrics is
-// added.
+// the folder: it checks right before a checkpoint is named, before old checkpoints are removed and before a line of
+// metrics is added.
 class RunFolder {
  public:
   struct Options {

@@ -27,9 +27,9 @@
 namespace trainyard {
 
 struct TrainResult {
-  uint64_t step = 0;        // the last step that was made
-  bool stopped = false;     // before the job's last step, on request
-  double loss = 0;          // of that step; 0 if none was made
+  uint64_t step = 0;     // the last step that was made
+  bool stopped = false;  // before the job's last step, on request
+  double loss = 0;       // of that step; 0 if none was made
   // Rank 0: why no checkpoint holds the job's last step. Empty: one does, or the last step was not made.
   std::string unsaved;
   std::string ended_early;  // why training ended before the job's last step, a sentence; empty if it did not

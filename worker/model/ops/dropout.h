@@ -39,9 +39,9 @@ inline UnitDropout DropoutOf(const std::optional<DropoutKey>& key, int unit, dou
   return key.has_value() ? UnitDropout{.rate = rate, .key = *key, .unit = unit} : UnitDropout{};
 }
 
-// Which elements of each whole sample a tensor [samples, .., columns] has. Its rows are counted over all dimensions
-// between the first and the last. Row r begins at position first + r x row_stride of the sample, whose positions are in
-// row-major order.
+// Which elements of each whole sample a tensor [samples, .., columns] has. The rows of the tensor are counted over all
+// dimensions between the first and the last. Row r begins at position first + r x row_stride of the sample, whose
+// positions are in row-major order.
 //   all of it                                    {}
 //   heads from h of weights [heads, rows, cols]  {.first = h x rows x cols}
 //   tokens from t of [tokens, width]             {.first = t x width}

@@ -1,5 +1,5 @@
 // The loops of dropout.h, over raw memory, and its generator: Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel
-// random numbers: as easy as 1, 2, 3", SC 2011. It encrypts a counter, so each number can be computed without those
+// random numbers: as easy as 1, 2, 3", SC 2011. Philox encrypts a counter, so each number can be computed without those
 // before it. It uses only integers, so all CPUs compute the same bits. Thread-safe, without state.
 #pragma once
 

@@ -3,9 +3,9 @@
 //
 // LibTorch's kernel computes an exact tanh in the forward pass and again in backward, which takes a tenth of a small
 // model's step on a CPU. Our kernel computes one exponential, with a relative error of about 1e-7, and stores the
-// derivative instead of the input, so that backward is one product; the bias is added in the same pass. It supports
-// fp32 and bf16 on a CPU; all other cases use LibTorch. The result of an element does not depend on its position or on
-// the number of threads.
+// derivative instead of the input, so that backward is one product; the bias is added in the same pass. Our kernel
+// supports fp32 and bf16 on a CPU; all other cases use LibTorch. The result of an element does not depend on its
+// position or on the number of threads.
 //
 // Thread-safe.
 #pragma once
