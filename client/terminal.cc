@@ -21,7 +21,7 @@ constexpr char kClearLine[] = "\r\x1b[K";
 constexpr char kEndColour[] = "\x1b[0m";
 
 bool LocaleIsUtf8() {
-  // As in POSIX, the first of these that is set and not empty decides.
+  // As in POSIX, the first of these variables that is set and not empty decides.
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = getenv(name);
     if (value == nullptr || *value == '\0') continue;

@@ -1,7 +1,7 @@
 # trainyard_embed_text(VARIABLE OUTPUT FILE...): makes a C++ source with the texts of files, and sets VARIABLE to its
 # path. A file page.css becomes `extern const char kTextOfPageCss[]` in the namespace trainyard.
 #
-# The same file is the script that the build runs, with OUTPUT and FILES, whenever one of the files has changed.
+# This file is also the script that the build runs, with OUTPUT and FILES, whenever one of the files has changed.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(source "// Made by cmake/EmbedText.cmake; do not edit.\nnamespace trainyard {\n")
   foreach(path ${FILES})

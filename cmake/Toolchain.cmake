@@ -10,7 +10,7 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
-# lld and not mold, which is as fast, because Debian's mold 1.10 has two defects: a program does not start if a single
+# Uses lld and not mold. mold is as fast, but Debian's mold 1.10 has two defects: a program does not start if a single
 # byte of .tbss (LibTorch's headers define one) ends a page before .dynamic; -z norelro avoids that, but then mold
 # sometimes hangs.
 find_program(LLD ld.lld)

@@ -23,8 +23,8 @@ if(EXISTS ${TRAINYARD_TORCH_ROOT}/lib/libgomp.so.1)
 endif()
 target_compile_definitions(trainyard::torch_cpu INTERFACE
   USE_DISTRIBUTED USE_C10D_GLOO AT_PER_OPERATOR_HEADERS FMT_HEADER_ONLY=1)
-# The c10d headers of the wheel include headers of gloo that it does not contain. These stubs suffice, because nothing
-# of gloo is called directly.
+# The c10d headers of the wheel include headers of gloo that the wheel does not contain. These stubs suffice, because
+# nothing of gloo is called directly.
 target_include_directories(trainyard::torch_cpu SYSTEM INTERFACE ${CMAKE_SOURCE_DIR}/cmake/gloo-stub)
 target_link_options(trainyard::torch_cpu INTERFACE
   "LINKER:-rpath-link,${TRAINYARD_TORCH_ROOT}/../nvidia/cu13/lib")

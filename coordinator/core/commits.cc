@@ -28,7 +28,7 @@ class Packer {
   }
 
  private:
-  // Splits between groups of records (Record::group), and inside a group only if it is too large for one commit.
+  // Splits between groups of records (Record::group), and inside a group only if the group is too large for one commit.
   void AddSplit(std::vector<Record> records) {
     Close();
     for (size_t begin = 0; begin < records.size();) {

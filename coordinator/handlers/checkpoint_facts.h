@@ -17,7 +17,7 @@ void ResolveGrantsWithoutRestore(Turn& turn, Job& job);
 // Records a new checkpoint as the newest one, and removes those of later steps and those beyond checkpoint.keep.
 void RecordCheckpoint(Turn& turn, Job& job, const v1::CheckpointInfo& info);
 
-// Counts the steps up to this one as saved in the goodput of the job.
+// Counts the steps up to `step` as saved in the goodput of the job.
 void CountSavedSteps(Turn& turn, Job& job, uint64_t step);
 
 // Returns a granted checkpoint in the form of a recorded one.

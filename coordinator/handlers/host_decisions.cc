@@ -17,7 +17,7 @@
 namespace trainyard {
 namespace {
 
-// The third key is the former name of the second, which hosts of earlier versions report.
+// Hosts of earlier versions report the second key under its former name, which is the third entry.
 constexpr const char* kKeysOfHosts[] = {"resources.threads_per_rank", "resources.product_kernels",
                                         "resources.mkl_avx512", "network.interface"};
 constexpr size_t kValueBytes = 128;

@@ -78,7 +78,7 @@ bool HasReceivedGo(const Job& job, const HostName& name) {
   });
 }
 
-// The hosts with ranks that have not ended: those that cannot be reached, and the number of the others.
+// The hosts with ranks that have not ended: the unreachable ones, and the number of reachable ones.
 struct Reach {
   std::vector<HostName> unreachable;
   size_t reachable = 0;

@@ -77,8 +77,8 @@ std::string SparePreempted(Turn& turn, Job& job, const std::string& why) {
   job.record.set_spared_until_unix_ms(absl::ToUnixMillis(job.spared_until));
   job.head().clear_preempted_by();
   turn.ScheduleAll();  // another job may be preempted
-  return absl::StrCat("the job was not preempted: ", why, "; training continues, and it is not preempted again for ",
-                      Rounded(spare));
+  return absl::StrCat("the job was not preempted: ", why,
+                      "; training continues, and the job is not preempted again for ", Rounded(spare));
 }
 
 std::string ProtectionOf(const Turn& turn, const Job& job) {

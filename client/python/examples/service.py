@@ -29,7 +29,7 @@ def main():
         # The watch begins at the version that was read: no event is lost, and none comes twice.
         seen = client.get(first.job_id)
         for _event in client.watch(first.job_id, seen.resource_version, seen.last_step, seen.last_eval_step):
-            pass  # a program of yours does something with each
+            pass  # your program would use the event here
         print(schema.state_name(client.get(first.job_id).state))
 
         # A change that is made only if the job has not changed since it was read.
