@@ -46,7 +46,7 @@ struct TokenSummary {
   int64_t num_records = 0;
   int64_t num_empty_records = 0;
   int64_t num_truncated = 0;     // documents that were cut
-  int64_t num_without_loss = 0;  // skipped, because they have no target or the cut has left none
+  int64_t num_without_loss = 0;  // the cut documents that are skipped because no target is left
 
   TokenSummary& operator+=(const TokenSummary& other);
 };
