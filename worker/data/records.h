@@ -63,7 +63,7 @@ inline constexpr size_t kJsonLineBytesMax = size_t{64} << 20;
 inline constexpr size_t kChatLineBytesMax = size_t{16} << 20;
 
 // Returns the fields of the form to which the keys of this line belong; the comment at the top of this file lists the
-// forms. Possible errors: InvalidArgument if the line is not a JSON object, or its keys belong to none or several forms.
+// forms. Possible errors: InvalidArgument if the line is not a JSON object, or has the keys of no form or of several.
 absl::StatusOr<RecordFields> FieldsOfRecord(absl::string_view line);
 
 // Adds the line, which has no line end, to the chunk. `encoder` may be null if the rules do not need it. Fails with
