@@ -32,9 +32,9 @@ std::vector<std::string> ListProblems(const PipelineSchedule& schedule);
 ScheduleGraph BuildScheduleGraph(const PipelineSchedule& schedule, int slots, std::vector<std::string>* problems);
 
 struct ScheduleRun {
-  std::vector<double> start;  // of each action, with its input received
-  std::vector<double> end;    // of its computation
-  std::vector<double> sent;   // when the rank is free again
+  std::vector<double> start;  // when each action began, after it had received its input
+  std::vector<double> end;    // when its computation ended
+  std::vector<double> sent;   // when its output was sent, so that the rank was free again
   // The position of each rank in its list at the end of the run: the length of the list, or the action in which the
   // rank waits forever.
   std::vector<int> position;

@@ -9,8 +9,8 @@
 namespace trainyard {
 
 struct ActionTimes {
-  double start = 0;  // with its input received
-  double end = 0;    // of the computation; a send may wait for a free slot after that
+  double start = 0;  // when the action begins, after it has received its input
+  double end = 0;    // when its computation ends; the send may wait for a free slot after that
 };
 
 // Times are in the unit of the costs and begin at 0.

@@ -44,7 +44,7 @@ std::string Line(absl::string_view name, int name_width, const std::vector<std::
   return absl::StrCat(absl::StripTrailingAsciiWhitespace(line), "\n");
 }
 
-// The line of times: one time for every few columns, which extends over the columns after it.
+// The line of times, in which each time has the width of kTimeEvery columns.
 std::string TimeLine(int name_width, double unit, int begin, int end, int cell_width) {
   std::string line = absl::StrFormat("%-*s", name_width, "time");
   for (int k = begin; k < end; k += kTimeEvery) {

@@ -9,7 +9,7 @@ namespace trainyard {
 
 namespace {
 
-constexpr uint64_t kSmallDivisorMax = 1 << 16;  // the square root of 2^32; larger numbers need no longer loop
+constexpr uint64_t kSmallDivisorMax = 1 << 16;  // the square root of 2^32; limits the loop for greater numbers
 
 }  // namespace
 

@@ -61,7 +61,7 @@ void CheckVariables(const v1::Command& command, const Positions& positions, Prob
   }
 }
 
-// Every host of a job runs command.ranks_per_host ranks, so each number of ranks must be a multiple of it.
+// Every host of a job runs command.ranks_per_host ranks, so this number must divide resources.ranks and min_ranks.
 void CheckRanks(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
   const v1::Command& command = spec.command();
   const uint32_t ranks = spec.resources().has_ranks() ? spec.resources().ranks() : 1;

@@ -13,10 +13,10 @@
 namespace trainyard {
 namespace {
 
-// The limit on the bytes of all globs times the parameters that each is compared with, so that the check of a submitted
-// job takes about a millisecond. Beyond it only the ranks check, by the same rules.
+// The limit on the bytes of all globs, multiplied by the number of parameters that each glob is compared with. Within
+// the limit the check of a submitted job takes about a millisecond. Above it only the ranks check, by the same rules.
 constexpr uint64_t kWorkMax = 100'000;
-constexpr size_t kGlobBytesMax = 100;  // the longest name of a parameter has less than half of that
+constexpr size_t kGlobBytesMax = 100;  // the longest name of a parameter is less than half as long
 
 }  // namespace
 

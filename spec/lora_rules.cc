@@ -14,10 +14,10 @@
 namespace trainyard {
 namespace {
 
-// The limit on the bytes of all globs times the projections of the model that each is compared with, so that the check
-// of a submitted job takes a few milliseconds.
+// The limit on the bytes of all globs, multiplied by the number of projections that each glob is compared with. Within
+// the limit the check of a submitted job takes a few milliseconds.
 constexpr uint64_t kMatchBytesMax = 1'000'000;
-constexpr size_t kTargetBytesMax = 100;  // the longest name of a projection has less than half of that
+constexpr size_t kTargetBytesMax = 100;  // the longest name of a projection is less than half as long
 
 class LoraRules {
  public:

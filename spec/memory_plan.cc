@@ -89,7 +89,7 @@ std::vector<BlockElements> ElementsOfBlocks(const ModelDescription& whole, uint6
     const uint64_t rank = static_cast<uint64_t>(sizes.lora.rank), in = static_cast<uint64_t>(projection.in);
     const bool drops = sizes.lora.dropout > 0;
     block.stored += rank + (drops ? in : 0);
-    // Selective recompute also keeps the products of A and of B, although B's is added to that of the matrix.
+    // Selective recompute also keeps the products of A and of B, although that of B is added to that of the matrix.
     block.products += static_cast<uint64_t>(projection.out) + rank;
     // The gradients of the input through the matrix and through the adapter are in memory together before they are
     // added. With dropout, the one through the adapter reuses the memory of the dropped input, which is free by then.
@@ -144,8 +144,8 @@ uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes, const
 }
 
 // The number of blocks at the beginning of the model for which backward computes nothing, because no parameter is
-// trained there or before them. They store nothing. For models without a pipeline only: later stages of a pipeline are
-// assumed to send gradients to all stages before them.
+// trained there or before them. These blocks store nothing. Only for models without a pipeline: later stages of a
+// pipeline are assumed to send gradients to all stages before them.
 size_t CountForwardOnly(const v1::Train& train, const ModelDescription& whole, const PartDescription& part,
                         const std::vector<UnitElements>& units) {
   for (int i = 0; i < part.units[0].num_parameters; ++i) {
@@ -200,7 +200,7 @@ void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, 
   const v1::PrecisionPolicy& precision = spec.train().precision();
   const uint64_t param = BytesOf(precision.param()), sum = std::max<uint64_t>(4, BytesOf(precision.reduce()));
   const bool shards_parameters = ShardsParameters(parallel.data());
-  // A pipeline gathers parameters once per step and reduces gradients at its end, so they are whole until then.
+  // A pipeline gathers parameters once per step and reduces gradients at its end. Both are whole during the step.
   const bool is_pipeline = LayoutOf(spec).stages > 1;
   const bool shards_gradients = ShardsGradients(parallel.data()) && !is_pipeline;
   const bool shards_state = ShardsOptimizerState(parallel.data());

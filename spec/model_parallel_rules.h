@@ -1,5 +1,5 @@
 // The rules of parallel.tensor, parallel.pipeline and parallel.sequence: whether the ranks, the model and the batch can
-// be divided as the job requests, and what cannot be combined with it. Pure.
+// be divided as the job requests, and what cannot be combined with such a division. Pure.
 #pragma once
 
 #include <cstdint>

@@ -277,7 +277,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   if (runs_command && !spec->recovery().has_on_hang()) spec->mutable_recovery()->set_on_hang(v1::ON_HANG_NOTIFY);
   const std::string tokenizer_path = trains ? TokenizerPathOf(spec->train()) : "";
   ApplyDefaults(spec);
-  // ApplyDefaults creates every map. Those of other kinds of job are removed here.
+  // ApplyDefaults creates every map. The maps that belong to other kinds of jobs are removed here.
   if (!runs_command) spec->clear_command();
   if (trains || runs_command) spec->clear_probe();
   if (!spec->on_end().has_webhook()) spec->clear_on_end();

@@ -49,11 +49,11 @@ class ExpressionParser {
   // The filters of a block: "name(...) | ...", applied to its text.
   absl::StatusOr<ExpressionPtr> ParseBlockFilter();
 
-  // All names that the expressions read so far, and how often.
+  // The names in the expressions that were parsed so far, and how often each occurs.
   const std::map<std::string, int>& names_read() const { return names_read_; }
-  // The names of the functions that they call, with a line.
+  // The names of the functions that these expressions call, each with the line of a call.
   const std::map<std::string, int>& functions_called() const { return functions_called_; }
-  // How many filters `safe` there were so far.
+  // The number of `safe` filters in these expressions.
   int num_safe() const { return num_safe_; }
 
  private:

@@ -19,8 +19,8 @@ struct JsonStyle {
   int indent = -1;  // spaces per level; negative: one line
   std::string item_separator = ", ";
   std::string key_separator = ": ";
-  bool ascii = false;      // escapes other characters
-  bool sort_keys = false;  // which must be texts
+  bool ascii = false;      // escapes all characters that are not ASCII
+  bool sort_keys = false;  // the keys must be texts
 };
 
 // Appends json.dumps(value). Possible errors: InvalidArgument: it has no form in JSON; ResourceExhausted.

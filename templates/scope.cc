@@ -28,7 +28,7 @@ absl::StatusOr<bool> Loop::Advance() {
   return true;
 }
 
-// Without a condition all items are known. With one, the rest of the items is filtered now, as jinja2 does.
+// Without a condition all items are known. With a condition, the rest of the items is filtered now, as in jinja2.
 absl::StatusOr<size_t> Loop::Length() {
   if (accepts) {
     RETURN_IF_ERROR(FindNext());

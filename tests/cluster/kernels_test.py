@@ -8,7 +8,7 @@ import tokens
 
 
 def start_host(cluster, name, state):
-    """A host with one slot, whose user has a state folder of its own, without the coordinator's token."""
+    """Starts a host with one slot. Its user has a separate state folder, which lacks the coordinator's token."""
     cluster.start_worker(name, 1, "--metrics", "", "--health", "", "--token-file",
                          tokens.path_of(cluster.coordinator.address),
                          prefix=["env", f"XDG_STATE_HOME={state}", "TRAINYARD_CPU=amd"])

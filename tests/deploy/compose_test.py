@@ -68,7 +68,7 @@ def prometheus_command(cluster, paths):
             entry["targets"] = [f"127.0.0.1:{used.pop(target)}" for target in entry["targets"]]
     assert not used
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    # Both folders as the service mounts them.
+    # The service mounts the two folders that this command uses.
     mounts = dict(reversed(volume.split(":")[:2]) for volume in SERVICES["prometheus"]["volumes"])
     assert mounts == {"/etc/prometheus": "./deploy/prometheus", "/prometheus": "prometheus"}
     return [part.replace("=/etc/prometheus/", f"={folder}/").replace("=/prometheus", f"={cluster.folder}/tsdb")

@@ -72,9 +72,9 @@ def differing_parts(theirs, got, expected):
 
 
 def is_tie(theirs, got, expected):
-    """Whether a unigram model may take either split. It takes the one with the larger sum of scores, which it adds in
+    """Whether a unigram model may take either split. It takes the split with the larger sum of scores, which it adds in
     float32 from the beginning of the text. Each addition rounds by up to half the distance between float32 numbers of
-    the size of the sum, so it cannot compare two parts of splits more precisely than that."""
+    the size of the sum, so the model cannot compare two parts of splits more precisely than that."""
     parts = differing_parts(theirs, got, expected)
     if parts is None or theirs.decode(got) != theirs.decode(expected):
         return False

@@ -210,8 +210,8 @@ absl::Status ExpectEqual(const std::map<std::string, at::Tensor>& ours, const Mo
 }
 
 // Trains with our DDP and compares the gradients of every step with those of c10d::Reducer. With a folder, c10d uses
-// its own gloo group, whose ranks rendezvous in that folder; otherwise it uses ours. Returns the number of compared
-// tensors.
+// its own gloo group, whose ranks rendezvous in that folder; otherwise it uses our group. Returns the number of
+// compared tensors.
 absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string& arguments) {
   const TrainingCase training = TrainingCase::Parse(arguments);
   const int world = rank.mesh.world_size();

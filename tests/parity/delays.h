@@ -72,7 +72,7 @@ class DelayedGroups {
     OperationDelay& delay_;
   };
 
-  // Axes that share a communicator share its delayed one too, so that a strategy knows that it is the same.
+  // Axes that share a communicator also share the delayed one: a strategy must see that it is the same object.
   Communicator* Delayed(Communicator* inner) {
     if (inner == nullptr || delay_.delay.count() == 0) return inner;
     for (const auto& made : made_) {

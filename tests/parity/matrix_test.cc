@@ -166,8 +166,8 @@ TEST_P(SelectedStrategy, OffloadAndTiles_ChangeNoBit) {
   }
 }
 
-// As the two tests above, for the operations of the Llama graph, and for adapters with dropout of their inputs, whose
-// units have frozen and trained parameters.
+// As the two tests above, for the operations of the Llama graph, and for adapters, whose units have frozen and trained
+// parameters, with dropout of their inputs.
 TEST_P(SelectedStrategy, RecomputeAndOffloadOfALlamaAndOfAdapters_ChangeNoBit) {
   for (const auto& [family, lora] :
        {std::pair{ModelFamily::kLlama, false}, {ModelFamily::kLlama, true}, {ModelFamily::kGpt2, true}}) {

@@ -104,7 +104,7 @@ void Judge::CheckGivenUp(const TrainerId& id, const v1::RankRecord& record) {
   if (record.rank() == 0 && lost) NoteLostReports(id.job);
   if (!absl::StrContains(record.gone(), kLost) || !given_up_.insert(id).second || !last_contact) return;
   absl::Duration silent = engine_.now() - last_contact(record.host());
-  // No rank of a script reports whether it waits for the host, so that a long silence alone decides.
+  // Ranks of a script do not report whether they wait for the host, so a long silence alone decides.
   if (scripts_.contains(id.job) && silent >= kMinForming) NoteHarm(agent::GroupOf(id), "its host was silent for long");
   if (silent >= kMinSilence) return;
   ReportViolation(invariant::kContact,

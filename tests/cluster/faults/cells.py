@@ -1,7 +1,7 @@
 """The table of cells: target x fault x phase, and the expected result of each.
 
-Targets that a fault cannot distinguish are omitted: a shim has no connection of its own, and its files are in its
-daemon's state folder. `chosen` selects the cells of one test run.
+A target on which a fault has the same effect as on another target is omitted: a shim has no connection of its own, and
+its files are in its daemon's state folder. `chosen` selects the cells of one test run.
 """
 
 import dataclasses

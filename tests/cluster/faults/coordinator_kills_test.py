@@ -86,7 +86,7 @@ def test_a_coordinator_killed_again_and_again_loses_nothing(cluster):
     loop = Loop(cluster, seed)
     loop.start()
     folders = [cluster.folder / "run-0", cluster.folder / "run-1"]
-    # Steps long enough that the 4,096 step reports that a daemon stores cover the time without a coordinator.
+    # Steps take so long that a daemon's store of 4,096 step reports suffices for the time without a coordinator.
     model = {"layers": 2, "heads": 4, "width": 128, "context": 64}
     jobs = [cluster.submit(run_folder=folder, train__steps=10_000_000, train__model=model,
                            checkpoint__every_steps=SAVE_EVERY) for folder in folders]
