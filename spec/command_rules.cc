@@ -49,7 +49,7 @@ void CheckVariables(const v1::Command& command, const Positions& positions, Prob
                                       equals == absl::string_view::npos ? " without '='" : ""));
     } else if (std::find(std::begin(reserved), std::end(reserved), name) != std::end(reserved)) {
       problems->AddError(positions, "command.env",
-                         absl::StrCat("sets ", name, ", which differs between ranks and is set for each; remove it"));
+                         absl::StrCat("sets ", name, ", which the worker daemon sets for each rank; remove it"));
     } else if (absl::StartsWith(name, "TRAINYARD_")) {
       problems->AddError(positions, "command.env",
                          absl::StrCat("sets ", quoted,

@@ -82,7 +82,7 @@ TEST(CommandJobs, AllProblemsAreReportedTogether) {
   for (const char* expected :
        {"command.argv: expected a program as the first element, found an empty string",
         "command.env: expected NAME=value, with a name of letters, digits and '_'; found 'A' without '='", "found '1B'",
-        "command.env: sets RANK, which differs between ranks", "command.env: sets C twice",
+        "command.env: sets RANK, which the worker daemon sets", "command.env: sets C twice",
         "command.env: sets 'TRAINYARD_LINK'; names that begin with TRAINYARD_", "command.grace_s: ",
         "unknown key 'time_limit'", "give either train or command, not both", "train.model: is required"}) {
     EXPECT_NE(errors.find(expected), std::string::npos) << expected << " in:\n" << errors;
