@@ -105,7 +105,7 @@ absl::Status Export(const ConvertOptions& options) {
   if (sizes.vocabulary == ByteTokenizer::kVocabulary && how.source_folder.empty()) {
     absl::StrAppend(&text, "\nthe vocabulary is the 256 bytes, without special tokens; tokenizer.json describes it");
   }
-  if (sizes.lora.rank > 0) absl::StrAppend(&text, "\nits adapters are merged; --adapter exports them alone");
+  if (sizes.lora.rank > 0) absl::StrAppend(&text, "\nthe adapters are merged; --adapter exports them alone");
   const uint64_t step = checkpoint->manifest().step;
   PrintResult(options, {{"event", "exported"}, {"checkpoint", checkpoint->path()}, {"step", step}, {"out", out}}, text);
   return absl::OkStatus();

@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl
   if (globals.coordinator.empty()) {
     return absl::InvalidArgumentError(
         "no coordinator is configured: give --coordinator host:port (or unix:PATH) or set TRAINYARD_COORDINATOR. "
-        "(`trainctl run` needs none: it starts its own.)");
+        "(`trainctl run` needs none: it starts a private one.)");
   }
   return Connection::Open(globals.target(), wait);
 }

@@ -62,8 +62,8 @@ class DraftMaker {
           [&, name = absl::StrCat(key, ".")](absl::string_view known) { return absl::StartsWith(known, name); });
       if (key.empty() || is_group || AccelerateHasKey(key)) continue;
       draft_.problems.AddError(given_, key,
-                               absl::StrCat("a file for Accelerate has no such key; remove it, or run `trainctl "
-                                            "config` without --accelerate. Its keys: ",
+                               absl::StrCat("a file for Accelerate has no such key; remove the key, or run `trainctl "
+                                            "config` without --accelerate. Keys that it has: ",
                                             absl::StrJoin(kAccelerateKeys, ", ")));
     }
     const v1::DataParallel data = draft_.spec.parallel().data();

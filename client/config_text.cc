@@ -80,7 +80,7 @@ absl::Status CheckExpressible(const v1::JobSpec& spec) {
   }
   const bool optimizer = parallel.offload().optimizer(), parameters = parallel.offload().parameters();
   if (data == v1::DATA_PARALLEL_DDP && (optimizer || parameters)) {
-    return refuse("parallel.offload: Accelerate has no key for it with ddp; choose zero1 to zero3 or fsdp");
+    return refuse("parallel.offload: Accelerate has no key for offloading with ddp; choose zero1 to zero3 or fsdp");
   }
   if (data == v1::DATA_PARALLEL_FSDP && optimizer != parameters) {
     return refuse("parallel.offload: Accelerate's fsdp offloads optimizer and parameters together; give both or none");

@@ -110,7 +110,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const Target& targe
       absl::StrCat("no coordinator answers at ", target.address, "; tried to connect for ", absl::FormatDuration(wait),
                    ". Start one (trainyard-coordinator --listen ", target.address,
                    " --state DIR), name another with --coordinator or ",
-                   "TRAINYARD_COORDINATOR, or use `trainctl run` without either, so that it starts its own"));
+                   "TRAINYARD_COORDINATOR, or use `trainctl run` without either: it then starts a coordinator"));
 }
 
 absl::StatusOr<Connection::Stub> Connection::Begin(grpc::ClientContext& context) {

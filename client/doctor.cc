@@ -150,7 +150,7 @@ class Doctor {
       if (job.ok() && IsFinal(job->state())) break;
       if (!job.ok() && !IsUnanswered(job.status())) break;
       if (interrupts_.interrupted() || absl::Now() >= deadline) {
-        Cancel(job_id, "trainctl doctor stopped waiting for it");
+        Cancel(job_id, "trainctl doctor stopped waiting for this probe");
         result.error = absl::StrFormat("the probe did not end within %.0f s: %s", options_.time_limit_s,
                                        job.ok() ? absl::StrCat(StateName(job->state()), ", ", job->reason())
                                                 : std::string(job.status().message()));

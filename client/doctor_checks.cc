@@ -74,7 +74,7 @@ class HostChecker {
     if (IsLoopbackHost(host.data_address()) && reachable_address_ > 0) {
       Problem(absl::StrCat(
           "announces the loopback address ", host.data_address(),
-          " for its ranks, which other hosts cannot reach; attach its daemon through an address that they can reach"));
+          ", at which other hosts cannot reach its ranks; attach its daemon through an address that they can reach"));
     }
     if (findings_.empty()) {
       Add(Level::kOk,

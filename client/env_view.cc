@@ -89,7 +89,8 @@ void WarnAboutLimits(const HostFacts& facts, std::vector<std::string>* warnings)
   if (facts.open_files.soft < kOpenFilesMin) {
     warnings->push_back(absl::StrCat("programs of this shell may open only ", facts.open_files.soft,
                                      " files (nofile): a coordinator of many hosts and data of many files "
-                                     "need more. Raise it: ulimit -n 65536, or LimitNOFILE in the unit of systemd"));
+                                     "need more. Raise the limit: ulimit -n 65536, or LimitNOFILE in the unit of "
+                                     "systemd"));
   }
   if (CountGpus(facts) > 0 && facts.locked_memory.soft < kLockedMemoryMin) {
     warnings->push_back(absl::StrCat("programs of this shell may lock only ", BytesText(facts.locked_memory.soft),

@@ -61,7 +61,7 @@ absl::Status CheckScript(const LaunchFlags& flags) {
     return absl::InvalidArgumentError(absl::StrCat("the script ", script, " is a folder without __main__.py"));
   }
   if (access(script.c_str(), R_OK) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("the script ", script, " is not readable for this user"));
+    return absl::InvalidArgumentError(absl::StrCat("the script ", script, " cannot be read by this user"));
   }
   return absl::OkStatus();
 }

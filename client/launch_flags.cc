@@ -144,7 +144,7 @@ class Planner {
   }
 
   void CheckHostFlags(uint32_t min_hosts, uint32_t hosts) {
-    if (hosts > 1 && flags_.standalone) Problem("--standalone means one host; remove it, or --nnodes");
+    if (hosts > 1 && flags_.standalone) Problem("--standalone means one host; remove --standalone or --nnodes");
     if (min_hosts > 1 && !facts_.on_cluster) {
       Problem(absl::StrCat("--nnodes ", flags_.nnodes,
                            " needs a cluster: start trainyard-coordinator on one host and "
