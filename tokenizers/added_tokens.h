@@ -1,6 +1,6 @@
-// Tokens that are found in a text as they are, before it is split into words: special tokens, and those that were added
-// to a trained vocabulary. Of the tokens that begin at the leftmost place the longest is found. Immutable and
-// thread-safe once made.
+// Tokens that are searched for literally in a text, before the text is split into words: special tokens, and tokens
+// that were added to a trained vocabulary. Of the tokens that begin at the leftmost place the longest is found.
+// Immutable and thread-safe once made.
 #pragma once
 
 #include <array>

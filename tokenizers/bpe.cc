@@ -142,7 +142,7 @@ bool Bpe::NothingJoinsAfter(uint32_t code) const {
   std::vector<int32_t> symbols = {IdOfCharacter(code)};
   if (symbols[0] < 0) {
     symbols.clear();
-    // The unknown token may be fused with that of the next character, or be appended after the next character.
+    // The unknown token may be fused with the unknown token of the next character, or be appended after that character.
     if (!byte_fallback_ || !ByteTokens(text, symbols)) return false;
   }
   if (byte_fallback_ && std::count(byte_fallback_ids_.begin(), byte_fallback_ids_.end(), -1) > 0) return false;
@@ -221,7 +221,7 @@ void Bpe::Symbolize(absl::string_view word, Scratch& scratch) const {
   scratch.ids.clear();
   const bool decorated = !subword_prefix_.empty() || !word_suffix_.empty();
   // As in the library, the unknown token is appended when the next known character or the end of the word is reached;
-  // the tokens of a character that falls back to bytes may come before it.
+  // the tokens of a character that falls back to bytes may come before the unknown token.
   bool unknown_waits = false;
   std::string text;
   for (size_t at = 0; at < word.size();) {

@@ -80,15 +80,15 @@ Fault DrawFault(Random& random, FaultKind kind, size_t hosts, absl::Duration end
   return fault;
 }
 
-// The number of slots that a job can use with tensor groups of this size, none of which spans hosts.
+// The number of slots that a job can use with tensor groups of this size. No tensor group spans hosts.
 uint32_t UsableSlots(const Scenario& scenario, uint32_t tensor) {
   uint32_t slots = 0;
   for (const HostPlan& host : scenario.hosts) slots += host.slots / tensor * tensor;
   return slots;
 }
 
-// Divides the models of some jobs, and adds faults that only such jobs have. Drawn from a separate sequence, so that
-// all other choices are unchanged.
+// Divides the models of some jobs, and adds faults that only such jobs have. Draws from a separate random sequence, so
+// that the other choices do not depend on it.
 void DivideModels(Scenario& scenario) {
   Random random(scenario.seed, "divided models");
   constexpr std::pair<uint32_t, uint32_t> kSizes[] = {{2, 1}, {3, 1}, {1, 2}, {2, 2}, {4, 1}};  // stages, tensor
@@ -119,8 +119,8 @@ uint32_t LargestGroup(const Scenario& scenario, uint32_t ranks_per_host) {
   return ranks;
 }
 
-// Adds scripts that work with different numbers of ranks to some worlds. Drawn from a separate sequence, so that all
-// other choices are unchanged.
+// Adds scripts that work with different numbers of ranks to some worlds. Draws from a separate random sequence, so that
+// the other choices do not depend on it.
 void AddScripts(Scenario& scenario) {
   Random random(scenario.seed, "scripts");
   for (uint64_t i = random.Chance(0.35) ? random.Between(1, 2) : 0; i > 0; --i) {
@@ -145,8 +145,8 @@ void AddScripts(Scenario& scenario) {
   }
 }
 
-// Gives the jobs of some worlds priorities and namespaces with quotas, and adds jobs that compete for the slots. Drawn
-// from a separate sequence, so that all other choices are unchanged.
+// Gives the jobs of some worlds priorities and namespaces with quotas, and adds jobs that compete for the slots. Draws
+// from a separate random sequence, so that the other choices do not depend on it.
 void PlanQueue(Scenario& scenario) {
   Random random(scenario.seed, "queue");
   if (!random.Chance(0.5)) return;
@@ -217,7 +217,7 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.coordinator_drift = DrawDrift(random);
   const uint32_t jobs = static_cast<uint32_t>(random.Between(1, 4));
   for (uint32_t i = 0; i < jobs; ++i) scenario.jobs.push_back(DrawJob(random, i + 1, slots));
-  // Some worlds have only one kind of fault, so that a rare one is not always hidden by a common one.
+  // Some worlds have only one kind of fault, so that a rare kind is not always hidden by a common kind.
   const bool one_kind = random.Chance(0.3);
   const uint64_t kinds = static_cast<uint64_t>(FaultKind::kLastOfAnyJob) + 1;
   const uint64_t kind = random.Below(kinds);
@@ -230,7 +230,7 @@ Scenario DrawScenario(uint64_t seed) {
       scenario.faults.push_back(DrawFault(random, FaultKind::kStrikeSave, scenario.hosts.size(), kFaultsEnd));
     }
   }
-  // Drawn from a separate sequence, so that all other choices are unchanged.
+  // Shared folders have a random sequence of their own, so that the other choices do not depend on them.
   Random sharing(seed, "shared folders");
   if (jobs > 1 && sharing.Chance(0.3)) {
     const uint32_t first = static_cast<uint32_t>(sharing.Below(jobs - 1));

@@ -11,7 +11,7 @@
 namespace trainyard::sim {
 namespace {
 
-// The limits of the script itself: for its peers to connect, and for one collective.
+// The time limits of the script itself: one until all ranks have connected, and one for each collective.
 constexpr absl::Duration kJoinLimit = absl::Seconds(60);
 constexpr absl::Duration kCollectiveLimit = absl::Seconds(20);
 constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
@@ -64,7 +64,7 @@ void ScriptGroup::Work() {
   blocked_since_ = absl::InfiniteFuture();
   ++done_;
   const bool saves = plan_.save_every > 0 && done_ % plan_.save_every == 0;
-  // An earlier generation that is cut off may still run, and overwrite what a newer one has stored.
+  // An earlier generation that is cut off may still run, and overwrite what a newer generation has stored.
   if (saves || done_ >= plan_.steps) world_.script_progress[id_.first] = done_;
   if (done_ >= plan_.steps) return Finish();
   world_.engine.After(plan_.step_time, [self = shared_from_this()] { self->Work(); });

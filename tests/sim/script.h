@@ -16,13 +16,13 @@ namespace trainyard::sim {
 
 class Script;
 
-// The ranks of one generation. When one ends early, the others fail, as they do in a broken collective.
+// The ranks of one generation. When one rank ends early, the others fail, as in a broken collective.
 class ScriptGroup : public std::enable_shared_from_this<ScriptGroup> {
  public:
   ScriptGroup(World& world, const agent::GroupId& id, uint32_t ranks, const JobPlan& plan)
       : world_(world), id_(id), ranks_(ranks), plan_(plan) {}
 
-  // The rank has started, and connects to the others; the work begins when all have.
+  // The rank has started, and connects to the others; the work begins when all have connected.
   void Join(Script* script);
   // The rank has ended. `noticed`: its connections were closed; otherwise only a time limit shows it to the others.
   void Leave(Script* script, bool noticed);

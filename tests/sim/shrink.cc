@@ -58,7 +58,7 @@ class Shrinker {
 
   bool Shorten() {
     bool any = false;
-    // Removes hosts from the end, so that the others keep their numbers.
+    // Removes hosts from the end, so that the remaining hosts keep their numbers.
     while (best_.hosts.size() > 1) {
       Scenario fewer = best_;
       fewer.hosts.pop_back();

@@ -31,7 +31,7 @@ void Trainer::Boot() {
                       [self = shared_from_this()] { self->Do([self] { self->Connect(); }); });
 }
 
-// ---- its daemon ----
+// ---- the trainer's daemon ----
 
 void Trainer::Connect() {
   if (ended_ || pipe_ != nullptr) return;
@@ -136,7 +136,7 @@ void Trainer::SendReport() {
 }
 
 // The rank either computes or waits for the others in the all-reduce of the step. Only rank 0 has work of its own after
-// the last step: when the parts of the last save have ended, it assembles and names the save and waits for no rank.
+// the last step: when the parts of the last save have ended, rank 0 assembles and names the save and waits for no rank.
 void Trainer::FillPosition(v1::RankReport& report) {
   report.set_compute_total_s(world_.mutation == Mutation::kForgeWork && id_.rank == 0 ? 2 * compute_s_ : compute_s_);
   report.set_micro_batches_made(2 * report.steps_made());
@@ -261,7 +261,7 @@ void Trainer::Finish(uint64_t step, bool stopped, const std::string& unsaved) {
   CloseThen(kExitDone);
 }
 
-// ---- its end ----
+// ---- the trainer's end ----
 
 void Trainer::CloseThen(int code) {
   stage_ = Stage::kEnding;

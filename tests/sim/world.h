@@ -84,7 +84,7 @@ class World {
     events_ += events;
   }
   bool ShouldCheckState() const { return rounds_ % options_.check_every == 0; }
-  // No two of these hosts are cut from each other.
+  // Whether no two of these hosts are cut off from each other.
   bool AllReachEachOther(const std::set<const Machine*>& hosts) const;
   // The coordinator calls these for each line of its log and for each event that it publishes about a job.
   void RecordLogLine(const std::string& text);

@@ -1,4 +1,4 @@
-// What a command is started with: its environment, program, and the port of rank 0; and the error file that it leaves.
+// The environment, program and port of rank 0 with which a command is started, and the error file that it leaves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

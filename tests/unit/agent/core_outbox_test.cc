@@ -196,7 +196,7 @@ TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWithAdoptCluster) {
   CoreDriver waiting("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   waiting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   waiting.Handle(AllFound{});
-  EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // so that the coordinator of another cluster refuses it
+  EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // which coordinators of other clusters refuse
   waiting.Handle(SessionEnded{absl::UnavailableError("host h1 runs 1 trainers of cluster c1")});
   waiting.Run(absl::Minutes(1));
   EXPECT_THAT(waiting.All<SignalProcess>(), IsEmpty());

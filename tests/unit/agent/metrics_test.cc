@@ -31,7 +31,7 @@ TEST(WorkerMetrics, DocumentedList_MatchesTheServedMetrics) {
   EXPECT_EQ(documented, served);
 }
 
-// The value by name; -1 if it was never set.
+// The value of the metric with this name; -1 if the metric was never set.
 double ValueOf(WorkerMetrics& metrics, const std::string& name) {
   for (const auto& family : metrics.registry()->Collect()) {
     if (family.name != name) continue;

@@ -1,4 +1,5 @@
-// The outbox: what is written when, what may be sent, and what the next incarnation reads, also from a torn file.
+// The outbox: what is written at which time, what may be sent, and what the next incarnation of the daemon reads, also
+// from a torn file.
 #include "worker/agent/outbox.h"
 
 #include <gmock/gmock.h>

@@ -36,7 +36,7 @@ TEST(TaskThread, HangingTask_LimitsTheQueue_AndNeitherDelaysDestruction_NorAnswe
     ASSERT_TRUE(thread.Post([=]() -> std::function<void()> {
       hung->Notify();
       released->WaitForNotification();
-      // The continuation owns this until it has run or was dropped.
+      // The continuation owns `last` until it has run or was dropped.
       std::shared_ptr<void> last(nullptr, [dropped](void*) { dropped->Notify(); });
       return [last] {};
     }));

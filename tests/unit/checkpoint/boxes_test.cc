@@ -200,7 +200,8 @@ TEST_F(BoxesTest, AnyLayout_IsReadByAnyOther) {
   }
 }
 
-// The columns of a matrix are divided evenly, the rows of another one unevenly.
+// The matrix is divided into two boxes of columns, the second of which is divided between two ranks; the vector is
+// divided into two boxes.
 TEST_F(BoxesTest, FilesOfBoxes_NameThemAndHaveTheirShapes) {
   const TensorBytes &matrix = tensors_[0], &vector = tensors_[1], &cube = tensors_[2], &one = tensors_[3];
   std::vector<RankFile> ranks(2);
@@ -224,7 +225,7 @@ TEST_F(BoxesTest, FilesOfBoxes_NameThemAndHaveTheirShapes) {
   ExpectWholeTensors(**checkpoint);
 }
 
-// A rank that needs a few rows or columns does not read the others.
+// A rank that needs a few rows or columns does not read the other rows or columns.
 TEST_F(BoxesTest, AReader_ReadsOnlyPiecesThatItNeeds) {
   std::vector<RankFile> ranks(1);
   for (const TensorBytes& tensor : tensors_)

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// `loss`: of the evaluation after this step.
+// `loss`: the loss of the evaluation after this step.
 std::string WriteStep(const TemporaryFolder& folder, uint64_t step, std::optional<double> loss = std::nullopt) {
   SmallState state(static_cast<float>(step));
   Manifest manifest = SmallManifest(step);

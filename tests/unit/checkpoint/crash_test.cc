@@ -39,7 +39,7 @@ absl::StatusOr<SavedCheckpoint> Save(const std::string& folder, uint64_t step, f
   return WriteCheckpoint(folder, SmallManifest(step), state.tensors(), disk);
 }
 
-// Saves as each of two ranks, one after the other, and commits as rank 0.
+// Writes the part of each of two ranks, one after the other, and then commits as rank 0.
 absl::Status SaveByTwoRanks(const std::string& folder, uint64_t step, float salt, FileSystem& disk) {
   constexpr uint64_t kRanks = 2;
   SmallState state(salt);
@@ -88,8 +88,8 @@ absl::Status Settle(const std::string& folder, FileSystem& disk) {
       .status();
 }
 
-// Returns the salt of the state in the newest checkpoint, -1 if there is none. Fails if it is not whole, or if anything
-// else is left.
+// Returns the salt of the state in the newest checkpoint, -1 if there is none. Fails if the checkpoint is not whole, or
+// if anything else is left in the folder.
 float NewestState(const std::string& folder, const std::vector<float>& salts) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();

@@ -15,7 +15,7 @@ namespace {
 constexpr int kFlips = 10000;
 constexpr int kTruncations = 1000;
 
-// Returns a fixed seed, or that of TRAINYARD_DAMAGE_SEED.
+// Returns the seed that TRAINYARD_DAMAGE_SEED gives, else a fixed one.
 uint64_t Seed() {
   const char* given = getenv("TRAINYARD_DAMAGE_SEED");
   const uint64_t seed = given == nullptr ? 1 : strtoull(given, nullptr, 10);

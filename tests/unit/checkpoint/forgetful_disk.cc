@@ -29,7 +29,7 @@ std::string ReadAll(const fs::path& path) {
 std::string ParentOf(const std::string& path) { return fs::path(path).parent_path().string(); }
 std::string NameOf(const std::string& path) { return fs::path(path).filename().string(); }
 
-// Returns the bytes that survive if only `synced` of `live` were synced.
+// Returns the bytes that a crash leaves of a file that holds `live`, of which only `synced` was synced.
 std::string Torn(const std::string& live, const std::string& synced, std::mt19937& random) {
   const size_t more = live.size() - std::min(live.size(), synced.size());
   std::string left = live.substr(0, live.size() - more + random() % (more + 1));

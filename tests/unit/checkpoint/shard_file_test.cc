@@ -92,8 +92,8 @@ TEST_F(ShardFileTest, FileThatChangesLengthOrCannotBeRead_IsDamaged) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("Input/output error"));
 }
 
-// For any flipped byte and any number of shares, exactly one share detects the damage. It names the tensor if the byte
-// is not in the header.
+// For any flipped byte and any number of shares, exactly one share detects the damage. Its error names the tensor if
+// the byte is not in the header.
 TEST(SharedVerifyingTest, EachFileIsHashedByOneShare) {
   TemporaryFolder folder;
   SmallState state(1);

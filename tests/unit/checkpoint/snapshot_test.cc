@@ -32,7 +32,7 @@ class SnapshotTest : public testing::Test {
     return *SnapshotBuffer::Make(Path(buffer), kCapacity);
   }
 
-  // Copies the half of the state of this step that one of two ranks holds into `buffer`.
+  // Of the state of this step, copies the half that one of two ranks holds into `buffer`.
   CheckpointPart Copy(uint64_t step, SnapshotBuffer& buffer) {
     const SmallState state(static_cast<float>(step));
     CheckpointPart part{.save = {.step = step, .generation = 2, .world_size = 2}, .rank = 1};

@@ -1,4 +1,4 @@
-// A long file is written back while it is written, so that the final sync is short.
+// Ranges of a long file are written back to the disk while later ranges are written, so that the final sync is short.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -110,7 +110,7 @@ TEST(Doctor, EachKindOfProblem_IsFoundAtEveryPosition) {
       compute.slow_compute = network.slow_network = latency.high_latency = dead.dead = {host};
 
       EXPECT_EQ(compute.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kSlowCompute}})) << count << " " << host;
-      // With three hosts, one is alone in the first round, and the only pair has nothing to be compared with.
+      // With three hosts, one host is alone in the first round, and the only pair has nothing to be compared with.
       if (count > 3) {
         EXPECT_EQ(network.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
         EXPECT_EQ(latency.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;

@@ -35,7 +35,7 @@ TEST_P(Channels, CarryPacketsOfEverySizeAndType_InOrder) {
        {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kChar, at::kByte, at::kBool}) {
     packets.push_back({Numbers(7, type), Numbers(60'000, type).view({3, 5, 4'000}), Numbers(1, type)});
   }
-  packets.push_back({Numbers(1'500'000, at::kFloat)});  // larger than all before, and a small one after it
+  packets.push_back({Numbers(1'500'000, at::kFloat)});  // larger than all packets before; a small packet follows
   packets.push_back({Numbers(10, at::kFloat)});
   packets.push_back({Numbers(1'000'000, at::kDouble), Numbers(3, at::kBFloat16)});
   packets.push_back(std::vector<at::Tensor>(kMaxPacketTensors, Numbers(9, at::kHalf)));
@@ -146,8 +146,8 @@ void Dawdle(std::mt19937& random) {
   for (unsigned i = 0, rounds = random() % 4 * (random() % 100'000); i < rounds; ++i) sum = sum + 1;
 }
 
-// Each rank sends to the next one and receives from the one before, at times of its own. What it passes on depends on
-// everything that it has received.
+// Each rank sends to the next rank and receives from the previous rank, at times of its own. What a rank passes on
+// depends on everything that it has received.
 absl::StatusOr<double> SumAfterRounds(Channel& to_next, Channel& from_last, int rank, unsigned seed) {
   constexpr int kRounds = 60;
   std::mt19937 random(seed);

@@ -139,7 +139,8 @@ absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   return std::string();
 }
 
-// Rank 0 sums while the others gather: all ranks must get an error that names it, and none may wait forever.
+// Rank 0 sums while the others gather: all ranks must get an error, of which at least one names the operation of the
+// other rank, and none may wait forever.
 absl::StatusOr<std::string> MixedMain(Communicator& comm, const std::string&) {
   at::Tensor t = at::full({8}, 1.0, at::kFloat), all = at::full({8 * comm.world_size()}, 0.0, at::kFloat);
   absl::Status status = comm.rank() == 0 ? comm.AllReduceSum(t)->Wait() : comm.AllGather(all, t)->Wait();

@@ -14,8 +14,8 @@
 namespace trainyard {
 namespace {
 
-// A host communicator that records the addresses of its tensors and, like gloo's thread, releases them long after they
-// were waited for.
+// A host communicator that records the addresses of its tensors and, like gloo's thread, releases them long after the
+// wait for their operation has ended.
 class SlowReleaseCommunicator final : public ForwardingCommunicator {
  public:
   explicit SlowReleaseCommunicator(Communicator& inner) : ForwardingCommunicator(inner) {}

@@ -277,8 +277,8 @@ TEST_P(FourRankMesh, HasReshardGroups) {
             absl::OkStatus());
 }
 
-// Rank 3 runs none of the operations; the others wait in different groups. Returns the time from the abort until the
-// last rank has returned.
+// Rank 3 runs none of the operations; the other ranks wait in different groups. Returns the time from the abort until
+// the last rank has returned.
 absl::StatusOr<absl::Duration> TimeToReturnAfterAbort(const TransportCase& test_case) {
   absl::StatusOr<Mesh> mesh = Mesh::Create({.dp_replicate = 2, .dp_shard = 2}, 4);
   MemoryStore store;

@@ -1,4 +1,4 @@
-// The tests check with which clock the standard library calls the C library, so they need not set the clock.
+// The tests check which clock the standard library passes to the C library, so they need not change the system clock.
 #include "common/steady_cond_var.h"
 
 #include <dlfcn.h>

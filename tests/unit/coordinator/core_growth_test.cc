@@ -54,7 +54,7 @@ struct RandomCluster {
     if (Below(6) == 0) harness.SetHostState(host.name, v1::SetHostRequest::ACTION_UNCORDON);
     return detach || cordon;
   }
-  // The ranks of the largest group that all hosts together can run; 0: they are too few.
+  // The number of ranks of the largest group that all hosts together can run; 0: there are too few slots for any group.
   uint32_t LargestGroup() {
     const v1::JobSpec spec = harness.Get(kJob).spec();
     const uint32_t per_host = spec.command().ranks_per_host();

@@ -83,7 +83,7 @@ TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
     one.harness.commit_entries = Store::kEntriesMax;
     one.harness.Restart();
     if (granted) {
-      one.host.resends_facts = false;  // only the store can repeat it
+      one.host.resends_facts = false;  // only the store can repeat the grant
       one.host.Attach();
       EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a")) << commits;
       return;

@@ -148,7 +148,7 @@ TEST(ScriptSaves, AreRequestedOnlyIfTheScriptAnswers_AndRecorded) {
     report.mutable_script_checkpoint()->set_save_request(1);
   };
   script.Report("train", 3, 0, saved);
-  script.Report("train", 4, 0, saved);  // every report repeats it
+  script.Report("train", 4, 0, saved);  // every report repeats the checkpoint
   ASSERT_EQ(script.Get().checkpoints_size(), 1);
   EXPECT_EQ(script.Get().checkpoints(0).step(), 3u);
   EXPECT_EQ(script.Get().checkpoints(0).size_bytes(), 70u);
@@ -207,7 +207,7 @@ TEST(ScriptSaves, ACancellationWithASave_WaitsForTheSave_AlsoOfTheNextGroup) {
   EXPECT_EQ(script.RequestedSaves(), 1u);
   EXPECT_EQ(script.Get().state(), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(script.Get().reason(), HasSubstr("cancelled when its script has saved"));
-  script.Report("train", 9, 0, saved(0));  // a save of its own does not answer
+  script.Report("train", 9, 0, saved(0));  // a save that the script chose itself is no answer
   EXPECT_EQ(script.Get().state(), v1::JOB_STATE_RUNNING);
 
   script.host.Kill(Key(kJob, 1, 0), 9);

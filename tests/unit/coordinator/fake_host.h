@@ -41,7 +41,7 @@ class FakeHost {
     std::erase(harness.alive, session);
     harness.Handle(DetachHost{session});
   }
-  // The coordinator receives nothing from it any more, and is not notified.
+  // The coordinator receives nothing from this host any more, and is not notified.
   void Disconnect() { std::erase(harness.alive, session); }
   bool refused() const { return harness.ended_sessions.contains(session); }
   absl::Status refusal() const { return harness.ended_sessions.at(session); }
@@ -82,7 +82,7 @@ class FakeHost {
     *received.batch.add_facts() = std::move(fact);
     harness.Handle(std::move(received));
   }
-  // Sends the facts that were not acknowledged, and all reports of steps that it has.
+  // Sends the facts that were not acknowledged, and all reports of steps that this host has stored.
   void ResendFacts() {
     uint64_t acked = harness.welcomes.at(session).acked_fact();
     if (harness.acks.contains(session)) acked = std::max(acked, harness.acks.at(session));
@@ -128,7 +128,8 @@ class FakeHost {
     fact.mutable_restored()->set_manifest_hash(hash);
     ReportFact(key, std::move(fact));
   }
-  // As in a trainer, the last step is saved before it is reported, unless `unsaved` gives the reason why it is not.
+  // As in a trainer, the last step is saved before it is reported, unless `unsaved` gives the reason why it is not
+  // saved.
   void Finish(const v1::TrainerKey& key, uint64_t step, bool stopped = false, const std::string& unsaved = "") {
     if (key.rank() == 0 && !stopped && unsaved.empty()) Save(key, step);
     FinishOnly(key, step, stopped, unsaved);
@@ -251,12 +252,12 @@ class FakeHost {
   std::string cluster;
   uint32_t protocol = limits::kProtocol;
   std::string outbox_id;
-  // Whether it stores unacknowledged facts and rank 0's steps, and sends both again whenever it attaches.
+  // Whether the host stores unacknowledged facts and rank 0's steps, and sends both again whenever it attaches.
   bool resends_facts = false;
   std::vector<v1::Fact> outbox;
   std::map<std::string, v1::RankReport> step_reports;
   SessionId session;
-  v1::Inventory inventory;  // its resources, in addition to the cores and the address that all hosts have
+  v1::Inventory inventory;  // in addition to the cores and the address that all hosts have
   uint64_t sequence = 0;
   uint64_t applied = 0;
   std::map<std::string, v1::TrainerKey> running;

@@ -135,7 +135,7 @@ TEST_F(PipelineHangTest, SenderThatIsAhead_DoesNotCountAsBehind) {
 }
 
 // All stages wait. Rank 2 has left out an operation of a group of its own with rank 3, and rank 1 waits for the packet
-// that rank 2 sends after it.
+// that rank 2 sends after this operation.
 TEST_F(PipelineHangTest, StageThatLeftOutAnOperation_IsNamedAtTheEndOfTheChain) {
   WaitsForRoom(0, Activations(0), 19);
   Channel(1, Activations(0), 16);
@@ -191,7 +191,7 @@ TEST_F(PipelineHangTest, TwoGroupsThatAreCut_AreBothNamed) {
               HasSubstr("data between w3 and w5 does not arrive over the network; ranks 3 on w4, 5 on w6"));
 }
 
-// One group is cut, and in another one rank 1 has left out an operation.
+// One group is cut by the network, and in another group rank 1 has left out an operation.
 TEST_F(PipelineHangTest, RankThatLeftOutAnOperation_IsNamed_AlsoWhileAGroupIsCut) {
   for (int i = 0; i < 2; ++i) AddRank();
   Sums(0, "data of ranks 0-1", 9, 10);
@@ -205,7 +205,7 @@ TEST_F(PipelineHangTest, RankThatLeftOutAnOperation_IsNamed_AlsoWhileAGroupIsCut
   EXPECT_THAT(decided.culprits, ElementsAre(1));
 }
 
-// The members of a group have entered different operations under the same number, and the others wait for them.
+// The members of a group have entered different operations under the same number, and the other ranks wait for them.
 TEST_F(PipelineHangTest, RankInAnotherOperationOfItsGroup_IsNamed) {
   for (int i = 0; i < 2; ++i) AddRank();
   for (uint32_t rank : {0, 1, 2}) Channel(rank, "world", 6);

@@ -164,7 +164,8 @@ TEST_F(HangTest, TrainerWithAClosedLink_DoesNotCountAsSilent) {
   EXPECT_EQ(DecideHang(now, facts_).act, Act::kRestart);
 }
 
-// A host's lease grows because its messages arrive irregularly. When they stop, its last reports do not prove a stall.
+// A host's lease grows because its messages arrive irregularly. When the messages stop, the last reports of the host do
+// not prove a stall.
 TEST_F(HangTest, LateMessages_ProveNoStall) {
   AddRank();
   AddRank();

@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kPage = 1'000;
 
-// A reader of a stream of events, whose socket is the test itself: it receives only in Read.
+// A reader of a stream of events. The test holds both ends of the socket, so the reader receives only in Read.
 class Reader {
  public:
   Reader() : exchange_(std::make_shared<HttpExchange>(shared_, Head())) {

@@ -1,4 +1,4 @@
-// The status page: what its port answers to whom, and how a long loss curve is reduced.
+// The status page: which requests its port answers and how, and how a long loss curve is reduced.
 #include "coordinator/http/status_page.h"
 
 #include <gmock/gmock.h>

@@ -109,7 +109,8 @@ TEST_F(BatchesTest, TheHashOfAnEvaluationIsThatOfItsSamples) {
   EXPECT_NE(EvaluationData(later, 3, 4).ContentHash(), hash);
 }
 
-// Three texts of 30, 50 and 7 samples. The first byte of a sample identifies it, and the others identify its text.
+// Three texts of 30, 50 and 7 samples. The first byte of a sample identifies the sample, and the other bytes identify
+// its text.
 class BlendedBatchesTest : public testing::Test {
  protected:
   static constexpr int64_t kLength = 8;

@@ -123,8 +123,8 @@ TEST(RecordsTest, TokensThatCannotBeUsed_AreNamed) {
   EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6], "labels": [5, -99]})", Labelled()), HasSubstr("or -100"));
 }
 
-// The first record decides whether there are labels. If it lacks them, later labels must not be ignored silently:
-// the job would train on all prompts.
+// The first record decides whether there are labels. If the first record lacks them, labels of later records must not
+// be ignored silently: the job would train on all prompts.
 TEST(RecordsTest, LabelsThatTheFirstRecordLacks_AreRefused_UnlessTheFieldsAreNamed) {
   RecordRules derived{.fields = *FieldsOfRecord(R"({"input_ids": [5]})"), .vocabulary = 99};
   RecordRules named{.fields = {.input_ids = "input_ids"}, .vocabulary = 99};

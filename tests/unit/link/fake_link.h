@@ -1,4 +1,4 @@
-// A link without a daemon: it records what is reported to it, acknowledges facts when a test calls for it, and lets the
+// A link without a daemon: it records what is reported to it, acknowledges facts when a test requests it, and lets the
 // rank begin immediately. Ranks in threads of one test share a FakeStore.
 #pragma once
 

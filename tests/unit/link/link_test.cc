@@ -35,7 +35,8 @@ v1::CheckpointGrant Grant(uint64_t step, uint64_t generation, const std::string&
 
 using Stream = grpc::ServerReaderWriter<v1::LinkMessage, v1::TrainerMessage>;
 
-// Answers a registration with a spec, acknowledges only when a test calls for it, and records what it reads.
+// Answers a registration with a spec, acknowledges only when a test requests it, and records the messages that it
+// reads.
 class FakeDaemon final : public v1::TrainerLink::Service {
  public:
   explicit FakeDaemon(const std::string& socket) {

@@ -1,4 +1,4 @@
-// Documents packed into one sequence: they are computed as if each were alone.
+// Documents packed into one sequence: each is computed as if it were alone in the sequence.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>

@@ -84,7 +84,7 @@ TEST_P(DropoutRate, KeepsTheMean) {
   EXPECT_NEAR(y.mean().item<double>(), 1, 4 * std::sqrt(GetParam() / (1 - GetParam())) / 1024);
 }
 
-// The pairs are elements at several distances; at the smallest ones they come from words of one Philox counter.
+// The pairs are elements at several distances; at the smallest distances both come from words of one Philox counter.
 TEST(Dropout, OfTwoElementsIsIndependent) {
   constexpr int64_t kElements = int64_t{1} << 20;
   const at::Tensor kept = KeptOf({1, kElements}, DropoutOfRate(0.5))[0] * 2 - 1;

@@ -29,7 +29,7 @@ inline std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tens
   return all;
 }
 
-// The same for a norm, with gradients of both its output and the returned x.
+// As WithGradients, but for a norm, with gradients of both its output and the returned x.
 inline std::vector<at::Tensor> NormWithGradients(const Normalised& out, const at::Tensor& weights,
                                                  const std::vector<at::Tensor>& leaves) {
   const auto weighted_sum = [&](const at::Tensor& t) { return (t * weights.to(t.scalar_type())).sum(); };

@@ -104,7 +104,7 @@ TEST(Simulate, ASendWaitsForAFreeSlot) {
   auto simulation = Simulate(*schedule, {.forward = {1, 10}, .slots_per_link = 1});
 
   ASSERT_TRUE(simulation.ok()) << simulation.status();
-  // The slot is free for the packet of F1 when rank 1 begins F0, and for that of F2 when rank 1 begins F1.
+  // The slot is free for the packet of F1 when rank 1 begins F0, and for the packet of F2 when rank 1 begins F1.
   EXPECT_EQ(simulation->times[0][2].start, 2);
   EXPECT_EQ(simulation->times[0][3].start, 11);
 }

@@ -31,7 +31,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The vocabulary is odd, so two tensor ranks hold different numbers of rows, and their flat groups have other bounds.
+// The vocabulary is odd, so two tensor ranks hold different numbers of rows, and their flat groups have different
+// bounds.
 const ModelSizes kGpt2Sizes = {.layers = 3, .heads = 2, .width = 12, .context = 8, .vocabulary = 37};
 const ModelSizes kLlamaSizes = {.family = ModelFamily::kLlama,
                                 .layers = 4,
@@ -332,7 +333,7 @@ TEST_F(SpoiledPartsTest, ATiedCopyThatDiffers_FailsTheSaveAndIsNamed) {
   EXPECT_EQ(found.compared, std::vector<std::string>(4, "wte.weight on 3"));
 }
 
-// All ranks report it, including those of other stages.
+// All ranks report the difference, including those of other stages.
 TEST_F(SpoiledPartsTest, AReplicaThatDiffersInOneStage_IsReportedByAllRanks) {
   const Layout layout{.stages = 2, .replicate = 2, .strategy = Strategy::kDdp};
 

@@ -152,7 +152,7 @@ TEST_F(SaveMemoryTest, CancelledCopy_IsNotMarkedAsWholeAndIsReplacedByTheNext) {
   EXPECT_EQ(WholeStep('a'), 5u);
 
   uint64_t step = 7;
-  while (!Save(thread, step).ok()) ++step;  // the writer may still be busy with the save before
+  while (!Save(thread, step).ok()) ++step;  // the writer may still be busy with the previous save
   EXPECT_EQ(std::max(WholeStep('a').value_or(0), WholeStep('b').value_or(0)), step);
 }
 
@@ -188,7 +188,7 @@ TEST_F(SaveMemoryTest, OlderGenerations_AreRemovedInTheBackground) {
     SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
     ASSERT_EQ(thread.ReserveShared(Place(), CopyBytes()), absl::OkStatus());
     thread.RemoveOlderSnapshots(Place());
-    ASSERT_EQ(Save(thread, 5), absl::OkStatus());  // the writer removes them first
+    ASSERT_EQ(Save(thread, 5), absl::OkStatus());  // the writer removes the older snapshots first
   }
 
   EXPECT_THAT(ListSnapshots(memory_.path(), "k3vq7a2p"), SizeIs(2));

@@ -1,5 +1,5 @@
-// When a single rank saves, what it leaves behind if the coordinator does not answer, and which job's checkpoints it
-// resumes from.
+// When a single rank saves, what it leaves behind if the coordinator does not answer, and from the checkpoints of which
+// job it resumes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -94,7 +94,7 @@ TEST_F(SavesTest, CheckpointsOfAnotherJob_AreNotResumedFromWithoutPermission) {
   EXPECT_EQ(permitted.FactsOf<RestoredFact>().at(0).step, 2u);
 }
 
-// A job is paused; another one resumes from its folder, and is refused because of its width.
+// One job is paused; another job resumes from the folder of the paused job, and is refused because of its own width.
 TEST_F(SavesTest, RefusedJob_LeavesTheFolderOfAnotherUnchanged) {
   FakeLink paused, refused, resumed;
   StartOrder order = Order("run", 6);

@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 // The loss is NaN in the passes, counted from 0, for which `corrupts` returns true. Their gradients stay finite, so
-// that other ranks learn of it only because this rank rejects the step.
+// that other ranks learn of the NaN only because this rank rejects the step.
 class CorruptModel final : public Model {
  public:
   CorruptModel(std::unique_ptr<Model> inner, std::function<bool(int pass)> corrupts)

@@ -1,4 +1,4 @@
-// A probe without a daemon: which facts a rank reports, in which order, and that a job measures among all its ranks.
+// A probe without a daemon: which facts a rank reports, in which order, and that the ranks of a job measure together.
 #include "worker/trainer/probe.h"
 
 #include <ATen/Parallel.h>

@@ -1,5 +1,5 @@
-// The loop in which all ranks load one checkpoint: with any errors on any rank, all end identically and none waits
-// forever.
+// The loop in which all ranks load one checkpoint: whatever errors occur on whichever ranks, all ranks end with the
+// same result and none waits forever.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -76,7 +76,7 @@ TEST_F(StrategiesTest, FailedSave_IsReportedAndTrainingContinues) {
   }
 }
 
-// Whole weights in one file, as a single GPU would write them; any layout resumes from it.
+// The file holds whole weights, as a single GPU would write them; any layout resumes from the file.
 TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
   const auto alone = Run(Order("alone", {"ddp", 1}, 4));
   for (const Layout& layout : {Layout{"fsdp", 2}, Layout{"zero1", 3}, Layout{"ddp", 2}, Layout{"hsdp", 4, 2}}) {
@@ -227,8 +227,8 @@ TEST_F(StrategiesTest, EventsOfEachRank_AreWrittenAsATrace) {
   }
 }
 
-// A rank's memory is corrupted between two comparisons: every rank ends at the next one, and none
-// saves a corrupt parameter.
+// A rank's memory is corrupted between two comparisons: every rank ends at the next comparison, and none saves a
+// corrupt parameter.
 TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJob_AndTheMessageNamesThem) {
   StartOrder order = Order("run", {"ddp", 3}, 6);
   order.config.hash_every_steps = 2;
@@ -293,7 +293,8 @@ TEST_F(StrategiesTest, FrozenParameters_AreSavedWithoutOptimizerState) {
   EXPECT_THAT(thawed->links[0]->FactsOf<RefusedFact>()[0].message, testing::HasSubstr("train.freeze: h.0."));
 }
 
-// A job that uses all keys, including offload, saves; a job without them resumes and saves; the first resumes again.
+// A job that uses all keys, including offload, saves; a job without these keys resumes and saves; the first job resumes
+// again.
 TEST_F(StrategiesTest, AllKeysTogether_ChangeNeitherLossesNorCheckpoints) {
   auto order_of = [&](const std::string& run, bool keys, uint64_t steps) {
     StartOrder order = Order(run, {"fsdp", keys ? 4 : 1}, steps);
