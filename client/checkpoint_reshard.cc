@@ -39,7 +39,7 @@ absl::StatusOr<ReshardOptions> OptionsOf(const ReshardFlags& flags, const Manife
   if (flags.format.empty() && flags.ranks == 0 && flags.dtype.empty()) {
     return absl::InvalidArgumentError("nothing to change: give --ranks N, --format full or sharded, or --dtype TYPE");
   }
-  // Without --ranks, write one shard for each rank that has written the old checkpoint.
+  // Without --ranks, write as many shards as the old manifest has ranks (layout.world_size).
   if (flags.format != "full" && options.ranks == 0) options.ranks = manifest.world_size;
   return options;
 }
