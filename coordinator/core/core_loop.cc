@@ -23,6 +23,8 @@ constexpr size_t kBatchEvents = 1'024;
 // A batch with more records is not held.
 constexpr size_t kHoldRecords = 1'024;
 constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
+// The store does its housekeeping when nothing has been committed for this time.
+constexpr absl::Duration kQuietTime = absl::Milliseconds(100);
 constexpr absl::Duration kStoreCheckInterval = absl::Seconds(1);
 // A store that refuses records is tried again after 50 ms, doubling up to a second, and logged every 30 s.
 constexpr absl::Duration kRetryMin = absl::Milliseconds(50);
@@ -181,7 +183,9 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   }
   held_until_ = absl::InfiniteFuture();
   unwritten.commits = MakeCommits(std::exchange(unwritten.turns, {}));
+  if (!unwritten.commits.empty()) last_commit_at_ = now.steady;
   RETURN_IF_ERROR(Write(std::move(unwritten)));
+  if (now.steady - last_commit_at_ >= kQuietTime && !stalled_.has_value()) options_.store->TidyUp();
   return handled;
 }
 

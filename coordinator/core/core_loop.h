@@ -131,6 +131,7 @@ class CoreLoop {
   CoreClock time_;
   CoreTime last_now_ = absl::InfinitePast();
   absl::Time next_tick_ = absl::InfinitePast();
+  absl::Time last_commit_at_ = absl::InfinitePast();
   absl::Time next_store_check_ = absl::InfinitePast();
   absl::Time flush_at_ = absl::InfiniteFuture();
   std::thread thread_;  // last: uses all of the above

@@ -26,6 +26,10 @@ constexpr int kSchema = 2;
 constexpr int kOldestSchema = 1;
 // "TRYD", in the file's application_id, which distinguishes our files from other programs' databases.
 constexpr int kApplication = 0x54525944;
+// The length of the write-ahead log, in pages of 4 KiB, from which the store copies it into the file: in an idle moment,
+// or as part of a commit. Copying takes some milliseconds, and the effects of a commit that includes it wait for it.
+constexpr int kLogPagesIdle = 500;
+constexpr int kLogPagesMax = 4'000;
 
 absl::Status ToStatus(int code, sqlite3* db, absl::string_view what) {
   std::string text = absl::StrCat(what, ": ", db == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db));
@@ -64,6 +68,8 @@ class SqliteStore final : public Store {
   absl::Status Prepare() {
     RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
     RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
+    // Replaces SQLite's own hook, which copies the log in the commit that reaches 1,000 pages.
+    sqlite3_wal_hook(db_, &SqliteStore::LogGrew, this);
     // Must come before any write: a damaged, newer or foreign file stays unchanged.
     RETURN_IF_ERROR(CheckPages());
     RETURN_IF_ERROR(CheckSchema());
@@ -130,7 +136,24 @@ class SqliteStore final : public Store {
     return absl::OkStatus();
   }
 
+  void TidyUp() override {
+    if (log_pages_ >= kLogPagesIdle) CopyLog();
+  }
+
  private:
+  static int LogGrew(void* store, sqlite3*, const char*, int pages) {
+    auto* self = static_cast<SqliteStore*>(store);
+    self->log_pages_ = pages;
+    if (pages >= kLogPagesMax) self->CopyLog();
+    return SQLITE_OK;
+  }
+
+  // An error loses nothing, because the log still contains every commit. If it lasts, later commits fail with it.
+  void CopyLog() {
+    log_pages_ = 0;  // until the next commit, so that an error is not repeated in every idle moment
+    sqlite3_wal_checkpoint_v2(db_, nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
+  }
+
   absl::Status Error(int code, absl::string_view what) const {
     absl::Status status = ToStatus(code, db_, absl::StrCat("store ", path_, ": ", what));
     if ((code & 0xff) != SQLITE_BUSY) return status;
@@ -239,6 +262,7 @@ class SqliteStore final : public Store {
 
   sqlite3* db_;
   std::string path_;
+  int log_pages_ = 0;  // in the write-ahead log after the last commit
   std::vector<std::pair<std::string, FileIdentity>> files_;  // when the store was opened
   sqlite3_stmt* load_ = nullptr;
   sqlite3_stmt* put_ = nullptr;

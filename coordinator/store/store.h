@@ -57,6 +57,9 @@ class Store {
   //   FailedPrecondition  the file was removed or replaced, so nothing more may be acknowledged: exit.
   //   Unavailable         it cannot be checked now.
   virtual absl::Status CheckFiles() { return absl::OkStatus(); }
+
+  // Does housekeeping that a later commit would otherwise have to do. Called when nothing waits for a commit.
+  virtual void TidyUp() {}
 };
 
 // Returns OK, or InvalidArgument with the entry that exceeds the limits.

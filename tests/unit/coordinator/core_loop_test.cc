@@ -26,8 +26,11 @@ class RefusingStore final : public Store {
     return base_->Commit(entries, expected_revision);
   }
 
+  void TidyUp() override { ++tidied; }
+
   absl::Status refusal;
   int commits_tried = 0;
+  int tidied = 0;
 
  private:
   std::unique_ptr<Store> base_ = NewMemoryStore();
@@ -118,6 +121,29 @@ TEST_F(CoreLoopTest, CallWhoseDeadlineHasPassed_IsAnsweredAndHasNoEffect) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(sink_.replies.at(late).status));
     EXPECT_TRUE(absl::IsNotFound(sink_.replies.at(CallId(10)).status));
   }
+}
+
+TEST_F(CoreLoopTest, StoreTidiesUp_OnlyWhenNothingWasCommittedForAWhile) {
+  clock_.AdvanceTime(absl::Seconds(1));
+  store_.tidied = 0;
+  const int tried = store_.commits_tried;
+  for (int i = 0; i < 5; ++i) {
+    v1::SubmitRequest request;
+    *request.mutable_spec() = MakeSpec(1);
+    request.set_job_id(absl::StrCat("job0000001", i));
+    request.set_default_run_root("/runs");
+    ASSERT_TRUE(queue_.TryPost(SubmitJob{CallId(static_cast<uint64_t>(100 + i)), request, JobId("fallback0001")}));
+    ASSERT_TRUE(Round().ok());
+    clock_.AdvanceTime(absl::Milliseconds(50));
+    ASSERT_TRUE(Round().ok());
+  }
+  EXPECT_EQ(store_.commits_tried, tried + 5);
+  EXPECT_EQ(store_.tidied, 0);
+
+  clock_.AdvanceTime(absl::Milliseconds(100));
+  ASSERT_TRUE(queue_.TryPost(GetServerInfo{CallId(200)}));
+  ASSERT_TRUE(Round().ok());
+  EXPECT_EQ(store_.tidied, 1) << "events that commit nothing do not postpone it";
 }
 
 TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_AndRecovers) {

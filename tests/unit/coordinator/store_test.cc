@@ -86,6 +86,37 @@ TEST(SqliteStore, CommittedData_SurvivesReopening) {
   EXPECT_THAT(snapshot->records, ElementsAre(Pair("job/a", "1")));
 }
 
+// A commit whose effects wait should not have to copy the log if an idle moment can be used instead.
+TEST(SqliteStore, LogIsCopiedIntoTheFile_WhenIdle_OrWhenItIsLong) {
+  Folder folder;
+  auto store = OpenSqliteStore(folder.File());
+  ASSERT_TRUE(store.ok()) << store.status();
+  uint64_t revision = 0;
+  const auto commit = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      auto next = (*store)->Commit({{absl::StrCat("k", revision), std::string(400'000, 'v')}}, revision);
+      ASSERT_TRUE(next.ok()) << next.status();
+      revision = *next;
+    }
+  };
+  const auto file_size = [&] { return std::filesystem::file_size(folder.File()); };
+  const auto log_size = [&] { return std::filesystem::file_size(folder / "store.db-wal"); };
+  const auto empty = file_size();
+
+  commit(15);
+  EXPECT_EQ(file_size(), empty) << "no commit copied the log";
+  (*store)->TidyUp();
+  EXPECT_GT(file_size(), 15u * 400'000);
+  const auto tidied = file_size();
+
+  commit(100);
+  EXPECT_GT(file_size(), tidied) << "a long log is copied without an idle moment";
+  EXPECT_LT(log_size(), 60u * 400'000) << "and starts again from the beginning";
+  auto snapshot = (*store)->Load("");
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_EQ(snapshot->records.size(), 115u);
+}
+
 // Data committed to a removed file would be acknowledged and lost.
 TEST(SqliteStore, RemovedOrReplacedFile_AcceptsNoCommit) {
   for (const char* name : {"store.db", "store.db-wal"}) {
