@@ -20,7 +20,7 @@
 #include "common/lifeline.h"
 #include "common/limits.h"
 #include "common/logging.h"
-#include "common/malloc_arenas.h"
+#include "common/malloc_memory.h"
 #include "common/rpc_logging.h"
 #include "common/standard_descriptors.h"
 #include "coordinator/coordinator.h"
@@ -112,6 +112,7 @@ void RaiseDescriptors() {
 int Run(const CoordinatorOptions& options, const std::function<void()>& reload) {
   int signal_fd = BlockSignals(/*with_hangup=*/options.lifeline_fd < 0 && isatty(STDERR_FILENO) == 0);
   int failed_fd = eventfd(0, EFD_CLOEXEC);
+  const MemoryTrimmer trimmer;
   auto coordinator = Coordinator::Start(options, Clock::GetSteadyClock(), [failed_fd](const absl::Status& status) {
     spdlog::error("the store accepts no more writes: {}; exiting; jobs continue", std::string(status.message()));
     eventfd_write(failed_fd, 1);

@@ -17,7 +17,7 @@
 #include "common/escape.h"
 #include "common/lifeline.h"
 #include "common/logging.h"
-#include "common/malloc_arenas.h"
+#include "common/malloc_memory.h"
 #include "common/poll_thread.h"
 #include "common/rpc_logging.h"
 #include "common/standard_descriptors.h"
@@ -92,6 +92,7 @@ int Run(int argc, char** argv) {
   }
   RouteRpcLogs();
   int signals = BlockSignals(/*with_hangup=*/config->lifeline_fd < 0 && isatty(STDERR_FILENO) == 0);
+  const MemoryTrimmer trimmer;
   const auto reload = [argc, argv] {
     absl::StatusOr<Config> again = ReadConfig(argc, argv);
     ReloadLog(again.ok() ? absl::StatusOr<std::string>(again->logging.level) : again.status());
