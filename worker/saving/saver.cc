@@ -126,7 +126,8 @@ void Saver::ApplySums(uint64_t step, const SavePolicy::Sums& sums) {
   const std::optional<SaveEnd> own = thread_.ended();
   if (own.has_value() && !own->snapshot.ok() && !std::exchange(reported_unsealed_, true)) {
     deps_.log << "warning: the copy of step " << save.step
-              << " will not outlive this trainer: " << own->snapshot.message() << std::endl;
+              << " in memory will not outlive this trainer, so only checkpoints on disk can be resumed: "
+              << own->snapshot.message() << std::endl;
   }
   if (own.has_value() && !own->beyond_range.empty() && !std::exchange(reported_beyond_range_, true)) {
     deps_.log << "warning: " << own->beyond_range << " of step " << save.step
@@ -256,10 +257,12 @@ absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
 }
 
 absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step) {
+  // The save itself has ended, so GivesUp no longer limits the time of its commit.
+  const absl::Time deadline = deps_.clock.TimeNow() + absl::Seconds(config_.checkpoint_timeout_s);
   double* terms = terms_.mutable_data_ptr<double>();
   while (true) {
-    const bool known =
-        commits_ != nullptr && (commits_->Drain(kSlice) || commits_->newest_complete() >= step || GivesUp());
+    const bool known = commits_ != nullptr && (commits_->Drain(kSlice) || commits_->newest_complete() >= step ||
+                                               deps_.clock.TimeNow() >= deadline);
     terms[0] = known ? 1 : 0;
     terms[1] = known && commits_->newest_complete() >= step ? 1 : 0;
     terms[2] = terms[3] = 0;
