@@ -103,6 +103,7 @@ def measure_cpu(launcher, folder, window_s=None):
             while not (pathlib.Path(marks) / "trains").exists():
                 if process.poll() is not None or time.monotonic() > limit:
                     process.kill()
+                    process.wait()
                     output.seek(0)
                     raise failed(command, process.returncode, output.read())
                 time.sleep(POLL_S)
@@ -113,7 +114,9 @@ def measure_cpu(launcher, folder, window_s=None):
         expected = 4 if launcher is ours else 0  # coordinator, daemon and two shims
         if process.returncode != 0 or (count, count_after) != (expected, expected):
             output.seek(0)
-            raise failed(command, process.returncode, f"{count} processes of ours\n{output.read()}")
+            raise failed(command, process.returncode,
+                         f"{expected} processes of Trainyard were expected next to the script; at first there were "
+                         f"{count}, at the end {count_after}\n{output.read()}")
     return 100 * (after - before) / took
 
 

@@ -115,7 +115,7 @@ std::vector<Candidate> CandidatesOf(const std::vector<StepFolder>& folders) {
   return candidates;
 }
 
-// Whether a later generation of the job has resumed before this step, so that it has saved this or an earlier step.
+// Whether a later generation of the job has resumed from before this step. If it has, it saved this or an earlier step.
 bool IsAbandoned(const Candidate& candidate, const std::vector<Candidate>& all) {
   return std::any_of(all.begin(), all.end(), [&](const Candidate& other) {
     return other.job_id == candidate.job_id && other.generation > candidate.generation && other.step <= candidate.step;
@@ -157,9 +157,11 @@ absl::StatusOr<std::string> ResolveBest(const std::string& path) {
   if (given.filename() != kBestName || FileExists(path) || !FileExists(run_folder)) return path;
   ASSIGN_OR_RETURN(const std::optional<StepFolder> best, FindBest(run_folder));
   if (best.has_value()) return best->path;
-  return absl::NotFoundError(absl::StrCat(run_folder,
-                                          " has no best checkpoint, because none of its checkpoints has the loss of an "
-                                          "evaluation; set train.evaluate.every_steps"));
+  return absl::NotFoundError(
+      absl::StrCat(run_folder,
+                   " has no best checkpoint, because none of its good checkpoints has a finite loss "
+                   "of an evaluation; trainctl checkpoint list shows them, and "
+                   "train.evaluate.every_steps evaluates"));
 }
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,

@@ -27,6 +27,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// RunFolderHolder shares the lock for a moment, which must not look like a job.
+constexpr absl::Duration kLockWait = absl::Milliseconds(100);
+
 uint64_t SizeOf(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
@@ -75,8 +78,7 @@ absl::Status CheckOneRemains(const std::vector<RunEntry>& removed, const std::ve
 }
 
 absl::StatusOr<std::unique_ptr<FileLock>> LockRunFolder(const std::string& run_folder) {
-  absl::StatusOr<std::unique_ptr<FileLock>> lock =
-      FileLock::Acquire(JoinPath(run_folder, kRunLockName), absl::ZeroDuration());
+  absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(JoinPath(run_folder, kRunLockName), kLockWait);
   if (!absl::IsUnavailable(lock.status())) return lock;
   return absl::FailedPreconditionError(absl::StrCat("a job trains into ", run_folder, " now: ", lock.status().message(),
                                                     "; nothing was removed. The job removes old checkpoints "

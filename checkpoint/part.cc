@@ -35,7 +35,9 @@ absl::Status CheckLength(const std::string& path, uint64_t bytes) {
   const int fd = *opened;
   absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat st;
-  if (fstat(fd, &st) == 0 && static_cast<uint64_t>(st.st_size) == bytes) return absl::OkStatus();
+  if (fstat(fd, &st) != 0)
+    return absl::UnavailableError(ErrnoStatus(errno, absl::StrCat("cannot read the length of ", path)).message());
+  if (static_cast<uint64_t>(st.st_size) == bytes) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(path, " has ", st.st_size, " bytes; its part lists ", bytes));
 }
 

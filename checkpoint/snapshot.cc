@@ -123,7 +123,11 @@ absl::Status SnapshotBuffer::Seal(absl::string_view job_id, const CheckpointPart
   header.step = part.save.step;
   header.world_size = part.save.world_size;
   header.rank = part.rank;
-  if (job_id.size() >= sizeof header.job_id || index_and_extra.size() > snapshot_format::kIndexBytesMax) {
+  if (job_id.size() >= sizeof header.job_id) {
+    return absl::InvalidArgumentError(absl::StrCat("the job id of ", path_, " has ", job_id.size(),
+                                                   " characters; the limit is ", sizeof header.job_id - 1));
+  }
+  if (index_and_extra.size() > snapshot_format::kIndexBytesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("the index of ", path_, " has ", index_and_extra.size(),
                                                      " bytes; the limit is ", snapshot_format::kIndexBytesMax));
   }

@@ -78,8 +78,8 @@ std::string EvaluationPolicy::EndReason() const {
     return absl::StrCat(text, count, " in a row ended without a finite loss (train.evaluate.patience)");
   }
   const std::string by = settings_.min_delta > 0 ? absl::StrCat(" by more than ", settings_.min_delta) : "";
-  return absl::StrFormat("%sthe evaluation loss has not fallen%s for %s; the lowest was %.4f at step %d", text, by,
-                         count, *state_.best_loss, state_.best_step);
+  return absl::StrFormat("%sthe evaluation loss has not fallen%s for %s; it last fell at step %d, to %.4f", text, by,
+                         count, state_.best_step, *state_.best_loss);
 }
 
 ManifestEvaluation EvaluationPolicy::StateAt(uint64_t step) const {

@@ -34,10 +34,9 @@ TEST(EvaluationPolicy, TrainingEnds_AfterPatienceEvaluationsWithoutALowerLoss) {
 
   EXPECT_EQ(EndOf(policy, {3.0, 2.5, 2.6, 2.4, 2.4, 2.41, 2.5}), 70u);
 
-  EXPECT_EQ(
-      policy.EndReason(),
-      "stopped after step 70 of 1000: the evaluation loss has not fallen for 3 evaluations; the lowest was 2.4000 "
-      "at step 40");
+  EXPECT_EQ(policy.EndReason(),
+            "stopped after step 70 of 1000: the evaluation loss has not fallen for 3 evaluations; it last fell at step "
+            "40, to 2.4000");
 }
 
 TEST(EvaluationPolicy, WithoutPatience_TrainingNeverEnds) {
@@ -69,7 +68,7 @@ TEST(EvaluationPolicy, LossThatIsNotFinite_CountsAsNoImprovement) {
   EXPECT_EQ(EndOf(policy, {3.0, kNan, 2.0, -kInfinity, kInfinity}), 50u);
   EXPECT_EQ(EndOf(never, {kNan, kInfinity}), 20u);
 
-  EXPECT_THAT(policy.EndReason(), HasSubstr("the lowest was 2.0000 at step 30"));
+  EXPECT_THAT(policy.EndReason(), HasSubstr("it last fell at step 30, to 2.0000"));
   EXPECT_THAT(never.EndReason(), HasSubstr("2 evaluations in a row ended without a finite loss"));
   EXPECT_FALSE(never.StateAt(20).loss.has_value());
 }
@@ -124,7 +123,7 @@ TEST(EvaluationPolicy, JobThatResumesARunThatHadEnded_CountsFromZero) {
 
   EXPECT_EQ(resumed.EndReason(), "");
   EXPECT_EQ(EndOf(resumed, {2.1, 2.05}), 20u);
-  EXPECT_THAT(resumed.EndReason(), HasSubstr("the lowest was 2.0000 at step 10"));
+  EXPECT_THAT(resumed.EndReason(), HasSubstr("it last fell at step 10, to 2.0000"));
   EXPECT_EQ(EndOf(patient, {2.1, 2.05}), 20u);
 }
 
