@@ -13,7 +13,7 @@ import time
 import run
 import sides
 
-# The size of lab-10m as a Llama: 10.0 million parameters, one process with all cores.
+# The size of lab-10m as a Llama: 10.0 million parameters, one process with 2 threads.
 LLAMA = dataclasses.replace(sides.LAB_10M, ranks=1, threads=2)
 KV_HEADS, INNER = 2, 1024
 LOADED = re.compile(r"^begins with the weights of .*, read in ([\d.]+) s$", re.MULTILINE)

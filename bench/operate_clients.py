@@ -93,7 +93,7 @@ class Host:
 
     def report(self):
         """One report of all trainers, or a heartbeat if there is nothing to report."""
-        if not self.attached:  # nothing may be sent before `hello`
+        if not self.attached:  # `hello` must be the first message
             return
         reports = []
         for name, step in self.trainers.items():
@@ -192,7 +192,7 @@ async def submit(setting, schema):
 
 async def get(setting, schema):
     """Gets jobs, one call after the other, and prints the seconds of each: `count` calls, or, if `count` is 0, calls
-    until the bench sends a second line."""
+    until the bench, which has sent one line to begin, sends another one."""
     stub = schema["service_grpc"].JobServiceStub(dial(setting["address"]))
     requests = [schema["service"].GetRequest(job_id=job) for job in setting["jobs"]]
     await stub.Get(requests[0], timeout=CALL_LIMIT_S)

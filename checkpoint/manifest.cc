@@ -89,7 +89,7 @@ absl::Status CheckTensor(const ManifestTensor& tensor, const FileBytes& files) {
   }
   if (AnyMayOverlap(tensor.pieces)) return ManifestError(absl::StrCat(where, " has pieces that overlap"));
   if (covered != elements) {
-    return ManifestError(absl::StrCat(where, " has ", elements, " elements, its pieces hold ", covered));
+    return ManifestError(absl::StrCat(where, " has ", elements, " elements, but its pieces hold ", covered));
   }
   return absl::OkStatus();
 }

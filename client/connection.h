@@ -69,7 +69,7 @@ class Connection {
   OnDifference on_difference_ ABSL_GUARDED_BY(mu_);  // null: nothing is left to report
 };
 
-// How long a command waits for a coordinator that does not answer yet: as long as a daemon retries a port in use.
+// How long a command waits for a coordinator that does not answer yet.
 inline constexpr absl::Duration kConnectWait = absl::Seconds(2);
 // Timeout of a call that any healthy coordinator answers immediately.
 inline constexpr absl::Duration kCallTimeout = absl::Seconds(30);

@@ -43,8 +43,8 @@ void AddQueue(CLI::App& app, const Globals& globals, Chosen* chosen) {
       ->check(CLI::Range(0, 1000000));
   AddJson(*verb, &options->json, "One JSON object per line: one for each job, then one for each namespace");
   verb->footer(
-      "START is a forecast from the steps and the step times of the jobs that run, if nothing else happens. Jobs that\n"
-      "are submitted, fail or end early later change it.\n\n"
+      "START is a forecast from the steps and the step times of the jobs that run, if nothing else happens. It\n"
+      "changes when jobs are submitted, fail or end early.\n\n"
       "Examples:\n  trainctl queue\n  trainctl queue --namespace research --json");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] { return ReportStatus(Queue(globals, *options), options->json); };

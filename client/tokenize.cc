@@ -203,8 +203,8 @@ void AddBuild(CLI::App& verb, TokenizeOptions& options) {
 
 void AddChats(CLI::App& verb, TokenizeOptions& options) {
   CLI::Option* chats = verb.add_flag("--chats", options.chats,
-                                     "The files are JSONL with conversations: count their tokens, and how many of "
-                                     "them a job would use for the loss; with --show also their text, and * before "
+                                     "The files are JSONL with conversations: count their tokens, and the tokens that "
+                                     "a job would use for the loss; with --show, print each conversation with * before "
                                      "each token that counts for the loss");
   chats->needs(verb.get_option("--tokenizer"));
   verb.add_option("--chat-template", options.chat_template,

@@ -119,7 +119,7 @@ std::string Expectation(const FieldDescriptor& field) {
     case FieldDescriptor::CPPTYPE_MESSAGE: {
       const std::string& shorthand_key = RuleOf(field).shorthand_key();
       std::string map = MapText(*field.message_type());
-      if (field.is_repeated()) return absl::StrCat("a list, each ", map);
+      if (field.is_repeated()) return absl::StrCat("a list in which each element is ", map);
       if (shorthand_key.empty()) return map;
       return absl::StrCat(Expectation(*FieldOfKey(*field.message_type(), shorthand_key)), ", or ", map);
     }
@@ -143,7 +143,7 @@ std::string Expectation(const FieldDescriptor& field) {
     std::string count = rule.has_min_items() && rule.min_items() == rule.max_items()
                             ? absl::StrCat(" of ", rule.min_items())
                             : std::string();
-    return absl::StrCat("a list", count, ", each ", one);
+    return absl::StrCat("a list", count, " in which each element is ", one);
   }
   return rule.auto_() ? absl::StrCat(one, " or auto") : one;
 }

@@ -55,7 +55,7 @@ bool HasPythonAttribute(const Value& value, absl::string_view name) {
 
 absl::Status NotAValue(const Value& value, absl::string_view name) {
   return absl::InvalidArgumentError(
-      absl::StrCat("'", name, "' of a value of type ", value.type_name(), " is not supported other than as a call"));
+      absl::StrCat("'", name, "' of a value of type ", value.type_name(), " is not supported as a value"));
 }
 
 Value MissingOf(const Value& value, absl::string_view name) {

@@ -119,7 +119,7 @@ make_venv() {
     die "/usr/bin/python3 is Python $version, but the pinned wheels are for 3.11, that of Debian 12. Use Debian 12."
   rm -rf "$DEPS/python"
   run_logged "setup: Python environment in .deps/python" /usr/bin/python3 -m venv "$DEPS/python" ||
-    die_from_log "Making .deps/python" "python3-venv"
+    die_from_log "Making .deps/python" "the Python package index"
 }
 
 # Unpacks in .deps and not in /tmp, which is often small and in memory. Arguments: label, list in requirements/, and a
@@ -185,7 +185,7 @@ setup() {
     echo "setup: Python packages for tests and benchmarks: the whole torch wheel and requirements/full.txt"
     install_wheels "setup: whole wheel (3 GB to download once)" full.txt
     run_logged "setup: check" "$PYTHON" -m pip check ||
-      die_from_log "Checking requirements/full.txt (pip check)" "the lists"
+      die_from_log "Checking requirements/full.txt (pip check)" "the Python package index"
     unpack_programs
     setup_digest full >"$DEPS/stamp-full"
   fi

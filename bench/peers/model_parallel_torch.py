@@ -11,8 +11,9 @@ of mode `one` and reads the same batches, so the losses of all modes are equal u
 
 This script applies the optimizations that a user would apply. Tensor parallelism has the four all-reduces per layer
 that it needs and no others: it keeps activations outside of the products as ordinary tensors, and the embeddings and
-the head whole, because a vocabulary of bytes is too small for a division to pay off. The optimizer and the norm work on
-the local parts, because operations on a DTensor cost more than small updates.
+the head whole, because a vocabulary of bytes is too small for a division to pay off. The optimizer and the
+clipping of gradients work on the local parts, because the overhead of an operation on a DTensor is larger than such
+small operations themselves.
 """
 
 import time

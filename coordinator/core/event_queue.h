@@ -58,7 +58,7 @@ class EventQueue {
 
  private:
   bool PostWithoutWaking(Event event, bool& wake);  // sets `wake` if the loop's thread must be woken
-  // Drops the reports that are not step or evaluation reports of rank 0. Returns whether any are left.
+  // Keeps only reports of rank 0 with a step, an evaluation or a checkpoint of a script. Returns whether any are left.
   bool DropReports(RankReportsReceived& received) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return HasReached(1); }
   // Whether at least 1 / `divisor` of any limit is used.

@@ -91,9 +91,9 @@ void AdvanceForming(Turn& turn, Job& job) {
   turn.PushAll(job);
 }
 
-// Publishes a granted checkpoint whose rename no rank confirmed: it is complete, but tools do not find it as long as it
-// lacks its final name.
-void PublishUnrenamedCheckpoint(Turn& turn, Job& job) {
+// Warns of a granted checkpoint whose rename no rank confirmed: it is complete, but tools do not find it until a job
+// renames it.
+void WarnOfUnrenamedCheckpoint(Turn& turn, Job& job) {
   const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
   if (granted == nullptr || granted->step() < NewestResumeStep(job.head(), job.record.grants()).value_or(0)) return;
   turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
@@ -135,7 +135,7 @@ bool AdvanceDone(Turn& turn, Job& job) {
                 absl::StrCat("reports of steps ", job.reported_step + 1, " to ",
                              job.ranks.front().record.finished_step(), " did not arrive"));
   }
-  PublishUnrenamedCheckpoint(turn, job);
+  WarnOfUnrenamedCheckpoint(turn, job);
   turn.Move(job, LifecycleEvent::kAllDone, DoneReason(job));
   return true;
 }
@@ -158,7 +158,7 @@ void EndLedger(Turn& turn, Job& job) {
 void AdvanceStopping(Turn& turn, Job& job) {
   if (!AllEnded(job)) return;
   EndLedger(turn, job);
-  if (job.record.cancelled() || !ContinuesLater(job.record.ending())) PublishUnrenamedCheckpoint(turn, job);
+  if (job.record.cancelled() || !ContinuesLater(job.record.ending())) WarnOfUnrenamedCheckpoint(turn, job);
   if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) {
     job.record.set_cancelled(true);
     job.record.set_cancel_reason(job.record.ending_reason());
@@ -171,7 +171,8 @@ void AdvanceStopping(Turn& turn, Job& job) {
   v1::JobRecord::Ending ending = job.record.ending();
   if (ending == v1::JobRecord::ENDING_UNSPECIFIED) {
     RecoveryDecision decision = DecideRecovery(FactsForRecovery(turn, job));
-    // The decision was made when the group failed; a host that attached since does not change it.
+    // That the job fails was decided when its group failed. A host that has attached since then does not change that,
+    // so only the reason of this decision is used.
     turn.Move(job, LifecycleEvent::kEndedFailed,
               decision.restart ? std::string(job.record.failure().text()) : std::move(decision.reason));
     return;
@@ -227,8 +228,8 @@ RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
 
 void AdvanceJob(Turn& turn, Job& job) {
   if (job.held_at != 0) return;
-  // The job failed before every host had attached, so the decision was postponed until now.
   bool ending = job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_STOPPING;
+  // The job failed before every host had attached, so the decision was postponed until now.
   if (HasTrainers(job.state()) && !ending && job.record.has_failure() && job.current.unconfirmed.empty()) {
     DecideFailure(turn, job);
     return;

@@ -44,9 +44,10 @@ absl::Status MakeSpaceForHost(Turn& turn) {
     state.hosts.erase(it);
     return absl::OkStatus();
   }
-  return AddReason(absl::ResourceExhaustedError(absl::StrCat("the coordinator knows ", limits::kHosts,
-                                                             " hosts, the limit; remove one (trainctl forget)")),
-                   reasons::kTooManyHosts);
+  return AddReason(
+      absl::ResourceExhaustedError(absl::StrCat("the coordinator knows ", limits::kHosts,
+                                                " hosts, which is the limit; remove one (trainctl forget)")),
+      reasons::kTooManyHosts);
 }
 
 // Facts are numbered per outbox; a daemon without an outbox id numbers them from 1 again in each process.

@@ -33,7 +33,7 @@ void PreemptJobs(Turn& turn, Job& job, const std::vector<JobId>& victims) {
     ++turn.state.preemptions[victim.namespace_name()];
     EndGroup(turn, victim, v1::JobRecord::ENDING_PREEMPT,
              absl::StrCat("preempted by ", Describe(job), "; this job has priority ", victim.priority(),
-                          " and waits until slots are free for it again"),
+                          " and waits until enough slots are free for it"),
              /*now=*/false, DecisionRule::kPreemption);
   }
   turn.state.preempting.insert(job.record.submit_index());

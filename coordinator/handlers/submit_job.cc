@@ -30,7 +30,7 @@ absl::Status CheckState(const State& state, const JobId& id) {
         std::any_of(host.strays.begin(), host.strays.end(), is_its)) {
       return AddReason(
           absl::AlreadyExistsError(absl::StrCat("host ", name.value(), " runs trainers of a job ", id.value(),
-                                                " that this coordinator does not know; choose another id, or none")),
+                                                " that this coordinator does not know; choose another id, or omit it")),
           reasons::kJobIdInUse);
     }
   }
@@ -38,7 +38,7 @@ absl::Status CheckState(const State& state, const JobId& id) {
     return AddReason(absl::AlreadyExistsError(absl::StrCat("job ", id.value(),
                                                            " was submitted before and has been "
                                                            "deleted from the history, so it is not submitted again; "
-                                                           "choose another id, or none")),
+                                                           "choose another id, or omit it")),
                      reasons::kJobDeleted);
   }
   size_t unfinished = state.jobs.size() - state.finished.size();
@@ -118,7 +118,7 @@ void Run(Turn& turn, SubmitJob& event) {
     absl::Status status =
         absl::AlreadyExistsError(absl::StrCat("job_id ", id.value(),
                                               " was used for another request, which differs in "
-                                              "the job, its folder or its options; choose another id, or none"));
+                                              "the job, its folder or its options; choose another id, or omit it"));
     return turn.Emit(Reply{event.call, AboutJob(AddReason(std::move(status), reasons::kJobIdInUse), it->second), {}});
   }
   if (absl::Status status = CheckState(state, id); !status.ok()) {

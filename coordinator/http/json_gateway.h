@@ -49,7 +49,8 @@ const google::protobuf::MethodDescriptor* FindJobMethod(absl::string_view name);
 // "reads": true, "streams": false}]}. Pure.
 std::string MethodsJson();
 
-// How a stream of messages is written. `id` gives an event the id from which a reader resumes; it may be empty.
+// How a stream of messages is written. `id` returns the id of an event, from which a reader can resume; null: events
+// have no ids.
 struct StreamFormat {
   bool events = false;  // a stream of events; else lines of {"result": MESSAGE}
   absl::Time deadline = absl::InfiniteFuture();
@@ -61,6 +62,7 @@ class StreamCall;
 
 class JsonGateway {
  public:
+  // Adds the metadata by which the server accepts that a call of this process is made for `caller` (rpc/access.h).
   using Vouch = std::function<void(const Caller& caller, grpc::ClientContext& context)>;
 
   JsonGateway() = default;
@@ -68,9 +70,9 @@ class JsonGateway {
   JsonGateway(const JsonGateway&) = delete;
   JsonGateway& operator=(const JsonGateway&) = delete;
 
-  // Begins to make calls on `channel`, each marked by `vouch`. REQUIRES: no call was made before.
+  // Begins to make calls on `channel`; `vouch` is called for each. REQUIRES: Handle and Stream were not called yet.
   void Start(const std::shared_ptr<grpc::Channel>& channel, Vouch vouch);
-  // Cancels all calls and waits for their ends.
+  // Cancels all calls and waits for their ends, at most for 5 s.
   void Stop();
 
   // Answers a request for a method. REQUIRES: the caller may call the method.

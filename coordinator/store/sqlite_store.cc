@@ -26,8 +26,8 @@ constexpr int kSchema = 2;
 constexpr int kOldestSchema = 1;
 // "TRYD", in the file's application_id, which distinguishes our files from other programs' databases.
 constexpr int kApplication = 0x54525944;
-// The length of the write-ahead log, in pages of 4 KiB, from which the store copies it into the file: in an idle moment,
-// or as part of a commit. Copying takes some milliseconds, and the effects of a commit that includes it wait for it.
+// The length of the write-ahead log, in pages of 4 KiB, from which the store copies the log into the file: in an idle
+// moment, or as part of a commit. Copying takes some milliseconds, for which the effects of such a commit wait.
 constexpr int kLogPagesIdle = 500;
 constexpr int kLogPagesMax = 4'000;
 
@@ -262,7 +262,7 @@ class SqliteStore final : public Store {
 
   sqlite3* db_;
   std::string path_;
-  int log_pages_ = 0;  // in the write-ahead log after the last commit
+  int log_pages_ = 0;                                        // in the write-ahead log after the last commit
   std::vector<std::pair<std::string, FileIdentity>> files_;  // when the store was opened
   sqlite3_stmt* load_ = nullptr;
   sqlite3_stmt* put_ = nullptr;

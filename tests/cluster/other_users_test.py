@@ -66,7 +66,7 @@ class OtherUser:
         return self.run(harness.BIN / "trainctl", *arguments)
 
     def give(self, path):
-        """Returns a copy of the file that the other user owns."""
+        """Copies the file into the home of the other user, who then owns the copy. Returns its path."""
         copy = self._home / path.name
         copy.write_text(path.read_text())
         copy.chmod(0o600)

@@ -23,7 +23,7 @@ HOSTILE = "</script><img src=x onerror=\"document.title='pwned'\"><b id=pwned>bo
 PICTURES = os.environ.get("TRAINYARD_PICTURES")
 # Runs before the page's own scripts, and records errors and what the page's content security policy blocks.
 OBSERVE = """
-window.found = {violations: [], errors: [], steps: []};
+window.found = {violations: [], errors: []};
 document.addEventListener("securitypolicyviolation", (event) => found.violations.push(event.violatedDirective));
 window.addEventListener("error", (event) => found.errors.push(event.message));
 window.addEventListener("unhandledrejection", (event) => found.errors.push(String(event.reason)));

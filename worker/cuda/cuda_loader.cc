@@ -45,7 +45,10 @@ absl::StatusOr<CudaPlugin*> OpenCudaPlugin(const std::string& path, uint32_t abi
                      ": build both from the same tree (./dev build)", kOrUseCpu));
   }
   if (!at::globalContext().hasCUDART()) {
-    return absl::InternalError(absl::StrCat(path, " was loaded after LibTorch had decided that there is no CUDA"));
+    return absl::InternalError(absl::StrCat(path,
+                                            " was loaded too late: LibTorch had already decided that there is no CUDA. "
+                                            "Report this as a bug",
+                                            kOrUseCpu));
   }
   return plugin;
 }

@@ -34,8 +34,8 @@ struct ConstantsOf {
   C scale, clip, keep, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, step_size, root_scale;
 };
 
-// It uses only additions, products, a square root and a quotient, each rounded once by IEEE 754's rules, so the result
-// is the same on every CPU. The file is compiled without contraction of these operations.
+// Update uses only additions, products, a square root and a quotient, each rounded once by IEEE 754's rules, so its
+// result is the same on every CPU. The file is compiled without contraction of these operations.
 template <typename C, bool kClips>
 TRAINYARD_INLINE void Update(C* w, C* m, C* v, const C* g, int64_t size, const ConstantsOf<C>& c) {
   for (int64_t i = 0; i < size; ++i) {

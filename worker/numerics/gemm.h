@@ -23,7 +23,7 @@ namespace trainyard {
 bool HasGemm(at::ScalarType type);
 
 // Whether LibTorch's own products of this type are too slow to be an alternative when HasGemm is true: without oneDNN
-// they add one number after another, and allocate memory from the system for every product.
+// LibTorch adds one number after another, and allocates memory from the system for every product.
 bool IsSlowInLibTorch(at::ScalarType type);
 
 // A matrix and its layout.

@@ -32,7 +32,7 @@ double SecondsNow();
 // seconds. With one thread, only the time in which that thread runs is measured, so that other processes disturb
 // little.
 double TimeProducts(const ProductShape& shape);
-// Whether the lever is enabled by the last call of SetMklLever.
+// Whether the last call of SetMklLever enabled the lever.
 bool MklLeverIsOn();
 
 }  // namespace trainyard

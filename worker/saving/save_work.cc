@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-// One thread copies this much at a time; a copy is also cancelled between two chunks.
+// The size of a chunk, which one thread copies at a time. A copy can be cancelled between two chunks.
 constexpr uint64_t kCopyBytes = 1 << 20;
 
 uint64_t BytesOf(const SaveRange& range) { return range.entry.count * DtypeBytes(range.entry.tensor.dtype); }
@@ -52,7 +52,7 @@ absl::Status WriteFile(FileSystem& file_system, SaveWork& work, size_t index,
   part.files.push_back(std::move(written.file));
   std::move(written.tensors.begin(), written.tensors.end(), std::back_inserter(part.tensors));
   if (file.derived) {
-    // Values beyond the range of the copy's type are intact in the tensor that the copy was made from.
+    // A derived file may have a narrower type. A value beyond its range is intact in the tensor that it was made from.
     if (!written.nonfinite.empty()) work.beyond_range = written.nonfinite.front();
     return absl::OkStatus();
   }

@@ -4,17 +4,18 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/parallel/offload.h"
 #include "worker/saving/saver.h"
 
 namespace trainyard {
 
-// The size of this rank's own state.
+// The sizes of what this rank saves.
 struct Saver::StateBytes {
   uint64_t all = 0;     // including gathered tensors
   uint64_t own = 0;     // the ranges that this rank writes
-  uint64_t copied = 0;  // of these, on the CPU; state on a device is copied to the host when a save begins
+  uint64_t copied = 0;  // the part of `own` on the CPU; a save reserves no memory here for state on a device
 };
 
 absl::StatusOr<Saver::StateBytes> Saver::MeasureState() {
@@ -67,8 +68,9 @@ absl::Status Saver::Prepare() {
     copies_ = lacking == 0;
     if (!copies_) thread_.DropMemory();
     if (!copies_ && deps_.order.rank == 0) {
-      deps_.log << "warning: on " << lacking << " ranks there is not enough memory to copy what they save ("
-                << state.all << " bytes here), so training waits for every save" << std::endl;
+      deps_.log << "warning: on " << Plural(static_cast<uint64_t>(lacking), "rank")
+                << " there is not enough memory for a copy of the state that the rank saves (" << state.all
+                << " bytes on rank 0), so training waits until each save is written" << std::endl;
     }
   }
   if (deps_.order.rank == 0 && WantedFiles().any()) gathered_.Reserve(GatheredBytes(deps_.state, WantedFiles()));
@@ -90,7 +92,8 @@ absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveMemor
   if (lacking == 0) return true;
   thread_.DropMemory();
   if (!wants_shared || (why.empty() && deps_.order.rank != 0)) return false;
-  deps_.log << "warning: the copy of a save will not outlive its trainer: "
+  deps_.log << "warning: the copy of a save in memory will not outlive its trainer, so only checkpoints on disk can be "
+               "resumed: "
             << (why.empty() ? absl::StrCat("there is not enough shared memory for it on ", lacking, " other ranks")
                             : why)
             << std::endl;

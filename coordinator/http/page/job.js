@@ -114,8 +114,8 @@ export async function jobView(show, id, rank) {
     if (events.length > EVENTS_KEPT) events.shift();
     drawEvents();
   };
-  // Reads what there is so far. Returns the id of the event after which the stream continues: the steps are read after
-  // the events, so they include every step that was made before the newest event.
+  // Reads what there is so far, and returns the position from which the stream continues. The steps are read after the
+  // events because the stream repeats no step that was made before the newest of these events.
   const readAll = async () => {
     const list = await read(`jobs/${id}/events`);
     const steps = await read(`jobs/${id}/steps`);

@@ -275,7 +275,7 @@ TEST_F(BoxesTest, BoxesThatOverlapOrLeaveAGap_AreRefused) {
 
   EXPECT_TRUE(write({.start = {0, 4}, .size = {7, 5}}, "right").ok());
   EXPECT_THAT(write({.start = {0, 5}, .size = {7, 4}}, "gap").message(),
-              HasSubstr("parameter 'matrix' has 63 elements, its pieces hold 56"));
+              HasSubstr("parameter 'matrix' has 63 elements, but its pieces hold 56"));
   EXPECT_THAT(write({.start = {0, 3}, .size = {7, 5}}, "overlap").message(),
               HasSubstr("parameter 'matrix' has pieces that overlap"));
 }

@@ -173,7 +173,7 @@ TEST(ManifestTest, Parse_InvalidPieces_AreNamed) {
 
   EXPECT_THAT(ErrorOf(outside), HasSubstr("is not within [4, 4]"));
   EXPECT_THAT(ErrorOf(overlap), HasSubstr("overlap"));
-  EXPECT_THAT(ErrorOf(hole), HasSubstr("has 16 elements, its pieces hold 11"));
+  EXPECT_THAT(ErrorOf(hole), HasSubstr("has 16 elements, but its pieces hold 11"));
   EXPECT_THAT(ErrorOf(bytes), HasSubstr("expected a range of 32 bytes"));
   EXPECT_THAT(ErrorOf(file), HasSubstr("does not list that file"));
   EXPECT_THAT(ErrorOf(range), HasSubstr("overlap"));

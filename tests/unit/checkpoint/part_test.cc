@@ -177,10 +177,10 @@ TEST_F(PartTest, ElementsWrittenByNoRankOrTwo_AreRefused) {
   fewer.pop_back();
 
   EXPECT_THAT(AssembleManifest(one_less, Headers(state), manifest).message(),
-              HasSubstr("parameter 'wte.weight' has 24 elements, its pieces hold 16"));
+              HasSubstr("parameter 'wte.weight' has 24 elements, but its pieces hold 16"));
   EXPECT_THAT(AssembleManifest(twice, Headers(state), manifest).message(), HasSubstr("has pieces that overlap"));
   EXPECT_THAT(AssembleManifest(parts, one_more, manifest).message(),
-              HasSubstr("'wpe.weight' has 2 elements, its pieces hold 0"));
+              HasSubstr("'wpe.weight' has 2 elements, but its pieces hold 0"));
   EXPECT_THAT(AssembleManifest(parts, fewer, manifest).message(), HasSubstr("not a tensor of this state"));
 }
 

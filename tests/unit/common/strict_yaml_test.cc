@@ -240,7 +240,8 @@ TEST(Rules, ApplyToMessagesFromTheApi) {
   EXPECT_EQ(RulesOn(config), "log.level: expected one of debug, info, warning, error, found the unknown value 77");
   config.clear_log();
   for (int i = 0; i < 65; ++i) config.add_labels("a=b");
-  EXPECT_EQ(RulesOn(config), "labels: expected a list, each a string, found a list of 65; at most 64 are accepted");
+  EXPECT_EQ(RulesOn(config),
+            "labels: expected a list in which each element is a string, found a list of 65; at most 64 are accepted");
 }
 
 TEST(Rules, Numbers_MustBeFinite) {

@@ -123,7 +123,7 @@ TEST(SameComputationTest, ChangeOfTheData_IsRefusedUnlessAllowed) {
                           KeyChange{"train.data.weights", "none", "[0.5]"}, KeyChange{"train.seed", "1337", "7"}));
 }
 
-TEST(SameComputationTest, TheFileOfTheTokenizer_MayMove_ButNotReplaceBytes) {
+TEST(SameComputationTest, TokenizerFile_MayMove_ButAJobWithByteTokensMayNotGetOne) {
   const auto with = [](const char* path) {
     return Resolved([path](v1::JobSpec& spec) { spec.mutable_train()->mutable_data()->set_tokenizer_path(path); });
   };
@@ -154,7 +154,7 @@ TEST(SameComputationTest, OtherAdapters_AreRefused_ButTheirFolderMayMove) {
   EXPECT_TRUE(CompareComputation({.before = before, .now = moved}).ok());
 }
 
-TEST(SameComputationTest, EveryOtherChange_IsReported) {
+TEST(SameComputationTest, EveryOtherChangeOfTheComputation_IsReported) {
   const std::string before = Resolved();
   const std::string now = Resolved([](v1::JobSpec& spec) {
     spec.mutable_train()->set_steps(200);
@@ -167,7 +167,7 @@ TEST(SameComputationTest, EveryOtherChange_IsReported) {
     spec.mutable_parallel()->mutable_pipeline()->set_chunks_per_rank(2);
     spec.mutable_parallel()->mutable_pipeline()->add_split(1);
     spec.mutable_resources()->set_ranks(2);
-    spec.mutable_checkpoint()->set_keep(9);
+    spec.mutable_checkpoint()->set_keep(9);  // not reported, because it does not change the computation
   });
 
   auto changes = CompareComputation({.before = before, .now = now});

@@ -226,7 +226,7 @@ TEST(Dropout, OfNumbersThatAreTooLarge_IsRefused) {
   EXPECT_THROW(Drop(at::ones({2, 3}, at::kInt), DropoutOfRate(0.1), kSite), std::exception);
 }
 
-TEST(AttentionDropoutTest, DropsProbabilities_AndSomeHeadsAlone_GiveTheirPartOfTheWhole) {
+TEST(AttentionDropoutTest, ASubsetOfTheHeads_DropsTheSameProbabilitiesAsAllHeads) {
   at::manual_seed(1);
   constexpr int64_t kTokens = 11, kHeads = 4, kDepth = 6;
   const UnitDropout dropout = DropoutOfRate(0.3, /*first_sample=*/2);

@@ -132,9 +132,10 @@ const BadJob kNamesAndLists[] = {
     {"yes_for_a_boolean", "  ranks: 2", "  ranks: 2\nparallel: {overlap: yes}",
      "job.yaml:16:21: parallel.overlap: expected true or false, found 'yes'"},
     {"one_path_without_a_list", "text: [corpus]", "text: corpus",
-     "job.yaml:9:11: train.data.text: expected a list, each a path, found a single value; write [corpus]"},
+     "job.yaml:9:11: train.data.text: expected a list in which each element is a path, found a single value; write "
+     "[corpus]"},
     {"no_path", "text: [corpus]", "text: []",
-     "job.yaml:9:11: train.data.text: expected a list, each a path, found a list of 0"},
+     "job.yaml:9:11: train.data.text: expected a list in which each element is a path, found a list of 0"},
     {"no_data", "text: [corpus]", "validation: 0.1",
      "job.yaml:8:3: train.data: has no text, jsonl, tokens or csv; expected one of them, a list of files, folders or "
      "globs"},
@@ -189,12 +190,14 @@ const BadJob kNamesAndLists[] = {
      "job.yaml:3:3: train.model.vocabulary: is required with train.data.tokenizer_path; expected at least the number "
      "of its tokens"},
     {"number_as_path", "text: [corpus]", "text: [1]",
-     "job.yaml:9:12: train.data.text: expected a list, each a path, found 1; put it in quotes if it is a "
+     "job.yaml:9:12: train.data.text: expected a list in which each element is a path, found 1; put it in quotes if it "
+     "is a "
      "string"},
     {"betas_above_one", "  steps: 10", "  steps: 10\n  optimizer: {betas: [0.9, 1.5]}",
      "job.yaml:14:28: train.optimizer.betas: must be from 0 to 0.9999999, found 1.5"},
     {"one_beta", "  steps: 10", "  steps: 10\n  optimizer: {betas: [0.9]}",
-     "job.yaml:14:22: train.optimizer.betas: expected a list of 2, each a number from 0 to 0.9999999, found a list of "
+     "job.yaml:14:22: train.optimizer.betas: expected a list of 2 in which each element is a number from 0 to "
+     "0.9999999, found a list of "
      "1"},
     {"eps_of_zero", "  steps: 10", "  steps: 10\n  optimizer: {eps: 0}",
      "job.yaml:14:20: train.optimizer.eps: must be above 0 and at most 1, found 0"},

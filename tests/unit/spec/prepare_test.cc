@@ -150,7 +150,8 @@ TEST(Prepare, SpecFromTheApiIsCheckedLikeAFile) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "train.model.heads: must be from 1 to 1024, found 0\n"
-            "train.optimizer.betas: expected a list of 2, each a number from 0 to 0.9999999, found a list of 1\n"
+            "train.optimizer.betas: expected a list of 2 in which each element is a number from 0 to 0.9999999, found "
+            "a list of 1\n"
             "train.precision.type: expected one of fp32, fp64, bf16, fp16 or auto, found the unknown value 9\n"
             "name: must consist of 1 to 63 characters a-z, 0-9 and '-', starting with a letter; found ''\n"
             "checkpoint.dir: is required; expected a folder that all hosts of the job share");
