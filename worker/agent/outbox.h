@@ -3,8 +3,9 @@
 //
 // The numbers belong to the outbox's id, which outlives the daemon: the coordinator stores the highest number it has
 // for each (host, id), and skips what it has already. If the disk refuses a write, facts continue in memory under a new
-// id, because numbers that were never written could be used twice. Even then, facts are lost only if the daemon and the
-// trainer are killed: a trainer keeps its own facts until the coordinator has them, and its exit is in its rank folder.
+// id: under the old id, the next incarnation would give the unwritten numbers to other facts. Even then, facts are lost
+// only if the daemon and the trainer are killed: a trainer keeps its own facts until the coordinator has them, and its
+// exit is in its rank folder.
 //
 //   Add ──▶ waits ──TakeWrite──▶ being written ──Stored──▶ TakeUnsent ──▶ sent ──Acknowledge──▶ removed
 //
@@ -76,14 +77,15 @@ class Outbox {
   // The disk refused a write: facts continue in memory, under `new_id` unless they are in memory already. Returns
   // whether `new_id` is used.
   bool Failed(std::string new_id);
-  // The write under way hangs: does the same as Failed, but no other write begins before that one has ended. Then
-  // everything is written again.
+  // The write under way hangs: does the same as Failed, but the next write begins only after that write has ended, and
+  // writes everything again.
   bool Abandon(std::string new_id);
   // Allows another write to the disk.
   void RetryDisk() { replace_next_ = true; }
 
-  // From now on facts belong to this cluster. Those of another cluster are dropped, except exits: the slots of trainers
-  // that a hello named are free once their exit is reported. Returns how many were dropped.
+  // From now on facts belong to this cluster. Those of another cluster are dropped, except exits: the coordinator
+  // counts the slot of a trainer that the daemon's hello named as used until that trainer's exit is reported. Returns
+  // how many were dropped.
   size_t SetCluster(const std::string& cluster_id);
 
   KnownNumbers KnownNumbersOf(const TrainerId& id) const;

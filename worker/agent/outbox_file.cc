@@ -63,7 +63,7 @@ absl::StatusOr<OutboxContents> ReadOutboxFile(absl::string_view file) {
         contents.acked_fact = record.acked_fact();
         break;
       default:
-        break;  // of a newer daemon whose format has the same version, so it may be ignored
+        break;  // a newer daemon's kind of record; it may be ignored, because the format's version is the same
     }
   }
   if (contents.header.version() > kOutboxVersion) {

@@ -1,5 +1,5 @@
-// What /proc reports about a process: its state, the CPU time it has used, the system call it is blocked in. Reading it
-// does not disturb the process (no ptrace), so healthy processes may be examined too.
+// What /proc reports about a process: its state, the CPU time it has used, the system call it is blocked in. To read
+// /proc does not disturb the process (no ptrace), so healthy processes may be examined too.
 #pragma once
 
 #include <sys/types.h>

@@ -73,8 +73,8 @@ void RemoveRankFolder(const std::string& folder) {
   std::filesystem::remove_all(folder, error);
 }
 
-// Ends a check that an earlier incarnation has started: this incarnation starts the ranks that waited for that check,
-// after a new check.
+// Ends a check that an earlier incarnation has started. This incarnation runs a new check before it starts the ranks
+// that waited for the old one.
 void EndAbandonedCheck(const std::string& folder) {
   const absl::StatusOr<PidRecord> pids = ReadPids(folder);
   if (pids.ok() && IsAlive(pids->shim)) {
@@ -242,8 +242,8 @@ absl::Status ProcessTable::Spawn(const std::string& folder, pid_t* pid) const {
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
   };
-  // A shim has no descriptor of the daemon open: neither its output, whose end another process may wait for, nor a
-  // socket.
+  // A shim inherits no other descriptor of the daemon: neither the daemon's output, whose end of file another process
+  // may wait for, nor a socket.
   int first_closed = kLifelineInShim;
   if (options_.lifeline_fd >= 0) {
     arguments.insert(arguments.end(), {"--lifeline-fd", lifeline.c_str()});
@@ -271,7 +271,7 @@ absl::Status ProcessTable::Spawn(const std::string& folder, pid_t* pid) const {
 
 void ProcessTable::Follow(Followed followed) {
   followed.pidfd = OpenPidfd(followed.shim_pid);
-  if (followed.pidfd < 0) return Finish(followed);  // has ended already
+  if (followed.pidfd < 0) return Finish(followed);  // the shim has ended already
   followed_[followed.id] = std::move(followed);
 }
 

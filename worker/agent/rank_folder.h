@@ -31,7 +31,7 @@ struct LaunchRecord {
   // The program of a command: the time from SIGTERM to SIGKILL. A later daemon uses this value, because it may not
   // receive the job.
   std::optional<absl::Duration> grace = {};
-  std::vector<uint32_t> cpus = {};  // the numbers of the CPUs on which it runs; empty: all
+  std::vector<uint32_t> cpus = {};  // the numbers of the CPUs for the trainer; empty: all
   uint64_t memory_bytes = 0;        // the limit of a command, which a later daemon applies, too; 0: none
 };
 

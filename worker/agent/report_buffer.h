@@ -1,6 +1,6 @@
-// Stores the reports of one trainer. Reports never block a step and may be lost, with one exception: rank 0's steps and
-// evaluations are each reported once, so the last 4,096 are stored and sent again on every new stream (the coordinator
-// drops duplicates). Of other ranks only the newest report is sent, about twice a second.
+// Stores the reports of one trainer. Reports never block a step and may be lost, with one exception: the trainer of
+// rank 0 reports each step and evaluation only once, so the last 4,096 are stored and sent again on every new stream
+// (the coordinator drops duplicates). Of other ranks only the newest report is sent, about twice a second.
 //
 // A script reports the checkpoints that it has made; the last 20 are stored, too.
 //

@@ -6,7 +6,7 @@
 //
 // [Note: last reference] gRPC 1.51 breaks when the last channel of a process is released on one of gRPC's own threads,
 // where callbacks run. So a stream (or call), whose context holds the channel, is deleted before its end is reported,
-// and the owner of the channel waits for that.
+// and the owner of the channel waits until all of its streams and calls are deleted.
 //
 // Thread-safe. `post` is called from gRPC's threads; a message is read after the previous one was handled (ReadMore).
 // Values bypass the core: `take_values` is called from gRPC's threads, and the next message is read immediately.

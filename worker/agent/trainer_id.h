@@ -23,7 +23,7 @@ struct TrainerId {
   friend auto operator<=>(const TrainerId&, const TrainerId&) = default;
 };
 
-// In the place of a rank: the program of command.check on this host. It has a rank folder, too.
+// In place of a rank, this number stands for the program of command.check on this host, which has a rank folder, too.
 inline constexpr uint32_t kCheckRank = UINT32_MAX;
 
 // The ranks of one generation of a job, which share rendezvous values.

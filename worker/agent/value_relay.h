@@ -49,8 +49,8 @@ class ValueRelay {
   void Forget(const GroupId& group);
 
   // Possible errors of `done`: those of RefusedValue (proto/trainyard/v1/agent.proto), and Unavailable if there is no
-  // coordinator or it does not answer: the value is stored and put as soon as possible; repeat the call to get the
-  // result.
+  // coordinator or it does not answer. After Unavailable, the value is stored and will be put as soon as possible;
+  // repeat the call to get the result.
   void Put(const TrainerId& id, const std::string& name, const std::string& value, Done done);
 
   // Ends waits for a coordinator that has not answered in time. Called by the event thread, at least once a second.

@@ -120,7 +120,7 @@ class PacketChannel final : public Channel {
     {
       Waiting waiting(*this, operation);
       ASSIGN_OR_RETURN(to, slots_->AwaitRoom(number, bytes));
-      // The peer has started to receive what is in this slot.
+      // The peer has started to receive the tensors of this slot, so these waits are short.
       for (const std::unique_ptr<Collective>& broadcast : direct.broadcasts) RETURN_IF_ERROR(broadcast->Wait());
     }
     direct = DirectSlot();
@@ -216,8 +216,8 @@ absl::StatusOr<std::unique_ptr<PacketSlots>> JoinSlots(const GroupMember& member
   return NewSharedMemorySlots(std::move(segment));
 }
 
-// Returns null if the ranks share a device. A device's group connects in its first operation, which waits for the peer:
-// that must not happen in the first Send.
+// Returns null if the ranks share a device. A device's group connects in its first operation, which waits for the peer.
+// So the first operation is a broadcast here, not the first Send.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinDirect(const GroupMember& member) {
   const GroupDevice& device = *member.options.device;
   ASSIGN_OR_RETURN(std::vector<std::string> names, Exchange(member, "device", device.name));

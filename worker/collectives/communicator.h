@@ -109,7 +109,7 @@ struct GlooOptions {
   // Prefix of every name in the store; each communicator needs its own.
   std::string prefix = "world/";
   // Applies to the rendezvous and to every later operation. It is long because a peer may save, evaluate or be stopped
-  // for minutes and then continue. A dead peer is detected within 15 s, see [Note: silence].
+  // for minutes and then continue. A dead host is detected much earlier, see [Note: silence].
   absl::Duration timeout = absl::Minutes(30);
 };
 

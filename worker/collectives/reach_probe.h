@@ -27,7 +27,7 @@ class ReachProbe {
 
   // Sends one probe, or none if too many probes are still open.
   void Send();
-  // Collects the answers that have arrived. A probe that was already open at the previous Poll counts as unanswered.
+  // Collects the answers that have arrived. A probe that is unanswered at the first Poll after its Send counts as such.
   void Poll();
   // Forgets the unanswered probes. Call it when the connection no longer needs probes.
   void Clear() { unanswered_ = 0; }

@@ -7,8 +7,8 @@
 //   at::Tensor x = at::empty({8}, at::Device(at::kCUDA, device.index));
 //
 // This is a plain C++ interface between two binaries: both must be built by the same compiler against the same
-// LibTorch, which kCudaPluginAbi identifies; the loader refuses any other. Increment kCudaInterface whenever this file,
-// or a header that it includes, changes.
+// LibTorch. kCudaPluginAbi identifies the interface and the version of LibTorch; the loader refuses a library with
+// another value. Increment kCudaInterface whenever this file, or a header that it includes, changes.
 //
 // Threads: any thread at any time, unless stated otherwise.
 #pragma once
@@ -69,8 +69,8 @@ class CudaPlugin {
   virtual absl::StatusOr<CudaDevice> Use(int index) = 0;
 
   // Creates a communicator for tensors on one device per rank. Wait makes the current stream, and not the host, wait
-  // for the operation. A failure after that is reported by a later operation, so the results of such a step must be
-  // discarded. Operations of one communicator run on one stream, in the order in which they were started.
+  // for the operation. A failure after Wait has returned is reported by a later operation, so the results of the step
+  // must then be discarded. Operations of one communicator run on one stream, in the order in which they were started.
   // MonitoredBarrier does not name missing ranks. Possible errors: those of NewGlooCommunicator.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(const NcclOptions& options) = 0;
 

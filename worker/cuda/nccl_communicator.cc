@@ -244,7 +244,8 @@ absl::Status NcclCollective::Wait() {
 }  // namespace
 
 void SetNcclEnvironment() {
-  // Variables that the user has set are respected, except those that would let NCCL end the process.
+  // Variables that the user has set are respected, except the first four: with other values, c10d could end the process
+  // or block a thread.
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/1);
   setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 1);
   setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", 1);

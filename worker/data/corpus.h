@@ -80,8 +80,8 @@ class Corpus {
   // The bytes of files()[file].
   absl::string_view ContentsOf(size_t file) const;
 
-  // A hash of the path, size, times and inode of all files when they were opened: it is different after any file was
-  // changed or replaced. Valid on this host only.
+  // A hash of the path, size, times and inode of all files when they were opened, and of the rules: a corpus that is
+  // opened after any file was changed or replaced has another hash. Valid on this host only.
   const std::string& identity() const { return identity_; }
   // Whether identity() would still be the same: no file has changed since.
   bool IsUntouched() const;

@@ -76,7 +76,7 @@ absl::Status AddRecord(absl::string_view line, const RecordRules& rules, const T
 absl::StatusOr<ChatTokens> TokenizeChatLine(absl::string_view line, const RecordRules& rules,
                                             const TextEncoder& encoder);
 
-// The position of the first byte that is not UTF-8, which excludes overlong forms and surrogates; npos: there is none.
+// The position of the first byte that is not valid UTF-8 (overlong forms and surrogates are invalid); npos: none.
 size_t FindInvalidUtf8(absl::string_view text);
 
 }  // namespace trainyard

@@ -23,7 +23,7 @@ class Sampler {
  private:
   uint64_t num_samples_;
   uint64_t seed_;
-  int half_bits_;  // the network works on 2 x half_bits_ bits, the smallest even number that can hold num_samples - 1
+  int half_bits_;  // 2 x half_bits_ is the smallest even number of bits that can hold num_samples - 1
 };
 
 }  // namespace trainyard

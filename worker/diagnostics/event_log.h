@@ -1,6 +1,6 @@
-// Records when one rank did what: gather, forward, free, backward, reduce and step, each with its unit, in the order in
-// which they began. The strategy records the events; tests read them, and with `diagnostics.events` they are written as
-// a Chrome trace (chrome://tracing, Perfetto).
+// Records when one rank did what: gather, forward, free, backward, reduce, receive and step, each with its unit, in the
+// order in which they began. Tests read the events, and with `diagnostics.events` they are written as a Chrome trace
+// (chrome://tracing, Perfetto).
 //
 //   EventLog log(SteadyNanoseconds);
 //   const int64_t gather = BeginEvent(&log, EventKind::kGather, "h.3");

@@ -49,7 +49,7 @@ struct TrainConfig {
     std::vector<std::string> jsonl = {};
     std::vector<std::string> tokens = {};
     std::vector<std::string> csv = {};
-    std::vector<double> weights = {};        // of the entries of that list; empty: all are one source
+    std::vector<double> weights = {};        // of the entries of the non-empty list; empty: all are one source
     std::vector<std::string> held_out = {};  // for evaluation, in the form of the training data
     bool separate_documents = false;         // no attention across documents
     // The names of the fields of a line of JSONL; all empty: decided by the first line.
@@ -138,8 +138,7 @@ struct TrainConfig {
   ProductKernels product_kernels = ProductKernels::kAuto;
   Switch shared_memory = Switch::kAuto;
 
-  // The job measures hosts instead of training; all fields above except device and product_kernels, and all below, are
-  // unset.
+  // Set: the job measures hosts instead of training, and only job_name, device and product_kernels are set as well.
   struct Probe {
     int64_t matmul_size = 1024;
     int64_t matmul_repeats = 5;

@@ -50,7 +50,7 @@ struct SaveFailedFact {
   uint64_t step = 0;
   std::string message;
   uint64_t stop_request = 0;  // the stop that this save was made for, which is cancelled; 0: none
-  bool withdrawn = false;     // the save did not fail: a newer complete checkpoint replaced it before it was named
+  bool withdrawn = false;     // the save did not fail: it was given up for a newer complete checkpoint
   bool will_retry = false;    // it was the last save, and the ranks retry it
   bool is_last = false;       // it was the last save of the job
 };
@@ -170,7 +170,7 @@ class Link : public KeyValueStore {
   virtual uint64_t ReportFact(const TrainerFact& fact) = 0;
   // Facts up to this number are durable at the coordinator.
   virtual uint64_t acknowledged() const = 0;
-  // Waits until `sequence` is acknowledged; returns false if that took longer than `limit`.
+  // Waits until `sequence` is acknowledged; returns false if the wait ended before, after `limit` or by an abort.
   virtual bool AwaitAcknowledged(uint64_t sequence, absl::Duration limit) = 0;
 
   // Never block. When there are more than limits::kTrainerReports, the oldest are dropped and counted.

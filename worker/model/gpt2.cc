@@ -166,7 +166,7 @@ class Gpt2 final : public Model {
       }
       add({block->ln_1.weight, block->ln_1.bias});
     }
-    // The gradient of wte began with the head and is complete after the embedding.
+    // The head and the embedding both add to the gradient of wte, and backward reaches the embedding last.
     if (part_.embeds) add({wte_, wpe_});
     return order;
   }

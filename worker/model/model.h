@@ -92,8 +92,9 @@ class NoUnitHooks final : public UnitHooks {
   at::Tensor RunUnit(int, const at::Tensor& x, const UnitBody& body) override { return body(x, nullptr); }
 };
 
-// All that random draws in a forward pass depend on (ops/dropout.h). Neither the rank nor the size of micro-batches is
-// a part of it, so results do not depend on the layout.
+// What the random draws of a forward pass depend on, in addition to the place of an element in the model
+// (ops/dropout.h). Neither the rank nor the size of micro-batches is a part of the key, so results do not depend on
+// the layout.
 struct DropoutKey {
   uint64_t seed = 0;
   uint64_t step = 0;

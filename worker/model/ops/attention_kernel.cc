@@ -174,8 +174,8 @@ template <typename T>
 TRAINYARD_INLINE void BackwardOfHead(const AttentionShape& s, const QueryHead<T>& head, const Scratch& scratch) {
   constexpr bool kInPlace = std::is_same_v<T, float>;
   const float scale = ScaleOf(s);
-  // Keys and values get a contribution from every block of rows. The last block contributes to all keys and values,
-  // unless a document begins in between; it runs first, so that it can overwrite the sums.
+  // Several blocks of rows contribute to a key and its value. The last block contributes to all keys and values, unless
+  // the document of its first row begins after token 0. The last block runs first, so that it can overwrite the sums.
   const int64_t last = (s.tokens - 1) / kRows * kRows;
   const bool last_sees_all = s.starts == nullptr || s.starts[last] == 0;
   if (head.overwrites && !last_sees_all) {
@@ -281,7 +281,7 @@ void RunBest(const AttentionShape& shape, const Head& head, void* scratch) {
 
 int64_t AttentionScratchBytes(const AttentionShape& shape) {
   const int64_t scores = kRows * RoundUp(shape.tokens), depth = RoundUp(shape.depth);
-  return 12 * scores + 4 * (kRows + 2 * RoundUp(shape.tokens)) * depth;  // score buffers: two in fp32 and two in bf16
+  return 12 * scores + 4 * (kRows + 2 * RoundUp(shape.tokens)) * depth;  // score buffers: two of 32 bits, two of 16
 }
 
 void RunAttention(const AttentionShape& shape, const AttentionForward& head, void* scratch) {

@@ -46,7 +46,8 @@ DropoutMask MakeMask(const UnitDropout& dropout, DropoutSite site, const SampleS
   TORCH_CHECK(dropout.rate >= 0 && dropout.rate < 1, "a dropout rate must be in [0, 1), found ", dropout.rate);
   TORCH_CHECK(key.step < uint64_t{1} << 40, "dropout of step ", key.step, ": must be below 2^40");
   TORCH_CHECK(dropout.unit >= 0 && dropout.unit < 1 << 16, "dropout of unit ", dropout.unit, ": must be below 2^16");
-  // Counter: 40 bits for the position, 24 for the sample, 40 for the step, 8 for the site, 16 for the unit.
+  // Counter: 40 bits for the position (4 elements share a counter), 24 for the sample, 40 for the step, 8 for the site,
+  // 16 for the unit.
   const uint32_t high = static_cast<uint32_t>(key.step >> 32) | static_cast<uint32_t>(site) << 8 |
                         static_cast<uint32_t>(dropout.unit) << 16;
   return {.rate = dropout.rate,

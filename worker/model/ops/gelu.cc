@@ -33,7 +33,7 @@ TRAINYARD_INLINE ValueAndSlope ComputeGelu(Floats v) {
   constexpr float kA = 1.5957691216f, kB = 0.044715f;  // 2 sqrt(2/pi)
   const Floats lowest = AllLanes(-87.0f), highest = AllLanes(87.0f);
   const Floats square = v * v;
-  const Floats u = -kA * v * (1.0f + kB * square);
+  const Floats u = -kA * v * (1.0f + kB * square);  // the negated argument of s
   const Floats above = u < lowest ? lowest : u;
   const Floats e = ExpLanes(above > highest ? highest : above);
   const Floats s = 1.0f / (1.0f + e);
