@@ -29,7 +29,7 @@ class Pattern {
   const std::string& text() const { return text_; }
 
   // Calls `found` with each part of `text`, in order: matches, and what is between them. Parts may be empty.
-  // Possible errors: ResourceExhausted: the text needs more steps than PCRE2's limit.
+  // Possible errors: ResourceExhausted: the search needs more than limits::kPatternSteps or kPatternHeapKiB.
   using Found = absl::FunctionRef<void(absl::string_view part, bool is_match)>;
   absl::Status Parts(absl::string_view text, Found found) const;
 

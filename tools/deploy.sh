@@ -116,9 +116,9 @@ TARGET: coordinator, trainctl and worker; worker-cuda is the fourth. The images 
   --from-source     compile inside of the image, as `docker build` does; by default the programs in build/ are used
   --ca FILE         trust these certificates (PEM) while compiling, for a proxy or package index of your own; images do
                     not contain them
-  --ccache FOLDER   while compiling, use this compiler cache and the path of this checkout, so that files which
-                    ./dev build has compiled with the same compiler are not compiled again; by default the storage has
-                    a cache of its own
+  --ccache FOLDER   with --from-source, use this compiler cache, and compile under the path of this checkout: files that
+                    ./dev build has compiled with the same compiler are then not compiled again; by default the storage
+                    has a cache of its own
   --no-build        use the programs in build/ as they are
   --check           after the build, start the images in namespaces as root, and run jobs in them
                     (tests/deploy/image_test.py)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Adds up the JUnit files of one test run. The last line is 'N passed, N failed', with ', N skipped' if N > 0.
 
-A test program that failed without reporting a failed case (it crashed, hung, or could not start) counts as one failure,
-which ctest reports even if the program wrote nothing. The exit code is 0 only if a test ran and none failed.
+A test program that failed without reporting a failed case (it crashed, hung, or could not start) counts as one failure.
+ctest reports it even if the program wrote nothing. The exit code is 0 only if a test ran and none failed.
 """
 
 import pathlib

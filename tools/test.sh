@@ -73,7 +73,7 @@ Builds, then runs the C++ tests (ctest) and the Python tests (pytest: real proce
 The last line is 'N passed, N failed'. FILTER is part of a test's name.
 
   --unit     C++ tests only
-  --fast     skip the tests that are marked slow; those marked long run with --all only
+  --fast     skip the tests that are marked slow or long; without --fast, long tests need --all or a FILTER
   --python   Python tests only
   --all      everything, which takes hours:
              - every cell of the matrix of strategies (756) and of resumes (105), and a pairwise cover of the matrix of
@@ -151,7 +151,7 @@ TEXT
   exit $code
 }
 
-# sim [SEED] [--first S] [--seeds N] [--trace] [--shrink SEED] [--replay FILE] [--lossy-minutes N]
+# sim [SEED] [--first S] [--seeds N] [--trace] [--no-shrink] [--shrink SEED] [--replay FILE] [--lossy-minutes N]
 sim() {
   local seed='' count=1 more=()
   while (($#)); do

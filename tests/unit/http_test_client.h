@@ -1,4 +1,4 @@
-// A client of a web server on this machine. It sends and reads what a test chooses, also if that is not valid HTTP.
+// A client of a web server on this machine. It sends any text that a test chooses, even if the text is not valid HTTP.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,5 +1,6 @@
 // The daemon's configuration: command line and file, merged into one validated value. Flags override the file; all
-// problems of both are reported together. Reads only its arguments, the file and, for defaults, the host's name.
+// problems of both are reported together. Reads only its arguments, the file and, for defaults, the environment and the
+// host's name.
 #pragma once
 
 #include <string>
@@ -37,7 +38,7 @@ struct Config {
   int lifeline_fd = -1;        // the read end of the lifeline (common/lifeline.h); -1: none
   int ready_fd = -1;           // where to report that trainers can be started; -1: nowhere
 
-  // The text that --help or --version prints; empty: the daemon must run.
+  // The text that --help, --version or --print-man prints; empty: the daemon must run.
   std::string text_to_print;
 };
 

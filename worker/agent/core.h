@@ -13,8 +13,9 @@
 //   rank folder of an earlier incarnation ──ProcessFound─┘
 //
 // Guarantees (docs/decisions/0001-spine.md): a trainer is started once. A running trainer is ended only by a desired
-// state that this incarnation of the daemon has received. The exit of a trainer is reported after everything that the
-// trainer reported. A fact is acknowledged to the trainer that reported it only after the coordinator has acknowledged
+// state that this incarnation of the daemon has received, by a LeaveRequested that ends trainers, or because the
+// command uses more memory than its job allows. The exit of a trainer is reported after everything that the trainer
+// reported. A fact is acknowledged to the trainer that reported it only after the coordinator has acknowledged
 // it. Loss of contact, in any direction, ends no trainer.
 #pragma once
 
@@ -107,7 +108,7 @@ class Core {
     bool asked_to_abort = false;                  // by a message on its link, or by SIGTERM
     bool counted = false;                         // counted in starts or adopted
     absl::Time kill_at = absl::InfiniteFuture();  // when SIGKILL must be sent
-    // The program of a job with `command`: the time from SIGTERM to SIGKILL. The program may have a link.
+    // If the trainer is the program of a command: the time from SIGTERM to SIGKILL. Such a program may have a link.
     std::optional<absl::Duration> command_grace;
     std::optional<absl::Duration> check_limit;  // of its command.check; none: there is no check
     bool awaits_check = false;                  // it is started once the check of this host has passed

@@ -22,7 +22,7 @@ constexpr absl::Duration kObservedInterval = absl::Seconds(4);
 }  // namespace
 
 void Core::SampleWhenDue() {
-  // The reports need the coordinator, a limit of memory does not.
+  // Reports are useless without the coordinator, but a limit of memory must be kept at all times.
   const bool any_limit =
       std::any_of(trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second.memory_limit > 0; });
   if (stream_ != Stream::kUp && !any_limit) return;

@@ -22,9 +22,9 @@ constexpr absl::Duration kNameTakenWait = absl::Seconds(10);
 constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
 // How often to retry a disk that has refused a write.
 constexpr absl::Duration kDiskRetry = absl::Seconds(10);
-// Facts that are not urgent are sent with the next urgent one, or after this time: while a group forms, each rank
-// reports in turn that it was started, has registered and is ready, and a message costs the coordinator more than its
-// contents.
+// Facts that are not urgent are sent with the next urgent one, or after this time. While a group forms, each rank
+// reports in turn that it was started, has registered and is ready. Sent together, these facts cost the coordinator
+// less.
 constexpr absl::Duration kNonUrgentWait = absl::Milliseconds(200);
 constexpr size_t kTroubleBytesMax = 4096;
 // A write that takes longer counts as hanging.

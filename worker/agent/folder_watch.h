@@ -40,14 +40,14 @@ class FolderWatch {
  private:
   bool Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run();
-  // Reads all events. Returns false if there is nothing to read.
+  // Reads a buffer of events and calls the affected subscribers. Returns false if there was no event.
   bool ReadEvents();
 
   absl::Mutex mu_;
   bool started_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t last_subscriber_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<uint64_t, OnChange> subscribers_ ABSL_GUARDED_BY(mu_);
-  std::map<int, std::set<uint64_t>> watches_ ABSL_GUARDED_BY(mu_);  // by the descriptor of inotify
+  std::map<int, std::set<uint64_t>> watches_ ABSL_GUARDED_BY(mu_);  // by inotify watch descriptor
   int inotify_ = -1;                                                // set once, before the thread is started
   int stop_ = -1;
   std::thread thread_;

@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
   int port = 0;
   health->TryListen(uses_free_port ? absl::StrCat(host, ":0") : std::string(address), &port);
   if (may_use_free_port && !uses_free_port && (health->server_ == nullptr || port == 0)) {
-    // Another daemon took the port between our check and gRPC's.
+    // Another program took the port after our check, before gRPC listened.
     uses_free_port = true;
     health->TryListen(absl::StrCat(host, ":0"), &port);
   }

@@ -1,9 +1,9 @@
 // Sends the output of trainers to the coordinator on request. For each log request of the desired state, a thread reads
 // the rank folders and writes to a PushLogs stream of its own, so that output never delays control messages.
 //
-// Stored output comes first (all generations, oldest first; for each rank standard output before errors; with
-// `tail_lines` only the end). Then, if the request follows the log, lines as they are written, until the
-// request is stopped.
+// Stored output is sent first: generations from the oldest on, and for each rank standard output before standard error;
+// with `tail_lines`, only the last lines of each rank. If the request follows the log, new lines are then sent as they
+// are written, until the request is stopped.
 //
 // Thread-safe. `post` receives a LogsEnded for each request, from the request's thread.
 #pragma once

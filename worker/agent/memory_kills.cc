@@ -32,7 +32,7 @@ std::string FormatMemoryKill(const MemoryKills& before, const MemoryKills& after
     return absl::StrCat("out of memory: the kernel killed it (cgroup ", after.cgroup, limit, ": oom_kill ",
                         before.in_cgroup, " to ", after.in_cgroup, ")");
   }
-  // If the cgroup has a counter and it is unchanged, the kernel killed a process outside of the cgroup.
+  // If the cgroup's counter is known and unchanged, the kernel did not kill this process for lack of memory.
   if (before.in_cgroup >= 0 && after.in_cgroup >= 0) return "";
   if (before.on_host >= 0 && after.on_host > before.on_host) {
     return absl::StrCat("probably out of memory: the kernel killed processes on this host meanwhile (oom_kill ",

@@ -65,7 +65,7 @@ TEST(CoreRecovery, ExhaustedRestarts_FailTheJobWithTheCause) {
   EXPECT_THAT(one.Get().reason(), HasSubstr("all 2 restarts are used up"));
 }
 
-TEST(CoreRecovery, Refusal_FailsImmediatelyWithItsMessage) {
+TEST(CoreRecovery, Refusal_FailsTheJobImmediately_WithItsMessage) {
   RecoveringHost one;
   one.host.Apply();
   one.host.Register(Key(kJob, 1, 0));
@@ -425,7 +425,7 @@ TEST(CoreRestart, RestartedDaemonOfAHost_IsReportedToItsJobs) {
   EXPECT_EQ(one.Get().generation(), 1u);
 }
 
-TEST(CoreHealth, UnreachableHost_EndsNothingWhileRunning) {
+TEST(CoreHealth, UnreachableHost_DoesNotEndARunningJob) {
   RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Disconnect();

@@ -124,7 +124,7 @@ TEST(CoreSaves, ReadySaveOfAFencedGeneration_ChangesNothing) {
   EXPECT_EQ(one.Get().checkpoints_size(), 0);
 }
 
-TEST(CoreSaves, GrantedSaveWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfThatResumesFromIt) {
+TEST(CoreSaves, GrantedSaveWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfThatGenerationResumesFromIt) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 3);
@@ -300,7 +300,7 @@ TEST(CoreSaves, CancelWithASave_MayBecomeAPlainCancel_AndAPauseMayBecomeACancel)
   EXPECT_EQ(paused.Get().state(), v1::JOB_STATE_CANCELLED);
 }
 
-// The save of step 5 is reported when step 10 is made: the steps in between are lost with the group.
+// The save of step 5 is reported while step 10 is made. Then the group fails, and steps 6 to 9 are lost.
 TEST(CoreSaves, BackgroundSave_DoesNotContainLaterSteps) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);

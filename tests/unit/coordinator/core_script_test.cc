@@ -74,7 +74,7 @@ struct Script {
   uint64_t saves = 0;
 };
 
-TEST(ScriptHang, IsReported_AfterAMinuteOrTenSteps_AndRestartsOnlyOnRequest) {
+TEST(ScriptHang, IsReported_AfterAMinuteOrTenSteps_AndRestartsTheJobOnlyOnRequest) {
   Script left;
   left.MakeSteps(3);
   left.Stall("train", 3, absl::Seconds(58));

@@ -54,7 +54,7 @@ TEST(Goodput, EachState_CountsInOnePartOfTheGoodput) {
   EXPECT_EQ(part(v1::JOB_STATE_PAUSED, 1, false, false), GoodputPart::kPause);
 }
 
-TEST(Goodput, ClockBehindTheLedger_AddsNothing_AndTimeContinuesFromThere) {
+TEST(Goodput, ClockThatWasSetBack_AddsNothing_AndTimeCountsFromItsNewValue) {
   v1::GoodputRecord ledger = BeginGoodput(kBegin);
   Account(GoodputPart::kTrain, kBegin + 10'000, 1, ledger);
   Account(GoodputPart::kTrain, kBegin + 4'000, 1, ledger);

@@ -274,7 +274,7 @@ TEST_F(HangTest, RestartAfterAHang_DoublesTheLimit) {
   EXPECT_EQ(HangLimit(Phase::kTrain, {.learned_s = 0.1, .doublings = 1000}), absl::Seconds(5 * 64));
 }
 
-TEST_F(HangTest, SkippedCollective_NamesTheRankThatStartedFewer) {
+TEST_F(HangTest, SkippedCollective_NamesTheRankThatStartedFewerOperations) {
   for (int i = 0; i < 3; ++i) AddRank();
   WaitIn(facts_.ranks[0], 411, 414);
   WaitIn(facts_.ranks[1], 411, 413);  // its operation 411 is the one that follows the skipped one

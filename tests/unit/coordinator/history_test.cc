@@ -192,7 +192,7 @@ TEST(EventQueue, FloodOfReports_IsDroppedAndCounted_ExceptStepsOfRankZero) {
   EXPECT_TRUE(resumed);
 }
 
-TEST(EventQueue, FloodOfFacts_LosesNone_ButStopsReading) {
+TEST(EventQueue, FloodOfFacts_LosesNoFact_ButPausesItsSenders) {
   EventQueue queue(1'000, /*report_bytes=*/4'000, /*fact_bytes=*/10'000);
   HostFactsReceived received{SessionId(1), {}};
   received.batch.add_facts()->mutable_refused()->set_message(std::string(3'000, 'x'));

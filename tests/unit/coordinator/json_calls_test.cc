@@ -128,7 +128,7 @@ TEST_F(JsonCallsTest, CallWhoseClientHasGone_IsCancelled) {
   EXPECT_THAT(other.Read(), StartsWith("HTTP/1.1 200 ")) << "other calls are not affected";
 }
 
-TEST_F(JsonCallsTest, CallWhoseClientOnlyEndsItsSide_IsAnswered) {
+TEST_F(JsonCallsTest, CallWhoseClientHalfClosesTheConnection_IsAnswered) {
   HttpTestClient client(port_);
   CallGet(client);
   ASSERT_TRUE(service_.AwaitBegun(1));

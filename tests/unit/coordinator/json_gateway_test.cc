@@ -1,4 +1,4 @@
-// The streams of JobService over HTTP: what is left of a stream when it has ended.
+// The streams of JobService over HTTP: a stream that has ended leaves no object behind.
 #include "coordinator/http/json_gateway.h"
 
 #include <grpcpp/server.h>

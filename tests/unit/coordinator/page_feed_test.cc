@@ -161,7 +161,7 @@ TEST_F(PageFeedTest, ListOfManyPages_ArrivesWhole_AndThenItsChanges) {
   EXPECT_TRUE(late.ReadUntil([&] { return late.notes.size() == 5'000; }));
 }
 
-TEST_F(PageFeedTest, ReaderThatDoesNotRead_HoldsOnePart_AndMissesNoChange) {
+TEST_F(PageFeedTest, ReaderThatDoesNotRead_BuffersOnlyOnePart_AndMissesNoChange) {
   constexpr size_t kHosts = 3'000;
   AddHosts(kHosts, 2'000);  // 6 MB
   Reader reader;

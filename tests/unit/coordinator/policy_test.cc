@@ -57,7 +57,7 @@ TEST(Health, LeaseGrowsWithUnevenHeartbeats_UpToABound_AndShrinksAgain) {
   EXPECT_EQ(AdaptiveLease(base, gaps), base);
 }
 
-TEST(Lifecycle, TableIsClosed_DeterministicAndReachable) {
+TEST(Lifecycle, Table_IsDeterministic_LeavesNoFinalState_AndReachesEveryState) {
   std::set<std::pair<int, int>> seen;
   std::set<v1::JobState> reached = {v1::JOB_STATE_QUEUED};
   for (const Transition& transition : LifecycleTable()) {
@@ -180,11 +180,11 @@ TEST(Recovery, HostSpecificFailure_RestartsOnOtherHosts) {
   failure.set_kind(v1::FailureRecord::KIND_NO_ROOM);
   facts.fits_elsewhere = false;
   facts.restarts = facts.max_restarts;
-  EXPECT_TRUE(DecideRecovery(facts).restart) << "the problem may pass, and it costs the job no restart";
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "the problem may pass, and this restart is not counted";
   EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("not counted as a restart"));
   failure.set_kind(v1::FailureRecord::KIND_CHECKPOINT);
   facts.max_restarts = 0;
-  EXPECT_TRUE(DecideRecovery(facts).restart) << "it costs the job no restart";
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "this restart is not counted";
   EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("waits for a host that has the checkpoint"));
 }
 

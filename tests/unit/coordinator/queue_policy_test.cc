@@ -114,7 +114,7 @@ TEST_F(QueuePolicy, Quota_OfRunningJobsAndGpus_IsNotExceeded) {
   EXPECT_THAT(Of(outcomes, "w3").reason, HasSubstr("can never start"));
 }
 
-TEST_F(QueuePolicy, Quota_AnElasticJobGetsWhatItLeaves) {
+TEST_F(QueuePolicy, Quota_LimitsHowManyRanksAnElasticJobGets) {
   hosts = {MakeHost("h1", 8, 8)};
   rules.namespaces["a"].max_slots = 5;
   facts.use["a"].slots = 2;
@@ -143,7 +143,7 @@ TEST_F(QueuePolicy, Quota_ThatWasLowered_DoesNotKeepAJobFromStartingAgain_NorLet
   EXPECT_EQ(Of(outcomes, "w2").cause, WaitCause::kQuota);
 }
 
-TEST_F(QueuePolicy, Quota_IsKeptForAJobThatHasWaitedForLong) {
+TEST_F(QueuePolicy, Quota_IsReservedForAJobThatHasWaitedForLong) {
   hosts = {MakeHost("h1", 8, 8)};
   rules.namespaces["a"].max_slots = 4;
   facts.use["a"].slots = 2;
@@ -220,7 +220,7 @@ class Preemption : public QueuePolicy {
   Preemption() { rules.preemption = true; }
 };
 
-TEST_F(Preemption, AJobOfAHigherPriority_PreemptsTheCheapestThatSuffices) {
+TEST_F(Preemption, AJobOfAHigherPriority_PreemptsTheCheapestJobThatSuffices) {
   hosts = {MakeHost("h1", 4, 0), MakeHost("h2", 4, 0)};
   facts.running = {MakeRunning("big", {{H("h1"), 4}}, 10), MakeRunning("small", {{H("h2"), 2}}, 10),
                    MakeRunning("low", {{H("h2"), 1}}, 0), MakeRunning("unsaved", {{H("h2"), 1}}, 10)};
@@ -251,7 +251,7 @@ TEST_F(Preemption, OfSeveralJobs_TakesTheFewestThatSuffice) {
   EXPECT_THAT(Decide()[0].preempt, UnorderedElementsAre(JobId("three"), JobId("two")));
 }
 
-TEST_F(Preemption, TooLittleToGain_PreemptsNone) {
+TEST_F(Preemption, IfItWouldFreeTooFewSlots_NoJobIsPreempted) {
   hosts = {MakeHost("h1", 4, 0)};
   facts.running = {MakeRunning("a", {{H("h1"), 2}}, 10), MakeRunning("b", {{H("h1"), 2}}, 60)};
   facts.waiting = {MakeWaiting(1, 3, 60)};

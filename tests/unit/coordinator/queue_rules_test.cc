@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Submission, WhatCanNeverStart_IsRefusedWithAllProblems) {
+TEST(Submission, JobThatCanNeverStart_IsRefusedWithAllProblems) {
   QueueRules rules;
   rules.only_listed = false;
   rules.namespaces["a"].max_slots = 4;

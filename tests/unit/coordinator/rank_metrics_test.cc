@@ -125,14 +125,14 @@ TEST_F(RankMetricsTest, SavedTime_IsThatOfTheNewestCheckpoint_OrOfTheFirstStart_
   EXPECT_NEAR(ValuesOf("trainyard_job_saved_timestamp_seconds", "job_id")[kJob], started + 300, 0.001);
 }
 
-TEST_F(RankMetricsTest, JobThatSavesOnlyItsEnd_HasNoTimeOfACheckpoint) {
+TEST_F(RankMetricsTest, JobThatSavesOnlyItsLastStep_HasNoCheckpointTime) {
   BeginJob(/*every_steps=*/0);
   Scrape();
 
   EXPECT_THAT(ValuesOf("trainyard_job_saved_timestamp_seconds", "job_id"), IsEmpty());
 }
 
-TEST_F(RankMetricsTest, Contact_IsThatOfHostsThatHaveAttachedToThisCoordinator) {
+TEST_F(RankMetricsTest, ContactTime_ExistsOnlyForHostsThatHaveAttachedToThisCoordinator) {
   host_.Attach();
   const double attached = absl::ToDoubleSeconds(harness_.now - absl::UnixEpoch());
   host_.Disconnect();

@@ -316,7 +316,7 @@ TEST_F(StatusPageTest, RequestsOfOtherSites_AreRefused) {
   }
 }
 
-TEST_F(StatusPageTest, Changes_RequireTheTokenOfOperators_AndJson) {
+TEST_F(StatusPageTest, CallsThatChangeAJob_RequireAnOperatorsToken_AndJson) {
   const std::string right = "Authorization: Bearer right\r\n", viewer = "Authorization: Bearer viewer\r\n";
   EXPECT_THAT(Call("Cancel", ""), AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("--token-file")))
       << "without a token, another web site may have made the request";

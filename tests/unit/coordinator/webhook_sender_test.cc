@@ -36,7 +36,7 @@ TEST(WebhookBody, HasTheEndOfTheJob) {
   EXPECT_TRUE(nlohmann::json::parse(WebhookBody(job))["last_loss"].is_null());
 }
 
-TEST(WebhookSender, RetriesWhatFailed_AndReportsTheEnd) {
+TEST(WebhookSender, RetriesFailedDeliveries_AndReportsTheOutcome) {
   absl::Notification all;
   absl::Mutex mu;
   std::vector<WebhookDone> done;

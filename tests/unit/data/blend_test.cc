@@ -46,7 +46,7 @@ TEST(BlendTest, EachSampleComesFromTheSourceWithTheLargestDeficit) {
   }
 }
 
-TEST(BlendTest, NoSourceIsTwoSamplesShort_AndItsSamplesAreNumberedInOrder) {
+TEST(BlendTest, NoSourceIsTwoSamplesShort_AndTheSamplesOfEachAreNumberedInOrder) {
   const std::vector<double> weights = {0.37, 0.11, 1e-3, 2.5, 0, 0.6180339887};
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   const Blend blend(weights);

@@ -62,7 +62,7 @@ TEST_F(ChatRecordsTest, ATemplateThatChangesEarlierMessagesIsRefusedWithoutMarks
   EXPECT_THAT(Shown("{{ messages | length }}"), HasSubstr("mark the replies by {% generation %}"));
 }
 
-TEST_F(ChatRecordsTest, WhatTheTemplateOrTheRecordDoesWrongIsNamed) {
+TEST_F(ChatRecordsTest, MistakesInTheTemplateOrTheRecordAreNamed) {
   EXPECT_THAT(Shown("{{ raise_exception('no system') }}"),
               HasSubstr("line 1: the template refuses the conversation: no system"));
   EXPECT_THAT(Shown("x", R"({"messages": "text"})"), HasSubstr("is not a list of messages but of type string"));

@@ -68,7 +68,7 @@ TEST(DataCheckTest, WithoutAList_BothTotalsAreReported) {
   EXPECT_FALSE(absl::StrContains(message, "/a"));
 }
 
-TEST(DataCheckTest, SizesInAnotherOrder_DoNotLookTheSame) {
+TEST(DataCheckTest, SizesInAnotherOrder_DoNotMatch) {
   Data before = NewData({{"/a", 10, "h1"}, {"/b", 20, "h2"}}, "x");
 
   EXPECT_FALSE(DataSizesMatch(before.manifest, NewData({{"/a", 20, ""}, {"/b", 10, ""}}, "").files));

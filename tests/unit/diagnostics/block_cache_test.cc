@@ -53,7 +53,7 @@ TEST(BlockCache, LeavesSmallBlocksToTheSystem) {
   cache.Free(nullptr);
 }
 
-// Whatever the system adds to a request, each block that was counted as allocated is counted as freed, and no other.
+// The system may return larger blocks. A block is counted as freed if and only if it was counted as allocated.
 TEST(BlockCache, CountsAllocationsAndFreesConsistentlyAroundTheLimit) {
   BlockCache cache(FakeSystem());
   for (size_t bytes = BlockCache::kMinBytes - 8192; bytes < BlockCache::kMinBytes + 8192; bytes += 8) {

@@ -290,7 +290,7 @@ TEST_F(LinkTest, Grant_EndsOnlyTheWaitForItsStepAndHash) {
       << "granted in an earlier generation";
 }
 
-TEST_F(LinkTest, Grant_StaysValidAfterItsGenerationButAWaitEndsWithIt) {
+TEST_F(LinkTest, Grant_StaysValidAfterItsGeneration_ButAWaitEndsWithTheGeneration) {
   auto daemon = NewDaemon();
   auto link = Connect();
   auto order = link->AwaitStart(kLimit);

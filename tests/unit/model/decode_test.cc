@@ -168,7 +168,7 @@ TEST(Decode, SlidingWindow_LimitsWhatATokenSees) {
     sizes.layers = 1;
     sizes.window = 5;
     auto model = NewDecodedModel(sizes, type);
-    // With one layer, the scores depend on the last five tokens alone: others may be anything.
+    // With one layer, the scores depend on the last five tokens alone, so other earlier tokens give the same scores.
     std::vector<int64_t> tokens = TokensOf(16, 6), changed = tokens;
     for (size_t i = 0; i < 11; ++i) changed[i] = (changed[i] + 20) % 67;
     const auto by_steps = [&](const std::vector<int64_t>& all, size_t prompt) {

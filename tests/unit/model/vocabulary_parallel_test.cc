@@ -22,7 +22,7 @@ VocabularyRows RowsFrom(int64_t first, const at::Tensor& weight, CountingGroup& 
   return {.weight = {weight, 0}, .first = first, .group = &group};
 }
 
-TEST(VocabularyParallel, LossInPieces_IsThatOfAllScores_AndGoesToTheSink) {
+TEST(VocabularyParallel, LossInPieces_IsThatOfAllScores_AndTheGradientGoesToTheSink) {
   const int64_t rows = 11, width = 6, vocabulary = 23;
   at::manual_seed(1);
   const at::Tensor x = at::randn({rows, width}, at::kDouble), weight = at::randn({vocabulary, width}, at::kDouble);

@@ -51,7 +51,7 @@ TEST(LoraTargets, MatchTheEndOfANameAfterADot_TheWholeName_OrAGlob) {
   }
 }
 
-TEST(LoraTargets, NumberOfALayerIsNotTheEndOfAnother) {
+TEST(LoraTargets, NumberOfALayer_DoesNotMatchTheEndOfAnotherNumber) {
   EXPECT_THAT(AdaptedProjections(Gpt2With({"1.attn.c_attn"})), ElementsAre("h.1.attn.c_attn"));
 }
 

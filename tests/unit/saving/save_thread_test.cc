@@ -342,7 +342,7 @@ TEST_F(SaveTest, OldCheckpoints_AreRemovedWhenANewerOneIsConfirmed) {
   SmallState state(1);
   auto commits = NewCommits(FileSystem::Real(), /*keep=*/2);
   link_.set_acknowledges(false);
-  // The parts of all saves are written before the first commit: the saves do not disturb each other.
+  // The parts of all saves are written before the first commit, because saves must not disturb each other.
   for (uint64_t step : {5, 6, 7}) WriteAll(state, step);
   for (uint64_t step : {5, 6, 7}) commits->Commit(CommitOf(state, step));
   ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));

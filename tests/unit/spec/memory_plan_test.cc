@@ -149,7 +149,7 @@ TEST(PlanMemory, OfGpipe_HoldsEveryMicroBatch) {
   EXPECT_EQ(stages[0].activations, 4u * 8 * (8 * 16 * 16));
 }
 
-// A model for a card of 24 GB on four cards of 6 GB, and one of 45 GB on four cards of 40 GB.
+// A model that needs one card of 24 GB, on four cards of 6 GB; and one with 45 GB of weights, on four cards of 40 GB.
 TEST(PlanMemory, OfFourStages_FitsOnFourCardsWithAQuarterOfTheMemory) {
   const auto plan = [](int ranks, const char* sizes, const char* state) {
     return PlanMemory(Resolved({absl::StrCat("resources.ranks=", ranks), absl::StrCat("parallel.pipeline=", ranks),

@@ -21,8 +21,8 @@ using ::testing::IsEmpty;
 
 class EvaluationTest : public StrategiesTest {
  protected:
-  // An evaluation every 2 steps. Only the first counts as an improvement, because no loss falls by 100: the run ends
-  // after step 6.
+  // Evaluates every 2 steps. Only the first evaluation counts as an improvement, because no loss falls by 100. So the
+  // run ends after step 6.
   StartOrder Impatient(const std::string& run, const Layout& layout) {
     StartOrder order = Order(run, layout, 20);
     order.config.evaluate_patience = 2;
