@@ -31,14 +31,14 @@ struct CheckpointProblem {
 struct VerifyOptions {
   // 0: one per core, at most 8. Never more than there are files.
   int threads = 0;
-  // Called with the number of bytes hashed since the last call, from several threads concurrently.
+  // Called with the number of bytes that the calling thread has just read and hashed. Several threads call it at once.
   std::function<void(uint64_t bytes)> on_bytes = nullptr;
 };
 
 struct VerifiedCheckpoint {
   std::optional<Manifest> manifest;  // none: the manifest itself is missing or damaged
-  std::string manifest_hash;         // empty if there is no manifest
-  uint64_t size_bytes = 0;           // of all files that the manifest lists
+  std::string manifest_hash;         // empty if `manifest` is none
+  uint64_t size_bytes = 0;           // of the manifest and the files that it lists; 0: the manifest was not read
   std::vector<CheckpointProblem> problems;
 };
 

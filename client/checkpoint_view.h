@@ -28,7 +28,7 @@ std::string InspectedEntryJson(const InspectedEntry& one);
 
 // Returns whether runs and export accept the checkpoint: it has no problem and all its values are finite.
 bool IsGood(const InspectedEntry& one);
-// "step-00000100: good: 2 files, 1.2 MiB", or one line for each problem.
+// "step-00000100: good: 2 files, 1.2 MiB", or NOT FINITE with the first such tensor, or DAMAGED with the problems.
 std::string VerdictText(const InspectedEntry& one);
 
 // The output of `show`. `with_tensors`: includes each tensor and its pieces.

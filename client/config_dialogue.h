@@ -17,12 +17,12 @@ using LineReader = std::function<absl::StatusOr<std::string>(const std::string& 
 // Shows lines to the user.
 using LineShower = std::function<void(absl::string_view text)>;
 
-// Returns the complete draft, which has no errors. Possible errors: OutOfRange and Cancelled of the reader;
+// Returns the complete draft, which has no errors. Possible errors: OutOfRange and Cancelled of `read_line`;
 // InvalidArgument: what the command line gave is wrong, and no answer can correct it.
 absl::StatusOr<Draft> AskQuestions(const ConfigInput& input, const ConfigFacts& facts, const LineReader& read_line,
                                    const LineShower& show);
 
-// Asks a question with yes or no; no is the default. Possible errors: those of the reader.
+// Asks a question with yes or no; no is the default. Possible errors: OutOfRange and Cancelled of `read_line`.
 absl::StatusOr<bool> AskYesOrNo(const std::string& question, const LineReader& read_line, const LineShower& show);
 
 }  // namespace trainyard::client

@@ -1,8 +1,9 @@
 // The draft of a job that `trainctl config` asks about: the keys from --answers and --set, the answers so far, and
-// defaults for the rest. The draft is always complete, and is checked by the readers that `trainctl validate` uses.
+// defaults for the rest. Once every question has an answer or a default, the readers that `trainctl validate` uses
+// check the whole job.
 //
 //   Draft draft = MakeDraft(input, facts, answers);
-//   draft.questions   // those that are still to be asked, each with its default for these answers
+//   draft.questions   // those that the command line does not answer, each with its default for these answers
 //
 // Reads the files that the job names, for the checks; no other effects. Not thread-safe.
 #pragma once

@@ -120,7 +120,7 @@ class Doctor {
     return accepted.job_id();
   }
 
-  // Probes all pairs concurrently: each host is in at most one of them.
+  // Probes all pairs concurrently, which is possible because each host is in at most one pair.
   absl::StatusOr<std::vector<ProbeResult>> Round(int number, const std::vector<ProbePair>& pairs) {
     std::vector<ProbeResult> results;
     std::vector<std::string> jobs;

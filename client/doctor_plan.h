@@ -39,7 +39,8 @@ struct ProbeLimits {
 
 std::vector<ProbePair> FirstRound(const std::vector<ProbeHost>& hosts);
 
-// Returns the pairs of the second round; empty if the first round is conclusive.
+// Returns the pairs of the second round, each of a host that was in no good pair and a host that was in one. Empty if
+// there are no hosts of one of these kinds.
 std::vector<ProbePair> SecondRound(const std::vector<ProbeHost>& hosts, const std::vector<ProbeResult>& first,
                                    const ProbeLimits& limits);
 
@@ -47,7 +48,7 @@ struct HostVerdict {
   enum class Kind {
     kGood,
     kSlowCompute,  // its matrix product is slow
-    kBadNetwork,   // its probes were slow or failed, but those of its partners with other hosts were good
+    kBadNetwork,   // its probes with a good partner were slow or failed, or its probe alone failed
     kSuspect,      // the host or its partner is bad; no third host was available to find out which
   };
   std::string host;

@@ -17,7 +17,7 @@ namespace trainyard::client {
 namespace {
 
 constexpr size_t kPendingBytes = 256 << 10;
-// The version of the format. TensorBoard orders the events of files without it differently, as in older versions.
+// The version of the format. TensorBoard orders the events of a file without a version as an older format requires.
 constexpr char kFileVersion[] = "brain.Event:2";
 
 // Field numbers and wire types of protobuf: number << 3 | type, where type 0 is a varint, 1 has 8 bytes, 2 has a length

@@ -10,8 +10,8 @@
 namespace trainyard::client {
 
 // Bad input is what the caller can fix by changing the call (InvalidArgument, NotFound, AlreadyExists,
-// FailedPrecondition, OutOfRange, PermissionDenied, Unauthenticated); Unavailable and DeadlineExceeded are
-// kClientUnreachable; all other errors are kClientFailed.
+// FailedPrecondition, OutOfRange, PermissionDenied, Unauthenticated). Unavailable and DeadlineExceeded are
+// kClientUnreachable, Cancelled is kClientCancelled, and all other errors are kClientFailed.
 int ExitCodeOf(const absl::Status& status);
 
 // The exit code of a job's final state.

@@ -103,8 +103,8 @@ int JobSession::Finish(const v1::Job& job) {
   const int failed_rank = FailedRank(job);
   if (job.state() == v1::JOB_STATE_FAILED && failed_rank >= 0 && !options_.json) {
     last_lines = LastLogLines(connection_, job, static_cast<uint32_t>(failed_rank), kLastLines);
-    // If the job was refused, its reason already quotes the rank's last line.
-    // The traceback of a script is shown whole.
+    // The reason of a job that trains may quote the rank's last lines, which are then not shown a second time.
+    // The traceback of a script is always shown whole.
     while (job.spec().has_train() && !last_lines.empty() && absl::StrContains(job.reason(), last_lines.back())) {
       last_lines.pop_back();
     }

@@ -23,7 +23,7 @@ struct JobSessionOptions {
   std::string logs_place;    // see SummaryInput
   // The output of the ranks is removed after the end of the job, unless the job has failed.
   bool logs_are_temporary = false;
-  // If standard output cannot be written: true: Follow ends; false: Follow continues silently.
+  // If standard output cannot be written: true: Follow ends; false: Follow says so once and continues without output.
   bool end_if_output_fails = true;
   // Creates the object that shows the job; null: NewTextProgress, or NewJsonProgress with `json`.
   std::function<std::unique_ptr<Progress>()> make_progress = nullptr;

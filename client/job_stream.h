@@ -46,7 +46,7 @@ class EventFilter {
 class JobStream {
  public:
   using OnEvent = std::function<void(const v1::Event&)>;
-  // Called once when the coordinator stops answering and once when it answers again.
+  // Called once when the coordinator stops answering, once when it answers again, and when events were deleted unseen.
   using OnNotice = std::function<void(absl::string_view)>;
 
   // Does not own `connection`, which must outlive this object.

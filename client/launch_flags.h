@@ -69,7 +69,7 @@ struct LaunchPlan {
   StreamChoice redirects;               // to files instead of the terminal
   StreamChoice tee;                     // to files and to the terminal
   std::set<uint32_t> filter;            // the ranks of each host that the terminal shows; empty: all
-  std::vector<std::string> notes = {};  // sentences for the user: flags without effect
+  std::vector<std::string> notes = {};  // sentences for the user, such as which flags have no effect
 };
 
 // The number of GPUs that a program with this value of CUDA_VISIBLE_DEVICES sees. As CUDA does, stops at the first

@@ -10,8 +10,8 @@
 
 namespace trainyard::client {
 
-// Checks that the files of train.data.text exist, are readable and are long enough together. Stops reading folders once
-// enough text is found.
+// Checks that all data files exist and are readable, and that the files of train.data.text together are long enough if
+// samples are made of bytes. Stops reading folders once enough text is found.
 void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
 // Checks that train.model.init_from exists and is readable: a safetensors file or a checkpoint folder; and that

@@ -46,9 +46,9 @@ absl::StatusOr<std::unique_ptr<MetricsSource>> OpenRun(const std::string& path) 
       absl::StrCat(path, " has no ", kMetricsFile, ": it is not the run folder of a job that has made a step"));
 }
 
-// The id of the job that used the folder at this path on this machine last; empty: unknown. It may be another job than
-// the one whose spec names the path: that job may have run on another machine, or a later job may have resumed in its
-// folder. The trainer writes the id of its job to the file .fence.
+// The id of the job that used the folder at this path on this machine last; empty: unknown. The trainer writes this id
+// to the file .fence. The requested job, whose spec names the path, may be another job: it may have run on another
+// machine, or a later job may have resumed in the folder.
 std::string OwnerOf(const std::string& folder) {
   if (folder.empty()) return "";
   const absl::StatusOr<std::string> fence = ReadRegularFile(JoinPath(folder, ".fence"), kFenceBytes);

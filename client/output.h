@@ -1,7 +1,7 @@
 // The output of trainctl: results go to standard output, its own messages to standard error. All verbs write through
 // these functions, so that failed writes (a full disk, a closed pipe) are noticed and text from elsewhere is escaped
-// before a terminal interprets it. tools/tidy.py rejects other ways to write. Not thread-safe, except for OutputFailed
-// and Say.
+// before a terminal interprets it. tools/tidy.py rejects other ways to write. Not thread-safe, except for
+// OutputFailed, Say and SayUnprefixed.
 #pragma once
 
 #include <cstdio>

@@ -103,7 +103,7 @@ void Draw(const std::vector<double>& means, double low, double high, Canvas* can
 std::string Plot(const Points& points, const PlotOptions& options) {
   Points finite;
   for (const auto& point : points) {
-    // A step that is not after the one before it belongs to another run.
+    // After a restart, steps occur again; only the first occurrence is drawn.
     if (!finite.empty() && point.first <= finite.back().first) continue;
     if (std::abs(point.second) < kLossMax) finite.push_back(point);
   }

@@ -35,7 +35,7 @@ constexpr int kLifelineFd = 3;
 constexpr int kReadyFd = 4;
 constexpr size_t kReadyLineBytes = 4096;
 constexpr absl::Duration kStartWait = absl::Seconds(20);
-// Ranks get the grace period of a stop; daemons need a little longer to report their end.
+// Ranks get the grace period of a stop; daemons need a little longer to report that the ranks have ended.
 const absl::Duration kStopWait = limits::kStopGrace + absl::Seconds(5);
 const absl::Duration kKillWait = absl::Seconds(5);
 constexpr int kLogLines = 10;

@@ -1,4 +1,4 @@
-// The private cluster of `trainctl run` and `trainctl parity`: a coordinator and a worker daemon on this machine.
+// The private cluster of `trainctl run`, `launch` and `parity`: a coordinator and a worker daemon on this machine.
 // Programs, protocol and job file are the same as on a shared cluster; the only difference is that trainctl starts the
 // daemons.
 //
@@ -37,7 +37,7 @@ namespace trainyard::client {
 struct PrivateClusterOptions {
   std::string folder;  // for the daemons' state and logs; created if missing
   uint32_t slots = 1;
-  std::string binary_folder;  // contains trainyard-coordinator and trainyard-worker
+  std::string binary_folder;  // contains the programs of coordinator, worker daemon, shim and trainer
 };
 
 class PrivateCluster {

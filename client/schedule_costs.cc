@@ -70,7 +70,7 @@ std::string NearestDivisors(int samples, int micro_batches) {
 
 // A backward is also divided into the gradients of the inputs and those of the weights.
 PipelineCosts CostsOf(std::vector<double> forward, std::vector<double> backward, double weight_share, double link) {
-  const double share = std::clamp(weight_share, 0.0, 1.0);  // other values are refused elsewhere
+  const double share = std::clamp(weight_share, 0.0, 1.0);  // DurationProblems refuses others
   return {.forward = std::move(forward),
           .backward = backward,
           .backward_input = Scaled(backward, 1 - share),

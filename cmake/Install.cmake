@@ -3,7 +3,8 @@
 # path of the build machine, so DIR can be copied to other hosts.
 #   coordinator   trainyard-coordinator
 #   worker        trainyard-worker, trainyard-shim, trainyard-trainer; needs libtorch
-#   trainctl      trainctl; `sample`, `tokenize --build` and `run` also need the component worker
+#   trainctl      trainctl; `sample` and `tokenize --build` also need the component worker; `parity`, and `run` and
+#                 `launch` without --coordinator, also need worker and coordinator
 #   libtorch      the libraries of the pinned wheels that trainyard-trainer needs on a CPU
 #   cuda          libtrainyard_cuda.so and the libraries of the pinned wheels that libtorch lacks, 3 GB; only on request
 #   documents     documents, examples and the files of deploy/
@@ -38,7 +39,7 @@ if(TARGET trainyard_cuda)
   install(DIRECTORY ${TRAINYARD_TORCH_ROOT}/lib DESTINATION lib/torch COMPONENT cuda EXCLUDE_FROM_ALL
           FILES_MATCHING PATTERN "*.so" PATTERN "*.so.*" PATTERN "libtorch_python.so" EXCLUDE
           PATTERN "libshm*" EXCLUDE REGEX "/lib(torch_cpu|c10|gomp)\\.so" EXCLUDE)
-  # LibTorch does not use libcusolverMg, a solver for several GPUs. It would not find the libraries that it needs.
+  # LibTorch does not use libcusolverMg, a solver for several GPUs. Here libcusolverMg would not find its libraries.
   install(DIRECTORY ${wheels}/nvidia DESTINATION lib COMPONENT cuda EXCLUDE_FROM_ALL
           FILES_MATCHING PATTERN "*.so.*" PATTERN "License.txt" REGEX "/lib(cupti|cudart|cusolverMg)\\.so" EXCLUDE)
 endif()

@@ -88,7 +88,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-# dpkg-shlibdeps finds the wheels' libraries here. They belong to no Debian package: the dependency is explicit below.
+# dpkg-shlibdeps finds the wheels' libraries here. No Debian package has them, so it derives no dependency from them;
+# the dependency on the package of LibTorch is given explicitly below.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${TRAINYARD_TORCH_ROOT}/lib ${wheels}/nvidia/cu13/lib)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 

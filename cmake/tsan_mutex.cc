@@ -1,8 +1,8 @@
-// Makes Abseil's mutexes visible to ThreadSanitizer. Debian's Abseil is compiled without ThreadSanitizer, which would
-// therefore report every access that a mutex guards. This file is linked into each program of the tsan preset, with
-// --wrap for each function (Targets.cmake), so that our calls come here first. ThreadSanitizer ignores what Abseil does
-// between `pre` and `post`, including the evaluation of conditions. `./dev tidy` bans the functions that are not
-// wrapped here.
+// Makes Abseil's mutexes visible to ThreadSanitizer. Debian's Abseil is compiled without ThreadSanitizer, so
+// ThreadSanitizer would report a race for every access that a mutex guards. This file is linked into each program of
+// the tsan preset, with --wrap for each function (Targets.cmake), so that our calls come here first. ThreadSanitizer
+// ignores what Abseil does between `pre` and `post`, including the evaluation of conditions. `./dev tidy` bans the
+// functions that are not wrapped here.
 #include <sanitizer/tsan_interface.h>
 
 #include "absl/synchronization/mutex.h"

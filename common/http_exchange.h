@@ -106,7 +106,7 @@ class HttpExchange {
   // Writes a heartbeat if it is due. Returns false if the reader is too slow.
   bool Tick(absl::Time now);
   bool is_stream() const;
-  // Whether OnChange was called, the answer has not begun, and the client understands interim responses until then.
+  // Whether OnChange was called, the answer has not begun, and the client understands interim responses (HTTP/1.1).
   bool AwaitsGoneClient() const;
   void Close();
 

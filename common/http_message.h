@@ -1,5 +1,5 @@
 // HTTP/1.1 requests and responses as the daemons serve them. Pure. Supports only what their ports need: no
-// percent-encoding (paths and parameters consist of letters, digits and -_.), bodies with a Content-Length, one
+// percent-encoding (paths and parameters consist of letters, digits and -_.), only bodies with a Content-Length, one
 // response per connection.
 #pragma once
 

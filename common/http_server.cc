@@ -175,8 +175,8 @@ bool HttpServer::Serve(Connection& connection, short events) {
   return Send(connection);
 }
 
-// A client that has closed its side has gone, or waits for its answer: only a reply to further bytes shows which. So an
-// interim response is sent, which a waiting client ignores; the host of a client that has gone resets the connection.
+// A client that has closed its side of the connection has gone, or waits for its answer. To find out, this sends an
+// interim response: a client that waits ignores it, and the host of a client that has gone resets the connection.
 void HttpServer::ProbeClient(Connection& connection) {
   if (!connection.half_closed || connection.probed || !connection.exchange->AwaitsGoneClient()) return;
   connection.probed = true;

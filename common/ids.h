@@ -1,4 +1,4 @@
-// Identifiers as types, so that two of them cannot be swapped in a call. Header-only. Plain values.
+// Identifiers as types, so that two of them cannot be swapped in a call, and random ids. Plain values.
 #pragma once
 
 #include <compare>

@@ -1,4 +1,4 @@
-"""Trains a line with Accelerate, and saves and exits when its job is paused, drained or cancelled:
+"""Fits a straight line with Accelerate, and saves and exits when its job is paused, drained or cancelled:
 
     trainctl launch --nproc-per-node 2 accelerate_train.py STATE_FOLDER STEPS
 """

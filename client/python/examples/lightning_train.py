@@ -1,4 +1,4 @@
-"""Trains a line with Lightning, and saves and exits when its job is paused, drained or cancelled:
+"""Fits a straight line with Lightning, and saves and exits when its job is paused, drained or cancelled:
 
     trainctl launch --nproc-per-node 2 lightning_train.py CHECKPOINT_FILE STEPS
 """

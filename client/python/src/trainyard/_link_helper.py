@@ -129,7 +129,7 @@ class Helper:
                 sent_count = reports.count
                 steps = [one for one in list(reports.steps) if one["step"] > sent_step]
                 evals = [one for one in list(reports.evals) if one["step"] > sent_eval]
-                # The daemon passes the steps on before the checkpoints.
+                # A checkpoint may be sent before its steps, because the daemon passes the steps on first.
                 for _, checkpoint in [one for one in list(reports.checkpoints)[:-1] if one[0] > sent_save]:
                     yield self.report(checkpoint=checkpoint)
                 sent_save = reports.saves

@@ -31,7 +31,7 @@ class AsyncClient(_calls.Calls):
     async def _convert(self, error, metadata):
         converted = errors.from_rpc(error, self.address)
         if converted.code in _calls.UNANSWERED:
-            await self.close()  # gRPC would connect again to any process that listens there then
+            await self.close()  # otherwise gRPC would reconnect to any process that listens there by then
         elif self._is_new_token(converted, metadata):
             converted = errors.UnavailableError(f"the coordinator at {self.address} was restarted with a new token")
         return converted

@@ -44,7 +44,7 @@ class Client(_calls.Calls):
         """The error to raise; Unavailable if the call can be repeated."""
         converted = errors.from_rpc(error, self.address)
         if converted.code in _calls.UNANSWERED:
-            self.close()  # gRPC would connect again to any process that listens there then
+            self.close()  # otherwise gRPC would reconnect to any process that listens there by then
         elif self._is_new_token(converted, metadata):
             converted = errors.UnavailableError(f"the coordinator at {self.address} was restarted with a new token")
         return converted
