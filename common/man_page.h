@@ -1,5 +1,5 @@
 // Manual pages in the format of man(7), made from a declared command line, as --help and the completion scripts are, so
-// they cannot differ from the program. Pure; the text does not depend on the machine that makes it.
+// the pages cannot differ from the program. Pure; the text does not depend on the machine that makes it.
 //
 //   std::string text = ManPage(app, {.name = "trainyard-worker", .section = 8, .see_also = {{"trainctl", 1}}});
 #pragma once

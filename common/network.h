@@ -8,8 +8,8 @@
 
 namespace trainyard {
 
-// Whether `host` (no port, no brackets) can only be this machine. "127.a" may be the name of another host, so
-// only digits and points make an address.
+// Whether `host` (no port, no brackets) can only be this machine. "127.a" may be the name of another host, so a
+// text that begins with "127." must consist of digits and points.
 bool IsLoopbackHost(absl::string_view host);
 
 struct HostPort {

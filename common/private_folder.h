@@ -43,8 +43,8 @@ SocketPlaces SocketPlacesOfThisUser();
 // makes one with a random name. Possible errors: those of mkdir.
 absl::StatusOr<std::string> MakeSocketFolder(const SocketPlaces& places);
 
-// MakeSocketFolder for this user: its path is short for every state folder, logout does not remove it, and other users
-// cannot enter it.
+// MakeSocketFolder for this user. The path of the folder is short, however long that of the state folder is; logout
+// does not remove the folder, and other users cannot enter it.
 absl::StatusOr<std::string> SocketFolder();
 
 }  // namespace trainyard

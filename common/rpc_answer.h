@@ -14,8 +14,8 @@ namespace trainyard {
 inline grpc::Status ToGrpcAnswer(const absl::Status& status) { return ToGrpcStatus(CompleteDetails(status)); }
 
 // Whether an UNAVAILABLE is the answer of a coordinator (for example: a host is not connected), which a retry alone
-// does not change. An UNAVAILABLE of gRPC itself, which means that no coordinator responded, has no details; a
-// coordinator that is busy or shutting down adds google.rpc.RetryInfo.
+// does not change. False for an UNAVAILABLE of gRPC itself, which has no details and means that no coordinator
+// responded, and for that of a coordinator that is busy or shutting down, which has google.rpc.RetryInfo.
 inline bool IsAnswered(const grpc::Status& status) {
   absl::Status details = absl::UnavailableError("");
   CopyDetails(status, &details);

@@ -26,7 +26,7 @@ const char* KindOf(const Node& node) {
   return "nothing";
 }
 
-// One pass over one document. Fields with a problem keep their values.
+// One pass over one document. A scalar with a problem does not change its field; of a list, the valid elements are set.
 class Reader {
  public:
   Reader(const YamlSource& source, const Descriptor& root, Problems* problems, Positions* positions)
@@ -97,7 +97,8 @@ class Reader {
   void OmitLines() { omits_lines_ = true; }
 
  private:
-  // Reads a single name where the field is a map: the name is the value of the key `shorthand_key` in the field's rule.
+  // Reads a single name where the field is a map. The name becomes the value of the key that `shorthand_key` of the
+  // field's rule names.
   void ReadName(const Node& node, const std::string& path, const FieldDescriptor& field, Message* message) {
     const std::string& key = yaml::RuleOf(field).shorthand_key();
     const FieldDescriptor* named = yaml::FieldOfKey(*field.message_type(), key);

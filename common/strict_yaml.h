@@ -35,9 +35,9 @@ struct YamlSource {
   std::string working_directory;  // relative paths are resolved against it; empty: they stay as they are
 };
 
-// Merges the values of `source` into `out`. A key with a problem leaves its field unset. If `positions` is given, it
-// receives the position of every known key, including those with a problem. CheckRules finds missing keys; this
-// function does not.
+// Merges the values of `source` into `out`. A scalar with a problem does not change its field; a list that contains
+// invalid elements sets the valid ones. If `positions` is given, it receives the position of every known key, including
+// those with a problem. CheckRules finds missing keys; this function does not.
 void ReadYaml(const YamlSource& source, google::protobuf::Message* out, Problems* problems,
               Positions* positions = nullptr);
 

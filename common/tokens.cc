@@ -36,7 +36,7 @@ std::string FileName(absl::string_view address) {
   return absl::StrReplaceAll(name, {{"/", "_"}, {"]:", "-"}, {"[", ""}, {":", "-"}});
 }
 
-// Other characters cannot be sent as metadata.
+// Accepts only characters that can be sent in the metadata of a call.
 absl::Status CheckToken(absl::string_view token, const std::string& path) {
   auto is_valid = [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("-._~+/=", c); };
   const bool plain = std::all_of(token.begin(), token.end(), is_valid);

@@ -38,8 +38,8 @@ std::string TokenPath(const std::string& folder, absl::string_view address);
 // cannot be made, or belongs to another user. ResourceExhausted: the disk is full.
 absl::Status WriteToken(const std::string& folder, absl::string_view address, absl::string_view token);
 
-// Replaces the file `path` with mode 0600, for readers that know its path. Possible errors: those of
-// WriteFileAtomically.
+// Deletes the file `path` and writes it anew with mode 0600, for readers that know its path. Possible errors: those of
+// open and write.
 absl::Status WriteTokenFile(const std::string& path, absl::string_view token);
 
 // The token of a coordinator of this user, or of root; "" if none was written. Possible errors: PermissionDenied: other

@@ -45,7 +45,7 @@ bool HasDefaultValue(const google::protobuf::Message& message, const google::pro
 std::string UnknownKeyHelp(absl::string_view key, const google::protobuf::Descriptor& message,
                            const google::protobuf::Descriptor& root);
 
-// A number in its usual notation: 0.1, 3e-04 as 0.0003, whole numbers without a point.
+// A number in its shortest notation: 0.1, 3e-04 for 0.0003, whole numbers without a point.
 std::string NumberText(double value);
 
 // One scalar of a YAML file.

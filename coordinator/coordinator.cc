@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kClusterIdLength = 16;
 
-// Returns the cluster's id, which is created once, together with the state folder.
+// Returns the cluster's id, which is created at the first start with a store.
 absl::StatusOr<std::string> LoadOrCreateClusterId(Store& store, Snapshot& snapshot) {
   for (const auto& [key, value] : snapshot.records) {
     if (key != kClusterKey) continue;

@@ -1,7 +1,7 @@
 // The complete coordinator, as main() creates and runs it. Owns its parts in the order of declaration: later members
 // use earlier ones and are destroyed first.
 //
-//   ASSIGN_OR_RETURN(auto coordinator, Coordinator::Start(options));
+//   ASSIGN_OR_RETURN(auto coordinator, Coordinator::Start(options, clock, failed));
 //   ... until a signal ...
 //   coordinator->Stop();
 #pragma once
@@ -46,7 +46,7 @@ class Coordinator final : private EffectSink {
   // The number of unfinished jobs after the last round of the loop. Thread-safe.
   size_t jobs_unfinished() const { return jobs_unfinished_; }
 
-  // Handles the queued events, ends all streams with UNAVAILABLE and closes the store. Jobs continue.
+  // Handles the queued events, ends all streams with UNAVAILABLE and backs up the store. Jobs continue.
   void Stop();
 
  private:

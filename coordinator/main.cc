@@ -30,7 +30,7 @@
 namespace trainyard {
 namespace {
 
-// Blocks the signals in every thread; they are read from a descriptor, so no signal handler ever runs. SIGHUP reloads
+// Blocks the signals in every thread; they are read from a descriptor, so they need no handlers. SIGHUP reloads
 // the settings of the log, unless it means that the terminal was closed.
 int BlockSignals(bool with_hangup) {
   sigset_t signals;

@@ -1,5 +1,5 @@
 // The coordinator's settings: flags override the configuration file, which overrides the schema's defaults. All
-// problems of the flags and the file are reported together.
+// problems of the file are reported together; if it has none, all problems of the flags are.
 #pragma once
 
 #include <string>
@@ -36,7 +36,8 @@ struct CommandLine {
   CoordinatorOptions options;
 };
 
-// Possible errors: InvalidArgument, with all problems of the flags and the file, one per line.
+// Possible errors: InvalidArgument, with all problems of the file or, if it has none, of the flags, one per line. Those
+// of ReadYamlFile if the file cannot be read.
 absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);
 
 }  // namespace trainyard

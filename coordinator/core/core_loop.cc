@@ -26,7 +26,8 @@ constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
 // The store does its housekeeping when nothing has been committed for this time.
 constexpr absl::Duration kQuietTime = absl::Milliseconds(100);
 constexpr absl::Duration kStoreCheckInterval = absl::Seconds(1);
-// A store that refuses records is tried again after 50 ms, doubling up to a second, and logged every 30 s.
+// A commit that the store refuses is tried again after 50 ms, then after twice as long each time, up to a second. The
+// refusal is logged every 30 s.
 constexpr absl::Duration kRetryMin = absl::Milliseconds(50);
 constexpr absl::Duration kRetryMax = absl::Seconds(1);
 constexpr absl::Duration kStallLogInterval = absl::Seconds(30);

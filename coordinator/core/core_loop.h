@@ -1,10 +1,9 @@
 // The one thread that feeds the core: it takes a batch of events, commits all their records together, and only
 // then releases their effects. So no crash can revoke an effect, and a thousand facts cost one disk write.
 //
-// While the store accepts no records (the disk is full), every event that would change something waits, in order:
-// nothing is acknowledged, calls are refused with the reason, and only reads are answered, from memory, which may hold
-// changes that are not durable yet. The commit is tried again until the store accepts it; the core's time stands still
-// meanwhile.
+// While the store accepts no records (the disk is full), nothing is acknowledged. Calls that only read are answered
+// from memory, which may hold changes that are not durable yet; other calls are refused with the reason, and all other
+// events wait, in order. The commit is tried again until the store accepts it; the core's time stands still meanwhile.
 //
 // A batch that leads only to acknowledgements is held for up to kHoldMax, to be written with the next ones: while a
 // group forms, the facts of its ranks arrive one by one, and a disk write for each would delay all of them.

@@ -2,9 +2,9 @@
 // full queue never blocks the thread that posts: a call is refused, and a stream stops reading until the queue has
 // drained.
 //
-// Most of the traffic from daemons is reports, and the newest report of each rank is enough: if too many reports wait,
-// those of ranks other than 0 are dropped and counted. Step reports of rank 0 are never dropped; its stream waits
-// instead. Thread-safe.
+// Most of the traffic from daemons is reports, and the newest report of each rank is enough: if too many events wait,
+// new reports are dropped and counted, except reports of rank 0 with a step, an evaluation or a checkpoint of a script.
+// These are never dropped; the stream that sends them waits instead. Thread-safe.
 #pragma once
 
 #include <cstddef>

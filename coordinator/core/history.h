@@ -1,4 +1,4 @@
-// The events of one job (or of the cluster) in memory, for watchers and for `events`: two lists that share one
+// The events of one job (or of the cluster) in memory, for watchers and for `trainctl events`: two lists that share one
 // numbering. Durable events (states, notices, checkpoints, decisions, probes) are in the store, too. Reports of steps
 // and evaluations are not: daemons send them again after a restart of the coordinator. Both lists are bounded;
 // decisions and failures are dropped last. Core thread only.

@@ -39,8 +39,8 @@ bool NeedsQuery(const Turn& turn, const PathQuery& query, const std::string& pat
   return !(query.answer.has_value() && query.answer->there()) && turn.now - query.requested_at >= kQueryInterval;
 }
 
-// Returns the newest recorded checkpoint. A granted checkpoint may not have its final name yet, so without a recorded
-// one the query names the run folder.
+// Returns the newest recorded checkpoint. If none is recorded, returns the newest granted one with the path of the run
+// folder, because a granted checkpoint may not have its final name yet.
 v1::CheckpointInfo NewestOf(const Job& job) {
   const v1::Job& head = job.head();
   if (head.checkpoints_size() > 0) return head.checkpoints(head.checkpoints_size() - 1);

@@ -220,7 +220,7 @@ void WarnOfVersion(Turn& turn, const Host& host) {
   if (version.empty() || IsSameRelease(version, kVersion)) return;
   turn.Warn(absl::StrCat("the daemon of host ", host.name.value(), " has version ", version.substr(0, 64),
                          " and this coordinator version ", kVersion,
-                         ", which works; install the same version on all hosts when you can"));
+                         "; they work together, but install the same version on all hosts when you can"));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 namespace trainyard {
 
-inline constexpr uint32_t kJobsPageMax = 1'000;     // of ListRequest.page_size and FindJobsRequest.page_size
+inline constexpr uint32_t kJobsPageMax = 1'000;     // of page_size in ListRequest, FindJobsRequest and GetQueueRequest
 inline constexpr uint32_t kHostsPageMax = 1'000;    // of ListHostsRequest.page_size
 inline constexpr uint32_t kEventsPageMax = 10'000;  // of ListEventsRequest.limit and page_size
 

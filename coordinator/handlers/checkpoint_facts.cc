@@ -20,7 +20,7 @@ namespace {
 
 // With checkpoint.keep 0 all checkpoints stay on disk; the record names this many of the newest.
 constexpr int kCheckpointsRecorded = 1'000;
-// A script may save at every step, and all records of its checkpoints are written whenever that of its job is.
+// A script may save at every step, and each write of the job's record writes all recorded checkpoints again.
 constexpr int kScriptCheckpointsRecorded = 20;
 // The number of changed keys that are published for a resumed job; the log of its trainers has all of them.
 constexpr int kChangesPublished = 32;

@@ -35,7 +35,7 @@ void UndoStop(Turn& turn, Job& job, const std::string& why);
 void StopAtStep(Turn& turn, Job& job);
 // Whether a job whose group ends with `ending` starts again later.
 bool ContinuesLater(v1::JobRecord::Ending ending);
-// Returns the time that a stop may take: it takes effect between two steps.
+// Returns the time that a stop may take. A stop takes effect between two steps.
 absl::Duration StopGrace(const Job& job);
 // Returns the time that a stop may take while ranks still evaluate or save.
 absl::Duration MaxStopGrace(const Job& job);

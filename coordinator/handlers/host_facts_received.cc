@@ -36,8 +36,8 @@ bool IsTrainersOwn(const v1::Fact& fact) {
   }
 }
 
-// Trainers of held or unknown jobs are left alone until they have exited; then they are removed from the host. Returns
-// whether the fact is about such a trainer.
+// Trainers of held or unknown jobs are left alone until they have exited; then they are removed from Host::held or
+// Host::unknown. Returns whether the fact is about such a trainer.
 bool ApplyToHeld(Turn& turn, Host& host, const v1::Fact& fact) {
   const auto has_key = [&](const v1::TrainerKey& key) { return SameTrainer(key, fact.key()); };
   const auto runs_key = [&](const v1::RunningTrainer& running) { return SameTrainer(running.key(), fact.key()); };

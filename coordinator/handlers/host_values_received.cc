@@ -56,8 +56,8 @@ absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool
   return absl::OkStatus();
 }
 
-// A thousand ranks put values for a thousand hosts, so the list is made again only after a stream has opened
-// or ended, not for each put.
+// Returns the sessions of the job's attached hosts. A thousand ranks put values for a thousand hosts, so the list is
+// made again only after a stream has opened or ended, not for each put.
 SessionList SessionsOf(const State& state, Job& job) {
   if (job.current.store.sessions == nullptr || job.current.store.session_changes_seen != state.session_changes) {
     auto list = std::make_shared<std::vector<SessionId>>();

@@ -1,7 +1,7 @@
-// ListEvents: returns the durable events of a job or of the cluster, oldest first, which `why` and `events` show. Pages
-// stay well below the limit of a message. The page token contains the start of the next page and the end of the
-// whole answer, so that no page contains events that happen after the first call. For the status page, returns the
-// thinned reports of steps and evaluations instead. Changes nothing.
+// ListEvents: returns the durable events of a job or of the cluster, oldest first, for `trainctl why` and `trainctl
+// events`. Pages stay well below the limit of a message. The page token contains the start of the next page and the end
+// of the whole answer, so that no page contains events that happen after the first call. For the status page, returns
+// the thinned reports of steps and evaluations instead. Changes nothing.
 #include <algorithm>
 #include <deque>
 #include <iterator>

@@ -170,7 +170,7 @@ void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
   std::set<uint64_t> indexes = submit_indexes;
   std::erase_if(indexes, [&](uint64_t index) { return !state.queue.contains(index); });
   if (indexes.empty()) return;
-  // Slots are kept for these jobs, so that the others do not get them.
+  // Every pass includes the overdue and the preempting jobs, so that slots are kept for them.
   indexes.insert(state.overdue.begin(), state.overdue.end());
   indexes.insert(state.preempting.begin(), state.preempting.end());
   QueueView view = MakeQueueView(turn, indexes);

@@ -20,7 +20,7 @@ struct QueueView {
 // `indexes`: the waiting jobs, by submission. Jobs that are held are left out.
 QueueView MakeQueueView(const Turn& turn, const std::set<uint64_t>& indexes);
 
-// Returns all hosts; those that cannot be reached have only a name, so that the reason for waiting can contain it.
+// Returns all hosts. Those that cannot be reached have only a name and `unusable`, for the reason why a job waits.
 std::vector<HostSlots> AllHosts(const State& state);
 // Returns the facts, which refer to `hosts`.
 PlacementFacts MakePlacementFacts(absl::Time now, const Job& job, const std::vector<HostSlots>& hosts);

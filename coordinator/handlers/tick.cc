@@ -37,7 +37,7 @@ namespace {
 // A group that has made no progress in forming for this time will not form.
 constexpr absl::Duration kFormationLimit = absl::Seconds(120);
 // A daemon whose Hello lacks one of its trainers reports that trainer's exit immediately, if the rank folder has an
-// exit record.
+// exit record. A trainer whose exit was not reported within this time counts as lost.
 constexpr absl::Duration kMissingLimit = absl::Seconds(1);
 constexpr absl::Duration kPublishedInterval = absl::Seconds(1);
 // A process that SIGKILL does not end (blocked in the kernel) counts as gone after this time; its slot stays in use.

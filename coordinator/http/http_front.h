@@ -1,4 +1,5 @@
-// What the coordinator's HTTP port serves in addition to /metrics, and to whom. All requests pass through here.
+// What the coordinator's HTTP port serves in addition to /metrics, and to whom. All requests except those for /metrics
+// pass through here.
 //
 //   /  /page.css  /page.js ...             the status page (coordinator/http/page), which contains no data
 //   GET  /api/v1/...                       its data (status_page.h)

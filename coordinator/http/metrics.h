@@ -62,7 +62,8 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   };
   struct JobSeries {
     prometheus::Labels labels;  // common labels of the series
-    // This gauge and the next four are null until the job has reported a step, which it may never do.
+    // This gauge and the next four are null for a command until it has reported a step, which it may never do; `loss`
+    // is null until a step has a loss.
     prometheus::Gauge* step = nullptr;
     prometheus::Gauge* loss = nullptr;
     prometheus::Gauge* tokens_per_second = nullptr;

@@ -90,7 +90,7 @@ class Forecaster {
     if (started.ends_in.has_value()) {
       ends_.emplace(now + *started.ends_in, std::move(started));
     } else if (unknown_.empty()) {
-      unknown_ = absl::StrCat("job ", job.id.value(), ", which is ahead of it, has not run before");
+      unknown_ = absl::StrCat("the duration of job ", job.id.value(), ", which is ahead of it, is not known");
     }
     return ranks;
   }

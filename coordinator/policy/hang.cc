@@ -111,7 +111,7 @@ class HangAnalysis {
     if (rank.is_script && now_ - rank.reported_at > kScriptReportAge) return false;
     return rank.reachable && rank.reported_at > last_progress_;
   }
-  // Returns the time since the rank's last report, but at most the time since the earliest start of a stall.
+  // Returns the time since the rank's last report, but at most the time since the earliest possible start of a stall.
   absl::Duration TimeSinceReport(const RankPosition& rank) const {
     return now_ - std::max(rank.reported_at, facts_.since);
   }

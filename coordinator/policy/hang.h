@@ -7,8 +7,8 @@
 // numbers its packets at both ends: a receiver waits for a sender that has sent fewer packets, and a sender that waits
 // for a free slot waits for a receiver that has received fewer. Other differences between the two ends are normal. The
 // state of a process (stopped, spinning, blocked in a system call) is part of the reason, but does not affect the
-// decision, with two exceptions to which no limit applies: a stopped process, and a process that no longer sends
-// reports.
+// decision, with two exceptions: a stopped process and a process that no longer sends reports count as hanging without
+// waiting for the limit.
 #pragma once
 
 #include <cstdint>

@@ -110,7 +110,7 @@ void BlameWrong(const Ranks& wrong, const RanksByName& behind, Blame& blame) {
 void BlameMinority(const Ranks& members, Blame& blame) {
   RanksByName by_operation;
   for (const RankPosition* rank : members) by_operation[Waiting(*rank)->last_started()].push_back(rank);
-  // The majority is correct; in a tie, the ranks that include the lowest one are.
+  // The majority is correct; in a tie, the ranks that include the lowest rank are correct.
   auto majority = std::max_element(by_operation.begin(), by_operation.end(), [](const auto& a, const auto& b) {
     if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
     return a.second.front()->rank > b.second.front()->rank;

@@ -196,7 +196,7 @@ class Pass {
     }
     if (IsOverdue(job)) {
       Reserve(job, wanted, absl::StrCat("which has waited for ", Waited(job)));
-      // Its slots must not be counted by a job behind it that looks for victims.
+      // A job behind this one that looks for victims must not count the slots of this one.
       Block(future_, wanted, "reserved");
     }
     return outcome;

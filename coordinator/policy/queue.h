@@ -58,7 +58,7 @@ struct RunningJob {
   uint32_t cpus = 0;  // of each rank
   uint64_t gpus = 0;
   bool ending = false;      // it is ending already, so its slots become free
-  std::string protection;   // why it must not be preempted: "job ab12 has trained for less than 5m"; empty: it may
+  std::string protection;   // why it must not be preempted: "job ab12 is protected for 5m"; empty: it may
   uint64_t unsaved_ms = 0;  // the time of all ranks that is lost if the save fails
   absl::Time began = absl::InfinitePast();
 };

@@ -28,7 +28,7 @@ struct EndedRank {
   bool reported_finished = false;    // it reported that all its steps are made, or that it stopped as requested
   bool stopped_unrequested = false;  // it stopped between two steps although the coordinator had not requested it
   bool was_desired = true;           // false: it was already being ended
-  bool is_command = false;           // the program of a job with `command`, whose exit codes have no meaning here
+  bool is_command = false;           // the program of a job with `command`, whose exit codes have no meaning except 0
   const v1::TrainerExited* exit = nullptr;
 };
 
@@ -40,7 +40,8 @@ std::optional<v1::FailureRecord> ClassifyExit(const EndedRank& ended);
 bool IsBetterCause(const v1::FailureRecord& found, const v1::FailureRecord& known);
 bool HasOwnCause(v1::FailureRecord::Kind kind);
 // Whether a restart after such a failure counts against the job's limit of restarts. It does not if a host lacks the
-// checkpoint or currently has no space (its disk is full, its state folder is missing): the job cannot prevent that.
+// checkpoint, has no space now (its disk is full, its state folder is missing) or was refused by command.check: the job
+// cannot prevent that.
 bool CountsAsRestart(v1::FailureRecord::Kind kind);
 // Whether a restart cannot help on any host: the job cannot work as specified, or it has made all steps and has given
 // up saving the last one.
@@ -48,7 +49,8 @@ bool IsPermanent(v1::FailureRecord::Kind kind);
 // Returns the name of the kind in metrics and reports, such as "signal".
 absl::string_view FailureKindName(v1::FailureRecord::Kind kind);
 
-// A host that could not run a job is excluded from its placement for this long, doubled each time up to the maximum.
+// A host that could not run a job is excluded from the job's placement for this long, doubled each time up to the
+// maximum.
 inline constexpr absl::Duration kMinAvoidTime = absl::Minutes(1);
 inline constexpr absl::Duration kMaxAvoidTime = absl::Minutes(10);
 
@@ -56,7 +58,7 @@ struct RecoveryFacts {
   const v1::FailureRecord* failure = nullptr;
   uint32_t restarts = 0;  // restarts so far
   uint32_t max_restarts = 0;
-  std::optional<uint64_t> checkpoint_step;  // of the newest recorded checkpoint
+  std::optional<uint64_t> checkpoint_step;  // from which the next group resumes; none: from the beginning
   uint32_t failures_without_progress = 0;   // in a row, before this failure
   bool fits_elsewhere = false;              // the job could be placed without the host of the failed rank
 };

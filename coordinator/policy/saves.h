@@ -44,7 +44,7 @@ const v1::CheckpointGrant* NewestGranted(const CheckpointGrants& grants);
 std::optional<uint64_t> NewestResumeStep(const v1::Job& head, const CheckpointGrants& grants);
 
 // Whether the state after the job's last step (last_step.h) is in a checkpoint that is recorded, or from which the
-// newest generation resumed. Always true for a probe, which saves nothing.
+// newest generation resumed. Always true for a probe and for a command.
 bool LastStepIsSaved(const v1::Job& head, uint64_t last_step, uint64_t restored_step);
 
 }  // namespace trainyard

@@ -17,7 +17,7 @@ struct VictimFacts {
   const WaitingJob* job = nullptr;
   PoolUse use;                                  // of its pool
   absl::Span<const HostSlots> hosts = {};       // with the slots that are free once the ending jobs have ended
-  std::vector<const RunningJob*> running = {};  // those that no other job has chosen
+  std::vector<const RunningJob*> running = {};  // without those that a job ahead has chosen
 };
 
 // Returns the jobs to end; none if none must end, or if no set of them suffices.

@@ -136,7 +136,7 @@ void Core::WarnOfVersion(const std::string& version) {
   if (IsSameRelease(version, kVersion)) return;
   LogWarning(absl::StrCat("the coordinator at ", options_.coordinator, " has version ", version.substr(0, 64),
                           " and this daemon version ", kVersion,
-                          ", which works; install the same version on all hosts when you can"));
+                          "; they work together, but install the same version on all hosts when you can"));
 }
 
 void Core::StoreFactsWhenDue() {

@@ -47,7 +47,7 @@ export async function updateAccess() {
   for (const listener of listeners) listener();
 }
 
-// Calls `listener` whenever what the token allows has changed, until the function that it returns is called.
+// Calls `listener` after each check of what the token allows, until the returned function is called.
 export function onAccess(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
