@@ -1,5 +1,5 @@
-// A communicator that counts the operations of another one and times the waits. Tests use it to check wire types and
-// the number of reductions per step; the trainer reports the waits as exposed communication.
+// A communicator that counts the operations of another one and times the waits. Tests use the counts to check the types
+// and the numbers of the reductions of a step.
 //
 // Threads: as for Communicator; any thread may call counts() and waited_s().
 #pragma once

@@ -1,5 +1,5 @@
 // The link over gRPC and a Unix socket of the daemon. Two threads: one connects and reads, one writes. A broken stream
-// is opened again after 50 ms, doubling up to kReconnectMax. Then facts without acknowledgement, the stored reports,
+// is opened again after 50 ms, doubling up to 250 ms. Then facts without acknowledgement, the stored reports,
 // and (before `go`) the values that this rank has put are sent again.
 #pragma once
 

@@ -4,7 +4,8 @@
 // Row-major: c [m, n] = alpha a [m, k] b [k, n] + beta c. The row strides are numbers of elements in memory; a
 // transposed matrix is stored as [k, m] or [n, k]. With beta 0 the old values of c are not read.
 //
-// Thread-safe. Inside at::parallel_for a product uses only the calling thread; elsewhere at::get_num_threads().
+// Thread-safe. Inside at::parallel_for a product uses only the calling thread; elsewhere, it uses
+// at::get_num_threads() threads.
 #pragma once
 
 #include <c10/core/ScalarType.h>

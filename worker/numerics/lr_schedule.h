@@ -22,8 +22,8 @@ struct LrSchedule {
   uint64_t timescale = 10000;    // of kInverseSqrt; at least 1
 };
 
-// The rate of `step`, counted from 1. It rises linearly to the peak at the end of `warmup_steps`, then it falls as
-// `kind` says, for kCosine, kLinear and kWsd to min_ratio x peak at the last step.
+// The rate of `step`, counted from 1. It rises linearly to the peak at the end of `warmup_steps`, then it follows
+// `kind`: kConstant keeps the peak; kCosine, kLinear and kWsd reach min_ratio x peak at the last step.
 double LearningRateAt(const LrSchedule& schedule, uint64_t step);
 
 }  // namespace trainyard

@@ -204,7 +204,7 @@ void TiledUpdate::RunCopies() {
       copies_.pop_front();
     }
     copy();
-    copy = nullptr;  // destroys what it captured before a waiter wakes
+    copy = nullptr;  // destroys the captured objects while AwaitCopies still waits
     absl::MutexLock lock(&mu_);
     ++num_done_;
   }
