@@ -24,7 +24,7 @@ ROOT = sides.ROOT
 STEPS = 100
 SAVE_EVERY = 10
 WARMUP_STEPS = 3
-# With a batch of 1, steps are short: only the size of the state matters for the rows that use this.
+# The rows that use this depend only on the size of the state, so a batch of 1 makes their steps short.
 STATE = dataclasses.replace(sides.LAB_10M, batch=1)
 SAVED = re.compile(r"^saved step (\d+) in ([\d.]+) s.* \(([\d.]+) MB\)$", re.MULTILINE)
 RESTORED = re.compile(r"^resumes after step \d+ from .*, read in ([\d.]+) s$", re.MULTILINE)

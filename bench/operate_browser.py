@@ -32,7 +32,7 @@ class Browser:
         from_us, to_browser = os.pipe()
         self._answers, to_us = os.pipe()
         self._requests = to_browser
-        # The browser reads descriptor 3 and writes 4; the shell moves our pipes to these numbers.
+        # The browser reads descriptor 3 and writes to 4; the shell moves our pipes to these numbers.
         shell = f'exec "$@" 3<&{from_us} 4>&{to_us}'
         with open(f"{folder}/browser.log", "wb") as log:
             self._process = subprocess.Popen(

@@ -28,8 +28,8 @@ SHORT_JOBS = 2          # at a time
 VISITORS = 3            # of each kind of stream at a time
 FILLS_IN_FLIGHT = 16
 FILL_RANKS = 1000
-LOG_BYTES = 65_536      # of the output of a rank, which a daemon keeps; the least that is possible
-PACE_S = 0.2            # of one stop and one continuation of the long job's trainer
+LOG_BYTES = 65_536      # of the output of a rank, which a daemon keeps; the smallest limit that it accepts
+PACE_S = 0.2            # in each period the long job's trainer is stopped and continued once
 # Fills its log, which the daemon keeps at LOG_BYTES, and then prints five lines per second.
 COMMAND = f"seq {LOG_BYTES}; while :; do echo a line of output; sleep 0.2; done"
 
@@ -40,7 +40,7 @@ def log(text):
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Memory in KiB, and what else a leak would show."""
+    """Memory in KiB, and the other numbers that a leak would increase."""
 
     time_s: float
     rss: int
@@ -52,7 +52,7 @@ class Sample:
 def sample_of(program, time_s):
     status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
     found = [re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE) for name in ("VmRSS", "RssAnon", "Threads")]
-    if None in found:  # it has no memory any more
+    if None in found:  # a process that has exited has no memory
         raise sides.MeasurementFailed(f"{program.log.name} has ended; its output:\n{program.output()[-2000:]}")
     rss, anonymous, threads = (int(one[1]) for one in found)
     return Sample(time_s, rss, anonymous, threads, len(os.listdir(f"/proc/{program.pid}/fd")))
@@ -251,7 +251,7 @@ def figure_of(name, samples, kind, measured):
     if kind == "rss":
         others.update(threads=samples[-1].threads, descriptors_first=samples[0].descriptors,
                       descriptors_last=samples[-1].descriptors)
-    what = f"{'RSS' if kind == 'rss' else 'anonymous part of it'}, {name}, over {measured}"
+    what = f"{'RSS' if kind == 'rss' else 'anonymous part of RSS'}, {name}, over {measured}"
     if trends.verdict_of(trend) == "undecided":
         return Figure(f"{what}: too few or too noisy samples for a verdict", 0 if trend is None else trend.slope,
                       "KiB/h", others=others)

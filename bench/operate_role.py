@@ -9,7 +9,7 @@ import signal
 import sys
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it reports each connection that the coordinator closes
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # otherwise gRPC reports each connection that the coordinator closes
 import grpc
 
 CALL_LIMIT_S = 60

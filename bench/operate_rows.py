@@ -134,7 +134,7 @@ class Client:
 
 @functools.cache
 def schema():
-    """Returns the folder of the generated modules, from which the clients import them, too, and the modules."""
+    """Returns the folder of the generated gRPC modules, which the client processes use, too, and the modules."""
     folder = tempfile.TemporaryDirectory(prefix="trainyard-stubs-")
     return folder, stubs.make(folder.name)
 

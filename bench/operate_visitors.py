@@ -2,7 +2,7 @@
 scrapes, wrong requests, and short jobs.
 
 Some close their connection, some disappear (the connection is reset), and some read so slowly that the coordinator has
-to wait for them. gRPC does neither, so those clients connect through a relay.
+to wait for them. A client of gRPC can neither reset its connection nor read slowly, so it connects through a relay.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import grpc
 
 from operate_role import CALL_LIMIT_S, dial, say
 
-VISIT_S = (0.5, 4)     # a visitor of a stream stays between these
+VISIT_S = (0.5, 4)     # the shortest and the longest visit of a stream
 SLOW_BYTES = 1024      # that a slow visitor reads at a time
 SLOW_PAUSE_S = 0.1
 ENDS = ("close", "close", "cut", "slow")
@@ -28,7 +28,7 @@ JOB_LIMIT_S = 300
 
 
 def cut(writer):
-    """Resets the connection: the peer gets no end of the stream, and what it has sent and is not read is lost."""
+    """Resets the connection: the peer gets no end of the stream, and what it has sent but was not read is lost."""
     with contextlib.suppress(OSError):
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -128,8 +128,8 @@ class Visitors:
             await channel.close()
 
     async def visit_watch(self, end):
-        """Watches the long job. A slow watcher, and every twentieth, reads the whole history; another one continues
-        after the newest step that a predecessor has read."""
+        """Watches the long job. Slow watchers and one in twenty of the others read the whole history; the rest
+        continue after the newest step that an earlier watcher has read."""
         after = 0 if end == "slow" or random.random() < 0.05 else self._newest
 
         def read(event):
@@ -292,7 +292,7 @@ async def run_short_jobs(setting, schema):
 
 
 async def fill_history(setting, schema):
-    """Submits and cancels `count` jobs, some at a time, and prints how many it has, until all are done."""
+    """Submits and cancels `count` jobs, some at a time, and prints how many it has done, until all are done."""
     stub, service, done = schema["service_grpc"].JobServiceStub(dial(setting["address"])), schema["service"], 0
 
     async def submit_next(numbers):

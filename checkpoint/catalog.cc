@@ -115,7 +115,8 @@ std::vector<Candidate> CandidatesOf(const std::vector<StepFolder>& folders) {
   return candidates;
 }
 
-// Whether a later generation of the job has resumed from before this step. If it has, it saved this or an earlier step.
+// Whether a later generation of the job has resumed from before this step. Such a generation has saved this step or an
+// earlier one.
 bool IsAbandoned(const Candidate& candidate, const std::vector<Candidate>& all) {
   return std::any_of(all.begin(), all.end(), [&](const Candidate& other) {
     return other.job_id == candidate.job_id && other.generation > candidate.generation && other.step <= candidate.step;

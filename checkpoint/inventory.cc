@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// RunFolderHolder shares the lock for a moment, which must not look like a job.
+// RunFolderHolder takes a shared lock for a moment. This wait is longer, so that such a lock is not mistaken for a job.
 constexpr absl::Duration kLockWait = absl::Milliseconds(100);
 
 uint64_t SizeOf(const fs::path& path) {

@@ -14,7 +14,7 @@ struct TensorValues {
   absl::string_view dtype;
 };
 
-// Returns W + scale B A, or its transpose W + scale (B A)^T for a matrix that is stored as [in, out], in type `dtype`.
+// Returns W + scale B A, or, for a matrix W that is stored as [in, out], W + scale (B A)^T; in type `dtype`.
 // The sums are computed in fp64; a result in another type is rounded once. REQUIRES: the types are floating, and the
 // numbers of values are those of the projection and its adapter of rank `rank`.
 std::string MergeAdapter(const ProjectionDescription& projection, int64_t rank, double scale,

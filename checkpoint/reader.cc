@@ -174,8 +174,8 @@ absl::Status Checkpoint::FinishVerifying() {
     if (!file.verifying()) continue;
     absl::Status verified = file.FinishVerifying();
     if (verified.ok()) continue;
-    // Reads the file again, piece by piece, to find the damaged tensor: the pieces that were read before match their
-    // hashes.
+    // Each piece that was read has matched its hash, so the damage is elsewhere in the file. Reads the file again,
+    // piece by piece, to find the damaged tensor.
     RETURN_IF_ERROR(FirstProblem(VerifyFile(path_, manifest_, listed), path_));
     return verified;
   }

@@ -113,7 +113,7 @@ void Fleet::Handle(Entry entry) {
   if (entry.incarnation != 0 && entry.incarnation != host.incarnation) return HandleReplaced(entry);
   if (host.daemon == nullptr) return;  // it has left and has not been replaced yet
   host.daemon->Handle(std::move(entry.item), absl::Now());
-  // Closes its connection, too: a thousand open connections of former hosts would distort the measurement.
+  // This also closes the host's connection: a thousand open connections of former hosts would distort the measurement.
   if (host.daemon->over()) host.daemon = nullptr;
   absl::Time next = host.daemon == nullptr ? absl::InfiniteFuture() : host.daemon->next_wake();
   if (next == host.wake) return;

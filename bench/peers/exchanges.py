@@ -145,7 +145,7 @@ def main():
     ddp_parameters, ddp = run(ddp_step, args, args.steps)
     if dist.get_rank() == 0:
         difference = (legacy_parameters - ddp_parameters).abs().max().item()
-        assert difference < 1e-3, f"both must end with the same parameters, which differ by {difference}"
+        assert difference < 1e-3, f"both kinds must end with the same parameters, but some differ by {difference}"
         print(json.dumps({"legacy": legacy, "ddp": ddp, "largest_difference": difference}))
     dist.destroy_process_group()
 

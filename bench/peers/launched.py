@@ -2,7 +2,7 @@
 """The scripts of `./dev bench launch`, which torchrun and `trainctl launch` start unchanged.
 
     launched.py hello                  initialises gloo, and rank 0 prints the sum of the ranks
-    launched.py restart FOLDER         rank 1 kills itself; files in FOLDER contain the time of that, and the time
+    launched.py restart FOLDER         rank 1 kills itself; files in FOLDER contain the time of the kill, and the time
                                        at which each rank runs again
     launched.py train SECONDS FOLDER   trains a small model with DistributedDataParallel, with a line of output per 50
                                        steps

@@ -40,7 +40,7 @@ def parse_arguments():
     for name, value, what in (("layers", 6, ""), ("heads", 6, ""), ("width", 384, ""),
                               ("seq", 256, "tokens in a sequence"), ("vocab", 256, ""),
                               ("batch", 16, "sequences in a step"),
-                              ("micro-batches", 8, "micro-batches in a step; mode tensor also makes one pass for each"),
+                              ("micro-batches", 8, "micro-batches in a step; every mode makes one pass for each"),
                               ("steps", 12, "measured steps"), ("warmup", 3, "warm-up steps"),
                               ("threads", 1, "threads of each process")):
         parser.add_argument(f"--{name}", type=int, default=value, help=what)

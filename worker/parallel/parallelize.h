@@ -2,7 +2,7 @@
 // before:
 //
 //   DivideModel   tensor parallel: this rank's part of each matrix        (models/model_part.h, model/tensor_group.h)
-//                 sequence parallel: its rows between the products        (model/ops/sequence_part.h)
+//                 sequence parallel: this rank's rows between products    (model/ops/sequence_part.h)
 //                 pipeline: this rank's blocks, embedding and head
 //   Parallelize   recompute: what backward computes again                 (recompute.h)
 //                 data parallel: flat groups, reductions, updates         (data_parallel.h)

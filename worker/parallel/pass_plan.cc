@@ -109,7 +109,8 @@ class PassPlanner {
 
   bool Trains(int unit) const { return options_.trained.empty() || options_.trained[unit]; }
 
-  // Waits for a reduction when the next unit is reduced: the all-reduce across replicas is started then.
+  // With overlap, waits for the reduction of a unit only before that of the next unit starts. The wait also starts the
+  // all-reduce across replicas (Reducer::Settle).
   void Reduce(int unit) {
     if (!options_.reduce || elements_[unit] == 0 || !Trains(unit)) return;
     if (options_.overlap && !reducing_.empty()) {

@@ -42,10 +42,10 @@ absl::Status PipelineExecutor::RunStep(const PipelineWork& work, BatchOf batch_o
   RETURN_IF_ERROR(strategy_.AwaitParameters());  // this rank may have no pass
   const int own = static_cast<int>(work.micro_batches.size());
   ASSIGN_OR_RETURN(const std::vector<PipelineAction>* actions, ActionsFor(own));
-  // With several chunks a rank has several last backward passes, so reductions are started after all of them.
+  // With several chunks, each chunk has a last backward pass of its own, so reductions are started after all passes.
   const bool reduces_in_backward = options_.chunks_per_rank == 1;
-  // With several stages, a data rank that was dealt fewer micro-batches runs no empty rounds: its ranks reduce at the
-  // end.
+  // With several stages, no rank runs empty rounds: the ranks of a data rank with fewer micro-batches start their
+  // reductions earlier and wait for the others.
   const int64_t empty_rounds = options_.stages == 1 ? work.num_rounds - own : 0;
   for (size_t i = 0; i < actions->size(); ++i) {
     const PipelineAction& action = (*actions)[i];

@@ -38,7 +38,8 @@ class Reducer {
   // Whether this rank ends with the sums of its shard only, where there is more than one shard.
   bool scatters() const { return scatters_; }
 
-  // Begins a round. `reduce`: the gradients of this round complete those of the step, or every round is reduced.
+  // Begins a round. `reduce`: its gradients are reduced, because it is the last round of the step or because every
+  // round is reduced. `last`: it is the last round, after which sums of shards are also reduced across replicas.
   void BeginRound(bool reduce, bool last);
   // The gradient of `parameter` (of the model) in this round is complete. Fails with the errors of a Collective.
   absl::Status OnGradient(int parameter);
@@ -56,8 +57,8 @@ class Reducer {
   // Waits for everything under way.
   absl::Status Finish();
 
-  // Excludes this rank's part of the step: makes the sum of all ranks not finite. Used where ranks do not agree in
-  // another way.
+  // Makes the sum over all ranks not finite, so that all ranks skip the update. Has no effect where gradients are
+  // scattered: there the ranks agree on the rejection in Updater::Step.
   void Reject() { rejected_ = true; }
   // Called after the update: the next gradient is the first one of a new step.
   void BeginStep();

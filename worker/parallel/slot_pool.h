@@ -23,7 +23,7 @@ namespace trainyard {
 class SlotPool {
  public:
   // Creates `num_slots` slots of `bytes`; more only when all are held at the same time. `ledger` may be null; not
-  // owned. `memory`: the communicator whose operations read the slots, used here only; may be null.
+  // owned. `memory`: allocates these first slots, because its operations read them; may be null.
   SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger = nullptr, Communicator* memory = nullptr);
 
   // Returns the index of a slot that nothing reads or writes. Waits if operations still use all free slots. Fails with

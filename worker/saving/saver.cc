@@ -126,7 +126,7 @@ void Saver::ApplySums(uint64_t step, const SavePolicy::Sums& sums) {
   const std::optional<SaveEnd> own = thread_.ended();
   if (own.has_value() && !own->snapshot.ok() && !std::exchange(reported_unsealed_, true)) {
     deps_.log << "warning: the copy of step " << save.step
-              << " in memory will not outlive this trainer, so only checkpoints on disk can be resumed: "
+              << " in shared memory cannot be used if this trainer is killed; saves to disk continue: "
               << own->snapshot.message() << std::endl;
   }
   if (own.has_value() && !own->beyond_range.empty() && !std::exchange(reported_beyond_range_, true)) {

@@ -103,7 +103,7 @@ class Saver {
     std::function<StopRequest()> new_stop = {};  // rank 0: a stop that was not acted on yet; number 0: none
   };
   struct LastSave {
-    bool saved = false;  // the same on all ranks
+    bool saved = false;  // the same on all ranks, unless a rank had to leave before the checkpoint was named
     // On rank 0: why the state is still not saved when the time for retries is over. Empty: it is saved, or the ranks
     // leave for another reason.
     std::string unsaved = {};
@@ -149,7 +149,7 @@ class Saver {
   absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
   std::vector<TensorHeader> TensorsOfSave() const;
   WholeFiles WantedFiles() const;
-  // Passes the sums to the policy, and commits, retries or discards the save under way if it has ended.
+  // Passes the sums to the policy, and commits or discards the save under way if it has ended.
   void ApplySums(uint64_t step, const SavePolicy::Sums& sums);
   // Collective. Waits until no save is under way, or rank 0 has waited for `patience`.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);

@@ -62,7 +62,7 @@ absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& p
     }
     Maintain();
     const std::string own = TakeLastFailure(step, written);
-    // If the checkpoint is complete, the next generation will name it.
+    // A rank must leave. If the checkpoint is complete but not named yet, the next generation will name it.
     if (!all_stay) return LastSave{.saved = own.empty()};
     ASSIGN_OR_RETURN(const std::vector<std::string> failures, ShareSentences(own, deps_.world),
                      << "while exchanging the outcome of the last save");

@@ -92,9 +92,9 @@ absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveMemor
   if (lacking == 0) return true;
   thread_.DropMemory();
   if (!wants_shared || (why.empty() && deps_.order.rank != 0)) return false;
-  deps_.log << "warning: the copy of a save in memory will not outlive its trainer, so only checkpoints on disk can be "
-               "resumed: "
-            << (why.empty() ? absl::StrCat("there is not enough shared memory for it on ", lacking, " other ranks")
+  deps_.log << "warning: no copy of a save is in shared memory, where it would outlive its trainer, so only "
+               "checkpoints on disk can be resumed: "
+            << (why.empty() ? absl::StrCat("there is not enough shared memory on ", lacking, " other ranks")
                             : why)
             << std::endl;
   return false;

@@ -160,7 +160,9 @@ absl::Status CheckAdaptersOfCheckpoint(const TrainConfig& config, const SizesOfS
   if (!has_adapters) return absl::OkStatus();
   if (!config.lora_path.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(config.init_from, " has adapters, and train.lora.path names others; remove one of the two"));
+        absl::StrCat(config.init_from,
+                     " has adapters, and train.lora.path names others; remove train.lora.path, or name weights without "
+                     "adapters in train.model.init_from"));
   }
   if (sizes_of_spec == nullptr || manifest.spec.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const ModelSizes found, sizes_of_spec(manifest.spec), << config.init_from);

@@ -8,7 +8,7 @@
 namespace trainyard {
 namespace {
 
-// Floating-point operations of forward and of both gradients, for one weight.
+// Floating-point operations of forward and of both gradients, for all weights of this size.
 double Work(const ProductShape& shape) { return OperationsOfForms(shape) * static_cast<double>(shape.count); }
 
 // 0 for equal shapes; 1 if one of the sizes is twice the other's.

@@ -80,7 +80,7 @@ void EndWithParent(pid_t parent) {
   if (getppid() != parent) _exit(1);
 }
 
-// The process that waits. Never returns.
+// Runs in the process that waits for the shapes. Never returns.
 [[noreturn]] void RunTimer(int requests, Pipe& with_lever, Pipe& without, const KernelTimer::TimeShapes& time_shapes) {
   const absl::StatusOr<std::string> text = ReadAll(requests, absl::InfiniteFuture());
   if (!text.ok() || text->empty()) _exit(0);

@@ -17,7 +17,7 @@
 namespace trainyard {
 namespace {
 
-// Which files belong together; empty if all do.
+// Describes which files form each group; empty if all files are in one group.
 std::string GroupsText(const Corpus& corpus) {
   std::string text;
   if (corpus.groups().size() == 1) return text;

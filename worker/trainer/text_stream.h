@@ -28,7 +28,7 @@ class TextStream {
   const Tokenizer& tokenizer_;
   std::vector<int32_t> tokens_;
   // The text of a token may depend on those before it (many tokenizers remove a space before the first token), so
-  // the last tokens that were returned, from context_, are decoded again together with those that were not.
+  // the tokens whose text was returned last, [context_, returned_), are decoded again together with the new ones.
   size_t context_ = 0;
   size_t returned_ = 0;
   int times_held_back_ = 0;

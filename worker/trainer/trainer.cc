@@ -135,7 +135,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     RETURN_IF_ERROR(CheckFence());
     saver_.Maintain();
   }
-  // Snapshots since the last good save exist nowhere else, so keep them if the last save failed.
+  // If the last save failed, only the snapshots hold the state since the last good save, so they are kept.
   if (!unsaved_) saver_.DropSnapshots();
   if (step_ == config_.steps) ended_early.clear();
   return TrainResult{.step = step_,
@@ -374,7 +374,8 @@ absl::Status Trainer::Evaluate() {
   return absl::OkStatus();
 }
 
-// All ranks wait for the save, and then leave; but a stop that would lose steps is cancelled instead.
+// All ranks wait for the save, and then leave. If the save fails, a stop that needs it is cancelled, and training
+// continues.
 absl::Status Trainer::SaveAndLeave(bool last) {
   if (last) return SaveLast();
   link_.ReportProgress(Phase::kSave, step_);
