@@ -69,7 +69,7 @@ class Value {
   bool is_number() const { return kind_ >= Kind::kBool && kind_ <= Kind::kFloat; }
   bool is_whole() const { return kind_ == Kind::kBool || kind_ == Kind::kInteger; }
 
-  // REQUIRES of all: the value is of that kind; number(): is_number(); integer(): is_whole().
+  // REQUIRES of each accessor: the value is of its kind; of number(): is_number(); of integer(): is_whole().
   int64_t integer() const { return integer_; }
   double number() const { return kind_ == Kind::kFloat ? number_ : static_cast<double>(integer_); }
   const std::string& text() const { return *static_cast<const std::string*>(data_.get()); }  // or an undefined's name

@@ -19,7 +19,7 @@ SHORT_S = 10
 
 
 def details_of(stubs, error):
-    """{name: message} of the google.rpc details of a failed call; checks that their Status repeats that of the call."""
+    """{name: message} of the google.rpc details of a failed call; checks that the Status in them is the call's."""
     metadata = dict(error.trailing_metadata() or ())
     status = stubs.status.Status.FromString(metadata["grpc-status-details-bin"])
     assert (status.code, status.message) == (error.code().value[0], error.details())
@@ -265,7 +265,7 @@ def test_streams_end_when_their_reader_disconnects(one_host, stubs):
     one_host.wait_for_step(job, 2)
 
     def streams():
-        """The open descriptors of the coordinator: one for each connection."""
+        """The number of the coordinator's open descriptors, of which each connection has one."""
         return len(os.listdir(f"/proc/{one_host.coordinator.pid}/fd"))
 
     before = streams()

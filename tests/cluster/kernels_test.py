@@ -15,7 +15,7 @@ def start_host(cluster, name, state):
 
 
 def stored_speeds(state):
-    """The files with measured speeds: the name is that of a CPU and of a set of shapes."""
+    """The files with measured speeds. Each is named after a kind of CPU and a set of shapes."""
     return [path for path in (state / "trainyard" / "kernels").iterdir() if path.name != "lock"]
 
 

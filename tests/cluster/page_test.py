@@ -100,7 +100,7 @@ def test_without_a_token_the_page_is_not_more_open_than_the_api(cluster):
     assert refused.status == 403 and "--token-file" in refused.json["message"]
 
 
-def test_no_page_serves_the_metrics_only(cluster):
+def test_with_no_page_only_the_metrics_are_served(cluster):
     cluster.start_coordinator("--no-page")
 
     assert http_client.get(cluster, "/").status == 404 and http_client.get(cluster, "/api/v1/jobs").status == 404
@@ -144,7 +144,7 @@ def test_garbage_and_slow_clients_are_counted_logged_once_and_delay_nobody(clust
     # The slow clients are still connected, and other clients are answered.
     assert http_client.get(cluster, "/", token="").status == 200
     assert metric(cluster, "trainyard_http_refused_total", reason="malformed") >= 32
-    assert slow_body.makefile("rb").read().startswith(b"HTTP/1.1 408 "), "5 s are enough for ten bytes"
+    assert slow_body.makefile("rb").read().startswith(b"HTTP/1.1 408 "), "a body that takes longer than 5 s is refused"
     assert [connection.recv(1) for connection in slow] == [b""] * 20
     assert metric(cluster, "trainyard_http_refused_total", reason="slow_head") == 20
     assert metric(cluster, "trainyard_http_refused_total", reason="slow_body") == 1

@@ -129,7 +129,7 @@ def test_a_job_whose_save_fails_is_not_preempted_and_loses_nothing(cluster, monk
 
 
 def test_users_change_their_minds_while_a_job_is_preempted(queued):
-    """The preemptor is cancelled, the job that ends for it gets another priority, and a user pauses that job."""
+    """The preempted job gets another priority, its preemptor is cancelled, and a user pauses the preempted job."""
     first = queued.submit(flags=["--priority", "10"], train__steps=2_000, **SLOW)
     queued.wait_for_step(first, 10)
     high = queued.submit(flags=["--priority", "90"], train__steps=1_000_000, **SLOW)

@@ -26,7 +26,8 @@ STOPPED = {"both"}
 
 
 def marked(layouts):
-    """Parameters for these layouts, or layouts and ranks; a dict says whether ./dev test runs them."""
+    """Returns the parameters for the keys of `layouts`, which are layouts, or layouts with a rank. A key is marked long
+    if its value is false: ./dev test does not run it."""
     return [pytest.param(*key if isinstance(key, tuple) else (key,), marks=() if is_short else pytest.mark.long)
             for key, is_short in layouts.items()]
 

@@ -68,7 +68,8 @@ def test_a_release_has_the_objects_of_the_overlay(overlay, values):
 
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
-# For each path of values.yaml: a value other than the default, and how the paths end that it changes in the objects.
+# For each path of values.yaml: a value other than the default, and the end of each path that this value changes in the
+# objects.
 CHANGES = [
     ("images.coordinator.repository", "registry.example/c", "containers.coordinator.image"),
     ("images.coordinator.tag", "9", "containers.coordinator.image"),

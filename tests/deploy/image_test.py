@@ -88,7 +88,7 @@ def test_the_bill_of_materials_refuses_a_wheel_without_a_version_and_another_fol
 @pytest.mark.parametrize("verb, program, package", [("image", "buildah", "buildah"),
                                                     ("package", "dpkg-shlibdeps", "dpkg-dev")])
 def test_image_and_package_name_what_is_missing(tmp_path, verb, program, package):
-    # A PATH with everything that ./dev calls before, but without the program.
+    # A PATH with all programs that ./dev calls before it looks for `program`, but without `program`.
     for name in ("bash", "readlink", "dirname", "env"):
         (tmp_path / name).symlink_to(shutil.which(name))
 
@@ -225,7 +225,7 @@ def test_a_job_for_gpus_waits_with_the_reason_if_the_gpu_image_runs_on_a_machine
 
 @pytest.mark.long
 def test_the_gpu_image_loads_its_plugin_and_reports_that_the_driver_is_missing(cluster, storage):
-    """A library of the driver lists a GPU for the daemon, so the trainer loads the plugin with all its libraries."""
+    """A fake library of the driver lists a GPU, so the trainer loads the plugin with all its libraries."""
     storage.require("worker-cuda")
     images.skip_if_there_is_a_gpu()
     started = images.Containers(cluster, storage, "worker-cuda")

@@ -128,7 +128,8 @@ class Containers:
             os.chown(path, 1000, 1000)
 
     def start(self, **variables):
-        """Starts both, and waits until their health checks pass. `variables`: the environment of the worker."""
+        """Starts the coordinator and the worker, and waits until their health checks pass. `variables`: additional
+        environment variables of the worker."""
         token = ["--token-file", "/runs/token"]
         self.give_to_user()
         self.coordinator = self._start("coordinator", ["--listen", self.address, "--metrics", "", *token])
@@ -178,11 +179,11 @@ class Containers:
         return f"/runs/{name}.yaml"
 
     def submit(self, name, **keys):
-        """Submits such a job from the image of trainctl, and returns its id."""
+        """Submits a job that write_job writes, from the image of trainctl, and returns its id."""
         return harness.job_id_of(self.trainctl("submit", self.write_job(name, **keys), "--json"))
 
     def stop(self):
-        """Ends both as a container runtime does."""
+        """Ends the coordinator and the worker as a container runtime does."""
         for program in (self.coordinator, self.worker):
             roots.stop(program)
         harness.wait_until(lambda: not self.coordinator.alive() and not self.worker.alive(),

@@ -103,7 +103,7 @@ def kubernetes_commands(overlay):
 
 
 def systemd_commands():
-    """Each with the configuration file of deploy/systemd."""
+    """The command of each unit, with the configuration file in deploy/systemd."""
     texts = [path.read_text() for path in sorted((DEPLOY / "systemd").glob("*.service"))]
     commands = [shlex.split(re.search(r"^ExecStart=(.*)$", text, re.M)[1]) for text in texts]
     return [[part.replace("/etc/trainyard/", f"{DEPLOY}/systemd/") if part.endswith(".yaml") else part

@@ -27,7 +27,7 @@ def test_rows_compare_seconds_and_the_share_of_a_core():
     assert rows["cpu"].summary()["median"] == 2.0 and not rows["cpu"].summary()["meets_bar"]
 
 
-def test_our_side_of_the_launcher_and_of_a_restart_is_measured(tmp_path):
+def test_the_overhead_and_the_restart_of_our_launcher_are_measured(tmp_path):
     assert 0 < launch.measure_overhead(launch.ours, tmp_path) < 60
     assert 0 < launch.measure_restart(launch.ours, tmp_path) < 60
 

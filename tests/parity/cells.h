@@ -32,15 +32,15 @@ struct Cell {
   TrainingCase training() const;
 };
 
-// Every valid combination, with one of the four combinations of `documents` and `masked`: hsdp is 2 x 2, and an uneven
-// deal needs at least 3 ranks.
+// Every valid combination, each with one of the four combinations of `documents` and `masked`. In a valid combination
+// hsdp has a mesh of 2 x 2, and an uneven deal has at least 3 ranks.
 std::vector<Cell> AllCells();
 
 // One cell per strategy: a GPT-2 at its largest world, with several micro-batches per rank.
 std::vector<Cell> OneCellPerStrategy();
 
-// The same for tests that take seconds per strategy: all strategies if all combinations are requested, else ddp, zero2
-// and hsdp, which together replicate and shard each kind of state, on one axis and on two.
+// The cells of OneCellPerStrategy for tests that take seconds per strategy: those of all strategies if RunsAllCells(),
+// else those of ddp, zero2 and hsdp, which together replicate and shard each kind of state, on one axis and on two.
 std::vector<Cell> SelectedStrategies();
 
 // Whether to run all combinations instead of a subset: set by TRAINYARD_ALL_CELLS.

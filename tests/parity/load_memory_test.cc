@@ -97,9 +97,9 @@ absl::StatusOr<std::string> SaveMain(const PoolRank& rank, const std::string& ar
   return std::string();
 }
 
-// Returns one "name=bytes" per line. Of tensors: `built`, the peak of the construction; `held`, the bytes after it;
-// `tensors`, the additional peak of the load. `others`: the additional peak of all other memory. `read`: the bytes that
-// were read.
+// Returns one "name=bytes" per line. For tensors, `built` is the peak during the construction, `held` the bytes after
+// it, and `tensors` the additional peak during the load. `others` is the additional peak of all other memory. `read` is
+// the number of bytes read.
 absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& arguments) {
   const Layout layout = Layout::Parse(arguments);
   Ledger& ledger = Ledger::ForProcess();

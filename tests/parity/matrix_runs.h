@@ -87,7 +87,7 @@ inline std::map<std::string, std::string> BoxesOf(const std::vector<TrainingOutc
   return boxes;
 }
 
-// The same for models that are divided in different ways, but among equally many tensor ranks.
+// Like ExpectSameBits, for models that are divided in different ways, but among equally many tensor ranks.
 inline void ExpectSameBitsOfBoxes(const std::vector<TrainingOutcome>& a, const std::vector<TrainingOutcome>& b) {
   ASSERT_FALSE(a.empty());
   ASSERT_FALSE(b.empty());

@@ -29,7 +29,7 @@ constexpr NamedPrecision kPrecisions[] = {{"fp64", at::kDouble, "-"},
                                           {"bf16", at::kFloat, "bf16"},
                                           {"bf16_alone", at::kBFloat16, "bf16-master"},
                                           {"fp16", at::kFloat, "fp16"}};
-// The steps at which a job resumes, and how many it trains after that.
+// The steps at which a job resumes; StepsAfter is the number of steps that it trains after that.
 std::vector<int64_t> Steps() {
   return RunsAllCells() ? std::vector<int64_t>{1, 7, 50} : std::vector<int64_t>{1, 7, 15};
 }

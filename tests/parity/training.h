@@ -26,7 +26,7 @@ struct TrainingCase {
   double dropout = 0;      // only for GPT-2 and for adapters
   bool lora = false;       // adapters on some projections; the other parameters have large initial values
   bool documents = false;  // each sequence has two, packed without attention across them
-  bool masked = false;     // some targets at the beginning of each sequence have no loss, a varying number
+  bool masked = false;     // a varying number of targets at the beginning of each sequence have no loss
   Strategy strategy = Strategy::kDdp;
   int64_t bucket_elements = 4096;  // so few that there are several buckets
   bool overlap = true;

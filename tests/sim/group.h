@@ -39,8 +39,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void PartEnded(uint64_t step, uint32_t rank, bool written);
   // Whether parts of a save are being written. After the last step all ranks wait until they are complete.
   bool WritesParts() const { return saving_ != 0; }
-  // Whether a failed save of this step is retried in place. Only the save of the last step is retried so, for a limited
-  // time, and not if the ranks were ordered to end.
+  // Whether a failed save of this step is retried with the same state. Only the save of the last step is retried in
+  // this way, for a limited time, and not if the ranks were ordered to end.
   bool WillRetry(uint64_t step);
 
   bool IsComplete() const { return trainers_.size() == ranks_; }

@@ -14,8 +14,8 @@ namespace trainyard::sim {
 namespace {
 
 constexpr size_t kTraceLines = 4'000;
-// The shortest time, in real time, after which the coordinator gives up a forming group: its clock may be slightly
-// fast.
+// The shortest real time after which the coordinator gives up a forming group. It is less than kFormingPatience,
+// because the coordinator's clock may be slightly fast.
 const absl::Duration kMinForming = kFormingPatience - absl::Milliseconds(300);
 // A scenario has 2 watchers per job (operators.cc). If a job has more than this limit, the coordinator has not
 // forgotten disconnected ones.
@@ -24,7 +24,7 @@ constexpr size_t kWatchersMax = 4;
 constexpr char kNoSpace[] = "No space left";
 // The text of policy/hang for a rank that is not known to be stopped.
 constexpr char kSilent[] = " sent no report for ";
-// The texts of policy/host_loss for a lost host.
+// The texts of the coordinator for a host that is lost because of its silence, and by an operator's request.
 constexpr char kLost[] = " is lost: no contact";
 constexpr char kLostByOperator[] = " is lost: the operator";
 

@@ -40,7 +40,7 @@ class ModelParallel {
  private:
   struct Operation {
     enum Kind { kReceive, kCompute, kSend, kSum } kind;
-    size_t place = 0;  // the channel or the sum
+    size_t place = 0;  // the index of the channel in links_, or of the sum in sums_
     int micro_batch = 0;
     double share = 0;  // of compute_time_
   };

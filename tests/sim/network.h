@@ -1,6 +1,6 @@
 // The streams between daemons and the coordinator. A stream delivers its messages in order and with delays; it can be
-// cut or half-open. Messages that were on their way when a daemon gave up a stream may still arrive, after the first
-// messages of its next stream.
+// cut or half-open. Messages that were on their way when a daemon gave up a stream may still arrive, even after the
+// first messages of the daemon's next stream.
 #pragma once
 
 #include <map>

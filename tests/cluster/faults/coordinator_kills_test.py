@@ -68,10 +68,10 @@ def check(cluster, job, run_folder, watcher):
     assert {line["step"]: line["loss"] for line in steps} == losses
 
     saved = [line["step"] for line in watcher.lines_of("checkpoint")]
-    # While no coordinator answers, complete saves wait to be published; if more than two wait, the oldest is removed,
-    # which is reported.
+    # While no coordinator answers, complete checkpoints wait for their final names. If a third one is complete, the
+    # oldest of them is removed, and a notice reports that.
     notices = "\n".join(line["text"] for line in watcher.lines_of("notice"))
-    removed = {int(step) for step in re.findall(r"checkpoint of step (\d+) was removed for a newer one", notices)}
+    removed = {int(step) for step in re.findall(r"checkpoint of step (\d+) was removed before it was renamed", notices)}
     expected = [step for step in losses if (step % SAVE_EVERY == 0 or step == len(losses)) and step not in removed]
     assert saved == expected, "a checkpoint was not reported, or reported twice"
     states = [line["state"] for line in watcher.lines_of("state")]

@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"HostCutOff", {12, 6, absl::Seconds(13), true, 12}, true},
                       Case{"JustCutOff", {12, 4, absl::Seconds(6), true, 5}, false},
                       Case{"HostThatAnsweredAProbe", {12, 7, absl::Seconds(40), true, 11}, false},
-                      // A network that drops probes proves nothing.
+                      // Unanswered probes prove nothing here, because the network may drop all probes.
                       Case{"HostThatNeverAnswersProbes", {12, 7, absl::Seconds(30), false, 28}, false},
                       Case{"HostThatNeverAnsweredProbes_Unreachable", {12, 8, absl::Seconds(52), false, 50}, true},
                       // The peer's kernel reports a full receive window: only window probes are in progress.

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(HttpMessage, Head_IsTakenApart) {
+TEST(HttpMessage, Head_IsParsed) {
   const auto head = ParseHttpHead(
       "POST /api/v1/JobService/Get?a=1&b=x-y HTTP/1.1\r\nHost: localhost:7071\r\nX-Two:  words here \r\n"
       "Content-Length: 12\r\n\r\n");

@@ -97,7 +97,7 @@ TEST_F(HttpServerTest, Body_ReachesTheHandlerWhole) {
                                    EndsWith("\r\n\r\nPOST 0123456789")));
 }
 
-TEST_F(HttpServerTest, ClientThatAsksFirst_SendsItsBodyOnlyIfItIsAdmitted) {
+TEST_F(HttpServerTest, ClientThatExpects100Continue_IsToldToSendItsBodyOnlyIfItIsAdmitted) {
   HttpTestClient admitted(port_), refused(port_);
   admitted.Send("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
   EXPECT_THAT(admitted.Read("\r\n\r\n"), StartsWith("HTTP/1.1 100 Continue\r\n"));
@@ -116,7 +116,7 @@ TEST_F(HttpServerTest, ClientThatKeepsSending_GetsTheRefusal) {
   EXPECT_EQ(RefusedFor("body_too_large"), 1);
 }
 
-TEST_F(HttpServerTest, Nonsense_IsRefusedAndCounted) {
+TEST_F(HttpServerTest, InvalidRequests_AreRefusedAndCounted) {
   const std::map<std::string, std::string> answers = {
       {"\x16\x03\x01 TLS\r\n\r\n", "HTTP/1.1 400 "},
       {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.1 411 "},
@@ -202,7 +202,7 @@ TEST_F(HttpServerTest, ClientThatGoesAwayBeforeItsAnswer_ClosesTheExchange) {
   EXPECT_TRUE(Await([&] { return held->IsClosed() && changes == 1; }));
 }
 
-TEST_F(HttpServerTest, ClientThatOnlyEndsItsSide_GetsItsAnswer) {
+TEST_F(HttpServerTest, ClientThatClosesOnlyItsSendingSide_GetsItsAnswer) {
   HttpTestClient client(port_), old(port_);
   client.Send("POST /held HTTP/1.1\r\nContent-Length: 0\r\n\r\n");
   const auto held = AwaitStream(0);
